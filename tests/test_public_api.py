@@ -30,6 +30,7 @@ KEYWORDS = {
     "geoprep.build_zarr": "geoprep.plan.BuildOptions",
     "geoprep.vectorize": "geoprep.roads.Tracing",
     "training.train": "training.settings.Config",
+    "training.pretrain_model": "training.pretrain.PretrainOptions",
     "training.load_model": "training.inference.ModelOptions",
     "training.Model.predict": "training.prediction.PredictOptions",
     "training.evaluate_model": "training.evaluate.EvaluateOptions",

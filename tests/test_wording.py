@@ -97,10 +97,10 @@ def test_every_option_of_geoprep_says_what_it_sets(name, command):
 
 
 def test_every_option_of_training_says_what_it_sets():
-    from training import evaluate, export, predict, settings
+    from training import evaluate, export, predict, pretrain, settings
 
     found = 0
-    for module in (settings, evaluate, export, predict):
+    for module in (settings, pretrain, evaluate, export, predict):
         for record in vars(module).values():
             if not hasattr(record, "__dataclass_fields__"):
                 continue

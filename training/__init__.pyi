@@ -3,4 +3,5 @@ from .api import TrainedRun as TrainedRun
 from .api import evaluate_model as evaluate_model
 from .api import export_model as export_model
 from .api import load_model as load_model
+from .api import pretrain_model as pretrain_model
 from .api import train as train

@@ -95,6 +95,39 @@ def train(store: Any, *, progress: bool = True, **settings: Any) -> TrainedRun: 
     return TrainedRun(folder)
 
 
+def pretrain_model(
+    store: Any,  # noqa: ANN401 - a store or its path
+    *,
+    progress: bool = True,
+    **settings: Any,  # noqa: ANN401 - settings of many types
+) -> TrainedRun:
+    """Train on synthetic cities with a store's pixel size, as ``python -m training.pretrain`` does.
+
+    The run gives initial weights for real imagery: ``train(store, init_from=run.folder)``.
+
+    Parameters
+    ----------
+    store
+        A `geoprep.Store`, a path or an address.
+    progress
+        Whether to show progress bars.
+    settings
+        Options of ``python -m training.pretrain`` by name, such as ``epochs=6, out="runs/start"``.
+
+    Raises
+    ------
+    GeoprepError
+        A setting is invalid, the store cannot be opened, or the training failed.
+    """
+    from training.pretrain import COMMAND, pretrain, run_folder
+
+    given = COMMAND.parse_values({"store": os.fspath(store), **settings, "quiet": not progress})
+    folder = run_folder(given)
+    if pretrain(given):
+        raise GeoprepError(f"{folder}: the training was stopped. Resume it by `resume` {folder}")
+    return TrainedRun(folder)
+
+
 class Model:
     """A trained model: call it on uint8 images, or predict files with it.
 

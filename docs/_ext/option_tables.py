@@ -20,7 +20,7 @@ from training.cli import Setting
 from training.settings import SECTIONS
 
 BOUNDS = {"least": "at least", "above": "above", "most": "at most", "below": "below"}
-TRAINING = ("fit", "evaluate", "predict", "export")
+TRAINING = ("fit", "pretrain", "evaluate", "predict", "export")
 BENCHMARKS = (
     *("preprocess", "loaders", "training", "accelerators", "inference", "roads", "scaling"),
     "faults",

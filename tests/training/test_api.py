@@ -12,7 +12,7 @@ from helpers.predict_cases import pixels, write_image
 import geoprep
 import training
 from geoprep.errors import UsageError
-from training import evaluate, export, fit
+from training import evaluate, export, fit, pretrain
 
 SMALL = {
     "model": "helpers.tiny:build",
@@ -140,8 +140,13 @@ def test_options_that_only_the_command_has_are_refused(run, model, store_path, t
             lambda _, b, out: fit.main([b, "--out", out, "--epochs", "2"]),
             lambda _, b, out: training.train(b, out=out, epochs=2),
         ),
+        (
+            "training.pretrain.pretrain",
+            lambda _, b, out: pretrain.main([b, "--out", out, "--cities", "2"]),
+            lambda _, b, out: training.pretrain_model(b, out=out, cities=2),
+        ),
     ],
-    ids=["evaluate", "export", "fit"],
+    ids=["evaluate", "export", "fit", "pretrain"],
 )
 def test_a_command_and_its_function_do_the_same(
     run, store_path, tmp_path, monkeypatch, shared, command, function

@@ -251,7 +251,7 @@ def test_a_former_key_of_a_config_file_works_with_a_warning(tmp_path, capsys):
     assert f"{file}: silent is deprecated, use quiet" in printed
 
 
-@pytest.mark.parametrize("name", ["fit", "evaluate", "predict"])
+@pytest.mark.parametrize("name", ["fit", "pretrain", "evaluate", "predict"])
 def test_help_lists_common_options_and_help_all_every_option(name, capsys):
     module = importlib.import_module(f"training.{name}")
     texts = []

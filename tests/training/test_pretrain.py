@@ -1,0 +1,94 @@
+"""Test initial weights from synthetic cities."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import training
+from geoprep.errors import UsageError
+from geoprep.store import StoreReader
+from training.checkpoint import load
+
+TINY = {
+    "model": "helpers.tiny:build",
+    "crop": 32,
+    "crops_per_tile": 1,
+    "batch_size": 2,
+    "device": "cpu",
+    "compile": "off",
+    "threads": 1,
+    "loader_threads": 1,
+}
+
+
+@pytest.fixture(scope="module")
+def start(store_path, tmp_path_factory):
+    """A run of one epoch on two cities of one scene each."""
+    patch = pytest.MonkeyPatch()
+    patch.setattr("training.start.keep_memory", lambda: "as it is")
+    threads = torch.get_num_threads()
+    out = tmp_path_factory.mktemp("start") / "start"
+    settings = {"cities": 2, "scenes": 1, "epochs": 1, "out": str(out)}
+    yield training.pretrain_model(store_path, progress=False, **settings, **TINY)
+    torch.set_num_threads(threads)
+    patch.undo()
+
+
+def cities(run: training.TrainedRun) -> list[Path]:
+    return sorted(run.folder.with_name("start-cities").iterdir())
+
+
+def test_cities_have_the_pixel_size_and_tiles_of_the_store(start, store_path):
+    wanted = StoreReader.open(store_path).meta
+    size = np.sqrt(np.prod(wanted.gsd_m))
+    found = [StoreReader.open(path).meta for path in cities(start)]
+    assert [one.levels for one in found] == [wanted.levels[:1]] * 2
+    sizes = [np.sqrt(np.prod(one.gsd_m)) for one in found]
+    np.testing.assert_allclose(sizes, [size, 0.8 * size], rtol=0.02)
+    assert (load(start.best).info.gsd_m[0] / wanted.gsd_m[0]) == pytest.approx(1, rel=0.05)
+
+
+def test_a_training_starts_from_the_weights(start, store_path, tmp_path):
+    run = training.train(
+        store_path,
+        init_from=str(start.folder),
+        out=str(tmp_path / "run"),
+        lr=1e-12,
+        epochs=1,
+        progress=False,
+        **TINY,
+    )
+    before, after = (load(one.best).model for one in (start, run))
+    assert set(before) == set(after)
+    for name in before:
+        np.testing.assert_allclose(after[name], before[name], atol=1e-6)
+
+
+def test_existing_cities_are_used_again(start, store_path, tmp_path, monkeypatch):
+    shutil.copytree(cities(start)[0].parent, tmp_path / "again-cities")
+    monkeypatch.setattr("training.pretrain._build", None)
+    monkeypatch.setattr("training.start.start", lambda *_: 0)
+    options = {"cities": 2, "scenes": 1, "out": str(tmp_path / "again")}
+    training.pretrain_model(store_path, progress=False, **options)
+    with pytest.raises(TypeError):  # another buffer: other cities
+        training.pretrain_model(store_path, progress=False, buffer=3.0, **options)
+
+
+def test_a_store_without_speeds_gets_a_model_of_roads(store_path, tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(StoreReader, "has_speeds", False)
+    monkeypatch.setattr("training.pretrain.city_stores", lambda *_: [])
+    monkeypatch.setattr("training.start.start", lambda given, _: seen.append(given) or 0)
+    training.pretrain_model(store_path, out=str(tmp_path / "a"))
+    training.pretrain_model(store_path, out=str(tmp_path / "b"), targets="continuous")
+    assert [one["targets"] for one in seen] == ["binary", "continuous"]
+    assert seen[0]["epochs"] == 4
+
+
+def test_ranks_are_refused(store_path, tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UsageError, match="without torchrun"):
+        training.pretrain_model(store_path, out=str(tmp_path / "a"))

@@ -1,0 +1,210 @@
+"""``python -m training.pretrain``: initial weights for real imagery, from synthetic cities."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from geoprep.errors import StoreError, UsageError
+from geoprep.store import StoreReader
+from training.cli import Command, argument, option, run_command
+from training.settings import MachineConfig, ModelConfig, OptimizerConfig, SamplingConfig
+
+INTRODUCTION = """\
+Train a model on synthetic cities with the pixel size of a store: initial weights for training.fit.
+
+  python -m training.pretrain boston.zarr --out runs/start
+  python -m training.fit boston.zarr --init-from runs/start
+
+It needs no download. The cities are drawn with three pixel sizes around that of the store, in three
+bands; --init-from adapts the weights to the store's bands. Use it where images or time are few.
+"""
+CLOSING = """\
+Next to the folder of the run, FOLDER-cities holds the stores of the cities: another run with the
+same cities starts at once. To continue a run that was stopped: training.fit --resume FOLDER.
+
+"""
+_PIXEL_M = 0.3
+"""Pixel size of synthetic scenes."""
+
+_MOST_SIDE = 4096
+"""Largest side of a synthetic scene in pixels."""
+
+_CITIES = ("moscow", "mumbai")
+"""Names of the synthetic cities, in turn; their seeds decide what they look like."""
+
+_SCALES = (1.0, 0.8, 1.25)
+"""Pixel sizes of the cities over that of the store, in turn."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CityOptions:
+    """Synthetic cities: their number and size."""
+
+    store: str = argument("Store of the real imagery: pixel size and tile side.", "STORE")
+    cities: int = option(3, "Number of cities.", "N", least=1, most=100)
+    scenes: int = option(5, "Scenes per city, of about two by two tiles each.", "N", least=1)
+    buffer: float = option(
+        2.0,
+        "Distance from the centre line of a road to the edge of its label, as in geoprep "
+        "build-zarr.",
+        "METRES",
+        above=0,
+        most=100,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainOptimizer(OptimizerConfig):
+    """Optimisation: epochs, optimizer and learning rate."""
+
+    epochs: int = option(4, "Number of passes over all tiles of the cities.", "N", least=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainOutput:
+    """Output: folder of the run."""
+
+    out: str | None = option(
+        None, "Folder of the run; default: runs/NAME-OF-STORE-start.", "FOLDER"
+    )
+    overwrite: bool = option(False, "Replace the run in the folder.")
+    quiet: bool = option(False, "Hide the progress bars.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainOptions(
+    CityOptions, SamplingConfig, ModelConfig, PretrainOptimizer, MachineConfig, PretrainOutput
+):
+    """All settings of the command."""
+
+
+_COMMON = (
+    *("store", "cities", "scenes", "buffer", "batch_size", "crop", "model", "targets", "epochs"),
+    *("seed", "device", "precision", "out", "overwrite"),
+)
+COMMAND = Command(
+    "python -m training.pretrain",
+    PretrainOptions.__bases__,
+    INTRODUCTION,
+    CLOSING,
+    common=_COMMON,
+)
+
+
+def pretrain(given: Mapping[str, Any], spell: Callable[[str], str] = str) -> int:
+    """Draw synthetic cities, build their stores and train on them; return the exit status.
+
+    Parameters
+    ----------
+    given
+        Settings by name, as in `PretrainOptions`; others have their defaults.
+    spell
+        Replaces parameter names in printed lines, see `training.cli.Command.spell`.
+
+    Raises
+    ------
+    GeoprepError
+        The store cannot be opened, or the run cannot be started, or failed.
+    """
+    from training.start import start
+
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UsageError("the cities are drawn by one process: start it without torchrun")
+    settings = dict(given)
+    own = {field.name: field.default for field in fields(CityOptions)}
+    cities = CityOptions(**{name: settings.pop(name, own[name]) for name in own})
+    settings.setdefault("epochs", PretrainOptimizer.epochs)
+    store = StoreReader.open(cities.store)
+    if not store.has_speeds and settings.get("targets", "auto") == "auto":
+        settings["targets"] = "binary"  # the cities have speeds
+    out = run_folder(given)
+    stores = city_stores(store, cities, out, settings)
+    status = start({**settings, "stores": tuple(map(str, stores)), "out": str(out)}, spell)
+    if status == 0:
+        print(f"start from it: python -m training.fit {cities.store} --init-from {out}")
+    return status
+
+
+def run_folder(given: Mapping[str, Any]) -> Path:
+    """Return the folder of a run with the given settings."""
+    name = Path(str(given["store"]).rstrip("/")).stem
+    return Path(given.get("out") or f"runs/{name}-start")
+
+
+def city_stores(
+    store: StoreReader, cities: CityOptions, out: Path, settings: Mapping[str, Any]
+) -> list[Path]:
+    """Draw the cities and build their stores, unless they exist; return the stores.
+
+    Parameters
+    ----------
+    store
+        Store whose pixel size and tile side they have.
+    cities
+        Their number and size.
+    out
+        Folder of the run; the stores are in a folder beside it.
+    settings
+        Seed, and whether to show progress bars.
+    """
+    folder = out.with_name(f"{out.name}-cities")
+    seed, quiet = int(settings.get("seed", 0)), bool(settings.get("quiet"))
+    pixel = math.sqrt(math.prod(store.meta.gsd_m))
+    stores = []
+    for number in range(cities.cities):
+        size = pixel * _SCALES[number % len(_SCALES)]
+        tile = min(store.meta.levels[0], int(_MOST_SIDE * _PIXEL_M / size))
+        made = (f"{cities.scenes}x", f"{size:.3g}m", f"{tile}px", f"{cities.buffer:g}")
+        path = folder / f"city-{100 * seed + number}-{'-'.join(made)}.zarr"
+        if not _complete(path):
+            _build(path, 100 * seed + number, cities, size, tile, quiet=quiet)
+        stores.append(path)
+    return stores
+
+
+def _complete(path: Path) -> bool:
+    """Return whether a finished store is there."""
+    try:
+        StoreReader.open(path)
+    except StoreError:
+        return False
+    return True
+
+
+def _build(
+    path: Path, seed: int, cities: CityOptions, pixel: float, tile: int, *, quiet: bool
+) -> None:
+    """Draw a city and build its store; its scenes are removed afterwards."""
+    from geoprep import build_zarr, synthesize
+
+    city = _CITIES[seed % len(_CITIES)]
+    side = min(_MOST_SIDE, math.ceil((2 * tile + 8) * pixel / _PIXEL_M))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent) as source:
+        synthesize(city, scenes=cities.scenes, seed=seed, size=side, out=source, progress=not quiet)
+        how: dict[str, Any] = {"gsd": pixel, "buffer": cities.buffer, "tile": tile, "levels": 1}
+        build_zarr(
+            city,
+            source=source,
+            out=path,
+            overwrite=True,
+            val=0.0,
+            progress=not quiet,
+            **how,
+        )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit status, see `training.cli.Status`."""
+    return run_command(lambda: pretrain(COMMAND.parse(arguments), COMMAND.spell), COMMAND)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
