@@ -8,7 +8,6 @@ from typing import Final
 
 import numpy as np
 import pyproj
-import shapely
 from affine import Affine
 from numpy.typing import NDArray
 
@@ -104,6 +103,8 @@ def reproject(geometry: NDArray[np.object_], source: str, target: str) -> NDArra
     """Return 2-D geometries in another CRS; coordinates outside its domain become infinite."""
     if source == target:
         return geometry
+    import shapely  # a store is read without it
+
     xy = shapely.get_coordinates(geometry)
     x, y = transformer(source, target).transform(xy[:, 0], xy[:, 1])
     moved: NDArray[np.object_] = shapely.set_coordinates(geometry.copy(), np.column_stack([x, y]))

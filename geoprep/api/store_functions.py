@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from geoprep.api.networks import NETWORK_SUFFIXES, RoadNetwork, draw_network
 from geoprep.api.stores import Store
 from geoprep.errors import UsageError
 from geoprep.store import StoreReader
 
 if TYPE_CHECKING:
+    from geoprep.api.networks import RoadNetwork
     from geoprep.storage import StrPath
     from geoprep.verify import VerifyReport
     from geoprep.views import Coding, What
@@ -122,6 +122,8 @@ def preview(
     SourceError
         The road network cannot be read.
     """
+    from geoprep.api.networks import NETWORK_SUFFIXES, RoadNetwork, draw_network
+
     path = Path(out)
     if isinstance(source, RoadNetwork) or (
         not isinstance(source, Store) and os.fspath(source).endswith(NETWORK_SUFFIXES)

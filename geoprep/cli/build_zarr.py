@@ -136,7 +136,7 @@ def build_zarr(context: click.Context, /, **given: Any) -> int:  # noqa: ANN401 
     An interrupted build is resumed by the same command, with the same result to the last byte.
     docs/how-to/data-sets.md lists the options for common data sets.
     """  # noqa: D301 - click's own mark, which keeps lines as they are
-    import_quickly("rasterio", "pyogrio")
+    import_quickly("rasterio", "pyogrio", "zarr")
     from geoprep.api import build_zarr as build
 
     as_json = given["as_json"]

@@ -16,6 +16,7 @@ from geoprep.cli.build_zarr import build_zarr
 from geoprep.cli.download import download
 from geoprep.cli.graphs import route, score
 from geoprep.cli.help import JSON, POSITIVE, QUIET, WORKERS, GroupedCommand, OutputPath
+from geoprep.cli.imports import import_quickly
 from geoprep.cli.roads import polygonize, vectorize
 from geoprep.errors import UsageError
 
@@ -140,6 +141,7 @@ def cities(as_json: bool) -> None:
 @JSON
 def info(store: str, scenes: bool, as_json: bool) -> None:
     """Print the contents of a store and its size in memory."""
+    import_quickly("zarr")
     from geoprep.api import store_info
     from geoprep.cli.progress import print_info
 

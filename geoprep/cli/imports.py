@@ -13,7 +13,11 @@ _OF_PYOGRIO: Final = ("pyarrow", "pandas", "geopandas")
 """Libraries of which pyogrio asks the version when it is imported; it uses them in functions."""
 
 
-def import_quickly(*libraries: Literal["pyogrio", "rasterio"]) -> None:
+_ABSENT: Final = {"rasterio": "boto3", "zarr": "fsspec"}
+"""Libraries that are imported as if another one were not installed."""
+
+
+def import_quickly(*libraries: Literal["pyogrio", "rasterio", "zarr"]) -> None:
     """Import libraries in less time than a plain import takes.
 
     The optional libraries can be imported as usual afterwards. Call this in the main thread, before
@@ -21,8 +25,8 @@ def import_quickly(*libraries: Literal["pyogrio", "rasterio"]) -> None:
     """
     for name in libraries:
         if name not in sys.modules:
-            of_rasterio = {"boto3": None}  # as if it were not installed
-            with _replaced(of_rasterio if name == "rasterio" else dict(_named_versions())):
+            absent = _ABSENT.get(name)
+            with _replaced(dict(_named_versions()) if absent is None else {absent: None}):
                 import_module(name)
 
 

@@ -6,9 +6,10 @@ import sys
 CODE = """
 import sys
 from geoprep.cli.imports import import_quickly
-import_quickly("rasterio", "pyogrio")
-print([name for name in ("boto3", "pandas", "geopandas", "pyarrow") if name in sys.modules])
-import geopandas, shapely
+import_quickly("rasterio", "pyogrio", "zarr")
+names = ("boto3", "fsspec", "pandas", "geopandas", "pyarrow")
+print([name for name in names if name in sys.modules])
+import fsspec, geopandas, shapely
 frame = geopandas.GeoDataFrame({"a": [1]}, geometry=[shapely.Point(1, 2)], crs=4326)
 frame.to_file(sys.argv[1])
 print(geopandas.read_file(sys.argv[1]).geometry[0])
