@@ -303,7 +303,7 @@ def record(
     maps = [one["image_mpx_s"] * GSD_M**2 * 3600 for one in rounds]
     result.add(f"{name}.maps", "km2/h", maps, note=f"at {GSD_M} m, of training.predict")
     shares = ratios([one["network_mpx_s"] for one in rounds], rates)
-    note = "rate of the model in training.predict over its rate alone"
+    note = "rate of the model in training.predict, after a first window, over its rate alone"
     result.add(f"{name}.share", "", shares, at_least=SHARE, note=note)
     # Later rounds include the memory of predictions.
     result.add(f"{name}.memory", "GiB", [rounds[0]["peak"] / 2**30], note="before predictions")
