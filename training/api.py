@@ -57,9 +57,9 @@ class TrainedRun:
 
         return pd.read_csv(self.folder / "metrics.csv")
 
-    def model(self) -> Model:
-        """Return the model of the best checkpoint."""
-        return load_model(self.best)
+    def model(self, **options: Any) -> Model:  # noqa: ANN401 - options of many types
+        """Return the model of the best checkpoint; options as those of `load_model`."""
+        return load_model(self.best, **options)
 
     def __repr__(self) -> str:
         return f"<training.TrainedRun {self.folder}>"

@@ -103,7 +103,8 @@ def measure_city(
 
     cases = {name: partial(learnt, name, count()) for name in recipes}
     found = result.turns(cases, result.settings["seeds"])
-    prior = prior_bin_iou(StoreReader.open(store))
+    reader = StoreReader.open(store)
+    prior = prior_bin_iou(reader) if reader.has_speeds else 0.0
     note = "all roads found, all in the most frequent speed bin of training"
     result.add("city.prior", "", [prior], note=note)
     for name, runs in found.items():
@@ -113,7 +114,8 @@ def measure_city(
 def _record(result: Result, recipe: str, runs: Sequence[dict[str, Any]], prior: float) -> None:
     """Record the runs of a recipe, one per seed, and the metrics of every validated epoch."""
     road, bins, error = (
-        [one["metrics"][name] for one in runs] for name in ("road_iou", "bin_iou", "speed_mae_mph")
+        [one["metrics"].get(name, math.nan) for one in runs]
+        for name in ("road_iou", "bin_iou", "speed_mae_mph")
     )
 
     def add(name: str, unit: str, values: Sequence[float], **bounds: float) -> None:
@@ -166,7 +168,7 @@ def course(rows: Rows) -> list[dict[str, Any]]:
             "epoch": int(row["epoch"]),
             "minutes": float(row["seconds"]) / 60,
             "road_iou": float(row["best_road_iou"]),
-            "bin_iou": float(row["bin_iou"] or "nan"),
+            "bin_iou": float(row.get("bin_iou") or "nan"),
         }
         for row in validated
     ]

@@ -46,7 +46,7 @@ def run(store_path, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def model(run):
-    return training.load_model(run.folder, model=SMALL["model"])
+    return run.model(model=SMALL["model"])
 
 
 def test_importing_the_package_loads_no_torch():
