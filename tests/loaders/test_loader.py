@@ -257,6 +257,7 @@ def test_the_loop_fills_small_batches_itself(painted: RamTiles, monkeypatch: pyt
     assert digests(BatchLoader(painted, 5, threads=0, **TRAIN)) == digests(
         BatchLoader(painted, 5, threads=2, **TRAIN)
     )
+    assert threads_end()
     batches = iter(small)
     next(batches)
     assert loader_threads() == []
