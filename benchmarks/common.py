@@ -126,7 +126,7 @@ def run_parts(
         if name in only:
             try:
                 measure()
-            except (ChildError, GeoprepError) as error:
+            except ChildError as error:
                 result.notes.append(f"{name} failed: {error}")
             if result.settings.get("json"):
                 result.write(result.settings["json"])

@@ -157,7 +157,7 @@ class BatchLoader:
         pin_memory: bool | None = None,
     ) -> None:
         least = 0 if tiles.immediate else 1
-        if (least if threads is None else threads) < least or (prefetch or 0) < 0:
+        if (threads is not None and threads < least) or (prefetch is not None and prefetch < 0):
             raise UsageError(
                 f"threads={threads}, prefetch={prefetch}: use at least {least} threads for these "
                 "tiles, and a prefetch of at least 0"
@@ -203,7 +203,8 @@ class BatchLoader:
         self._pinned = pins if pin_memory is None else pin_memory
         self._place = _Place()
         if threads is None:
-            small = tiles.immediate and self._batch_bytes <= INLINE_BYTES
+            nbytes = block_bytes(batch_size, self.sampling.sample_side, len(tiles.bands))
+            small = tiles.immediate and nbytes <= INLINE_BYTES
             threads = 0 if small else min(MAX_THREADS, usable_cpus())
         self.threads: int = threads
         self.prefetch = self.threads if prefetch is None else prefetch
@@ -251,11 +252,6 @@ class BatchLoader:
     def sampler(self) -> BatchLoader:
         """The loader itself: Lightning and accelerate call `set_epoch` of a loader's sampler."""
         return self
-
-    @property
-    def _batch_bytes(self) -> int:
-        side, bands = self.sampling.sample_side, len(self.tiles.bands)
-        return block_bytes(self._schedule.batch_size, side, bands)
 
     def _make_pool(self) -> BufferPool:
         side, bands = self.sampling.sample_side, len(self.tiles.bands)

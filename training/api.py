@@ -88,11 +88,7 @@ def train(store: Any, *, progress: bool = True, **settings: Any) -> TrainedRun: 
     several = store if isinstance(store, list | tuple) else [store]
     stores = [os.fspath(one) for one in several]
     given = COMMAND.parse_values({"stores": stores, **settings, "quiet": not progress})
-    folder = run_folder(given)
-    status = start(given)
-    if status:
-        raise GeoprepError(f"{folder}: the training was stopped. Resume it by `resume` {folder}")
-    return TrainedRun(folder)
+    return _finished(run_folder(given), start(given))
 
 
 def pretrain_model(
@@ -122,8 +118,12 @@ def pretrain_model(
     from training.pretrain import COMMAND, pretrain, run_folder
 
     given = COMMAND.parse_values({"store": os.fspath(store), **settings, "quiet": not progress})
-    folder = run_folder(given)
-    if pretrain(given):
+    return _finished(run_folder(given), pretrain(given))
+
+
+def _finished(folder: Path, status: int) -> TrainedRun:
+    """Return the run in a folder; raise GeoprepError if its exit status is not 0."""
+    if status:
         raise GeoprepError(f"{folder}: the training was stopped. Resume it by `resume` {folder}")
     return TrainedRun(folder)
 

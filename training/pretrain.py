@@ -118,8 +118,8 @@ def pretrain(given: Mapping[str, Any], spell: Callable[[str], str] = str) -> int
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UsageError("the cities are drawn by one process: start it without torchrun")
     settings = dict(given)
-    own = {field.name: field.default for field in fields(CityOptions)}
-    cities = CityOptions(**{name: settings.pop(name, own[name]) for name in own})
+    own = [field.name for field in fields(CityOptions) if field.name in settings]
+    cities = CityOptions(**{name: settings.pop(name) for name in own})
     settings.setdefault("epochs", PretrainOptimizer.epochs)
     store = StoreReader.open(cities.store)
     if not store.has_speeds and settings.get("targets", "auto") == "auto":

@@ -122,10 +122,12 @@ def sums(task: Task) -> dict[str, float]:
 def measure_peers(result: Result, task: Task, entries: Sequence[PeerEntry] = ENTRIES) -> None:
     """Record start-up time, rate, latency and memory of every installed loader."""
     missing: list[str] = []
+    truth = sums(task)
     # rslearn holds its tiles in every worker: beside it others would lose their files' page cache.
     geo = [entry for entry in entries if entry.peer in geospatial.PEERS]
     for group in ([entry for entry in entries if entry not in geo], geo):
-        _measure_group(result, task, group, missing)
+        if group:
+            _measure_group(result, task, group, truth, missing)
     if missing:
         result.notes.append(
             f"Not installed and left out: {', '.join(missing)}. `make bench-peers` installs them."
@@ -136,10 +138,14 @@ def measure_peers(result: Result, task: Task, entries: Sequence[PeerEntry] = ENT
 
 
 def _measure_group(
-    result: Result, task: Task, entries: Sequence[PeerEntry], missing: list[str]
+    result: Result,
+    task: Task,
+    entries: Sequence[PeerEntry],
+    truth: dict[str, float],
+    missing: list[str],
 ) -> None:
     """Measure loaders in turns, all open at the same time; add titles to the missing ones."""
-    of, truth = result.settings, sums(task)
+    of = result.settings
     children: dict[str, ChildProcess] = {}
     with ExitStack() as stack:
         tasks: dict[PeerEntry, Task] = {}

@@ -110,7 +110,7 @@ def answerable(
     what: str,
 ) -> str:
     """Send short answers only to requests of a range, and fewer faults than the client repeats."""
-    request = re.sub(r"=\d+-", "=-", what)  # one that goes on with a broken answer starts later
+    request = re.sub(r"=\d+-", "=-", what)  # the rest of a cut answer has a later first byte
     if failed[request] >= clients.RETRIES - 1:
         return ""
     kind = fate(proxy, method, what)
