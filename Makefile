@@ -94,7 +94,8 @@ README_3.12 = e2e/test_readme.py
 WHEEL_3.13 = $(sort $(filter-out loaders/%,$(QUICK)) loaders)
 
 # The wheel on another Python, as pip installs it and not from this folder: make test-wheel-3.13
-# The interpreter goes by its name, or by its version where pyenv keeps it.
+# The interpreter goes by its name, or by its version where pyenv keeps it. The environment (6 GB
+# where torch brings CUDA along) is deleted after tests that pass.
 test-wheel-%: WHEEL_ENV = build/venv-$*
 test-wheel-%: WHEEL_INSTALL = $(WHEEL_ENV)/bin/python -m pip install --quiet \
 	--disable-pip-version-check \
@@ -109,6 +110,7 @@ test-wheel-%: dist
 	$(WHEEL_INSTALL) "$$(echo dist/*.whl)[train,dev]"
 	cd tests && OMP_NUM_THREADS=1 ../$(WHEEL_ENV)/bin/pytest $(SPREAD) -m 'not slow' \
 		$(or $(WHEEL_$*),$(QUICK))
+	rm -rf $(WHEEL_ENV)
 
 # Quick tests with the oldest version of each dependency that pyproject.toml allows, which are printed
 # first. torch is excepted: its old builds bring CUDA along.
