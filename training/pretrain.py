@@ -111,8 +111,9 @@ def pretrain(given: Mapping[str, Any], spell: Callable[[str], str] = str) -> int
     Raises
     ------
     GeoprepError
-        The store cannot be opened, or the run cannot be started, or failed.
+        The store cannot be opened, the folder holds a run, or the run cannot be started, or failed.
     """
+    from training.checkpoint import BEST, LAST
     from training.start import start
 
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
@@ -125,6 +126,11 @@ def pretrain(given: Mapping[str, Any], spell: Callable[[str], str] = str) -> int
     if not store.has_speeds and settings.get("targets", "auto") == "auto":
         settings["targets"] = "binary"  # the cities have speeds
     out = run_folder(given)
+    if not given.get("overwrite") and any((out / name).exists() for name in (BEST, LAST)):
+        raise UsageError(
+            f"{out} holds a run: start from it (training.fit --init-from {out}), choose another "
+            "folder (`out`), or replace it (`overwrite`)"
+        )
     stores = city_stores(store, cities, out, settings)
     status = start({**settings, "stores": tuple(map(str, stores)), "out": str(out)}, spell)
     if status == 0:

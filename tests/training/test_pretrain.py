@@ -9,7 +9,10 @@ import torch
 
 import training
 from geoprep.errors import UsageError
+from geoprep.plan import BuildOptions
 from geoprep.store import StoreReader
+from geoprep.synth.city.frame import SIZES
+from training import pretrain
 from training.checkpoint import load
 
 TINY = {
@@ -86,6 +89,18 @@ def test_a_store_without_speeds_gets_a_model_of_roads(store_path, tmp_path, monk
     training.pretrain_model(store_path, out=str(tmp_path / "b"), targets="continuous")
     assert [one["targets"] for one in seen] == ["binary", "continuous"]
     assert seen[0]["epochs"] == 4
+
+
+def test_a_folder_that_holds_a_run_is_refused_before_cities_are_drawn(start, store_path):
+    before = cities(start)
+    with pytest.raises(UsageError, match="holds a run: start from it"):
+        training.pretrain_model(store_path, cities=3, out=str(start.folder))
+    assert cities(start) == before
+
+
+def test_scenes_and_labels_are_those_of_the_other_commands():
+    assert pretrain.CityOptions.buffer == BuildOptions().buffer
+    assert SIZES[1] == pretrain._MOST_SIDE
 
 
 def test_ranks_are_refused(store_path, tmp_path, monkeypatch):
