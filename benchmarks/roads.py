@@ -25,7 +25,6 @@ import argparse
 import json
 import time
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -39,7 +38,7 @@ from benchmarks.chips import REAL
 from benchmarks.common import Result, local_path, parser, reports_errors, scratch_folder, status
 from benchmarks.machine import resident
 from benchmarks.tables import Table, conclude, print_machine
-from benchmarks.tracing.reliability import BOUNDS, measure_reliability
+from benchmarks.tracing.reliability import measure_reliability, steps
 from benchmarks.tracing.simulated import Chip, chips, simulate_prediction
 from geoprep.roads import ArrayBands, RoadRaster, Tracing, apls, in_crs, trace, vectorize
 from geoprep.sources import get_city
@@ -103,10 +102,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows |= {f"errors, {name}": f"errors.{name}" for name in WAYS}
     columns = {"APLS, %": "apls", "APLS_time, %": "apls_time"}
     prefix = f"end_to_end.{given.level}.confidence" if given.end_to_end else "confidence"
-    steps = [f"{a:.1f}-{b:.1f}" for a, b in pairwise(BOUNDS)]
     exist = Table(
         "Edges by mean confidence",
-        {step: f"{prefix}.{step}" for step in steps},
+        steps(result, prefix),
         {"edges that exist, %": "exist"},
         drawn="edges that exist, %",
     )

@@ -1,45 +1,110 @@
-"""Whether roads exist as often as their confidence says."""
+"""Whether roads exist as often as their confidence says: figures, and a plot.
+
+    python -m benchmarks.tracing.reliability CITY.json ... --plot FILE
+
+Draws the figures of documents that `geoprep score --json` wrote; their names are the titles.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import pairwise
-from typing import Final
-
-import numpy as np
-import shapely
+import argparse
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
 
 from benchmarks.common import Result
-from geoprep.roads import RoadGraph, in_crs
+from benchmarks.tables import STYLE
+from geoprep.roads import RoadGraph, in_crs, reliability
 
-BOUNDS: Final = (0.0, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
-_NEAR_M: Final = 4.0
+_COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Draw the plot; return 0."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("documents", nargs="+", type=Path, metavar="CITY.json")
+    parser.add_argument("--plot", type=Path, required=True, metavar="FILE")
+    given = parser.parse_args(arguments)
+    found = {path.stem: json.loads(path.read_text())["confidence"] for path in given.documents}
+    draw_reliability(given.plot, found)
+    return 0
 
 
 def measure_reliability(
     result: Result, prefix: str, pairs: Iterable[tuple[RoadGraph, RoadGraph]]
 ) -> None:
-    """Record the share of edges that exist, by their mean confidence.
-
-    An edge exists if at least half of its length lies within 4 m of a road of the ground truth.
+    """Record the share of edges that exist by their mean confidence, and the calibration error.
 
     Parameters
     ----------
     pairs
         Ground truth and traced network of every scene.
     """
-    confidence, exists = [np.empty(0)], [np.empty(0, np.bool_)]
-    for truth, made in pairs:
-        if made.confidence is None or not len(made.lines):
-            continue
-        roads = shapely.buffer(shapely.union_all(in_crs(truth, made.crs or "").lines), _NEAR_M)
-        shared = shapely.length(shapely.intersection(made.lines, roads))
-        confidence.append(made.confidence[:, 0])
-        exists.append(shared >= shapely.length(made.lines) / 2)
-    share, found = np.concatenate(confidence), np.concatenate(exists)
-    for low, high in pairwise(BOUNDS):
-        mine = (share >= low) & ((share < high) | (high == BOUNDS[-1]))
-        if mine.any():
-            note = f"{mine.sum()} edges of mean confidence {share[mine].mean():.2f}"
-            name = f"{prefix}.{low:.1f}-{high:.1f}.exist"
-            result.add(name, "%", [100 * float(found[mine].mean())], note=note)
+    found = reliability((in_crs(truth, made.crs or ""), made) for truth, made in pairs)
+    if found is None:
+        return
+    for one in found.bins:
+        if one.edges:
+            note = f"{one.edges} edges of mean confidence {one.mean_confidence:.2f}"
+            name = f"{prefix}.{one.low:.1f}-{one.high:.1f}.exist"
+            result.add(name, "%", [100 * one.exist], note=note)
+    error, note = 100 * found.expected_calibration_error, f"{found.edges} edges"
+    result.add(f"{prefix}.expected_calibration_error", "%", [error], note=note)
+
+
+def steps(result: Result, prefix: str) -> dict[str, str]:
+    """Return the ranges of confidence that have edges, and the starts of their figures' names."""
+    names = [name for name in result.figures if name.startswith(f"{prefix}.")]
+    found = [name.removesuffix(".exist") for name in names if name.endswith(".exist")]
+    return {name.removeprefix(f"{prefix}."): name for name in found}
+
+
+def draw_reliability(path: Path, found: Mapping[str, Mapping[str, Any]]) -> None:
+    """Draw the share of edges that exist over their mean confidence.
+
+    Markers grow with the number of edges; bars are one standard error to either side.
+
+    Parameters
+    ----------
+    path
+        File to write; its suffix sets the format.
+    found
+        Title to ``confidence`` of `geoprep score --json`.
+    """
+    from matplotlib import style
+    from matplotlib.figure import Figure
+
+    with style.context(STYLE):
+        canvas = Figure(figsize=(5.2, 5.0), dpi=120, layout="constrained")
+        axis = canvas.subplots()
+        axis.plot([0, 1], [0, 1], color="0.6", linestyle="--", linewidth=1, label="calibrated")
+        for (title, one), colour in zip(found.items(), _COLOURS, strict=False):
+            bins = [part for part in one["bins"] if part["edges"]]
+            mean, exist = ([part[name] for part in bins] for name in ("mean_confidence", "exist"))
+            error = one["expected_calibration_error"]
+            label = f"{title}: {one['edges']} edges, calibration error {error:.2f}"
+            count = [part["edges"] for part in bins]
+            axis.plot(mean, exist, color=colour, linewidth=1, label=label)
+            bars = [_likely(*pair) for pair in zip(exist, count, strict=True)]
+            axis.vlines(mean, *zip(*bars, strict=True), color=colour, linewidth=1, alpha=0.5)
+            axis.scatter(mean, exist, s=[8 + n for n in count], color=colour, zorder=3, alpha=0.7)
+        axis.set(xlim=(0.15, 1.03), ylim=(-0.03, 1.03))
+        axis.set(xlabel="mean confidence of edges", ylabel="share of edges that exist")
+        axis.set_title("Edges that exist, by confidence")
+        canvas.legend(frameon=False, loc="outside lower center")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        canvas.savefig(path)
+
+
+def _likely(share: float, count: int) -> tuple[float, float]:
+    """Return a share less and plus one standard error (Agresti and Coull)."""
+    middle = (share * count + 1) / (count + 2)
+    error = (middle * (1 - middle) / (count + 2)) ** 0.5
+    return min(middle - error, share), max(middle + error, share)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -101,7 +101,8 @@ def score(
         ``apls_truth_to_proposal``, ``apls_proposal_to_truth``,
         ``apls_time``, ``topo``, ``topo_precision``, ``topo_recall`` (0..1, NaN where undefined),
         ``truth_km``, ``proposal_km`` and ``note``. Its ``attrs`` are what ``geoprep score --json``
-        prints: ``mean`` of all scenes, ``scenes_in_mean``, ``scenes`` and ``settings``.
+        prints: ``mean`` of all scenes, ``scenes_in_mean``, ``scenes``, ``settings``, and
+        ``confidence`` if the proposal has any: the share of edges that exist, by mean confidence.
 
     Raises
     ------
@@ -113,7 +114,7 @@ def score(
     from geoprep.api.progress import counting_bar
     from geoprep.labels import SpeedRule
     from geoprep.masks import has_rasters
-    from geoprep.roads import ScoreSettings, mean_scores, score_scenes
+    from geoprep.roads import ScoreSettings, mean_scores, reliability, score_scenes
 
     if has_rasters(truth) and has_rasters(proposal):
         return _score_classes(truth, proposal, classes, boundary, csv)
@@ -147,6 +148,7 @@ def score(
         with counting_bar("scoring", quiet=not progress) as advance:
             scores = score_scenes(pairs, settings, threads=threads, advance=advance)
     frame = _score_frame(scores)
+    confidence = reliability(((one.truth, one.proposal) for one in pairs), snap)
     frame.attrs = {
         "mean": mean_scores(scores),
         "scenes_in_mean": {  # with roads; and of these, with all speeds
@@ -154,6 +156,7 @@ def score(
             "apls_time": sum(one.apls_time is not None for one in scores),
         },
         "scenes": [asdict(one) for one in scores],
+        **({"confidence": asdict(confidence)} if confidence else {}),
         "settings": asdict(settings) | {"published": published},
     }
     return _with_csv(frame, csv)

@@ -17,6 +17,8 @@ from geoprep.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from rich.console import Console
+
 SCORE_HELP = """Score a road network (APLS, APLS_time, TOPO) or a map of classes (IoU, F1).
 
 The ground truth and the proposal are each a file of one scene, a folder with one file per scene, or
@@ -274,6 +276,28 @@ def _print_scores(found: Mapping[Any, Any]) -> None:
     if 0 < timed < scored:
         console.print(f"time: mean of the {timed} scenes whose speeds are known", highlight=False)
     console.print(_LEGEND, style="dim")
+    if "confidence" in found:
+        _print_confidence(console, found["confidence"])
+
+
+def _print_confidence(console: Console, found: Mapping[str, Any]) -> None:
+    """Print the share of edges that exist, by their mean confidence."""
+    from rich.table import Table
+
+    bins = [one for one in found["bins"] if one["edges"]]
+    table = Table(box=None, header_style="bold", padding=(0, 1, 0, 0))
+    table.add_column("confidence")
+    for one in bins:
+        table.add_column(f"{one['low']:g}-{one['high']:g}", justify="right")
+    table.add_row("edges", *(str(one["edges"]) for one in bins))
+    table.add_row("exist", *(f"{one['exist']:.0%}" for one in bins))
+    console.print(table)
+    console.print(
+        "exist: share of edges within --snap of the ground truth for half of their length; "
+        "expected calibration error of their mean confidence: "
+        f"{found['expected_calibration_error']:.3f}",
+        style="dim",
+    )
 
 
 def _notes(scores: Sequence[Mapping[str, Any]]) -> list[str]:

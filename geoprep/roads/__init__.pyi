@@ -17,11 +17,13 @@ from .reading import scene_key as scene_key
 from .route import check_route as check_route
 from .route import find_route as find_route
 from .route import write_route as write_route
+from .scoring import Reliability as Reliability
 from .scoring import ScenePair as ScenePair
 from .scoring import SceneScore as SceneScore
 from .scoring import ScoreSettings as ScoreSettings
 from .scoring import mean_scores as mean_scores
 from .scoring import pair_scenes as pair_scenes
+from .scoring import reliability as reliability
 from .scoring import score_scenes as score_scenes
 from .scoring.apls import apls as apls
 from .scoring.topo import TopoVariant as TopoVariant

@@ -1,13 +1,16 @@
 """Scores of road networks against ground truth, per scene and on average: APLS and TOPO."""
 
+from geoprep.roads.scoring.confidence import Reliability, reliability
 from geoprep.roads.scoring.pairs import ScenePair, pair_scenes
 from geoprep.roads.scoring.scenes import SceneScore, ScoreSettings, mean_scores, score_scenes
 
 __all__ = [
+    "Reliability",
     "ScenePair",
     "SceneScore",
     "ScoreSettings",
     "mean_scores",
     "pair_scenes",
+    "reliability",
     "score_scenes",
 ]

@@ -35,7 +35,7 @@ def clipped(network: RoadGraph, area: shapely.Polygon) -> RoadGraph:
 def _cut(network: RoadGraph, area: shapely.Polygon, crosses: NDArray[np.bool_]) -> RoadGraph:
     """Return a network with the edges where ``crosses``, bool (edge,), is set cut at the border."""
     nodes, ends = list(network.nodes), list(network.ends[~crosses])
-    lines, speed = list(network.lines[~crosses]), list(network.speed_mph[~crosses])
+    lines, source = list(network.lines[~crosses]), np.flatnonzero(~crosses).tolist()
     for edge in np.flatnonzero(crosses).tolist():
         line = network.lines[edge]
         for begin, end in _inside(line, area):
@@ -47,14 +47,15 @@ def _cut(network: RoadGraph, area: shapely.Polygon, crosses: NDArray[np.bool_]) 
                     nodes.append(np.array(part.coords[-side][:2]))
             ends.append(pair)
             lines.append(part)
-            speed.append(network.speed_mph[edge])
+            source.append(edge)
     used, pairs = np.unique(np.array(ends, np.int64).reshape(-1, 2), return_inverse=True)
     return RoadGraph(
         nodes=np.array(nodes, np.float64).reshape(-1, 2)[used],
         ends=pairs.reshape(-1, 2).astype(np.int64),
         lines=np.array(lines, object),
-        speed_mph=np.array(speed, np.float64),
+        speed_mph=network.speed_mph[source],
         crs=network.crs,
+        confidence=None if network.confidence is None else network.confidence[source],
     )
 
 

@@ -39,6 +39,23 @@ def test_score_prints_a_table_or_json(town):
     assert [scene["apls"] is None for scene in document["scenes"]] == [False, False, True]
 
 
+def test_score_tells_how_many_edges_of_a_confidence_exist(town):
+    whole = read_network(town / "city.gpkg")
+    mean = np.full((len(whole.lines), 2), 0.85)
+    write_network(replace(whole, confidence=mean), town / "sure.gpkg")
+    options = ("--truth", town / "labels", "--proposal", town / "sure.gpkg", "--quiet")
+    table = run("score", *options).output
+    assert "0.8-0.9" in table
+    assert "calibration error" in table
+    found = json.loads(run("score", *options, "--json").output)["confidence"]
+    (one,) = (part for part in found["bins"] if part["edges"])
+    assert one["mean_confidence"] == pytest.approx(0.85)
+    assert one["exist"] == 1
+    assert found["expected_calibration_error"] == pytest.approx(0.15)
+    bare = json.loads(run("score", *options[:3], town / "city.gpkg", "--json").output)
+    assert "confidence" not in bare
+
+
 def test_score_in_pixels(town):
     table = town / "pixels.csv"
     table.write_text('ImageId,WKT_Pix\nmap,"LINESTRING (0 0, 90 0)"\n')

@@ -1,5 +1,6 @@
 """Cutting networks at a border."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -74,3 +75,10 @@ def test_the_bounding_box_of_roads_is_a_box_of_degrees():
     assert area.area > 1_000 * 1_000
     plane = network([(0, 0), (50, 20)])
     assert area_of_roads(plane, "OGC:CRS84", None).bounds == (0, 0, 50, 20)
+
+
+def test_a_part_of_a_road_keeps_its_confidence():
+    whole = network([(50, 20), (150, 20), (150, 80), (50, 80)], [(10, 50), (20, 50)])
+    made = clipped(replace(whole, confidence=np.array([[0.5, 0.1], [0.9, 0.8]])), BOX)
+    assert made.confidence[made.length_m == 10].tolist() == [[0.9, 0.8]]
+    assert made.confidence[made.length_m == 50].tolist() == [[0.5, 0.1]] * 2

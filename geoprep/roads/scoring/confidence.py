@@ -1,0 +1,105 @@
+"""Whether the edges of road networks exist as often as their confidence says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+import shapely
+from numpy.typing import NDArray
+
+from geoprep.roads.network import RoadGraph
+
+_BOUNDS: Final = (0.0, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+"""Bounds of the bins: confidences below 0.3 are rare, because roads are traced from there."""
+_SAMPLES: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class ConfidenceBin:
+    """The edges of one range of mean confidence.
+
+    Attributes
+    ----------
+    low, high
+        Bounds of the range.
+    edges
+        Number of edges; the other figures are NaN without any.
+    mean_confidence
+        Mean of their mean confidences.
+    exist
+        Share of them that exist.
+    """
+
+    low: float
+    high: float
+    edges: int
+    mean_confidence: float
+    exist: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reliability:
+    """How the mean confidence of edges compares with the share of them that exist.
+
+    Attributes
+    ----------
+    edges
+        Number of edges.
+    expected_calibration_error
+        Mean over edges of the difference between confidence and share in their bin; 0: calibrated.
+    bins
+        Rising ranges of confidence.
+    """
+
+    edges: int
+    expected_calibration_error: float
+    bins: tuple[ConfidenceBin, ...]
+
+
+def reliability(
+    networks: Iterable[tuple[RoadGraph, RoadGraph]], within_m: float = 4.0
+) -> Reliability | None:
+    """Return how reliable the confidence of edges is; None if no edge has one.
+
+    An edge exists if at least half of its length lies near a road of the ground truth. Scenes
+    without roads in the ground truth are left out, as in all means.
+
+    Parameters
+    ----------
+    networks
+        Ground truth and proposal of every scene, in the same CRS.
+    within_m
+        Largest distance from the ground truth in metres.
+    """
+    confidence, exists = [np.empty(0)], [np.empty(0, np.bool_)]
+    for truth, proposal in networks:
+        if proposal.confidence is not None and len(truth.lines) and len(proposal.lines):
+            confidence.append(proposal.confidence[:, 0])
+            exists.append(_exists(truth, proposal, within_m))
+    mean, found = np.concatenate(confidence), np.concatenate(exists)
+    known = np.isfinite(mean)  # a file may lack the confidence of edges that somebody drew
+    if not known.any():
+        return None
+    mean, found = mean[known], found[known]
+    number = np.digitize(mean, _BOUNDS[1:-1])
+    bins = []
+    for i, (low, high) in enumerate(pairwise(_BOUNDS)):
+        mine = number == i
+        figures = (mean[mine].mean(), found[mine].mean()) if mine.any() else (np.nan, np.nan)
+        bins.append(ConfidenceBin(low, high, int(mine.sum()), *map(float, figures)))
+    errors = (one.edges * abs(one.mean_confidence - one.exist) for one in bins if one.edges)
+    return Reliability(len(mean), sum(errors) / len(mean), tuple(bins))
+
+
+def _exists(truth: RoadGraph, proposal: RoadGraph, within_m: float) -> NDArray[np.bool_]:
+    share = (np.arange(_SAMPLES) + 0.5) / _SAMPLES
+    samples = shapely.line_interpolate_point(proposal.lines[:, None], share, normalized=True)
+    tree = shapely.STRtree(truth.lines)
+    near, _ = tree.query_nearest(samples.reshape(-1), max_distance=within_m, all_matches=False)
+    count = np.bincount(near // _SAMPLES, minlength=len(proposal.lines))
+    exists: NDArray[np.bool_] = count >= _SAMPLES / 2
+    return exists
