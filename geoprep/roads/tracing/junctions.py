@@ -21,6 +21,8 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 OnRoad = Callable[[Floats, Floats], NDArray[np.bool_]]
 """Whether the straight lines between two rows of points lie on road pixels."""
+Reach = Callable[[Floats, Floats], Floats]
+"""Share of straight lines between two rows of points up to where they leave road pixels."""
 
 JUNCTION_M: Final = 5.0
 """Junctions linked by a shorter edge are one: a crossing thins to two forks about that far apart.
@@ -36,11 +38,23 @@ _LEAST_M: Final = 6.0
 """Minimum length that the line of an arm is taken over."""
 _STRAIGHT_COS: Final = np.cos(np.radians(25))
 _SIDE_SIN: Final = np.sin(np.radians(35))
-_FORK_COS: Final = np.cos(np.radians(40))
-_TRUNK_COS: Final = np.cos(np.radians(30))
+_FORK_COS: Final = np.cos(np.radians(50))
+_TRUNK_COS: Final = np.cos(np.radians(52))
+"""A branch leaves the trunk by at most the angle of a fork; headings are right to 2 degrees."""
 _MOVED_M: Final = 2.0, 32.0
 """Forks move by distances between these: a fork of 12 degrees of roads 6 m wide moves by 29 m."""
-_ASIDE_M: Final = 3.0
+_ASIDE_M: Final = 4.5
+"""The junction of thinning lies half a road's width off the trunk's line, or more."""
+_ACROSS: Final = np.linspace(-0.75, 0.75, 16)
+"""Places across a road, in half widths, where its end is measured: nearer its edge it is ragged."""
+_BEHIND: Final = 0.9
+"""Distance in half widths from which it is measured."""
+_ROUND: Final = 0.6
+"""Share of a semicircle from which on an end is round: 0 if flat, 1 if round, 2 if pointed."""
+_PIXELS: Final = 2.0
+"""Half width in pixels from which on the shape of an end can be told."""
+_TOGETHER: Final = 2000
+"""Number of dead ends whose shape is measured at a time, to limit memory."""
 
 
 def with_junctions_merged(network: RoadGraph, within_m: float = JUNCTION_M) -> RoadGraph:
@@ -212,21 +226,29 @@ def _cross(a: Floats, b: Floats) -> Floats:
 
 
 def with_ends_extended(
-    network: RoadGraph, tips: Ints, on_road: Callable[[Floats, Floats], Floats], farthest_m: float
+    network: RoadGraph,
+    tips: Ints,
+    on_road: Reach,
+    farthest_m: float,
+    *,
+    cap_pixel_m: float | None = None,
 ) -> RoadGraph:
     """Return a network whose dead ends run on, straight, to the end of the road's pixels.
 
     Thinning shortens a dead end by half the road's width. A dead end that would meet another edge
-    is left.
+    is left. One with a round end runs to the centre of the semicircle, where the line ended that
+    was widened to the road.
 
     Parameters
     ----------
     tips
         int64 (tip,): dead ends.
     on_road
-        Share of straight lines between two rows of points up to where they leave road pixels.
+        See `Reach`.
     farthest_m
         Maximum extension in metres.
+    cap_pixel_m
+        Pixel size in metres, for round ends. None: all ends are flat.
     """
     arms = _arms(network, tips, 1)[:, 0]
     edge, last = arms // 2, arms % 2 == 1
@@ -245,9 +267,51 @@ def with_ends_extended(
     met, other = shapely.STRtree(network.lines).query(rays, predicate="intersects")
     free = np.linalg.norm(ahead - xy, axis=1) > cut / 2
     free[met[other != edge[met]]] = False
+    if cap_pixel_m is not None:
+        chosen = np.flatnonzero(free)
+        for some in np.split(chosen, range(_TOGETHER, len(chosen), _TOGETHER)):
+            radius = _cap_radius(xy[some], ahead[some], step[some], on_road, farthest_m)
+            ahead[some] -= np.where(radius < _PIXELS * cap_pixel_m, 0, radius)[:, None] * step[some]
+        cut += np.maximum(0, cut / 2 - ((ahead - xy) * step).sum(axis=1))  # never turn back
+        free &= cut < length * 2 / 3
     nodes, lines = network.nodes.copy(), network.lines.copy()
     nodes[tips[free]] = ahead[free]
     for k in np.flatnonzero(free).tolist():
         line, side = lines[edge[k]], int(last[k])
         lines[edge[k]] = _begun_at(line, side, float(cut[k]), ahead[k])
     return replace(network, nodes=nodes, lines=lines)
+
+
+def _cap_radius(
+    inside: Floats, stop: Floats, step: Floats, on_road: Reach, farthest_m: float
+) -> Floats:
+    """Return half the width of roads with round or pointed ends in metres; 0 of other ends.
+
+    Distances to the end, measured at places across the road, are fitted by a line of any slope
+    and a share of a semicircle.
+
+    Parameters
+    ----------
+    inside, stop
+        float64 (tip, 2): a point on the road before its end, and its end.
+    step
+        float64 (tip, 2): unit vectors towards the end.
+    """
+
+    def reach(xy: Floats, way: Floats) -> Floats:
+        way = np.broadcast_to(farthest_m * way, xy.shape).reshape(-1, 2)
+        start = xy.reshape(-1, 2)
+        return farthest_m * on_road(start, start + way).reshape(xy.shape[:-1])
+
+    side = np.column_stack([-step[:, 1], step[:, 0]])[:, None]
+    step = step[:, None]
+    before = inside[:, None] - np.arange(4)[:, None] * step
+    half = np.median(reach(before, side) + reach(before, -side), axis=1)[:, None, None] / 2
+    begin = stop[:, None] - half * step
+    aside = (reach(begin, side) - reach(begin, -side))[..., None] / 2  # the line is off the middle
+    places = stop[:, None] - _BEHIND * half * step + (aside + _ACROSS[:, None] * half) * side
+    terms = np.column_stack([np.ones_like(_ACROSS), _ACROSS, np.sqrt(1 - _ACROSS**2)])
+    half = half[..., 0]
+    share = (reach(places, step) / np.maximum(half, 1e-9)) @ np.linalg.pinv(terms)[2]
+    radius: Floats = np.where(share > _ROUND, half[:, 0], 0.0)
+    return radius

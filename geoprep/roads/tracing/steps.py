@@ -163,7 +163,8 @@ def _with_ends_extended(network: RoadGraph, raster: RoadRaster, threshold: float
         reached: NDArray[np.float64] = np.logical_and.accumulate(on, axis=1).mean(axis=1)
         return reached
 
-    return with_ends_extended(network, tips, share, _EXTENDED_M)
+    pixel_m = None if raster.kind == "probability" else max(raster.gsd_m)
+    return with_ends_extended(network, tips, share, _EXTENDED_M, cap_pixel_m=pixel_m)
 
 
 def _is_road(

@@ -18,11 +18,14 @@ from geoprep.roads.tracing.gaps import with_gaps_closed
 GSDS = [(0.3, 0.3), (1.0, 1.0), (0.68, 1.2)]
 
 
-def drawn_at(lines, angle_deg, gsd, *, width=6.0, kind="mask"):
-    """Return the network of roads with flat ends, turned about the middle, and the lines."""
+FLAT = {"cap_style": "flat"}
+
+
+def drawn_at(lines, angle_deg, gsd, *, width=6.0, kind="mask", ends=FLAT):
+    """Return the network of roads, turned about the middle, and the lines."""
     lines = [rotate(shapely.LineString(line), angle_deg, origin=(75.1, -74.8)) for line in lines]
     shape = round(150 / gsd[1]), round(150 / gsd[0])
-    shapes = [(line.buffer(width / 2, cap_style="flat"), 1) for line in lines]
+    shapes = [(line.buffer(width / 2, **ends), 1) for line in lines]
     transform = Affine(gsd[0], 0, 0, 0, -gsd[1], 0)
     values = rasterize(shapes, out_shape=shape, transform=transform, dtype="uint8")
     if kind == "probability":
@@ -43,9 +46,32 @@ def test_dead_ends_reach_the_end_of_the_road(gsd, angle, kind):
     assert made.length_m.sum() == pytest.approx(80, abs=2.1)
 
 
+@pytest.mark.parametrize("ends", [{"quad_segs": 8}, {"quad_segs": 1}], ids=["round", "pointed"])
+@pytest.mark.parametrize("gsd", GSDS)
+@pytest.mark.parametrize("angle", [0, 27, 45])
+def test_dead_ends_with_round_or_pointed_ends_stop_where_the_line_did(gsd, angle, ends):
+    """The road's pixels reach on for 3 m: the line was widened at its ends as well."""
+    made, lines = drawn_at([[(35, -75), (115, -75)]], angle, gsd, ends=ends)
+    missed = np.linalg.norm(made.nodes[:, None] - lines[0][None], axis=2).min(axis=0)
+    assert missed.max() < 0.3 + 1.2 * max(gsd)
+    assert made.length_m.sum() == pytest.approx(80, abs=2.1)
+
+
+def test_short_roads_with_round_ends_do_not_turn_back():
+    made, lines = drawn_at([[(70, -75), (82, -75)]], 20, (0.3, 0.3), ends={"quad_segs": 1})
+    assert made.length_m.sum() == pytest.approx(12, abs=0.9)
+    apart = shapely.hausdorff_distance(made.lines[0], shapely.LineString(lines[0]))
+    assert apart < 0.6
+
+
+def test_coarse_pixels_do_not_tell_the_shape_of_an_end():
+    made, _ = drawn_at([[(35, -75), (115, -75)]], 27, (2.0, 2.0), width=5.0, ends={"quad_segs": 8})
+    assert made.length_m.sum() == pytest.approx(85, abs=2.5)
+
+
 @pytest.mark.parametrize("gsd", GSDS)
 @pytest.mark.parametrize("angle", [0, 33])
-@pytest.mark.parametrize("fork", [15, 22])
+@pytest.mark.parametrize("fork", [15, 22, 30, 45])
 def test_forks_lie_where_the_roads_meet(gsd, angle, fork):
     turn = np.radians(fork)
     branch = [(60, -75), (60 + 75 * np.cos(turn), -75 + 75 * np.sin(turn))]
