@@ -98,8 +98,9 @@ def reliability(
 def _exists(truth: RoadGraph, proposal: RoadGraph, within_m: float) -> NDArray[np.bool_]:
     share = (np.arange(_SAMPLES) + 0.5) / _SAMPLES
     samples = shapely.line_interpolate_point(proposal.lines[:, None], share, normalized=True)
-    tree = shapely.STRtree(truth.lines)
-    near, _ = tree.query_nearest(samples.reshape(-1), max_distance=within_m, all_matches=False)
-    count = np.bincount(near // _SAMPLES, minlength=len(proposal.lines))
-    exists: NDArray[np.bool_] = count >= _SAMPLES / 2
+    samples = samples.reshape(-1)
+    found = shapely.STRtree(truth.lines).query(samples, predicate="dwithin", distance=within_m)
+    near = np.zeros(samples.size, np.bool_)
+    near[found[0]] = True
+    exists: NDArray[np.bool_] = near.reshape(-1, _SAMPLES).mean(axis=1) >= 1 / 2
     return exists
