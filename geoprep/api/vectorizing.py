@@ -36,6 +36,7 @@ def vectorize(
     min_length_m: float = 12.0,
     min_confidence: float = 0.0,
     smoothing_m: float | None = None,
+    path_m: float = 60.0,
     close_gaps: bool = True,
     motorway_mph: float = 60.0,
     workers: int | None = None,
@@ -75,6 +76,9 @@ def vectorize(
     smoothing_m
         Standard deviation in metres of the Gaussian that smooths lines; 0: none. None: by the
         pixel size.
+    path_m
+        Maximum length in metres of paths through probabilities along which dead ends are joined to
+        other roads; 0: none. Masks and speeds have none.
     close_gaps
         Whether interrupted roads are joined.
     motorway_mph
@@ -107,6 +111,7 @@ def vectorize(
             min_length_m=min_length_m,
             min_confidence=min_confidence,
             smoothing_m=smoothing_m,
+            path_m=path_m,
             motorway_mph=motorway_mph,
             close_gaps=close_gaps,
         )

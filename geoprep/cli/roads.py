@@ -129,6 +129,16 @@ _ROADS, _GAPS, _SPEEDS = "Roads", "Gaps", "Bridges"
 )
 @grouped_option(
     _GAPS,
+    "--max-path",
+    "path_m",
+    default=60.0,
+    show_default=True,
+    type=click.FloatRange(0),
+    help="Maximum length in metres of paths through probabilities along which dead ends are joined "
+    "to other roads; 0 for none.",
+)
+@grouped_option(
+    _GAPS,
     "--no-gap-closing",
     deprecated_names=("--no-repair",),
     is_flag=True,

@@ -116,9 +116,13 @@ def joined_at_ends(
 
 
 def with_links(
-    network: RoadGraph, starts: Ints, edges: Ints, along: NDArray[np.float64]
+    network: RoadGraph,
+    starts: Ints,
+    edges: Ints,
+    along: NDArray[np.float64],
+    lines: NDArray[np.object_] | None = None,
 ) -> RoadGraph:
-    """Return a network with straight edges added from nodes to positions on other edges.
+    """Return a network with edges added from nodes to positions on other edges.
 
     Parameters
     ----------
@@ -127,6 +131,8 @@ def with_links(
     edges, along
         int64 and float64 (link,): the edge that the new edge leads to, and the position on it in
         metres from its first node.
+    lines
+        object (link,): LineString of every new edge, None where it is straight. None: all are.
     """
     if not len(starts):
         return network
@@ -136,8 +142,13 @@ def with_links(
         mine = np.flatnonzero(edges == edge)
         mine = mine[np.argsort(along[mine], kind="stable")]
         targets[mine] = cutter.cut(edge, along[mine].tolist())
-    new = np.column_stack([starts, targets])[starts != targets]
-    return with_chains_joined(cutter.with_edges(new))
+    kept = starts != targets
+    made = cutter.with_edges(np.column_stack([starts, targets])[kept])
+    if lines is not None:
+        bent = np.flatnonzero(shapely.is_geometry(lines[kept]))
+        edge = len(made.lines) - np.count_nonzero(kept) + bent
+        made.lines[edge] = anchored(lines[kept][bent], made.ends[edge], made.nodes)
+    return with_chains_joined(made)
 
 
 class _EdgeCutter:

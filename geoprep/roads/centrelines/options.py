@@ -46,7 +46,11 @@ class Tracing:
     aligned_gap_m
         Maximum gap in metres between two dead ends that point at each other.
     likely_gap_m
-        The same, where the probabilities between them suggest a road.
+        The same, where the probabilities between them suggest a road. Paths replace the part above
+        ``aligned_gap_m``.
+    path_m
+        Maximum length in metres of paths through probabilities along which dead ends are joined to
+        other roads; 0: none.
     reach_m
         Maximum distance in metres over which a dead end is extended to meet another road.
     hint
@@ -72,6 +76,7 @@ class Tracing:
     gap_m: float = 7.0
     aligned_gap_m: float = 24.0
     likely_gap_m: float = 50.0
+    path_m: float = 60.0
     reach_m: float = 12.0
     hint: float = 0.1
     min_length_m: float = 12.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -30,7 +30,8 @@ _FAN: Final = np.radians([0.0, -15.0, 15.0, -30.0, 30.0])
 """Directions, relative to its heading, in which a dead end is extended."""
 _LIKELY_REACH: Final = 2.0
 """A dead end is extended this many times as far where the probabilities suggest a road."""
-_LIKELY_COST: Final = 0.5
+LIKELY_COST: Final = 0.5
+"""Cost per metre of links where the probabilities suggest a road."""
 _INTERRUPTED: Final = 0.1
 """Minimum share of dead ends that end at a gap between two of them, in a mask with missing roads.
 Masks drawn from labels have none, simulated predictions at least twice as many."""
@@ -42,12 +43,14 @@ def with_gaps_closed(
     *,
     at_border: NDArray[np.bool_],
     mean_probability: MeanProbability | None,
+    paths: Callable[[DeadEnds], Links] | None = None,
 ) -> RoadGraph:
     """Return a network whose gaps are closed.
 
     A dead end is joined to another one that is near, or that lies ahead and points back, or to the
     edge that it meets when extended; over longer gaps where the probabilities between suggest a
-    road. Links are made in order of their cost (length, halved where probable), one per dead end.
+    road, along the most probable path. Links are made in order of their cost (length, halved where
+    probable), one per dead end.
 
     Without probabilities dead ends are extended to edges only if roads are interrupted elsewhere:
     a mask without a gap between two dead ends is complete, and its dead ends are real.
@@ -58,21 +61,28 @@ def with_gaps_closed(
         bool (node,): dead ends to leave, because their roads continue outside the raster.
     mean_probability
         None if the raster has no probabilities.
+    paths
+        Returns candidate links along paths; None: there are none, and the longest gaps between two
+        dead ends are closed by straight links.
     """
     tips = np.flatnonzero((degrees(network) == 1) & ~at_border)
     if not len(tips):
         return network
-    dead_ends = _DeadEnds.of(network, tips)
+    dead_ends = DeadEnds.of(network, tips)
+    if paths is not None:
+        options = replace(options, likely_gap_m=min(options.likely_gap_m, options.aligned_gap_m))
     links = _links_between(dead_ends, options, mean_probability)
     gaps = len(links.cheapest(len(tips)).end)
     if mean_probability is not None or 2 * gaps >= _INTERRUPTED * len(tips):
         links = links.joined(_links_to_edges(network, dead_ends, options, mean_probability))
+    if paths is not None:
+        links = links.joined(paths(dead_ends))
     links = links.cheapest(len(tips))
-    return with_links(network, tips[links.end], links.edge, links.along)
+    return with_links(network, tips[links.end], links.edge, links.along, links.line)
 
 
 @dataclass(frozen=True, slots=True)
-class _Links:
+class Links:
     """Candidate links of dead ends.
 
     Attributes
@@ -83,6 +93,8 @@ class _Links:
         int64 and float64 (link,): edge that the link leads to, and the position on it in metres.
     cost
         float64 (link,): metres, weighted.
+    line
+        object (link,): LineString of a link along a path; None: it is straight.
     """
 
     end: Ints
@@ -90,28 +102,36 @@ class _Links:
     edge: Ints
     along: Floats
     cost: Floats
+    line: NDArray[np.object_]
 
-    def joined(self, more: _Links) -> _Links:
+    @classmethod
+    def straight(cls, end: Ints, other: Ints, edge: Ints, along: Floats, cost: Floats) -> Links:
+        """Return straight links."""
+        return cls(end, other, edge, along, cost, np.full(len(end), None, object))
+
+    def joined(self, more: Links) -> Links:
         """Return these links and others."""
-        return _Links(
+        return Links(
             np.concatenate([self.end, more.end]),
             np.concatenate([self.other, more.other]),
             np.concatenate([self.edge, more.edge]),
             np.concatenate([self.along, more.along]),
             np.concatenate([self.cost, more.cost]),
+            np.concatenate([self.line, more.line]),
         )
 
-    def take(self, chosen: list[int] | NDArray[np.bool_]) -> _Links:
+    def take(self, chosen: list[int] | NDArray[np.bool_]) -> Links:
         """Return some of the links."""
-        return _Links(
+        return Links(
             self.end[chosen],
             self.other[chosen],
             self.edge[chosen],
             self.along[chosen],
             self.cost[chosen],
+            self.line[chosen],
         )
 
-    def cheapest(self, ends: int) -> _Links:
+    def cheapest(self, ends: int) -> Links:
         """Return the links to make, the cheapest first, so that every dead end has at most one."""
         free, taken = np.ones(ends + 1, np.bool_), []
         for link in np.argsort(self.cost, kind="stable").tolist():
@@ -124,7 +144,7 @@ class _Links:
 
 
 @dataclass(frozen=True, slots=True)
-class _DeadEnds:
+class DeadEnds:
     """Dead ends: position, heading, edge, position on that edge, length of that edge."""
 
     xy: Floats
@@ -134,7 +154,7 @@ class _DeadEnds:
     length: Floats
 
     @classmethod
-    def of(cls, network: RoadGraph, tips: Ints) -> _DeadEnds:
+    def of(cls, network: RoadGraph, tips: Ints) -> DeadEnds:
         """Return the dead ends at some nodes."""
         flat = np.argsort(network.ends.reshape(-1), kind="stable")
         at = flat[np.searchsorted(network.ends.reshape(-1)[flat], tips)]
@@ -151,8 +171,8 @@ class _DeadEnds:
 
 
 def _links_between(
-    ends: _DeadEnds, options: Tracing, mean_probability: MeanProbability | None
-) -> _Links:
+    ends: DeadEnds, options: Tracing, mean_probability: MeanProbability | None
+) -> Links:
     """Return the candidate links of two dead ends."""
     from scipy.spatial import cKDTree
 
@@ -173,16 +193,16 @@ def _links_between(
     good |= (gap <= options.aligned_gap_m) & (straight >= _ALIGNED_COS)
     good |= (gap <= options.likely_gap_m) & (straight >= _LIKELY_COS) & likely
     good &= (ends.edge[a] != ends.edge[b]) | (gap < ends.length[a] / 3)
-    cost = gap * np.where(likely, _LIKELY_COST, 1.0) * (2 - straight)
-    return _Links(a, b, ends.edge[b], ends.along[b], cost).take(good)
+    cost = gap * np.where(likely, LIKELY_COST, 1.0) * (2 - straight)
+    return Links.straight(a, b, ends.edge[b], ends.along[b], cost).take(good)
 
 
 def _links_to_edges(
     network: RoadGraph,
-    ends: _DeadEnds,
+    ends: DeadEnds,
     options: Tracing,
     mean_probability: MeanProbability | None,
-) -> _Links:
+) -> Links:
     """Return the candidate links of dead ends that meet an edge within 30 degrees of straight."""
     reach = options.reach_m * (1.0 if mean_probability is None else _LIKELY_REACH)
     cos, sin = np.cos(_FAN)[:, None], np.sin(_FAN)[:, None]
@@ -203,6 +223,6 @@ def _links_to_edges(
     if mean_probability is not None:
         likely = mean_probability(ends.xy[end], shapely.get_coordinates(place)) >= options.hint
     good = (gap <= options.reach_m) | likely
-    cost = gap * np.where(likely, _LIKELY_COST, 1.0) * (1 + np.sin(turned))
+    cost = gap * np.where(likely, LIKELY_COST, 1.0) * (1 + np.sin(turned))
     along = shapely.line_locate_point(network.lines[edge], place)
-    return _Links(end, np.full(len(end), -1), edge, along, cost).take(good)
+    return Links.straight(end, np.full(len(end), -1), edge, along, cost).take(good)

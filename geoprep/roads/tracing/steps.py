@@ -22,13 +22,14 @@ from geoprep.roads.graph import degrees, subnetwork
 from geoprep.roads.network import RoadGraph
 from geoprep.roads.tracing.borders import at_border, cut_off_ends, split_at_border, straightened
 from geoprep.roads.tracing.bridges import with_bridges
-from geoprep.roads.tracing.gaps import with_gaps_closed
+from geoprep.roads.tracing.gaps import DeadEnds, Links, with_gaps_closed
 from geoprep.roads.tracing.junctions import (
     with_ends_extended,
     with_forks_moved,
     with_junctions_merged,
 )
 from geoprep.roads.tracing.pixel_graph import pixel_network
+from geoprep.roads.tracing.probable_paths import links_along_paths
 from geoprep.roads.tracing.pruning import (
     simplified,
     smoothed,
@@ -131,12 +132,17 @@ def _with_gaps_closed(network: RoadGraph, raster: RoadRaster, options: Tracing) 
         mean: NDArray[np.float64] = probability_along(raster, start, stop).mean(axis=1) / 255
         return mean
 
+    def paths(ends: DeadEnds) -> Links:
+        return links_along_paths(network, ends, raster, options, _smoothing_m(raster, options))
+
+    probable = raster.kind == "probability"
     return with_junctions_merged(
         with_gaps_closed(
             network,
             options,
             at_border=at_border(network.nodes, raster),
-            mean_probability=mean_probability if raster.kind == "probability" else None,
+            mean_probability=mean_probability if probable else None,
+            paths=paths if probable and options.path_m else None,
         )
     )
 

@@ -44,7 +44,7 @@ COMMANDS = {
         "vectorize",
         "a.tif --out x.gpkg --kind mask --band 2 --pixel-size 2 --threshold 0.4 "
         "--high-threshold 0.6 --min-spur 1 --min-length 2 --min-confidence 0.1 --smoothing 3 "
-        "--no-gap-closing --motorway-mph 70 --workers 2 --quiet --json",
+        "--max-path 40 --no-gap-closing --motorway-mph 70 --workers 2 --quiet --json",
     ),
     "score": (
         "score",

@@ -8,7 +8,7 @@ from geoprep.roads.centrelines import Tracing, array_raster
 from geoprep.roads.tracing import trace
 from geoprep.roads.tracing.gaps import with_gaps_closed
 
-OPTIONS = Tracing(gap_m=7, aligned_gap_m=24, likely_gap_m=50, reach_m=12, hint=0.1)
+OPTIONS = Tracing(gap_m=7, aligned_gap_m=24, likely_gap_m=50, path_m=0, reach_m=12, hint=0.1)
 
 
 def closed(made, mean_probability=None):

@@ -1,0 +1,299 @@
+"""Links of dead ends along the paths of least cost through the probabilities."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import shapely
+from numpy.typing import NDArray
+
+from geoprep.compiled import compiled
+from geoprep.roads.centrelines.options import Tracing
+from geoprep.roads.centrelines.rasters import RoadRaster
+from geoprep.roads.graph import anchored
+from geoprep.roads.network import RoadGraph, line_strings, points
+from geoprep.roads.tracing.gaps import LIKELY_COST, DeadEnds, Links
+from geoprep.roads.tracing.pruning import simplified, smoothed
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+_CELL_M: Final = 1.2
+"""Paths are searched in cells of about this size."""
+_BLOCK_M: Final = 1200.0
+"""Side of the squares whose probabilities are read at a time."""
+_LEAST: Final = 0.01
+"""Probability that every cell of a path reaches."""
+_MEAN: Final = 0.15
+"""Mean probability that a path reaches."""
+_GAIN: Final = 0.9
+"""Mean probability of a path, divided by that of the straight line and by the ratio of their
+lengths, that a path reaches: a detour has to be as much more probable as it is longer."""
+_DETOUR: Final = 1.5
+"""Maximum ratio of the lengths of a path and of the straight line."""
+_STEPS_M: Final = 3.0
+"""A path may be longer than that by this: the steps from cell to cell do not follow a line."""
+_PARALLEL_COS: Final = np.cos(np.radians(30))
+"""A path to a road that is parallel to its dead end, within 30 degrees, runs in that direction."""
+_SAME_M: Final = 6.0
+"""A path that reaches a road closer than this to its dead end leads to the dead end."""
+_COST: Final = 0.05 - np.log(np.clip(np.arange(256) / 255, _LEAST, 0.98))
+"""Cost of a path per metre, by the probability of a road from 0 to 255."""
+
+
+def links_along_paths(
+    network: RoadGraph, ends: DeadEnds, raster: RoadRaster, options: Tracing, smoothing_m: float
+) -> Links:
+    """Return the candidate links of dead ends along paths through the probabilities.
+
+    From a dead end the path of least cost (the negative logarithm of the probability, per metre)
+    leads ahead to the first other road. It is accepted by its probability, that of the straight
+    line, its length and its direction, and if it crosses no road once it is smoothed.
+
+    Parameters
+    ----------
+    smoothing_m
+        Standard deviation in metres of the Gaussian that smooths paths.
+    """
+    tree = shapely.STRtree(network.lines)
+    paths = [
+        path
+        for cells, numbers in _blocks(network, tree, ends, raster, options.path_m)
+        for number in numbers.tolist()
+        if (path := cells.path(ends, number, options.path_m)) is not None
+    ]
+    if not paths:
+        none = np.empty(0, np.int64)
+        return Links.straight(none, none, none, np.empty(0), np.empty(0))
+    end = np.array([path.end for path in paths])
+    edge = np.array([path.edge for path in paths])
+    counts = [len(path.xy) for path in paths]
+    lines = line_strings(
+        np.concatenate([path.xy for path in paths]), np.repeat(np.arange(len(paths)), counts)
+    )
+    stop = np.array([path.xy[-1] for path in paths])
+    along = shapely.line_locate_point(network.lines[edge], points(stop))
+    good = _lengths_fit(paths, lines, options.path_m)
+    good &= _directions_fit(ends.heading[end], stop - ends.xy[end], network.lines[edge], along)
+    end, edge, along, lines = end[good], edge[good], along[good], lines[good]
+    other, along = _at_dead_ends(network, ends, edge, along)
+    stops = shapely.line_interpolate_point(network.lines[edge], along)
+    nodes = np.stack([ends.xy[end], shapely.get_coordinates(stops)], axis=1)
+    pairs = np.arange(2 * len(end)).reshape(-1, 2)
+    lines = anchored(lines, pairs, nodes.reshape(-1, 2))
+    made = RoadGraph(nodes.reshape(-1, 2), pairs, lines, np.full(len(end), np.nan), network.crs)
+    made = simplified(smoothed(made, smoothing_m, _CELL_M), options.simplify_m)
+    links = Links(end, other, edge, along, LIKELY_COST * made.length_m, made.lines)
+    return links.take(_crosses_none(made, network, tree))
+
+
+def _lengths_fit(
+    paths: list[_Path], lines: NDArray[np.object_], reach_m: float
+) -> NDArray[np.bool_]:
+    """Return whether paths are no longer than their probability allows."""
+    length = shapely.length(lines)
+    distance = np.array([np.linalg.norm(path.xy[-1] - path.xy[0]) for path in paths])
+    mean = np.array([path.probability for path in paths])
+    straight = np.array([path.straight for path in paths])
+    good: NDArray[np.bool_] = length <= np.minimum(reach_m, _DETOUR * distance + _STEPS_M)
+    good &= (mean >= _MEAN) & (mean >= _GAIN * straight * length / distance)
+    return good
+
+
+def _directions_fit(
+    heading: Floats, step: Floats, roads: NDArray[np.object_], along: Floats
+) -> NDArray[np.bool_]:
+    """Return whether paths to roads parallel to their dead ends run in that direction."""
+    before, after = (
+        shapely.get_coordinates(shapely.line_interpolate_point(roads, np.maximum(along + by, 0)))
+        for by in (-_SAME_M, _SAME_M)
+    )
+    road = after - before
+    parallel = np.abs((road * heading).sum(axis=1)) > _PARALLEL_COS * np.linalg.norm(road, axis=1)
+    straight = (step * heading).sum(axis=1) > _PARALLEL_COS * np.linalg.norm(step, axis=1)
+    good: NDArray[np.bool_] = straight | ~parallel
+    return good
+
+
+def _at_dead_ends(
+    network: RoadGraph, ends: DeadEnds, edge: Ints, along: Floats
+) -> tuple[Ints, Floats]:
+    """Return the dead ends near positions on edges (-1: none), and the positions moved there."""
+    dead_end = np.full((len(network.ends), 2), -1)
+    dead_end[ends.edge, (ends.along > 0).astype(np.int64)] = np.arange(len(ends.edge))
+    length = network.length_m[edge]
+    last = 2 * along > length
+    tip = np.where(last, length, 0.0)
+    other = np.where(np.abs(along - tip) < _SAME_M, dead_end[edge, last.astype(np.int64)], -1)
+    return other, np.where(other < 0, along, tip)
+
+
+def _crosses_none(paths: RoadGraph, network: RoadGraph, tree: shapely.STRtree) -> NDArray[np.bool_]:
+    """Return which paths meet roads only within a cell of their ends."""
+    path, road = tree.query(paths.lines, predicate="intersects")
+    at_ends = shapely.buffer(shapely.multipoints(paths.nodes[paths.ends[path]]), _CELL_M)
+    met = shapely.intersection(paths.lines[path], network.lines[road])
+    crossed = ~shapely.is_empty(shapely.difference(met, at_ends))
+    none: NDArray[np.bool_] = np.bincount(path[crossed], minlength=len(paths.lines)) == 0
+    return none
+
+
+@dataclass(frozen=True, slots=True)
+class _Path:
+    """A path from a dead end to an edge: its cells, and mean probabilities, 0 to 1.
+
+    Attributes
+    ----------
+    xy
+        float64 (cell, 2): centres of its cells in metres.
+    probability, straight
+        Along the path, and along the straight line between its ends.
+    """
+
+    end: int
+    edge: int
+    xy: Floats
+    probability: float
+    straight: float
+
+
+def _blocks(
+    network: RoadGraph, tree: shapely.STRtree, ends: DeadEnds, raster: RoadRaster, reach_m: float
+) -> Iterator[tuple[_Cells, Ints]]:
+    """Yield the cells around the dead ends of every block, and the numbers of these."""
+    blocks, block = np.unique(ends.xy // _BLOCK_M, axis=0, return_inverse=True)
+    for number in range(len(blocks)):
+        mine = np.flatnonzero(block.reshape(-1) == number)
+        place = ends.xy[mine] * [1, -1]
+        low, high = place.min(axis=0) - reach_m, place.max(axis=0) + reach_m
+        yield _Cells(network, tree, raster, low, high), mine
+
+
+class _Cells:
+    """Probabilities and roads of a part of a raster, in cells of several pixels.
+
+    Parameters
+    ----------
+    low, high
+        float64 (2,): corners in metres, x to the right and y down.
+    """
+
+    def __init__(
+        self,
+        network: RoadGraph,
+        tree: shapely.STRtree,
+        raster: RoadRaster,
+        low: Floats,
+        high: Floats,
+    ) -> None:
+        gsd = np.array(raster.gsd_m)
+        several = max(1, round(_CELL_M / float(gsd.min())))
+        first = np.maximum(low // gsd, 0).astype(np.int64)
+        size = (np.minimum(high // gsd + 1, raster.shape[::-1]) - first).astype(np.int64)
+        (left, top), (width, height) = first.tolist(), size.tolist()
+        middle = slice(several // 2, None, several)
+        self._probability = raster.probability(top, left, height, width)[middle, middle]
+        self._size = gsd * several
+        self._origin = (first + several // 2 + 0.5) * gsd
+        self._edge = np.full(self._probability.shape, -1, np.int64)
+        near = tree.query(shapely.box(low[0], -high[1], high[0], -low[1]))
+        xy, line = shapely.get_coordinates(
+            shapely.segmentize(network.lines[near], self._size.min() / 2), return_index=True
+        )
+        at = self._at(xy)
+        inside = ((at >= 0) & (at < self._edge.shape)).all(axis=1)
+        self._edge[tuple(at[inside].T)] = near[line[inside]]
+
+    def _at(self, xy: Floats) -> Ints:
+        """Return the row and column of points, int64 (point, 2), inside or not."""
+        place = np.rint((xy * [1, -1] - self._origin) / self._size)
+        cells: Ints = place[:, ::-1].astype(np.int64)
+        return cells
+
+    def path(self, ends: DeadEnds, end: int, reach_m: float) -> _Path | None:
+        """Return the path of least cost from a dead end to the first other road ahead."""
+        start = np.clip(self._at(ends.xy[end][None])[0], 0, np.array(self._edge.shape) - 1)
+        cells = _cheapest_path(
+            self._probability,
+            self._edge,
+            start,
+            ends.edge[end],
+            ends.heading[end] * [1, -1],
+            self._size,
+            reach_m,
+        )
+        if len(cells) < 3:
+            return None
+        inner = np.linspace(0, 1, len(cells))[1:-1, None]
+        straight = np.rint(start + inner * (cells[-1] - start)).astype(np.int64)
+        return _Path(
+            end,
+            int(self._edge[tuple(cells[-1])]),
+            (self._origin + cells[:, ::-1] * self._size) * [1, -1],
+            float(self._probability[tuple(cells[1:-1].T)].mean()) / 255,
+            float(self._probability[tuple(straight.T)].mean()) / 255,
+        )
+
+
+@compiled
+def _cheapest_path(
+    probability: NDArray[np.uint8],
+    edge: Ints,
+    start: Ints,
+    own: int,
+    ahead: Floats,
+    size: Floats,
+    reach_m: float,
+) -> Ints:
+    """Return the cells of the path of least cost to an edge, int64 (cell, 2); none without one.
+
+    Parameters
+    ----------
+    own
+        Edge that no path leads to.
+    ahead
+        Direction (x and y, down) in which all cells of a path lie from the first one.
+    size
+        Width and height of a cell in metres.
+    reach_m
+        Maximum distance from the first cell in metres, across and down.
+    """
+    rows, cols = int(reach_m / size[1]), int(reach_m / size[0])
+    top, left = max(start[0] - rows, 0), max(start[1] - cols, 0)
+    height = min(start[0] + rows + 1, edge.shape[0]) - top
+    width = min(start[1] + cols + 1, edge.shape[1]) - left
+    cost, source = np.full((height, width), np.inf), np.full((height, width), -1)
+    first = (start[0] - top) * width + start[1] - left
+    cost[first // width, first % width] = 0.0
+    queue = [(0.0, first)]
+    while len(queue):
+        total, at = heapq.heappop(queue)
+        row, col = at // width, at % width
+        if total > cost[row, col]:
+            continue
+        here = edge[top + row, left + col]
+        if at != first and here >= 0:
+            path = [(top + row, left + col)]
+            while at != first:
+                at = source[at // width, at % width]
+                path.append((top + at // width, left + at % width))
+            return np.array(path[::-1])
+        per_cell = _COST[probability[top + row, left + col]]
+        for i in range(max(row - 1, 0), min(row + 2, height)):
+            for j in range(max(col - 1, 0), min(col + 2, width)):
+                value, there = probability[top + i, left + j], edge[top + i, left + j]
+                x, y = (left + j - start[1]) * size[0], (top + i - start[0]) * size[1]
+                if there == own or (there < 0 and value < _LEAST * 255):
+                    continue
+                if x * ahead[0] + y * ahead[1] < 0:
+                    continue
+                step = np.sqrt(((i - row) * size[1]) ** 2 + ((j - col) * size[0]) ** 2)
+                longer = total + step * (per_cell + _COST[value]) / 2
+                if longer < cost[i, j]:
+                    cost[i, j], source[i, j] = longer, at
+                    heapq.heappush(queue, (longer, i * width + j))
+    return np.empty((0, 2), np.int64)
