@@ -30,8 +30,7 @@ _FAN: Final = np.radians([0.0, -15.0, 15.0, -30.0, 30.0])
 """Directions, relative to its heading, in which a dead end is extended."""
 _LIKELY_REACH: Final = 2.0
 """A dead end is extended this many times as far where the probabilities suggest a road."""
-LIKELY_COST: Final = 0.5
-"""Cost per metre of links where the probabilities suggest a road."""
+_LIKELY_COST: Final = 0.5
 _INTERRUPTED: Final = 0.1
 """Minimum share of dead ends that end at a gap between two of them, in a mask with missing roads.
 Masks drawn from labels have none, simulated predictions at least twice as many."""
@@ -49,8 +48,8 @@ def with_gaps_closed(
 
     A dead end is joined to another one that is near, or that lies ahead and points back, or to the
     edge that it meets when extended; over longer gaps where the probabilities between suggest a
-    road, along the most probable path. Links are made in order of their cost (length, halved where
-    probable), one per dead end.
+    road, along the most probable path. Links are made in order of their cost (length, less
+    where probable), one per dead end.
 
     Without probabilities dead ends are extended to edges only if roads are interrupted elsewhere:
     a mask without a gap between two dead ends is complete, and its dead ends are real.
@@ -193,7 +192,7 @@ def _links_between(
     good |= (gap <= options.aligned_gap_m) & (straight >= _ALIGNED_COS)
     good |= (gap <= options.likely_gap_m) & (straight >= _LIKELY_COS) & likely
     good &= (ends.edge[a] != ends.edge[b]) | (gap < ends.length[a] / 3)
-    cost = gap * np.where(likely, LIKELY_COST, 1.0) * (2 - straight)
+    cost = gap * np.where(likely, _LIKELY_COST, 1.0) * (2 - straight)
     return Links.straight(a, b, ends.edge[b], ends.along[b], cost).take(good)
 
 
@@ -223,6 +222,6 @@ def _links_to_edges(
     if mean_probability is not None:
         likely = mean_probability(ends.xy[end], shapely.get_coordinates(place)) >= options.hint
     good = (gap <= options.reach_m) | likely
-    cost = gap * np.where(likely, LIKELY_COST, 1.0) * (1 + np.sin(turned))
+    cost = gap * np.where(likely, _LIKELY_COST, 1.0) * (1 + np.sin(turned))
     along = shapely.line_locate_point(network.lines[edge], place)
     return Links.straight(end, np.full(len(end), -1), edge, along, cost).take(good)

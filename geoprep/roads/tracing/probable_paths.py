@@ -16,7 +16,7 @@ from geoprep.roads.centrelines.options import Tracing
 from geoprep.roads.centrelines.rasters import RoadRaster
 from geoprep.roads.graph import anchored
 from geoprep.roads.network import RoadGraph, line_strings, points
-from geoprep.roads.tracing.gaps import LIKELY_COST, DeadEnds, Links
+from geoprep.roads.tracing.gaps import DeadEnds, Links
 from geoprep.roads.tracing.pruning import simplified, smoothed
 
 Floats = NDArray[np.float64]
@@ -41,6 +41,8 @@ _PARALLEL_COS: Final = np.cos(np.radians(30))
 """A path to a road that is parallel to its dead end, within 30 degrees, runs in that direction."""
 _SAME_M: Final = 6.0
 """A path that reaches a road closer than this to its dead end leads to the dead end."""
+_WEIGHT: Final = 0.8
+"""Cost of a link per metre: straight links cost 1, where they are probable at least 0.5."""
 _COST: Final = 0.05 - np.log(np.clip(np.arange(256) / 255, _LEAST, 0.98))
 """Cost of a path per metre, by the probability of a road from 0 to 255."""
 
@@ -87,7 +89,7 @@ def links_along_paths(
     lines = anchored(lines, pairs, nodes.reshape(-1, 2))
     made = RoadGraph(nodes.reshape(-1, 2), pairs, lines, np.full(len(end), np.nan), network.crs)
     made = simplified(smoothed(made, smoothing_m, _CELL_M), options.simplify_m)
-    links = Links(end, other, edge, along, LIKELY_COST * made.length_m, made.lines)
+    links = Links(end, other, edge, along, _WEIGHT * made.length_m, made.lines)
     return links.take(_crosses_none(made, network, tree))
 
 
@@ -191,10 +193,10 @@ class _Cells:
         high: Floats,
     ) -> None:
         gsd = np.array(raster.gsd_m)
-        several = max(1, round(_CELL_M / float(gsd.min())))
         first = np.maximum(low // gsd, 0).astype(np.int64)
         size = (np.minimum(high // gsd + 1, raster.shape[::-1]) - first).astype(np.int64)
         (left, top), (width, height) = first.tolist(), size.tolist()
+        several = max(1, min(round(_CELL_M / float(gsd.min())), width, height))
         middle = slice(several // 2, None, several)
         self._probability = raster.probability(top, left, height, width)[middle, middle]
         self._size = gsd * several
