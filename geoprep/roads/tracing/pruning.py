@@ -86,10 +86,15 @@ def smoothed(network: RoadGraph, sigma_m: float, step_m: float) -> RoadGraph:
         return network
     xy, edge, inner = _resampled(network.lines, step_m)
     # One step moves vertices by a quarter of their second difference: it adds a variance of half a
-    # squared vertex distance.
+    # squared vertex distance. All lines in a row are faster than the inner vertices by index.
+    row, share = np.ascontiguousarray(xy.T), np.zeros(len(xy))
+    share[inner] = 0.25
     for _ in range(round(2 * (sigma_m / step_m) ** 2)):
-        xy[inner] += 0.25 * (xy[inner - 1] - 2 * xy[inner] + xy[inner + 1])
-    lines = anchored(line_strings(xy, edge), network.ends, network.nodes)
+        change = row[:, :-2] - 2 * row[:, 1:-1]
+        change += row[:, 2:]
+        change *= share[1:-1]
+        row[:, 1:-1] += change
+    lines = anchored(line_strings(row.T, edge), network.ends, network.nodes)
     return replace(network, lines=lines)
 
 

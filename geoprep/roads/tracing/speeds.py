@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import shapely
@@ -93,12 +93,8 @@ def _samples(
 
 def _class_speeds(raster: RoadRaster, xy: Floats, edge: NDArray[np.int64]) -> Floats:
     """Return the mph of the most likely class around every sample, 0 if none has a probability."""
-
-    def classes(*window: int) -> NDArray[Any]:
-        bands = [raster.bands.read(band, *window) for band, _ in raster.speed_classes]
-        return np.moveaxis(np.stack(bands), 0, -1)
-
-    shares = values_at(raster, xy, classes).astype(np.float64)
+    bands = [partial(raster.bands.read, band) for band, _ in raster.speed_classes]
+    shares = np.column_stack([values_at(raster, xy, read) for read in bands]).astype(np.float64)
     if raster.nodata is not None:
         shares[shares == raster.nodata] = 0
     sums = np.concatenate([np.zeros((1, shares.shape[1])), np.cumsum(shares, axis=0)])
