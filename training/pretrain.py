@@ -113,8 +113,7 @@ def pretrain(given: Mapping[str, Any], spell: Callable[[str], str] = str) -> int
     GeoprepError
         The store cannot be opened, the folder holds a run, or the run cannot be started, or failed.
     """
-    from training.checkpoint import BEST, LAST
-    from training.start import start
+    from training.start import holds_run, start
 
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UsageError("the cities are drawn by one process: start it without torchrun")
@@ -126,7 +125,7 @@ def pretrain(given: Mapping[str, Any], spell: Callable[[str], str] = str) -> int
     if not store.has_speeds and settings.get("targets", "auto") == "auto":
         settings["targets"] = "binary"  # the cities have speeds
     out = run_folder(given)
-    if not given.get("overwrite") and any((out / name).exists() for name in (BEST, LAST)):
+    if holds_run(out) and not given.get("overwrite"):
         raise UsageError(
             f"{out} holds a run: start from it (training.fit --init-from {out}), choose another "
             "folder (`out`), or replace it (`overwrite`)"

@@ -324,12 +324,16 @@ def _resumes_in(config: Config, folder: Path) -> bool:
     return before is not None and before.resolve() == folder.resolve()
 
 
+def holds_run(folder: Path) -> bool:
+    """Return whether a folder holds a checkpoint of a run."""
+    return (folder / LAST).exists() or (folder / BEST).exists()
+
+
 def _check_free(config: Config, folder: Path, lock: RunLock) -> None:
     """Raise UsageError if the folder holds another run, or one that is training now."""
     if folder.exists():
         lock.check()
-    holds_run = (folder / LAST).exists() or (folder / BEST).exists()
-    if holds_run and not (config.overwrite or _resumes_in(config, folder)):
+    if holds_run(folder) and not (config.overwrite or _resumes_in(config, folder)):
         raise UsageError(
             f"{folder} holds a run: resume it (`resume` {folder}), choose another folder (`out`), "
             "or replace it (`overwrite`)"

@@ -13,24 +13,35 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.common import Result
+from benchmarks.common import BenchmarkError, Result, reports_errors
 from benchmarks.tables import STYLE
 from geoprep.roads import RoadGraph, in_crs, reliability
 
 _COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
+@reports_errors
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Draw the plot; return 0."""
+    """Draw the plot; return 0, or 1 if a document cannot be read."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("documents", nargs="+", type=Path, metavar="CITY.json")
     parser.add_argument("--plot", type=Path, required=True, metavar="FILE")
     given = parser.parse_args(arguments)
-    found = {path.stem: json.loads(path.read_text())["confidence"] for path in given.documents}
-    draw_reliability(given.plot, found)
+    draw_reliability(given.plot, {path.stem: _confidence(path) for path in given.documents})
     return 0
+
+
+def _confidence(path: Path) -> Mapping[str, Any]:
+    """Return the part of a document that `draw_reliability` takes."""
+    try:
+        found: Mapping[str, Any] = json.loads(path.read_text())["confidence"]
+    except (OSError, ValueError, KeyError) as error:
+        raise BenchmarkError(
+            f"{path}: no confidence of edges ({error!r}); write it with geoprep score --json"
+        ) from error
+    return found
 
 
 def measure_reliability(
