@@ -68,21 +68,16 @@ def test_the_old_store_stays_until_the_new_one_is_complete(endpoint, bucket, sce
     assert not there(endpoint, bucket + ".build")
 
 
-@pytest.mark.parametrize("number", range(1, 7))
+@pytest.mark.parametrize("number", range(1, 6))
 def test_a_copy_that_was_interrupted_is_finished(
     endpoint, bucket, scenes, expected, monkeypatch, number
 ):
-    """Interrupted before each step: the mark, the copy, the deletion, the root, the clean-up."""
+    """Interrupted before the mark, the copy, the deletion, the root and the clean-up."""
     steps = []
 
     def stop_at(name, real):
         def step(self, *arguments):
-            replacing = self.location in (bucket, f"{bucket}.build/new")
-            copying = there(endpoint, f"{bucket}.build/new").keys() >= {
-                "zarr.json",
-                "ledger/zarr.json",
-            }
-            if replacing and copying:
+            if self.location == bucket or name == "copy_to" or (steps and name == "delete"):
                 steps.append(name)
                 if len(steps) == number:
                     raise KeyboardInterrupt
@@ -93,7 +88,7 @@ def test_a_copy_that_was_interrupted_is_finished(
     with monkeypatch.context() as patch:
         for name in ("put_if", "copy_to", "delete"):
             patch.setattr(Bucket, name, stop_at(name, getattr(Bucket, name)))
-        with suppress(KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt):
             build(plan_of(scenes, **NEW), bucket, Threads(2), overwrite=True)
     opened = None
     with suppress(StoreError):
@@ -106,8 +101,7 @@ def test_a_copy_that_was_interrupted_is_finished(
     build(plan_of(scenes, **NEW), bucket, Threads(2), overwrite=True)
     assert there(endpoint, bucket) == expected[1]
     assert not there(endpoint, bucket + ".build")
-    if len(steps) == number > 1:
-        assert not shards, "the same command finishes the copy and builds nothing again"
+    assert not shards, "the same command finishes the copy and builds nothing again"
 
 
 def test_the_old_store_is_kept_where_no_scene_can_be_built(
