@@ -105,8 +105,8 @@ test-wheel-%: dist
 	@for python in python$* $${PYENV_ROOT:-$$HOME/.pyenv}/versions/$*.*/bin/python; do \
 		"$$python" -m venv $(WHEEL_ENV) 2>/dev/null && break; done; \
 		test -x $(WHEEL_ENV)/bin/python || { echo "Python $* is not installed" >&2; exit 1; }
-	$(if $(README_$*),$(WHEEL_INSTALL) "$$(echo dist/*.whl)[train]" pytest hypothesis)
-	$(if $(README_$*),cd tests && ../$(WHEEL_ENV)/bin/pytest $(README_$*))
+	$(if $(README_$*),$(WHEEL_INSTALL) "$$(echo dist/*.whl)[train]" pytest hypothesis && \
+		cd tests && ../$(WHEEL_ENV)/bin/pytest $(README_$*))
 	$(WHEEL_INSTALL) "$$(echo dist/*.whl)[train,dev]"
 	cd tests && OMP_NUM_THREADS=1 ../$(WHEEL_ENV)/bin/pytest $(SPREAD) -m 'not slow' \
 		$(or $(WHEEL_$*),$(QUICK))
