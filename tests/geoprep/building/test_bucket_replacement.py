@@ -68,6 +68,31 @@ def test_the_old_store_stays_until_the_new_one_is_complete(endpoint, bucket, sce
     assert not there(endpoint, bucket + ".build")
 
 
+def test_a_replacement_interrupted_while_it_is_built_keeps_the_old_store_and_is_resumed(
+    endpoint, bucket, scenes, expected, monkeypatch
+):
+    shards = []
+    real = run.build_shard
+
+    def interrupted(task):
+        shards.append(task)
+        if len(shards) == 2:
+            raise KeyboardInterrupt
+        return real(task)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "build_shard", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            build(plan_of(scenes, **NEW), bucket, Threads(1), overwrite=True)
+    assert there(endpoint, bucket) == expected[0]
+    monkeypatch.setattr(run, "build_shard", lambda task: shards.append(task) or real(task))
+    shards.clear()
+    build(plan_of(scenes, **NEW), bucket, Threads(1), overwrite=True)
+    assert len(shards) == 2, "the first of three shards is kept"
+    assert there(endpoint, bucket) == expected[1]
+    assert not there(endpoint, bucket + ".build")
+
+
 @pytest.mark.parametrize("number", range(1, 6))
 def test_a_copy_that_was_interrupted_is_finished(
     endpoint, bucket, scenes, expected, monkeypatch, number
