@@ -163,6 +163,8 @@ class Checkpoint:
         What the exact weights depend on besides the settings: threads, torch, engine, ranks.
     scaler
         State of the scaler of the loss; empty without one.
+    auxiliary
+        Weights by name that only training uses, see `training.model.training_only`.
     """
 
     info: ModelInfo
@@ -175,6 +177,7 @@ class Checkpoint:
     config: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, Any] = field(default_factory=dict)
     scaler: dict[str, Any] = field(default_factory=dict)
+    auxiliary: dict[str, Tensor] = field(default_factory=dict)
 
 
 def save(path: str | Path, checkpoint: Checkpoint) -> None:
@@ -247,7 +250,7 @@ def load(path: str | Path, *, device: torch.device | str = "cpu") -> Checkpoint:
             "use the version of the package that wrote it"
         )
     try:
-        values.setdefault("scaler", {})  # a file of an earlier version
+        values = {"scaler": {}, "auxiliary": {}, **values}  # earlier versions had neither
         kept = {f.name: values[_KEYS.get(f.name, f.name)] for f in fields(Checkpoint)}
         return Checkpoint(**kept | {"info": ModelInfo.from_plain(kept["info"])})
     except (KeyError, TypeError, AttributeError) as error:

@@ -26,8 +26,9 @@ from geoprep.store import StoreReader
 from loaders import Augmentation, DevicePrep
 from training.checkpoint import ModelInfo
 from training.data import class_pixels, make_prep
+from training.directions import direction_loss
 from training.engine import CUDA_GRAPHS, CompileMode, Engine
-from training.model import build_model, imported, set_prior
+from training.model import RESNET34_UNET, build_model, imported, set_prior
 from training.settings import Config
 
 Timed = Callable[[str], AbstractContextManager[object]]
@@ -37,6 +38,9 @@ WAIT, NORMALISE = "wait for the batch", "normalise, targets"
 COPY, AVERAGE = "copy to the device", "averaged weights"
 
 LossName = Literal["focal-dice", "bce-dice", "ce-dice"]
+
+_DIRECTION = 0.1
+"""Weight of the loss of directions for binary targets, see docs/performance/training.md."""
 
 _SMOOTH = 1e-5
 """Added to both sides of the dice fraction, so that a batch without roads has a defined loss."""
@@ -73,6 +77,9 @@ class RoadLoss(nn.Module):
         fp32 (channel,) with mean 1: weight of each channel in both parts; None for equal weights.
     dice
         Share of dice; the remainder is the share of the pixelwise part.
+    direction
+        Weight of the loss of directions, for a model that returns them. It adds to the gradient of
+        the total and not to its value, so that losses of training and validation compare.
     """
 
     weights: Tensor | None
@@ -82,9 +89,10 @@ class RoadLoss(nn.Module):
         name: LossName = "focal-dice",
         channel_weights: Tensor | None = None,
         dice: float = 0.25,
+        direction: float = 0.0,
     ) -> None:
         super().__init__()
-        self.name, self.dice = name, dice
+        self.name, self.dice, self.direction = name, dice, direction
         weights = None if channel_weights is None else channel_weights.float().view(1, -1, 1, 1)
         self.register_buffer("weights", weights, persistent=False)
 
@@ -94,14 +102,15 @@ class RoadLoss(nn.Module):
         Parameters
         ----------
         logits
-            (n, channel, y, x), any float dtype.
+            (n, channel, y, x), any float dtype; or two channels more than the target, which are
+            directions of roads, see `training.directions`.
         target
-            (n, channel, y, x), 0..1.
+            (n, channel, y, x), 0..1; the last channel is above 0 on every road.
         valid
             bool (n, y, x), labelled pixels. The loss of a batch without any is 0.
         """
-        x, t = logits.float(), target.float()
-        weight = valid[:, None].float()
+        x, t = logits[:, : target.shape[1]].float(), target.float()
+        weight = known = valid[:, None].float()
         if self.weights is not None:
             weight = weight * self.weights
         p = torch.sigmoid(x)
@@ -113,7 +122,11 @@ class RoadLoss(nn.Module):
         main = (pixel * weight).sum() / count
         both, either = (weight * p * t).sum(), (weight * (p + t)).sum()
         dice = 1 - (2 * both + _SMOOTH) / (either + _SMOOTH)
-        return LossParts((1 - self.dice) * main + self.dice * dice, main, dice)
+        total = (1 - self.dice) * main + self.dice * dice
+        if logits.shape[1] > target.shape[1]:
+            turned = direction_loss(logits[:, target.shape[1] :], (t[:, -1:] > 0) * known)
+            total = total + self.direction * (turned - turned.detach())
+        return LossParts(total, main, dice)
 
 
 class ClassLoss(nn.Module):
@@ -325,7 +338,9 @@ def make_trainable(
     stores
         Stores whose histograms give the frequency of roads and speeds.
     """
-    model = build_model(info.model, bands=len(info.bands), channels=info.channels)
+    direction = _direction_weight(config, info)
+    size = {"bands": len(info.bands), "channels": info.channels}
+    model = build_model(info.model, **size, directions=direction > 0)
     weights = None
     _check_weights(config, info)
     loss: nn.Module
@@ -338,7 +353,7 @@ def make_trainable(
         set_prior(model, channel_share(stores))
         if config.channel_weights == "auto":
             weights = channel_weights(stores)
-    loss = RoadLoss(config.loss, weights, config.dice)
+    loss = RoadLoss(config.loss, weights, config.dice, direction)
     return _trainable(config, info, engine, model, loss)
 
 
@@ -347,6 +362,19 @@ def _trainable(
 ) -> Trainable:
     prep, spec = make_prep(info, engine, config), config.augmentation
     return Trainable(prep, model, loss, None if spec is None else imported("augmentation", spec))
+
+
+def _direction_weight(config: Config, info: ModelInfo) -> float:
+    """Return the weight of the loss of directions; raise UsageError if the model has none."""
+    suits = info.model == RESNET34_UNET and not info.has_classes
+    if config.direction == "auto":
+        return _DIRECTION if suits and info.targets == "binary" else 0.0
+    if config.direction and not suits:
+        raise UsageError(
+            f"`direction` {config.direction:g} needs roads and `model` {RESNET34_UNET}: leave it "
+            "out, or give 0"
+        )
+    return config.direction
 
 
 def _check_weights(config: Config, info: ModelInfo) -> None:

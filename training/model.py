@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from geoprep.errors import UsageError
+from training.directions import CHANNELS as DIRECTION_CHANNELS
 
 RESNET34_UNET = "resnet34-unet"
 SMP = "smp:"
@@ -162,9 +163,12 @@ class ResNetUNet(nn.Module):
     ----------
     bands, channels
         Number of bands of the image and of channels of the result.
+    directions
+        Whether it also learns the direction of roads, see `training.directions`: in training mode
+        the result has two more channels.
     """
 
-    def __init__(self, bands: int, channels: int) -> None:
+    def __init__(self, bands: int, channels: int, *, directions: bool = False) -> None:
         super().__init__()
         self.encoder = ResNet34(bands)
         widths = (_ENCODER_WIDTHS[-1], *_DECODER_WIDTHS)
@@ -174,6 +178,10 @@ class ResNetUNet(nn.Module):
         )
         self.head = nn.Conv2d(widths[-1], channels, 3, 1, 1)
         self._initialise()
+        self.direction: nn.Conv2d | None = None
+        if directions:  # last, so that the other weights of a seed are the same
+            self.direction = nn.Conv2d(widths[-1], DIRECTION_CHANNELS, 3, 1, 1)
+            nn.init.normal_(self.direction.weight, std=0.01)
 
     def _initialise(self) -> None:
         for module in self.modules():
@@ -198,8 +206,19 @@ class ResNetUNet(nn.Module):
         *skips, x = self.encoder(image)
         for step, skip in zip(self.decoder, [*reversed(skips), None], strict=True):
             x = step(x, skip)
+        if self.training and self.direction is not None:  # one convolution reads x once
+            parts = self.head, self.direction
+            weight = torch.cat([part.weight for part in parts])
+            bias = torch.cat([part.bias for part in parts if part.bias is not None])
+            return functional.conv2d(x, weight, bias, padding=1)
         logits: Tensor = self.head(x)
         return logits
+
+
+def training_only(model: nn.Module) -> set[str]:
+    """Return the names of the weights that a model uses in training mode only."""
+    own = model.state_dict() if isinstance(model, ResNetUNet) else {}
+    return {name for name in own if name.startswith("direction.")}
 
 
 def set_prior(model: nn.Module, share: Tensor, *, exclusive: bool = False) -> None:
@@ -224,7 +243,9 @@ def set_prior(model: nn.Module, share: Tensor, *, exclusive: bool = False) -> No
             )
 
 
-def build_model(spec: str = RESNET34_UNET, *, bands: int, channels: int) -> nn.Module:
+def build_model(
+    spec: str = RESNET34_UNET, *, bands: int, channels: int, directions: bool = False
+) -> nn.Module:
     """Return a model that maps normalised images (n, band, y, x) to logits of the same size.
 
     Parameters
@@ -235,6 +256,8 @@ def build_model(spec: str = RESNET34_UNET, *, bands: int, channels: int) -> nn.M
         ``package.module:factory``, called as ``factory(bands=bands, channels=channels)``.
     bands, channels
         Number of bands of the image and of channels of the result.
+    directions
+        Whether ``resnet34-unet`` also learns the direction of roads; other models do not.
 
     Raises
     ------
@@ -242,7 +265,7 @@ def build_model(spec: str = RESNET34_UNET, *, bands: int, channels: int) -> nn.M
         There is no such factory, or its result is not a suitable model.
     """
     if spec == RESNET34_UNET:
-        return ResNetUNet(bands, channels)
+        return ResNetUNet(bands, channels, directions=directions)
     if not is_code(spec) and not spec.startswith(SMP):
         raise UsageError(
             f"`model` {spec}: use {RESNET34_UNET}, smp:ARCHITECTURE:ENCODER or "

@@ -46,7 +46,8 @@ from training.state import Run, RunProgress
 from training.step_rate import choose_batch_size, compare_settings
 
 UNCHANGEABLE = (
-    *("model", "targets", "bands", "optimizer", "encoder_weights", "encoder_lr", "folds", "fold"),
+    *("model", "targets", "bands", "optimizer", "encoder_weights", "encoder_lr", "direction"),
+    *("folds", "fold"),
 )
 """Settings that weights, normalisation and optimizer state depend on."""
 
@@ -212,7 +213,8 @@ def _settings(given: Mapping[str, Any], saved: Checkpoint | None) -> tuple[Confi
     if saved is None:
         return Config.from_flat(given), []
     bands = ",".join(saved.info.bands)  # by name: their order in a store may have changed
-    before = {k: v for k, v in saved.config.items() if k not in OF_ONE_START} | {"bands": bands}
+    before = {"direction": 0.0}  # of runs that were begun before there was this setting
+    before |= {k: v for k, v in saved.config.items() if k not in OF_ONE_START} | {"bands": bands}
     if given.get("targets") == "auto":  # as before, whatever the stores have now
         given = {k: v for k, v in given.items() if k != "targets"}
     notes = list(

@@ -31,6 +31,7 @@ from training.engine import (
     sum_over_ranks,
 )
 from training.losses import Timed, make_trainable
+from training.model import training_only
 from training.optim import prepare
 from training.pretrained import load_encoder_weights, load_initial_weights
 from training.settings import Config
@@ -258,7 +259,10 @@ class Run:
         if saved is None:
             self.initial = self._load_initial_weights()
         else:
-            files.load_weights(self.trainable.model, saved.model, str(folder))
+            own = self.trainable.model.state_dict()
+            whole = {name: own[name] for name in training_only(self.trainable.model)}
+            whole |= saved.model | saved.auxiliary  # best.pt has no auxiliary weights
+            files.load_weights(self.trainable.model, whole, str(folder))
         self.optimizer = prepare(self.trainable, engine, config)
         self.scaler = engine.grad_scaler()
         self.module: nn.Module = data_parallel(
@@ -434,12 +438,14 @@ class Run:
             loader |= {"epoch": progress.epoch, "position": self.loader.samples}
         elif loader["position"] == 0:
             loader |= {"epoch": progress.epoch}
+        spare = training_only(self.trainable.model)
         whole = replace(
             self._weights(),
             optimizer=self.optimizer.state_dict(),
             loader=loader,
             rng=states[0] | ({"other_ranks": states[1:]} if len(states) > 1 else {}),
             scaler={} if self.scaler is None else self.scaler.state_dict(),
+            auxiliary={n: v for n, v in self.trainable.model.state_dict().items() if n in spare},
         )
         files.save(self.folder / LAST, whole)
 
@@ -449,10 +455,12 @@ class Run:
             files.save(self.folder / BEST, self._weights())
 
     def _weights(self) -> Checkpoint:
+        model, averaged = self.trainable.model, self.averaged
+        spare = training_only(model)
         return Checkpoint(
             info=self.info,
-            model=self.trainable.model.state_dict(),
-            ema=self.averaged,
+            model={n: v for n, v in model.state_dict().items() if n not in spare},
+            ema=averaged and {n: v for n, v in averaged.items() if n not in spare},
             progress=asdict(self.progress),
             config=self.config.flat(),
             environment=self.environment(),

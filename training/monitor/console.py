@@ -251,7 +251,10 @@ def _model(run: Run) -> str:
 def _training(run: Run) -> str:
     config = run.config
     averaged = f", averaged weights (decay {config.ema:g})" if config.ema else ""
+    loss: str = config.loss
+    if weight := getattr(run.trainable.loss, "direction", 0.0):
+        loss += f" and {weight:g} of the direction of roads"
     return (
-        f"{config.loss}; {config.optimizer}, {config.schedule} up to {config.lr:g}, "
+        f"{loss}; {config.optimizer}, {config.schedule} up to {config.lr:g}, "
         f"{counted(run.epochs, 'epoch')}{averaged}; seed {config.seed}"
     )
