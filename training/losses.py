@@ -40,7 +40,8 @@ COPY, AVERAGE = "copy to the device", "averaged weights"
 LossName = Literal["focal-dice", "bce-dice", "ce-dice"]
 
 _DIRECTION = 0.1
-"""Weight of the loss of directions for binary targets, see docs/performance/training.md."""
+"""Weight of the loss of directions for binary targets from random weights: see the measurements in
+docs/performance/training.md."""
 
 _SMOOTH = 1e-5
 """Added to both sides of the dice fraction, so that a batch without roads has a defined loss."""
@@ -368,7 +369,8 @@ def _direction_weight(config: Config, info: ModelInfo) -> float:
     """Return the weight of the loss of directions; raise UsageError if the model has none."""
     suits = info.model == RESNET34_UNET and not info.has_classes
     if config.direction == "auto":
-        return _DIRECTION if suits and info.targets == "binary" else 0.0
+        untrained = config.init_from is None and config.encoder_weights == "none"
+        return _DIRECTION if suits and untrained and info.targets == "binary" else 0.0
     if config.direction and not suits:
         raise UsageError(
             f"`direction` {config.direction:g} needs roads and `model` {RESNET34_UNET}: leave it "

@@ -266,7 +266,8 @@ class ModelConfig:
     direction: float | Literal["auto"] = option(
         "auto",
         "Weight of the loss of the direction of roads, which the built-in model can learn as a "
-        "second target while it is trained; 0 for none; auto: 0.1 for targets binary, else 0.",
+        "second target while it is trained; 0 for none; auto: 0.1 for targets binary from random "
+        "weights, else 0.",
         "NUMBER|auto",
         least=0,
         most=10,

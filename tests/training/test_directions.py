@@ -198,9 +198,11 @@ def test_a_run_begun_before_there_were_directions_goes_on_without(fit, tmp_path,
     assert load(out).auxiliary == {}
     assert "of the direction" not in capfd.readouterr().out
     other = tmp_path / "other"
-    options = ("--init-from", out, "--epochs", 1, "--out", other)
-    assert fit(*options, network=BUILT_IN) == 0
+    options = ("--init-from", out, "--epochs", 1)
+    assert fit(*options, "--out", other, "--direction", 0.1, network=BUILT_IN) == 0
     assert "at random: 2 of direction" in capfd.readouterr().out
+    assert fit(*options, "--out", tmp_path / "auto", network=BUILT_IN) == 0
+    assert load(tmp_path / "auto").auxiliary == {}
 
 
 def test_only_roads_of_the_built_in_model_have_directions(fit, tmp_path, capfd):
