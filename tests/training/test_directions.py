@@ -4,6 +4,7 @@ import math
 import os
 import signal
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -11,9 +12,11 @@ import torch
 from helpers.stores import write_store
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 from torch.nn.functional import avg_pool2d, interpolate
 
 from training import loop
+from training import model as model_module
 from training.checkpoint import load, load_model, save
 from training.directions import direction_loss, road_directions
 from training.losses import RoadLoss
@@ -148,7 +151,28 @@ BUILT_IN = (
 )
 
 
-def test_a_run_learns_directions_and_its_files_predict_without(fit, tmp_path, capfd):
+@pytest.fixture
+def small_unet(monkeypatch):
+    """Give the built-in model an encoder of 704 weights: files of 24.5 million take seconds."""
+
+    class Encoder(nn.Module):
+        def __init__(self, bands):
+            super().__init__()
+            widths = (bands, *(4,) * 5)
+            self.convs = nn.ModuleList(nn.Conv2d(*pair, 3, 2, 1) for pair in pairwise(widths))
+
+        def forward(self, image):
+            maps = [image]
+            for conv in self.convs:
+                maps.append(torch.relu(conv(maps[-1])))
+            return maps[1:]
+
+    monkeypatch.setattr(model_module, "ResNet34", Encoder)
+    for name in ("_ENCODER_WIDTHS", "_DECODER_WIDTHS"):
+        monkeypatch.setattr(model_module, name, (4,) * 5)
+
+
+def test_a_run_learns_directions_and_its_files_predict_without(fit, small_unet, tmp_path, capfd):
     out, plain = tmp_path / "run", tmp_path / "plain"
     assert fit("--out", out, "--epochs", 1, "--ema", 0.9, network=BUILT_IN) == 0
     assert "focal-dice and 0.1 of the direction of roads" in capfd.readouterr().out
@@ -158,13 +182,13 @@ def test_a_run_learns_directions_and_its_files_predict_without(fit, tmp_path, ca
     assert sorted(last.auxiliary) == ["direction.bias", "direction.weight"]
     assert best.auxiliary == without.auxiliary == {}
     assert last.model.keys() == last.ema.keys() == best.model.keys() == without.model.keys()
-    stem = "encoder.conv1.weight"
+    stem = "encoder.convs.0.weight"
     assert not torch.equal(last.model[stem], without.model[stem])
     model, _ = load_model(out / "last.pt")
     assert model(torch.zeros(1, 3, 64, 64)).shape == (1, 1, 64, 64)
 
 
-def test_a_resumed_run_goes_on_with_its_directions(fit, tmp_path, capfd, monkeypatch):
+def test_a_resumed_run_goes_on_with_its_directions(fit, small_unet, tmp_path, capfd, monkeypatch):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     assert fit("--out", whole, "--epochs", 2, network=BUILT_IN) == 0
     step, done = loop.optimizer_step, []
@@ -188,7 +212,7 @@ def test_a_resumed_run_goes_on_with_its_directions(fit, tmp_path, capfd, monkeyp
     assert "--direction was auto and cannot become 0" in capfd.readouterr().err
 
 
-def test_a_run_begun_before_there_were_directions_goes_on_without(fit, tmp_path, capfd):
+def test_a_run_begun_before_there_were_directions_goes_on_without(fit, small_unet, tmp_path, capfd):
     out = tmp_path / "run"
     assert fit("--out", out, "--epochs", 1, "--direction", 0, network=BUILT_IN) == 0
     saved = load(out)
@@ -205,7 +229,7 @@ def test_a_run_begun_before_there_were_directions_goes_on_without(fit, tmp_path,
     assert load(tmp_path / "auto").auxiliary == {}
 
 
-def test_only_roads_of_the_built_in_model_have_directions(fit, tmp_path, capfd):
+def test_only_roads_of_the_built_in_model_have_directions(fit, small_unet, tmp_path, capfd):
     tiny = ("--model", "helpers.tiny:build", *BUILT_IN)
     assert fit("--out", tmp_path / "tiny", "--epochs", 1, network=tiny) == 0
     assert load(tmp_path / "tiny").auxiliary == {}
@@ -223,7 +247,7 @@ def test_only_roads_of_the_built_in_model_have_directions(fit, tmp_path, capfd):
 
 
 @pytest.mark.parametrize("targets", ["bins", "continuous"])
-def test_directions_are_learnt_with_speeds_on_request(fit, tmp_path, targets):
+def test_directions_are_learnt_with_speeds_on_request(fit, small_unet, tmp_path, targets):
     options = ("--epochs", 1, *BUILT_IN[2:], "--targets", targets)
     assert fit("--out", tmp_path / "auto", *options, network=()) == 0
     assert load(tmp_path / "auto").auxiliary == {}
