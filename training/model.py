@@ -215,10 +215,10 @@ class ResNetUNet(nn.Module):
         return logits
 
 
-def training_only(model: nn.Module) -> set[str]:
-    """Return the names of the weights that a model uses in training mode only."""
+def training_only(model: nn.Module) -> dict[str, Tensor]:
+    """Return the weights that a model uses in training mode only, by name, not copied."""
     own = model.state_dict() if isinstance(model, ResNetUNet) else {}
-    return {name for name in own if name.startswith("direction.")}
+    return {name: value for name, value in own.items() if name.startswith("direction.")}
 
 
 def set_prior(model: nn.Module, share: Tensor, *, exclusive: bool = False) -> None:

@@ -259,10 +259,9 @@ class Run:
         if saved is None:
             self.initial = self._load_initial_weights()
         else:
-            own = self.trainable.model.state_dict()
-            whole = {name: own[name] for name in training_only(self.trainable.model)}
-            whole |= saved.model | saved.auxiliary  # best.pt has no auxiliary weights
-            files.load_weights(self.trainable.model, whole, str(folder))
+            model = self.trainable.model  # best.pt has no auxiliary weights: they stay at random
+            whole = training_only(model) | saved.model | saved.auxiliary
+            files.load_weights(model, whole, str(folder))
         self.optimizer = prepare(self.trainable, engine, config)
         self.scaler = engine.grad_scaler()
         self.module: nn.Module = data_parallel(
@@ -438,14 +437,13 @@ class Run:
             loader |= {"epoch": progress.epoch, "position": self.loader.samples}
         elif loader["position"] == 0:
             loader |= {"epoch": progress.epoch}
-        spare = training_only(self.trainable.model)
         whole = replace(
             self._weights(),
             optimizer=self.optimizer.state_dict(),
             loader=loader,
             rng=states[0] | ({"other_ranks": states[1:]} if len(states) > 1 else {}),
             scaler={} if self.scaler is None else self.scaler.state_dict(),
-            auxiliary={n: v for n, v in self.trainable.model.state_dict().items() if n in spare},
+            auxiliary=training_only(self.trainable.model),
         )
         files.save(self.folder / LAST, whole)
 

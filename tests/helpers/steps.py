@@ -2,6 +2,9 @@
 
 import torch
 
+SAMPLES = ("--crop", "32", "--crops-per-tile", "1", "--batch-size", "4")
+"""Options of small batches from the store of `training/conftest.py`."""
+
 
 def batch(n=2, side=32):
     """Return image uint8 (n, 3, y, x) of noise, speed uint8 (n, y, x) with two roads, and key."""

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.steps import SAMPLES
 from helpers.stores import write_store
 
 from geoprep.store import StoreReader
@@ -12,16 +13,7 @@ from training.fit import main
 
 HERE = Path(__file__).resolve().parents[1]
 USUAL = ("--device", "cpu", "--compile", "off", "--threads", "1", "--loader-threads", "1")
-SMALL = (
-    "--model",
-    "helpers.tiny:build",
-    "--crop",
-    "32",
-    "--crops-per-tile",
-    "1",
-    "--batch-size",
-    "4",
-)
+SMALL = ("--model", "helpers.tiny:build", *SAMPLES)
 
 
 @pytest.fixture(scope="session")

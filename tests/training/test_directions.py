@@ -9,6 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from helpers.steps import SAMPLES
 from helpers.stores import write_store
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -137,18 +138,7 @@ def test_model_returns_directions_in_training_only():
     torch.testing.assert_close(both[:, :2], one)
 
 
-BUILT_IN = (
-    "--targets",
-    "binary",
-    "--crop",
-    "32",
-    "--crops-per-tile",
-    "1",
-    "--batch-size",
-    "4",
-    "--pictures",
-    "0",
-)
+BUILT_IN = ("--targets", "binary", *SAMPLES, "--pictures", "0")
 
 
 @pytest.fixture

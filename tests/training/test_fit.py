@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import tiny
+from helpers.steps import SAMPLES
 from helpers.stores import write_store
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -29,16 +30,7 @@ from training.start import RunLock
 from training.state import copy_weights
 
 SMALL = ("--model", "helpers.tiny:build")
-STATEFUL = (
-    "--model",
-    "helpers.tiny:normed",
-    "--crop",
-    "32",
-    "--crops-per-tile",
-    "1",
-    "--batch-size",
-    "4",
-)
+STATEFUL = ("--model", "helpers.tiny:normed", *SAMPLES)
 
 
 def rows(folder):
