@@ -36,6 +36,7 @@ _SAMPLED: Final = 1024
 _MOST_SPEEDS: Final = 24
 """A band with more distinct values than this does not hold speeds."""
 _STRIP: Final = 1024
+_MOST_DECODED: Final = 64 << 20
 MOST_MPH: Final = 100
 """Largest value that may be a speed in mph."""
 
@@ -76,6 +77,8 @@ class RoadRaster:
         Minimum probability of road pixels that a prediction states; None: not stated.
     warning
         Why roads of this raster may be missing; empty if there is no doubt.
+    probabilities
+        uint8 (y, x): the probability of a road of all pixels, if it is in memory (`decoded`).
     """
 
     name: str
@@ -92,6 +95,7 @@ class RoadRaster:
     mph_of_value: tuple[float, ...] = ()
     threshold: float | None = None
     warning: str = ""
+    probabilities: NDArray[np.uint8] | None = None
 
     @property
     def image(self) -> tuple[Grid | None, tuple[float, float]]:
@@ -140,10 +144,23 @@ class RoadRaster:
         Pixels outside repeat the nearest pixel inside. Nodata pixels have the probability 0.
         """
         window = (top, left, height, width)
+        if self.probabilities is not None:
+            return read_extended(ArrayBands(self.probabilities[None]), 1, window)
         values = self._probability(self.road_bands[0], window)
         for band in self.road_bands[1:]:
             np.maximum(values, self._probability(band, window), out=values)
         return values
+
+    def decoded(self) -> RoadRaster:
+        """Return the raster with its probabilities in memory, if they take at most 64 MiB.
+
+        Tracing reads most pixels ten times. Without this, every time they are decompressed, and
+        nodata is set to 0.
+        """
+        height, width = self.shape
+        if height * width > _MOST_DECODED:
+            return self
+        return replace(self, probabilities=self.probability(0, 0, height, width))
 
     def _probability(self, band: int, window: tuple[int, int, int, int]) -> NDArray[np.uint8]:
         values = read_extended(self.bands, band, window)

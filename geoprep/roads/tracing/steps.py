@@ -87,7 +87,7 @@ def trace(
     ImageError
         The raster is damaged, is noise, is road everywhere, or lies outside the domain of its CRS.
     """
-    options = options or Tracing()
+    options, raster = options or Tracing(), raster.decoded()
     pixels = skeleton(raster, options, block=block, workers=workers, advance=advance)
     threshold, high = options.thresholds(raster.threshold)
     high = high if raster.kind == "probability" else 0.0

@@ -81,10 +81,15 @@ def test_values_that_are_not_probabilities_are_refused(tmp_path):
         raster.probability(0, 0, 1, 2)
 
 
-def test_pixels_outside_repeat_the_border(tmp_path):
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_pixels_outside_repeat_the_border(tmp_path, in_memory):
     values = np.arange(1, 10, dtype=np.uint8).reshape(3, 3) * 20
-    with open_raster(write_raster(tmp_path / "p.tif", values), pixel_size_m=None) as raster:
-        padded = np.pad(values, 4, mode="edge")
+    path = write_raster(tmp_path / "p.tif", values, nodata=180)
+    with open_raster(path, pixel_size_m=None) as raster:
+        if in_memory:
+            raster = raster.decoded()
+            assert raster.probabilities is not None
+        padded = np.pad(np.where(values == 180, 0, values), 4, mode="edge")
         for top in range(-4, 6):
             for left in (-4, -1, 2, 5):
                 expected = padded[top + 4 : top + 6, left + 4 : left + 6]

@@ -9,6 +9,7 @@ import shapely
 from affine import Affine
 from helpers.roads import degree_counts, drawn, network, write_raster
 
+from geoprep.roads.centrelines import rasters
 from geoprep.roads.scoring.apls import apls
 from geoprep.roads.tracing import rasters_in, vectorize
 
@@ -47,6 +48,19 @@ def whole(city, tmp_path_factory):
     assert degree_counts(made)[1] == 14
     assert np.isfinite(made.speed_mph).all()
     return made
+
+
+@pytest.mark.parametrize("side", [SIDE, SIDE // 2])
+def test_rasters_too_large_to_be_decoded_as_a_whole_have_the_same_network(
+    city, tmp_path, monkeypatch, side
+):
+    edges = range(0, SIDE + 1, side)
+    tiles = written(tmp_path / "tiles", city, cut(edges, edges, overlap=8))
+    decoded = vectorize(tiles)
+    monkeypatch.setattr(rasters, "_MOST_DECODED", 0)
+    made = vectorize(tiles)
+    assert shapely.equals_exact(made.lines, decoded.lines).all()
+    assert np.array_equal(made.speed_mph, decoded.speed_mph)
 
 
 def cut(rows, columns, overlap=0):
