@@ -13,7 +13,8 @@
 - ``--large``: also the peak memory for a prediction of 20,000 x 20,000 pixels.
 - ``--end-to-end``: only the steps from images to road networks, on held-out scenes of the demo's
   city, with a given model or one trained first (`benchmarks.tracing.end_to_end`): APLS,
-  APLS_time, TOPO, km2/h. One run per level: 650 is 0.3 m, 325 is 0.6 m.
+  APLS_time, TOPO, excess length and heading error of lines, km2/h. One run per level: 650 is
+  0.3 m, 325 is 0.6 m.
 
       python -m benchmarks.roads --end-to-end --level 650
       python -m benchmarks.roads --end-to-end --level 325 --model demo/run

@@ -12,6 +12,7 @@ from benchmarks.common import Result, announce
 from benchmarks.fitting.runs import fit
 from benchmarks.form_server import SilentProgress, parse_job
 from benchmarks.loading.data import CITY, build_city_store
+from benchmarks.tracing.lines import measure_lines
 from benchmarks.tracing.reliability import measure_reliability
 from geoprep.roads import (
     ScoreSettings,
@@ -128,6 +129,7 @@ def _score(result: Result, prefix: str, images: Sequence[Path], area: Path, work
         with open_raster(work / "predictions" / image.name, pixel_size_m=None) as raster:
             traced.append((read_labels(truth / name), trace(raster)))
     measure_reliability(result, f"{prefix}.confidence", traced)
+    measure_lines(result, f"{prefix}.lines", traced)
     pairs = pair_scenes(truth, work / "city.gpkg", images=area / "PS-RGB")
     scores = score_scenes(pairs, ScoreSettings())
     scored = sum(one.apls is not None for one in scores)
