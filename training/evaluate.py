@@ -260,7 +260,7 @@ def _cell(value: float) -> str:
 
 def _threshold(metrics: Mapping[str, float]) -> str:
     low, high = (_cell(metrics[f"threshold_{end}"]) for end in ("low", "high"))
-    return f"{_cell(metrics['threshold'])} ({low}-{high})"
+    return f"{_cell(metrics['threshold'])} (best {low}-{high})"
 
 
 def _write(found: Evaluation, options: EvaluateOptions) -> None:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -87,7 +88,8 @@ def test_metrics_equal_those_of_training(network, checkpoint, store_path, tmp_pa
     assert found["tiles"] == 8
     assert found["threshold"] == said["best_threshold"]
     assert found["metrics"]["threshold"] == said["threshold"]
-    assert "threshold chosen by scenes" in " ".join(printed.split())
+    low, high = (f"{said[f'threshold_{end}']:.3f}" for end in ("low", "high"))
+    assert re.search(rf"threshold chosen by scenes\W+0\.\d+ \(best {low}-{high}\)", printed)
     assert found["metrics"]["road_iou"] == pytest.approx(said["best_road_iou"], abs=1e-6)
     assert found["metrics"]["iou_1-10"] is None  # no such speed there
     found = figures_of(tmp_path, path, store_path, "--threshold", "0.5")
