@@ -259,8 +259,9 @@ def _cell(value: float) -> str:
 
 
 def _threshold(metrics: Mapping[str, float]) -> str:
-    low, high = (_cell(metrics[f"threshold_{end}"]) for end in ("low", "high"))
-    return f"{_cell(metrics['threshold'])} (best {low}-{high})"
+    low, high = metrics["threshold_low"], metrics["threshold_high"]
+    known = f" (best {_cell(low)}-{_cell(high)})" if high - low < 1 else ""
+    return f"{_cell(metrics['threshold'])}{known}"
 
 
 def _write(found: Evaluation, options: EvaluateOptions) -> None:

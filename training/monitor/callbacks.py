@@ -296,7 +296,8 @@ class Callbacks:
             parts.append(f"speed error {row['speed_mae_mph']:.1f} mph")
         if not math.isnan(row.get("threshold", math.nan)):
             low, high = row["threshold_low"], row["threshold_high"]
-            parts.append(f"threshold {row['threshold']:.2f} (best {low:.2f}-{high:.2f})")
+            known = f" (best {low:.2f}-{high:.2f})" if high - low < 1 else ""
+            parts.append(f"threshold {row['threshold']:.2f}{known}")
         parts += [_pace_text(row)] + ["best"] * (best and run.validation is not None)
         self.console.end_bar()
         self.console.line("  ".join(parts))
