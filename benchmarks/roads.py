@@ -197,7 +197,7 @@ def write_prediction(
     bands = [one.bands.values for one in maps if isinstance(one.bands, ArrayBands)]
     count, high, wide = bands[0].shape
     profile = {"width": side, "height": side, "count": count, "dtype": "uint8", "nodata": 255}
-    profile |= {"tiled": True, "blockxsize": _BLOCK, "blockysize": _BLOCK, "compress": "deflate"}
+    profile |= {"tiled": True, "blockxsize": _BLOCK, "blockysize": _BLOCK, "compress": "zstd"}
     profile |= {"crs": "EPSG:32637", "transform": Affine(gsd_m, 0, 4e5, 0, -gsd_m, 6.2e6)}
     with rasterio.open(path, "w", driver="GTiff", interleave="band", **profile) as file:
         file.descriptions = [*(f"road, bin {i}" for i, _ in maps[0].speed_classes), "road"]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from geoprep.errors import ImageError
 from geoprep.executors import Threads
 from geoprep.roads.centrelines.cleaning import CleaningLimits, clean
-from geoprep.roads.centrelines.kernels import PASSES, thin
+from geoprep.roads.centrelines.kernels import thinned
 from geoprep.roads.centrelines.options import Tracing
 from geoprep.roads.centrelines.rasters import RoadRaster
 
@@ -102,11 +102,11 @@ def skeleton(
     found: list[tuple[NDArray[np.int64], NDArray[np.uint8]]] = []
     road_seen, pixels = 0, 0
 
-    def thinned(at: tuple[int, int]) -> tuple[NDArray[np.int64], NDArray[np.uint8], int]:
+    def in_block(at: tuple[int, int]) -> tuple[NDArray[np.int64], NDArray[np.uint8], int]:
         return _thinned(raster, options, *at, side)
 
     for done, (at, probability, roads) in enumerate(
-        Threads(workers).map_unordered(thinned, blocks), 1
+        Threads(workers).map_unordered(in_block, blocks), 1
     ):
         found.append((at, probability))
         road_seen += roads
@@ -165,10 +165,8 @@ def _thinned(
     road = probability >= max(1, round(threshold * 255))
     seen = int(np.count_nonzero(road[down.core, across.core]))
     clean(road, limits, (*down.continues, *across.continues))
-    lines = np.pad(road[down.thin, across.thin].view(np.uint8), 1)
-    thin(lines, PASSES)
-    kept = lines[1:-1, 1:-1][down.kept, across.kept]
-    row, col = np.divmod(np.flatnonzero(np.ascontiguousarray(kept).view(np.bool_)), kept.shape[1])
+    kept = thinned(road[down.thin, across.thin])[down.kept, across.kept]
+    row, col = np.divmod(np.flatnonzero(kept), kept.shape[1])
     row, col, near = raster.cover.moved_inside(row + down.first, col + across.first, beyond // 2)
     row, col = row[near], col[near]
     values = probability[row - down.read, col - across.read]

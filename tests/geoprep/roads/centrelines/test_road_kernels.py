@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from scipy import ndimage
 from skimage.morphology import thin as reference
 
-from geoprep.roads.centrelines.kernels import PASSES, keep_shallow, thin
+from geoprep.roads.centrelines.kernels import keep_shallow, thinned
 
 
 def blobs(seed, shape, share, smooth):
@@ -18,7 +18,7 @@ def blobs(seed, shape, share, smooth):
 masks = st.builds(
     blobs,
     st.integers(0, 100_000),
-    st.tuples(st.integers(1, 80), st.integers(1, 80)),
+    st.tuples(st.integers(1, 80), st.integers(1, 200)),
     st.floats(0.1, 0.9),
     st.sampled_from([0.0, 1.0, 3.0]),
 )
@@ -27,10 +27,9 @@ masks = st.builds(
 @given(masks)
 @settings(max_examples=150, deadline=None)
 def test_thin_equals_scikit_image(mask):
-    road = np.pad(mask, 1).astype(np.uint8)
-    thin(road, PASSES)
-    assert set(np.unique(road)) <= {0, 1}
-    assert np.array_equal(road[1:-1, 1:-1], reference(mask))
+    before = mask.copy()
+    assert np.array_equal(thinned(mask), reference(mask))
+    assert np.array_equal(mask, before)
 
 
 @given(masks, st.integers(1, 9))
