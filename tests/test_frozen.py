@@ -47,11 +47,14 @@ def test_files_of_earlier_versions_give_the_recorded_values(frozen, part):
     groups += ["same_cpu"] * (recorded["cpu"] == found["cpu"])
     for group in groups:
         assert found[part].get(group) == recorded[part].get(group)
+    # Means of bytes. Without VNNI ONNX Runtime's INT8 sums saturate, and differ by one.
+    grey = 1.0 if part == "read_exports" else 0.0
     for group, tolerance in {"close": 1e-6, "rough": 0.02}.items():
+        nearest = max(tolerance, grey)
         before, now = recorded[part].get(group, {}), found[part].get(group, {})
         assert set(before) == set(now)
         for name, value in before.items():
-            assert now[name] == pytest.approx(value, rel=tolerance, abs=tolerance), name
+            assert now[name] == pytest.approx(value, rel=tolerance, abs=nearest), name
 
 
 def test_a_store_resumed_and_a_store_built_at_once_have_the_same_bytes(frozen):
