@@ -6,7 +6,7 @@ import csv
 import json
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -202,6 +202,8 @@ def _opened(options: EvaluateOptions, file: Path) -> tuple[Runner, ModelInfo]:
 
 
 def _print(found: Evaluation, options: EvaluateOptions) -> None:
+    from training.threshold import threshold_text
+
     rows = []
     for name, title in TITLES.items():
         if name in found.metrics:
@@ -209,7 +211,7 @@ def _print(found: Evaluation, options: EvaluateOptions) -> None:
         if name == "road_iou" and name in found.metrics:
             best = f"  at the best threshold, {_cell(found.metrics['best_threshold'])}"
             rows.append([best, _cell(found.metrics["best_road_iou"])])
-            rows.append(["  threshold chosen by scenes", _threshold(found.metrics)])
+            rows.append(["  threshold chosen by scenes", threshold_text(found.metrics, 3)])
     bins = {name: value for name, value in found.metrics.items() if name.startswith("iou_")}
     unit = "" if found.classes else " mph"
     rows += [[f"  IoU {name[4:]}{unit}", _cell(value)] for name, value in bins.items()]
@@ -256,12 +258,6 @@ def _table(titles: Sequence[str], rows: Iterable[Sequence[str]], width: int = 0)
 
 def _cell(value: float) -> str:
     return "none" if math.isnan(value) else f"{value:.3f}"
-
-
-def _threshold(metrics: Mapping[str, float]) -> str:
-    low, high = metrics["threshold_low"], metrics["threshold_high"]
-    known = f" (best {_cell(low)}-{_cell(high)})" if high - low < 1 else ""
-    return f"{_cell(metrics['threshold'])}{known}"
 
 
 def _write(found: Evaluation, options: EvaluateOptions) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -75,6 +76,25 @@ def choose_threshold(scores: NDArray[np.int64], default: float) -> ChosenThresho
         odds = _log_odds(default) + share * (_log_odds(supported / steps) - _log_odds(default))
         threshold = round(steps / (1 + math.exp(-odds))) / steps
     return ChosenThreshold(threshold, int(low) / steps, int(high) / steps)
+
+
+def threshold_text(metrics: Mapping[str, float], decimals: int) -> str:
+    """Return ``0.52 (best 0.54-0.64)`` of metrics; the range is left out where it is unknown.
+
+    Without a threshold, where no pixel is labelled, ``none``.
+
+    Parameters
+    ----------
+    metrics
+        With ``threshold``, ``threshold_low`` and ``threshold_high``.
+    decimals
+        Number of decimals.
+    """
+    if math.isnan(metrics["threshold"]):
+        return "none"
+    low, high = metrics["threshold_low"], metrics["threshold_high"]
+    best = f" (best {low:.{decimals}f}-{high:.{decimals}f})" if high - low < 1 else ""
+    return f"{metrics['threshold']:.{decimals}f}{best}"
 
 
 def _ratio(part: NDArray[np.int64], whole: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -39,7 +39,8 @@ def measure_lines(
         length_m += float(made.length_m.sum())
         true_lines = in_crs(truth, made.crs or "").lines
         if len(true_lines):
-            samples += [_compared(line, true_lines) for line in made.lines]
+            tree = shapely.STRtree(true_lines)
+            samples += [_compared(line, tree) for line in made.lines]
     moved, true_m, heading, distance = np.concatenate(samples).T
     if not len(moved):
         return
@@ -51,8 +52,8 @@ def measure_lines(
     add(f"{prefix}.vertices", "per km", [vertices / length_m * 1000])
 
 
-def _compared(line: shapely.LineString, true_lines: NDArray[np.object_]) -> NDArray[np.float64]:
-    """Return float64 (sample, 4): samples along a line against the nearest of the true lines.
+def _compared(line: shapely.LineString, tree: shapely.STRtree) -> NDArray[np.float64]:
+    """Return float64 (sample, 4): samples along a line against the nearest of the lines of a tree.
 
     Columns: metres to the next sample, the same along the true line (NaN where the next sample is
     near another one), heading error in degrees, and distance to the true line in metres.
@@ -60,13 +61,12 @@ def _compared(line: shapely.LineString, true_lines: NDArray[np.object_]) -> NDAr
     count = max(2, int(line.length / _STEP_M))
     along = (np.arange(count) + 0.5) * line.length / count
     points = shapely.line_interpolate_point(line, along)
-    (_, near), distance = shapely.STRtree(true_lines).query_nearest(
-        points, return_distance=True, all_matches=False
-    )
-    place = shapely.line_locate_point(true_lines[near], points)
-    turn = _heading(np.full(count, line), along) - _heading(true_lines[near], place)
+    (_, near), distance = tree.query_nearest(points, return_distance=True, all_matches=False)
+    nearest = tree.geometries[near]
+    place = shapely.line_locate_point(nearest, points)
+    turn = _heading(np.full(count, line), along) - _heading(nearest, place)
     heading = np.degrees(np.abs((turn + np.pi / 2) % np.pi - np.pi / 2))
-    inner = np.minimum(place, shapely.length(true_lines[near]) - place) > 2 * _SHORT_M
+    inner = np.minimum(place, shapely.length(nearest) - place) > 2 * _SHORT_M
     used = inner & (distance < _NEAR_M) & (np.minimum(along, line.length - along) > _ENDS_M)
     same = used[1:] & used[:-1] & (near[1:] == near[:-1])
     true_m = np.append(np.where(same, np.abs(np.diff(place)), np.nan), np.nan)

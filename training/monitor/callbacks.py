@@ -22,6 +22,7 @@ from training.monitor.pictures import choose_tiles, draw_curves, draw_examples
 from training.monitor.signals import RunStopped, StopSignals
 from training.settings import counted, parse_interval
 from training.state import Run, StepResult, TrainingError
+from training.threshold import threshold_text
 from training.validation import examples, validate
 
 PARTS = ("loss", "main", "dice")
@@ -295,9 +296,7 @@ class Callbacks:
         if "speed_mae_mph" in row:
             parts.append(f"speed error {row['speed_mae_mph']:.1f} mph")
         if not math.isnan(row.get("threshold", math.nan)):
-            low, high = row["threshold_low"], row["threshold_high"]
-            known = f" (best {low:.2f}-{high:.2f})" if high - low < 1 else ""
-            parts.append(f"threshold {row['threshold']:.2f}{known}")
+            parts.append(f"threshold {threshold_text(row, 2)}")
         parts += [_pace_text(row)] + ["best"] * (best and run.validation is not None)
         self.console.end_bar()
         self.console.line("  ".join(parts))
