@@ -30,10 +30,18 @@ JUNCTION_M: Final = 5.0
 _APART_M: Final = 3.0
 """Two roads that meet a third one at least this far apart, across themselves, have two junctions.
 """
-_NEAR_M, _FAR_M = 8.0, 24.0
-"""The line of an arm is taken between these distances from its junction: nearer it is bent."""
-_BENT_M: Final = 4.0
-"""Thinning bends the last metres of a dead end, half a road's width, into a corner."""
+_NEAR_M, _FAR_M = 12.0, 32.0
+"""The line of an arm is taken between these distances from its junction: nearer it is bent, for 7 m
+where roads 8 m wide part at 15 degrees, and by smoothing.
+"""
+_BEYOND_M: Final = 4.0
+"""The line of a trunk is taken from this distance beyond the fork on."""
+_FITTED: Final = 17
+"""Number of points that the line of an arm is fitted to."""
+_BENT_M, _BEFORE_M = 6.0, 12.0
+"""Thinning bends the last metres of a dead end into a corner, for 0.7 times the road's width; the
+heading of a dead end is that of the metres before them.
+"""
 _LEAST_M: Final = 6.0
 """Minimum length that the line of an arm is taken over."""
 _STRAIGHT_COS: Final = np.cos(np.radians(25))
@@ -41,9 +49,9 @@ _SIDE_SIN: Final = np.sin(np.radians(35))
 _FORK_COS: Final = np.cos(np.radians(50))
 _TRUNK_COS: Final = np.cos(np.radians(52))
 """A branch leaves the trunk by at most the angle of a fork; headings are right to 2 degrees."""
-_MOVED_M: Final = 2.0, 32.0
-"""Forks move by distances between these: a fork of 12 degrees of roads 6 m wide moves by 29 m."""
-_ASIDE_M: Final = 4.5
+_MOVED_M: Final = 2.0, 48.0
+"""Forks move by distances between these: a fork of 12 degrees of roads 10 m wide moves by 48 m."""
+_ASIDE_M: Final = 7.0
 """The junction of thinning lies half a road's width off the trunk's line, or more."""
 _ACROSS: Final = np.linspace(-0.75, 0.75, 16)
 """Places across a road, in half widths, where its end is measured: nearer its edge it is ragged."""
@@ -141,7 +149,8 @@ def with_forks_moved(network: RoadGraph, on_road: OnRoad) -> RoadGraph:
     """Return a network whose forks are where the lines of their branches meet.
 
     Roads that meet at a small angle share one band of pixels for a while; thinning puts their
-    junction where the band parts. A fork is moved back if both branches, extended, stay on road.
+    junction where the band parts. A fork is moved back along the trunk's line if both branches,
+    extended, stay on road.
     """
     nodes = np.flatnonzero(degrees(network) == 3)
     if not len(nodes):
@@ -158,6 +167,7 @@ def with_forks_moved(network: RoadGraph, on_road: OnRoad) -> RoadGraph:
     fork &= (-np.maximum(cosines[rows, one, trunk], cosines[rows, two, trunk])) >= _TRUNK_COS
     with np.errstate(divide="ignore", invalid="ignore"):
         xy = a + (_cross(b - a, v) / _cross(u, v))[:, None] * u
+        xy = _on_trunk(network, nodes, arms[rows, trunk], xy, (a, b), (u, v))
     step = xy - network.nodes[nodes]
     distance = np.linalg.norm(step, axis=1)
     fork &= (distance >= _MOVED_M[0]) & (distance <= _MOVED_M[1])
@@ -179,6 +189,36 @@ def with_forks_moved(network: RoadGraph, on_road: OnRoad) -> RoadGraph:
     return replace(network, nodes=moved, lines=lines)
 
 
+def _on_trunk(
+    network: RoadGraph,
+    nodes: Ints,
+    trunks: Ints,
+    xy: Floats,
+    points: tuple[Floats, Floats],
+    headings: tuple[Floats, Floats],
+) -> Floats:
+    """Return forks moved to the lines of their trunks, as near to both branches' lines as possible.
+
+    The trunk is straight beyond the fork. Forks whose trunks are too short there stay as they are.
+
+    Parameters
+    ----------
+    trunks
+        int64 (node,): arms.
+    xy
+        float64 (node, 2): where the branches' lines meet.
+    points, headings
+        Two float64 (node, 2): points and unit vectors of the branches' lines.
+    """
+    moved = np.nan_to_num(np.linalg.norm(xy - network.nodes[nodes], axis=1))
+    near = np.clip(moved, 0, _MOVED_M[1]) + _BEYOND_M
+    begin, along, known = _directions(network, trunks, (near, near + _FAR_M - _NEAR_M))
+    turn = np.stack([_cross(heading, along) for heading in headings])
+    aside = np.stack([_cross(u, begin - a) for a, u in zip(points, headings, strict=True)])
+    place = (aside * turn).sum(axis=0) / (turn**2).sum(axis=0)
+    return np.where(known[:, None], begin - place[:, None] * along, xy)
+
+
 def _begun_at(line: shapely.LineString, side: int, cut: float, xy: Floats) -> shapely.LineString:
     """Return a line that begins (side 0) or ends at a point; ``cut`` metres there are replaced."""
     turn = 1 - 2 * side
@@ -198,8 +238,21 @@ def _arms(network: RoadGraph, nodes: Ints, degree: int = 3) -> Ints:
     return arms
 
 
-def _directions(network: RoadGraph, arms: Ints) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+def _directions(
+    network: RoadGraph, arms: Ints, between: tuple[Floats, Floats] | None = None
+) -> tuple[Floats, Floats, NDArray[np.bool_]]:
     """Return where the straight part of arms begins, their headings, and which are long enough.
+
+    A straight line is fitted to points of each arm: two of them would give its heading with
+    nearly twice the error.
+
+    Parameters
+    ----------
+    arms
+        int64 (...).
+    between
+        Two float64 (...): distances along arms that bound the points, in metres. None: `_NEAR_M`,
+        or a third of a short arm, and `_FAR_M`.
 
     Returns
     -------
@@ -207,18 +260,18 @@ def _directions(network: RoadGraph, arms: Ints) -> tuple[Floats, Floats, NDArray
         float64 (..., 2), float64 (..., 2): unit vectors away from the junction, bool (...).
     """
     edge, last = arms // 2, arms % 2 == 1
-    lines, length = network.lines[edge], network.length_m[edge]
-    near = np.minimum(_NEAR_M, length / 3)
-    far = np.minimum(_FAR_M, length)
-    begin, stop = (
-        shapely.get_coordinates(
-            shapely.line_interpolate_point(lines, np.where(last, length - at, at))
-        ).reshape(*arms.shape, 2)
-        for at in (near, far)
-    )
-    step = stop - begin
+    length = network.length_m[edge]
+    near, far = between or (np.minimum(_NEAR_M, length / 3), _FAR_M)
+    far = np.minimum(far, length)
+    place = np.linspace(-1.0, 1.0, _FITTED)
+    at = np.multiply.outer((1 - place) / 2, near) + np.multiply.outer((1 + place) / 2, far)
+    at = np.where(last, length - at, at)
+    found = shapely.line_interpolate_point(network.lines[edge], at)
+    xy = shapely.get_coordinates(found).reshape(*at.shape, 2)
+    step = np.einsum("p,p...->...", place, xy) / (place**2).sum()
     size = np.linalg.norm(step, axis=-1)
-    return begin, step / np.maximum(size, 1e-9)[..., None], far - near >= _LEAST_M
+    heading = step / np.maximum(size, 1e-9)[..., None]
+    return xy.mean(axis=0) - step, heading, far - near >= _LEAST_M
 
 
 def _cross(a: Floats, b: Floats) -> Floats:
@@ -254,14 +307,8 @@ def with_ends_extended(
     edge, last = arms // 2, arms % 2 == 1
     length = network.length_m[edge]
     cut = np.minimum(_BENT_M, length / 3)
-    xy, behind = (
-        shapely.get_coordinates(
-            shapely.line_interpolate_point(network.lines[edge], np.where(last, length - at, at))
-        )
-        for at in (cut, np.minimum(cut + _NEAR_M, length))
-    )
-    step = xy - behind
-    step /= np.maximum(np.linalg.norm(step, axis=1), 1e-9)[:, None]
+    xy, away, _ = _directions(network, arms, (cut, cut + _BEFORE_M))
+    step = -away
     ahead = xy + on_road(xy, xy + farthest_m * step)[:, None] * farthest_m * step
     rays = segments(np.stack([xy, ahead + step], axis=1))
     met, other = shapely.STRtree(network.lines).query(rays, predicate="intersects")

@@ -48,8 +48,8 @@ _RAGGED_M: Final = 2.0
 """Smoothing that brings the heading error of straight predicted roads below 3 degrees."""
 _MOSTLY: Final = 0.9
 """Share of a line on road pixels from which on it is on road: edges of coarse pixels are ragged."""
-_EXTENDED_M: Final = 12.0
-"""Dead ends are extended by at most this, measured from 4 m before them."""
+_EXTENDED_M: Final = 14.0
+"""Dead ends are extended by at most this, measured from 6 m before them."""
 _END: Final = 0.7
 """Predicted roads end at this probability: lower ones reach on beyond the end of the road."""
 

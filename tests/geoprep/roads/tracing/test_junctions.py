@@ -14,6 +14,7 @@ from geoprep.roads.centrelines.bands import ArrayBands
 from geoprep.roads.graph import degrees
 from geoprep.roads.tracing import trace
 from geoprep.roads.tracing.gaps import with_gaps_closed
+from geoprep.roads.tracing.junctions import with_forks_moved
 
 GSDS = [(0.3, 0.3), (1.0, 1.0), (0.68, 1.2)]
 
@@ -69,18 +70,28 @@ def test_coarse_pixels_do_not_tell_the_shape_of_an_end():
     assert made.length_m.sum() == pytest.approx(85, abs=2.5)
 
 
+@pytest.mark.parametrize("kind", ["mask", "probability"])
+@pytest.mark.parametrize("width", [6.0, 8.0])
 @pytest.mark.parametrize("gsd", GSDS)
-@pytest.mark.parametrize("angle", [0, 33])
+@pytest.mark.parametrize("angle", [0, 33, 57])
 @pytest.mark.parametrize("fork", [15, 22, 30, 45])
-def test_forks_lie_where_the_roads_meet(gsd, angle, fork):
+def test_forks_lie_where_the_roads_meet(gsd, angle, fork, width, kind):
     turn = np.radians(fork)
     branch = [(60, -75), (60 + 75 * np.cos(turn), -75 + 75 * np.sin(turn))]
-    made, lines = drawn_at([[(15, -75), (135, -75)], branch], angle, gsd)
+    drawn = [(15, -75), (135, -75)], branch
+    made, lines = drawn_at(drawn, angle, gsd, width=width, kind=kind)
     junction = made.nodes[degrees(made) == 3]
     assert len(junction) == 1
-    assert np.linalg.norm(junction[0] - lines[1][0]) < 2
+    assert np.linalg.norm(junction[0] - lines[1][0]) < (1.5 if max(gsd) < 0.5 else 3)
     drawn = shapely.MultiLineString(lines)
     assert shapely.distance(shapely.points(shapely.get_coordinates(made.lines)), drawn).max() < 1.6
+
+
+def test_branches_along_one_line_stay():
+    """No point is where they meet; a road that is drawn twice has such branches."""
+    made = network([(-50, 0), (0, 0)], [(0, 0), (50, 0)], [(0, 0), (40, 0)])
+    moved = with_forks_moved(made, lambda start, stop: np.ones(len(start), bool))
+    assert np.array_equal(moved.nodes, made.nodes)
 
 
 @pytest.mark.parametrize(("apart", "junctions"), [(0, 1), (4, 2)])
