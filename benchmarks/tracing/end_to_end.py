@@ -62,11 +62,11 @@ def measure_end_to_end(result: Result, work: Path) -> None:
     seconds, square_km, gsd_m = _predict(checkpoint, images, work / "predictions")
     announce("vectorizing")
     predictions = sorted((work / "predictions").glob("*.tif"))
-    write_network(vectorize(predictions[:1]), work / "one.gpkg")  # imports libraries
+    write_network(vectorize(predictions), work / "once.gpkg")  # imports libraries, compiles
     start = time.perf_counter()
     write_network(vectorize(predictions), work / "city.gpkg")
     traced = time.perf_counter() - start
-    note = f"at {gsd_m:.2f} m"
+    note = f"pixels of {gsd_m[0]:.2f} x {gsd_m[1]:.2f} m"
     result.add(f"{prefix}.mapping", "km2/h", [square_km / seconds * 3600], note=note)
     result.add(f"{prefix}.vectorizing", "km2/h", [square_km / traced * 3600], note=note)
     rate = square_km / (seconds + traced) * 3600
@@ -92,8 +92,10 @@ def _held_out(store: StoreReader, area: Path) -> list[Path]:
     return [path for stem, path in sorted(images.items()) if stem.endswith(tuple(names))]
 
 
-def _predict(checkpoint: Path, images: Sequence[Path], out: Path) -> tuple[float, float, float]:
-    """Predict images; return seconds, square kilometres, and the pixel size in metres.
+def _predict(
+    checkpoint: Path, images: Sequence[Path], out: Path
+) -> tuple[float, float, tuple[float, float]]:
+    """Predict images; return seconds, square kilometres, and width and height of a pixel in metres.
 
     The first images are predicted once before, to exclude compiling and loading.
     """
@@ -111,7 +113,7 @@ def _predict(checkpoint: Path, images: Sequence[Path], out: Path) -> tuple[float
     for outcome in outcomes:
         with open_raster(outcome.target, pixel_size_m=None) as raster:
             square_km += raster.cover.area * raster.gsd_m[0] * raster.gsd_m[1] / 1e6
-            gsd_m = max(raster.gsd_m)
+            gsd_m = raster.gsd_m
     return sum(one.seconds for one in stats), square_km, gsd_m
 
 

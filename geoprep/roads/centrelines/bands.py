@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from geoprep.errors import ImageError
 from geoprep.roads.centrelines.cover import Box, Cover, clipped_range
+from geoprep.roads.centrelines.kernels import put_deepest
 
 _CACHE_BYTES: Final = 64 << 20
 _MOST_OPEN: Final = 16
@@ -175,39 +176,20 @@ class MosaicBands:
     def read(self, band: int, top: int, left: int, height: int, width: int) -> NDArray[Any]:
         """Return a window."""
         out = np.zeros((height, width), self._parts[0][0].read(band, 0, 0, 1, 1).dtype)
-        depth = np.full((height, width), -self._reach - 1.0, np.float32)
+        nodata = np.nan if self._nodata is None else float(self._nodata)
+        if np.issubdtype(out.dtype, np.floating):
+            nodata = float(out.dtype.type(nodata))
+        least = -self._reach - 3
+        depth = np.full(out.shape, least, np.min_scalar_type(min(least, -self._rim)))
         low = np.maximum(self._boxes[:, :2] - self._reach, (top, left))
         high = np.minimum(self._boxes[:, 2:] + self._reach, (top + height, left + width))
         for number in np.flatnonzero((low < high).all(axis=1)).tolist():
             bands, (y0, x0, _, _) = self._parts[number]
             (y, x), (tall, wide) = low[number].tolist(), (high - low)[number].tolist()
             values = read_extended(bands, band, (y - y0, x - x0, tall, wide))
-            mine = self._depth(values, (y - y0, x - x0), bands.shape)
-            here = slice(y - top, y - top + tall), slice(x - left, x - left + wide)
-            better = mine > depth[here]
-            out[here][better], depth[here][better] = values[better], mine[better]
+            at, start = (y - top, x - left), (y - y0, x - x0)
+            put_deepest(values, out, depth, at, start, bands.shape, self._rim, nodata)
         return out
-
-    def _depth(
-        self, values: NDArray[Any], start: tuple[int, int], size: tuple[int, int]
-    ) -> NDArray[np.float32]:
-        """Return the distance of pixels to a raster's border, at most the rim; negative outside.
-
-        Nodata pixels have -0.5: they count less than pixels with data, more than those outside.
-        """
-        sides = [
-            np.minimum(at, side - 1 - at).astype(np.float32)
-            for at, side in zip(
-                (start[i] + np.arange(values.shape[i]) for i in (0, 1)), size, strict=True
-            )
-        ]
-        depth = np.minimum(np.minimum(sides[0][:, None], sides[1]), self._rim)
-        unknown = np.zeros(values.shape, np.bool_)
-        if np.issubdtype(values.dtype, np.floating):
-            unknown |= np.isnan(values)
-        if self._nodata is not None:
-            unknown |= values == self._nodata
-        return np.where(unknown & (depth >= 0), np.float32(-0.5), depth)
 
 
 def read_extended(bands: Bands, band: int, window: tuple[int, int, int, int]) -> NDArray[Any]:

@@ -1,10 +1,12 @@
-"""Compiled loops over pixels: thinning, and removal of the insides of wide areas.
+"""Compiled loops over pixels: thinning, removal of the insides of wide areas, mosaics.
 
 scikit-image's thinning scans the whole raster in every round, and there are as many rounds as the
 widest patch is deep. Here 64 pixels are examined at once, and again only after neighbours changed.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -135,3 +137,51 @@ def keep_shallow(road: NDArray[np.uint8], depth: int) -> None:
                 steps[y, x] = least
                 if least > depth:
                     road[y, x] = 0
+
+
+@compiled
+def put_deepest(
+    values: NDArray[Any],
+    out: NDArray[Any],
+    depth: NDArray[Any],
+    at: tuple[int, int],
+    start: tuple[int, int],
+    size: tuple[int, int],
+    rim: int,
+    nodata: float,
+) -> None:
+    """Put the pixels of a raster into a window where they are deeper than those already there.
+
+    The depth of a pixel is its distance to the raster's border, at most the rim. Pixels without
+    data have -1: they count less than pixels with data, more than those outside, which have -2 and
+    less.
+
+    Parameters
+    ----------
+    values
+        (y, x): pixels of the raster and around it.
+    out, depth
+        (y, x), signed integers (y, x): the window, and the depth of its pixels. Both are changed.
+    at, start
+        Row and column of the first value, in the window and in the raster.
+    size
+        Height and width of the raster in pixels.
+    rim
+        Distance in pixels.
+    nodata
+        Value of pixels without data; NaN if there is none. NaN pixels are without data as well.
+    """
+    for i in range(values.shape[0]):
+        row = start[0] + i
+        down = min(row, size[0] - 1 - row, rim)
+        for j in range(values.shape[1]):
+            column = start[1] + j
+            mine = min(down, column, size[1] - 1 - column)
+            value = values[i, j]
+            if mine < 0:
+                mine -= 1
+            elif value == nodata or value != value:
+                mine = -1
+            if mine > depth[at[0] + i, at[1] + j]:
+                depth[at[0] + i, at[1] + j] = mine
+                out[at[0] + i, at[1] + j] = value
