@@ -34,14 +34,18 @@ _NEAR_M, _FAR_M = 12.0, 32.0
 """The line of an arm is taken between these distances from its junction: nearer it is bent, for 7 m
 where roads 8 m wide part at 15 degrees, and by smoothing.
 """
+_DRAWN_M: Final = 4.0
+"""Side roads draw the line of a through road aside for at most this distance, and by smoothing."""
+_SHIFT_M: Final = 3.5
+"""Junctions of side roads move by at most this distance: roads 8 m wide that meet at 60 degrees."""
 _BEYOND_M: Final = 4.0
 """The line of a trunk is taken from this distance beyond the fork on."""
 _FITTED: Final = 17
 """Number of points that the line of an arm is fitted to."""
-_BENT_M, _BEFORE_M = 6.0, 12.0
-"""Thinning bends the last metres of a dead end into a corner, for 0.7 times the road's width; the
-heading of a dead end is that of the metres before them.
-"""
+_BENT_M: Final = 6.0
+"""Thinning bends the last metres of a dead end into a corner, for 0.7 times the road's width."""
+_LINE_M: Final = 12.0
+"""Length that the line of a dead end, or of a road at its side road, is fitted over."""
 _LEAST_M: Final = 6.0
 """Minimum length that the line of an arm is taken over."""
 _STRAIGHT_COS: Final = np.cos(np.radians(25))
@@ -157,14 +161,13 @@ def with_forks_moved(network: RoadGraph, on_road: OnRoad) -> RoadGraph:
         return network
     arms = _arms(network, nodes)
     near, heading, known = _directions(network, arms)
-    cosines = np.einsum("nix,njx->nij", heading, heading)
-    trunk = np.array([cosines[:, 1, 2], cosines[:, 0, 2], cosines[:, 0, 1]]).argmax(axis=0)
-    rows = np.arange(len(nodes))
+    others = _cosines(heading)
+    trunk, rows = others.argmax(axis=0), np.arange(len(nodes))
     one, two = (trunk + 1) % 3, (trunk + 2) % 3
     u, v, back = (heading[rows, arm] for arm in (one, two, trunk))
     a, b = near[rows, one], near[rows, two]
-    fork = known.all(axis=1) & (cosines[rows, one, two] >= _FORK_COS)
-    fork &= (-np.maximum(cosines[rows, one, trunk], cosines[rows, two, trunk])) >= _TRUNK_COS
+    _, bend, apart = np.sort(others, axis=0)
+    fork = known.all(axis=1) & (apart >= _FORK_COS) & (-bend >= _TRUNK_COS)
     with np.errstate(divide="ignore", invalid="ignore"):
         xy = a + (_cross(b - a, v) / _cross(u, v))[:, None] * u
         xy = _on_trunk(network, nodes, arms[rows, trunk], xy, (a, b), (u, v))
@@ -175,18 +178,68 @@ def with_forks_moved(network: RoadGraph, on_road: OnRoad) -> RoadGraph:
     chosen = np.flatnonzero(fork)
     if len(chosen):
         chosen = chosen[on_road(xy[chosen], a[chosen]) & on_road(xy[chosen], b[chosen])]
-    moved, lines = network.nodes.copy(), network.lines.copy()
-    for k in chosen.tolist():
-        three = arms[k, [trunk[k], one[k], two[k]]].tolist()
-        cuts = [float(distance[k]), _NEAR_M, _NEAR_M]
-        if len({arm // 2 for arm in three}) < 3 or any(
-            lines[arm // 2].length < cut + _LEAST_M for arm, cut in zip(three, cuts, strict=True)
-        ):
+    cut = np.full(arms.shape, _NEAR_M)
+    cut[rows, trunk] = distance
+    return _moved(network, nodes[chosen], arms[chosen], cut[chosen], xy[chosen])
+
+
+def with_through_roads_straight(network: RoadGraph) -> RoadGraph:
+    """Return a network in which roads run straight through the junctions of their side roads.
+
+    Thinning draws a junction towards the side road, by an eighth of the width where all are equally
+    wide. The junction is put where the line of the side road meets the through road.
+    """
+    nodes = np.flatnonzero(degrees(network) == 3)
+    if not len(nodes):
+        return network
+    arms = _arms(network, nodes)
+    cut = np.minimum(_DRAWN_M, network.length_m[arms // 2] / 3)
+    near, heading, known = _directions(network, arms, (cut, cut + _LINE_M))
+    others = _cosines(heading)
+    side, rows = others.argmin(axis=0), np.arange(len(nodes))
+    one, two = (side + 1) % 3, (side + 2) % 3
+    a, b = near[rows, one], near[rows, two]
+    along = b - a
+    size = np.linalg.norm(along, axis=1)
+    along /= np.maximum(size, 1e-9)[:, None]
+    turn = _cross(along, heading[rows, side])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        foot = _cross(near[rows, side] - a, heading[rows, side]) / turn
+    xy = a + foot[:, None] * along
+    moved = np.linalg.norm(xy - network.nodes[nodes], axis=1)
+    chosen = known.all(axis=1) & (-others.min(axis=0) >= _STRAIGHT_COS)
+    chosen &= (np.abs(turn) >= _SIDE_SIN) & (moved <= _SHIFT_M)
+    chosen &= (foot > 0) & (foot < size)
+    return _moved(network, nodes[chosen], arms[chosen], cut[chosen], xy[chosen])
+
+
+def _cosines(heading: Floats) -> Floats:
+    """Return the cosines between the other two arms of every arm, (3, node).
+
+    Parameters
+    ----------
+    heading
+        float64 (node, 3, 2): unit vectors away from the junction.
+    """
+    return np.stack([(heading[:, k - 2] * heading[:, k - 1]).sum(axis=1) for k in range(3)])
+
+
+def _moved(network: RoadGraph, nodes: Ints, arms: Ints, cut: Floats, xy: Floats) -> RoadGraph:
+    """Return a network with moved junctions; ``cut`` metres of each arm become straight.
+
+    A junction with an arm too short for that stays, and one with an edge that returns to it.
+    """
+    places, lines = network.nodes.copy(), network.lines.copy()
+    for node, three, lengths, place in zip(nodes, arms, cut, xy, strict=True):
+        edge = three // 2
+        if len(set(edge.tolist())) < 3:
             continue
-        for arm, cut in zip(three, cuts, strict=True):
-            lines[arm // 2] = _begun_at(lines[arm // 2], arm % 2, cut, xy[k])
-        moved[nodes[k]] = xy[k]
-    return replace(network, nodes=moved, lines=lines)
+        if (shapely.length(lines[edge]) < lengths + _LEAST_M).any():
+            continue
+        for arm, length in zip(three.tolist(), lengths.tolist(), strict=True):
+            lines[arm // 2] = _begun_at(lines[arm // 2], arm % 2, length, place)
+        places[node] = place
+    return replace(network, nodes=places, lines=lines)
 
 
 def _on_trunk(
@@ -307,7 +360,7 @@ def with_ends_extended(
     edge, last = arms // 2, arms % 2 == 1
     length = network.length_m[edge]
     cut = np.minimum(_BENT_M, length / 3)
-    xy, away, _ = _directions(network, arms, (cut, cut + _BEFORE_M))
+    xy, away, _ = _directions(network, arms, (cut, cut + _LINE_M))
     step = -away
     ahead = xy + on_road(xy, xy + farthest_m * step)[:, None] * farthest_m * step
     rays = segments(np.stack([xy, ahead + step], axis=1))

@@ -27,6 +27,7 @@ from geoprep.roads.tracing.junctions import (
     with_ends_extended,
     with_forks_moved,
     with_junctions_merged,
+    with_through_roads_straight,
 )
 from geoprep.roads.tracing.pixel_graph import pixel_network
 from geoprep.roads.tracing.probable_paths import links_along_paths
@@ -96,7 +97,7 @@ def trace(
     network = without_spurs(network, options.spur_m, cut_off_ends(network, raster))
     network = straightened(network, raster, threshold)
     network = smoothed(network, _smoothing_m(raster, options), min(raster.gsd_m))
-    network = _with_forks_moved(network, raster, threshold)
+    network = with_through_roads_straight(_with_forks_moved(network, raster, threshold))
     network = simplified(network, options.simplify_m)
     network = with_junctions_merged(network)
     if options.close_gaps:

@@ -87,6 +87,24 @@ def test_forks_lie_where_the_roads_meet(gsd, angle, fork, width, kind):
     assert shapely.distance(shapely.points(shapely.get_coordinates(made.lines)), drawn).max() < 1.6
 
 
+@pytest.mark.parametrize("kind", ["mask", "probability"])
+@pytest.mark.parametrize("gsd", GSDS)
+@pytest.mark.parametrize("angle", [0, 33, 57])
+@pytest.mark.parametrize("turn", [75, 90])
+def test_roads_run_straight_through_the_junctions_of_side_roads(turn, angle, gsd, kind):
+    """Thinning alone puts the junction 1 to 4 m off."""
+    turn = np.radians(turn)
+    side = [(75, -75), (75 + 55 * np.cos(turn), -75 + 55 * np.sin(turn))]
+    made, lines = drawn_at([[(15, -75), (135, -75)], side], angle, gsd, kind=kind)
+    junction = made.nodes[degrees(made) == 3]
+    assert len(junction) == 1
+    assert np.linalg.norm(junction[0] - lines[1][0]) < (0.7 if max(gsd) < 0.5 else 1.3)
+    through = shapely.points(shapely.get_coordinates(made.lines))
+    through = through[shapely.distance(through, shapely.Point(junction[0])) < 10]
+    off = shapely.distance(through, shapely.MultiLineString(lines))
+    assert off.max() < (0.4 if max(gsd) < 0.5 else 1.3)
+
+
 def test_branches_along_one_line_stay():
     """No point is where they meet; a road that is drawn twice has such branches."""
     made = network([(-50, 0), (0, 0)], [(0, 0), (50, 0)], [(0, 0), (40, 0)])
