@@ -229,16 +229,14 @@ def _moved(network: RoadGraph, nodes: Ints, arms: Ints, cut: Floats, xy: Floats)
 
     A junction with an arm too short for that stays, and one with an edge that returns to it.
     """
-    places, lines = network.nodes.copy(), network.lines.copy()
-    for node, three, lengths, place in zip(nodes, arms, cut, xy, strict=True):
-        edge = three // 2
-        if len(set(edge.tolist())) < 3:
-            continue
-        if (shapely.length(lines[edge]) < lengths + _LEAST_M).any():
-            continue
-        for arm, length in zip(three.tolist(), lengths.tolist(), strict=True):
-            lines[arm // 2] = _begun_at(lines[arm // 2], arm % 2, length, place)
-        places[node] = place
+    edge = arms // 2
+    total = np.bincount(edge.ravel(), weights=cut.ravel(), minlength=len(network.lines))
+    moves = (total[edge] + _LEAST_M <= network.length_m[edge]).all(axis=1)
+    first, second, third = np.sort(edge, axis=1).T
+    moves &= (first < second) & (second < third)
+    places = network.nodes.copy()
+    places[nodes[moves]] = xy[moves]
+    lines = _begun_at(network, arms[moves].ravel(), cut[moves].ravel(), np.repeat(xy[moves], 3, 0))
     return replace(network, nodes=places, lines=lines)
 
 
@@ -272,14 +270,39 @@ def _on_trunk(
     return np.where(known[:, None], begin - place[:, None] * along, xy)
 
 
-def _begun_at(line: shapely.LineString, side: int, cut: float, xy: Floats) -> shapely.LineString:
-    """Return a line that begins (side 0) or ends at a point; ``cut`` metres there are replaced."""
-    turn = 1 - 2 * side
-    vertices = shapely.get_coordinates(line)[::turn]
-    along = np.append(0.0, np.cumsum(np.linalg.norm(np.diff(vertices, axis=0), axis=1)))
-    start = [np.interp(cut, along, values) for values in vertices.T]
-    kept = vertices[along > cut]
-    return shapely.LineString(np.concatenate([[xy], [start], kept])[::turn])
+def _begun_at(network: RoadGraph, arms: Ints, cut: Floats, xy: Floats) -> NDArray[np.object_]:
+    """Return the lines of a network, of which arms begin at other points.
+
+    Parameters
+    ----------
+    arms
+        int64 (arm,), each of them once.
+    cut
+        float64 (arm,): metres at the beginning of the arm that become straight; those of both ends
+        of a line are shorter together than the line.
+    xy
+        float64 (arm, 2): where it begins.
+    """
+    lines, (edge, side) = network.lines.copy(), np.divmod(arms, 2)
+    if not len(arms):
+        return lines
+    changed, line = np.unique(edge, return_inverse=True)
+    length = network.length_m[changed]
+    bounds = np.stack([np.full(len(changed), -1.0), length + 1])
+    at = np.where(side == 1, length[line] - cut, cut)
+    bounds[side, line] = at
+    start = shapely.get_coordinates(shapely.line_interpolate_point(lines[edge], at))
+    vertices, of = shapely.get_coordinates(lines[changed], return_index=True)
+    along = np.cumsum(np.linalg.norm(np.diff(vertices, axis=0, prepend=vertices[:1]), axis=1))
+    along -= along[np.searchsorted(of, np.arange(len(changed)))][of]
+    kept = (along > bounds[0][of]) & (along < bounds[1][of])
+    outside = np.where(side == 1, np.inf, -np.inf)
+    place = np.concatenate([outside, at, along[kept]])
+    of = np.concatenate([line, line, of[kept]])
+    order = np.lexsort([place, of])
+    points = np.concatenate([xy, start, vertices[kept]])[order]
+    lines[changed] = shapely.linestrings(points, indices=of[order])
+    return lines
 
 
 def _arms(network: RoadGraph, nodes: Ints, degree: int = 3) -> Ints:
@@ -357,7 +380,7 @@ def with_ends_extended(
         Pixel size in metres, for round ends. None: all ends are flat.
     """
     arms = _arms(network, tips, 1)[:, 0]
-    edge, last = arms // 2, arms % 2 == 1
+    edge = arms // 2
     length = network.length_m[edge]
     cut = np.minimum(_BENT_M, length / 3)
     xy, away, _ = _directions(network, arms, (cut, cut + _LINE_M))
@@ -373,12 +396,10 @@ def with_ends_extended(
             radius = _cap_radius(xy[some], ahead[some], step[some], on_road, farthest_m)
             ahead[some] -= np.where(radius < _PIXELS * cap_pixel_m, 0, radius)[:, None] * step[some]
         cut += np.maximum(0, cut / 2 - ((ahead - xy) * step).sum(axis=1))  # never turn back
-        free &= cut < length * 2 / 3
-    nodes, lines = network.nodes.copy(), network.lines.copy()
+        free &= cut < length / 2
+    nodes = network.nodes.copy()
     nodes[tips[free]] = ahead[free]
-    for k in np.flatnonzero(free).tolist():
-        line, side = lines[edge[k]], int(last[k])
-        lines[edge[k]] = _begun_at(line, side, float(cut[k]), ahead[k])
+    lines = _begun_at(network, arms[free], cut[free], ahead[free])
     return replace(network, nodes=nodes, lines=lines)
 
 
