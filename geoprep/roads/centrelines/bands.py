@@ -179,8 +179,8 @@ class MosaicBands:
         nodata = np.nan if self._nodata is None else float(self._nodata)
         if np.issubdtype(out.dtype, np.floating):
             nodata = float(out.dtype.type(nodata))
-        least = -self._reach - 3
-        depth = np.full(out.shape, least, np.min_scalar_type(min(least, -self._rim)))
+        least = -self._reach - 2
+        depth = np.full(out.shape, least, np.min_scalar_type(min(least, -self._rim - 1)))
         low = np.maximum(self._boxes[:, :2] - self._reach, (top, left))
         high = np.minimum(self._boxes[:, 2:] + self._reach, (top + height, left + width))
         for number in np.flatnonzero((low < high).all(axis=1)).tolist():

@@ -396,7 +396,8 @@ def with_ends_extended(
             radius = _cap_radius(xy[some], ahead[some], step[some], on_road, farthest_m)
             ahead[some] -= np.where(radius < _PIXELS * cap_pixel_m, 0, radius)[:, None] * step[some]
         cut += np.maximum(0, cut / 2 - ((ahead - xy) * step).sum(axis=1))  # never turn back
-        free &= cut < length / 2
+        free &= cut < length * 2 / 3
+        free &= np.bincount(edge, weights=free * cut)[edge] < length  # of both ends of a line
     nodes = network.nodes.copy()
     nodes[tips[free]] = ahead[free]
     lines = _begun_at(network, arms[free], cut[free], ahead[free])
