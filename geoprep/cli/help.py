@@ -7,14 +7,23 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    TextIO,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import click
 
 from geoprep.errors import GeoprepError, GeoprepWarning
 
 if TYPE_CHECKING:
-    from geoprep.plan import Choice
+    from geoprep.choice import Choice
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -206,27 +215,34 @@ JSON = grouped_option(
 
 
 def options_of(record: type) -> Callable[[F], F]:
-    """Return a decorator that adds one option per field of a dataclass to a command.
-
-    Each field has a `geoprep.plan.Choice` in its metadata under ``choice``.
-    """
+    """Return a decorator that adds an option per field of a dataclass, which is a `choice`."""
 
     def decorate(command: F) -> F:
+        kinds = get_type_hints(record)
         for one in reversed(fields(record)):
-            command = _option_of(one.name, one.default, one.metadata["choice"])(command)
+            made = _option_of(one.name, one.default, kinds[one.name], one.metadata["choice"])
+            command = made(command)
         return command
 
     return decorate
 
 
-def _option_of(name: str, default: Any, choice: Choice) -> Callable[[F], F]:  # noqa: ANN401
-    kind: Any = choice.kind or (str if default is None else type(default))
+def _option_of(
+    name: str,
+    default: Any,  # noqa: ANN401 - of any field
+    kind: Any,  # noqa: ANN401 - a type
+    choice: Choice,
+) -> Callable[[F], F]:
+    if type(None) in get_args(kind):  # TYPE | None
+        kind = get_args(kind)[0]
+    if get_origin(kind) is Literal:
+        kind = click.Choice(get_args(kind))
     return grouped_option(
         choice.section,
         "--" + name.replace("_", "-"),
         default=default,
         show_default=default is not None,
-        type=click.Choice(choice.choices) if choice.choices else kind,
+        type=str if choice.parse else kind,
         metavar=choice.metavar,
         callback=_parsed(choice.parse) if choice.parse else None,
         help=choice.help,

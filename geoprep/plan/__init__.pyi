@@ -1,5 +1,4 @@
 from .options import BuildOptions as BuildOptions
-from .options import Choice as Choice
 from .options import Schema as Schema
 from .options import parse_rescale as parse_rescale
 from .plan import Plan as Plan

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal
 
+from geoprep.choice import choice
 from geoprep.errors import UsageError
 
 if TYPE_CHECKING:
@@ -39,42 +39,6 @@ _CLASSES: Final = "Classes"
 _OF_ROADS: Final = (
     *("label_values", "label_speeds", "speed_from", "speed_field", "speed_unit", "schema", "areas"),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """How the command line presents one option.
-
-    Attributes
-    ----------
-    section
-        Heading under which the help lists the option.
-    help
-        Help text.
-    choices
-        Allowed values; empty if there is no fixed list.
-    metavar
-        Placeholder of the value in the help.
-    kind
-        Type of the value; None for the type of the default.
-    parse
-        Function from the text to the value, which raises UsageError; None for no parsing.
-    later
-        Whether the option is newer than the first stores. At its default it is left out of a
-        store's attributes, so that their bytes stay the same.
-    """
-
-    section: str
-    help: str
-    choices: tuple[str, ...] = ()
-    metavar: str | None = None
-    kind: type | None = None
-    parse: Callable[[str], Any] | None = None
-    later: bool = False
-
-
-def _choice(section: str, text: str, **more: Any) -> dict[str, Choice]:  # noqa: ANN401 - Choice's
-    return {"choice": Choice(section, text, **more)}
 
 
 def parse_bands(text: str) -> tuple[int, ...]:
@@ -118,300 +82,203 @@ class BuildOptions:
         A value is out of range, or two options contradict each other.
     """
 
-    bands: tuple[int, ...] | None = field(
-        default=None,
-        metadata=_choice(
-            "Source",
-            "Bands to store, numbered from 1, such as 5,3,2.  [default: all except alpha]",
-            parse=parse_bands,
-            metavar="N,N,...",
-        ),
+    bands: tuple[int, ...] | None = choice(
+        None,
+        "Source",
+        "Bands to store, numbered from 1, such as 5,3,2.  [default: all except alpha]",
+        parse=parse_bands,
+        metavar="N,N,...",
     )
-    pixel_size: float | None = field(
-        default=None,
-        metadata=_choice(
-            "Source",
-            "Pixel size in metres of images that are not georeferenced (PNG, JPEG). Their labels "
-            "must be rasters.",
-            kind=float,
-            metavar="METRES",
-        ),
+    pixel_size: float | None = choice(
+        None,
+        "Source",
+        "Pixel size in metres of images that are not georeferenced (PNG, JPEG). Their labels "
+        "must be rasters.",
+        metavar="METRES",
     )
-    tile: int | None = field(
-        default=None,
-        metadata=_choice(
-            "Tiles",
-            "Side of a tile in pixels; auto: the side nearest 512 that needs no padding.  "
-            "[default: auto]",
-            parse=parse_tile,
-            metavar="auto|N",
-        ),
+    tile: int | None = choice(
+        None,
+        "Tiles",
+        "Side of a tile in pixels; auto: the side nearest 512 that needs no padding.  "
+        "[default: auto]",
+        parse=parse_tile,
+        metavar="auto|N",
     )
-    overlap: int = field(
-        default=0,
-        metadata=_choice("Tiles", "Overlap of neighbouring tiles in pixels.", metavar="N"),
+    overlap: int = choice(0, "Tiles", "Overlap of neighbouring tiles in pixels.", metavar="N")
+    levels: int = choice(
+        2, "Tiles", "Number of resolutions; each halves the one before.", metavar="N"
     )
-    levels: int = field(
-        default=2,
-        metadata=_choice(
-            "Tiles", "Number of resolutions; each halves the one before.", metavar="N"
-        ),
+    gsd: float | None = choice(
+        None,
+        "Tiles",
+        "Pixel size of the finest level in metres.  [default: that of the images]",
+        metavar="METRES",
     )
-    gsd: float | None = field(
-        default=None,
-        metadata=_choice(
-            "Tiles",
-            "Pixel size of the finest level in metres.  [default: that of the images]",
-            kind=float,
-            metavar="METRES",
-        ),
+    resize: int | None = choice(
+        None,
+        "Tiles",
+        "Resample every scene to a single tile of N x N pixels.",
+        metavar="N",
     )
-    resize: int | None = field(
-        default=None,
-        metadata=_choice(
-            "Tiles",
-            "Resample every scene to a single tile of N x N pixels.",
-            kind=int,
-            metavar="N",
-        ),
+    rescale: str = choice(
+        "auto",
+        "Pixels",
+        "Conversion of pixel values to 8 bits: linear between percentiles 2 and 98 of each "
+        "scene or city, linear between two values (such as -25,0), or none for uint8 images. "
+        "auto: none for uint8 images, else scene. NaN and infinite values become nodata.",
+        metavar="auto|scene|city|none|LO,HI",
     )
-    rescale: str = field(
-        default="auto",
-        metadata=_choice(
-            "Pixels",
-            "Conversion of pixel values to 8 bits: linear between percentiles 2 and 98 of each "
-            "scene or city, linear between two values (such as -25,0), or none for uint8 images. "
-            "auto: none for uint8 images, else scene. NaN and infinite values become nodata.",
-            metavar="auto|scene|city|none|LO,HI",
-        ),
+    max_nodata: float = choice(
+        0.9, "Pixels", "Skip scenes with a larger share of nodata, 0 to 1.", metavar="SHARE"
     )
-    max_nodata: float = field(
-        default=0.9,
-        metadata=_choice(
-            "Pixels", "Skip scenes with a larger share of nodata, 0 to 1.", metavar="SHARE"
-        ),
+    nodata: float | Literal["none"] | None = choice(
+        None,
+        "Pixels",
+        "Pixel value that is nodata where all bands have it; none: only alpha band, mask or "
+        "nodata tag count.  [default: these, or else black areas that touch the image's edge "
+        "or are large]",
+        parse=parse_nodata,
+        metavar="VALUE|none",
     )
-    nodata: float | Literal["none"] | None = field(
-        default=None,
-        metadata=_choice(
-            "Pixels",
-            "Pixel value that is nodata where all bands have it; none: only alpha band, mask or "
-            "nodata tag count.  [default: these, or else black areas that touch the image's edge "
-            "or are large]",
-            parse=parse_nodata,
-            metavar="VALUE|none",
-        ),
+    speed_from: SpeedFrom = choice(
+        "attributes",
+        _LINES,
+        "Source of speeds: attributes computes them from road type, lanes and surface; field "
+        "reads `speed_field`; auto reads a speed field where the file has one.",
     )
-    speed_from: SpeedFrom = field(
-        default="attributes",
-        metadata=_choice(
-            _LINES,
-            "Source of speeds: attributes computes them from road type, lanes and surface; field "
-            "reads `speed_field`; auto reads a speed field where the file has one.",
-            choices=get_args(SpeedFrom),
-        ),
+    speed_field: str | None = choice(
+        None,
+        _LINES,
+        "Attribute that holds the speed, in `speed_unit`.",
+        metavar="NAME",
     )
-    speed_field: str | None = field(
-        default=None,
-        metadata=_choice(
-            _LINES,
-            "Attribute that holds the speed, in `speed_unit`.",
-            kind=str,
-            metavar="NAME",
-        ),
+    speed_unit: SpeedUnit = choice("mph", _LINES, "Unit of `speed_field`.")
+    schema: Schema = choice(
+        "auto",
+        _LINES,
+        "Names of the road attributes: SpaceNet 3, SpaceNet 5 or OpenStreetMap.",
     )
-    speed_unit: SpeedUnit = field(
-        default="mph",
-        metadata=_choice(_LINES, "Unit of `speed_field`.", choices=get_args(SpeedUnit)),
+    buffer: float = choice(
+        2.0,
+        _LINES,
+        "Half the width of the roads in metres: lines are widened by it on either side.",
+        metavar="METRES",
     )
-    schema: Schema = field(
-        default="auto",
-        metadata=_choice(
-            _LINES,
-            "Names of the road attributes: SpaceNet 3, SpaceNet 5 or OpenStreetMap.",
-            choices=get_args(Schema),
-        ),
+    width_field: str | None = choice(
+        None,
+        _LINES,
+        "Attribute that holds the full road width in metres. Lines without a value get `buffer`.",
+        metavar="NAME",
     )
-    buffer: float = field(
-        default=2.0,
-        metadata=_choice(
-            _LINES,
-            "Half the width of the roads in metres: lines are widened by it on either side.",
-            metavar="METRES",
-        ),
+    layer: str | None = choice(
+        None,
+        _LINES,
+        "Layer of the label file.  [default: the one with road attributes]",
+        metavar="NAME",
+        later=True,
     )
-    width_field: str | None = field(
-        default=None,
-        metadata=_choice(
-            _LINES,
-            "Attribute that holds the full road width in metres. Lines without a value get "
-            "`buffer`.",
-            kind=str,
-            metavar="NAME",
-        ),
+    where: str | None = choice(
+        None,
+        _LINES,
+        "SQL condition that selects the features that are roads, such as \"class = 'road'\".",
+        metavar="SQL",
+        later=True,
     )
-    layer: str | None = field(
-        default=None,
-        metadata=_choice(
-            _LINES,
-            "Layer of the label file.  [default: the one with road attributes]",
-            kind=str,
-            metavar="NAME",
-            later=True,
-        ),
+    areas: Areas = choice(
+        "auto",
+        _LINES,
+        "Polygons in labels; auto: roads if the file has road attributes or `where` selects "
+        "them, refused otherwise; road: all are roads; ignore: all are left out.",
+        later=True,
     )
-    where: str | None = field(
-        default=None,
-        metadata=_choice(
-            _LINES,
-            "SQL condition that selects the features that are roads, such as \"class = 'road'\".",
-            kind=str,
-            metavar="SQL",
-            later=True,
-        ),
+    classes: str | None = choice(
+        None,
+        _CLASSES,
+        "Labels are classes, not roads: a YAML file with name, value (or colour) and display "
+        "colour of each class in order, or text such as "
+        "'road=#6EC1E4,building=60,16,152,water=3'. The first may be background.",
+        metavar="FILE|TEXT",
+        later=True,
     )
-    areas: Areas = field(
-        default="auto",
-        metadata=_choice(
-            _LINES,
-            "Polygons in labels; auto: roads if the file has road attributes or `where` selects "
-            "them, refused otherwise; road: all are roads; ignore: all are left out.",
-            choices=get_args(Areas),
-            later=True,
-        ),
+    class_field: str | None = choice(
+        None,
+        _CLASSES,
+        "Attribute of vector labels that holds the values of `classes`.  [default: the name of "
+        "the layer]",
+        metavar="NAME",
+        later=True,
     )
-    classes: str | None = field(
-        default=None,
-        metadata=_choice(
-            _CLASSES,
-            "Labels are classes, not roads: a YAML file with name, value (or colour) and display "
-            "colour of each class in order, or text such as "
-            "'road=#6EC1E4,building=60,16,152,water=3'. The first may be background.",
-            kind=str,
-            metavar="FILE|TEXT",
-            later=True,
-        ),
+    other: str = choice(
+        "refuse",
+        _CLASSES,
+        "Values that no class has: refuse fails their scenes, nodata leaves them unlabelled, "
+        "and the name of a class adds them to it.",
+        metavar="refuse|nodata|NAME",
+        later=True,
     )
-    class_field: str | None = field(
-        default=None,
-        metadata=_choice(
-            _CLASSES,
-            "Attribute of vector labels that holds the values of `classes`.  [default: the name of "
-            "the layer]",
-            kind=str,
-            metavar="NAME",
-            later=True,
-        ),
+    tolerance: int = choice(
+        0,
+        _CLASSES,
+        "Largest difference per band at which a value or colour is still that of a class, such "
+        "as 8 for JPEG.",
+        metavar="N",
+        later=True,
     )
-    other: str = field(
-        default="refuse",
-        metadata=_choice(
-            _CLASSES,
-            "Values that no class has: refuse fails their scenes, nodata leaves them unlabelled, "
-            "and the name of a class adds them to it.",
-            metavar="refuse|nodata|NAME",
-            later=True,
-        ),
+    label_values: str | None = choice(
+        None,
+        _MASKS,
+        "Values that are road, such as 255, '>127' or 1,2,5, or a colour (#ff0000 or 255,0,0). "
+        "Other values are background.",
+        metavar="VALUES",
     )
-    tolerance: int = field(
-        default=0,
-        metadata=_choice(
-            _CLASSES,
-            "Largest difference per band at which a value or colour is still that of a class, such "
-            "as 8 for JPEG.",
-            metavar="N",
-            later=True,
-        ),
+    label_speeds: LabelSpeeds | None = choice(
+        None,
+        _MASKS,
+        "Meaning of the values: speeds in mph or km/h, or CRESI's ten-mph bins (1 to 7, 36 to "
+        "252, or one band per bin). 0 is background.",
     )
-    label_values: str | None = field(
-        default=None,
-        metadata=_choice(
-            _MASKS,
-            "Values that are road, such as 255, '>127' or 1,2,5, or a colour (#ff0000 or 255,0,0). "
-            "Other values are background.",
-            kind=str,
-            metavar="VALUES",
-        ),
+    label_nodata: str | None = choice(
+        None,
+        _MASKS,
+        "Values that are unlabelled (nodata), written like `label_values`.  [default: the "
+        "nodata tag, unless it is 0]",
+        metavar="VALUES",
     )
-    label_speeds: LabelSpeeds | None = field(
-        default=None,
-        metadata=_choice(
-            _MASKS,
-            "Meaning of the values: speeds in mph or km/h, or CRESI's ten-mph bins (1 to 7, 36 to "
-            "252, or one band per bin). 0 is background.",
-            choices=get_args(LabelSpeeds),
-        ),
+    val: float = choice(
+        0.2,
+        "Splits",
+        "Share of the scenes for validation, 0 to 1; 1: all scenes, none for training.",
+        metavar="SHARE",
     )
-    label_nodata: str | None = field(
-        default=None,
-        metadata=_choice(
-            _MASKS,
-            "Values that are unlabelled (nodata), written like `label_values`.  [default: the "
-            "nodata tag, unless it is 0]",
-            kind=str,
-            metavar="VALUES",
-        ),
+    test: float = choice(0.0, "Splits", "Share of the scenes for testing, 0 to 1.", metavar="SHARE")
+    split_seed: int = choice(
+        0, "Splits", "Seed of the hash that assigns scenes to splits.", metavar="N"
     )
-    val: float = field(
-        default=0.2,
-        metadata=_choice(
-            "Splits",
-            "Share of the scenes for validation, 0 to 1; 1: all scenes, none for training.",
-            metavar="SHARE",
-        ),
+    split_by: SplitBy = choice(
+        "scene",
+        "Splits",
+        "Unit that is assigned to a split: scene; block, a square of ground of `block_km`, "
+        "which also divides larger scenes by tile; or folder, where train, val or test in an "
+        "image's path names its split.",
     )
-    test: float = field(
-        default=0.0,
-        metadata=_choice("Splits", "Share of the scenes for testing, 0 to 1.", metavar="SHARE"),
+    split_file: str | None = choice(
+        None,
+        "Splits",
+        "File that assigns splits: polygons with an attribute split (train, val, test), or a "
+        "CSV file with columns scene and split, whose scenes may be patterns such as city_*. "
+        "The rest is for training, or unused if the file has train.",
+        metavar="FILE",
     )
-    split_seed: int = field(
-        default=0,
-        metadata=_choice("Splits", "Seed of the hash that assigns scenes to splits.", metavar="N"),
+    split_overlap: SplitOverlap = choice(
+        "warn",
+        "Splits",
+        "Tiles that show ground of another split in an overlapping image: warn keeps them and "
+        "counts them; unused leaves out those of training, and of validation before testing.",
+        later=True,
     )
-    split_by: SplitBy = field(
-        default="scene",
-        metadata=_choice(
-            "Splits",
-            "Unit that is assigned to a split: scene; block, a square of ground of `block_km`, "
-            "which also divides larger scenes by tile; or folder, where train, val or test in an "
-            "image's path names its split.",
-            choices=get_args(SplitBy),
-        ),
-    )
-    split_file: str | None = field(
-        default=None,
-        metadata=_choice(
-            "Splits",
-            "File that assigns splits: polygons with an attribute split (train, val, test), or a "
-            "CSV file with columns scene and split, whose scenes may be patterns such as city_*. "
-            "The rest is for training, or unused if the file has train.",
-            kind=str,
-            metavar="FILE",
-        ),
-    )
-    split_overlap: SplitOverlap = field(
-        default="warn",
-        metadata=_choice(
-            "Splits",
-            "Tiles that show ground of another split in an overlapping image: warn keeps them and "
-            "counts them; unused leaves out those of training, and of validation before testing.",
-            choices=get_args(SplitOverlap),
-            later=True,
-        ),
-    )
-    block_km: float = field(
-        default=2.0,
-        metadata=_choice("Splits", "Side of a block in kilometres.", metavar="KM"),
-    )
-    shard_tiles: int = field(
-        default=32, metadata=_choice("Store", "Approximate number of tiles per file.", metavar="N")
-    )
-    codec: Codec = field(
-        default="lz4",
-        metadata=_choice(
-            "Store", "Compression; zstd makes smaller files and is slower.", choices=get_args(Codec)
-        ),
-    )
+    block_km: float = choice(2.0, "Splits", "Side of a block in kilometres.", metavar="KM")
+    shard_tiles: int = choice(32, "Store", "Approximate number of tiles per file.", metavar="N")
+    codec: Codec = choice("lz4", "Store", "Compression; zstd makes smaller files and is slower.")
 
     def __post_init__(self) -> None:
         parse_rescale(self.rescale)

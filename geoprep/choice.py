@@ -1,0 +1,33 @@
+"""How the command line presents the options of a record: one `choice` per field."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One option: heading and text of the help, placeholder and parser of its value.
+
+    An option that is ``later`` is newer than the first stores: at its default it is left out of a
+    store's attributes, so that their bytes stay the same.
+    """
+
+    section: str
+    help: str
+    metavar: str | None = None
+    parse: Callable[[str], Any] | None = None
+    later: bool = False
+
+
+def choice(
+    default: Any,  # noqa: ANN401 - of any type
+    section: str,
+    text: str,
+    **more: Any,  # noqa: ANN401 - of `Choice`
+) -> Any:  # noqa: ANN401 - as `dataclasses.field`
+    """Return a field of a dataclass that is an option; its type is that of the value."""
+    made = Choice(section=section, help=text, **more)
+    return field(default=default, metadata={"choice": made})
