@@ -45,7 +45,7 @@ def store_info(store: Store | StrPath, *, scenes: bool = False) -> dict[str, Any
 def check_store(
     store: Store | StrPath, *, workers: int | None = None, progress: bool = True
 ) -> VerifyReport:
-    """Check every chunk of a store against its checksums, hashes and statistics.
+    """Check every file and chunk of a store against checksums and hashes.
 
     Parameters
     ----------

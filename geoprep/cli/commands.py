@@ -158,7 +158,7 @@ def info(store: str, scenes: bool, as_json: bool) -> None:
 @QUIET
 @JSON
 def verify(store: str, workers: int | None, quiet: bool, as_json: bool) -> int:
-    """Check every chunk of a store against its checksums, hashes and statistics.
+    """Check every file and chunk of a store against checksums and hashes.
 
     Exit status: 0 the store is intact; 1 it is damaged (the output names arrays and shards).
     """

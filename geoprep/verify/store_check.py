@@ -1,9 +1,9 @@
-"""The check of a whole store: every byte, every table, every pixel."""
+"""The check of a whole store: every file, every table, every chunk."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -12,11 +12,15 @@ from typing import Any
 from geoprep.executors import Threads
 from geoprep.storage import StoreFiles
 from geoprep.store import StoreReader
-from geoprep.verify import metadata_checks as metadata
-from geoprep.verify.metadata_checks import Problem
-from geoprep.verify.pixel_checks import Findings, check_job, check_statistics
-from geoprep.verify.shard_checks import ShardJob, plan_jobs
-from geoprep.verify.table_checks import Tables, check_tables, read_tables
+from geoprep.verify.contents import Tables, check_layouts, check_shard, plan_jobs
+from geoprep.verify.documents import (
+    Problem,
+    check_digests,
+    check_documents,
+    check_meta,
+    check_names,
+    expected_files,
+)
 
 Report = Callable[[int, int], None]
 """Called with the number of shards that have been read, and of all shards."""
@@ -59,19 +63,18 @@ def verify(
 ) -> VerifyReport:
     """Read a whole store and check it.
 
-    Every ``zarr.json`` must equal its copy in the root's, every table must match its checksum, and
-    every file its content hash in the ledger. Tables must be consistent, pixels must follow the
-    rules of the format, and statistics must match the pixels. All problems are reported.
+    Every ``zarr.json`` must equal its copy in the root's, and every file its content hash in the
+    ledger. Every table must be readable, with as many rows as the others, and every chunk of
+    pixels must match its checksum and be decodable. All problems are reported.
 
     Parameters
     ----------
     store_path
         A complete store, in a folder or in a bucket.
     workers
-        Threads, each of which holds a shard of images, one of labels and one tile; None for one
-        per core.
+        Threads, each of which holds a shard and one tile; None for one per core.
     report
-        Called in this thread after every pair of shards.
+        Called in this thread after every shard.
 
     Raises
     ------
@@ -80,67 +83,33 @@ def verify(
     """
     start = time.perf_counter()
     store, files = StoreReader.open(store_path), StoreFiles(store_path)
-    tables, unreadable = read_tables(store)
-    problems = [*metadata.check_documents(files), *metadata.check_meta(store), *unreadable]
+    tables = Tables(store)
+    problems = [*check_documents(files), *check_meta(store), *tables.problems]
+    expected = expected_files(store.meta)
     # Only where no more specific problem was found.
     damaged = {problem.array for problem in problems}
-    problems += (p for p in metadata.check_digests(store, files) if p.array not in damaged)
-    tiles = _tile_count(store, tables)
-    jobs = plan_jobs(store.meta, tiles)
-    problems += metadata.check_arrays(store, tiles)
-    problems += metadata.check_names(store, files, _paths(jobs, store))
-    if tables.tiles is not None and tables.scenes is not None:
-        problems += check_tables(store, tables.tiles, tables.scenes)
-    found = _check_pixels(jobs, store, files, tables, workers, report)
-    problems += found.problems
-    problems += check_statistics(found, tables)
+    problems += (p for p in check_digests(store, files, expected) if p.array not in damaged)
+    problems += check_layouts(store, tables.tiles)
+    jobs = plan_jobs(store, tables.tiles)
+    problems += check_names(files, expected | {job.layout.key(job.shard) for job in jobs})
+    check = partial(check_shard, files=files, tables=tables)
+    of_shards: list[Problem] = []
+    shards = chunks = 0
+    for done, one in enumerate(Threads(workers).map_unordered(check, jobs), start=1):
+        of_shards += one.problems
+        shards += one.found
+        chunks += one.chunks
+        if report:
+            report(done, len(jobs))
+    problems += sorted(of_shards, key=lambda p: (p.array, p.shard or 0, p.chunk or 0))
     return VerifyReport(
         store=str(store_path),
-        problems=tuple(_unique(problems)),
-        tiles=tiles,
-        scenes=0 if tables.scenes is None else len(tables.scenes),
-        shards=found.shards,
-        chunks=found.chunks,
+        problems=tuple(dict.fromkeys(problems)),  # two checks find a missing table
+        tiles=tables.tiles,
+        scenes=tables.scenes,
+        shards=shards,
+        chunks=chunks,
         files=len(files.sizes),
         bytes=sum(files.sizes.values()),
         seconds=time.perf_counter() - start,
     )
-
-
-def _paths(jobs: Iterable[ShardJob], store: StoreReader) -> Iterator[str]:
-    return (job.path(name) for job in jobs for name in store.meta.array_names)
-
-
-def _tile_count(store: StoreReader, tables: Tables) -> int:
-    """Return the number of tiles by the tile table or, if it is damaged, by the pixels."""
-    return len(tables.tiles) if tables.tiles is not None else store.image().shape[0]
-
-
-def _check_pixels(
-    jobs: list[ShardJob],
-    store: StoreReader,
-    files: StoreFiles,
-    tables: Tables,
-    workers: int | None,
-    report: Report | None,
-) -> Findings:
-    """Run all jobs; memory grows by two numbers per tile only."""
-    found = Findings()
-    check = partial(check_job, files=files, meta=store.meta, tables=tables)
-    for done, one in enumerate(Threads(workers).map_unordered(check, jobs), start=1):
-        found.add(one)
-        if report:
-            arrays = len(store.meta.array_names)
-            report(done * arrays, len(jobs) * arrays)
-    found.problems.sort(key=lambda p: (p.array, p.shard or 0, -1 if p.chunk is None else p.chunk))
-    return found
-
-
-def _unique(problems: Iterable[Problem]) -> Iterator[Problem]:
-    """Yield each problem once: two checks find a missing shard or table."""
-    seen = set()
-    for problem in problems:
-        key = problem.array, problem.shard, problem.chunk, problem.message
-        if key not in seen:
-            seen.add(key)
-            yield problem

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import rasterio
+from helpers.consistency import assert_consistent
 from rasterio.shutil import copy
 from rasterio.transform import from_origin
 
@@ -67,9 +68,7 @@ def test_value_masks_become_classes(scenes, tmp_path):
         assert np.array_equal(store.label()[i], label)
         assert np.array_equal(store.label(32)[i], halved(label, 4))
         assert np.array_equal(store.class_pixels[i], np.bincount(label.ravel(), minlength=4))
-    train = store.tiles.split == 0
-    assert np.array_equal(store.histogram_label[:4], store.class_pixels[train].sum(0))
-    assert store.tiles.road_fraction == pytest.approx((labels > 0).mean((1, 2)))
+    assert_consistent(store.location)
 
 
 def test_speeds_of_a_store_of_classes_are_refused(scenes, tmp_path):

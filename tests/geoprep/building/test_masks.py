@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import rasterio
 from affine import Affine
+from helpers.consistency import assert_consistent
 from helpers.factory import PLACES, Place, build_of, plan_of, texture, tree_digest, write_image
 from helpers.factory import write_scene as write_vector_scene
 from PIL import Image
@@ -27,8 +28,6 @@ from geoprep.sources.scene import Scene
 from geoprep.speed import NODATA, UNKNOWN_SPEED
 from geoprep.store import StoreReader
 from geoprep.store.schema import StoreMeta
-from geoprep.verify import verify
-from geoprep.verify.pixel_checks import _label_faults
 from geoprep.views.display import thinned_speed
 from geoprep.views.facts import info, render
 from geoprep.views.geotiff import export_scene
@@ -88,6 +87,7 @@ def test_a_mask_is_stored_as_roads_of_unknown_speed(tmp_path, options):
     mask = drawn(1)
     store = build_of(tmp_path / "a.zarr", [scene_of(tmp_path, "a", mask)], **ROADS, **options)
     assert store.scenes.status.tolist() == ["ok"]
+    assert_consistent(store.location)
     np.testing.assert_array_equal(mosaic(store, store.meta.levels[0]), codes_of(mask))
     half = np.zeros((SIDE // 2, SIDE // 2), np.uint8)
     edges = np.arange(0, SIDE + 1, 2.0)
@@ -208,17 +208,6 @@ def test_the_page_has_a_colour_of_its_own_for_them(masked):
         assert np.asarray(picture).tolist() == [[0, 25, 252, 254]]
         shown = np.asarray(picture.convert("RGB"))[0, 3]
     assert tuple(shown.tolist()) == UNKNOWN_COLOUR
-
-
-def test_verify_finds_a_speed_in_a_store_whose_roads_have_none(masked):
-    assert verify(masked.location).ok
-    speed = masked.speed()[0]
-    valid = np.ones_like(speed)
-    assert not list(_label_faults(speed, valid, "ok", masked.meta))
-    speed[:2] = 30
-    (fault,) = _label_faults(speed, valid, "ok", masked.meta)
-    assert "have a speed in a store whose roads have none" in fault
-    assert not list(_label_faults(speed, valid, "ok", replace(masked.meta, speed_unit="mph")))
 
 
 def test_export_calls_them_roads_and_comes_back(masked, tmp_path):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import rasterio
 from affine import Affine
+from helpers.consistency import assert_consistent
 from helpers.factory import PLACES, Place, build_of, plan_of, texture, write_image, write_roads
 from rasterio.control import GroundControlPoint
 from rasterio.errors import NotGeoreferencedWarning
@@ -15,7 +16,6 @@ from geoprep.errors import SourceError, UsageError
 from geoprep.grid import local_grid
 from geoprep.sources.scene import Scene
 from geoprep.store.scenes import scene_grid
-from geoprep.verify.store_check import verify
 from geoprep.views import export_footprints, info
 from geoprep.views.geotiff import export_scenes
 from geoprep.views.overview import preview
@@ -68,22 +68,11 @@ def test_table_holds_metres_and_no_crs(store, pictures):
     assert scene_grid(store, 1).georeferenced
     assert grid.gsd_m() == (0.5, 0.5)
     assert grid.transform * (4, 6) == (2, -3)  # the plane of roads traced in such an image
-    assert verify(store.location).problems == ()
+    assert_consistent(store.location)
     facts = info(store)
     assert facts["gsd_m"] == [0.5, 0.5]
     area = sum(scene_grid(store, i).gsd_m()[0] ** 2 for i in range(4)) * SIZE[0] * SIZE[1]
     assert facts["km2"] == pytest.approx(area / 1e6, rel=0.02)
-
-
-def test_a_crs_that_is_lost_is_found_out(store_copy):
-    import zarr
-
-    group = zarr.open_group(store_copy, mode="r+", use_consolidated=False)
-    names = group["scenes/crs"][:]
-    names[0] = ""
-    group["scenes/crs"][:] = names
-    messages = [problem.message for problem in verify(store_copy).problems]
-    assert any("no known CRS" in message for message in messages), messages
 
 
 def test_all_views_take_it(store, pictures, tmp_path):

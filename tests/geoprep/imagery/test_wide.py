@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import rasterio
+from helpers.consistency import assert_consistent
 from helpers.factory import PLACES, build_of, plan_of, texture, write_image, write_scene
 
 from geoprep import imagery
@@ -11,7 +12,6 @@ from geoprep.imagery.decoding import ImageWindow
 from geoprep.imagery.wide import BINS, WIDE, held_dtype
 from geoprep.sources.scene import Scene
 from geoprep.store.scenes import read_image
-from geoprep.verify.store_check import verify
 
 RANGES = {
     "int16": (-1500, 700),
@@ -83,7 +83,7 @@ def test_bytes_follow_the_formula_and_missing_stays_missing(tmp_path, dtype, nod
     np.testing.assert_array_equal((image == 0).all(axis=2), missing)
     expected = expected_bytes(values[~missing], [(-20, 3)] * 3)
     np.testing.assert_array_equal(image[~missing], expected)
-    assert verify(store.location).problems == ()
+    assert_consistent(store.location)
 
 
 def test_coarser_levels_average_values_not_bytes(tmp_path):
@@ -110,7 +110,7 @@ def test_shards_of_one_scene_agree_and_nan_specks_stay_missing(tmp_path, rescale
     assert missing[:, :20].all()
     assert missing[:, 20:].sum() == 1
     assert missing[40, 40]
-    assert verify(several.location).problems == ()
+    assert_consistent(several.location)
 
 
 def test_rules_that_do_not_fit_name_the_dtypes(tmp_path):

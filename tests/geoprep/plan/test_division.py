@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from affine import Affine
+from helpers.consistency import assert_consistent
 from helpers.factory import PLACES, Place, build_of, plan_of, texture, write_image, write_scene
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +15,6 @@ from geoprep.errors import UsageError
 from geoprep.grid import tile_windows
 from geoprep.plan.splits import TEST, TRAIN, UNUSED, VAL, apart
 from geoprep.sources.scene import Scene
-from geoprep.verify.store_check import verify
 from geoprep.views import export_footprints, info
 from loaders.selection import Folds, select
 
@@ -90,7 +90,7 @@ def test_store_loaders_and_views_take_a_divided_scene(mosaic, tmp_path):
     store = build_of(
         tmp_path / "m.zarr", [mosaic], split_by="block", block_km=0.04, tile=40, overlap=8, test=0.2
     )
-    assert verify(store.location).problems == ()
+    assert_consistent(store.location)
     found = info(store, scenes=True)
     assert found["scene_table"][0]["split"] == "train, val, test, unused"
     assert sum(found["splits"][name]["tiles"] for name in found["splits"]) == len(store.tiles)
@@ -111,18 +111,6 @@ def test_store_loaders_and_views_take_a_divided_scene(mosaic, tmp_path):
     }
     with pytest.raises(UsageError, match="too few"):
         select(store, "train", Folds(2, 0))
-
-
-def test_verify_finds_a_pixel_in_two_splits(mosaic, tmp_path):
-    import zarr
-
-    store = build_of(tmp_path / "m.zarr", [mosaic], tile=40, overlap=8, val=0)
-    group = zarr.open_group(tmp_path / "m.zarr", mode="r+", use_consolidated=False)
-    splits = group["split"][:]
-    splits[5] = VAL
-    group["split"][:] = splits
-    messages = [problem.message for problem in verify(store.location).problems]
-    assert any("tiles that overlap are in different splits" in one for one in messages), messages
 
 
 def write_areas(path, place, boxes):

@@ -1,0 +1,184 @@
+"""Checks of tables and shards: readable, of equal length, and equal to the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+
+from geoprep.errors import StoreError
+from geoprep.storage import StoreFiles
+from geoprep.store import (
+    HASH_BYTES,
+    MISSING,
+    SCENE_COLUMNS,
+    TILE_COLUMNS,
+    PixelLayout,
+    StoreReader,
+    digest,
+    pixel_layouts,
+)
+from geoprep.verify.documents import Problem, chunk_of, table_arrays
+
+
+class Tables:
+    """The tables of a store that can be read, and the problems of the others."""
+
+    def __init__(self, store: StoreReader) -> None:
+        self.arrays: dict[str, NDArray[Any]] = {}
+        self.problems: list[Problem] = []
+        for name, (dtype, dims) in table_arrays(store.meta).items():
+            try:
+                self.arrays[name] = _table(store, name, dtype, len(dims))
+            except StoreError:  # our own zarr store raises it for missing files only
+                message = f"the file {chunk_of(name, len(dims))} is missing"
+                self.problems.append(Problem.of(name, message))
+            except Exception as error:  # damaged bytes can make a codec raise anything
+                self.problems.append(Problem.of(name, f"cannot be read: {error}"))
+        self.tiles = self._length([*TILE_COLUMNS], store.image().shape[0])
+        self.scenes = self._length([f"scenes/{name}" for name in SCENE_COLUMNS], 0)
+        shards = -(-self.tiles // store.meta.shard_tiles)
+        for name in store.meta.pixel_arrays():
+            self._check_shape(f"ledger/{name}", (shards, HASH_BYTES))
+        self._check_shape("histogram/band", (len(store.meta.bands), 256))
+        self._check_shape(f"histogram/{store.meta.label_array}", (256,))
+        self._check_shape("class_pixels", (self.tiles, len(store.meta.class_names)))
+
+    def _length(self, columns: list[str], otherwise: int) -> int:
+        """Return the number of rows of a table; columns of other lengths are problems."""
+        lengths = {name: len(self.arrays[name]) for name in columns if name in self.arrays}
+        usual = max(lengths.values(), key=list(lengths.values()).count, default=otherwise)
+        for name, length in lengths.items():
+            if length != usual:
+                self.problems.append(Problem.of(name, f"{length} rows, not the {usual} of others"))
+        return usual
+
+    def _check_shape(self, name: str, shape: tuple[int, ...]) -> None:
+        found = self.arrays.get(name)
+        if found is not None and found.shape != shape:
+            self.problems.append(Problem.of(name, f"shape is {found.shape}, not {shape}"))
+            del self.arrays[name]
+
+    def scene_of(self, tile: int) -> str | None:
+        """Return the id of a tile's scene; None if the tables cannot be read."""
+        try:
+            return str(self.arrays["scenes/id"][self.arrays["scene"][tile]])
+        except (KeyError, IndexError):
+            return None
+
+    def digest_of(self, array: str, shard: int) -> str | None:
+        """Return the XXH3-128 of a shard as hex; None if the ledger cannot be read."""
+        ledger = self.arrays.get(f"ledger/{array}")
+        return None if ledger is None else bytes(ledger[shard]).hex()
+
+
+def _table(store: StoreReader, name: str, dtype: str, axes: int) -> NDArray[Any]:
+    array = store.root[name]
+    if not isinstance(array, zarr.Array) or array.ndim != axes:
+        raise ValueError(f"not an array of {axes} axes")
+    if ("str" if array.dtype.kind in "OTU" else array.dtype.name) != dtype:
+        raise ValueError(f"dtype is {array.dtype}, not {dtype}")
+    return np.asarray(array[...])
+
+
+def check_layouts(store: StoreReader, tiles: int) -> Iterator[Problem]:
+    """Check shape, chunks, dtype and codecs of every pixel array."""
+    for name, layout in pixel_layouts(store.meta).items():
+        array = store.root.get(name)
+        if not isinstance(array, zarr.Array):
+            yield Problem.of(name, "the array is missing")
+        elif not layout.matches(array) or array.shape[0] != tiles:
+            expected = layout.describe(tiles)["shape"]
+            yield Problem.of(
+                name, f"shape {array.shape} or codecs are not those of the store: {expected}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class ShardJob:
+    """One shard: ``count`` tiles from tile ``first`` on."""
+
+    layout: PixelLayout
+    shard: int
+    first: int
+    count: int
+
+
+@dataclass(slots=True)
+class ShardFindings:
+    """Result of reading a shard: whether it exists, intact chunks and problems."""
+
+    found: bool = True
+    chunks: int = 0
+    problems: list[Problem] = field(default_factory=list)
+
+
+def plan_jobs(store: StoreReader, tiles: int) -> list[ShardJob]:
+    """Return the jobs that together read every pixel once."""
+    step = store.meta.shard_tiles
+    return [
+        ShardJob(layout, first // step, first, min(step, tiles - first))
+        for layout in pixel_layouts(store.meta).values()
+        for first in range(0, tiles, step)
+    ]
+
+
+def check_shard(job: ShardJob, files: StoreFiles, tables: Tables) -> ShardFindings:
+    """Read a shard, decode each of its chunks, and compare its digest with the ledger."""
+    result = ShardFindings()
+    array, path = job.layout.array, job.layout.key(job.shard)
+
+    def report(tile: int | None, message: str) -> None:
+        scene = None if tile is None else tables.scene_of(tile)
+        result.problems.append(Problem(array, job.shard, tile, scene, message))
+
+    if path not in files.sizes:
+        result.found = False  # `check_names` reports it
+        return result
+    try:
+        data = files.read(path)
+    except StoreError as error:
+        report(None, str(error))
+        return result
+    for tile, message in _faults(job, data):
+        if message:
+            report(tile, message)
+        else:
+            result.chunks += 1
+    expected = tables.digest_of(array, job.shard)
+    # Only if no more specific problem was found.
+    if not result.problems and expected is not None and digest(data) != expected:
+        report(None, "the file differs from the ledger, although its checksums match")
+    return result
+
+
+def _faults(job: ShardJob, data: bytes) -> Iterator[tuple[int | None, str]]:
+    """Yield the tile, or None for the whole shard, and its problem; "" for an intact tile."""
+    size = job.layout.index_bytes
+    if len(data) < size:
+        yield None, f"the file is cut short: {len(data)} bytes"
+        return
+    try:
+        index = job.layout.read_index(data[-size:])
+    except ValueError:
+        yield None, "the index does not match its checksum"
+        return
+    if (index[job.count :] != MISSING).any():
+        yield None, "the index lists chunks past the last tile"
+    pixels = np.empty(job.layout.tile_shape, np.uint8)
+    for tile, (offset, length) in enumerate(index[: job.count].tolist(), start=job.first):
+        if MISSING in (offset, length):
+            yield tile, "the chunk is missing"
+        elif offset + length > len(data) - size:
+            yield tile, "the chunk is outside its shard"
+        else:
+            try:
+                job.layout.decode(data[offset : offset + length], pixels)
+            except (RuntimeError, ValueError) as error:
+                yield tile, f"the chunk cannot be decoded: {error}"
+            else:
+                yield tile, ""

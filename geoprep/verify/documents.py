@@ -1,0 +1,196 @@
+"""Checks of names, digests and ``zarr.json`` files of a store."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import zarr
+
+from geoprep.errors import StoreError
+from geoprep.storage import StoreFiles
+from geoprep.store import (
+    CLASS_PIXELS,
+    FILL_VALUES,
+    SCENE_COLUMNS,
+    TILE_COLUMNS,
+    StoreMeta,
+    StoreReader,
+    digest,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A problem of a store and its location.
+
+    Attributes
+    ----------
+    array
+        Path in the store, such as ``650/image`` or ``scenes/id``; ``.`` is the store itself.
+    shard
+        Number of the shard of a pixel array; None for other arrays.
+    chunk
+        Row of the tile in the tile table; None for a whole shard or array.
+    scene
+        Id of the tile's scene; None if unknown.
+    message
+        What is wrong, without the location.
+    """
+
+    array: str
+    shard: int | None
+    chunk: int | None
+    scene: str | None
+    message: str
+
+    @classmethod
+    def of(cls, array: str, message: str) -> Problem:
+        """Return a problem of a whole array or table."""
+        return cls(array, None, None, None, message)
+
+    @classmethod
+    def of_file(cls, name: str, message: str) -> Problem:
+        """Return a problem of a file, located by its array and, for pixels, its shard."""
+        array, _, chunk = name.partition("/c/")
+        array = array.removesuffix(DOCUMENT).rstrip("/") or "."
+        first = chunk.split("/")[0]
+        pixels = array.rpartition("/")[2] in FILL_VALUES and array.split("/")[0].isdigit()
+        shard = int(first) if pixels and first.isdigit() else None
+        return cls(array, shard, None, None, message)
+
+    def __str__(self) -> str:
+        place = [self.array]
+        if self.shard is not None:
+            place.append(f"shard {self.shard}")
+        if self.chunk is not None:
+            place.append(f"tile {self.chunk}")
+        if self.scene is not None:
+            place.append(f"scene {self.scene}")
+        return f"{', '.join(place)}: {self.message}"
+
+
+DOCUMENT = "zarr.json"
+UNLISTED = (DOCUMENT, f"ledger/{DOCUMENT}")
+"""Files without a digest: these two contain the digests of all others, and of each other."""
+# Keys that consolidation adds; the copy of a nested group has an empty one.
+CONSOLIDATED = {"kind": "inline", "must_understand": False}
+GROUP = {"zarr_format": 3, "node_type": "group"}
+
+
+def table_arrays(meta: StoreMeta) -> dict[str, tuple[str, tuple[str, ...]]]:
+    """Return the dtype and dimension names of every array that holds no pixels."""
+    ledger = ("uint8", ("shard", "byte"))
+    return {
+        **TILE_COLUMNS,
+        **{f"scenes/{name}": column for name, column in SCENE_COLUMNS.items()},
+        "histogram/band": ("uint64", ("band", "value")),
+        f"histogram/{meta.label_array}": ("uint64", ("value",)),
+        **({"class_pixels": CLASS_PIXELS} if meta.has_classes else {}),
+        **{f"ledger/{name}": ledger for name in meta.pixel_arrays()},
+    }
+
+
+def chunk_of(array: str, axes: int) -> str:
+    """Return the path of the only chunk of a table array."""
+    return "/".join([array, "c", *["0"] * axes])
+
+
+def check_documents(files: StoreFiles) -> Iterator[Problem]:
+    """Check that every ``zarr.json`` can be read and equals its copy in the root's."""
+    documents: dict[str, Any] = {}
+    for name in files.sizes:
+        if name.rpartition("/")[2] == DOCUMENT:
+            try:
+                documents[name] = json.loads(files.read(name))
+            except (StoreError, ValueError) as error:
+                yield Problem.of_file(name, f"{DOCUMENT} is damaged: {error}")
+    root = documents.pop(DOCUMENT, None)
+    if root is None:
+        return
+    try:
+        copies = {
+            f"{node}/{DOCUMENT}": c
+            for node, c in root["consolidated_metadata"].pop("metadata").items()
+        }
+        rest = {key: value for key, value in root.items() if key != "attributes"}
+    except (KeyError, TypeError, AttributeError):
+        yield Problem.of(".", f"{DOCUMENT} has no consolidated metadata of the arrays")
+        return
+    if not _same(rest, {**GROUP, "consolidated_metadata": CONSOLIDATED}):
+        yield Problem.of(".", f"{DOCUMENT} has unexpected keys or values")
+    empty = {**CONSOLIDATED, "metadata": {}}
+    for name in sorted(documents.keys() | copies.keys()):
+        copy = copies.get(name)
+        if isinstance(copy, dict) and _same(copy.get("consolidated_metadata"), empty):
+            del copy["consolidated_metadata"]
+        if name not in files.sizes:
+            yield Problem.of_file(name, f"the file {name} is missing")
+        elif name in documents and not _same(documents[name], copy):
+            yield Problem.of_file(name, f"{DOCUMENT} differs from its copy in the root's metadata")
+
+
+def _same(one: Any, other: Any) -> bool:  # noqa: ANN401 - any JSON
+    # Compared as text, since 1, 1.0 and True are equal in Python.
+    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+
+
+def check_meta(store: StoreReader) -> Iterator[Problem]:
+    """Check the root attribute against its digest in the ledger, and its keys."""
+    attrs = dict(store.root.attrs)["geoprep"]
+    sealed = _ledger(store).get("meta")
+    if sealed is not None and sealed != digest(json.dumps(attrs, sort_keys=True).encode()):
+        yield Problem.of(".", "the geoprep attribute differs from the one that the build wrote")
+    if not _same(attrs, store.meta.to_attrs()):
+        yield Problem.of(".", "the geoprep attribute has unknown or missing keys")
+
+
+def _ledger(store: StoreReader) -> dict[str, Any]:
+    ledger = store.root.get("ledger")
+    return dict(ledger.attrs) if isinstance(ledger, zarr.Group) else {}
+
+
+def expected_files(meta: StoreMeta) -> set[str]:
+    """Return the names of all files of a store but its shards."""
+    arrays = table_arrays(meta)
+    groups = {"/".join(name.split("/")[:i]) for name in arrays for i in range(name.count("/") + 1)}
+    groups |= {str(level) for level in meta.levels}
+    nodes = groups | set(arrays) | set(meta.pixel_arrays())
+    chunks = {chunk_of(name, len(dims)) for name, (_, dims) in arrays.items()}
+    return chunks | {f"{node}/{DOCUMENT}".lstrip("/") for node in nodes}
+
+
+def check_names(files: StoreFiles, expected: Collection[str]) -> Iterator[Problem]:
+    """Check that every file of the store exists, and no other."""
+    for name in sorted(set(expected) - files.sizes.keys()):
+        yield Problem.of_file(name, f"the file {name} is missing")
+    for name in sorted(files.sizes.keys() - set(expected)):
+        what = (
+            "left over from an interrupted build" if ".partial" in name else "not part of the store"
+        )
+        yield Problem.of_file(name, f"the file {name} is {what}: delete it")
+
+
+def check_digests(
+    store: StoreReader, files: StoreFiles, expected: Iterable[str]
+) -> Iterator[Problem]:
+    """Check every file without pixels against its digest. Older stores have no digests."""
+    digests = _ledger(store).get("files", {})
+    if not isinstance(digests, dict):
+        yield Problem.of("ledger", "the digests of files are not a mapping")
+        return
+    if not digests:
+        return
+    for name in sorted(files.sizes.keys() & set(expected) - set(UNLISTED)):
+        if name not in digests:
+            yield Problem.of_file(name, f"the ledger has no digest of the file {name}")
+            continue
+        try:
+            if digest(files.read(name)) != digests[name]:
+                yield Problem.of_file(
+                    name, f"the file {name} differs from the one that the build wrote"
+                )
+        except StoreError as error:
+            yield Problem.of_file(name, str(error))
