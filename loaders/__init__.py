@@ -9,17 +9,18 @@ for batch in loader:
 
 from geoprep.cpus import usable_cpus
 from loaders.augmentation import DeviceAugmentation
+from loaders.batch import Batch
 from loaders.dataset import TileDataset, collate
-from loaders.device_tiles import DeviceTiles
 from loaders.loader import BatchLoader, this_rank
 from loaders.memory import (
     MemorySampler,
+    SharedArrays,
     Usage,
     available_memory,
+    is_distributed,
     process_usage,
     touched_nodes,
 )
-from loaders.prefetch import Batch
 from loaders.prep import (
     PAD_TO,
     Augmentation,
@@ -32,10 +33,10 @@ from loaders.prep import (
     Targets,
     band_statistics,
 )
-from loaders.ram import RamTiles
 from loaders.selection import Folds, Split, common_classes, open_stores, select
-from loaders.shared import SharedArrays, is_distributed
-from loaders.stream import StreamTiles
+from loaders.tiles.device import DeviceTiles
+from loaders.tiles.ram import RamTiles
+from loaders.tiles.stream import StreamTiles
 
 __all__ = [
     "PAD_TO",

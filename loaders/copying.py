@@ -37,7 +37,7 @@ from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from loaders.crops import FLIP_X, TRANSPOSE, Crops, symmetry
+from loaders.batch import FLIP_X, TRANSPOSE, Crops, symmetry
 
 _SCRATCH_PAD = 17
 """Extra items in a row of scratch: a power of two as its length would crowd one cache set."""

@@ -22,10 +22,10 @@ from torch import Tensor
 from torch.utils.data import Dataset, default_collate, get_worker_info
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from loaders.crops import Crops
-from loaders.ram import RamTiles
+from loaders.batch import Crops
+from loaders.memory import SharedArrays
 from loaders.sampling import Augment
-from loaders.shared import SharedArrays
+from loaders.tiles.ram import RamTiles
 
 
 class TileDataset(Dataset[dict[str, Any]]):

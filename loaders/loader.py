@@ -21,9 +21,8 @@ from torch import distributed as dist
 
 from geoprep.cpus import usable_cpus
 from geoprep.errors import UsageError
-from loaders.crops import Crops
-from loaders.device_tiles import GatherAhead
-from loaders.prefetch import Batch, BufferPool, Prefetcher, block_bytes, has_streams
+from loaders.batch import Batch, BufferPool, Crops, block_bytes, has_streams
+from loaders.prefetch import Prefetcher
 from loaders.road_sampling import (
     PixelCells,
     WeightRule,
@@ -32,7 +31,8 @@ from loaders.road_sampling import (
     tiles_with_road,
 )
 from loaders.sampling import Augment, Sampling, Schedule, Step, StepCrops
-from loaders.tiles import CropReader, Tiles
+from loaders.tiles.base import CropReader, Tiles
+from loaders.tiles.device import GatherAhead
 
 MAX_THREADS = 4
 """Maximum of the default number of threads: more of them only wait for memory."""

@@ -26,7 +26,7 @@ from geoprep.speed import (
     UNKNOWN_SPEED,
 )
 from geoprep.store import StoreReader
-from loaders.prefetch import Batch
+from loaders.batch import Batch
 from loaders.selection import Stores, band_places, common_classes, open_stores
 
 Augmentation = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
-from loaders.crops import Crops
+from loaders.batch import Crops
 from loaders.road_sampling import PixelCells
 
 Augment = Literal["d4", "flips"]

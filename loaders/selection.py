@@ -256,7 +256,7 @@ def plan_load(
     Parameters
     ----------
     stores, split, level, bands, folds, fold, split_seed, classes
-        As for `loaders.ram.RamTiles.load`.
+        As for `loaders.RamTiles.load`.
 
     Raises
     ------

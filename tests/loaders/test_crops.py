@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loaders import copying
+from loaders.batch import Crops, crop_affine, symmetry
 from loaders.copying import as_items, copy_crop, copy_crops
-from loaders.crops import Crops, crop_affine, symmetry
 from loaders.sampling import Sampling
 
 

@@ -12,7 +12,7 @@ from helpers.painted import painted_speed
 from torch.utils.data import DataLoader, Dataset, Subset, default_collate
 
 from loaders import BatchLoader, RamTiles, TileDataset, collate
-from loaders.crops import symmetry
+from loaders.batch import symmetry
 
 
 @pytest.fixture(scope="module")

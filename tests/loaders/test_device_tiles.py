@@ -18,10 +18,10 @@ from loaders import (
     Normalize,
     RamTiles,
     SpeedTarget,
-    device_tiles,
-    prefetch,
 )
-from loaders.device_tiles import GatherAhead
+from loaders import batch as batch_module
+from loaders.tiles import device as device_module
+from loaders.tiles.device import GatherAhead
 
 
 @pytest.fixture(params=["cpu", pytest.param("found", marks=pytest.mark.accelerator)])
@@ -97,7 +97,7 @@ def test_the_hosts_copy_is_given_back(store_path: Path):
 def test_large_tiles_are_uploaded_piece_by_piece(
     painted: RamTiles, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(device_tiles, "_STAGE_BYTES", 10_000)
+    monkeypatch.setattr(device_module, "_STAGE_BYTES", 10_000)
     tiles = DeviceTiles(painted, "cpu")
     assert (tiles.image.numpy() == painted.image).all()
     assert (tiles.label_of(7) == painted.speed[7]).all()
@@ -184,7 +184,7 @@ def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(FakeStream, "current", FakeStream("loop"), raising=False)
     monkeypatch.setattr(torch, "Stream", FakeStream)
     monkeypatch.setattr(torch.accelerator, "current_stream", lambda device: FakeStream.current)
-    for module in (prefetch, device_tiles):
+    for module in (batch_module, device_module):
         monkeypatch.setattr(module, "has_streams", lambda device: True)
     pinned = []
 
@@ -288,9 +288,9 @@ def test_mps_has_no_streams_and_pins_nothing(monkeypatch: pytest.MonkeyPatch, pa
         "current_accelerator",
         lambda **given: torch.device("mps") if given == found else pytest.fail(f"{given}"),
     )
-    assert not prefetch.has_streams(torch.device("mps"))
+    assert not batch_module.has_streams(torch.device("mps"))
     assert not BatchLoader(painted, 5)._pinned
-    assert prefetch.has_streams(torch.device("cuda"))
+    assert batch_module.has_streams(torch.device("cuda"))
 
 
 @pytest.mark.parametrize("streams", [True, False])
@@ -305,7 +305,7 @@ def test_a_batch_waits_for_its_copy_to_a_device_that_pins_nothing(
         return to(tensor, device)
 
     monkeypatch.setattr(torch.Tensor, "to", recorded)
-    monkeypatch.setattr(prefetch, "has_streams", lambda device: streams)
+    monkeypatch.setattr(batch_module, "has_streams", lambda device: streams)
     batch = next(iter(BatchLoader(painted, 5, pin_memory=False)))
     batch.to("meta", non_blocking=True)
     batch.to("meta")

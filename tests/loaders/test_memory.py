@@ -13,8 +13,7 @@ import numpy as np
 import psutil
 import pytest
 
-from loaders.memory import MemorySampler, Usage, process_usage, tree_usage
-from loaders.shared import SharedArrays
+from loaders.memory import MemorySampler, SharedArrays, Usage, process_usage, tree_usage
 
 MIB = 1 << 20
 SIZE = 128 * MIB

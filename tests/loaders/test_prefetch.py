@@ -11,7 +11,8 @@ import pytest
 import torch
 from helpers.streams import threads_end
 
-from loaders.prefetch import BufferPool, Prefetcher
+from loaders.batch import BufferPool
+from loaders.prefetch import Prefetcher
 
 
 def workers() -> int:

@@ -13,8 +13,9 @@ from helpers.painted import paint
 
 from geoprep.errors import StoreError, UsageError
 from geoprep.store import StoreReader
-from loaders import RamTiles, ram, selection
+from loaders import RamTiles, selection
 from loaders.memory import Available
+from loaders.tiles import ram
 
 MakeStore = Callable[..., Path]
 

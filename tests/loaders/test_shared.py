@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from geoprep.errors import UsageError
-from loaders import shared
-from loaders.shared import ArrayLayout, SharedArrays
+from loaders import memory
+from loaders.memory import ArrayLayout, SharedArrays
 
 LAYOUT: ArrayLayout = {"a": ("uint8", (3, 5)), "b": ("float64", (7,))}
 
@@ -141,7 +141,7 @@ def test_arrays_outlive_their_owner_and_descriptors_are_closed():
 
 def test_without_memfd_an_unlinked_file_serves(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.delattr(os, "memfd_create")
-    monkeypatch.setattr(shared.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(memory.tempfile, "tempdir", str(tmp_path))
     arrays = filled()
     attached = pickle.loads(pickle.dumps(arrays))
     assert total(attached)[0] == total(arrays)[0]
@@ -153,7 +153,7 @@ def test_without_proc_forked_children_share_and_others_are_refused(
 ):
     """As on macOS."""
     monkeypatch.delattr(os, "memfd_create")
-    monkeypatch.setattr(shared, "_OPEN_FILES", tmp_path / "fd")
+    monkeypatch.setattr(memory, "_OPEN_FILES", tmp_path / "fd")
     arrays = filled()
     pid = os.fork()
     if pid == 0:
@@ -161,14 +161,14 @@ def test_without_proc_forked_children_share_and_others_are_refused(
     assert os.waitpid(pid, 0)[1] == 0
     with pytest.raises(UsageError, match=r"no /proc.*BatchLoader.*fork.*RamTiles.load"):
         pickle.loads(pickle.dumps(arrays))
-    monkeypatch.setattr(shared, "is_distributed", lambda: True)
-    monkeypatch.setattr(shared, "exchange", lambda value: pytest.fail("every rank loads"))
-    assert shared.load_once(lambda: 5) == 5
+    monkeypatch.setattr(memory, "is_distributed", lambda: True)
+    monkeypatch.setattr(memory, "exchange", lambda value: pytest.fail("every rank loads"))
+    assert memory.load_once(lambda: 5) == 5
 
 
 OWNER = """
 import sys, time, pickle
-from loaders.shared import SharedArrays
+from loaders.memory import SharedArrays
 arrays = SharedArrays.create({"a": ("uint8", (16 << 20,))})
 arrays["a"][:] = 3
 sys.stdout.buffer.write(pickle.dumps(arrays)); sys.stdout.flush(); sys.stdout.close()

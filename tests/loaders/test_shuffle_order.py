@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from loaders.sampling import Schedule
-from loaders.shuffle_order import (
+from loaders.tiles.shuffle_order import (
     LEAST_LANE,
     ReadPlan,
     ShuffleWindow,

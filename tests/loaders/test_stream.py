@@ -31,7 +31,7 @@ from hypothesis import strategies as st
 from geoprep.errors import StoreError, UsageError
 from geoprep.store.shards import shard_path
 from loaders import BatchLoader, RamTiles
-from loaders.stream import StreamTiles
+from loaders.tiles.stream import StreamTiles
 
 MakeStore = Callable[..., Path]
 

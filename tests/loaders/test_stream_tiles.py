@@ -14,9 +14,10 @@ from helpers.streams import LARGE, SMALL, TILE, TRAIN, digest, samples, threads_
 
 from geoprep.errors import StoreError, UsageError
 from geoprep.store import StoreReader
-from loaders import BatchLoader, RamTiles, memory, stream
+from loaders import BatchLoader, RamTiles, memory
 from loaders.memory import Available, memory_limit
-from loaders.stream import StreamTiles
+from loaders.tiles import stream
+from loaders.tiles.stream import StreamTiles
 
 MakeStore = Callable[..., Path]
 

@@ -1,4 +1,4 @@
-"""A training step runs code of nine files, which a reader can follow in one sitting."""
+"""A training step runs code of ten files, which a reader can follow in one sitting."""
 
 import sys
 import threading
@@ -13,11 +13,12 @@ ROOT = Path(training.__file__).resolve().parents[1]
 """Folder of the packages: this repository, or where a wheel is installed."""
 PACKAGES = ("geoprep", "loaders", "training")
 FILES = {
+    "loaders/batch.py",  # parts of a batch and their buffers
     "loaders/copying.py",  # crops of tiles -> batch
     "loaders/loader.py",
-    "loaders/prefetch.py",  # worker threads and buffers
+    "loaders/prefetch.py",  # worker threads
     "loaders/prep.py",  # normalisation and target
-    "loaders/ram.py",
+    "loaders/tiles/ram.py",
     "training/loop.py",
     "training/losses.py",  # normalisation, model, loss
     "training/model.py",
@@ -28,7 +29,7 @@ FIRST, LAST = 4, 6
 """Steps that are traced, after a warm-up; losses are read every 10 steps."""
 
 
-def test_a_step_runs_nine_files(fit, tmp_path, monkeypatch):
+def test_a_step_runs_ten_files(fit, tmp_path, monkeypatch):
     files, count = set(), 0
 
     def record(frame, event, argument):

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
 from geoprep.store import StoreReader
-from loaders.crops import Crops, crop_affine
+from loaders.batch import BufferPool, Crops, check_speeds, crop_affine
 from loaders.memory import format_bytes
-from loaders.prefetch import BufferPool, SideThreads, check_speeds
+from loaders.prefetch import SideThreads
 from loaders.sampling import Sampling, StepCrops
 from loaders.selection import Origin, TileTable, open_stores
 

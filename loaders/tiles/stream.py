@@ -1,12 +1,13 @@
 """Tiles that stay in their store and are read while a loader iterates.
 
 Every tile is read and decoded once per epoch, so ``crops_per_tile`` divides that work; every epoch
-does it again. The order of samples is that of :mod:`loaders.shuffle_order`.
+does it again. The order of samples is that of :mod:`loaders.tiles.shuffle_order`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from math import gcd
 from typing import Any, cast
 
@@ -14,15 +15,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
+from loaders.batch import BufferPool, Crops
 from loaders.chunks import Arrays
-from loaders.crops import Crops
 from loaders.memory import available_memory, format_bytes, memory_limit
-from loaders.prefetch import BufferPool, SideThreads
+from loaders.prefetch import SideThreads
 from loaders.sampling import Sampling, StepCrops
 from loaders.selection import LoadPlan, Split, Stores, plan_load
-from loaders.shuffle_order import LEAST_LANE, ShuffleWindow, StreamSampling, plan_reads
-from loaders.tile_buffer import PlannedReading, TileBuffer
-from loaders.tiles import CropReader, Tiles
+from loaders.tiles.base import CropReader, Tiles
+from loaders.tiles.shuffle_order import (
+    LEAST_LANE,
+    ReadPlan,
+    ShuffleWindow,
+    StreamSampling,
+    plan_reads,
+)
 
 LANES = 8
 """Default number of lanes: 2, 4 or 8 ranks then read disjoint parts of the store."""
@@ -298,3 +304,184 @@ class StreamReader(CropReader):
             f"Raise it in StreamTiles.open to {-(-enough // 10**6)} MB, or use a smaller "
             "batch_size, crop or prefetch, or fewer lanes"
         )
+
+
+ReadTiles = Callable[[NDArray[np.int64], NDArray[np.uint8], NDArray[np.uint8]], None]
+"""Reads tiles of one shard, int64 and ascending, into images and labels."""
+
+
+class ReadingStoppedError(Exception):
+    """The reading ended while a worker thread waited for a tile; the loop does not see it."""
+
+
+class PlannedReading(SideThreads):
+    """Threads that carry out a `ReadPlan`; copies crops of the tiles that have been read.
+
+    It reads as far ahead as memory allows. It cannot block for ever as long as samples are copied
+    in their order: the slot of the first sample that is left is then always free, see
+    :mod:`loaders.tiles.shuffle_order`.
+
+    Parameters
+    ----------
+    plan
+        Order and destination of the reads.
+    samples
+        int64 (n,), the sample at each place of the plan.
+    image, label
+        uint8 (slot, y, x, band) and (slot, y, x), memory of the tiles.
+    read
+        Function that reads tiles.
+    threads
+        Number of threads that read.
+    """
+
+    def __init__(
+        self,
+        plan: ReadPlan,
+        samples: NDArray[np.int64],
+        image: NDArray[np.uint8],
+        label: NDArray[np.uint8],
+        read: ReadTiles,
+        threads: int,
+    ) -> None:
+        self.threads = threads
+        self._plan, self._image, self._label, self._read = plan, image, label, read
+        self._order = np.argsort(samples, kind="stable")
+        self._sorted = samples[self._order]
+        self._changed = threading.Condition()
+        self._present = np.zeros(len(plan.tile), np.bool_)
+        # Samples left of every visit, and of visit -1, which stands for none.
+        self._left = np.append(np.bincount(plan.visit, minlength=len(plan.tile)), 0)
+        self._reads = iter(plan.reads.tolist())
+        self._stopped = False
+        self._failed: dict[int, BaseException] = {}  # by visit
+
+    def run(self) -> None:
+        """Read the next tiles, until all are read."""
+        while (visits := self._claim()) is not None:
+            tiles, slot = self._plan.tile[visits], int(self._plan.slot[visits.start])
+            slots = slice(slot, slot + len(tiles))
+            failed = {}
+            try:
+                self._read(tiles, self._image[slots], self._label[slots])
+            except BaseException as error:  # raised where one of these tiles is needed
+                failed = dict.fromkeys(range(visits.start, visits.stop), error)
+            with self._changed:
+                self._failed |= failed
+                self._present[visits] = not failed
+                self._changed.notify_all()
+
+    def stop(self) -> None:
+        """Wake up every thread that waits, and end the reading."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+
+    def copy(self, crops: Crops, image: NDArray[np.uint8], label: NDArray[np.uint8]) -> None:
+        """Copy crops, waiting for their tiles; called from worker threads.
+
+        Parameters
+        ----------
+        crops
+            One row per sample.
+        image, label
+            uint8 (n, y, x, band) and (n, y, x); written.
+
+        Raises
+        ------
+        StoreError
+            A tile cannot be read. All samples before it are available, in whatever order tiles
+            were read.
+        """
+        from loaders.copying import copy_crops  # numba is slow to import
+
+        places = self._order[np.searchsorted(self._sorted, crops.sample)]
+        visits, done = self._plan.visit[places], 0
+        while done < len(visits):
+            # As soon as tiles are there: the last may need the slot of the first.
+            now = slice(done, done + self._wait(visits[done:]))
+            there = crops.rows(now)._replace(tile=self._plan.slot[visits[now]])
+            copy_crops(self._image, self._label, there, image[now], label[now])
+            with self._changed:
+                np.subtract.at(self._left, visits[now], 1)
+                self._changed.notify_all()
+            done = now.stop
+
+    def _wait(self, visits: NDArray[np.int64]) -> int:
+        """Wait for the first of some visits; return how many, from the first on, are present."""
+        with self._changed:
+            while True:
+                present = self._present[visits]
+                count = len(present) if present.all() else int(np.argmin(present))
+                if count:
+                    return count
+                if (error := self._failed.get(int(visits[0]))) is not None:
+                    raise error
+                if self._stopped:
+                    raise ReadingStoppedError
+                self._changed.wait()
+
+    def _claim(self) -> slice | None:
+        """Return the next visits to read, once their slots are free; None at the end."""
+        with self._changed:
+            visits = next((slice(*read) for read in self._reads), None)
+            while visits and not self._stopped and self._left[self._plan.before[visits]].any():
+                self._changed.wait()
+            return None if self._stopped else visits
+
+
+class TileBuffer:
+    """Memory for the tiles of one running epoch, within a limit.
+
+    Parameters
+    ----------
+    limit
+        Bytes of tiles, batches, and the buffers of threads that read.
+
+    Attributes
+    ----------
+    reading
+        The reading of the running epoch, set by its reader; None before the first.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._tiles = np.empty(0, np.uint8)
+        self.reading: PlannedReading | None = None
+        self._batches: BufferPool | None = None
+
+    def enter(self, batches: BufferPool, nbytes: int, other: int) -> NDArray[np.uint8]:
+        """Return memory for the tiles of an epoch, after the previous epoch has ended.
+
+        Parameters
+        ----------
+        batches
+            Buffers of the batches; those of the previous loader are freed.
+        nbytes
+            Bytes of tiles.
+        other
+            Bytes of batches and of the buffers of threads that read.
+
+        Raises
+        ------
+        UsageError
+            An epoch is running.
+        """
+        running = None if self.reading is None else self.reading.workers
+        workers = None if running is None else running()
+        if workers is not None and not workers.ended:
+            if workers.owner() is not None and not workers.stopping:
+                raise UsageError(
+                    "these tiles are in the middle of an epoch: end that iteration, or open them a "
+                    "second time, with their own memory"
+                )
+            workers.stopping = True
+            workers.wait()
+        self.reading = workers = None  # which refer to the memory
+        if self._batches is not None and self._batches is not batches:
+            self._batches.clear()
+        self._batches = batches
+        if not nbytes <= len(self._tiles) <= self.limit - other:
+            self._tiles = np.empty(0, np.uint8)  # first, or both would be allocated
+            self._tiles = np.empty(nbytes, np.uint8)
+        return self._tiles[:nbytes]

@@ -16,12 +16,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from geoprep.errors import UsageError
-from loaders.crops import FLIP_X, FLIP_Y, TRANSPOSE, Crops
+from loaders.batch import (
+    FLIP_X,
+    FLIP_Y,
+    TRANSPOSE,
+    Batch,
+    Crops,
+    check_speeds,
+    copy_words,
+    has_streams,
+)
 from loaders.memory import available_memory, format_bytes
-from loaders.prefetch import Batch, check_speeds, copy_words, has_streams
-from loaders.ram import RamTiles
 from loaders.selection import Split, Stores
-from loaders.tiles import Tiles
+from loaders.tiles.base import Tiles
+from loaders.tiles.ram import RamTiles
 
 _STAGE_BYTES = 64 << 20
 """Size of the pieces that are uploaded."""

@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from geoprep.errors import StoreError, UsageError
 from geoprep.store import REPAIR, StoreReader
+from loaders.batch import Crops, check_speeds
 from loaders.chunks import Decoder, ReportProgress, ShardRead, progress_bar, read_all, spread
-from loaders.crops import Crops
-from loaders.memory import format_bytes
-from loaders.prefetch import check_speeds
+from loaders.memory import ArrayLayout, MemoryHandle, SharedArrays, format_bytes, load_once
 from loaders.selection import (
     ROW,
     LoadPlan,
@@ -25,8 +24,7 @@ from loaders.selection import (
     check_fits,
     plan_load,
 )
-from loaders.shared import ArrayLayout, MemoryHandle, SharedArrays, load_once
-from loaders.tiles import Tiles
+from loaders.tiles.base import Tiles
 
 LOAD_THREADS = 4
 """Shards read at the same time."""

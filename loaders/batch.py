@@ -1,0 +1,422 @@
+"""A batch: its crops and their symmetries, its parts in one block of bytes, blocks used again.
+
+All parts of a batch are in one block, so that one transfer moves a batch to a device.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from geoprep.errors import UsageError
+
+FLIP_X, FLIP_Y, TRANSPOSE = 1, 2, 4
+"""Bits of a symmetry: the crop is transposed first, then flipped in y, then flipped in x."""
+
+
+class Crops(NamedTuple):
+    """Square crops of tiles, one row per sample.
+
+    Attributes
+    ----------
+    tile
+        int64 (n,), index of the tile.
+    y, x
+        int64 (n,), upper left corner in the tile, pixels.
+    op
+        int64 (n,), symmetry 0..7: bits `TRANSPOSE`, `FLIP_Y`, `FLIP_X`, applied in that order.
+    key
+        int64 (n,), hash of (seed, epoch, sample), for augmentations on the device.
+    sample
+        int64 (n,), number of the sample in its epoch, before shuffling.
+    """
+
+    tile: NDArray[np.int64]
+    y: NDArray[np.int64]
+    x: NDArray[np.int64]
+    op: NDArray[np.int64]
+    key: NDArray[np.int64]
+    sample: NDArray[np.int64]
+
+    def rows(self, part: slice) -> Crops:
+        """Return some of the crops, as views."""
+        return Crops(*(column[part] for column in self))
+
+
+def symmetry(array: NDArray[Any], op: int) -> NDArray[Any]:
+    """Return a view of (side, side, ...) under a symmetry 0..7."""
+    if op & TRANSPOSE:
+        array = array.swapaxes(0, 1)
+    if op & FLIP_Y:
+        array = array[::-1]
+    if op & FLIP_X:
+        array = array[:, ::-1]
+    return array
+
+
+def crop_affine(
+    affine: tuple[float, ...], y: int, x: int, op: int, side: int
+) -> tuple[float, float, float, float, float, float]:
+    """Return the affine of a crop under a symmetry, from that of its tile.
+
+    Parameters
+    ----------
+    affine
+        ``a b c d e f`` of rasterio, pixel corner (column, row) of the tile -> CRS.
+    y, x, op
+        Upper left corner of the crop in the tile, pixels, and its symmetry 0..7.
+    side
+        Side of the crop in pixels.
+
+    Returns
+    -------
+    tuple of float
+        ``a b c d e f``, pixel corner of the crop after its symmetry -> CRS.
+    """
+    # From a corner (column, row) of the result to one of the tile.
+    corner = np.array([[1, 0, x], [0, 1, y], [0, 0, 1]])
+    if op & TRANSPOSE:
+        corner = corner @ [[0, 1, 0], [1, 0, 0], [0, 0, 1]]
+    if op & FLIP_Y:
+        corner = corner @ [[1, 0, 0], [0, -1, side], [0, 0, 1]]
+    if op & FLIP_X:
+        corner = corner @ [[-1, 0, side], [0, 1, 0], [0, 0, 1]]
+    a, b, c, d, e, f = (np.reshape(affine, (2, 3)) @ corner).ravel().tolist()
+    return a, b, c, d, e, f
+
+
+_ALIGN = 64
+"""Bytes: a cache line, and more than any dtype here needs."""
+
+_HOST = torch.device("cpu")
+
+_PARTS = ("image", "label", "index", "where", "key")
+
+_NUMPY: dict[torch.dtype, np.dtype[Any]] = {
+    torch.uint8: np.dtype(np.uint8),
+    torch.int32: np.dtype(np.int32),
+    torch.int64: np.dtype(np.int64),
+}
+
+
+class _InBlock:
+    """Where the parts of a batch are, for as long as they are not asked for."""
+
+    __slots__ = ("_memory", "_shape")
+
+    _memory: Tensor | NDArray[np.uint8] | None
+    _shape: tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch(_InBlock):
+    """Samples as bytes; on the host valid for as long as any part of it is referenced.
+
+    Attributes
+    ----------
+    image
+        uint8 (n, band, y, x), in ``torch.channels_last`` order.
+    label
+        uint8 (n, y, x), 255 nodata. Of speeds: mph, 0 background, 254 road of unknown speed. Of
+        classes: the number of the class.
+    index
+        int64 (n,), index of each sample's tile in the tiles.
+    where
+        int32 (n, 3), row and column of the crop in its tile, and its symmetry 0..7.
+    key
+        int64 (n,), hash of (seed, epoch, sample); the source of random augmentation on the device.
+    block
+        uint8, the memory that the other parts are views of; None for a batch made of parts.
+    has_classes
+        Whether the label holds classes, not speeds.
+    """
+
+    image: Tensor
+    label: Tensor
+    index: Tensor
+    where: Tensor
+    key: Tensor
+    block: Tensor | None = None
+    has_classes: bool = False
+
+    if not TYPE_CHECKING:  # or every name would be an attribute
+
+        def __getattr__(self, name: str) -> object:
+            """Make a part when it is first asked for.
+
+            torch releases the interpreter's lock whenever a tensor is made of another, and
+            whenever one is freed. Taking it back among threads takes longer than either.
+            """
+            if name == "_memory":
+                return None
+            if name == "_shape":
+                value = len(self.index), self.image.shape[2], self.image.shape[1]
+            elif self._memory is None or name not in (*_PARTS, "block"):
+                raise AttributeError(f"'Batch' object has no attribute {name!r}")
+            else:
+                value = _part(self._memory, self._shape, name)
+            object.__setattr__(self, name, value)
+            return value
+
+    def __len__(self) -> int:
+        return self._shape[0]
+
+    @property
+    def speed(self) -> Tensor:
+        """The label of speeds, uint8 (n, y, x); raises UsageError if it holds classes."""
+        check_speeds("batch.label", has_classes=self.has_classes)
+        return self.label
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the batch."""
+        memory = self._memory
+        if memory is None:
+            return self.image.device
+        return memory.device if isinstance(memory, Tensor) else _HOST
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Batch:
+        """Return the batch on a device; itself if it is there already.
+
+        Parameters
+        ----------
+        device
+            Such as ``cuda``, ``xpu`` or ``cpu``.
+        non_blocking
+            Return before the copy has ended; safe, since torch keeps a pinned block until then.
+            Copies to MPS, which pins nothing, always wait: the block may be filled again.
+        """
+        device = torch.device(device)
+        non_blocking = non_blocking and has_streams(device)
+        if device == self.device or (device.index is None and device.type == self.device.type):
+            return self
+        if self.block is not None:
+            block = self.block.to(device, non_blocking=non_blocking)
+            return batch_of(block, *self._shape, has_classes=self.has_classes)
+        parts = (self.image, self.label, self.index, self.where, self.key)
+        image, label, index, where, key = (
+            part.to(device, non_blocking=non_blocking) for part in parts
+        )
+        return Batch(image, label, index, where, key, has_classes=self.has_classes)
+
+
+def has_streams(device: torch.device) -> bool:
+    """Return whether a device has streams, and copies from pinned memory without waiting.
+
+    MPS has one queue, and pins no memory.
+    """
+    return device.type not in ("cpu", "mps")
+
+
+def copy_words(source: NDArray[Any], target: Tensor) -> None:
+    """Copy a small array to a tensor of the same shape and dtype, without waiting for its device.
+
+    torch's cache of pinned memory keeps the copy that is sent until the device has read it.
+    """
+    words, pinned = torch.from_numpy(source), has_streams(target.device)
+    target.copy_(words.pin_memory() if pinned else words, non_blocking=pinned)
+
+
+def check_speeds(instead: str, *, has_classes: bool) -> None:
+    """Raise UsageError if labels hold classes; the message names what to use instead."""
+    if has_classes:
+        raise UsageError(f"these labels hold classes, not speeds: use `{instead}`")
+
+
+@lru_cache(maxsize=16)
+def _layout(
+    n: int, side: int, bands: int
+) -> tuple[tuple[tuple[torch.dtype, tuple[int, ...], int], ...], int]:
+    """Return dtype, shape and first byte of the parts of a block, and its size.
+
+    The parts are image (channels last in memory), label, index, where, key.
+    """
+    parts: tuple[tuple[torch.dtype, tuple[int, ...]], ...] = (
+        (torch.uint8, (n, side, side, bands)),
+        (torch.uint8, (n, side, side)),
+        (torch.int64, (n,)),
+        (torch.int32, (n, 3)),
+        (torch.int64, (n,)),
+    )
+    sizes = [-(-d.itemsize * prod(shape) // _ALIGN) * _ALIGN for d, shape in parts]
+    starts = list(accumulate(sizes, initial=0))
+    return tuple((*part, start) for part, start in zip(parts, starts, strict=False)), starts[-1]
+
+
+def block_bytes(n: int, side: int, bands: int) -> int:
+    """Return the size of the block of a batch in bytes.
+
+    Parameters
+    ----------
+    n, side, bands
+        Samples, side of a sample in pixels, bands.
+    """
+    return _layout(n, side, bands)[1]
+
+
+def batch_of(
+    block: Tensor | NDArray[np.uint8], n: int, side: int, bands: int, *, has_classes: bool = False
+) -> Batch:
+    """Return the batch in a block.
+
+    Parameters
+    ----------
+    block
+        uint8, at least `block_bytes` long.
+    n, side, bands
+        Samples, side of a sample in pixels, bands.
+    has_classes
+        Whether the label holds classes.
+    """
+    end = _layout(n, side, bands)[1]
+    batch = object.__new__(Batch)
+    values = (block if len(block) == end else block[:end], (n, side, bands), has_classes)
+    for name, value in zip(("_memory", "_shape", "has_classes"), values, strict=True):
+        object.__setattr__(batch, name, value)
+    return batch
+
+
+def _part(memory: Tensor | NDArray[np.uint8], shape: tuple[int, int, int], name: str) -> Tensor:
+    """Return a part of a batch by its name, as a view of the batch's memory."""
+    if name == "block":
+        return memory if isinstance(memory, Tensor) else torch.from_numpy(memory)
+    number = _PARTS.index(name)
+    part: Tensor
+    if isinstance(memory, Tensor):
+        # Also on the host: torch finds a pinned block that is still being copied from by its own
+        # storage.
+        dtype, size, start = _layout(*shape)[0][number]
+        part = memory[start:][: dtype.itemsize * prod(size)].view(dtype).view(size)
+    else:
+        part = torch.from_numpy(_arrays(memory, shape)[number])
+    return part.permute(0, 3, 1, 2) if name == "image" else part
+
+
+def _arrays(memory: NDArray[np.uint8], shape: tuple[int, int, int]) -> list[NDArray[Any]]:
+    """Return the parts of a batch as views of its memory, the image with its bands last."""
+    layout = _layout(*shape)[0]
+    return [np.ndarray(size, _NUMPY[dtype], memory, start) for dtype, size, start in layout]
+
+
+def _describe(
+    memory: NDArray[np.uint8], shape: tuple[int, int, int], crops: Crops
+) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Write index, place and key of crops to the memory of a batch; return its pixels."""
+    image, label, index, where, key = _arrays(memory, shape)
+    index[:], key[:] = crops.tile, crops.key
+    where[:, 0], where[:, 1], where[:, 2] = crops.y, crops.x, crops.op
+    return image, label
+
+
+class BufferPool:
+    """Blocks for batches of one size, reused once nothing refers to them any more.
+
+    A block is given out as a tensor; every view, slice or permutation of it keeps its storage,
+    which keeps the array that was made for it. A weak reference to that array says when the last
+    of them is gone, without a finaliser. So a batch is valid for as long as it is referenced,
+    without a copy; a caller who keeps many makes the pool allocate more.
+
+    Parameters
+    ----------
+    batch_size, side, bands
+        Samples at most, side of a sample in pixels, bands.
+    spare
+        Number of blocks to keep.
+    pinned
+        Page-locked memory for asynchronous copies to a device. torch's own cache of it is then
+        the pool: it alone knows when a copy that still reads a block has ended.
+    device
+        Device that batches are gathered on, whose allocator is then the pool; None: they are
+        filled on the host.
+    has_classes
+        Whether labels hold classes.
+
+    Attributes
+    ----------
+    nbytes
+        Size of a block.
+    most_bytes
+        Size of all spare blocks and one more.
+    """
+
+    def __init__(
+        self,
+        batch_size: int,
+        side: int,
+        bands: int,
+        spare: int,
+        *,
+        pinned: bool = False,
+        device: torch.device | None = None,
+        has_classes: bool = False,
+    ) -> None:
+        self.has_classes = has_classes
+        self.nbytes = block_bytes(batch_size, side, bands)
+        self.pinned = pinned
+        self.device = device
+        self._side, self._bands = side, bands
+        self.most_bytes = self.nbytes * (spare + 1)
+        self._blocks: deque[tuple[weakref.ref[Any], memoryview]] = deque(maxlen=spare)
+
+    def on_host(self, crops: Crops) -> tuple[Batch, NDArray[np.uint8], NDArray[np.uint8]]:
+        """Return a batch on the host, and the arrays for the pixels of its crops.
+
+        The arrays are uint8 (n, y, x, band) and (n, y, x), of undefined content. torch is used for
+        pinned memory alone: see `Batch`.
+        """
+        shape = len(crops.tile), self._side, self._bands
+        memory = self.take() if self.pinned else self._take()
+        batch = batch_of(memory, *shape, has_classes=self.has_classes)
+        source = memory.numpy() if isinstance(memory, Tensor) else memory
+        image, label = _describe(source, shape, crops)
+        return batch, image, label
+
+    def on_device(self, crops: Crops, block: Tensor) -> Batch:
+        """Return a batch in a block of `take`, with everything but the pixels of its crops."""
+        n, bands = len(crops.tile), self._bands
+        batch = batch_of(block, n, self._side, bands, has_classes=self.has_classes)
+        # Index, place and key are filled here and cross the bus together.
+        words = np.empty(block_bytes(n, 0, bands), np.uint8)
+        _describe(words, (n, 0, bands), crops)
+        assert batch.block is not None
+        copy_words(words, batch.block[-len(words) :])
+        return batch
+
+    def take(self) -> Tensor:
+        """Return a block, uint8 (nbytes,), with undefined content."""
+        if self.device is not None:
+            return torch.empty(self.nbytes, dtype=torch.uint8, device=self.device)
+        if self.pinned:
+            return torch.empty(self.nbytes, dtype=torch.uint8, pin_memory=True)
+        return torch.from_numpy(self._take())
+
+    def _take(self) -> NDArray[np.uint8]:
+        busy = []
+        block = None
+        with suppress(IndexError):  # no lock, which a fork could leave taken
+            while block is None:
+                lent = self._blocks.pop()  # the most recent one is still in the cache
+                if lent[0]() is None:
+                    block = lent[1]
+                else:
+                    busy.append(lent)
+        # Not an array: views of a view of one refer to it, and not to the view in between.
+        block = np.empty(self.nbytes, np.uint8).data if block is None else block
+        view = np.frombuffer(block, np.uint8)
+        self._blocks.extend([*reversed(busy), (weakref.ref(view), block)])
+        return view
+
+    def clear(self) -> None:
+        """Forget all blocks: those that no batch uses are freed."""
+        self._blocks.clear()
