@@ -26,7 +26,7 @@ def geoprep(*args, cwd=None, env=None):
         env=env,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
     )
 
 

@@ -19,7 +19,7 @@ def test_make_demo_makes_what_it_says(tmp_path):
     # 80 small steps: after a few large ones the model predicts roads everywhere on some processors.
     make += ["FIT=--level 163 --crop 64 --crops-per-tile 16 --batch-size 4 --lr 1e-3"]
     done = subprocess.run(
-        [*make, f"DEMO={tmp_path}/demo"], env=env, capture_output=True, text=True, timeout=900
+        [*make, f"DEMO={tmp_path}/demo"], env=env, capture_output=True, text=True, timeout=3600
     )
     assert done.returncode == 0, done.stdout + done.stderr
     for made in ("data/AOI_7_Moscow", "moscow.zarr", "preview.png", "run/best.pt", "predictions"):

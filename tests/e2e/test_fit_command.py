@@ -28,9 +28,7 @@ def store(tmp_path_factory):
     return write_store(tmp_path_factory.mktemp("store") / "tiny.zarr")
 
 
-def run(
-    *command, folder, doom="0", module=("-m", "training.fit"), python=(sys.executable,), seconds=300
-):
+def run(*command, folder, doom="0", module=("-m", "training.fit"), python=(sys.executable,)):
     """Run a command as its own process that can import the tests' models."""
     env = {k: v for k, v in os.environ.items() if k not in ("OMP_NUM_THREADS", "LD_PRELOAD")}
     env |= {"PYTHONPATH": f"{REPO}{os.pathsep}{HELPERS}", "DOOM_AT": doom}
@@ -40,7 +38,7 @@ def run(
         env=env,
         capture_output=True,
         text=True,
-        timeout=seconds,
+        timeout=1800,
     )
 
 
@@ -120,7 +118,7 @@ def test_a_signal_to_one_of_three_ranks_stops_them_all(store, tmp_path):
     common = (store, "--model", "helpers.tiny:one_rank_interrupted", *ONE, *SAMPLES)
     common = (*common, "--batch-size", "2", "--epochs", "50", "--log-every", "2", "--out", "run")
     fit = (*launch, "-m", "training.fit")
-    done = run(*common, folder=tmp_path, module=fit, doom="3", seconds=120)
+    done = run(*common, folder=tmp_path, module=fit, doom="3")
     assert "stopped by Ctrl-C, saved in run/last.pt" in done.stdout, done.stderr
     assert "--resume run --model helpers.tiny:one_rank_interrupted" in done.stdout
     assert 3 <= load(tmp_path / "run").progress["step"] < 8
@@ -155,7 +153,7 @@ def test_ranks_stop_within_a_validation(store, tmp_path):
     model = ("--model", "helpers.tiny:terminated_in_validation")
     common = (store, *model, *ONE, *SAMPLES, "--batch-size", "2", "--epochs", "2")
     common = (*common, "--val-batch-size", "2", "--out", "run")
-    done = run(*common, doom="1", seconds=120, **fit)
+    done = run(*common, doom="1", **fit)
     assert "stopped by SIGTERM, saved in run/last.pt" in done.stdout, done.stderr
     assert load(tmp_path / "run").progress["history"] == []
     resumed = run("--resume", "run", *model, **fit)
@@ -185,7 +183,7 @@ def test_one_rank_reads_the_checkpoint_for_all(store, tmp_path, here):
         )
         for rank, folder in enumerate((tmp_path, tmp_path / "elsewhere"))
     ]
-    said = [process.communicate(timeout=300)[1] for process in ranks]
+    said = [process.communicate(timeout=900)[1] for process in ranks]
     assert [process.returncode for process in ranks] == [0, 0], said
     assert len(column(tmp_path / "run", "loss")) == 2
     assert not list((tmp_path / "elsewhere").iterdir())

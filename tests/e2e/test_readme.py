@@ -32,7 +32,7 @@ def run(command, folder):
     env = os.environ | {"PATH": path, "COLUMNS": "200"}  # the packages are the installed ones
     env["TORCHDYNAMO_DISABLE"] = "1"  # three seconds per run; the demo trains with the compiler
     return subprocess.run(
-        ["bash", "-c", command], cwd=folder, env=env, capture_output=True, text=True, timeout=900
+        ["bash", "-c", command], cwd=folder, env=env, capture_output=True, text=True, timeout=3600
     )
 
 

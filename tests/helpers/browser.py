@@ -33,7 +33,7 @@ class Browser:
         done = subprocess.run(
             [*self._command, *options, url],
             capture_output=True,
-            timeout=60,
+            timeout=300,
             check=True,
             env={**os.environ, "LC_ALL": "C.UTF-8"},
         )

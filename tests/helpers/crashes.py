@@ -15,7 +15,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -80,22 +79,19 @@ class Builder:
         *,
         overwrite: bool = False,
         die_at: int = 0,
-        die_after: float = 0.0,
         full_at: int = 0,
         **options: Any,
     ) -> Ending:
         """Build into ``out``.
 
-        ``die_at``: SIGKILL before this change of a file (1 is the first); ``die_after``: SIGKILL
-        after so many seconds; ``full_at``: from this change on the disk is full. ``options`` go
-        over those of the builder.
+        ``die_at``: SIGKILL before this change of a file (1 is the first); ``full_at``: from this
+        change on the disk is full. ``options`` go over those of the builder.
         """
         request = {
             **self._common,
             "out": str(out),
             "overwrite": overwrite,
             "die_at": die_at,
-            "die_after": die_after,
             "full_at": full_at,
         }
         request["options"] = {**request["options"], **options}
@@ -119,9 +115,6 @@ def serve() -> None:
             os.write(writer, json.dumps(_build(request)).encode())
             os._exit(0)
         os.close(writer)
-        if request["die_after"]:
-            time.sleep(request["die_after"])
-            os.kill(child, signal.SIGKILL)
         with os.fdopen(reader) as stream:
             answer = stream.read()
         _, status = os.waitpid(child, 0)

@@ -49,7 +49,7 @@ class Cluster:
         )
 
 
-def waited_for(log: Path, pattern: str, seconds: float = 60) -> str:
+def waited_for(log: Path, pattern: str, seconds: float = 300) -> str:
     """Return the first report of a process."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:

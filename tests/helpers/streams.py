@@ -40,7 +40,7 @@ def loader_threads() -> list[str]:
     return [t.name for t in threading.enumerate() if t.name.startswith("loaders-")]
 
 
-def threads_end(seconds: float = 20.0) -> bool:
+def threads_end(seconds: float = 300.0) -> bool:
     """Return True if the threads of an abandoned loop end soon."""
     end = time.monotonic() + seconds
     while loader_threads() and time.monotonic() < end:

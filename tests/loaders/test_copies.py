@@ -67,8 +67,8 @@ def test_a_loader_reaches_a_spawned_process(store_path: Path, kind: str):
     queue = context.Queue()
     child = context.Process(target=count, args=(loader, queue))
     child.start()
-    found = queue.get(timeout=90)
-    child.join(60)
+    found = queue.get(timeout=600)
+    child.join(600)
     assert found == [digest(batch) for batch in loader]
 
 

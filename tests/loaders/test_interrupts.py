@@ -40,7 +40,7 @@ def loop():
 
 for trial in range(trials):
     # Of each trial: a deadlock, or an interrupt that never arrives; a busy machine is only slow.
-    faulthandler.dump_traceback_later(60, exit=True)
+    faulthandler.dump_traceback_later(300, exit=True)
     try:  # the first thing in it: a busy machine may let the time pass within this call
         signal.setitimer(signal.ITIMER_REAL, random.random() * 0.008 + 1e-5)
         loop()
@@ -49,7 +49,7 @@ for trial in range(trials):
     except BaseException as error:
         others.append(repr(error))
     signal.setitimer(signal.ITIMER_REAL, 0)
-end = time.monotonic() + 20
+end = time.monotonic() + 300
 while [t for t in threading.enumerate() if t.name.startswith("loaders-")]:
     if time.monotonic() > end:
         break
@@ -71,7 +71,7 @@ def test_every_interrupt_is_raised_and_no_thread_is_left(
         "import signal\nsignal.signal(signal.SIGALRM, signal.default_int_handler)\n" + LOOP
     )
     command = [sys.executable, str(script), kind, str(path), "150", leave]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=3600, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
         "arrived 150, lost 0, others [], left 0",
@@ -96,7 +96,7 @@ def test_a_program_that_ends_in_mid_epoch_ends(store_path: Path, tmp_path: Path,
     script = tmp_path / "end.py"
     script.write_text(EXIT)
     command = [sys.executable, str(script), kind, str(store_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
 
 
@@ -126,7 +126,7 @@ def test_a_forked_child_does_not_wait_for_threads_of_its_parent(store_path: Path
     # Python 3.12 warns of any fork in a process with threads, which this test needs.
     quiet = ("-W", "ignore::DeprecationWarning")
     command = [sys.executable, *quiet, str(script), str(store_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.stderr == ""
     assert done.stdout.splitlines() == [
         "this process was forked in the middle of an iteration",

@@ -83,8 +83,8 @@ def test_batches_are_identical_under_every_start_method(painted: RamTiles, metho
     queue = context.Queue()
     child = context.Process(target=send_digests, args=(painted, queue))
     child.start()
-    found = queue.get(timeout=90)
-    child.join(60)
+    found = queue.get(timeout=600)
+    child.join(600)
     assert found == digests(BatchLoader(painted, 5, **TRAIN))
 
 

@@ -71,7 +71,7 @@ def test_ranks_on_two_machines_load_a_copy_each_and_share_the_epoch(
         }
         command = in_own_machine(job)
         ranks.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
-    ends = [rank.communicate(timeout=180)[1] for rank in ranks]
+    ends = [rank.communicate(timeout=600)[1] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0], ends
     first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
     assert first["pid"] == second["pid"], "machines of their own count processes from 1"

@@ -91,7 +91,7 @@ def test_a_worker_sees_the_same_tiles_under_every_start_method(store_path: Path,
     queue = context.Queue()
     worker = context.Process(target=report, args=(tiles, queue))
     worker.start()
-    found = queue.get(timeout=60)
+    found = queue.get(timeout=600)
     worker.join(60)
     assert found == describe(tiles)
 

@@ -48,7 +48,7 @@ def torchrun(store: Path, folder: Path, ranks: int = 2) -> list[dict]:
     script.write_text(JOB)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += [f"--nproc-per-node={ranks}", str(script), str(store), str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=180)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(ranks)]
 

@@ -40,7 +40,7 @@ if __name__ == "__main__":
 
 def run(arguments: list[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*SMALL, MOUNT, "bash", *arguments], capture_output=True, text=True, cwd=REPO, timeout=300
+        [*SMALL, MOUNT, "bash", *arguments], capture_output=True, text=True, cwd=REPO, timeout=900
     )
 
 

@@ -724,7 +724,7 @@ def test_two_processes_cannot_lock_one_folder(tmp_path):
                 with pytest.raises(UsageError, match=f"process {other.pid} on .* is training"):
                     attempt()
         other.stdin.close()
-        assert other.wait(timeout=60) == 0
+        assert other.wait(timeout=600) == 0
     with RunLock(tmp_path) as lock:
         lock.take()
     assert not list(tmp_path.iterdir())

@@ -189,11 +189,11 @@ def test_a_lock_of_another_process_holds_until_it_dies(done, tmp_path):
 
 
 HOLD_LOCK = """
-import fcntl, sys, time
+import fcntl, signal, sys
 lock = open(sys.argv[1])
 fcntl.flock(lock, fcntl.LOCK_EX)
 print("held", flush=True)
-time.sleep(60)
+signal.pause()
 """
 
 

@@ -104,19 +104,6 @@ def test_a_build_may_be_killed_over_and_over(world, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
-def test_a_build_may_be_killed_at_any_time(world, tmp_path, seed):
-    _, builder, expected, _ = world
-    rng, killed = random.Random(seed), 0
-    for _ in range(3):
-        out = tmp_path / "a.zarr"
-        killed += builder.build(out, die_after=rng.uniform(0.05, 0.9)).killed
-        assert_finishes(builder, out, expected)
-        shutil.rmtree(out)
-    assert killed, "at least one of them was quick enough"
-
-
-@pytest.mark.slow
 def test_replacing_a_store_may_be_killed_at_any_change(world, tmp_path):
     _, builder, expected, _ = world
     builder.build(tmp_path / "old.zarr", codec="zstd")

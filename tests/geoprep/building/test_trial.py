@@ -31,7 +31,7 @@ def test_what_is_reckoned_is_what_is_built(scenes, tmp_path):
     assert said.memory_bytes == {str(e["level"]): e["ram_bytes"] for e in facts["levels"]}
     pixels = sum(e[name]["stored"] for e in facts["levels"] for name in ("image", "speed"))
     assert said.disk_bytes == pytest.approx(pixels, rel=0.05)
-    assert 0 < said.seconds < 60
+    assert said.seconds > 0
     assert said.failures == ()
     assert said.sample[1] == 4
     json.dumps(said.to_json())

@@ -48,7 +48,7 @@ def test_every_core_this_process_may_use_by_default():
 
 
 def test_items_run_at_the_same_time():
-    meeting = threading.Barrier(3, timeout=60)
+    meeting = threading.Barrier(3, timeout=300)
     list(Threads(3).map_unordered(lambda _: meeting.wait(), range(3)))
 
 

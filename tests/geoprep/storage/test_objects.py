@@ -329,7 +329,7 @@ def test_a_forked_child_gets_an_error_instead_of_waiting_for_ever(moody):
     queue = context.SimpleQueue()
     child = context.Process(target=_read_in_child, args=(f"s3://{BUCKET}/x", queue))
     child.start()
-    child.join(20)
+    child.join(600)
     assert not child.is_alive()
     assert "spawn or forkserver" in queue.get()
 
@@ -340,7 +340,7 @@ def test_a_spawned_child_reads(moody):
     child = context.Process(target=_read_in_child, args=(f"s3://{BUCKET}/x", queue))
     child.start()
     assert queue.get() == _Handler.body
-    child.join(20)
+    child.join(600)
 
 
 def test_a_header_that_cannot_be_read_names_the_server(moody):

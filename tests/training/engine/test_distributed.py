@@ -116,7 +116,7 @@ def test_two_ranks_agree_on_steps_and_average_their_statistics(tmp_path):
     launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     env = os.environ | {"PYTHONPATH": f"{REPO}{os.pathsep}{REPO / 'tests'}", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, *launch, str(script), str(tmp_path)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
     (one, means), (other, same_means) = (rank["statistics"] for rank in ranks)

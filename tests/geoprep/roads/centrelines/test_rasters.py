@@ -258,7 +258,7 @@ def test_opening_in_threads_keeps_warning_filters_of_others(tmp_path, monkeypatc
     class SlowBands(FileBands):
         def __init__(self, *arguments):
             opening.set()
-            assert changed.wait(10)
+            assert changed.wait(300)
             super().__init__(*arguments)
 
     monkeypatch.setattr(module, SlowBands)
@@ -269,9 +269,9 @@ def test_opening_in_threads_keeps_warning_filters_of_others(tmp_path, monkeypatc
 
     with warnings.catch_warnings(), ThreadPoolExecutor(1) as pool:
         shape = pool.submit(opened)
-        assert opening.wait(10)
+        assert opening.wait(300)
         warnings.filterwarnings("error", message="of another thread")
         changed.set()
-        assert shape.result(10) == (4, 4)
+        assert shape.result(300) == (4, 4)
         with pytest.raises(UserWarning, match="of another thread"):
             warnings.warn("of another thread", stacklevel=1)
