@@ -193,11 +193,19 @@ class RoadNetwork:
         """
         import matplotlib.pyplot as plt
 
+        from geoprep.views import read_picture
+
         if ax is None:
             _, ax = plt.subplots(figsize=(8, 8))
         edges = self.edges
         if over is not None:
-            edges = edges.to_crs(_draw_image(ax, over, self.crs))
+            picture = read_picture(over)
+            if self.crs is None or picture.crs is None:
+                raise UsageError(f"{over} cannot be drawn below the roads: not georeferenced")
+            low, high = np.percentile(picture.rgb, (1, 99))
+            shown = np.clip((picture.rgb - low) / max(high - low, 1e-9), 0, 1)
+            ax.imshow(shown, extent=picture.extent)
+            edges = edges.to_crs(picture.crs)
         if len(edges):
             known = bool(edges["speed_mph"].notna().any())
             speeds = {"column": "speed_mph", "cmap": "plasma", "legend": True} if known else {}
@@ -207,26 +215,6 @@ class RoadNetwork:
     def __repr__(self) -> str:
         count = f"{len(self):,} edges, {len(self.graph.nodes):,} nodes, {self.length_km:,.1f} km"
         return f"<geoprep.RoadNetwork {count}, {self.crs or 'not georeferenced'}>"
-
-
-def _draw_image(ax: Axes, path: StrPath, crs: str | None) -> Any:  # noqa: ANN401 - rasterio's CRS
-    """Draw a georeferenced image and return its CRS."""
-    import rasterio
-    from rasterio.plot import plotting_extent
-
-    from geoprep.crs import is_georeferenced
-
-    with rasterio.open(path) as image:
-        if crs is None or not is_georeferenced(image.crs, image.transform):
-            raise UsageError(f"{path} cannot be drawn below the roads: one is not georeferenced")
-        step = max(1, max(image.shape) // 1600)
-        shape = tuple(max(1, side // step) for side in image.shape)
-        bands = [1, 2, 3] if image.count >= 3 else [1]
-        values = image.read(bands, out_shape=(len(bands), *shape))
-        low, high = np.percentile(values, (1, 99))
-        shown = np.clip((values - low) / max(high - low, 1e-9), 0, 1).transpose(1, 2, 0)
-        ax.imshow(np.broadcast_to(shown, (*shape, 3)), extent=plotting_extent(image))
-        return image.crs
 
 
 def read_network(path: StrPath, *, layer: str | None = None) -> RoadNetwork:

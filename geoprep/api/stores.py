@@ -9,26 +9,16 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from geoprep.errors import UsageError
-from geoprep.store import (
-    SPLIT_NAMES,
-    StoreMeta,
-    StoreReader,
-    find_scene,
-    scene_grid,
-    scene_roads,
-    split_names,
-    tiles_of,
-    valid_share,
-)
+from geoprep.store import SPLIT_NAMES, StoreMeta, StoreReader, find_scene
 
 if TYPE_CHECKING:
     import geopandas as gpd
-    import shapely
     import xarray as xr
     from numpy.typing import NDArray
 
     from geoprep.building import Summary
     from geoprep.storage import StrPath
+    from geoprep.views import By
 
 _LONLAT = "EPSG:4326"
 
@@ -94,20 +84,10 @@ class Store:
         ``geometry`` (its outline; None if the scene is not georeferenced). The frame has the CRS of
         the scenes if they share one, else EPSG:4326.
         """
-        reader, table = self.reader, self.reader.scenes
-        ids = [str(one) for one in table.id]
-        counts = np.bincount(reader.tiles.scene, minlength=len(table))
-        columns = {
-            "split": [split_names(reader, i) for i in range(len(table))],
-            "status": [str(one) for one in table.status],
-            "reason": [str(one) for one in table.reason],
-            "tiles": counts.astype(np.int64),
-            "road_fraction": scene_roads(reader),
-            "valid_fraction": [valid_share(reader, i) for i in range(len(table))],
-            "crs": [str(one) for one in table.crs],
-        }
-        outlines = [self._outline(i) for i in range(len(table))]
-        return _frame(columns, outlines, index=ids, name="scene")
+        from geoprep.views import scene_columns
+
+        columns = scene_columns(self.reader)
+        return _frame(columns, self.reader, "scene").set_index("scene")
 
     @cached_property
     def tiles(self) -> gpd.GeoDataFrame:
@@ -118,23 +98,11 @@ class Store:
         ``valid_fraction`` (0..1), ``crs`` and ``geometry`` (outline without padding; None if the
         scene is not georeferenced). For the CRS of the frame see `scenes`.
         """
-        tiles, table = self.reader.tiles, self.reader.scenes
-        columns = {
-            "scene": table.id[tiles.scene].astype(str).tolist(),
-            "row": tiles.row.astype(np.int64),
-            "col": tiles.col.astype(np.int64),
-            "split": np.array(SPLIT_NAMES, object)[tiles.split],
-            "status": table.status[tiles.scene].astype(str).tolist(),
-            "road_fraction": tiles.road_fraction,
-            "valid_fraction": tiles.valid_fraction,
-            "crs": table.crs[tiles.scene].astype(str).tolist(),
-        }
-        outlines: list[tuple[shapely.Polygon, str] | None] = []
-        for scene in range(len(table)):
-            for tile in range(*tiles_of(tiles, scene).indices(len(tiles))):
-                place = int(tiles.row[tile]), int(tiles.col[tile])
-                outlines.append(self._outline(scene, place))
-        return _frame(columns, outlines, index=None, name="tile")
+        from geoprep.views import tile_columns
+
+        columns = tile_columns(self.reader)
+        del columns["reason"], columns["tile"]
+        return _frame(columns, self.reader, "tile")
 
     def footprints(self, by: Literal["scene", "tile"] = "scene") -> gpd.GeoDataFrame:
         """Return the georeferenced rows of `scenes` or `tiles` in EPSG:4326.
@@ -255,23 +223,6 @@ class Store:
             raise UsageError(f"{self.location}: no scene has pixels")
         return int(usable[0])
 
-    def _outline(
-        self, scene: int, tile: tuple[int, int] | None = None
-    ) -> tuple[shapely.Polygon, str] | None:
-        """Return the outline of a scene, or of its tile at (row, col), and its CRS."""
-        import shapely
-
-        grid = scene_grid(self.reader, scene)
-        if grid is None or not grid.georeferenced:
-            return None
-        if tile is not None:
-            side = self.reader.meta.tile
-            row, col = tile
-            grid = grid.window(row, col, min(side, grid.height - row), min(side, grid.width - col))
-        corners = [(0, 0), (0, grid.height), (grid.width, grid.height), (grid.width, 0)]
-        polygon = shapely.Polygon([grid.transform * corner for corner in corners])
-        return shapely.geometry.polygon.orient(polygon), grid.crs
-
     def _facts(self) -> list[tuple[str, str]]:
         """Return the lines of the repr: names and values."""
         meta, tiles, table = self.meta, self.reader.tiles, self.reader.scenes
@@ -313,27 +264,20 @@ def _listed(counts: dict[str, int]) -> str:
     return ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
 
 
-def _frame(
-    columns: dict[str, Any],
-    outlines: list[tuple[shapely.Polygon, str] | None],
-    *,
-    index: list[str] | None,
-    name: str,
-) -> gpd.GeoDataFrame:
-    """Return a GeoDataFrame in the common CRS of the outlines, or in EPSG:4326."""
+def _frame(columns: dict[str, Any], reader: StoreReader, by: By) -> gpd.GeoDataFrame:
+    """Return columns and outlines in the common CRS of the scenes, or in EPSG:4326."""
     import geopandas as gpd
-    import pandas as pd
 
     from geoprep.crs import reproject
+    from geoprep.views import grids_of, outline
 
-    found = {crs for one in outlines if one is not None for crs in (one[1],)}
-    common = found.pop() if len(found) == 1 else _LONLAT
-    shapes = np.full(len(outlines), None, object)
-    for crs in {one[1] for one in outlines if one is not None}:
-        rows = [i for i, one in enumerate(outlines) if one is not None and one[1] == crs]
-        lines = np.array([one[0] for one in outlines if one is not None and one[1] == crs], object)
-        shapes[rows] = lines if crs == common else reproject(lines, crs, common)
-    geometry = gpd.GeoSeries(shapes, crs=common)
-    frame = gpd.GeoDataFrame(pd.DataFrame(columns), geometry=geometry)
-    frame.index = pd.Index(index if index is not None else range(len(frame)), name=name)
+    shapes = np.array([outline(grid) for grid in grids_of(reader, by)], object)
+    there, of_row = shapes != None, np.array(columns["crs"], object)  # noqa: E711 - per element
+    found = sorted(set(of_row[there]))
+    common = found[0] if len(found) == 1 else _LONLAT
+    for crs in found:
+        rows = there & (of_row == crs)
+        shapes[rows] = reproject(shapes[rows], crs, common)
+    frame = gpd.GeoDataFrame(columns, geometry=gpd.GeoSeries(shapes, crs=common))
+    frame.index.name = by
     return frame

@@ -8,9 +8,14 @@ from .facts import info as info
 from .facts import render as render
 from .footprints import By as By
 from .footprints import export_footprints as export_footprints
+from .footprints import grids_of as grids_of
+from .footprints import outline as outline
+from .footprints import scene_columns as scene_columns
+from .footprints import tile_columns as tile_columns
 from .geotiff import What as What
 from .geotiff import export_scene as export_scene
 from .geotiff import export_scenes as export_scenes
 from .network_preview import preview_network as preview_network
+from .network_preview import read_picture as read_picture
 from .overview import preview as preview
 from .page import make_page as make_page

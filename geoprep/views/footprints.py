@@ -1,8 +1,7 @@
-"""Export the outlines of a store's scenes or tiles as polygons for a GIS."""
+"""The scenes and tiles of a store as tables with outlines, and their export for a GIS."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,122 +24,125 @@ from geoprep.store import (
 
 By = Literal["scene", "tile"]
 SUFFIXES = (".geojson", ".json", ".gpkg")
+FIELDS: dict[By, tuple[str, ...]] = {
+    "scene": ("scene", "split", "status", "reason", "road_fraction", "valid_fraction", "tiles"),
+    "tile": (
+        *("scene", "split", "status", "reason", "tile", "row", "col"),
+        *("road_fraction", "valid_fraction"),
+    ),
+}
 DECIMALS = 9
 """Decimal places of a degree: a resolution of 0.1 mm."""
+
+
+def scene_columns(store: StoreReader) -> dict[str, Any]:
+    """Return one value per scene: id, splits, status, reason, number of tiles, shares and CRS."""
+    table = store.scenes
+    scenes = range(len(table))
+    return {
+        "scene": table.id.astype(str).tolist(),
+        "split": [split_names(store, scene) for scene in scenes],
+        "status": table.status.astype(str).tolist(),
+        "reason": table.reason.astype(str).tolist(),
+        "tiles": np.bincount(store.tiles.scene, minlength=len(table)).astype(np.int64),
+        "road_fraction": scene_roads(store),
+        "valid_fraction": [valid_share(store, scene) for scene in scenes],
+        "crs": table.crs.astype(str).tolist(),
+    }
+
+
+def tile_columns(store: StoreReader) -> dict[str, Any]:
+    """Return one value per tile: its scene, offset, split and shares, and its scene's columns."""
+    tiles, table = store.tiles, store.scenes
+    return {
+        "scene": table.id[tiles.scene].astype(str).tolist(),
+        "row": tiles.row.astype(np.int64),
+        "col": tiles.col.astype(np.int64),
+        "split": np.array(SPLIT_NAMES, object)[tiles.split],
+        "status": table.status[tiles.scene].astype(str).tolist(),
+        "reason": table.reason[tiles.scene].astype(str).tolist(),
+        "tile": np.arange(len(tiles)),
+        "road_fraction": tiles.road_fraction,
+        "valid_fraction": tiles.valid_fraction,
+        "crs": table.crs[tiles.scene].astype(str).tolist(),
+    }
+
+
+def grids_of(store: StoreReader, by: By) -> list[Grid | None]:
+    """Return the grid of every scene or, without padding, of every tile."""
+    scenes = [scene_grid(store, scene) for scene in range(len(store.scenes))]
+    if by == "scene":
+        return scenes
+    tiles, side = store.tiles, store.meta.tile
+    found: list[Grid | None] = []
+    for scene, grid in enumerate(scenes):
+        for i in range(*tiles_of(tiles, scene).indices(len(tiles))):
+            row, col = int(tiles.row[i]), int(tiles.col[i])
+            found.append(
+                grid
+                and grid.window(row, col, min(side, grid.height - row), min(side, grid.width - col))
+            )
+    return found
+
+
+def outline(grid: Grid | None) -> shapely.Polygon | None:
+    """Return a grid's outline in its CRS, counterclockwise; None if it is not georeferenced."""
+    if grid is None or not grid.georeferenced:
+        return None
+    corners = [(0, 0), (0, grid.height), (grid.width, grid.height), (grid.width, 0)]
+    polygon = shapely.Polygon([grid.transform * corner for corner in corners])
+    return shapely.geometry.polygon.orient(polygon)
+
+
+def lonlat_outline(grid: Grid | None) -> shapely.Polygon | None:
+    """Return a grid's outline in longitude and latitude; None if it has no place there."""
+    polygon = outline(grid)
+    if grid is None or polygon is None:
+        return None
+    lon, lat = to_lonlat(grid.crs).transform(*shapely.get_coordinates(polygon).T)
+    if not np.isfinite([lon, lat]).all():
+        return None
+    lon = np.unwrap(lon, period=360)  # across the 180th meridian
+    return shapely.Polygon(np.column_stack([lon, lat]))
 
 
 def export_footprints(store: StoreReader, out: str | Path, *, by: By = "scene") -> Path:
     """Write one polygon per scene or tile, in longitude and latitude, with its properties.
 
-    Properties are ``scene``, ``split``, ``status``, ``reason``, ``road_fraction`` (of the labelled
-    pixels) and ``valid_fraction``; tiles also have ``tile`` (their row in the store), ``row`` and
-    ``col``. A scene without a readable, georeferenced image has no geometry.
-
-    Parameters
-    ----------
-    out
-        ``.geojson`` or ``.gpkg`` file, written atomically.
-    by
-        ``scene``: one polygon per scene; ``tile``: one per tile.
-
-    Raises
-    ------
-    UsageError
-        Another suffix, a folder that does not exist, or no scene is georeferenced.
+    A scene without a readable, georeferenced image has no geometry.
     """
     out = Path(out)
-    grids = [scene_grid(store, scene) for scene in range(len(store.scenes))]
-    if all(grid is None or not grid.georeferenced for grid in grids):
+    grids = grids_of(store, by)
+    if not any(grid is not None and grid.georeferenced for grid in grids):
         raise UsageError(
             f"{store.location}: none of its scenes is georeferenced, so they have no footprints. "
             "`geoprep info --scenes` lists them"
         )
     if out.suffix.lower() not in SUFFIXES:
         raise UsageError(f"{out}: footprints are written as NAME.geojson or NAME.gpkg")
-    features = list(_scenes(store) if by == "scene" else _tiles(store))
+    columns = scene_columns(store) if by == "scene" else tile_columns(store)
+    for name in ("road_fraction", "valid_fraction"):
+        columns[name] = np.round(np.asarray(columns[name], np.float64), 6)
+    polygons = [lonlat_outline(grid) for grid in grids]
     with replaced(out) as partial:
-        _write(partial, features, f"{by}s")
+        _write(partial, polygons, {name: columns[name] for name in FIELDS[by]}, f"{by}s")
     return out
 
 
-_Feature = tuple[shapely.Polygon | None, dict[str, Any]]
-
-
-def _scenes(store: StoreReader) -> Iterator[_Feature]:
-    roads = scene_roads(store)
-    for index in range(len(store.scenes)):
-        rows = tiles_of(store.tiles, index)
-        properties = {
-            **_common(store, index),
-            "road_fraction": _number(roads[index]),
-            "valid_fraction": _number(valid_share(store, index)),
-            "tiles": rows.stop - rows.start,
-        }
-        yield outline(scene_grid(store, index)), properties
-
-
-def _tiles(store: StoreReader) -> Iterator[_Feature]:
-    tiles, side = store.tiles, store.meta.tile
-    for index in range(len(store.scenes)):
-        grid = scene_grid(store, index)
-        for i in range(*tiles_of(tiles, index).indices(len(tiles))):
-            row, col = int(tiles.row[i]), int(tiles.col[i])
-            polygon = None
-            if grid is not None:  # without padding
-                height, width = min(side, grid.height - row), min(side, grid.width - col)
-                polygon = outline(grid.window(row, col, height, width))
-            properties = {
-                **_common(store, index),
-                "split": SPLIT_NAMES[tiles.split[i]],
-                "tile": i,
-                "row": row,
-                "col": col,
-                "road_fraction": _number(tiles.road_fraction[i]),
-                "valid_fraction": _number(tiles.valid_fraction[i]),
-            }
-            yield polygon, properties
-
-
-def _common(store: StoreReader, index: int) -> dict[str, Any]:
-    scenes = store.scenes
-    return {
-        "scene": str(scenes.id[index]),
-        "split": split_names(store, index),
-        "status": str(scenes.status[index]),
-        "reason": str(scenes.reason[index]),
-    }
-
-
-def _number(value: Any) -> float:  # noqa: ANN401 - any NumPy scalar
-    return round(float(value), 6)
-
-
-def outline(grid: Grid | None) -> shapely.Polygon | None:
-    """Return a grid's outline in longitude and latitude; None if it is not georeferenced."""
-    if grid is None or not grid.georeferenced:
-        return None
-    corners = [(0, 0), (0, grid.height), (grid.width, grid.height), (grid.width, 0)]
-    xs, ys = zip(*(grid.transform * corner for corner in corners), strict=True)
-    lon, lat = to_lonlat(grid.crs).transform(xs, ys)
-    if not np.isfinite([lon, lat]).all():
-        return None
-    lon = np.unwrap(lon, period=360)  # across the 180th meridian
-    return shapely.geometry.polygon.orient(shapely.Polygon(list(zip(lon, lat, strict=True))))
-
-
-def _write(path: Path, features: list[_Feature], layer: str) -> None:
+def _write(
+    path: Path, polygons: list[shapely.Polygon | None], columns: dict[str, Any], layer: str
+) -> None:
     import pyogrio
 
-    names = list(features[0][1])
-    columns = [np.array([properties[name] for _, properties in features]) for name in names]
+    values = [np.asarray(column) for column in columns.values()]
     geojson = path.suffix.lower() != ".gpkg"
     # RFC 7946: longitude and latitude, counterclockwise, cut at the 180th meridian.
     options = {"RFC7946": "YES", "COORDINATE_PRECISION": str(DECIMALS)} if geojson else {}
     pyogrio.raw.write(
         path,
-        geometry=shapely.to_wkb(np.array([polygon for polygon, _ in features], object)),
-        field_data=[c.astype(object) if c.dtype.kind == "U" else c for c in columns],
-        fields=names,
+        geometry=shapely.to_wkb(np.array(polygons, object)),
+        field_data=[one.astype(object) if one.dtype.kind == "U" else one for one in values],
+        fields=list(columns),
         geometry_type="Polygon",
         crs="EPSG:4326",
         layer=layer,

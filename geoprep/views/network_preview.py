@@ -5,10 +5,11 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import shapely
+from affine import Affine
 from numpy.typing import NDArray
 
 from geoprep.crs import is_georeferenced, reproject
@@ -19,12 +20,32 @@ from geoprep.speed import BIN_TABLE, to_byte
 from geoprep.storage import replaced
 from geoprep.views.sheet import save
 
+if TYPE_CHECKING:
+    from geoprep.storage import StrPath
+
 SUFFIXES: Final = (".png", ".pdf", ".svg", ".jpg")
 _PIXELS: Final = 1600
 _INCHES: Final = 10.0
 _UNKNOWN: Final = (210, 213, 220)
 _PAPER: Final = "#ffffff"
 _CASING_PT, _LINE_PT = 3.2, 1.9
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """An image at the resolution of a picture, uint8 (y, x, 3), and the grid of its file."""
+
+    rgb: NDArray[np.uint8]
+    height: int
+    width: int
+    transform: Affine
+    crs: str | None  # None: not georeferenced
+
+    @property
+    def extent(self) -> tuple[float, float, float, float]:
+        """Left, right, bottom and top in the CRS, as matplotlib wants them."""
+        right, bottom = self.transform * (self.width, self.height)
+        return self.transform.c, right, bottom, self.transform.f
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,22 +65,7 @@ def preview_network(
 ) -> Path:
     """Draw a road network with a legend of its speeds and their length in the picture.
 
-    Parameters
-    ----------
-    out
-        ``.png``, ``.pdf``, ``.svg`` or ``.jpg`` file, written atomically.
-    over
-        Image below the roads, in any CRS. None: a dark background.
-    pixel_size_m
-        Pixel size of the image in metres, or (width, height), for a road network that is not
-        georeferenced.
-
-    Raises
-    ------
-    UsageError
-        Another suffix, or the road network does not overlap the image.
-    ImageError
-        The image cannot be read.
+    ``pixel_size_m`` is that of ``over``, for a network that is not georeferenced.
     """
     if out.suffix.lower() not in SUFFIXES:
         raise UsageError(f"{out}: a preview is a picture. Name the file NAME.png")
@@ -86,24 +92,32 @@ def _dark(network: RoadGraph) -> _Backdrop:
 def _image(
     network: RoadGraph, over: Path, pixel_size_m: float | tuple[float, float] | None
 ) -> _Backdrop:
-    """Read an image at the resolution of the picture."""
+    """Return an image, and the lines in its pixels."""
+    picture = read_picture(over)
+    lines = _in_pixels(network, over, picture, pixel_size_m)
+    _require_common_ground(lines, over, picture.width, picture.height)
+    scale = np.array(picture.rgb.shape[1::-1]) / (picture.width, picture.height)
+    return _Backdrop(picture.rgb, shapely.transform(lines, lambda xy: xy * scale))
+
+
+def read_picture(path: StrPath) -> Picture:
+    """Read an image with at most about 1600 pixels per side; other dtypes become uint8."""
     import rasterio
     from rasterio.errors import NotGeoreferencedWarning, RasterioError
 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", NotGeoreferencedWarning)
-            with rasterio.open(over) as dataset:
-                step = max(1.0, max(dataset.shape) / _PIXELS)
-                shape = tuple(max(1, round(side / step)) for side in dataset.shape)
-                bands = [1, 2, 3] if dataset.count >= 3 else [1]
-                values = dataset.read(bands, out_shape=(len(bands), *shape))
-                lines = _in_pixels(network, over, dataset, pixel_size_m)
+            with rasterio.open(path) as image:
+                step = max(1.0, max(image.shape) / _PIXELS)
+                shape = tuple(max(1, round(side / step)) for side in image.shape)
+                bands = [1, 2, 3] if image.count >= 3 else [1]
+                values = image.read(bands, out_shape=(len(bands), *shape))
+                placed = is_georeferenced(image.crs, image.transform)
+                crs = image.crs.to_wkt() if placed else None
     except RasterioError as error:
-        raise ImageError(f"{over}: not readable as an image: {error}") from error
-    _require_common_ground(lines, over, dataset.width, dataset.height)
-    scale = np.array(shape[::-1]) / (dataset.width, dataset.height)
-    return _Backdrop(_shown(values), shapely.transform(lines, lambda xy: xy * scale))
+        raise ImageError(f"{path}: not readable as an image: {error}") from error
+    return Picture(_shown(values), image.height, image.width, image.transform, crs)
 
 
 def _require_common_ground(lines: NDArray[np.object_], over: Path, width: int, height: int) -> None:
@@ -118,7 +132,7 @@ def _require_common_ground(lines: NDArray[np.object_], over: Path, width: int, h
 def _in_pixels(
     network: RoadGraph,
     over: Path,
-    dataset: Any,  # noqa: ANN401 - rasterio has no types
+    picture: Picture,
     pixel_size_m: float | tuple[float, float] | None,
 ) -> NDArray[np.object_]:
     """Return the lines of a road network in pixel coordinates of an image."""
@@ -129,10 +143,10 @@ def _in_pixels(
                 "by `pixel_size`"
             )
         return shapely.transform(network.lines, lambda xy: xy * [1, -1] / pixel_size_m)
-    if not is_georeferenced(dataset.crs, dataset.transform):
+    if picture.crs is None:
         raise UsageError(f"{over} is not georeferenced, but the roads are. Give another image")
-    inverse = ~dataset.transform
-    lines = reproject(network.lines, network.crs, dataset.crs.to_wkt())
+    inverse = ~picture.transform
+    lines = reproject(network.lines, network.crs, picture.crs)
     return shapely.transform(lines, lambda xy: np.column_stack(inverse * xy.T))
 
 

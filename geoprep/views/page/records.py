@@ -33,7 +33,7 @@ from geoprep.store import (
 )
 from geoprep.views.display import aspect_of, natural_bands
 from geoprep.views.facts import info
-from geoprep.views.footprints import outline
+from geoprep.views.footprints import lonlat_outline
 from geoprep.views.page.pictures import shown_step
 
 APART = 0.5
@@ -93,7 +93,7 @@ def _scenes(store: StoreReader, level: int) -> Iterator[dict[str, Any]]:
     roads, splits, scenes = scene_roads(store), scene_splits(store), store.scenes
     for index in range(len(scenes)):
         grid, status = scene_grid(store, index), str(scenes.status[index])
-        polygon = outline(grid)
+        polygon = lonlat_outline(grid)
         shape = scene_shape(store, index, level)
         yield {
             "id": str(scenes.id[index]),
