@@ -30,7 +30,17 @@ def store_info(store: Store | StrPath, *, scenes: bool = False) -> dict[str, Any
     store
         A store, or its path or address.
     scenes
-        Whether to add a row per scene.
+        Whether to add a row per scene, under ``scene_table``.
+
+    Returns
+    -------
+    dict
+        The attributes of the store, ``bytes`` (on disk), ``km2`` (of imagery), ``road_fraction``
+        (of the labelled pixels of ``ok`` scenes), ``valid_fraction`` (of the pixels of all scenes),
+        ``levels``, ``splits``, ``statuses``, ``issues`` (scenes that were not built as planned),
+        ``statistics`` (mean and standard deviation per band, 1 to 255), ``speeds`` (pixels per mph
+        over the training tiles), ``unknown_speed`` (pixels), ``classes`` (name, color, and pixels
+        by split) and ``notes`` (remarks of the build, counted).
 
     Raises
     ------

@@ -88,11 +88,7 @@ def write_speed(path: Path, raster: SceneRaster, coding: Coding) -> None:
 
 
 def write_classes(path: Path, raster: SceneRaster) -> None:
-    """Write the numbers of classes with nodata 255, their colours and their names.
-
-    GDAL keeps names of categories outside a GeoTIFF, so they are in ``NAME.tif.aux.xml``, as
-    category names and as a raster attribute table, and in the tag ``CLASSES`` of the file itself.
-    """
+    """Write the numbers of classes with nodata 255, their colours and their names."""
     classes = raster.store.classes
     with _created(path, raster.grid, 1, NODATA, "mode") as file:
         file.update_tags(**raster.tags, CLASSES=json.dumps(list(classes.names)))
@@ -106,11 +102,7 @@ def write_classes(path: Path, raster: SceneRaster) -> None:
 
 
 def category_names(classes: ClassTable) -> str:
-    """Return the contents of GDAL's ``.aux.xml`` with the names and colours of classes.
-
-    GDAL's persistent auxiliary metadata: ``CategoryNames``, and ``GDALRasterAttributeTable`` with
-    value, class name, red, green and blue (usages 5, 2, 6, 7, 8 of ``GDALRATFieldUsage``).
-    """
+    """Return the contents of GDAL's ``.aux.xml`` with the names and colours of classes."""
     names = "".join(f"<Category>{escape(name)}</Category>" for name in classes.names)
     columns = (("value", 0, 5), ("class", 2, 2), ("red", 0, 6), ("green", 0, 7), ("blue", 0, 8))
     fields = "".join(
@@ -141,11 +133,8 @@ def _put(file: DatasetWriter, rows: range, values: NDArray[np.uint8]) -> None:
 def _created(
     path: Path, grid: Grid, bands: int, nodata: int | None, overviews: str
 ) -> Iterator[DatasetWriter]:
-    """Open a raster for writing; it is converted and moved to ``path`` when the block succeeds.
-
-    GDAL converts a plain GeoTIFF to the final format: in memory if it is small, since GDAL reports
-    a full disk on the terminal only; otherwise beside the target.
-    """
+    """Open a raster for writing; it is converted and moved to ``path`` when the block succeeds."""
+    # Small ones in memory, since GDAL reports a full disk on the terminal only.
     import rasterio
     from rasterio.shutil import copy
 

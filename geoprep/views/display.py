@@ -49,8 +49,7 @@ def natural_bands(names: Sequence[str]) -> tuple[int, ...]:
 def brightness_table(store: StoreReader) -> NDArray[np.uint8]:
     """Return uint8 (256), a brightness lookup table for all bands and scenes of the store.
 
-    The middle 98 % of the training pixels fill the range. A gamma raises the median of dark
-    imagery; bright imagery is unchanged.
+    The middle 98 % of the training pixels fill the range; a gamma raises the median of dark ones.
     """
     counts = store.histogram_band[list(natural_bands(store.meta.bands)), 1:].sum(axis=0)
     below = np.cumsum(counts, dtype=np.float64)

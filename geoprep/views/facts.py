@@ -39,27 +39,7 @@ BAR_WIDTH = 32
 
 
 def info(store: StoreReader, *, scenes: bool = False) -> dict[str, Any]:
-    """Return all facts about a store as plain JSON values.
-
-    Parameters
-    ----------
-    scenes
-        Add a row for every scene.
-
-    Returns
-    -------
-    dict
-        Keys ``store``, ``schema``, ``version``, ``cities``, ``bands``, ``gsd_m``, ``tile``,
-        ``overlap``, ``rescale``, ``codec``, ``speed_unit``, ``tiles``, ``scenes``, ``bytes`` (on
-        disk), ``km2`` (of imagery), ``road_fraction`` (of the labelled pixels of ``ok`` scenes),
-        ``valid_fraction`` (of the pixels of all scenes), ``levels``, ``splits``, ``statuses``,
-        ``issues`` (scenes that were not built as planned), ``statistics`` (mean and standard
-        deviation of every band over the valid training pixels, 1 to 255), ``speeds`` (pixels per
-        mph over the training tiles), ``unknown_speed`` (pixels of roads of unknown speed),
-        ``kind``, ``label_array``, ``share_name`` (what ``road_fraction`` is the share of),
-        ``classes`` (name, color, and pixels by split), ``notes`` (remarks of the build, counted)
-        and, with ``scenes``, ``scene_table``.
-    """
+    """Return all facts about a store as plain JSON values; with ``scenes``, a row per scene too."""
     meta, files = store.meta, StoreFiles(store.location)
     usable, pixels = usable_tiles(store), valid_pixels(store)
     valid, known = pixels.sum(axis=0).tolist()
@@ -100,13 +80,7 @@ def info(store: StoreReader, *, scenes: bool = False) -> dict[str, Any]:
 
 
 def _square_kilometres(store: StoreReader, valid: NDArray[np.float64]) -> float:
-    """Return the area of all imagery in square kilometres.
-
-    Parameters
-    ----------
-    valid
-        float64 (scene), valid pixels of each scene.
-    """
+    """Return the area of all imagery, from the valid pixels of each scene."""
     total = 0.0
     for scene, pixels in enumerate(valid):
         grid = scene_grid(store, scene)
@@ -318,13 +292,7 @@ def _speeds_table(facts: dict[str, Any]) -> Table:
 
 
 def classes_table(classes: list[dict[str, Any]]) -> Table:
-    """Return a table of the share of every class among the labelled pixels of each split.
-
-    Parameters
-    ----------
-    classes
-        As of `info`.
-    """
+    """Return a table of the share of every class among the labelled pixels of each split."""
     from rich.text import Text
 
     splits = list(classes[0]["pixels"])

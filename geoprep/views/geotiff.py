@@ -12,9 +12,6 @@ from geoprep.grid import Grid
 from geoprep.storage import make_folder
 from geoprep.store import StoreReader, find_scene, is_aligned, level_grid, split_names
 from geoprep.views.cog import Coding, SceneRaster, write_classes, write_image, write_speed
-from geoprep.views.footprints import export_footprints
-
-__all__ = ["export_footprints", "export_scene", "export_scenes"]
 
 What = Literal["both", "image", "speed", "label"]
 
@@ -31,42 +28,9 @@ def export_scene(
     what: What = "both",
     coding: Coding = "mph",
 ) -> list[Path]:
-    """Write a scene's image and label as Cloud Optimised GeoTIFFs.
+    """Write a scene's image and label as Cloud Optimised GeoTIFFs, a few rows of tiles at a time.
 
-    Tiles are joined without their overlap and padding, in the CRS of the source and with its affine
-    (times a power of two at coarser levels). Each file is written atomically, a few rows of tiles
-    at a time. A scene that is not georeferenced can also be written as PNG.
-
-    Parameters
-    ----------
-    scene
-        Scene id, or the end of one, such as ``chip12``.
-    out
-        File of the image, or a folder for ``SCENE.tif``. The label is written beside it as
-        ``NAME_speed.tif`` (of classes ``NAME_label.tif``), or to ``out`` itself if ``what`` is
-        ``speed`` or ``label``.
-    level
-        Tile side in pixels. None: the finest level.
-    what
-        ``image``: uint8 bands with nodata 0. ``speed`` or ``label``: the label, uint8, one band; of
-        classes with their colours and names. ``both``: both, or the image alone if the scene is
-        unlabelled.
-    coding
-        Values of the label. ``mph``: 0 background, 254 road of unknown speed, nodata 255, with a
-        colour table. ``continuous`` and ``binned``: the grey values of the CRESI tools, which have
-        no nodata value; nodata becomes 0.
-
-    Returns
-    -------
-    list of Path
-        The files written.
-
-    Raises
-    ------
-    UsageError
-        There is no such scene or level, the scene has no pixels, or ``out`` is not a raster file.
-    StoreError
-        A tile is missing or damaged.
+    Tiles are joined without their overlap and padding, on the source's pixel grid.
     """
     index = find_scene(store, scene)
     level = store.check_level(level)
@@ -100,29 +64,7 @@ def export_scenes(
     what: What = "both",
     coding: Coding = "mph",
 ) -> list[Path]:
-    """Write several scenes, or all, into one folder.
-
-    Parameters
-    ----------
-    scenes
-        Ids, or ends of them; ``all`` stands for every scene that has what is asked for.
-    out
-        A folder, made when absent; of one scene that is named, as for :func:`export_scene`.
-    level, what, coding
-        As for :func:`export_scene`.
-
-    Returns
-    -------
-    list of Path
-        The files written.
-
-    Raises
-    ------
-    UsageError
-        As for :func:`export_scene`; or ``out`` names a file, and there are several scenes.
-    StoreError
-        No such level, or damaged pixels.
-    """
+    """Write several scenes, or all, into one folder."""
     names = _chosen(store, what) if ALL in scenes else list(scenes)
     if len(scenes) > 1 or ALL in scenes:
         if Path(out).suffix.lower() in (*SUFFIXES, ".png"):

@@ -37,7 +37,6 @@ from geoprep.views.display import (
 if TYPE_CHECKING:
     from geoprep.views.sheet import SceneView
 
-COLUMNS = ("image", "speed", "overlay")
 SUFFIXES = (".png", ".pdf", ".svg", ".jpg")
 
 
@@ -48,41 +47,19 @@ def preview(
     scenes: Sequence[str] | None = None,
     count: int = 6,
     level: int | None = None,
-    columns: Sequence[str] = COLUMNS,
 ) -> Path:
-    """Draw the image, the label and their overlay of several scenes.
+    """Draw the image, the label and their overlay of named scenes or of ``count`` chosen ones.
 
-    Parameters
-    ----------
-    out
-        ``.png``, ``.pdf``, ``.svg`` or ``.jpg`` file, written atomically.
-    scenes
-        Ids, or ends of ids, in the order of the picture. None: :func:`choose_scenes` chooses.
-    count
-        Number of scenes to choose.
-    level
-        Level to read. None: the coarsest level that is as fine as the picture.
-    columns
-        Any of ``image``, ``speed`` and ``overlay``.
-
-    Raises
-    ------
-    UsageError
-        An unknown scene, level, column or suffix, or a folder that does not exist.
-    StoreError
-        A tile is missing or damaged.
+    ``level`` None is the coarsest level that is as fine as the picture.
     """
     from geoprep.views import sheet
 
     out = Path(out)
     if out.suffix.lower() not in SUFFIXES:
         raise UsageError(f"{out}: a preview is a picture. Name the file NAME.png")
-    if store.meta.has_classes:
-        columns = ["classes" if name == "speed" else name for name in columns]
-    if not columns or set(columns) - {*COLUMNS, "classes"}:
-        raise UsageError(f"columns {', '.join(columns)}: use some of {', '.join(COLUMNS)}")
     chosen = [find_scene(store, name) for name in scenes] if scenes else choose_scenes(store, count)
     grids = [scene_grid(store, scene) for scene in chosen]
+    columns = ("image", "classes" if store.meta.has_classes else "speed", "overlay")
     layout = sheet.lay_out([aspect_of(grid) for grid in grids], columns)
     level = (
         _fitting_level(store, grids, layout.panel_pixels)
@@ -100,12 +77,7 @@ def preview(
 
 
 def choose_scenes(store: StoreReader, count: int) -> list[int]:
-    """Return a representative choice of scenes, in a fixed order.
-
-    At most a third are scenes that are not ``ok``, one of each status (more only if there are too
-    few ``ok`` scenes). The ``ok`` scenes are divided among the splits, at least one each, and
-    within a split spread evenly over the range of road shares, from most to least.
-    """
+    """Return scenes of all splits and road shares; at most a third of them are not ``ok``."""
     splits, status, roads = scene_splits(store), store.scenes.status, scene_roads(store)
     odd = [np.flatnonzero(status == one) for one in STATUSES if one != "ok"]
     usable = [np.flatnonzero((status == "ok") & (splits == i)) for i in range(len(SPLITS))]

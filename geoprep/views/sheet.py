@@ -52,25 +52,7 @@ STRIPE = 0.07
 
 @dataclass(frozen=True, slots=True)
 class SceneView:
-    """One scene of the preview.
-
-    Attributes
-    ----------
-    rgb
-        uint8 (y, x, 3).
-    nodata
-        bool (y, x), True where there is no imagery.
-    label
-        uint8 (y, x).
-    aspect
-        Height divided by width on the ground.
-    width_m
-        Width on the ground in metres; None if it is unknown.
-    classes
-        Classes of the label; None for speeds.
-    share_name
-        Name of the pixels that ``road_fraction`` counts.
-    """
+    """One scene of the preview."""
 
     id: str
     split: str
@@ -78,13 +60,13 @@ class SceneView:
     reason: str
     road_fraction: float
     valid_fraction: float
-    rgb: NDArray[np.uint8]
-    nodata: NDArray[np.bool_]
-    label: NDArray[np.uint8]
-    aspect: float
-    width_m: float | None
-    classes: ClassTable | None = None
-    share_name: str = "road"
+    rgb: NDArray[np.uint8]  # (y, x, 3)
+    nodata: NDArray[np.bool_]  # (y, x), True without imagery
+    label: NDArray[np.uint8]  # (y, x)
+    aspect: float  # height divided by width on the ground
+    width_m: float | None  # on the ground
+    classes: ClassTable | None = None  # None: speeds
+    share_name: str = "road"  # of the pixels that road_fraction counts
 
     @property
     def colours(self) -> NDArray[np.uint8]:
@@ -100,22 +82,12 @@ class SceneView:
 
 @dataclass(frozen=True, slots=True)
 class SheetLayout:
-    """Positions of panels, in inches.
-
-    Attributes
-    ----------
-    across
-        Number of scenes side by side.
-    panel
-        Width of a panel.
-    heights
-        Height of the panels of each row of scenes.
-    """
+    """Positions of panels, in inches."""
 
     columns: tuple[str, ...]
-    across: int
-    panel: float
-    heights: tuple[float, ...]
+    across: int  # scenes side by side
+    panel: float  # width of a panel
+    heights: tuple[float, ...]  # of the panels of each row of scenes
 
     @property
     def page_height(self) -> float:
@@ -130,15 +102,7 @@ class SheetLayout:
 
 
 def lay_out(aspects: Sequence[float], columns: Sequence[str]) -> SheetLayout:
-    """Return the layout whose page is closest to a square.
-
-    Parameters
-    ----------
-    aspects
-        Height divided by width of every scene, in the order of the preview.
-    columns
-        Names of the panels of a scene.
-    """
+    """Return the layout whose page is closest to a square, for scenes of some height per width."""
     options = []
     for across in range(1, max(1, min(len(aspects), 6 // len(columns))) + 1):
         gaps = (across - 1) * SCENE_GAP + across * (len(columns) - 1) * PANEL_GAP
@@ -153,13 +117,7 @@ def lay_out(aspects: Sequence[float], columns: Sequence[str]) -> SheetLayout:
 def draw(
     path: Path, layout: SheetLayout, views: Sequence[SceneView], header: tuple[str, str, str]
 ) -> None:
-    """Draw the preview into a file, in the format of its suffix.
-
-    Parameters
-    ----------
-    header
-        Title, the line below it, and the note at the bottom.
-    """
+    """Draw the preview; the header is a title, the line below it, and the note at the bottom."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -182,10 +140,8 @@ def draw(
 
 
 def save(figure: Figure, path: Path, *, dpi: float) -> None:
-    """Write a figure in the format of a file's suffix.
-
-    The figure is rendered in memory first: matplotlib leaves a PDF open if the disk is full.
-    """
+    """Write a figure in the format of a file's suffix."""
+    # In memory first: matplotlib leaves a PDF open if the disk is full.
     page = io.BytesIO()
     figure.savefig(page, format=path.suffix[1:] or None, dpi=dpi)
     path.write_bytes(page.getvalue())

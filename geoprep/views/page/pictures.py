@@ -33,16 +33,12 @@ STRIPES = 24
 
 @dataclass(frozen=True, slots=True)
 class ScenePictures:
-    """Encoded pictures of one scene, north up.
+    """Encoded pictures of one scene, north up."""
 
-    ``image`` and ``thumb`` are JPEG. ``mask`` and its thumbnail ``roads`` are PNG with a palette
-    whose background is transparent.
-    """
-
-    image: bytes
-    mask: bytes
-    thumb: bytes
-    roads: bytes
+    image: bytes  # JPEG
+    mask: bytes  # PNG with a palette
+    thumb: bytes  # JPEG
+    roads: bytes  # PNG, the mask's thumbnail
 
 
 def shown_step(height: int, width: int) -> int:
@@ -53,18 +49,7 @@ def shown_step(height: int, width: int) -> int:
 def scene_pictures(
     store: StoreReader, scene: int, level: int, brighten: NDArray[np.uint8]
 ) -> ScenePictures:
-    """Read a scene and encode it at full and at thumbnail size.
-
-    Parameters
-    ----------
-    brighten
-        uint8 (256), brightness lookup table.
-
-    Raises
-    ------
-    StoreError
-        A tile is missing or damaged.
-    """
+    """Read a scene and encode it at full and at thumbnail size."""
     height, width = scene_shape(store, scene, level)
     step = min(shown_step(height, width), height, width)
     image, label = read_thinned(store, scene, level, step)
@@ -104,15 +89,8 @@ def _jpeg(rgb: NDArray[np.uint8], nodata: NDArray[np.bool_], quality: int) -> by
 
 
 def _png(label: NDArray[np.uint8], colours: NDArray[np.uint8], *, clear: bool) -> bytes:
-    """Return a label as PNG. Value 253 is shown as 252, since 253 is the second stripe colour.
-
-    Parameters
-    ----------
-    colours
-        uint8 (256, 3), colour of every value.
-    clear
-        Whether value 0, the background, is transparent.
-    """
+    """Return a label as PNG; ``clear``: value 0, the background, is transparent."""
+    # 253 is the second stripe colour.
     from PIL import Image
 
     indices = np.where(label == _STRIPE, np.uint8(_STRIPE - 1), label)

@@ -43,11 +43,7 @@ BUILT = ("ok", "unlabelled")
 
 
 def page_data(store: StoreReader, level: int) -> dict[str, Any]:
-    """Return the data of the page without pictures: facts, legend and a row per scene.
-
-    The rows are under ``scenes``, in the order of the store. ``ring`` holds the corners in
-    longitude and latitude (None if the scene is not georeferenced), ``area`` the number of its map.
-    """
+    """Return the data of the page without pictures: facts, legend and ``scenes``, a row each."""
     facts = info(store)
     scenes = list(_scenes(store, level))
     areas = areas_of(scenes)
@@ -118,10 +114,7 @@ def _ring(coords: Sequence[tuple[float, ...]]) -> list[list[float]]:
 
 
 def areas_of(scenes: Sequence[dict[str, Any]]) -> list[int]:
-    """Return the number of each scene's area; -1 if it is not georeferenced.
-
-    Areas are separated by gaps of `APART` degrees along longitude or latitude.
-    """
+    """Return the number of each scene's area; -1 if it is not georeferenced."""
     places = [i for i, scene in enumerate(scenes) if scene["ring"]]
     centres = np.array([np.mean(scenes[i]["ring"], axis=0) for i in places]).reshape(-1, 2)
     columns = [_runs(centres[:, axis]) for axis in (0, 1)]
@@ -155,10 +148,7 @@ def _curves(counts: NDArray[np.uint64]) -> list[list[int]]:
 
 
 def _legend(facts: dict[str, Any]) -> dict[str, Any]:
-    """Return the colours and names of bins 1 to 7; bin 1 only if it occurs.
-
-    Bin 0 is roads of unknown speed, the only bin of a store without speeds.
-    """
+    """Return the colours and names of bins 1 to 7; bin 1 only if it occurs."""
     first = 1 if any(speed_bin(int(mph)) == 1 for mph in facts["speeds"]) else 2
     has_speeds = facts["speed_unit"] != NO_SPEEDS
     unknown = {"label": "unknown" if has_speeds else "road", "colour": _css(UNKNOWN_COLOUR)}

@@ -41,31 +41,7 @@ def make_page(
     executor: Executor | None = None,
     report: Callable[[int, int], None] | None = None,
 ) -> Path:
-    """Write an HTML page of a whole store: thumbnails, filters, a map and a viewer.
-
-    The page needs no network connection. If the scenes have more than `MOST_PIXELS` pixels, their
-    pictures are in the folder ``NAME_files`` beside it; move both together.
-
-    Parameters
-    ----------
-    out
-        ``.html`` file, written atomically.
-    level
-        Level of the pictures. None: the finest.
-    executor
-        Runs the encoding. None: one thread per core.
-    report
-        Called with the number of scenes done and the number of all scenes.
-
-    Raises
-    ------
-    UsageError
-        Another suffix, no such level, or a folder that does not exist.
-    StoreError
-        A tile is missing or damaged.
-    OutputError
-        The disk is full, or writing fails.
-    """
+    """Write an HTML page of a whole store: thumbnails, filters, a map and a viewer."""
     out = Path(out)
     if out.suffix.lower() not in SUFFIXES:
         raise UsageError(f"{out}: a page is an HTML file. Name it NAME.html")
@@ -123,11 +99,8 @@ def _fill(folder: Path, encoded: Iterator[tuple[int, ScenePictures]]) -> None:
 def _asset_folder(
     out: Path, data: dict[str, Any], store: StoreReader
 ) -> Iterator[tuple[Path, str]]:
-    """Yield a temporary folder and its final name relative to the page; rename it at the end.
-
-    The name is a digest of the content, so that the pictures of an older page stay until the new
-    page replaces it.
-    """
+    """Yield a temporary folder and its final name relative to the page; rename it at the end."""
+    # Named by its content: the pictures of an older page stay until the new page replaces it.
     seen = script_json([data, store.root.attrs.asdict()]).encode()
     digest = hashlib.sha256(seen).hexdigest()[:16]
     parent = make_folder(out.with_name(f"{out.stem}_files"))

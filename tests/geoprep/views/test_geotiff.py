@@ -24,7 +24,8 @@ from geoprep.sources.cities import get_city
 from geoprep.speed import BINNED_TABLE, CONTINUOUS_TABLE
 from geoprep.store import StoreReader
 from geoprep.store.scenes import read_label, shape_within
-from geoprep.views.geotiff import export_footprints, export_scene
+from geoprep.views.footprints import export_footprints
+from geoprep.views.geotiff import export_scene
 
 LABELLED = ["city_1", "city_border", "city_empty", "utm_north", "utm_south", "utm_small"]
 

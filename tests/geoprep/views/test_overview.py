@@ -229,7 +229,7 @@ def test_thinning_loses_no_road_and_invents_no_data(step, speed):
 
 def test_layout_keeps_a_page_of_six_scenes_near_a_square():
     for aspect in (0.6, 1.0, 1.23, 1.8):
-        layout = sheet.lay_out([aspect] * 6, module.COLUMNS)
+        layout = sheet.lay_out([aspect] * 6, ("image", "speed", "overlay"))
         assert 6 < layout.page_height < 20
         assert layout.across * len(layout.heights) >= 6
 
@@ -265,8 +265,6 @@ def test_every_speed_has_the_colour_and_label_of_its_bin():
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"columns": ["photo"]}, UsageError, "photo"),
-        ({"columns": []}, UsageError, "use some of"),
         ({"level": 16}, UsageError, "its levels are 64, 32"),
         ({"out": "a.tif"}, UsageError, "NAME.png"),
         ({"out": "nowhere/a.png"}, UsageError, "create it first"),
