@@ -21,6 +21,7 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - the group of commands, of c
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+_noticed = threading.Event()
 _INTERRUPTED = """
 Interrupted. Finished work is kept. Run the same command again to resume.
 """
@@ -37,6 +38,7 @@ def main() -> None:
 
         status = run()
     except BaseException as error:
+        _noticed.set()
         if not _is_interrupt(error) and not hidden:
             raise
         sys.stderr.write(_INTERRUPTED)
@@ -45,10 +47,8 @@ def main() -> None:
 
 
 def _without_interrupts(hidden: list[BaseException]) -> Callable[..., None]:
-    """Return an excepthook that records Ctrl-C in a list instead of printing it.
-
-    NumPy's C interface prints the exception that ends its import, then raises ImportError.
-    """
+    """Return an excepthook that records Ctrl-C in a list instead of printing it."""
+    # NumPy's C interface prints the exception that ends its import, then raises ImportError.
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if issubclass(kind, KeyboardInterrupt):
@@ -61,14 +61,17 @@ def _without_interrupts(hidden: list[BaseException]) -> Callable[..., None]:
 
 def _interrupt_again(lost: "sys.UnraisableHookArgs") -> None:
     """Send Ctrl-C again if Python could not raise it, as in a callback of an import."""
-    if issubclass(lost.exc_type, KeyboardInterrupt):
-        main_thread = threading.main_thread().ident
-        # From a timer, since it would be lost here; as a signal, since the main thread may sleep.
-        timer = threading.Timer(0.01, signal.pthread_kill, (main_thread, signal.SIGINT))
-        timer.daemon = True
-        timer.start()
-    else:
+    if not issubclass(lost.exc_type, KeyboardInterrupt):
         sys.__unraisablehook__(lost)
+        return
+    main_thread = threading.main_thread().ident or 0
+    _noticed.clear()
+
+    def insist() -> None:  # from a thread and repeatedly, since it would be lost in this hook
+        while not _noticed.wait(0.05):
+            signal.pthread_kill(main_thread, signal.SIGINT)
+
+    threading.Thread(target=insist, daemon=True).start()
 
 
 def _is_interrupt(error: BaseException | None) -> bool:

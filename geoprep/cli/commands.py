@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,7 +21,7 @@ from geoprep.cli.roads import polygonize, vectorize
 from geoprep.errors import UsageError
 
 if TYPE_CHECKING:
-    from geoprep.views import By, Coding, What
+    from geoprep.views import By
 
 STORE = click.argument("store", metavar="STORE")
 
@@ -39,42 +39,36 @@ geoprep score --truth labels/ --proposal city.gpkg      score it with APLS and T
 
 
 @click.group(
-    help=HELP, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+    help=HELP,
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+        "show_default": True,
+    },
 )
 @click.version_option(__version__, prog_name="geoprep")
 def cli() -> None:
     """Run one of the commands."""
 
 
-cli.add_command(download)
-cli.add_command(build_zarr)
-cli.add_command(vectorize)
-cli.add_command(polygonize)
-cli.add_command(score)
-cli.add_command(route)
+for command in (download, build_zarr, vectorize, polygonize, score, route):
+    cli.add_command(command)
 
 
 @cli.command(cls=GroupedCommand, short_help="Make a synthetic, labelled city in SpaceNet layout.")
 @click.option("--city", required=True, help="Name of the city; `geoprep cities` lists them.")
-@click.option(
-    "--scenes", default=24, show_default=True, type=click.IntRange(1), help="Number of scenes."
-)
+@click.option("--scenes", default=24, type=click.IntRange(1), help="Number of scenes.")
 @click.option(
     "--out",
     default="data",
-    show_default=True,
     type=OutputPath(file_okay=False),
     help="Folder for the city.",
 )
-@click.option(
-    "--seed", default=0, show_default=True, help="Random seed; each seed gives a different city."
-)
+@click.option("--seed", default=0, help="Random seed; each seed gives a different city.")
 @click.option(
     "--product",
-    "products",
     multiple=True,
     default=("PS-RGB",),
-    show_default=True,
     type=click.Choice(["PS-RGB", "PS-MS", "PAN"], case_sensitive=False),
     help="Imagery product: PS-RGB (3 bands, uint8), PS-MS (8 bands, 11 bits in uint16) or PAN "
     "(1 band); repeatable.",
@@ -82,14 +76,12 @@ cli.add_command(route)
 @click.option(
     "--size",
     default=1300,
-    show_default=True,
     type=click.IntRange(64, 4096),
     help="Side of a scene in pixels.",
 )
 @click.option(
     "--labels",
     default="roads",
-    show_default=True,
     type=click.Choice(["roads", "classes"]),
     help="classes: also write rasters of land cover and their classes.yaml, to the folder classes.",
 )
@@ -97,14 +89,8 @@ cli.add_command(route)
 @QUIET
 def synth(
     city: str,
-    scenes: int,
-    out: Path,
-    seed: int,
-    products: tuple[str, ...],
-    size: int,
-    labels: Literal["roads", "classes"],
-    workers: int | None,
     quiet: bool,
+    **given: Any,  # noqa: ANN401 - options by name
 ) -> None:
     """Make a synthetic city in SpaceNet layout: georeferenced scenes with road labels.
 
@@ -112,18 +98,8 @@ def synth(
     """
     from geoprep.api import synthesize
 
-    folder = synthesize(
-        city,
-        scenes=scenes,
-        out=out,
-        seed=seed,
-        product=products,
-        size=size,
-        labels=labels,
-        workers=workers,
-        progress=not quiet,
-    )
-    click.echo(f"{scenes} scenes in {folder}")
+    folder = synthesize(city, progress=not quiet, **given)
+    click.echo(f"{given['scenes']} scenes in {folder}")
 
 
 @cli.command(cls=GroupedCommand)
@@ -178,7 +154,6 @@ def verify(store: str, workers: int | None, quiet: bool, as_json: bool) -> int:
 @click.option(
     "--out",
     default="preview.png",
-    show_default=True,
     type=OutputPath(),
     help="Picture (.png, .pdf, .svg, .jpg) or page (.html) to write.",
 )
@@ -188,7 +163,6 @@ def verify(store: str, workers: int | None, quiet: bool, as_json: bool) -> int:
 @click.option(
     "--count",
     default=6,
-    show_default=True,
     type=click.IntRange(1),
     help="Number of scenes to draw if no --scene is given.",
 )
@@ -204,13 +178,8 @@ def verify(store: str, workers: int | None, quiet: bool, as_json: bool) -> int:
 @QUIET
 def preview(
     source: str,
-    out: Path,
-    scenes: tuple[str, ...],
-    count: int,
-    level: int | None,
-    over: Path | None,
-    pixel_size: float | None,
     quiet: bool,
+    **given: Any,  # noqa: ANN401 - options by name
 ) -> None:
     """Draw scenes of a store, or a road network; or write an HTML page of a store.
 
@@ -221,17 +190,7 @@ def preview(
     """
     from geoprep.api import preview as draw
 
-    written = draw(
-        source,
-        out,
-        scenes=scenes,
-        count=count,
-        level=level,
-        over=over,
-        pixel_size=pixel_size,
-        progress=not quiet,
-    )
-    click.echo(f"wrote {written}")
+    click.echo(f"wrote {draw(source, progress=not quiet, **given)}")
 
 
 @cli.command(cls=GroupedCommand, short_help="Export scenes as GeoTIFF, or footprints.")
@@ -256,14 +215,12 @@ def preview(
 @click.option(
     "--what",
     default="both",
-    show_default=True,
     type=click.Choice(["both", "image", "speed", "label"]),
     help="Arrays to export.",
 )
 @click.option(
     "--coding",
     default="mph",
-    show_default=True,
     type=click.Choice(["mph", "continuous", "binned"]),
     help="Values of the label: mph, or one of CRESI's two codings.",
 )
@@ -272,9 +229,7 @@ def export(
     scenes: tuple[str, ...],
     footprints: By | None,
     out: Path,
-    level: int | None,
-    what: What,
-    coding: Coding,
+    **given: Any,  # noqa: ANN401 - options by name
 ) -> None:
     """Export scenes as GeoTIFF, image and label, or the footprints of all scenes.
 
@@ -289,6 +244,6 @@ def export(
     if footprints is not None:
         written = [export_footprints(store, out, by=footprints)]
     else:
-        written = export_scenes(store, names, out, level=level, what=what, coding=coding)
+        written = export_scenes(store, names, out, **given)
     for path in written:
         click.echo(f"wrote {path}")

@@ -11,7 +11,6 @@ from typing import (
     TYPE_CHECKING,
     Any,
     Literal,
-    TextIO,
     TypeVar,
     get_args,
     get_origin,
@@ -34,15 +33,7 @@ RUN = "Run"
 
 
 class GroupedOption(click.Option):
-    """An option that belongs to a section of the help text.
-
-    Parameters
-    ----------
-    section
-        Heading of the help text.
-    deprecated_names
-        Former names, such as ``--dest``. They are accepted with a warning and absent from the help.
-    """
+    """An option in a section of the help; deprecated names are accepted with a warning."""
 
     def __init__(
         self,
@@ -57,15 +48,9 @@ class GroupedOption(click.Option):
 
 
 class GroupedCommand(click.Command):
-    """A command whose options are listed by section.
+    """A command whose options are listed by section; ``--help`` lists the ``common`` ones only.
 
-    Errors below the command line name parameters in backticks. They are shown as options.
-
-    Parameters
-    ----------
-    common
-        Names of the options that ``--help`` lists; ``--help-all`` lists all. Empty: no
-        ``--help-all``.
+    Parameters in backticks in errors are shown as options.
     """
 
     def __init__(self, *args: Any, common: Sequence[str] = (), **kwargs: Any) -> None:  # noqa: ANN401 - click's
@@ -106,23 +91,16 @@ class GroupedCommand(click.Command):
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - whatever the command returns
         """Run the command; name options instead of parameters in its warnings and errors."""
 
-        def show(
-            message: Warning | str,
-            category: type[Warning],
-            filename: str,
-            lineno: int,
-            file: TextIO | None = None,
-            line: str | None = None,
-        ) -> None:
+        def show(message: Warning | str, category: type[Warning], *rest: Any) -> None:  # noqa: ANN401 - warnings'
             if issubclass(category, GeoprepWarning):
                 click.echo(f"warning: {name_options(str(message), ctx)}", err=True)
             else:
-                others(message, category, filename, lineno, file, line)
+                others(message, category, *rest)
 
         with warnings.catch_warnings():
             others = warnings.showwarning
             warnings.simplefilter("always", GeoprepWarning)
-            warnings.showwarning = show
+            warnings.showwarning = show  # type: ignore[assignment]  # passes the others on
             try:
                 return super().invoke(ctx)
             except GeoprepError as error:
@@ -166,15 +144,7 @@ def _show_all(ctx: click.Context, _option: click.Parameter, given: bool) -> None
 
 
 def name_options(text: str, context: click.Context | None = None) -> str:
-    """Return a message with options in place of parameters: ``--pixel-size`` for `pixel_size`.
-
-    Parameters
-    ----------
-    text
-        Message whose parameters are in backticks. Other words in backticks stay.
-    context
-        Of the command whose options count; the running command where omitted.
-    """
+    """Return a message with options for its parameters: ``--pixel-size`` for `pixel_size`."""
     context = context or click.get_current_context(silent=True)
     if context is None:
         return text

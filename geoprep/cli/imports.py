@@ -18,11 +18,7 @@ _ABSENT: Final = {"rasterio": "boto3", "zarr": "fsspec"}
 
 
 def import_quickly(*libraries: Literal["pyogrio", "rasterio", "zarr"]) -> None:
-    """Import libraries in less time than a plain import takes.
-
-    The optional libraries can be imported as usual afterwards. Call this in the main thread, before
-    others are started.
-    """
+    """Import libraries in less time than a plain import takes; call it before threads start."""
     for name in libraries:
         if name not in sys.modules:
             absent = _ABSENT.get(name)

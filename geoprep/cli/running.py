@@ -13,13 +13,7 @@ from geoprep.errors import GeoprepError, SourceError, UsageError
 
 
 def run() -> int:
-    """Run the command that the arguments name; return its exit status.
-
-    Raises
-    ------
-    KeyboardInterrupt
-        The user pressed Ctrl-C.
-    """
+    """Run the command that the arguments name; return its exit status."""
     _keep_libraries_quiet()
     try:
         status = cli.main(standalone_mode=False)
@@ -39,10 +33,7 @@ def run() -> int:
 
 
 def _keep_libraries_quiet() -> None:
-    """Silence warnings and logs of libraries, unless Python was started with ``-W``.
-
-    geoprep reports problems itself, once, with the file and the fix.
-    """
+    """Silence warnings and logs of libraries, unless Python was started with ``-W``."""
     if not sys.warnoptions:
         warnings.simplefilter("ignore")
     logging.getLogger().addHandler(logging.NullHandler())

@@ -105,7 +105,7 @@ def _check(products: Sequence[str], seed: int, workers: int) -> tuple[str, ...]:
     unknown = [name for name in products if name not in PRODUCT_BANDS]
     if unknown or not products:
         raise UsageError(
-            f"`products`: cannot draw {', '.join(unknown) or 'no product'}: choose from "
+            f"`product`: cannot draw {', '.join(unknown) or 'no product'}: choose from "
             f"{', '.join(PRODUCT_BANDS)}"
         )
     if seed < 0 or workers < 1:
