@@ -48,9 +48,8 @@ from training.engine import CompileMode, choose_engine, computes_bf16
 from training.loop import training_step
 from training.predict import PredictOptions, make_job
 from training.prediction import Screen
+from training.run import BatchGroup, Run, is_out_of_memory, release
 from training.settings import Config
-from training.state import BatchGroup, Run
-from training.step_rate import is_out_of_memory, release
 
 PARTS = ("loader", "step", "tiles", "predict")
 THREADS = (1, 2, 4, 8, 16)

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from benchmarks.machine import resident
 from training.engine import keep_memory
+from training.evaluation import evaluate_runner
 from training.inference import Runner
 from training.predict import COMMAND, make_job
 from training.prediction import PredictionJob, PredictOptions, ProgressCallback
-from training.validation import evaluate_runner
 
 _ENOUGH = 10**12
 """Number of pixels that makes compiling worthwhile."""

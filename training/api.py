@@ -83,12 +83,12 @@ def train(store: Any, *, progress: bool = True, **settings: Any) -> TrainedRun: 
         A setting is invalid, a store cannot be used, or the training failed.
     """
     from training.fit import COMMAND
-    from training.start import run_folder, start
+    from training.run import run_folder, start_run
 
     several = store if isinstance(store, list | tuple) else [store]
     stores = [os.fspath(one) for one in several]
     given = COMMAND.parse_values({"stores": stores, **settings, "quiet": not progress})
-    return _finished(run_folder(given), start(given))
+    return _finished(run_folder(given), start_run(given))
 
 
 def pretrain_model(

@@ -17,8 +17,8 @@ from training.inference import ModelOptions
 
 if TYPE_CHECKING:
     from training.checkpoint import ModelInfo
+    from training.evaluation import Evaluation
     from training.inference import Runner
-    from training.validation import Evaluation
 
 INTRODUCTION = """\
 Evaluate a model on whole tiles, decoded as in predictions: road IoU and F1, IoU per speed bin, and
@@ -133,8 +133,8 @@ def evaluate(options: EvaluateOptions) -> int:
 def evaluated(options: EvaluateOptions) -> Evaluation:
     """Return the metrics of a model on its stores; options of tables and files are ignored."""
     from training.engine import set_threads
+    from training.evaluation import evaluate_runner
     from training.inference import open_model
-    from training.validation import evaluate_runner
 
     set_threads(options.threads)
     runner, info = open_model(options, "auto")
@@ -156,7 +156,7 @@ def evaluated(options: EvaluateOptions) -> Evaluation:
 
 def _compare(options: EvaluateOptions) -> int:
     """Print and write the metrics of several models."""
-    from training.comparison import compare
+    from training.evaluation import compare
     from training.inference import model_file
 
     if not (options.compare and options.on and options.stores):
@@ -202,7 +202,7 @@ def _opened(options: EvaluateOptions, file: Path) -> tuple[Runner, ModelInfo]:
 
 
 def _print(found: Evaluation, options: EvaluateOptions) -> None:
-    from training.threshold import threshold_text
+    from training.evaluation import threshold_text
 
     rows = []
     for name, title in TITLES.items():

@@ -189,7 +189,7 @@ def _compare_with_checkpoint(
     """Print the file's size and runner, and how its outputs differ from the checkpoint's."""
     import torch
 
-    from training.decode import chosen_threshold
+    from training.evaluation import chosen_threshold
     from training.inference import NativeRunner, example_image, export_files, load_runner
 
     opened, record = load_runner(out)

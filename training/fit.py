@@ -1,4 +1,4 @@
-"""``python -m training.fit``: train a model; see `training.start` and `training.loop`."""
+"""``python -m training.fit``: train a model; see `training.run.start` and `training.loop`."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def fit() -> int:
         given = COMMAND.parse(arguments)
-        from training.start import start  # here: --help and usage errors do not need torch
+        from training.run import start_run  # here: --help and usage errors do not need torch
 
-        return start(given, COMMAND.spell)
+        return start_run(given, COMMAND.spell)
 
     return run_command(fit, COMMAND)
 

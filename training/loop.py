@@ -2,7 +2,7 @@
 
 Read from the bottom: `train` runs epochs, `train_epoch` runs the steps of an epoch,
 `training_step` sets the learning rate, takes an `optimizer_step` and updates the averaged weights.
-The forward pass is `training.losses.Trainable`: bytes in, loss out.
+The forward pass is `training.model.Trainable`: bytes in, loss out.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from torch.profiler import record_function
 
 from loaders import Batch
 from training.engine import CUDA_GRAPHS, Engine
-from training.losses import AVERAGE, COPY, WAIT, LossParts, Timed
+from training.model import AVERAGE, COPY, WAIT, LossParts, Timed
 from training.monitor import Callbacks
+from training.run import BatchGroup, Run, StepResult
 from training.settings import OptimizerConfig
-from training.state import BatchGroup, Run, StepResult
 
 RISE = 0.3
 START = 1 / 25

@@ -85,7 +85,7 @@ def make_job(options: PredictOptions) -> tuple[PredictionJob, list[str]]:
     CheckpointError
         The checkpoint or model file cannot be used.
     """
-    from training.decode import chosen_threshold
+    from training.evaluation import chosen_threshold
     from training.inference import file_hash, model_file, open_model
     from training.prediction import PredictionJob, Predictor, check_targets, check_window
 

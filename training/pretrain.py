@@ -113,7 +113,7 @@ def pretrain(given: Mapping[str, Any], spell: Callable[[str], str] = str) -> int
     GeoprepError
         The store cannot be opened, the folder holds a run, or the run cannot be started, or failed.
     """
-    from training.start import holds_run, start
+    from training.run import holds_run, start_run
 
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UsageError("the cities are drawn by one process: start it without torchrun")
@@ -131,7 +131,7 @@ def pretrain(given: Mapping[str, Any], spell: Callable[[str], str] = str) -> int
             "folder (`out`), or replace it (`overwrite`)"
         )
     stores = city_stores(store, cities, out, settings)
-    status = start({**settings, "stores": tuple(map(str, stores)), "out": str(out)}, spell)
+    status = start_run({**settings, "stores": tuple(map(str, stores)), "out": str(out)}, spell)
     if status == 0:
         print(f"start from it: python -m training.fit {cities.store} --init-from {out}")
     return status

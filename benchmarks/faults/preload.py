@@ -14,7 +14,7 @@ LIBRARIES = (
 )
 PROJECT = (
     *("geoprep.building.run", "geoprep.cli.commands", "geoprep.verify", "geoprep.views.page"),
-    *("geoprep.views.overview", "loaders.tiles.stream", "training.fit", "training.start"),
+    *("geoprep.views.overview", "loaders.tiles.stream", "training.fit", "training.run.start"),
     *("training.predict", "training.prediction.job", "training.prediction.screen"),
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import statistics
 import sys
 from collections.abc import Sequence
@@ -44,10 +45,10 @@ def fit_here(words: Sequence[str], *, keep_memory: bool) -> dict[str, Any]:
         True to make the allocator keep freed memory, as `training.fit` does.
     """
     from benchmarks.machine import resident
-    from training import start
     from training.fit import main
 
     if not keep_memory:
+        start = importlib.import_module("training.run.start")
         setattr(start, "keep_memory", lambda: "system default")  # noqa: B010 - for mypy
     if status := main(words):
         raise SystemExit(status)

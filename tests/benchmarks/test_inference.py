@@ -17,7 +17,7 @@ from benchmarks.child import ChildError
 from benchmarks.common import Result
 from benchmarks.inference import BASE, FORMS
 from training.checkpoint import Checkpoint, save
-from training.model import build_model
+from training.model.build import build_model
 from training.prediction.windows import WindowGrid
 
 IPEX = {"ipex-bf16", "ipex-int8"}

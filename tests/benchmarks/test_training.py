@@ -55,7 +55,8 @@ def test_every_run_that_is_timed_has_settings_that_exist(rung):
 
 
 def test_a_run_keeps_its_memory_or_leaves_the_allocator_alone(monkeypatch):
-    from training import fit, start
+    from training import fit
+    from training.run import start
 
     seen = []
     monkeypatch.setattr(start, "keep_memory", "the command's own")

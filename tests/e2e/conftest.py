@@ -27,7 +27,7 @@ def here(monkeypatch, capfd) -> Callable[..., CompletedProcess[str]]:
     trainers["training.export"] = export
     threads, random = torch.get_num_threads(), torch.get_rng_state()
     monkeypatch.syspath_prepend(str(TESTS))
-    for place in ("training.start", "training.engine.host"):  # how this process allocates
+    for place in ("training.run.start", "training.engine.host"):  # how this process allocates
         monkeypatch.setattr(f"{place}.keep_memory", lambda *_, **__: "as it is")
 
     def run(program: str, *words: object, folder: Path) -> CompletedProcess[str]:

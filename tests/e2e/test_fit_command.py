@@ -54,7 +54,7 @@ def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DOOM_AT", "0")
     monkeypatch.syspath_prepend(str(HELPERS))
-    monkeypatch.setattr("training.start.keep_memory", lambda: "as it is")
+    monkeypatch.setattr("training.run.start.keep_memory", lambda: "as it is")
     yield lambda *command: main([*map(str, command)])
     torch.set_num_threads(threads)
     torch.set_rng_state(random)

@@ -22,7 +22,7 @@ def here(tmp_path, monkeypatch):
     """Keep memory settings, threads and random numbers of this process."""
     threads, random = torch.get_num_threads(), torch.get_rng_state()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("training.start.keep_memory", lambda: "as it is")
+    monkeypatch.setattr("training.run.start.keep_memory", lambda: "as it is")
     yield tmp_path
     torch.set_num_threads(threads)
     torch.set_rng_state(random)

@@ -33,7 +33,7 @@ def fit(store_path, monkeypatch):
     threads = torch.get_num_threads()
     monkeypatch.syspath_prepend(str(HERE))
     # It would change how this process allocates from then on.
-    monkeypatch.setattr("training.start.keep_memory", lambda: "as it is")
+    monkeypatch.setattr("training.run.start.keep_memory", lambda: "as it is")
     # The command changes random state, as a process of its own may.
     random = torch.get_rng_state()
 

@@ -18,12 +18,12 @@ from training.checkpoint import load
 from training.engine import choose_engine
 from training.fit import main
 from training.loop import optimizer_step
-from training.losses import RoadLoss, Trainable
+from training.model.losses import RoadLoss, Trainable
+from training.model.optimizer import prepare
 from training.monitor.profiler import Clock
-from training.optim import prepare
+from training.run.batch_size import choose_batch_size
+from training.run.state import TrainingError, copy_weights
 from training.settings import Config
-from training.state import TrainingError, copy_weights
-from training.step_rate import choose_batch_size
 
 MODEL = "helpers.tiny:normed"
 SETTINGS = {"model": MODEL, "crop": 32, "crops_per_tile": 2, "batch_size": 4}
@@ -46,7 +46,7 @@ def runs(store_path, tmp_path_factory, device):
     """Return two runs of the same settings: on the CPU, and on the device with its own tiles."""
     folder = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("training.start.keep_memory", lambda: "as it is")
+        patch.setattr("training.run.start.keep_memory", lambda: "as it is")
         return [
             train(store_path, out=folder / name, device=where, residency=kept, **SETTINGS)
             for name, where, kept in (("cpu", "cpu", "ram"), ("device", device, "device"))
@@ -186,7 +186,7 @@ def test_the_automatic_batch_size_stays_below_the_memory_of_the_device(store_pat
 
 
 def test_a_size_that_does_not_fit_leaves_the_device_usable(device):
-    from training.step_rate import attempt
+    from training.run.batch_size import attempt
 
     where = torch.device(device)
     assert attempt(lambda: torch.empty(1 << 60, dtype=torch.uint8, device=where), where) is None

@@ -35,7 +35,7 @@ def bands_first(height, width, bands=3):
 @pytest.fixture(scope="module")
 def run(store_path, tmp_path_factory):
     patch = pytest.MonkeyPatch()
-    patch.setattr("training.start.keep_memory", lambda: "as it is")
+    patch.setattr("training.run.start.keep_memory", lambda: "as it is")
     random, threads = torch.get_rng_state(), torch.get_num_threads()
     out = tmp_path_factory.mktemp("runs") / "tiny"
     yield training.train(geoprep.open_store(store_path), out=str(out), progress=False, **SMALL)
@@ -136,7 +136,7 @@ def test_options_that_only_the_command_has_are_refused(run, model, store_path, t
             lambda a, _, out: training.export_model(a, out, format="fp32"),
         ),
         (
-            "training.start.start",
+            "training.run.start_run",
             lambda _, b, out: fit.main([b, "--out", out, "--epochs", "2"]),
             lambda _, b, out: training.train(b, out=out, epochs=2),
         ),

@@ -10,7 +10,7 @@ import torch
 from geoprep.errors import UsageError
 from training import checkpoint as module
 from training.checkpoint import Checkpoint, CheckpointError, ModelInfo, load, load_model, save
-from training.model import build_model
+from training.model.build import build_model
 
 FACTS = ModelInfo(
     model="resnet34-unet",

@@ -20,14 +20,17 @@ from geoprep.errors import UsageError
 from geoprep.store import StoreReader
 from loaders import DeviceTiles, Folds, StreamTiles, select
 from loaders.memory import Available
-from training import data, loop, start, state
+from training import loop
 from training.checkpoint import load, load_model
-from training.data import model_info, tiles_of
+from training.data import stores
+from training.data.loading import tiles_of
+from training.data.stores import model_info, open_data
 from training.fit import main
 from training.monitor import callbacks
+from training.run import start, state
+from training.run.start import RunLock
+from training.run.state import copy_weights
 from training.settings import Config
-from training.start import RunLock
-from training.state import copy_weights
 
 SMALL = ("--model", "helpers.tiny:build")
 STATEFUL = ("--model", "helpers.tiny:normed", *SAMPLES)
@@ -469,7 +472,7 @@ def test_the_fastest_batch_size_is_measured_and_saved(fit, tmp_path, capfd):
 
 def test_a_batch_larger_than_memory_gives_a_warning_and_is_tried(fit, tmp_path, monkeypatch, capfd):
     small = Available(2_000_000, "the machine")
-    monkeypatch.setattr("training.capacity.available_memory", lambda: small)
+    monkeypatch.setattr("training.run.capacity.available_memory", lambda: small)
     out = tmp_path / "run"
     assert fit("--out", out, "--epochs", 1, "--batch-size", 24) == 0
     said = capfd.readouterr().out
@@ -511,7 +514,7 @@ def finished(tmp_path_factory, store_path):
     out = tmp_path_factory.mktemp("finished") / "run"
     random, threads = torch.get_rng_state(), torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("training.start.keep_memory", lambda: "as it is")
+        patch.setattr("training.run.start.keep_memory", lambda: "as it is")
         options = ("--crop", "32", "--crops-per-tile", "1", "--compile", "off", "--threads", "1")
         assert main([str(store_path), *SMALL, *options, "--epochs", "1", "--out", str(out)]) == 0
     torch.set_rng_state(random)
@@ -711,7 +714,7 @@ def test_the_lock_of_a_killed_run_does_not_block_the_next(fit, tmp_path):
 
 def test_two_processes_cannot_lock_one_folder(tmp_path):
     code = (
-        "import sys; from pathlib import Path; from training.start import RunLock\n"
+        "import sys; from pathlib import Path; from training.run.start import RunLock\n"
         "with RunLock(Path(sys.argv[1])) as lock:\n"
         "    lock.take(); print('locked', flush=True); sys.stdin.read()\n"
     )
@@ -796,11 +799,11 @@ def test_ranks_above_zero_read_no_pixels_of_folds(store, monkeypatch):
     """They get the histograms that rank 0 counted."""
     counted = {}
     config = Config(stores=(str(store.location),), folds=3, fold=1)
-    monkeypatch.setattr(data, "on_rank_zero", lambda make: counted.setdefault("zero", make()))
-    (first,) = data.open_data(config)
-    monkeypatch.setattr(data, "on_rank_zero", lambda make: counted["zero"])
+    monkeypatch.setattr(stores, "on_rank_zero", lambda make: counted.setdefault("zero", make()))
+    (first,) = open_data(config)
+    monkeypatch.setattr(stores, "on_rank_zero", lambda make: counted["zero"])
     monkeypatch.setattr(StoreReader, "image", lambda *_: pytest.fail("pixels are read again"))
-    (second,) = data.open_data(config)
+    (second,) = open_data(config)
     assert (first.histogram_band == second.histogram_band).all()
     assert (first.histogram_speed == second.histogram_speed).all()
 

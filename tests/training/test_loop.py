@@ -10,9 +10,9 @@ from training.loop import (
     skip_unless_finite,
     update_average,
 )
-from training.optim import make_optimizer
+from training.model.optimizer import make_optimizer
+from training.run.state import StepResult, TrainingError, copy_weights, running_statistics
 from training.settings import Config, OptimizerConfig
-from training.state import StepResult, TrainingError, copy_weights, running_statistics
 
 
 def changed(model):

@@ -31,7 +31,7 @@ TINY = {
 def start(store_path, tmp_path_factory):
     """A run of one epoch on two cities of one scene each."""
     patch = pytest.MonkeyPatch()
-    patch.setattr("training.start.keep_memory", lambda: "as it is")
+    patch.setattr("training.run.start.keep_memory", lambda: "as it is")
     threads = torch.get_num_threads()
     out = tmp_path_factory.mktemp("start") / "start"
     settings = {"cities": 2, "scenes": 1, "epochs": 1, "out": str(out)}
@@ -73,7 +73,7 @@ def test_a_training_starts_from_the_weights(start, store_path, tmp_path):
 def test_existing_cities_are_used_again(start, store_path, tmp_path, monkeypatch):
     shutil.copytree(cities(start)[0].parent, tmp_path / "again-cities")
     monkeypatch.setattr("training.pretrain._build", None)
-    monkeypatch.setattr("training.start.start", lambda *_: 0)
+    monkeypatch.setattr("training.run.start_run", lambda *_: 0)
     options = {"cities": 2, "scenes": 1, "out": str(tmp_path / "again")}
     training.pretrain_model(store_path, progress=False, **options)
     with pytest.raises(TypeError):  # another buffer: other cities
@@ -84,7 +84,7 @@ def test_a_store_without_speeds_gets_a_model_of_roads(store_path, tmp_path, monk
     seen = []
     monkeypatch.setattr(StoreReader, "has_speeds", False)
     monkeypatch.setattr("training.pretrain.city_stores", lambda *_: [])
-    monkeypatch.setattr("training.start.start", lambda given, _: seen.append(given) or 0)
+    monkeypatch.setattr("training.run.start_run", lambda given, _: seen.append(given) or 0)
     training.pretrain_model(store_path, out=str(tmp_path / "a"))
     training.pretrain_model(store_path, out=str(tmp_path / "b"), targets="continuous")
     assert [one["targets"] for one in seen] == ["binary", "continuous"]

@@ -20,8 +20,8 @@ FILES = {
     "loaders/prep.py",  # normalisation and target
     "loaders/tiles/ram.py",
     "training/loop.py",
-    "training/losses.py",  # normalisation, model, loss
-    "training/model.py",
+    "training/model/losses.py",  # normalisation, model, loss
+    "training/model/unet.py",
     "training/monitor/console.py",  # progress bar
 }
 """Once per 4,096 samples, before those traced, a thread runs loaders/sampling.py as well."""

@@ -16,14 +16,12 @@ import torch
 from loaders import BatchLoader, is_distributed, this_rank
 from training.checkpoint import BEST, LAST
 from training.engine import average_in_place, is_rank_zero, max_over_ranks, sum_over_ranks
-from training.metrics import worst_class
+from training.evaluation import examples, threshold_text, validate, worst_class
 from training.monitor.console import Console, duration
 from training.monitor.pictures import choose_tiles, draw_curves, draw_examples
 from training.monitor.signals import RunStopped, StopSignals
+from training.run import Run, StepResult, TrainingError
 from training.settings import counted, parse_interval
-from training.state import Run, StepResult, TrainingError
-from training.threshold import threshold_text
-from training.validation import examples, validate
 
 PARTS = ("loss", "main", "dice")
 TITLES = {"road_iou": "road IoU", "mean_iou": "mean IoU"}

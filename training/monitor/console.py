@@ -21,8 +21,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from geoprep.storage import replaced
 from loaders import this_rank
 from training.engine import describe, is_rank_zero
+from training.run import Run
 from training.settings import counted
-from training.state import Run
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter

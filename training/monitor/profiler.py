@@ -18,9 +18,9 @@ from torch.profiler import profile as torch_profile
 
 from loaders import Batch
 from training.engine import CompileMode
-from training.losses import AVERAGE, COPY, NORMALISE, WAIT
+from training.model import AVERAGE, COPY, NORMALISE, WAIT
 from training.monitor.console import Console
-from training.state import BatchGroup, Run, StepResult
+from training.run import BatchGroup, Run, StepResult
 
 TrainingStep = Callable[[Run, Iterator[Batch], BatchGroup], StepResult]
 """`training.loop.training_step`."""

@@ -235,8 +235,8 @@ def to_bytes(
 ) -> int:
     """Write probabilities and speeds as bytes; return the number of pixels that are not finite.
 
-    Speeds are those of `training.decode.speed_byte`. Arrays are whole and contiguous, so that the
-    compiler can vectorise.
+    Speeds are those of `training.evaluation.decode.speed_byte`. Arrays are whole and contiguous, so
+    that the compiler can vectorise.
 
     Parameters
     ----------

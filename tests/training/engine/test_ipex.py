@@ -20,9 +20,10 @@ from training.engine.native import choose_engine
 from training.export import main as export
 from training.inference.model_files import load_runner
 from training.inference.runner import NativeRunner
-from training.losses import RoadLoss, Trainable
-from training.model import UpConv, build_model
-from training.optim import prepare
+from training.model.build import build_model
+from training.model.losses import RoadLoss, Trainable
+from training.model.optimizer import prepare
+from training.model.unet import UpConv
 from training.settings import Config
 
 pytestmark = pytest.mark.skipif(

@@ -15,8 +15,8 @@ from training.engine.native import (
     missing_compiler,
 )
 from training.loop import optimizer_step
-from training.losses import RoadLoss, Trainable
-from training.optim import make_optimizer, prepare
+from training.model.losses import RoadLoss, Trainable
+from training.model.optimizer import make_optimizer, prepare
 from training.settings import Config
 
 CPU = torch.device("cpu")

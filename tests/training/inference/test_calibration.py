@@ -20,7 +20,7 @@ from training.inference.graph import exported, inference_module
 from training.inference.int8_graph import quantised
 from training.inference.model_files import load_runner
 from training.inference.runner import NativeRunner
-from training.model import DecoderStep
+from training.model.unet import DecoderStep
 
 TILES = [IMAGE[k : k + 1] for k in range(3)]
 WORST = "network.2"

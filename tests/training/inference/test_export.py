@@ -23,7 +23,6 @@ from helpers.stores import write_store
 from helpers.tiny import normed
 
 from geoprep.errors import UsageError
-from training import model
 from training.checkpoint import Checkpoint, save
 from training.evaluate import main as evaluate
 from training.export import main
@@ -33,7 +32,8 @@ from training.inference.graph import exported, folded
 from training.inference.model_files import export_files, load_runner, open_model
 from training.inference.model_options import ModelOptions
 from training.inference.runner import NativeRunner
-from training.model import DecoderStep, ResNetUNet
+from training.model import unet
+from training.model.unet import DecoderStep, ResNetUNet
 from training.predict import main as predict
 
 REPO = Path(__file__).resolve().parents[3]
@@ -410,12 +410,12 @@ def test_files_do_not_contain_paths_of_this_machine(export, name):
 @pytest.mark.slow
 def test_weights_of_a_bf16_file_take_two_bytes(tmp_path, monkeypatch):
     """Of the usual network, whose stages have one block each but the last, the heaviest."""
-    stage = model._stage
+    stage = unet._stage
 
     def short(inputs, outputs, blocks, *, stride):
         return stage(inputs, outputs, blocks if outputs == 512 else 1, stride=stride)
 
-    monkeypatch.setattr(model, "_stage", short)
+    monkeypatch.setattr(unet, "_stage", short)
     torch.manual_seed(0)
     info = replace(FACTS, model="resnet34-unet")
     from training.inference import torch_file

@@ -30,7 +30,7 @@ WINDOW = {
     "loaders/prep.py",  # normalised
     "training/prediction/blend.py",  # blended, as bytes
 }
-"""Files that every window goes through, besides that of the model (training/model.py)."""
+"""Files that every window goes through, besides that of the model."""
 
 ROW = {
     "training/prediction/window_rows.py",  # the pixels under a row of windows

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from geoprep.errors import UsageError
 from geoprep.speed import MAX_MPH
-from training.decode import speed_byte
+from training.evaluation.decode import speed_byte
 from training.prediction.blend import RowBlender, to_bytes
 from training.prediction.cog.writer import halve
 from training.prediction.window_rows import WindowRow

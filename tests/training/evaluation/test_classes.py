@@ -1,0 +1,294 @@
+"""Training on labels of classes: loss, metrics, runs."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import numpy as np
+import pytest
+import torch
+from helpers.stores import write_store
+from PIL import Image
+from sklearn.metrics import confusion_matrix, jaccard_score
+from torch.nn import functional
+
+import training
+from geoprep.errors import UsageError
+from geoprep.store import StoreReader
+from training.checkpoint import ModelInfo, load
+from training.evaluate import main as evaluate_main
+from training.evaluation.metrics import ClassMetrics, worst_class
+from training.export import main as export_main
+from training.model.losses import ClassLoss
+from training.model.trainable import class_share, class_weights, inverse_root
+
+NAMES = ("background", "slow", "fast")
+OTHER = ("fast", "slow", "background")
+WEIGHTS = torch.tensor([0.5, 1.0, 1.5])
+
+
+@pytest.fixture(scope="module")
+def cover(tmp_path_factory):
+    """Return a store of three classes."""
+    return write_store(tmp_path_factory.mktemp("cover") / "cover.zarr", classes=NAMES)
+
+
+@pytest.fixture(scope="module")
+def batch():
+    """Return logits, target and valid mask with all classes, some pixels without a label."""
+    random = torch.Generator().manual_seed(0)
+    logits = torch.randn(2, 3, 8, 9, generator=random)
+    target = torch.randint(0, 3, (2, 8, 9), generator=random)
+    valid = torch.rand(2, 8, 9, generator=random) > 0.2
+    return logits, target.masked_fill(~valid, -100), valid
+
+
+def rows(folder):
+    with (folder / "metrics.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("weights", [None, WEIGHTS])
+def test_the_pixelwise_part_is_cross_entropy_or_focal_loss_of_torch(batch, weights):
+    logits, target, valid = batch
+    expected = functional.cross_entropy(logits, target, weights, ignore_index=-100)
+    torch.testing.assert_close(ClassLoss("ce-dice", weights)(*batch).main, expected)
+    each = functional.cross_entropy(logits, target, weights, ignore_index=-100, reduction="none")
+    right = logits.softmax(1).gather(1, target.clamp(min=0)[:, None])[:, 0]
+    total = valid.sum() if weights is None else weights[target[valid]].sum()
+    focal = (each * (1 - right).square())[valid].sum() / total
+    torch.testing.assert_close(ClassLoss("focal-dice", weights)(*batch).main, focal)
+
+
+def test_dice_is_the_mean_over_the_classes_in_the_labels(batch):
+    logits, target, valid = batch
+    target = torch.where(target == 2, 1, target)  # the last class is in no label
+    p, parts = logits.softmax(1).movedim(1, -1)[valid], []
+    for number in (0, 1):
+        truth = (target[valid] == number).float()
+        parts.append(1 - 2 * (p[:, number] * truth).sum() / (p[:, number].sum() + truth.sum()))
+    found = ClassLoss(dice=1.0)(logits, target, valid)
+    torch.testing.assert_close(found.dice, torch.stack(parts).mean(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found.total, found.dice)
+
+
+def test_pixels_without_a_label_never_count(batch):
+    logits, target, valid = batch
+    other = logits + 9 * torch.randn_like(logits) * ~valid[:, None]
+    for weights in (None, WEIGHTS):
+        loss = ClassLoss(class_weights=weights)
+        torch.testing.assert_close(loss(other, target, valid), loss(*batch))
+    nothing = ClassLoss()(logits, target, torch.zeros_like(valid))
+    assert [part.item() for part in nothing] == [0, 0, 0]
+
+
+def test_metrics_are_those_of_scikit_learn():
+    random = np.random.default_rng(0)
+    label = random.choice(np.array([0, 1, 3, 255], np.uint8), (3, 10, 12))
+    probabilities = torch.from_numpy(random.random((3, 5, 10, 12), np.float32))
+    metrics = ClassMetrics("abcde", groups=2)
+    metrics.update(probabilities, torch.from_numpy(label), torch.tensor([0, 1, 1]))
+    known, found = label != 255, probabilities.argmax(1).numpy()
+    truth, found = label[known], found[known]
+    assert metrics.confusion() == confusion_matrix(truth, found, labels=range(5)).tolist()
+    iou = jaccard_score(truth, found, labels=range(5), average=None, zero_division=0)
+    values = metrics.compute()
+    assert values["mean_iou"] == pytest.approx(iou[[0, 1, 3]].mean())
+    assert values["worst_iou"] == pytest.approx(iou[[0, 1, 3]].min())
+    assert values["iou_c"] == 0  # never in a label, but predicted
+    assert values["accuracy"] == pytest.approx((truth == found).mean())
+    first = label[0] != 255
+    alone = confusion_matrix(label[0][first], probabilities[0].argmax(0).numpy()[first])
+    assert metrics.by_group()[0]["accuracy"] == pytest.approx(np.trace(alone) / alone.sum())
+
+
+def test_a_prediction_that_is_no_number_is_left_out_and_counted():
+    metrics = ClassMetrics("ab")
+    probabilities = torch.tensor([[[[0.9, torch.nan]], [[0.1, 0.5]]]])
+    metrics.update(probabilities, torch.zeros(1, 1, 2, dtype=torch.uint8))
+    assert (metrics.compute()["mean_iou"], int(metrics.lost)) == (1, 1)
+    assert worst_class(metrics.compute(), "ab") == "a"
+
+
+def test_a_run_on_classes_learns_them_without_being_told(fit, tmp_path, cover, capfd):
+    out = tmp_path / "run"
+    options = ("--epochs", 5, "--lr", "0.03", "--weights", "classes", "--class-weights", "auto")
+    assert fit("--out", out, *options, store=cover) == 0
+    last = rows(out)[-1]
+    assert float(last["mean_iou"]) > 0.5
+    assert last["worst_class"] == min(NAMES, key=lambda name: float(last[f"iou_{name}"]))
+    printed = capfd.readouterr().out
+    assert f"mean IoU {float(last['mean_iou']):.3f}  worst {last['worst_class']}" in printed
+    assert "3 channels: background, slow, fast (classes)" in printed
+    info = load(out / "best.pt").info
+    store = StoreReader.open(cover)
+    assert (info.targets, info.class_names) == ("classes", NAMES)
+    assert info.class_colors == store.meta.class_colors
+    assert load(out / "best.pt").progress["best"] == max(float(r["mean_iou"]) for r in rows(out))
+    assert ModelInfo.from_plain(info.to_plain()) == info
+    picture = np.asarray(Image.open(out / "pictures" / "epoch_005.png").convert("RGB"))
+    assert {tuple(c) for c in store.classes.rgb} <= {tuple(c) for c in picture.reshape(-1, 3)}
+
+
+def test_an_interrupted_epoch_of_classes_resumes_to_the_same_weights(
+    fit, tmp_path, cover, monkeypatch
+):
+    samples = ("--crop", "32", "--crops-per-tile", "1", "--batch-size", "4")
+    network = ("--model", "helpers.tiny:interrupted", *samples)
+    common = ("--epochs", 2, "--lr", "0.03", "--pictures", 0, "--min-share", "fast=0.02")
+    one, two = tmp_path / "one", tmp_path / "two"
+    monkeypatch.setenv("DOOM_AT", "0")
+    assert fit("--out", one, *common, store=cover, network=network) == 0
+    monkeypatch.setenv("DOOM_AT", "3")
+    assert fit("--out", two, *common, store=cover, network=network) == 130
+    monkeypatch.setenv("DOOM_AT", "0")
+    assert fit("--resume", two, store=None, network=network[:2]) == 0
+    assert rows(one)[-1]["loss"] == rows(two)[-1]["loss"]
+    both = [load(folder).model for folder in (one, two)]
+    assert all(torch.equal(a, b) for a, b in zip(*(m.values() for m in both), strict=True))
+
+
+def test_folds_count_the_classes_of_their_training_scenes(fit, tmp_path, cover):
+    assert fit("--out", tmp_path / "run", "--epochs", 1, "--folds", 2, store=cover) == 0
+    assert "mean_iou" in rows(tmp_path / "run")[0]
+
+
+def test_a_class_that_never_occurs_is_said_before_the_first_epoch(fit, tmp_path, capfd):
+    store = write_store(tmp_path / "rare.zarr", scenes=4, classes=(*NAMES, "water", "ice"))
+    assert fit("--out", tmp_path / "run", "--epochs", 1, store=store) == 0
+    printed = capfd.readouterr().out
+    assert "note: no pixel of the training tiles has the class water, ice" in printed
+    assert printed.index("water, ice: ") < printed.index("epoch 1/1")
+
+
+def test_classes_of_a_second_store_are_reordered_with_a_note(fit, tmp_path, cover, capfd):
+    other = write_store(tmp_path / "other.zarr", scenes=4, classes=OTHER)
+    assert fit(cover, other, "--out", tmp_path / "run", "--epochs", 1, store=None) == 0
+    assert (
+        "other.zarr has the classes in the order fast, slow, background" in capfd.readouterr().out
+    )
+    assert load(tmp_path / "run" / "best.pt").info.class_names == NAMES
+    one, two = StoreReader.open(cover), StoreReader.open(other)
+    mirrored = class_share([two], NAMES)[[2, 1, 0]]
+    assert class_share([two], OTHER).tolist() == mirrored.tolist()
+    assert class_share([one, two], NAMES).sum() == pytest.approx(1)
+
+
+def test_data_of_another_kind_is_refused_in_one_line(fit, tmp_path, cover, store_path, capfd):
+    out, speeds = tmp_path / "run", tmp_path / "speeds"
+    common = ("--epochs", 1, "--pictures", 0)
+    assert fit("--out", out, *common, store=cover) == 0
+    assert fit("--out", speeds, *common, store=store_path) == 0
+    other = write_store(tmp_path / "lakes.zarr", scenes=4, classes=(*NAMES, "lake"))
+    capfd.readouterr()
+    for folder, store, says in (
+        (out, store_path, "trained on the classes background, slow, fast; the labels of"),
+        (speeds, cover, "trained on speeds of roads; the labels of"),
+        (out, other, "hold the classes background, slow, fast, lake"),
+    ):
+        assert fit(store, "--resume", folder, "--epochs", 2, store=None) == 2
+        lines = capfd.readouterr().err.strip().splitlines()
+        assert len(lines) == 1
+        assert says in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--targets", "bins"), "hold classes: use auto"),
+        (("--loss", "bce-dice"), "use ce-dice or focal-dice for classes"),
+        (("--channel-weights", "auto"), "--channel-weights auto needs --targets bins"),
+        (("--class-weights", "none.yaml"), "--class-weights none.yaml cannot be read"),
+        (("--min-share", "water"), "write CLASS=SHARE"),
+        (("--min-share", "water=0.1"), "no class 'water'"),
+        (("--min-road", "0.1"), "--min-road is for labels of speeds: use --min-share"),
+    ],
+)
+def test_settings_that_do_not_fit_classes_are_refused(fit, tmp_path, cover, capfd, options, says):
+    assert fit("--out", tmp_path / "run", "--epochs", 1, *options, store=cover) == 2
+    assert says in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--class-weights", "auto"), "needs labels of classes"),
+        (("--loss", "ce-dice"), "use bce-dice or focal-dice for roads"),
+        (("--targets", "classes"), "hold speeds: use auto"),
+    ],
+)
+def test_settings_of_classes_are_refused_for_speeds(fit, tmp_path, capfd, options, says):
+    assert fit("--out", tmp_path / "run", "--epochs", 1, *options) == 2
+    assert says in capfd.readouterr().err
+
+
+def test_evaluation_has_iou_per_class_and_the_confusion_matrix(fit, tmp_path, cover, capfd):
+    out = tmp_path / "run"
+    assert fit("--out", out, "--epochs", 1, "--pictures", 0, store=cover) == 0
+    other = write_store(tmp_path / "other.zarr", classes=OTHER)  # the same tiles
+    files = [tmp_path / "scenes.csv", tmp_path / "confusion.csv"]
+    documents = []
+    for store in (cover, other):
+        usual = (str(out), str(store), "--model", "helpers.tiny:build", "--device", "cpu")
+        given = ("--csv", str(files[0]), "--confusion", str(files[1]))
+        capfd.readouterr()
+        assert evaluate_main([*usual, *given, "--quiet", "--json"]) == 0
+        documents.append(json.loads(capfd.readouterr().out))
+    one, two = documents
+    assert one["confusion"] == two["confusion"]
+    assert np.sum(one["confusion"]) == 8 * (64 * 64 - 4)
+    table = np.array(one["confusion"])
+    iou = np.diag(table) / (table.sum(0) + table.sum(1) - np.diag(table))
+    assert [one["metrics"][f"iou_{name}"] for name in NAMES] == pytest.approx(iou)
+    assert (one["threshold"], one["classes"]) == (None, list(NAMES))
+    with files[1].open(newline="") as file:
+        assert [[int(c) for c in row[1:]] for row in list(csv.reader(file))[1:]] == table.tolist()
+    assert "iou_fast" in files[0].read_text()
+    assert evaluate_main([*usual, "--quiet", "--sweep"]) == 2
+    assert "--sweep is for models of roads; this one has classes" in capfd.readouterr().err
+    assert evaluate_main([*usual, "--quiet"]) == 0
+    printed = capfd.readouterr().out
+    assert "mean IoU of classes" in printed
+    assert "label \\ prediction" in printed
+    assert "has the classes in the order fast, slow, background" in printed
+    model = training.load_model(out, device="cpu", model="helpers.tiny:build")
+    assert model.info.class_names == NAMES
+    found = model(np.zeros((3, 40, 40), np.uint8))
+    assert found.sum(axis=0) == pytest.approx(1, abs=1e-5)
+
+
+def test_an_exported_model_of_classes_scores_as_its_checkpoint(fit, tmp_path, cover, capfd):
+    out, file = tmp_path / "run", tmp_path / "model.pt2"
+    assert fit("--out", out, "--epochs", 1, "--pictures", 0, store=cover) == 0
+    words = (out / "best.pt", "--model", "helpers.tiny:build", "--format", "fp32", "--out", file)
+    assert export_main([str(word) for word in words]) == 0
+    assert "same class at 1.000 of the pixels" in capfd.readouterr().out
+    found = []
+    for given in ((out, "--model", "helpers.tiny:build", "--precision", "fp32"), (file,)):
+        words = (*given, cover, "--quiet", "--json")
+        assert evaluate_main([str(word) for word in words]) == 0
+        found.append(json.loads(capfd.readouterr().out))
+    assert found[1]["classes"] == list(NAMES)
+    assert found[1]["metrics"] == pytest.approx(found[0]["metrics"], abs=2e-3)
+
+
+def test_class_weights_of_a_file(tmp_path, cover):
+    info = ModelInfo(**_info() | {"class_names": NAMES, "targets": "classes"})
+    share = class_share([StoreReader.open(cover)], NAMES)
+    file = tmp_path / "weights.yaml"
+    file.write_text("fast: 4\n")
+    weights = class_weights(str(file), info, share)
+    assert (weights / weights[0]).tolist() == [1, 1, 4]
+    assert weights.mean() == pytest.approx(1)
+    assert torch.equal(class_weights("auto", info, share), inverse_root(share))
+    for text, says in (("lake: 1", "no class 'lake'"), ("fast: -1", "not a weight"), ("2", "2")):
+        file.write_text(text)
+        with pytest.raises(UsageError, match=says):
+            class_weights(str(file), info, share)
+
+
+def _info():
+    numbers = {"channels": 3, "level": 64, "gsd_m": (1, 1), "mean": (), "std": ()}
+    names = {"model": "", "bands": (), "targets": "bins", "rescale": "none", "class_mph": ()}
+    return numbers | names

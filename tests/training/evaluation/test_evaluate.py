@@ -1,0 +1,293 @@
+"""Evaluation of models on stores."""
+
+import csv
+import json
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+from helpers.stores import write_store
+from helpers.tiny import build
+
+from loaders import BatchLoader, Folds, RamTiles, select
+from training.checkpoint import Checkpoint, ModelInfo, save
+from training.data.loading import make_prep
+from training.engine.native import choose_engine
+from training.evaluate import main
+from training.evaluation.validation import evaluate_runner, examples, predicted_label, validate
+from training.inference import ModelOptions, open_model
+from training.model.losses import RoadLoss, Trainable
+
+MODEL = "helpers.tiny:build"
+FP32 = ("--precision", "fp32", "--device", "cpu", "--quiet", "--model", MODEL)
+FACTS = ModelInfo(
+    model=MODEL,
+    bands=("red", "green", "blue"),
+    channels=8,
+    targets="bins",
+    mean=(60.0, 60.0, 60.0),
+    std=(30.0, 30.0, 30.0),
+    rescale="none",
+    gsd_m=(0.5, 0.5),
+    level=64,
+    class_mph=(5.5, 15.5, 25.0, 35.0, 45.0, 55.0, 65.0),
+)
+
+
+def opened(path):
+    """Return the runner of a checkpoint, and what it is for."""
+    return open_model(ModelOptions(checkpoint=path, device="cpu", precision="fp32", model=MODEL))
+
+
+@pytest.fixture(scope="module")
+def network():
+    """A network that learned a little: bright is road."""
+    torch.manual_seed(2)
+    network = build(3, 8)
+    with torch.no_grad():
+        network[4].weight[7] = network[4].weight[7].abs() * 4
+        network[4].bias[0] = -20  # slower than any road there
+    return network
+
+
+@pytest.fixture
+def checkpoint(network, tmp_path):
+    """Return a function that saves it with other facts, and returns the path."""
+
+    def make(**facts):
+        path = tmp_path / "best.pt"
+        save(path, Checkpoint(info=replace(FACTS, **facts), model=network.state_dict()))
+        return path
+
+    return make
+
+
+def judge(path, stores, split="val", **options):
+    runner, facts = opened(path)
+    return evaluate_runner(runner, facts, stores, split, **options)
+
+
+def figures_of(tmp_path, *words):
+    """Run the command; return what it wrote as JSON."""
+    file = tmp_path / "figures.json"
+    assert main([*map(str, words), "--json", str(file), *FP32]) == 0
+    return json.loads(file.read_text())
+
+
+def test_metrics_equal_those_of_training(network, checkpoint, store_path, tmp_path, capsys):
+    engine = choose_engine("native", "cpu", "fp32", "off")
+    tiles = RamTiles.load(store_path, "val")
+    trainable = Trainable(make_prep(FACTS, engine), network, RoadLoss())
+    said = validate(trainable, engine, FACTS, BatchLoader(tiles, 3, shuffle=False))
+    path = checkpoint(threshold=said["best_threshold"])
+    found = figures_of(tmp_path, path, store_path)
+    printed = capsys.readouterr().out
+    assert "road IoU" in printed
+    assert "8 val tiles, 64 x 64 pixels" in printed
+    assert found["tiles"] == 8
+    assert found["threshold"] == said["best_threshold"]
+    assert found["metrics"]["threshold"] == said["threshold"]
+    low, high = (f"{said[f'threshold_{end}']:.3f}" for end in ("low", "high"))
+    assert re.search(rf"threshold chosen by scenes\W+0\.\d+ \(best {low}-{high}\)", printed)
+    assert found["metrics"]["road_iou"] == pytest.approx(said["best_road_iou"], abs=1e-6)
+    assert found["metrics"]["iou_1-10"] is None  # no such speed there
+    found = figures_of(tmp_path, path, store_path, "--threshold", "0.5")
+    for name, value in found["metrics"].items():
+        assert value == pytest.approx(said[name], abs=1e-6) or value is None
+
+
+def test_metrics_of_a_run_equal_its_last_validation(fit, store_path, tmp_path):
+    out = tmp_path / "run"
+    assert fit("--out", out, "--epochs", 1, "--lr", "0.02", "--precision", "fp32") == 0
+    found = figures_of(tmp_path, out, store_path)
+    with (out / "metrics.csv").open(newline="") as stream:
+        (row,) = csv.DictReader(stream)
+    assert found["threshold"] == float(row["threshold"])
+    assert 0 <= float(row["threshold_low"]) <= float(row["threshold_high"]) <= 1
+    found = figures_of(tmp_path, out, store_path, "--threshold", row["best_threshold"])
+    assert found["metrics"]["road_iou"] == pytest.approx(float(row["best_road_iou"]))
+
+
+def test_batches_levels_and_splits(checkpoint, store_path):
+    path = checkpoint()
+    one, three = (judge(path, [store_path], batch_size=size) for size in (1, 3))
+    assert one.metrics["road_iou"] == pytest.approx(three.metrics["road_iou"], abs=1e-3)
+    coarse = judge(path, [store_path], "train", level=32)
+    assert (coarse.tiles, coarse.level) == (24, 32)
+    assert any("pixels of" in note for note in coarse.notes)
+    assert any("was trained on these tiles" in note for note in coarse.notes)
+
+
+def test_a_fold_is_evaluated_on_its_validation_scenes(checkpoint, store_path, store, capsys):
+    """The store's own split holds two scenes that this fold was trained on."""
+    path = checkpoint(folds=4, fold=1)
+    assert main([str(path), str(store_path), *FP32]) == 0
+    assert "val tiles of fold 1 of 4, as in training" in " ".join(capsys.readouterr().out.split())
+    wanted = select(store, "val", Folds(4, 1)).tiles
+    names = {str(store.scenes.id[scene]) for scene in store.tiles.scene[wanted]}
+    found = judge(path, [store_path])
+    assert {scene["scene"] for scene in found.scenes} == names
+    trained = {scene["scene"] for scene in judge(path, [store_path], "train").scenes}
+    assert not names & trained
+    assert found.tiles == len(wanted)
+
+
+def test_metrics_per_scene(checkpoint, store_path, tmp_path, capsys):
+    path, file = checkpoint(), tmp_path / "scenes.csv"
+    found = figures_of(tmp_path, path, store_path, "--split", "all", "--scenes", "--csv", file)
+    assert "AOI_0_Test_chip3" in capsys.readouterr().out
+    assert "offsets" not in found
+    with file.open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert [row["scene"] for row in rows] == [f"AOI_0_Test_chip{i}" for i in range(8)]
+    assert {row["tiles"] for row in rows} == {"4"}
+    assert [float(row["road_iou"]) for row in rows] == [s["road_iou"] for s in found["scenes"]]
+    alone = write_store(tmp_path / "one.zarr", splits=(0, 0, 1, 0, 0, 0, 0, 0))
+    judged = judge(path, [alone])
+    assert judged.metrics["road_iou"] == pytest.approx(found["scenes"][2]["road_iou"])
+
+
+def test_a_sweep_over_thresholds(checkpoint, store_path, tmp_path, capsys):
+    found = figures_of(tmp_path, checkpoint(), store_path, "--sweep")
+    printed = capsys.readouterr().out
+    assert "precision" in printed
+    assert len(found["sweep"]) == 256
+    half = found["sweep"][128]
+    assert half["threshold"] == 0.5
+    assert half["road_iou"] == pytest.approx(found["metrics"]["road_iou"])
+    assert found["sweep"][1]["recall"] >= half["recall"]
+    best = max(step["road_iou"] or 0 for step in found["sweep"])
+    assert found["metrics"]["best_road_iou"] == pytest.approx(best, abs=1e-6)
+
+
+def test_views_are_averaged(checkpoint, store_path, tmp_path):
+    path = checkpoint()
+    plain = figures_of(tmp_path, path, store_path)
+    turned = figures_of(tmp_path, path, store_path, "--tta", "d4")
+    assert turned["tta"] == "d4"
+    assert turned["metrics"]["road_iou"] != plain["metrics"]["road_iou"]
+
+
+def test_tiles_are_padded_by_mirroring_as_in_predictions(checkpoint, network, tmp_path):
+    """A tile of 40 pixels goes through the network as 64: with its own mirror image."""
+    odd = write_store(tmp_path / "odd.zarr", levels=(40, 20))
+    seen = []
+    runner, facts = opened(checkpoint(level=40))
+
+    class Watched:
+        device = torch.device("cpu")
+        fixed_batch = False
+
+        def __call__(self, image):
+            seen.append(image)
+            return runner(image)
+
+    evaluate_runner(Watched(), facts, [odd])
+    image = torch.from_numpy(RamTiles.load(odd, "val").image[0].copy()).permute(2, 0, 1)
+    wanted = torch.nn.functional.pad(image[None].float(), (0, 24, 0, 24), mode="reflect")
+    assert torch.equal(seen[0][0].float(), wanted[0])
+
+
+def test_the_last_batch_is_padded_for_runners_of_fixed_batch_size(checkpoint, network, store_path):
+    runner, facts = opened(checkpoint())
+    seen = []
+
+    class Fixed:
+        device = torch.device("cpu")
+        fixed_batch = True
+
+        def __call__(self, image):
+            seen.append(len(image))
+            return runner(image)
+
+    found = evaluate_runner(Fixed(), facts, [store_path], batch_size=3)
+    assert seen == [3, 3, 3]  # of 8 tiles
+    wanted = evaluate_runner(runner, facts, [store_path], batch_size=4)
+    assert found.metrics["road_iou"] == pytest.approx(wanted.metrics["road_iou"], abs=1e-6)
+
+
+def test_validation_pads_tiles_as_predictions_do(checkpoint, network, tmp_path):
+    odd = write_store(tmp_path / "odd.zarr", levels=(40, 20))
+    engine = choose_engine("native", "cpu", "fp32", "off")
+    trainable = Trainable(make_prep(FACTS, engine), network, RoadLoss())
+    tiles = RamTiles.load(odd, "val")
+    said = validate(trainable, engine, FACTS, BatchLoader(tiles, 3, shuffle=False))
+    found = judge(checkpoint(level=40), [odd])
+    assert 0 < said.pop("val_loss") < 1
+    assert found.metrics == pytest.approx(said, nan_ok=True, abs=1e-6)
+
+
+def test_a_store_with_other_bands_is_refused(checkpoint, tmp_path, capsys):
+    other = write_store(tmp_path / "other.zarr", scenes=4, bands=("red", "nir"))
+    assert main([str(checkpoint()), str(other), *FP32]) == 2
+    assert "trained on bands red, green, blue" in capsys.readouterr().err
+
+
+def test_bands_in_another_order_are_read_by_name(checkpoint, tmp_path):
+    more = write_store(tmp_path / "more.zarr", bands=("blue", "green", "nir", "red"))
+    assert judge(checkpoint(), [more]).tiles == 8
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "message"),
+    [
+        (("--device", "xpu"), 2, "--device xpu: torch"),
+        (("--model", "none"), 2, "--model helpers.tiny:build"),
+        (("--json", "nowhere/figures.json"), 2, "nowhere does not exist"),
+        (("--threads", "0"), 2, "--threads"),
+        (("--batch-size", "0"), 2, "--batch-size"),
+        (("--threshold", "2"), 2, "--threshold"),
+        (("--split", "tset"), 2, "--split"),
+        (("--level", "99"), 2, "level"),
+    ],
+)
+def test_invalid_requests_are_refused(checkpoint, store_path, capsys, words, status, message):
+    assert main([str(checkpoint()), str(store_path), *FP32, *words]) == status
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Traceback" not in error
+
+
+def test_examples_equal_predictions(network, store_path):
+    engine = choose_engine("native", "cpu", "fp32", "off")
+    loader = BatchLoader(RamTiles.load(store_path, "val"), 3, shuffle=False)
+    trainable = Trainable(make_prep(FACTS, engine), network, RoadLoss())
+    (example,) = examples(trainable, engine, FACTS, loader, [1])
+    assert example.has_speed
+    assert (example.prediction[example.label == 255] == 255).all()
+    logits = torch.zeros(1, 1, 2, 2)
+    logits[0, 0, 0] = 3.0
+    binary = replace(FACTS, targets="binary", channels=1, class_mph=())
+    assert (predicted_label(logits, binary)[0, 0] > 0).all()
+    assert (predicted_label(-logits - 1, binary) == 0).all()
+
+
+def test_a_model_of_speeds_is_not_evaluated_on_roads_without_speeds(checkpoint, tmp_path, capfd):
+    store = write_store(tmp_path / "masks.zarr", scenes=2, splits=(1,), speed_unit="none")
+    assert main([str(checkpoint()), str(store), *FP32]) == 2
+    assert "masks.zarr have no speeds: train one with `targets` binary" in capfd.readouterr().err
+
+
+def test_json_is_one_document_on_stdout(checkpoint, store_path, tmp_path, capsys):
+    assert main([str(checkpoint()), str(store_path), *FP32, "--json"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["tiles"] == 8
+    assert not printed.err
+
+
+@pytest.mark.parametrize("words", [["--json", "m.json"], ["--json=m.json"]])
+def test_json_with_a_file_works_with_a_warning(
+    checkpoint, store_path, tmp_path, monkeypatch, capsys, words
+):
+    monkeypatch.chdir(tmp_path)
+    assert main([str(checkpoint()), str(store_path), *FP32, *words]) == 0
+    printed = capsys.readouterr()
+    assert "road IoU" in printed.out
+    assert printed.err == "Warning: --json FILE is deprecated, use --json > FILE\n"
+    assert json.loads((tmp_path / "m.json").read_text())["tiles"] == 8
+
+
+def test_json_before_a_store_takes_no_value(checkpoint, store_path, capsys):
+    assert main(["--json", str(checkpoint()), str(store_path), *FP32]) == 0
+    assert json.loads(capsys.readouterr().out)["split"] == "val"

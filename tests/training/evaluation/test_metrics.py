@@ -1,0 +1,263 @@
+"""Metrics equal their definitions, whatever the batches and ranks."""
+
+import math
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+
+from geoprep.errors import UsageError
+from geoprep.speed import BIN_TABLE
+from training.data.stores import class_speeds
+from training.evaluation.decode import default_threshold, speed_byte, speed_mph
+from training.evaluation.metrics import ClassMetrics, RoadMetrics, bin_names
+
+MPH = (5.0, 15.0, 25.0, 35.0, 45.0, 55.0, 65.0)
+
+
+def draw(n=3, side=16, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    speeds = torch.tensor([0, 0, 0, 15, 20, 25, 45, 255], dtype=torch.uint8)
+    speed = speeds[torch.randint(0, 8, (n, side, side), generator=generator)]
+    return torch.randn(n, 8, side, side, generator=generator).sigmoid(), speed
+
+
+class Host(torch.Tensor):
+    """A tensor that came from a device."""
+
+
+class NoDouble(TorchFunctionMode):
+    """As on MPS: no fp64, except in tensors that ``cpu`` brought to the host."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if func is torch.Tensor.cpu:
+            return result.as_subclass(Host)
+        if isinstance(result, torch.Tensor) and not isinstance(result, Host):
+            assert result.dtype != torch.float64, func
+        return result
+
+
+@pytest.mark.parametrize("targets", ["bins", "binary", "classes"])
+def test_there_is_no_fp64_on_the_device(targets):
+    found = []
+    for mode in (nullcontext(), NoDouble()):
+        with mode:
+            if targets == "classes":
+                metrics = ClassMetrics("abcdefgh", groups=3)
+            else:
+                metrics = RoadMetrics(targets, MPH, groups=3)
+            for seed in range(2):
+                probability, speed = draw(seed=seed)
+                metrics.update(probability, speed, torch.arange(3))
+            found.append(str([metrics.compute(), metrics.by_group()]))
+    assert found[0] == found[1]
+
+
+def by_hand(probability, speed):
+    """The same figures from their definitions, pixel sets in NumPy."""
+    valid = speed.numpy() != 255
+    truth = BIN_TABLE[speed.numpy()][valid].astype(int)
+    road = (probability[:, 7] >= 0.5).numpy()
+    likeliest = probability[:, :7].numpy().argmax(axis=1)
+    found = np.where(road, likeliest + 1, 0)[valid]
+    hit = ((truth > 0) & (found > 0)).sum()
+    either = ((truth > 0) | (found > 0)).sum()
+    result = {
+        "road_iou": hit / either,
+        "road_f1": 2 * hit / ((truth > 0).sum() + (found > 0).sum()),
+    }
+    for number, name in enumerate(bin_names(), start=1):
+        union = ((truth == number) | (found == number)).sum()
+        result[name] = ((truth == number) & (found == number)).sum() / union if union else math.nan
+    mph = np.array(MPH)[likeliest][valid]
+    result["speed_mae_mph"] = np.abs(mph - speed.numpy()[valid])[truth > 0].mean()
+    return result
+
+
+def computed(metric):
+    return metric.compute()
+
+
+def test_metrics_follow_their_definitions():
+    probability, speed = draw()
+    metric = RoadMetrics("bins", MPH)
+    metric.update(probability, speed)
+    found, wanted = computed(metric), by_hand(probability, speed)
+    for name, value in wanted.items():
+        assert found[name] == pytest.approx(value, rel=1e-3, nan_ok=True), name
+    there = [found[bin_names()[i]] for i in (1, 2, 4)]  # 15 and 20, 25, 45 mph
+    assert found["bin_iou"] == pytest.approx(np.mean(there))
+
+
+def test_batches_and_ranks_add_up_exactly():
+    probability, speed = draw(n=6)
+    whole, parts = RoadMetrics("bins", MPH), [RoadMetrics("bins", MPH) for _ in range(2)]
+    whole.update(probability, speed)
+    for i in range(6):
+        parts[i % 2].update(probability[i : i + 1], speed[i : i + 1])
+    for one, other in zip(parts[0].counts(), parts[1].counts(), strict=True):
+        one += other  # what ranks do
+    assert computed(parts[0]) == pytest.approx(computed(whole), rel=0, abs=0, nan_ok=True)
+
+
+def test_padding_and_unlabelled_pixels_do_not_count():
+    probability, speed = draw()
+    metric, padded = RoadMetrics("bins", MPH), RoadMetrics("bins", MPH)
+    metric.update(probability, speed)
+    wide = torch.nn.functional.pad(probability, (0, 16, 0, 16), value=0.9)
+    wide[..., :16, :16][:, :, speed[0] == 255] = 5.0
+    wide[..., :16, :16] = torch.where((speed == 255)[:, None], 0.7, probability)
+    padded.update(wide, speed)
+    assert computed(metric)["road_iou"] == computed(padded)["road_iou"]
+    assert computed(metric)["speed_mae_mph"] == computed(padded)["speed_mae_mph"]
+
+
+def test_a_perfect_prediction_is_perfect():
+    _, speed = draw()
+    bins = torch.from_numpy(BIN_TABLE.astype("int64"))[speed.int()]
+    probability = torch.zeros(3, 8, 16, 16)
+    probability[:, :7].scatter_(1, (bins - 1).clamp_min(0)[:, None], 1.0)
+    probability[:, 7] = (bins > 0).float()
+    metric = RoadMetrics("bins", MPH)
+    metric.update(probability, speed)
+    found = computed(metric)
+    assert found["road_iou"] == found["road_f1"] == found["bin_iou"] == 1
+    assert found["speed_mae_mph"] < 5.1  # within the bin
+    assert (found["best_road_iou"], found["threshold"]) == (1, 0.5)
+
+
+@pytest.mark.parametrize("targets", ["binary", "continuous"])
+def test_metrics_of_other_targets(targets):
+    _, speed = draw()
+    road = (speed > 0) & (speed < 255)
+    if targets == "binary":
+        probability = torch.where(road, 0.9, 0.1)[:, None]
+    else:
+        probability = (speed.float() * road / 65).clamp(1e-4, 0.999)[:, None]
+    metric = RoadMetrics(targets)
+    metric.update(probability, speed)
+    found = computed(metric)
+    assert found["road_iou"] == 1
+    assert ("speed_mae_mph" in found) == (targets == "continuous")
+    assert found.get("speed_mae_mph", 0) < 0.1
+
+
+def test_roads_of_unknown_speed_are_roads_to_binary_targets_and_left_out_of_others():
+    probability, speed = draw()
+    unknown = torch.where((speed > 0) & (speed < 255), torch.tensor(254, dtype=torch.uint8), speed)
+    one, other = (RoadMetrics("binary") for _ in range(2))
+    one.update(probability[:, 7:], speed)
+    other.update(probability[:, 7:], unknown)
+    assert computed(one) == computed(other)
+    some, without = unknown.clone(), unknown.clone()
+    some[0], without[0] = speed[0], speed[0]
+    without[without == 254] = 255
+    one, other = (RoadMetrics("bins", MPH) for _ in range(2))
+    one.update(probability, some)
+    other.update(probability, without)
+    assert computed(one) == pytest.approx(computed(other), nan_ok=True)
+
+
+def test_metrics_without_pixels_are_nan():
+    metric = RoadMetrics("bins", MPH)
+    metric.update(torch.zeros(1, 8, 4, 4), torch.full((1, 4, 4), 255, dtype=torch.uint8))
+    assert all(math.isnan(value) for value in computed(metric).values())
+
+
+def test_unknown_targets_are_refused():
+    with pytest.raises(UsageError, match="bins"):
+        RoadMetrics("class")
+
+
+def test_speed_is_that_of_the_most_probable_bin():
+    probability = torch.full((1, 8, 1, 3), 0.01)
+    probability[0, 5, 0, 0] = 0.6
+    probability[0, 3, 0, :2] = 0.55  # a close second
+    assert speed_mph(probability, "bins", MPH)[0, 0, :2].tolist() == [55, 35]
+    probability[0, 7, 0] = torch.tensor([0.5, 0.49, torch.nan])
+    assert speed_byte(probability, "bins", MPH, 0.5)[0, 0].tolist() == [55, 0, 255]
+
+
+def test_fast_roads_found_by_a_model_count():
+    """Sure of no bin, and right all the same: a mean over bins would call all of them middling."""
+    _, speed = draw()
+    speed[speed == 15] = 65
+    bins = torch.from_numpy(BIN_TABLE.astype("int64"))[speed.int()]
+    probability = torch.full((3, 8, 16, 16), 0.2)
+    probability.scatter_(1, (bins - 1).clamp_min(0)[:, None], 0.3)
+    probability[:, 7] = torch.where(bins > 0, 0.9, 0.1)
+    metric = RoadMetrics("bins", MPH)
+    metric.update(probability, speed)
+    found = computed(metric)
+    assert found["iou_61+"] == found["bin_iou"] == 1
+    written = speed_byte(probability, "bins", MPH, 0.5)  # and so does the map
+    known = speed != 255
+    assert (BIN_TABLE[written[known]] == BIN_TABLE[speed[known]]).all()
+
+
+def test_nan_is_neither_road_nor_background():
+    probability, speed = draw()
+    whole, part = RoadMetrics("bins", MPH), RoadMetrics("bins", MPH)
+    probability[0, 4] = torch.nan
+    part.update(probability, speed)
+    whole.update(probability[1:], speed[1:])
+    assert computed(part) == pytest.approx(computed(whole), nan_ok=True)
+    assert int(part.lost) == int((speed[0] != 255).sum())
+
+
+def test_groups_are_counted_separately_and_together():
+    probability, speed = draw(n=4)
+    grouped = RoadMetrics("bins", MPH, groups=3)
+    grouped.update(probability, speed, torch.tensor([2, 0, 2, 2]))
+    whole, first = RoadMetrics("bins", MPH), RoadMetrics("bins", MPH)
+    whole.update(probability, speed)
+    first.update(probability[1:2], speed[1:2])
+    together, alone = computed(grouped), computed(whole)
+    for name in ("threshold", "threshold_low", "threshold_high"):  # chosen by groups
+        del together[name], alone[name]
+    assert together == pytest.approx(alone, nan_ok=True)
+    by_group = grouped.by_group()
+    wanted = computed(first)
+    assert by_group[0] == pytest.approx({k: wanted[k] for k in by_group[0]}, nan_ok=True)
+    assert all(math.isnan(value) for value in by_group[1].values())
+
+
+@pytest.mark.parametrize("targets", ["bins", "binary", "continuous"])
+def test_the_best_threshold_is_found_by_trying_all(targets):
+    _, speed = draw(side=40)
+    truth = (speed > 0) & (speed != 255)
+    random = torch.Generator().manual_seed(4)
+    score = (torch.rand(3, 40, 40, generator=random) * 0.5 + 0.2 * truth).clamp(0, 1)
+    probability = score[:, None].expand(-1, 8 if targets == "bins" else 1, -1, -1)
+    metric = RoadMetrics(targets, MPH)
+    metric.update(probability, speed)
+    found = computed(metric)
+
+    def iou(threshold):
+        trial = RoadMetrics(targets, MPH, threshold=threshold)
+        trial.update(probability, speed)
+        return computed(trial)["road_iou"]
+
+    steps = [0, 1, 30, 64, 90, 110, 127, 128, 150, 200, 255]
+    swept = metric.sweep().iou
+    assert swept[steps].tolist() == pytest.approx([iou(k / 256) for k in steps])
+    assert found["best_road_iou"] == pytest.approx(max(swept.tolist()))
+    assert iou(found["best_threshold"]) == pytest.approx(found["best_road_iou"])
+    assert found["road_iou"] == pytest.approx(iou(default_threshold(targets)))
+    said = score >= 0.5
+    precision, recall, _ = (values[128].item() for values in metric.sweep())
+    known = speed != 255
+    assert precision == pytest.approx((truth & said).sum() / (said & known).sum(), nan_ok=True)
+    assert recall == pytest.approx(((truth & said).sum() / truth.sum()).item())
+
+
+def test_bin_speeds_are_means_of_their_pixels():
+    class Counted:
+        histogram_speed = np.zeros(256, np.uint64)
+
+    Counted.histogram_speed[[0, 20, 25, 255]] = (900, 10, 30, 7)
+    speeds = class_speeds([Counted(), Counted()])
+    assert speeds == (5.5, 20.0, 25.0, 35.5, 45.5, 55.5, 65.5)

@@ -1,0 +1,189 @@
+"""Published weights into the encoder, by file, for any number of bands."""
+
+import sys
+from types import SimpleNamespace
+from urllib.error import URLError
+
+import pytest
+import torch
+from helpers.tiny import build, encoded
+from torch import nn
+
+from geoprep.errors import UsageError
+from training.checkpoint import Checkpoint, ModelInfo, save
+from training.model.build import build_model
+from training.model.pretrained import adapt_bands, load_encoder_weights, load_initial_weights
+from training.model.unet import ResNet34
+
+
+@pytest.fixture(scope="module")
+def published():
+    """A state dictionary as torchvision publishes it, with its classifier."""
+    torch.manual_seed(1)
+    weights = ResNet34(3).state_dict()
+    return {**weights, "fc.weight": torch.zeros(1000, 512), "fc.bias": torch.zeros(1000)}
+
+
+@pytest.fixture(scope="module")
+def file(published, tmp_path_factory):
+    path = tmp_path_factory.mktemp("weights") / "resnet34.pth"
+    torch.save(published, path)
+    return path
+
+
+def test_weights_of_three_bands_are_not_changed(published, file):
+    network = build_model(bands=3, channels=1)
+    assert load_encoder_weights(network, str(file)) == f"encoder from {file}"
+    loaded = network.encoder.state_dict()
+    assert all(torch.equal(loaded[name], published[name]) for name in loaded)
+
+
+@pytest.mark.parametrize("bands", [1, 4, 8])
+def test_other_bands_keep_the_magnitude_of_the_output(published, file, bands):
+    network = build_model(bands=bands, channels=1)
+    assert f"from 3 to {bands} bands" in load_encoder_weights(network, str(file))
+    kernel = network.encoder.conv1.weight
+    assert kernel.shape[1] == bands
+    if bands == 1:  # a grey image answers as the same image in three equal bands would
+        torch.testing.assert_close(kernel, published["conv1.weight"].sum(1, keepdim=True))
+    else:
+        torch.testing.assert_close(kernel[:, 0], published["conv1.weight"][:, 0] * 3 / bands)
+        torch.testing.assert_close(kernel[:, 3], published["conv1.weight"][:, 0] * 3 / bands)
+
+
+def test_a_wrapped_and_prefixed_dictionary_is_understood(published, tmp_path):
+    path = tmp_path / "run.pth"
+    wrapped = {f"module.encoder.{name}": value for name, value in published.items()}
+    torch.save({"state_dict": {**wrapped, "module.head.weight": torch.zeros(1)}, "epoch": 3}, path)
+    network = build_model(bands=3, channels=1)
+    load_encoder_weights(network, str(path))
+    assert torch.equal(network.encoder.conv1.weight, published["conv1.weight"])
+
+
+def test_none_does_not_change_the_model():
+    network = build_model(bands=3, channels=1)
+    before = network.encoder.conv1.weight.clone()
+    assert "random" in load_encoder_weights(network, "none")
+    assert torch.equal(network.encoder.conv1.weight, before)
+
+
+def test_adapting_to_the_same_bands_is_the_identity():
+    kernel = torch.randn(2, 4, 3, 3)
+    assert adapt_bands(kernel, 4) is kernel
+
+
+def _damaged(weights, kind):
+    if kind == "other network":
+        return {"features.0.weight": torch.zeros(3)}
+    if kind == "deeper":
+        return {**weights, "layer1.3.conv1.weight": torch.zeros(64, 64, 3, 3)}
+    if kind == "lacking":
+        return {k: v for k, v in weights.items() if not k.startswith("layer4")}
+    return {**weights, "layer1.0.conv1.weight": torch.zeros(64, 64, 1, 1)}
+
+
+@pytest.mark.parametrize("kind", ["other network", "deeper", "lacking", "other shape"])
+def test_weights_of_another_model_are_refused(published, tmp_path, kind):
+    path = tmp_path / "other.pth"
+    torch.save(_damaged(published, kind), path)
+    with pytest.raises(UsageError, match=r"other\.pth.*ResNet34"):
+        load_encoder_weights(build_model(bands=3, channels=1), str(path))
+
+
+@pytest.mark.parametrize("content", [b"", b"no weights at all", None])
+def test_an_unreadable_file_is_refused(tmp_path, content):
+    path = tmp_path / "bad.pth"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UsageError, match=r"bad\.pth"):
+        load_encoder_weights(build_model(bands=3, channels=1), str(path))
+
+
+def test_a_model_without_such_an_encoder_is_refused(file):
+    with pytest.raises(UsageError, match="no encoder"):
+        load_encoder_weights(nn.Conv2d(3, 1, 1), str(file))
+
+
+def test_without_connection_the_error_says_what_to_do(monkeypatch):
+    def fail(*_args, **_options):
+        raise URLError("no route")
+
+    monkeypatch.setattr(torch.hub, "load_state_dict_from_url", fail)
+    with pytest.raises(UsageError, match="give the file"):
+        load_encoder_weights(build_model(bands=3, channels=1), "imagenet")
+
+
+def info(**changed):
+    facts = {
+        **{"model": "helpers.tiny:encoded", "bands": ("red", "green", "blue"), "channels": 8},
+        **{"targets": "bins", "mean": (0.0,) * 3, "std": (1.0,) * 3, "rescale": "scene"},
+        **{"gsd_m": (0.5, 0.5), "level": 64, "class_mph": (25.0,) * 7},
+    }
+    return ModelInfo(**facts | changed)
+
+
+@pytest.fixture
+def trained(tmp_path):
+    """The folder of a run whose averaged weights differ from its last ones."""
+    model = encoded(3, 8)
+    averaged = {name: value + 1 for name, value in model.state_dict().items()}
+    save(tmp_path / "best.pt", Checkpoint(info=info(), model=model.state_dict(), ema=averaged))
+    return tmp_path, averaged
+
+
+def test_a_run_with_the_same_targets_gives_all_weights(trained):
+    folder, averaged = trained
+    model = encoded(3, 8)
+    assert load_initial_weights(model, info(level=32, gsd_m=(2, 2)), str(folder)) == (
+        f"4 of 4 weights from {folder / 'best.pt'}"
+    )
+    assert all(torch.equal(value, averaged[name]) for name, value in model.state_dict().items())
+
+
+def test_other_targets_and_bands_keep_what_fits(trained):
+    folder, averaged = trained
+    model = encoded(4, 1)
+    head = model.head.weight.clone()
+    wanted = info(bands=("red", "green", "blue", "nir"), targets="binary", channels=1)
+    line = load_initial_weights(model, wanted, str(folder / "best.pt"))
+    assert line.startswith("2 of 4 weights from")
+    assert "adapted from 3 to 4 bands; at random: 2 of head (its targets are bins)" in line
+    kernel = averaged["encoder.weight"]
+    torch.testing.assert_close(model.encoder.weight, adapt_bands(kernel, 4))
+    assert torch.equal(model.encoder.bias, averaged["encoder.bias"])
+    assert torch.equal(model.head.weight, head)
+
+
+def test_a_head_of_the_same_shape_for_other_targets_is_not_loaded(trained):
+    folder, _ = trained
+    save(
+        folder / "best.pt",
+        Checkpoint(info=info(targets="binary"), model=encoded(3, 8).state_dict()),
+    )
+    model = encoded(3, 8)
+    head = model.head.weight.clone()
+    load_initial_weights(model, info(), str(folder))
+    assert torch.equal(model.head.weight, head)
+
+
+def test_a_run_of_another_model_is_refused(trained):
+    with pytest.raises(UsageError, match=r"`init_from` .*: no weight of .* fits"):
+        load_initial_weights(build(3, 8), info(), str(trained[0]))
+
+
+def test_encoders_of_smp_get_their_published_weights(monkeypatch):
+    asked = []
+
+    def create_model(arch, encoder_name, encoder_weights, in_channels, classes):
+        asked.append((encoder_name, encoder_weights))
+        model = encoded(in_channels, classes)
+        nn.init.constant_(model.encoder.weight, 3.0 if encoder_weights else 0.0)
+        return model
+
+    package = SimpleNamespace(create_model=create_model)
+    monkeypatch.setitem(sys.modules, "segmentation_models_pytorch", package)
+    spec = "smp:Unet:mit_b0"
+    model = build_model(spec, bands=4, channels=8)
+    assert "4 bands" in load_encoder_weights(model, "imagenet", spec)
+    assert asked == [("mit_b0", None), ("mit_b0", "imagenet")]
+    assert (model.encoder.weight == 3).all()

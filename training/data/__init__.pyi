@@ -1,0 +1,11 @@
+from .loading import crops_of as crops_of
+from .loading import load_stage as load_stage
+from .loading import make_prep as make_prep
+from .loading import tiles_of as tiles_of
+from .stores import check_store as check_store
+from .stores import class_pixels as class_pixels
+from .stores import differences as differences
+from .stores import folds_of as folds_of
+from .stores import level_gsd as level_gsd
+from .stores import model_info as model_info
+from .stores import open_data as open_data

@@ -1,0 +1,276 @@
+"""Stores and folds of a run, and the model inputs that follow from them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from geoprep.errors import UsageError
+from geoprep.speed import BIN_COUNT, BIN_TABLE, BIN_WIDTH_MPH
+from geoprep.store import StoreReader
+from loaders import (
+    Folds,
+    SpeedTarget,
+    Targets,
+    band_statistics,
+    common_classes,
+    open_stores,
+    select,
+)
+from training.checkpoint import ModelInfo
+from training.engine import on_rank_zero
+from training.settings import Config
+
+LIKE = 1.25
+"""Pixel sizes that differ by more than this factor are reported."""
+
+
+def open_data(config: Config) -> tuple[StoreReader, ...]:
+    """Return the opened stores of a run; their histograms count its training scenes.
+
+    Raises
+    ------
+    StoreError, UsageError
+        A store cannot be used, or none is given.
+    """
+    if not config.stores:
+        raise UsageError("give at least one store: python -m training.fit moscow.zarr")
+    stores = open_stores(config.stores)
+    folds = folds_of(config)
+    if folds is None:
+        return stores
+    counts = on_rank_zero(lambda: [count_fold(store, folds) for store in stores])
+    return tuple(_with_counts(*pair) for pair in zip(stores, counts, strict=True))
+
+
+def folds_of(config: Config) -> Folds | None:
+    """Return the folds of a run; None if it uses the splits of the stores."""
+    return None if config.folds is None else Folds(config.folds, config.fold)
+
+
+Counts = tuple[NDArray[np.uint64], NDArray[np.uint64]]
+"""Number of pixels of each value: (band, 256) of the image, (256,) of the label."""
+
+
+def count_fold(store: StoreReader, folds: Folds) -> Counts:
+    """Return the histograms of the training scenes of a fold.
+
+    Every training tile is read once, at the finest level, one shard at a time: the histograms of
+    the store count scenes that the fold uses for validation.
+    """
+    tiles = select(store, "train", folds).tiles
+    image, label = store.image(), store.label()
+    bands = np.zeros((len(store.meta.bands), 256), np.uint64)
+    labels = np.zeros(256, np.uint64)
+    for shard in np.split(tiles, np.flatnonzero(np.diff(tiles // store.meta.shard_tiles)) + 1):
+        if not len(shard):
+            continue
+        first, last = int(shard[0]), int(shard[-1]) + 1
+        pixels = np.asarray(image[first:last])[shard - first].reshape(-1, len(bands))
+        bands += np.stack([np.bincount(band, minlength=256) for band in pixels.T]).astype(np.uint64)
+        values = np.asarray(label[first:last])[shard - first].ravel()
+        labels += np.bincount(values, minlength=256).astype(np.uint64)
+    bands[:, 0] = 0  # nodata
+    return bands, labels
+
+
+def _with_counts(store: StoreReader, counts: Counts) -> StoreReader:
+    recounted = copy.copy(store)
+    vars(recounted).pop("histogram_speed", None)  # it follows from that of the label
+    recounted.histogram_band, recounted.histogram_label = counts
+    return recounted
+
+
+def class_pixels(stores: Sequence[StoreReader], names: Sequence[str]) -> NDArray[np.float64]:
+    """Return the pixels of each class in the train splits of all stores, float64 (class,).
+
+    Parameters
+    ----------
+    stores
+        Stores with these classes, in any order.
+    names
+        Names of the classes, in the order of the result.
+    """
+    total = np.zeros(len(names))
+    for store in stores:
+        found = dict(zip(store.meta.class_names, store.histogram_label.tolist(), strict=False))
+        total += [found[name] for name in names]
+    return total
+
+
+def class_speeds(stores: Sequence[StoreReader]) -> tuple[float, ...]:
+    """Return the speed of each of the seven bins in mph.
+
+    It is the mean over the pixels of the train splits, or the centre of a bin that never occurs.
+    """
+    counts = np.sum([store.histogram_speed for store in stores], axis=0).astype(np.float64)
+    pixels = np.bincount(BIN_TABLE, weights=counts, minlength=BIN_COUNT + 1)[1:]
+    total = np.bincount(BIN_TABLE, weights=counts * np.arange(256), minlength=BIN_COUNT + 1)[1:]
+    middle = BIN_WIDTH_MPH * (np.arange(BIN_COUNT) + 0.5) + 0.5
+    speeds = np.where(pixels > 0, total / np.maximum(pixels, 1), middle)
+    return tuple(float(speed) for speed in speeds)
+
+
+def model_info(config: Config, stores: Sequence[StoreReader]) -> ModelInfo:
+    """Return inputs and outputs of the model that a run trains, for the finest level."""
+    meta = stores[0].meta
+    bands = tuple(meta.bands)
+    if config.bands is not None:
+        bands = tuple(name.strip() for name in config.bands.split(","))
+    mean, std = band_statistics(stores, bands)
+    targets, names = targets_of(config, stores), common_classes(stores)
+    return ModelInfo(
+        model=config.model,
+        bands=bands,
+        channels=len(names) or SpeedTarget(targets).channels,
+        targets=targets,
+        mean=tuple(mean.tolist()),
+        std=tuple(std.tolist()),
+        rescale=meta.rescale,
+        gsd_m=meta.gsd_m,
+        level=meta.levels[0],
+        class_mph=class_speeds(stores) if targets == "bins" else (),
+        stores=tuple(store.location for store in stores),
+        limits=shared_limits(stores, bands),
+        folds=config.folds,
+        fold=None if config.folds is None else config.fold,
+        class_names=names,
+        class_colors=meta.class_colors,
+    )
+
+
+def targets_of(config: Config, stores: Sequence[StoreReader]) -> Targets:
+    """Return the targets of a run; ``auto`` means those of the stores' labels.
+
+    Raises
+    ------
+    UsageError
+        The labels are of another kind, or the targets need speeds, and a store has none.
+    """
+    wanted, classes = config.targets, bool(common_classes(stores))
+    if classes and wanted == "auto":
+        return "classes"
+    if wanted != "auto" and classes != (wanted == "classes"):
+        kind = "classes" if classes else "speeds"
+        raise UsageError(
+            f"`targets` {wanted}: the labels of {stores[0].location} hold {kind}: use auto, or "
+            "another store"
+        )
+    without = [store.location for store in stores if not store.has_speeds]
+    if wanted == "auto":
+        return "binary" if without else "bins"
+    if without and wanted != "binary":
+        raise UsageError(
+            f"`targets` {wanted}: the roads of {', '.join(without)} have no speeds (such as "
+            "roads of masks or areas): use binary, or build from labels with speeds"
+        )
+    return wanted
+
+
+def shared_limits(
+    stores: Sequence[StoreReader], bands: Sequence[str]
+) -> tuple[tuple[float, float], ...]:
+    """Return the source values that became black and white in all scenes, one pair per band.
+
+    The result is empty if scenes differ, as with the rule ``scene``, or if rules differ.
+    """
+    if any(store.meta.rescale != "city" for store in stores):
+        return ()
+    known = []
+    for store in stores:
+        limits = store.scenes.limits[:, [store.meta.bands.index(band) for band in bands]]
+        known += [*limits[np.isfinite(limits).all(axis=(1, 2))]]
+    distinct = np.unique(np.array(known), axis=0)
+    if len(distinct) != 1:
+        return ()
+    return tuple((float(low), float(high)) for low, high in distinct[0])
+
+
+def differences(info: ModelInfo, stores: Sequence[StoreReader]) -> list[str]:
+    """Return the differences between stores and the data of a model, one line each.
+
+    Parameters
+    ----------
+    info
+        Inputs of the model, at the level that is used.
+    stores
+        Stores to train or evaluate on.
+    """
+    lines = []
+    for store in stores:
+        names = store.meta.class_names
+        if info.has_classes and names != info.class_names:
+            lines.append(
+                f"{store.location} has the classes in the order {', '.join(names)}: its labels are "
+                f"read as {', '.join(info.class_names)}"
+            )
+        here, there = level_gsd(store, info.level)[0], info.gsd_m[0]
+        if not 1 / LIKE < here / there < LIKE:
+            lines.append(
+                f"pixels of {store.location} are {here:.2g} m wide, those of the model "
+                f"{there:.2g} m"
+            )
+        if store.meta.rescale != info.rescale:
+            lines.append(
+                f"{store.location} was rescaled by the rule {store.meta.rescale!r}, the model's "
+                f"data by {info.rescale!r}: colours may differ"
+            )
+        if set(info.bands) == set(store.meta.bands) and info.bands != tuple(store.meta.bands):
+            lines.append(
+                f"{store.location} has the bands in the order {', '.join(store.meta.bands)}: they "
+                f"are read by name, as {', '.join(info.bands)}"
+            )
+    return lines
+
+
+def level_gsd(store: StoreReader, level: int) -> tuple[float, float]:
+    """Return the pixel size of a level along x and y in metres."""
+    x, y = store.meta.gsd_m
+    scale = store.meta.tile / level
+    return x * scale, y * scale
+
+
+def check_store(info: ModelInfo, stores: Sequence[StoreReader], where: str) -> None:
+    """Check that stores have the bands and labels that a model was trained on.
+
+    Raises
+    ------
+    UsageError
+        A store lacks bands or speeds, or its classes differ.
+    """
+    for store in stores:
+        if info.has_classes or store.meta.has_classes:
+            _check_classes(info, store, where)
+        elif info.targets != "binary" and not store.meta.has_speeds:
+            raise UsageError(
+                f"{where} was trained on {info.targets} of speed; the roads of {store.location} "
+                "have no speeds: train one with `targets` binary, or use a store with speeds"
+            )
+        lacking = [band for band in info.bands if band not in store.meta.bands]
+        if lacking:
+            raise UsageError(
+                f"{where} was trained on bands {', '.join(info.bands)}; {store.location} has "
+                f"{', '.join(store.meta.bands)}: use a store with the same bands, or train a model "
+                "on this one"
+            )
+
+
+def _check_classes(info: ModelInfo, store: StoreReader, where: str) -> None:
+    """Raise UsageError unless model and store both have classes, and the same ones."""
+    mine, theirs = set(info.class_names), set(store.meta.class_names)
+    if mine == theirs:
+        return
+    trained, has = (
+        f"the classes {', '.join(names)}" if names else "speeds of roads"
+        for names in (info.class_names, store.meta.class_names)
+    )
+    raise UsageError(
+        f"{where} was trained on {trained}; the labels of {store.location} hold {has}: use a store "
+        "with the same classes, or train a model on this one"
+        if mine
+        else f"{where} was trained on {trained}; the labels of {store.location} hold {has}: use a "
+        "store of speeds, or train a model on this one"
+    )

@@ -1,0 +1,123 @@
+"""Compare the accuracy, speed and size of several forms of one model on the tiles of a store."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from geoprep.errors import UsageError
+from loaders import Split
+from training.checkpoint import ModelInfo
+from training.evaluation.validation import evaluate_runner
+from training.inference import Runner, export_files
+
+FIGURES = ("road_iou", "bin_iou", "mean_iou")
+"""Metrics that are compared, of those that a model has: road IoU with bin IoU for models of speed
+bins, mean IoU for classes."""
+
+
+@dataclass(frozen=True, slots=True)
+class FormFigures:
+    """Accuracy, speed and size of one form of a model.
+
+    Attributes
+    ----------
+    name
+        Path of the file.
+    how
+        Description of its runner.
+    metrics
+        See `training.evaluation.Evaluation`.
+    drop
+        Each of `FIGURES` of the first form minus that of this one.
+    mpx_per_second
+        Megapixels per second through the runner, in all views, without the first batch of each
+        shape; None if there was no other.
+    nbytes
+        Bytes of the model file or files.
+    """
+
+    name: str
+    how: str
+    metrics: dict[str, float]
+    drop: dict[str, float]
+    mpx_per_second: float | None
+    nbytes: int
+
+
+class TimedRunner(Runner):
+    """A runner that measures its speed, without the first batch of a shape, which may compile."""
+
+    def __init__(self, runner: Runner) -> None:
+        super().__init__(runner.precision)
+        self._runner = runner
+        self.device, self.fixed_batch = runner.device, runner.fixed_batch
+        self._pixels, self._seconds, self._shape = 0, 0.0, torch.Size()
+
+    def __call__(self, image: Tensor) -> Tensor:
+        """See `Runner`."""
+        started = time.perf_counter()
+        result = self._runner(image)
+        if self.device.type != "cpu":
+            torch.accelerator.synchronize()
+        if image.shape == self._shape:
+            self._seconds += time.perf_counter() - started
+            self._pixels += image.shape[0] * image.shape[2] * image.shape[3]
+        self._shape = image.shape
+        return result
+
+    @property
+    def mpx_per_second(self) -> float | None:
+        """Megapixels per second; None before the second batch of a shape."""
+        return self._pixels / 1e6 / self._seconds if self._seconds else None
+
+
+def compare(
+    models: Sequence[tuple[Path, Runner, ModelInfo]],
+    stores: Sequence[str],
+    split: Split,
+    *,
+    threshold: float | None = None,
+    **how: Any,  # noqa: ANN401 - see below
+) -> Iterator[FormFigures]:
+    """Yield the figures of each form of a model.
+
+    Parameters
+    ----------
+    models
+        File, runner and record of each form; the others are compared with the first.
+    stores, split, threshold, **how
+        As for `training.evaluation.evaluate_runner`; the default threshold of all forms is that of
+        the first.
+
+    Raises
+    ------
+    UsageError
+        The files differ in bands, targets, speeds, level or folds.
+    StoreError
+        A store cannot be used.
+    """
+    first = models[0][2]
+    for path, _, info in models:
+        for name in ("bands", "targets", "class_mph", "class_names", "level", "folds", "fold"):
+            if getattr(info, name) != getattr(first, name):
+                raise UsageError(
+                    f"{path} and {models[0][0]} differ in {name}: compare forms of one model"
+                )
+    base: dict[str, float] = {}
+    for path, opened, info in models:
+        runner, _ = opened.for_pixels(0)
+        timed = TimedRunner(runner)
+        least = first.threshold if threshold is None else threshold  # None for classes
+        found = evaluate_runner(timed, info, stores, split, threshold=least, **how)
+        base = base or found.metrics
+        drop = {name: base[name] - found.metrics[name] for name in FIGURES if name in base}
+        nbytes = sum(file.stat().st_size for file in export_files(path))
+        form, rate = runner.description, timed.mpx_per_second
+        yield FormFigures(str(path), form, found.metrics, drop, rate, nbytes)

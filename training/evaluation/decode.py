@@ -1,0 +1,120 @@
+"""Decoding of a model's probabilities into roads and speeds, or classes.
+
+Metrics and pictures use these functions. Predictions use the compiled loop of
+`training.prediction.blend`; a test compares both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from geoprep.speed import (
+    BIN_COUNT,
+    BIN_WIDTH_MPH,
+    CONTINUOUS_MAX_MPH,
+    MAX_MPH,
+    NODATA,
+)
+
+SLOWEST_MPH = 7.5
+"""Threshold of road in continuous predictions: half of the slowest speed of the table."""
+
+
+def default_threshold(targets: str) -> float:
+    """Return the road probability threshold of a model without a validated one."""
+    return SLOWEST_MPH / CONTINUOUS_MAX_MPH if targets == "continuous" else 0.5
+
+
+def chosen_threshold(targets: str, wanted: float | None, best: float | None) -> float:
+    """Return the requested threshold, else the best one of validation, else the default."""
+    known = (threshold for threshold in (wanted, best) if threshold is not None)
+    return next(known, default_threshold(targets))
+
+
+def activated(logits: Tensor, targets: str) -> Tensor:
+    """Return the probabilities of logits (n, channel, y, x), fp32.
+
+    Parameters
+    ----------
+    logits
+        Output of a model.
+    targets
+        ``classes``: softmax over the channels; others: the sigmoid of each.
+    """
+    return logits.float().softmax(dim=1) if targets == "classes" else logits.float().sigmoid()
+
+
+def class_byte(probabilities: Tensor) -> Tensor:
+    """Return the most probable class, uint8 (n, y, x); 255 where it is not a number."""
+    found = probabilities.nan_to_num().argmax(dim=1)
+    known = probabilities.sum(dim=1).isfinite()
+    return torch.where(known, found, NODATA).to(torch.uint8)
+
+
+def road_probability(probabilities: Tensor) -> Tensor:
+    """Return the probability of any road, (n, y, x): the last channel of (n, channel, y, x)."""
+    return probabilities[:, -1]
+
+
+def speed_bin(probabilities: Tensor, targets: str) -> Tensor:
+    """Return the most probable 10 mph bin of every pixel, int64 (n, y, x), 1..7.
+
+    Parameters
+    ----------
+    probabilities
+        (n, channel, y, x).
+    targets
+        ``bins`` or ``continuous``; binary targets have no speed.
+    """
+    if targets == "continuous":
+        mph = probabilities[:, 0] * CONTINUOUS_MAX_MPH
+        return (mph / BIN_WIDTH_MPH).ceil().clamp(1, BIN_COUNT).long()
+    return probabilities[:, :BIN_COUNT].argmax(dim=1) + 1
+
+
+def speed_mph(probabilities: Tensor, targets: str, class_mph: Sequence[float]) -> Tensor:
+    """Return the speed of every pixel, fp32 (n, y, x) in mph.
+
+    For bins it is the speed of the most probable bin. A mean weighted by probability would never
+    reach the slowest and fastest speeds, since neighbouring bins have some probability.
+
+    Parameters
+    ----------
+    probabilities
+        (n, channel, y, x).
+    targets
+        ``bins`` or ``continuous``.
+    class_mph
+        Speed of each bin in mph.
+    """
+    if targets == "continuous":
+        return probabilities[:, 0].float() * CONTINUOUS_MAX_MPH
+    speeds = torch.tensor(class_mph, dtype=torch.float32, device=probabilities.device)
+    return speeds[probabilities[:, : len(class_mph)].argmax(dim=1)]
+
+
+def speed_byte(
+    probabilities: Tensor, targets: str, class_mph: Sequence[float], threshold: float
+) -> Tensor:
+    """Return the speed band of a prediction, uint8 (n, y, x).
+
+    Parameters
+    ----------
+    probabilities, targets, class_mph
+        As for `speed_mph`.
+    threshold
+        Road probability from which a pixel is a road.
+
+    Returns
+    -------
+    Tensor
+        Speed in mph rounded half up, 1..253, on roads; 0 on background; 255 where the model's
+        output is not a number.
+    """
+    mph = (speed_mph(probabilities, targets, class_mph) + 0.5).floor().clamp(1, MAX_MPH)
+    road = road_probability(probabilities) >= threshold
+    known = probabilities.sum(dim=1).isfinite()
+    return torch.where(known, mph.nan_to_num() * road, float(NODATA)).to(torch.uint8)

@@ -1,0 +1,312 @@
+"""Metrics of predictions, counted on the device and summed over batches and ranks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from geoprep.errors import UsageError
+from geoprep.speed import BIN_COUNT, BIN_TABLE, BIN_WIDTH_MPH, NODATA, UNKNOWN_SPEED
+from training.checkpoint import ModelInfo
+from training.evaluation.decode import default_threshold, road_probability, speed_bin, speed_mph
+from training.evaluation.threshold import choose_threshold
+
+CLASSES = BIN_COUNT + 1
+"""Background and the bins."""
+
+UNIT = 256
+"""Speed errors are summed as integers of 1/256 mph, so that their order does not matter."""
+
+STEPS = 256
+"""Number of thresholds in a sweep: k / 256."""
+
+TARGETS = ("bins", "continuous", "binary")
+
+
+class Sweep(NamedTuple):
+    """Precision, recall and IoU of roads at every threshold k / 256, fp64 (256,) each."""
+
+    precision: Tensor
+    recall: Tensor
+    iou: Tensor
+
+
+def bin_names() -> tuple[str, ...]:
+    """Return the names of the IoU per bin: ``iou_1-10`` ... ``iou_61+``."""
+    lows = [BIN_WIDTH_MPH * i + 1 for i in range(BIN_COUNT)]
+    names = [f"iou_{low}-{low + BIN_WIDTH_MPH - 1}" for low in lows[:-1]]
+    return (*names, f"iou_{lows[-1]}+")
+
+
+class RoadMetrics:
+    """Road IoU and F1, IoU per speed bin, and mean absolute speed error on road pixels.
+
+    Pixels are decoded as in predictions: road from the threshold on, with the most probable bin.
+    Pixels without a label, or whose prediction is not a number, are left out. The IoU of a bin in
+    neither label nor prediction is NaN; the mean is over bins in the labels.
+
+    Parameters
+    ----------
+    targets
+        Meaning of the channels: ``bins``, ``continuous`` or ``binary``, which has no speeds.
+    class_mph
+        Speed of each bin in mph, for ``bins``.
+    threshold
+        Road probability from which a pixel is a road; None for the default of the targets.
+    groups
+        Number of groups, such as scenes, with metrics of their own.
+    device
+        Device of the counts.
+
+    Attributes
+    ----------
+    lost
+        Number of labelled pixels whose prediction is not a number, int64 ().
+    """
+
+    def __init__(
+        self,
+        targets: str = "bins",
+        class_mph: Sequence[float] = (),
+        *,
+        threshold: float | None = None,
+        groups: int = 1,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        if targets not in TARGETS:
+            raise UsageError(f"`targets` {targets!r} is not one of {', '.join(TARGETS)}")
+        self.targets = targets
+        self.class_mph = tuple(class_mph)
+        self.threshold = default_threshold(targets) if threshold is None else threshold
+        zeros = partial(torch.zeros, dtype=torch.int64, device=device)
+        self._bins = torch.tensor(BIN_TABLE.astype("int64"), device=device)
+        self._confusion = zeros(groups, CLASSES, CLASSES)
+        self._error, self._roads = zeros(groups), zeros(groups)
+        self._scores, self.lost = zeros(groups, 2, STEPS), zeros(())
+
+    def counts(self) -> tuple[Tensor, ...]:
+        """Return all counts, int64, to be summed over ranks in place before `compute`."""
+        return self._confusion, self._error, self._roads, self._scores, self.lost
+
+    def update(self, probabilities: Tensor, speed: Tensor, group: Tensor | None = None) -> None:
+        """Add a batch to the counts, without waiting for the device.
+
+        Parameters
+        ----------
+        probabilities
+            (n, channel, y, x); rows and columns beyond the label's size are padding.
+        speed
+            uint8 (n, y, x), mph; 0 background, 254 unknown speed (left out unless targets are
+            binary), 255 nodata.
+        group
+            int64 (n,), group of each tile; None for a single group.
+        """
+        probabilities = probabilities[..., : speed.shape[-2], : speed.shape[-1]].float()
+        labelled, known = speed != NODATA, probabilities.sum(dim=1).isfinite()
+        valid = labelled & known
+        self.lost += (labelled & ~known).sum()
+        probabilities = probabilities.nan_to_num()
+        truth = self._bins[speed.int()]
+        score = road_probability(probabilities)
+        found = (score >= self.threshold).long()
+        if self.targets == "binary":
+            truth = ((speed > 0) & labelled).long()
+        else:
+            found *= speed_bin(probabilities, self.targets)
+            valid &= speed != UNKNOWN_SPEED  # its bin is not known
+        if group is None:
+            group = torch.zeros(len(speed), dtype=torch.int64, device=speed.device)
+        cell = (group.view(-1, 1, 1) * CLASSES + truth) * CLASSES + found
+        self._confusion.view(-1).scatter_add_(0, cell.flatten(), valid.flatten().long())
+        step = (score * STEPS).long().clamp(0, STEPS - 1) + STEPS * (truth > 0)
+        step += 2 * STEPS * group.view(-1, 1, 1)
+        self._scores.view(-1).scatter_add_(0, step.flatten(), valid.flatten().long())
+        if self.targets != "binary":
+            self._add_error(probabilities, speed, valid & (speed > 0), group)
+
+    def _add_error(self, probabilities: Tensor, speed: Tensor, road: Tensor, group: Tensor) -> None:
+        miss = (speed_mph(probabilities, self.targets, self.class_mph) - speed).abs()
+        summed = ((miss * UNIT).round().long() * road).sum(dim=(1, 2))
+        self._error.scatter_add_(0, group, summed)
+        self._roads.scatter_add_(0, group, road.sum(dim=(1, 2)))
+
+    def compute(self) -> dict[str, float]:
+        """Return all metrics by name; NaN where there are no pixels.
+
+        ``road_iou``, ``road_f1``, and unless targets are binary ``bin_iou`` (the mean), one
+        ``iou_LOW-HIGH`` per bin (see `bin_names`) and ``speed_mae_mph``; then ``best_threshold``,
+        the threshold with the highest road IoU, and that ``best_road_iou``; then ``threshold``, the
+        one that the groups support, and its interval ``threshold_low`` and ``threshold_high``, see
+        `training.evaluation.choose_threshold`.
+        """
+        counts = (self._confusion.sum(0), self._error.sum(), self._roads.sum())
+        whole = self._metrics(*(count.cpu() for count in counts))
+        iou = self.sweep().iou
+        highest = iou.nan_to_num().max()
+        # Of equal thresholds, as for a perfect prediction, the one closest to 0.5 is used.
+        equals = (iou == highest).nonzero().flatten()
+        best = [math.nan, math.nan]
+        if len(equals):
+            step = equals[(equals - STEPS // 2).abs().argmin()]
+            best = [step.item() / STEPS, iou[step].float().item()]
+        whole |= dict(zip(("best_threshold", "best_road_iou"), best, strict=True))
+        names = ("threshold", "threshold_low", "threshold_high")
+        if math.isnan(best[0]):
+            return whole | dict.fromkeys(names, math.nan)
+        chosen = choose_threshold(self._scores.cpu().numpy(), default_threshold(self.targets))
+        return whole | dict(zip(names, chosen, strict=True))
+
+    def by_group(self) -> list[dict[str, float]]:
+        """Return the metrics of each group, as `compute` at the given threshold."""
+        # Metrics are computed on the host, in fp64: MPS has none.
+        counts = zip(self._confusion.cpu(), self._error.cpu(), self._roads.cpu(), strict=True)
+        return [self._metrics(*each) for each in counts]
+
+    def sweep(self) -> Sweep:
+        """Return precision, recall and IoU of roads at every threshold k / 256."""
+        scores = self._scores.sum(0).cpu()
+        count = scores[1].sum().double()
+        roads = torch.where(count > 0, count, torch.nan)
+        # Pixels at or above each threshold.
+        wrong, right = scores.double().flip(1).cumsum(1).flip(1)
+        return Sweep(right / (right + wrong), right / roads, right / (roads + wrong))
+
+    def _metrics(self, confusion: Tensor, error: Tensor, roads: Tensor) -> dict[str, float]:
+        table = confusion.double()
+        both = table[1:, 1:].sum()
+        missed, invented = table[1:, 0].sum(), table[0, 1:].sum()
+        results = {
+            "road_iou": both / (both + missed + invented),
+            "road_f1": 2 * both / (2 * both + missed + invented),
+        }
+        if self.targets != "binary":
+            hit, truth, found = table.diagonal(), table.sum(dim=1), table.sum(dim=0)
+            iou = (hit / (truth + found - hit))[1:]
+            results["bin_iou"] = iou[truth[1:] > 0].mean()
+            results |= dict(zip(bin_names(), iou, strict=True))
+            results["speed_mae_mph"] = error.double() / UNIT / roads
+        return {name: value.float().item() for name, value in results.items()}
+
+
+class ClassMetrics:
+    """IoU of each class, their mean, and the confusion matrix.
+
+    Pixels are decoded as in predictions, with the most probable class. Pixels without a label, or
+    whose prediction is not a number, are left out. The IoU of a class in neither label nor
+    prediction is NaN; the mean is over classes in the labels.
+
+    Parameters
+    ----------
+    names
+        Names of the classes.
+    groups
+        Number of groups, such as scenes, with metrics of their own.
+    device
+        Device of the counts.
+
+    Attributes
+    ----------
+    lost
+        Number of labelled pixels whose prediction is not a number, int64 ().
+    """
+
+    def __init__(
+        self, names: Sequence[str], *, groups: int = 1, device: torch.device | str = "cpu"
+    ) -> None:
+        self.names = tuple(names)
+        count = len(self.names)
+        zeros = partial(torch.zeros, dtype=torch.int64, device=device)
+        self._confusion, self.lost = zeros(groups, count, count), zeros(())
+
+    def counts(self) -> tuple[Tensor, ...]:
+        """Return all counts, int64, to be summed over ranks in place before `compute`."""
+        return self._confusion, self.lost
+
+    def update(self, probabilities: Tensor, label: Tensor, group: Tensor | None = None) -> None:
+        """Add a batch to the counts, without waiting for the device.
+
+        Parameters
+        ----------
+        probabilities
+            (n, class, y, x); rows and columns beyond the label's size are padding.
+        label
+            uint8 (n, y, x), numbers of classes; others are left out, such as 255 for nodata.
+        group
+            int64 (n,), group of each tile; None for a single group.
+        """
+        probabilities = probabilities[..., : label.shape[-2], : label.shape[-1]].float()
+        count = len(self.names)
+        labelled, known = label < count, probabilities.sum(dim=1).isfinite()
+        self.lost += (labelled & ~known).sum()
+        found = probabilities.nan_to_num().argmax(dim=1)
+        truth = label.long().clamp(max=count - 1)
+        if group is None:
+            group = torch.zeros(len(label), dtype=torch.int64, device=label.device)
+        cell = (group.view(-1, 1, 1) * count + truth) * count + found
+        valid = (labelled & known).flatten().long()
+        self._confusion.view(-1).scatter_add_(0, cell.flatten(), valid)
+
+    def confusion(self) -> list[list[int]]:
+        """Return the pixels of each class in the label (rows) and the prediction (columns)."""
+        table: list[list[int]] = self._confusion.sum(0).tolist()
+        return table
+
+    def compute(self) -> dict[str, float]:
+        """Return all metrics by name; NaN where there are no pixels.
+
+        ``mean_iou``, ``worst_iou``, ``accuracy`` (the share of pixels with the right class), and
+        one ``iou_NAME`` per class.
+        """
+        return self._metrics(self._confusion.sum(0).cpu())
+
+    def by_group(self) -> list[dict[str, float]]:
+        """Return the metrics of each group."""
+        return [self._metrics(table) for table in self._confusion.cpu()]
+
+    def _metrics(self, confusion: Tensor) -> dict[str, float]:
+        table = confusion.double()
+        hit, truth, found = table.diagonal(), table.sum(dim=1), table.sum(dim=0)
+        iou = hit / (truth + found - hit)
+        there = iou[truth > 0]
+        results = {
+            "mean_iou": there.mean(),
+            "worst_iou": there.min() if len(there) else there.mean(),
+            "accuracy": hit.sum() / table.sum(),
+        }
+        results |= {f"iou_{name}": value for name, value in zip(self.names, iou, strict=True)}
+        return {name: value.float().item() for name, value in results.items()}
+
+
+def worst_class(metrics: Mapping[str, float], names: Sequence[str]) -> str:
+    """Return the name of the class with the lowest IoU in `ClassMetrics.compute`; empty if none."""
+    known = [name for name in names if not math.isnan(metrics[f"iou_{name}"])]
+    return min(known, key=lambda name: metrics[f"iou_{name}"], default="")
+
+
+def metrics_of(
+    info: ModelInfo,
+    *,
+    groups: int = 1,
+    device: torch.device | str = "cpu",
+    threshold: float | None = None,
+) -> RoadMetrics | ClassMetrics:
+    """Return empty metrics of a model.
+
+    Parameters
+    ----------
+    info
+        Outputs of the model.
+    groups, device
+        As for `RoadMetrics`.
+    threshold
+        As for `RoadMetrics`; classes have none.
+    """
+    if info.has_classes:
+        return ClassMetrics(info.class_names, groups=groups, device=device)
+    where: dict[str, Any] = {"groups": groups, "device": device}
+    return RoadMetrics(info.targets, info.class_mph, threshold=threshold, **where)

@@ -1,0 +1,356 @@
+"""Metrics of a model on whole tiles, over all ranks: during training and for any model file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from geoprep.errors import UsageError
+from geoprep.speed import NODATA
+from geoprep.store import StoreReader
+from loaders import (
+    BatchLoader,
+    DevicePrep,
+    Normalize,
+    SpeedTarget,
+    Split,
+)
+from training.checkpoint import ModelInfo
+from training.data import differences, level_gsd, tiles_of
+from training.engine import (
+    Engine,
+    max_over_ranks,
+    sum_in_place,
+    sum_over_ranks,
+)
+from training.evaluation.decode import (
+    activated,
+    chosen_threshold,
+    class_byte,
+    default_threshold,
+    road_probability,
+    speed_byte,
+)
+from training.evaluation.metrics import STEPS, ClassMetrics, Sweep, metrics_of
+from training.evaluation.offsets import FAR, OffsetSums, class_channels
+from training.inference import Runner, Views, average_views, pad_batch
+from training.model import Trainable
+from training.monitor import ANY_ROAD_MPH, Example
+
+
+@contextmanager
+def evaluation_mode(trainable: Trainable) -> Iterator[None]:
+    """Put a module into evaluation mode without gradients inside the context."""
+    trainable.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        trainable.train()
+
+
+def validate(
+    trainable: Trainable,
+    engine: Engine,
+    info: ModelInfo,
+    loader: BatchLoader,
+    *,
+    on_batch: Callable[[], None] = lambda: None,
+) -> dict[str, float]:
+    """Return the metrics of a model over a loader, of all ranks together.
+
+    Parameters
+    ----------
+    trainable
+        Module with the model; its loss is not compiled here.
+    engine
+        Device and precision.
+    info
+        Outputs of the model.
+    loader
+        Loader of whole tiles.
+    on_batch
+        Called before each batch, equally often on all ranks; an exception stops the validation.
+
+    Returns
+    -------
+    dict
+        ``val_loss``, the mean over tiles, then as `RoadMetrics.compute`, where
+        ``road_iou`` is at the default threshold, and ``threshold`` the one chosen by scenes; or as
+        `ClassMetrics.compute`.
+    """
+    names, scene_of = _scenes(loader)
+    scene_of = scene_of.to(engine.device)
+    metrics = metrics_of(info, groups=len(names), device=engine.device)
+    losses: list[Tensor] = []
+    counts: list[int] = []
+    target = trainable.prep.target
+    with evaluation_mode(trainable):
+        batches = iter(loader)
+        for _ in range(int(max_over_ranks([len(loader)], torch.device("cpu"))[0])):
+            on_batch()
+            batch = next(batches, None)
+            if batch is None:  # another rank has one more
+                continue
+            on_device = batch.to(engine.device, non_blocking=True)
+            with engine.autocast():
+                logits = trainable.logits(on_device.image)
+            group = scene_of[on_device.index]
+            metrics.update(activated(logits, info.targets), on_device.label, group)
+            valid = target.valid(on_device.label)
+            parts = trainable.loss(logits, target(on_device.label), valid)
+            losses.append(parts.total)
+            counts.append(len(batch))
+        next(batches, None)  # ends the epoch of the loader
+    sum_in_place(metrics.counts())
+    read = torch.stack(losses).tolist() if losses else []  # only now, so that no batch waits
+    total = sum(count * loss for count, loss in zip(counts, read, strict=True))
+    summed, seen = sum_over_ranks([total, sum(counts)], engine.device)
+    return {"val_loss": summed / max(seen, 1)} | metrics.compute()
+
+
+def examples(
+    trainable: Trainable,
+    engine: Engine,
+    info: ModelInfo,
+    loader: BatchLoader,
+    chosen: Sequence[int],
+) -> list[Example]:
+    """Return tiles of a loader with their labels and predictions.
+
+    Parameters
+    ----------
+    trainable, engine, info, loader
+        As for `validate`.
+    chosen
+        Indices of the tiles.
+    """
+    found = []
+    with evaluation_mode(trainable):
+        for tile in chosen:
+            image, label = loader.tiles.pixels(tile)
+            batch = torch.from_numpy(image)[None].permute(0, 3, 1, 2).to(engine.device)
+            with engine.autocast():
+                logits = trainable.logits(batch)
+            prediction = predicted_label(logits, info)[0].cpu().numpy()
+            prediction[label == NODATA] = NODATA
+            classes = info.classes if info.has_classes else None
+            found.append(Example(image, label, prediction, info.targets != "binary", classes))
+    return found
+
+
+def predicted_label(logits: Tensor, info: ModelInfo) -> Tensor:
+    """Return the predicted label, uint8 (n, y, x): classes, or 0 for background and mph from 1."""
+    probabilities = activated(logits, info.targets)
+    if info.has_classes:
+        return class_byte(probabilities)
+    threshold = default_threshold(info.targets)
+    if info.targets == "binary":
+        return (road_probability(probabilities) >= threshold).to(torch.uint8) * ANY_ROAD_MPH
+    return speed_byte(probabilities, info.targets, info.class_mph, threshold)
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Metrics of a model.
+
+    Attributes
+    ----------
+    title
+        Tiles that were evaluated, in words.
+    level
+        Tile side in pixels.
+    tiles
+        Number of tiles.
+    threshold
+        Road probability threshold of the metrics; NaN for classes.
+    metrics
+        Metrics by name, see `training.evaluation.metrics`.
+    scenes
+        One row per scene in the order of the stores: ``scene`` (its id), number of ``tiles``, and
+        its metrics.
+    sweep
+        One row per ``threshold`` k / 256: ``precision``, ``recall``, ``road_iou`` of roads. Empty
+        for classes.
+    notes
+        Remarks on the data and the metrics.
+    classes
+        Names of the classes; empty for roads.
+    confusion
+        Pixels of each class in the label (rows) and in the prediction (columns).
+    offsets
+        One row per scene if asked for: ``scene``, then the fields of
+        `training.evaluation.offsets.LabelOffset`, ``metres`` (its length) and ``far``.
+    """
+
+    title: str
+    level: int
+    tiles: int
+    threshold: float
+    metrics: dict[str, float]
+    scenes: list[dict[str, Any]]
+    sweep: list[dict[str, float]]
+    notes: list[str]
+    classes: tuple[str, ...] = ()
+    confusion: list[list[int]] = field(default_factory=list)
+    offsets: list[dict[str, Any]] = field(default_factory=list)
+
+
+def evaluate_runner(
+    runner: Runner,
+    info: ModelInfo,
+    stores: Sequence[str | Path | StoreReader],
+    split: Split = "val",
+    *,
+    level: int | None = None,
+    threshold: float | None = None,
+    tta: Views = "none",
+    batch_size: int = 4,
+    offsets: bool = False,
+    quiet: bool = True,
+) -> Evaluation:
+    """Return the metrics of a model on a split of one or more stores.
+
+    If the model was trained with folds, ``train`` and ``val`` are the scenes of its fold instead of
+    the splits of the stores.
+
+    Parameters
+    ----------
+    runner
+        Runs the model, see `training.inference.runner`.
+    info
+        Inputs and outputs of the model.
+    stores
+        Stores with the bands that the model was trained on.
+    split
+        ``val``, ``train``, ``test`` or ``all``.
+    level
+        Tile side in pixels; None for the level trained last.
+    threshold
+        Road probability from which a pixel is a road; None for that of the model, as in
+        predictions.
+    tta
+        Views to average (test-time augmentation).
+    batch_size
+        Tiles per batch and rank.
+    offsets
+        Estimate the offset between the labels and the predictions of each scene.
+    quiet
+        Hide the progress bar.
+
+    Raises
+    ------
+    StoreError, UsageError
+        A store cannot be used, or does not fit the model.
+    """
+    info = replace(info, level=info.level if level is None else level)
+    tiles = tiles_of(info, stores, split, progress=False if quiet else None)
+    folds = info.folds if split in ("train", "val") else None
+    fold = "" if folds is None else f" of fold {info.fold or 0} of {folds}, as in training"
+    title = f"{len(tiles)} {split} tiles{fold}, {info.level} x {info.level} pixels"
+    notes = differences(info, tiles.stores)
+    if split in ("train", "all"):
+        which = "these tiles" if split == "train" else "part of these tiles"
+        notes.append(f"if its stores are the same, the model was trained on {which}")
+    loader = BatchLoader(tiles, batch_size, shuffle=False)
+    names, scene_of = _scenes(loader)
+    scene_of = scene_of.to(runner.device)
+    if not info.has_classes:
+        threshold = chosen_threshold(info.targets, threshold, info.threshold)
+    elif threshold is not None:
+        raise UsageError("`threshold` is for models of roads: leave it out for classes")
+    options: dict[str, Any] = {"threshold": threshold, "device": runner.device}
+    metrics = metrics_of(info, groups=len(names), **options)
+    lying = OffsetSums(len(names), len(info.class_names) or 1, runner.device) if offsets else None
+    pad = DevicePrep(Normalize(info.mean, info.std), SpeedTarget("binary")).pad
+    for batch in loader:
+        image = pad_batch(pad(batch.image), batch_size if runner.fixed_batch else 0)
+        probabilities = average_views(runner, image, tta)[: len(batch)].permute(0, 3, 1, 2)
+        on_device = batch.to(runner.device)
+        group = scene_of[on_device.index]
+        metrics.update(probabilities, on_device.label, group)
+        if lying is not None:
+            _add_offsets(lying, info, probabilities, on_device.label, group)
+    sum_in_place(metrics.counts())
+    if lying is not None:
+        sum_in_place([lying.sums])
+    if lost := int(metrics.lost):
+        notes.append(f"the model returned NaN for {lost:,} labelled pixels, which are left out")
+    shifts = [] if lying is None else _offset_rows(lying, names, loader)
+    if far := [row["scene"] for row in shifts if row["far"]]:
+        notes.append(
+            f"the labels of {len(far)} of {len(shifts)} scenes lie more than {FAR:g} pixels off "
+            f"the predictions: {', '.join(far)}"
+        )
+    each = zip(names, torch.bincount(scene_of).tolist(), metrics.by_group(), strict=True)
+    return Evaluation(
+        title=title,
+        level=tiles.side,
+        tiles=len(tiles),
+        threshold=math.nan if threshold is None else threshold,
+        metrics=metrics.compute(),
+        scenes=[{"scene": name, "tiles": count} | values for name, count, values in each],
+        sweep=[] if isinstance(metrics, ClassMetrics) else _rows(metrics.sweep()),
+        notes=notes,
+        classes=info.class_names,
+        confusion=metrics.confusion() if isinstance(metrics, ClassMetrics) else [],
+        offsets=shifts,
+    )
+
+
+def _add_offsets(
+    lying: OffsetSums, info: ModelInfo, probabilities: Tensor, label: Tensor, group: Tensor
+) -> None:
+    """Add a batch of predictions (n, channel, y, x), possibly padded, and of its labels."""
+    probabilities = probabilities[..., : label.shape[-2], : label.shape[-1]]
+    if info.has_classes:
+        valid, truth = label < info.channels, class_channels(label, info.channels)
+    else:
+        probabilities = road_probability(probabilities)[:, None]
+        valid = label != NODATA
+        truth = ((label > 0) & valid)[:, None]
+    lying.update(probabilities, truth, valid, group)
+
+
+def _offset_rows(
+    lying: OffsetSums, names: Sequence[str], loader: BatchLoader
+) -> list[dict[str, Any]]:
+    """Return one row per scene, see `Evaluation`."""
+    rows = []
+    for store, name, found in zip(_pairs(loader)[:, 0], names, lying.compute(), strict=True):
+        x, y = level_gsd(loader.tiles.stores[store], loader.tiles.side)
+        metres = math.hypot(found.x * x, found.y * y)
+        rows.append({"scene": name, **found._asdict(), "metres": metres, "far": found.far})
+    return rows
+
+
+def _pairs(loader: BatchLoader) -> NDArray[np.int64]:
+    """Return the indexes of store and scene of all scenes, (scene, 2)."""
+    table = loader.tiles.table
+    found: NDArray[np.int64] = np.unique(np.stack([table["store"], table["scene"]], 1), axis=0)
+    return found
+
+
+def _scenes(loader: BatchLoader) -> tuple[list[str], Tensor]:
+    """Return the ids of all scenes, and the index of each tile's scene, int64 (tile,)."""
+    tiles = loader.tiles
+    pairs = np.stack([tiles.table["store"], tiles.table["scene"]], axis=1)
+    scenes, scene_of = np.unique(pairs, axis=0, return_inverse=True)
+    names = [str(tiles.stores[store].scenes.id[scene]) for store, scene in scenes.tolist()]
+    return names, torch.from_numpy(scene_of.reshape(-1).astype(np.int64))
+
+
+def _rows(sweep: Sweep) -> list[dict[str, float]]:
+    """Return one row per threshold."""
+    rows = zip(*(values.tolist() for values in sweep), strict=True)
+    names = ("threshold", "precision", "recall", "road_iou")
+    return [dict(zip(names, (k / STEPS, *row), strict=True)) for k, row in enumerate(rows)]

@@ -1,0 +1,310 @@
+"""The loss of a batch: `Trainable` runs normalisation, model and `RoadLoss` or `ClassLoss`.
+
+0.75 focal + 0.25 soft dice is the recipe of the CRESI baseline. It is computed in fp32 from the
+logits of labelled pixels, without loops over channels or values that the host waits for, so that a
+compiler can fuse it into one pass.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.profiler import record_function
+
+from geoprep.errors import UsageError
+from loaders import Augmentation, DevicePrep
+from training.engine import CUDA_GRAPHS, CompileMode
+from training.model.directions import direction_loss
+
+Timed = Callable[[str], AbstractContextManager[object]]
+"""Returns a context manager around a phase of a step, given its name."""
+
+WAIT, NORMALISE = "wait for the batch", "normalise, targets"
+COPY, AVERAGE = "copy to the device", "averaged weights"
+
+LossName = Literal["focal-dice", "bce-dice", "ce-dice"]
+
+_SMOOTH = 1e-5
+"""Added to both sides of the dice fraction, so that a batch without roads has a defined loss."""
+
+
+class LossParts(NamedTuple):
+    """A loss and its parts, fp32 tensors without dimensions.
+
+    Attributes
+    ----------
+    total
+        Weighted sum of the parts, which training minimises.
+    main
+        Pixelwise part, focal or cross-entropy, unweighted.
+    dice
+        1 - soft dice, unweighted.
+    """
+
+    total: Tensor
+    main: Tensor
+    dice: Tensor
+
+
+class RoadLoss(nn.Module):
+    """A pixelwise loss and soft dice over all channels of a batch together.
+
+    Parameters
+    ----------
+    name
+        ``focal-dice``: focal loss with gamma 2 and no alpha (Lin et al. 2017), for soft targets in
+        the form |t - p|^2 BCE (Li et al. 2020), which is the same for hard ones. ``bce-dice``:
+        binary cross-entropy in its place.
+    channel_weights
+        fp32 (channel,) with mean 1: weight of each channel in both parts; None for equal weights.
+    dice
+        Share of dice; the remainder is the share of the pixelwise part.
+    direction
+        Weight of the loss of directions, for a model that returns them. It adds to the gradient of
+        the total and not to its value, so that losses of training and validation compare.
+    """
+
+    weights: Tensor | None
+
+    def __init__(
+        self,
+        name: LossName = "focal-dice",
+        channel_weights: Tensor | None = None,
+        dice: float = 0.25,
+        direction: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.name, self.dice, self.direction = name, dice, direction
+        weights = None if channel_weights is None else channel_weights.float().view(1, -1, 1, 1)
+        self.register_buffer("weights", weights, persistent=False)
+
+    def forward(self, logits: Tensor, target: Tensor, valid: Tensor) -> LossParts:
+        """Return the loss of a batch.
+
+        Parameters
+        ----------
+        logits
+            (n, channel, y, x), any float dtype; or two channels more than the target, which are
+            directions of roads, see `training.model.directions`.
+        target
+            (n, channel, y, x), 0..1; the last channel is above 0 on every road.
+        valid
+            bool (n, y, x), labelled pixels. The loss of a batch without any is 0.
+        """
+        x, t = logits[:, : target.shape[1]].float(), target.float()
+        weight = known = valid[:, None].float()
+        if self.weights is not None:
+            weight = weight * self.weights
+        p = torch.sigmoid(x)
+        # -t ln p - (1 - t) ln(1 - p), written so that nothing overflows or cancels.
+        pixel = functional.relu(x) - x * t + torch.log1p(torch.exp(-x.abs()))
+        if self.name == "focal-dice":
+            pixel = pixel * (t - p).square()
+        count = valid.sum().clamp(min=1) * x.shape[1]
+        main = (pixel * weight).sum() / count
+        both, either = (weight * p * t).sum(), (weight * (p + t)).sum()
+        dice = 1 - (2 * both + _SMOOTH) / (either + _SMOOTH)
+        total = (1 - self.dice) * main + self.dice * dice
+        if logits.shape[1] > target.shape[1]:
+            turned = direction_loss(logits[:, target.shape[1] :], (t[:, -1:] > 0) * known)
+            total = total + self.direction * (turned - turned.detach())
+        return LossParts(total, main, dice)
+
+
+class ClassLoss(nn.Module):
+    """A pixelwise loss of exclusive classes and the soft dice of every class.
+
+    Parameters
+    ----------
+    name
+        ``focal-dice``: focal loss with gamma 2, (1 - p)^2 times cross-entropy (Lin et al. 2017).
+        ``ce-dice``: cross-entropy.
+    class_weights
+        fp32 (class,): weight of the pixels, and of the dice, of each class; None for equal ones.
+        Both parts are weighted means.
+    dice
+        Share of dice; the remainder is the share of the pixelwise part. Dice is the mean over the
+        classes in the labels of the batch.
+
+    Raises
+    ------
+    UsageError
+        The loss is that of roads.
+    """
+
+    weights: Tensor | None
+
+    def __init__(
+        self,
+        name: LossName = "focal-dice",
+        class_weights: Tensor | None = None,
+        dice: float = 0.25,
+    ) -> None:
+        super().__init__()
+        if name == "bce-dice":
+            raise UsageError("`loss` bce-dice is for roads: use ce-dice or focal-dice for classes")
+        self.name, self.dice = name, dice
+        weights = None if class_weights is None else class_weights.float().view(1, -1, 1, 1)
+        self.register_buffer("weights", weights, persistent=False)
+
+    def forward(self, logits: Tensor, target: Tensor, valid: Tensor) -> LossParts:
+        """Return the loss of a batch.
+
+        Parameters
+        ----------
+        logits
+            (n, class, y, x), any float dtype.
+        target
+            int64 (n, y, x), number of the class; anything where it is not valid.
+        valid
+            bool (n, y, x), labelled pixels. The loss of a batch without any is 0.
+        """
+        logp = functional.log_softmax(logits.float(), dim=1)
+        numbers = torch.arange(logits.shape[1], device=logits.device).view(1, -1, 1, 1)
+        known = valid[:, None]
+        truth = ((target[:, None] == numbers) & known).float()
+        p = logp.exp() * known
+        pixel = -logp * truth
+        if self.name == "focal-dice":
+            pixel = pixel * (1 - p).square()
+        share = truth if self.weights is None else truth * self.weights
+        if self.weights is not None:
+            pixel = pixel * self.weights
+        main = pixel.sum() / share.sum().clamp(min=_SMOOTH)
+        count = truth.sum(dim=(0, 2, 3))
+        both, either = (p * truth).sum(dim=(0, 2, 3)), p.sum(dim=(0, 2, 3)) + count
+        present = (count > 0).float()
+        if self.weights is not None:
+            present = present * self.weights.flatten()
+        miss = 1 - (2 * both + _SMOOTH) / (either + _SMOOTH)
+        dice = (miss * present).sum() / present.sum().clamp(min=_SMOOTH)
+        return LossParts((1 - self.dice) * main + self.dice * dice, main, dice)
+
+
+class Compiled:
+    """A callable that is compiled for each new input shape, or runs as it is if that fails.
+
+    There is one kernel per shape and none for dynamic shapes: otherwise the exact result of a step
+    would depend on the shapes of earlier steps, and a resumed run could differ.
+
+    Parameters
+    ----------
+    plain
+        Module or function.
+    what
+        Its name in the warning if compiling fails.
+    mode
+        Mode of torch.compile; None for its default.
+    """
+
+    def __init__(self, plain: Callable[..., Any], what: str, mode: str | None = None) -> None:
+        self._plain, self._what, self._mode = plain, what, mode
+        self._fast = torch.compile(plain, dynamic=False, mode=mode)
+
+    def __call__(self, *args: Tensor) -> Any:  # noqa: ANN401 - what the plain callable returns
+        """Return the result of the plain callable, up to rounding."""
+        # Imported here: the compiler takes seconds to import, and not every run uses it.
+        from torch._dynamo.exc import TorchDynamoException
+
+        if self._mode is not None:  # results of the call before, in a CUDA graph, are read
+            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]  # torch's
+        try:
+            return self._fast(*args)
+        except TorchDynamoException as error:
+            self._fast = self._plain
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            warnings.warn(
+                f"{self._what} could not be compiled and runs slower, uncompiled: {reason}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            return self._plain(*args)
+
+
+class Trainable(nn.Module):
+    """Module that maps a batch of bytes to its loss.
+
+    Normalisation and loss are inside the module, so that only three scalars come back from each
+    device under ``DistributedDataParallel``.
+
+    Parameters
+    ----------
+    prep
+        Normalises images and expands labels to targets; pads whole tiles.
+    model
+        Normalised image -> logits of the same size.
+    loss
+        Takes logits, target and valid mask.
+    augmentation
+        Takes image, label and key of a batch and returns image and label; used in training mode
+        only. None for none.
+
+    Raises
+    ------
+    UsageError
+        The targets are numbers of bins, which sigmoid channels cannot learn.
+    """
+
+    def __init__(
+        self,
+        prep: DevicePrep,
+        model: nn.Module,
+        loss: nn.Module,
+        augmentation: Augmentation | None = None,
+    ) -> None:
+        super().__init__()
+        if prep.target.targets == "bin_index":
+            raise UsageError("`targets` bin_index needs a loss of your own: train with bins")
+        self.prep = prep
+        self.model = model
+        self.loss = loss
+        self.augmentation = augmentation
+        self.timed: Timed = record_function
+        # Beside the modules, so that the names in state_dict() stay the same.
+        self._compiled_model: Callable[..., Tensor] | None = None
+        self._compiled_loss: Callable[..., LossParts] | None = None
+
+    def compile_parts(self, mode: CompileMode) -> None:
+        """Compile the loss, or model and loss, for training; validation uses neither."""
+        if mode != "off":
+            self._compiled_loss = Compiled(self.loss, "the loss")
+        if mode not in ("off", "loss"):
+            given = mode if mode in CUDA_GRAPHS else None
+            self._compiled_model = Compiled(self.model, "the model", given)
+
+    def forward(self, image: Tensor, label: Tensor, key: Tensor) -> LossParts:
+        """Return the loss of a batch.
+
+        Parameters
+        ----------
+        image
+            uint8 (n, band, y, x).
+        label
+            uint8 (n, y, x), mph or classes.
+        key
+            int64 (n,), seeds random jitter.
+        """
+        model = (self.training and self._compiled_model) or self.model
+        loss = (self.training and self._compiled_loss) or self.loss
+        with self.timed(NORMALISE):
+            if self.training and self.augmentation is not None:
+                image, label = self.augmentation(image, label, key)
+            ready = self.prep({"image": image, "label": label, "key": key})
+        with self.timed("model forward"):
+            logits = model(ready.image)
+        with self.timed("loss forward"):
+            parts: LossParts = loss(logits, ready.target, ready.valid)
+        return parts
+
+    def logits(self, image: Tensor) -> Tensor:
+        """Return logits (n, channel, y, x) of uint8 (n, band, y, x), without padding."""
+        rows, columns = image.shape[-2:]
+        padded = self.prep.pad(image)
+        logits: Tensor = self.model(self.prep.normalize(padded))
+        return logits[..., :rows, :columns]

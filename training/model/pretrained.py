@@ -1,0 +1,220 @@
+"""Initial weights: published ones for the encoder, or those of a model trained before."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+
+import torch
+from torch import Tensor, nn
+
+from geoprep.errors import UsageError
+from training.checkpoint import BEST, ModelInfo, load
+from training.model.build import SMP, smp_factory
+
+IMAGENET_URL = "https://download.pytorch.org/models/resnet34-b627a593.pth"
+"""torchvision's ResNet34_Weights.IMAGENET1K_V1; the name ends in the start of its SHA-256."""
+
+_STEM = "conv1.weight"
+_CLASSIFIER = ("fc.weight", "fc.bias")
+_PREFIXES = ("module.", "encoder.", "backbone.")
+
+
+def load_encoder_weights(model: nn.Module, source: str = "none", spec: str = "") -> str:
+    """Load weights into the encoder of a model; return a line that describes them.
+
+    Published weights are for red, green and blue. For another number of bands the kernels of the
+    first convolution are repeated band by band and scaled by 3 / bands, which keeps the magnitude
+    of its output; for one band they are summed.
+
+    Parameters
+    ----------
+    model
+        Model with an ``encoder`` whose parameters are named like torchvision's ResNet.
+    source
+        ``none``, ``imagenet`` (downloaded once, 87 MB, into torch's cache) or a file: a state
+        dictionary of ResNet34, or one that holds it under ``state_dict`` or ``model``.
+    spec
+        The model as `training.model.build_model` takes it: encoders of segmentation_models_pytorch
+        get the weights that this package publishes as ``imagenet``.
+
+    Raises
+    ------
+    UsageError
+        The file cannot be read or does not fit, or the model has no such encoder.
+    """
+    if source == "none":
+        return "random weights"
+    encoder = getattr(model, "encoder", None)
+    if source == "imagenet" and spec.startswith(SMP) and isinstance(encoder, nn.Module):
+        return _load_smp_weights(encoder, spec, len(next(encoder.parameters())[0]))
+    if not isinstance(encoder, nn.Module) or _STEM not in encoder.state_dict():
+        raise UsageError(
+            f"`encoder_weights` {source}: this model has no encoder named like torchvision's "
+            "ResNet; load weights in its factory, and use none here"
+        )
+    weights = _state_dict(_download() if source == "imagenet" else _read(source))
+    if _STEM not in weights:
+        raise UsageError(
+            f"`encoder_weights` {source} has no {_STEM}: give a state dictionary of ResNet34 "
+            "with torchvision's names"
+        )
+    bands, given = encoder.state_dict()[_STEM].shape[1], weights[_STEM].shape[1]
+    weights[_STEM] = adapt_bands(weights[_STEM], bands)
+    try:
+        missing, unknown = encoder.load_state_dict(weights, strict=False)
+    except RuntimeError as error:
+        detail = str(error).strip().splitlines()[-1].strip()
+        raise UsageError(f"`encoder_weights` {source} is not of a ResNet34: {detail}") from error
+    # Weights from before torch 0.4.1 have no such counters.
+    missing = [name for name in missing if not name.endswith("num_batches_tracked")]
+    if missing or unknown:
+        raise UsageError(
+            f"`encoder_weights` {source} is not of a ResNet34: {len(missing)} parameters missing, "
+            f"{len(unknown)} unknown, such as {[*missing, *unknown][0]}"
+        )
+    adapted = "" if given == bands else f", first convolution adapted from {given} to {bands} bands"
+    return f"encoder from {source}{adapted}"
+
+
+def _load_smp_weights(encoder: nn.Module, spec: str, bands: int) -> str:
+    """Load the weights of segmentation_models_pytorch, which adapts them to the bands itself."""
+    try:
+        with torch.random.fork_rng(devices=()):
+            made = smp_factory(spec, "imagenet")(bands=bands, channels=1)
+        encoder.load_state_dict(made.get_submodule("encoder").state_dict())
+    except UsageError:
+        raise
+    except Exception as error:  # a download, or an encoder without such weights
+        raise UsageError(
+            f"`encoder_weights` imagenet: segmentation_models_pytorch has none for {spec} or "
+            f"cannot download them ({error}); use none"
+        ) from error
+    return f"encoder from imagenet by segmentation_models_pytorch, for {bands} bands"
+
+
+def load_initial_weights(model: nn.Module, info: ModelInfo, source: str) -> str:
+    """Load every weight of a trained model that fits; return a line that describes them.
+
+    Weights fit if name and shape agree. The first convolution is adapted to other bands, see
+    `adapt_bands`. The head fits only if the targets agree.
+
+    Parameters
+    ----------
+    model
+        Model to be trained, with its initial weights.
+    info
+        Its inputs and outputs.
+    source
+        A checkpoint, or the folder of a run, which stands for its best.pt. Averaged weights are
+        taken if there are any.
+
+    Raises
+    ------
+    CheckpointError
+        The checkpoint cannot be used.
+    UsageError
+        No weight fits.
+    """
+    path = Path(source)
+    path = path / BEST if (path / BEST).exists() else path
+    saved = load(path)
+    given, own = saved.ema or saved.model, model.state_dict()
+    same_targets = _meaning(saved.info) == _meaning(info)
+    bands = len(saved.info.bands), len(info.bands)
+    kept, adapted = {}, ""
+    for name, value in given.items():
+        wanted = own.get(name)
+        if wanted is None or not (same_targets or "head" not in name.split(".")[0]):
+            continue
+        if value.shape != wanted.shape and _reads_bands(value, wanted, bands):
+            value = adapt_bands(value, bands[1])
+            adapted = f", first convolution adapted from {bands[0]} to {bands[1]} bands"
+        if value.shape == wanted.shape:
+            kept[name] = value
+    if not any(name in kept for name, _ in model.named_parameters()):
+        raise UsageError(
+            f"`init_from` {source}: no weight of {saved.info.model} fits {info.model}: give a run "
+            "of the same model"
+        )
+    model.load_state_dict(kept, strict=False)
+    names = [name for name, _ in model.named_parameters()]
+    left = [name for name in names if name not in kept]
+    line = f"{len(names) - len(left)} of {len(names)} weights from {path}{adapted}"
+    if left:
+        parts = sorted({name.split(".")[0] for name in left})
+        why = "" if same_targets else f" (its targets are {saved.info.targets})"
+        line += f"; at random: {len(left)} of {', '.join(parts)}{why}"
+    if saved.info.bands != info.bands and not adapted:
+        line += f"; its bands are {', '.join(saved.info.bands)}"
+    return line
+
+
+def _meaning(info: ModelInfo) -> tuple[Any, ...]:
+    """Return what the channels of a model mean."""
+    return info.targets, info.channels, getattr(info, "class_names", ())
+
+
+def _reads_bands(given: Tensor, wanted: Tensor, bands: tuple[int, int]) -> bool:
+    """Return whether two kernels differ only in that they read the bands of two images."""
+    shapes = [(*kernel.shape[:1], *kernel.shape[2:]) for kernel in (given, wanted)]
+    read = tuple(kernel.shape[1] for kernel in (given, wanted) if kernel.ndim == 4)
+    return shapes[0] == shapes[1] and read == bands
+
+
+def adapt_bands(kernel: Tensor, bands: int) -> Tensor:
+    """Return the kernel of a first convolution for another number of bands.
+
+    Parameters
+    ----------
+    kernel
+        (output, given, y, x).
+    bands
+        Number of bands of the result.
+    """
+    given = kernel.shape[1]
+    if given == bands:
+        return kernel
+    if bands == 1:
+        return kernel.sum(dim=1, keepdim=True)
+    return kernel[:, torch.arange(bands) % given] * (given / bands)
+
+
+def _state_dict(content: dict[str, Any]) -> dict[str, Tensor]:
+    """Return the state dictionary inside a file, without prefixes and classifier."""
+    inner = (content.get(key) for key in ("state_dict", "model"))
+    content = next((part for part in inner if isinstance(part, dict)), content)
+    weights = {str(k): v for k, v in content.items() if isinstance(v, Tensor)}
+    for prefix in _PREFIXES:
+        inside = {k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)}
+        weights = inside or weights
+    return {name: value for name, value in weights.items() if name not in _CLASSIFIER}
+
+
+def _download() -> dict[str, Any]:
+    try:
+        return torch.hub.load_state_dict_from_url(
+            IMAGENET_URL, map_location="cpu", check_hash=True, progress=False, weights_only=True
+        )
+    except (URLError, OSError, RuntimeError) as error:
+        raise UsageError(
+            f"`encoder_weights` imagenet: cannot download {IMAGENET_URL} ({error}); download it "
+            "elsewhere and give the file, or use none"
+        ) from error
+
+
+def _read(path: str) -> dict[str, Any]:
+    if not Path(path).is_file():
+        raise UsageError(f"`encoder_weights` {path}: no such file; use imagenet, none or a file")
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        raise UsageError(
+            f"`encoder_weights` {path} is not a file of plain tensors; save a state dictionary "
+            "with torch.save"
+        ) from error
+    if not isinstance(content, dict):
+        raise UsageError(f"`encoder_weights` {path} holds no state dictionary")
+    return content

@@ -1,0 +1,199 @@
+"""The module of a training step from settings and stores, and the weights of its loss."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from geoprep.errors import UsageError
+from geoprep.speed import CHANNEL_TABLE, VALID_TABLE
+from geoprep.store import StoreReader
+from training.checkpoint import ModelInfo
+from training.data import class_pixels, make_prep
+from training.engine import Engine
+from training.model.build import RESNET34_UNET, build_model, imported
+from training.model.losses import ClassLoss, RoadLoss, Trainable
+from training.model.unet import set_prior
+from training.settings import Config
+
+_DIRECTION = 0.1
+"""Weight of the loss of directions for binary targets from random weights: see the measurements in
+docs/performance/training.md."""
+
+
+def make_trainable(
+    config: Config, info: ModelInfo, engine: Engine, stores: Sequence[StoreReader]
+) -> Trainable:
+    """Return an untrained model with its normalisation and loss, on the CPU in fp32.
+
+    Parameters
+    ----------
+    config
+        Loss, jitter, augmentation.
+    info
+        Architecture, normalisation and targets.
+    engine
+        Sets the dtype of normalised images.
+    stores
+        Stores whose histograms give the frequency of roads and speeds.
+    """
+    direction = _direction_weight(config, info)
+    size = {"bands": len(info.bands), "channels": info.channels}
+    model = build_model(info.model, **size, directions=direction > 0)
+    weights = None
+    _check_weights(config, info)
+    loss: nn.Module
+    if info.has_classes:
+        share = class_share(stores, info.class_names)
+        set_prior(model, share, exclusive=True)
+        loss = ClassLoss(config.loss, class_weights(config.class_weights, info, share), config.dice)
+        return _trainable(config, info, engine, model, loss)
+    if info.targets == "bins":
+        set_prior(model, channel_share(stores))
+        if config.channel_weights == "auto":
+            weights = channel_weights(stores)
+    loss = RoadLoss(config.loss, weights, config.dice, direction)
+    return _trainable(config, info, engine, model, loss)
+
+
+def _trainable(
+    config: Config, info: ModelInfo, engine: Engine, model: nn.Module, loss: nn.Module
+) -> Trainable:
+    prep, spec = make_prep(info, engine, config), config.augmentation
+    return Trainable(prep, model, loss, None if spec is None else imported("augmentation", spec))
+
+
+def _direction_weight(config: Config, info: ModelInfo) -> float:
+    """Return the weight of the loss of directions; raise UsageError if the model has none."""
+    suits = info.model == RESNET34_UNET and not info.has_classes
+    if config.direction == "auto":
+        untrained = config.init_from is None and config.encoder_weights == "none"
+        return _DIRECTION if suits and untrained and info.targets == "binary" else 0.0
+    if config.direction and not suits:
+        raise UsageError(
+            f"`direction` {config.direction:g} needs roads and `model` {RESNET34_UNET}: leave it "
+            "out, or give 0"
+        )
+    return config.direction
+
+
+def _check_weights(config: Config, info: ModelInfo) -> None:
+    """Raise UsageError for weights that are for other targets."""
+    if config.channel_weights != "none" and info.targets != "bins":
+        raise UsageError(f"`channel_weights` auto needs `targets` bins, not {info.targets}")
+    if config.class_weights != "none" and not info.has_classes:
+        raise UsageError(
+            f"`class_weights` {config.class_weights} needs labels of classes; for bins of speed "
+            "use `channel_weights`"
+        )
+    if config.loss == "ce-dice" and not info.has_classes:
+        raise UsageError("`loss` ce-dice is for classes: use bce-dice or focal-dice for roads")
+
+
+def class_share(stores: Sequence[StoreReader], names: Sequence[str]) -> Tensor:
+    """Return the share of each class in the labelled pixels of the train splits, fp32 (class,)."""
+    pixels = torch.from_numpy(class_pixels(stores, names))
+    return (pixels / pixels.sum().clamp(min=1)).float()
+
+
+def class_weights(given: str, info: ModelInfo, share: Tensor) -> Tensor | None:
+    """Return the loss weights of classes, fp32 (class,) with mean 1; None for equal ones.
+
+    Parameters
+    ----------
+    given
+        ``none``; ``auto`` for those of `inverse_root`; or the path of a YAML file of names and
+        numbers, where classes without a number have 1.
+    info
+        The classes.
+    share
+        fp32 (class,), see `class_share`.
+
+    Raises
+    ------
+    UsageError
+        The file cannot be read, names another class, or holds something else than numbers.
+    """
+    if given in ("none", "auto"):
+        return inverse_root(share) if given == "auto" else None
+    import yaml
+
+    try:
+        values = yaml.safe_load(Path(given).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        reason = str(error).replace("\n", " ")
+        raise UsageError(f"`class_weights` {given} cannot be read: {reason}") from error
+    values = values if isinstance(values, dict) else {str(values): math.nan}
+    for name, value in values.items():
+        if name not in info.class_names:
+            raise UsageError(
+                f"`class_weights` {given}: there is no class {name!r}; use lines of CLASS: WEIGHT "
+                f"with {', '.join(info.class_names)}"
+            )
+        if not isinstance(value, int | float) or not 0 <= value < math.inf:
+            raise UsageError(f"`class_weights` {given}: {name}: {value} is not a weight from 0 up")
+    weight = torch.tensor([float(values.get(name, 1)) for name in info.class_names])
+    if not weight.any():
+        raise UsageError(f"`class_weights` {given}: all weights are 0")
+    return weight / weight.mean()
+
+
+def channel_share(stores: Sequence[StoreReader]) -> Tensor:
+    """Return the share of labelled pixels on which each channel of the target ``bins`` is 1.
+
+    Parameters
+    ----------
+    stores
+        Their train splits are counted together.
+
+    Returns
+    -------
+    Tensor
+        fp32 (8,): bins 1..7 and any road; zeros without labelled pixels.
+    """
+    counts = sum(
+        (torch.from_numpy(store.histogram_speed.astype("float64")) for store in stores),
+        start=torch.zeros(256, dtype=torch.float64),
+    )
+    labelled = (counts * torch.from_numpy(VALID_TABLE.astype("float64"))).sum().clamp(min=1)
+    return (counts @ torch.from_numpy(CHANNEL_TABLE.astype("float64")) / labelled).float()
+
+
+def channel_weights(stores: Sequence[StoreReader], *, largest: float = 5.0) -> Tensor:
+    """Return channel weights that favour rare speeds: 1 / sqrt(share), scaled to mean 1.
+
+    Weights of 1 / share would let a handful of pixels dominate the loss. Bins that never occur in
+    the train split have the weight of the most common one.
+
+    Parameters
+    ----------
+    stores
+        Their train splits are counted together.
+    largest
+        Maximum ratio of a weight to the smallest.
+
+    Returns
+    -------
+    Tensor
+        fp32 (8,).
+    """
+    return inverse_root(channel_share(stores), largest=largest)
+
+
+def inverse_root(share: Tensor, *, largest: float = 5.0) -> Tensor:
+    """Return 1 / sqrt(share) with mean 1, as `channel_weights`.
+
+    Parameters
+    ----------
+    share
+        fp32 (channel,); a channel with 0 has the weight of the most common one.
+    largest
+        Maximum ratio of a weight to the smallest.
+    """
+    common = share.max().clamp(min=1e-12)
+    weight = (common / torch.where(share > 0, share, common)).sqrt().clamp(max=largest)
+    return weight / weight.mean()

@@ -1,0 +1,225 @@
+"""ResNet34-UNet for any number of bands and channels.
+
+The encoder's parameters are named like torchvision's, so that published weights load. The decoder
+is that of the SpaceNet 3 winner, with BatchNorm in place of biases and with `UpConv`.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from geoprep.errors import UsageError
+from training.model.directions import CHANNELS as DIRECTION_CHANNELS
+
+STRIDE = 32
+"""Divisor of the sides of input images: the encoder halves them five times."""
+
+_ENCODER_WIDTHS = (64, 64, 128, 256, 512)
+_DECODER_WIDTHS = (256, 128, 64, 64, 32)
+_PRIOR = 0.05
+"""Probability of every channel that an untrained model predicts."""
+
+
+class BasicBlock(nn.Module):
+    """Two 3 x 3 convolutions and a shortcut (He et al. 2016), named as in torchvision."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(outputs)
+        self.downsample: nn.Module | None = None
+        if stride != 1 or inputs != outputs:
+            self.downsample = nn.Sequential(
+                nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (n, outputs, y / stride, x / stride)."""
+        shortcut = x if self.downsample is None else self.downsample(x)
+        x = functional.relu(self.bn1(self.conv1(x)), inplace=True)
+        return functional.relu(self.bn2(self.conv2(x)).add_(shortcut), inplace=True)
+
+
+class ResNet34(nn.Module):
+    """The encoder: torchvision's ResNet34 without its classifier.
+
+    Parameters
+    ----------
+    bands
+        Number of bands of the image.
+    """
+
+    def __init__(self, bands: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(bands, 64, 7, 2, 3, bias=False)
+        self.bn1 = nn.BatchNorm2d(64)
+        self.layer1 = _stage(64, 64, 3, stride=1)
+        self.layer2 = _stage(64, 128, 4, stride=2)
+        self.layer3 = _stage(128, 256, 6, stride=2)
+        self.layer4 = _stage(256, 512, 3, stride=2)
+
+    def forward(self, image: Tensor) -> list[Tensor]:
+        """Return the feature maps at 1/2, 1/4, 1/8, 1/16 and 1/32 of the size."""
+        maps = [functional.relu(self.bn1(self.conv1(image)), inplace=True)]
+        maps.append(self.layer1(functional.max_pool2d(maps[0], 3, 2, 1)))
+        for stage in (self.layer2, self.layer3, self.layer4):
+            maps.append(stage(maps[-1]))
+        return maps
+
+
+def _stage(inputs: int, outputs: int, blocks: int, *, stride: int) -> nn.Sequential:
+    rest = [BasicBlock(outputs, outputs, 1) for _ in range(blocks - 1)]
+    return nn.Sequential(BasicBlock(inputs, outputs, stride), *rest)
+
+
+class UpConv(nn.Module):
+    """Nearest-neighbour doubling followed by a 3 x 3 convolution, in one step.
+
+    Doubling is a transposed convolution of stride 2 with a 2 x 2 kernel of ones. Both operations
+    together are one with the 4 x 4 kernel that is the full convolution of both kernels. It needs 4
+    products instead of 9 and stores no tensor of the doubled size for the backward pass: 9 % of a
+    step on a CPU (measured).
+
+    Parameters
+    ----------
+    inputs, outputs
+        Number of channels. The weight is that of the 3 x 3 convolution.
+    """
+
+    spread: Tensor
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(outputs, inputs, 3, 3))
+        # Row y of the flipped kernel falls on rows y and y + 1 of the larger one.
+        rows = (torch.eye(4, 3) + torch.eye(4, 3).roll(1, 0)).flip(1)
+        self.register_buffer("spread", torch.kron(rows, rows), persistent=False)
+
+    def kernel(self) -> Tensor:
+        """Return the kernel of the transposed convolution, (inputs, outputs, 4, 4)."""
+        outputs, inputs = self.weight.shape[:2]
+        # A matrix product in the weight's channels-last order needs no transposed copy.
+        kernel = self.spread @ self.weight.permute(0, 2, 3, 1).reshape(outputs, 9, inputs)
+        return kernel.view(outputs, 4, 4, inputs).permute(3, 0, 1, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (n, outputs, 2 y, 2 x)."""
+        return functional.conv_transpose2d(x, self.kernel(), stride=2, padding=1)
+
+
+class DecoderStep(nn.Module):
+    """Decoder block: double the size, append the encoder's features of that size, convolve.
+
+    Parameters
+    ----------
+    inputs, skip, outputs
+        Channels of the input, of the encoder's features (0 for none) and of the result.
+    """
+
+    def __init__(self, inputs: int, skip: int, outputs: int) -> None:
+        super().__init__()
+        self.up = UpConv(inputs, outputs)
+        self.up_bn = nn.BatchNorm2d(outputs)
+        self.mix: nn.Module | None = None
+        if skip:
+            self.mix = nn.Conv2d(outputs + skip, outputs, 3, 1, 1, bias=False)
+            self.mix_bn = nn.BatchNorm2d(outputs)
+
+    def forward(self, x: Tensor, skip: Tensor | None) -> Tensor:
+        """Return (n, outputs, 2 y, 2 x)."""
+        x = functional.relu(self.up_bn(self.up(x)), inplace=True)
+        if self.mix is None or skip is None:
+            return x
+        x = self.mix(torch.cat([x, skip], 1))
+        return functional.relu(self.mix_bn(x), inplace=True)
+
+
+class ResNetUNet(nn.Module):
+    """U-Net with a ResNet34 encoder.
+
+    Parameters
+    ----------
+    bands, channels
+        Number of bands of the image and of channels of the result.
+    directions
+        Whether it also learns the direction of roads, see `directions`: in training mode
+        the result has two more channels.
+    """
+
+    def __init__(self, bands: int, channels: int, *, directions: bool = False) -> None:
+        super().__init__()
+        self.encoder = ResNet34(bands)
+        widths = (_ENCODER_WIDTHS[-1], *_DECODER_WIDTHS)
+        skips = (*reversed(_ENCODER_WIDTHS[:-1]), 0)
+        self.decoder = nn.ModuleList(
+            DecoderStep(*step) for step in zip(widths[:-1], skips, widths[1:], strict=True)
+        )
+        self.head = nn.Conv2d(widths[-1], channels, 3, 1, 1)
+        self._initialise()
+        self.direction: nn.Conv2d | None = None
+        if directions:  # last, so that the other weights of a seed are the same
+            self.direction = nn.Conv2d(widths[-1], DIRECTION_CHANNELS, 3, 1, 1)
+            nn.init.normal_(self.direction.weight, std=0.01)
+
+    def _initialise(self) -> None:
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d | UpConv):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        nn.init.normal_(self.head.weight, std=0.01)
+        set_prior(self, torch.full((self.head.out_channels,), _PRIOR))
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Return logits (n, channels, y, x) of a normalised image (n, band, y, x).
+
+        Raises
+        ------
+        UsageError
+            A side is not a multiple of 32.
+        """
+        if image.shape[-2] % STRIDE or image.shape[-1] % STRIDE:
+            raise UsageError(
+                f"an image of {image.shape[-2]} x {image.shape[-1]} pixels cannot be halved five "
+                f"times: pad its sides to a multiple of {STRIDE}"
+            )
+        *skips, x = self.encoder(image)
+        for step, skip in zip(self.decoder, [*reversed(skips), None], strict=True):
+            x = step(x, skip)
+        if self.training and self.direction is not None:  # one convolution reads x once
+            parts = self.head, self.direction
+            weight = torch.cat([part.weight for part in parts])
+            bias = torch.cat([part.bias for part in parts if part.bias is not None])
+            return functional.conv2d(x, weight, bias, padding=1)
+        logits: Tensor = self.head(x)
+        return logits
+
+
+def training_only(model: nn.Module) -> dict[str, Tensor]:
+    """Return the weights that a model uses in training mode only, by name, not copied."""
+    own = model.state_dict() if isinstance(model, ResNetUNet) else {}
+    return {name: value for name, value in own.items() if name.startswith("direction.")}
+
+
+def set_prior(model: nn.Module, share: Tensor, *, exclusive: bool = False) -> None:
+    """Set the bias of an untrained model's head so that it predicts the given probabilities.
+
+    Without it the first steps are spent on learning that roads are rare (Lin et al. 2017, "Focal
+    loss", section 4.1). A model without a convolution named ``head`` is not changed.
+
+    Parameters
+    ----------
+    share
+        fp32 (channel,), probabilities, see `training.model.channel_share`.
+    exclusive
+        Whether probabilities are a softmax over the channels, not a sigmoid of each.
+    """
+    head = getattr(model, "head", None)
+    if isinstance(head, nn.Conv2d) and head.bias is not None:
+        with torch.no_grad():
+            known = share.to(head.bias)
+            head.bias.copy_(
+                known.clamp(min=1e-4).log() if exclusive else torch.logit(known, eps=1e-4)
+            )

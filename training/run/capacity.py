@@ -1,0 +1,235 @@
+"""Memory that a run needs and that is available, which is only warned about."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from geoprep.store import StoreReader
+from loaders import PAD_TO, available_memory, select
+from training.data import folds_of, model_info
+from training.engine import Engine
+from training.model import STATE_PER_PARAMETER, Trainable
+from training.run.state import Run, random_state, set_random_state
+from training.settings import Config
+
+_SIDES = (64, 128)
+"""Two small images separate the memory per pixel of a forward pass from the constant part."""
+
+LOSS_BYTES = 6 * 4
+"""Memory of the loss per logit: fp32 logit, target, probability and three intermediate values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Memory that a run needs and that is available, in bytes.
+
+    Attributes
+    ----------
+    tiles
+        Tiles on the device that trains.
+    state
+        Parameters, gradients, averaged weights and state of the optimizer.
+    fixed, per_sample
+        A step needs ``fixed + batch_size * per_sample`` between forward and backward pass,
+        including the loss.
+    available
+        Memory that can be used, including the tiles.
+    limited_by
+        Origin of that limit, such as ``the machine``.
+    side
+        Side of the images in pixels.
+    """
+
+    tiles: int
+    state: int
+    fixed: int
+    per_sample: int
+    available: int
+    limited_by: str
+    side: int
+
+    def total(self, batch_size: int) -> int:
+        """Return the memory that is needed with a batch size."""
+        return self.tiles + self.state + self.fixed + batch_size * self.per_sample
+
+    @property
+    def largest_batch(self) -> int:
+        """The largest batch size that fits; 0 if none does."""
+        return max(0, (self.available - self.total(0)) // self.per_sample)
+
+    def line(self, batch_size: int) -> str:
+        """Return the estimate as a line of text."""
+        step = self.total(batch_size) - self.tiles - self.state
+        parts = {"tiles": self.tiles, "weights and optimizer": self.state, "step": step}
+        rows = ", ".join(f"{name} {_gib(nbytes)}" for name, nbytes in parts.items())
+        return f"about {_gib(self.total(batch_size))} of {_gib(self.available)} GiB: {rows}"
+
+    def warnings(self, batch_size: int) -> list[str]:
+        """Return a warning if a batch probably does not fit."""
+        if self.total(batch_size) <= self.available:
+            return []
+        fix = "use a smaller `crop`, a coarser `level` or fewer stores"
+        if self.largest_batch:
+            fix = f"`batch_size` {self.largest_batch} should fit"
+        size = f"{batch_size} x {self.side} x {self.side}"
+        needs = f"{self.line(batch_size)} ({self.limited_by})"
+        return [f"a batch of {size} needs {needs} and may not fit: {fix}"]
+
+
+def estimate_run(run: Run) -> Estimate:
+    """Return the peak memory of the remaining stages of a run.
+
+    Parameters
+    ----------
+    run
+        Run with the tiles of its stage loaded.
+    """
+    tiles, residency = run.loader.tiles, run.config.residency
+    side, level = largest_sides(run.config, run.stores, run.stage)
+    loaders = (run.loader, run.validation)  # validation tiles may be streamed all the same
+    alike = [one.tiles for one in loaders if one and isinstance(one.tiles, type(tiles))]
+    count = sum(map(len, alike))
+    here, most = (count * size * size * (len(tiles.bands) + 1) for size in (tiles.side, level))
+    if run.engine.device.type != "cpu" and residency != "device":
+        here = most = 0  # tiles are not on the device that trains
+    elif residency == "stream":
+        here = most = int(getattr(tiles, "ram_limit", 0))
+    planned = estimate(run.trainable, run.config, run.engine, side)
+    return replace(planned, tiles=most, available=planned.available + here)
+
+
+def largest_sides(config: Config, stores: Sequence[StoreReader], first: int = 0) -> tuple[int, int]:
+    """Return the largest sides of samples, padding included, and of tiles, in pixels.
+
+    Parameters
+    ----------
+    config, stores
+        Settings and stores of the run.
+    first
+        Index of the first stage to consider.
+    """
+    finest = stores[0].meta.levels[0]
+    levels = [(stage.crop, stage.level or finest) for stage in config.plan[first:]]
+    side = max(min(crop or level, level) for crop, level in levels)
+    return side + -side % PAD_TO, max(level for _, level in levels)
+
+
+def estimate(trainable: Trainable, config: Config, engine: Engine, side: int) -> Estimate:
+    """Return the memory that training needs besides its tiles.
+
+    Parameters
+    ----------
+    trainable
+        Module on its device; a copy of its model processes two small images.
+    config
+        Optimizer, averaged weights.
+    engine
+        Device and dtype.
+    side
+        Side of the images in pixels.
+    """
+    model = trainable.model
+    bands = trainable.prep.normalize.centre.numel()
+    try:
+        fixed, pixel = measure_activations(model, bands=bands, dtype=engine.dtype)
+    except (RuntimeError, ValueError):  # a model that does not accept small images
+        fixed, pixel = 0, 0.0
+    parameters = sum(p.numel() * 4 for p in model.parameters())
+    copies = 2 + bool(config.ema) + STATE_PER_PARAMETER[config.optimizer]
+    per_sample = max(1, int(pixel * side * side))
+    return Estimate(0, copies * parameters, fixed, per_sample, *available(engine.device), side)
+
+
+def measure_activations(model: nn.Module, *, bands: int, dtype: torch.dtype) -> tuple[int, float]:
+    """Return the constant memory of a step and that per pixel of the image, in bytes.
+
+    Parameters
+    ----------
+    model
+        The model; a copy is used.
+    bands, dtype
+        Number of bands and dtype of the image; parameters stay fp32.
+    """
+    tried = copy.deepcopy(model).train()
+    for module in tried.modules():
+        # After a global pooling BatchNorm has one value per channel and cannot average in training
+        # mode. It stores as much for the backward pass in both modes.
+        if isinstance(module, _BatchNorm):
+            module.eval()
+    small, large = (_stored_bytes(tried, bands, side, dtype) for side in _SIDES)
+    areas = [side * side for side in _SIDES]
+    pixel = (sum(large) - sum(small)) / (areas[1] - areas[0])
+    fixed = max(0, int(sum(small) - pixel * areas[0]))
+    # The backward pass needs a gradient of the size of the largest tensor.
+    return fixed, pixel + max(large) / areas[1]
+
+
+def _stored_bytes(model: nn.Module, bands: int, side: int, dtype: torch.dtype) -> list[int]:
+    """Return the bytes of each storage that a forward pass keeps for the backward pass."""
+    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    seen: dict[int, int] = {}
+
+    def note(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            seen[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    device = next(model.parameters()).device
+    image = torch.zeros(1, bands, side, side, device=device)
+    image = image.to(dtype).contiguous(memory_format=torch.channels_last)
+    bf16 = torch.autocast(device.type, dtype=dtype) if dtype != torch.float32 else nullcontext()
+    state = random_state(device)  # of this device alone: others would get a context
+    try:
+        with saved_tensors_hooks(note, lambda tensor: tensor), bf16:
+            logits: Tensor = model(image)
+    finally:
+        set_random_state(state, device)
+    return [*seen.values(), logits.numel() * LOSS_BYTES]
+
+
+def available(device: torch.device) -> tuple[int, str]:
+    """Return the bytes of memory that a device has left for tensors, and what limits them.
+
+    Memory that torch's cache holds unused counts as left.
+    """
+    here = available_memory() if device.type == "cpu" else available_memory(device=device)
+    return here.nbytes, here.limited_by
+
+
+def tile_bytes(
+    config: Config, stores: Sequence[StoreReader], side: int, device: torch.device
+) -> tuple[int, int]:
+    """Return the bytes of training and of validation tiles in the memory of a device.
+
+    Parameters
+    ----------
+    config, stores
+        Settings and stores of the run, whose tiles are not loaded yet.
+    side
+        Side of a tile in pixels.
+    device
+        Device that trains. Tiles of `residency` ``compressed`` and ``stream`` count as 0: their
+        size is not known before they are loaded.
+    """
+    if config.residency != ("ram" if device.type == "cpu" else "device"):
+        return 0, 0
+    bands = len(model_info(config, stores).bands)
+    training, validation = (
+        sum(len(select(store, split, folds_of(config)).tiles) for store in stores)
+        * (side * side * (bands + 1))
+        for split in ("train", "val")
+    )
+    return training, validation
+
+
+def _gib(nbytes: int) -> str:
+    return f"{nbytes / 2**30:.2f}"

@@ -1,0 +1,435 @@
+"""Starting and resuming a run: settings, folder, lock, and how a run ends."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shlex
+import shutil
+import signal
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TextIO
+
+from geoprep.errors import UsageError
+from geoprep.store import StoreReader
+from loaders import touched_nodes
+from training.checkpoint import BEST, LAST, Checkpoint, load, trusted
+from training.cli import write_file
+from training.data import class_pixels, differences, model_info, open_data
+from training.engine import (
+    choose_engine,
+    is_rank_zero,
+    keep_memory,
+    on_rank_zero,
+    process_group,
+    set_threads,
+)
+from training.loop import train, training_step
+from training.monitor import (
+    Callbacks,
+    RunStopped,
+    StopSignals,
+    header,
+    opened,
+    print_settings,
+    profile,
+    signal_name,
+)
+from training.run.batch_size import choose_batch_size, compare_settings
+from training.run.capacity import estimate_run
+from training.run.state import Run, RunProgress
+from training.settings import OF_ONE_START, SECTIONS, Config, counted
+
+UNCHANGEABLE = (
+    *("model", "targets", "bands", "optimizer", "encoder_weights", "encoder_lr", "direction"),
+    *("folds", "fold"),
+)
+"""Settings that weights, normalisation and optimizer state depend on."""
+
+ARTEFACTS = ("log.txt", "metrics.csv", "curves.png", "config.yaml", BEST, LAST)
+FOLDERS = ("pictures", "tensorboard")
+
+
+def start_run(given: Mapping[str, Any], spell: Callable[[str], str] = str) -> int:
+    """Start or resume a run with the given settings; return the exit status.
+
+    Parameters
+    ----------
+    given
+        Settings by name, as in `training.settings`; others have their defaults.
+    spell
+        Replaces parameter names in printed lines, see `training.cli.Command.spell`.
+
+    Raises
+    ------
+    GeoprepError
+        The run cannot be started, or failed.
+    """
+    timeout = given.get("distributed_timeout", Config.distributed_timeout)
+    with process_group(given.get("device", "auto"), timeout):
+        resume = given.get("resume")
+        saved = None if resume is None else on_rank_zero(lambda: _load(Path(resume)))
+        config, notes = _settings(given, saved)
+        config = replace(config, profile=config.profile or config.profile_settings)
+        if config.fold and config.folds is None:
+            raise UsageError(f"`fold` {config.fold} needs `folds`, the number of folds")
+        done = 0 if saved is None else RunProgress.from_plain(saved.progress).epoch
+        if done >= config.ends[-1]:
+            if is_rank_zero():
+                print(spell(_finished(config, done)))
+            return 0
+        folder = _folder(config)
+        with RunLock(folder) as lock, StopSignals() as stop:
+            if not config.profile:
+                on_rank_zero(lambda: _check_free(config, folder, lock))
+            stores = open_data(config)
+            for store in stores:
+                for stage in config.plan:
+                    store.check_level(stage.level)
+            try:
+                return _train(config, stores, folder, saved, notes, stop, lock, spell)
+            except KeyboardInterrupt:
+                if is_rank_zero():
+                    print(spell(_interrupted(config, folder, stop.number)), flush=True)
+                return 128 + (stop.number or signal.SIGINT)
+
+
+def run_folder(given: Mapping[str, Any]) -> Path:
+    """Return the folder of a run with the given settings.
+
+    Raises
+    ------
+    UsageError
+        Neither ``out`` nor ``resume`` nor a store is given.
+    """
+    return _folder(Config.from_flat(given))
+
+
+def _train(
+    config: Config,
+    stores: tuple[StoreReader, ...],
+    folder: Path,
+    saved: Checkpoint | None,
+    notes: list[str],
+    stop: StopSignals,
+    lock: RunLock,
+    spell: Callable[[str], str],
+) -> int:
+    allocator = keep_memory()
+    set_threads(config.threads)
+    engine = choose_engine(config.engine, config.device, config.precision, config.compile)
+    config, chosen = choose_batch_size(config, engine, stores)
+    run = Run(config, engine, stores, folder, saved)
+    run.enter_stage()
+    memory, size = estimate_run(run), run.loader.schedule.batch_size
+    notes += [*chosen, *differences(run.info, stores), *_never(run), *_changed_since(run, saved)]
+    notes += [*memory.warnings(size), *_nodes(config)]
+    if not config.profile:
+        on_rank_zero(lambda: _claim(config, folder, lock))
+    where = None if config.profile else folder
+    with opened(where, step=run.progress.step, quiet=config.quiet, spell=spell) as console:
+        for name, value in header(run, allocator, memory.line(size)):
+            console.line(f"{name:<12} {value}")
+        for note in notes:
+            console.line(f"note: {note}")
+        if config.profile:
+            profile(run, console, training_step)
+            if config.profile_settings:
+                print_settings(compare_settings(run), size, console)
+            return 0
+        try:
+            train(run, Callbacks(run, console, stop))
+        except RunStopped as stopped:
+            console.end_bar()
+            how = _how_to_resume(config, folder)
+            console.line(f"{stopped}, saved in {folder / LAST}. {how}")
+            return stopped.exit_code
+    return 0
+
+
+def _interrupted(config: Config, folder: Path, number: int) -> str:
+    """Return what is left of a run that a signal ended between two checkpoints."""
+    name = signal_name(number or signal.SIGINT)
+    before = Path(config.resume) if config.resume else folder
+    for path in (folder, before):
+        if not config.profile and (path / LAST).exists():
+            return f"stopped by {name}; the last checkpoint is kept. {_how_to_resume(config, path)}"
+    return f"stopped by {name} before the first checkpoint: start again with the same command"
+
+
+def _how_to_resume(config: Config, folder: Path) -> str:
+    """Return a sentence with the command that resumes a run."""
+    from training.model import is_code
+
+    model, augmentation = config.model, config.augmentation
+    code = f" --model {shlex.quote(model)}" if is_code(model) else ""
+    code += f" --augmentation {shlex.quote(augmentation)}" if augmentation else ""
+    return f"To resume: python -m training.fit --resume {shlex.quote(str(folder))}{code}"
+
+
+def _load(resume: Path) -> Checkpoint:
+    """Return the checkpoint to resume from.
+
+    Raises
+    ------
+    UsageError
+        The run has no checkpoint yet.
+    CheckpointError
+        The checkpoint cannot be used.
+    """
+    if not resume.exists() and resume.suffix != ".pt":
+        raise UsageError(
+            f"`resume` {resume}: no such folder. A run creates it when its tiles are loaded: if it "
+            "was stopped before, start it again with its first command"
+        )
+    if resume.is_dir() and not (resume / LAST).exists():
+        began = (resume / "config.yaml").exists()
+        raise UsageError(
+            f"`resume` {resume}: the run was stopped before its first checkpoint: start it again "
+            f"with `config` {resume / 'config.yaml'} and `out` {resume}"
+            if began
+            else f"`resume` {resume}: this folder holds no run ({LAST}): name the folder of a run"
+        )
+    return load(resume)
+
+
+def _settings(given: Mapping[str, Any], saved: Checkpoint | None) -> tuple[Config, list[str]]:
+    """Return the settings of a run, and a line for each that changes in a resumed run.
+
+    Raises
+    ------
+    UsageError
+        A setting cannot be changed.
+    """
+    if given.get("init_from") is not None:
+        other = "resume" if saved is not None else "encoder_weights"
+        if saved is not None or given.get("encoder_weights", "none") != "none":
+            raise UsageError(f"`init_from` and `{other}` both set the weights: give one of them")
+    if saved is None:
+        return Config.from_flat(given), []
+    bands = ",".join(saved.info.bands)  # by name: their order in a store may have changed
+    before = {"direction": 0.0}  # of runs that were begun before there was this setting
+    before |= {k: v for k, v in saved.config.items() if k not in OF_ONE_START} | {"bands": bands}
+    if given.get("targets") == "auto":  # as before, whatever the stores have now
+        given = {k: v for k, v in given.items() if k != "targets"}
+    notes = list(
+        _changes(before | {"targets": saved.info.targets, "model": saved.info.model}, given)
+    )
+    if saved.optimizer is None:
+        notes.append(
+            "this checkpoint holds weights only: optimizer and random numbers start from the "
+            "beginning"
+        )
+    trusted(saved.info.model, given.get("model"), given["resume"])
+    if before.get("augmentation") and "augmentation" not in given:
+        raise UsageError(
+            f"{given['resume']} imports {before['augmentation']}: if you trust it, add "
+            f"`augmentation` {before['augmentation']} (or none)"
+        )
+    return Config.from_flat({**before, **given}), notes
+
+
+def _finished(config: Config, done: int) -> str:
+    """Return a message for a run that is finished after so many epochs."""
+    longer = "`stages` with more epochs" if config.stages else f"`epochs` {2 * done}"
+    return (
+        f"{config.resume} is finished, with {counted(done, 'epoch')}: nothing to do. To train "
+        f"longer, add {longer} (which changes the learning rate schedule), or start a new run "
+        "without `resume`"
+    )
+
+
+def _changes(before: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in given.items():
+        plain = list(value) if isinstance(value, tuple) else value
+        if name in OF_ONE_START or before.get(name) == plain:
+            continue
+        if name in UNCHANGEABLE:
+            raise UsageError(
+                f"`{name}` was {before.get(name)} and cannot become {value} in a resumed run: "
+                "weights, normalisation or optimizer state would not fit. Start a new run (`out`)"
+            )
+        if name == "stores":
+            yield f"stores were {', '.join(before.get(name, []))}, are {', '.join(value)}"
+            continue
+        yield (
+            f"`{name}` was {before.get(name)}, is {value}: the result differs from a run without "
+            "interruption"
+        )
+
+
+def _never(run: Run) -> Iterator[str]:
+    """Yield a line on classes that the model cannot learn: no training pixel has them."""
+    names = run.info.class_names
+    pixels = class_pixels(run.stores, names)
+    lacking = [name for name, count in zip(names, pixels, strict=True) if not count]
+    if lacking:
+        yield (
+            f"no pixel of the training tiles has the class {', '.join(lacking)}: the model cannot "
+            "learn it. Check the labels, or give training scenes that have it"
+        )
+
+
+def _nodes(config: Config) -> Iterator[str]:
+    """Yield a line on memory nodes, if resident tiles lie on those of the loading threads."""
+    nodes = touched_nodes()
+    if nodes > 1 and config.residency in ("ram", "compressed"):
+        yield (
+            f"this machine has {nodes} memory nodes, and tiles lie on those of the threads that "
+            "load them: start under `numactl --interleave=all` to read them from all nodes alike"
+        )
+
+
+def _changed_since(run: Run, saved: Checkpoint | None) -> Iterator[str]:
+    """Yield differences between the machine and data of a resumed run and those before."""
+    if saved is None:
+        return
+    for name, value in run.environment().items():
+        if name in saved.environment and saved.environment[name] != value:
+            yield (
+                f"{name} was {saved.environment[name]}, is {value}: the weights will differ in "
+                "rounding from a run without interruption"
+            )
+    now = model_info(run.config, run.stores)
+    if any(getattr(now, n) != getattr(saved.info, n) for n in ("mean", "std", "class_mph")):
+        yield "the stores hold other pixels than at the start; the run keeps its normalisation"
+
+
+def _folder(config: Config) -> Path:
+    """Return the folder of the run."""
+    if config.out is None and config.resume is None and not config.stores:
+        raise UsageError(
+            "give at least one store, such as `python -m training.fit moscow.zarr`, or a run to "
+            "resume: --resume runs/moscow"
+        )
+    if config.out is not None:
+        return Path(config.out)
+    return _resumed_folder(config) or Path("runs") / Path(config.stores[0].rstrip("/")).stem
+
+
+def _resumed_folder(config: Config) -> Path | None:
+    """Return the folder of the run to resume, which ``resume`` or a file in it names."""
+    if config.resume is None:
+        return None
+    path = Path(config.resume)
+    return path.parent if path.suffix == ".pt" else path
+
+
+def _resumes_in(config: Config, folder: Path) -> bool:
+    """Return whether a run is resumed in its own folder."""
+    before = _resumed_folder(config)
+    return before is not None and before.resolve() == folder.resolve()
+
+
+def holds_run(folder: Path) -> bool:
+    """Return whether a folder holds a checkpoint of a run."""
+    return (folder / LAST).exists() or (folder / BEST).exists()
+
+
+def _check_free(config: Config, folder: Path, lock: RunLock) -> None:
+    """Raise UsageError if the folder holds another run, or one that is training now."""
+    if folder.exists():
+        lock.check()
+    if holds_run(folder) and not (config.overwrite or _resumes_in(config, folder)):
+        raise UsageError(
+            f"{folder} holds a run: resume it (`resume` {folder}), choose another folder (`out`), "
+            "or replace it (`overwrite`)"
+        )
+
+
+def _claim(config: Config, folder: Path, lock: RunLock) -> None:
+    """Create and lock the folder of a run, and remove a run that is to be overwritten."""
+    before, here = _resumed_folder(config), _resumes_in(config, folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    lock.take()
+    _check_free(config, folder, lock)  # again: another run may have finished in it meanwhile
+    if config.overwrite and not here:
+        for name in ARTEFACTS:
+            (folder / name).unlink(missing_ok=True)
+        for name in FOLDERS:
+            shutil.rmtree(folder / name, ignore_errors=True)
+    if before is not None and not here and (before / BEST).exists():
+        shutil.copyfile(before / BEST, folder / BEST)
+    flat = {name: value for name, value in config.flat().items() if name not in OF_ONE_START}
+    write_file(folder / "config.yaml", SECTIONS, flat)
+
+
+class RunLock:
+    """Lock of a run's folder, released when the context ends or the process dies.
+
+    Parameters
+    ----------
+    folder
+        Folder of the run.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self._path = folder, folder / ".lock"
+        self._file: TextIO | None = None
+
+    def __enter__(self) -> RunLock:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._file is not None:
+            self._path.unlink(missing_ok=True)
+            self._file.close()
+
+    def take(self) -> None:
+        """Lock the folder.
+
+        Raises
+        ------
+        UsageError
+            Another process trains in it.
+        """
+        while self._file is None:
+            file = self._path.open("a+", encoding="utf-8")
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                with file:
+                    # Some network file systems have no locks.
+                    if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                        raise self._taken(file) from error
+                    return
+            if _is_file(file, self._path):
+                self._file = file
+            else:  # its owner has just removed it
+                file.close()
+        self._file.truncate(0)
+        self._file.write(f"process {os.getpid()} on {socket.gethostname()}")
+        self._file.flush()
+
+    def check(self) -> None:
+        """Raise UsageError if another process has locked the folder."""
+        if self._file is not None or not self._path.exists():
+            return
+        with ExitStack() as stack:
+            file = stack.enter_context(self._path.open("a+", encoding="utf-8"))
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                    raise self._taken(file) from error
+
+    def _taken(self, file: TextIO) -> UsageError:
+        file.seek(0)
+        owner = file.read().strip() or "another process"
+        return UsageError(
+            f"{self.folder}: {owner} is training in this folder: wait for it, or choose another "
+            "`out`"
+        )
+
+
+def _is_file(file: TextIO, path: Path) -> bool:
+    """Return whether an open file is the one at a path, not a removed one."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
