@@ -21,7 +21,7 @@ from geoprep.store import (
     StoreMeta,
     create_store,
     digest,
-    shard_path,
+    shard_key,
 )
 
 State = Literal["none", "incomplete", "complete"]
@@ -264,5 +264,5 @@ def _kept_records(
 
 
 def _whole(out: Path, array: str, shard: int, expected: str) -> bool:
-    path = shard_path(out, array, shard)
+    path = out / shard_key(array, shard)
     return path.is_file() and digest(path.read_bytes()) == expected

@@ -50,6 +50,5 @@ from .schema import TileTable as TileTable
 from .shards import PARTIAL_SUFFIX as PARTIAL_SUFFIX
 from .shards import ShardWriter as ShardWriter
 from .shards import digest as digest
-from .shards import shard_path as shard_path
 from .writer import create_store as create_store
 from .writer import finish_store as finish_store

@@ -9,26 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
+from geoprep.speed import NODATA
 
-_NODATA = 255
 _NODATA_GREY = (174, 177, 183)
 _SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True)
 class ClassTable:
-    """The classes of a label, in the order of their bytes.
-
-    Attributes
-    ----------
-    names
-        Name of each class.
-    colors
-        Display colour of each class, ``#RRGGBB``.
-    """
+    """The classes of a label, in the order of their bytes."""
 
     names: tuple[str, ...]
-    colors: tuple[str, ...]
+    colors: tuple[str, ...]  # #RRGGBB
 
     def __len__(self) -> int:
         return len(self.names)
@@ -49,27 +41,13 @@ class ClassTable:
         return table
 
     def index(self, name: str) -> int:
-        """Return the label byte of a class.
-
-        Raises
-        ------
-        UsageError
-            There is no such class; the message lists those that exist.
-        """
+        """Return the label byte of a class."""
         if name not in self.names:
             raise UsageError(f"no class {name!r}: the classes are {self}")
         return self.names.index(name)
 
     def lookup(self, other: Sequence[str]) -> NDArray[np.uint8]:
-        """Return uint8 (256): label byte of a store with classes ``other`` -> byte of this table.
-
-        Bytes that no class has, and 255, become 255.
-
-        Raises
-        ------
-        UsageError
-            A class is in one of the two only.
-        """
+        """Return uint8 (256), label byte of classes ``other`` -> byte of this table, else 255."""
         missing = [name for name in other if name not in self.names]
         missing += [name for name in self.names if name not in other]
         if missing:
@@ -77,6 +55,6 @@ class ClassTable:
                 f"the classes differ: {', '.join(missing)} in one of them only ({self}; "
                 f"{', '.join(other[:_SHOWN])})"
             )
-        table = np.full(256, _NODATA, np.uint8)
+        table = np.full(256, NODATA, np.uint8)
         table[: len(other)] = [self.names.index(name) for name in other]
         return table

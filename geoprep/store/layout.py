@@ -1,9 +1,7 @@
 """The byte layout of pixel arrays, shared by the code that writes, verifies and loads them.
 
-A chunk is one tile: ``bytes``, a compressor, ``crc32c``. A shard is encoded chunks back to back,
-then an index of little-endian uint64 (offset, length) pairs with a CRC-32C of its own: Zarr's
-``sharding_indexed``, with the index at the end. Only the first axis is divided into chunks. Every
-tile of the array is in its shard. A missing chunk or shard means that the store is damaged.
+A chunk is one tile: ``bytes``, a compressor, ``crc32c``. A shard is Zarr's ``sharding_indexed``
+with the index at the end. A missing chunk or shard means that the store is damaged.
 """
 
 from __future__ import annotations
@@ -58,13 +56,7 @@ def checksum(data: Bytes) -> bytes:
 
 
 def without_checksum(data: Bytes) -> Bytes:
-    """Check the CRC-32C at the end of bytes; return a view of the bytes before it.
-
-    Raises
-    ------
-    ValueError
-        The checksum does not match, or there are no bytes before it.
-    """
+    """Return the bytes before a CRC-32C, as a view; ValueError if it does not match."""
     body, stored = data[:-CRC_BYTES], data[-CRC_BYTES:]
     if len(body) == 0 or checksum(body) != bytes(stored):
         raise ValueError("the checksum is invalid")
@@ -78,21 +70,11 @@ def shard_key(array: str, shard: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PixelLayout:
-    """Chunks and shards of one pixel array.
+    """Chunks and shards of one pixel array."""
 
-    Attributes
-    ----------
-    array
-        ``650/image`` or ``650/speed``.
-    tile_shape
-        (y, x, band) or (y, x).
-    shard_tiles
-        Chunks per shard; those past the last tile of the array are marked missing.
-    """
-
-    array: str
-    tile_shape: tuple[int, ...]
-    shard_tiles: int
+    array: str  # 650/image or 650/speed
+    tile_shape: tuple[int, ...]  # (y, x, band) or (y, x)
+    shard_tiles: int  # those past the last tile of the array are marked missing
     codec: Codec
 
     @property
@@ -119,44 +101,13 @@ class PixelLayout:
         return divmod(tile, self.shard_tiles)
 
     def read_index(self, tail: Bytes) -> NDArray[np.uint64]:
-        """Return the index of a shard.
-
-        Parameters
-        ----------
-        tail
-            The last `index_bytes` of a shard.
-
-        Returns
-        -------
-        uint64 (chunk, 2)
-            Offset and length in bytes (checksum included) of each chunk, or `MISSING`.
-
-        Raises
-        ------
-        ValueError
-            There are fewer bytes, or the checksum does not match.
-        """
+        """Return uint64 (chunk, 2), offset and length or `MISSING`, from the end of a shard."""
         if len(tail) != self.index_bytes:
             raise ValueError("the file is cut short")
         return np.frombuffer(without_checksum(tail), "<u8").reshape(-1, 2)
 
     def decode(self, chunk: Bytes, out: NDArray[np.uint8]) -> None:
-        """Check a chunk against its checksum and decompress it into a tile.
-
-        Parameters
-        ----------
-        chunk
-            Stored bytes of the chunk, read-only, checksum at the end.
-        out
-            uint8 of `tile_shape`, C-contiguous.
-
-        Raises
-        ------
-        ValueError
-            The checksum does not match, or the chunk holds another number of pixels.
-        RuntimeError
-            The compressor cannot decode the bytes.
-        """
+        """Check a chunk against its checksum and decompress it into a C-contiguous tile."""
         body = without_checksum(chunk)
         size = _blosc_size(body) if self.codec == "lz4" else _zstd_size(body)
         if size != out.nbytes:  # the codec would leave the other pixels unchanged

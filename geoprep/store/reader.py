@@ -51,15 +51,7 @@ def quiet_zarr() -> Iterator[None]:
 
 
 class StoreReader:
-    """A finished store, opened for reading.
-
-    Parameters
-    ----------
-    location
-        Path or address, as the user gave it.
-    meta
-        The root attribute, checked.
-    """
+    """A finished store, opened for reading."""
 
     def __init__(self, location: str, root: zarr.Group, meta: StoreMeta) -> None:
         self.location = location
@@ -68,27 +60,14 @@ class StoreReader:
 
     @classmethod
     def open(cls, location: str | Path) -> StoreReader:
-        """Open a local folder or an ``s3://``, ``gs://``, ``az://`` or ``http(s)://`` address.
-
-        Raises
-        ------
-        StoreError
-            There is no store at the location, or the store is incomplete, damaged or of another
-            schema.
-        """
+        """Open a local folder or an ``s3://``, ``gs://``, ``az://`` or ``http(s)://`` address."""
         location = str(location)
         root = _open_root(location)
         return cls(location, root, _read_meta(location, root))
 
     @cached_property
     def tiles(self) -> TileTable:
-        """The tile table.
-
-        Raises
-        ------
-        StoreError
-            A column is missing or damaged, or its length differs from the other columns.
-        """
+        """The tile table."""
         columns = {name: self._read(name, *column) for name, column in TILE_COLUMNS.items()}
         self._same_length(columns)
         return TileTable(**columns)
@@ -117,40 +96,20 @@ class StoreReader:
 
     @cached_property
     def histogram_speed(self) -> NDArray[np.uint64]:
-        """`histogram_label` of a store of speeds.
-
-        Raises
-        ------
-        UsageError
-            The labels are classes.
-        """
+        """`histogram_label` of a store of speeds."""
         self._require_speeds()
         return self.histogram_label
 
     @cached_property
     def classes(self) -> ClassTable:
-        """The classes of the labels.
-
-        Raises
-        ------
-        UsageError
-            The labels are speeds.
-        """
+        """The classes of the labels."""
         if not self.meta.has_classes:
             raise UsageError(f"{self.location}: its labels are speeds, not classes")
         return ClassTable(self.meta.class_names, self.meta.class_colors)
 
     @cached_property
     def class_pixels(self) -> NDArray[np.uint32]:
-        """uint32 (tile, class), pixels per class of every tile at the finest level.
-
-        Raises
-        ------
-        UsageError
-            The labels are speeds.
-        StoreError
-            The array is missing or damaged.
-        """
+        """uint32 (tile, class), pixels per class of every tile at the finest level."""
         shape = len(self.tiles), len(self.classes)
         values: NDArray[np.uint32] = self._read("class_pixels", *CLASS_PIXELS)
         return self._shaped("class_pixels", values, shape)
@@ -172,19 +131,12 @@ class StoreReader:
     def image(self, level: int | None = None) -> zarr.Array[Any]:
         """Return the images of a level, uint8 (tile, y, x, band), for interactive use.
 
-        zarr-python checks every chunk that it reads. A missing shard raises StoreError. A chunk
-        that is not in the index of its shard reads as 0; `read_image` and loaders raise instead.
+        A chunk that is not in the index of its shard reads as 0; `read_image` and loaders raise.
         """
         return self._array(f"{self.check_level(level)}/image")
 
     def speed(self, level: int | None = None) -> zarr.Array[Any]:
-        """Return the speed labels of a level, uint8 (tile, y, x); see `image`.
-
-        Raises
-        ------
-        UsageError
-            The labels are classes, or the store has no such level.
-        """
+        """Return the speed labels of a level, uint8 (tile, y, x); see `image`."""
         self._require_speeds()
         return self.label(level)
 
@@ -193,15 +145,7 @@ class StoreReader:
         return self._array(f"{self.check_level(level)}/{self.meta.label_array}")
 
     def layout(self, level: int | None, name: str) -> PixelLayout:
-        """Return the byte layout of ``image`` or the label array (`StoreMeta.label_array`).
-
-        Raises
-        ------
-        UsageError
-            The store has no such level.
-        StoreError
-            The layout of the array differs from the schema.
-        """
+        """Return the byte layout of ``image`` or the label array (`StoreMeta.label_array`)."""
         layout = pixel_layouts(self.meta)[f"{self.check_level(level)}/{name}"]
         array = self._array(layout.array)
         if not layout.matches(array) or array.shape[0] != len(self.tiles):
@@ -266,7 +210,7 @@ class StoreReader:
 
 
 class _StrictStore(ZarrStore):
-    """A Zarr store that raises StoreError for a missing chunk instead of filling it."""
+    """Retries transfers, and raises StoreError for a missing chunk instead of filling it."""
 
     location = ""
 
@@ -276,15 +220,11 @@ class _StrictStore(ZarrStore):
         prototype: BufferPrototype | None = None,
         byte_range: ByteRequest | None = None,
     ) -> Buffer | None:
-        found = await self._found(key, prototype or default_buffer_prototype(), byte_range)
+        inherited = super().get  # type: ignore[safe-super]  # of the other base
+        prototype = prototype or default_buffer_prototype()
+        found: Buffer | None = await retried_async(lambda: inherited(key, prototype, byte_range))
         if found is None and "/c/" in key:
             raise StoreError(f"{self.location}/{key} is missing. {REPAIR}")
-        return found
-
-    async def _found(
-        self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None
-    ) -> Buffer | None:
-        found: Buffer | None = await super().get(key, prototype, byte_range)  # type: ignore[safe-super]  # of the other base
         return found
 
 
@@ -293,13 +233,7 @@ class _LocalFolder(_StrictStore, LocalStore):
 
 
 class _RemoteFolder(_StrictStore, ObjectStore[Any]):
-    """A store in a bucket or on a web server. Interrupted transfers are retried."""
-
-    async def _found(
-        self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None
-    ) -> Buffer | None:
-        inherited = super()._found
-        return await retried_async(lambda: inherited(key, prototype, byte_range))
+    """A store in a bucket or on a web server."""
 
 
 def _open_root(location: str) -> zarr.Group:

@@ -25,16 +25,7 @@ def tiles_of(tiles: TileTable, scene: int) -> slice:
 
 
 def find_scene(store: StoreReader, name: str) -> int:
-    """Return the index of the scene with this id, or with an id that ends so (``chip12``).
-
-    The ending must begin at a word or number: ``chip1`` does not match ``AOI_7_Moscow_chip11``, and
-    ``2`` does not match ``chip12``.
-
-    Raises
-    ------
-    UsageError
-        No scene matches, or several do.
-    """
+    """Return the index of the scene with this id, or that ends in these words (``chip12``)."""
     ids = [str(one) for one in store.scenes.id]
     if name in ids:
         return ids.index(name)
@@ -67,14 +58,7 @@ def scene_grid(store: StoreReader, scene: int) -> Grid | None:
 
 
 def grid_of(tiles: TileTable, scenes: SceneTable, scene: int, tile: int) -> Grid | None:
-    """Return the grid of a scene, computed from its bounds and the affine of its first tile.
-
-    Parameters
-    ----------
-    tile
-        Side of a tile in pixels. If the bounds do not determine the shape, the grid covers all
-        tiles.
-    """
+    """Return a scene's grid, from its bounds and the affine of its first tile of side ``tile``."""
     rows, bounds = tiles_of(tiles, scene), scenes.bounds[scene]
     first = rows.start
     if not np.isfinite([*tiles.transform[first], *bounds]).all():
@@ -90,8 +74,7 @@ def grid_of(tiles: TileTable, scenes: SceneTable, scene: int, tile: int) -> Grid
 def valid_share(store: StoreReader, scene: int) -> float:
     """Return the share (0..1) of a scene's pixels that hold imagery, padding of tiles left out.
 
-    Exact if tiles do not overlap or have no nodata. Otherwise an estimate: each pixel counts once,
-    with the share of the tile whose centre is nearest.
+    An estimate where tiles overlap: each pixel has the share of the tile with the nearest centre.
     """
     tiles, side, grid = store.tiles, store.meta.tile, scene_grid(store, scene)
     rows = tiles_of(tiles, scene)
@@ -116,10 +99,7 @@ def _sides(
 
 
 def valid_pixels(store: StoreReader) -> NDArray[np.float64]:
-    """Return float64 (scene, 2): valid pixels and all pixels of each scene, finest level.
-
-    Both are 0 for a scene of unknown size, whose image could not be opened.
-    """
+    """Return float64 (scene, 2): valid pixels and all pixels of each scene, finest level."""
     counts = np.zeros((len(store.scenes), 2))
     for scene in range(len(counts)):
         grid = scene_grid(store, scene)
@@ -152,15 +132,7 @@ def split_names(store: StoreReader, scene: int) -> str:
 def road_shares(
     tiles: TileTable, groups: NDArray[np.integer[Any]], count: int
 ) -> NDArray[np.float64]:
-    """Return float64 (group): the share of road among the valid pixels of each group's tiles.
-
-    Parameters
-    ----------
-    groups
-        int (tile), group of each tile, 0 to ``count - 1``.
-    count
-        Number of groups.
-    """
+    """Return float64 (group): the share of road among the valid pixels of each group's tiles."""
     valid = np.bincount(groups, tiles.valid_fraction, count)
     weighted = tiles.road_fraction * tiles.valid_fraction.astype(np.float64)
     roads = np.bincount(groups, weighted, count)
@@ -173,10 +145,7 @@ def scene_roads(store: StoreReader) -> NDArray[np.float64]:
 
 
 def class_counts(store: StoreReader) -> dict[str, dict[str, int]]:
-    """Return split -> class -> pixels at the finest level, of all splits with tiles; {} for speeds.
-
-    Where tiles overlap, a pixel counts once per tile.
-    """
+    """Return split -> class -> pixels at the finest level, of splits with tiles; {} for speeds."""
     if not store.meta.has_classes:
         return {}
     found = {}
@@ -189,10 +158,7 @@ def class_counts(store: StoreReader) -> dict[str, dict[str, int]]:
 
 
 def usable_tiles(store: StoreReader) -> NDArray[np.bool_]:
-    """Return bool (tile): whether a tile can be trained on.
-
-    Its scene has status ``ok``, and at least one of its pixels is valid, as the loaders require.
-    """
+    """Return bool (tile): whether a tile has valid pixels and its scene is ``ok``."""
     mask: NDArray[np.bool_] = (store.scenes.status == "ok")[store.tiles.scene]
     return mask & (store.tiles.valid_fraction > 0)
 
@@ -204,10 +170,7 @@ def road_fraction(store: StoreReader, chosen: NDArray[np.bool_] | None = None) -
 
 
 def scene_issues(store: StoreReader) -> list[tuple[str, str, str]]:
-    """Return (id, status, reason) of every scene that was not built as planned.
-
-    ``unlabelled`` scenes are left out if no scene of the store has labels.
-    """
+    """Return (id, status, reason) of scenes not built as planned: unlabelled too, if any is ok."""
     status = store.scenes.status
     fine = ("ok",) if (status == "ok").any() else ("ok", "unlabelled")
     rows = zip(store.scenes.id, status, store.scenes.reason, strict=True)
@@ -217,11 +180,8 @@ def scene_issues(store: StoreReader) -> list[tuple[str, str, str]]:
 def shape_within(
     transform: Affine, bounds: tuple[float, float, float, float]
 ) -> tuple[int, int] | None:
-    """Return (height, width) of the grid with this affine whose bounding box is ``bounds``.
-
-    The bounding box of a rotated grid is ``|a| width + |b| height`` wide and
-    ``|d| width + |e| height`` high. At 45 degrees the solution is not unique: None.
-    """
+    """Return (height, width) of the grid whose bounding box is ``bounds``; None at 45 degrees."""
+    # The box is |a| width + |b| height wide and |d| width + |e| height high.
     left, bottom, right, top = bounds
     sides = np.abs([[transform.a, transform.b], [transform.d, transform.e]])
     scale = sides.sum()
@@ -241,11 +201,8 @@ def level_grid(store: StoreReader, scene: int, level: int) -> Grid | None:
 
 
 def is_aligned(store: StoreReader, scene: int, level: int) -> bool:
-    """Return whether all tiles of a scene share one pixel grid at a level.
-
-    They do at the finest level. At coarser levels, a tile that was shifted inwards by an odd number
-    of pixels is offset from its neighbours by half a pixel.
-    """
+    """Return whether all tiles of a scene share one pixel grid at a level."""
+    # A tile that was shifted inwards by an odd number of pixels lies half a coarser pixel off.
     rows, factor = tiles_of(store.tiles, scene), store.meta.tile // level
     return not ((store.tiles.row[rows] % factor).any() or (store.tiles.col[rows] % factor).any())
 
@@ -256,20 +213,6 @@ def read_image(
     """Return a scene's image, uint8 (y, x, band), without padding; 0 is nodata.
 
     Tiles that are not aligned (:func:`is_aligned`) are shifted by less than one pixel.
-
-    Parameters
-    ----------
-    level
-        Tile side in pixels; None for the finest.
-    rows
-        Rows of pixels to read at that level; None for all.
-
-    Raises
-    ------
-    StoreError
-        A tile is missing or damaged.
-    UsageError
-        The store has no such level.
     """
     return _assemble(store, scene, store.check_level(level), "image", rows)
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from itertools import chain
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -143,15 +143,7 @@ class StoreMeta:
 
     @classmethod
     def from_attrs(cls, attrs: dict[str, Any]) -> StoreMeta:
-        """Read the attribute; unknown keys are ignored, lists become tuples.
-
-        Raises
-        ------
-        TypeError
-            A key is missing.
-        ValueError
-            A value is not what the format allows; the message says which.
-        """
+        """Read the attribute; unknown keys are ignored, lists become tuples."""
         known = {f.name for f in fields(cls)}
         values: dict[str, Any] = {k: v for k, v in attrs.items() if k in known}
         frozen: dict[str, Any] = {
@@ -163,32 +155,20 @@ class StoreMeta:
         return meta
 
 
-_LISTS: dict[str, tuple[type, ...]] = {
-    "cities": (str,),
-    "bands": (str,),
-    "band_indexes": (int,),
-    "gsd_m": (int, float),
-    "levels": (int,),
-    "class_names": (str,),
-    "class_colors": (str,),
-}
-_SINGLE: dict[str, type] = {
-    **dict.fromkeys(("tile", "overlap", "shard_tiles"), int),
-    **dict.fromkeys(("rescale", "codec", "speed_unit", "version", "kind"), str),
-    "build": dict,
-    "complete": bool,
-}
-
-
 def _wrong_kinds(meta: StoreMeta) -> Iterator[str]:
     """Yield every value of a wrong type. ``type`` is compared, since ``True`` is an ``int``."""
-    for name, kinds in _LISTS.items():
-        value = getattr(meta, name)
-        if type(value) is not tuple or not all(type(one) in kinds for one in value):
+    for name, hint in get_type_hints(StoreMeta).items():
+        value, kinds = getattr(meta, name), get_args(hint)
+        if get_origin(hint) is tuple:
+            fine = type(value) is tuple and all(
+                type(one) is kinds[0] or (kinds[0], type(one)) == (float, int) for one in value
+            )
+        elif get_origin(hint) is Literal:
+            fine = type(value) is str
+        else:
+            fine = type(value) is (get_origin(hint) or hint)
+        if not fine:
             yield f"{name} is {value!r:.60}"
-    for name, kind in _SINGLE.items():
-        if type(getattr(meta, name)) is not kind:
-            yield f"{name} is {getattr(meta, name)!r:.60}"
 
 
 def _impossible(meta: StoreMeta) -> Iterator[str]:

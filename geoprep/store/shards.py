@@ -14,52 +14,23 @@ import xxhash
 from numpy.typing import NDArray
 
 from geoprep.storage import PARTIAL_SUFFIX, DiskFile, Upload
-from geoprep.store.layout import CRC_BYTES, MISSING, checksum, compressor, shard_key
+from geoprep.store.layout import CRC_BYTES, MISSING, checksum, compressor
 from geoprep.store.schema import Codec
 
-__all__ = ["PARTIAL_SUFFIX", "ShardFile", "ShardWriter", "digest", "shard_path"]
+__all__ = ["PARTIAL_SUFFIX", "ShardFile", "ShardWriter", "digest"]
 
 
 @dataclass(frozen=True, slots=True)
 class ShardFile:
-    """A written shard.
+    """A written shard."""
 
-    Attributes
-    ----------
-    digest
-        XXH3-128 of the file, 32 hex digits.
-    nbytes
-        Size of the file in bytes.
-    tag
-        ETag of the object, if the store is in a bucket.
-    """
-
-    digest: str
+    digest: str  # XXH3-128, 32 hex digits
     nbytes: int
-    tag: str = ""
-
-
-def shard_path(store: Path, array: str, shard: int) -> Path:
-    """Return the file of a shard of ``650/image`` or ``650/speed``."""
-    return store / shard_key(array, shard)
+    tag: str = ""  # ETag, if the store is in a bucket
 
 
 class ShardWriter:
-    """Write one shard tile by tile, with one tile in memory at a time.
-
-    :meth:`close` gives the file its name. The build flushes it to disk before it records the shard
-    as done.
-
-    Parameters
-    ----------
-    out
-        Path, or an upload begun by a sink.
-    shard_tiles
-        Chunks in a full shard. Chunks that are not added are marked missing; they are beyond the
-        end of the array.
-    codec
-        Compressor of the chunks.
-    """
+    """Write one shard tile by tile; chunks beyond the last are marked missing."""
 
     def __init__(self, out: Path | Upload, shard_tiles: int, codec: Codec) -> None:
         self._encode = compressor(codec).encode

@@ -12,22 +12,7 @@ from geoprep.store.reader import REPAIR, StoreReader
 
 
 class TileReader:
-    """Read tiles of one pixel array. Consecutive tiles of a shard share one read of its index.
-
-    Parameters
-    ----------
-    level
-        Tile side in pixels; None for the finest.
-    name
-        ``image``, ``speed`` or ``label``.
-
-    Raises
-    ------
-    UsageError
-        The store has no such level.
-    StoreError
-        The layout of the array differs from the schema.
-    """
+    """Read tiles of one pixel array. Consecutive tiles of a shard share one read of its index."""
 
     def __init__(self, store: StoreReader, level: int | None, name: str) -> None:
         self.layout = store.layout(level, name)
@@ -36,13 +21,7 @@ class TileReader:
         self._index: NDArray[np.uint64] = np.empty((0, 2), np.uint64)
 
     def read(self, tile: int) -> NDArray[np.uint8]:
-        """Return a tile, uint8 (y, x, band) or (y, x).
-
-        Raises
-        ------
-        StoreError
-            The tile's chunk is missing or damaged. The message names the file.
-        """
+        """Return a tile, uint8 (y, x, band) or (y, x)."""
         shard, row = self.layout.place(tile)
         try:
             offset, length = self._entry(shard, row)

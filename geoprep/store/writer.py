@@ -30,17 +30,7 @@ from geoprep.store.shards import digest
 
 
 def create_store(path: Path, meta: StoreMeta, tiles: int) -> None:
-    """Write the metadata of a new, incomplete store: root attributes and empty pixel arrays.
-
-    Parameters
-    ----------
-    path
-        Folder of the store. Existing arrays of the same, unfinished store are kept.
-    meta
-        Root attribute, with ``complete`` false.
-    tiles
-        Number of tiles: the length of the first axis of every pixel array.
-    """
+    """Write the metadata of a store of some tiles; arrays of the same unfinished store are kept."""
     path.parent.mkdir(parents=True, exist_ok=True)
     root = zarr.open_group(path, mode="a", attributes={"geoprep": meta.to_attrs()})
     for name, layout in pixel_layouts(meta).items():
@@ -77,18 +67,7 @@ def finish_store(
 ) -> None:
     """Write the tables, then mark the store complete in one rename of its root metadata.
 
-    Parameters
-    ----------
-    meta
-        Written with ``complete`` true.
-    histogram_band
-        uint64 (band, 256), valid pixels per value over the train split, finest level.
-    histogram_label
-        uint64 (256), pixels per label byte over the train split, finest level.
-    ledger
-        Array name, such as ``650/image``, to uint8 (shard, 16), XXH3-128 of every shard.
-    class_pixels
-        uint32 (tile, class), pixels per class of every tile at the finest level; None for speeds.
+    ``ledger`` is array name -> uint8 (shard, 16), XXH3-128 of every shard.
     """
     # A build that was killed right before its commit has left consolidated metadata.
     root = zarr.open_group(path, mode="r+", use_consolidated=False)
@@ -125,11 +104,8 @@ def _commit(path: Path, meta: StoreMeta) -> None:
 
 
 def _file_digests(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield name and digest of every file except shards and the two files written afterwards.
-
-    The digests of shards are in the ledger's arrays. ``zarr.json`` of the root and of the ledger
-    change after this call.
-    """
+    """Yield name and digest of every file except shards and the two files written afterwards."""
+    # The digests of shards are in the ledger's arrays.
     for file in _without_shards(path)[0]:
         name = file.relative_to(path).as_posix()
         if name not in ("zarr.json", "ledger/zarr.json"):

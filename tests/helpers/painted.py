@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from geoprep.store.layout import shard_key
 from geoprep.store.schema import FILL_VALUES, Codec, SceneTable, StoreMeta, TileTable
-from geoprep.store.shards import ShardWriter, shard_path
+from geoprep.store.shards import ShardWriter
 from geoprep.store.writer import create_store, finish_store
 
 
@@ -101,7 +102,7 @@ def _transform(tile: int) -> NDArray[np.float64]:
 
 def _write_pixels(path: Path, name: str, pixels: NDArray[np.uint8], meta: StoreMeta) -> None:
     for shard, first in enumerate(range(0, len(pixels), meta.shard_tiles)):
-        writer = ShardWriter(shard_path(path, name, shard), meta.shard_tiles, meta.codec)
+        writer = ShardWriter(path / shard_key(name, shard), meta.shard_tiles, meta.codec)
         for tile in pixels[first : first + meta.shard_tiles]:
             writer.add(np.ascontiguousarray(tile))
         writer.close()

@@ -2,8 +2,9 @@
 
 import numpy as np
 
+from geoprep.store.layout import shard_key
 from geoprep.store.schema import SceneTable, StoreMeta, TileTable
-from geoprep.store.shards import ShardWriter, shard_path
+from geoprep.store.shards import ShardWriter
 from geoprep.store.writer import create_store, finish_store
 
 SPEEDS = (20, 25, 45, 65)
@@ -125,7 +126,7 @@ def as_classes(speed, names):
 
 def _write(path, name, pixels, meta):
     for shard, first in enumerate(range(0, len(pixels), meta.shard_tiles)):
-        writer = ShardWriter(shard_path(path, name, shard), meta.shard_tiles, meta.codec)
+        writer = ShardWriter(path / shard_key(name, shard), meta.shard_tiles, meta.codec)
         for tile in pixels[first : first + meta.shard_tiles]:
             writer.add(np.ascontiguousarray(tile))
         writer.close()

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from geoprep.errors import StoreError
 from geoprep.store import StoreReader
-from geoprep.store.shards import ShardWriter, shard_path
+from geoprep.store.layout import shard_key
+from geoprep.store.shards import ShardWriter
 from loaders.chunks import Arrays, ShardRead, open_arrays, spread
 
 MakeStore = Callable[..., Path]
@@ -78,7 +79,7 @@ def test_both_codecs_are_read(make_store: MakeStore):
 
 def test_chunks_may_be_in_any_order_in_a_shard(make_store: MakeStore):
     path = make_store(splits=(0,), levels=(32,))
-    shard = shard_path(path, "32/image", 1)
+    shard = path / shard_key("32/image", 1)
     data = shard.read_bytes()
     index = np.frombuffer(data[-8 * 16 - 4 : -4], "<u8").reshape(8, 2)
     chunks = [data[at : at + size] for at, size in index.tolist()]
@@ -104,7 +105,7 @@ def damaged(make_store: MakeStore) -> Path:
 @given(place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
 def test_no_flipped_bit_becomes_a_pixel(damaged: Path, place: float, bit: int):
     image = paint(40, 32, 3)[0]
-    shard = shard_path(damaged, "32/image", 0)
+    shard = damaged / shard_key("32/image", 0)
     whole = shard.read_bytes()
     data = bytearray(whole)
     data[int(place * len(data))] ^= 1 << bit
@@ -123,7 +124,7 @@ def test_no_flipped_bit_becomes_a_pixel(damaged: Path, place: float, bit: int):
 
 
 def test_the_error_names_the_tile(damaged: Path):
-    shard = shard_path(damaged, "32/speed", 2)
+    shard = damaged / shard_key("32/speed", 2)
     whole = shard.read_bytes()
     writer = ShardWriter(shard, 8, "lz4")
     for tile in paint(24, 32, 3)[1][16:]:
@@ -143,7 +144,7 @@ def test_the_error_names_the_tile(damaged: Path):
 @pytest.mark.parametrize("size", [0, 3, 100, 1500])
 def test_a_truncated_shard_is_an_error(make_store: MakeStore, size: int):
     path = make_store(splits=(0,), levels=(32,))
-    shard = shard_path(path, "32/image", 3)
+    shard = path / shard_key("32/image", 3)
     shard.write_bytes(shard.read_bytes()[:size])
     with pytest.raises(StoreError, match="32/image, shard c/3/0/0/0"):
         read(opened(path), 24, 25)
@@ -151,7 +152,7 @@ def test_a_truncated_shard_is_an_error(make_store: MakeStore, size: int):
 
 def test_a_lost_shard_does_not_read_as_background(make_store: MakeStore):
     path = make_store(status=("ok", "failed"), levels=(32,))
-    shard_path(path, "32/image", 0).unlink()
+    (path / shard_key("32/image", 0)).unlink()
     arrays = opened(path)
     for tile in (0, 4):  # of a scene that failed too: every tile is written
         with pytest.raises(StoreError, match=r"32/image, shard c/0/.*missing"):
@@ -160,7 +161,7 @@ def test_a_lost_shard_does_not_read_as_background(make_store: MakeStore):
 
 def test_a_lost_chunk_does_not_read_as_background(make_store: MakeStore):
     path = make_store(levels=(32,))
-    shard = shard_path(path, "32/speed", 1)
+    shard = path / shard_key("32/speed", 1)
     data = shard.read_bytes()
     index = bytearray(data[-8 * 16 - 4 : -4])
     index[32:48] = b"\xff" * 16

@@ -14,7 +14,7 @@ from helpers.streams import digest
 from torch.utils.data import DataLoader
 
 from geoprep.errors import StoreError, UsageError
-from geoprep.store.shards import shard_path
+from geoprep.store.layout import shard_key
 from loaders import BatchLoader, DeviceTiles, RamTiles, TileDataset, chunks, collate, selection
 from loaders.memory import Available
 
@@ -85,7 +85,7 @@ def test_workers_share_one_copy_that_is_smaller(make_store: MakeStore):
 @pytest.mark.parametrize("array", ["32/image", "32/speed"])
 def test_a_flipped_bit_is_found_while_loading(make_store: MakeStore, array: str):
     path = make_store(splits=(0,))
-    shard = shard_path(path, array, 2)
+    shard = path / shard_key(array, 2)
     data = bytearray(shard.read_bytes())
     data[200] ^= 4
     shard.write_bytes(data)
@@ -98,7 +98,7 @@ def test_a_flipped_bit_is_found_while_loading(make_store: MakeStore, array: str)
 
 def test_a_chunk_with_a_valid_checksum_that_is_not_a_tile_is_named(make_store: MakeStore):
     path = make_store(splits=(0,), levels=(32,))
-    shard = shard_path(path, "32/speed", 1)
+    shard = path / shard_key("32/speed", 1)
     data = bytearray(shard.read_bytes())
     index = np.frombuffer(data[-8 * 16 - 4 : -4], "<u8").reshape(8, 2)
     start, size = index[3].tolist()

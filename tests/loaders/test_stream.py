@@ -29,7 +29,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from geoprep.errors import StoreError, UsageError
-from geoprep.store.shards import shard_path
+from geoprep.store.layout import shard_key
 from loaders import BatchLoader, RamTiles
 from loaders.tiles.stream import StreamTiles
 
@@ -285,7 +285,7 @@ def test_a_limit_too_small_for_the_batches_is_refused_with_one_that_is_enough(
 @pytest.mark.parametrize("codec_array", ["32/image", "32/speed"])
 def test_a_flipped_bit_names_array_and_shard(make_store: MakeStore, codec_array: str):
     path = make_store(scenes=20, splits=(0,), levels=(32,))
-    shard = shard_path(path, codec_array, 6)  # tiles 48 to 55
+    shard = path / shard_key(codec_array, 6)  # tiles 48 to 55
     data = bytearray(shard.read_bytes())
     data[40] ^= 4
     shard.write_bytes(data)
@@ -322,7 +322,7 @@ def test_damage_ends_an_epoch_in_the_same_place_whatever_fills_it(
 def damaged(make_store: MakeStore) -> Path:
     """Return a store of 80 tiles with a shard that cannot be read."""
     path = make_store(scenes=20, splits=(0,), levels=(32,))
-    shard_path(path, "32/image", 6).write_bytes(b"damaged")
+    (path / shard_key("32/image", 6)).write_bytes(b"damaged")
     return path
 
 

@@ -13,7 +13,7 @@ from geoprep.building.run import build
 from geoprep.errors import StoreError
 from geoprep.executors.threads import Threads
 from geoprep.store import StoreReader
-from geoprep.store.shards import shard_path
+from geoprep.store.layout import shard_key
 
 # Shards that cut scenes, and limits of a whole city: a survey, then many shards.
 OPTIONS = {"tile": 32, "shard_tiles": 14, "rescale": "city"}
@@ -136,7 +136,7 @@ def journal_of(out):
 def test_finished_shards_are_kept_and_not_written_again(world, half):
     _, builder, expected, _ = world
     out, kept = half
-    files = [shard_path(out, name, shard) for name in ("32/image", "16/speed") for shard in kept]
+    files = [out / shard_key(name, shard) for name in ("32/image", "16/speed") for shard in kept]
     before = [file.stat().st_mtime_ns for file in files]
     assert assert_finishes(builder, out, expected).state == "resumed"
     assert [file.stat().st_mtime_ns for file in files] == before
@@ -146,7 +146,7 @@ def test_finished_shards_are_kept_and_not_written_again(world, half):
 def test_a_finished_shard_that_was_damaged_is_built_again(world, half, damage):
     _, builder, expected, _ = world
     out, kept = half
-    file = shard_path(out, "32/image", kept[0])
+    file = out / shard_key("32/image", kept[0])
     data = bytearray(file.read_bytes())
     if damage == "flipped":
         data[len(data) // 2] ^= 1

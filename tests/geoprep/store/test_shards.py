@@ -12,9 +12,9 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from geoprep.store.layout import MISSING
+from geoprep.store.layout import MISSING, shard_key
 from geoprep.store.schema import CODECS, StoreMeta
-from geoprep.store.shards import ShardWriter, digest, shard_path
+from geoprep.store.shards import ShardWriter, digest
 from geoprep.store.writer import create_store
 
 SHARD_TILES = 4
@@ -64,7 +64,7 @@ def filled(request, tmp_path):
     for name, tiles in expected.items():
         for shard in range(3):
             part = tiles[shard * SHARD_TILES : (shard + 1) * SHARD_TILES]
-            write(shard_path(tmp_path / "a.zarr", f"24/{name}", shard), part, request.param)
+            write(tmp_path / "a.zarr" / shard_key(f"24/{name}", shard), part, request.param)
     return tmp_path / "a.zarr", expected
 
 
@@ -98,7 +98,7 @@ def test_the_index_can_be_parsed_by_hand(filled):
     inner = codec[0]["configuration"]["codecs"][1]["name"]
     decode = (numcodecs.Blosc() if inner == "blosc" else numcodecs.Zstd()).decode
     for shard, held in enumerate([4, 4, 2]):
-        data = shard_path(path, "24/image", shard).read_bytes()
+        data = (path / shard_key("24/image", shard)).read_bytes()
         footer, checksum = data[-16 * SHARD_TILES - 4 : -4], data[-4:]
         assert google_crc32c.value(footer) == struct.unpack("<I", checksum)[0]
         index = np.frombuffer(footer, "<u8").reshape(SHARD_TILES, 2)
@@ -135,12 +135,12 @@ def test_our_chunks_are_those_of_zarr_python(tmp_path, codec):
     meta, tiles = meta_of(codec), some_tiles(4)
     create_store(tmp_path / "ours.zarr", meta, 4)
     create_store(tmp_path / "theirs.zarr", meta, 4)
-    write(shard_path(tmp_path / "ours.zarr", "24/image", 0), tiles, codec)
+    write(tmp_path / "ours.zarr" / shard_key("24/image", 0), tiles, codec)
     with zarr.config.set({"array.write_empty_chunks": True, "threading.max_workers": 1}):
         zarr.open_array(tmp_path / "theirs.zarr/24/image", mode="r+")[...] = tiles
 
     def chunks(store):
-        data = shard_path(tmp_path / store, "24/image", 0).read_bytes()
+        data = (tmp_path / store / shard_key("24/image", 0)).read_bytes()
         index = np.frombuffer(data[-16 * SHARD_TILES - 4 : -4], "<u8").reshape(-1, 2)
         return [data[offset : offset + size] for offset, size in index.tolist()]
 
@@ -183,7 +183,7 @@ def test_a_shard_replaces_an_older_one(tmp_path):
 )
 def test_a_flipped_bit_is_an_error_in_every_reader(filled, where, pipeline):
     path, _ = filled
-    shard = shard_path(path, "24/image", 1)
+    shard = path / shard_key("24/image", 1)
     data = bytearray(shard.read_bytes())
     at = 40 if where == "chunk" else len(data) - 30
     data[at] ^= 1
@@ -198,5 +198,5 @@ def test_a_flipped_bit_is_an_error_in_every_reader(filled, where, pipeline):
 def test_paths_are_those_of_zarr(filled):
     path, _ = filled
     for name, tiles in (("image", "c/2/0/0/0"), ("speed", "c/2/0/0")):
-        assert shard_path(path, f"24/{name}", 2) == path / f"24/{name}" / tiles
+        assert path / shard_key(f"24/{name}", 2) == path / f"24/{name}" / tiles
         assert (path / f"24/{name}" / tiles).is_file()

@@ -18,9 +18,10 @@ from geoprep.cli.progress import print_verification
 from geoprep.errors import StoreError
 from geoprep.plan.options import BuildOptions
 from geoprep.storage.clients import open_bucket
+from geoprep.store.layout import shard_key
 from geoprep.store.reader import StoreReader, quiet_zarr
 from geoprep.store.scenes import read_image
-from geoprep.store.shards import ShardWriter, digest, shard_path
+from geoprep.store.shards import ShardWriter, digest
 from geoprep.verify.documents import Problem
 from geoprep.verify.store_check import verify
 from geoprep.views.facts import info
@@ -91,7 +92,7 @@ def test_flipped_byte_in_any_file_is_found(tiny_store, tmp_path):
 
 def test_flipped_byte_of_chunk_is_blamed_on_its_tile_and_scene(tiny_store, tmp_path):
     store = _copied(tiny_store, tmp_path / "flip.zarr")
-    file = shard_path(store, "32/image", 1)
+    file = store / shard_key("32/image", 1)
     problems = _flipped_at(file, 0, file.read_bytes()[0] ^ 1, store)
     assert [(p.array, p.shard, p.chunk, p.scene) for p in problems] == [("32/image", 1, 4, "s_1")]
 
@@ -99,7 +100,7 @@ def test_flipped_byte_of_chunk_is_blamed_on_its_tile_and_scene(tiny_store, tmp_p
 @pytest.mark.parametrize("from_end", [1, 3, 4, 5, 20, 68])
 def test_flipped_byte_of_shard_index_is_found(tiny_store, tmp_path, from_end):
     store = _copied(tiny_store, tmp_path / "flip.zarr")
-    file = shard_path(store, "16/speed", 0)
+    file = store / shard_key("16/speed", 0)
     position = file.stat().st_size - from_end
     problems = _flipped_at(file, position, file.read_bytes()[position] ^ 0x80, store)
     assert problems[0] == Problem(
@@ -123,7 +124,7 @@ def test_flipped_byte_of_root_metadata_is_found(tiny_store, tmp_path):
 
 
 def test_missing_files_are_named(store_copy):
-    shard_path(store_copy, "64/speed", 2).unlink()
+    (store_copy / shard_key("64/speed", 2)).unlink()
     (store_copy / "road_fraction/c/0").unlink()
     (store_copy / "scenes/crs/zarr.json").unlink()
     problems = verify(store_copy, workers=1).problems
@@ -175,7 +176,7 @@ def _forget_files(store: Path) -> None:
 
 def test_shard_that_is_not_the_one_in_the_ledger_is_found(store_copy):
     """All of its checksums match, as in a shard of another build."""
-    meta, path = StoreReader.open(store_copy).meta, shard_path(store_copy, "32/image", 0)
+    meta, path = StoreReader.open(store_copy).meta, store_copy / shard_key("32/image", 0)
     tiles = np.asarray(zarr.open_group(store_copy, mode="r")["32/image"][: meta.shard_tiles])
     writer = ShardWriter(path, meta.shard_tiles, meta.codec)
     for each in tiles // 2:
@@ -330,7 +331,7 @@ def test_incomplete_store_is_refused(store_copy):
 
 
 def test_progress_counts_shards_and_threads_agree(small_store, store_copy):
-    shard_path(store_copy, "64/image", 1).write_bytes(b"short")
+    (store_copy / shard_key("64/image", 1)).write_bytes(b"short")
     seen: list[tuple[int, int]] = []
     one = verify(store_copy, workers=1, report=lambda done, total: seen.append((done, total)))
     two = verify(store_copy, workers=2)
@@ -341,7 +342,7 @@ def test_progress_counts_shards_and_threads_agree(small_store, store_copy):
 
 
 def test_report_reads_well(store_copy, capsys):
-    shard_path(store_copy, "64/image", 1).unlink()
+    (store_copy / shard_key("64/image", 1)).unlink()
     print_verification(verify(store_copy, workers=1))
     said = capsys.readouterr().out
     assert "64/image, shard 1: the file 64/image/c/1/0/0/0 is missing" in said
@@ -369,7 +370,7 @@ def test_store_on_an_object_store_is_verified_where_it_lies(small_store, monkeyp
             if file.is_file():
                 obstore.put(client, file.relative_to(small_store).as_posix(), file.read_bytes())
         assert verify(address, workers=2).problems == ()
-        shard = bytearray(shard_path(small_store, "64/image", 0).read_bytes())
+        shard = bytearray((small_store / shard_key("64/image", 0)).read_bytes())
         shard[9] ^= 1
         obstore.put(client, "64/image/c/0/0/0/0", bytes(shard))
         (problem,) = verify(address, workers=2).problems
