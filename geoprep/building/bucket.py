@@ -68,7 +68,7 @@ class BucketJournal:
         """Yield the entries of earlier runs."""
         names = [name for name in self._own() if name.endswith(".json")]
         with ThreadPoolExecutor(REQUESTS) as pool:
-            for found in pool.map(self._bucket.read, names):
+            for found in pool.map(self._bucket.find, names):
                 if found is not None:
                     yield json.loads(found[0])
 
@@ -118,7 +118,7 @@ class BucketTarget:
 
     def prepare(self, plan: Plan, *, overwrite: bool) -> State:
         """Return what an earlier run has left; finish a replacement that was interrupted."""
-        self._root = self._final.read(ROOT)
+        self._root = self._final.find(ROOT)
         if self._root is None:
             if self._final.tags():
                 raise StoreError(
@@ -126,9 +126,9 @@ class BucketTarget:
                 )
             return "none"
         attrs = _attributes(self._root[0])
-        if _is_replaced(self._root[0]) and _is_complete(self._staging.read(ROOT)):
+        if _is_replaced(self._root[0]) and _is_complete(self._staging.find(ROOT)):
             self._copy_replacement()
-            self._root = self._final.read(ROOT)
+            self._root = self._final.find(ROOT)
             attrs = _attributes(self._root[0]) if self._root else None
             if isinstance(attrs, dict) and not differences(attrs, plan.meta):
                 return "complete"
@@ -144,7 +144,7 @@ class BucketTarget:
         """Write to the working folder from now on; return what an earlier run has left there."""
         self.replaces, self._bucket = True, self._staging
         self.folder = self._staging.location
-        self._root = begun = self._staging.read(ROOT)
+        self._root = begun = self._staging.find(ROOT)
         if begun is not None:
             attrs = _attributes(begun[0])
             if isinstance(attrs, dict) and not differences(attrs, plan.meta):
@@ -211,7 +211,7 @@ class BucketTarget:
 
     def _copy_replacement(self) -> None:
         """Copy the complete replacement over the old store, which is incomplete meanwhile."""
-        new, old = self._staging.read(ROOT), self._final.read(ROOT)
+        new, old = self._staging.find(ROOT), self._final.find(ROOT)
         if new is None or old is None:
             raise self._overtaken()
         self.journal.lease.check()

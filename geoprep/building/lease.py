@@ -58,7 +58,7 @@ class Lease:
         """
         tag = self._bucket.put_if(LOCK, self._body(), None)
         while tag is None:
-            found = self._bucket.read(LOCK)
+            found = self._bucket.find(LOCK)
             if found is not None and not _is_gone(_parsed(found[0])):
                 self._wait_for_a_beat(found)
             tag = self._bucket.put_if(LOCK, self._body(), found[1] if found else None)
@@ -112,7 +112,7 @@ class Lease:
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
             time.sleep(min(1.0, PATIENCE / 10))
-            now = self._bucket.read(LOCK)
+            now = self._bucket.find(LOCK)
             if now is None or now[1] != found[1]:
                 owner = _parsed((now or found)[0]).get("owner") or "another process"
                 raise StoreError(

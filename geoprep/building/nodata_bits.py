@@ -51,7 +51,7 @@ def edited_bits(location: str, height: int, width: int) -> Iterator[NDArray[np.u
         _create(path, height, width)
         bits = _mapped(path, width)
         for top in strips.tags():
-            if (found := strips.read(top)) is not None:
+            if (found := strips.find(top)) is not None:
                 rows = np.frombuffer(found[0], np.uint8).reshape(-1, _row_bytes(width))
                 bits[int(top) : int(top) + len(rows)] = rows
         yield bits

@@ -15,7 +15,7 @@ from geoprep.building.records import ShardRecord, Surveyed
 from geoprep.errors import GeoprepError
 from geoprep.labels import mask_values
 from geoprep.plan import Plan
-from geoprep.storage import StoreFiles
+from geoprep.storage import Files
 from geoprep.store import (
     SPLIT_NAMES,
     SPLITS,
@@ -126,7 +126,7 @@ def summarise(
         state=state,
         tiles=len(tiles),
         levels=store.meta.levels,
-        store_bytes=sum(StoreFiles(out).sizes.values()),
+        store_bytes=sum(Files(out).sizes.values()),
         statuses=dict(Counter(scenes.status.tolist())),
         issues=tuple(scene_issues(store)),
         notes=store.meta.build.get("notes", {}),

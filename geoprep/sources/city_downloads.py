@@ -18,9 +18,9 @@ from geoprep.storage import (
     RemoteFile,
     bytes_missing,
     download,
+    errors_named,
     list_remote,
     remote_file,
-    written,
 )
 
 _ARCHIVES_AT_A_TIME = 2
@@ -157,7 +157,7 @@ def download_files(
     """
     if len({one.path for one in files}) != len(files):
         raise UsageError("two objects would have the same local file")
-    with written(folder):
+    with errors_named(folder, OutputError):
         folder.mkdir(parents=True, exist_ok=True)
     check_free_space(files, folder)
     total, done, lock = sum(one.remote.size for one in files), 0, threading.Lock()

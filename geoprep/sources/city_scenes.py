@@ -25,7 +25,7 @@ from geoprep.sources.extraction import extract
 from geoprep.sources.scene import Scene, SourceScenes
 from geoprep.sources.synthetic import synthetic_notes
 from geoprep.sources.tar import index_tar, is_archive, is_compressed
-from geoprep.storage import is_remote, list_objects, member_address, s3_address
+from geoprep.storage import is_remote, list_remote, member_address, s3_address
 
 SOURCE_VARIABLE = "GEOPREP_DATA"
 
@@ -205,7 +205,7 @@ class _Search:
                 f"give the folder of single files, such as s3://.../{self.city.folder}"
             )
         listing = _Listing(address)
-        listing.add(self.city, ((found, found) for found in list_objects(address)))
+        listing.add(self.city, ((one.address, one.address) for one in list_remote(address)))
         return listing
 
     def _folder(self, path: Path) -> _Listing:

@@ -16,7 +16,7 @@ from geoprep.sources.label_matching import (
 )
 from geoprep.sources.scene import Scene, SourceScenes, natural_key
 from geoprep.sources.synthetic import synthetic_notes
-from geoprep.storage import is_remote, joined, match_objects, open_image, s3_address
+from geoprep.storage import is_remote, joined, list_remote, open_image, s3_address
 
 _WILD = re.compile(r"[*?\[]")
 
@@ -149,11 +149,11 @@ def _objects(address: str, suffixes: tuple[str, ...]) -> list[str]:
         if PurePosixPath(address).suffix:
             return [address]
         address = address.rstrip("/") + "/*"
-    found = [one for one in match_objects(address) if _taken(one, address, suffixes)]
+    found = [one for one in _matching(address) if _taken(one, address, suffixes)]
     if found or address.endswith("/*"):
         return found
     address += "/*"  # a pattern of folders
-    return [one for one in match_objects(address) if _taken(one, address, suffixes)]
+    return [one for one in _matching(address) if _taken(one, address, suffixes)]
 
 
 def _files(path: Path, suffixes: tuple[str, ...]) -> list[str]:
@@ -208,3 +208,24 @@ def _named(address: str, depth: int) -> NamedImage:
     path = PurePosixPath(address.encode("utf-8", "backslashreplace").decode())
     folders = path.parent.parts[-depth:] if depth else ()
     return NamedImage("_".join([*folders, path.stem]), address, folders)
+
+
+def _matching(pattern: str) -> list[str]:
+    """Return the objects that match a pattern, in which ``*`` stays within a folder."""
+    folder = re.split(r"[*?\[]", pattern, maxsplit=1)[0].rpartition("/")[0]
+    wanted = re.compile(_translated(pattern))
+    return [one.address for one in list_remote(folder) if wanted.fullmatch(one.address)]
+
+
+def _translated(pattern: str) -> str:
+    parts = re.split(r"(\*\*/?|\*|\?|\[[^\]]+\])", pattern)
+    meaning = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    return "".join(
+        meaning.get(part) or (_one_of(part) if part[:1] == "[" else re.escape(part))
+        for part in parts
+    )
+
+
+def _one_of(part: str) -> str:
+    inside = part[1:-1].replace("\\", "\\\\")
+    return f"[^{inside[1:]}]" if inside.startswith("!") else f"[{inside}]"

@@ -1,8 +1,7 @@
 """Reads and writes bytes on a disk, in a bucket and on web servers; knows nothing of Zarr.
 
-`addresses` opens images and labels, `store_files` reads and `sinks` writes the files of a store,
-`transfer` downloads, `local_files` writes files completely or not at all, `clients` holds the
-connections that all of them share.
+`places.Files` reads any of them, `sinks` writes, `inputs` opens images and labels, `transfer`
+downloads. `clients` has the connections and the retries, `failures` names errors.
 """
 
 import lazy_loader as lazy

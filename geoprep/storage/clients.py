@@ -1,4 +1,9 @@
-"""Clients of object stores and web servers, one per bucket, and retries of broken-off requests."""
+"""Clients of buckets and web servers with their settings, and repetition of broken-off requests.
+
+Endpoint, region and credentials come from the standard ``AWS_*`` environment variables. Requests
+are unsigned for the public SpaceNet bucket, and wherever no credentials are set: an unsigned
+request to a private bucket fails at once, while a search for credentials takes seconds.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +11,31 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from geoprep.errors import SourceError, StoreError
-from geoprep.storage.s3 import endpoint as server
-from geoprep.storage.s3 import errors_named, is_unsigned, is_web, s3_address, split_address
+from geoprep.storage.addresses import bucket_and_key, is_web
 
 if TYPE_CHECKING:
-    from obstore.store import ObjectStore, S3Store
+    from obstore.store import ObjectStore
 
+PUBLIC_BUCKETS = ("spacenet-dataset",)
+"""Buckets with public read access, whose requests are never signed."""
 RETRIES = 6
 """Times that a request is repeated; with doubling waits a dead network is reported in 5 s."""
 BACKOFF = 0.2
 """Seconds before the first retry; twice as many before each further one."""
 STALL = 30
 """Seconds without a byte until a connection is given up."""
+_CREDENTIALS = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+)
 _GOOGLE_CREDENTIALS = (
     "GOOGLE_APPLICATION_CREDENTIALS",
     "GOOGLE_SERVICE_ACCOUNT",
@@ -35,100 +46,75 @@ Answer = TypeVar("Answer")
 _used_in: dict[str, int] = {}
 
 
-def open_bucket(address: str) -> S3Store:
-    """Return this process's client for a bucket or a folder of it, shared by all threads.
+def endpoint() -> str | None:
+    """Return the address of the S3 server, None for Amazon's."""
+    names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+    return next((os.environ[name] for name in names if os.environ.get(name)), None)
 
-    Parameters
-    ----------
-    address
-        ``s3://bucket`` or ``s3://bucket/folder``; keys are then relative to the folder.
 
-    Raises
-    ------
-    SourceError
-        No bucket is named, or this process was forked from one that reads from S3: the client's
-        threads do not survive a fork, and the first request would never return.
+def is_unsigned(bucket: str) -> bool:
+    """Return whether requests to a bucket go without credentials."""
+    if bucket in PUBLIC_BUCKETS:
+        return True
+    skip = os.environ.get("AWS_SKIP_SIGNATURE")
+    if skip is not None:
+        return skip.lower() not in ("0", "false", "no", "off")
+    return not any(os.environ.get(name) for name in _CREDENTIALS)
+
+
+def open_client(location: str) -> ObjectStore:
+    """Return the client for a local folder or any address, shared by all threads.
+
+    Names are relative to the location. A process that was forked from one that reads from servers
+    gets a SourceError: the client's threads do not survive a fork, and the first request would
+    never return.
     """
-    bucket, prefix = split_address(address)
+    if "://" not in location:
+        from obstore.store import LocalStore
+
+        folder = Path(location)
+        if not folder.is_dir():
+            raise StoreError(f"{location}: no such store")
+        return LocalStore(folder.absolute())
     if _used_in.setdefault("pid", os.getpid()) != os.getpid():
         raise SourceError(
-            f"s3://{bucket}: cannot be read in a process forked after its parent read from S3. Use "
-            "threads, or processes started by spawn or forkserver."
+            f"{location}: cannot be read in a process forked after its parent read from a server. "
+            "Use threads, or processes started by spawn or forkserver."
         )
-    with errors_named(address):  # of credentials, one half may be set
-        return _client(bucket, prefix.strip("/"), server(), is_unsigned(bucket))
-
-
-def open_object(address: str) -> tuple[ObjectStore, str]:
-    """Return the client of an object or a web file, and its key there."""
-    if is_web(address):
-        folder, _, name = address.rpartition("/")
-        return _server_client(folder), name
-    bucket, key = split_address(address)
-    return open_bucket(f"s3://{bucket}"), key
-
-
-def open_files(location: str) -> ObjectStore:
-    """Return a client for the files below a local folder or any address.
-
-    Raises
-    ------
-    StoreError
-        There is no such folder, or the address names no bucket.
-    """
-    from obstore.store import LocalStore
-
-    with suppress(SourceError):
-        location = s3_address(location) if location.startswith("http") else location
-    if location.startswith("s3://"):
-        try:
-            return open_bucket(location)
-        except SourceError as error:
-            raise StoreError(str(error)) from error
-    if "://" in location:
-        return _server_client(location)
-    folder = Path(location)
-    if not folder.is_dir():
-        raise StoreError(f"{location}: no such store")
-    return LocalStore(folder.absolute())
-
-
-def _server_client(folder: str) -> ObjectStore:
-    from obstore.store import from_url
-
-    if folder.startswith("gs://"):
-        known = any(name in os.environ for name in _GOOGLE_CREDENTIALS)
-        return from_url(folder, skip_signature=not known)
-    if folder.startswith(("http://", "https://")):
-        http = folder.startswith("http://")
-        return from_url(folder, client_options={"allow_http": http, "connect_timeout": "10s"})
-    return from_url(folder)
+    if location.startswith(("s3://", "http")) and not is_web(location):
+        bucket, prefix = bucket_and_key(location)
+        return _client(f"s3://{bucket}", prefix.strip("/"), endpoint(), is_unsigned(bucket))
+    signed = any(name in os.environ for name in _GOOGLE_CREDENTIALS)
+    return _client(location, "", None, not signed)
 
 
 @lru_cache(maxsize=32)
-def _client(bucket: str, prefix: str, endpoint: str | None, unsigned: bool) -> S3Store:
-    from obstore.store import S3Store
+def _client(place: str, prefix: str, server: str | None, unsigned: bool) -> ObjectStore:
+    from obstore.store import S3Store, from_url
 
-    settings: dict[str, Any] = {"skip_signature": unsigned}
-    if prefix:
-        settings["prefix"] = prefix
-    if endpoint is not None:
-        settings["endpoint"] = endpoint
-    return S3Store(
-        bucket,
-        **settings,
-        client_options={
+    plain = (server or place).startswith("http://")
+    common: dict[str, Any] = {
+        "client_options": {
             "connect_timeout": "10s",
             "timeout": "120s",
             "read_timeout": f"{STALL}s",
-            "allow_http": endpoint is not None and endpoint.startswith("http://"),
+            "allow_http": plain,
         },
-        retry_config={
+        "retry_config": {
             "max_retries": RETRIES,
             "retry_timeout": timedelta(seconds=60),
             "backoff": {"init_backoff": timedelta(seconds=BACKOFF)},
         },
-    )
+    }
+    if place.startswith("s3://"):
+        settings: dict[str, Any] = {"prefix": prefix} if prefix else {}
+        if server is not None:
+            settings["endpoint"] = server
+        bucket = place.removeprefix("s3://")
+        return S3Store(bucket, **settings, skip_signature=unsigned, **common)
+    if place.startswith("gs://"):
+        common["skip_signature"] = unsigned
+    return from_url(place, **common)
 
 
 class CutShortError(Exception):
@@ -140,15 +126,8 @@ def retried(request: Callable[[], Answer], *, unanswered: bool = False) -> Answe
 
     The client itself resumes most answers that break off. It does not where the object has no
     ETag, in a listing, or where a server announces fewer bytes than were requested. Nor does it
-    repeat unanswered requests that may have another effect the second time: a conditional PUT, a
-    POST.
-
-    Parameters
-    ----------
-    request
-        May be called several times; reads the whole answer, or raises `CutShortError`.
-    unanswered
-        Whether to repeat requests without an answer that the client has not repeated.
+    repeat requests without an answer that may have another effect the second time: a conditional
+    PUT, a POST. ``unanswered`` repeats these too.
     """
     for attempt in range(RETRIES):
         try:
@@ -156,7 +135,7 @@ def retried(request: Callable[[], Answer], *, unanswered: bool = False) -> Answe
         except Exception as error:
             if not (_broke_off(error) or (unanswered and _is_unanswered(error))):
                 raise
-            time.sleep(_wait(attempt))
+            time.sleep(BACKOFF * 2.0**attempt)
     return request()
 
 
@@ -168,12 +147,8 @@ async def retried_async(request: Callable[[], Awaitable[Answer]]) -> Answer:
         except Exception as error:
             if not _broke_off(error):
                 raise
-            await asyncio.sleep(_wait(attempt))
+            await asyncio.sleep(BACKOFF * 2.0**attempt)
     return await request()
-
-
-def _wait(attempt: int) -> float:
-    return BACKOFF * 2.0**attempt
 
 
 def _broke_off(error: Exception) -> bool:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
-import shutil
 import socket
 import time
 import uuid
@@ -17,18 +15,12 @@ from functools import cache, lru_cache
 from itertools import count
 from pathlib import Path
 
-from geoprep.errors import GeoprepError, OutputError, UsageError
+from geoprep.errors import OutputError, UsageError
+from geoprep.storage.failures import errors_named
 
 StrPath = str | os.PathLike[str]
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
-_REFUSED = (
-    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG),
-    *(errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENOENT),
-)
 _numbers = count()
-_NEARLY_FULL = 1 << 20
-"""Free bytes below which a failed write without a reason is taken for a full disk."""
 _ABANDONED_S = 7 * 24 * 3600
 """Age in seconds at which a temporary file of another machine or container is removed."""
 
@@ -96,7 +88,7 @@ def replaced(path: Path) -> Iterator[Path]:
     require_folder(path)
     name = f".{path.stem}.{_machine()}-{os.getpid()}-{next(_numbers)}.partial{path.suffix}"
     partial = path.with_name(name)
-    with written(path):
+    with errors_named(path, OutputError):
         try:
             _sweep(path.parent.absolute())
             partial.touch()  # refused at once, not after an hour of work
@@ -162,50 +154,6 @@ def require_folder(path: Path) -> None:
 
 def make_folder(folder: Path) -> Path:
     """Create a folder and its parents where missing, and return it; raises as `replaced`."""
-    with written(folder):
+    with errors_named(folder, OutputError):
         folder.mkdir(parents=True, exist_ok=True)
     return folder
-
-
-@contextmanager
-def written(path: Path) -> Iterator[None]:
-    """Turn errors of the disk into one line that names the file and the fix.
-
-    Parameters
-    ----------
-    path
-        File or folder that is written inside the block.
-
-    Raises
-    ------
-    UsageError
-        The path may not be written to.
-    OutputError
-        The disk is full, or fails.
-    """
-    try:
-        yield
-    except GeoprepError:
-        raise
-    except Exception as error:
-        code = error.errno if isinstance(error, OSError) else None
-        if code is not None and code in _REFUSED:
-            raise UsageError(
-                f"{path} cannot be written ({os.strerror(code)}): choose another place"
-            ) from error
-        if code in _FULL or (code is None and _is_full(path)):
-            raise OutputError(
-                f"{path} cannot be written: no space left on the disk. Free some, or choose "
-                "another place, and run the same command again"
-            ) from error
-        if isinstance(error, OSError):
-            raise OutputError(
-                f"{path} cannot be written ({error}): check the disk, or choose another place"
-            ) from error
-        raise
-
-
-def _is_full(path: Path) -> bool:
-    """Return whether the disk of a path is full, which GDAL does not report as the reason."""
-    folder = next(one for one in (path, *path.parents) if one.is_dir())
-    return shutil.disk_usage(folder).free < _NEARLY_FULL

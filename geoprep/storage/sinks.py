@@ -9,20 +9,19 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Protocol, cast
 
 from geoprep.errors import OutputError
-from geoprep.storage.clients import open_bucket, retried
+from geoprep.storage.addresses import bucket_and_key, is_bucket
 from geoprep.storage.local_files import flush_shards
-from geoprep.storage.s3 import errors_named, split_address
+from geoprep.storage.places import Files
 
 if TYPE_CHECKING:
-    from obstore import GetResult, PutMode, PutResult
+    from obstore import PutMode
+    from obstore.store import ObjectStore
 
 PARTIAL_SUFFIX = ".partial"
 _PART = 16 << 20
@@ -70,21 +69,8 @@ def open_sink(location: str) -> Sink:
     return Bucket(location) if is_bucket(location) else Folder(Path(location))
 
 
-def is_bucket(location: str | Path) -> bool:
-    """Return whether the location of a store is in a bucket."""
-    return str(location).startswith("s3://")
-
-
 def check_reachable(location: str | Path) -> None:
-    """Write, list, read and delete a small object, so that a build does not fail after hours.
-
-    Local folders are not checked.
-
-    Raises
-    ------
-    OutputError
-        There is no such bucket, or it refuses one of the four; the message says which.
-    """
+    """Write, list, read and delete a small object, so that a build does not fail after hours."""
     if not is_bucket(location):
         return
     bucket = Bucket(f"{str(location).rstrip('/')}.build")
@@ -92,7 +78,7 @@ def check_reachable(location: str | Path) -> None:
     _check_step(location, "writing", lambda: bucket.put(name, b"geoprep"))
     try:
         _check_step(location, "listing", bucket.tags)
-        _check_step(location, "reading", lambda: bucket.read(name))
+        _check_step(location, "reading", lambda: bucket.find(name))
     except OutputError:
         with contextlib.suppress(OutputError):
             bucket.delete([name])
@@ -192,25 +178,14 @@ class _Object:
         self._file.close()
 
 
-class Bucket:
-    """A folder of a bucket, for reading and writing.
+class Bucket(Files):
+    """A folder of a bucket, for reading and writing: all errors are OutputErrors.
 
     Objects appear complete, and are durable as soon as the server has acknowledged them.
-
-    Parameters
-    ----------
-    location
-        ``s3://bucket/folder``.
-
-    Raises
-    ------
-    OutputError
-        By every method, if the server refuses or does not answer; one line with the fix.
     """
 
     def __init__(self, location: str) -> None:
-        self.location = location.rstrip("/")
-        self._client = open_bucket(self.location)
+        super().__init__(location, OutputError)
 
     def create(self, name: str) -> _Object:
         """Begin an object."""
@@ -220,120 +195,84 @@ class Bucket:
         """Write an object in one request; return its ETag."""
         import obstore
 
-        with self._named(name):
-            return _tag(obstore.put(self._client, name, data, use_multipart=False))
+        return self.ask(name, lambda c: _tag(obstore.put(c, name, data, use_multipart=False)))
 
     def send(self, name: str, file: IO[bytes]) -> str:
         """Write an object in parts; return its ETag."""
         import obstore
 
-        def sent() -> PutResult:
+        def sent(client: ObjectStore) -> str:
             file.seek(0)
-            return obstore.put(self._client, name, file, chunk_size=_PART, max_concurrency=4)
+            return _tag(obstore.put(client, name, file, chunk_size=_PART, max_concurrency=4))
 
-        with self._named(name):
-            return _tag(retried(sent, unanswered=True))
+        return self.ask(name, sent, unanswered=True)
 
     def put_if(self, name: str, data: bytes, tag: str | None) -> str | None:
         """Write an object unless another writer has changed it.
 
-        Parameters
-        ----------
-        tag
-            ETag that the object must still have; None: it must not exist.
-
-        Returns
-        -------
-        str or None
-            Its new ETag; None if another writer came first.
+        ``tag`` is the ETag that the object must still have; None: it must not exist. Returns its
+        new ETag, None if another writer came first.
         """
         import obstore
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
         mode: PutMode = "create" if tag is None else {"e_tag": tag}
-        with self._named(name):
+
+        def put(client: ObjectStore) -> str | None:
             try:
-                put = retried(
-                    lambda: obstore.put(self._client, name, data, mode=mode), unanswered=True
-                )
-                return _tag(put)
+                return _tag(obstore.put(client, name, data, mode=mode))
             except (AlreadyExistsError, PreconditionError):
-                pass  # perhaps by this call: the answer was lost and the request repeated
-        found = self.read(name)
+                return None  # perhaps by this call: the answer was lost and the request repeated
+
+        written = self.ask(name, put, unanswered=True)
+        if written is not None:
+            return written
+        found = self.find(name)
         return found[1] if found is not None and found[0] == data else None
 
-    def read(self, name: str) -> tuple[bytes, str] | None:
+    def find(self, name: str) -> tuple[bytes, str] | None:
         """Return the bytes of an object and its ETag, None if there is none."""
         import obstore
 
-        with self._named(name):
+        def get(client: ObjectStore) -> tuple[bytes, str] | None:
             try:
-                return retried(lambda: _content(obstore.get(self._client, name)))
+                found = obstore.get(client, name)
+                return bytes(found.bytes()), _tag(found.meta)
             except FileNotFoundError as error:
                 if "NoSuchBucket" in str(error):
                     raise
                 return None
 
-    def read_range(self, name: str, start: int, stop: int) -> bytes:
-        """Return the bytes of an object from start to stop."""
-        import obstore
+        return self.ask(name, get)
 
-        with self._named(name):
-            return retried(
-                lambda: obstore.get_range(self._client, name, start=start, end=stop).to_bytes()
-            )
-
-    def tags(self) -> dict[str, str]:
-        """Return the ETag of every object, by name."""
-        import obstore
-
-        with self._named(""):
-            items = retried(lambda: [*chain.from_iterable(obstore.list(self._client))])
-        return {item["path"]: _tag(item) for item in items}
+    def tags(self, prefix: str = "") -> dict[str, str]:
+        """Return the ETag of every object, or of those in one folder, by name."""
+        return {item["path"]: _tag(item) for item in self.listed(prefix)}
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete objects, as many per request as the server allows."""
         import obstore
 
         if names := list(names):
-            with self._named(""):
-                retried(lambda: obstore.delete(self._client, names), unanswered=True)
+            self.ask("", lambda client: obstore.delete(client, names), unanswered=True)
 
     def copy_to(self, other: Bucket, names: Iterable[str]) -> dict[str, str]:
-        """Copy objects to another folder of the same bucket, on the server.
+        """Copy objects to another folder of the same bucket, on the server; return their ETags.
 
-        Safe to repeat: an object that is there already is replaced.
-
-        Parameters
-        ----------
-        other
-            Folder that receives them under the same names.
-        names
-            Names relative to this folder; objects of more than 5 GiB are refused by S3.
-
-        Returns
-        -------
-        dict
-            ETag of each copy, by name. It may differ from that of the original, which S3 computes
-            from the parts of the upload.
-
-        Raises
-        ------
-        ValueError
-            The two folders lie in different buckets.
+        Safe to repeat: an object that is there already is replaced. S3 refuses objects of more than
+        5 GiB, and computes another ETag than that of an original that was uploaded in parts.
         """
         import obstore
 
-        (bucket, ours), (same, theirs) = map(split_address, (self.location, other.location))
+        (bucket, ours), (same, theirs) = map(bucket_and_key, (self.location, other.location))
         if bucket != same:
             raise ValueError(f"{self.location} and {other.location} lie in different buckets")
-        client = open_bucket(f"s3://{bucket}")
+        whole = Bucket(f"s3://{bucket}")
 
         def copy(name: str) -> tuple[str, str]:
-            target = f"{theirs}/{name}"
-            with other._named(name):
-                retried(lambda: obstore.copy(client, f"{ours}/{name}", target), unanswered=True)
-                return name, _tag(retried(lambda: obstore.head(client, target)))
+            source, target = f"{ours}/{name}", f"{theirs}/{name}"
+            whole.ask(target, lambda c: obstore.copy(c, source, target), unanswered=True)
+            return name, whole.ask(target, lambda c: _tag(obstore.head(c, target)))
 
         with ThreadPoolExecutor(REQUESTS) as pool:
             return dict(pool.map(copy, names))
@@ -364,15 +303,6 @@ class Bucket:
 
     def settle(self, names: Iterable[str]) -> None:
         """Do nothing: objects that the server has acknowledged are durable."""
-
-    @contextmanager
-    def _named(self, name: str) -> Iterator[None]:
-        with errors_named(f"{self.location}/{name}".rstrip("/"), OutputError):
-            yield
-
-
-def _content(found: GetResult) -> tuple[bytes, str]:
-    return bytes(found.bytes()), _tag(found.meta)
 
 
 def _tag(meta: object) -> str:

@@ -6,31 +6,25 @@ import fcntl
 import hashlib
 import os
 import re
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Literal
+from typing import IO, Literal
 from zlib import crc32
 
-from geoprep.errors import SourceError
-from geoprep.storage.clients import open_object
-from geoprep.storage.local_files import flush, written
-from geoprep.storage.objects import RemoteFile
-from geoprep.storage.s3 import errors_named, is_web
-
-if TYPE_CHECKING:
-    from obstore import GetOptions
+from geoprep.errors import OutputError, SourceError
+from geoprep.storage.addresses import is_web
+from geoprep.storage.failures import errors_named
+from geoprep.storage.local_files import flush
+from geoprep.storage.places import Files, RemoteFile, located
 
 PIECE = 8 << 20
 """Bytes per request. Files of more than `_PARALLEL` pieces are read by as many requests at once."""
 _PARALLEL = 4
 ATTEMPTS = 6
-"""Attempts per piece, beyond the retries of the client, and per file with a wrong checksum."""
-BACKOFF = 0.5
-"""Seconds before the second attempt; twice as many before each further one."""
+"""Attempts per file with a wrong checksum."""
 _BLOCK = 1 << 20
 _MIB = 1 << 20
 
@@ -60,7 +54,7 @@ def download(
     if _is_current(remote, path):
         report(remote.size)
         return "kept"
-    with written(path):
+    with errors_named(path, OutputError):
         path.parent.mkdir(parents=True, exist_ok=True)
         part = _part(remote, path)
         for _ in range(ATTEMPTS):
@@ -138,35 +132,46 @@ def _lock(file: IO[bytes], part: Path) -> bool:
 
 def _fill(remote: RemoteFile, file: IO[bytes], report: Callable[[int], None]) -> None:
     """Append the missing bytes to a part, which always is a beginning of the file."""
+    from obstore.exceptions import NotSupportedError
+
+    files, name = located(remote.address)
     file.seek(0, os.SEEK_END)
     if file.tell() > remote.size:
         file.truncate(0)
     report(file.tell())
-    # Some web servers have no ranges, so there a range is requested only to resume.
-    whole = is_web(remote.address) and not file.tell()
-    try:
-        for data in _stream(remote) if whole else _pieces(remote, file.tell()):
+
+    def append(pieces: Iterator[bytes]) -> None:
+        for data in pieces:
             file.write(data)
             report(len(data))
-    except _NoRangesError:
+
+    # Some web servers have no ranges, so there a range is requested only to resume.
+    if is_web(remote.address) and not file.tell():
+        append(files.stream(name))
+        return
+    try:
+        append(_pieces(remote, files, name, file.tell()))
+    except SourceError as error:
+        if not isinstance(error.__cause__, NotSupportedError):
+            raise
         report(-file.tell())
         file.truncate(0)
-        for data in _stream(remote):
-            file.write(data)
-            report(len(data))
+        append(files.stream(name))
 
 
-def _pieces(remote: RemoteFile, start: int) -> Iterator[bytes]:
+def _pieces(remote: RemoteFile, files: Files, name: str, start: int) -> Iterator[bytes]:
     """Yield the rest of a file in order, with some requests in flight."""
-    ranges = [(a, min(a + PIECE, remote.size)) for a in range(start, remote.size, PIECE)]
-    if len(ranges) <= _PARALLEL:
-        yield from (_piece(remote, one) for one in ranges)
-        return
+    etag = "" if remote.etag.startswith("W/") else remote.etag  # weak ones match no condition
+
+    def piece(at: int) -> bytes:
+        return files.part(name, at, min(at + PIECE, remote.size), etag and f'"{etag}"')
+
+    todo = range(start, remote.size, PIECE)
     coming: deque[Future[bytes]] = deque()
     with ThreadPoolExecutor(_PARALLEL) as pool:
         try:
-            for one in ranges:
-                coming.append(pool.submit(_piece, remote, one))
+            for at in todo:
+                coming.append(pool.submit(piece, at))
                 if len(coming) > _PARALLEL:
                     yield coming.popleft().result()
             while coming:
@@ -174,62 +179,6 @@ def _pieces(remote: RemoteFile, start: int) -> Iterator[bytes]:
         finally:
             for future in coming:
                 future.cancel()
-
-
-class _NoRangesError(Exception):
-    """A web server answers requests for a range with the whole file."""
-
-
-def _piece(remote: RemoteFile, wanted: tuple[int, int]) -> bytes:
-    """Return a range of a file, with retries."""
-    import obstore
-    from obstore.exceptions import NotSupportedError
-
-    client, key = open_object(remote.address)
-    options: GetOptions = {"range": wanted}
-    if remote.etag and not remote.etag.startswith("W/"):  # weak ETags match no condition
-        options["if_match"] = f'"{remote.etag}"'
-    for attempt in range(ATTEMPTS):
-        try:
-            with errors_named(remote.address):
-                data = bytes(obstore.get(client, key, options=options).bytes())
-            if len(data) == wanted[1] - wanted[0]:
-                return data
-            error = SourceError(
-                f"{remote.address}: {len(data)} of {wanted[1] - wanted[0]} bytes arrived"
-            )
-        except SourceError as raised:
-            if is_web(remote.address) and isinstance(raised.__cause__, NotSupportedError):
-                raise _NoRangesError from raised
-            error = raised
-            if _is_final(raised):
-                break
-        if attempt < ATTEMPTS - 1:
-            time.sleep(BACKOFF * 2**attempt)
-    raise error
-
-
-def _stream(remote: RemoteFile) -> Iterator[bytes]:
-    """Yield a whole file in one request."""
-    import obstore
-
-    client, key = open_object(remote.address)
-    with errors_named(remote.address):
-        for data in obstore.get(client, key).stream():
-            yield bytes(data)
-
-
-def _is_final(error: SourceError) -> bool:
-    """Return whether another attempt would fail as well."""
-    from obstore.exceptions import PreconditionError
-
-    cause = error.__cause__
-    text = str(error)
-    return (
-        isinstance(cause, FileNotFoundError | PermissionError | PreconditionError)
-        or "no such object" in text
-        or "access refused" in text
-    )
 
 
 def _checksum_fits(remote: RemoteFile, path: Path) -> bool | None:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path, PurePosixPath
 
 from geoprep.errors import OutputError, UsageError
-from geoprep.storage.objects import remote_file
+from geoprep.storage.places import remote_file
 from geoprep.storage.transfer import download
 
 _KEPT_FREE = 2**30

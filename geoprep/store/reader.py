@@ -20,7 +20,7 @@ from zarr.storage import LocalStore, ObjectStore
 
 from geoprep.errors import StoreError, UsageError
 from geoprep.speed import UNKNOWN_SPEED
-from geoprep.storage import StoreFiles, open_files, retried_async, store_errors
+from geoprep.storage import Files, errors_named, retried_async
 from geoprep.store.classes import ClassTable
 from geoprep.store.layout import PixelLayout, pixel_layouts
 from geoprep.store.schema import (
@@ -155,9 +155,9 @@ class StoreReader:
             )
         return layout
 
-    def files(self) -> StoreFiles:
+    def files(self) -> Files:
         """Return a reader of the store's files, which retries interrupted transfers."""
-        return StoreFiles(self.location)
+        return Files(self.location)
 
     def check_level(self, level: int | None) -> int:
         """Return the level (None: the finest). Raise UsageError if the store does not have it."""
@@ -184,7 +184,7 @@ class StoreReader:
                 raise ValueError(
                     f"expected {dtype} with {len(dims)} axes, found {kind} with {array.ndim}"
                 )
-            with store_errors(f"{self.location}/{name}"):
+            with errors_named(f"{self.location}/{name}", StoreError):
                 values = np.asarray(array[...])
         except StoreError:
             raise
@@ -239,9 +239,9 @@ class _RemoteFolder(_StrictStore, ObjectStore[Any]):
 def _open_root(location: str) -> zarr.Group:
     """Open the root group for reading. Raise StoreError if that is impossible."""
     where: _StrictStore
-    with store_errors(location):
+    with errors_named(location, StoreError):
         if "://" in location:
-            where = _RemoteFolder(open_files(location), read_only=True)
+            where = _RemoteFolder(Files(location).client, read_only=True)
         elif Path(location).is_dir():
             where = _LocalFolder(location, read_only=True)
         else:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.errors import StoreError
-from geoprep.storage import StoreFiles
+from geoprep.storage import Files
 from geoprep.store.layout import MISSING
 from geoprep.store.reader import REPAIR, StoreReader
 
@@ -16,7 +16,7 @@ class TileReader:
 
     def __init__(self, store: StoreReader, level: int | None, name: str) -> None:
         self.layout = store.layout(level, name)
-        self._files = StoreFiles(store.location)
+        self._files = Files(store.location)
         self._shard = -1
         self._index: NDArray[np.uint64] = np.empty((0, 2), np.uint64)
 
@@ -39,7 +39,7 @@ class TileReader:
 
     def _entry(self, shard: int, row: int) -> tuple[int, int]:
         if shard != self._shard:
-            tail = self._files.read_end(self.layout.key(shard), self.layout.index_bytes)
+            tail = bytes(self._files.end(self.layout.key(shard), self.layout.index_bytes))
             self._index, self._shard = self.layout.read_index(tail), shard
         offset, length = self._index[row].tolist()
         if MISSING in (offset, length):

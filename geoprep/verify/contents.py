@@ -11,7 +11,7 @@ import zarr
 from numpy.typing import NDArray
 
 from geoprep.errors import StoreError
-from geoprep.storage import StoreFiles
+from geoprep.storage import Files
 from geoprep.store import (
     HASH_BYTES,
     MISSING,
@@ -127,7 +127,7 @@ def plan_jobs(store: StoreReader, tiles: int) -> list[ShardJob]:
     ]
 
 
-def check_shard(job: ShardJob, files: StoreFiles, tables: Tables) -> ShardFindings:
+def check_shard(job: ShardJob, files: Files, tables: Tables) -> ShardFindings:
     """Read a shard, decode each of its chunks, and compare its digest with the ledger."""
     result = ShardFindings()
     array, path = job.layout.array, job.layout.key(job.shard)

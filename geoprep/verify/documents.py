@@ -10,7 +10,7 @@ from typing import Any
 import zarr
 
 from geoprep.errors import StoreError
-from geoprep.storage import StoreFiles
+from geoprep.storage import Files
 from geoprep.store import (
     CLASS_PIXELS,
     FILL_VALUES,
@@ -98,7 +98,7 @@ def chunk_of(array: str, axes: int) -> str:
     return "/".join([array, "c", *["0"] * axes])
 
 
-def check_documents(files: StoreFiles) -> Iterator[Problem]:
+def check_documents(files: Files) -> Iterator[Problem]:
     """Check that every ``zarr.json`` can be read and equals its copy in the root's."""
     documents: dict[str, Any] = {}
     for name in files.sizes:
@@ -162,7 +162,7 @@ def expected_files(meta: StoreMeta) -> set[str]:
     return chunks | {f"{node}/{DOCUMENT}".lstrip("/") for node in nodes}
 
 
-def check_names(files: StoreFiles, expected: Collection[str]) -> Iterator[Problem]:
+def check_names(files: Files, expected: Collection[str]) -> Iterator[Problem]:
     """Check that every file of the store exists, and no other."""
     for name in sorted(set(expected) - files.sizes.keys()):
         yield Problem.of_file(name, f"the file {name} is missing")
@@ -173,9 +173,7 @@ def check_names(files: StoreFiles, expected: Collection[str]) -> Iterator[Proble
         yield Problem.of_file(name, f"the file {name} is {what}: delete it")
 
 
-def check_digests(
-    store: StoreReader, files: StoreFiles, expected: Iterable[str]
-) -> Iterator[Problem]:
+def check_digests(store: StoreReader, files: Files, expected: Iterable[str]) -> Iterator[Problem]:
     """Check every file without pixels against its digest. Older stores have no digests."""
     digests = _ledger(store).get("files", {})
     if not isinstance(digests, dict):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from geoprep.executors import Threads
-from geoprep.storage import StoreFiles
+from geoprep.storage import Files
 from geoprep.store import StoreReader
 from geoprep.verify.contents import Tables, check_layouts, check_shard, plan_jobs
 from geoprep.verify.documents import (
@@ -82,7 +82,7 @@ def verify(
         There is no store, or it is incomplete, of another schema, or its root metadata are damaged.
     """
     start = time.perf_counter()
-    store, files = StoreReader.open(store_path), StoreFiles(store_path)
+    store, files = StoreReader.open(store_path), Files(store_path)
     tables = Tables(store)
     problems = [*check_documents(files), *check_meta(store), *tables.problems]
     expected = expected_files(store.meta)

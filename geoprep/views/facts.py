@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from geoprep.palette import SPEED_COLOURS, UNKNOWN_COLOUR, bin_label, speed_bin
 from geoprep.speed import BACKGROUND, UNKNOWN_SPEED
-from geoprep.storage import StoreFiles
+from geoprep.storage import Files
 from geoprep.store import (
     SPLIT_NAMES,
     SPLITS,
@@ -40,7 +40,7 @@ BAR_WIDTH = 32
 
 def info(store: StoreReader, *, scenes: bool = False) -> dict[str, Any]:
     """Return all facts about a store as plain JSON values; with ``scenes``, a row per scene too."""
-    meta, files = store.meta, StoreFiles(store.location)
+    meta, files = store.meta, Files(store.location)
     usable, pixels = usable_tiles(store), valid_pixels(store)
     valid, known = pixels.sum(axis=0).tolist()
     facts = {
@@ -90,7 +90,7 @@ def _square_kilometres(store: StoreReader, valid: NDArray[np.float64]) -> float:
     return total / 1e6
 
 
-def _level(store: StoreReader, files: StoreFiles, level: int) -> dict[str, Any]:
+def _level(store: StoreReader, files: Files, level: int) -> dict[str, Any]:
     factor = store.meta.tile // level
     shape = [len(store.tiles), level, level]
     shapes = {"image": [*shape, len(store.meta.bands)], store.meta.label_array: shape}

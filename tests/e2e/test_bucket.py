@@ -23,8 +23,7 @@ from geoprep.plan import BuildOptions
 from geoprep.plan.probe import probe_scene
 from geoprep.sources import Scene
 from geoprep.sources.cities import BUCKET, CITIES
-from geoprep.storage import open_header, open_image
-from geoprep.storage.objects import RangeReader
+from geoprep.storage import Files, open_header, open_image
 from geoprep.store import StoreReader
 from geoprep.synth import synthesise
 from loaders import BatchLoader, RamTiles, StreamTiles
@@ -242,14 +241,12 @@ def test_a_dry_run_reads_only_the_headers_of_remote_images(s3, tmp_path):
         assert header.shape == whole.shape
         assert header.transform == whole.transform
         assert header.crs == whole.crs
-    with mock.patch.object(
-        RangeReader, "_range", autospec=True, side_effect=RangeReader._range
-    ) as read:
+    with mock.patch.object(Files, "part", autospec=True, side_effect=Files.part) as read:
         with open_header(address) as header:
             assert header.dtypes == ("uint8",) * 3
-        assert sum(call.args[2] - call.args[1] for call in read.mock_calls) < len(body) / 10
+        assert sum(call.args[3] - call.args[2] for call in read.mock_calls) < len(body) / 10
     never = mock.Mock(side_effect=AssertionError("read whole"))
-    with mock.patch("geoprep.storage.addresses.read_object", never):
+    with mock.patch("geoprep.storage.inputs.read_object", never):
         scene = Scene("a", address, None)
         assert not probe_scene((scene, None, BuildOptions())).failure
 

@@ -14,9 +14,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import IO, Any
 
-from geoprep.errors import UsageError
+from geoprep.errors import OutputError, UsageError
 from geoprep.executors import Executor, Threads
-from geoprep.storage import make_folder, replaced, written
+from geoprep.storage import errors_named, make_folder, replaced
 from geoprep.store import StoreReader
 from geoprep.views.display import brightness_table
 from geoprep.views.page.pictures import ScenePictures, scene_pictures
@@ -89,7 +89,7 @@ def _inline(encoded: Iterator[tuple[int, ScenePictures]]) -> Iterator[str]:
 
 
 def _fill(folder: Path, encoded: Iterator[tuple[int, ScenePictures]]) -> None:
-    with written(folder):
+    with errors_named(folder, OutputError):
         for index, pictures in encoded:
             for kind, suffix in KINDS.items():
                 (folder / f"{kind}-{index}.{suffix}").write_bytes(getattr(pictures, kind))
@@ -105,7 +105,7 @@ def _asset_folder(
     digest = hashlib.sha256(seen).hexdigest()[:16]
     parent = make_folder(out.with_name(f"{out.stem}_files"))
     partial_folder, final = parent / f".{digest}.partial", parent / digest
-    with written(parent):
+    with errors_named(parent, OutputError):
         shutil.rmtree(partial_folder, ignore_errors=True)
         partial_folder.mkdir()
         try:

@@ -18,7 +18,7 @@ from geoprep.building import lease, run
 from geoprep.building.bucket import BucketJournal
 from geoprep.building.run import build
 from geoprep.cli.commands import cli
-from geoprep.errors import OutputError, SourceError, StoreError
+from geoprep.errors import OutputError, StoreError
 from geoprep.executors.threads import Threads
 from geoprep.storage import clients as remote
 from geoprep.storage import sinks
@@ -264,7 +264,7 @@ def test_errors_are_one_line_with_the_fix(endpoint, monkeypatch):
     assert "\n" not in str(e.value)
     assert "retries" not in str(e.value)
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-    with pytest.raises(SourceError, match="half of the credentials"):
+    with pytest.raises(OutputError, match="half of the credentials"):
         sinks.Bucket("s3://own/a.zarr")
 
 

@@ -13,7 +13,7 @@ from rasterio.windows import Window
 from geoprep import imagery
 from geoprep.errors import ImageError, UsageError
 from geoprep.plan.options import parse_rescale
-from geoprep.storage.addresses import open_image
+from geoprep.storage import open_image
 
 
 def read(path, bands=(1, 2, 3), window=None):

@@ -27,7 +27,7 @@ from geoprep.sources.city_downloads import (
     list_files,
 )
 from geoprep.sources.city_scenes import find_scenes
-from geoprep.storage import RemoteFile, clients, remote_file, transfer
+from geoprep.storage import Files, RemoteFile, clients, remote_file, transfer
 from geoprep.storage.transfer import download
 
 MOSCOW = CITIES["moscow"]
@@ -84,7 +84,6 @@ def s3(endpoint, monkeypatch):
         monkeypatch.delenv(name)
     monkeypatch.setattr(clients, "RETRIES", 1)
     monkeypatch.setattr(clients, "BACKOFF", 0.01)
-    monkeypatch.setattr(transfer, "BACKOFF", 0.01)
     monkeypatch.setattr(transfer, "PIECE", 256 << 10)
     clients._client.cache_clear()
     yield endpoint
@@ -185,8 +184,8 @@ def test_a_partial_download_is_resumed_and_a_wrong_one_discarded(s3, tmp_path, m
     remote, path = remote_file(f"s3://{BUCKET}/large.bin"), tmp_path / "large.bin"
     part = tmp_path / f".large.bin.{remote.etag[:16]}.part"
     asked = []
-    real = transfer._piece
-    monkeypatch.setattr(transfer, "_piece", lambda r, w: asked.append(w) or real(r, w))
+    real = Files.part
+    monkeypatch.setattr(Files, "part", lambda *a: asked.append(a[2:4]) or real(*a))
     part.write_bytes(ARCHIVE[: 2 << 20])
     download(remote, path)
     assert min(asked)[0] == 2 << 20

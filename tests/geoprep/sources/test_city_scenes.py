@@ -14,7 +14,7 @@ from geoprep.errors import SourceError
 from geoprep.sources import city_folders
 from geoprep.sources.cities import CITIES
 from geoprep.sources.city_scenes import find_scenes
-from geoprep.storage.addresses import open_image, read_bytes
+from geoprep.storage import open_image, read_bytes
 
 MOSCOW, VEGAS = CITIES["moscow"], CITIES["vegas"]
 # What SpaceNet 5's train archive unpacks to.

@@ -15,7 +15,7 @@ from rasterio.transform import Affine
 
 from geoprep.errors import ImageError, SourceError
 from geoprep.sources.tar import index_tar
-from geoprep.storage.addresses import content_digest, member_address, open_image, read_bytes
+from geoprep.storage import content_digest, member_address, open_image, read_bytes
 
 
 def write_image(path, seed=0, **profile):

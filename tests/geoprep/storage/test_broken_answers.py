@@ -7,7 +7,7 @@ from helpers.buckets import client_of, s3_endpoint, use_endpoint
 
 from benchmarks.faults.proxy import faulty_proxy
 from geoprep.errors import OutputError
-from geoprep.storage import StoreFiles, clients, objects, remote_file
+from geoprep.storage import Files, clients, list_remote, read_bytes, remote_file
 from geoprep.storage.sinks import Bucket
 from geoprep.storage.transfer import download
 
@@ -23,15 +23,15 @@ def downloaded(address, tmp_path):
 
 
 READS = {
-    "read_object": lambda _: objects.read_object("s3://cities/in/a.bin"),
+    "read_bytes": lambda _: read_bytes("s3://cities/in/a.bin"),
     "download": lambda folder: downloaded("s3://cities/in/a.bin", folder),
-    "list_objects": lambda _: objects.list_objects("s3://cities/in"),
-    "sizes": lambda _: StoreFiles("s3://cities/in").sizes,
-    "read": lambda _: StoreFiles("s3://cities/in").read("a.bin"),
-    "read_range": lambda _: StoreFiles("s3://cities/in").read_range("a.bin", 3, 99),
-    "read_end": lambda _: StoreFiles("s3://cities/in").read_end("a.bin", 99),
-    "ranges": lambda _: [*map(bytes, StoreFiles("s3://cities/in").ranges("a.bin", PARTS, 50))],
-    "bucket read": lambda _: Bucket("s3://cities/in").read("a.bin"),
+    "list_remote": lambda _: list_remote("s3://cities/in"),
+    "sizes": lambda _: Files("s3://cities/in").sizes,
+    "read": lambda _: Files("s3://cities/in").read("a.bin"),
+    "read_range": lambda _: Files("s3://cities/in").read_range("a.bin", 3, 99),
+    "end": lambda _: bytes(Files("s3://cities/in").end("a.bin", 99)),
+    "ranges": lambda _: [*map(bytes, Files("s3://cities/in").ranges("a.bin", PARTS, 50))],
+    "bucket read": lambda _: Bucket("s3://cities/in").find("a.bin"),
     "bucket read_range": lambda _: Bucket("s3://cities/in").read_range("a.bin", 3, 99),
     "bucket tags": lambda _: Bucket("s3://cities/in").tags(),
 }
@@ -41,7 +41,7 @@ LARGE = bytes(17 << 20)  # more than goes into one request
 WRITES = {
     "put": (lambda bucket: bucket.put("new", DATA), DATA),
     "put_if none": (lambda bucket: bucket.put_if("new", DATA, None), DATA),
-    "put_if the same": (lambda bucket: bucket.put_if("old", DATA, bucket.read("old")[1]), DATA),
+    "put_if the same": (lambda bucket: bucket.put_if("old", DATA, bucket.find("old")[1]), DATA),
     "put_if another": (lambda bucket: bucket.put_if("old", DATA, '"other"'), b"old"),
     "send": (lambda bucket: bucket.send("new", io.BytesIO(LARGE)), LARGE),
     "delete": (lambda bucket: bucket.delete(["old"]), None),
@@ -78,7 +78,7 @@ def test_a_write_whose_answer_is_lost_is_repeated_safely(server, monkeypatch, na
         tag = write(Bucket(folder))
         assert proxy.faults[kind] >= 1
     use_endpoint(monkeypatch, server)
-    found = {key: Bucket(folder).read(key) for key in ("old", "new")}
+    found = {key: Bucket(folder).find(key) for key in ("old", "new")}
     assert left in [one and one[0] for one in found.values()]
     assert tag in [one and one[1] for one in found.values()]
 
@@ -86,7 +86,7 @@ def test_a_write_whose_answer_is_lost_is_repeated_safely(server, monkeypatch, na
 def test_the_end_of_an_empty_object_is_nothing(server, monkeypatch):
     use_endpoint(monkeypatch, server)
     client_of(server).put_object(Bucket="cities", Key="out/empty", Body=b"")
-    assert StoreFiles("s3://cities/out").read_end("empty", 9) == b""
+    assert Files("s3://cities/out").end("empty", 9) == b""
 
 
 def test_objects_are_copied_on_the_server(server, monkeypatch):
@@ -97,8 +97,8 @@ def test_objects_are_copied_on_the_server(server, monkeypatch):
     store.put("zarr.json", b"old")
     tags = new.copy_to(store, new.tags())
     assert tags == store.tags()
-    assert store.read("zarr.json")[0] == b"root"
-    assert store.read("650/image/c/0")[0] == LARGE
+    assert store.find("zarr.json")[0] == b"root"
+    assert store.find("650/image/c/0")[0] == LARGE
     new.delete(new.tags())
     assert new.tags() == {}
     assert sorted(store.tags()) == ["650/image/c/0", "zarr.json"]
@@ -114,7 +114,7 @@ def test_a_copy_whose_answer_is_lost_is_repeated(server, monkeypatch, kind):
         Bucket("s3://cities/b.new").copy_to(Bucket("s3://cities/b"), ["x"])
         assert proxy.faults[kind] >= 1
     use_endpoint(monkeypatch, server)
-    assert Bucket("s3://cities/b").read("x")[0] == DATA
+    assert Bucket("s3://cities/b").find("x")[0] == DATA
 
 
 def test_a_copy_of_a_missing_object_is_named(server, monkeypatch):
@@ -137,9 +137,9 @@ def test_tables_are_written_only_if_no_other_writer_has_changed_them(server, mon
     owner.put("row", b"owner row")
     owner.put("scene", b"owner scene")
     assert not late.put_all(files, tags)
-    assert {name: owner.read(name)[0] for name in files} == {
+    assert {name: owner.find(name)[0] for name in files} == {
         "row": b"owner row",
         "scene": b"owner scene",
     }
     assert late.put_all(files, owner.tags())
-    assert owner.read("row")[0] == b"late row"
+    assert owner.find("row")[0] == b"late row"

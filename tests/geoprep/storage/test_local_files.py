@@ -16,7 +16,7 @@ from helpers.disks import small_disk
 
 from geoprep.errors import OutputError, StoreError, UsageError
 from geoprep.sources.cities import get_city
-from geoprep.storage import StoreFiles, local_files, local_path, make_folder, replaced
+from geoprep.storage import Files, local_files, local_path, make_folder, replaced
 from geoprep.storage.sinks import Folder
 from geoprep.store import StoreReader
 from geoprep.synth import synthesise
@@ -190,13 +190,13 @@ def test_parts_of_a_file_are_read(tmp_path):
     data = np.arange(100, dtype=np.uint8).tobytes()
     (tmp_path / "a").write_bytes(data)
     (tmp_path / "empty").write_bytes(b"")
-    files = StoreFiles(tmp_path)
+    files = Files(tmp_path)
     assert files.read_range("a", 10, 20) == data[10:20]
-    assert files.read_end("a", 7) == data[-7:]
-    assert files.read_end("a", 1000) == data
-    assert files.read_end("empty", 5) == b""
+    assert files.end("a", 7) == data[-7:]
+    assert files.end("a", 1000) == data
+    assert files.end("empty", 5) == b""
     with pytest.raises(StoreError, match="b is missing"):
-        files.read_end("b", 5)
+        files.end("b", 5)
 
 
 def test_settling_a_file_removes_what_a_killed_writer_left_beside_it(tmp_path):

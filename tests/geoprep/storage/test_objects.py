@@ -14,9 +14,16 @@ from rasterio.transform import Affine
 from geoprep.errors import ImageError, SourceError, StoreError
 from geoprep.sources import find_scenes, images_and_labels
 from geoprep.sources.cities import CITIES
-from geoprep.storage import StoreFiles, clients, objects
-from geoprep.storage.addresses import open_header, open_image, read_bytes
-from geoprep.storage.s3 import s3_address
+from geoprep.storage import (
+    Files,
+    clients,
+    list_remote,
+    open_header,
+    open_image,
+    places,
+    read_bytes,
+    s3_address,
+)
 from geoprep.store import StoreReader
 from geoprep.store.scenes import read_image
 from geoprep.verify import verify
@@ -131,7 +138,7 @@ def test_own_images_and_labels_by_pattern(s3):
 
 
 def test_too_many_objects_ask_for_the_citys_folder(s3, monkeypatch):
-    monkeypatch.setattr(objects, "MAX_OBJECTS", 5)
+    monkeypatch.setattr(places, "MAX_OBJECTS", 5)
     with pytest.raises(SourceError, match="more than 5 objects"):
         find_scenes(MOSCOW, f"s3://{BUCKET}/")
 
@@ -141,7 +148,7 @@ def test_too_many_objects_ask_for_the_citys_folder(s3, monkeypatch):
     [
         lambda: read_bytes("s3://own/none.geojson"),
         lambda: read_bytes("s3://no-such-bucket/x"),
-        lambda: objects.list_objects("s3://no-such-bucket/x"),
+        lambda: list_remote("s3://no-such-bucket/x"),
         lambda: open_image("s3://own/none.tif").__enter__(),
     ],
 )
@@ -188,7 +195,7 @@ def test_a_store_is_read_by_the_same_rule_over_plain_http(
     assert (there.tiles.transform[0] == here.tiles.transform[0]).all()
     assert info(there) | {"store": ""} == info(here) | {"store": ""}
     assert (read_image(there, 1) == read_image(here, 1)).all()
-    assert StoreFiles(store_in_bucket).sizes == StoreFiles(small_store).sizes
+    assert Files(store_in_bucket).sizes == Files(small_store).sizes
 
 
 @pytest.mark.parametrize("address", ["s3://own/stores/none.zarr", "s3://no-such-bucket/a.zarr"])
@@ -227,7 +234,7 @@ def test_web_addresses_of_s3(web, expected):
 @pytest.mark.parametrize("web", ["https://example.com/x.tif", "http://s3.evil.com/b", "s3://"])
 def test_other_addresses_are_refused(web):
     with pytest.raises(SourceError, match=r"only S3 can be listed|no bucket"):
-        objects.list_objects(web)
+        list_remote(web)
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -17,7 +17,7 @@ from helpers.consistency import assert_consistent
 from geoprep.cli.progress import print_verification
 from geoprep.errors import StoreError
 from geoprep.plan.options import BuildOptions
-from geoprep.storage.clients import open_bucket
+from geoprep.storage import Files
 from geoprep.store.layout import shard_key
 from geoprep.store.reader import StoreReader, quiet_zarr
 from geoprep.store.scenes import read_image
@@ -365,7 +365,7 @@ def test_store_on_an_object_store_is_verified_where_it_lies(small_store, monkeyp
     with s3_endpoint("bucket") as endpoint:
         use_endpoint(monkeypatch, endpoint)
         address = "s3://bucket/stores/small.zarr"
-        client = open_bucket(address)
+        client = Files(address).client
         for file in small_store.rglob("*"):
             if file.is_file():
                 obstore.put(client, file.relative_to(small_store).as_posix(), file.read_bytes())

@@ -31,7 +31,7 @@ from helpers.predict_cases import (
 
 from geoprep.errors import UsageError
 from geoprep.palette import NODATA_GREYS, SPEED_COLOURS
-from geoprep.storage import addresses, objects, transfer
+from geoprep.storage import inputs, places, transfer
 from training import predict as command
 from training.checkpoint import Checkpoint, save
 from training.engine.native import missing_compiler
@@ -428,8 +428,8 @@ def test_remote_image_is_downloaded_and_the_copy_deleted(
     def never(*args):
         raise AssertionError("read whole")
 
-    monkeypatch.setattr(objects, "read_object", never)
-    monkeypatch.setattr(addresses, "read_object", never)
+    monkeypatch.setattr(places, "read_object", never)
+    monkeypatch.setattr(inputs, "read_object", never)
     args = (checkpoint[0], address, *FP32)
     status, text = run(*args, "--out", tmp_path / "far", "--overlay")
     assert status == 0, text
