@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from geoprep.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,3 +33,16 @@ def choice(
     """Return a field of a dataclass that is an option; its type is that of the value."""
     made = Choice(section=section, help=text, **more)
     return field(default=default, metadata={"choice": made})
+
+
+def value_type(kind: Any) -> Any:  # noqa: ANN401 - types
+    """Return the type of an option's value from that of its field, without None."""
+    return get_args(kind)[0] if type(None) in get_args(kind) else kind
+
+
+def check_choices(options: object, record: type) -> None:
+    """Raise UsageError if a field of a record has a value that its `Literal` does not list."""
+    for name, kind in get_type_hints(record).items():
+        value, known = getattr(options, name), get_args(value_type(kind))
+        if get_origin(value_type(kind)) is Literal and value is not None and value not in known:
+            raise UsageError(f"`{name}` {value!r} is unknown: use one of {', '.join(known)}")

@@ -172,14 +172,12 @@ def _score_classes(
     """Return the scores of rasters of classes; see `score`."""
     import pandas as pd
 
-    from geoprep.labels import parse_classes
+    from geoprep.labels import classes_text, make_class_rule, parse_classes
     from geoprep.masks import score_rasters
     from geoprep.roads import scene_key
 
-    named = parse_classes(classes) if classes is not None else ()
-    found = score_rasters(
-        Path(truth), Path(proposal), named, boundary=boundary, scene_key=scene_key
-    )
+    rule = None if classes is None else make_class_rule(classes_text(parse_classes(classes)))
+    found = score_rasters(Path(truth), Path(proposal), rule, boundary=boundary, scene_key=scene_key)
     frame = pd.DataFrame(found["scenes"])
     attrs: dict[Any, Any] = dict(found)
     frame.attrs = attrs

@@ -19,11 +19,9 @@ from geoprep.building.road_ground import road_ground
 from geoprep.errors import GeoprepError, ImageError
 from geoprep.grid import Grid
 from geoprep.labels import (
-    ClassRule,
     SceneWindow,
     SpeedPolygons,
     burn,
-    class_majority,
     majority,
     read_mask,
 )
@@ -261,7 +259,6 @@ def _label_tiles(
     with record.stage("labels"):
         area = SceneWindow(*source.origin, *source.pixels.values.shape[:2])
         codes, notes = read_mask(part.scene.label, rule, _grid(part), area)
-    downsample = class_majority if isinstance(rule, ClassRule) else majority
     with record.stage("burn"):
         for level in task.meta.levels:
             factor = task.meta.tile // level
@@ -269,8 +266,8 @@ def _label_tiles(
                 ys, xs = (
                     _edges(part, task.meta.tile, factor, source, window, axis) for axis in (0, 1)
                 )
-                downsample(codes, ys, xs, tiles.label[level][i])
-    if isinstance(rule, ClassRule):  # of these pixels; other notes are of the whole label
+                majority(codes, ys, xs, tiles.label[level][i], roads=rule.roads)
+    if not rule.roads:  # of these pixels; other notes are of the whole label
         for note, count in notes.items():
             record.label_notes[note] = record.label_notes.get(note, 0) + count
         return {}

@@ -1,9 +1,4 @@
-"""Labels: read vector or raster label files and convert them to label bytes on a scene's grid.
-
-Public API for vectors: :func:`read_roads`, :class:`LabelRoads`, :class:`SpeedRule`,
-:func:`speed_polygons`, :func:`burn`; for rasters: :func:`read_mask`, :class:`MaskRule`,
-:func:`majority`.
-"""
+"""Labels: read vector or raster label files and convert them to label bytes on a grid."""
 
 import lazy_loader as lazy
 

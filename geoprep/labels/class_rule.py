@@ -18,6 +18,7 @@ from geoprep.palette import class_colours
 from geoprep.store import BACKGROUND_NAME, MOST_CLASSES
 
 _HEX: Final = re.compile(r"#[0-9a-fA-F]{6}")
+_COMPARISON: Final = re.compile(r"(>=|<=|>|<)\s*(-?\d+(?:\.\d+)?)")
 _CHANNELS: Final = 3
 _MOST_BYTE: Final = 255
 _KEYS: Final = ("name", "value", "values", "color", "colour")
@@ -46,9 +47,13 @@ class ClassRule:
     tolerance
         Largest difference per band between a colour, or a number, and that of its class.
     nodata
-        Values without a label, as of `MaskRule`.
+        Values without a label, written like those of a class.
     field
         Field of vector labels that holds the values; None: the names of the layers are the values.
+    speeds
+        Unit of rasters whose values are speeds: ``mph``, ``kmh`` or ``bins``; 0 is background.
+    option
+        Parameter that gives the values, for messages.
     """
 
     names: tuple[str, ...]
@@ -56,8 +61,10 @@ class ClassRule:
     colors: tuple[str, ...]
     other: str = REFUSE
     tolerance: int = 0
-    nodata: str | None = None
+    nodata: tuple[str, ...] = ()
     field: str | None = None
+    speeds: str | None = None
+    option: str = "classes"
 
     def __post_init__(self) -> None:
         if self.other not in (*_RESERVED, *self.names):
@@ -69,9 +76,71 @@ class ClassRule:
             raise UsageError(f"`tolerance` {self.tolerance}: expected 0 to {_MOST_BYTE - 1}")
 
     @property
-    def has_background(self) -> bool:
-        """Whether pixels outside all vectors are of the first class."""
-        return self.names[0] == BACKGROUND_NAME
+    def roads(self) -> bool:
+        """True for rasters of roads: their speeds, or background and road."""
+        return self.option != "classes"
+
+
+@lru_cache(maxsize=64)
+def make_mask_rule(values: str | None, speeds: str | None, nodata: str | None) -> ClassRule:
+    """Return the rule of rasters of roads: of two classes, or of speeds if ``values`` is None."""
+    return ClassRule(
+        (BACKGROUND_NAME, "road"),
+        ((), parse_values(values, "label_values")),
+        (),
+        BACKGROUND_NAME,
+        nodata=parse_values(nodata, "label_nodata"),
+        speeds=speeds if values is None else None,
+        option="label_values",
+    )
+
+
+@lru_cache(maxsize=64)
+def make_class_rule(
+    text: str,
+    *,
+    other: str = REFUSE,
+    tolerance: int = 0,
+    nodata: str | None = None,
+    field: str | None = None,
+) -> ClassRule:
+    """Return the rule of classes given as text that `parse_classes` reads, from `classes_text`."""
+    classes = parse_classes(text)
+    return ClassRule(
+        tuple(one["name"] for one in classes),
+        tuple(tuple(one["values"]) for one in classes),
+        tuple(one["color"] for one in classes),
+        other,
+        tolerance,
+        parse_values(nodata, "label_nodata"),
+        field,
+    )
+
+
+def parse_values(text: str | None, option: str) -> tuple[str, ...]:
+    """Return the values of a raster in text such as ``255``, ``>127``, ``1,2,5`` or ``#ff0000``."""
+    if text is None:
+        return ()
+    parts = tuple(part.strip() for part in text.split(","))
+    compared = len(parts) == 1 and _COMPARISON.fullmatch(parts[0])
+    colours = all(_HEX.fullmatch(part) for part in parts)
+    if not compared and not colours and None in map(_float, parts):
+        raise UsageError(
+            f"`{option}` {text}: write a value such as 255, a comparison such as '>127', several "
+            "values such as 1,2,5, or a colour such as '#ff0000' or 255,0,0"
+        )
+    return tuple(part for part in parts if part.lower() != "nan")  # which never has a label
+
+
+def number_limits(value: str) -> tuple[float, float] | None:
+    """Return the lowest and highest number that a value or comparison means; None if it is none."""
+    if found := _COMPARISON.fullmatch(value):
+        limit = float(found[2])
+        if found[1].startswith(">"):
+            return limit if "=" in found[1] else math.nextafter(limit, math.inf), math.inf
+        return -math.inf, limit if "=" in found[1] else math.nextafter(limit, -math.inf)
+    number = _float(value)
+    return None if number is None else (number, number)
 
 
 def parse_classes(
@@ -111,28 +180,6 @@ def parse_classes(
     return found
 
 
-@lru_cache(maxsize=64)
-def make_class_rule(
-    text: str,
-    *,
-    other: str = REFUSE,
-    tolerance: int = 0,
-    nodata: str | None = None,
-    field: str | None = None,
-) -> ClassRule:
-    """Return the rule of classes given as text that `parse_classes` reads, from `classes_text`."""
-    classes = parse_classes(text)
-    return ClassRule(
-        tuple(one["name"] for one in classes),
-        tuple(tuple(one["values"]) for one in classes),
-        tuple(one["color"] for one in classes),
-        other,
-        tolerance,
-        nodata,
-        field,
-    )
-
-
 def as_colour(values: Sequence[str]) -> tuple[int, int, int] | None:
     """Return a colour that is written as three numbers or as ``#RRGGBB``; else None."""
     if len(values) == 1 and _HEX.fullmatch(values[0]):
@@ -149,11 +196,15 @@ def as_colour(values: Sequence[str]) -> tuple[int, int, int] | None:
 
 def as_number(value: str) -> float | None:
     """Return a finite number from text; None if it is none."""
+    number = _float(value)
+    return number if number is not None and math.isfinite(number) else None
+
+
+def _float(value: str) -> float | None:
     try:
-        number = float(value)
+        return float(value)
     except ValueError:
         return None
-    return number if math.isfinite(number) else None
 
 
 def _is_file(text: str) -> bool:

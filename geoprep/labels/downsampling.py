@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,12 +14,15 @@ def majority(
     ys: NDArray[np.float64],
     xs: NDArray[np.float64],
     out: NDArray[np.uint8],
+    *,
+    roads: bool,
 ) -> None:
-    """Write the majority of the label bytes under every output pixel.
+    """Write the majority of the labelled bytes under every output pixel; nodata if there are none.
 
-    A pixel is road if at least half of the labelled pixels under it are. It gets the most frequent
-    of their speeds, the higher of two equally frequent ones. It is nodata if none is labelled. An
-    output pixel smaller than the input's gets the byte of the pixel that contains its centre.
+    The most frequent class is taken, the first of equally frequent ones. With ``roads`` a pixel is
+    road if at least half of the labelled pixels under it are, and gets the most frequent of their
+    speeds, the highest of equally frequent ones. An output pixel smaller than the input's gets the
+    byte of the pixel that contains its centre.
 
     Parameters
     ----------
@@ -31,18 +32,9 @@ def majority(
         Edges of output pixels in pixels of ``codes``, from `geoprep.imagery.pixel_edges`.
     out
         uint8 (y, x), at least as large as the output; its upper left is written.
+    roads
+        Whether bytes are speeds, 0 being background, instead of classes.
     """
-    _reduce(codes, ys, xs, out, _majority)
-
-
-def _reduce(
-    codes: NDArray[np.uint8],
-    ys: NDArray[np.float64],
-    xs: NDArray[np.float64],
-    out: NDArray[np.uint8],
-    rule: Callable[..., None],
-) -> None:
-    """Write what a rule makes of the bytes under every output pixel, or the only one of them."""
     tops, bottoms = _ranges(ys, codes.shape[0])
     lefts, rights = _ranges(xs, codes.shape[1])
     wanted = out[: len(tops), : len(lefts)]
@@ -52,7 +44,7 @@ def _reduce(
         else:
             wanted[...] = codes[np.ix_(tops, lefts)]
     else:
-        rule(codes, tops, bottoms, lefts, rights, wanted)
+        _majority(codes, tops, bottoms, lefts, rights, roads, wanted)
 
 
 def _ranges(
@@ -67,19 +59,6 @@ def _ranges(
     return first, np.clip(np.maximum(last, first + 1), 1, length)
 
 
-def class_majority(
-    codes: NDArray[np.uint8],
-    ys: NDArray[np.float64],
-    xs: NDArray[np.float64],
-    out: NDArray[np.uint8],
-) -> None:
-    """Write the most frequent class under every output pixel, among those that are labelled.
-
-    The first of several equally frequent classes is taken. Parameters are those of `majority`.
-    """
-    _reduce(codes, ys, xs, out, _class_majority)
-
-
 @compiled
 def _is_uniform(
     codes: NDArray[np.uint8], code: int, top: int, bottom: int, left: int, right: int
@@ -92,12 +71,13 @@ def _is_uniform(
 
 
 @compiled
-def _class_majority(
+def _majority(
     codes: NDArray[np.uint8],
     tops: NDArray[np.int64],
     bottoms: NDArray[np.int64],
     lefts: NDArray[np.int64],
     rights: NDArray[np.int64],
+    roads: bool,
     out: NDArray[np.uint8],
 ) -> None:
     counts = np.zeros(256, np.int64)
@@ -107,54 +87,22 @@ def _class_majority(
             if _is_uniform(codes, first, tops[i], bottoms[i], lefts[j], rights[j]):
                 out[i, j] = first
                 continue
-            highest = 0
+            known = background = highest = 0
             best = NODATA
-            for y in range(tops[i], bottoms[i]):
-                for x in range(lefts[j], rights[j]):
-                    code = codes[y, x]
-                    counts[code] += 1
-                    times = counts[code]
-                    if code != NODATA and (times > highest or (times == highest and code < best)):
-                        highest, best = times, code
-            out[i, j] = best
-            for y in range(tops[i], bottoms[i]):
-                for x in range(lefts[j], rights[j]):
-                    counts[codes[y, x]] = 0
-
-
-@compiled
-def _majority(
-    codes: NDArray[np.uint8],
-    tops: NDArray[np.int64],
-    bottoms: NDArray[np.int64],
-    lefts: NDArray[np.int64],
-    rights: NDArray[np.int64],
-    out: NDArray[np.uint8],
-) -> None:
-    counts = np.zeros(256, np.int64)
-    for i in range(len(tops)):
-        for j in range(len(lefts)):
-            known = roads = 0
-            highest = best = 0
             for y in range(tops[i], bottoms[i]):
                 for x in range(lefts[j], rights[j]):
                     code = codes[y, x]
                     if code == NODATA:
                         continue
                     known += 1
-                    if code != BACKGROUND:
-                        roads += 1
-                        counts[code] += 1
-                        times = counts[code]
-                        if times > highest or (times == highest and code > best):
-                            highest, best = times, code
-            if known == 0:
-                out[i, j] = NODATA
-            elif 2 * roads >= known:
-                out[i, j] = best
-            else:
-                out[i, j] = BACKGROUND
-            if roads > 0:
-                for y in range(tops[i], bottoms[i]):
-                    for x in range(lefts[j], rights[j]):
-                        counts[codes[y, x]] = 0
+                    if roads and code == BACKGROUND:
+                        background += 1
+                        continue
+                    counts[code] += 1
+                    times = counts[code]
+                    if times > highest or (times == highest and (code > best) == roads):
+                        highest, best = times, code
+            out[i, j] = BACKGROUND if 2 * background > known else best
+            for y in range(tops[i], bottoms[i]):
+                for x in range(lefts[j], rights[j]):
+                    counts[codes[y, x]] = 0

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from geoprep.crs import LONLAT, transformer
 from geoprep.errors import LabelError
 from geoprep.labels.attributes import Properties
-from geoprep.labels.rule import SpeedRule
+from geoprep.labels.label_options import SpeedRule
 from geoprep.labels.table import RoadTable, build_table
 
 _MIN_POINTS: Final = 2

@@ -6,27 +6,32 @@ used. Only the window that is needed is read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from rasterio.crs import CRS
+from rasterio.enums import ColorInterp, MaskFlags, Resampling
+from rasterio.errors import RasterioError
+from rasterio.warp import reproject, transform_bounds
+from rasterio.windows import Window
 
 from geoprep.crs import LONLAT, is_georeferenced
 from geoprep.errors import GeoprepError, LabelError
 from geoprep.grid import Grid
 from geoprep.imagery import has_palette
-from geoprep.labels.class_codes import class_codes
 from geoprep.labels.class_rule import ClassRule
-from geoprep.labels.mask_rule import MaskPixels, MaskRule
+from geoprep.labels.raster_rule import MaskPixels, label_codes
 from geoprep.speed import NODATA
 from geoprep.storage import open_image, split_address
 
 if TYPE_CHECKING:
     from affine import Affine
     from rasterio.io import DatasetReader
-    from rasterio.windows import Window
 
 _MOST_PIXELS: Final = 16 << 20
 """Pixels of a mask to read at once; a mask with finer pixels than its image is read in rows."""
@@ -46,9 +51,9 @@ class SceneWindow(NamedTuple):
 
 
 def read_mask(
-    label: str, rule: MaskRule | ClassRule, grid: Grid, part: SceneWindow
+    label: str, rule: ClassRule, grid: Grid, part: SceneWindow
 ) -> tuple[NDArray[np.uint8], dict[str, int]]:
-    """Return the label of a window of a scene.
+    """Return the label of a window of a scene, and remarks on it with counts.
 
     Parameters
     ----------
@@ -67,74 +72,46 @@ def read_mask(
     ndarray
         uint8 (y, x) label bytes (:mod:`geoprep.speed`): 255 where the mask has no value.
     dict
-        Note -> 1; of classes: remark on values -> number of pixels.
+        Remark on a file, or on values -> number of pixels.
 
     Raises
     ------
     LabelError
         If it cannot be read, does not overlap the scene, or has values that the rule excludes.
     """
-    addresses = split_address(label)
-    if len(addresses) > 1:
-        return _read_mosaic(addresses, rule, grid, part)
-    from rasterio.windows import Window
-
-    with _opened(label) as dataset:
-        notes = _tag_notes(dataset, rule)
-        if _pixel_by_pixel(dataset, grid, label):
-            window = Window(part.col, part.row, part.width, part.height)
-            return _codes(rule, _pixels(dataset, window, label), notes), notes
-        _require_overlap(dataset, grid, label)
-        out = np.full((part.height, part.width), NODATA, np.uint8)
-        _fill_warped(dataset, rule, grid.window(*part), out, label, notes)
-        return out, notes
-
-
-def _tag_notes(dataset: DatasetReader, rule: MaskRule | ClassRule) -> dict[str, int]:
-    if isinstance(rule, MaskRule) and rule.nodata is None and dataset.nodata == 0:
-        return {"mask tagged nodata 0, read as no road": 1}
-    return {}
-
-
-def _codes(
-    rule: MaskRule | ClassRule, pixels: MaskPixels, notes: dict[str, int]
-) -> NDArray[np.uint8]:
-    """Return the label bytes of pixels; add remarks on values, with pixel counts, to the notes."""
-    if isinstance(rule, MaskRule):
-        return rule.codes(pixels)
-    codes, found = class_codes(rule, pixels)
-    for note, count in found.items():
-        notes[note] = notes.get(note, 0) + count
-    return codes
-
-
-def _read_mosaic(
-    labels: Sequence[str], rule: MaskRule | ClassRule, grid: Grid, part: SceneWindow
-) -> tuple[NDArray[np.uint8], dict[str, int]]:
-    """Return the label of a window from several georeferenced masks, and notes."""
     out = np.full((part.height, part.width), NODATA, np.uint8)
-    notes: dict[str, int] = {}
-    overlap = False
-    for label in labels:
-        with _opened(label) as dataset:
-            if not grid.georeferenced or not _is_georeferenced(dataset, grid.crs):
-                raise LabelError(
-                    f"{label}: one of {len(labels)} masks of all scenes; it and the images must be "
-                    "georeferenced. Give one mask per image, with the name of its image"
-                )
+    notes: Counter[str] = Counter()
+    apart: list[str] = []
+    addresses = split_address(label)
+    for address in addresses:
+        with _opened(address) as dataset:
+            if len(addresses) > 1:
+                _require_georeference(dataset, grid, address, len(addresses))
+            elif _pixel_by_pixel(dataset, grid, address):
+                window = Window(part.col, part.row, part.width, part.height)
+                return label_codes(rule, _pixels(dataset, window, address))
             if _window_under(dataset, grid) is None:
+                apart.append(f"{_numbers(dataset.bounds)} in {str(dataset.crs)[:40]}")
                 continue
-            overlap = True
-            notes |= _tag_notes(dataset, rule)
-            codes = np.full_like(out, NODATA)
-            _fill_warped(dataset, rule, grid.window(*part), codes, label, notes)
+            pixels = _warped(dataset, grid.window(*part), address)
+        codes, found = label_codes(rule, pixels)
         np.copyto(out, codes, where=out == NODATA)
-    if not overlap:
+        notes += Counter(found)
+    if len(apart) == len(addresses):
+        which = "and none of the other masks overlaps" if len(apart) > 1 else "does not overlap"
         raise LabelError(
-            f"{labels[0]} and {len(labels) - 1} more masks: none overlaps the image, which is at "
-            f"{_numbers(grid.bounds)} in {grid.crs[:40]}. Check the CRS of both"
+            f"{addresses[0]}: {which} its image; the mask is at {apart[0]}, the image at "
+            f"{_numbers(grid.bounds)} in {grid.crs[:40]}. Check the CRS and transform of both"
         )
-    return out, notes
+    return out, dict(notes)
+
+
+def _require_georeference(dataset: DatasetReader, grid: Grid, label: str, count: int) -> None:
+    if not grid.georeferenced or not _is_georeferenced(dataset, grid.crs):
+        raise LabelError(
+            f"{label}: one of {count} masks of all scenes; it and the images must be "
+            "georeferenced. Give one mask per image, with the name of its image"
+        )
 
 
 def mask_values(*labels: str) -> str:
@@ -147,7 +124,6 @@ def mask_values(*labels: str) -> str:
 
 
 def _central_values(label: str) -> set[tuple[float, ...]]:
-    from rasterio.windows import Window
 
     side = 1024
     with _opened(label) as dataset:
@@ -197,7 +173,6 @@ def _pixel_by_pixel(dataset: DatasetReader, grid: Grid, label: str) -> bool:
 
 
 def _same_crs(dataset: DatasetReader, grid: Grid) -> bool:
-    from rasterio.crs import CRS
 
     return bool(dataset.crs == CRS.from_user_input(grid.crs))
 
@@ -214,14 +189,13 @@ def _same_corners(transform: Affine, grid: Grid) -> bool:
 
 
 def _pixels(dataset: DatasetReader, window: Window, label: str) -> MaskPixels:
-    from rasterio.enums import ColorInterp
-
     meanings = dataset.colorinterp
-    alpha = next((i for i, one in enumerate(meanings, 1) if one == ColorInterp.alpha), None)
-    bands = [i for i in range(1, dataset.count + 1) if i != alpha]
+    bands = [i for i, one in enumerate(meanings, 1) if one != ColorInterp.alpha]
     if any(dataset.dtypes[i - 1].startswith("complex") for i in bands):
         raise LabelError(f"{label}: holds complex values; give a mask of real numbers")
-    opaque = None if alpha is None else dataset.read(alpha, window=window) != 0
+    opaque = None
+    if MaskFlags.per_dataset in dataset.mask_flag_enums[0]:  # an alpha band or a mask
+        opaque = dataset.read_masks(1, window=window) != 0
     palette = None
     if has_palette(dataset):
         palette = np.zeros((256, 3), np.uint8)
@@ -233,17 +207,11 @@ def _pixels(dataset: DatasetReader, window: Window, label: str) -> MaskPixels:
 
 def _mask_crs(dataset: DatasetReader, grid: Grid) -> Any:  # noqa: ANN401 - rasterio's
     """Return the CRS of a mask; with a transform alone, that of its image."""
-    from rasterio.crs import CRS
-
     return CRS.from_user_input(grid.crs) if dataset.crs is None else dataset.crs
 
 
 def _window_under(dataset: DatasetReader, grid: Grid) -> Window | None:
     """Return the window of a mask under a grid with a margin of two pixels; None if empty."""
-    from rasterio.errors import RasterioError
-    from rasterio.warp import transform_bounds
-    from rasterio.windows import Window
-
     try:
         left, bottom, right, top = transform_bounds(
             grid.crs, _mask_crs(dataset, grid), *grid.bounds, densify_pts=_EDGE_POINTS
@@ -261,49 +229,30 @@ def _window_under(dataset: DatasetReader, grid: Grid) -> Window | None:
     return Window(*low.tolist(), *(high - low).tolist())
 
 
-def _require_overlap(dataset: DatasetReader, grid: Grid, label: str) -> None:
-    if _window_under(dataset, grid) is None:
-        raise LabelError(
-            f"{label}: does not overlap its image; the mask is at {_numbers(dataset.bounds)} in "
-            f"{str(dataset.crs)[:40]}, the image at {_numbers(grid.bounds)} in {grid.crs[:40]}. "
-            "Check the CRS and transform of both"
-        )
-
-
 def _numbers(bounds: tuple[float, ...]) -> str:
     return ", ".join(f"{value:.6g}" for value in bounds)
 
 
-def _fill_warped(
-    dataset: DatasetReader,
-    rule: MaskRule | ClassRule,
-    grid: Grid,
-    out: NDArray[np.uint8],
-    label: str,
-    notes: dict[str, int],
-) -> None:
-    """Write the byte of the nearest mask pixel to every pixel of a grid that the mask covers."""
-    from rasterio.enums import Resampling
-    from rasterio.warp import reproject
-
-    window = _window_under(dataset, grid)
-    if window is None:
-        return
+def _warped(dataset: DatasetReader, grid: Grid, label: str) -> MaskPixels:
+    """Return the nearest mask pixel of every pixel of a grid; opaque where the mask covers it."""
+    window = _window_under(dataset, grid) or Window(0, 0, 1, 1)
     if window.width * window.height > _MOST_PIXELS and grid.height > 1:
         half = grid.height // 2
-        upper = grid.window(0, 0, half, grid.width)
-        lower = grid.window(half, 0, grid.height - half, grid.width)
-        _fill_warped(dataset, rule, upper, out[:half], label, notes)
-        _fill_warped(dataset, rule, lower, out[half:], label, notes)
-        return
+        upper = _warped(dataset, grid.window(0, 0, half, grid.width), label)
+        lower = _warped(dataset, grid.window(half, 0, grid.height - half, grid.width), label)
+        values = np.concatenate([upper.values, lower.values], axis=1)
+        return replace(upper, values=values, opaque=np.concatenate([upper.opaque, lower.opaque]))
+    pixels = _pixels(dataset, window, label)
+    opaque = np.ones(pixels.values.shape[1:], bool) if pixels.opaque is None else pixels.opaque
+    source = np.concatenate([pixels.values, opaque[None].astype(pixels.values.dtype)])
+    out = np.zeros((len(source), grid.height, grid.width), source.dtype)
     reproject(
-        _codes(rule, _pixels(dataset, window, label), notes),
+        source,
         out,
         src_transform=dataset.window_transform(window),
         src_crs=_mask_crs(dataset, grid),
-        src_nodata=NODATA,
         dst_transform=grid.transform,
         dst_crs=grid.crs,
-        dst_nodata=NODATA,
         resampling=Resampling.nearest,
     )
+    return replace(pixels, values=out[:-1], opaque=out[-1] != 0)

@@ -22,7 +22,7 @@ from pyproj.exceptions import ProjError
 from geoprep.crs import LONLAT, Bounds, boxes_around, is_geographic, reproject, transformer
 from geoprep.errors import LabelError, SourceError, UsageError
 from geoprep.labels.geojson import parse_geojson
-from geoprep.labels.rule import SpeedRule
+from geoprep.labels.label_options import SpeedRule
 from geoprep.labels.table import LabelRoads, RoadTable
 from geoprep.labels.vectors import GEOJSON_SUFFIXES, SHAPEFILE_PARTS, read_road_table
 from geoprep.storage import is_local, read_bytes

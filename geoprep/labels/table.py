@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from geoprep.crs import is_geographic
 from geoprep.errors import LabelError
 from geoprep.labels.attributes import Properties, RoadSpeed, names_roads
-from geoprep.labels.class_features import feature_classes
-from geoprep.labels.rule import SPEED_FIELDS, SpeedRule, road_speeds, road_widths
+from geoprep.labels.features import feature_classes, road_speeds, road_widths
+from geoprep.labels.label_options import SPEED_FIELDS, SpeedRule
 from geoprep.speed import NODATA, UNKNOWN_SPEED, to_byte
 
 UNKNOWN_MPH: Final = 0.0

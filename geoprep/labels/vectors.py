@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from geoprep.crs import LONLAT, reproject, transformer
 from geoprep.errors import LabelError
 from geoprep.labels.attributes import PROPERTY_NAMES, Properties, names_roads, tags_road
-from geoprep.labels.class_features import LAYER_KEY
 from geoprep.labels.class_rule import ClassRule
+from geoprep.labels.features import LAYER_KEY, require_speed_field
 from geoprep.labels.geojson import parse_geojson
-from geoprep.labels.rule import SPEED_FIELDS, SpeedRule, require_speed_field
+from geoprep.labels.label_options import SPEED_FIELDS, SpeedRule
 from geoprep.labels.table import RoadTable, build_table
 
 GEOJSON_SUFFIXES: Final = (".geojson", ".json")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,12 @@ import rasterio
 from numpy.typing import NDArray
 from rasterio.enums import Resampling
 from rasterio.errors import RasterioError
+from rasterio.io import DatasetReader
 from rasterio.vrt import WarpedVRT
 
 from geoprep.errors import ImageError, UsageError
+from geoprep.grid import Grid
+from geoprep.labels import UNLABELLED, ClassRule, SceneWindow, read_mask
 
 NODATA = 255
 SUFFIXES = (".tif", ".tiff", ".png", ".jpg", ".jpeg", ".jp2", ".vrt")
@@ -69,30 +73,20 @@ def raster_files(path: Path, *, required: bool = True) -> list[Path]:
     return files
 
 
-def class_names(path: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return names and colours of the classes of a prediction; none for other rasters.
-
-    Raises
-    ------
-    ImageError
-        The file cannot be read, or its tags are malformed.
-    """
+def class_names(path: Path) -> tuple[str, ...]:
+    """Return the names of the classes of a prediction; none for other rasters."""
+    with opened(path) as dataset:
+        text = dataset.tags().get("CLASS_NAMES", "[]")
     try:
-        with rasterio.open(path) as dataset:
-            tags = dataset.tags()
-        names, colours = (json.loads(tags.get(f"CLASS_{key}", "[]")) for key in ("NAMES", "COLORS"))
-        return tuple(map(str, names)), tuple(map(str, colours))
-    except (RasterioError, ValueError, TypeError) as error:
-        raise ImageError(f"{path}: cannot be read as a prediction of classes: {error}") from error
+        return tuple(map(str, json.loads(text)))
+    except (ValueError, TypeError) as error:
+        raise ImageError(f"{path}: its tag CLASS_NAMES is malformed: {text[:80]}") from error
 
 
 def read_classes(
-    path: Path,
-    names: Sequence[str],
-    classes: Sequence[Mapping[str, Any]] = (),
-    like: ClassRaster | None = None,
+    path: Path, names: Sequence[str], rule: ClassRule | None = None, like: ClassRaster | None = None
 ) -> ClassRaster:
-    """Return the classes of a raster.
+    """Return the classes of a raster: a prediction, or a mask that is read as a build reads it.
 
     Parameters
     ----------
@@ -100,9 +94,8 @@ def read_classes(
         A prediction, or a mask.
     names
         Names of the classes in the order of the result.
-    classes
-        Classes of a mask: ``name`` and ``values``, as of `geoprep.labels.parse_classes`. Empty:
-        values are numbers in the order of ``names``.
+    rule
+        Classes of a mask. None: values are numbers in the order of ``names``.
     like
         Raster on whose grid to read, with the nearest pixels; None: its own grid.
 
@@ -110,41 +103,58 @@ def read_classes(
     ------
     ImageError
         The file cannot be read, or only one of the two is georeferenced.
+    LabelError
+        A mask has values that the rule excludes.
     """
+    if own := class_names(path):
+        return _prediction(path, own, names, like)
+    rule = rule or _numbered(names)
+    with opened(path) as dataset:
+        place = like or ClassRaster(
+            path, np.empty(dataset.shape, np.uint8), dataset.transform, dataset.crs
+        )
+    height, width = place.label.shape
+    grid = Grid(height, width, place.transform, place.crs.to_wkt() if place.crs else "")
+    codes, _ = read_mask(str(path), rule, grid, SceneWindow(0, 0, height, width))
+    return ClassRaster(path, _renumbered(rule.names, names)[codes], place.transform, place.crs)
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[DatasetReader]:
+    """Yield an open raster; errors of reading name the file."""
     try:
         with rasterio.open(path) as dataset:
-            own = _names_of(dataset)
-            values, crs, transform = _on_grid(path, dataset, like)
-            marks = dataset.dataset_mask() if like is None else None
-            nodata, descriptions = dataset.nodata, list(dataset.descriptions)
+            yield dataset
     except RasterioError as error:
         raise ImageError(f"{path}: cannot be read: {error}") from error
-    if own:
-        table = np.full(256, NODATA, np.uint8)
-        numbers = [names.index(name) if name in names else NODATA for name in own]
-        table[: len(own)] = numbers
-        label = table[values[0]]
-    elif classes:
-        label = _of_values(values, names, classes)
-    else:
-        label = np.where(values[0] < len(names), values[0], NODATA).astype(np.uint8)
-    if nodata is not None:
-        label[values[0] == nodata] = NODATA
-    elif marks is not None and not classes:
-        label[marks == 0] = NODATA
-    confidence = None
-    if "confidence" in descriptions:
-        confidence = values[descriptions.index("confidence")].astype(np.uint8)
-    return ClassRaster(path, label, transform, crs, confidence)
 
 
-def _names_of(dataset: Any) -> list[str]:  # noqa: ANN401 - rasterio has no types
-    return list(json.loads(dataset.tags().get("CLASS_NAMES", "[]")))
+def _prediction(
+    path: Path, own: Sequence[str], names: Sequence[str], like: ClassRaster | None
+) -> ClassRaster:
+    with opened(path) as dataset:
+        values, crs, transform = _on_grid(path, dataset, like)
+        bands = dict(zip(dataset.descriptions, values.astype(np.uint8), strict=True))
+    label = _renumbered(own, names)[values[0]]
+    return ClassRaster(path, label, transform, crs, bands.get("confidence"))
+
+
+def _renumbered(own: Sequence[str], names: Sequence[str]) -> NDArray[np.uint8]:
+    """Return uint8 (256,): the position in ``names`` of every class of a raster."""
+    table = np.full(256, NODATA, np.uint8)
+    table[: len(own)] = [names.index(name) if name in names else NODATA for name in own]
+    return table
+
+
+def _numbered(names: Sequence[str]) -> ClassRule:
+    """Return the rule of rasters whose values are the numbers of classes."""
+    values = tuple((str(number),) for number in range(len(names)))
+    return ClassRule(tuple(names), values, (), UNLABELLED)
 
 
 def _on_grid(
     path: Path,
-    dataset: Any,  # noqa: ANN401 - as above
+    dataset: DatasetReader,
     like: ClassRaster | None,
 ) -> tuple[NDArray[Any], Any, Any]:
     """Return the pixels (band, y, x), CRS and transform, on another raster's grid if given."""
@@ -161,27 +171,3 @@ def _on_grid(
     options = {"resampling": Resampling.nearest, "nodata": fill}
     with WarpedVRT(dataset, **grid, **options) as warped:
         return warped.read(), like.crs, like.transform
-
-
-def _of_values(
-    values: NDArray[Any], names: Sequence[str], classes: Sequence[Mapping[str, Any]]
-) -> NDArray[np.uint8]:
-    """Return the classes of a mask by their values or colours."""
-    label = np.full(values.shape[1:], NODATA, np.uint8)
-    coloured = len(values) >= 3
-    for one in classes:
-        if one["name"] not in names:
-            continue
-        texts = [str(text) for text in one["values"]]
-        if coloured and len(texts) == 3 and not any(text.startswith("#") for text in texts):
-            texts = ["#" + bytes(int(text) for text in texts).hex()]
-        for text in texts:
-            if text.startswith("#") and coloured:
-                colour = np.frombuffer(bytes.fromhex(text[1:]), np.uint8)
-                found = (values[:3] == colour[:, None, None]).all(axis=0)
-            elif text.startswith("#"):
-                continue
-            else:
-                found = values[0] == float(text)
-            label[found] = list(names).index(one["name"])
-    return label

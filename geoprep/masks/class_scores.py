@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scipy.ndimage import binary_erosion, distance_transform_edt
 
 from geoprep.errors import UsageError
+from geoprep.labels import ClassRule
 from geoprep.masks.class_rasters import NODATA, class_names, raster_files, read_classes
 
 
@@ -109,7 +110,7 @@ def _mean(values: NDArray[np.float64]) -> float:
 def score_rasters(
     truth: Path,
     proposal: Path,
-    classes: Sequence[Mapping[str, Any]] = (),
+    rule: ClassRule | None = None,
     *,
     boundary: float = 2.0,
     scene_key: Callable[[str], str] = str,
@@ -121,9 +122,8 @@ def score_rasters(
     truth, proposal
         A raster, or a folder with one per scene. Each proposal is read on the grid of its ground
         truth.
-    classes
-        Classes of the ground truth, see `geoprep.labels.parse_classes`. Empty: its values are the
-        numbers of the proposal's classes.
+    rule
+        Classes of the ground truth; None: its values are the numbers of the proposal's classes.
     boundary
         Largest distance in pixels of the ground truth between boundaries that match.
     scene_key
@@ -141,22 +141,21 @@ def score_rasters(
         There are no rasters, the two have no scene in common, or the classes are not known.
     """
     pairs = _pairs(raster_files(truth), raster_files(proposal), scene_key)
-    names, _ = class_names(pairs[0][2])
-    names = names or tuple(one["name"] for one in classes)
+    names = class_names(pairs[0][2])
+    names = names or (rule.names if rule else ())
     if not names:
         raise UsageError(
             f"{pairs[0][2]} has no class names, as predictions of training.predict have: name the "
             "values with `classes`"
         )
-    unknown = [one["name"] for one in classes if one["name"] not in names]
-    if unknown:
+    if unknown := set(rule.names if rule else ()) - set(names):
         raise UsageError(
-            f"`classes` names {', '.join(unknown)}; the proposal has {', '.join(names)}"
+            f"`classes` names {', '.join(sorted(unknown))}; the proposal has {', '.join(names)}"
         )
     scenes, total = [], None
     for scene, true_file, found_file in pairs:
-        label = read_classes(true_file, names, classes)
-        found = read_classes(found_file, names, classes, like=label)
+        label = read_classes(true_file, names, rule)
+        found = read_classes(found_file, names, rule, like=label)
         if (label.label == NODATA).all():
             continue
         counts = count_classes(label.label, found.label, len(names), boundary)

@@ -64,7 +64,7 @@ def polygonize_rasters(
     import geopandas as gpd
 
     files = [file for source in sources for file in raster_files(source)]
-    names, _ = class_names(files[0])
+    names = class_names(files[0])
     if not names:
         raise UsageError(
             f"{files[0]} has no class names: give predictions of training.predict with classes"
@@ -74,7 +74,7 @@ def polygonize_rasters(
     sums: list[tuple[float, float]] = []
     crs = metres = None
     for file in files:
-        if class_names(file)[0] != names:
+        if class_names(file) != names:
             raise UsageError(f"{file} and {files[0]} differ in their classes: use one model")
         raster = read_classes(file, names)
         if not raster.crs:

@@ -1,5 +1,4 @@
 from .options import BuildOptions as BuildOptions
-from .options import Schema as Schema
 from .options import parse_rescale as parse_rescale
 from .plan import Plan as Plan
 from .plan import make_plan as make_plan

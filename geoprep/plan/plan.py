@@ -12,6 +12,7 @@ from geoprep import __version__
 from geoprep.errors import SourceError, UsageError
 from geoprep.executors import Executor
 from geoprep.grid import shard_tiles
+from geoprep.labels import Schema
 from geoprep.plan.division import divide
 from geoprep.plan.label_checks import (
     check_kinds,
@@ -20,7 +21,7 @@ from geoprep.plan.label_checks import (
     vector_label_failure,
 )
 from geoprep.plan.layout import Layout
-from geoprep.plan.options import BuildOptions, Schema
+from geoprep.plan.options import BuildOptions
 from geoprep.plan.overlaps import first_equal
 from geoprep.plan.planned_scene import PlannedScene
 from geoprep.plan.probe import Probe, inputs_digest, label_files, probe_scenes, same_bands

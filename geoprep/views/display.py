@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.grid import Grid
-from geoprep.labels import class_majority
+from geoprep.labels import majority
 from geoprep.palette import speed_colours
 from geoprep.speed import BACKGROUND, NODATA, UNKNOWN_SPEED
 from geoprep.store import StoreReader, read_image, read_label, scene_shape
@@ -121,5 +121,5 @@ def thinned_classes(label: NDArray[np.uint8], step: int) -> NDArray[np.uint8]:
     height, width = label.shape[0] // step, label.shape[1] // step
     out = np.empty((height, width), np.uint8)
     ys, xs = (np.arange(length + 1) * float(step) for length in (height, width))
-    class_majority(label, ys, xs, out)
+    majority(label, ys, xs, out, roads=False)
     return out

@@ -45,7 +45,7 @@ def read_labels(
     LabelError
         The file cannot be used, or a road in it has invalid coordinates.
     """
-    rule = SpeedRule(schema)
+    rule = SpeedRule(schema=schema)
     return read_labels_with_notes(path, rule, crs=crs, as_published=as_published)[0]
 
 

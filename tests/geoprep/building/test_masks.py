@@ -91,7 +91,7 @@ def test_a_mask_is_stored_as_roads_of_unknown_speed(tmp_path, options):
     np.testing.assert_array_equal(mosaic(store, store.meta.levels[0]), codes_of(mask))
     half = np.zeros((SIDE // 2, SIDE // 2), np.uint8)
     edges = np.arange(0, SIDE + 1, 2.0)
-    majority(codes_of(mask), edges, edges, half)
+    majority(codes_of(mask), edges, edges, half, roads=True)
     np.testing.assert_array_equal(mosaic(store, store.meta.levels[1]), half)
     known = mask != 100
     if not options:
@@ -102,7 +102,7 @@ def test_a_resampled_scene_has_the_majority_of_its_mask(tmp_path):
     mask = drawn(2, 90, 120)
     store = build_of(tmp_path / "a.zarr", [scene_of(tmp_path, "a", mask)], resize=64, **ROADS)
     out = np.zeros((64, 64), np.uint8)
-    majority(codes_of(mask), np.linspace(0, 90, 65), np.linspace(0, 120, 65), out)
+    majority(codes_of(mask), np.linspace(0, 90, 65), np.linspace(0, 120, 65), out, roads=True)
     np.testing.assert_array_equal(store.speed()[0], out)
 
 

@@ -10,14 +10,14 @@ from rasterio.warp import Resampling, calculate_default_transform, reproject
 
 from geoprep.errors import LabelError
 from geoprep.grid import Grid
-from geoprep.labels import MaskRule, SceneWindow, mask_files, read_mask
+from geoprep.labels import SceneWindow, make_mask_rule, mask_files, read_mask
 from geoprep.labels.downsampling import majority
 from geoprep.speed import NODATA, UNKNOWN_SPEED
 
 UTM = "EPSG:32637"
 GRID = Grid(80, 100, Affine(0.5, 0, 412_000, 0, -0.5, 6_174_000), UTM)
 WHOLE = SceneWindow(0, 0, 80, 100)
-RULE = MaskRule("1")
+RULE = make_mask_rule("1", None, None)
 
 
 def drawn(height=80, width=100):
@@ -149,13 +149,13 @@ def test_palette_and_alpha_are_found_in_the_file(tmp_path):
     ) as file:  # fmt: skip
         file.write(drawn(), 1)
         file.write_colormap(1, {0: (0, 0, 0), 1: (255, 0, 0), 9: (0, 255, 0)})
-    codes, _ = read_mask(str(path), MaskRule("#ff0000", nodata="#00ff00"), GRID, WHOLE)
+    codes, _ = read_mask(str(path), make_mask_rule("#ff0000", None, "#00ff00"), GRID, WHOLE)
     assert (codes == UNKNOWN_SPEED).sum() == (drawn() == 1).sum()
     assert (codes == NODATA).sum() == (drawn() == 9).sum()
     grey = np.where(drawn() == 1, 255, 0).astype(np.uint8)
     layers = np.stack([grey, grey, grey, np.where(drawn() == 9, 0, 255).astype(np.uint8)])
     label = write(tmp_path / "b.tif", layers, GRID.transform, UTM, photometric="rgb", alpha="yes")
-    both, _ = read_mask(label, MaskRule("255"), GRID, WHOLE)
+    both, _ = read_mask(label, make_mask_rule("255", None, None), GRID, WHOLE)
     np.testing.assert_array_equal(both, codes)
 
 
@@ -192,7 +192,7 @@ def test_a_coarser_pixel_is_what_most_known_ones_say(seed, factor, kinds):
     codes = np.random.default_rng(seed).choice(choices, (12, 24))
     out = np.zeros((20, 30), np.uint8)
     ys, xs = (np.arange(0, side + 1, factor, dtype=float) for side in codes.shape)
-    majority(codes, ys, xs, out)
+    majority(codes, ys, xs, out, roads=True)
     for i in range(12 // factor):
         for j in range(24 // factor):
             block = codes[i * factor : (i + 1) * factor, j * factor : (j + 1) * factor]
@@ -204,7 +204,7 @@ def test_finer_pixels_have_the_code_of_the_one_they_lie_in():
     codes = np.array([[0, 254], [255, 30]], np.uint8)
     out = np.zeros((5, 5), np.uint8)
     edges = np.linspace(0, 2, 6)
-    majority(codes, edges, edges, out)
+    majority(codes, edges, edges, out, roads=True)
     near = [0, 0, 1, 1, 1]  # the middle of the third lies on the border
     np.testing.assert_array_equal(out, codes[np.ix_(near, near)])
 
@@ -215,3 +215,17 @@ def test_a_mask_with_a_crs_and_no_transform_has_the_pixels_of_its_image(tmp_path
     label = write(tmp_path / "a.tif", drawn(), Affine.identity(), UTM)
     codes, _ = read_mask(label, RULE, GRID, WHOLE)
     np.testing.assert_array_equal(codes, expected(drawn()))
+
+
+@pytest.mark.parametrize("place", ["internal", "beside"])
+def test_pixels_that_a_mask_band_hides_have_no_label(tmp_path, place):
+    with rasterio.Env(GDAL_TIFF_INTERNAL_MASK=place == "internal"):
+        label = write(tmp_path / "a.tif", drawn(), GRID.transform, UTM)
+        with rasterio.open(label, "r+") as file:
+            file.write_mask(drawn() != 9)
+    assert (tmp_path / "a.tif.msk").exists() == (place == "beside")
+    known = np.where(drawn() == 9, NODATA, expected(drawn()))
+    finer = GRID.resized(160, 200)
+    for grid, scale in ((GRID, 1), (finer, 2)):
+        codes, _ = read_mask(label, RULE, grid, SceneWindow(0, 0, grid.height, grid.width))
+        np.testing.assert_array_equal(codes, known.repeat(scale, axis=0).repeat(scale, axis=1))

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from geoprep.crs import LONLAT
 from geoprep.errors import LabelError, UsageError
+from geoprep.labels.label_options import SpeedRule
 from geoprep.labels.road_files import read_roads
-from geoprep.labels.rule import SpeedRule
 from geoprep.sources.tar import index_tar
 from geoprep.storage.addresses import member_address
 

@@ -18,8 +18,8 @@ from geoprep.errors import LabelError
 from geoprep.grid import Grid
 from geoprep.labels import road_files as reading
 from geoprep.labels.burning import burn, speed_polygons
+from geoprep.labels.label_options import SpeedRule
 from geoprep.labels.road_files import read_roads
-from geoprep.labels.rule import SpeedRule
 
 geopandas = pytest.importorskip("geopandas")
 

@@ -14,7 +14,7 @@ from sklearn.metrics import confusion_matrix, f1_score, jaccard_score
 
 import geoprep as gp
 from geoprep.cli import cli
-from geoprep.errors import UsageError
+from geoprep.errors import LabelError, UsageError
 from geoprep.masks.class_scores import count_classes
 
 NAMES = ("background", "house", "lake")
@@ -116,3 +116,34 @@ def test_colours_and_values_of_the_truth_have_names(tmp_path):
         gp.score(values, found, classes="wood=7")
     with pytest.raises(UsageError, match="has no class names"):
         gp.score(values, values)
+
+
+def test_ground_truth_is_read_as_a_build_reads_it(tmp_path):
+    """A nodata tag of 0 hides no colour with a 0; palettes count, and pixels that are masked."""
+    label = np.random.default_rng(0).integers(0, 3, (9, 11)).astype(np.uint8)
+    found = write(tmp_path / "found" / "a.tif", label, NAMES, nodata=255)
+    colours = np.array([[255, 0, 0], [0, 255, 0], [0, 0, 255]], np.uint8)
+    painted = write(
+        tmp_path / "painted" / "a.tif",
+        colours[label].transpose(2, 0, 1),
+        photometric="rgb",
+        nodata=0,
+    )
+    indexed = write(tmp_path / "indexed" / "a.tif", label + 5)
+    with rasterio.open(indexed, "r+") as file:
+        file.write_colormap(
+            1, dict(enumerate([(9, 9, 9)] * 5 + list(map(tuple, colours.tolist()))))
+        )
+    masked = write(tmp_path / "masked" / "a.tif", np.where(label == 2, 0, label))
+    with rasterio.open(masked, "r+") as file:
+        file.write_mask(label != 2)
+    for truth, classes, known in (
+        (painted, "background=#FF0000,house=#00FF00,lake=#0000FF", label < 3),
+        (indexed, "background=#FF0000,house=#00FF00,lake=#0000FF", label < 3),
+        (masked, None, label < 2),
+    ):
+        attrs = gp.score(truth, found, classes=classes).attrs
+        assert np.sum(attrs["confusion"]) == known.sum()
+        assert attrs["pooled"]["accuracy"] == 1
+    with pytest.raises(LabelError, match="values that no class has: 7"):
+        gp.score(indexed, found, classes="background=5,house=6")

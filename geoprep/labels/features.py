@@ -1,12 +1,15 @@
-"""Select the roads of a label file and find their speeds and widths."""
+"""Find the speeds, widths and classes of the features of a label file."""
+
+from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from pathlib import PurePosixPath
+from typing import Final
 
-from geoprep.errors import LabelError, UsageError
+from geoprep.errors import LabelError
 from geoprep.labels.attributes import (
     INFER,
     Properties,
@@ -15,22 +18,13 @@ from geoprep.labels.attributes import (
     finite_number,
     is_null,
 )
-from geoprep.labels.class_rule import ClassRule
+from geoprep.labels.class_rule import REFUSE, UNLABELLED, ClassRule, as_colour, canonical
+from geoprep.labels.label_options import SpeedRule
 from geoprep.speed import MAX_MPH, MPH_PER_UNIT
 
-Schema = Literal["auto", "sn3", "sn5", "osm"]
-SpeedFrom = Literal["attributes", "field", "auto"]
-SpeedUnit = Literal["mph", "kmh", "mps"]
-Areas = Literal["auto", "road", "ignore"]
-
-SPEED_FIELDS: Final = {
-    "inferred_speed_mph": "mph",
-    "inferred_speed_mps": "mps",
-    "speed_mph": "mph",
-    "speed_m/s": "mps",
-}
-"""The speed fields of SpaceNet label files and their units, in order of preference."""
-
+LAYER_KEY: Final = "geoprep:layer"
+"""Property that holds the name of a feature's layer; no field of a file has this name."""
+_MOST_SHOWN: Final = 6
 _SPEED_TEXT: Final = re.compile(r"([0-9]*\.?[0-9]+)\s*(mph|kmh|km/h|kph|mps|m/s)")
 _UNIT_SPELLINGS: Final = {"km/h": "kmh", "kph": "kmh", "m/s": "mps"}
 _SAME_SPEED_DIGITS: Final = 6
@@ -38,80 +32,6 @@ _WIDTH_TEXT: Final = re.compile(r"([0-9]*\.?[0-9]+)\s*(?:m|metres|meters)")
 
 MOST_WIDTH_M: Final = 200.0
 """The widest motorways have some 26 lanes, 160 m; larger values are errors or in other units."""
-
-
-@dataclass(frozen=True, slots=True)
-class SpeedRule:
-    """Rule for the roads of a label file, their speeds and their widths.
-
-    Attributes
-    ----------
-    schema
-        Spelling of road attributes (:mod:`geoprep.labels.attributes`).
-    speed_from
-        ``attributes``: infer speeds. ``field``: read a speed field; a value that is missing, not
-        readable or outside 0..253 mph falls back to the attributes and is counted. ``auto``:
-        ``field`` in files with a speed field, else ``attributes``.
-    speed_field
-        Field to read; it implies ``field``. None: the fields of SpaceNet (`SPEED_FIELDS`), whose
-        names give their units.
-    speed_unit
-        Unit of `speed_field`. A value may have its own unit, as OpenStreetMap's ``maxspeed`` does
-        ("30 mph").
-    width_field
-        Field of the full width of a road in metres; None: none.
-    layer
-        Layer of the file; None: the layer that holds roads.
-    where
-        SQL condition that selects features, such as ``highway IS NOT NULL``; None: all.
-    areas
-        Polygons. ``auto``: roads in a file with road attributes or selected by `where`, refused
-        otherwise. ``road``: all are roads. ``ignore``: all are left out.
-    classes
-        Classes of the features, which then have no speeds; None for roads.
-
-    Raises
-    ------
-    UsageError
-        If an option has an unknown value.
-    """
-
-    schema: Schema = "auto"
-    speed_from: SpeedFrom = "attributes"
-    speed_field: str | None = None
-    speed_unit: SpeedUnit = "mph"
-    width_field: str | None = None
-    layer: str | None = None
-    where: str | None = None
-    areas: Areas = "auto"
-    classes: ClassRule | None = None
-
-    def __post_init__(self) -> None:
-        for option, value, known in (
-            ("schema", self.schema, get_args(Schema)),
-            ("speed_from", self.speed_from, get_args(SpeedFrom)),
-            ("speed_unit", self.speed_unit, get_args(SpeedUnit)),
-            ("areas", self.areas, get_args(Areas)),
-        ):
-            if value not in known:
-                raise UsageError(f"`{option}` {value!r} is unknown: use one of {', '.join(known)}")
-
-    @property
-    def selects(self) -> bool:
-        """Whether features are selected by layer or by SQL."""
-        return self.layer is not None or self.where is not None
-
-    @property
-    def fields(self) -> Mapping[str, str]:
-        """The speed fields to read and their units; empty if speeds are inferred."""
-        if self.speed_field is not None:
-            return {self.speed_field: self.speed_unit}
-        return {} if self.speed_from == "attributes" else SPEED_FIELDS
-
-    @property
-    def needs_field(self) -> bool:
-        """Whether a file must have a speed field."""
-        return self.speed_field is not None or self.speed_from == "field"
 
 
 def road_speeds(properties: Sequence[Properties], rule: SpeedRule, name: str) -> list[RoadSpeed]:
@@ -230,3 +150,76 @@ def _to_mph(value: object, unit: str) -> tuple[float, str]:
     # Rounded, so that a speed is the same in both units: 10.0584 m/s is 22.5 mph.
     mph = round(number * MPH_PER_UNIT[unit], _SAME_SPEED_DIGITS)
     return (mph, "") if 0 < mph <= MAX_MPH else (math.nan, "speed field out of range")
+
+
+def feature_classes(
+    properties: Sequence[Properties], drawn: Sequence[bool], rule: ClassRule, name: str
+) -> list[RoadSpeed]:
+    """Return 1 plus the number of the class of every feature, 0 for nodata, and remarks.
+
+    Parameters
+    ----------
+    properties
+        One mapping per feature.
+    drawn
+        Whether each has a line or an area; the others get NaN.
+    name
+        What messages call the file.
+
+    Raises
+    ------
+    LabelError
+        The field is missing, or a feature has a value that no class has.
+    """
+    if not properties:
+        return []
+    _require_field(frozenset[str]().union(*properties), rule, name)
+    listed = _listed(rule)
+    texts = [_value(one, rule, name) for one in properties]
+    unlisted = Counter(t for t, one in zip(texts, drawn, strict=True) if one and t not in listed)
+    if unlisted and rule.other == REFUSE:
+        shown = ", ".join(f"{text} ({n:,})" for text, n in unlisted.most_common(_MOST_SHOWN))
+        more = f" and {len(unlisted) - _MOST_SHOWN} more" if len(unlisted) > _MOST_SHOWN else ""
+        where = f"field {rule.field} has" if rule.field else "its layers have"
+        what = "values" if rule.field else "names"
+        raise LabelError(
+            f"{name}: {where} {what} that no class has: {shown}{more} (number of features). Add "
+            "them to `classes`, or say by `other` that they are nodata, or which class they are"
+        )
+    is_class = rule.other in rule.names
+    rest = float(rule.names.index(rule.other) + 1) if is_class else 0.0
+    what = f"class {rule.other}" if is_class else UNLABELLED
+    found = []
+    for text, one in zip(texts, drawn, strict=True):
+        if not one:
+            found.append(RoadSpeed(math.nan, ()))
+        elif text in listed:
+            found.append(RoadSpeed(float(listed[text] + 1), ()))
+        else:
+            found.append(RoadSpeed(rest, (f"label value {text} read as {what}",)))
+    return found
+
+
+def _value(properties: Properties, rule: ClassRule, name: str) -> str:
+    if rule.field is None:
+        return str(properties.get(LAYER_KEY, PurePosixPath(name).stem))
+    value = properties.get(rule.field)
+    return "null" if is_null(value) else canonical(value)
+
+
+def _listed(rule: ClassRule) -> Mapping[str, int]:
+    """Return the number of the class of every value; a class without values has its name."""
+    found: dict[str, int] = {}
+    for number, (name, values) in enumerate(zip(rule.names, rule.values, strict=True)):
+        colours_only = all(as_colour([value]) is not None for value in values)
+        for text in (*values, *([name] if colours_only else [])):
+            found.setdefault(text, number)
+    return found
+
+
+def _require_field(names: frozenset[str], rule: ClassRule, name: str) -> None:
+    if rule.field is not None and rule.field not in names:
+        there = ", ".join(sorted(names - {LAYER_KEY})) or "none"
+        raise LabelError(
+            f"{name}: no field {rule.field}; its fields: {there}. Name one of them as `class_field`"
+        )

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from geoprep.errors import LabelError, UsageError
-from geoprep.labels.mask_rule import MaskPixels, MaskRule
+from geoprep.labels.class_rule import make_mask_rule
+from geoprep.labels.raster_rule import MaskPixels, label_codes
 from geoprep.speed import BIN_TABLE, NODATA, UNKNOWN_SPEED
 
 ROAD = UNKNOWN_SPEED
@@ -22,7 +23,7 @@ def pixels(values, *, dtype="uint8", opaque=None, palette=None, tag=None):
 
 
 def codes(text, *given, nodata=None, **more):
-    return MaskRule(text, None, nodata).codes(pixels(*given, **more))[0].tolist()
+    return label_codes(make_mask_rule(text, None, nodata), pixels(*given, **more))[0][0].tolist()
 
 
 @pytest.mark.parametrize(
@@ -88,23 +89,23 @@ def test_a_tag_of_0_is_ground_and_a_tag_on_the_roads_value_does_not_hide_them():
 def test_a_mask_of_many_bands_or_without_colours_is_refused():
     with pytest.raises(LabelError, match=r"chip_mask.png: has 2 bands.*gdal_translate"):
         codes("1", [(1, 2), (3, 4)])
-    with pytest.raises(LabelError, match="no colour"):
+    with pytest.raises(LabelError, match=r"road has the colour #ff0000.*one band.*`label_values`"):
         codes("#ff0000", [0, 255])
 
 
 @pytest.mark.parametrize("text", ["", "road", ">", "#ff", "1;2", "> a"])
 def test_what_cannot_be_read_is_refused_with_examples(text):
     with pytest.raises(UsageError, match=r"`label_values` .*write a value such as 255"):
-        MaskRule(text).check()
+        make_mask_rule(text, None, None)
     with pytest.raises(UsageError, match="`label_nodata`"):
-        MaskRule("1", nodata=text).check()
+        make_mask_rule("1", None, text)
 
 
 # --- speeds -------------------------------------------------------------------------------------
 
 
 def speeds(unit, *given, nodata=None, **more):
-    return MaskRule(None, unit, nodata).codes(pixels(*given, **more))[0].tolist()
+    return label_codes(make_mask_rule(None, unit, nodata), pixels(*given, **more))[0][0].tolist()
 
 
 def test_speeds_become_whole_mph():
