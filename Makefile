@@ -18,13 +18,13 @@ CHIP = chip55
 # The longest files come first (tests/conftest.py); xdist would begin with those of most tests.
 # Each process computes in one thread: two processes of two threads wait for each other.
 SPREAD ?= -n auto --dist loadfile --no-loadscope-reorder
-test test-oldest: export OMP_NUM_THREADS ?= 1
+test test-faults test-oldest: export OMP_NUM_THREADS ?= 1
 # Options of the benchmark: make bench-peers BENCH='--quick --plot loaders.png'
 BENCH ?=
 # Python of the other loaders. TorchGeo 0.10 needs 3.12: make bench-peers PEERS_PYTHON=python3.12
 PEERS_PYTHON ?= $(PYTHON)
 
-.PHONY: demo test test-accelerator test-oldest lint api docs dist install ipex test-ipex bench-peers clean
+.PHONY: demo test test-faults test-accelerator test-oldest lint api docs dist install ipex test-ipex bench-peers clean
 .SECONDARY:
 
 demo: .venv/.core
@@ -52,7 +52,11 @@ demo: .venv/.core
 # README.md run in an environment of their own (make test-wheel-3.12); make dist checks what it builds.
 test: .venv/.dev
 	env -u PYTHONDONTWRITEBYTECODE .venv/bin/python -m pytest $(SPREAD) \
-		--ignore tests/e2e/test_readme.py --ignore tests/e2e/test_distribution.py
+		--ignore tests/e2e/test_readme.py --ignore tests/e2e/test_distribution.py --ignore tests/faults
+
+# Random faults: damaged inputs, flipped bits, builds killed again and again. Not part of `make test`.
+test-faults: .venv/.dev
+	.venv/bin/python -m pytest $(SPREAD:loadfile=load) tests/faults
 
 lint: .venv/.dev
 	.venv/bin/ruff check .

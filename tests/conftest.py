@@ -33,7 +33,6 @@ def pytest_collection_finish() -> None:
 FIRST = (
     "e2e/test_readme.py",
     "e2e/test_demo.py",
-    "benchmarks/test_faults.py",
     "e2e/test_fit_command.py",
     "training/inference/test_export.py",
     "benchmarks/test_inference.py",

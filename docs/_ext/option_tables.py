@@ -55,8 +55,7 @@ def benchmark_parser(name: str) -> argparse.ArgumentParser:
     def stop(parser: argparse.ArgumentParser, *_: object, **__: object) -> NoReturn:
         raise _ParserError(parser)
 
-    package = name == "faults"
-    module = importlib.import_module(f"benchmarks.{name}{'.__main__' if package else ''}")
+    module = importlib.import_module(f"benchmarks.{name}")
     with mock.patch.object(argparse.ArgumentParser, "parse_args", stop):
         try:
             module.main([])

@@ -3,24 +3,55 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
+import threading
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from werkzeug.serving import WSGIRequestHandler
 
-from benchmarks.faults.endpoint import KEYS, client_of, objects_below, s3_server
 from geoprep.storage import clients as remote
+
+KEYS = {
+    "AWS_ACCESS_KEY_ID": "someone",
+    "AWS_SECRET_ACCESS_KEY": "secret",
+    "AWS_REGION": "us-east-1",
+}
+_one = threading.Lock()
+
+
+def client_of(address: str) -> Any:
+    """Return a boto3 client, independent of the code under test."""
+    import boto3
+
+    names = {"aws_access_key_id": "someone", "aws_secret_access_key": "secret"}
+    return boto3.client("s3", endpoint_url=address, region_name="us-east-1", **names)
 
 
 @contextmanager
 def s3_endpoint(*buckets: str) -> Iterator[str]:
     """Serve S3 with some empty buckets and no others, one at a time; yield the address."""
-    with s3_server(*buckets) as address:
+    from moto.server import ThreadedMotoServer
+
+    assert _one.acquire(blocking=False), "all endpoints of a process share one set of buckets"
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # it logs every request
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        address = f"http://127.0.0.1:{server.get_host_and_port()[1]}"
+        urllib.request.urlopen(f"{address}/moto-api/reset", b"").close()
+        for bucket in buckets:
+            client_of(address).create_bucket(Bucket=bucket)
         yield address
-    remote._client.cache_clear()  # their connections are closed, and the port may be used again
+    finally:
+        server.stop()
+        _one.release()
+        remote._client.cache_clear()  # its connections are closed; the port may be used again
 
 
 def use_endpoint(patch: pytest.MonkeyPatch, endpoint: str, **more: str) -> None:
@@ -33,7 +64,14 @@ def use_endpoint(patch: pytest.MonkeyPatch, endpoint: str, **more: str) -> None:
 
 def objects(endpoint: str, bucket: str, prefix: str) -> dict[str, bytes]:
     """Return name -> bytes of every object below a folder."""
-    return objects_below(client_of(endpoint), bucket, f"{prefix}/")
+    client, found = client_of(endpoint), {}
+    for page in client.get_paginator("list_objects_v2").paginate(
+        Bucket=bucket, Prefix=f"{prefix}/"
+    ):
+        for item in page.get("Contents", []):
+            body = client.get_object(Bucket=bucket, Key=item["Key"])["Body"].read()
+            found[item["Key"].removeprefix(f"{prefix}/")] = body
+    return found
 
 
 def object_digests(endpoint: str, bucket: str, prefix: str) -> dict[str, str]:

@@ -1,22 +1,37 @@
 """A file system of its own that is small, or may not be written to; without one, no test."""
 
+import ctypes
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from benchmarks.faults import disks
-from benchmarks.faults.disks import enlarge
+_REMOUNT = 32  # MS_REMOUNT
+_READ_ONLY = 1  # MS_RDONLY
 
-__all__ = ["enlarge", "small_disk"]
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _mount(folder: Path, kib: int, flags: int = 0) -> None:
+    if _libc.mount(b"tmpfs", bytes(folder), b"tmpfs", flags, f"size={kib}k".encode()) != 0:
+        pytest.skip(f"no tmpfs can be mounted here ({os.strerror(ctypes.get_errno())})")
+
+
+def enlarge(folder: Path, kib: int) -> None:
+    """Enlarge a small file system to ``kib`` KiB."""
+    _mount(folder, kib, _REMOUNT)
 
 
 @contextmanager
 def small_disk(folder: Path, kib: int, *, read_only: bool = False) -> Iterator[Path]:
     """Mount a disk of some KiB at a new folder; the test is skipped where that is not allowed."""
+    folder.mkdir()
+    _mount(folder, kib)
     try:
-        with disks.small_disk(folder, kib, read_only=read_only) as disk:
-            yield disk
-    except disks.NoDisk as error:
-        pytest.skip(str(error))
+        if read_only:
+            _mount(folder, kib, _REMOUNT | _READ_ONLY)
+        yield folder
+    finally:
+        _libc.umount2(bytes(folder), 2)  # MNT_DETACH

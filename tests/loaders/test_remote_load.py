@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.buckets import Bucket, use_endpoint
+from helpers.proxy import Proxy, faulty_proxy
 
-from benchmarks.faults.proxy import Proxy, faulty_proxy
 from geoprep.errors import StoreError
 from geoprep.storage import clients
 from loaders import BatchLoader, RamTiles, StreamTiles

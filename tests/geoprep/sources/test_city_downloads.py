@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from helpers.buckets import client_of, s3_endpoint, use_endpoint
+from helpers.proxy import faulty_proxy
 
-from benchmarks.faults.proxy import faulty_proxy
 from geoprep.cli.commands import cli
 from geoprep.errors import OutputError, SourceError
 from geoprep.sources import city_downloads

@@ -4,8 +4,8 @@ import io
 
 import pytest
 from helpers.buckets import client_of, s3_endpoint, use_endpoint
+from helpers.proxy import faulty_proxy
 
-from benchmarks.faults.proxy import faulty_proxy
 from geoprep.errors import OutputError
 from geoprep.storage import Files, clients, list_remote, read_bytes, remote_file
 from geoprep.storage.sinks import Bucket

@@ -23,39 +23,24 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
-KINDS = ("drop", "stall", "truncate", "short", "503", "flip", "reset", "pause")
-"""Kinds of faults.
-
-drop: close before responding; stall: wait, then close; truncate: close in mid-body; short: send
-half of the body with a matching Content-Length (GET only); 503: respond 503; flip: change a byte of
-the body (GET only); reset: reset the connection; pause: wait in mid-body, then send the rest.
-"""
+# Kinds of faults. drop: close before responding; stall: wait, then close; truncate: close in
+# mid-body; short: send half of the body with a matching Content-Length (GET only); 503: respond
+# 503; flip: change a byte of the body (GET only); reset: reset the connection.
 _HOP = ("connection", "transfer-encoding", "content-length", "server", "date")
 
 
 @dataclass
 class Proxy:
-    """Settings and counters of a proxy.
-
-    Attributes
-    ----------
-    rate
-        Share of the requests with a fault, 0 to 1.
-    stall
-        Seconds of a stall or a pause.
-    once
-        If True, the same request (method, path and range, any upload id) fails at most once.
-    """
+    """A share ``rate`` of the requests fail; ``once``: one of the same path and range only once."""
 
     upstream: str
     seed: int | str = 0
     rate: float = 0.2
-    kinds: Sequence[str] = KINDS[:5]
+    kinds: Sequence[str] = ()
     stall: float = 2.0
     once: bool = False
     address: str = ""
     faults: Counter[str] = field(default_factory=Counter)
-    requests: Counter[str] = field(default_factory=Counter)
     _seen: set[str] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -65,7 +50,6 @@ class Proxy:
     def choose_fault(self, method: str, what: str) -> str:
         """Return the fault of a request, or "" for none."""
         with self._lock:
-            self.requests[method] += 1
             if self._random.random() >= self.rate or (self.once and what in self._seen):
                 return ""
             self._seen.add(what)
@@ -122,15 +106,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command == "HEAD":
             return
-        half = len(data) // 2
         with suppress(OSError):  # the client may have disconnected
             if kind == "truncate":
-                data, self.close_connection = data[:half], True
-            if kind == "pause":
-                self.wfile.write(data[:half])
-                self.wfile.flush()
-                time.sleep(self.proxy.stall)
-                data = data[half:]
+                data, self.close_connection = data[: len(data) // 2], True
             self.wfile.write(data)
 
     def _hang_up(self, *, reset: bool) -> None:
