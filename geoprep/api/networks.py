@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,12 +17,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from geoprep.storage import StrPath
-
-
-NETWORK_SUFFIXES = (".gpkg", ".geojson", ".graphml", ".parquet", ".csv")
-"""Suffixes of the files that `draw_network` draws."""
-_CONFIDENCE = ("confidence_mean", "confidence_least")
-_EDGE_COLUMNS = ("length", "speed_mph", "speed_kph", "travel_time")
 
 
 class RoadNetwork:
@@ -80,23 +73,14 @@ class RoadNetwork:
         as the speeds, where the speed is unknown) and ``geometry``, in `crs`; of a network that
         was traced from probabilities also ``confidence_mean`` and ``confidence_least``.
         """
-        import geopandas as gpd
         import pandas as pd
 
+        from geoprep.roads import FRAME_NAMES, edge_frame
         from geoprep.speed import KMH_PER_MPH
 
         graph = self.graph
-        columns = {
-            "u": graph.ends[:, 0],
-            "v": graph.ends[:, 1],
-            "length": graph.length_m,
-            "speed_mph": graph.speed_mph,
-            "speed_kph": graph.speed_mph * KMH_PER_MPH,
-            "travel_time": graph.travel_time_s,
-        }
-        if graph.confidence is not None:
-            columns |= dict(zip(_CONFIDENCE, graph.confidence.T, strict=True))
-        frame = gpd.GeoDataFrame(pd.DataFrame(columns), geometry=graph.lines, crs=graph.crs)
+        frame = edge_frame(graph).rename(columns=FRAME_NAMES)
+        frame.insert(4, "speed_kph", graph.speed_mph * KMH_PER_MPH)
         # Parallel edges have equal ends in either direction.
         pair = pd.DataFrame(np.sort(graph.ends, axis=1), columns=["low", "high"])
         frame["key"] = pair.groupby(["low", "high"]).cumcount().to_numpy()
@@ -118,35 +102,24 @@ class RoadNetwork:
         SourceError
             A geometry is not a line.
         """
+        from geoprep.roads import network_of_frame
         from geoprep.speed import KMH_PER_MPH
 
         frame = edges.reset_index(drop=True)
         if "speed_mph" not in frame:
             known = "speed_kph" in frame
             frame["speed_mph"] = frame["speed_kph"] / KMH_PER_MPH if known else np.nan
-        frame = frame[["speed_mph", frame.geometry.name]]
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "edges.gpkg"
-            frame.to_file(path, layer="edges")
-            return read_network(path)
+        return cls(network_of_frame("`edges`", frame[["speed_mph", frame.geometry.name]]))
 
     def to_networkx(self) -> nx.MultiGraph[int]:
         """Return an undirected multigraph with osmnx's attributes.
 
         The graph has ``crs``; nodes have ``x`` and ``y``; edges have the columns of `edges`.
         """
-        import networkx as nx
+        from geoprep.roads import multigraph
 
-        graph = nx.MultiGraph(crs=self.crs)
-        graph.add_nodes_from(
-            (node, {"x": x, "y": y})
-            for node, x, y in zip(self.nodes.index, self.nodes["x"], self.nodes["y"], strict=True)
-        )
-        columns = [*_EDGE_COLUMNS, "geometry"]
-        rows = zip(*(self.edges[name] for name in columns), strict=True)
-        for (u, v, key), row in zip(self.edges.index, rows, strict=True):
-            graph.add_edge(u, v, key, **dict(zip(columns, row, strict=True)))
-        return graph
+        nodes = self.nodes[["x", "y"]].to_numpy()
+        return multigraph(nodes, self.graph.ends, self.edges.reset_index(drop=True), self.crs)
 
     def to_crs(self, crs: object) -> RoadNetwork:
         """Return the network with `nodes` and `edges` in another CRS; lengths stay in metres.

@@ -132,17 +132,18 @@ def preview(
     SourceError
         The road network cannot be read.
     """
-    from geoprep.api.networks import NETWORK_SUFFIXES, RoadNetwork, draw_network
+    from geoprep.api.networks import RoadNetwork, draw_network
+    from geoprep.roads import NETWORK_SUFFIXES, TABLE_SUFFIX
 
-    path = Path(out)
+    path, drawn = Path(out), (*NETWORK_SUFFIXES, TABLE_SUFFIX)
     if isinstance(source, RoadNetwork) or (
-        not isinstance(source, Store) and os.fspath(source).endswith(NETWORK_SUFFIXES)
+        not isinstance(source, Store) and os.fspath(source).endswith(drawn)
     ):
         if scenes or level is not None:
             raise UsageError("`scenes` and `level` are for stores. Omit them for a road network")
         return draw_network(source, path, over=over, pixel_size=pixel_size)
     if over is not None:
-        formats = ", ".join(NETWORK_SUFFIXES)
+        formats = ", ".join(drawn)
         raise UsageError(f"`over` {over} is for road networks ({formats}). Omit it")
     from geoprep.api.progress import counting_bar
     from geoprep.views import make_page

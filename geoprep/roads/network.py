@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Final
+from functools import cached_property, lru_cache
+from typing import Any, Final
 
 import numpy as np
 import pyproj
@@ -22,7 +22,26 @@ _HALF_ZONE_M: Final = 350_000.0
 """A UTM zone is at most 334 km wide on either side of its central meridian."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
+class Plane:
+    """The plane of a raster: metres, x to the right, y up, 0 in its upper left corner."""
+
+    gsd_m: tuple[float, float]
+
+    @property
+    def _size(self) -> NDArray[np.float64]:
+        return np.array([self.gsd_m[0], -self.gsd_m[1]])
+
+    def to_metres(self, pixels: NDArray[Any]) -> NDArray[np.float64]:
+        """Return columns and rows in pixels, (..., 2), as x and y."""
+        return np.asarray(pixels * self._size, np.float64)
+
+    def to_pixels(self, xy: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return x and y, (..., 2), as columns and rows in pixels."""
+        return np.asarray(xy / self._size, np.float64)
+
+
+@dataclass(frozen=True, eq=False)
 class RoadGraph:
     """An undirected multigraph of roads, in metres.
 
@@ -52,7 +71,7 @@ class RoadGraph:
     crs: str | None
     confidence: NDArray[np.float64] | None = None
 
-    @property
+    @cached_property
     def length_m(self) -> NDArray[np.float64]:
         """Length of every edge along its line in metres, float64 (edge,).
 
@@ -63,6 +82,7 @@ class RoadGraph:
         outside = self._outside_zone(self.ends)
         if outside is not None:
             lengths[outside] = _geodesic_length(self.lines[outside], str(self.crs))
+        lengths.flags.writeable = False
         return lengths
 
     def stretch(self, edge: NDArray[np.int64]) -> NDArray[np.float64] | float:
@@ -181,6 +201,12 @@ def _refuse(name: str, wrong: ArrayLike, kind: str, problem: str) -> None:
         raise UsageError(
             f"{name}: {kind} {int(np.argmax(bad))} {problem}{more}. Correct the network."
         )
+
+
+def empty_network(crs: str | None) -> RoadGraph:
+    """Return a network without nodes and edges."""
+    none = np.empty((0, 2))
+    return RoadGraph(none, none.astype(np.int64), np.empty(0, object), np.empty(0), crs)
 
 
 def points(xy: NDArray[np.float64]) -> NDArray[np.object_]:

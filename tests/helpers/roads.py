@@ -8,7 +8,9 @@ import shapely
 from affine import Affine
 from rasterio.features import rasterize
 
-from geoprep.roads.centrelines import Tracing, array_raster
+from geoprep.roads.centrelines import RoadRaster, Tracing
+from geoprep.roads.centrelines.bands import ArrayBands
+from geoprep.roads.centrelines.rasters import as_speeds
 from geoprep.roads.network import RoadGraph
 from geoprep.roads.tracing import trace
 
@@ -18,6 +20,14 @@ def drawn(lines, shape, *, width=4.0, pixel=1.0, value=1):
     shapes = [(shapely.LineString(line).buffer(width / 2), value) for line in lines]
     transform = Affine(pixel, 0, 0, 0, -pixel, 0)
     return rasterize(shapes, out_shape=shape, transform=transform, dtype="uint8")
+
+
+def array_raster(values, *, pixel_size_m, kind, name="array") -> RoadRaster:
+    """Return a raster (y, x) in memory: uint8 of the kind, or floats from 0 to 1."""
+    size, bands = (pixel_size_m, pixel_size_m), ArrayBands(values[None])
+    full = 255.0 if values.dtype == np.uint8 else 1.0
+    raster = RoadRaster(name, bands, size, None, kind, (1,), full_value=full)
+    return as_speeds(raster) if kind == "speed" else raster
 
 
 def traced(lines, shape=(200, 200), *, pixel=1.0, width=4.0, **options) -> RoadGraph:

@@ -4,7 +4,7 @@ Entry points: :func:`open_raster`, :func:`skeleton`, :class:`Tracing` (the optio
 """
 
 from geoprep.roads.centrelines.options import Tracing
-from geoprep.roads.centrelines.rasters import RoadRaster, array_raster, open_raster
+from geoprep.roads.centrelines.rasters import RoadRaster, open_raster
 from geoprep.roads.centrelines.thinning import Skeleton, skeleton
 
-__all__ = ["RoadRaster", "Skeleton", "Tracing", "array_raster", "open_raster", "skeleton"]
+__all__ = ["RoadRaster", "Skeleton", "Tracing", "open_raster", "skeleton"]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 import warnings
+import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Protocol, cast
 
@@ -14,16 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.errors import ImageError
+from geoprep.grid import Grid
 from geoprep.roads.centrelines.cover import Box, Cover, clipped_range
 from geoprep.roads.centrelines.kernels import put_deepest
 
 _CACHE_BYTES: Final = 64 << 20
 _MOST_OPEN: Final = 16
 """Number of files that a thread keeps open."""
+_OUTSIDE: Final = -1
+"""Value of pixels of whole numbers outside a resampled raster."""
 
 
 class Bands(Protocol):
-    """Bands of a raster, read by the window."""
+    """Bands of a raster of some height and width in pixels, read by the window."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -63,36 +67,32 @@ class OpenRasters:
 
     def __init__(self) -> None:
         self._own = threading.local()
-        self._all: list[Any] = []
+        # Those of threads that have ended close by themselves.
+        self._all: weakref.WeakSet[Any] = weakref.WeakSet()
 
-    def get(self, path: Path) -> Any:  # noqa: ANN401 - rasterio has no types
-        """Return the calling thread's dataset of a file, opened if needed."""
-        opened: OrderedDict[Path, Any] | None = getattr(self._own, "opened", None)
+    def get(self, path: Path, grid: Grid | None = None, *, smooth: bool = False) -> Any:  # noqa: ANN401 - rasterio has no types
+        """Return the calling thread's dataset of a file, resampled onto a grid if one is given."""
+        opened: OrderedDict[Any, Any] | None = getattr(self._own, "opened", None)
         if opened is None:
             opened = self._own.opened = OrderedDict()
-        if path not in opened:
+        key = path, grid, smooth
+        if key not in opened:
             if len(opened) >= _MOST_OPEN:
-                opened.popitem(last=False)[1].close()
-            opened[path] = open_dataset(path)
-            self._all.append(opened[path])
-        opened.move_to_end(path)
-        return opened[path]
+                _close(opened.popitem(last=False)[1])
+            dataset = open_dataset(path)
+            opened[key] = dataset if grid is None else _resampled(dataset, grid, smooth=smooth)
+            self._all.add(opened[key])
+        opened.move_to_end(key)
+        return opened[key]
 
     def close(self) -> None:
         """Close the files of all threads; none may be reading."""
-        for dataset in self._all:
-            dataset.close()
-        self._all.clear()
+        for dataset in list(self._all):
+            _close(dataset)
 
 
 def open_dataset(path: Path) -> Any:  # noqa: ANN401 - rasterio has no types
-    """Return an open rasterio dataset.
-
-    Raises
-    ------
-    ImageError
-        The file is not a raster.
-    """
+    """Return an open rasterio dataset; ImageError if the file is not a raster."""
     import rasterio
     from rasterio.errors import NotGeoreferencedWarning, RasterioError
 
@@ -106,27 +106,49 @@ def open_dataset(path: Path) -> Any:  # noqa: ANN401 - rasterio has no types
         raise ImageError(f"{path}: not readable as a raster: {error}") from error
 
 
-class FileBands:
-    """Bands of a file."""
+def _resampled(dataset: Any, grid: Grid, *, smooth: bool) -> Any:  # noqa: ANN401 - as above
+    from rasterio.enums import Resampling
+    from rasterio.vrt import WarpedVRT
 
-    def __init__(self, path: Path, files: OpenRasters) -> None:
-        self._path, self._files = path, files
-        dataset = files.get(path)
-        self.shape = (int(dataset.height), int(dataset.width))
+    return WarpedVRT(
+        dataset,
+        crs=grid.crs,
+        transform=grid.transform,
+        width=grid.width,
+        height=grid.height,
+        resampling=Resampling.bilinear if smooth else Resampling.nearest,
+        add_alpha=dataset.nodata is None,
+    )
+
+
+def _close(dataset: Any) -> None:  # noqa: ANN401 - as above
+    dataset.close()
+    if source := getattr(dataset, "src_dataset", None):
+        source.close()
+
+
+@dataclass(frozen=True, slots=True)
+class FileBands:
+    """Bands of a file, or of a file resampled onto a grid: -1 or NaN where it has no data."""
+
+    path: Path
+    files: OpenRasters
+    shape: tuple[int, int]
+    grid: Grid | None = None
+    smooth: bool = False
 
     @property
     def cover(self) -> Cover:
         """All pixels of the file."""
         return Cover(((0, 0, *self.shape),))
 
-    def read(self, band: int, top: int, left: int, height: int, width: int) -> NDArray[Any]:
-        """Return a window.
+    def warped(self, grid: Grid, *, smooth: bool) -> tuple[FileBands, float]:
+        """Return the bands resampled onto another grid, and their value without data."""
+        shape = grid.height, grid.width
+        return replace(self, shape=shape, grid=grid, smooth=smooth), _OUTSIDE
 
-        Raises
-        ------
-        ImageError
-            The file is damaged.
-        """
+    def read(self, band: int, top: int, left: int, height: int, width: int) -> NDArray[Any]:
+        """Return a window; ImageError if the file is damaged."""
         import rasterio
         from rasterio.errors import RasterioError
         from rasterio.windows import Window
@@ -134,12 +156,32 @@ class FileBands:
         window = Window(left, top, width, height)
         try:
             with rasterio.Env(GDAL_CACHEMAX=_CACHE_BYTES):
-                pixels: NDArray[Any] = self._files.get(self._path).read(band, window=window)
+                dataset = self.files.get(self.path, self.grid, smooth=self.smooth)
+                pixels: NDArray[Any] = dataset.read(band, window=window)
+                known = None if self.grid is None else dataset.dataset_mask(window=window) > 0
         except RasterioError as error:
             raise ImageError(
-                f"{self._path}: damaged, band {band} cannot be read: {error}"
+                f"{self.path}: damaged, band {band} cannot be read: {error}"
             ) from error
-        return pixels
+        if known is None:
+            return pixels
+        if np.issubdtype(pixels.dtype, np.floating):
+            return np.where(known, pixels, pixels.dtype.type(np.nan))
+        return np.where(known, pixels.astype(np.result_type(pixels, np.int16)), _OUTSIDE)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A raster of a mosaic: its bands, their value without data, and its box in the mosaic."""
+
+    bands: Bands
+    nodata: float | None
+    box: Box
+
+    def moved(self, down: int, right: int) -> Part:
+        """Return the part with its box moved by some pixels."""
+        top, left, bottom, last = self.box
+        return replace(self, box=(top + down, left + right, bottom + down, last + right))
 
 
 class MosaicBands:
@@ -149,57 +191,41 @@ class MosaicBands:
     ``rim`` pixels away from theirs, from the first of these. Near its border a raster may have seen
     only half of a road. Nodata pixels come from the next raster. Pixels outside all rasters repeat
     the nearest covered pixel, and are 0 more than ``reach`` pixels away.
-
-    Parameters
-    ----------
-    parts
-        Rasters, and the box of each in the mosaic.
-    nodata
-        Value of pixels without data; None: there is none.
-    rim, reach
-        Distances in pixels.
     """
 
     def __init__(
-        self,
-        parts: Sequence[tuple[Bands, Box]],
-        *,
-        nodata: float | None,
-        rim: int,
-        reach: int,
+        self, parts: Sequence[Part], *, nodata: float | None, rim: int, reach: int
     ) -> None:
         self._parts, self._nodata, self._rim, self._reach = parts, nodata, rim, reach
-        self._boxes = np.array([box for _, box in parts])
+        self._boxes = np.array([part.box for part in parts])
+        self._alike = np.array([str(part.nodata) == str(nodata) for part in parts])  # NaN too
         self.cover = Cover.joining(self._boxes, reach)
         self.shape = (int(self._boxes[:, 2].max()), int(self._boxes[:, 3].max()))
 
     def read(self, band: int, top: int, left: int, height: int, width: int) -> NDArray[Any]:
         """Return a window."""
-        out = np.zeros((height, width), self._parts[0][0].read(band, 0, 0, 1, 1).dtype)
-        nodata = np.nan if self._nodata is None else float(self._nodata)
-        if np.issubdtype(out.dtype, np.floating):
-            nodata = float(out.dtype.type(nodata))
+        out = np.zeros((height, width), self._parts[0].bands.read(band, 0, 0, 1, 1).dtype)
         least = -self._reach - 2
         depth = np.full(out.shape, least, np.min_scalar_type(min(least, -self._rim - 1)))
-        low = np.maximum(self._boxes[:, :2] - self._reach, (top, left))
-        high = np.minimum(self._boxes[:, 2:] + self._reach, (top + height, left + width))
+        reach = np.where(self._alike, self._reach, 0)[:, None]  # others may end in no data
+        low = np.maximum(self._boxes[:, :2] - reach, (top, left))
+        high = np.minimum(self._boxes[:, 2:] + reach, (top + height, left + width))
         for number in np.flatnonzero((low < high).all(axis=1)).tolist():
-            bands, (y0, x0, _, _) = self._parts[number]
+            part = self._parts[number]
             (y, x), (tall, wide) = low[number].tolist(), (high - low)[number].tolist()
-            values = read_extended(bands, band, (y - y0, x - x0, tall, wide))
-            at, start = (y - top, x - left), (y - y0, x - x0)
-            put_deepest(values, out, depth, at, start, bands.shape, self._rim, nodata)
+            at, start = (y - top, x - left), (y - part.box[0], x - part.box[1])
+            values = read_extended(part.bands, band, (*start, tall, wide))
+            nodata = np.nan if part.nodata is None else float(part.nodata)
+            if np.issubdtype(values.dtype, np.floating):
+                nodata = float(values.dtype.type(nodata))
+            put_deepest(values, out, depth, at, start, part.bands.shape, self._rim, nodata)
+        if not self._alike.all():
+            out[depth == -1] = 0 if self._nodata is None else self._nodata
         return out
 
 
 def read_extended(bands: Bands, band: int, window: tuple[int, int, int, int]) -> NDArray[Any]:
-    """Return a window that may reach outside, where the nearest pixels are repeated.
-
-    Parameters
-    ----------
-    window
-        Top, left, height, width.
-    """
+    """Return a window (top, left, height, width) that may reach outside: nearest pixels repeat."""
     top, left, height, width = window
     y0, y1, above, below = clipped_range(top, height, bands.shape[0])
     x0, x1, before, behind = clipped_range(left, width, bands.shape[1])

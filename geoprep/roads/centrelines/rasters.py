@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ from geoprep.roads.centrelines.bands import (
 )
 from geoprep.roads.centrelines.coded_speeds import coded_speeds
 from geoprep.roads.centrelines.cover import Cover
+from geoprep.roads.network import Plane
 from geoprep.speed import BIN_COUNT, BIN_WIDTH_MPH, NODATA, UNKNOWN_SPEED
 
 Kind = Literal["probability", "speed", "mask"]
@@ -103,6 +104,11 @@ class RoadRaster:
         (rows, columns), (height, width) = self.shape, self.image_shape or self.shape
         grid = self.grid and self.grid.resized(height, width)
         return grid, (self.gsd_m[0] * columns / width, self.gsd_m[1] * rows / height)
+
+    @property
+    def plane(self) -> Plane:
+        """The raster's plane in metres."""
+        return Plane(self.gsd_m)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -234,7 +240,7 @@ def describe_raster(
     whole = np.issubdtype(np.dtype(dataset.dtypes[0]), np.integer)
     raster = RoadRaster(
         str(path),
-        FileBands(path, files),
+        FileBands(path, files, (dataset.height, dataset.width)),
         gsd,
         grid,
         kind or "probability",
@@ -259,27 +265,6 @@ def pixel_size_of(path: Path, pixel_size_m: float | None) -> tuple[float, float]
     """
     with closing(open_dataset(path)) as dataset:
         return _grid(path, dataset, pixel_size_m)[1]
-
-
-def array_raster(
-    values: NDArray[Any], *, pixel_size_m: float, kind: Kind, name: str = "array"
-) -> RoadRaster:
-    """Return a raster of one band in memory that is not georeferenced.
-
-    Parameters
-    ----------
-    values
-        (y, x): uint8 of the kind, or floats from 0 to 1.
-    pixel_size_m
-        Pixel width in metres.
-    name
-        Name in messages.
-    """
-    check_kind(kind)
-    size = (pixel_size_m, pixel_size_m)
-    full = 255.0 if values.dtype == np.uint8 else 1.0
-    raster = RoadRaster(name, ArrayBands(values[None]), size, None, kind, (1,), full_value=full)
-    return as_speeds(raster) if kind == "speed" else raster
 
 
 def as_speeds(raster: RoadRaster) -> RoadRaster:
@@ -350,15 +335,19 @@ def _with_bands(raster: RoadRaster, dataset: Any) -> RoadRaster:  # noqa: ANN401
 class ClassMask:
     """The pixels of one class in a band of classes, read as a mask; see `Bands`."""
 
-    def __init__(self, bands: Bands, value: int) -> None:
+    def __init__(self, bands: FileBands, value: int) -> None:
         self._bands, self._value = bands, value
         self.shape, self.cover = bands.shape, bands.cover
+
+    def warped(self, grid: Grid, *, smooth: bool) -> tuple[ClassMask, float]:
+        """Return the mask resampled onto another grid, and its value without data."""
+        return ClassMask(self._bands.warped(grid, smooth=False)[0], self._value), float(NODATA)
 
     def read(self, band: int, top: int, left: int, height: int, width: int) -> NDArray[Any]:
         """Return uint8 (y, x): 1 in the class, 0 in others, 255 without data."""
         values = self._bands.read(band, top, left, height, width)
         mask: NDArray[np.uint8] = (values == self._value).astype(np.uint8)
-        mask[values == NODATA] = NODATA
+        mask[(values == NODATA) | (values < 0)] = NODATA
         return mask
 
 
@@ -379,7 +368,7 @@ def _with_class(raster: RoadRaster, names: Sequence[str]) -> RoadRaster:
         raise ImageError(
             f"{raster.name}: has the classes {', '.join(names)}, and none is named road"
         )
-    bands = ClassMask(raster.bands, list(names).index("road"))
+    bands = ClassMask(cast(FileBands, raster.bands), list(names).index("road"))
     return replace(raster, bands=bands, kind="mask", full_value=1.0, nodata=float(NODATA))
 
 

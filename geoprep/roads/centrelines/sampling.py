@@ -30,8 +30,8 @@ def values_at(raster: RoadRaster, xy: Floats, read: Read) -> NDArray[Any]:
         Returns a window (y, x, ...) from top, left, height and width.
     """
     height, width = raster.shape
-    col = np.clip(xy[:, 0] / raster.gsd_m[0], 0, width - 1).astype(np.int64)
-    row = np.clip(-xy[:, 1] / raster.gsd_m[1], 0, height - 1).astype(np.int64)
+    at = np.clip(raster.plane.to_pixels(xy), 0, (width - 1, height - 1)).astype(np.int64)
+    col, row = at.T
     cell = row // _CELL * (width // _CELL + 1) + col // _CELL
     order = np.argsort(cell, kind="stable")
     parts, back = [], np.empty(len(order), np.int64)

@@ -1,25 +1,23 @@
-"""Road networks as files, and as graphs of networkx."""
+"""Road networks as files, frames and graphs of networkx."""
 
-from geoprep.roads.formats.csv_writer import ImageRoads, write_csv
 from geoprep.roads.formats.files import (
-    NETWORK_SUFFIXES,
     check_target,
     has_layer,
     is_network_file,
     read_network,
     write_network,
 )
-from geoprep.roads.formats.graphs import from_networkx, to_networkx
+from geoprep.roads.formats.graphs import multigraph
+from geoprep.roads.formats.table import FRAME_NAMES, edge_frame, network_of_frame
 
 __all__ = [
-    "NETWORK_SUFFIXES",
-    "ImageRoads",
+    "FRAME_NAMES",
     "check_target",
-    "from_networkx",
+    "edge_frame",
     "has_layer",
     "is_network_file",
+    "multigraph",
+    "network_of_frame",
     "read_network",
-    "to_networkx",
-    "write_csv",
     "write_network",
 ]

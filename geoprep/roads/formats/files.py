@@ -3,64 +3,129 @@
 from __future__ import annotations
 
 import os
+import re
+import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+import shapely
+
+from geoprep.crs import LONLAT
 from geoprep.errors import SourceError, UsageError
-from geoprep.roads.formats.geopackage import write_geopackage
 from geoprep.roads.formats.graphs import read_graphml, write_graphml
-from geoprep.roads.formats.parquet import has_network_columns, read_parquet, write_parquet
-from geoprep.roads.formats.vector_files import (
-    has_network_fields,
-    layers,
-    read_vector,
-    write_geojson,
+from geoprep.roads.formats.style import style_row
+from geoprep.roads.formats.table import (
+    COLUMNS,
+    are_network_fields,
+    edge_frame,
+    network_of_frame,
 )
+from geoprep.roads.names import NETWORK_SUFFIXES, TABLE_SUFFIX, VECTOR_SUFFIXES
 from geoprep.roads.network import RoadGraph, check_network
 from geoprep.storage import replaced, require_folder
 
-_WRITERS: Final[dict[str, Callable[[RoadGraph, Path], None]]] = {
-    ".gpkg": write_geopackage,
-    ".geojson": write_geojson,
-    ".graphml": write_graphml,
-    ".parquet": write_parquet,
-}
-_VECTOR_SUFFIXES: Final = (".gpkg", ".geojson", ".json", ".shp", ".fgb")
-NETWORK_SUFFIXES: Final = tuple(_WRITERS)
-"""Suffixes of the formats that networks are written in."""
+if TYPE_CHECKING:
+    import pandas as pd
+
+EDGES: Final = "edges"
+NODES: Final = "nodes"
+_JSON: Final = (".geojson", ".json")
+_DECIMALS: Final = 8
+"""Decimal places of a degree: 1 mm."""
+_PLANE_DECIMALS: Final = 3
+_HEAD_BYTES: Final = 1 << 16  # enough for a first feature with a long line
+_NULL_CRS: Final = re.compile(rb'"crs"\s*:\s*null')
+_COLLECTION: Final = '"type": "FeatureCollection",'
+_LINES: Final = ("LineString", "Unknown", "Geometry")
+_GEOPARQUET: Final = "1.1.0"
+_NO_PYARROW: Final = "GeoParquet needs pyarrow: pip install 'geoprep[parquet]', or use a .gpkg file"
 
 
 def write_network(network: RoadGraph, path: str | os.PathLike[str]) -> None:
     """Write a network to a file, which appears complete or not at all.
 
-    Every edge has ``from_node``, ``to_node``, ``length_m``, ``speed_mph`` and ``travel_time_s``,
-    and if it was traced from probabilities ``confidence_mean`` and ``confidence_least``.
-    Unknown values are null. Speeds are rounded to 0.001 mph, times are not rounded.
-
-    Parameters
-    ----------
-    network
-        Network to write.
-    path
-        ``.gpkg`` (layers ``edges`` and ``nodes``, with a style by speed that QGIS applies),
-        ``.geojson`` (longitude and latitude), ``.graphml`` (networkx, Gephi) or ``.parquet``
-        (GeoParquet 1.1).
-
-    Raises
-    ------
-    UsageError
-        The suffix is another one, the folder does not exist, or the network is malformed, for
-        example has coordinates that are not finite.
+    The suffix says the format: ``.gpkg`` (layers ``edges`` and ``nodes``, with a style by speed
+    that QGIS applies), ``.geojson`` (longitude and latitude), ``.graphml`` or ``.parquet``
+    (GeoParquet). Unknown values are null; speeds are rounded to 0.001 mph.
     """
     path = Path(path)
-    try:
-        write = _WRITERS[path.suffix.lower()]
-    except KeyError:
-        raise UsageError(_wrong_suffix(path, NETWORK_SUFFIXES)) from None
+    write = _WRITERS.get(path.suffix.lower())
+    if write is None:
+        raise UsageError(_wrong_suffix(path, NETWORK_SUFFIXES))
     check_network(network, str(path))
     with replaced(path) as partial:
         write(network, partial)
+
+
+def _write_geopackage(network: RoadGraph, path: Path) -> None:
+    import geopandas as gpd
+
+    points = gpd.points_from_xy(*network.nodes.T, crs=network.crs)
+    nodes = gpd.GeoDataFrame({"node": np.arange(len(network.nodes))}, geometry=points)
+    _write_layer(edge_frame(network, rounded=True), path, EDGES, "LineString")
+    _write_layer(nodes, path, NODES, "Point")
+    _write_layer(style_row(EDGES), path, "layer_styles", None)
+
+
+def _write_layer(
+    frame: pd.DataFrame,
+    path: Path,
+    layer: str,
+    geometry_type: str | None,
+    *,
+    driver: str = "GPKG",
+    **options: str,
+) -> None:
+    import pyogrio
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "'crs' was not provided")
+        pyogrio.write_dataframe(
+            frame,
+            path,
+            layer=layer,
+            driver=driver,
+            geometry_type=geometry_type,
+            append=path.exists(),
+            **options,
+        )
+
+
+def _write_geojson(network: RoadGraph, path: Path) -> None:
+    """Write longitude and latitude, or metres with ``"crs": null``, as the draft of 2008 has it."""
+    import geopandas as gpd
+
+    edges = edge_frame(network, rounded=True).round(4)
+    edges, decimals = (
+        (edges, _PLANE_DECIMALS) if network.crs is None else (edges.to_crs(LONLAT), _DECIMALS)
+    )
+    rounded = shapely.transform(edges.geometry.to_numpy(), lambda xy: np.round(xy, decimals))
+    # Without a CRS: RFC 7946 has no member for it.
+    edges = gpd.GeoDataFrame(edges.drop(columns="geometry"), geometry=rounded)
+    _write_layer(edges, path, EDGES, "LineString", driver="GeoJSON", WRITE_NAME="NO")
+    if network.crs is None:
+        text = path.read_text(encoding="utf-8")
+        text = text.replace(_COLLECTION, f'{_COLLECTION}\n"crs": null,', 1)
+        path.write_text(text, encoding="utf-8")
+
+
+def _write_parquet(network: RoadGraph, path: Path) -> None:
+    try:
+        edge_frame(network, rounded=True).to_parquet(
+            path, index=False, compression="zstd", schema_version=_GEOPARQUET
+        )
+    except ImportError as error:
+        raise UsageError(_NO_PYARROW) from error
+
+
+_WRITERS: Final[dict[str, Callable[[RoadGraph, Path], None]]] = {
+    ".gpkg": _write_geopackage,
+    ".geojson": _write_geojson,
+    ".graphml": write_graphml,
+    ".parquet": _write_parquet,
+}
 
 
 def read_network(path: str | os.PathLike[str], *, layer: str | None = None) -> RoadGraph:
@@ -70,39 +135,107 @@ def read_network(path: str | os.PathLike[str], *, layer: str | None = None) -> R
     CRS or layer name, and edges added, moved or split. Where ``from_node`` and ``to_node`` are
     missing, or disagree with where the lines end, nodes are rebuilt from coordinates: line ends
     within 10 cm of each other are one node, and a line that another one ends on is split there.
+    The network is in the CRS of the file if that is in true metres, else in a UTM zone.
 
     Parameters
     ----------
-    path
-        ``.gpkg``, ``.geojson``, ``.json``, ``.shp``, ``.fgb``, ``.graphml`` or ``.parquet``.
     layer
         Layer of lines; None: ``edges``, else the only layer of lines with ``speed_mph``.
-
-    Returns
-    -------
-    RoadGraph
-        In the CRS of the file if that is a projected CRS in metres whose scale is within 1 % of
-        true, else in the UTM zone of the middle of its lines. A file that is not georeferenced
-        gives a network in its own plane.
-
-    Raises
-    ------
-    UsageError
-        The suffix is another one, or several layers are road networks.
-    SourceError
-        The file does not exist, cannot be read, or is not a road network.
     """
     path = Path(path)
     suffix = path.suffix.lower()
-    if suffix not in (*_VECTOR_SUFFIXES, *NETWORK_SUFFIXES):
+    if suffix not in (*VECTOR_SUFFIXES, *NETWORK_SUFFIXES):
         raise UsageError(_wrong_suffix(path, NETWORK_SUFFIXES))
     if not path.is_file():
         raise SourceError(f"{path}: no such file")
     if suffix == ".graphml":
         return read_graphml(path)
-    if suffix == ".parquet":
-        return read_parquet(path)
-    return read_vector(path, layer)
+    return _read_parquet(path) if suffix == ".parquet" else _read_vector(path, layer)
+
+
+def _read_parquet(path: Path) -> RoadGraph:
+    import geopandas as gpd
+
+    try:
+        frame = gpd.read_parquet(path)
+    except ImportError as error:
+        raise UsageError(_NO_PYARROW) from error
+    except Exception as error:  # pyarrow has many
+        raise SourceError(f"{path}: not readable as GeoParquet: {error}") from error
+    return network_of_frame(path, frame)
+
+
+def _read_vector(path: Path, layer: str | None) -> RoadGraph:
+    """Return the network of a layer of lines, and of the layer ``nodes`` where there is one."""
+    import pyogrio
+    from pyogrio.errors import DataLayerError, DataSourceError
+
+    is_plane = _is_plane(path)
+    try:
+        layers = dict(pyogrio.list_layers(path).tolist())
+        layer = layer or _network_layer(path, layers)
+        with np.errstate(invalid="ignore"):  # coordinates that are NaN are reported below
+            frame = pyogrio.read_dataframe(path, layer=layer, columns=list(COLUMNS), force_2d=True)
+        nodes = _nodes(path) if layer == EDGES and NODES in layers else None
+    except (DataSourceError, DataLayerError) as error:
+        raise SourceError(f"{path}: not readable as a road network: {error}") from error
+    _require_degrees(path, frame, None if is_plane else frame.crs)
+    return network_of_frame(path, frame, nodes=nodes, is_plane=is_plane)
+
+
+def _network_layer(path: Path, layers: dict[str, str | None]) -> str:
+    """Return the layer of lines to read: ``edges``, the only one with speeds, or the only one."""
+    if EDGES in layers:
+        return EDGES
+    lines = [name for name, kind in layers.items() if kind and any(k in kind for k in _LINES)]
+    named = [name for name in lines if are_network_fields(_fields(path, name))]
+    if len(named) > 1:
+        raise UsageError(
+            f"{path}: several layers are road networks: {', '.join(named)}. Choose one with "
+            "`layer`."
+        )
+    if not lines:
+        raise SourceError(f"{path}: has no layer of lines, so it is not a road network")
+    return (named or lines)[0]
+
+
+def _fields(path: Path, layer: str) -> list[str]:
+    import pyogrio
+
+    fields: list[str] = pyogrio.read_info(path, layer=layer)["fields"].tolist()
+    return fields
+
+
+def _nodes(path: Path) -> np.ndarray[Any, np.dtype[np.float64]] | None:
+    """Return the coordinates of the layer of nodes by number; None if numbers are missing."""
+    import pyogrio
+
+    frame = pyogrio.read_dataframe(path, layer=NODES, force_2d=True)
+    if "node" not in frame or frame.geometry.is_empty.any() or frame.geometry.isna().any():
+        return None
+    frame = frame.sort_values("node", kind="stable")
+    numbered = np.array_equal(frame["node"], np.arange(len(frame)))
+    return frame.get_coordinates().to_numpy() if numbered else None
+
+
+def _is_plane(path: Path) -> bool:
+    """Return whether a GeoJSON file says that it has no CRS; GDAL takes it for degrees."""
+    if path.suffix.lower() not in _JSON:
+        return False
+    with path.open("rb") as file:
+        return _NULL_CRS.search(file.read(_HEAD_BYTES).partition(b'"features"')[0]) is not None
+
+
+def _require_degrees(path: Path, frame: Any, crs: Any) -> None:  # noqa: ANN401 - untyped libraries
+    """Refuse coordinates beyond 180 degrees in a geographic CRS: they are metres."""
+    if crs not in ("EPSG:4326", LONLAT) or not len(frame):
+        return
+    west, south, east, north = frame.total_bounds.tolist()
+    if west < -180 or south < -90 or east > 180 or north > 90:
+        raise SourceError(
+            f"{path}: its coordinates are not longitude and latitude, as its CRS {crs} says. "
+            "Assign the right CRS with ogr2ogr -a_srs EPSG:CODE."
+        )
 
 
 def is_network_file(path: Path, *, layer: str | None = None) -> bool:
@@ -110,36 +243,58 @@ def is_network_file(path: Path, *, layer: str | None = None) -> bool:
 
     A network has lines with ``speed_mph``, and either node numbers or no road attributes such as
     ``highway``. GraphML is always a network.
-
-    Parameters
-    ----------
-    path
-        Local file.
-    layer
-        Layer of lines; None: any layer.
     """
     suffix = path.suffix.lower()
     if suffix == ".parquet":
-        return has_network_columns(path)
-    if suffix in _VECTOR_SUFFIXES:
-        return has_network_fields(path, layer)
-    return suffix == ".graphml"
+        return are_network_fields(_parquet_columns(path))
+    if suffix not in VECTOR_SUFFIXES:
+        return suffix == ".graphml"
+    if suffix in _JSON:
+        # Labels of SpaceNet are thousands of small files: opening each with GDAL takes longer than
+        # the score.
+        with path.open("rb") as file:
+            if b'"speed_mph"' not in file.read(_HEAD_BYTES):
+                return False
+    from pyogrio.errors import DataLayerError, DataSourceError
+
+    try:
+        names = [layer] if layer else _layers(path)
+        return any(are_network_fields(_fields(path, name)) for name in names)
+    except (DataSourceError, DataLayerError):
+        return False  # the reader of labels reports what is wrong with the file
+
+
+def _parquet_columns(path: Path) -> list[str]:
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        raise UsageError(_NO_PYARROW) from error
+    try:
+        names: list[str] = pyarrow.parquet.read_schema(path).names
+    except (pyarrow.ArrowException, OSError) as error:
+        raise SourceError(f"{path}: not readable as GeoParquet: {error}") from error
+    return names
+
+
+def _layers(path: Path) -> list[str]:
+    import pyogrio
+
+    return [str(name) for name, _ in pyogrio.list_layers(path)]
 
 
 def has_layer(path: Path, layer: str | None) -> bool:
     """Return whether a vector file has a layer of some name; False for None and other files."""
-    return layer is not None and path.suffix.lower() in _VECTOR_SUFFIXES and layer in layers(path)
+    from pyogrio.errors import DataSourceError
+
+    try:
+        return layer in _layers(path) if path.suffix.lower() in VECTOR_SUFFIXES else False
+    except DataSourceError:
+        return False
 
 
 def check_target(path: Path) -> None:
-    """Raise an error, before the work, if a network or SpaceNet table cannot be written to a path.
-
-    Raises
-    ------
-    UsageError
-        The suffix is another one, or the folder does not exist.
-    """
-    suffixes = (*NETWORK_SUFFIXES, ".csv")
+    """Raise UsageError, before the work, if a network or table cannot be written to a path."""
+    suffixes = (*NETWORK_SUFFIXES, TABLE_SUFFIX)
     if path.suffix.lower() not in suffixes:
         raise UsageError(_wrong_suffix(path, suffixes))
     require_folder(path)

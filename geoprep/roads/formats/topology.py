@@ -10,7 +10,7 @@ import shapely
 from numpy.typing import NDArray
 from shapely.ops import substring
 
-from geoprep.roads.network import RoadGraph
+from geoprep.roads.network import RoadGraph, empty_network
 
 _SAME_M: Final = 0.01
 """Distance of a line end from its node up to which node numbers count as right: rounding."""
@@ -27,15 +27,6 @@ def ends_agree(
 
     Node numbers are stale where a line ends more than 1 cm from its node, and where two different
     nodes that lines end at coincide within 1 mm.
-
-    Parameters
-    ----------
-    lines
-        Object (edge,): LineStrings.
-    ends
-        int64 (edge, 2): rows of ``nodes``.
-    nodes
-        float64 (node, 2): x and y in metres.
     """
     from scipy.spatial import cKDTree
 
@@ -56,31 +47,27 @@ def _end_coordinates(lines: NDArray[np.object_]) -> NDArray[np.float64]:
 
 
 def network_from_ends(
-    lines: NDArray[np.object_], speed_mph: NDArray[np.float64], crs: str | None
+    lines: NDArray[np.object_],
+    speed_mph: NDArray[np.float64],
+    crs: str | None,
+    confidence: NDArray[np.float64] | None = None,
 ) -> RoadGraph:
-    """Return the network of lines that join where they end.
+    """Return the network of lines in metres that join where they end.
 
     Line ends within 10 cm of each other are one node. A line is split where another one ends within
-    10 cm of it. Lines that merely cross stay separate, as at a bridge.
-
-    Parameters
-    ----------
-    lines
-        Object (line,): LineStrings in metres.
-    speed_mph
-        float64 (line,): NaN where unknown.
-    crs
-        CRS of the lines.
+    10 cm of it. Lines that merely cross stay separate, as at a bridge. Lines without a length are
+    left out.
     """
-    lines = lines[shapely.length(lines) > 0]
-    if not len(lines):
-        empty = np.empty((0, 2))
-        return RoadGraph(empty, empty.astype(np.int64), np.empty(0, object), np.empty(0), crs)
-    lines, part_of = _split_where_others_end(lines)
+    real = np.flatnonzero(shapely.length(lines) > 0)
+    if not len(real):
+        return empty_network(crs)
+    lines, part_of = _split_where_others_end(lines[real])
+    source = real[part_of]
     xy = _end_coordinates(lines).reshape(-1, 2)
     node = _clusters(xy)
     _, first = np.unique(node, return_index=True)
-    return RoadGraph(xy[first], node.reshape(-1, 2), lines, speed_mph[part_of], crs)
+    confidence = None if confidence is None else confidence[source]
+    return RoadGraph(xy[first], node.reshape(-1, 2), lines, speed_mph[source], crs, confidence)
 
 
 def _clusters(xy: NDArray[np.float64]) -> NDArray[np.int64]:

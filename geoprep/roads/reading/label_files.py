@@ -11,10 +11,11 @@ import numpy as np
 import shapely
 from numpy.typing import NDArray
 
-from geoprep.crs import LONLAT, transformer, utm_crs
+from geoprep.crs import transformer, utm_crs
 from geoprep.errors import LabelError
 from geoprep.labels import Schema, SpeedRule, read_road_table
 from geoprep.roads.network import RoadGraph
+from geoprep.roads.places import middle_of
 from geoprep.roads.reading.line_network import network_from_lines
 
 _NOT_LOCATED: Final = {"geometry not finite", "geometry out of range"}
@@ -27,24 +28,7 @@ def read_labels(
     crs: str | None = None,
     as_published: bool = False,
 ) -> RoadGraph:
-    """Return the roads of a label file as a network in metres.
-
-    Speeds are inferred from road attributes; see `read_labels_with_notes` for speed fields.
-
-    Parameters
-    ----------
-    path
-        GeoJSON, or any file of lines that GDAL reads.
-    schema
-        Spelling of the road attributes.
-    crs, as_published
-        See `read_labels_with_notes`.
-
-    Raises
-    ------
-    LabelError
-        The file cannot be used, or a road in it has invalid coordinates.
-    """
+    """Return the roads of a label file as a network in metres, with inferred speeds."""
     rule = SpeedRule(schema=schema)
     return read_labels_with_notes(path, rule, crs=crs, as_published=as_published)[0]
 
@@ -64,21 +48,12 @@ def read_labels_with_notes(
 
     Parameters
     ----------
-    path
-        GeoJSON, or any file of lines that GDAL reads.
-    rule
-        Layer and features to read, and how speeds are found. Its ``areas`` is not used.
     crs
         Projected CRS in metres; None: the UTM zone of the middle of the roads.
     as_published
         Whether to read the file as the reference program of APLS does, to compare with published
         figures: every line is a road (a footway has an unknown speed), and a segment that two lines
         share is left out.
-
-    Raises
-    ------
-    LabelError
-        The file cannot be used, or a road in it has invalid coordinates.
     """
     path = Path(path)
     try:
@@ -101,9 +76,9 @@ def read_labels_with_notes(
     if table.ignored_speed_fields:
         fields = ", ".join(table.ignored_speed_fields)
         notes = (*notes, f"speeds of labels inferred, field {fields} ignored (see `speed_from`)")
-    target = crs or _utm_crs_of_lines(lines, table.crs)
-    if target is None:
+    if crs is None and not len(lines):
         return network_from_lines(lines, mph, None), notes
+    target = crs or utm_crs(*middle_of(lines, table.crs))
     project = transformer(table.crs, target)
 
     def to_metres(xy: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -111,12 +86,3 @@ def read_labels_with_notes(
 
     network = network_from_lines(lines, mph, target, to_metres=to_metres, as_published=as_published)
     return network, notes
-
-
-def _utm_crs_of_lines(lines: NDArray[np.object_], crs: str) -> str | None:
-    """Return the CRS of the UTM zone of the middle of some lines; None if there are none."""
-    if not len(lines):
-        return None
-    west, south, east, north = shapely.total_bounds(lines).tolist()
-    lon, lat = transformer(crs, LONLAT).transform((west + east) / 2, (south + north) / 2)
-    return utm_crs(lon, lat)

@@ -8,11 +8,9 @@ from numpy.typing import NDArray
 from shapely.ops import substring
 
 from geoprep.crs import reproject
-from geoprep.grid import Grid
 from geoprep.roads.graph import subnetwork
 from geoprep.roads.network import RoadGraph
-
-_SIDE_POINTS = 11
+from geoprep.roads.places import reprojected
 
 
 def clipped(network: RoadGraph, area: shapely.Polygon) -> RoadGraph:
@@ -77,13 +75,6 @@ def _inside(line: shapely.LineString, area: shapely.Polygon) -> list[tuple[float
     return stretches
 
 
-def area_of_grid(grid: Grid, crs: str) -> shapely.Polygon:
-    """Return the footprint of an image as a polygon in another CRS."""
-    x, y = grid.width, grid.height
-    corners = [grid.transform * at for at in ((0, 0), (x, 0), (x, y), (0, y))]
-    return _reprojected(shapely.Polygon(corners), grid.crs, crs)
-
-
 def area_of_roads(network: RoadGraph, axes: str, crs: str | None) -> shapely.Polygon:
     """Return the bounding box of a network as a polygon in another CRS.
 
@@ -99,11 +90,4 @@ def area_of_roads(network: RoadGraph, axes: str, crs: str | None) -> shapely.Pol
     if network.crs is None or crs is None:
         return shapely.box(*shapely.total_bounds(network.lines))
     bounds = shapely.total_bounds(reproject(network.lines, network.crs, axes))
-    return _reprojected(shapely.box(*bounds), axes, crs)
-
-
-def _reprojected(area: shapely.Polygon, source: str, target: str) -> shapely.Polygon:
-    # Straight sides are curved in another CRS: reproject points along them too.
-    dense = shapely.segmentize(area, area.length / (4 * _SIDE_POINTS))
-    reprojected: shapely.Polygon = reproject(np.array([dense], object), source, target)[0]
-    return reprojected
+    return reprojected(shapely.box(*bounds), axes, crs)

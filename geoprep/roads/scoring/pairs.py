@@ -7,31 +7,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-import numpy as np
-
 from geoprep.crs import LONLAT
 from geoprep.errors import ImageError, SourceError, UsageError
 from geoprep.grid import Grid
 from geoprep.labels import SpeedRule
 from geoprep.roads.formats import has_layer, is_network_file, read_network
 from geoprep.roads.graph import subnetwork
-from geoprep.roads.network import RoadGraph, in_crs
-from geoprep.roads.reading import (
+from geoprep.roads.names import (
     PICKLE_SUFFIXES,
-    is_adjacency,
-    read_adjacency,
-    read_csv,
-    read_labels_with_notes,
+    RASTER_SUFFIXES,
+    ROAD_SUFFIXES,
+    TABLE_SUFFIX,
     scene_key,
 )
-from geoprep.roads.scoring.clipping import area_of_grid, area_of_roads, clipped
+from geoprep.roads.network import RoadGraph, empty_network, in_crs
+from geoprep.roads.places import outline
+from geoprep.roads.reading import is_adjacency, read_adjacency, read_csv, read_labels_with_notes
+from geoprep.roads.scoring.clipping import area_of_roads, clipped
 from geoprep.sources import natural_key
 
 Border = Literal["image", "ground truth", "none"]
 
-_ROADS: Final = (".geojson", ".json", ".gpkg", ".graphml", ".parquet", ".shp", ".fgb", ".csv")
-_IN_FOLDERS: Final = (*_ROADS, *PICKLE_SUFFIXES)
-_IMAGES: Final = (".tif", ".tiff", ".png", ".jp2", ".vrt", ".img")
+_IN_FOLDERS: Final = (*ROAD_SUFFIXES, *PICKLE_SUFFIXES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +126,7 @@ def pair_scenes(
 
 def _is_table_or_folder(path: Path) -> bool:
     """Return whether a path may name several scenes."""
-    return path.is_dir() or path.suffix.lower() == ".csv"
+    return path.is_dir() or path.suffix.lower() == TABLE_SUFFIX
 
 
 def _some(scenes: Mapping[str, object]) -> str:
@@ -156,11 +153,11 @@ def _pair(
     """Return a pair with the proposal in the CRS of the ground truth, clipped to the scene."""
     truth, notes = truth_roads.network, truth_roads.notes
     if proposal_roads is None:
-        return ScenePair(scene, truth, _empty_network(truth.crs), "none", (*notes, "no proposal"))
+        return ScenePair(scene, truth, empty_network(truth.crs), "none", (*notes, "no proposal"))
     proposal = proposal_roads.network
     notes = tuple(dict.fromkeys((*notes, *proposal_roads.notes)))
     if city and not len(truth.ends):
-        return ScenePair(scene, truth, _empty_network(truth.crs), "none", notes)
+        return ScenePair(scene, truth, empty_network(truth.crs), "none", notes)
     if not len(truth.ends) or not len(proposal.ends):
         return ScenePair(scene, truth, proposal, "none", notes)
     if (truth.crs is None) != (proposal.crs is None):
@@ -172,7 +169,7 @@ def _pair(
     border: Border = "none"
     # Clip in the CRS of the proposal, so that a city is not reprojected once per scene.
     if grid is not None and grid.crs and proposal.crs is not None:
-        proposal, border = clipped(proposal, area_of_grid(grid, proposal.crs)), "image"
+        proposal, border = clipped(proposal, outline(grid, proposal.crs)), "image"
     elif city:
         proposal = clipped(proposal, area_of_roads(truth, LONLAT, proposal.crs))
         border = "ground truth"
@@ -188,12 +185,6 @@ def _without_loops(pair: ScenePair) -> ScenePair:
         for network in (pair.truth, pair.proposal)
     )
     return ScenePair(pair.scene, truth, proposal, pair.border, pair.notes)
-
-
-def _empty_network(crs: str | None) -> RoadGraph:
-    return RoadGraph(
-        np.empty((0, 2)), np.empty((0, 2), np.int64), np.empty(0, object), np.empty(0), crs
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +205,7 @@ class _SceneReader:
         return self._in_file(path)
 
     def _in_file(self, path: Path) -> dict[str, _SceneRoads]:
-        if path.suffix.lower() == ".csv":
+        if path.suffix.lower() == TABLE_SUFFIX:
             tables = read_csv(path, grids=self.grids, pixel_size_m=self.pixel_size_m)
             return {key: _SceneRoads(network) for key, network in tables.items()}
         return {scene_key(path.name): self._one_scene(path)}
@@ -228,7 +219,7 @@ class _SceneReader:
                 seen[key] = path
                 yield key, roads
         if not seen:
-            raise SourceError(f"{folder}: contains no road files ({', '.join(_ROADS)})")
+            raise SourceError(f"{folder}: contains no road files ({', '.join(ROAD_SUFFIXES)})")
 
     def _one_scene(self, path: Path) -> _SceneRoads:
         """Return a road network with its own speeds, or labels with speeds by the rule."""
@@ -274,7 +265,7 @@ def _borders_of_images(images: Path) -> dict[str, Grid]:
     paths = sorted(images.rglob("*")) if images.is_dir() else [images]
     borders = {}
     for path in paths:
-        if path.suffix.lower() not in _IMAGES:
+        if path.suffix.lower() not in RASTER_SUFFIXES:
             continue
         try:
             with rasterio.open(path) as image:

@@ -31,7 +31,7 @@ _FEW: Final = 32
 
 def at_border(xy: Floats, raster: RoadRaster) -> NDArray[np.bool_]:
     """Return which points of the plane lie in the outermost pixels, bool (point,)."""
-    return raster.cover.is_outermost(xy * [1, -1] / raster.gsd_m, 1.01)
+    return raster.cover.is_outermost(raster.plane.to_pixels(xy), 1.01)
 
 
 def cut_off_ends(network: RoadGraph, raster: RoadRaster) -> NDArray[np.bool_]:

@@ -1,111 +1,169 @@
-"""Touching rasters on one pixel grid, read as one raster: their roads need no joining."""
+"""Touching rasters read as one raster on the grid of the first: their roads need no joining."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import ceil
-from typing import Final
+from math import ceil, floor
+from typing import Final, cast
 
 import numpy as np
 import shapely
-from affine import Affine
+import shapely.affinity
 from numpy.typing import NDArray
 
+from geoprep.crs import LONLAT
+from geoprep.errors import UsageError
 from geoprep.grid import Grid
 from geoprep.roads.centrelines import RoadRaster
-from geoprep.roads.centrelines.bands import MosaicBands
+from geoprep.roads.centrelines.bands import FileBands, MosaicBands, Part
+from geoprep.roads.centrelines.cover import Box
 from geoprep.roads.centrelines.thinning import BEYOND_M
 from geoprep.roads.graph import connected
+from geoprep.roads.places import outline
 
 _RIM_M: Final = 12.0
 """A raster may miss roads this close to its border: one that reaches farther is used instead."""
-
 _STRETCH: Final = 1e-6
 """Pixel sizes of one grid may differ by this share."""
+_METRES_PER_DEGREE: Final = 111_320.0
 
 Ints = NDArray[np.int64]
 
 
-def mosaics(rasters: Sequence[RoadRaster]) -> list[list[int]]:
-    """Return the groups of rasters that touch or overlap and share pixel size, CRS and kind.
+def grid_of(raster: RoadRaster) -> Grid:
+    """Return the grid of a raster, which has to be georeferenced to lie beside others."""
+    if raster.grid is None:
+        raise UsageError(
+            f"{raster.name}: not georeferenced, so its position relative to the other rasters is "
+            "unknown. Vectorize it alone."
+        )
+    return raster.grid
 
-    Returns
-    -------
-    list of list of int
-        Indices of rasters, in order of the first of each group.
-    """
+
+def mosaics(rasters: Sequence[RoadRaster]) -> list[list[int]]:
+    """Return the groups of rasters that touch or overlap, in order of the first of each."""
     grids: list[list[int]] = []
     for number, raster in enumerate(rasters):
         for grid in grids:
-            if _on_one_grid(rasters[grid[0]], raster):
+            if _on_one_grid(grid_of(rasters[grid[0]]), grid_of(raster)):
                 grid.append(number)
                 break
         else:
             grids.append([number])
-    groups = [[grid[i] for i in group] for grid in grids for group in _touching(rasters, grid)]
-    return sorted(groups)
+    near = [np.array(grid)[_touching([rasters[i] for i in grid])] for grid in grids]
+    if len(grids) > 1:
+        near.append(_touching_on_other_grids(rasters, grids))
+    count, group = connected(np.concatenate(near), len(rasters))
+    return sorted(np.flatnonzero(group == number).tolist() for number in range(count))
 
 
-def _on_one_grid(one: RoadRaster, other: RoadRaster) -> bool:
-    """Return whether two rasters have the same CRS, pixel size and meaning of values."""
-    a, b = one.grid, other.grid
-    if a is None or b is None or a.crs != b.crs or not _mean_the_same(one, other):
+def _on_one_grid(one: Grid, other: Grid) -> bool:
+    """Return whether two rasters have the same CRS and pixel size."""
+    if one.crs != other.crs:
         return False
-    size, size_b = (np.array(grid.transform[:6])[[0, 1, 3, 4]] for grid in (a, b))
+    size, size_b = (np.array(grid.transform[:6])[[0, 1, 3, 4]] for grid in (one, other))
     return np.allclose(size, size_b, rtol=0, atol=_STRETCH * np.abs(size).max())
 
 
-def _mean_the_same(one: RoadRaster, other: RoadRaster) -> bool:
-    names = ["kind", "road_bands", "speed_classes", "speed_band", "mph_of_value", "nodata"]
-    names += ["full_value"] if one.kind == "probability" else []
-    # As texts, because nodata may be NaN.
-    return all(str(getattr(one, name)) == str(getattr(other, name)) for name in names)
+def _touching(rasters: Sequence[RoadRaster]) -> Ints:
+    """Return the pairs of rasters of one grid that touch, int64 (pair, 2)."""
+    first = grid_of(rasters[0])
+    boxes = np.array([_box(first, grid_of(raster)) for raster in rasters], np.float64)
+    top, left, bottom, right = boxes.T
+    outlines = shapely.box(left, top, right, bottom)
+    near = shapely.STRtree(outlines).query(outlines, "dwithin", distance=_reach(rasters[0]))
+    return np.asarray(near.T, np.int64)
 
 
-def _boxes(rasters: Sequence[RoadRaster]) -> Ints:
-    """Return top, left, bottom and right of rasters in pixels of the first one's grid."""
-    grids = [raster.grid for raster in rasters if raster.grid is not None]
-    to_pixels, boxes = ~grids[0].transform, []
-    for grid in grids:
-        left, top = map(round, to_pixels * (grid.transform.c, grid.transform.f))
-        boxes.append((top, left, top + grid.height, left + grid.width))
-    return np.array(boxes, np.int64)
+def _touching_on_other_grids(rasters: Sequence[RoadRaster], grids: list[list[int]]) -> Ints:
+    """Return the pairs of rasters of different grids that touch, int64 (pair, 2)."""
+    grid_number = np.empty(len(rasters), np.int64)
+    for number, members in enumerate(grids):
+        grid_number[members] = number
+    outlines = np.array([_in_degrees(grid_of(raster)) for raster in rasters], object)
+    again = shapely.transform(outlines, lambda xy: xy + np.array([360, 0]))  # across 180
+    outlines = np.concatenate([outlines, again])
+    _, south, _, north = shapely.bounds(outlines).T
+    aside = np.cos(np.radians(np.minimum(np.maximum(-south, north), 89)))
+    near = shapely.STRtree(outlines).query(
+        outlines, "dwithin", distance=BEYOND_M / _METRES_PER_DEGREE / aside
+    )
+    pairs: Ints = near.T % len(rasters)
+    others: Ints = pairs[grid_number[pairs[:, 0]] != grid_number[pairs[:, 1]]]
+    return others
+
+
+def _in_degrees(grid: Grid) -> shapely.Polygon:
+    """Return the outline of a raster in degrees, east of 180 where it crosses the antimeridian."""
+    shape = outline(grid, LONLAT)
+
+    def unwrapped(xy: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.column_stack([xy[:, 0] + 360 * (xy[:, 0] < xy[:, 0].max() - 180), xy[:, 1]])
+
+    whole: shapely.Polygon = shapely.transform(shape, unwrapped)
+    return whole
+
+
+def _box(first: Grid, grid: Grid) -> Box:
+    """Return top, left, bottom and right of a raster of the same grid, in pixels of the first."""
+    left, top = map(round, ~first.transform * (grid.transform.c, grid.transform.f))
+    return top, left, top + grid.height, left + grid.width
+
+
+def _box_around(first: Grid, grid: Grid) -> Box:
+    """Return the box around a raster of any grid, in pixels of the first."""
+    to_pixels = (~first.transform).to_shapely()
+    west, north, east, south = shapely.affinity.affine_transform(
+        outline(grid, first.crs), to_pixels
+    ).bounds
+    return floor(north), floor(west), ceil(south), ceil(east)
 
 
 def _reach(raster: RoadRaster) -> int:
     return ceil(BEYOND_M / min(raster.gsd_m))
 
 
-def _touching(rasters: Sequence[RoadRaster], grid: Sequence[int]) -> list[list[int]]:
-    """Return the groups of touching rasters among those of one grid, as indices into ``grid``."""
-    members = [rasters[number] for number in grid]
-    top, left, bottom, right = _boxes(members).astype(np.float64).T
-    outlines = shapely.box(left, top, right, bottom)
-    near = shapely.STRtree(outlines).query(outlines, "dwithin", distance=_reach(members[0]))
-    count, group = connected(near.T, len(members))
-    return [np.flatnonzero(group == number).tolist() for number in range(count)]
-
-
 def mosaic(rasters: Sequence[RoadRaster]) -> RoadRaster:
-    """Return rasters as one raster on the first one's grid; others move by up to half a pixel.
+    """Return rasters as one raster on the first one's grid.
 
-    Where several rasters overlap the first one is used, except within 12 m of its border, where the
-    one is used whose own border is farthest away.
+    Rasters of the same grid move by up to half a pixel, others are resampled. Where several
+    overlap the first one is used, except within 12 m of its border, where the one is used whose
+    own border is farthest away.
     """
     first = rasters[0]
     if len(rasters) == 1:
         return first
-    boxes = _boxes(rasters)
-    top, left = boxes[:, :2].min(axis=0).tolist()
-    boxes -= [top, left, top, left]
+    grid, parts = grid_of(first), []
+    for raster in rasters:
+        _require_one_meaning(first, raster)
+        own = grid_of(raster)
+        if _on_one_grid(grid, own):
+            parts.append(Part(raster.bands, raster.nodata, _box(grid, own)))
+            continue
+        top, left, bottom, right = box = _box_around(grid, own)
+        onto = grid.window(top, left, bottom - top, right - left)
+        smooth = raster.kind == "probability" and not raster.speed_band
+        resampled, nodata = cast(FileBands, raster.bands).warped(onto, smooth=smooth)
+        parts.append(Part(resampled, nodata, box))
+    top, left = (min(part.box[side] for part in parts) for side in (0, 1))
     bands = MosaicBands(
-        [(r.bands, tuple(box)) for r, box in zip(rasters, boxes.tolist(), strict=True)],
+        [part.moved(-top, -left) for part in parts],
         nodata=first.nodata,
         rim=ceil(_RIM_M / min(first.gsd_m)),
         reach=_reach(first),
     )
-    assert first.grid is not None  # rasters on one grid are georeferenced
-    grid = Grid(*bands.shape, first.grid.transform * Affine.translation(left, top), first.grid.crs)
+    whole = grid.window(top, left, *bands.shape)
     name = f"{first.name} and {len(rasters) - 1} more"
-    return replace(first, name=name, bands=bands, gsd_m=grid.gsd_m(), grid=grid)
+    return replace(first, name=name, bands=bands, gsd_m=whole.gsd_m(), grid=whole)
+
+
+def _require_one_meaning(one: RoadRaster, other: RoadRaster) -> None:
+    names = ["kind", "road_bands", "speed_classes", "speed_band", "mph_of_value"]
+    names += ["full_value"] if one.kind == "probability" else []
+    for name in names:
+        if getattr(one, name) != getattr(other, name):
+            raise UsageError(
+                f"{one.name} and {other.name} touch, but their pixels mean different things "
+                f"({one.kind} and {other.kind}). Set `kind` and `band`, or vectorize them alone."
+            )

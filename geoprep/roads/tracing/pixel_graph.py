@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from geoprep.roads.centrelines.thinning import Skeleton
 from geoprep.roads.chains import chains, lines_through, renumbered
 from geoprep.roads.graph import connected
-from geoprep.roads.network import RoadGraph
+from geoprep.roads.network import Plane, RoadGraph
 
 Ints = NDArray[np.int64]
 
@@ -38,7 +38,7 @@ def pixel_network(
     if high_threshold > 0:
         pairs = _reaching(pairs, skeleton.probability, high_threshold)
     count = len(skeleton.row)
-    xy = np.column_stack([(skeleton.col + 0.5) * gsd_m[0], -(skeleton.row + 0.5) * gsd_m[1]])
+    xy = Plane(gsd_m).to_metres(np.column_stack([skeleton.col, skeleton.row]) + 0.5)
     degree = np.bincount(pairs.reshape(-1), minlength=count)
     node = _representatives(pairs[(degree[pairs] > 2).all(axis=1)], count)
     linked = node[pairs]

@@ -10,7 +10,7 @@ import numpy as np
 import shapely
 from numpy.typing import NDArray
 
-from geoprep.crs import LONLAT, transformer, utm_crs
+from geoprep.crs import transformer
 from geoprep.errors import ImageError
 from geoprep.grid import Grid
 from geoprep.roads.centrelines.options import Tracing
@@ -20,6 +20,7 @@ from geoprep.roads.centrelines.thinning import BLOCK, skeleton
 from geoprep.roads.chains import with_chains_joined
 from geoprep.roads.graph import degrees, subnetwork
 from geoprep.roads.network import RoadGraph
+from geoprep.roads.places import utm_crs_of
 from geoprep.roads.tracing.borders import at_border, cut_off_ends, split_at_border, straightened
 from geoprep.roads.tracing.bridges import with_bridges
 from geoprep.roads.tracing.gaps import DeadEnds, Links, with_gaps_closed
@@ -185,24 +186,12 @@ def _is_road(
     return np.asarray(found, np.bool_)
 
 
-def utm_crs_of(grid: Grid) -> str:
-    """Return the UTM zone of the centre of a grid."""
-    return utm_crs(*centre_of(grid))
-
-
-def centre_of(grid: Grid) -> tuple[float, float]:
-    """Return longitude and latitude of the centre of a grid in degrees."""
-    middle = grid.transform * (grid.width / 2, grid.height / 2)
-    lon, lat = transformer(grid.crs, LONLAT).transform(*middle)
-    return float(lon), float(lat)
-
-
 def _in_utm(network: RoadGraph, raster: RoadRaster, grid: Grid) -> RoadGraph:
     """Return a network of a raster's plane in the UTM zone of the raster's centre."""
     utm = utm_crs_of(grid)
 
     def moved(xy: NDArray[np.float64]) -> NDArray[np.float64]:
-        col, row = xy[:, 0] / raster.gsd_m[0], -xy[:, 1] / raster.gsd_m[1]
+        col, row = raster.plane.to_pixels(xy).T
         a, b, c, d, e, f = grid.transform[:6]
         at = a * col + b * row + c, d * col + e * row + f
         return np.column_stack(transformer(grid.crs, utm).transform(*at))

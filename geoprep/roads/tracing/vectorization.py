@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +14,6 @@ import numpy as np
 from geoprep.cpus import usable_cpus
 from geoprep.errors import GeoprepWarning, ImageError, SourceError, UsageError
 from geoprep.executors import Threads
-from geoprep.grid import Grid
 from geoprep.roads.centrelines import RoadRaster, Tracing, open_raster
 from geoprep.roads.centrelines.bands import OpenRasters
 from geoprep.roads.centrelines.coded_speeds import coded_speeds
@@ -26,16 +26,16 @@ from geoprep.roads.centrelines.rasters import (
     describe_raster,
 )
 from geoprep.roads.centrelines.thinning import DENSEST, blocks_of
-from geoprep.roads.formats.csv_writer import ImageRoads, image_id
-from geoprep.roads.network import RoadGraph
-from geoprep.roads.tracing.mosaics import mosaic, mosaics
+from geoprep.roads.graph import side_by_side
+from geoprep.roads.names import GEOTIFF_SUFFIXES, RASTER_SUFFIXES, image_id
+from geoprep.roads.network import RoadGraph, in_crs
+from geoprep.roads.places import utm_crs_of
+from geoprep.roads.reading import ImageRoads
+from geoprep.roads.tracing.mosaics import grid_of, mosaic, mosaics
 from geoprep.roads.tracing.steps import Advance, trace
-from geoprep.roads.tracing.zones import merged_in_zones
 
 Warn = Callable[[str], None]
 
-GEOTIFF: Final = (".tif", ".tiff")
-SUFFIXES: Final = (*GEOTIFF, ".png", ".jp2", ".vrt", ".img")
 _MANY_EDGES: Final = 1000
 """Networks of fewer edges may have any density: a small raster may be one crossing."""
 
@@ -51,10 +51,10 @@ def rasters_in(path: Path) -> list[Path]:
         The path does not exist, or the folder has no raster.
     """
     if path.is_dir():
-        found = sorted(p for p in path.iterdir() if p.suffix.lower() in SUFFIXES)
+        found = sorted(p for p in path.iterdir() if p.suffix.lower() in RASTER_SUFFIXES)
         if not found:
-            raise SourceError(f"{path}: the folder has no raster ({', '.join(SUFFIXES)})")
-        return [p for p in found if p.suffix.lower() in GEOTIFF] or found
+            raise SourceError(f"{path}: the folder has no raster ({', '.join(RASTER_SUFFIXES)})")
+        return [p for p in found if p.suffix.lower() in GEOTIFF_SUFFIXES] or found
     if not path.exists():
         raise SourceError(f"{path}: no such file or folder")
     return [path]
@@ -114,16 +114,11 @@ def vectorize(
         if len(rasters) == 1:
             network = trace(rasters[0], options, workers=threads, advance=advance)
         else:
-            grids = [_required_grid(raster) for raster in rasters]
             rasters = rasters if kind else _of_one_kind(rasters)
-            groups = mosaics(rasters)
-            whole = [mosaic([rasters[number] for number in group]) for group in groups]
+            crs = utm_crs_of(*map(grid_of, rasters))
+            whole = [mosaic([rasters[number] for number in group]) for group in mosaics(rasters)]
             networks = _trace_each(whole, options, threads, advance)
-            network = merged_in_zones(
-                networks,
-                [[grids[number] for number in group] for group in groups],
-                motorway_mph=(options or Tracing()).motorway_mph,
-            )
+            network = side_by_side([in_crs(one, crs) for one in networks])
         _report(rasters, network, warn)
     return network
 
@@ -189,17 +184,17 @@ def _warn(message: str) -> None:
 
 
 def _of_one_kind(rasters: Sequence[RoadRaster]) -> list[RoadRaster]:
-    """Return rasters in which apparent masks are speeds if others hold speeds.
-
-    A raster with roads of one speed looks like a mask.
-    """
+    """Return rasters in which apparent masks are what others are: they have one value or none."""
     codes = next((raster.mph_of_value for raster in rasters if raster.mph_of_value), ())
-    if all(raster.kind != "speed" for raster in rasters):
-        return list(rasters)
+    kinds = {raster.kind for raster in rasters}
+    full = next((one.full_value for one in rasters if one.kind == "probability"), 0.0)
 
     def matched(raster: RoadRaster) -> RoadRaster:
         if raster.kind != "mask":
             return raster
+        if "speed" not in kinds:
+            alike = full > 0 and raster.full_value in (0, full)
+            return replace(raster, kind="probability", full_value=full) if alike else raster
         if codes:
             same = coded_speeds(np.array([raster.full_value]), least=1) == codes
             return as_coded_speeds(raster, codes) if same else raster
@@ -233,15 +228,6 @@ def _trace_each(
         if advance is not None:
             advance(len(found), len(rasters))
     return [found[number] for number in range(len(rasters))]
-
-
-def _required_grid(raster: RoadRaster) -> Grid:
-    if raster.grid is None:
-        raise UsageError(
-            f"{raster.name}: not georeferenced, so its position relative to the other rasters is "
-            "unknown. Vectorize it alone."
-        )
-    return raster.grid
 
 
 def _report(rasters: Sequence[RoadRaster], network: RoadGraph, warn: Warn) -> None:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from geoprep.roads.centrelines.bands import ArrayBands, MosaicBands
+from geoprep.roads.centrelines.bands import ArrayBands, MosaicBands, Part
 
 RIM, REACH = 4, 3
 
@@ -51,7 +51,7 @@ def test_a_mosaic_holds_the_deepest_raster(dtype, nodata, boxes, window, seed):
         elif dtype == "float32":
             values[rng.random(values.shape) < 0.2] = np.nan
         parts.append((values, (top, left, top + height, left + width)))
-    bands = [(ArrayBands(values[None]), box) for values, box in parts]
+    bands = [Part(ArrayBands(values[None]), nodata, box) for values, box in parts]
     found = MosaicBands(bands, nodata=nodata, rim=RIM, reach=REACH).read(1, *window)
     value = nodata if nodata is None else np.dtype(dtype).type(nodata)
     assert np.array_equal(found, deepest(parts, value, window), equal_nan=dtype == "float32")
@@ -61,6 +61,9 @@ def test_a_mosaic_holds_the_deepest_raster(dtype, nodata, boxes, window, seed):
 def test_the_deepest_pixels_of_a_wide_rim_come_first(rim):
     """Depths of 128 do not fit into 8 bits."""
     first, second = (np.full((1, 300, 300), value, np.uint8) for value in (1, 2))
-    parts = [(ArrayBands(first), (0, 0, 300, 300)), (ArrayBands(second), (0, 100, 300, 400))]
+    parts = [
+        Part(ArrayBands(first), None, (0, 0, 300, 300)),
+        Part(ArrayBands(second), None, (0, 100, 300, 400)),
+    ]
     found = MosaicBands(parts, nodata=None, rim=rim, reach=3).read(1, 150, 0, 1, 400)[0]
     assert np.array_equal(np.flatnonzero(np.diff(found)), [199])

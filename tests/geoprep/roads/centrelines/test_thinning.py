@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from helpers.roads import drawn
+from helpers.roads import array_raster, drawn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.ndimage import gaussian_filter
 
 from geoprep.errors import ImageError
-from geoprep.roads.centrelines import Tracing, array_raster, skeleton
+from geoprep.roads.centrelines import Tracing, skeleton
 from geoprep.roads.tracing.pixel_graph import pixel_network
 
 

@@ -130,7 +130,7 @@ def test_the_old_file_is_kept_if_writing_fails(tmp_path, monkeypatch):
     path = tmp_path / "roads.geojson"
     write_network(some(), path)
     before = path.read_bytes()
-    monkeypatch.setattr(Path, "write_text", lambda *_args, **_more: 1 / 0)
+    monkeypatch.setattr(pyogrio, "write_dataframe", lambda *_args, **_more: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         write_network(some(None), path)
     assert path.read_bytes() == before

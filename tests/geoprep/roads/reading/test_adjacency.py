@@ -67,6 +67,23 @@ def test_json_is_read(tmp_path, document):
     assert lengths(read_adjacency(written(tmp_path, document, "graph.json"))) == [40, 100, 200]
 
 
+def test_a_pickle_of_python_2_with_raw_bytes_is_read(tmp_path):
+    """As Sat2Graph published them: protocol 0, numbers of NumPy as bytes beyond ASCII."""
+    head = (
+        b"(dp0\n(cnumpy.core.multiarray\nscalar\np1\n(cnumpy\ndtype\np2\n(S'i8'\np3\nI0\nI1\ntRp5\n"
+    )
+    state = b"(I3\nS'<'\nNNNI-1\nI-1\nI0\ntb"
+
+    def number(value, first=False):
+        raw = struct.pack("<q", value).replace(b"\n", b"\\n")
+        return (b"" if first else b"g1\n(g5\n") + b"S'" + raw + b"'\ntR"
+
+    data = head + state + number(0xE9, first=True) + number(0xFF) + b"t(l("
+    data += number(0xE9) + number(300) + b"tas."
+    made = read_adjacency(written(tmp_path, data))
+    assert lengths(made) == [300 - 0xFF]
+
+
 class Hostile:
     """Runs a command when Python's unpickler reads it."""
 

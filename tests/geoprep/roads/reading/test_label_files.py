@@ -8,8 +8,10 @@ import shapely
 from helpers.roads import degree_counts
 
 from geoprep.errors import LabelError
+from geoprep.roads.names import scene_key
 from geoprep.roads.network import RoadGraph
-from geoprep.roads.reading import network_from_lines, read_labels, scene_key
+from geoprep.roads.reading import read_labels
+from geoprep.roads.reading.line_network import network_from_lines
 from geoprep.roads.scoring.apls import apls
 
 LABEL = "SN3_roads_train_AOI_2_Vegas_geojson_roads_speed_img{}.geojson"

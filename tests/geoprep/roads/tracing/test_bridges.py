@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
-from helpers.roads import degree_counts, drawn, network
+from helpers.roads import array_raster, degree_counts, drawn, network
 
-from geoprep.roads.centrelines import array_raster
 from geoprep.roads.tracing import trace
 from geoprep.roads.tracing.bridges import with_bridges
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from helpers.roads import degree_counts, drawn, network
+from helpers.roads import array_raster, degree_counts, drawn, network
 
-from geoprep.roads.centrelines import Tracing, array_raster
+from geoprep.roads.centrelines import Tracing
 from geoprep.roads.tracing import trace
 from geoprep.roads.tracing.gaps import with_gaps_closed
 

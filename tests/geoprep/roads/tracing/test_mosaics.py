@@ -8,7 +8,9 @@ import rasterio
 import shapely
 from affine import Affine
 from helpers.roads import degree_counts, drawn, network, write_raster
+from rasterio.warp import reproject as resample
 
+from geoprep.errors import UsageError
 from geoprep.roads.centrelines import rasters
 from geoprep.roads.scoring.apls import apls
 from geoprep.roads.tracing import rasters_in, vectorize
@@ -149,3 +151,45 @@ def test_tiles_with_one_speed_are_speeds_among_others(tmp_path, city):
     """A tile with a single street looks like a mask by itself."""
     made = vectorize(written(tmp_path / "tiles", city, [(60, 0, 140, 90), (60, 90, 140, 330)]))
     assert np.isfinite(made.speed_mph).all()
+
+
+def test_an_empty_raster_among_others(tmp_path):
+    road = drawn([[(20, -50), (180, -50)]], (300, 200), width=5)
+    windows = [(200, 0, 300, 200), (0, 0, 100, 200), (0, 100, 100, 200)]
+    paths = written(tmp_path / "tiles", road, windows)
+    assert degree_counts(vectorize(paths, kind="mask")) == {1: 2}
+    assert not len(vectorize(paths[:1], kind="mask").lines)
+
+
+@pytest.mark.parametrize("kind", ["mask", "probability"])
+@pytest.mark.parametrize("nodata", [None, 255])
+def test_tiles_of_other_grids_are_resampled_onto_the_first(tmp_path, kind, nodata):
+    """The right half has pixels of 0.7 m, is turned by 3 degrees, and has no data around it."""
+    lines = [[(-10, -150), (610, -140)], [(150, 10), (150, -310)], [(450, 10), (440, -310)]]
+    value = 200 if kind == "probability" else 1
+    city = drawn(lines, (300, 600), width=8, value=value)
+    whole = written(tmp_path / "whole", city, [(0, 0, 300, 600)])
+    left = written(tmp_path / "left", city, [(0, 0, 300, 300)])
+    turned = Affine(1, 0, 400_290, 0, -1, 6_000_020) * Affine.rotation(3) * Affine.scale(0.7)
+    shape = (520, 480)
+    right = np.full(shape, 0 if nodata is None else nodata, np.uint8)
+    with rasterio.open(whole[0]) as file:
+        resample(rasterio.band(file, 1), right, dst_transform=turned, dst_crs=file.crs,
+                 dst_nodata=nodata, init_dest_nodata=nodata is not None)  # fmt: skip
+    write_raster(tmp_path / "right.tif", right, transform=turned, nodata=nodata)
+    made = vectorize([*left, tmp_path / "right.tif"], kind=kind)
+    expected = vectorize(whole, kind=kind)
+    assert apls(expected, made).score > 0.98
+    assert made.length_m.sum() == pytest.approx(expected.length_m.sum(), rel=0.02)
+
+
+def test_touching_tiles_whose_pixels_mean_different_things_are_refused(tmp_path):
+    road = drawn([[(-10, -50), (210, -50)]], (100, 200), width=5)
+    mask, speeds = written(tmp_path / "a", road, [(0, 0, 100, 100), (0, 100, 100, 200)])
+    both = np.where(road > 0, 30, 0).astype(np.uint8)
+    both[:9] = np.where(road[:9] > 0, 30, 55)
+    with rasterio.open(speeds, "r+") as file:
+        file.write(both[:, 100:], 1)
+        file.set_band_description(1, "road")
+    with pytest.raises(UsageError, match=r"000.tif and .*001.tif touch, but their pixels mean"):
+        vectorize([mask, speeds])

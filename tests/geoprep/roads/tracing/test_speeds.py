@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
-from helpers.roads import drawn, network
+from helpers.roads import array_raster, drawn, network
 
-from geoprep.roads.centrelines import array_raster
 from geoprep.roads.centrelines.bands import ArrayBands
 from geoprep.roads.centrelines.rasters import RoadRaster
 from geoprep.roads.tracing import trace

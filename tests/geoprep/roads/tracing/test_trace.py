@@ -7,11 +7,11 @@ import pyproj
 import pytest
 import shapely
 from affine import Affine
-from helpers.roads import degree_counts, drawn, traced, write_raster
+from helpers.roads import array_raster, degree_counts, drawn, traced, write_raster
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from geoprep.roads.centrelines import Tracing, array_raster, open_raster
+from geoprep.roads.centrelines import Tracing, open_raster
 from geoprep.roads.centrelines.thinning import Skeleton
 from geoprep.roads.tracing import trace
 from geoprep.roads.tracing.pixel_graph import pixel_network

@@ -5,8 +5,8 @@ import pytest
 from affine import Affine
 from helpers.roads import drawn, write_raster
 
-from geoprep.errors import ImageError, UsageError
-from geoprep.roads.tracing import vectorize, vectorize_each
+from geoprep.errors import ImageError, SourceError, UsageError
+from geoprep.roads.tracing import rasters_in, vectorize, vectorize_each
 
 
 def three_rasters(folder):
@@ -50,3 +50,27 @@ def test_a_network_without_coordinates_is_refused(tmp_path):
         ImageError, match=r"a.tif: its transform lies outside the domain of its CRS"
     ):
         vectorize([path])
+
+
+def test_rasters_without_georeference_are_vectorized_alone(tmp_path):
+    for name in "ab":
+        write_raster(tmp_path / f"{name}.tif", np.zeros((9, 9), np.uint8), crs=None)
+    with pytest.raises(UsageError, match=r"a.tif: not georeferenced.*alone"):
+        vectorize(rasters_in(tmp_path), pixel_size_m=1)
+    assert vectorize([tmp_path / "a.tif"], pixel_size_m=1).crs is None
+
+
+def test_a_folder_without_rasters_is_named(tmp_path):
+    with pytest.raises(SourceError, match="the folder has no raster"):
+        rasters_in(tmp_path)
+    with pytest.raises(SourceError, match="no such file"):
+        rasters_in(tmp_path / "x.tif")
+
+
+def test_previews_of_predictions_are_omitted(tmp_path):
+    for name in ("b.tif", "a.tif", "a.png", "a.qml"):
+        (tmp_path / name).touch()
+    assert [path.name for path in rasters_in(tmp_path)] == ["a.tif", "b.tif"]
+    for name in ("a.tif", "b.tif"):
+        (tmp_path / name).unlink()
+    assert [path.name for path in rasters_in(tmp_path)] == ["a.png"]

@@ -1,69 +1,29 @@
-"""Road networks written as GeoPackage: layers of edges and nodes, with a style for QGIS."""
+"""The style that QGIS applies to a GeoPackage: edges coloured by speed."""
 
 from __future__ import annotations
 
-import warnings
-from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 from xml.sax.saxutils import quoteattr
 
-import numpy as np
-import shapely
-from numpy.typing import NDArray
-
 from geoprep.palette import SPEED_COLOURS, bin_label
-from geoprep.roads.formats.edge_table import edge_columns
-from geoprep.roads.formats.vector_files import EDGES, NODES
-from geoprep.roads.network import RoadGraph
-from geoprep.roads.network import points as points_at
 from geoprep.speed import BIN_WIDTH_MPH
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _UNKNOWN_COLOUR: Final = (120, 120, 120)
 _NO_LIMIT_MPH: Final = 10_000
 _WIDTH_MM: Final = 0.66
 
 
-def write_geopackage(network: RoadGraph, path: Path) -> None:
-    """Write the layers ``edges`` and ``nodes``, and a style that colours edges by speed."""
-    columns = edge_columns(network)
-    _write_layer(path, EDGES, network.lines, columns, "LineString", network.crs)
-    numbers = {"node": np.arange(len(network.nodes))}
-    points = points_at(network.nodes) if len(network.nodes) else np.empty(0, object)
-    _write_layer(path, NODES, points, numbers, "Point", network.crs)
-    _write_layer(path, "layer_styles", None, _style_row(), None, None)
+def style_row(layer: str) -> pd.DataFrame:
+    """Return the row of QGIS's table of layer styles that makes the style a layer's default."""
+    import pandas as pd
 
-
-def _write_layer(
-    path: Path,
-    layer: str,
-    geometry: NDArray[np.object_] | None,
-    columns: dict[str, NDArray[Any]],
-    geometry_type: str | None,
-    crs: str | None,
-) -> None:
-    import pyogrio
-
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "'crs' was not provided")
-        pyogrio.raw.write(
-            path,
-            geometry=None if geometry is None else shapely.to_wkb(geometry),
-            field_data=list(columns.values()),
-            fields=list(columns),
-            geometry_type=geometry_type,
-            crs=crs,
-            layer=layer,
-            driver="GPKG",
-            append=path.exists(),
-        )
-
-
-def _style_row() -> dict[str, NDArray[Any]]:
-    """Return the row of QGIS's table of layer styles."""
     row = {
         "f_table_catalog": "",
         "f_table_schema": "",
-        "f_table_name": EDGES,
+        "f_table_name": layer,
         "f_geometry_column": "geom",
         "styleName": "speed",
         "styleQML": _qml(),
@@ -73,10 +33,7 @@ def _style_row() -> dict[str, NDArray[Any]]:
         "owner": "",
         "ui": "",
     }
-    return {
-        name: np.array([value], np.bool_ if isinstance(value, bool) else object)
-        for name, value in row.items()
-    }
+    return pd.DataFrame([row])
 
 
 def _qml() -> str:

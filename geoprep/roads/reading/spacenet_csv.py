@@ -1,11 +1,12 @@
-"""Road networks read from SpaceNet's CSV table, which has lines in pixels of each image."""
+"""SpaceNet's CSV table of roads: lines in pixels of each image, x to the right and y down."""
 
 from __future__ import annotations
 
 import csv
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -13,17 +14,71 @@ import numpy as np
 import shapely
 from numpy.typing import NDArray
 
-from geoprep.crs import LONLAT, transformer, utm_crs
+from geoprep.crs import reproject, transformer
 from geoprep.errors import LabelError, UsageError
 from geoprep.grid import Grid
-from geoprep.roads.network import RoadGraph
+from geoprep.roads.names import scene_key
+from geoprep.roads.network import Plane, RoadGraph
+from geoprep.roads.places import utm_crs_of
 from geoprep.roads.reading.line_network import ToMetres, network_from_lines
-from geoprep.roads.reading.scene_names import scene_key
 from geoprep.speed import MPS_PER_MPH
+from geoprep.storage import replaced
 
+HEADER: Final = ("ImageId", "WKT_Pix", "length_m", "travel_time_s")
 _SMALL_PX: Final = 10.0
 _SMALL_NODES: Final = 30
 _Row = tuple[str, float]  # line as WKT, speed in mph
+
+
+@dataclass(frozen=True, slots=True)
+class ImageRoads:
+    """The roads of one image: in the CRS of ``grid``, or in the plane of its pixels (x, y)."""
+
+    image_id: str
+    network: RoadGraph
+    gsd_m: tuple[float, float]
+    grid: Grid | None
+
+    def pixel_lines(self) -> NDArray[np.object_]:
+        """Return the lines in pixels."""
+        network = self.network
+        if self.grid is None or network.crs is None:
+            return shapely.transform(network.lines, Plane(self.gsd_m).to_pixels)
+        lines = reproject(network.lines, network.crs, self.grid.crs)
+        x0, y0 = self.grid.transform.c, self.grid.transform.f
+        a, b, _, d, e, _ = self.grid.transform[:6]
+        inverse = np.linalg.inv(np.array([[a, b], [d, e]]))
+        # Subtract the origin first: in pixels it is ten million from zero, which costs precision.
+        return shapely.transform(lines, lambda xy: (xy - [x0, y0]) @ inverse.T)
+
+
+def write_csv(images: Iterable[ImageRoads], path: Path) -> int:
+    """Write one row per edge, and return the number of edges; unknown travel times are empty."""
+    seen: set[str] = set()
+    edges = 0
+    with replaced(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(HEADER)
+        for image in images:
+            if image.image_id in seen:
+                raise UsageError(
+                    f"{path}: two images have the ImageId {image.image_id}: rename one"
+                )
+            seen.add(image.image_id)
+            table.writerows(_written_rows(image))
+            edges += len(image.network.lines)
+    return edges
+
+
+def _written_rows(image: ImageRoads) -> list[tuple[str, str, str, str]]:
+    if not len(image.network.lines):
+        return [(image.image_id, "LINESTRING EMPTY", "0", "0")]
+    texts = shapely.to_wkt(image.pixel_lines(), rounding_precision=3)
+    lengths, times = image.network.length_m.tolist(), image.network.travel_time_s.tolist()
+    return [
+        (image.image_id, text, f"{length:.3f}", "" if math.isnan(time) else f"{time:.3f}")
+        for text, length, time in zip(texts, lengths, times, strict=True)
+    ]
 
 
 def read_csv(
@@ -32,30 +87,10 @@ def read_csv(
     grids: Mapping[str, Grid] | None = None,
     pixel_size_m: float | tuple[float, float] | None = None,
 ) -> dict[str, RoadGraph]:
-    """Return the network of every image in a SpaceNet table, by scene key.
+    """Return the network of every image in a table, by scene key.
 
-    The table has the columns ``ImageId`` and ``WKT_Pix``, and may have ``length_m`` and
-    ``travel_time_s``, from which speeds follow. Both conventions of ImageId are read. A row
-    ``LINESTRING EMPTY`` is an image without roads. Pixels count from the upper left corner of an
-    image, x to the right and y down. Connected components without a path of 10 pixels are left out.
-
-    Parameters
-    ----------
-    path
-        CSV file.
-    grids
-        Georeferenced grids of images by scene key (`scene_key`). Networks of these images are in
-        the UTM zone of the middle of the image.
-    pixel_size_m
-        Pixel size in metres, or width and height of a pixel, for images without a grid. Their
-        networks are in a plane with x to the right, y up, and 0 at the upper left corner.
-
-    Raises
-    ------
-    LabelError
-        The table cannot be read; the message gives the line.
-    UsageError
-        An image has neither a grid nor a pixel size.
+    Images with a grid (by scene key) are in the UTM zone of its middle, others in their own plane.
+    Connected components without a path of 10 pixels are left out.
     """
     path = Path(path)
     grids = grids or {}
@@ -65,7 +100,8 @@ def read_csv(
         if key in grids:
             networks[key] = _on_ground(lines, speed, grids[key])
         elif pixel_size_m is not None or not len(lines):
-            networks[key] = _in_plane(lines, speed, pixel_size_m or 1.0)
+            wide, high = np.broadcast_to(pixel_size_m or 1.0, 2).tolist()
+            networks[key] = _network(lines, speed, Plane((wide, high)).to_metres, None)
         else:
             raise UsageError(
                 f"{path}: the roads of {key} are in pixels. Give `images`, or `pixel_size` in "
@@ -123,7 +159,7 @@ def _speed(row: Mapping[str, str | None], where: str) -> float:
 
 
 def _on_ground(lines: NDArray[np.object_], speed: NDArray[np.float64], grid: Grid) -> RoadGraph:
-    crs = _utm_crs_of_image(grid)
+    crs = utm_crs_of(grid)
     move = transformer(grid.crs, crs)
     a, b, c, d, e, f = grid.transform[:6]
 
@@ -132,21 +168,6 @@ def _on_ground(lines: NDArray[np.object_], speed: NDArray[np.float64], grid: Gri
         return np.column_stack(move.transform(a * x + b * y + c, d * x + e * y + f))
 
     return _network(lines, speed, to_metres, crs)
-
-
-def _utm_crs_of_image(grid: Grid) -> str:
-    """Return the CRS of the UTM zone of the middle of an image."""
-    middle = grid.transform * (grid.width / 2, grid.height / 2)
-    return utm_crs(*transformer(grid.crs, LONLAT).transform(*middle))
-
-
-def _in_plane(
-    lines: NDArray[np.object_],
-    speed: NDArray[np.float64],
-    pixel_size_m: float | tuple[float, float],
-) -> RoadGraph:
-    scale = np.broadcast_to(pixel_size_m, 2) * [1, -1]
-    return _network(lines, speed, lambda xy: xy * scale, None)
 
 
 def _network(

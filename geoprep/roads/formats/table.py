@@ -1,0 +1,151 @@
+"""The table of edges that all formats and frames share, and the network made from it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import shapely
+from numpy.typing import NDArray
+
+from geoprep.crs import reproject, transformer
+from geoprep.errors import SourceError
+from geoprep.roads.formats.topology import ends_agree, network_from_ends
+from geoprep.roads.network import RoadGraph
+from geoprep.roads.places import crs_name, metric_crs
+
+if TYPE_CHECKING:
+    import geopandas as gpd
+
+CONFIDENCE: Final = ("confidence_mean", "confidence_least")
+"""Columns of networks that were traced from probabilities."""
+COLUMNS: Final = {
+    "from_node": "u",
+    "to_node": "v",
+    "length_m": "length",
+    "speed_mph": "speed_mph",
+    "travel_time_s": "travel_time",
+    **dict.fromkeys(CONFIDENCE, ""),
+}
+"""Columns of edges: their names in files, and those of osmnx in frames (empty: the same)."""
+FRAME_NAMES: Final = {name: osmnx or name for name, osmnx in COLUMNS.items()}
+_ROUNDED: Final = {"speed_mph", *CONFIDENCE}
+"""Columns that files have rounded to three digits: an average of 54.99999999 is written as 55."""
+_DIGITS: Final = 3
+_ROAD_ATTRIBUTES: Final = frozenset(
+    {"highway", "fclass", "road_type", "lanes", "lane_number", "lane_numbe", "surface", "paved"}
+    | {"inferred_speed_mph", "inferred_speed_mps"}
+)
+
+
+def edge_frame(network: RoadGraph, *, rounded: bool = False) -> gpd.GeoDataFrame:
+    """Return one row per edge, with the columns of files; NaN where unknown."""
+    import geopandas as gpd
+
+    values = [*network.ends.T, network.length_m, network.speed_mph, network.travel_time_s]
+    values += [] if network.confidence is None else list(network.confidence.T)
+    columns = dict(zip(COLUMNS, values, strict=False))
+    if rounded:
+        columns |= {name: np.round(columns[name], _DIGITS) for name in _ROUNDED & columns.keys()}
+    return gpd.GeoDataFrame(columns, geometry=network.lines, crs=network.crs)
+
+
+def are_network_fields(names: Collection[str]) -> bool:
+    """Return whether a layer with these fields is a road network rather than labels.
+
+    Labels also carry speeds, often outdated ones, beside the attributes that speeds follow from.
+    """
+    numbered = {"from_node", "to_node"} <= set(names)
+    return "speed_mph" in names and (numbered or not _ROAD_ATTRIBUTES & set(names))
+
+
+def network_of_frame(
+    name: object,
+    frame: gpd.GeoDataFrame,
+    *,
+    nodes: NDArray[np.float64] | None = None,
+    is_plane: bool = False,
+) -> RoadGraph:
+    """Return the network of a frame of edges with the columns of files; see `network_of_table`."""
+    crs = None if is_plane else crs_name(frame.crs)
+    columns = {column: frame[column].to_numpy() for column in COLUMNS if column in frame}
+    lines = np.asarray(shapely.force_2d(frame.geometry.to_numpy()), object)
+    return network_of_table(name, columns, lines, crs, nodes)
+
+
+def network_of_table(
+    name: object,
+    columns: Mapping[str, NDArray[Any]],
+    lines: NDArray[np.object_],
+    crs: str | None,
+    nodes: NDArray[np.float64] | None = None,
+) -> RoadGraph:
+    """Return the network of a table of edges, with nodes rebuilt where they are missing or stale.
+
+    Parameters
+    ----------
+    name
+        Of the file, for error messages.
+    columns
+        ``speed_mph`` at least, if there are lines.
+    lines
+        Object (edge,): LineStrings, or MultiLineStrings whose parts become edges.
+    crs, nodes
+        CRS of the lines (None: a plane of metres), and coordinates of nodes in it, if known.
+    """
+    if "speed_mph" not in columns and len(lines):
+        raise SourceError(
+            f"{name}: has no field speed_mph, so it is not a road network. Write one with geoprep "
+            "vectorize, or add the field."
+        )
+    kinds = shapely.get_type_id(lines)
+    line = np.isin(kinds, (shapely.GeometryType.LINESTRING, shapely.GeometryType.MULTILINESTRING))
+    wrong = ~line | shapely.is_empty(lines)
+    if wrong.any():
+        raise SourceError(f"{name}: feature {int(np.argmax(wrong))} is not a line. Remove it.")
+    parts, part_of = shapely.get_parts(lines, return_index=True)
+    try:
+        speed = np.array(columns.get("speed_mph", ()), np.float64)[part_of]
+    except (TypeError, ValueError) as error:
+        raise SourceError(f"{name}: speed_mph is not a number: {error}") from error
+    if not np.isfinite(shapely.get_coordinates(parts)).all():
+        raise SourceError(f"{name}: has coordinates that are not finite")
+    ends, confidence = _numbers(columns, "from_node", "to_node"), _numbers(columns, *CONFIDENCE)
+    if confidence is not None:
+        confidence = confidence[part_of] if np.isfinite(confidence).any() else None
+    metric = metric_crs(parts, crs)
+    if crs is not None and metric is not None and metric != crs:
+        parts = reproject(parts, crs, metric)
+        if not np.isfinite(shapely.get_coordinates(parts)).all():
+            raise SourceError(f"{name}: has coordinates outside the domain of its CRS")
+        if nodes is not None:
+            nodes = np.column_stack(transformer(crs, metric).transform(*nodes.T))
+    if ends is not None and len(parts) == len(lines) and np.isfinite(ends).all():
+        pairs = ends.astype(np.int64)
+        if nodes is not None and ends_agree(parts, pairs, nodes):
+            return RoadGraph(nodes, pairs, parts, speed, metric, confidence)
+        pairs, nodes = _nodes_of_ends(parts, pairs)
+        if ends_agree(parts, pairs, nodes):
+            return RoadGraph(nodes, pairs, parts, speed, metric, confidence)
+    return network_from_ends(parts, speed, metric, confidence)
+
+
+def _numbers(columns: Mapping[str, NDArray[Any]], *names: str) -> NDArray[np.float64] | None:
+    """Return columns as float64 (edge, column); None if one is missing or holds no numbers."""
+    try:
+        return np.column_stack([columns[name] for name in names]).astype(np.float64)
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _nodes_of_ends(
+    lines: NDArray[np.object_], ends: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return nodes numbered from 0 and their coordinates, from the lines that end at them."""
+    numbers, compact = np.unique(ends, return_inverse=True)
+    compact = compact.reshape(-1, 2).astype(np.int64)
+    nodes = np.full((len(numbers), 2), np.nan)
+    for side, point in ((0, 0), (1, -1)):
+        nodes[compact[:, side]] = shapely.get_coordinates(shapely.get_point(lines, point))
+    return compact, nodes

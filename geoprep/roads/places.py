@@ -1,0 +1,87 @@
+"""Where rasters and networks lie: centres, UTM zones, outlines, names of CRSs."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import numpy as np
+import pyproj
+import shapely
+from numpy.typing import NDArray
+
+from geoprep.crs import LONLAT, reproject, transformer, utm_crs
+from geoprep.grid import Grid
+
+_MOST_SCALE_ERROR: Final = 0.01
+_SIDE_POINTS: Final = 11
+
+
+def centre_of(grid: Grid) -> tuple[float, float]:
+    """Return longitude and latitude of the centre of a grid in degrees."""
+    middle = grid.transform * (grid.width / 2, grid.height / 2)
+    lon, lat = transformer(grid.crs, LONLAT).transform(*middle)
+    return float(lon), float(lat)
+
+
+def mean_place(lonlat: NDArray[np.float64]) -> tuple[float, float]:
+    """Return the mean longitude, the shorter way around the Earth, and latitude in degrees."""
+    lon, lat = lonlat.T
+    east = np.exp(1j * np.radians(lon)).mean()
+    return math.degrees(math.atan2(east.imag, east.real)), float(lat.mean())
+
+
+def utm_crs_of(*grids: Grid) -> str:
+    """Return the UTM zone of the mean centre of grids."""
+    return utm_crs(*mean_place(np.array([centre_of(grid) for grid in grids])))
+
+
+def middle_of(lines: NDArray[np.object_], crs: str) -> tuple[float, float]:
+    """Return longitude and latitude of the middle of the bounding box of lines in degrees."""
+    west, south, east, north = shapely.total_bounds(lines).tolist()
+    lon, lat = transformer(crs, LONLAT).transform((west + east) / 2, (south + north) / 2)
+    return float(lon), float(lat)
+
+
+def metric_crs(lines: NDArray[np.object_], crs: str | None) -> str | None:
+    """Return the CRS in which lengths of some lines can be measured in metres.
+
+    That is their own CRS if it is projected, in metres, and true to scale within 1 % at the middle
+    of the lines; else the UTM zone of the middle. Web Mercator, for example, makes roads in Moscow
+    1.8 times as long.
+    """
+    if crs is None or not len(lines):
+        return crs
+    lon, lat = middle_of(lines, crs)
+    parsed = pyproj.CRS.from_user_input(crs)
+    if parsed.is_projected and all(axis.unit_conversion_factor == 1 for axis in parsed.axis_info):
+        scale = pyproj.Proj(parsed).get_factors(lon, lat)
+        error = max(abs(scale.meridional_scale - 1), abs(scale.parallel_scale - 1))
+        if not error > _MOST_SCALE_ERROR:
+            return crs
+    return utm_crs(lon, lat)
+
+
+def crs_name(crs: object) -> str | None:
+    """Return a CRS as ``EPSG:32611`` where it has a code, else as WKT; None if there is none."""
+    if crs is None or crs == "":
+        return None
+    parsed = pyproj.CRS.from_user_input(crs)
+    if parsed.is_engineering:
+        return None  # GDAL's "undefined Cartesian": not georeferenced
+    code = parsed.to_epsg()
+    return f"EPSG:{code}" if code else str(parsed.to_wkt())
+
+
+def outline(grid: Grid, crs: str) -> shapely.Polygon:
+    """Return the footprint of a raster as a polygon in another CRS."""
+    x, y = grid.width, grid.height
+    corners = [grid.transform * at for at in ((0, 0), (x, 0), (x, y), (0, y))]
+    return reprojected(shapely.Polygon(corners), grid.crs, crs)
+
+
+def reprojected(area: shapely.Polygon, source: str, target: str) -> shapely.Polygon:
+    """Return a polygon in another CRS, where its straight sides are curved."""
+    dense = shapely.segmentize(area, area.length / (4 * _SIDE_POINTS))
+    moved: shapely.Polygon = reproject(np.array([dense], object), source, target)[0]
+    return moved
