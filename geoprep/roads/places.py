@@ -1,4 +1,4 @@
-"""Where rasters and networks lie: centres, UTM zones, outlines, names of CRSs."""
+"""Places of rasters and networks: centres, UTM zones, outlines, names of CRSs."""
 
 from __future__ import annotations
 
