@@ -193,10 +193,7 @@ def _centred(pixels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _noise(pixels: Tensor, key: Tensor) -> Tensor:
-    """Return sums of four random bytes minus their mean, fp32 (n, band, y, x).
-
-    A counter is hashed in int32, whose products wrap, by the function of `unit_hash`.
-    """
+    """Return sums of four random bytes minus their mean, fp32 (n, band, y, x); products wrap."""
     counter = torch.arange(pixels[0].numel(), device=pixels.device, dtype=torch.int32)
     seed = (unit_hash(key, _PIXELS) * 2**24).to(torch.int32) * _signed(0x85EBCA6B)
     x = counter * _signed(0x9E3779B1) + seed[:, None]

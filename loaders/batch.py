@@ -26,28 +26,14 @@ FLIP_X, FLIP_Y, TRANSPOSE = 1, 2, 4
 
 
 class Crops(NamedTuple):
-    """Square crops of tiles, one row per sample.
-
-    Attributes
-    ----------
-    tile
-        int64 (n,), index of the tile.
-    y, x
-        int64 (n,), upper left corner in the tile, pixels.
-    op
-        int64 (n,), symmetry 0..7: bits `TRANSPOSE`, `FLIP_Y`, `FLIP_X`, applied in that order.
-    key
-        int64 (n,), hash of (seed, epoch, sample), for augmentations on the device.
-    sample
-        int64 (n,), number of the sample in its epoch, before shuffling.
-    """
+    """Square crops of tiles, one row per sample; int64 (n,) each."""
 
     tile: NDArray[np.int64]
-    y: NDArray[np.int64]
+    y: NDArray[np.int64]  # upper left corner in the tile, pixels
     x: NDArray[np.int64]
-    op: NDArray[np.int64]
-    key: NDArray[np.int64]
-    sample: NDArray[np.int64]
+    op: NDArray[np.int64]  # symmetry 0..7: bits `TRANSPOSE`, `FLIP_Y`, `FLIP_X`, in that order
+    key: NDArray[np.int64]  # hash of (seed, epoch, sample), for augmentations on the device
+    sample: NDArray[np.int64]  # number in its epoch, before shuffling
 
     def rows(self, part: slice) -> Crops:
         """Return some of the crops, as views."""
@@ -68,22 +54,7 @@ def symmetry(array: NDArray[Any], op: int) -> NDArray[Any]:
 def crop_affine(
     affine: tuple[float, ...], y: int, x: int, op: int, side: int
 ) -> tuple[float, float, float, float, float, float]:
-    """Return the affine of a crop under a symmetry, from that of its tile.
-
-    Parameters
-    ----------
-    affine
-        ``a b c d e f`` of rasterio, pixel corner (column, row) of the tile -> CRS.
-    y, x, op
-        Upper left corner of the crop in the tile, pixels, and its symmetry 0..7.
-    side
-        Side of the crop in pixels.
-
-    Returns
-    -------
-    tuple of float
-        ``a b c d e f``, pixel corner of the crop after its symmetry -> CRS.
-    """
+    """Return the affine of a crop under a symmetry, ``a b c d e f``, from that of its tile."""
     # From a corner (column, row) of the result to one of the tile.
     corner = np.array([[1, 0, x], [0, 1, y], [0, 0, 1]])
     if op & TRANSPOSE:
@@ -212,10 +183,7 @@ class Batch(_InBlock):
 
 
 def has_streams(device: torch.device) -> bool:
-    """Return whether a device has streams, and copies from pinned memory without waiting.
-
-    MPS has one queue, and pins no memory.
-    """
+    """Return whether a device has streams and takes pinned memory; MPS has one queue, pins none."""
     return device.type not in ("cpu", "mps")
 
 
@@ -238,10 +206,7 @@ def check_speeds(instead: str, *, has_classes: bool) -> None:
 def _layout(
     n: int, side: int, bands: int
 ) -> tuple[tuple[tuple[torch.dtype, tuple[int, ...], int], ...], int]:
-    """Return dtype, shape and first byte of the parts of a block, and its size.
-
-    The parts are image (channels last in memory), label, index, where, key.
-    """
+    """Return dtype, shape and first byte of the parts of a block, and its size."""
     parts: tuple[tuple[torch.dtype, tuple[int, ...]], ...] = (
         (torch.uint8, (n, side, side, bands)),
         (torch.uint8, (n, side, side)),
@@ -255,30 +220,14 @@ def _layout(
 
 
 def block_bytes(n: int, side: int, bands: int) -> int:
-    """Return the size of the block of a batch in bytes.
-
-    Parameters
-    ----------
-    n, side, bands
-        Samples, side of a sample in pixels, bands.
-    """
+    """Return the size of the block of a batch in bytes."""
     return _layout(n, side, bands)[1]
 
 
 def batch_of(
     block: Tensor | NDArray[np.uint8], n: int, side: int, bands: int, *, has_classes: bool = False
 ) -> Batch:
-    """Return the batch in a block.
-
-    Parameters
-    ----------
-    block
-        uint8, at least `block_bytes` long.
-    n, side, bands
-        Samples, side of a sample in pixels, bands.
-    has_classes
-        Whether the label holds classes.
-    """
+    """Return the batch in a block, uint8 and at least `block_bytes` long."""
     end = _layout(n, side, bands)[1]
     batch = object.__new__(Batch)
     values = (block if len(block) == end else block[:end], (n, side, bands), has_classes)
@@ -327,27 +276,8 @@ class BufferPool:
     of them is gone, without a finaliser. So a batch is valid for as long as it is referenced,
     without a copy; a caller who keeps many makes the pool allocate more.
 
-    Parameters
-    ----------
-    batch_size, side, bands
-        Samples at most, side of a sample in pixels, bands.
-    spare
-        Number of blocks to keep.
-    pinned
-        Page-locked memory for asynchronous copies to a device. torch's own cache of it is then
-        the pool: it alone knows when a copy that still reads a block has ended.
-    device
-        Device that batches are gathered on, whose allocator is then the pool; None: they are
-        filled on the host.
-    has_classes
-        Whether labels hold classes.
-
-    Attributes
-    ----------
-    nbytes
-        Size of a block.
-    most_bytes
-        Size of all spare blocks and one more.
+    Pinned blocks, and those on a ``device`` where batches are gathered, come from torch's caches:
+    they alone know when a copy that still reads a block has ended.
     """
 
     def __init__(
@@ -361,37 +291,31 @@ class BufferPool:
         device: torch.device | None = None,
         has_classes: bool = False,
     ) -> None:
-        self.has_classes = has_classes
+        self.has_classes, self.pinned, self.device = has_classes, pinned, device
         self.nbytes = block_bytes(batch_size, side, bands)
-        self.pinned = pinned
-        self.device = device
         self._side, self._bands = side, bands
         self.most_bytes = self.nbytes * (spare + 1)
         self._blocks: deque[tuple[weakref.ref[Any], memoryview]] = deque(maxlen=spare)
 
-    def on_host(self, crops: Crops) -> tuple[Batch, NDArray[np.uint8], NDArray[np.uint8]]:
-        """Return a batch on the host, and the arrays for the pixels of its crops.
+    def batch(self, crops: Crops, block: Tensor | None = None) -> tuple[Batch, Any, Any]:
+        """Return a batch without its pixels, and where they go: (n, y, x, band) and (n, y, x).
 
-        The arrays are uint8 (n, y, x, band) and (n, y, x), of undefined content. torch is used for
+        They are tensors for a ``block`` of `take` on a device, else arrays. torch is used for
         pinned memory alone: see `Batch`.
         """
-        shape = len(crops.tile), self._side, self._bands
-        memory = self.take() if self.pinned else self._take()
-        batch = batch_of(memory, *shape, has_classes=self.has_classes)
-        source = memory.numpy() if isinstance(memory, Tensor) else memory
-        image, label = _describe(source, shape, crops)
-        return batch, image, label
-
-    def on_device(self, crops: Crops, block: Tensor) -> Batch:
-        """Return a batch in a block of `take`, with everything but the pixels of its crops."""
-        n, bands = len(crops.tile), self._bands
-        batch = batch_of(block, n, self._side, bands, has_classes=self.has_classes)
+        shape = n, _, bands = len(crops.tile), self._side, self._bands
+        if block is None:
+            memory = self.take() if self.pinned else self._take()
+            batch = batch_of(memory, *shape, has_classes=self.has_classes)
+            source = memory.numpy() if isinstance(memory, Tensor) else memory
+            return batch, *_describe(source, shape, crops)
+        batch = batch_of(block, *shape, has_classes=self.has_classes)
         # Index, place and key are filled here and cross the bus together.
         words = np.empty(block_bytes(n, 0, bands), np.uint8)
         _describe(words, (n, 0, bands), crops)
         assert batch.block is not None
         copy_words(words, batch.block[-len(words) :])
-        return batch
+        return batch, batch.image.permute(0, 2, 3, 1), batch.label
 
     def take(self) -> Tensor:
         """Return a block, uint8 (nbytes,), with undefined content."""

@@ -44,37 +44,14 @@ def by_shard(tiles: NDArray[np.int64], shard_tiles: int) -> list[list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
-    """Decoder of stored chunks of one array to tiles.
-
-    Attributes
-    ----------
-    layout
-        Layout of the array.
-    bands
-        Indexes of the bands to keep, in this order; None for all as they are.
-    values
-        uint8 (256,), replaces every value of a label; None for values as they are.
-    """
+    """Checks and decodes chunks of one array to tiles; keeps some bands, maps label values."""
 
     layout: PixelLayout
     bands: tuple[int, ...] | None = None
     values: NDArray[np.uint8] | None = None
 
     def __call__(self, chunk: Bytes, out: Bytes) -> None:
-        """Check a chunk against its checksum and decompress it.
-
-        Parameters
-        ----------
-        chunk
-            Read-only, with the checksum at its end.
-        out
-            uint8 (y, x, band) or (y, x), C-contiguous; written.
-
-        Raises
-        ------
-        ValueError, RuntimeError
-            The chunk is damaged.
-        """
+        """Decode into uint8 (y, x, band) or (y, x); ValueError or RuntimeError if damaged."""
         if self.bands is None:
             self.layout.decode(chunk, out)
             if self.values is not None:
@@ -86,17 +63,7 @@ class Decoder:
 
 
 class PixelArray:
-    """Images or masks of one level of a store, read from any number of threads.
-
-    Parameters
-    ----------
-    location
-        Path or address of the store, for messages.
-    decode
-        Decoder of its chunks.
-    files
-        Reader of its files.
-    """
+    """Images or masks of one level of a store, read from any number of threads."""
 
     def __init__(self, location: str, decode: Decoder, files: _LocalFiles | _RemoteFiles) -> None:
         self.decode = decode
@@ -112,32 +79,11 @@ class PixelArray:
         return isinstance(self._files, _LocalFiles)
 
     def read(self, rows: Sequence[int], out: Bytes) -> None:
-        """Read tiles of one shard.
-
-        Parameters
-        ----------
-        rows
-            Ascending rows of the store.
-        out
-            uint8 (tile, y, x, band) or (tile, y, x), one tile per row; written.
-
-        Raises
-        ------
-        StoreError
-            A chunk is corrupted or missing; array and shard are named.
-        """
+        """Read ascending rows of one shard into uint8 (tile, y, x, band) or (tile, y, x)."""
         self._each(rows, lambda i, chunk: self.decode(chunk, out[i]))
 
     def read_stored(self, rows: Sequence[int], out: Sequence[Bytes]) -> None:
-        """Read the chunks of tiles as stored, each checked against its checksum.
-
-        Parameters
-        ----------
-        rows
-            As for `read`.
-        out
-            uint8, one array per chunk, of its `stored_sizes`; written.
-        """
+        """Read the chunks of rows as stored, each checked, into one array of its size per chunk."""
 
         def keep(i: int, chunk: Bytes) -> None:
             without_checksum(chunk)
@@ -146,13 +92,7 @@ class PixelArray:
         self._each(rows, keep)
 
     def stored_sizes(self, rows: Sequence[int]) -> NDArray[np.uint64]:
-        """Return the sizes of chunks in bytes, uint64 (tile,), from the index of their shard.
-
-        Raises
-        ------
-        StoreError
-            As `read`.
-        """
+        """Return the sizes of chunks in bytes, uint64 (tile,), from the index of their shard."""
         with self._named(rows):
             return self._entries(rows)[:, 1]
 
@@ -230,13 +170,7 @@ _chunk_buffer, _tile_buffer = _ThreadBuffer(), _ThreadBuffer()
 
 
 class _LocalFiles:
-    """Files of a local folder. What it returns is valid until the thread reads again.
-
-    Attributes
-    ----------
-    call_bytes
-        Decoded bytes that one read spans, about.
-    """
+    """Files of a local folder. What it returns is valid until the thread reads again."""
 
     call_bytes = 16 << 20  # small compared with the tiles
 
@@ -291,24 +225,7 @@ Arrays = tuple[PixelArray, PixelArray]
 def open_arrays(
     store: StoreReader, level: int, bands: Sequence[str], classes: Sequence[str] = ()
 ) -> Arrays:
-    """Open images and labels of a level.
-
-    Parameters
-    ----------
-    store
-        An opened store.
-    level
-        Tile side in pixels.
-    bands
-        Names of the bands to keep, in this order.
-    classes
-        Names of the classes in the order of label values; those of the store in any order.
-
-    Raises
-    ------
-    StoreError
-        The layout of a pixel array is not that of its schema.
-    """
+    """Open images and labels of a level: bands in this order, labels in this order of classes."""
     places = tuple(map(store.meta.bands.index, bands))
     kept = None if places == tuple(range(len(store.meta.bands))) else places
     remote = "://" in store.location
@@ -322,19 +239,7 @@ def open_arrays(
 
 
 def class_values(store: StoreReader, classes: Sequence[str]) -> NDArray[np.uint8] | None:
-    """Return the value of each label byte of a store in another order of its classes.
-
-    Parameters
-    ----------
-    store
-        An opened store.
-    classes
-        Names of its classes in the wanted order; empty for labels of speeds.
-
-    Returns
-    -------
-    uint8 (256,), or None if the order is the same.
-    """
+    """Return uint8 (256,), each label byte in another order of its classes; None for the same."""
     if tuple(classes) == tuple(store.meta.class_names):
         return None
     return ClassTable(tuple(classes), ()).lookup(store.meta.class_names)
@@ -342,17 +247,7 @@ def class_values(store: StoreReader, classes: Sequence[str]) -> NDArray[np.uint8
 
 @dataclass(frozen=True, slots=True)
 class ShardRead:
-    """Tiles to read from one shard.
-
-    Attributes
-    ----------
-    arrays
-        Images and labels of the store.
-    rows
-        Ascending rows of the tiles in the store.
-    places
-        Their places among all tiles to load.
-    """
+    """Tiles to read from one shard."""
 
     arrays: Arrays
     rows: list[int]
@@ -360,11 +255,7 @@ class ShardRead:
 
 
 def spread(reads: Sequence[ShardRead], parts: int) -> list[ShardRead]:
-    """Split reads of local shards into about so many parts or more, for as many threads.
-
-    A small split has fewer shards than there are threads. Shards of an object store stay whole,
-    since every part would be a request.
-    """
+    """Split reads of local shards for as many threads."""
     few = -(-parts // max(1, len(reads)))
     found = []
     for one in reads:
@@ -382,19 +273,7 @@ def read_all(
     threads: int,
     progress: ReportProgress | None = None,
 ) -> None:
-    """Read from many shards in several threads; the first error ends it.
-
-    Parameters
-    ----------
-    reads
-        The tiles of every shard, or of parts of it.
-    read
-        Function that reads one of them, called in a thread.
-    threads
-        Number of threads.
-    progress
-        Called after every shard.
-    """
+    """Read from many shards in several threads; the first error ends it."""
     total, done = sum(len(one.rows) for one in reads), 0
     finished = Prefetcher(read, reads, threads=threads, prefetch=4 * threads)
     for one, _ in zip(reads, finished, strict=True):
@@ -407,16 +286,7 @@ def read_all(
 def progress_bar(
     wanted: bool | ReportProgress | None, title: str
 ) -> Iterator[ReportProgress | None]:
-    """Yield a function to report progress to, or None.
-
-    Parameters
-    ----------
-    wanted
-        True for a bar on standard error, False for none, None for one if that is a terminal; or a
-        function, which is returned as it is.
-    title
-        Text before the bar.
-    """
+    """Yield a function to report progress to, or None; see `RamTiles.load`."""
     if callable(wanted):
         yield wanted
     elif wanted or (wanted is None and sys.stderr.isatty()):

@@ -75,19 +75,7 @@ def _scratch(side: int, dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def copy_crop(tile: NDArray[Any], y: int, x: int, op: int, out: NDArray[Any]) -> None:
-    """Copy a square crop of one tile, under a symmetry.
-
-    Parameters
-    ----------
-    tile
-        Items (side, side).
-    y, x
-        Upper left corner of the crop, pixels.
-    op
-        Symmetry 0..7.
-    out
-        Items (crop, crop) of the same dtype; written.
-    """
+    """Copy a square crop (upper left corner y, x) of a tile of items under a symmetry."""
     side = len(out)
     view = tile[y : y + side, x : x + side]
     if not op and view.flags.c_contiguous and out.flags.c_contiguous:
@@ -127,17 +115,7 @@ def copy_crops(
     image: NDArray[np.uint8],
     label: NDArray[np.uint8],
 ) -> None:
-    """Copy crops of tiles, images and labels.
-
-    Parameters
-    ----------
-    images, labels
-        uint8 (tile, y, x, band) and (tile, y, x), C-contiguous.
-    crops
-        One row per sample.
-    image, label
-        uint8 (n, y, x, band) and (n, y, x), C-contiguous; written.
-    """
+    """Copy crops of tiles, uint8 (tile, y, x, band) and (tile, y, x), to a batch (n, ...)."""
     if not len(image) == len(label) == len(crops.tile):
         raise ValueError(f"{len(crops.tile)} crops do not fit into a batch of {len(image)}")
     parts = (images, labels[..., None], image, label[..., None])
@@ -244,15 +222,7 @@ def _shuffle(builder: Any, one: Any, other: Any, lanes: list[int]) -> Any:  # no
 
 
 def _pixel_bytes(width: int, lane: int, *, backwards: bool) -> list[int]:
-    """Return which bytes of a vector form lanes of one pixel each.
-
-    Parameters
-    ----------
-    width, lane
-        Bytes of a pixel and of a lane, which may be wider.
-    backwards
-        The first lane holds the last pixel, at the end of the vector.
-    """
+    """Return which bytes of a vector form lanes of one pixel each; a lane may be wider."""
     starts = [_VECTOR - (i + 1) * width if backwards else i * width for i in range(_VECTOR // lane)]
     found = [start + min(byte, width - 1) for start in starts for byte in range(lane)]
     return found + [0] * (_VECTOR - len(found))
@@ -287,10 +257,7 @@ def _transpose(
     width: Any,  # noqa: ANN401 - types of numba
     backwards: Any,  # noqa: ANN401 - types of numba
 ) -> Any:  # noqa: ANN401 - types of numba
-    """Transpose a block: source rows ``along`` apart to target rows ``down`` apart.
-
-    Source rows are read forwards from their first pixel, or backwards from their last.
-    """
+    """Transpose a block from rows ``along`` apart, read backwards if so, to rows ``down`` apart."""
     pixel, reverse = width.literal_value, bool(backwards.literal_value)
     lane = _lane(pixel)
     side = _VECTOR // lane
@@ -373,10 +340,7 @@ def _copy_part(
     past: Any,  # noqa: ANN401 - compiled
     scratch: Any,  # noqa: ANN401 - compiled
 ) -> None:
-    """Copy crops with pixels of ``width`` bytes, transposed in squares of ``block`` pixels.
-
-    What is transposed passes through the scratch array on its way past the caches.
-    """
+    """Copy crops with pixels of ``width`` bytes, transposed in squares of ``block`` pixels."""
     source, target = images.ctypes.data, crops.ctypes.data
     tile_side, side = images.shape[1], crops.shape[1]
     mirrored = _VECTOR // width
@@ -432,8 +396,7 @@ def _copy_part(
 def crop_kernel(width: int) -> CropKernel | None:
     """Return the compiled copy of crops with pixels of ``width`` bytes, 1 to `_VECTOR`.
 
-    It compiles for seconds when it is first used on a machine, and is then loaded from numba's
-    cache. None where numba finds no folder for its cache: every process would compile again.
+    None where numba finds no folder for its cache: every process would compile for seconds.
     """
     block = _VECTOR // _lane(width)
 

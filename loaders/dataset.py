@@ -125,15 +125,7 @@ class _Item(dict[str, Any]):
 
 
 class _Items(list[dict[str, Any]]):
-    """Items, and the batch that they are views of.
-
-    Parameters
-    ----------
-    rows
-        The values of every item, in order.
-    batch
-        Name to column: what the items collate to.
-    """
+    """Items (their values in ``rows``), and the batch (name to column) that they are views of."""
 
     def __init__(self, rows: Iterable[tuple[Any, ...]], batch: dict[str, Any]) -> None:
         self._rows = list(rows)

@@ -1,14 +1,12 @@
 """The loader: batches of uint8 tiles or crops, prefetched, sharded over ranks and resumable.
 
-What a batch holds depends on (seed, epoch, position) alone, see :mod:`loaders.sampling`. A batch is
-filled in a worker thread: the sampling says which crops it has, the pool gives a buffer, and the
-tiles copy the crops into it.
+What a batch holds depends on (seed, epoch, position) alone, see :mod:`loaders.sampling`.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -42,6 +40,9 @@ INLINE_BYTES = 600_000
 
 STATE_VERSION = 1
 
+Ahead = Prefetcher[Any, Any] | GatherAhead
+"""What works ahead of a loop."""
+
 
 def this_rank() -> tuple[int, int]:
     """Return rank and world size: (0, 1) if torch.distributed is not initialised."""
@@ -52,37 +53,26 @@ def this_rank() -> tuple[int, int]:
 
 @dataclass
 class _Place:
-    """Position of a loader.
-
-    Attributes
-    ----------
-    epoch
-        The running epoch, or that of the next iteration.
-    done
-        Positions of it that all ranks have passed.
-    resume
-        Position where the next iteration starts.
-    finished
-        Whether the last batch of the epoch was returned: the next iteration is of the next epoch.
-    """
+    """Position of an iteration: its epoch, samples that all ranks have passed, and its start."""
 
     epoch: int = 0
     done: int = 0
     resume: int = 0
-    finished: bool = False
 
-    def advance(self) -> None:
+    def next_epoch(self) -> None:
         """Go to the start of the next epoch."""
-        self.epoch, self.done, self.resume, self.finished = self.epoch + 1, 0, 0, False
+        self.epoch, self.done, self.resume = self.epoch + 1, 0, 0
 
 
 class BatchLoader:
     """Iterates over batches of tiles or crops, one epoch after another.
 
     Iterating again starts the epoch again; an epoch is finished with its last batch and followed by
-    the next. After `load_state_dict` the first iteration resumes where the state was taken, in
-    mid-epoch, on any number of ranks. A batch is valid for as long as any part of it is referenced:
-    only then is its buffer filled again. A loader can be pickled and copied, with its position.
+    the next. An iteration belongs to the epoch at its first batch, and the latest one that has
+    begun decides on `epoch` and the state. After `load_state_dict` the first iteration resumes
+    where the state was taken, in mid-epoch, on any number of ranks; so does that of a loader that
+    was pickled or copied. A batch is valid for as long as any part of it is referenced: only then
+    is its buffer filled again.
 
     Parameters
     ----------
@@ -282,11 +272,11 @@ class BatchLoader:
     @property
     def epoch(self) -> int:
         """The epoch of the running iteration, or of the next once its last batch was returned."""
-        return self._place.epoch + self._place.finished
+        return self._place.epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch; the current one keeps its position if a state was loaded."""
-        if epoch != self._place.epoch or self._place.finished:
+        if epoch != self._place.epoch:
             self._place = _Place(epoch)
 
     def identity(self) -> dict[str, Any]:
@@ -296,7 +286,8 @@ class BatchLoader:
     def state_dict(self) -> dict[str, Any]:
         """Return the state after the last batch returned, as a few plain values.
 
-        Prefetched batches do not count. The state is that of all ranks.
+        Prefetched batches do not count. The state is that of all ranks. After the last batch of an
+        epoch it is the start of the next one.
         """
         return {
             "version": STATE_VERSION,
@@ -347,47 +338,48 @@ class BatchLoader:
         schedule = self.schedule
         self._state_ranks = schedule.rank, schedule.world_size
         self._place = _Place(epoch, position, position)
+        if schedule.ends_at(position):  # as saved at the end of an epoch by version 0.1.0
+            self._place.next_epoch()
 
     def __iter__(self) -> Iterator[Batch]:
-        schedule = self.schedule
-        self._state_ranks = None
-        if self._place.finished:
-            self._place.advance()
-        steps = list(schedule.steps(self._place.resume))
-        crops = StepCrops(self.sampling, self._place.epoch, steps)
-        pool, reader = self._pool, self._reader
-        side = reader.announce(crops) if steps else None
+        return _Epoch(self)
 
-        def fill(rows: Crops) -> Batch:
-            batch, image, label = pool.on_host(rows)
+    def _begin(self) -> tuple[_Place, StepCrops]:
+        """Return the place of a new iteration, which is from now on that of the loader."""
+        schedule, start = self.schedule, self._place
+        place = _Place(start.epoch, start.resume, start.resume)
+        steps = list(schedule.steps(place.done))
+        crops = StepCrops(self.sampling, place.epoch, steps)
+        if not steps:  # a rank may have none
+            place.next_epoch()
+        self._state_ranks, self._place = None, place
+        return place, crops
+
+    def _batches(self, crops: StepCrops) -> tuple[Iterator[Batch], tuple[Ahead, ...]]:
+        """Return the batches of some steps, and what works ahead for them."""
+        pool, reader = self._pool, self._reader
+        side = reader.announce(crops) if crops.steps else None
+
+        def fill(rows: Crops, block: Tensor | None = None) -> Batch:
+            batch, image, label = pool.batch(rows, block)
             reader.copy(rows, image, label)
             return batch
 
-        def gather(rows: Crops, block: Tensor) -> Batch:
-            batch = pool.on_device(rows, block)
-            reader.copy(rows, batch.image.permute(0, 2, 3, 1), batch.label)
-            return batch
-
-        batches: Iterator[Batch]
         if reader.asynchronous:
-            rows = chain.from_iterable(map(crops.draw, crops.parts))
-            batches = GatherAhead(gather, rows, pool.take, reader.device)
-        else:
-            # A draw takes the interpreter's lock a hundred times, which may be hard to get.
-            ahead = Prefetcher(crops.draw, crops.parts[1:], threads=1, prefetch=1)
-            drawn = chain(map(crops.draw, crops.parts[:1]), ahead)
-            batches = Prefetcher(
-                fill,
-                chain.from_iterable(drawn),
-                threads=self.threads,
-                prefetch=self.prefetch,
-                side=side,
-                source=ahead,
-            )
-        return _Epoch(self._place, batches, steps, self._ranks)
+            drawn = chain.from_iterable(map(crops.draw, crops.parts))
+            gathered = GatherAhead(fill, drawn, pool.take, reader.device)
+            return gathered, (gathered,)
+        # A draw takes the interpreter's lock a hundred times, which may be hard to get.
+        ahead = Prefetcher(crops.draw, crops.parts[1:], threads=1, prefetch=1)
+        drawn = chain.from_iterable(chain(map(crops.draw, crops.parts[:1]), ahead))
+        if not self.threads:
+            return map(fill, drawn), (ahead,)
+        filled = Prefetcher(fill, drawn, threads=self.threads, prefetch=self.prefetch, side=side)
+        return filled, (filled, ahead)
 
     def __getstate__(self) -> dict[str, Any]:
-        state = self.__dict__ | {"_place": _Place(**vars(self._place))}
+        place = self._place
+        state = self.__dict__ | {"_place": _Place(place.epoch, place.done, place.done)}
         del state["_pool"], state["_reader"]
         return state
 
@@ -418,54 +410,45 @@ def _other_ranks(since: str, before: tuple[int, int], now: tuple[int, int]) -> U
 
 
 class _Epoch(Iterator[Batch]):
-    """The batches of an epoch, or of the rest of it.
+    """The batches of an epoch, or of the rest of it, which begins with its first batch.
 
     It is not a generator: one that is left early ends in a finaliser, where Ctrl-C is lost.
-
-    Parameters
-    ----------
-    place
-        Position of the loader; updated.
-    batches
-        One batch per step.
-    steps
-        The steps.
-    ranks
-        Returns rank and world size at present.
     """
 
-    def __init__(
-        self,
-        place: _Place,
-        batches: Iterator[Batch],
-        steps: Sequence[Step],
-        ranks: Callable[[], tuple[int, int]],
-    ) -> None:
-        self._place = place
-        self._batches = batches
-        self._steps = iter(steps)
-        self._left = len(steps)
-        self._epoch: int | None = place.epoch
-        self._ranks, self._begun = ranks, ranks()
+    def __init__(self, loader: BatchLoader) -> None:
+        self._loader, self._place = loader, _Place()
+        self._batches: Iterator[Batch] | None = None
+        self._ahead: tuple[Ahead, ...] = ()
+        self._steps: Iterator[Step] = iter(())
+        self._left = 0
+        self._ranks: tuple[int, int] | None = None
 
     def __next__(self) -> Batch:
-        if (now := self._ranks()) != self._begun:
-            raise _other_ranks("this iteration began", self._begun, now)
-        place = self._place
+        if self._batches is None:
+            place, crops = self._loader._begin()
+            self._place, self._steps, self._left = place, iter(crops.steps), len(crops.steps)
+            self._ranks = self._loader._ranks()
+            self._batches, self._ahead = self._loader._batches(crops)
+        if self._ranks not in (None, now := self._loader._ranks()):
+            raise _other_ranks("this iteration began", self._ranks, now)
         try:
             batch = next(self._batches)
-        except StopIteration:
-            if place.epoch == self._epoch:
-                self._epoch = None
-                place.advance()
+        except Exception:  # StopIteration too
+            self.close()
             raise
-        place.done, place.resume = next(self._steps).done, 0
+        except BaseException:
+            for one in self._ahead:
+                one.end()
+            raise
+        self._place.done, self._place.resume = next(self._steps).done, 0
         self._left -= 1
         # Many loops take len(loader) batches and never see StopIteration.
-        place.finished = not self._left
+        if not self._left:
+            self._place.next_epoch()
         return batch
 
     def close(self) -> None:
         """End the iteration, and wait until its threads have ended."""
-        self._epoch = None
-        getattr(self._batches, "close", lambda: None)()
+        self._batches = iter(())
+        for one in self._ahead:
+            one.close()

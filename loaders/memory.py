@@ -202,20 +202,8 @@ def exchange(value: Any) -> list[Any]:  # noqa: ANN401 - torch sends any picklab
 def load_once(load: Callable[[], Shared]) -> Shared:
     """Run ``load`` in one rank of every machine and return its result in all ranks.
 
-    This is a collective operation: every rank must call it, and ``load`` must end within the
-    timeout of the process group. The result must pickle as a handle to shared memory, as `RamTiles`
-    do. Without torch.distributed it just runs ``load``.
-
-    Parameters
-    ----------
-    load
-        Called without arguments.
-
-    Raises
-    ------
-    Exception
-        The error of ``load`` in the rank that loaded; UsageError with its message in the ranks of
-        that machine that waited.
+    A collective operation. The result must pickle as a handle to shared memory, as `RamTiles`
+    do. The ranks that waited raise UsageError with the message of the rank that failed.
     """
     if not is_distributed() or not _OPEN_FILES.exists():
         return load()
@@ -446,18 +434,9 @@ def _numbers(text: str) -> set[int]:
 
 
 def memory_limit(limit: str | int | float) -> int:
-    """Return a memory limit in bytes.
+    """Return a limit in bytes: of "4GiB", a number of bytes, or a share of the available memory.
 
-    Parameters
-    ----------
-    limit
-        ``"4GiB"``, ``"500MB"``, a number of bytes, or a share of the available memory as a float
-        up to 1.0. Ranks agree on the smallest share, which is a collective operation.
-
-    Raises
-    ------
-    UsageError
-        The limit is none of these.
+    Ranks agree on the smallest share, which is a collective operation.
     """
     if isinstance(limit, int) and not isinstance(limit, bool) and limit > 0:
         return limit

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, TypeVar
 
 from geoprep.errors import UsageError
 
@@ -32,19 +32,10 @@ _EXIT_SECONDS = 5.0
 
 
 class SideThreads:
-    """Threads that run as long as the worker threads of a `Prefetcher`; here none.
-
-    Attributes
-    ----------
-    threads
-        Number of threads that call `run`.
-    workers
-        Weak reference to the worker threads, which are kept alive by their `Prefetcher` and while
-        they run; None before they exist.
-    """
+    """Threads that run as long as the worker threads of a `Prefetcher`; here none."""
 
     threads = 0
-    workers: weakref.ref[WorkerThreads[Any, Any]] | None = None
+    workers: weakref.ref[WorkerThreads[Any, Any]] | None = None  # kept alive by their `Prefetcher`
 
     def run(self) -> None:
         """Work, in each of the threads; return soon after `stop`."""
@@ -54,35 +45,17 @@ class SideThreads:
 
 
 class WorkerThreads(Generic[Item, Result]):
-    """The threads of a `Prefetcher`, and the queues between them and the loop.
-
-    Attributes
-    ----------
-    tasks
-        Items, each with the queue for its result.
-    stop_requests
-        Any item in this queue ends the work.
-    owner
-        Weak reference to the `Prefetcher`.
-    stopping
-        Whether the work is to end; tasks that have not started by then are not done.
-    started, ended
-        Whether threads were started, and whether all have ended.
-    failure
-        Why the threads ended early.
-    """
+    """The threads of a `Prefetcher`, and the queues between them and the loop."""
 
     owner: weakref.ref[Any]
 
     def __init__(self, function: Callable[[Item], Result], threads: int, side: SideThreads) -> None:
         self.tasks: SimpleQueue[tuple[Item, SimpleQueue[Any]] | None] = SimpleQueue()
-        self.stop_requests: SimpleQueue[object] = SimpleQueue()
+        self.stop_requests: SimpleQueue[object] = SimpleQueue()  # any item ends the work
         self.stopping = self.started = self.ended = False
-        self.failure: BaseException | None = None
+        self.failure: BaseException | None = None  # why the threads ended early
         self._ended: SimpleQueue[None] = SimpleQueue()
-        self._function = function
-        self._threads = threads
-        self._side = side
+        self._function, self._threads, self._side = function, threads, side
 
     def launch(self) -> None:
         """Start the managing thread, from a thread: starting one makes `threading` take a lock."""
@@ -98,7 +71,13 @@ class WorkerThreads(Generic[Item, Result]):
         self.started = True
         try:
             if not self.stopping:
-                self._start(threads)
+                side = ("loaders-read", self._side.run, self._side.threads)
+                for kind, target, count in (side, ("loaders-fill", self._work, self._threads)):
+                    for number in range(count):
+                        name = f"{kind}-{number}"
+                        thread = threading.Thread(target=target, name=name, daemon=True)
+                        thread.start()
+                        threads.append(thread)
                 self.stop_requests.get()
         except BaseException as error:  # as above
             self.failure = error
@@ -111,14 +90,6 @@ class WorkerThreads(Generic[Item, Result]):
         self.ended = True
         self._ended.put(None)
         _running.discard(self)
-
-    def _start(self, threads: list[threading.Thread]) -> None:
-        side = ("loaders-read", self._side.run, self._side.threads)
-        for kind, target, count in (side, ("loaders-fill", self._work, self._threads)):
-            for number in range(count):
-                thread = threading.Thread(target=target, name=f"{kind}-{number}", daemon=True)
-                thread.start()
-                threads.append(thread)
 
     def _work(self) -> None:
         while (task := self.tasks.get()) is not None:
@@ -162,22 +133,8 @@ class Prefetcher(Iterator[Result], Generic[Item, Result]):
     """Iterates over ``function(item)`` of every item, in order, some of them computed in advance.
 
     A loop that is exhausted, or ended by an error of ``function``, leaves no thread. A loop that
-    is left in another way does not wait: its threads end after their current item.
-
-    Parameters
-    ----------
-    function
-        Called in a thread; it must not refer to this iterator.
-    items
-        Consumed in the caller's thread, at most ``prefetch`` items before their turn.
-    threads
-        Number of worker threads; 0: the caller computes each result, none in advance.
-    prefetch
-        Results that may be ready or in work while the caller uses one.
-    side
-        Threads that are started and ended together with the worker threads.
-    source
-        Where items come from; it is closed with this iterator.
+    is left in another way does not wait: its threads end after their current item. ``function``
+    must not refer to this iterator. ``side`` starts and ends with the worker threads.
     """
 
     def __init__(
@@ -188,12 +145,9 @@ class Prefetcher(Iterator[Result], Generic[Item, Result]):
         threads: int,
         prefetch: int,
         side: SideThreads | None = None,
-        source: Prefetcher[Any, Any] | None = None,
     ) -> None:
-        self._items = iter(items)
-        self._source = source
+        self._items = iter(items)  # consumed by the caller
         self._prefetch = prefetch
-        self._inline = None if threads else function
         self._answers: deque[SimpleQueue[Any]] | None = None
         side = side or SideThreads()
         self.workers: WorkerThreads[Item, Result] = WorkerThreads(function, threads, side)
@@ -207,12 +161,10 @@ class Prefetcher(Iterator[Result], Generic[Item, Result]):
             self.close()
             raise
         except BaseException:
-            self._end()
+            self.end()
             raise
 
     def _next(self) -> Result:
-        if self._inline is not None:
-            return self._inline(next(self._items))
         if self._answers is None:  # only now: threads of an iterator never used would never end
             self._answers = deque()
             _thread.start_new_thread(self.workers.launch, ())
@@ -226,25 +178,16 @@ class Prefetcher(Iterator[Result], Generic[Item, Result]):
             raise StopIteration
         return self.workers.result(self._answers.popleft())
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """End the work, without waiting."""
         self.workers.stopping = True
         self.workers.stop_requests.put(None)
         self._items, self._answers = iter(()), deque()
-        if self._source is not None:
-            self._source._end()
 
     def close(self) -> None:
         """End the work, and wait until no thread is left."""
-        self._end()
+        self.end()
         self.workers.wait()
-        if self._source is not None:
-            self._source.workers.wait()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 _running: set[WorkerThreads[Any, Any]] = set()

@@ -256,10 +256,7 @@ def _table(targets: Targets, dtype: torch.dtype) -> Tensor:
 
 
 def unit_hash(key: Tensor, stream: int) -> Tensor:
-    """Return fp32 in [0, 1) for every key, by a 32-bit hash in int64, which all devices support.
-
-    The mixing function is "lowbias32" of C. Wellons' hash prospector (2018).
-    """
+    """Return fp32 in [0, 1) per key: Wellons' "lowbias32" in int64, which all devices support."""
     x = ((key ^ (key >> 32)) + stream * 0x9E3779B9) & _M32
     x = ((x ^ (x >> 16)) * 0x7FEB352D) & _M32
     x = ((x ^ (x >> 15)) * 0x846CA68B) & _M32

@@ -39,17 +39,7 @@ memorise the only fast road, or pond, of a store.
 
 
 class TileLabels(Protocol):
-    """Anything that has the labels of tiles.
-
-    Attributes
-    ----------
-    side
-        Side of a tile in pixels.
-    road_fraction
-        float32 (tile,), share of road of every tile.
-    class_names
-        Names of the classes in the order of label values; empty for labels of speeds.
-    """
+    """Anything that has the labels of tiles."""
 
     side: int
     road_fraction: NDArray[np.float32]
@@ -62,15 +52,7 @@ class TileLabels(Protocol):
 
 
 class PixelCells:
-    """Summed-area table of the pixels of roads or of a class, over cells of `CELL` pixels.
-
-    Parameters
-    ----------
-    sums
-        int32 (tile, cells + 1, cells + 1), counted pixels above and left of a cell's corner.
-    side
-        Side of a tile in pixels.
-    """
+    """Summed-area table of counted pixels over cells, int32 (tile, cells + 1, cells + 1)."""
 
     def __init__(self, sums: NDArray[np.int32], side: int) -> None:
         self.sums = sums
@@ -78,17 +60,7 @@ class PixelCells:
 
     @classmethod
     def count(cls, labels: TileLabels, value: int | None = None, *, threads: int = 2) -> PixelCells:
-        """Count the pixels of a class, or of roads, in all tiles, in one pass over their labels.
-
-        Parameters
-        ----------
-        labels
-            The tiles.
-        value
-            Label value of the class; None for roads in labels of speeds.
-        threads
-            Number of threads.
-        """
+        """Count the pixels of a class, or (None) of roads, in one pass over all labels."""
         edges = np.arange(0, labels.side, CELL)
         cells = len(edges)
         sums = np.zeros((len(labels), cells + 1, cells + 1), np.int32)
@@ -115,15 +87,7 @@ class PixelCells:
     def fraction(
         self, tile: NDArray[np.int64], y: NDArray[np.int64], x: NDArray[np.int64], crop: int
     ) -> NDArray[np.float64]:
-        """Return a lower bound of the share in crops: that of the cells wholly inside.
-
-        Parameters
-        ----------
-        tile, y, x
-            Tile and upper left corner of the crops; shapes that broadcast.
-        crop
-            Side of the crops in pixels.
-        """
+        """Return a lower bound of the share in crops: that of the cells wholly inside."""
         top, left = (-(-corner // CELL) for corner in (y, x))
         # The last cell of a tile may be narrower; it is inside a crop that ends with the tile.
         bottom, right = (
@@ -206,19 +170,7 @@ def _floored(weights: NDArray[np.float64]) -> NDArray[np.float64]:
 def _pixels(
     labels: TileLabels, table: NDArray[Any], kinds: int, threads: int = 2
 ) -> NDArray[np.float64]:
-    """Return the pixels of every kind, float64 (tile, kind), in one pass over the labels.
-
-    Parameters
-    ----------
-    labels
-        The tiles.
-    table
-        (256,), kind of each label value.
-    kinds
-        Number of kinds.
-    threads
-        Number of threads.
-    """
+    """Return the pixels of every kind, float64 (tile, kind); ``table`` (256,) has the kinds."""
 
     def count(tile: int) -> NDArray[np.float64]:
         counts = np.bincount(labels.label_of(tile).ravel(), minlength=256)
@@ -231,9 +183,8 @@ def _pixels(
 def _balanced(pixels: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return weights of tiles that make all bins, or classes, about equally frequent.
 
-    The weight of a tile is the sum over bins of its share of the bin's pixels times a factor of
-    the bin. Factors are raised for bins that are too rare and lowered for bins that are too
-    frequent (iterative proportional fitting; Deming and Stephan, 1940); the best round is kept.
+    A tile weighs the sum of its shares of each bin's pixels times a factor of the bin, which is
+    raised where the bin is too rare (iterative proportional fitting; Deming and Stephan, 1940).
     """
     pixels = pixels[:, pixels.any(axis=0)]
     shares = pixels / pixels.sum(axis=0)
@@ -254,27 +205,7 @@ def _balanced(pixels: NDArray[np.float64]) -> NDArray[np.float64]:
 def tiles_with_road(
     labels: TileLabels, min_road: float, crop: int | None
 ) -> tuple[NDArray[np.int64] | None, PixelCells | None]:
-    """Return the tiles that can give crops with enough road, and their road counts.
-
-    Parameters
-    ----------
-    labels
-        The tiles.
-    min_road
-        Minimum share of road in a crop; 0 for no minimum.
-    crop
-        Side of the crops in pixels; None for whole tiles, which need no counts.
-
-    Returns
-    -------
-    tuple
-        int64, ascending, or None for all tiles; and the counts, or None where they are not needed.
-
-    Raises
-    ------
-    UsageError
-        No tile has enough road, or crops are too small for the counts.
-    """
+    """Return the tiles (None: all) that can give enough road, and the counts if needed."""
     if min_road <= 0:
         return None, None
     if labels.class_names:
@@ -294,28 +225,7 @@ def tiles_with_road(
 def tiles_with_classes(
     labels: TileLabels, min_share: Mapping[str, float], crop: int | None
 ) -> tuple[NDArray[np.int64] | None, tuple[PixelCells, ...]]:
-    """Return the tiles that can give crops with enough of each class, and the classes' counts.
-
-    Parameters
-    ----------
-    labels
-        The tiles.
-    min_share
-        Minimum share of the pixels of a sample, by the name of the class; empty for none.
-    crop
-        Side of the crops in pixels; None for whole tiles, which need no counts.
-
-    Returns
-    -------
-    tuple
-        int64, ascending, or None for all tiles; and the counts of each class of ``min_share``.
-
-    Raises
-    ------
-    UsageError
-        There is no such class, a share is out of range, no tile has enough of the classes, or
-        crops are too small for the counts.
-    """
+    """Return the tiles that can give crops with enough of each class, and the classes' counts."""
     if not min_share:
         return None, ()
     names = labels.class_names

@@ -72,38 +72,10 @@ def _unit(bits: NDArray[np.uint64]) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class Sampling:
-    """The samples of an epoch.
+    """The samples of an epoch; the fields are the arguments of `BatchLoader`.
 
-    Attributes
-    ----------
-    tiles
-        Number of tiles.
-    side
-        Side of a tile in pixels.
-    crop
-        Side of a crop in pixels; None for whole tiles.
-    augment
-        ``d4``: the eight symmetries of the square; ``flips``: the four without transposition.
-    crops_per_tile
-        Samples per tile and epoch.
-    seed
-        Random seed, any integer.
-    shuffle
-        False: samples come in the order of the tiles.
-    chosen
-        int64, the tiles to draw from; None for all.
-    weights
-        float64, one per tile to draw from: relative frequency of its samples. None: every tile
-        gives exactly ``crops_per_tile`` samples. With weights the draw is stratified, so the number
-        of samples of a tile differs by less than two from its expectation.
-    min_road
-        Minimum share of road in a crop, 0 to 1; met if one of `ROAD_TRIES` draws meets it.
-    roads
-        Road pixels of the tiles; needed with ``min_road`` and ``crop``.
-    min_share
-        Minimum share of classes in a crop by name, met as ``min_road``; None for none.
-    areas
-        Pixels of these classes in the tiles; needed with ``min_share`` and ``crop``.
+    With ``weights`` the draw is stratified: the samples of a tile differ by less than two from
+    their expectation. Without, every tile gives exactly ``crops_per_tile`` samples.
     """
 
     tiles: int
@@ -257,25 +229,7 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Split of the positions of an epoch into steps and ranks.
-
-    Attributes
-    ----------
-    samples
-        Positions in an epoch.
-    batch_size
-        Samples per rank and step.
-    rank, world_size
-        This rank, and the number of ranks.
-    drop_last
-        Whether an incomplete last step is left out.
-    equal
-        Whether every rank must take the same number of steps, as training under DDP needs. Then
-        a last step of fewer samples than ranks is left out. Otherwise every position occurs
-        exactly once, and some ranks may take one step less.
-    interleaved
-        Whether ranks take every n-th position of a step, else one run of positions each.
-    """
+    """Split of the positions of an epoch into steps and ranks."""
 
     samples: int
     batch_size: int
@@ -304,18 +258,17 @@ class Schedule:
         return full + sum(1 for _ in self.steps(self.samples - tail))
 
     def steps(self, start: int = 0) -> Iterator[Step]:
-        """Yield this rank's steps from a point of progress to the end of the epoch.
-
-        Parameters
-        ----------
-        start
-            Positions that all ranks together have passed.
-        """
+        """Yield this rank's steps from ``start``, positions that all ranks together have passed."""
         stride = self.batch_size * self.world_size
         for first in range(start, self.samples, stride):
             step = self._step(first, min(first + stride, self.samples))
             if step.size and not self._dropped(step.done - first):
                 yield step
+
+    def ends_at(self, position: int) -> bool:
+        """Return whether no step of any rank follows a position."""
+        left = min(self.samples - position, self.batch_size * self.world_size)
+        return not left or self._dropped(left)
 
     def _dropped(self, samples: int) -> bool:
         """Return whether a step of this many samples of all ranks is left out."""
@@ -335,22 +288,8 @@ class Schedule:
 class StepCrops:
     """The crops of every step of an epoch, drawn for many steps at once.
 
-    Drawing the crops of a thousand samples takes little longer than those of ten, and between two
-    batches, which have replaced everything in the caches, everything takes long.
-
-    Parameters
-    ----------
-    sampling
-        The samples of an epoch.
-    epoch
-        Number of the epoch.
-    steps
-        Steps of this epoch.
-
-    Attributes
-    ----------
-    parts
-        Number of the first step of each part of the steps that is drawn at once.
+    Drawing the crops of a thousand samples takes little longer than those of ten, and between
+    two batches, which have replaced everything in the caches, everything takes long.
     """
 
     def __init__(self, sampling: Sampling, epoch: int, steps: Sequence[Step]) -> None:
@@ -370,13 +309,7 @@ class StepCrops:
         return self._order[self.positions()]
 
     def draw(self, first: int) -> Iterator[Crops]:
-        """Return the crops of the steps of a part, one item per step; safe in any thread.
-
-        Parameters
-        ----------
-        first
-            Number of the first step, one of `parts`.
-        """
+        """Return the crops of the steps of the part from step ``first`` on; in any thread."""
         steps = self.steps[first:][: self._drawn]
         samples = np.concatenate([self._order[step.positions] for step in steps])
         crops = self._sampling.crops(self.epoch, samples)

@@ -58,15 +58,7 @@ class Folds:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The usable tiles of a split of one store.
-
-    Attributes
-    ----------
-    tiles
-        int64, ascending row of each tile in the store's tile table.
-    left_out
-        Number of unusable tiles of the split by reason: a scene's status, or ``empty``.
-    """
+    """The usable tiles of a split of one store, and the number of others by reason."""
 
     tiles: NDArray[np.int64]
     left_out: dict[str, int] = field(default_factory=dict)
@@ -102,10 +94,7 @@ def select(store: StoreReader, split: Split, folds: Folds | None = None) -> Sele
 
 
 def _refold(store: StoreReader, folds: Folds) -> NDArray[np.uint8]:
-    """Return the split of each tile under k-fold; folds differ by at most one usable scene.
-
-    Tiles of the test split, and unused tiles, stay as they are.
-    """
+    """Return the split of each tile under k-fold, balanced in usable scenes; test stays."""
     train, val, test = range(len(SPLITS))
     mine = store.tiles.split < test
     free = np.unique(store.tiles.scene[mine])
@@ -143,25 +132,7 @@ TileTable = NDArray[np.void]
 
 
 class Origin(NamedTuple):
-    """Stores, level and scenes of tiles: everything but one row per tile, as JSON values.
-
-    Attributes
-    ----------
-    side
-        Side of a tile in pixels: its level.
-    bands
-        Names of the bands.
-    left_out
-        Number of unusable tiles of the split, by reason.
-    stores
-        Paths or addresses.
-    finest
-        Tile side in pixels at the finest level, per store.
-    scenes, crs
-        Id and CRS of every scene, per store.
-    classes
-        Names of the classes in the order of label values; empty for labels of speeds.
-    """
+    """Stores, level and scenes of tiles: everything but one row per tile, as JSON values."""
 
     side: int
     bands: Sequence[str]
@@ -175,19 +146,7 @@ class Origin(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """Tiles to load, before any pixel is read.
-
-    Attributes
-    ----------
-    name
-        The stores and the split, for messages.
-    origin
-        Stores, level and scenes of the tiles.
-    table
-        One row per tile.
-    stores
-        The stores, in the order of their tiles.
-    """
+    """Tiles to load, before any pixel is read."""
 
     name: str
     origin: Origin
@@ -251,20 +210,7 @@ def plan_load(
     split_seed: int = 0,
     classes: Sequence[str] | None = None,
 ) -> LoadPlan:
-    """Open stores, and choose level, bands, classes and tiles.
-
-    Parameters
-    ----------
-    stores, split, level, bands, folds, fold, split_seed, classes
-        As for `loaders.RamTiles.load`.
-
-    Raises
-    ------
-    StoreError
-        A store cannot be used, or lacks the level.
-    UsageError
-        Stores do not match, a band is unknown, or no tile is left.
-    """
+    """Open stores, and choose level, bands, classes and tiles; parameters as `RamTiles.load`."""
     cut = None if folds is None else Folds(folds, fold, split_seed)
     opened = open_stores(stores)
     found = [select(store, split, cut) for store in opened]
@@ -374,13 +320,7 @@ def common_classes(
 
 
 def band_places(store: StoreReader, bands: Sequence[str]) -> list[int]:
-    """Return the indexes of bands, by name, in the pixels of a store.
-
-    Raises
-    ------
-    UsageError
-        The store lacks a band.
-    """
+    """Return the indexes of bands, by name, in the pixels of a store."""
     has = store.meta.bands
     unknown = [band for band in bands if band not in has]
     if unknown:
@@ -391,20 +331,7 @@ def band_places(store: StoreReader, bands: Sequence[str]) -> list[int]:
 
 
 def check_fits(plan: LoadPlan, compressed: int | None = None) -> None:
-    """Check that the tiles of a plan fit into memory.
-
-    Parameters
-    ----------
-    plan
-        The tiles.
-    compressed
-        Bytes of their chunks as stored, if these are to be kept; None for pixels.
-
-    Raises
-    ------
-    UsageError
-        They do not fit; the message gives the sizes, and what would fit.
-    """
+    """Raise UsageError unless tiles (or ``compressed`` bytes of chunks) fit; it says what would."""
     level, bands = plan.origin.side, len(plan.origin.bands)
     need = plan.nbytes(level, bands) if compressed is None else compressed
     left = available_memory()

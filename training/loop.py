@@ -257,7 +257,6 @@ def train_epoch(run: Run, callbacks: Callbacks) -> None:
         urgent = callbacks.alone and (callbacks.stop.number or now >= callbacks.save_at)
         if urgent or not step % run.config.log_every or not step % callbacks.save_steps:
             callbacks.after_steps(group.done)
-    next(batches, None)  # ends the epoch of the loader
 
 
 def train(run: Run, callbacks: Callbacks) -> None:

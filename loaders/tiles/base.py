@@ -21,18 +21,7 @@ from loaders.selection import Origin, TileTable, open_stores
 
 
 class CropReader(ABC):
-    """Copies crops of tiles into batches.
-
-    Attributes
-    ----------
-    device
-        Device of the pixels: batches are filled there.
-    asynchronous
-        Whether `copy` returns before the pixels are there, as on an accelerator: it then needs no
-        threads.
-    immediate
-        Whether `copy` moves bytes in memory, and neither reads nor decodes any.
-    """
+    """Copies crops of tiles into batches."""
 
     device = torch.device("cpu")
     asynchronous = False
@@ -40,60 +29,22 @@ class CropReader(ABC):
 
     @abstractmethod
     def copy(self, crops: Crops, image: Any, label: Any) -> None:  # noqa: ANN401 - as below
-        """Copy crops, in any thread.
+        """Copy crops to uint8 (n, y, x, band) and (n, y, x), C-contiguous, in any thread.
 
-        Parameters
-        ----------
-        crops
-            One row per sample.
-        image, label
-            uint8 (n, y, x, band) and (n, y, x), C-contiguous; written. Arrays or tensors on the
-            host, tensors on another device.
+        Arrays or tensors on the host, tensors on another device.
         """
 
     def announce(self, steps: StepCrops) -> SideThreads | None:
-        """Prepare for the crops of an epoch, which are then copied in about this order.
+        """Prepare for the crops of an epoch; return threads that must run meanwhile.
 
-        Parameters
-        ----------
-        steps
-            The crops of every step; at least one step.
-
-        Returns
-        -------
-        SideThreads or None
-            Threads that must run meanwhile.
-
-        Raises
-        ------
-        UsageError
-            Another epoch is running in the same memory.
+        UsageError if another epoch is running in the same memory.
         """
         del steps
         return None
 
 
 class Tiles(CropReader):
-    """Tiles of one or several stores, wherever their pixels are.
-
-    Parameters
-    ----------
-    origin
-        Level, bands, stores and scenes of the tiles.
-    table
-        One `ROW` per tile; the transform is that of the finest level.
-    stores
-        The opened stores; None to open them again on first use.
-
-    Attributes
-    ----------
-    side
-        Side of a tile in pixels: its level.
-    road_fraction
-        float32 (tile,), share of road of every tile.
-    class_names
-        Names of the classes in the order of label values; empty for labels of speeds.
-    """
+    """Tiles of one or several stores, wherever their pixels are."""
 
     def __init__(
         self, origin: Origin, table: TileTable, stores: Sequence[StoreReader] | None = None

@@ -55,10 +55,7 @@ def _upload(source: NDArray[np.uint8], device: torch.device) -> Tensor:
 
 
 class _Gathered(NamedTuple):
-    """A batch that was gathered ahead, the stream that its block belongs to, and the gather's end.
-
-    Both are None on a device without streams.
-    """
+    """A batch gathered ahead, its block's stream and the gather's end; None without streams."""
 
     batch: Batch
     loop: torch.Stream | None = None
@@ -193,17 +190,6 @@ class GatherAhead(Iterator[Batch]):
       the loop's stream, in whose order their memory is used again, however many steps the host is
       ahead of the device. (With ``record_stream`` each of these steps would need another block.)
     - The memory of a batch that was not asked for is used again after its gather.
-
-    Parameters
-    ----------
-    fill
-        Fills a block with a batch of crops, without waiting for the device.
-    crops
-        Crops of each batch.
-    take
-        Returns a new block on the device.
-    device
-        Device of the blocks.
     """
 
     def __init__(
@@ -253,6 +239,8 @@ class GatherAhead(Iterator[Batch]):
         ready, self._ready, self._crops, self._begun = self._ready, None, iter(()), True
         if ready is not None and ready.loop is not None and ready.done is not None:
             ready.loop.wait_event(ready.done)
+
+    end = close  # as that of `Prefetcher`: nothing waits for the device
 
     def __del__(self) -> None:
         self.close()

@@ -217,15 +217,7 @@ class RamTiles(Tiles):
 class CompressedTiles(RamTiles):
     """Tiles whose chunks are kept as stored, and decoded for every batch.
 
-    Parameters
-    ----------
-    arrays
-        ``chunks`` uint8; ``bounds`` int64 (tile, 2, 2), first byte and end of image and label;
-        the table and the origin.
-    decoders
-        Decoders of images and labels, per store.
-    stores
-        As for `RamTiles`.
+    ``bounds`` int64 (tile, 2, 2): first byte and end of image and label in ``chunks``.
     """
 
     immediate = False
@@ -257,13 +249,7 @@ class CompressedTiles(RamTiles):
     def decode(
         self, tile: int, image: NDArray[np.uint8] | None, label: NDArray[np.uint8] | None
     ) -> None:
-        """Decode one whole tile; see `Tiles.decode`.
-
-        Raises
-        ------
-        StoreError
-            A chunk with a valid checksum cannot be decoded.
-        """
+        """Decode one whole tile; see `Tiles.decode`."""
         store = int(self.table["store"][tile])
         bounds = self._bounds[tile].tolist()
         targets = zip(self._decoders[store], bounds, (image, label), strict=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 import re
 from collections.abc import Callable
@@ -49,16 +50,21 @@ def test_an_epoch_ends_with_its_last_batch(painted: RamTiles, kind: str):
 
 
 def fit_like_lightning(one: Any, epochs: int, start: int = 0) -> list[list[int]]:
-    """Iterate as Lightning's fit loop does, with what it does to any loader."""
+    """Iterate as Lightning's fit loop does, with what it does to any loader.
+
+    Each epoch has an iterator; that of the first one is made before `set_epoch`, as by a restart.
+    """
     found = []
+    batches = iter(one)
     for epoch in range(start, epochs):
         samplers = [getattr(one, "sampler", None)]
         samplers.append(getattr(getattr(one, "batch_sampler", None), "sampler", None))
         for sampler in samplers:
             if callable(set_epoch := getattr(sampler, "set_epoch", None)):
                 set_epoch(epoch)
-        batches, total = iter(one), len(one)
+        total = len(one)
         found.append([int(key) for _ in range(total) for key in next(batches).key])
+        batches = iter(one)
     return found
 
 
@@ -67,6 +73,75 @@ def test_lightnings_loop_sees_another_order_every_epoch(painted: RamTiles):
     plain = BatchLoader(painted, 8, **TRAIN)
     assert found == [keys(plain) for _ in range(3)]
     assert fit_like_lightning(BatchLoader(painted, 8, **TRAIN), 3, start=2) == found[2:]
+
+
+def test_an_iteration_belongs_to_the_epoch_at_its_first_batch(painted: RamTiles):
+    one, plain = BatchLoader(painted, 8, **TRAIN), BatchLoader(painted, 8, **TRAIN)
+    first, second = keys(plain), keys(plain)
+    batches = iter(one)
+    one.set_epoch(1)
+    assert keys(batches) == second
+    one.set_epoch(0)
+    batches = iter(one)
+    found = keys([next(batches)])
+    one.set_epoch(1)  # for the next iteration
+    assert found + keys(batches) == first
+    assert keys(one) == second
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_a_loop_saved_every_epoch_resumes_with_the_next(painted: RamTiles, world: int):
+    ranks = [BatchLoader(painted, 4, rank=rank, world_size=world, **TRAIN) for rank in range(world)]
+    expected = [[keys(one) for one in ranks] for _ in range(3)]
+    for one in ranks:
+        one.set_epoch(0)
+    for epoch in range(3):
+        steps = zip(range(len(ranks[0])), *ranks, strict=False)  # no StopIteration
+        assert len(list(steps)) == len(ranks[0])
+        states = [one.state_dict() for one in ranks]
+        assert {(state["epoch"], state["position"]) for state in states} == {(epoch + 1, 0)}
+        ranks = [
+            BatchLoader(painted, 4, rank=rank, world_size=world, **TRAIN) for rank in range(world)
+        ]
+        for one, state in zip(ranks, states, strict=True):
+            one.load_state_dict(state)
+        if epoch < 2:
+            copies = pickle.loads(pickle.dumps(ranks))
+            assert [keys(one) for one in copies] == expected[epoch + 1]
+
+
+@pytest.mark.parametrize("position", [72, 64])
+def test_a_state_that_an_earlier_version_saved_after_an_epoch_resumes_with_the_next(
+    painted: RamTiles, position: int
+):
+    options = {**TRAIN, "crops_per_tile": 3, "drop_last": position == 64}
+    one = BatchLoader(painted, 16 if position == 64 else 8, **options)
+    keys(one)
+    second = keys(one)
+    again = BatchLoader(painted, 16 if position == 64 else 8, **options)
+    again.load_state_dict({**again.state_dict(), "epoch": 0, "position": position})
+    assert again.epoch == 1
+    assert keys(again) == second
+
+
+def test_two_iterations_at_a_time_skip_no_epoch(painted: RamTiles):
+    one, plain = BatchLoader(painted, 8, **TRAIN), BatchLoader(painted, 8, **TRAIN)
+    pairs = list(zip(one, one, strict=True))
+    first, second = keys(plain), keys(plain)
+    assert keys(a for a, _ in pairs) == keys(b for _, b in pairs) == first
+    assert one.epoch == 1
+    assert keys(one) == second
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+def test_a_copy_in_mid_epoch_resumes_there(painted: RamTiles, copied: Callable[[Any], Any]):
+    one = BatchLoader(painted, 8, **TRAIN)
+    batches = iter(one)
+    begun = keys([next(batches)])
+    again = copied(one)
+    rest = keys(batches)
+    assert keys(again) == rest
+    assert begun + rest == keys(BatchLoader(painted, 8, **TRAIN))
 
 
 def test_lightnings_check_of_shuffling_finds_what_it_looks_for(painted: RamTiles):
@@ -89,7 +164,7 @@ def test_a_state_after_the_last_batch_continues_with_the_next_epoch(painted: Ram
         pass
     again = BatchLoader(painted, 8, **TRAIN)
     again.load_state_dict(one.state_dict())
-    assert keys(again) == []  # the rest of the finished epoch
+    assert again.epoch == one.epoch == 1
     assert keys(again) == expected[1]
     copied = pickle.loads(pickle.dumps(one))
     assert keys(copied) == expected[1]
@@ -127,7 +202,7 @@ def test_a_process_group_that_changes_after_a_state_was_loaded_is_refused(
     again.load_state_dict(one.state_dict())
     group(1, 2)
     with pytest.raises(UsageError, match=r"since the loader state was loaded: this was rank 0 of"):
-        iter(again)
+        next(iter(again))
     assert len(keys(BatchLoader(painted, 4, rank=0, world_size=1, **TRAIN))) == 24
 
 

@@ -128,7 +128,7 @@ def test_evaluation_sees_every_tile_exactly_once(painted: RamTiles, world: int):
         assert seen == sorted(seen)
 
 
-@pytest.mark.parametrize("stop", [0, 1, 4, 8, 9])
+@pytest.mark.parametrize("stop", [0, 1, 4, 8])
 @pytest.mark.parametrize(("batch", "world"), [(8, 1), (8, 2), (3, 3)])
 def test_a_state_resumes_where_it_was_taken(painted: RamTiles, stop: int, batch: int, world: int):
     options = {**TRAIN, "drop_last": False}
@@ -139,7 +139,7 @@ def test_a_state_resumes_where_it_was_taken(painted: RamTiles, stop: int, batch:
     batches = iter(loader)
     before = [digest(next(batches)) for _ in range(stop)]
     state = json.loads(json.dumps(loader.state_dict()))
-    batches.close()  # type: ignore[attr-defined]  # a generator
+    batches.close()
 
     after: list[tuple[int, ...]] = []
     for rank in range(world):

@@ -35,15 +35,7 @@ def chosen_threshold(targets: str, wanted: float | None, best: float | None) -> 
 
 
 def activated(logits: Tensor, targets: str) -> Tensor:
-    """Return the probabilities of logits (n, channel, y, x), fp32.
-
-    Parameters
-    ----------
-    logits
-        Output of a model.
-    targets
-        ``classes``: softmax over the channels; others: the sigmoid of each.
-    """
+    """Return fp32 probabilities of logits (n, channel, y, x): softmax for classes, else sigmoid."""
     return logits.float().softmax(dim=1) if targets == "classes" else logits.float().sigmoid()
 
 
@@ -60,15 +52,7 @@ def road_probability(probabilities: Tensor) -> Tensor:
 
 
 def speed_bin(probabilities: Tensor, targets: str) -> Tensor:
-    """Return the most probable 10 mph bin of every pixel, int64 (n, y, x), 1..7.
-
-    Parameters
-    ----------
-    probabilities
-        (n, channel, y, x).
-    targets
-        ``bins`` or ``continuous``; binary targets have no speed.
-    """
+    """Return the most probable 10 mph bin, int64 (n, y, x), 1..7, of bins or continuous targets."""
     if targets == "continuous":
         mph = probabilities[:, 0] * CONTINUOUS_MAX_MPH
         return (mph / BIN_WIDTH_MPH).ceil().clamp(1, BIN_COUNT).long()
@@ -76,19 +60,10 @@ def speed_bin(probabilities: Tensor, targets: str) -> Tensor:
 
 
 def speed_mph(probabilities: Tensor, targets: str, class_mph: Sequence[float]) -> Tensor:
-    """Return the speed of every pixel, fp32 (n, y, x) in mph.
+    """Return the speed of every pixel, fp32 (n, y, x) in mph; of bins that of the most probable.
 
-    For bins it is the speed of the most probable bin. A mean weighted by probability would never
-    reach the slowest and fastest speeds, since neighbouring bins have some probability.
-
-    Parameters
-    ----------
-    probabilities
-        (n, channel, y, x).
-    targets
-        ``bins`` or ``continuous``.
-    class_mph
-        Speed of each bin in mph.
+    A mean weighted by probability would never reach the slowest and fastest speeds, since
+    neighbouring bins have some probability.
     """
     if targets == "continuous":
         return probabilities[:, 0].float() * CONTINUOUS_MAX_MPH
@@ -99,21 +74,7 @@ def speed_mph(probabilities: Tensor, targets: str, class_mph: Sequence[float]) -
 def speed_byte(
     probabilities: Tensor, targets: str, class_mph: Sequence[float], threshold: float
 ) -> Tensor:
-    """Return the speed band of a prediction, uint8 (n, y, x).
-
-    Parameters
-    ----------
-    probabilities, targets, class_mph
-        As for `speed_mph`.
-    threshold
-        Road probability from which a pixel is a road.
-
-    Returns
-    -------
-    Tensor
-        Speed in mph rounded half up, 1..253, on roads; 0 on background; 255 where the model's
-        output is not a number.
-    """
+    """Return the speed band, uint8 (n, y, x): 1..253 mph, 0 background, 255 not a number."""
     mph = (speed_mph(probabilities, targets, class_mph) + 0.5).floor().clamp(1, MAX_MPH)
     road = road_probability(probabilities) >= threshold
     known = probabilities.sum(dim=1).isfinite()

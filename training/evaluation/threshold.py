@@ -17,15 +17,7 @@ PRIOR_SCENES = 5
 
 
 class ChosenThreshold(NamedTuple):
-    """A threshold, and the interval of thresholds that the scenes cannot tell from the best.
-
-    Attributes
-    ----------
-    threshold
-        Road probability from which a pixel is a road.
-    low, high
-        Ends of the interval; 0 and 1 with fewer than two scenes.
-    """
+    """A threshold, and the interval of thresholds that the scenes cannot tell from the best."""
 
     threshold: float
     low: float
@@ -35,19 +27,12 @@ class ChosenThreshold(NamedTuple):
 def choose_threshold(scores: NDArray[np.int64], default: float) -> ChosenThreshold:
     """Return the threshold that scenes support, shrunk towards the default.
 
-    The gain in IoU over the default is computed for every threshold, with its standard error over
-    scenes (jackknife: each scene is left out once). The threshold with the highest lower bound of
-    the gain is taken, so that unlike scenes count little. The default is kept if no bound is above
-    zero. Otherwise the log odds of the threshold are drawn towards those of the default, with the
-    weight of `PRIOR_SCENES` scenes.
-
-    Parameters
-    ----------
-    scores
-        (scene, 2, steps): number of pixels by label (0 background, 1 road) and by road probability,
-        in equal steps of 0..1.
-    default
-        Threshold without validation.
+    ``scores`` int64 (scene, 2, steps): pixels by label (0 background, 1 road) and by road
+    probability in equal steps of 0..1. The gain in IoU over the default is computed for every
+    threshold, with its standard error over scenes (jackknife). The threshold with the highest
+    lower bound of the gain is taken, so that unlike scenes count little; the default if no
+    bound is above zero. Its log odds are drawn towards those of the default, with the weight of
+    `PRIOR_SCENES` scenes.
     """
     steps = scores.shape[-1]
     scores = scores[scores.sum(axis=(1, 2)) > 0]
@@ -79,17 +64,7 @@ def choose_threshold(scores: NDArray[np.int64], default: float) -> ChosenThresho
 
 
 def threshold_text(metrics: Mapping[str, float], decimals: int) -> str:
-    """Return ``0.52 (best 0.54-0.64)`` of metrics; the range is left out where it is unknown.
-
-    Without a threshold, where no pixel is labelled, ``none``.
-
-    Parameters
-    ----------
-    metrics
-        With ``threshold``, ``threshold_low`` and ``threshold_high``.
-    decimals
-        Number of decimals.
-    """
+    """Return ``0.52 (best 0.54-0.64)`` of metrics; ``none`` where no pixel is labelled."""
     if math.isnan(metrics["threshold"]):
         return "none"
     low, high = metrics["threshold_low"], metrics["threshold_high"]

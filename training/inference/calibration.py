@@ -41,24 +41,7 @@ _OUTPUTS = {nn.Conv2d: 0, nn.ConvTranspose2d: 1, nn.Linear: 0}
 def calibration_tiles(
     stores: Sequence[str | Path], info: ModelInfo, count: int, seed: int
 ) -> list[Tensor]:
-    """Return training tiles in random order, uint8 (1, band, y, x) each.
-
-    Parameters
-    ----------
-    stores
-        Addresses of the stores.
-    info
-        What the model was trained for: bands, level, folds.
-    count
-        Number of tiles; all of them if the stores have fewer.
-    seed
-        Random seed for choosing the tiles.
-
-    Raises
-    ------
-    StoreError, UsageError
-        A store cannot be used, or does not fit the model.
-    """
+    """Return at most ``count`` training tiles in random order, uint8 (1, band, y, x) each."""
     tiles = tiles_of(info, stores)
     pad = DevicePrep(Normalize(info.mean, info.std), SpeedTarget("binary")).pad
     loader = BatchLoader(tiles, 1, shuffle=True, seed=seed, drop_last=False)
@@ -72,22 +55,7 @@ def layers_of(module: nn.Module) -> dict[str, _Layer]:
 
 
 def named_layers(network: nn.Module, info: ModelInfo, names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names of all layers that are named, or are part of a named module.
-
-    Parameters
-    ----------
-    network
-        Trained model in eval mode.
-    info
-        What it was trained for.
-    names
-        Names of layers, see `layers_of`, or of modules.
-
-    Raises
-    ------
-    UsageError
-        The model has no layer or module of that name.
-    """
+    """Return the names of all layers that are named, or are part of a named module."""
     layers = list(layers_of(inference_module(network, info)))
     found: set[str] = set()
     for name in names:
@@ -103,27 +71,11 @@ def named_layers(network: nn.Module, info: ModelInfo, names: Iterable[str]) -> t
 def layers_to_keep(
     network: nn.Module, info: ModelInfo, tiles: Sequence[Tensor], bound: float = BOUND
 ) -> tuple[tuple[str, ...], float]:
-    """Return the layers to leave in float, and the difference of probabilities that remains.
+    """Return the layers to leave in float, and the mean difference of probabilities then.
 
-    Each layer is first rounded alone. Then all are rounded, and those with the largest difference
-    alone are left in float one after the other, until the difference is within the bound.
-
-    Parameters
-    ----------
-    network
-        Trained model in eval mode.
-    info
-        What it was trained for.
-    tiles
-        uint8 (n, band, y, x) each; the first `TRIED` are used.
-    bound
-        Largest mean difference of probabilities.
-
-    Returns
-    -------
-    tuple
-        Names of the layers, largest difference first, and the mean difference of probabilities with
-        them in float.
+    Each layer is first rounded alone. Then all are rounded, and those with the largest
+    difference alone are left in float one after the other, until the difference is within the
+    bound.
     """
     module = inference_module(network, info)
     layers, windows = layers_of(module), [_middle(tile) for tile in tiles[:TRIED]]

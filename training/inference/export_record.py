@@ -27,26 +27,7 @@ EXTRA = "pip install geoprep[deploy]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportRecord:
-    """Record of the contents of a model file.
-
-    Attributes
-    ----------
-    info
-        What the model was trained for; ``facts`` in the file.
-    precision
-        Precision of its convolutions.
-    checkpoint
-        XXH3-128 of the checkpoint it was made from, in hexadecimal digits.
-    calibration
-        Number of tiles that INT8 was calibrated on; 0 for other precisions.
-    kept
-        Names of the layers that INT8 leaves in float.
-    versions
-        Versions of the packages that wrote it.
-    weights
-        XXH3-128 that protects the weights: of OpenVINO's ``.bin`` file, or of the ``.onnx`` file
-        with zeros in this place. Empty where the format has checksums of its own.
-    """
+    """What a model file says about itself; ``info`` is ``facts`` in the file."""
 
     info: ModelInfo
     precision: Precision
@@ -64,13 +45,7 @@ class ExportRecord:
 
     @classmethod
     def from_json(cls, text: str | None, path: Path) -> ExportRecord:
-        """Return the record that `to_json` wrote.
-
-        Raises
-        ------
-        CheckpointError
-            The text is no record, or one of another version.
-        """
+        """Return the record that `to_json` wrote, or raise CheckpointError."""
         try:
             values: dict[str, Any] = json.loads(text or "null")
             if values.pop("version") != VERSION:
@@ -96,13 +71,7 @@ def file_hash(path: Path) -> str:
 
 @contextmanager
 def damage_reported(path: Path, what: str = "a model file") -> Iterator[None]:
-    """Turn what a library raises while it reads a file into a CheckpointError of one line.
-
-    Raises
-    ------
-    CheckpointError
-        For any exception, since those of the libraries have no common base.
-    """
+    """Turn what a library raises while it reads a file into a CheckpointError of one line."""
     try:
         yield
     except Exception as error:
@@ -113,13 +82,7 @@ def damage_reported(path: Path, what: str = "a model file") -> Iterator[None]:
 
 
 def required_module(name: str, purpose: str) -> ModuleType:
-    """Return a module that belongs to the extra ``deploy``.
-
-    Raises
-    ------
-    UsageError
-        It is not installed.
-    """
+    """Return a module of the extra ``deploy``; UsageError if it is not installed."""
     try:
         return importlib.import_module(name)
     except ImportError as error:

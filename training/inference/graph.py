@@ -36,14 +36,9 @@ _MOST_WINDOWS, _MOST_STRIDES = 1024, 1024
 class PhasedUp(nn.Module):
     """A transposed convolution of stride 2, as a plain convolution and a rearrangement.
 
-    Each output pixel depends on 2 x 2 of the 4 x 4 weights, chosen by its phase: whether its row
-    and its column are even. So a 2 x 2 convolution computes the four phases as channels, with as
-    many products, on a grid that is one pixel larger; each phase takes its own corner of it.
-
-    Parameters
-    ----------
-    kernel, bias
-        Of the transposed convolution with padding 1: (inputs, outputs, 4, 4) and (outputs,).
+    Each output pixel depends on 2 x 2 of the 4 x 4 weights, chosen by its phase: whether its
+    row and its column are even. So a 2 x 2 convolution computes the four phases as channels, on
+    a grid that is one pixel larger; each phase takes its own corner of it.
     """
 
     def __init__(self, kernel: Tensor, bias: Tensor) -> None:
@@ -69,17 +64,7 @@ class PhasedUp(nn.Module):
 
 
 def folded(network: nn.Module, doubling: Doubling = "transposed") -> nn.Module:
-    """Return a copy in which each `UpConv` and its BatchNorm are one convolution.
-
-    It computes the same function. Models without such layers are copied unchanged.
-
-    Parameters
-    ----------
-    network
-        Model in eval mode.
-    doubling
-        The layer in their place: a ``transposed`` convolution, or a ``phased`` one.
-    """
+    """Return a copy in which each `UpConv` and its BatchNorm are one convolution; same function."""
     result = copy.deepcopy(network)
     for step in result.modules():
         if isinstance(step, DecoderStep) and isinstance(step.up, UpConv):
@@ -109,17 +94,7 @@ def _transposed(kernel: Tensor, bias: Tensor) -> nn.Module:
 def inference_module(
     network: nn.Module, info: ModelInfo, doubling: Doubling = "transposed"
 ) -> Probabilities:
-    """Return the module to export: uint8 (n, band, y, x) -> fp32 (n, y, x, channel).
-
-    Parameters
-    ----------
-    network
-        Trained model in eval mode.
-    info
-        What it was trained for.
-    doubling
-        See `folded`.
-    """
+    """Return the module to export: uint8 (n, band, y, x) -> fp32 (n, y, x, channel)."""
     module = Probabilities(folded(network, doubling), info).eval()
     module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # as in NativeRunner
     return module
@@ -150,10 +125,7 @@ def exported(module: nn.Module, info: ModelInfo) -> ExportedProgram:
 
 @contextmanager
 def silenced() -> Iterator[None]:
-    """Suppress the warnings of libraries about their internals.
-
-    They stay if Python is asked for warnings, by ``python -W`` or PYTHONWARNINGS.
-    """
+    """Suppress what libraries say about their internals, unless Python is asked for warnings."""
     if sys.warnoptions:
         yield
         return

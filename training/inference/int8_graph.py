@@ -25,24 +25,7 @@ _FLOAT: dict[str, Any] = {"dtype": torch.float32}
 def quantised(
     program: ExportedProgram, tiles: Sequence[Tensor], kept: Sequence[str] = ()
 ) -> fx.GraphModule:
-    """Return a graph with INT8 convolutions, by PyTorch's static quantisation.
-
-    Weights have one scale per output channel, activations one per tensor, calibrated on the tiles.
-
-    Parameters
-    ----------
-    program
-        The graph in fp32.
-    tiles
-        uint8 (n, band, y, x) each.
-    kept
-        Names of modules to leave in float.
-
-    Raises
-    ------
-    UsageError
-        torchao is not installed.
-    """
+    """Return a graph with INT8 convolutions, calibrated on tiles; ``kept`` stay in float."""
     pt2e = required_module("torchao.quantization.pt2e.quantize_pt2e", "INT8")
     x86 = required_module("torchao.quantization.pt2e.quantizer.x86_inductor_quantizer", "INT8")
     quantizer = x86.X86InductorQuantizer()
@@ -66,11 +49,7 @@ def without_assertions(module: fx.GraphModule) -> fx.GraphModule:
 
 
 def with_plain_operators(module: fx.GraphModule) -> fx.GraphModule:
-    """Replace operators ``quantized_decomposed`` by plain ones with the same result; in place.
-
-    What quantises and dequantises a tensor becomes scaling, rounding, clamping and scaling back; an
-    INT8 kernel is cast and multiplied by its scales.
-    """
+    """Replace operators ``quantized_decomposed`` by plain ones with the same result; in place."""
     quantised_ops = torch.ops.quantized_decomposed
     graph = module.graph
     for node in list(graph.nodes):

@@ -29,14 +29,7 @@ class IpexRunner(ModuleRunner):
 
 
 def write(path: Path, network: nn.Module, record: ExportRecord, tiles: Sequence[Tensor]) -> None:
-    """Write a ``.ipex`` file; the parameters are those of `training.inference.torch_file.write`.
-
-    Raises
-    ------
-    UsageError
-        The extension does not work here, or the record has layers to leave in float, which the
-        extension cannot.
-    """
+    """Write a ``.ipex`` file, see `training.inference.torch_file.write`."""
     _check_extension()
     if record.kept:
         raise UsageError(
@@ -53,15 +46,7 @@ def write(path: Path, network: nn.Module, record: ExportRecord, tiles: Sequence[
 
 
 def read(path: Path) -> tuple[Runner, ExportRecord]:
-    """Return the runner of a file and its record.
-
-    Raises
-    ------
-    UsageError
-        The extension does not work here.
-    CheckpointError
-        The file is damaged, or not one of `write`.
-    """
+    """Return the runner of a file and its record."""
     _check_extension()
     extra: dict[str, Any] = {KEY: ""}
     with damage_reported(path):

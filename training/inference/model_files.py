@@ -25,23 +25,7 @@ SUFFIXES = tuple(_FORMATS)
 
 
 def open_model(options: ModelOptions, compile_mode: Compile = "off") -> tuple[Runner, ModelInfo]:
-    """Return the runner of a trained model and the record of what it was trained for.
-
-    Parameters
-    ----------
-    options
-        The checkpoint or model file, and how it computes.
-    compile_mode
-        ``auto``, ``on`` or ``off``, see `training.inference.runner.Runner`.
-
-    Raises
-    ------
-    UsageError
-        The device is not there, the checkpoint names code that ``model`` does not confirm, an
-        option does not apply to model files, or the library that runs a file is not installed.
-    CheckpointError
-        The file is missing, damaged, or of another kind.
-    """
+    """Return the runner of a checkpoint or model file, and what it was trained for."""
     path = options.checkpoint
     if path.suffix == ".bin" and path.with_suffix(".xml").exists():
         raise UsageError(f"{path} holds the weights only: name {path.with_suffix('.xml')} instead")
@@ -59,13 +43,7 @@ def open_model(options: ModelOptions, compile_mode: Compile = "off") -> tuple[Ru
 
 
 def chosen_device(text: str) -> torch.device:
-    """Return the device of text such as ``cuda:1``; ``auto`` is an accelerator if there is one.
-
-    Raises
-    ------
-    UsageError
-        torch finds no such device, or the text names several.
-    """
+    """Return the device of text such as ``cuda:1``; ``auto`` is an accelerator if there is one."""
     check_single(text)
     kind, _, number = text.partition(":")
     device = choose_device(cast(DeviceName, kind))
@@ -112,24 +90,7 @@ def write_model(
 def load_runner(
     path: str | Path, *, compile_mode: Compile = "auto", device: str = "cpu"
 ) -> tuple[Runner, ExportRecord]:
-    """Return the runner of a model file and its record.
-
-    Parameters
-    ----------
-    path
-        A file with one of `SUFFIXES`.
-    compile_mode
-        See `training.inference.runner.Runner`; for ``.pt2`` and ``.xml`` files.
-    device
-        ``cuda`` or such as ``cuda:1`` for ``.onnx`` files; others compute on the CPU.
-
-    Raises
-    ------
-    UsageError
-        The suffix is unknown, or the library that runs the file is not installed.
-    CheckpointError
-        The file is missing or damaged.
-    """
+    """Return the runner of a model file and its record; only ``.onnx`` files use CUDA."""
     path = Path(path)
     if path.suffix not in SUFFIXES:
         raise UsageError(f"{path} is not a model file: their names end in {', '.join(SUFFIXES)}")

@@ -18,13 +18,7 @@ _NUMBERED = re.compile(r"(cuda|xpu):\d+")
 
 
 def parse_devices(text: str) -> list[str]:
-    """Return the devices of text such as ``cuda:0,cuda:1`` or, shorter, ``cuda:0,1``.
-
-    Raises
-    ------
-    UsageError
-        A part is no device, or several are not numbered or not different.
-    """
+    """Return the devices of text such as ``cuda:0,cuda:1`` or, shorter, ``cuda:0,1``."""
     names: list[str] = []
     for part in text.split(","):
         kind = names[-1].partition(":")[0] if names and part.isdecimal() else ""

@@ -44,17 +44,7 @@ _CUDA_AT_ONCE = 2
 
 
 class OnnxRunner(Runner):
-    """A session of ONNX Runtime, which copies batches to its device and back.
-
-    Parameters
-    ----------
-    session
-        ``onnxruntime.InferenceSession``.
-    precision
-        Precision of the convolutions.
-    computes_on
-        ``cpu``, or a device such as ``cuda`` or ``cuda:1``.
-    """
+    """A session of ONNX Runtime, which copies batches to its device and back."""
 
     form = "ONNX Runtime"
 
@@ -76,13 +66,7 @@ class OnnxRunner(Runner):
 
 
 def onnx_model(network: nn.Module, record: ExportRecord) -> ModelProto:
-    """Return the ONNX model of a network in fp32.
-
-    Raises
-    ------
-    UsageError
-        A package is not installed.
-    """
+    """Return the ONNX model of a network in fp32."""
     required_module("onnx", _WHAT)
     required_module("onnxscript", _WHAT)
     program = exported(inference_module(network, record.info), record.info)
@@ -108,13 +92,7 @@ def nodes_of(model: ModelProto, layers: Sequence[str]) -> list[str]:
 
 
 def write(path: Path, network: nn.Module, record: ExportRecord, tiles: Sequence[Tensor]) -> None:
-    """Write a ``.onnx`` file; the parameters are those of `training.inference.torch_file.write`.
-
-    Raises
-    ------
-    UsageError
-        A package is not installed.
-    """
+    """Write a ``.onnx`` file, see `training.inference.torch_file.write`."""
     onnx = required_module("onnx", _WHAT)
     required_module("onnxruntime", _WHAT)
     model = onnx_model(network, record)
@@ -129,22 +107,7 @@ def write(path: Path, network: nn.Module, record: ExportRecord, tiles: Sequence[
 
 
 def read(path: Path, device: str = "cpu") -> tuple[Runner, ExportRecord]:
-    """Return the runner of a file and its record.
-
-    Parameters
-    ----------
-    path
-        The file.
-    device
-        ``cpu``, ``cuda``, or a numbered device such as ``cuda:1``.
-
-    Raises
-    ------
-    UsageError
-        ONNX Runtime is not installed, or not for this device.
-    CheckpointError
-        The file is damaged, or not one of `write`.
-    """
+    """Return the runner of a file for a device such as ``cuda:1``, and its record."""
     runtime = required_module("onnxruntime", _WHAT)
     options = runtime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()

@@ -43,18 +43,9 @@ _SHAPES = 3
 class OpenvinoRunner(Runner):
     """A model compiled by OpenVINO for the CPU, for batches of any shape, with little latency.
 
-    Large jobs use a fitted one, compiled for each shape of batch, with several batches at a time:
-    with ``auto`` if their pixels pay for it. Each batch then has its share of the threads (one, on
-    up to four cores), since threads that compute the same layer wait for each other.
-
-    Parameters
-    ----------
-    model
-        ``openvino.Model``.
-    precision
-        Precision of the convolutions.
-    fitted
-        Whether it is compiled for each shape of batch.
+    Large jobs use a fitted one, compiled for each shape of batch, with several batches at a
+    time. Each batch then has its share of the threads (one, on up to four cores), since threads
+    that compute the same layer wait for each other.
     """
 
     form = "OpenVINO"
@@ -91,16 +82,7 @@ def _at_once() -> int:
 
 
 class _InferRequests:
-    """The inference requests of a compiled model, shared by several threads.
-
-    Parameters
-    ----------
-    model, precision
-        See `OpenvinoRunner`.
-    shape
-        Shape of the batches, of which several are computed at a time; None for any shape, one batch
-        at a time by all threads.
-    """
+    """Requests of a model compiled for a shape (None: any), shared by several threads."""
 
     def __init__(self, model: Any, precision: str, shape: tuple[int, ...] | None = None) -> None:  # noqa: ANN401
         self._openvino = required_module("openvino", _WHAT)
@@ -162,15 +144,10 @@ def _finish(taken: Sequence[Sequence[Callable[[], Any]]]) -> None:
 
 
 def write(path: Path, network: nn.Module, record: ExportRecord, tiles: Sequence[Tensor]) -> None:
-    """Write two files; the parameters are those of `training.inference.torch_file.write`.
+    """Write two files, see `training.inference.torch_file.write`.
 
-    The weights are written first: until the new ``.xml`` replaces the old one, the digest in the
-    old one does not match, and reading fails.
-
-    Raises
-    ------
-    UsageError
-        A package is not installed.
+    The weights are written first: until the new ``.xml`` replaces the old one, the digest in
+    the old one does not match, and reading fails.
     """
     openvino = required_module("openvino", _WHAT)
     onnx = required_module("onnx", _WHAT)
@@ -188,15 +165,7 @@ def write(path: Path, network: nn.Module, record: ExportRecord, tiles: Sequence[
 
 
 def read(path: Path) -> tuple[Runner, ExportRecord]:
-    """Return the runner of a file and its record.
-
-    Raises
-    ------
-    UsageError
-        OpenVINO is not installed.
-    CheckpointError
-        The file is damaged or not one of `write`, or the weights belong to another file.
-    """
+    """Return the runner of a file and its record."""
     openvino = required_module("openvino", _WHAT)
     weights = _weights(path)
     if not weights.is_file():

@@ -78,43 +78,17 @@ class Runner:
         return f"{self.precision} on {self.device}" + (f", {self.form}" if self.form else "")
 
     def for_pixels(self, pixels: int) -> tuple[Runner, str]:
-        """Return the runner for a job of so many pixels, and a note for the user.
-
-        Parameters
-        ----------
-        pixels
-            Pixels in batches of one shape.
-
-        Returns
-        -------
-        tuple
-            The runner, and what is unusual about it; empty if nothing is.
-        """
+        """Return the runner for so many pixels in batches of one shape, and a note."""
         del pixels
         return self, ""
 
     def __call__(self, image: Tensor) -> Tensor:
-        """Return probabilities, fp32 (n, y, x, channel), on the runner's device.
-
-        Parameters
-        ----------
-        image
-            uint8 (n, band, y, x), on the CPU; sides are multiples of 32.
-        """
+        """Return fp32 (n, y, x, channel) of uint8 (n, band, y, x) on the CPU."""
         raise NotImplementedError
 
 
 class Probabilities(nn.Module):
-    """Normalisation, model and sigmoid or softmax in one module, so that they compile together.
-
-    Parameters
-    ----------
-    network
-        Normalised (n, band, y, x) -> logits (n, channel, y, x).
-    info
-        What the model was trained for: mean and standard deviation of each band, and whether the
-        channels are exclusive classes.
-    """
+    """Normalisation, model and sigmoid or softmax in one module: they compile together."""
 
     def __init__(self, network: nn.Module, info: ModelInfo) -> None:
         super().__init__()
@@ -132,19 +106,7 @@ class Probabilities(nn.Module):
 
 
 class ModuleRunner(Runner):
-    """A PyTorch module from bytes to probabilities.
-
-    Parameters
-    ----------
-    module
-        uint8 (n, band, y, x) -> fp32 (n, y, x, channel).
-    precision
-        Precision of the convolutions: ``float32``, ``bfloat16`` or ``int8``.
-    device
-        Device of the module.
-    autocast
-        Whether to run it under bf16 autocast; False if its precision is built in.
-    """
+    """A PyTorch module from bytes to probabilities, under bf16 autocast if asked for."""
 
     def __init__(
         self,
@@ -179,19 +141,7 @@ class ModuleRunner(Runner):
 
 
 class NativeRunner(ModuleRunner):
-    """The PyTorch model of a checkpoint.
-
-    Parameters
-    ----------
-    network
-        Trained model in eval mode.
-    info
-        What it was trained for.
-    device
-        Device that runs it.
-    precision
-        ``bf16``, ``fp32``, or ``auto``: bf16 where the hardware computes in it.
-    """
+    """The PyTorch model of a checkpoint."""
 
     def __init__(
         self,
@@ -213,15 +163,7 @@ class NativeRunner(ModuleRunner):
 
 
 class CompiledRunner(ModuleRunner):
-    """The same model compiled for inference: batch norms folded, weights packed.
-
-    Its weights are constants from the first call on. Each shape is compiled separately.
-
-    Parameters
-    ----------
-    plain
-        The runner of the uncompiled model, whose module is shared.
-    """
+    """The same model compiled for each shape of batch: batch norms folded, weights constant."""
 
     form = "compiled"
     compiled = fixed_batch = True
@@ -256,23 +198,7 @@ def choose_dtype(device: torch.device, precision: NativePrecision) -> torch.dtyp
 
 
 def should_compile(mode: Compile, device: torch.device, pixels: int) -> tuple[bool, str]:
-    """Return whether to compile for a shape of batch, and a note for the user.
-
-    Parameters
-    ----------
-    mode
-        ``auto``, ``on`` or ``off``.
-    device
-        Device that runs the model.
-    pixels
-        Pixels in batches of that shape.
-
-    Returns
-    -------
-    tuple
-        Whether to compile; and what the user should know: that the first batch takes long, or why
-        the model is not compiled though that was asked for or would pay. Otherwise empty.
-    """
+    """Return whether to compile for a shape of batch, and what the user should know."""
     pays = device.type == "cpu" and pixels >= WORTH_COMPILING
     if mode == "off" or (mode == "auto" and not pays):
         return False, ""
@@ -321,17 +247,7 @@ def pad_batch(image: Tensor, count: int) -> Tensor:
 
 
 def average_views(runner: PredictFunction, image: Tensor, views: Views) -> Tensor:
-    """Return the mean of a runner's probabilities over all views, fp32 (n, y, x, channel).
-
-    Parameters
-    ----------
-    runner
-        A `Runner`, or any such function.
-    image
-        uint8 (n, band, y, x).
-    views
-        Kind of test-time augmentation, a key of `VIEWS`.
-    """
+    """Return the mean of a runner's probabilities over all views, fp32 (n, y, x, channel)."""
     first, *rest = VIEWS[views]
     total = first.undo(runner(first.of(image)))
     for view in rest:

@@ -26,7 +26,7 @@ from training.inference.runner import ModuleRunner, Runner
 class ExportedRunner(ModuleRunner):
     """A graph of torch.export.
 
-    A graph in INT8 needs compiling: uncompiled, its convolutions compute in floating point on
+    One in INT8 needs compiling: uncompiled, its convolutions compute in floating point on
     rounded numbers.
     """
 
@@ -43,19 +43,7 @@ class ExportedRunner(ModuleRunner):
 
 
 def write(path: Path, network: nn.Module, record: ExportRecord, tiles: Sequence[Tensor]) -> None:
-    """Write a ``.pt2`` file.
-
-    Parameters
-    ----------
-    path
-        Path of the file.
-    network
-        Trained model in eval mode.
-    record
-        Record of the file; its precision decides how the model computes.
-    tiles
-        Tiles that INT8 is calibrated on, uint8 (n, band, y, x) each.
-    """
+    """Write a ``.pt2`` file; INT8 is calibrated on tiles, uint8 (n, band, y, x) each."""
     info = record.info
     if record.precision == "int8":
         program = exported(inference_module(network, info, "phased"), info)
@@ -71,13 +59,7 @@ def write(path: Path, network: nn.Module, record: ExportRecord, tiles: Sequence[
 
 
 def read(path: Path) -> tuple[Runner, ExportRecord]:
-    """Return the runner of a file and its record.
-
-    Raises
-    ------
-    CheckpointError
-        The file is damaged, or not one of `write`.
-    """
+    """Return the runner of a file and its record."""
     # Defines the quantised operators, which INT8 files of earlier versions hold.
     import torch.ao.quantization.fx._decomposed
 

@@ -267,7 +267,7 @@ class Callbacks:
                 if is_rank_zero() and run.config.pictures:
                     self._draw(run.validation)
         except RunStopped:  # caught here, where the model has its own weights again
-            run.save(epoch_done=True)
+            run.save()
             raise
         if not math.isnan(results.get("threshold", math.nan)):
             run.info = replace(run.info, threshold=results["threshold"])

@@ -351,11 +351,19 @@ class Run:
         state, self._loader_state = self._loader_state, {}
         if state.get("position"):
             self.loader.load_state_dict(state)
-        self.loader.set_epoch(progress.epoch)
+        if not self._epoch_done:
+            self.loader.set_epoch(progress.epoch)
         return entered
+
+    @property
+    def _epoch_done(self) -> bool:
+        """Whether the current epoch is trained completely: the loader is at the next one."""
+        return self.loader.epoch > self.progress.epoch
 
     def groups(self) -> list[BatchGroup]:
         """Return the remaining optimizer steps of the current epoch."""
+        if self._epoch_done:
+            return []
         schedule, every = self.loader.schedule, self.config.accumulate
         start = int(self.loader.state_dict()["position"])
         stride = schedule.batch_size * schedule.world_size
@@ -400,15 +408,10 @@ class Run:
             "ranks": this_rank()[1],
         }
 
-    def save(self, *, epoch_done: bool = False) -> None:
+    def save(self) -> None:
         """Write last.pt from the first rank, with the sums and random states of all ranks.
 
         The file has the means of the running statistics of all ranks, and those of each rank.
-
-        Parameters
-        ----------
-        epoch_done
-            Whether the current epoch is trained completely but not validated.
         """
         progress, loader = self.progress, self.loader.state_dict()
         totals = sum_over_ranks([*progress.sums, progress.samples], self.engine.device)
@@ -419,25 +422,20 @@ class Run:
         states = gather_on_rank_zero(state)
         average_in_place(statistics)
         try:
-            self._save_whole(totals, states, loader, epoch_done=epoch_done)
+            self._save_whole(totals, states, loader)
         finally:
             for value, own in zip(statistics, state.get("statistics", ()), strict=True):
                 value.copy_(own)
 
     def _save_whole(
-        self,
-        totals: list[float],
-        states: list[dict[str, Any]],
-        loader: dict[str, Any],
-        *,
-        epoch_done: bool,
+        self, totals: list[float], states: list[dict[str, Any]], loader: dict[str, Any]
     ) -> None:
         progress = self.progress
         if not is_rank_zero():
             progress.reset_sums()
             return
         progress.sums, progress.samples = totals[:-1], int(totals[-1])
-        if epoch_done:
+        if self._epoch_done:  # but not validated
             loader |= {"epoch": progress.epoch, "position": self.loader.samples}
         elif loader["position"] == 0:
             loader |= {"epoch": progress.epoch}
