@@ -1,31 +1,10 @@
 """Copies of crops of tiles into batches: one compiled loop per batch, or NumPy crop by crop.
 
-Both give the same bytes. NumPy copies pixels of many bands and crops of tiles that are decoded one
-at a time, and all crops in installations where numba cannot cache what it compiles.
-
-For NumPy a pixel is one item, whatever its number of bands. It moves items of 1, 2, 4 or 8 bytes
-at a time and releases the interpreter's lock meanwhile. A crop whose pixels change places within a
-row is first copied, row by row, into a scratch array that stays in the cache: memory is read
-forwards, and only the cache is read sideways. Two cases have code of their own. Items of 3 bytes,
-which NumPy moves by one call each, are mirrored band by band, in half the time. Whole tiles are
-copied by a ufunc: NumPy's own copy is ``memcpy``, for such lengths ``rep movsb``, which loses a
-quarter of its speed on some processors (AMD Zen) where only one end of the copy begins on a cache
-line.
-
-The compiled loops run without the interpreter's lock and serve pixels of up to 16 bytes. They move
-vectors of 16 bytes, which every supported processor has. A row is mirrored by reversing the pixels
-of a vector. Blocks of pixels are transposed by interleaving vectors: 16 x 16 pixels of one byte,
-8 x 8 of two, 4 x 4 of three or four, 2 x 2 of up to eight. Where pixels do not fill a vector, its
-remaining bytes are written too, and then overwritten by the next pixels; the last pixels of a row
-are moved one by one, so nothing is read or written beyond a row. Memory is addressed directly: a
-call checks that all its crops are within their tiles, and its caller checks the arrays. Large
-batches are written past the caches, without reading each line of memory before it is replaced;
-not so rows that are mirrored, which would take a further copy.
+NumPy copies pixels of more than 16 bands, and all crops where numba cannot cache what it compiles.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from functools import cache
 from typing import Any, cast
@@ -37,75 +16,7 @@ from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from loaders.batch import FLIP_X, TRANSPOSE, Crops, symmetry
-
-_SCRATCH_PAD = 17
-"""Extra items in a row of scratch: a power of two as its length would crowd one cache set."""
-
-_RGB = 3
-"""Bytes of an item that is mirrored band by band."""
-
-_ZERO = np.uint8(0)
-
-
-class _Scratch(threading.local):
-    """One scratch array per thread for every (side, dtype) it has used."""
-
-    def __init__(self) -> None:
-        self.arrays: dict[tuple[int, np.dtype[Any]], NDArray[Any]] = {}
-
-
-_scratches = _Scratch()
-
-
-def as_items(image: NDArray[np.uint8]) -> NDArray[Any]:
-    """Return uint8 (..., band), C-contiguous, as one item per pixel: shape (...)."""
-    bands = image.shape[-1]
-    dtype = {1: "u1", 2: "u2", 4: "u4", 8: "u8"}.get(bands, f"V{bands}")
-    return image.view(dtype)[..., 0]
-
-
-def _scratch(side: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return this thread's (side, side) scratch array."""
-    arrays = _scratches.arrays
-    key = (side, dtype)
-    if key not in arrays:
-        arrays[key] = np.zeros((side, side + _SCRATCH_PAD), dtype)[:, :side]
-    return arrays[key]
-
-
-def copy_crop(tile: NDArray[Any], y: int, x: int, op: int, out: NDArray[Any]) -> None:
-    """Copy a square crop (upper left corner y, x) of a tile of items under a symmetry."""
-    side = len(out)
-    view = tile[y : y + side, x : x + side]
-    if not op and view.flags.c_contiguous and out.flags.c_contiguous:
-        _copy_bytes(_bytes(view), _bytes(out))
-    elif not op & (TRANSPOSE | FLIP_X):
-        out[...] = symmetry(view, op)
-    else:
-        scratch = _scratch(side, tile.dtype)
-        scratch[...] = view
-        source = symmetry(scratch, op)
-        if tile.dtype.itemsize == _RGB and not op & TRANSPOSE:
-            _copy_by_band(source, out)
-        else:
-            out[...] = source
-
-
-def _bytes(items: NDArray[Any], rows: int = 1) -> NDArray[np.uint8]:
-    """Return a view of contiguous items as bytes (rows, n)."""
-    flat: NDArray[np.uint8] = items.reshape(rows, -1).view(np.uint8)
-    return flat
-
-
-def _copy_bytes(source: NDArray[np.uint8], target: NDArray[np.uint8]) -> None:
-    np.bitwise_or(source, _ZERO, out=target)
-
-
-def _copy_by_band(items: NDArray[Any], out: NDArray[Any]) -> None:
-    """Copy items of a few bytes, in any order of rows and columns, one byte of each at a time."""
-    for band in range(out.dtype.itemsize):
-        out.getfield(np.uint8, band)[...] = items.getfield(np.uint8, band)
+from loaders.batch import Crops, symmetry
 
 
 def copy_crops(
@@ -136,12 +47,21 @@ def copy_crops(
 
 
 def _copy_items(tiles: NDArray[np.uint8], crops: Crops, out: NDArray[np.uint8]) -> None:
-    """Copy crops one by one with NumPy."""
-    items, result = as_items(tiles), as_items(out)
+    """Copy crops one by one with NumPy, a pixel as one item, whatever its number of bands."""
+    items, result = (array.view(f"V{array.shape[-1]}")[..., 0] for array in (tiles, out))
+    side = out.shape[1]
     places = (column.tolist() for column in crops[:4])
     for i, (tile, y, x, op) in enumerate(zip(*places, strict=True)):
-        copy_crop(items[tile], y, x, op, result[i])
+        result[i] = symmetry(items[tile, y : y + side, x : x + side], op)
 
+
+# The compiled loops run without the interpreter's lock. They move vectors of 16 bytes, which every
+# supported processor has. A row is mirrored by reversing the pixels of a vector. Blocks of pixels
+# are transposed by interleaving vectors: 16 x 16 pixels of one byte, 8 x 8 of two, 4 x 4 of three
+# or four, 2 x 2 of up to eight. Where pixels do not fill a vector, its remaining bytes are written
+# too, and then overwritten by the next pixels; the last pixels of a row are moved one by one, so
+# nothing is read or written beyond a row. Large batches are written past the caches, without
+# reading each line of memory before it is replaced; not so rows that are mirrored.
 
 _VECTOR = 16
 """Bytes of a vector. Wider pixels are not faster than with NumPy."""

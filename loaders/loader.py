@@ -345,14 +345,13 @@ class BatchLoader:
         return _Epoch(self)
 
     def _begin(self) -> tuple[_Place, StepCrops]:
-        """Return the place of a new iteration, which is from now on that of the loader."""
+        """Return the place of a new iteration, and the crops of its steps."""
         schedule, start = self.schedule, self._place
         place = _Place(start.epoch, start.resume, start.resume)
         steps = list(schedule.steps(place.done))
         crops = StepCrops(self.sampling, place.epoch, steps)
         if not steps:  # a rank may have none
             place.next_epoch()
-        self._state_ranks, self._place = None, place
         return place, crops
 
     def _batches(self, crops: StepCrops) -> tuple[Iterator[Batch], tuple[Ahead, ...]]:
@@ -425,10 +424,12 @@ class _Epoch(Iterator[Batch]):
 
     def __next__(self) -> Batch:
         if self._batches is None:
-            place, crops = self._loader._begin()
-            self._place, self._steps, self._left = place, iter(crops.steps), len(crops.steps)
-            self._ranks = self._loader._ranks()
-            self._batches, self._ahead = self._loader._batches(crops)
+            loader = self._loader
+            self._place, crops = loader._begin()
+            self._steps, self._left = iter(crops.steps), len(crops.steps)
+            self._ranks = loader._ranks()
+            self._batches, self._ahead = loader._batches(crops)
+            loader._place, loader._state_ranks = self._place, None
         if self._ranks not in (None, now := self._loader._ranks()):
             raise _other_ranks("this iteration began", self._ranks, now)
         try:

@@ -231,13 +231,15 @@ class Step(NamedTuple):
 class Schedule:
     """Split of the positions of an epoch into steps and ranks."""
 
-    samples: int
-    batch_size: int
+    samples: int  # positions in an epoch
+    batch_size: int  # samples per rank and step
     rank: int = 0
     world_size: int = 1
-    drop_last: bool = True
+    drop_last: bool = True  # leave out an incomplete last step
+    # Every rank takes the same number of steps, as training under DDP needs; a last step of fewer
+    # samples than ranks is left out. Else every position occurs once, and some take a step less.
     equal: bool = True
-    interleaved: bool = False
+    interleaved: bool = False  # ranks take every n-th position of a step, else a run each
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:

@@ -23,9 +23,9 @@ from loaders.selection import Origin, TileTable, open_stores
 class CropReader(ABC):
     """Copies crops of tiles into batches."""
 
-    device = torch.device("cpu")
-    asynchronous = False
-    immediate = False
+    device = torch.device("cpu")  # of the pixels: batches are filled there
+    asynchronous = False  # `copy` returns before the pixels are there: it needs no threads
+    immediate = False  # `copy` moves bytes in memory, and neither reads nor decodes any
 
     @abstractmethod
     def copy(self, crops: Crops, image: Any, label: Any) -> None:  # noqa: ANN401 - as below
@@ -44,7 +44,17 @@ class CropReader(ABC):
 
 
 class Tiles(CropReader):
-    """Tiles of one or several stores, wherever their pixels are."""
+    """Tiles of one or several stores, wherever their pixels are.
+
+    Attributes
+    ----------
+    side
+        Side of a tile in pixels: its level.
+    road_fraction
+        float32 (tile,), share of road of every tile.
+    class_names
+        Names of the classes in the order of label values; empty for labels of speeds.
+    """
 
     def __init__(
         self, origin: Origin, table: TileTable, stores: Sequence[StoreReader] | None = None
@@ -72,22 +82,22 @@ class Tiles(CropReader):
 
     def copy(self, crops: Crops, image: Any, label: Any) -> None:  # noqa: ANN401 - see CropReader
         """Copy crops, decoding each of their tiles once; see `CropReader.copy`."""
-        from loaders.copying import as_items, copy_crop  # numba is slow to import
+        from loaders.copying import copy_crops  # numba is slow to import
 
         images, labels = np.asarray(image), np.asarray(label)
         whole = images.shape[1] == self.side and not crops.op.any()
-        pixels, mask = (None, None) if whole else self._empty()
+        pixels, mask = self._empty()
         last = -1
         for i in np.argsort(crops.tile, kind="stable").tolist():
-            tile, y, x, op = (int(a[i]) for a in (crops.tile, crops.y, crops.x, crops.op))
-            if pixels is None or mask is None:
+            tile, here = int(crops.tile[i]), slice(i, i + 1)
+            if whole:
                 self.decode(tile, images[i], labels[i])
                 continue
             if tile != last:
                 self.decode(tile, pixels, mask)
                 last = tile
-            copy_crop(as_items(pixels), y, x, op, as_items(images[i]))
-            copy_crop(mask, y, x, op, labels[i])
+            one = crops.rows(here)._replace(tile=np.zeros(1, np.int64))
+            copy_crops(pixels[None], mask[None], one, images[here], labels[here])
 
     def reader(self, sampling: Sampling, world_size: int, buffers: BufferPool) -> CropReader:
         """Return what copies the crops of an epoch for one loader.

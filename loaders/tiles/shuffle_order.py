@@ -35,34 +35,17 @@ _FRACTION = np.uint64(32)  # binary digits of a delay
 
 
 class ShuffleWindow(NamedTuple):
-    """Shape of the shuffle window, which with the seed determines the order of an epoch.
+    """Shape of the shuffle window, which with the seed determines the order of an epoch."""
 
-    Attributes
-    ----------
-    lanes
-        Parts of the sequence that are read in parallel.
-    window
-        Tiles that arrive in a lane while the samples of one tile are due.
-    run
-        Maximum number of tiles in a run.
-    """
-
-    lanes: int
-    window: int
-    run: int
+    lanes: int  # parts of the sequence that are read in parallel
+    window: int  # tiles that arrive in a lane while the samples of one tile are due
+    run: int  # most tiles in a run
 
     @classmethod
     def fitting(cls, capacity: int, lanes: int, tiles: int) -> Self:
-        """Return the shape for a number of tiles in memory; half of them are the window.
+        """Return the shape for so many tiles in memory; half of them are the window.
 
-        Parameters
-        ----------
-        capacity
-            Tiles that fit into memory, at least ``LEAST_LANE * lanes``.
-        lanes
-            Number of lanes.
-        tiles
-            Number of all tiles: a window as large as a lane is a plain shuffle, and large enough.
+        A window as large as a lane is a plain shuffle, and large enough.
         """
         lane = capacity // lanes
         run = min(max(1, lane // 16), RUN_TILES)
@@ -75,20 +58,7 @@ class ShuffleWindow(NamedTuple):
 
 
 def cut_runs(shard: NDArray[np.int64], most: int) -> NDArray[np.int64]:
-    """Cut the tiles of every shard into runs of nearly equal length.
-
-    Parameters
-    ----------
-    shard
-        int64 (tile,), number of the shard of each tile, ascending.
-    most
-        Maximum number of tiles in a run.
-
-    Returns
-    -------
-    ndarray
-        int64 (tile,), the run of each tile, ascending from 0.
-    """
+    """Return the run of each tile, ascending, of tiles by shard: nearly equal parts of a shard."""
     _, first, of, count = np.unique(
         shard, return_index=True, return_inverse=True, return_counts=True
     )
@@ -99,17 +69,9 @@ def cut_runs(shard: NDArray[np.int64], most: int) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, kw_only=True)
 class StreamSampling(Sampling):
-    """The samples of `Sampling`, in an order that needs only a part of the tiles at a time.
+    """The samples of `Sampling`, in an order that needs only a part of the tiles at a time."""
 
-    Attributes
-    ----------
-    shard
-        int64 (tile,), number of the shard of each tile, ascending.
-    shape
-        The shuffle window.
-    """
-
-    shard: NDArray[np.int64]
+    shard: NDArray[np.int64]  # (tile,), ascending
     shape: ShuffleWindow
 
     @cached_property
@@ -183,8 +145,8 @@ def _arrivals(
 ) -> NDArray[np.int64]:
     """Return the number of tiles of its lane that arrived before the run of each sample.
 
-    Samples are ordered by lane, and within a lane as their tiles arrive. In a lane that fits into
-    the window, everything arrives at once.
+    Samples are ordered by lane, and within a lane as their tiles arrive. In a lane that fits
+    into the window, everything arrives at once.
     """
     place = np.cumsum(_changes(lane, tile)) - 1  # counted over all lanes
     first = np.maximum.accumulate(np.where(_changes(lane), place, 0))
@@ -197,27 +159,15 @@ def _arrivals(
 class ReadPlan:
     """Order and destination of the reads of tiles, for some samples in their order.
 
-    A *visit* is the time of one tile in memory. The tile of visit ``k`` of a lane is in slot ``k %
-    slots`` of the lane, and may be read when the previous visit of that slot is finished.
-
-    Attributes
-    ----------
-    visit
-        int64 (sample,), the visit that each sample is cut from.
-    tile, slot
-        int64 (visit,), index of the tile, and its slot in memory.
-    before
-        int64 (visit,), the visit that must be finished first; -1 for none.
-    reads
-        int64 (read, 2), first visit and end: tiles of one run, neighbours in memory, in the order
-        in which samples need them.
+    A *visit* is the time of one tile in memory. The tile of visit ``k`` of a lane is in slot
+    ``k % slots`` of the lane, and may be read when the previous visit of that slot is finished.
     """
 
-    visit: NDArray[np.int64]
-    tile: NDArray[np.int64]
-    slot: NDArray[np.int64]
-    before: NDArray[np.int64]
-    reads: NDArray[np.int64]
+    visit: NDArray[np.int64]  # (sample,), the visit that each sample is cut from
+    tile: NDArray[np.int64]  # (visit,)
+    slot: NDArray[np.int64]  # (visit,)
+    before: NDArray[np.int64]  # (visit,), the visit that must be finished first; -1 for none
+    reads: NDArray[np.int64]  # (read, 2), first visit and end, in the order of need
 
 
 def plan_reads(
@@ -227,19 +177,7 @@ def plan_reads(
     samples: NDArray[np.int64],
     slots: int,
 ) -> ReadPlan:
-    """Plan the reads for a part of an epoch.
-
-    Parameters
-    ----------
-    sampling
-        The samples of the epoch.
-    epoch
-        Number of the epoch.
-    positions, samples
-        int64 (n,), ascending positions of the epoch, and the sample at each.
-    slots
-        Tiles of memory per lane, at least ``sampling.shape.lane_tiles``.
-    """
+    """Plan the reads for ascending positions of an epoch; memory has ``slots`` tiles per lane."""
     _, lane = np.unique(sampling.lane_of(positions), return_inverse=True)
     tile = sampling.tile_of(epoch, samples)
     sequence = sampling.sequence(epoch)

@@ -199,21 +199,7 @@ class StreamTiles(Tiles):
 class StreamReader(CropReader):
     """Reads tiles ahead for one loader, and copies crops of them.
 
-    Parameters
-    ----------
-    tiles
-        Tiles in their store.
-    sampling
-        The samples of an epoch.
-    world_size
-        Number of ranks that share an epoch.
-    buffers
-        Buffers of the loader's batches, which count towards the memory limit.
-
-    Raises
-    ------
-    UsageError
-        Tiles and batches do not fit into the memory limit.
+    UsageError if tiles and batches do not fit into the memory limit.
     """
 
     def __init__(
@@ -317,22 +303,8 @@ class ReadingStoppedError(Exception):
 class PlannedReading(SideThreads):
     """Threads that carry out a `ReadPlan`; copies crops of the tiles that have been read.
 
-    It reads as far ahead as memory allows. It cannot block for ever as long as samples are copied
-    in their order: the slot of the first sample that is left is then always free, see
-    :mod:`loaders.tiles.shuffle_order`.
-
-    Parameters
-    ----------
-    plan
-        Order and destination of the reads.
-    samples
-        int64 (n,), the sample at each place of the plan.
-    image, label
-        uint8 (slot, y, x, band) and (slot, y, x), memory of the tiles.
-    read
-        Function that reads tiles.
-    threads
-        Number of threads that read.
+    It cannot block for ever as long as samples are copied in their order: the slot of the first
+    sample that is left is then always free, see :mod:`loaders.tiles.shuffle_order`.
     """
 
     def __init__(
@@ -380,18 +352,8 @@ class PlannedReading(SideThreads):
     def copy(self, crops: Crops, image: NDArray[np.uint8], label: NDArray[np.uint8]) -> None:
         """Copy crops, waiting for their tiles; called from worker threads.
 
-        Parameters
-        ----------
-        crops
-            One row per sample.
-        image, label
-            uint8 (n, y, x, band) and (n, y, x); written.
-
-        Raises
-        ------
-        StoreError
-            A tile cannot be read. All samples before it are available, in whatever order tiles
-            were read.
+        A tile that cannot be read raises StoreError. All samples before it are available,
+        in whatever order tiles were read.
         """
         from loaders.copying import copy_crops  # numba is slow to import
 
@@ -431,18 +393,7 @@ class PlannedReading(SideThreads):
 
 
 class TileBuffer:
-    """Memory for the tiles of one running epoch, within a limit.
-
-    Parameters
-    ----------
-    limit
-        Bytes of tiles, batches, and the buffers of threads that read.
-
-    Attributes
-    ----------
-    reading
-        The reading of the running epoch, set by its reader; None before the first.
-    """
+    """Memory for the tiles of one running epoch, within a limit that batches count towards."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -453,19 +404,8 @@ class TileBuffer:
     def enter(self, batches: BufferPool, nbytes: int, other: int) -> NDArray[np.uint8]:
         """Return memory for the tiles of an epoch, after the previous epoch has ended.
 
-        Parameters
-        ----------
-        batches
-            Buffers of the batches; those of the previous loader are freed.
-        nbytes
-            Bytes of tiles.
-        other
-            Bytes of batches and of the buffers of threads that read.
-
-        Raises
-        ------
-        UsageError
-            An epoch is running.
+        The buffers of the previous loader's batches are freed. UsageError if an epoch is
+        running.
         """
         running = None if self.reading is None else self.reading.workers
         workers = None if running is None else running()

@@ -11,13 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from helpers.painted import paint, painted_speed
+from helpers.painted import paint
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loaders import copying
 from loaders.batch import Crops, crop_affine, symmetry
-from loaders.copying import as_items, copy_crop, copy_crops
+from loaders.copying import copy_crops
 from loaders.sampling import Sampling
 
 
@@ -27,38 +27,6 @@ def places(draw: st.DrawFn) -> tuple[int, int, int, int, int]:
     crop = draw(st.integers(1, side))
     y, x = (draw(st.integers(0, side - crop)) for _ in range(2))
     return side, crop, y, x, draw(st.integers(0, 7))
-
-
-@given(places(), st.integers(3, 9))
-def test_image_and_label_share_one_geometry(place: tuple[int, int, int, int, int], bands: int):
-    side, crop, y, x, op = place
-    image, speed = paint(2, side, bands)
-    image_out, speed_out = np.zeros((crop, crop, bands), np.uint8), np.zeros((crop, crop), np.uint8)
-    copy_crop(as_items(image[1]), y, x, op, as_items(image_out))
-    copy_crop(speed[1], y, x, op, speed_out)
-    # The label must be painted with the rows and columns that the image encodes.
-    row, column = image_out[..., 0].astype(int) - 1, image_out[..., 1].astype(int) - 1
-    assert (image_out[..., 2] == 2).all()
-    assert (speed_out == painted_speed(1, row, column)).all()
-    assert (row.min(), column.min(), row.max(), column.max()) == (y, x, y + crop - 1, x + crop - 1)
-
-
-@given(places(), st.sampled_from([1, 2, 3, 4, 5, 8, 12]))
-def test_crops_are_those_of_plain_indexing(place: tuple[int, int, int, int, int], bands: int):
-    side, crop, y, x, op = place
-    tile = np.random.default_rng(side).integers(0, 256, (side, side, bands), np.uint8)
-    out = np.zeros((crop, crop, bands), np.uint8)
-    copy_crop(as_items(tile), y, x, op, as_items(out))
-    assert (out == symmetry(tile[y : y + crop, x : x + crop], op)).all()
-
-
-@pytest.mark.parametrize("bands", [1, 3, 8])
-def test_whole_tile_goes_into_any_rows(bands: int):
-    tile = np.random.default_rng(0).integers(0, 256, (40, 40, bands), np.uint8)
-    wide = as_items(np.zeros((40, 44, bands), np.uint8))
-    copy_crop(as_items(tile), 0, 0, 0, wide[:, :40])
-    assert (wide[:, :40] == as_items(tile)).all()
-    assert not wide[:, 40:].view(np.uint8).any()
 
 
 def test_the_eight_symmetries_are_eight():
@@ -85,8 +53,8 @@ def test_affine_of_a_crop_keeps_the_place_of_each_pixel(
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("bands", [1, 3, 8])
-def test_threads_do_not_disturb_each_other(bands: int):
+def test_threads_do_not_disturb_each_other():
+    bands = 3
     image = np.random.default_rng(0).integers(0, 256, (16, 64, 64, bands), np.uint8)
     sampling = Sampling(16, 64, 33, "d4", 4)
     parts = [sampling.crops(0, np.arange(i, i + 16)) for i in range(0, 64, 16)]
@@ -102,8 +70,8 @@ def test_threads_do_not_disturb_each_other(bands: int):
             assert (out == alone[part % 4]).all()
 
 
-@settings(deadline=None, max_examples=150)
-@given(places(), st.sampled_from([1, 2, 3, 4, 5, 6, 7, 8, 9, 13]), st.data())
+@settings(deadline=None, max_examples=60)
+@given(places(), st.sampled_from([1, 2, 3, 5, 8, 13, 20]), st.data())
 def test_a_batch_in_one_call_is_that_of_plain_indexing(
     place: tuple[int, int, int, int, int], bands: int, data: st.DataObject
 ):

@@ -27,7 +27,7 @@ EXTRA = "pip install geoprep[deploy]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportRecord:
-    """What a model file says about itself; ``info`` is ``facts`` in the file."""
+    """The record in a model file; ``info`` is ``facts`` there."""
 
     info: ModelInfo
     precision: Precision
