@@ -16,11 +16,8 @@ def compiled(function: F) -> F:
 
 
 def compiled_sums(function: F) -> F:
-    """Compile a function whose sums and divisions may use vector instructions.
-
-    Sums are added in any order, and a division by zero gives infinity or NaN, as in NumPy: checks
-    for exceptions would prevent vector instructions.
-    """
+    """Compile a function whose sums and divisions may use vector instructions."""
+    # Checks for exceptions and the order of sums would prevent them.
     return _compiled(function, error_model="numpy", fastmath={"reassoc"})
 
 

@@ -26,21 +26,7 @@ _ZONES: Final = 60
 def is_georeferenced(crs: object, transform: Affine) -> bool:
     """Return whether a raster's CRS and transform locate its pixels on the ground.
 
-    The one test of georeference: builds, predictions and road networks all use it.
-
-    Parameters
-    ----------
-    crs
-        As rasterio or pyproj give it, or a text that pyproj understands; None or "" for none.
-    transform
-        Pixel corner (column, row) -> CRS coordinate. GDAL gives the identity where a file has none.
-
-    Returns
-    -------
-    bool
-        False without a CRS; with one that is neither geographic nor projected (geocentric, local,
-        vertical) or that pyproj cannot read; and with a transform that is the identity or has no
-        inverse.
+    The one test of georeference. The CRS may be as rasterio or pyproj give it, a text, or None.
     """
     if not crs or transform.is_identity or transform.is_degenerate:
         return False
@@ -58,33 +44,15 @@ def _has_horizontal_axes(crs: str) -> bool:
 
 
 def utm_crs(lon: float, lat: float) -> str:
-    """Return the CRS of a place's UTM zone on WGS 84; south of the equator the southern one.
-
-    Southern zones count northings from 10,000 km south of the equator, so that none is negative.
-
-    Parameters
-    ----------
-    lon, lat
-        In degrees; longitudes beyond 180 wrap around.
-
-    Examples
-    --------
-    >>> utm_crs(-115.17, 36.24), utm_crs(39.28, -6.8)
-    ('EPSG:32611', 'EPSG:32737')
-    """
+    """Return the CRS of a place's UTM zone on WGS 84; south of the equator the southern one."""
+    # Southern zones count northings from 10,000 km south of the equator: none is negative.
     zone = math.floor((lon + 180) / _ZONE_DEG) % _ZONES + 1
     return f"EPSG:{(32600 if lat >= 0 else 32700) + zone}"
 
 
 @lru_cache(maxsize=256)
 def transformer(source: str, target: str) -> pyproj.Transformer:
-    """Return a transformer with x before y. All threads share it: pyproj keeps a copy in each.
-
-    Raises
-    ------
-    pyproj.exceptions.CRSError
-        If either text is not a CRS.
-    """
+    """Return a transformer with x before y. All threads share it: pyproj keeps a copy in each."""
     return pyproj.Transformer.from_crs(source, target, always_xy=True)
 
 
@@ -112,23 +80,10 @@ def reproject(geometry: NDArray[np.object_], source: str, target: str) -> NDArra
 
 
 def boxes_around(bounds: Bounds, source: str, target: str, margin_m: float) -> list[Bounds]:
-    """Return boxes in another CRS that contain some bounds and a margin around them.
+    """Return boxes in another CRS that contain some bounds and a margin around them in metres.
 
-    Straight edges become curves in another CRS, so 21 points of each edge are transformed. The
-    boxes may be a little too large, never too small.
-
-    Parameters
-    ----------
-    bounds
-        Left, bottom, right, top in the source CRS.
-    margin_m
-        Metres on the ground to add on every side.
-
-    Returns
-    -------
-    list of bounds
-        Left, bottom, right, top in the target CRS: usually one box; two where the bounds cross the
-        180th meridian; none where they are outside the domain of the target CRS.
+    Usually one; two across the 180th meridian; none outside the domain of the target CRS. Edges
+    become curves there, so 21 points of each are transformed.
     """
     west, south, east, north = transformer(source, LONLAT).transform_bounds(
         *bounds, densify_pts=_EDGE_POINTS

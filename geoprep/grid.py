@@ -20,23 +20,12 @@ _GEOD = pyproj.Geod(ellps="WGS84")
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """A raster's shape in pixels and its georeference.
-
-    Attributes
-    ----------
-    height, width
-        In pixels.
-    transform
-        Pixel corner (column, row) -> CRS coordinate.
-    crs
-        Any text that pyproj understands: ``EPSG:4326`` or WKT; "" for an image that is not
-        georeferenced (:func:`local_grid`).
-    """
+    """A raster's shape in pixels and its georeference."""
 
     height: int
     width: int
-    transform: Affine
-    crs: str
+    transform: Affine  # pixel corner (column, row) -> CRS coordinate
+    crs: str  # EPSG:4326 or WKT; "" for an image that is not georeferenced
 
     def window(self, row: int, col: int, height: int, width: int) -> Grid:
         """Return the grid of a window; it may extend beyond the edge."""
@@ -60,11 +49,7 @@ class Grid:
         return min(xs), min(ys), max(xs), max(ys)
 
     def gsd_m(self) -> tuple[float, float]:
-        """Return the ground sample distance in metres along x and y, at the centre.
-
-        Measured on the WGS 84 ellipsoid, so that degrees and the stretched metres of Web Mercator
-        come out as true metres. A local grid is in metres already.
-        """
+        """Return the ground sample distance in metres along x and y, at the centre, on WGS 84."""
         if not self.georeferenced:
             a, b, _, d, e, _ = tuple(self.transform)[:6]
             return math.hypot(a, d), math.hypot(b, e)
@@ -77,19 +62,12 @@ class Grid:
 
 
 def local_grid(height: int, width: int, pixel_size_m: float) -> Grid:
-    """Return the grid of an image that is not georeferenced.
-
-    Its coordinates are metres to the right of the image's upper left corner and above it, so rows
-    lie at negative y, as in the road networks of such images.
-    """
+    """Return the grid of an image that is not georeferenced: metres right of, above its corner."""
     return Grid(height, width, Affine.scale(pixel_size_m, -pixel_size_m), "")
 
 
 def at_gsd(grid: Grid, metres: float) -> Grid:
-    """Return the grid resampled to a ground sample distance, the same along both axes.
-
-    The footprint is kept exactly, so the distance is met to within half a pixel per side.
-    """
+    """Return the same extent at a ground sample distance, to within half a pixel per side."""
     gsd_x, gsd_y = grid.gsd_m()
     return grid.resized(
         max(1, round(grid.height * gsd_y / metres)), max(1, round(grid.width * gsd_x / metres))
@@ -97,23 +75,9 @@ def at_gsd(grid: Grid, metres: float) -> Grid:
 
 
 def auto_tile(shapes: Iterable[tuple[int, int]], overlap: int, divisor: int) -> int:
-    """Return the tile side that covers scenes without padding, or 512.
+    """Return the tile side nearest 512 that covers equal scenes without gap or padding, or 512.
 
-    Parameters
-    ----------
-    shapes
-        (height, width) of every scene in pixels of the finest level.
-    overlap
-        Pixels that neighbouring tiles share.
-    divisor
-        The side is a multiple of it, so that every coarser level has whole pixels.
-
-    Returns
-    -------
-    int
-        If all scenes have one shape: the side nearest 512 of those between 256 and 1024 (or the
-        whole scene, if smaller) that cover it with neither gap nor padding. Otherwise 512 or, if
-        all scenes are smaller, the longest side.
+    It is a multiple of ``divisor``, so that every coarser level has whole pixels.
     """
     unique = set(shapes)
     longest = max(max(shape) for shape in unique)
@@ -133,13 +97,7 @@ def auto_tile(shapes: Iterable[tuple[int, int]], overlap: int, divisor: int) -> 
 
 
 def level_sides(tile: int, levels: int) -> tuple[int, ...]:
-    """Return the tile side at every level, each half the one before.
-
-    Raises
-    ------
-    UsageError
-        If a side cannot be halved often enough.
-    """
+    """Return the tile side at every level, each half the one before."""
     divisor = 2 ** (levels - 1)
     if levels < 1 or tile % divisor or tile < divisor:
         nearest = max(1, round(tile / divisor)) * divisor
@@ -151,15 +109,7 @@ def level_sides(tile: int, levels: int) -> tuple[int, ...]:
 
 
 def tile_offsets(length: int, tile: int, overlap: int) -> tuple[int, ...]:
-    """Return the first pixel of every tile along one axis; the last tile ends at the edge.
-
-    Examples
-    --------
-    >>> tile_offsets(1300, 512, 0)
-    (0, 512, 788)
-    >>> tile_offsets(300, 512, 0)
-    (0,)
-    """
+    """Return the first pixel of every tile along one axis; the last tile ends at the edge."""
     if not 0 <= overlap < tile:
         raise UsageError(f"`overlap` {overlap} must be at least 0 and less than the tile, {tile}")
     if length <= tile:
@@ -175,11 +125,8 @@ def tile_windows(shape: tuple[int, int], tile: int, overlap: int) -> list[tuple[
 
 
 def shard_tiles(tiles_per_scene: Sequence[int], preferred: int) -> int:
-    """Return the number of tiles per shard: near ``preferred``, whole scenes where possible.
-
-    If every scene has the same number of tiles, no scene is then split between two shards, and
-    none is decoded twice.
-    """
+    """Return the number of tiles per shard: near ``preferred``, whole scenes where possible."""
+    # No scene is then decoded twice.
     counts = set(tiles_per_scene)
     if len(counts) == 1:
         (count,) = counts

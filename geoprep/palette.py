@@ -1,9 +1,7 @@
 """Colours of road speeds, the same in every picture, table and exported file.
 
-One colour for each ten-mph bin of :data:`geoprep.speed.BIN_TABLE`, from blue through pink and
-orange to cream. Lightness increases with speed, so the order also shows in grey. Neighbouring
-colours differ by at least 8 in CIEDE2000, also with protan, deutan and tritan colour vision
-(simulated after Machado et al., 2009), and all contrast with the dark background.
+Lightness increases with speed, so the order also shows in grey. Neighbouring colours differ by at
+least 8 in CIEDE2000, also for the colour-blind (simulated after Machado et al., 2009).
 """
 
 from __future__ import annotations
@@ -51,11 +49,9 @@ def speed_colours() -> NDArray[np.uint8]:
 
 
 def class_colours(names: Sequence[str]) -> list[str]:
-    """Return a display colour ``#RRGGBB`` for each class without a colour of its own.
-
-    The first `CLASS_COLOURS` differ also with protan, deutan and tritan colour vision (Okabe and
-    Ito, 2008); further hues are spaced by the golden ratio. A background is dark.
-    """
+    """Return a display colour ``#RRGGBB`` for each class without a colour of its own."""
+    # The first differ also for the colour-blind (Okabe and Ito, 2008); further hues are spaced by
+    # the golden ratio.
     spare = chain(CLASS_COLOURS, map(_hue_colour, count()))
     return [
         "#" + bytes(BACKGROUND_COLOUR).hex().upper() if name == "background" else next(spare)

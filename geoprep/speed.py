@@ -62,47 +62,13 @@ _FRACTIONAL_MPH: Final = {19: 18.75, 23: 22.5, 34: 33.75, 41: 41.25, 49: 48.75}
 
 
 def table_mph(road_type: int, lanes: int, paved: bool) -> float:
-    """Return the speed of a road from its type, lanes and surface.
-
-    Parameters
-    ----------
-    road_type
-        SpaceNet 3 road type, 1..7 (see `ROAD_TYPES`).
-    lanes
-        Number of lanes over both directions, at least 1.
-    paved
-        Whether the surface is paved; unpaved roads have 0.75 of the speed.
-
-    Returns
-    -------
-    float
-        Speed in mph: one of 14 values from 15 to 65, six of them fractional.
-    """
+    """Return the speed in mph of a SpaceNet 3 road type, lanes of both directions, and surface."""
     mph = _MPH_BY_TYPE[road_type][lanes >= _WIDE_ROAD_LANES]
     return mph if paved else mph * UNPAVED_FACTOR
 
 
 def to_byte(mph: ArrayLike) -> NDArray[np.uint8]:
-    """Return the label bytes of speeds in mph: rounded half up and clipped to 1..253.
-
-    No speed of the table changes its ten-mph bin by rounding (22.5 becomes 23). A fractional speed
-    from elsewhere may (20.3 becomes 20).
-
-    Parameters
-    ----------
-    mph
-        Finite speeds, any shape. A road slower than 0.5 mph is still a road: 1.
-
-    Returns
-    -------
-    ndarray of uint8
-        The same shape.
-
-    Raises
-    ------
-    ValueError
-        If a speed is NaN or infinite.
-    """
+    """Return the label bytes of finite speeds in mph: rounded half up and clipped to 1..253."""
     speeds = np.asarray(mph, dtype=np.float64)
     if not np.isfinite(speeds).all():
         raise ValueError("a speed is NaN or infinite: leave such roads out before coding them")

@@ -22,13 +22,7 @@ MOST_RUNS: Final = 20_000_000
 
 
 def without_specks(valid: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return the validity of a whole image with its black specks valid.
-
-    Parameters
-    ----------
-    valid
-        uint8 (y, x), 0 where a pixel is black.
-    """
+    """Return the validity, uint8 (y, x), of a whole image with its black specks valid."""
     if valid.all():
         return valid
     black = np.packbits(valid == 0, axis=1)
@@ -37,15 +31,7 @@ def without_specks(valid: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def drop_specks(black: NDArray[np.uint8], width: int) -> int:
-    """Clear the specks of a whole image in place, and return the number of black pixels left.
-
-    Parameters
-    ----------
-    black
-        uint8 (y, bytes): one bit per pixel, rows packed by ``numpy.packbits``.
-    width
-        Pixels per row.
-    """
+    """Clear the specks of a whole image, rows packed by ``numpy.packbits``; return what is left."""
     first = _count_runs(black, width)
     if first[-1] > MOST_RUNS:
         return int(np.bitwise_count(black).sum())

@@ -13,10 +13,7 @@ from geoprep.speed import BACKGROUND, NODATA
 
 
 def count_source(pixels: ImageWindow) -> NDArray[np.int64]:
-    """Return the number of valid pixels per value, int64 (band, value).
-
-    For wide dtypes int64 (band, bin), see :mod:`geoprep.imagery.wide`.
-    """
+    """Return the number of valid pixels per value, int64 (band, value); of wide dtypes per bin."""
     if is_held_wide(pixels.values):
         return count_wide(pixels.values, pixels.valid)
     size = SIZES[pixels.values.dtype.name]
@@ -43,14 +40,9 @@ def count_mask(label: NDArray[np.uint8]) -> NDArray[np.int64]:
 
 
 def road_share(per_label: NDArray[np.int64], *, background: bool = True) -> float:
-    """Return the share of road or, of classes, of all but background among labelled pixels.
+    """Return the share of road, or of all but background, among labelled pixels.
 
-    Parameters
-    ----------
-    per_label
-        int64 (256), pixels per label byte.
-    background
-        Whether byte 0 is background. If not, the result is the share of labelled pixels.
+    Without a background it is the share of labelled pixels.
     """
     labelled = int(per_label.sum() - per_label[NODATA])
     if not background:
@@ -59,16 +51,10 @@ def road_share(per_label: NDArray[np.int64], *, background: bool = True) -> floa
 
 
 class TileCounts:
-    """Histograms of the tiles of the finest level, filled tile by tile.
-
-    Attributes
-    ----------
-    label
-        int64 (256): pixels per label byte of the counted tiles.
-    """
+    """Histograms of the tiles of the finest level, filled tile by tile."""
 
     def __init__(self, bands: int) -> None:
-        self.label = np.zeros(256, np.int64)
+        self.label = np.zeros(256, np.int64)  # pixels per label byte
         self._band = np.zeros((2, bands, 256), np.int64)
 
     @property
@@ -81,24 +67,7 @@ class TileCounts:
     def add(
         self, image: NDArray[np.uint8], label: NDArray[np.uint8], *, counted: bool
     ) -> tuple[NDArray[np.int64], float]:
-        """Add a tile; return its pixels per label byte and its fraction of valid pixels.
-
-        Parameters
-        ----------
-        image
-            uint8 (y, x, band).
-        label
-            uint8 (y, x).
-        counted
-            Whether it is added to the histograms.
-
-        Returns
-        -------
-        ndarray
-            int64 (256), pixels per label byte.
-        float
-            Valid over all pixels.
-        """
+        """Return a tile's pixels per label byte and valid fraction; add it to the histograms."""
         per_label = count_mask(label)
         per_band = np.zeros_like(self._band)
         kernels.count_values(image, kernels.mask_of(None), kernels.bands_of(image), per_band)

@@ -29,23 +29,11 @@ Nodata = float | Literal["none"] | None
 
 @dataclass(frozen=True, slots=True)
 class ImageWindow:
-    """Decoded pixels of a window of an image.
+    """Decoded pixels of a window of an image."""
 
-    Attributes
-    ----------
-    values
-        uint8 or uint16 (y, x, band), C-contiguous; float32 or float64 for wide dtypes
-        (:mod:`geoprep.imagery.wide`).
-    valid
-        uint8 (y, x), 1 where there is imagery; None if that is everywhere.
-    black
-        Number of pixels that count as nodata only because they are black
-        (:mod:`geoprep.imagery.black`).
-    """
-
-    values: NDArray[Any]
-    valid: NDArray[np.uint8] | None = None
-    black: int = 0
+    values: NDArray[Any]  # (y, x, band), uint8, uint16, or floats of wide dtypes; C-contiguous
+    valid: NDArray[np.uint8] | None = None  # (y, x), 1 where there is imagery; None: everywhere
+    black: int = 0  # pixels that are nodata only because they are black
 
     @property
     def area(self) -> int:
@@ -65,20 +53,7 @@ def default_bands(dataset: DatasetReader) -> tuple[int, ...]:
 
 
 def grid_of(dataset: DatasetReader, pixel_size_m: float | None = None) -> Grid:
-    """Return the grid of an image.
-
-    Parameters
-    ----------
-    pixel_size_m
-        Width of a pixel in metres of an image that is not georeferenced, which gets a local grid.
-        A georeferenced image keeps its own.
-
-    Raises
-    ------
-    ImageError
-        The image is not georeferenced and no pixel size is given, or its CRS and transform do not
-        lead to a place on Earth.
-    """
+    """Return the grid of an image; one that is not georeferenced needs the pixel size in metres."""
     if not is_georeferenced(dataset.crs, dataset.transform):
         if pixel_size_m is not None:
             return local_grid(dataset.height, dataset.width, pixel_size_m)
@@ -128,16 +103,7 @@ def _missing_georeference(dataset: DatasetReader) -> str:
 
 
 def check_image(dataset: DatasetReader, bands: Sequence[int]) -> str:
-    """Return the dtype of the bands.
-
-    All real dtypes can be used: see :mod:`geoprep.imagery.wide` for those that are signed or have
-    more than 16 bits.
-
-    Raises
-    ------
-    ImageError
-        If a band does not exist, bands differ in dtype, or values are complex.
-    """
+    """Return the dtype of the bands; raise ImageError if they cannot be read together."""
     count = _band_count(dataset)
     missing = [b for b in bands if b > count]
     if missing:
@@ -176,34 +142,11 @@ def read_pixels(
     nodata: Nodata = None,
     missing: NDArray[np.uint8] | None = None,
 ) -> ImageWindow:
-    """Read bands and find the valid pixels.
+    """Read 1-based bands and find the valid pixels.
 
     Validity comes from ``nodata`` if it is a number, else from the alpha band, the mask, or the
-    nodata tag, in this order. In a file without any of them, black (0 in every band read) is
-    nodata where it is connected to the image's edge or forms a large block
-    (:mod:`geoprep.imagery.black`); smaller black regions are shadows and roofs. That takes the
-    whole image: for a window ``missing`` gives the result, and without it all black is nodata. In
-    signed, 32-bit and floating images a pixel is nodata if any band is NaN, infinite or the nodata
-    value.
-
-    Parameters
-    ----------
-    dataset
-        An open image; one with a palette is converted to its colours.
-    bands
-        1-based.
-    window
-        None: the whole image.
-    nodata
-        Value that marks nodata if all bands have it, whatever the file says; ``none``: black is
-        never nodata; None: as above.
-    missing
-        uint8 (y, x) of the window, 1 where black is nodata.
-
-    Raises
-    ------
-    ImageError
-        If the file is truncated or otherwise unreadable.
+    nodata tag, in this order. Without any, black is nodata (:mod:`geoprep.imagery.black`); for a
+    window ``missing``, uint8 (y, x), is 1 where. In wide dtypes one band of NaN or nodata suffices.
     """
     marker = None if nodata == "none" else nodata
     try:
@@ -298,22 +241,7 @@ def _alpha_band(dataset: DatasetReader) -> int | None:
 
 
 def find_valid(values: NDArray[Any], bands: int, nodata: float) -> NDArray[np.uint8]:
-    """Return where any band differs from ``nodata``.
-
-    Parameters
-    ----------
-    values
-        uint8, uint16 or floats (y, x, band), C-contiguous.
-    bands
-        Number of its bands to compare, from the first.
-    nodata
-        Value that marks nodata if all bands have it.
-
-    Returns
-    -------
-    ndarray
-        uint8 (y, x), 1 where there is imagery.
-    """
+    """Return uint8 (y, x), 1 where any of the first bands of (y, x, band) differs from a value."""
     if is_held_wide(values):
         nodata = float(values.dtype.type(nodata))
         differs = (values[..., :bands] != nodata) & np.isfinite(values[..., :bands])

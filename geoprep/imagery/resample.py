@@ -15,25 +15,9 @@ from geoprep.imagery.wide import is_held_wide, stretch
 def pixel_edges(
     start: int, count: int, step: int, scale: float, length: int
 ) -> NDArray[np.float64]:
-    """Return the edges of output pixels along one axis, in source pixels.
+    """Return the edges of output pixels along one axis in source pixels, at most ``length``.
 
-    Parameters
-    ----------
-    start
-        First output pixel, in pixels of the finest level.
-    count
-        Number of output pixels.
-    step
-        Pixels of the finest level per output pixel: 1, or 2, 4, ... at coarser levels.
-    scale
-        Source pixels per pixel of the finest level.
-    length
-        Length of the source in pixels; edges beyond are moved to it.
-
-    Returns
-    -------
-    ndarray
-        float64 (count + 1), in source pixels.
+    ``start`` and ``step`` are in pixels of the finest level, each of ``scale`` source pixels.
     """
     edges: NDArray[np.float64] = (start + step * np.arange(count + 1, dtype=np.float64)) * scale
     return np.minimum(edges, np.float64(length))
@@ -49,20 +33,8 @@ def render(
 ) -> None:
     """Average the source under every output pixel and map the mean to a byte.
 
-    Parameters
-    ----------
-    pixels
-        The source, or the window of it whose pixels the edges are in.
-    tables
-        From :func:`geoprep.imagery.lookup_tables`: uint8 (band, value), or float64 (band, 2)
-        limits of wide dtypes.
-    ys, xs
-        From :func:`pixel_edges`. Equal whole steps are faster.
-    out
-        uint8 (y, x, band), at least as large as the output; its upper left is written. 0 means
-        nodata in all bands.
-    out_valid
-        uint8 (y, x), written likewise: 1 where there is imagery.
+    The upper left of ``out`` (y, x, band) and ``out_valid`` is written. Equal whole steps between
+    edges are faster. ``tables`` come from `lookup_tables`.
     """
     if is_held_wide(pixels.values):
         _stretch_means(pixels, tables, ys, xs, out, out_valid)
@@ -104,14 +76,7 @@ def map_block_means(
     out: NDArray[np.uint8],
     out_valid: NDArray[np.uint8],
 ) -> None:
-    """Average blocks of ``factor`` x ``factor`` pixels and map the means to bytes.
-
-    Parameters
-    ----------
-    pixels, window, factor, tables, out, out_valid
-        As in :func:`geoprep.imagery.kernels.map_blocks`; ``out_valid`` is not written if all
-        pixels are valid.
-    """
+    """Average blocks of ``factor`` x ``factor`` pixels and map the means to bytes."""
     values, valid = pixels.values, kernels.mask_of(pixels.valid)
     bands = kernels.bands_of(values)
     even = window[2] % 2 == 0 and window[3] % 2 == 0
@@ -126,10 +91,7 @@ def map_block_means(
 
 
 def _whole_step(ys: NDArray[np.float64], xs: NDArray[np.float64]) -> int:
-    """Return the step between edges if it is the same whole number everywhere, else 0.
-
-    Only the last pixel may be smaller, at the image's edge.
-    """
+    """Return the step between edges if it is the same whole number everywhere, else 0."""
     step = ys[1] - ys[0]
     if step != np.floor(step) or xs[1] - xs[0] != step or ys[0] % 1 or xs[0] % 1 or step < 1:
         return 0

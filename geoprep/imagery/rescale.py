@@ -17,23 +17,10 @@ SIZES = {"uint8": 256, "uint16": 65536}
 
 
 def percentile_limits(counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the values that become black and white, from histograms.
+    """Return the values that become black and white, float64 (band, 2), from histograms.
 
     As in CRESI's create_8bit_images: percentiles 2 and 98 of the values above 0, linearly
     interpolated, with a lower limit of at least 1. Equal to ``np.percentile`` over the pixels.
-
-    Parameters
-    ----------
-    counts
-        int64 (band, value), or (band, bin) for wide dtypes, from
-        :func:`geoprep.imagery.count_source`. For wide dtypes all valid values are used, including
-        negative ones and 0, and percentiles are as exact as the bins
-        (:mod:`geoprep.imagery.wide`).
-
-    Returns
-    -------
-    ndarray
-        float64 (band, 2). A band with one value gets limits that differ by 1; without any: 1, 2.
     """
     limits = np.empty((len(counts), 2))
     for band, histogram in enumerate(counts):
@@ -61,17 +48,10 @@ def _percentile(below: NDArray[np.int64], percent: float) -> float:
 
 
 def lookup_tables(limits: NDArray[np.float64], dtype: str) -> NDArray[Any]:
-    """Return the byte for every value of a dtype, uint8 (band, value).
+    """Return the byte for every value of a dtype, uint8 (band, value); of wide dtypes the limits.
 
     ``clip(floor((v - lo) * 255 / (hi - lo) + 0.5), 1, 255)``: as GDAL's ``-scale``, but 0 is
-    reserved for nodata. For wide dtypes the limits are returned instead of a table.
-
-    Parameters
-    ----------
-    limits
-        float64 (band, 2), from :func:`percentile_limits`; (0, 255) keeps bytes unchanged.
-    dtype
-        Of the source.
+    reserved for nodata.
     """
     if dtype not in SIZES:
         return limits

@@ -34,10 +34,8 @@ def is_held_wide(values: NDArray[Any]) -> bool:
 
 
 def find_usable(values: NDArray[Any], nodata: float | None) -> NDArray[np.bool_]:
-    """Return where no band is NaN, infinite or ``nodata``, bool (y, x).
-
-    One band suffices, since a marker such as -9999 is not a valid value of other bands either.
-    """
+    """Return where no band is NaN, infinite or ``nodata``, bool (y, x)."""
+    # One band suffices: a marker such as -9999 is not a valid value of other bands either.
     usable: NDArray[np.bool_] = np.isfinite(values).all(axis=2)
     if nodata is not None and np.isfinite(nodata):
         usable &= (values != values.dtype.type(nodata)).all(axis=2)
@@ -73,15 +71,7 @@ def _edge(number: int) -> float:
 
 
 def wide_percentile(histogram: NDArray[np.int64], percent: float) -> float:
-    """Return a percentile of counted values, taken as evenly spread within their bins.
-
-    Parameters
-    ----------
-    histogram
-        int64 (BINS).
-    percent
-        0 to 100.
-    """
+    """Return a percentile (0 to 100) of values, taken as evenly spread within their bins."""
     below = np.cumsum(histogram)
     if not below[-1]:
         return 0.0

@@ -49,39 +49,7 @@ def synthesise(
     workers: int = 1,
     on_scene: Callable[[int, int], None] | None = None,
 ) -> Path:
-    """Draw a synthetic city into a folder, in the layout of its SpaceNet area of interest.
-
-    The same arguments give the same bytes for any number of workers. Existing files of the same
-    arguments are kept, so an interrupted run resumes where it stopped.
-
-    Parameters
-    ----------
-    out
-        Folder that will hold the area's own folder.
-    city
-        The city, which sets location, names, label schema, and whether there are labels.
-    scenes, size
-        Number of chips, and pixels per side of each (2.7e-6 degrees per pixel, as in SpaceNet).
-    seed
-        Random seed of the city, 0 or more.
-    products
-        Any of ``PS-RGB`` (uint8 in SpaceNet 5, 11 bits in uint16 in SpaceNet 3), ``PS-MS`` (8
-        WorldView-3 bands, uint16) and ``PAN`` (uint16).
-    classes
-        Whether to write ``classes/`` too: a raster of classes per scene, and ``classes.yaml``.
-    on_scene
-        Called after every scene with the finished and all scenes, from the calling thread.
-
-    Returns
-    -------
-    Path
-        The area's folder, e.g. ``out/AOI_7_Moscow``.
-
-    Raises
-    ------
-    UsageError
-        An argument is out of range, or the folder holds another city or real imagery.
-    """
+    """Draw a synthetic city into a folder, in the layout of its SpaceNet area of interest."""
     wanted = _check(products, seed, workers)
     plan = make_plan(city, scenes, seed, size)
     folder = Path(out) / city.aoi

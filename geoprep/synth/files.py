@@ -88,13 +88,7 @@ def write_json(path: Path, document: dict[str, Any]) -> None:
 
 
 def claim_folder(folder: Path, plan: CityPlan) -> None:
-    """Mark a folder as that of a synthetic city.
-
-    Raises
-    ------
-    UsageError
-        The folder holds a city drawn with other parameters, or real scenes.
-    """
+    """Mark a folder as that of a synthetic city."""
     manifest = folder / MANIFEST
     wanted = {
         "made by": "geoprep synth",

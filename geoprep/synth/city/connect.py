@@ -59,11 +59,7 @@ def reach_boxes(
     area: shapely.Geometry,
     rng: np.random.Generator,
 ) -> list[Road]:
-    """Return one service road for each box without roads, from the nearest vertex of the network.
-
-    Boxes are connected side by side, so all are reached. Roads lie within ``area`` if possible,
-    else anywhere within the boxes.
-    """
+    """Return a service road for each box without roads, within ``area`` if possible."""
     added = [] if roads else [_first_road(boxes[0])]
     waiting = _unreached(boxes, roads + added)
     for within in (area, shapely.union_all(boxes)):
@@ -106,11 +102,7 @@ def _goal(box: shapely.Polygon, rng: np.random.Generator) -> Points:
 def _service_road(
     goal: Points, roads: list[Road], area: shapely.Geometry, count: int
 ) -> Road | None:
-    """Return the shortest straight service road from a vertex of the network to a goal.
-
-    It starts at a street and crosses nothing; if that is impossible, it crosses motorways on a
-    bridge; as a last resort it starts anywhere and crosses anything.
-    """
+    """Return the shortest straight service road from a vertex of the network to a goal."""
     streets = [road for road in roads if not road.kind.highway.startswith("motorway")]
     ground = [road for road in streets if not road.bridge]
     for starts, barriers in ((ground, roads), (ground, streets), (roads, [])):

@@ -45,25 +45,15 @@ def generator(seed: int, city: City, *key: int) -> np.random.Generator:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A near-square lattice of chips that touch, filled row by row.
+    """A near-square lattice of chips that touch, filled row by row."""
 
-    Attributes
-    ----------
-    lon, lat : float
-        North-west corner in degrees.
-    px, py : float
-        Metres per pixel, eastwards and southwards.
-    cols, scenes, size : int
-        Chips per row, chips in all, pixels per side of a chip.
-    """
-
-    lon: float
+    lon: float  # of the north-west corner, in degrees
     lat: float
-    px: float
-    py: float
-    cols: int
+    px: float  # metres per pixel eastwards
+    py: float  # and southwards
+    cols: int  # chips per row
     scenes: int
-    size: int
+    size: int  # pixels per side of a chip
 
     @property
     def extent(self) -> tuple[float, float]:
@@ -101,11 +91,8 @@ class Frame:
 
 
 def metres_per_degree(lat: float) -> tuple[float, float]:
-    """Return metres per degree of longitude and of latitude on WGS 84.
-
-    The series of the US National Geospatial-Intelligence Agency ("Length of a degree"),
-    good to a centimetre per degree.
-    """
+    """Return metres per degree of longitude and of latitude on WGS 84."""
+    # The series of the US National Geospatial-Intelligence Agency ("Length of a degree").
     phi = math.radians(lat)
     east = 111412.84 * math.cos(phi) - 93.5 * math.cos(3 * phi) + 0.118 * math.cos(5 * phi)
     north = 111132.92 - 559.82 * math.cos(2 * phi) + 1.175 * math.cos(4 * phi)
@@ -113,13 +100,7 @@ def metres_per_degree(lat: float) -> tuple[float, float]:
 
 
 def make_frame(city: City, scenes: int, size: int) -> Frame:
-    """Lay out a city's chips.
-
-    Raises
-    ------
-    UsageError
-        The city's location is not known, or there is nothing to draw.
-    """
+    """Lay out a city's chips."""
     if city.name not in CENTRES:
         known = ", ".join(sorted(CENTRES))
         raise UsageError(f"no synthetic city called {city.name!r}: choose one of {known}")

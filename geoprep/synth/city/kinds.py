@@ -83,24 +83,12 @@ class Kind(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Road:
-    """One stretch of road with equal attributes.
+    """One stretch of road with equal attributes."""
 
-    Attributes
-    ----------
-    line : shapely.LineString
-        Centre line in metres of the frame.
-    kind : Kind
-        Class, lanes and surface.
-    bridge : bool
-        Whether it passes over something.
-    street : int
-        Stretches of one street share it: they have one age and colour of asphalt.
-    """
-
-    line: shapely.LineString
+    line: shapely.LineString  # metres of the frame
     kind: Kind
     bridge: bool
-    street: int
+    street: int  # stretches of one street have one age and colour of asphalt
 
 
 MOTORWAY = Kind("motorway", 3, "paved")

@@ -29,11 +29,7 @@ _WAVE_SLOPE = 0.13
 
 
 class Edge(NamedTuple):
-    """A stretch of a lattice line between neighbouring nodes.
-
-    ``axis`` 0: along column ``i``, from node (i, j) to (i, j + 1); 1: along row ``j``, from node
-    (i, j) to (i + 1, j).
-    """
+    """A stretch from node (i, j), axis 0 to (i, j + 1) and axis 1 to (i + 1, j)."""
 
     axis: int
     i: int
@@ -71,11 +67,7 @@ class Warp:
 
 @dataclass(frozen=True, slots=True)
 class Lattice:
-    """Lines, nodes (column, row, 2) in metres, and the rank of every line.
-
-    ``middle`` is the central row; ``rail`` and ``river`` say after which column the railway and
-    after which row the river runs.
-    """
+    """Lines, nodes (column, row, 2) in metres, and the rank of every line."""
 
     u: Points
     v: Points
@@ -84,19 +76,16 @@ class Lattice:
     columns: tuple[Rank, ...]
     rows: tuple[Rank, ...]
     curves: dict[Edge, Points]
-    middle: int
-    rail: int
-    river: int
+    middle: int  # the central row
+    rail: int  # the column before the railway
+    river: int  # the row before the river
 
     def rank(self, edge: Edge) -> Rank:
         """Return the rank of the line that an edge lies on."""
         return self.columns[edge.i] if edge.axis == 0 else self.rows[edge.j]
 
     def path(self, axis: int, between: int, wobble: Points) -> Points:
-        """Return a curve that runs midway between line ``between`` and the next, all the way.
-
-        ``wobble`` holds two amplitudes in metres, for waves of 170 and 410 m.
-        """
+        """Return a curve that runs midway between line ``between`` and the next, all the way."""
         here, along = (self.u, self.v) if axis == 0 else (self.v, self.u)
         t = np.arange(along[0], along[-1], _VERTEX_M)
         swing = wobble[0] * np.sin(t / 170 * 2 * np.pi) + wobble[1] * np.sin(t / 410 * 2 * np.pi)
@@ -154,11 +143,7 @@ def _lines(reach: float, rng: np.random.Generator) -> Points:
 
 
 def _place_motorway(u: Points, short: float, rng: np.random.Generator) -> tuple[int, int]:
-    """Return the motorway's column and on which side of it (+1, -1) most of the city lies.
-
-    It passes the centre at a fifth of the shorter side of the area, so that its interchange with
-    the central row lies inside however small the city is.
-    """
+    """Return the motorway's column and on which side of it (+1, -1) most of the city lies."""
     column = int(np.argmin(np.abs(u - 0.2 * short * rng.choice([-1, 1]))))
     return column, 1 if u[column] < 0 else -1
 
@@ -195,10 +180,7 @@ def _curves(nodes: Points) -> dict[Edge, Points]:
 
 
 def spline(knots: Points) -> list[Points]:
-    """Return one curve (n, 2) per gap between knots (k, 2), smooth across the knots.
-
-    Ends are the knots themselves, bit for bit, so that roads which meet share a vertex.
-    """
+    """Return one curve (n, 2) per gap between knots (k, 2), smooth across the knots."""
     tangent = np.gradient(knots, axis=0)
     return [
         hermite(knots[k], knots[k + 1], tangent[k], tangent[k + 1]) for k in range(len(knots) - 1)

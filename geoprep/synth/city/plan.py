@@ -26,17 +26,7 @@ _WEIGHTS = {"motorway": 50.0, "primary": 10.0, "secondary": 4.0, "tertiary": 2.0
 
 @dataclass(frozen=True, slots=True)
 class CityPlan:
-    """A city: everything that does not depend on a single chip.
-
-    Attributes
-    ----------
-    numbers : tuple of int
-        The number of each chip in file names, ascending with gaps.
-    empty : int or None
-        Index of the chip that no road enters.
-    borders : dict
-        Index of a chip -> polygon in metres that is black.
-    """
+    """A city: everything that does not depend on a single chip."""
 
     city: City
     seed: int
@@ -45,9 +35,9 @@ class CityPlan:
     zones: Zones
     corridors: Corridors
     roads: list[Road]
-    numbers: tuple[int, ...]
-    empty: int | None
-    borders: dict[int, shapely.Polygon]
+    numbers: tuple[int, ...]  # of each chip in file names, ascending with gaps
+    empty: int | None  # the chip that no road enters
+    borders: dict[int, shapely.Polygon]  # of a chip, in metres: what is black
 
 
 def make_plan(city: City, scenes: int, seed: int, size: int) -> CityPlan:

@@ -42,15 +42,7 @@ def draw_block(
     angle: float,
     rng: np.random.Generator,
 ) -> None:
-    """Add the contents of a block.
-
-    Parameters
-    ----------
-    block, rooms
-        The block with half of the streets around it, and its parts without roads.
-    angle
-        Direction of the block's first side, in radians.
-    """
+    """Add the contents of a block."""
     if use in ("field", "soil", "forest", "lake"):
         _draw_open(sketch, block, rooms, use, angle, rng)
         return

@@ -237,10 +237,7 @@ def draw_junction(
     crossing: float,
     zebra: bool,
 ) -> None:
-    """Add a crossing's unmarked middle, and striped pedestrian crossings before it.
-
-    ``crossing`` is the width of the widest road that joins or crosses.
-    """
+    """Add the unmarked middle where the widest road joins or crosses, and pedestrian crossings."""
     half = road.kind.width / 2
     disc = strip(shapely.Point(xy), max(half, crossing / 2) + 1.0)
     disc = disc.intersection(strip(road.line, half))

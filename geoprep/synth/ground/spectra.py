@@ -19,12 +19,7 @@ RGB_BANDS: Final = (4, 2, 1)
 
 
 class Material(NamedTuple):
-    """Reflectance per band in percent, and how it varies over the ground.
-
-    ``fine``, ``medium`` and ``coarse`` are relative amplitudes of variation at about 0.3, 1.5 and
-    12 m; where the patch noise exceeds ``bare`` (in standard deviations) the material ``other``
-    shows.
-    """
+    """Reflectance per band in percent, and relative variation at about 0.3, 1.5 and 12 m."""
 
     percent: tuple[float, ...]
     fine: float

@@ -1,12 +1,8 @@
-"""Shapes that a city is drawn from, each with a material and a height, and helpers to make them.
-
-Shapes and trees are kept as columns of arrays, not as objects.
-"""
+"""Shapes that a city is drawn from, each with a material and a height, and helpers to make them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 import numpy as np
 import shapely
@@ -35,31 +31,24 @@ DECK: Final = BRIDGE + KERB - ROADSIDE
 ROOF: Final = 100
 
 
-@dataclass(frozen=True, slots=True)
-class Things:
-    """Columns of equal length, one row a polygon or line.
+ROW: Final = np.dtype(
+    [
+        ("layer", np.int16),
+        ("material", np.uint8),  # its index
+        ("gain", np.float32),  # brightness relative to the material
+        ("height", np.float32),  # metres above ground
+        ("facing", np.float32),  # to where a roof slopes down, radians; NaN where level
+    ]
+)
 
-    Attributes
-    ----------
-    geometry, bounds
-        Shape and its bounding box (n, 4) in metres.
-    layer, material
-        Drawing layer and index of the material.
-    gain, height, facing
-        Brightness relative to the material, metres above ground, and the direction that a roof
-        slopes down to (radians, NaN where level).
-    trees
-        Columns x, y, radius in metres, and 1 for conifers, (m, 4).
-    """
 
-    geometry: NDArray[np.object_]
-    bounds: Points
-    layer: NDArray[np.int16]
-    material: NDArray[np.uint8]
-    gain: NDArray[np.float32]
-    height: NDArray[np.float32]
-    facing: NDArray[np.float32]
-    trees: Points
+class Things(NamedTuple):
+    """Shapes with their attributes, one row each, and trees."""
+
+    geometry: NDArray[np.object_]  # polygons and lines, metres
+    bounds: Points  # (n, 4)
+    rows: NDArray[np.void]  # (n), of `ROW`
+    trees: Points  # (m, 4): x, y, radius in metres, 1 for conifers
 
     def within(self, box: tuple[float, float, float, float], trees_m: float) -> Things:
         """Return the shapes that touch a box, and trees up to ``trees_m`` metres outside of it."""
@@ -72,27 +61,15 @@ class Things:
 
     def in_order(self) -> Things:
         """Return the same things, sorted by layer; within a layer the order stays."""
-        return self._take(np.argsort(self.layer, kind="stable"), self.trees)
+        return self._take(np.argsort(self.rows["layer"], kind="stable"), self.trees)
 
-    def _take(self, rows: NDArray[np.generic], trees: Points) -> Things:
-        return Things(
-            self.geometry[rows], self.bounds[rows], self.layer[rows], self.material[rows],
-            self.gain[rows], self.height[rows], self.facing[rows], trees,
-        )  # fmt: skip
+    def _take(self, chosen: NDArray[np.generic], trees: Points) -> Things:
+        return Things(self.geometry[chosen], self.bounds[chosen], self.rows[chosen], trees)
 
 
 def merge(parts: list[Things]) -> Things:
     """Return all things of several parts as one, in their order."""
-    return Things(
-        np.concatenate([p.geometry for p in parts]),
-        np.concatenate([p.bounds for p in parts]),
-        np.concatenate([p.layer for p in parts]),
-        np.concatenate([p.material for p in parts]),
-        np.concatenate([p.gain for p in parts]),
-        np.concatenate([p.height for p in parts]),
-        np.concatenate([p.facing for p in parts]),
-        np.concatenate([p.trees for p in parts]),
-    )
+    return Things(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 class Sketch:
@@ -100,7 +77,7 @@ class Sketch:
 
     def __init__(self) -> None:
         self._geometry: list[NDArray[np.object_]] = []
-        self._rows: list[NDArray[np.float64]] = []
+        self._rows: list[NDArray[np.void]] = [np.empty(0, ROW)]
         self._trees: list[Points] = [np.empty((0, 4))]
 
     def add(
@@ -115,9 +92,9 @@ class Sketch:
     ) -> None:
         """Add a geometry, or an array of them; empty ones are left out."""
         shapes = np.atleast_1d(np.asarray(geometry, dtype=object))
-        rows = np.empty((len(shapes), 5))
-        rows[:, 0], rows[:, 1] = layer, INDEX[material]
-        rows[:, 2], rows[:, 3], rows[:, 4] = gain, height, facing
+        rows = np.empty(len(shapes), ROW)
+        rows["layer"], rows["material"] = layer, INDEX[material]
+        rows["gain"], rows["height"], rows["facing"] = gain, height, facing
         there = ~shapely.is_empty(shapes)
         self._geometry.append(shapes[there])
         self._rows.append(rows[there])
@@ -131,17 +108,8 @@ class Sketch:
     def finish(self) -> Things:
         """Return everything added so far."""
         geometry = np.concatenate([np.empty(0, dtype=object), *self._geometry])
-        rows = np.concatenate([np.empty((0, 5)), *self._rows])
-        return Things(
-            geometry,
-            shapely.bounds(geometry).reshape(-1, 4),
-            rows[:, 0].astype(np.int16),
-            rows[:, 1].astype(np.uint8),
-            rows[:, 2].astype(np.float32),
-            rows[:, 3].astype(np.float32),
-            rows[:, 4].astype(np.float32),
-            np.concatenate(self._trees),
-        )
+        bounds = shapely.bounds(geometry).reshape(-1, 4)
+        return Things(geometry, bounds, np.concatenate(self._rows), np.concatenate(self._trees))
 
 
 def rectangles(

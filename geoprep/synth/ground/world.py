@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -43,10 +42,7 @@ _MARKED = ("primary", "secondary", "tertiary")
 
 
 class Ground:
-    """All shapes of a city; those of roads and blocks are computed on demand and cached.
-
-    Safe to share between threads: two that need the same block at once both compute it, equally.
-    """
+    """All shapes of a city; those of roads and blocks are computed on demand and cached."""
 
     def __init__(self, plan: CityPlan) -> None:
         self.plan = plan
@@ -76,7 +72,7 @@ class Ground:
         parts = [self._block(int(k)) for k in blocks]
         parts += [self._corridors, *(self._road(int(k)) for k in roads)]
         things = merge(parts).within(box, _TREES_M).in_order()
-        return replace(things, trees=_survivors(things.trees, self._dryness))
+        return things._replace(trees=_survivors(things.trees, self._dryness))
 
     def _draw_styles(self) -> dict[int, Style]:
         """Draw the style of every street, at its first stretch."""

@@ -26,27 +26,13 @@ HAZE: Final = np.array([1.0, 0.85, 0.62, 0.5, 0.42, 0.33, 0.25, 0.2, 0.5])
 
 @dataclass(frozen=True, slots=True)
 class Light:
-    """Light and recording of one chip.
+    """Light and recording of one chip."""
 
-    Attributes
-    ----------
-    sun : ndarray
-        Unit vector on the ground towards the sun, x eastwards and y southwards.
-    rise : float
-        Tangent of the sun's elevation.
-    gain : ndarray
-        Brightness per band (eight, then panchromatic).
-    haze : float
-        Path radiance in the coastal band, as reflectance.
-    dark, bright, gamma : float
-        Range of reflectance that 8-bit products stretch, and the exponent.
-    """
-
-    sun: Points
-    rise: float
-    gain: Points
-    haze: float
-    dark: float
+    sun: Points  # unit vector towards it, x eastwards and y southwards
+    rise: float  # tangent of its elevation
+    gain: Points  # per band (eight, then panchromatic)
+    haze: float  # path radiance in the coastal band, as reflectance
+    dark: float  # range of reflectance that 8-bit products stretch
     bright: float
     gamma: float
 
@@ -107,10 +93,7 @@ def make_noise(size: int, px: float, py: float, rng: np.random.Generator) -> Noi
 
 
 def smooth_field(side: int, sigma_y: float, sigma_x: float, rng: np.random.Generator) -> Field:
-    """Return Gaussian noise (side, side) of unit variance smoothed over some pixels.
-
-    Wide smoothing is done on a coarser grid and interpolated.
-    """
+    """Return Gaussian noise (side, side) of unit variance smoothed over some pixels."""
     steps = [max(1, int(sigma / 2)) for sigma in (sigma_y, sigma_x)]
     shape = [side // step + 24 for step in steps]
     field = rng.standard_normal(shape, dtype=np.float32)

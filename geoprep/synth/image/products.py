@@ -38,10 +38,7 @@ def dtype_of(product: str, mission: str) -> str:
 def draw_products(
     renderer: Renderer, index: int, products: tuple[str, ...]
 ) -> dict[str, NDArray[np.uint8] | NDArray[np.uint16]]:
-    """Return the pixels (band, y, x) of one chip in every product: 0 is nodata and only that.
-
-    A band is drawn once and goes into every product that has it, so all show the same scene.
-    """
+    """Return the pixels (band, y, x) of one chip in every product: 0 is nodata and only that."""
     scene = renderer.scene(index)
     mission, size = renderer.plan.city.mission, renderer.plan.frame.size
     out: dict[str, NDArray[np.uint8] | NDArray[np.uint16]] = {

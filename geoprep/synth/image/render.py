@@ -71,29 +71,15 @@ T = TypeVar("T", bound=np.generic)
 
 @dataclass(frozen=True, slots=True)
 class RenderedChip:
-    """A chip before the sensor.
+    """A chip before the sensor."""
 
-    Attributes
-    ----------
-    ids : ndarray of uint16 (y, x)
-        Row of ``table`` that each pixel shows; shaded pixels use the table's second half.
-    texture : ndarray of float32 (y, x)
-        Relative brightness.
-    table : ndarray of float32 (2 n, 9)
-        Reflectance per band and panchromatic, lit and shaded.
-    things
-        What was drawn.
-    tree : ndarray of bool (y, x)
-        Where the crown of a tree is uppermost.
-    """
-
-    ids: NDArray[np.uint16]
-    texture: Field
-    table: Field
+    ids: NDArray[np.uint16]  # (y, x), row of the table; shaded pixels use its second half
+    texture: Field  # (y, x), relative brightness
+    table: Field  # (2 n, 9), reflectance per band and panchromatic
     light: Light
     black: NDArray[np.bool_] | None
     things: Things
-    tree: NDArray[np.bool_]
+    tree: NDArray[np.bool_]  # (y, x), where the crown of a tree is uppermost
 
 
 class Renderer:
@@ -139,14 +125,11 @@ class Renderer:
         return RenderedChip(ids, texture, table, light, black, things, tree)
 
     def classes(self, scene: RenderedChip, index: int) -> NDArray[np.uint8]:
-        """Return what is uppermost at each pixel, uint8 (y, x): a row of `CLASSES`, 255 if black.
-
-        Cars are left out: what they stand on counts.
-        """
+        """Return the row of `CLASSES` uppermost at each pixel, cars left out; 255 if black."""
         things, size = scene.things, self.plan.frame.size
         classes = _classes(things)
         lift = BRIDGE - ROADSIDE
-        drawn = ~np.isin(things.layer, (CAR, CAR + 1, CAR + lift, CAR + 1 + lift))
+        drawn = ~np.isin(things.rows["layer"], (CAR, CAR + 1, CAR + lift, CAR + 1 + lift))
         shapes = [
             (shape, int(number))
             for shape, number in zip(things.geometry[drawn], classes[drawn], strict=True)
@@ -179,8 +162,9 @@ class Renderer:
     def _let_through(self, ids: NDArray[np.uint16], things: Things, patch: Field) -> None:
         """Replace patches of a material by what shows through: weeds, bare spots, puddles."""
         count = len(MATERIALS)
-        bare = np.concatenate(([9.0], self._bare, self._bare[things.material])).astype(np.float32)
-        other = np.concatenate(([0], self._other + 1, self._other[things.material] + 1))
+        material = things.rows["material"]
+        bare = np.concatenate(([9.0], self._bare, self._bare[material])).astype(np.float32)
+        other = np.concatenate(([0], self._other + 1, self._other[material] + 1))
         bare[: count + 1] = 9.0
         through = patch > lookup(bare, ids)
         ids[through] = other.astype(np.uint16)[ids[through]]
@@ -189,7 +173,7 @@ class Renderer:
         self, ids: NDArray[np.uint16], things: Things, fields: tuple[Field, Field, Field]
     ) -> Field:
         """Return the relative brightness of each pixel within its material."""
-        own = self._variation[things.material]
+        own = self._variation[things.rows["material"]]
         amounts = np.concatenate((np.zeros((1, 3), np.float32), self._variation, own))
         texture = np.empty(ids.shape, dtype=np.float32)
         for rows in strips(len(ids)):
@@ -202,9 +186,9 @@ class Renderer:
     def _table(self, things: Things, light: Light) -> Field:
         """Return the reflectance of every id: none, bare materials, things; lit, then shaded."""
         towards = math.atan2(light.sun[1], light.sun[0])
-        slope = np.cos(things.facing - towards)
-        gain = things.gain * (1 + 0.28 * np.nan_to_num(slope))
-        own = self._reflectance[things.material] * gain[:, None]
+        slope = np.cos(things.rows["facing"] - towards)
+        gain = things.rows["gain"] * (1 + 0.28 * np.nan_to_num(slope))
+        own = self._reflectance[things.rows["material"]] * gain[:, None]
         lit = np.concatenate((np.zeros((1, PAN + 1), np.float32), self._reflectance, own))
         both = np.concatenate((lit, lit * SKYLIGHT)) * light.gain + light.haze * HAZE
         return both.astype(np.float32)
@@ -213,7 +197,7 @@ class Renderer:
         self, things: Things, light: Light, to_metres: Affine
     ) -> NDArray[np.bool_] | bool:
         """Return where bridges shade what they cross, but not their own ramps."""
-        decks = things.geometry[things.layer == DECK]
+        decks = things.geometry[things.rows["layer"] == DECK]
         if not len(decks):
             return False
         c, shape = self.plan.corridors, (self.plan.frame.size,) * 2
@@ -233,15 +217,12 @@ class Renderer:
 
 def _classes(things: Things) -> NDArray[np.uint8]:
     """Return the class of every thing, by its layer and material."""
-    layer = np.where(
-        (things.layer >= BRIDGE) & (things.layer < ROOF),
-        things.layer - (BRIDGE - ROADSIDE),
-        things.layer,
-    )
+    drawn = things.rows["layer"]
+    layer = np.where((drawn >= BRIDGE) & (drawn < ROOF), drawn - (BRIDGE - ROADSIDE), drawn)
     classes = np.zeros(len(layer), np.uint8)
-    classes[things.layer >= ROOF] = CLASSES.index("building")
+    classes[drawn >= ROOF] = CLASSES.index("building")
     classes[(layer >= ROAD) & (layer < CAR)] = CLASSES.index("road")
-    classes[things.material == INDEX["water"]] = CLASSES.index("water")
+    classes[things.rows["material"] == INDEX["water"]] = CLASSES.index("water")
     return classes
 
 
@@ -289,7 +270,7 @@ def _mappings(shapes: NDArray[np.object_]) -> list[dict[str, Any] | None]:
 
 def _heights(things: Things) -> NDArray[np.int16]:
     """Return the height of every id, in `UNIT_M` with the lowest bit clear."""
-    heights = np.concatenate((np.zeros(len(MATERIALS) + 1, np.float32), things.height))
+    heights = np.concatenate((np.zeros(len(MATERIALS) + 1, np.float32), things.rows["height"]))
     return ((heights / UNIT_M).astype(np.int16) // 2) * np.int16(2)
 
 
@@ -311,11 +292,8 @@ def _shade_crowns(
 
 
 def _shadow(units: NDArray[np.int16], light: Light, to_metres: Affine) -> NDArray[np.bool_]:
-    """Return where something nearer to the sun stands in its way.
-
-    The height of the shadow's upper surface is the greatest of all heights towards the sun, each
-    lowered by the distance; doubling the reach takes seven passes for 38 m.
-    """
+    """Return where something nearer to the sun stands in its way."""
+    # The greatest of all heights towards the sun, each lowered by the distance; the reach doubles.
     surface = units.copy()
     drop = _SHADE_STEP_M * light.rise / UNIT_M
     for k in range(_SHADE_DOUBLINGS):
@@ -339,10 +317,7 @@ def _moved(field: NDArray[T], dy: int, dx: int) -> NDArray[T]:
 
 
 def _optics(value: Field, above: bool, below: bool) -> Field:
-    """Blur by the telescope: binomial, wider along x where pixels are narrower on the ground.
-
-    ``above`` and ``below`` say whether the strip's first and last rows are only neighbours.
-    """
+    """Blur by the telescope: binomial, wider along x where pixels are narrower on the ground."""
     for _ in range(2):
         value[:, 1:] += value[:, :-1]
         value[:, 0] *= 2

@@ -31,13 +31,7 @@ class TreeSprites:
         ]
 
     def stamp(self, trees: Points, to_metres: Affine, size: int) -> Heights:
-        """Return heights (size, size): the highest crown over each pixel, 0 where there is none.
-
-        Parameters
-        ----------
-        trees
-            Columns x, y, radius (metres) and 1 for conifers, (n, 4).
-        """
+        """Return the highest crown over each pixel, 0 for none; trees are x, y, radius, conifer."""
         pad_x, pad_y = (math.ceil(1.2 * _LARGEST_M / p) + 1 for p in (self._px, self._py))
         canvas = np.zeros((size + 2 * pad_y, size + 2 * pad_x), dtype=np.int16)
         columns, rows = ~to_metres @ (trees[:, 0], trees[:, 1])
