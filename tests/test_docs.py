@@ -54,7 +54,7 @@ def options_of(program, name):
 
     if program == "training" and name in TRAINING:
         sections = training_sections(name)
-        flags = {flag for part in sections for one in settings_of(part) for flag in one.flags}
+        flags = {one.flag for part in sections for one in settings_of(part)}
         return flags | {"--help", "--help-all", "--config"}
     if program == "benchmarks" and name in BENCHMARKS:
         return set(benchmark_parser(name)._option_string_actions)

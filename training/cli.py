@@ -1,30 +1,70 @@
-"""The command lines of this package: options from fields of dataclasses, errors in one line.
+"""The command lines of this package: options are fields of dataclasses, errors are one line.
 
-`Command` parses the command line and YAML files with the same names; `run_command` runs a command
-and returns its exit status. Option names are spelled here only: code below names a parameter in
-backticks, and `Command.spell` replaces it by the option.
+Option names are spelled here only: code below names a parameter in backticks, and `Command.spell`
+replaces it by the option.
 """
 
 from __future__ import annotations
 
-import argparse
 import difflib
 import math
 import operator
 import os
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, Field, field, fields
 from enum import IntEnum
-from functools import partial
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+import click
+from click.core import ParameterSource
+
+from geoprep.cli import GroupedCommand, GroupedOption, name_options
 from geoprep.errors import GeoprepError, SourceError, UsageError
-from training.fields import argument as argument
-from training.fields import option as option
+
+T = TypeVar("T")
+
+
+def option(
+    default: T,
+    text: str,
+    metavar: str | None = None,
+    *,
+    deprecated: Sequence[str] = (),
+    check: Callable[[Any], object] | None = None,
+    **bounds: float,
+) -> T:
+    """Return a dataclass field that is an option of the command line.
+
+    Parameters
+    ----------
+    default
+        Its value if the option is not given.
+    text
+        Its help; without text the option is accepted but not listed in ``--help``.
+    metavar
+        Placeholder for its value in ``--help``; None derives it from the field's type.
+    deprecated
+        Former names, such as ``--old-name``: accepted with a warning, not listed in ``--help``.
+        A YAML file may use them as well (``old_name``).
+    check
+        Called with a value; raises `UsageError` if the value is invalid.
+    **bounds
+        Valid range of a number: ``least``, ``above``, ``most`` or ``below``.
+    """
+    metadata = {"help": text, "metavar": metavar, "deprecated": deprecated}
+    described: T = field(default=default, metadata=metadata | {"check": check, "bounds": bounds})
+    return described
+
+
+def argument(text: str, metavar: str, **default: Any) -> Any:  # noqa: ANN401 - of the field's type
+    """Return a dataclass field that is a positional argument of the command line.
+
+    It takes one word, or several if the field's type is a tuple. ``default=()`` makes it optional.
+    """
+    return field(metadata={"help": text, "metavar": metavar, "positional": True}, **default)
 
 
 class Status(IntEnum):
@@ -53,16 +93,11 @@ _BOUNDS = {
 _NUMBERS: dict[Any, str] = {int: "a whole number", float: "a number"}
 
 
-class Setting:
-    """A field of a dataclass as an option of the command line and a key of a YAML file.
+class Setting(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 only
+    """A field of a dataclass, an `option` or `argument`, as an option and a key of a YAML file.
 
-    Parameters
-    ----------
-    item
-        An `option` or `argument`.
-    kind
-        Its type: ``int``, ``float``, ``str``, ``bool``, ``Path``, a Literal, None, a union of
-        them, or for an argument a tuple of one of them.
+    Its type is ``int``, ``float``, ``str``, ``bool``, ``Path``, a Literal, None, a union of them,
+    or for an argument a tuple of one of them.
     """
 
     def __init__(self, item: Field[Any], kind: Any) -> None:  # noqa: ANN401 - a type form
@@ -70,71 +105,80 @@ class Setting:
         self.name, self.default, self.help = item.name, item.default, metadata["help"]
         self.positional = "positional" in metadata
         self.several = get_origin(kind) is tuple
-        self.flags = (f"--{item.name.replace('_', '-')}", *metadata.get("flags", ()))
+        self.flag = f"--{item.name.replace('_', '-')}"
         self.deprecated: tuple[str, ...] = tuple(metadata.get("deprecated", ()))
         self.check, self.bounds = metadata.get("check"), metadata.get("bounds", {})
         kind = get_args(kind)[0] if self.several else kind
         self.kinds = get_args(kind) if get_origin(kind) in (UnionType, Union) else (kind,)
         self.metavar = metadata["metavar"] or "|".join(map(_type_name, self.kinds))
-        self.shown = self.metavar if self.positional else self.flags[0]
 
-    def value(self, text: str) -> Any:  # noqa: ANN401 - of the field's type
-        """Return the value of a word of the command line.
+    def value(self, given: Any) -> Any:  # noqa: ANN401 - of YAML or Python, and of the field
+        """Return a value of YAML or Python as the setting's; raise UsageError if it is invalid."""
+        if not self.several:
+            return self.convert(given)
+        return tuple(map(self.convert, [given] if isinstance(given, str) else given))
 
-        Raises
-        ------
-        UsageError
-            The word is not of the setting's type, or the value is out of range.
-        """
+    def convert(
+        self,
+        value: Any,  # noqa: ANN401 - a word of the command line, or as above
+        param: click.Parameter | None = None,
+        ctx: click.Context | None = None,
+    ) -> Any:  # noqa: ANN401 - of the field's type
+        """Return the value of a word; raise UsageError if it is of another type or out of range."""
+        words: tuple[str, ...] = ("none",) if value is None else (str(value),)
+        if isinstance(value, bool):  # YAML reads a bare `off`, `no`, `on` or `yes` as one
+            words = ("true", "on", "yes") if value else ("false", "off", "no")
         # In reverse order: `none` is None before it is the name of a file.
-        values = [value for kind in reversed(self.kinds) for value in _parsed(kind, text)]
-        if not values:
+        found = [v for kind in reversed(self.kinds) for word in words for v in _parsed(kind, word)]
+        if not found:
             numbers = [_NUMBERS.get(kind) for kind in self.kinds if kind is not NoneType]
             wanted = numbers[0] if len(numbers) == 1 and numbers[0] else self.metavar
-            raise UsageError(f"{self.shown}: {text!r} is not {wanted}")
-        value = values[0]
-        if isinstance(value, int | float):
-            wanted = [(*_BOUNDS[name], bound) for name, bound in self.bounds.items()]
-            if not all(holds(value, bound) for _, holds, bound in wanted):
-                bounds = " and ".join(f"{word} {bound:g}" for word, _, bound in wanted)
-                raise UsageError(f"{self.shown} {text}: must be {bounds}")
-        if self.check is not None and value is not None:
-            self.check(value)
-        return value
+            shown = words[1] if isinstance(value, bool) else words[0]
+            raise UsageError(f"`{self.name}`: {shown!r} is not {wanted}")
+        if isinstance(found[0], int | float):
+            bounds = [(*_BOUNDS[name], bound) for name, bound in self.bounds.items()]
+            if not all(holds(found[0], bound) for _, holds, bound in bounds):
+                wanted = " and ".join(f"{word} {bound:g}" for word, _, bound in bounds)
+                raise UsageError(f"`{self.name}` {value}: must be {wanted}")
+        if self.check is not None and found[0] is not None:
+            self.check(found[0])
+        return found[0]
 
-    def words(self, value: Any) -> list[str]:  # noqa: ANN401 - of YAML
-        """Return a value of YAML as words of a command line."""
+    def parameter(self, section: str) -> click.Parameter:
+        """Return the parameter of click, listed in a section of ``--help``."""
         if self.positional:
-            return [str(part) for part in ([value] if isinstance(value, str) else value)]
-        text = "none" if value is None else str(value)
-        if self.kinds == (bool,) and text.lower() in ("true", "false"):
-            return [self.flags[0]] * (text.lower() == "true")
-        if isinstance(value, bool):
-            # YAML reads a bare `off`, `no`, `on` or `yes` as a truth value.
-            written = ("on", "yes", "true") if value else ("off", "no", "false")
-            choices = (word for word in written for kind in self.kinds if word in get_args(kind))
-            text = next(choices, written[0])
-        return [f"{self.flags[0]}={text}"]
+            return _Argument(
+                [self.name],
+                type=self,
+                nargs=-1 if self.several else 1,
+                required=self.default is MISSING,
+                metavar=self.metavar + " ..." * self.several,
+                section=section,
+                text=self.help,
+            )
+        flag = self.kinds == (bool,)
+        return GroupedOption(
+            [self.flag, self.name],
+            section=section,
+            deprecated_names=self.deprecated,
+            default=self.default,
+            show_default=not flag and self.default is not None,
+            help=self.help,
+            hidden=not self.help,
+            is_flag=flag,
+            **({} if flag else {"type": self, "metavar": self.metavar}),
+        )
 
-    def add_to(self, group: Any) -> argparse.Action:  # noqa: ANN401 - argparse's
-        """Add the setting to a parser."""
-        action: argparse.Action
-        text = self.help.replace("%", "%%") or argparse.SUPPRESS
-        keywords: dict[str, Any] = {"help": text}
-        if self.kinds == (bool,):
-            keywords["action"] = "store_true"
-            action = group.add_argument(*self.flags, dest=self.name, **keywords)
-            return action
-        keywords |= {"metavar": self.metavar, "type": self.value}
-        if self.positional:
-            if self.several:
-                keywords["nargs"] = "+" if self.default is MISSING else "*"
-            action = group.add_argument(self.name, **keywords)
-            return action
-        if self.default is not None and self.help:
-            keywords["help"] += f" (default: {str(self.default).replace('%', '%%')})"
-        action = group.add_argument(*self.flags, dest=self.name, **keywords)
-        return action
+
+class _Argument(click.Argument):
+    """A positional argument that ``--help`` lists with a text."""
+
+    def __init__(self, *args: Any, section: str, text: str, **kwargs: Any) -> None:  # noqa: ANN401 - click's
+        super().__init__(*args, **kwargs)
+        self.section, self.text = section, text
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str]:
+        return self.make_metavar(ctx), self.text
 
 
 def _type_name(kind: Any) -> str:  # noqa: ANN401 - a type form
@@ -142,13 +186,14 @@ def _type_name(kind: Any) -> str:  # noqa: ANN401 - a type form
     if get_origin(kind) is Literal:
         return "|".join(map(str, get_args(kind)))
     name: str = kind.__name__.upper()
-    return "none" if kind is NoneType else name
+    return {NoneType: "none", bool: "true|false"}.get(kind, name)
 
 
 def _parsed(kind: Any, text: str) -> Iterator[Any]:  # noqa: ANN401 - a type form, and a value
     """Yield the value of a word as one type; nothing if it is not of that type."""
-    if get_origin(kind) is Literal:
-        yield from (choice for choice in get_args(kind) if str(choice) == text)
+    if get_origin(kind) is Literal or kind is bool:
+        choices = (True, False) if kind is bool else get_args(kind)
+        yield from (choice for choice in choices if str(choice).lower() == text.lower())
     elif kind is NoneType:
         yield from [None] * (text.lower() == "none")
     else:
@@ -160,7 +205,7 @@ def _parsed(kind: Any, text: str) -> Iterator[Any]:  # noqa: ANN401 - a type for
             yield value
 
 
-class Command:
+class Command(GroupedCommand):
     """A command line made of dataclasses.
 
     Parameters
@@ -168,7 +213,7 @@ class Command:
     name
         What a user types, such as ``python -m training.fit``.
     sections
-        Dataclasses whose fields are `option` or `argument`. Each is a group of ``--help``, titled
+        Dataclasses whose fields are `option` or `argument`. Each is a section of ``--help``, titled
         by its docstring (``Title: text.``).
     introduction, closing
         Text above and below the options in ``--help``.
@@ -188,82 +233,37 @@ class Command:
         common: Sequence[str] = (),
         takes_file: bool = False,
     ) -> None:
-        self.name = name
-        self._parser = _Parser(
-            prog=name,
-            description=introduction,
-            epilog=f"{closing}{STATUSES}",
-            formatter_class=partial(
-                argparse.RawDescriptionHelpFormatter, width=100, max_help_position=30
-            ),
-            allow_abbrev=False,
-            add_help=False,
-            argument_default=argparse.SUPPRESS,
-        )
-        shown, every = ("common options", "all options") if common else ("all options", "the same")
-        for flags, text, only in ((("-h", "--help"), shown, True), (("--help-all",), every, False)):
-            self._parser.add_argument(
-                *flags,
-                action=_ShowHelp,
-                text=partial(self.help, common=only),
-                help=f"Show {text} and exit.",
-            )
-        self._settings: dict[str, Setting] = {}
-        self._uncommon: list[argparse.Action] = []
+        self.settings: dict[str, Setting] = {}
+        parameters: list[click.Parameter] = []
         for section in sections:
-            title, _, text = (section.__doc__ or "").rstrip(".").partition(": ")
-            group, kinds = self._parser.add_argument_group(title, text), get_type_hints(section)
+            kinds = get_type_hints(section)
             for item in fields(section):
-                setting = self._settings[item.name] = Setting(item, kinds[item.name])
-                action = setting.add_to(group)
-                if common and item.name not in common:
-                    self._uncommon.append(action)
-        self._flags = {flag for each in self._settings.values() for flag in each.flags}
-        self._flags |= {"--help", "--help-all"}
-        self._deprecated = {old: s for s in self._settings.values() for old in s.deprecated}
+                setting = self.settings[item.name] = Setting(item, kinds[item.name])
+                title = (section.__doc__ or "").partition(":")[0]
+                parameters.append(setting.parameter(title))
         if takes_file:
             text = "YAML file of settings, named as the options; options override it."
-            self._parser.add_argument("--config", metavar="FILE", help=text)
-            self._flags.add("--config")
-        positional = [each for each in self._settings.values() if each.positional]
-        words = [each.metavar + " ..." * each.several for each in positional]
-        self._parser.usage = f"%(prog)s {' '.join(words)} [options]"
-
-    def help(self, *, common: bool = False) -> str:
-        """Return the text of ``--help-all``, or with ``common`` that of ``--help``."""
-        if not (common and self._uncommon):
-            return self._parser.format_help()
-        texts = [action.help for action in self._uncommon]
-        listed = sum(text != argparse.SUPPRESS for text in texts)
-        epilog, groups = self._parser.epilog, self._parser.groups()
-        titles = [group.description for group in groups]
-        try:
-            for action in self._uncommon:
-                action.help = argparse.SUPPRESS
-            for group in groups:  # without its description, an empty group is not listed
-                group.description = None
-            more = f"{listed} more options: {self._parser.prog} --help-all\n\n"
-            self._parser.epilog = f"{more}{epilog}"
-            return self._parser.format_help()
-        finally:
-            self._parser.epilog = epilog
-            for action, text in zip(self._uncommon, texts, strict=True):
-                action.help = text
-            for group, title in zip(groups, titles, strict=True):
-                group.description = title
+            file = GroupedOption(["--config"], section="Run", metavar="FILE", help=text)
+            parameters.append(file)
+        super().__init__(
+            name,
+            params=parameters,
+            help=_verbatim(introduction),
+            epilog=_verbatim(closing + STATUSES),
+            common=(*(common or self.settings), "config"),
+            context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+            options_metavar="[options]",
+        )
 
     def spell(self, message: str) -> str:
         """Return a message with parameters in backticks replaced by options of this command.
 
         `` `batch_size` `` becomes ``--batch-size`` if there is such an option; other names stay.
         """
-        return re.sub(r"`(\w+)`", self._shown, message)
-
-    def _shown(self, name: re.Match[str]) -> str:
-        setting, flag = self._settings.get(name[1]), f"--{name[1].replace('_', '-')}"
-        if setting is None:
-            return flag if flag in self._flags else name[0]
-        return setting.shown
+        for setting in self.settings.values():
+            if setting.positional:
+                message = message.replace(f"`{setting.name}`", setting.metavar)
+        return name_options(message, click.Context(self))
 
     def parse(self, arguments: Sequence[str] | None = None) -> dict[str, Any]:
         """Return the settings that were given, by name; settings that were not are left out.
@@ -278,130 +278,72 @@ class Command:
         UsageError
             A setting is unknown, of the wrong type or out of range, or a file cannot be read.
         """
-        renamed = map(self._renamed, sys.argv[1:] if arguments is None else arguments)
-        words = [word for word in renamed if word is not None]
-        for word in words:
-            flag = word.split("=", 1)[0]
-            if word.startswith("--") and flag not in self._flags and word != "--":
-                raise UsageError(f"unknown option {flag}{_nearest(flag, self._flags)}")
-        given = self._parse_words(words)
+        words = list(sys.argv[1:] if arguments is None else arguments)
+        try:
+            context = self.make_context(self.name, words)
+        except click.ClickException as error:
+            raise UsageError(f"{error.format_message()} See --help") from error
+        except click.exceptions.Exit as done:
+            raise SystemExit(done.exit_code) from None
+        given = {
+            name: value
+            for name, value in context.params.items()
+            if context.get_parameter_source(name) is ParameterSource.COMMANDLINE and value != ()
+        }
         path = given.pop("config", None)
-        return given if path is None else self._parse_words(self._words_of(path)) | given
+        return given if path is None else self._read(path) | given
 
-    def _renamed(self, word: str) -> str | None:
-        """Return a word with a deprecated option replaced; None if nothing is left of it."""
-        old, equals, value = word.partition("=")
-        setting = self._deprecated.get(old)
-        if setting is None:
-            return word
-        _warn(f"{old} is deprecated, use {setting.shown}")
-        if setting.positional:
-            return value or None
-        return f"{setting.flags[0]}{equals}{value}"
-
-    def _parse_words(self, words: Sequence[str]) -> dict[str, Any]:
-        given = vars(self._parser.parse_intermixed_args(words))
-        return {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
-
-    def _words_of(self, path: str) -> list[str]:
-        """Return the settings of a YAML file as words of a command line."""
+    def _read(self, path: str) -> dict[str, Any]:
+        """Return the settings of a YAML file."""
         import yaml
 
         try:
             values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
             reason = " ".join(str(error).split())
-            raise UsageError(f"--config {path} cannot be read: {reason}") from error
+            raise UsageError(f"`config` {path} cannot be read: {reason}") from error
         if not isinstance(values, dict | None):
-            raise UsageError(f"--config {path} holds no settings: write lines such as `lr: 2e-4`")
-        return self._words_of_values(values or {}, f"{path}: ")
+            raise UsageError(f"`config` {path} holds no settings: write lines such as `lr: 2e-4`")
+        return self.parse_values(values or {}, f"{path}: ")
 
-    def parse_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return keyword arguments as settings, checked as those of the command line.
+    def parse_values(self, values: Mapping[Any, Any], where: str = "") -> dict[str, Any]:
+        """Return settings by name, checked as those of the command line.
 
         Parameters
         ----------
         values
             Settings by name. A tuple or list is several words.
+        where
+            The file they are from, for messages.
 
         Raises
         ------
         UsageError
             A setting is unknown, of the wrong type or out of range.
         """
-        try:
-            return self._parse_words(self._words_of_values(values, ""))
-        except UsageError as error:
-            names = {each.shown: f"`{name}`" for name, each in self._settings.items()}
-            pattern = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
-            message = re.sub(rf"({pattern})\b", lambda found: names[found[1]], str(error))
-            raise UsageError(message.removesuffix("; see --help")) from error
-
-    def _words_of_values(self, values: Mapping[Any, Any], where: str) -> list[str]:
-        words = []
+        former = {old: one.name for one in self.settings.values() for old in one.deprecated}
+        given = {}
         for written, value in values.items():
             name = str(written).replace("-", "_")
-            former = self._deprecated.get(f"--{name.replace('_', '-')}")
-            if former is not None:
-                _warn(f"{where}{written} is deprecated, use {former.name}")
-                name = former.name
-            if name not in self._settings:
-                near = _nearest(name, self._settings)
-                raise UsageError(f"{where}unknown setting {name!r}{near}")
-            words += self._settings[name].words(value)
-        return words
+            if (current := former.get(f"--{name.replace('_', '-')}")) is not None:
+                message = f"warning: {where}{written} is deprecated, use {current}"
+                print(message, file=sys.stderr)
+                name = current
+            if name not in self.settings:
+                near = difflib.get_close_matches(name, sorted(self.settings), n=1, cutoff=0.5)
+                hint = f": did you mean {near[0]}?" if near else "; see --help-all"
+                raise UsageError(f"{where}unknown setting {name!r}{hint}")
+            given[name] = self.settings[name].value(value)
+        return given
 
 
-def _warn(message: str) -> None:
-    print(f"Warning: {message}", file=sys.stderr)
-
-
-class _Parser(argparse.ArgumentParser):
-    """A parser that raises instead of printing its usage and ending the process."""
-
-    def groups(self) -> list[Any]:
-        """Return the groups of options, of which argparse has no public list."""
-        return list(self._action_groups)
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}; see --help")
-
-
-class _ShowHelp(argparse.Action):
-    """Prints a help text and ends the process."""
-
-    def __init__(
-        self,
-        option_strings: Sequence[str],
-        dest: str,
-        text: Callable[[], str],
-        **given: Any,  # noqa: ANN401 - argparse's
-    ) -> None:
-        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, **given)
-        self._text = text
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        print(self._text(), end="")
-        parser.exit()
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5)
-    return f": did you mean {near[0]}?" if near else "; see --help-all"
+def _verbatim(text: str) -> str:
+    """Return a text whose lines click leaves as they are."""
+    return "\n\n".join(f"\b\n{part}" for part in text.strip().split("\n\n"))
 
 
 def write_file(path: Path, sections: Iterable[type[Any]], values: Mapping[str, Any]) -> None:
-    """Write settings as YAML, by section, in a form that ``--config`` reads.
-
-    Parameters
-    ----------
-    path
-        The file.
-    sections
-        As for `Command`.
-    values
-        Settings by name, as plain values; names that are missing here are left out.
-    """
+    """Write settings as YAML, by section, in a form that ``--config`` reads."""
     import yaml
 
     lines = ["# Settings of this run: `--config` takes this file."]
@@ -414,9 +356,8 @@ def write_file(path: Path, sections: Iterable[type[Any]], values: Mapping[str, A
 def wait_passively() -> None:
     """Let idle threads of GNU OpenMP sleep, unless the environment already sets how they wait.
 
-    By default they spin, which takes processor time from other processes: with ten busy processes
-    on two cores a step took 1.8 to 3.2 times as long, and 3.6 times the processor time (measured).
-    Call this before torch is imported.
+    By default they spin, which takes processor time from other processes. Call this before torch is
+    imported.
     """
     if "GOMP_SPINCOUNT" not in os.environ:
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -425,12 +366,7 @@ def wait_passively() -> None:
 def run_command(command: Callable[[], int], line: Command | None = None) -> int:
     """Run a command and return its exit status; print expected errors as one line.
 
-    Parameters
-    ----------
-    command
-        Returns an exit status, or raises. It imports torch, if needed, when it is called.
-    line
-        The command line, whose options replace parameter names in errors; None leaves them.
+    It imports torch, if needed, when it is called. Options of ``line`` replace names in errors.
     """
     wait_passively()
     # torch's profiler prints on the terminal when it starts and stops, at its highest level: 5.

@@ -327,7 +327,7 @@ def _former_json(words: Sequence[str]) -> list[str]:
         else:
             current.append(word)
             continue
-        print("Warning: --json FILE is deprecated, use --json > FILE", file=sys.stderr)
+        print("warning: --json FILE is deprecated, use --json > FILE", file=sys.stderr)
     return current
 
 

@@ -116,7 +116,7 @@ class TrainingOptions(_Generated):
                 if setting.positional:
                     yield from (f"`{setting.metavar}{' ...' * setting.several}`", f": {text}", "")
                     continue
-                names = ", ".join(setting.flags)
+                names = setting.flag
                 if setting.kinds != (bool,):
                     names += f" {setting.metavar}"
                     known = setting.default is not None and setting.default is not MISSING

@@ -8,16 +8,23 @@ import sys
 import threading
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["cli", "main"]
+if TYPE_CHECKING:
+    from geoprep.cli.help import GroupedCommand, GroupedOption, name_options
+
+__all__ = ["GroupedCommand", "GroupedOption", "cli", "main", "name_options"]
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - the group of commands, of click's type
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - classes and functions of click's types
     if name == "cli":
         from geoprep.cli.commands import cli
 
         return cli
+    if name in __all__:
+        from geoprep.cli import help as options
+
+        return getattr(options, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -113,14 +113,15 @@ class GroupedCommand(click.Command):
         left_out = 0
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
-            if record is not None and isinstance(parameter, click.Option):
+            listed = isinstance(parameter, click.Option) or hasattr(parameter, "section")
+            if record is not None and listed:
                 of_help = "--help" in parameter.opts or "--help-all" in parameter.opts
                 shown = of_help or parameter.name in self.common or ctx.meta.get(_ALL)
                 if self.common and not shown:
                     left_out += 1
                     continue
                 default = RUN if of_help else "Options"
-                section = parameter.section if isinstance(parameter, GroupedOption) else default
+                section = getattr(parameter, "section", default)
                 names, text = record
                 sections.setdefault(section, []).append((names, name_options(text, ctx)))
         if len(sections) == 1:

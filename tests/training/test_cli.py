@@ -1,6 +1,8 @@
 """Settings from files and options; unknown ones are refused with the most similar name."""
 
+import contextlib
 import importlib
+import io
 import os
 import re
 import subprocess
@@ -10,10 +12,17 @@ from dataclasses import dataclass, fields
 import pytest
 
 from geoprep.errors import StoreError, UsageError
-from training.cli import Command, run_command, write_file
-from training.fields import argument, option
+from training.cli import Command, argument, option, run_command, write_file
 from training.fit import COMMAND, main
 from training.settings import SECTIONS, Config, Stage
+
+
+def help_of(command, way):
+    """The text that a command prints for ``--help`` or ``--help-all``."""
+    with contextlib.redirect_stdout(io.StringIO()) as printed, pytest.raises(SystemExit) as stop:
+        command.parse([way])
+    assert stop.value.code == 0
+    return printed.getvalue()
 
 
 def config(*arguments):
@@ -52,27 +61,27 @@ def test_words_that_yaml_reads_as_truth_values(tmp_path):
     found = config("m.zarr", "--config", str(file))
     assert (found.compile, found.quiet, found.overwrite) == ("off", True, False)
     file.write_text("augment: off\n")
-    with pytest.raises(UsageError, match="--augment: 'off' is not"):
+    with pytest.raises(UsageError, match="`augment`: 'off' is not"):
         config("m.zarr", "--config", str(file))
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--bach-size", "4"], "did you mean --batch-size"),
-        (["--learning_rte=1"], "unknown option --learning_rte"),
-        (["--augment", "d5"], "--augment: 'd5' is not d4|flips|none"),
-        (["--engine", "tpu"], "--engine: 'tpu' is not auto|native|ipex"),
-        (["--device", "tpu"], "--device: 'tpu' is not auto|cpu|cuda|xpu|mps"),
-        (["--precision", "fp8"], "--precision: 'fp8' is not auto|bf16|fp16|tf32|fp32"),
+        (["--bach-size", "4"], "'--batch-size'"),
+        (["--learning_rte=1"], "No such option '--learning_rte'"),
+        (["--augment", "d5"], "`augment`: 'd5' is not d4|flips|none"),
+        (["--engine", "tpu"], "`engine`: 'tpu' is not auto|native|ipex"),
+        (["--device", "tpu"], "`device`: 'tpu' is not auto|cpu|cuda|xpu|mps"),
+        (["--precision", "fp8"], "`precision`: 'fp8' is not auto|bf16|fp16|tf32|fp32"),
         (
             ["--compile", "all"],
-            "--compile: 'all' is not loss|model|reduce-overhead|max-autotune|off",
+            "`compile`: 'all' is not loss|model|reduce-overhead|max-autotune|off",
         ),
-        (["--optimizer", "lion"], "--optimizer: 'lion' is not adamw|adam|sgd"),
-        (["--loss", "dice"], "--loss: 'dice' is not focal-dice|bce-dice"),
-        (["--lr", "fast"], "--lr: 'fast' is not a number"),
-        (["--epochs", "1.5"], "--epochs: '1.5' is not a whole number"),
+        (["--optimizer", "lion"], "`optimizer`: 'lion' is not adamw|adam|sgd"),
+        (["--loss", "dice"], "`loss`: 'dice' is not focal-dice|bce-dice"),
+        (["--lr", "fast"], "`lr`: 'fast' is not a number"),
+        (["--epochs", "1.5"], "`epochs`: '1.5' is not a whole number"),
         (["--config", "nowhere.yaml"], "nowhere.yaml cannot be read"),
     ],
 )
@@ -86,7 +95,7 @@ def test_invalid_options_are_named_in_the_error(arguments, message):
     ("text", "message"),
     [
         ("weight_dcay: 0.1", r"unknown setting 'weight_dcay': did you mean weight_decay\?"),
-        ("epochs: soon", "--epochs: 'soon' is not a whole number"),
+        ("epochs: soon", "`epochs`: 'soon' is not a whole number"),
         ("- lr", "holds no settings"),
         ("lr: [", "cannot be read"),
     ],
@@ -101,15 +110,16 @@ def test_a_wrong_file_is_refused(tmp_path, text, message):
 def test_settings_have_one_name_each_and_a_line_of_help():
     names = [item.name for section in SECTIONS for item in fields(section)]
     assert len(set(names)) == len(names)
-    text = COMMAND.help()
+    text = help_of(COMMAND, "--help-all")
     for section in SECTIONS:
         for item in fields(section):
             words = item.metadata["help"].split()
             assert words[0] not in ("Which", "How", "Of", "Decides", "Where"), item.name
             flag = f"--{item.name.replace('_', '-')}"
-            assert item.name == "stores" or (flag in text and item.metadata["help"]), flag
+            assert flag in text or item.name == "stores"
+            assert item.metadata["help"]
     assert "--resume runs/moscow" in text
-    assert "(default: 30)" in text
+    assert re.search(r"\[default:\s+30\]", text)
 
 
 @pytest.mark.parametrize(
@@ -214,7 +224,7 @@ def test_errors_are_one_line_with_an_exit_status(capsys, error, status, says):
 class Renamed:
     """Renamed: settings with former names."""
 
-    stores: tuple[str, ...] = argument("Stores.", "STORE", deprecated=("--store",), default=())
+    stores: tuple[str, ...] = argument("Stores.", "STORE", default=())
     batch_size: int = option(4, "Samples per batch.", "N", deprecated=("--batch",), least=1)
     quiet: bool = option(False, "No progress bar.", deprecated=("--silent",))
     secret: int = option(0, "", "N")
@@ -229,8 +239,6 @@ RENAMED = Command("renamed", (Renamed,), "", takes_file=True)
         (["--batch", "8"], {"batch_size": 8}, "--batch is deprecated, use --batch-size"),
         (["--batch=8"], {"batch_size": 8}, "--batch is deprecated, use --batch-size"),
         (["--silent"], {"quiet": True}, "--silent is deprecated, use --quiet"),
-        (["--store", "a.zarr"], {"stores": ("a.zarr",)}, "--store is deprecated, use STORE"),
-        (["--store=a.zarr"], {"stores": ("a.zarr",)}, "--store is deprecated, use STORE"),
         (["--batch-size", "8"], {"batch_size": 8}, ""),
     ],
 )
@@ -252,27 +260,21 @@ def test_a_former_key_of_a_config_file_works_with_a_warning(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", ["fit", "pretrain", "evaluate", "predict"])
-def test_help_lists_common_options_and_help_all_every_option(name, capsys):
+def test_help_lists_common_options_and_help_all_every_option(name):
     module = importlib.import_module(f"training.{name}")
-    texts = []
-    for way in ("--help", "--help-all"):
-        with pytest.raises(SystemExit) as stop:
-            module.main([way])
-        assert stop.value.code == 0
-        texts.append(capsys.readouterr().out)
+    texts = [help_of(module.COMMAND, way) for way in ("--help", "--help-all")]
     short, whole = (set(re.findall(r"^  (--[a-z0-9-]+)", text, re.MULTILINE)) for text in texts)
     assert short < whole
     assert len(short) <= 20
     assert f"{len(whole - short)} more options: python -m training.{name} --help-all" in texts[0]
-    assert texts[1] == module.COMMAND.help()
     assert "more options" not in texts[1]
     assert texts[0].index(f"  python -m training.{name} ") < texts[0].index("  --")
 
 
 def test_help_lists_neither_former_nor_hidden_options():
-    text = RENAMED.help()
+    text = help_of(RENAMED, "--help")
     assert "--batch-size" in text
-    assert not [word for word in ("--batch ", "--silent", "--store", "--secret") if word in text]
+    assert not [word for word in ("--batch ", "--silent", "--secret") if word in text]
 
 
 @pytest.mark.parametrize(

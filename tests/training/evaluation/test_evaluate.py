@@ -284,7 +284,7 @@ def test_json_with_a_file_works_with_a_warning(
     assert main([str(checkpoint()), str(store_path), *FP32, *words]) == 0
     printed = capsys.readouterr()
     assert "road IoU" in printed.out
-    assert printed.err == "Warning: --json FILE is deprecated, use --json > FILE\n"
+    assert printed.err == "warning: --json FILE is deprecated, use --json > FILE\n"
     assert json.loads((tmp_path / "m.json").read_text())["tiles"] == 8
 
 
