@@ -1,5 +1,4 @@
 from .building import BuildObserver as BuildObserver
-from .building import ProgressBars as ProgressBars
 from .building import build_zarr as build_zarr
 from .cities import Download as Download
 from .cities import download as download

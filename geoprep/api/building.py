@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
@@ -60,51 +60,28 @@ _TITLES: Final[dict[Stage, tuple[str, int]]] = {
 
 
 class BuildObserver:
-    """Receives progress and messages of a build. This one ignores them; subclasses show them."""
+    """Shows progress bars and messages of a build on standard error; subclasses may do others."""
 
-    @contextmanager
-    def counting(self, stage: Stage) -> Iterator[Callable[[int, int], None]]:
-        """Yield a callback for the amounts done and in total of a stage before the build."""
-        yield lambda _done, _total: None
+    def __init__(self, *, bars: bool = True, messages: bool = True) -> None:
+        self._quiet, self._messages = not bars, messages
 
-    @contextmanager
-    def building(self) -> Iterator[Callable[[Progress], None] | None]:
-        """Yield a callback for the progress of the build, or None."""
-        yield None
+    def counting(self, stage: Stage) -> AbstractContextManager[Callable[[int, int], None]]:
+        """Return a callback for the amounts done and in total of a stage before the build."""
+        title, unit = _TITLES[stage]
+        return counting_bar(title, self._quiet, per=unit)
+
+    def building(self) -> AbstractContextManager[Callable[[Progress], None]]:
+        """Return a callback for the progress of the survey and of the build."""
+        return build_bar(self._quiet)
 
     def message(self, line: str) -> None:
         """Take a line for the user, such as where files were downloaded to."""
+        if self._messages:
+            print(line, file=sys.stderr)
 
     def note(self, line: str) -> None:
         """Take a remark on the inputs, at the end."""
-
-
-class ProgressBars(BuildObserver):
-    """Shows progress bars and messages on standard error; ``quiet`` shows messages only."""
-
-    def __init__(self, quiet: bool = False) -> None:
-        self._quiet = quiet
-
-    @contextmanager
-    def counting(self, stage: Stage) -> Iterator[Callable[[int, int], None]]:
-        """Show a bar from the first call of the callback on."""
-        title, unit = _TITLES[stage]
-        with counting_bar(title, self._quiet, per=unit) as report:
-            yield report
-
-    @contextmanager
-    def building(self) -> Iterator[Callable[[Progress], None]]:
-        """Show a bar for the survey and one for the build."""
-        with build_bar(self._quiet) as show:
-            yield show
-
-    def message(self, line: str) -> None:
-        """Print the line."""
-        print(line, file=sys.stderr)
-
-    def note(self, line: str) -> None:
-        """Print the remark."""
-        print(f"note: {line}", file=sys.stderr)
+        self.message(f"note: {line}")
 
 
 @overload
@@ -202,10 +179,9 @@ def build_zarr(
         place if place is None or "://" in place else Path(place),
         options,
     )
-    if isinstance(progress, bool):
-        observer = ProgressBars() if progress else BuildObserver()
-    else:
-        observer = progress
+    observer = progress
+    if not isinstance(observer, BuildObserver):
+        observer = BuildObserver(bars=observer, messages=observer)
     if dry_run:
         return _estimate(given, workers, observer)
     summary = _build(given, workers, scheduler, observer, overwrite, drop_source)
@@ -223,8 +199,7 @@ def _build(
     drop_source: bool,
 ) -> Summary:
     """Build the store of a request and return the summary."""
-    given.check(workers=workers, scheduler=scheduler)
-    checked = BuildOptions(**given.options)
+    checked = given.checked(workers, scheduler)
     given.check_target()
     found, names, place = given.find(observer)
     check_reachable(place)
@@ -250,8 +225,7 @@ def _build(
 
 def _estimate(given: _Request, workers: int | None, observer: BuildObserver) -> DryRun:
     """Return the estimate of a build."""
-    given.check(workers=workers, scheduler=None)
-    checked = BuildOptions(**given.options)
+    checked = given.checked(workers, None)
     found, names, place = given.find(observer)
     executor = Threads(workers)
     plan = make_plan(found, names, checked, executor, read_inputs=False)
@@ -260,46 +234,31 @@ def _estimate(given: _Request, workers: int | None, observer: BuildObserver) -> 
     return result
 
 
+@dataclass(frozen=True, slots=True)
 class _Request:
     """The sources, target and options of a build, as they were given."""
 
-    def __init__(
-        self,
-        cities: tuple[str, ...],
-        source: str | None,
-        product: str | None,
-        images: tuple[str, ...],
-        labels: str | None,
-        out: str | Path | None,
-        options: dict[str, Any],
-    ) -> None:
-        self._cities = cities
-        self._source = source
-        self._product = product
-        self._images = images
-        self._labels = labels
-        self._out = out
-        self.options = options
+    cities: tuple[str, ...]
+    source: str | None
+    product: str | None
+    images: tuple[str, ...]
+    labels: str | None
+    out: str | Path | None
+    options: dict[str, Any]
 
-    def check(self, *, workers: int | None, scheduler: object) -> None:
-        """Check that no parameter is without effect because of another.
-
-        Raises
-        ------
-        UsageError
-            Naming both.
-        """
+    def checked(self, workers: int | None, scheduler: object) -> BuildOptions:
+        """Return the options; raise UsageError if one is without effect because of another."""
         options = self.options
-        if bool(self._cities) == bool(self._images):
+        if bool(self.cities) == bool(self.images):
             raise UsageError("give either `city` or `images` (with or without `labels`)")
-        for name, value in (("source", self._source), ("product", self._product)):
-            if self._images and value is not None:
+        for name, value in (("source", self.source), ("product", self.product)):
+            if self.images and value is not None:
                 raise UsageError(f"`{name}` needs `city`; `images` are found by their own paths")
         if scheduler and workers:
             raise UsageError("`workers` are threads of this machine: leave it out with `scheduler`")
-        if self._labels and not self._images:
+        if self.labels and not self.images:
             raise UsageError("`labels` needs `images`; labels of `city` are found by their names")
-        if self._images and self._out is None:
+        if self.images and self.out is None:
             raise UsageError("`images` needs `out`, the name of the store")
         if options.get("speed_field") and options.get("speed_from") == "attributes":
             raise UsageError("`speed_field` reads given speeds: leave out `speed_from` attributes")
@@ -320,34 +279,27 @@ class _Request:
                     f"`{name}` is for vector labels, `{rasters}` for raster labels: leave out one "
                     "of them"
                 )
+        return BuildOptions(**options)
 
     def check_target(self) -> None:
-        """Check that a bucket can be reached before sources that take long are read.
-
-        Sources that do not exist are reported first, so nothing is asked for them.
-
-        Raises
-        ------
-        OutputError
-            The bucket does not exist or refuses access.
-        """
-        named = [one for one in (self._source, *self._images, self._labels) if one]
-        if self._out is not None and any(map(_takes_long, named)):
-            check_reachable(self._out)
+        """Check that a bucket can be reached before sources that take long are read."""
+        named = [one for one in (self.source, *self.images, self.labels) if one]
+        if self.out is not None and any(map(_takes_long, named)):
+            check_reachable(self.out)
 
     def find(self, observer: BuildObserver) -> tuple[list[SourceScenes], list[str], str | Path]:
         """Return the scenes by source, the name of every source, and where the store goes."""
-        if self._images:
-            assert self._out is not None  # checked
-            images, labels = self._local_patterns(self._out, observer)
+        if self.images:
+            assert self.out is not None  # checked
+            images, labels = self._local_patterns(self.out, observer)
             masks = self._reads_rasters(labels)
-            return [images_and_labels(images, labels, masks=masks)], ["custom"], self._out
-        cities = list(dict.fromkeys(get_city(name) for name in self._cities))
-        product = self._product or PRODUCT
+            return [images_and_labels(images, labels, masks=masks)], ["custom"], self.out
+        cities = list(dict.fromkeys(get_city(name) for name in self.cities))
+        product = self.product or PRODUCT
         with observer.counting("extracting") as report:
-            found = [find_scenes(city, self._source, product, report=report) for city in cities]
+            found = [find_scenes(city, self.source, product, report=report) for city in cities]
         names = [city.name for city in cities]
-        return found, names, self._out or Path("-".join(names) + ".zarr")
+        return found, names, self.out or Path("-".join(names) + ".zarr")
 
     def _reads_rasters(self, labels: str | None) -> bool:
         """Return whether labels are rasters. Classes are, unless something says they are not."""
@@ -370,8 +322,8 @@ class _Request:
                 said.add(note)
             return found
 
-        images = [local(pattern) for pattern in self._images]
-        return images, self._labels and local(self._labels)
+        images = [local(pattern) for pattern in self.images]
+        return images, self.labels and local(self.labels)
 
 
 def _takes_long(source: str) -> bool:

@@ -165,13 +165,13 @@ def _keywords(context: click.Context, given: dict[str, Any]) -> dict[str, Any]:
 
 def _observer(quiet: bool, notes: list[str]) -> BuildObserver:
     """Return progress bars that collect the notes, which are printed with the result."""
-    from geoprep.api import ProgressBars
+    from geoprep.api import BuildObserver
 
-    class Bars(ProgressBars):
+    class Bars(BuildObserver):
         def note(self, line: str) -> None:
             notes.append(line)
 
-    return Bars(quiet)
+    return Bars(bars=not quiet)
 
 
 def _print(result: Store | DryRun, notes: list[str], *, as_json: bool) -> int:
