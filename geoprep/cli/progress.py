@@ -18,14 +18,6 @@ if TYPE_CHECKING:
     from geoprep.building import DryRun, Summary
     from geoprep.verify import VerifyReport
 
-__all__ = [
-    "print_cities",
-    "print_dry_run",
-    "print_info",
-    "print_summary",
-    "print_verification",
-]
-
 MOST_LISTED = 20
 MOST_PROBLEMS = 50
 WIDEST = 10_000
@@ -34,9 +26,7 @@ WIDEST = 10_000
 
 def print_summary(summary: Summary, notes: Sequence[str]) -> None:
     """Print the summary of a build, its notes and its problems."""
-    console = Console(highlight=False)
-    for note in notes:
-        console.print("[yellow]note[/]", Text(name_options(note)), soft_wrap=True)
+    console = _console(notes)
     if summary.state == "unchanged":
         console.print(f"[green]already complete[/] {summary.store}: nothing to do")
     else:
@@ -69,11 +59,17 @@ def print_summary(summary: Summary, notes: Sequence[str]) -> None:
         [f"{count} x {what}" for what, count in summary.notes.items()],
     )
     if summary.source_copy is not None:
-        line = (
-            f"local copies of the inputs are in {summary.source_copy}; --drop-source deletes them"
-        )
-        console.print(line, soft_wrap=True, markup=False)
+        line = f"local copies of the inputs are in {summary.source_copy}"
+        console.print(f"{line}; --drop-source deletes them", soft_wrap=True, markup=False)
     _print_warnings(console, summary.warnings)
+
+
+def _console(notes: Sequence[str]) -> Console:
+    """Return a console on which the notes of a build have been printed."""
+    console = Console(highlight=False)
+    for note in notes:
+        console.print("[yellow]note[/]", Text(name_options(note)), soft_wrap=True)
+    return console
 
 
 def _print_warnings(console: Console, warnings: Sequence[str]) -> None:
@@ -85,9 +81,7 @@ def _print_warnings(console: Console, warnings: Sequence[str]) -> None:
 
 def print_dry_run(result: DryRun, notes: Sequence[str]) -> None:
     """Print the result of a dry run."""
-    console = Console(highlight=False)
-    for note in notes:
-        console.print("[yellow]note[/]", Text(name_options(note)), soft_wrap=True)
+    console = _console(notes)
     table = Table(show_header=False, box=None, pad_edge=False)
     splits = ", ".join(f"{count} {name}" for name, count in result.splits.items())
     levels = " and ".join(f"{side} x {side}" for side in result.levels)
@@ -192,14 +186,8 @@ def print_cities(as_json: bool) -> None:
     table = Table("city", "area", "data set", "labelled scenes", "road km", "archives")
     for name, city in cities.items():
         sizes = [f"{a.name}" + (f" ({a.gib} GiB)" if a.gib else "") for a in city.archives]
-        table.add_row(
-            name,
-            city.aoi,
-            city.mission,
-            str(city.chips or "-"),
-            str(city.road_km or "-"),
-            "\n".join(sizes),
-        )
+        counts = (str(count or "-") for count in (city.chips, city.road_km))
+        table.add_row(name, city.aoi, city.mission, *counts, "\n".join(sizes))
     # As wide as the table, so that names are not cut.
     widest = Console(width=1000).measure(table).maximum
     Console(highlight=False, width=max(widest, console.width)).print(table)

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from geoprep.errors import OutputError, UsageError
 from geoprep.grid import Grid
-from geoprep.palette import speed_colours
 from geoprep.speed import BINNED_TABLE, CONTINUOUS_TABLE, NODATA
 from geoprep.storage import replaced
 from geoprep.store import ClassTable, StoreReader, read_image, read_label
+from geoprep.views.display import label_colours
 
 if TYPE_CHECKING:
     from rasterio.io import DatasetWriter
@@ -70,35 +70,33 @@ def write_image(path: Path, raster: SceneRaster) -> None:
             _put(file, rows, np.moveaxis(image, 2, 0))
 
 
-def write_speed(path: Path, raster: SceneRaster, coding: Coding) -> None:
-    """Write the label in a coding; overviews take the nearest pixel, since speeds have no mean."""
-    tables = {"continuous": CONTINUOUS_TABLE, "binned": BINNED_TABLE}
-    nodata = NODATA if coding == "mph" else None
-    has_speeds = raster.store.meta.has_speeds
-    with _created(path, raster.grid, 1, nodata, "nearest") as file:
-        file.update_tags(**raster.tags, SPEED_CODING=coding)
-        if coding == "mph":
-            colours = speed_colours().tolist()
+def write_label(path: Path, raster: SceneRaster, coding: Coding) -> None:
+    """Write speeds in a coding, or the numbers of classes; both with their colours.
+
+    GDAL keeps names of categories outside a GeoTIFF, so those of classes are in
+    ``NAME.tif.aux.xml``, and in the tag ``CLASSES`` of the file itself.
+    """
+    store, classes = raster.store, raster.store.meta.has_classes
+    table = {"continuous": CONTINUOUS_TABLE, "binned": BINNED_TABLE}.get(coding)
+    # Speeds have no mean, so overviews take the nearest pixel.
+    nodata, overviews = (NODATA if table is None else None), "mode" if classes else "nearest"
+    with _created(path, raster.grid, 1, nodata, overviews) as file:
+        if classes:
+            file.update_tags(**raster.tags, CLASSES=json.dumps(list(store.classes.names)))
+            file.descriptions = ["class"]
+        else:
+            file.update_tags(**raster.tags, SPEED_CODING=coding)
+            file.descriptions = [f"speed, {coding}" if store.meta.has_speeds else "road"]
+            file.units = ["mph" if store.meta.has_speeds and table is None else ""]
+        if table is None:
+            colours = label_colours(store).tolist()
             file.write_colormap(1, {i: (*rgb, 255) for i, rgb in enumerate(colours)})
-            file.units = ["mph" if has_speeds else ""]
-        file.descriptions = [f"speed, {coding}" if has_speeds else "road"]
         for rows in raster.strips():
-            speed = read_label(raster.store, raster.scene, raster.level, rows)
-            _put(file, rows, (tables[coding][speed] if coding in tables else speed)[None])
-
-
-def write_classes(path: Path, raster: SceneRaster) -> None:
-    """Write the numbers of classes with nodata 255, their colours and their names."""
-    classes = raster.store.classes
-    with _created(path, raster.grid, 1, NODATA, "mode") as file:
-        file.update_tags(**raster.tags, CLASSES=json.dumps(list(classes.names)))
-        colours = classes.colour_table().tolist()
-        file.write_colormap(1, {i: (*rgb, 255) for i, rgb in enumerate(colours)})
-        file.descriptions = ["class"]
-        for rows in raster.strips():
-            _put(file, rows, read_label(raster.store, raster.scene, raster.level, rows)[None])
-    with replaced(Path(f"{path}.aux.xml")) as partial:
-        partial.write_text(category_names(classes), encoding="utf-8")
+            label = read_label(store, raster.scene, raster.level, rows)
+            _put(file, rows, (label if table is None else table[label])[None])
+    if classes:
+        with replaced(Path(f"{path}.aux.xml")) as partial:
+            partial.write_text(category_names(store.classes), encoding="utf-8")
 
 
 def category_names(classes: ClassTable) -> str:

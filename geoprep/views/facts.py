@@ -21,11 +21,8 @@ from geoprep.store import (
     road_fraction,
     scene_grid,
     scene_issues,
-    scene_roads,
-    split_names,
     usable_tiles,
     valid_pixels,
-    valid_share,
 )
 
 if TYPE_CHECKING:
@@ -67,7 +64,10 @@ def info(store: StoreReader, *, scenes: bool = False) -> dict[str, Any]:
             if name in SPLITS or (store.tiles.split == i).any()
         },
         "statuses": {status: int((store.scenes.status == status).sum()) for status in STATUSES},
-        "issues": [_described(*issue) for issue in scene_issues(store)],
+        "issues": [
+            {"scene": scene, "status": status, "reason": reason}
+            for scene, status, reason in scene_issues(store)
+        ],
         "statistics": _statistics(store),
         "speed_unit": meta.speed_unit,
         "label_array": meta.label_array,
@@ -127,23 +127,15 @@ def _split(store: StoreReader, usable: NDArray[np.bool_], split: int) -> dict[st
     }
 
 
+_SCENE_KEYS = ("scene", "status", "reason", "split", "tiles", "road_fraction", "valid_fraction")
+
+
 def _scene_table(store: StoreReader) -> list[dict[str, Any]]:
-    roads, scenes = scene_roads(store), store.scenes
-    counts = np.bincount(store.tiles.scene, minlength=len(scenes))
-    return [
-        {
-            **_described(*row),
-            "split": split_names(store, index),
-            "tiles": int(counts[index]),
-            "road_fraction": float(roads[index]),
-            "valid_fraction": valid_share(store, index),
-        }
-        for index, row in enumerate(zip(scenes.id, scenes.status, scenes.reason, strict=True))
-    ]
+    from geoprep.views.footprints import scene_columns  # imports shapely
 
-
-def _described(scene: object, status: object, reason: object) -> dict[str, str]:
-    return {"scene": str(scene), "status": str(status), "reason": str(reason)}
+    columns = scene_columns(store)
+    rows = zip(*(np.asarray(columns[key]).tolist() for key in _SCENE_KEYS), strict=True)
+    return [dict(zip(_SCENE_KEYS, row, strict=True)) for row in rows]
 
 
 def _statistics(store: StoreReader) -> list[dict[str, Any]]:
@@ -163,26 +155,16 @@ def _label_facts(store: StoreReader) -> dict[str, Any]:
     """Return the pixels per speed of the training split, or per class of every split."""
     meta = store.meta
     if not meta.has_classes:
-        unknown = int(store.histogram_speed[UNKNOWN_SPEED])
-        return {"speeds": _speeds(store), "unknown_speed": unknown, "classes": []}
-    counts = class_counts(store)
-    colours = zip(meta.class_names, meta.class_colors, strict=True)
+        counts = store.histogram_speed.tolist()
+        known = range(BACKGROUND + 1, UNKNOWN_SPEED)
+        speeds = {str(mph): counts[mph] for mph in known if counts[mph]}
+        return {"speeds": speeds, "unknown_speed": counts[UNKNOWN_SPEED], "classes": []}
+    of_splits = class_counts(store).items()
     classes = [
-        {
-            "name": name,
-            "color": color,
-            "pixels": {split: of_split[name] for split, of_split in counts.items()},
-        }
-        for name, color in colours
+        {"name": name, "color": color, "pixels": {split: one[name] for split, one in of_splits}}
+        for name, color in zip(meta.class_names, meta.class_colors, strict=True)
     ]
     return {"speeds": {}, "unknown_speed": 0, "classes": classes}
-
-
-def _speeds(store: StoreReader) -> dict[str, int]:
-    counts = store.histogram_speed
-    return {
-        str(mph): int(counts[mph]) for mph in range(BACKGROUND + 1, UNKNOWN_SPEED) if counts[mph]
-    }
 
 
 def render(facts: dict[str, Any]) -> RenderableType:

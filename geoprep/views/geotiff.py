@@ -11,7 +11,7 @@ from geoprep.errors import UsageError
 from geoprep.grid import Grid
 from geoprep.storage import make_folder
 from geoprep.store import StoreReader, find_scene, is_aligned, level_grid, split_names
-from geoprep.views.cog import Coding, SceneRaster, write_classes, write_image, write_speed
+from geoprep.views.cog import Coding, SceneRaster, write_image, write_label
 
 What = Literal["both", "image", "speed", "label"]
 
@@ -48,10 +48,8 @@ def export_scene(
     raster = SceneRaster(store, index, level, grid, _tags(store, index, level))
     if "image" in targets:
         write_image(targets["image"], raster)
-    if "speed" in targets:
-        write_speed(targets["speed"], raster, coding)
-    if "label" in targets:
-        write_classes(targets["label"], raster)
+    if label in targets:
+        write_label(targets[label], raster, coding)
     return list(targets.values())
 
 
