@@ -25,37 +25,21 @@ from geoprep.labels.table import RoadTable, build_table
 _MIN_POINTS: Final = 2
 _LINES: Final = ("LineString", "MultiLineString")
 _AREAS: Final = ("Polygon", "MultiPolygon")
-_OTHER_GEOMETRIES: Final = ("Point", "MultiPoint", "GeometryCollection")
+_INVALID: Final = (TypeError, LookupError, ValueError, OverflowError)
+"""What NumPy and shapely raise for coordinates that are not numbers."""
 _Points = list[Any]  # of [x, y] or [x, y, z] in valid files
 
 
 def parse_geojson(data: bytes, rule: SpeedRule, name: str) -> RoadTable:
-    """Return the roads of a GeoJSON FeatureCollection.
+    """Return the roads of a GeoJSON FeatureCollection, in longitude and latitude without a CRS.
 
-    Lines and polygons are used, single or multiple, without z. Other and null geometries and
-    invalid coordinates are left out and noted. Without features there are no roads.
-
-    Parameters
-    ----------
-    data
-        The document, in longitude and latitude unless it has a ``crs`` member (GeoJSON 2008).
-    rule
-        Which features are roads, and how speeds and widths are found.
-    name
-        Name of the file, for messages.
-
-    Raises
-    ------
-    LabelError
-        If the document is not a FeatureCollection, its CRS is unknown, no feature has the speed or
-        width field, or areas are not identified as roads.
+    Null geometries, points and invalid coordinates are left out and noted.
     """
     document = _parse(data, name)
     crs = _crs(document.get("crs"), name)
     features = [each if isinstance(each, dict) else {} for each in document["features"]]
     properties = [_properties(each) for each in features]
-    lines, owner, notes = _lines(features)
-    lines, owner = _with_areas(features, lines, owner, notes)
+    lines, owner, notes = _geometries(features)
     return build_table(lines, owner, notes, properties, crs, rule, name)
 
 
@@ -114,113 +98,86 @@ def _properties(feature: Mapping[str, Any]) -> Properties:
     return properties if isinstance(properties, dict) else {}
 
 
-def _lines(
+def _geometries(
     features: Sequence[Mapping[str, Any]],
 ) -> tuple[NDArray[np.object_], NDArray[np.intp], list[str]]:
-    """Return lines (m,), the feature of each (m,), and one note per feature ("": fine)."""
-    parts: list[_Points] = []
-    owner: list[int] = []
+    """Return lines and polygons (m,), the feature of each (m,), a note per feature ("": fine)."""
+    lines: list[tuple[int, _Points]] = []
+    areas: list[tuple[int, shapely.Polygon]] = []
     notes: list[str] = []
     for index, feature in enumerate(features):
         found, note = _parts(feature.get("geometry"))
-        parts += found
-        owner += [index] * len(found)
+        lines += [(index, part) for part in found if isinstance(part, list)]
+        areas += [(index, part) for part in found if not isinstance(part, list)]
         notes.append(note)
-    xy = _coordinates(parts)
-    if xy is None:
-        parts, xy, owner = _numeric_parts(parts, owner, notes)
-    line = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
-    lines: NDArray[np.object_] = shapely.linestrings(xy, indices=line)  # type: ignore[assignment]  # an array, given indices
-    return lines, np.array(owner, dtype=np.intp), notes
+    made, owner = _line_strings(lines, notes)
+    if areas:
+        owner = np.concatenate([owner, [index for index, _ in areas]])
+        made = np.concatenate([made, np.array([area for _, area in areas], object)])
+        order = np.argsort(owner, kind="stable")
+        made, owner = made[order], owner[order]
+    return made, owner.astype(np.intp), notes
 
 
-def _numeric_parts(
-    parts: Sequence[_Points], owner: Sequence[int], notes: list[str]
-) -> tuple[list[_Points], NDArray[np.float64], list[int]]:
-    """Return the parts made of numbers, all their points, and the feature of each part.
-
-    The features of other parts get a note. Used for files that mix 2-D and 3-D points or hold
-    invalid coordinates; it is slower.
-    """
-    read = [
-        (part, _coordinates([part], ragged=True), index)
-        for part, index in zip(parts, owner, strict=True)
-    ]
-    kept = [(part, xy, index) for part, xy, index in read if xy is not None]
-    for _, xy, index in read:
-        if xy is None:
-            notes[index] = "geometry malformed"
-    points = np.concatenate([np.empty((0, 2)), *(xy for _, xy, _ in kept)])
-    return [part for part, _, _ in kept], points, [index for _, _, index in kept]
-
-
-def _parts(geometry: object) -> tuple[list[_Points], str]:
-    """Return the point lists of a line geometry and a note, "" if it is usable."""
+def _parts(geometry: object) -> tuple[list[_Points | shapely.Polygon], str]:
+    """Return the points of the lines of a geometry, its polygons, and a note, "" if it is fine."""
     if not isinstance(geometry, dict):
         return [], "geometry missing"
-    kind, coordinates = geometry.get("type"), geometry.get("coordinates")
-    if kind in _AREAS:
-        return [], ""  # added by `_with_areas`
-    if kind not in _LINES:
-        return [], f"geometry {kind}" if kind in _OTHER_GEOMETRIES else "geometry malformed"
-    if not isinstance(coordinates, list):
+    kind = geometry.get("type")
+    members = geometry.get("geometries")
+    if kind == "GeometryCollection" and isinstance(members, list):
+        inner = [part for member in members for part in _parts(member)[0]]
+        return inner, "" if inner else f"geometry {kind}"
+    if kind in ("Point", "MultiPoint"):
+        return [], f"geometry {kind}"
+    coordinates = geometry.get("coordinates")
+    if kind not in (*_LINES, *_AREAS) or not isinstance(coordinates, list):
         return [], "geometry malformed"
-    parts = [coordinates] if kind == "LineString" else coordinates
-    found = [part for part in parts if isinstance(part, list) and len(part) >= _MIN_POINTS]
+    several = coordinates if kind.startswith("Multi") else [coordinates]
+    found: list[_Points | shapely.Polygon] = []
+    if kind in _LINES:
+        found += [one for one in several if isinstance(one, list) and len(one) >= _MIN_POINTS]
+    else:
+        try:
+            found += [_polygon(rings) for rings in several if rings and rings[0]]
+        except _INVALID:
+            return [], "geometry malformed"
     return found, "" if found else "geometry empty"
 
 
-def _with_areas(
-    features: Sequence[Mapping[str, Any]],
-    lines: NDArray[np.object_],
-    owner: NDArray[np.intp],
-    notes: list[str],
+def _polygon(rings: Sequence[_Points]) -> shapely.Polygon:
+    """Return a polygon; invalid rings raise one of the errors `_INVALID`."""
+    shell, *holes = [np.array([point[:2] for point in ring], np.float64) for ring in rings]
+    return shapely.Polygon(shell, holes)
+
+
+def _line_strings(
+    parts: Sequence[tuple[int, _Points]], notes: list[str]
 ) -> tuple[NDArray[np.object_], NDArray[np.intp]]:
-    """Return lines and polygons in the order of their features; invalid polygons are noted."""
-    areas: list[shapely.Polygon] = []
-    areas_of: list[int] = []
-    for index, feature in enumerate(features):
-        geometry = feature.get("geometry")
-        if not isinstance(geometry, dict) or geometry.get("type") not in _AREAS:
-            continue
+    """Return lines and their features; the features of points that are no numbers get a note."""
+    owner = [index for index, _ in parts]
+    xy = _coordinates([point for _, part in parts for point in part])
+    if xy is not None:
+        line = np.repeat(np.arange(len(parts)), [len(part) for _, part in parts])
+        lines: NDArray[np.object_] = shapely.linestrings(xy, indices=line)  # type: ignore[assignment]  # an array, given indices
+        return lines, np.array(owner, np.intp)
+    # Line by line, since some have points that are invalid, or with and without z.
+    kept: list[tuple[int, shapely.LineString]] = []
+    for index, part in parts:
         try:
-            found = _polygons(geometry["type"], geometry.get("coordinates"))
-        except (TypeError, LookupError, ValueError, OverflowError):
+            kept.append((index, shapely.LineString([point[:2] for point in part])))
+        except _INVALID:
             notes[index] = "geometry malformed"
-            continue
-        notes[index] = "" if found else "geometry empty"
-        areas += found
-        areas_of += [index] * len(found)
-    if not areas:
-        return lines, owner
-    owner = np.concatenate([owner, np.array(areas_of, dtype=np.intp)])
-    order = np.argsort(owner, kind="stable")
-    return np.concatenate([lines, np.array(areas, dtype=object)])[order], owner[order]
+    made = np.empty(len(kept), object)
+    made[:] = [line for _, line in kept]
+    return made, np.array([index for index, _ in kept], np.intp)
 
 
-def _polygons(kind: str, coordinates: object) -> list[shapely.Polygon]:
-    """Return the polygons of a geometry; an invalid one raises an error of NumPy or shapely."""
-    polygons = []
-    if not isinstance(coordinates, list):
-        raise TypeError(coordinates)
-    for rings in [coordinates] if kind == "Polygon" else coordinates:
-        shell, *holes = [
-            np.array([point[:2] for point in ring], dtype=np.float64) for ring in rings or [[]]
-        ]
-        if len(shell):
-            polygons.append(shapely.Polygon(shell, holes))
-    return polygons
-
-
-def _coordinates(parts: Sequence[_Points], *, ragged: bool = False) -> NDArray[np.float64] | None:
-    """Return all points of some lines, float64 (points, 2), or None if they are not numbers.
-
-    With ``ragged``, points of a line may differ in having z, which is slower.
-    """
+def _coordinates(points: _Points) -> NDArray[np.float64] | None:
+    """Return all points, float64 (points, 2), or None if they are not numbers alike."""
     try:
-        points = [point for part in parts for point in part]
-        xy = np.array([point[:2] for point in points] if ragged else points, dtype=np.float64)
-    except (TypeError, LookupError, ValueError, OverflowError):
+        xy = np.array(points, dtype=np.float64)
+    except _INVALID:
         return None
     if not len(xy):
         return np.empty((0, 2))

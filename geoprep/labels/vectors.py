@@ -42,12 +42,15 @@ _MOST_TAGS: Final = 100_000
 _LINE: Final = ("LineString", "Unknown", "Geometry")
 _AREA: Final = ("Polygon",)
 
-_USED_TYPES: Final = (
-    shapely.GeometryType.LINESTRING,
-    shapely.GeometryType.MULTILINESTRING,
-    shapely.GeometryType.POLYGON,
-    shapely.GeometryType.MULTIPOLYGON,
-)
+_USED_TYPES: Final = (shapely.GeometryType.LINESTRING, shapely.GeometryType.POLYGON)
+_UNUSED: Final = {
+    -1: "missing",
+    0: "Point",
+    2: "LinearRing",
+    4: "MultiPoint",
+    7: "GeometryCollection",
+}
+"""Names of other types, spelled as in GeoJSON, so that all formats count under one name."""
 
 
 def is_vector(label: str) -> bool:
@@ -56,23 +59,9 @@ def is_vector(label: str) -> bool:
 
 
 def read_road_table(source: Path | bytes, rule: SpeedRule, name: str = "") -> RoadTable:
-    """Return all roads of one vector file.
+    """Return all roads of one vector file; ``name`` is for messages, its path if omitted.
 
-    Parameters
-    ----------
-    source
-        A file, or the contents of a file that is not GeoJSON and needs no other files.
-    rule
-        Layer, selection, and how speeds and widths are found.
-    name
-        What messages call the file; its path if omitted.
-
-    Raises
-    ------
-    LabelError
-        If the file cannot be read or is incomplete; has no layer of lines or areas, or several that
-        may be the roads; has no CRS; lacks the speed or width field; or holds areas that nothing
-        identifies as roads.
+    Contents are those of a file that is not GeoJSON and needs no other files.
     """
     if isinstance(source, Path):
         name = name or str(source)
@@ -127,21 +116,36 @@ def _class_layers(
     source: Path | bytes, rule: SpeedRule, classes: ClassRule, name: str
 ) -> list[_Layer]:
     """Return the layers that hold classes: those named, else those with the field, else all."""
-    listed = [(str(layer), kind) for layer, kind in _ogr(pyogrio.list_layers, source, name)]
-    present = ", ".join(f"{layer} ({kind or 'no geometry'})" for layer, kind in listed) or "none"
-    usable = [layer for layer, kind in listed if _is_of(kind, (*_LINE, *_AREA))]
+    usable, present = _layers(source, name)
     wanted = [one.strip() for one in (rule.layer or "").split(",") if one.strip()]
-    if missing := [one for one in wanted if one not in usable]:
-        raise LabelError(
-            f"{name}: no layer {missing[0]!r} of lines or areas; layers: {present}. Name one or "
-            "several of them as `layer`"
-        )
-    layers = [_described(source, layer, name) for layer in wanted or usable]
+    layers = [_named(usable, present, layer, name) for layer in wanted] or list(usable.values())
     if not wanted and classes.field is not None:
         layers = [layer for layer in layers if classes.field in layer.fields] or layers
     if not layers:
         raise LabelError(f"{name}: no layer of lines or areas; layers: {present}")
     return layers
+
+
+def _layers(source: Path | bytes, name: str) -> tuple[dict[str, _Layer], str]:
+    """Return the layers of lines and areas by name, and all layers as text."""
+    listed = [(str(layer), kind) for layer, kind in _ogr(pyogrio.list_layers, source, name)]
+    present = ", ".join(f"{layer} ({kind or 'no geometry'})" for layer, kind in listed) or "none"
+    found = {}
+    for layer, kind in listed:
+        if _is_of(kind, (*_LINE, *_AREA)):
+            info = _ogr(pyogrio.read_info, source, name, layer=layer)
+            fields = tuple(info["fields"])
+            found[layer] = _Layer(layer, info["geometry_type"] or "", info["crs"], fields)
+    return found, present
+
+
+def _named(usable: dict[str, _Layer], present: str, layer: str, name: str) -> _Layer:
+    if layer not in usable:
+        raise LabelError(
+            f"{name}: no layer {layer!r} of lines or areas; layers: {present}. Name one of them as "
+            "`layer`"
+        )
+    return usable[layer]
 
 
 def _features(
@@ -231,22 +235,15 @@ def _road_layer(source: Path | bytes, rule: SpeedRule, name: str) -> tuple[_Laye
     That is the named layer; else the only layer of lines, or the only one of them with road
     attributes; in a file without lines likewise the layer of areas.
     """
-    listed = [(str(layer), kind) for layer, kind in _ogr(pyogrio.list_layers, source, name)]
-    present = ", ".join(f"{layer} ({kind or 'no geometry'})" for layer, kind in listed) or "none"
-    usable = [layer for layer, kind in listed if _is_of(kind, (*_LINE, *_AREA))]
+    usable, present = _layers(source, name)
     if rule.layer is not None:
-        if rule.layer not in usable:
-            raise LabelError(
-                f"{name}: no layer {rule.layer!r} of lines or areas; layers: {present}. Name one "
-                "of them as `layer`"
-            )
-        return _described(source, rule.layer, name), ()
+        return _named(usable, present, rule.layer, name), ()
     if not usable:
         raise LabelError(
             f"{name}: no layer of lines or areas; layers: {present}. Give a file of road centre "
             "lines, or of the areas of roads"
         )
-    layers = [_described(source, layer, name) for layer in usable]
+    layers = list(usable.values())
     lines = [layer for layer in layers if _is_of(layer.kind, _LINE)]
     candidates = lines or layers
     if len(candidates) > 1:
@@ -261,11 +258,6 @@ def _road_layer(source: Path | bytes, rule: SpeedRule, name: str) -> tuple[_Laye
     others.sort(key=lambda layer: layer not in lines)
     note = f"layer {candidates[0]} read as roads, layers not read: {', '.join(map(str, others))}"
     return candidates[0], (note,) if others else ()
-
-
-def _described(source: Path | bytes, layer: str, name: str) -> _Layer:
-    info = _ogr(pyogrio.read_info, source, name, layer=layer)
-    return _Layer(layer, info["geometry_type"] or "", info["crs"], tuple(info["fields"]))
 
 
 def _is_of(kind: str | None, words: Collection[str]) -> bool:
@@ -365,30 +357,16 @@ def _lines(
 ) -> tuple[NDArray[np.object_], NDArray[np.intp], list[str]]:
     """Return lines and polygons (m,), the feature of each (m,), a note per feature ("": fine)."""
     kinds = shapely.get_type_id(geometry)
-    notes = [_geometry_note(kind) for kind in kinds.tolist()]
-    used = np.isin(kinds, _USED_TYPES)
-    feature = np.flatnonzero(used)
-    lines, part_of = shapely.get_parts(geometry[used], return_index=True)
-    filled = ~shapely.is_empty(lines)
-    lines, owner = lines[filled], feature[part_of[filled]]
-    for index in np.setdiff1d(feature, owner).tolist():
-        notes[index] = "geometry empty"
-    return lines, owner, notes
-
-
-def _geometry_note(kind: int) -> str:
-    if kind in _USED_TYPES:
-        return ""
-    # Spelled as in GeoJSON, so that all formats count under one name.
-    return f"geometry {_GEOJSON_NAMES.get(kind, 'curve')}" if kind >= 0 else "geometry missing"
-
-
-_GEOJSON_NAMES: Final = {
-    0: "Point",
-    2: "LinearRing",
-    4: "MultiPoint",
-    7: "GeometryCollection",
-}
+    feature = np.flatnonzero(kinds != shapely.GeometryType.MISSING)
+    parts = geometry[feature]
+    while (shapely.get_type_id(parts) >= shapely.GeometryType.MULTIPOINT).any():
+        parts, part_of = shapely.get_parts(parts, return_index=True)
+        feature = feature[part_of]
+    used = np.isin(shapely.get_type_id(parts), _USED_TYPES) & ~shapely.is_empty(parts)
+    notes = [""] * len(geometry)
+    for index in np.setdiff1d(np.arange(len(geometry)), feature[used]).tolist():
+        notes[index] = f"geometry {_UNUSED.get(int(kinds[index]), 'empty')}"
+    return parts[used], feature[used], notes
 
 
 def _rows(fields: Sequence[str], values: Sequence[NDArray[Any]], rows: int) -> list[Properties]:
