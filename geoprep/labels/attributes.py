@@ -98,11 +98,8 @@ class RoadSpeed(NamedTuple):
 def detect_schema(names: Collection[str]) -> KnownSchema:
     """Return the schema of a file from the names of all its properties.
 
-    ``road_type`` means ``sn3``. ``highway`` means ``sn5`` if the file also has ``OBJECTID`` and
-    ``osm_id``, as SpaceNet's do, else ``osm``; so do ``fclass``, and ``class`` with ``type``. An
-    inferred speed decides nothing: OSMnx and road networks add one to OpenStreetMap's tags. A file
-    with none of these is read as ``sn3``, whose default without attributes (20 mph) is the
-    reference's.
+    An inferred speed decides nothing: OSMnx and road networks add one to OpenStreetMap's tags. A
+    file without any known name is read as ``sn3``, whose default (20 mph) is the reference's.
     """
     if "road_type" in names:
         return "sn3"
@@ -112,10 +109,7 @@ def detect_schema(names: Collection[str]) -> KnownSchema:
 
 
 def names_roads(names: Collection[str]) -> bool:
-    """Return whether the property names of a file are those of roads.
-
-    Decided by names that only files of roads have, or by ``class`` and ``type`` together.
-    """
+    """Return whether property names are those of a file of roads."""
     return not _ROAD_FIELDS.isdisjoint(names) or {"class", "type"} <= set(names)
 
 

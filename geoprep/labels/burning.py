@@ -2,9 +2,8 @@
 
 This reproduces the CRESI tools (``data_prep/speed_masks.py``) to the pixel: project to UTM, buffer
 by 2 m with one segment per quadrant, unite the roads of each speed, project to the image's CRS, and
-burn in ascending speed by the pixel-centre rule. So the highest speed wins where roads cross, and
-roads are 4 m wide on the ground whatever the shape of a pixel. Instead of a union, outlines get the
-vertices that it would give them (`noding`) and are drawn one by one.
+burn in ascending speed by the pixel-centre rule. Instead of a union, outlines get the vertices that
+it would give them (`noding`) and are drawn one by one.
 """
 
 from __future__ import annotations
@@ -36,28 +35,13 @@ _FARTHEST_M: Final = 1e8
 
 @dataclass(frozen=True, slots=True)
 class SpeedPolygons:
-    """Outlines of roads, one polygon per line or area, in ascending speed.
+    """Outlines of roads in an image's CRS: a polygon per line or area, in ascending speed."""
 
-    Attributes
-    ----------
-    xy
-        Float64 (points, 2): concatenated closed rings in the CRS of the image.
-    ring
-        Int64 (points,): the ring that a point is part of.
-    first
-        Int64 (polygons + 1): the first point of each polygon, and the number of points.
-    bounds
-        Float64 (polygons, 4): least x, least y, greatest x, greatest y.
-    value
-        uint8 (polygons,): label byte (:mod:`geoprep.speed`); those of unknown speed come first,
-        then ascending speeds. Of classes: nodata first, then ascending classes.
-    """
-
-    xy: NDArray[np.float64]
-    ring: NDArray[np.int64]
-    first: NDArray[np.int64]
-    bounds: NDArray[np.float64]
-    value: NDArray[np.uint8]
+    xy: NDArray[np.float64]  # (points, 2), concatenated closed rings
+    ring: NDArray[np.int64]  # (points,), the ring that a point is part of
+    first: NDArray[np.int64]  # (polygons + 1,), first point of each, and the number of points
+    bounds: NDArray[np.float64]  # (polygons, 4): least x, least y, greatest x, greatest y
+    value: NDArray[np.uint8]  # (polygons,), label bytes; first those of unknown speed or nodata
 
 
 def speed_polygons(
@@ -65,22 +49,8 @@ def speed_polygons(
 ) -> SpeedPolygons:
     """Return the outlines of roads; they are made once per scene and burned into any window.
 
-    Parameters
-    ----------
-    roads
-        Roads of one scene. Lines outside the domain of its UTM zone are left out.
-    grid
-        Of the scene. All roads are widened in its UTM zone (`buffer_crs`): widths are true to
-        0.1 % there, whatever else the label file holds.
-    buffer_m
-        Metres on either side of a line: one value, or float64 (line,). Areas are not widened.
-
-    Raises
-    ------
-    UsageError
-        If a buffer is not larger than 0.
-    LabelError
-        If roads have no coordinates in the CRS of the image.
+    Lines are widened by ``buffer_m`` metres on either side, one value or one per line, in the UTM
+    zone of the scene; lines outside its domain are left out. Areas are not widened.
     """
     buffers = np.broadcast_to(np.asarray(buffer_m, np.float64), roads.lines.shape)
     if not np.all(np.asarray(buffer_m) > 0):
@@ -117,13 +87,8 @@ def _outlined(
 ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
     """Return polygons in the form of `SpeedPolygons`, in metres, and the speed of each.
 
-    Parameters
-    ----------
-    outlines, mph
-        Polygons in metres, and their speeds.
-    cut
-        Whether it is a piece of a tangle, or an area: these get no vertices from others, as there
-        may be millions.
+    ``cut`` marks areas and pieces of tangles. They get no vertices from others, as there may be
+    millions.
     """
     ascending = np.argsort(mph, kind="stable")
     ascending = ascending[~shapely.is_empty(outlines[ascending])]  # a buffer of 1e-9 m, say
@@ -150,27 +115,10 @@ def burn(
     *,
     around: int = BACKGROUND,
 ) -> NDArray[np.uint8]:
-    """Return the label of roads on a grid.
+    """Return the label of roads on a grid, uint8 (y, x); ``around`` is the byte around them.
 
     A pixel is road if its centre is; the highest of several speeds is kept. The grid may be
     rotated, sheared or south-up. The label of a window is the slice of the whole one.
-
-    Parameters
-    ----------
-    polygons
-        From `speed_polygons`, in the CRS of the grid.
-    transform
-        Pixel corner (column, row) -> CRS coordinate.
-    shape
-        Rows and columns.
-    around
-        Label byte of pixels outside all polygons.
-
-    Returns
-    -------
-    ndarray of uint8
-        (y, x): 0 background, 1..253 speed in mph rounded half up, 254 unknown speed; or numbers of
-        classes.
     """
     mask = np.full(shape, around, dtype=np.uint8)
     corners = [transform * (x, y) for x in (0, shape[1]) for y in (0, shape[0])]
@@ -190,8 +138,8 @@ def _pixels(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return columns and rows of coordinates.
 
-    The origin is subtracted before anything is multiplied: degrees are some ten million pixels from
-    zero, and the inverse transform would lose eight digits.
+    The origin is subtracted first: degrees are some ten million pixels from zero, and the inverse
+    transform would lose eight digits.
     """
     a, b, c, d, e, f = transform[:6]
     east, south = xy[:, 0] - c, xy[:, 1] - f
@@ -202,8 +150,8 @@ def _pixels(
 def buffer_crs(grid: Grid) -> str:
     """Return the projected CRS that a scene's roads are widened in: the UTM zone of its centre.
 
-    The reference takes the centroid of the roads, which one long line in a label file moves. As
-    there, the northern zone serves both hemispheres: south of the equator northings are negative.
+    As in the reference, the northern zone serves both hemispheres. The reference takes the centroid
+    of the roads, which one long line in a label file moves.
     """
     centre = grid.transform * (grid.width / 2, grid.height / 2)
     return utm_crs(float(to_lonlat(grid.crs).transform(*centre)[0]), lat=0.0)

@@ -31,40 +31,17 @@ _EXAMPLE: Final = "'road=#6EC1E4,building=60,16,152,water=3'"
 
 @dataclass(frozen=True, slots=True)
 class ClassRule:
-    """The classes of labels, and how values of labels are assigned to them.
+    """The classes of labels, and how values of labels are assigned to them."""
 
-    Attributes
-    ----------
-    names
-        Names of the classes, in the order of their label bytes.
-    values
-        Values of each class in the labels, as text: numbers, colours ``#RRGGBB``, or values of a
-        field. Three numbers are a colour if the label has colours.
-    colors
-        Display colour of each class, ``#RRGGBB``.
-    other
-        Meaning of values that no class has: ``refuse``, ``nodata`` or the name of a class.
-    tolerance
-        Largest difference per band between a colour, or a number, and that of its class.
-    nodata
-        Values without a label, written like those of a class.
-    field
-        Field of vector labels that holds the values; None: the names of the layers are the values.
-    speeds
-        Unit of rasters whose values are speeds: ``mph``, ``kmh`` or ``bins``; 0 is background.
-    option
-        Parameter that gives the values, for messages.
-    """
-
-    names: tuple[str, ...]
-    values: tuple[tuple[str, ...], ...]
-    colors: tuple[str, ...]
-    other: str = REFUSE
-    tolerance: int = 0
-    nodata: tuple[str, ...] = ()
-    field: str | None = None
-    speeds: str | None = None
-    option: str = "classes"
+    names: tuple[str, ...]  # in the order of their label bytes
+    values: tuple[tuple[str, ...], ...]  # of each class: numbers, #RRGGBB, or values of a field
+    colors: tuple[str, ...]  # for display, #RRGGBB
+    other: str = REFUSE  # meaning of values that no class has: refuse, nodata or a class
+    tolerance: int = 0  # largest difference per band from a value or colour of a class
+    nodata: tuple[str, ...] = ()  # values without a label
+    field: str | None = None  # of vector labels; None: the names of the layers are the values
+    speeds: str | None = None  # unit of rasters whose values are speeds: mph, kmh or bins
+    option: str = "classes"  # parameter that gives the values, for messages
 
     def __post_init__(self) -> None:
         if self.other not in (*_RESERVED, *self.names):
@@ -148,17 +125,8 @@ def parse_classes(
 ) -> list[dict[str, Any]]:
     """Return the classes as plain values: one ``{"name", "values", "color"}`` per class.
 
-    Parameters
-    ----------
-    source
-        Path of a YAML file, text such as ``road=#6EC1E4,building=60,16,152,water=3``, or the
-        contents of such a file.
-
-    Raises
-    ------
-    UsageError
-        The text cannot be parsed; there are no classes, or more than 254; two have one name or one
-        value.
+    ``source`` is the path of a YAML file, the contents of one, or text such as
+    ``road=#6EC1E4,building=60,16,152,water=3``.
     """
     place = "`classes`"
     if isinstance(source, os.PathLike):

@@ -19,21 +19,11 @@ def majority(
 ) -> None:
     """Write the majority of the labelled bytes under every output pixel; nodata if there are none.
 
-    The most frequent class is taken, the first of equally frequent ones. With ``roads`` a pixel is
-    road if at least half of the labelled pixels under it are, and gets the most frequent of their
-    speeds, the highest of equally frequent ones. An output pixel smaller than the input's gets the
-    byte of the pixel that contains its centre.
-
-    Parameters
-    ----------
-    codes
-        uint8 (y, x), label bytes.
-    ys, xs
-        Edges of output pixels in pixels of ``codes``, from `geoprep.imagery.pixel_edges`.
-    out
-        uint8 (y, x), at least as large as the output; its upper left is written.
-    roads
-        Whether bytes are speeds, 0 being background, instead of classes.
+    The most frequent class is taken, the first of equally frequent ones. With ``roads`` (bytes are
+    speeds) a pixel is road if at least half of the labelled pixels under it are, and gets the most
+    frequent of their speeds, the highest of equally frequent ones. An output pixel smaller than the
+    input's gets the byte of the pixel that contains its centre. ``ys`` and ``xs`` are the edges of
+    output pixels in pixels of ``codes``.
     """
     tops, bottoms = _ranges(ys, codes.shape[0])
     lefts, rights = _ranges(xs, codes.shape[1])

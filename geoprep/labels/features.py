@@ -35,20 +35,7 @@ MOST_WIDTH_M: Final = 200.0
 
 
 def road_speeds(properties: Sequence[Properties], rule: SpeedRule, name: str) -> list[RoadSpeed]:
-    """Return the speed of every road of one file.
-
-    Parameters
-    ----------
-    properties
-        One mapping per feature, values as the file has them (text, numbers, null, anything).
-    name
-        What messages call the file.
-
-    Raises
-    ------
-    LabelError
-        If no feature has the speed field, or the field that identifies roads.
-    """
+    """Return the speed of every road of one file, from one mapping per feature."""
     if not properties:
         return []
     names: frozenset[str] = frozenset().union(*properties)
@@ -72,15 +59,7 @@ def road_speeds(properties: Sequence[Properties], rule: SpeedRule, name: str) ->
 def road_widths(
     properties: Sequence[Properties], rule: SpeedRule, name: str
 ) -> tuple[list[float], list[str]]:
-    """Return the full width of every road of one file in metres, and a note on each.
-
-    Where the field holds no width: NaN and the reason. Without a width field: NaN and "".
-
-    Raises
-    ------
-    LabelError
-        If no feature has the width field.
-    """
+    """Return the full width of every road in metres, NaN where unknown, and a note on each."""
     field = rule.width_field
     if field is None or not properties:
         return [math.nan] * len(properties), [""] * len(properties)
@@ -107,13 +86,7 @@ def _to_metres(value: object) -> tuple[float, str]:
 
 
 def require_speed_field(names: Collection[str], rule: SpeedRule, name: str) -> None:
-    """Refuse a file without any of the wanted speed fields.
-
-    Raises
-    ------
-    LabelError
-        The message lists the fields of the file.
-    """
+    """Refuse a file without any of the wanted speed fields."""
     wanted = rule.fields
     if rule.needs_field and not any(field in names for field in wanted):
         there = ", ".join(sorted(names)) or "none"
@@ -157,19 +130,7 @@ def feature_classes(
 ) -> list[RoadSpeed]:
     """Return 1 plus the number of the class of every feature, 0 for nodata, and remarks.
 
-    Parameters
-    ----------
-    properties
-        One mapping per feature.
-    drawn
-        Whether each has a line or an area; the others get NaN.
-    name
-        What messages call the file.
-
-    Raises
-    ------
-    LabelError
-        The field is missing, or a feature has a value that no class has.
+    Features that are not ``drawn``, having no line or area, get NaN.
     """
     if not properties:
         return []

@@ -1,7 +1,6 @@
 """Read a GeoJSON document into a road table, without GDAL.
 
-All SpaceNet labels are GeoJSON. The standard library parses and shapely makes all lines in one
-call: for files of some dozen roads that takes less time than GDAL needs to open one.
+For the some dozen roads of a SpaceNet label this takes less time than GDAL needs to open a file.
 """
 
 from __future__ import annotations

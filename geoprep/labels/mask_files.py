@@ -1,7 +1,6 @@
-"""Read the part of a mask under a scene and convert it to label bytes.
+"""Read the part of a raster label under a scene and convert it to label bytes.
 
-A mask either has the pixels of its scene, or a georeference of its own: then the nearest pixel is
-used. Only the window that is needed is read.
+It has the pixels of its scene, or a georeference of its own: then the nearest pixel is used.
 """
 
 from __future__ import annotations
@@ -53,31 +52,11 @@ class SceneWindow(NamedTuple):
 def read_mask(
     label: str, rule: ClassRule, grid: Grid, part: SceneWindow
 ) -> tuple[NDArray[np.uint8], dict[str, int]]:
-    """Return the label of a window of a scene, and remarks on it with counts.
+    """Return the label of a window of a scene, uint8 (y, x), and remarks on it with counts.
 
-    Parameters
-    ----------
-    label
-        Address of a raster of any format, or several georeferenced ones
-        (:func:`geoprep.storage.joined`); where these overlap the first with a value counts.
-    rule
-        Meaning of its values.
-    grid
-        Of the whole scene.
-    part
-        The window to read.
-
-    Returns
-    -------
-    ndarray
-        uint8 (y, x) label bytes (:mod:`geoprep.speed`): 255 where the mask has no value.
-    dict
-        Remark on a file, or on values -> number of pixels.
-
-    Raises
-    ------
-    LabelError
-        If it cannot be read, does not overlap the scene, or has values that the rule excludes.
+    ``label`` is the address of a raster, or of several georeferenced ones
+    (`geoprep.storage.joined`); where these overlap the first with a value counts. ``grid`` is that
+    of the whole scene.
     """
     out = np.full((part.height, part.width), NODATA, np.uint8)
     notes: Counter[str] = Counter()

@@ -29,22 +29,9 @@ def noded(
 
     If there are more crossings than any road network has, the rings are returned unchanged: pixels
     with a centre within about a thousandth of a pixel of an edge may then differ from the union.
-
-    Parameters
-    ----------
-    xy
-        Float64 (points, 2): concatenated closed rings.
-    ring
-        Int64 (points,): the ring that a point is part of, ascending.
-    polygon
-        Int64 (rings,): the polygon that a ring is part of. Its own rings must not cross.
-    group
-        Int64 (polygons,): only polygons of the same group are compared, those below 0 with none.
-
-    Returns
-    -------
-    xy, ring
-        As given, with more points.
+    ``xy`` (points, 2) are concatenated closed rings, ``ring`` (points,) the ring of each point,
+    ``polygon`` (rings,) the polygon of each ring, whose own rings must not cross; polygons of a
+    ``group`` (polygons,) below 0 are compared with none.
     """
     start = np.flatnonzero((ring[:-1] == ring[1:]) & (group[polygon[ring[:-1]]] >= 0))
     if not len(start):  # every road is a tangle
@@ -76,8 +63,8 @@ def _sweep(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], bool]:
     """Return the order of edges along the axis with fewer pairs, the end of each one's pairs, axis.
 
-    Edge k of the order is compared with those from k + 1 to ``stop[k]``. The last value is True if
-    the axis is y.
+    Edge k is compared with those from k + 1 to ``stop[k]``. The last value is True if the axis is
+    y.
     """
     best: tuple[NDArray[np.int64], NDArray[np.int64], bool] | None = None
     for axis in (0, 1):
@@ -111,17 +98,9 @@ def _cross(
 ) -> int:
     """Write where edges cross or touch, and return the number of such points.
 
-    Parameters
-    ----------
-    ends
-        Float64 (edges, 4): x and y of both ends.
-    polygon
-        Int64 (edges,): edges of the same polygon are not compared.
-    stop
-        Int64 (edges,), from `_sweep`.
-    edge, found
-        Output; not written if empty. Int64 (n,): the edge that is crossed; float64 (n, 3): position
-        along it, 0 to 1, and the point.
+    ``ends`` (edges, 4) are x and y of both ends, ``stop`` is from `_sweep`; edges of the same
+    polygon are not compared. The output, not written if empty: ``edge`` (n,), the edge that is
+    crossed, and ``found`` (n, 3), the position along it, 0 to 1, and the point.
     """
     write, n = edge.shape[0] > 0, 0
     for i in range(ends.shape[0]):

@@ -42,27 +42,13 @@ _Entry = tuple[int, tuple[float, ...], tuple[float, ...]]
 
 @dataclass(frozen=True, slots=True)
 class MaskPixels:
-    """Decoded pixels of a window of a raster label.
+    """Decoded pixels of a window of a raster label."""
 
-    Attributes
-    ----------
-    values
-        (band, y, x), real numbers, without alpha.
-    opaque
-        bool (y, x) from the alpha band; None without one.
-    palette
-        uint8 (256, 3), colour of each value of the only band; None without one.
-    tag
-        Nodata tag of the file, or None.
-    name
-        Name of the file, for messages.
-    """
-
-    values: NDArray[Any]
-    opaque: NDArray[np.bool_] | None
-    palette: NDArray[np.uint8] | None
-    tag: float | None
-    name: str
+    values: NDArray[Any]  # (band, y, x), real numbers, without alpha
+    opaque: NDArray[np.bool_] | None  # (y, x), from an alpha or mask band
+    palette: NDArray[np.uint8] | None  # (256, 3), colour of each value of the only band
+    tag: float | None  # nodata tag of the file
+    name: str  # of the file, for messages
 
 
 def label_codes(rule: ClassRule, pixels: MaskPixels) -> tuple[NDArray[np.uint8], dict[str, int]]:
@@ -71,11 +57,6 @@ def label_codes(rule: ClassRule, pixels: MaskPixels) -> tuple[NDArray[np.uint8],
     One band holds values; with a palette, colours are looked up in it and numbers are its indices.
     Three bands hold colours; a single number stands for a grey. The nodata tag does not count for
     a value that a class has; a tag of 0 not for roads, as many programs write 0 for background.
-
-    Raises
-    ------
-    LabelError
-        The raster has values that the rule excludes, or the rule does not fit its bands.
     """
     remarks: dict[str, int] = {}
     blank = _unlabelled(rule, pixels)
@@ -179,10 +160,7 @@ def _codes_of_numbers(
 def _nearest(
     listed: tuple[_Entry, ...], tolerance: int, values: NDArray[Any]
 ) -> NDArray[np.uint8]:  # fmt: skip
-    """Return the class of the nearest listed value, the first of equally near ones.
-
-    ``values`` are (..., band); ``tolerance`` is the largest difference in any band.
-    """
+    """Return the class of the listed value nearest to each of (..., band), the first of several."""
     codes = np.full(values.shape[:-1], UNLISTED, np.uint8)
     nearest = np.full(codes.shape, np.inf)
     values = values.astype(np.float64)
@@ -232,13 +210,7 @@ def _are_colours(rule: ClassRule, palette: NDArray[np.uint8]) -> bool:
 
 
 def _each(rule: ClassRule) -> Iterator[tuple[int, str]]:
-    """Yield the number of a class and a value of it, for all classes and values.
-
-    Raises
-    ------
-    LabelError
-        A class has no value, and is not one that the rule gives other pixels to.
-    """
+    """Yield the number of a class and a value of it, for all classes and values."""
     for number, (name, values) in enumerate(zip(rule.names, rule.values, strict=True)):
         if not values and name not in (BACKGROUND_NAME, rule.other):
             raise LabelError(

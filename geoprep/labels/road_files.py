@@ -1,7 +1,6 @@
 """Read the roads of a scene: from its own label file, or from one vector file for all scenes.
 
-A file for many scenes is read once per process and indexed, so that each scene only queries the
-roads within its bounds.
+A file for many scenes is read once per process and indexed, so that each queries its own roads.
 """
 
 from __future__ import annotations
@@ -46,15 +45,7 @@ class RoadFile:
         return cls(table, shapely.STRtree(table.lines), name)
 
     def roads_within(self, bounds: Bounds, bounds_crs: str, margin_m: float) -> LabelRoads:
-        """Return the roads that intersect some bounds and a margin around them.
-
-        Parameters
-        ----------
-        bounds, bounds_crs
-            Left, bottom, right, top, in any CRS.
-        margin_m
-            Metres on the ground: as much as roads of unknown width are widened by.
-        """
+        """Return the roads that intersect some bounds and a margin in metres around them."""
         margin_m = max(margin_m, self.table.widest)
         return self.table.roads_at(self._near(bounds, bounds_crs, margin_m))
 
@@ -78,16 +69,6 @@ class RoadFile:
         """Refuse a scene's own label if it has features and none of them intersects the scene.
 
         Features that are not roads for cars count too: they show that the file is of this scene.
-
-        Parameters
-        ----------
-        scene, crs
-            Bounds of the whole scene, left, bottom, right, top.
-
-        Raises
-        ------
-        LabelError
-            With both extents and the likely cause.
         """
         count = len(self.table.notes)
         if not count or self._touches(scene, crs):
@@ -141,30 +122,11 @@ def read_roads(
 ) -> LabelRoads:
     """Return the roads of one scene, with a speed each.
 
-    Parameters
-    ----------
-    label
-        Address (see :mod:`geoprep.storage.addresses`) of a file of any format, or the contents of a
-        GeoJSON document.
-    rule
-        Which features are roads, and how speeds are found; None: the default rule.
-    name
-        What messages call the label; its address if omitted.
-    bounds, bounds_crs
-        Left, bottom, right, top of the wanted extent and their CRS. Given for a file of many
-        scenes, which is then read once per process. None: all roads.
-    margin_m
-        Metres to add around the bounds: as much as roads are widened by.
-    scene
-        Bounds of the whole scene in ``bounds_crs``, given for a scene's own label: a label with
-        features, none of which intersects the scene, is refused.
-
-    Raises
-    ------
-    LabelError
-        If the file cannot be used or does not overlap the scene; the message names the remedy.
-    UsageError
-        If bounds come without their CRS.
+    ``label`` is the address of a file of any format, or the contents of a GeoJSON document.
+    ``bounds`` (left, bottom, right, top in ``bounds_crs``) are given for a file of many scenes,
+    with a margin of as many metres as roads are widened by. ``scene``, the bounds of the whole
+    scene, is given for its own label: one with features, none of which intersects the scene, is
+    refused.
     """
     rule = rule or SpeedRule()
     if bounds_crs is None:
@@ -227,13 +189,7 @@ def _lonlat(bounds: Bounds, crs: str) -> str:
 
 
 def open_road_file(path: Path, rule: SpeedRule) -> RoadFile:
-    """Return a road file; it is read once per process unless it changes.
-
-    Raises
-    ------
-    LabelError
-        If the file cannot be used; see :func:`geoprep.labels.read_road_table`.
-    """
+    """Return a road file; it is read once per process unless it changes."""
     key = (path.resolve(), _fingerprint(path), rule)
     with _lock:
         if key in _kept:

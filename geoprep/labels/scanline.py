@@ -1,13 +1,9 @@
 """Fill polygons on a grid by the pixel-centre rule, in a fifth of the time of GDAL.
 
-A pixel belongs to a polygon if its centre is inside: for every row, the edges that cross the line
-through its pixel centres are sorted, and every second interval between them is filled.
-`rasterio.features.rasterize` gives the same bytes in 2.5 ms for the roads of a chip of 1300 x 1300
-pixels, against 0.5 ms here: it converts geometries to Python lists, copies the raster twice, and
-holds the interpreter lock, which these functions release.
-
-A centre exactly on a horizontal edge is inside if the polygon is below the edge. GDAL includes such
-centres on some edges of either side; that is the only difference.
+For every row, the edges that cross the line through its pixel centres are sorted, and every second
+interval between them is filled. `rasterio.features.rasterize` gives the same bytes, but converts
+geometries to Python lists, copies the raster twice and holds the interpreter lock. The only
+difference are centres exactly on a horizontal edge: here they are inside if the polygon is below.
 """
 
 from __future__ import annotations
@@ -48,8 +44,7 @@ def _sorted_crossings(
 ) -> NDArray[np.float64]:
     """Return the x where edges cross each row's centre line, ascending; write the rows' starts.
 
-    Row ``top + r`` has the crossings ``starts[r]:starts[r + 1]``; `starts` has one entry more than
-    there are rows.
+    Row ``top + r`` has the crossings ``starts[r]:starts[r + 1]``.
     """
     height = starts.shape[0] - 1
     starts[:] = 0
@@ -113,20 +108,10 @@ def fill_polygons(
     value: NDArray[np.uint8],
     raster: NDArray[np.uint8],
 ) -> None:
-    """Set the pixels inside polygons, one after another.
+    """Set the pixels inside polygons, one after another, in a raster (y, x).
 
-    Parameters
-    ----------
-    x, y
-        Float64 (points,): concatenated closed rings, in pixels from the raster's corner.
-    ring
-        Int64 (points,): the ring that a point is part of.
-    first
-        Int64 (polygons + 1): the first point of each polygon, and the number of points.
-    value
-        uint8 (polygons,).
-    raster
-        uint8 (y, x), changed in place.
+    ``x``, ``y`` (points,) are concatenated closed rings in pixels from the raster's corner;
+    ``ring`` and ``first`` are those of `SpeedPolygons`.
     """
     for i in range(value.shape[0]):
         a, b = first[i], first[i + 1]

@@ -36,30 +36,13 @@ _AREA_IGNORED: Final = "area ignored"
 
 @dataclass(frozen=True, slots=True)
 class LabelRoads:
-    """Roads of a label as lines and areas, with a speed each.
+    """Roads of a label as lines and areas, with a speed (or class) each."""
 
-    Attributes
-    ----------
-    lines
-        Object (n,): 2-D shapely LineStrings and Polygons; multi-part features are split.
-    mph
-        Float64 (n,): speed in mph, finite; 0 for an area of unknown speed (`UNKNOWN_MPH`). If
-        `classed`: 1 plus the number of the class; 0 for nodata.
-    crs
-        CRS of the lines as text that pyproj understands; x is easting or longitude.
-    notes
-        Why features were left out or got defaults -> number of features.
-    width
-        Float64 (n,): full width in metres, NaN where unknown; None: all unknown.
-    classed
-        Whether the features have classes instead of speeds.
-    """
-
-    lines: NDArray[np.object_]
-    mph: NDArray[np.float64]
-    crs: str
-    notes: dict[str, int]
-    width: NDArray[np.float64] | None = None
+    lines: NDArray[np.object_]  # 2-D LineStrings and Polygons; multi-part features are split
+    mph: NDArray[np.float64]  # finite, `UNKNOWN_MPH` for some areas; `classed`: class + 1, 0 nodata
+    crs: str  # x is easting or longitude
+    notes: dict[str, int]  # why features were left out or got defaults -> number of features
+    width: NDArray[np.float64] | None = None  # full, in metres, NaN where unknown
     classed: bool = False
 
     def label_bytes(self, mph: NDArray[np.float64]) -> NDArray[np.uint8]:
@@ -77,39 +60,16 @@ class LabelRoads:
 
 @dataclass(frozen=True, slots=True)
 class RoadTable:
-    """Everything read from one label file, including features that are left out.
+    """Everything read from one label file, including features that are left out."""
 
-    Attributes
-    ----------
-    lines
-        Object (m,): 2-D shapely LineStrings and Polygons that can be drawn.
-    feature
-        Int (m,): the feature that a line is part of.
-    mph
-        Float64 (n,): speed of each feature; NaN where cars may not drive; 0 for an area of unknown
-        speed.
-    notes
-        One tuple per feature: why it was left out, or which defaults it got.
-    crs
-        CRS of the lines.
-    width
-        Float64 (n,): full width of each feature in metres, NaN where unknown.
-    file_notes
-        Notes on the file rather than on a feature.
-    ignored_speed_fields
-        Speed fields of the file that the rule does not read.
-    classed
-        Whether `mph` holds numbers of classes, as in `LabelRoads`.
-    """
-
-    lines: NDArray[np.object_]
-    feature: NDArray[np.intp]
-    mph: NDArray[np.float64]
-    notes: tuple[tuple[str, ...], ...]
+    lines: NDArray[np.object_]  # (lines,), as in `LabelRoads`
+    feature: NDArray[np.intp]  # (lines,), the feature that a line is part of
+    mph: NDArray[np.float64]  # (features,), as in `LabelRoads`; NaN where cars may not drive
+    notes: tuple[tuple[str, ...], ...]  # per feature: why it was left out, defaults that it got
     crs: str
-    width: NDArray[np.float64]
+    width: NDArray[np.float64]  # (features,)
     file_notes: tuple[str, ...] = ()
-    ignored_speed_fields: tuple[str, ...] = ()
+    ignored_speed_fields: tuple[str, ...] = ()  # which the file has and the rule does not read
     classed: bool = False
 
     def roads(self) -> LabelRoads:
@@ -117,13 +77,7 @@ class RoadTable:
         return self._of(np.arange(len(self.lines)), _count([*self.notes, self.file_notes]))
 
     def roads_at(self, chosen: NDArray[np.intp]) -> LabelRoads:
-        """Return the roads among the chosen lines, with the notes of their features.
-
-        Parameters
-        ----------
-        chosen
-            Indices of lines, ascending.
-        """
+        """Return the roads among lines of ascending index, with the notes of their features."""
         features = np.unique(self.feature[chosen])
         return self._of(chosen, _count([self.notes[i] for i in features]))
 
@@ -161,21 +115,8 @@ def build_table(
 ) -> RoadTable:
     """Return the table of a file: unusable lines removed, speeds and widths found.
 
-    Parameters
-    ----------
-    lines, feature
-        2-D LineStrings and Polygons, and the index of the feature that each is part of, ascending.
-    geometry_notes
-        One text per feature, "" where its geometry is usable.
-    properties
-        One mapping per feature.
-    crs, rule, name
-        CRS of the lines; how roads and speeds are found; the file, for messages.
-
-    Raises
-    ------
-    LabelError
-        If no feature has the speed or width field, or areas are not identified as roads.
+    ``feature`` is the index of the feature that each line is part of, ascending; there is a note
+    ("" for a usable geometry) and a mapping of properties per feature.
     """
     problems = list(geometry_notes)
     fine = np.ones(len(lines), dtype=bool)
@@ -223,13 +164,7 @@ def _with_areas(
     rule: SpeedRule,
     name: str,
 ) -> list[RoadSpeed]:
-    """Return the speeds of features, those of areas as the rule for areas gives them.
-
-    Raises
-    ------
-    LabelError
-        If nothing identifies the areas as roads: they may be buildings or land cover.
-    """
+    """Return the speeds of features, those of areas as the rule for areas gives them."""
     if rule.areas == "ignore":
         ignored = RoadSpeed(math.nan, (_AREA_IGNORED,))
         return [ignored if area else speed for speed, area in zip(speeds, areas, strict=True)]

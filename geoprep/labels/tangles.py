@@ -27,19 +27,9 @@ _PIECE_SEGMENTS: Final = 16
 def untangled(
     lines: NDArray[np.object_], buffer_m: NDArray[np.float64]
 ) -> tuple[NDArray[np.object_], NDArray[np.intp], NDArray[np.bool_]]:
-    """Return lines that can be buffered quickly: tangles are cut into pieces.
+    """Return lines, in metres, that can be buffered quickly: tangles are cut into pieces.
 
-    Parameters
-    ----------
-    lines
-        Object (n,): shapely LineStrings in metres.
-    buffer_m
-        Float64 (n,): metres that each will be buffered by.
-
-    Returns
-    -------
-    lines, owner, cut
-        Object (m,), the index of the line that each is part of, and whether that was cut.
+    Also the index of the line that each is part of, and whether that was cut.
     """
     xy, line = shapely.get_coordinates(lines, return_index=True)
     first = np.searchsorted(line, np.arange(len(lines) + 1))
@@ -64,17 +54,8 @@ def _near_pairs(
 ) -> NDArray[np.int64]:
     """Return per line the number of pairs of segments that are close but not consecutive.
 
-    Parameters
-    ----------
-    xy
-        Float64 (points, 2).
-    first
-        Int64 (lines + 1): the first point of each line, and the number of points.
-    buffer_m
-        Float64 (lines,). Close: bounding boxes at most twice this apart; consecutive: less than
-        twice this along the line between them.
-    enough
-        Count at which to stop.
+    Close: bounding boxes at most twice the buffer apart; consecutive: less than that along the
+    line. Counting stops at ``enough``.
     """
     pairs = np.zeros(first.shape[0] - 1, np.int64)
     for line in range(pairs.shape[0]):

@@ -91,10 +91,7 @@ _Features = tuple[NDArray[np.object_], NDArray[np.intp], list[str], list[Propert
 
 
 def _read_layers(source: Path | bytes, rule: SpeedRule, classes: ClassRule, name: str) -> RoadTable:
-    """Return the features of the named layers, or of the only one, with classes.
-
-    Later layers are drawn after earlier ones only within one class: classes have an order.
-    """
+    """Return the features of the named layers, or of all, with classes."""
     layers = _class_layers(source, rule, classes, name)
     wanted = {classes.field, rule.width_field} - {None}
     parts: list[_Features] = []
@@ -267,8 +264,8 @@ def _is_of(kind: str | None, words: Collection[str]) -> bool:
 def _holds_roads(source: Path | bytes, layer: _Layer, rule: SpeedRule, name: str) -> bool:
     """Return whether a layer has road attributes.
 
-    Geofabrik's layers of railways and rivers have the same fields as its roads, so the values of
-    tags are read, not their names only.
+    Geofabrik's railways and rivers have the same fields as its roads, so the values of tags are
+    read.
     """
     if rule.fields and any(field in layer.fields for field in rule.fields):
         return True

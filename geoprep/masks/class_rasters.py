@@ -27,25 +27,13 @@ SUFFIXES = (".tif", ".tiff", ".png", ".jpg", ".jpeg", ".jp2", ".vrt")
 
 @dataclass(frozen=True, slots=True)
 class ClassRaster:
-    """The classes of a raster.
-
-    Attributes
-    ----------
-    path
-        The file.
-    label
-        uint8 (y, x), number of the class; 255 without a class.
-    transform, crs
-        Georeference as rasterio has it; ``crs`` is None without.
-    confidence
-        uint8 (y, x), band ``confidence`` of a prediction; None without.
-    """
+    """The classes of a raster, with its georeference as rasterio has it."""
 
     path: Path
-    label: NDArray[np.uint8]
+    label: NDArray[np.uint8]  # (y, x), number of the class; 255 without a class
     transform: Any
-    crs: Any
-    confidence: NDArray[np.uint8] | None = None
+    crs: Any  # None if not georeferenced
+    confidence: NDArray[np.uint8] | None = None  # (y, x), band of a prediction
 
 
 def has_rasters(path: object) -> bool:
@@ -56,13 +44,7 @@ def has_rasters(path: object) -> bool:
 
 
 def raster_files(path: Path, *, required: bool = True) -> list[Path]:
-    """Return a raster file, or those of a folder in the order of their names.
-
-    Raises
-    ------
-    UsageError
-        There is none.
-    """
+    """Return a raster file, or those of a folder in the order of their names."""
     found = [path] if path.is_file() else sorted(path.iterdir()) if path.is_dir() else []
     files = [file for file in found if file.suffix.lower() in SUFFIXES and file.is_file()]
     # The overlay of a prediction, NAME.png beside NAME.tif, is a picture.
@@ -88,23 +70,8 @@ def read_classes(
 ) -> ClassRaster:
     """Return the classes of a raster: a prediction, or a mask that is read as a build reads it.
 
-    Parameters
-    ----------
-    path
-        A prediction, or a mask.
-    names
-        Names of the classes in the order of the result.
-    rule
-        Classes of a mask. None: values are numbers in the order of ``names``.
-    like
-        Raster on whose grid to read, with the nearest pixels; None: its own grid.
-
-    Raises
-    ------
-    ImageError
-        The file cannot be read, or only one of the two is georeferenced.
-    LabelError
-        A mask has values that the rule excludes.
+    ``names`` are the classes in the order of the result. Without a ``rule`` values of masks are
+    numbers in that order. ``like`` is a raster on whose grid to read, with the nearest pixels.
     """
     if own := class_names(path):
         return _prediction(path, own, names, like)

@@ -19,29 +19,19 @@ from geoprep.masks.class_rasters import NODATA, class_names, raster_files, read_
 
 @dataclass(frozen=True, slots=True)
 class ClassCounts:
-    """Pixels of a scene, which add up over scenes.
+    """Pixels of a scene, which add up over scenes."""
 
-    Attributes
-    ----------
-    confusion
-        int64 (class, class), pixels by class in the ground truth and in the proposal. The last
-        column counts those where the proposal has none.
-    boundary
-        int64 (class, 4): boundary pixels of the ground truth near one of the proposal, and all of
-        them; then the same of the proposal.
-    """
-
+    # (class, class + 1): by class in the ground truth, and in the proposal or without one.
     confusion: NDArray[np.int64]
+    # (class, 4): boundary pixels of the ground truth near one of the proposal, and all of them;
+    # then the same of the proposal.
     boundary: NDArray[np.int64]
 
     def __add__(self, other: ClassCounts) -> ClassCounts:
         return ClassCounts(self.confusion + other.confusion, self.boundary + other.boundary)
 
     def figures(self, names: Sequence[str]) -> dict[str, float]:
-        """Return ``mean_iou``, ``mean_f1``, ``accuracy``, ``boundary_f1``, and IoU per class.
-
-        Means are over classes in the ground truth; NaN where there are no pixels.
-        """
+        """Return IoU per class, and means over the classes in the ground truth; NaN: no pixels."""
         table = self.confusion.astype(np.float64)
         hit, truth = np.diagonal(table), table.sum(axis=1)
         found = table.sum(axis=0)[: len(names)]
@@ -67,16 +57,10 @@ class ClassCounts:
 def count_classes(
     truth: NDArray[np.uint8], proposal: NDArray[np.uint8], classes: int, boundary: float
 ) -> ClassCounts:
-    """Return the counts of one scene.
+    """Return the counts of one scene from uint8 (y, x) numbers of classes; 255 without.
 
-    Parameters
-    ----------
-    truth, proposal
-        uint8 (y, x), numbers of classes; 255 without. Pixels without ground truth do not count.
-    classes
-        Number of classes.
-    boundary
-        Largest distance in pixels between boundaries that match.
+    Pixels without ground truth do not count. ``boundary`` is the largest distance in pixels between
+    boundaries that match.
     """
     known = truth < classes
     cell = truth[known].astype(np.int64) * (classes + 1) + np.minimum(proposal[known], classes)
@@ -115,30 +99,12 @@ def score_rasters(
     boundary: float = 2.0,
     scene_key: Callable[[str], str] = str,
 ) -> dict[str, Any]:
-    """Return the scores of rasters of classes as plain values.
+    """Return the scores of rasters of classes, files or folders of one per scene, as plain values.
 
-    Parameters
-    ----------
-    truth, proposal
-        A raster, or a folder with one per scene. Each proposal is read on the grid of its ground
-        truth.
-    rule
-        Classes of the ground truth; None: its values are the numbers of the proposal's classes.
-    boundary
-        Largest distance in pixels of the ground truth between boundaries that match.
-    scene_key
-        Returns the name of a scene from that of its file; for several scenes.
-
-    Returns
-    -------
-    dict
-        ``classes``; ``pooled`` figures, see `ClassCounts.figures`; ``confusion``, rows of the
-        ground truth, the last column without a class; ``scenes``; ``settings``.
-
-    Raises
-    ------
-    UsageError
-        There are no rasters, the two have no scene in common, or the classes are not known.
+    Each proposal is read on the grid of its ground truth. Without a ``rule`` the values of the
+    ground truth are the numbers of the proposal's classes. ``boundary`` is the largest distance in
+    pixels between boundaries that match; ``scene_key`` returns the name of a scene from that of its
+    file.
     """
     pairs = _pairs(raster_files(truth), raster_files(proposal), scene_key)
     names = class_names(pairs[0][2])

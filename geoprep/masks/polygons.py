@@ -33,34 +33,7 @@ def polygonize_rasters(
     min_area_m2: float = 0.0,
     background: bool = False,
 ) -> gpd.GeoDataFrame:
-    """Return the classes of predictions as polygons in the CRS of the first.
-
-    Parameters
-    ----------
-    sources
-        Predictions of classes, or folders of them. Where they overlap the first one counts.
-    simplify_m
-        Edges are simplified by about so many metres, shared ones alike, so that neighbours keep
-        touching; None: one pixel; 0: the edges of pixels.
-    min_area_m2
-        Smaller polygons are left out.
-    background
-        Whether to keep the class ``background``.
-
-    Returns
-    -------
-    geopandas.GeoDataFrame
-        One row per polygon: ``class``, ``value`` (number of the class), ``area_m2``,
-        ``confidence`` (mean of its pixels, 0..1; NaN without such a band), ``geometry``.
-
-    Raises
-    ------
-    UsageError
-        There are no predictions of classes, their classes or CRS differ, or they are not
-        georeferenced.
-    ImageError
-        A file cannot be read.
-    """
+    """Return the classes of predictions as polygons, see `geoprep.polygonize`."""
     import geopandas as gpd
 
     files = [file for source in sources for file in raster_files(source)]

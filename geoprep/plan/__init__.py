@@ -1,7 +1,4 @@
-"""Planning of a build: scenes and options in, tiles and shards out, before pixels are read.
-
-What reads images is imported on first use, since a help text needs the options only.
-"""
+"""Planning of a build: scenes and options in, tiles and shards out, before pixels are read."""
 
 import lazy_loader as lazy
 

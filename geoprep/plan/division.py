@@ -34,25 +34,9 @@ def divide(
 
     Blocks divide scenes that are larger than a block, tile by tile; other scenes stay whole. Where
     tiles of one scene overlap and their splits differ, those for training become unused, and
-    validation yields to testing: no pixel of a scene is in two splits.
-
-    Parameters
-    ----------
-    scenes
-        All scenes; their own ``splits`` are ignored.
-    areas
-        City or data set of each scene.
-    labelled
-        Whether each scene has a usable label.
-    firsts
-        Index of the first scene whose image has the same bytes. Such scenes get the same split.
-    layout
-        Layout of the store, which has the options.
-
-    Raises
-    ------
-    UsageError
-        The split file cannot be used.
+    validation yields to testing: no pixel of a scene is in two splits. ``areas`` is the city or
+    data set of each scene, ``labelled`` whether it has a usable label, and ``firsts`` the first
+    scene whose image has the same bytes, which gets the same split.
     """
     options = layout.options
     first_scenes = [scenes[i] for i in firsts]

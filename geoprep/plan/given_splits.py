@@ -39,8 +39,8 @@ class SplitAreas:
     def splits(self, scene: PlannedScene, tile: int) -> tuple[int, ...]:
         """Return the split of every tile: that of the area which contains the tile's centre.
 
-        A tile that also intersects an area of another split is unused. Tiles in no area, and
-        scenes that are not georeferenced, get ``rest``.
+        A tile that also intersects an area of another split is unused. Tiles in no area, and scenes
+        that are not georeferenced, get ``rest``.
         """
         grid = scene.target
         if grid is None or not grid.georeferenced:
@@ -57,13 +57,7 @@ class SplitAreas:
 
 
 def read_areas(path: str) -> SplitAreas:
-    """Read polygons with an attribute ``split`` of train, val or test.
-
-    Raises
-    ------
-    UsageError
-        The file cannot be read, or lacks the attribute, a CRS or any polygon.
-    """
+    """Read polygons with an attribute ``split`` of train, val or test."""
     import pyogrio
     from pyogrio.errors import DataLayerError, DataSourceError
 
@@ -90,12 +84,6 @@ def listed_splits(path: str, scenes: Sequence[PlannedScene]) -> list[int]:
     A row names a scene by its id, or by the name of its image with or without suffix, or several
     by a pattern with ``*``, ``?`` or ``[...]``. A row with the exact name counts before patterns;
     of several patterns the first that matches.
-
-    Raises
-    ------
-    UsageError
-        The file cannot be read, a row has another split than train, val or test, a scene is
-        listed in two splits, or a row matches no scene.
     """
     try:
         with Path(path).open(encoding="utf-8-sig", newline="") as file:
@@ -131,13 +119,7 @@ def listed_splits(path: str, scenes: Sequence[PlannedScene]) -> list[int]:
 
 
 def is_scene_list(path: str) -> bool:
-    """Return whether a split file is a CSV file with a column ``scene``.
-
-    Raises
-    ------
-    UsageError
-        There is no such file.
-    """
+    """Return whether a split file is a CSV file with a column ``scene``."""
     if not Path(path).is_file():
         raise UsageError(f"`split_file` {path}: no such file; check the path")
     if not path.lower().endswith(".csv"):
@@ -147,15 +129,9 @@ def is_scene_list(path: str) -> bool:
 
 
 def folder_splits(scenes: Sequence[PlannedScene]) -> list[int]:
-    """Return the split of every scene by the folders of its image: train, val or test.
+    """Return the split of every scene by the folder nearest to its image: train, val or test.
 
-    The folder nearest to the image counts. Scenes in none of them are unused if some are in
-    train, else for training.
-
-    Raises
-    ------
-    UsageError
-        No image is in such a folder.
+    Scenes in none of them are unused if some are in train, else for training.
     """
     named = [
         next((_FOLDERS[p] for p in reversed(_folders(scene.image)) if p in _FOLDERS), None)
@@ -196,16 +172,7 @@ def tile_outlines(
 ) -> NDArray[np.object_]:
     """Return the outlines of tiles without padding, polygons in longitude and latitude.
 
-    Parameters
-    ----------
-    grid
-        Georeferenced grid of the finest level.
-    windows
-        (row, col) of the tiles in its pixels.
-    tile
-        Side of a tile in pixels.
-    inset
-        Pixels by which the outlines are smaller on every side.
+    They are smaller by ``inset`` pixels on every side.
     """
     top, left = np.array(windows, np.float64).T
     bottom, right = np.minimum(top + tile, grid.height), np.minimum(left + tile, grid.width)

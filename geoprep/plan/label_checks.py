@@ -20,16 +20,7 @@ from geoprep.storage import split_address
 
 
 def check_kinds(found: Sequence[SourceScenes], options: BuildOptions) -> None:
-    """Check that the options fit the kind of labels, vectors or rasters.
-
-    Raises
-    ------
-    UsageError
-        Raster labels lack the option that says which values are road, one raster that is not
-        georeferenced serves several images, or vector labels come with options for rasters.
-    LabelError
-        A raster label cannot be read.
-    """
+    """Check that the options fit the kind of labels, vectors or rasters."""
     labels = [scene.label for one in found for scene in one.scenes if scene.label is not None]
     labels += [one.road_file for one in found if one.road_file is not None]
     masks = [label for label in labels if _suffix(label) in IMAGE_SUFFIXES]
@@ -104,20 +95,7 @@ def vector_label_failure(label: str | None, grid: Grid | None) -> str:
 def check_shared_roads(
     roads: RoadFile, grids: Sequence[Grid | None]
 ) -> tuple[list[str], tuple[str, ...]]:
-    """Check which scenes a shared road file covers.
-
-    Returns
-    -------
-    list of str
-        Per scene why the file does not cover it; empty where it does.
-    tuple of str
-        Notes for the user.
-
-    Raises
-    ------
-    LabelError
-        The file covers no scene.
-    """
+    """Return per scene why a shared road file does not cover it ("" where it does), and notes."""
     inside = [
         grid is not None and grid.georeferenced and roads.covers(grid.bounds, grid.crs)
         for grid in grids

@@ -1,7 +1,6 @@
 """All options of a build in one frozen record, with their defaults, limits and help texts.
 
-The command line makes an option of every field. No heavy library is imported here, so that
-``--help`` is fast.
+The command line makes an option of every field; heavy libraries are imported later.
 """
 
 from __future__ import annotations
@@ -61,13 +60,7 @@ def parse_tile(text: str) -> int | None:
 
 
 def parse_rescale(text: str) -> tuple[float, float] | None:
-    """Return the limits of a ``LO,HI`` rule, None for a named one.
-
-    Raises
-    ------
-    UsageError
-        It is neither ``auto``, ``scene``, ``city``, ``none`` nor two ascending numbers.
-    """
+    """Return the limits of a ``LO,HI`` rule, None for a named one."""
     if text in ("auto", "scene", "city", "none"):
         return None
     try:
@@ -227,13 +220,8 @@ class StoreOptions:
 class BuildOptions(StoreOptions, MaskOptions, ClassOptions, RoadOptions, ImageOptions):
     """Options of a build. Equal options and inputs give equal bytes.
 
-    The help text of every field describes it. ``bands`` None selects all bands except alpha, or
-    the first three of an RGB product; ``tile`` None selects a side automatically.
-
-    Raises
-    ------
-    UsageError
-        A value is out of range, or two options contradict each other.
+    ``bands`` None selects all bands except alpha, or the first three of an RGB product; ``tile``
+    None selects a side automatically.
     """
 
     def __post_init__(self) -> None:
@@ -293,8 +281,7 @@ class BuildOptions(StoreOptions, MaskOptions, ClassOptions, RoadOptions, ImageOp
     def to_attrs(self) -> dict[str, Any]:
         """Return the options as plain JSON values, for the store's attributes.
 
-        Of ``split_file`` the name remains, since a store does not depend on folders. Options that
-        are ``later`` are left out at their default.
+        Of ``split_file`` the name remains, since a store does not depend on folders.
         """
         attrs: dict[str, Any] = {}
         for one in fields(self):

@@ -23,35 +23,19 @@ _BELT: Final = 20_000
 
 
 def first_equal(digests: Sequence[int]) -> list[int]:
-    """Return for every image the index of the first one with the same bytes.
-
-    Parameters
-    ----------
-    digests
-        Digest of every image's content; 0 where it is not known.
-    """
+    """Return for every image the index of the first one with the same digest; 0: not known."""
     firsts: dict[int, int] = {}
     return [firsts.setdefault(digest, i) if digest else i for i, digest in enumerate(digests)]
 
 
 @dataclass(frozen=True, slots=True)
 class SharedGround:
-    """Tiles that show ground of another split in another image.
-
-    Attributes
-    ----------
-    scene, tile
-        Scene of each such tile, and its index among the tiles of that scene.
-    weaker
-        Whether the other split counts more: val and test against train, test against val.
-    example
-        Index and split of two scenes that overlap.
-    """
+    """Tiles that show ground of another split in another image."""
 
     scene: NDArray[np.int64]
-    tile: NDArray[np.int64]
-    weaker: NDArray[np.bool_]
-    example: tuple[tuple[int, int], tuple[int, int]]
+    tile: NDArray[np.int64]  # index among the tiles of its scene
+    weaker: NDArray[np.bool_]  # whether the other split counts more: test over val over train
+    example: tuple[tuple[int, int], tuple[int, int]]  # scene and split of two that overlap
 
     def without(self, splits: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
         """Return the splits with the weaker tiles unused."""
@@ -85,15 +69,6 @@ def shared_ground(
 
     Outlines are compared in longitude and latitude; images that are not georeferenced are left
     out. Unused tiles do not count.
-
-    Parameters
-    ----------
-    scenes
-        All scenes.
-    splits
-        Split of every tile of every scene.
-    tile
-        Side of a tile in pixels.
     """
     used = [set(of_scene) - {UNUSED} for of_scene in splits]
     if len(set().union(*used)) < 2:

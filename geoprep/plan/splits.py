@@ -14,28 +14,13 @@ TRAIN, VAL, TEST, UNUSED = 0, 1, 2, 3
 def assign_splits(
     groups: Sequence[Hashable], labelled: Sequence[bool], *, val: float, test: float, seed: int
 ) -> NDArray[np.uint8]:
-    """Return the split of every scene, or tile.
+    """Return the split of every scene or tile, uint8: 0 train, 1 val, 2 test.
 
-    Groups are ranked by a hash of their name and the seed. The first ones are for validation, the
-    next ones for testing, until each split has its share. Labelled and unlabelled scenes are
-    divided separately, since only labelled ones are used for training.
-
-    Parameters
-    ----------
-    groups
-        Group of every scene, which stays in one split: its id, or its block of ground.
-    labelled
-        Whether the scene has a label.
-    val, test
-        Shares of the scenes, 0 to 1. A split with a share above 0 gets at least one group while
-        one remains for training. With a sum of 1 none is for training.
-    seed
-        Seed of the hash.
-
-    Returns
-    -------
-    ndarray
-        uint8 (scene), 0 train, 1 val, 2 test.
+    Groups, each of which stays in one split, are ranked by a hash of their name and the seed. The
+    first ones are for validation, the next ones for testing, until each split has its share of the
+    scenes. Labelled and unlabelled scenes are divided separately, since only labelled ones are used
+    for training. A split with a share above 0 gets at least one group while one remains for
+    training.
     """
     kept = 0 if val + test >= 1 else 1  # groups that remain for training
     rest = TRAIN if kept else TEST if test > 0 else VAL
@@ -67,15 +52,8 @@ def apart(
 ) -> tuple[int, ...]:
     """Return the splits of a scene's tiles, unused where a tile overlaps one of another split.
 
-    Parameters
-    ----------
-    windows
-        (row, col) of every tile, row by row.
-    splits
-        Split of every tile. Training tiles become unused where they overlap a tile for validation
-        or testing; validation tiles where they overlap one for testing.
-    tile
-        Side of a tile in pixels.
+    Training tiles yield to those for validation and testing, validation tiles to those for testing.
+    ``windows`` are (row, col) of every tile, row by row.
     """
     if len(set(splits)) == 1:
         return splits
@@ -114,16 +92,8 @@ def blocks(
     """Return the block of ground that contains the centre of each scene, or tile.
 
     Blocks are ``block_km`` wide near the middle of each area. Neighbouring scenes are then rarely
-    in different splits, where held-out scenes would resemble those for training.
-
-    Parameters
-    ----------
-    lonlat
-        Centre of every scene in degrees; NaN for a block of its area without position.
-    areas
-        City or data set of each scene.
-    block_km
-        Side of a block in kilometres.
+    in different splits, where held-out scenes would resemble those for training. Centres are in
+    degrees; NaN gives a block of its area without position.
     """
     degrees = np.asarray(lonlat, dtype=np.float64).reshape(-1, 2)
     result: list[tuple[str, int, int]] = [("", 0, 0)] * len(areas)

@@ -387,3 +387,17 @@ def test_broken_geoparquet_and_a_missing_library_say_what_helps(tmp_path, monkey
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(LabelError, match=r"pip install 'geoprep\[parquet\]'"):
         read_roads(path)
+
+
+@pytest.mark.parametrize("suffix", ["gpkg", "geojson"])
+def test_lines_and_areas_of_geometry_collections_are_read(tmp_path, suffix):
+    line, area = shapely.LineString([(0, 0), (9, 9)]), shapely.box(0, 0, 5, 5)
+    inner = shapely.GeometryCollection([area, shapely.MultiLineString([line, line])])
+    shapes = [shapely.GeometryCollection([line, shapely.Point(1, 1), inner]), line]
+    shapes += [shapely.GeometryCollection([shapely.Point(1, 1)])]
+    frame = geopandas.GeoDataFrame({"road_type": [5, 2, 1]}, geometry=shapes, crs=UTM)
+    frame.to_crs("EPSG:4326").to_file(tmp_path / f"roads.{suffix}")
+    roads = read_roads(tmp_path / f"roads.{suffix}")
+    kinds = Counter(zip(shapely.get_type_id(roads.lines).tolist(), roads.mph.tolist(), strict=True))
+    assert kinds == {(1, 25.0): 3, (3, 25.0): 1, (1, 45.0): 1}
+    assert roads.notes["geometry GeometryCollection"] == 1
