@@ -18,7 +18,7 @@ from benchmarks.common import Result
 from benchmarks.inference import BASE, FORMS
 from training.checkpoint import Checkpoint, save
 from training.model.build import build_model
-from training.prediction.windows import WindowGrid
+from training.prediction.windows import window_grid
 
 IPEX = {"ipex-bf16", "ipex-int8"}
 
@@ -75,7 +75,7 @@ def test_latencies_are_percentiles_areas_those_of_batches_and_a_share_is_of_the_
 
 @pytest.mark.parametrize("scale", [benchmark.InferenceScale(), benchmark.QUICK])
 def test_windows_of_the_predicted_image_fill_complete_batches(scale):
-    grid = WindowGrid.over(scale.image, scale.image, scale.side, benchmark.OVERLAP, scale.count)
+    grid = window_grid(scale.image, scale.image, scale.side, benchmark.OVERLAP, scale.count)
     assert grid.shape == (scale.count, scale.side, scale.side)
     assert len(grid.rows.starts) == len(grid.columns.starts) == scale.across * scale.count
 

@@ -1,7 +1,6 @@
-"""Decoding of a model's probabilities into roads and speeds, or classes.
+"""A model's probabilities as roads and speeds, for metrics.
 
-Metrics and pictures use these functions. Predictions use the compiled loop of
-`training.prediction.blend`; a test compares both.
+`training.prediction.blend` writes them as bytes, for predictions and pictures.
 """
 
 from __future__ import annotations
@@ -15,8 +14,6 @@ from geoprep.speed import (
     BIN_COUNT,
     BIN_WIDTH_MPH,
     CONTINUOUS_MAX_MPH,
-    MAX_MPH,
-    NODATA,
 )
 
 SLOWEST_MPH = 7.5
@@ -37,13 +34,6 @@ def chosen_threshold(targets: str, wanted: float | None, best: float | None) -> 
 def activated(logits: Tensor, targets: str) -> Tensor:
     """Return fp32 probabilities of logits (n, channel, y, x): softmax for classes, else sigmoid."""
     return logits.float().softmax(dim=1) if targets == "classes" else logits.float().sigmoid()
-
-
-def class_byte(probabilities: Tensor) -> Tensor:
-    """Return the most probable class, uint8 (n, y, x); 255 where it is not a number."""
-    found = probabilities.nan_to_num().argmax(dim=1)
-    known = probabilities.sum(dim=1).isfinite()
-    return torch.where(known, found, NODATA).to(torch.uint8)
 
 
 def road_probability(probabilities: Tensor) -> Tensor:
@@ -69,13 +59,3 @@ def speed_mph(probabilities: Tensor, targets: str, class_mph: Sequence[float]) -
         return probabilities[:, 0].float() * CONTINUOUS_MAX_MPH
     speeds = torch.tensor(class_mph, dtype=torch.float32, device=probabilities.device)
     return speeds[probabilities[:, : len(class_mph)].argmax(dim=1)]
-
-
-def speed_byte(
-    probabilities: Tensor, targets: str, class_mph: Sequence[float], threshold: float
-) -> Tensor:
-    """Return the speed band, uint8 (n, y, x): 1..253 mph, 0 background, 255 not a number."""
-    mph = (speed_mph(probabilities, targets, class_mph) + 0.5).floor().clamp(1, MAX_MPH)
-    road = road_probability(probabilities) >= threshold
-    known = probabilities.sum(dim=1).isfinite()
-    return torch.where(known, mph.nan_to_num() * road, float(NODATA)).to(torch.uint8)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from geoprep.errors import UsageError
-from geoprep.speed import NODATA
+from geoprep.speed import MAX_MPH, NODATA
 from geoprep.store import StoreReader
 from loaders import (
     BatchLoader,
@@ -35,16 +35,16 @@ from training.engine import (
 from training.evaluation.decode import (
     activated,
     chosen_threshold,
-    class_byte,
     default_threshold,
     road_probability,
-    speed_byte,
+    speed_mph,
 )
 from training.evaluation.metrics import STEPS, ClassMetrics, Sweep, metrics_of
 from training.evaluation.offsets import FAR, OffsetSums, class_channels
 from training.inference import Runner, Views, average_views, pad_batch
 from training.model import Trainable
 from training.monitor import ANY_ROAD_MPH, Example
+from training.prediction import label_bytes
 
 
 @contextmanager
@@ -150,13 +150,14 @@ def examples(
 
 def predicted_label(logits: Tensor, info: ModelInfo) -> Tensor:
     """Return the predicted label, uint8 (n, y, x): classes, or 0 for background and mph from 1."""
-    probabilities = activated(logits, info.targets)
-    if info.has_classes:
-        return class_byte(probabilities)
-    threshold = default_threshold(info.targets)
+    probabilities, threshold = activated(logits, info.targets), default_threshold(info.targets)
+    if info.has_classes or info.class_mph:
+        return label_bytes(probabilities, info, threshold)
+    road = road_probability(probabilities) >= threshold
     if info.targets == "binary":
-        return (road_probability(probabilities) >= threshold).to(torch.uint8) * ANY_ROAD_MPH
-    return speed_byte(probabilities, info.targets, info.class_mph, threshold)
+        return road.to(torch.uint8) * ANY_ROAD_MPH
+    mph = speed_mph(probabilities, info.targets, ()).add(0.5).floor().clamp(1, MAX_MPH)
+    return (mph.nan_to_num() * road).to(torch.uint8)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,3 +1,4 @@
+from .blend import label_bytes as label_bytes
 from .instances import run_instances as run_instances
 from .job import PredictionJob as PredictionJob
 from .job import Reporter as Reporter

@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from threading import Lock
-from typing import Any, TypeAlias
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from geoprep.compiled import compiled
 from geoprep.speed import MAX_MPH, NODATA
@@ -26,8 +27,7 @@ ROAD_BAND, SPEED_BAND = 0, 1
 CLASS_BAND = 0
 """Index of the class band in a prediction of classes."""
 
-Array: TypeAlias = Any
-"""An array of NumPy; of torch in a blender on an accelerator."""
+Floats = NDArray[np.float32]
 
 
 class RowBlender:
@@ -35,25 +35,8 @@ class RowBlender:
 
     It holds as many rows as a window, whatever the height of the image. Pixels of one window only
     are converted to bytes at once. Weighted sums are kept where windows overlap: in rows at the top
-    (shared with the windows above) and at the bottom, and in columns between neighbours.
-
-    Parameters
-    ----------
-    grid
-        The windows.
-    info
-        What the model was trained for: number of channels, speed per bin (the first channels).
-    threshold
-        Minimum probability of a road, for the speed band.
-    threads
-        Number of threads.
-    confidence, probabilities
-        Whether a prediction of classes has these bands, see `class_bytes`.
-
-    Attributes
-    ----------
-    lost
-        Number of pixels where the model's output is not finite; they are nodata.
+    (shared with the windows above) and at the bottom, and in columns between neighbours. ``lost``
+    counts pixels where the model's output is not finite; they are nodata.
     """
 
     def __init__(
@@ -78,15 +61,13 @@ class RowBlender:
         self._place = (
             np.cumsum(is_shared) - is_shared
         ).tolist()  # index of a column among the shared ones
-        self._down: Array = rows.weights
-        self._across: Array = columns.weights
-        self._between = self._zeros(rows.side, self._place[-1], info.channels)
-        self._upper = self._lower = self._zeros(0, columns.length, info.channels)
+        self._between = np.zeros((rows.side, self._place[-1], info.channels), np.float32)
+        self._upper = self._lower = np.zeros((0, columns.length, info.channels), np.float32)
         self._row: WindowRow | None = None
         bands = info.channels + (len(info.class_mph) > 0)
         if info.has_classes:
             bands = 1 + confidence + probabilities * info.channels
-        self._bytes = self._blank(bands, rows.side, columns.length)
+        self._bytes = np.full((bands, rows.side, columns.length), NODATA, np.uint8)
         self.lost, self._counting = 0, Lock()
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads, "predict-blend")
@@ -97,42 +78,17 @@ class RowBlender:
     def __exit__(self, *error: object) -> None:
         self._pool.shutdown()
 
-    def add(self, row: WindowRow, columns: Sequence[int], probabilities: Array) -> None:
-        """Add some windows of a row.
-
-        Parameters
-        ----------
-        row
-            The row of windows.
-        columns
-            Index of each window in the row.
-        probabilities
-            float32 (n, y, x, channel).
-        """
+    def add(self, row: WindowRow, columns: Sequence[int], probabilities: Floats) -> None:
+        """Add windows of a row by their indices, float32 (n, y, x, channel)."""
         self._enter(row)
         height = min(self._rows.side, self._rows.length - self._rows.starts[row.number])
         for column, window in zip(columns, probabilities, strict=True):
             self._share(height, partial(self._add_rows, row, column, window))
 
-    def deliver(
-        self, row: WindowRow, skipped: int, put: Callable[[NDArray[np.uint8]], None]
-    ) -> None:
-        """Call ``put`` with the rows of `take`, except for the first ``skipped`` ones."""
-        put(self.take(row)[:, skipped:])
-
-    def finish(self) -> int:
-        """Wait until all rows are delivered; return ``lost``."""
-        return self.lost
-
-    def take(self, row: WindowRow) -> Array:
+    def take(self, row: WindowRow) -> NDArray[np.uint8]:
         """Return uint8 (band, y, x), the rows that no further window touches.
 
-        The array is valid until the next row of windows is added.
-
-        Parameters
-        ----------
-        row
-            The row of windows, all of which were added.
+        It is valid until the next row of windows is added.
         """
         self._enter(row)
         top, _ = self._rows.alone(row.number)
@@ -166,29 +122,23 @@ class RowBlender:
                 self._bytes[:] = NODATA
         top, bottom = self._rows.alone(row.number)
         shape = self._columns.length, self._channels
-        self._upper = self._zeros(top, *shape)
+        self._upper = np.zeros((top, *shape), np.float32)
         self._upper[: len(carried)] = carried
-        self._lower = self._zeros(self._rows.side - bottom, *shape)
+        self._lower = np.zeros((self._rows.side - bottom, *shape), np.float32)
         self._row = row
-
-    def _zeros(self, *shape: int) -> Array:
-        return np.zeros(shape, np.float32)
-
-    def _blank(self, *shape: int) -> Array:
-        return np.full(shape, NODATA, np.uint8)
 
     def _share(self, count: int, work: Callable[[int, int], None]) -> None:
         """Call ``work`` with ranges of rows in all threads."""
         cuts = [count * i // self._threads for i in range(self._threads + 1)]
         list(self._pool.map(work, cuts[:-1], cuts[1:]))
 
-    def _add_rows(self, row: WindowRow, column: int, window: Array, low: int, high: int) -> None:
+    def _add_rows(self, row: WindowRow, column: int, window: Floats, low: int, high: int) -> None:
         """Add the rows from ``low`` to ``high`` of one window."""
         start = self._columns.starts[column]
         width = min(self._columns.side, self._columns.length - start)
         (top, bottom), (left, right) = self._rows.alone(row.number), self._columns.alone(column)
         first, last = max(low, top), min(high, bottom)
-        down, across = self._down[row.number], self._across[column]
+        down, across = self._rows.weights[row.number], self._columns.weights[column]
         before, after = self._place[start], self._place[start + right] - right
         for part, above, begin, sums in (
             ((low, min(high, top), 0, width), 0, start, self._upper),
@@ -197,23 +147,11 @@ class RowBlender:
             ((max(low, bottom), high, 0, width), bottom, start, self._lower),
         ):
             if part[0] < part[1] and part[2] < part[3]:
-                self._fade(window, part, above, begin, down, across, sums)
+                fade(window, part, above, begin, down, across, sums)
         if first < last and left < right:
             self._to_bytes(window, (first, last, left, right), start, row)
 
-    def _fade(
-        self,
-        window: Array,
-        part: Part,
-        above: int,
-        left: int,
-        down: Array,
-        across: Array,
-        sums: Array,
-    ) -> None:
-        fade(window, part, above, left, down, across, sums)
-
-    def _to_bytes(self, values: Array, part: Part, left: int, row: WindowRow) -> None:
+    def _to_bytes(self, values: Floats, part: Part, left: int, row: WindowRow) -> None:
         if self._has_classes:
             lost = class_bytes(values, part, left, row.valid, *self._extra, self._bytes)
         else:
@@ -221,6 +159,20 @@ class RowBlender:
             lost = to_bytes(values, part, left, row.valid, *how)
         with self._counting:
             self.lost += lost
+
+
+def label_bytes(probabilities: Tensor, info: ModelInfo, threshold: float) -> Tensor:
+    """Return the speed or class band of probabilities (n, channel, y, x), uint8 (n, y, x)."""
+    values = np.ascontiguousarray(probabilities.permute(0, 2, 3, 1).cpu().numpy())
+    (_, height, width, channels), mph = values.shape, np.array(info.class_mph, np.float32)
+    valid, part = np.ones((height, width), np.uint8), (0, height, 0, width)
+    label = np.empty((len(values), channels + 1, height, width), np.uint8)
+    for one, out in zip(values, label, strict=True):
+        if info.has_classes:
+            class_bytes(one, part, 0, valid, False, False, out)
+        else:
+            to_bytes(one, part, 0, valid, mph, threshold, out)
+    return torch.from_numpy(label[:, CLASS_BAND if info.has_classes else SPEED_BAND])
 
 
 @compiled
@@ -235,27 +187,11 @@ def to_bytes(
 ) -> int:
     """Write probabilities and speeds as bytes; return the number of pixels that are not finite.
 
-    Speeds are those of `training.evaluation.decode.speed_byte`. Arrays are whole and contiguous, so
-    that the compiler can vectorise.
-
-    Parameters
-    ----------
-    values
-        float32 (y, x, channel), probabilities; the last channel is any road.
-    part
-        The part of ``values`` to write.
-    left
-        Column of ``valid`` and ``out`` where ``values`` begin; the rows are the same.
-    valid
-        uint8 (y, x), 0 where there is no imagery.
-    class_mph
-        float32 (class), the speeds of the first channels in mph; empty for no speed band.
-    threshold
-        Minimum probability of a road, for the speed band.
-    out
-        uint8 (band, y, x), written: the probability of any road times 255, rounded half up, at most
-        254; the speed of the most likely class, 1..253, or 0 for background; the other channels
-        like the first. 255 in every band without imagery or where a channel is not finite.
+    ``values`` are float32 (y, x, channel) with any road last; their ``part`` goes to the same rows
+    of ``valid``, uint8 (y, x), 0 without imagery, and ``out``, uint8 (band, y, x), from column
+    ``left`` on. The bands: the probability of any road times 255, rounded half up, at most 254;
+    with speeds per class that of the most likely class, 1..253, or 0 for background; the other
+    channels like the first. 255 in every band without imagery or where a channel is not finite.
     """
     top, bottom, first, last = part
     channels, classes, width = values.shape[2], class_mph.shape[0], last - first
@@ -312,20 +248,9 @@ def class_bytes(
 ) -> int:
     """Write the most probable classes as bytes; return the number of pixels that are not finite.
 
-    Parameters
-    ----------
-    values
-        float32 (y, x, class), probabilities that add up to 1.
-    part, left, valid
-        As for `to_bytes`.
-    confidence
-        Whether the next band is the largest probability minus the second, times 255, rounded half
-        up, at most 254.
-    probabilities
-        Whether the probability of each class follows, coded in the same way.
-    out
-        uint8 (band, y, x), written: the most probable class, the first of equal ones. 255 in every
-        band without imagery or where a probability is not finite.
+    As `to_bytes`, of probabilities that add up to 1. The bands: the most probable class, the first
+    of equal ones; on request the largest probability minus the second, and that of each class, both
+    times 255, rounded half up, at most 254.
     """
     top, bottom, first, last = part
     channels, begin, lost = values.shape[2], left + first, 0
@@ -384,22 +309,10 @@ def fade(
     across: NDArray[np.float32],
     sums: NDArray[np.float32],
 ) -> None:
-    """Add a part of a window to the sums, multiplied by its weights.
+    """Add a part of a window, float32 (y, x, channel), to the sums, times its weights.
 
-    Parameters
-    ----------
-    window
-        float32 (y, x, channel).
-    part
-        The part of the window to add.
-    above
-        Row of the window where ``sums`` begin.
-    left
-        Column of ``sums`` where the window begins; may be negative.
-    down, across
-        float32 (y) and (x), weights of the window's rows and columns.
-    sums
-        float32 (y, x, channel).
+    ``sums`` begin at row ``above`` of the window; the window begins at their column ``left``, which
+    may be negative.
     """
     top, bottom, first, last = part
     channels, width = window.shape[2], last - first

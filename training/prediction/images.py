@@ -33,28 +33,8 @@ _EXACT = 0.001
 class ImageSource:
     """Size, bands and grid of an image, as read from its header.
 
-    Attributes
-    ----------
-    address
-        Path or address, see `geoprep.storage.addresses`.
-    bands
-        1-based indices, in the order of the model's bands.
-    dtype
-        ``uint8`` or ``uint16``.
-    lengths
-        Rows and columns of the image.
-    scales
-        Pixels of the image per pixel of the model's grid, along y and x.
-    height, width
-        Size of the model's grid in pixels: that of the image unless it is resampled.
-    transform
-        Transform of the model's grid, pixel -> CRS.
-    crs
-        WKT; None if the image is not georeferenced.
-    gsd_m
-        Pixel size of the model's grid along x and y in metres; None if it is unknown.
-    version
-        Changes with the file: its size and modification time, or the ETag of an object.
+    The model's grid has ``height`` x ``width`` pixels, which differ from the image's if it is
+    resampled.
     """
 
     address: str
@@ -83,25 +63,7 @@ class ImageSource:
 def inspect_image(
     address: str, info: ModelInfo, options: ReadingOptions, version: str = ""
 ) -> ImageSource:
-    """Return the bands, grid and dtype of an image from its header.
-
-    Parameters
-    ----------
-    address
-        Path or address of the image.
-    info
-        What the model was trained for: bands and pixel size.
-    options
-        How to read the image.
-    version
-        Version of the object that the file is a copy of; empty for the file's own version.
-
-    Raises
-    ------
-    ImageError
-        The image cannot be read, is not georeferenced, lacks bands, or its dtype does not fit the
-        rescaling.
-    """
+    """Return the bands, grid and dtype of an image; ``version`` is that of a copied object."""
     with open_image(address) as dataset:
         bands = choose_bands(dataset, info.bands, parse_bands(options.bands))
         dtype = imagery.check_image(dataset, bands)
@@ -151,18 +113,7 @@ def file_version(address: str) -> str:
 def choose_bands(
     dataset: DatasetReader, wanted: Sequence[str], chosen: Sequence[int]
 ) -> tuple[int, ...]:
-    """Return the 1-based bands of an image to read for the model's bands.
-
-    They are the chosen ones; else those with the names of the model's; else all of them, if there
-    are as many.
-
-    Raises
-    ------
-    ImageError
-        No such bands can be found.
-    UsageError
-        The number of chosen bands differs from the model's.
-    """
+    """Return the 1-based bands: the chosen ones, else those of the model's names, else all."""
     if chosen:
         if len(chosen) != len(wanted):
             raise UsageError(
@@ -201,10 +152,10 @@ def _ratios(
 
 
 def _resampled(length: int, ratio: float, wanted: str) -> tuple[int, float]:
-    """Return the number of pixels of the model's axis, and their length in pixels of the image.
+    """Return the pixels of the model's axis, and their length in pixels of the image.
 
-    A whole length is preferred, as between the levels of a store; the last pixel may then extend
-    beyond the image.
+    A whole length is preferred, as between the levels of a store; the last pixel may then
+    extend beyond the image.
     """
     whole = max(1, round(ratio))
     if abs(ratio / whole - 1) <= (TOLERANCE if wanted == "checkpoint" else _EXACT):
@@ -214,21 +165,7 @@ def _resampled(length: int, ratio: float, wanted: str) -> tuple[int, float]:
 
 
 def known_limits(info: ModelInfo, rule: str) -> NDArray[np.float64] | None:
-    """Return float64 (band, 2), the source values that become black and white, or None.
-
-    Parameters
-    ----------
-    info
-        What the model was trained for: has the limits if its training scenes shared them.
-    rule
-        Rule of `training.prediction.predict_options.ReadingOptions`.
-
-    Returns
-    -------
-    ndarray or None
-        None if the limits are the image's own percentiles, see
-        `training.prediction.window_rows.scene_limits`.
-    """
+    """Return float64 (band, 2), the values that become black and white; None: the image's own."""
     rule = _rule(info, rule)
     fixed = (0.0, 255.0) if rule == "none" else parse_rescale(rule)
     if fixed is not None:

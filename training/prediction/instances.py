@@ -42,13 +42,7 @@ Work = Callable[[PredictOptions, tuple[int, int], float, "QueueReporter"], None]
 
 
 class QueueReporter:
-    """A reporter that sends everything to the parent process, which shows it.
-
-    Parameters
-    ----------
-    messages
-        Queue to the parent process.
-    """
+    """A reporter that sends everything to the parent process, which shows it."""
 
     def __init__(self, messages: Messages) -> None:
         self._messages = messages
@@ -72,13 +66,7 @@ def _ignore_progress(*, completed: float) -> None:
 
 
 def share_cores(cores: Sequence[int], count: int) -> list[list[int]]:
-    """Return ``count`` shares of neighbouring cores, as equal as possible.
-
-    Raises
-    ------
-    UsageError
-        There are fewer cores than shares.
-    """
+    """Return ``count`` shares of neighbouring cores, as equal as possible."""
     if count > len(cores):
         raise UsageError(
             f"`instances` or devices: {count}, but this process may use {len(cores)} cores: use at "
@@ -91,21 +79,7 @@ def share_cores(cores: Sequence[int], count: int) -> list[list[int]]:
 def run_instances(options: PredictOptions, work: Work, spell: Callable[[str], str] = str) -> int:
     """Predict in several processes and return the exit status.
 
-    Parameters
-    ----------
-    options
-        What to predict, and in how many processes.
-    work
-        The work of one process: a function at the top of a module.
-    spell
-        See `training.prediction.screen.Screen`.
-
-    Raises
-    ------
-    UsageError
-        There are too few cores, or ``instances`` and several devices are given.
-    GeoprepError
-        A process failed.
+    ``work`` is a function at the top of a module.
     """
     devices, count = parse_devices(options.device), options.instances
     if count > 1 and devices[0] not in ("auto", "cpu"):

@@ -43,27 +43,7 @@ class Reporter(Protocol):
 
 @dataclass(slots=True)
 class ImageOutcome:
-    """One image of a job, and the outcome of its prediction.
-
-    Attributes
-    ----------
-    address
-        Path or address of the image.
-    target
-        Path of its prediction.
-    source
-        Bands, grid and dtype of the image; None if it cannot be opened or is not downloaded.
-    version
-        Version of a remote image, see `geoprep.storage.object_version`.
-    kept
-        Whether the prediction was complete before this run.
-    theirs
-        Whether another process writes the prediction, or has just written it.
-    stats
-        Pixels and seconds; None if nothing had to be predicted, or it failed.
-    error
-        Why it failed; empty otherwise.
-    """
+    """One image of a job, and the outcome of its prediction."""
 
     address: str
     target: Path
@@ -87,19 +67,8 @@ class ImageOutcome:
 class PredictionJob:
     """Predictions of many images.
 
-    Attributes
-    ----------
-    predictor
-        Predicts one image.
-    runner
-        The model.
-    out
-        Folder of the predictions.
-    turn
-        Index and number of the processes that share this job. Each begins with its own images, then
-        helps with the others.
-    since
-        When the processes started, in seconds of `time.time`: predictions made later are kept.
+    Of several processes each (``turn``: index and number) begins with its own images, then
+    helps with the others. Predictions made after ``since``, when they started, are kept.
     """
 
     predictor: Predictor
@@ -111,22 +80,7 @@ class PredictionJob:
     _pixels: Counter[tuple[int, int, int]] = field(default_factory=Counter)
 
     def run(self, images: Sequence[str], reporter: Reporter) -> list[ImageOutcome]:
-        """Predict all images; one that fails does not stop the others.
-
-        Parameters
-        ----------
-        images
-            Files, folders and patterns, also on S3.
-        reporter
-            Shows the progress.
-
-        Raises
-        ------
-        UsageError
-            A prediction exists that was made with other options, or would replace an image.
-        SourceError
-            A pattern matches no file.
-        """
+        """Predict all images; one that fails does not stop the others."""
         tasks = [ImageOutcome(address, self.out / f"{name}.tif") for name, address in _find(images)]
         _check_inputs_stay(tasks)
         self.out.mkdir(parents=True, exist_ok=True)
@@ -168,8 +122,8 @@ class PredictionJob:
     def _runner(self, source: ImageSource | None) -> tuple[Runner, str]:
         """Return the runner for an image and a note on it; None stands for a small image.
 
-        The pixels of all images count, finished ones too, so that a job that is interrupted and run
-        again chooses the same runner.
+        The pixels of all images count, finished ones too, so that a job that is interrupted
+        and run again chooses the same runner.
         """
         if source is None:
             return self.runner.for_pixels(0)

@@ -68,19 +68,7 @@ _CLASS_QML = """<!DOCTYPE qgis PUBLIC 'http://mrcc.com/qgis.dtd' 'SYSTEM'>
 
 
 def write_overlay(source: ImageSource, target: Path, info: ModelInfo, threshold: float) -> None:
-    """Write ``NAME.png`` next to a prediction: its roads or classes over the image.
-
-    Parameters
-    ----------
-    source
-        The image, from `training.prediction.images.inspect_image`.
-    target
-        Path of the prediction.
-    info
-        What the model was trained for: its bands, and whether it predicts speeds.
-    threshold
-        Minimum probability of a road, for predictions without speeds.
-    """
+    """Write ``NAME.png`` next to a prediction: its roads or classes over the image."""
     if info.has_classes:
         _write_classes(source, target, info)
         return
@@ -139,17 +127,7 @@ def write_class_style(path: Path, classes: ClassTable) -> None:
 
 
 def write_style(path: Path, has_speed: bool, threshold: float) -> None:
-    """Write ``NAME.qml`` next to a prediction, a QGIS style with the colours of the overlay.
-
-    Parameters
-    ----------
-    path
-        Path of the style.
-    has_speed
-        Whether the prediction has a speed band, which is shown then; else the probability is.
-    threshold
-        Minimum probability of a road, for predictions without speeds.
-    """
+    """Write ``NAME.qml`` next to a prediction, a QGIS style with the colours of the overlay."""
     if has_speed:
         steps = [(0.0, "no road", BACKGROUND_COLOUR)]
         steps += [

@@ -13,13 +13,7 @@ from training.inference import ModelOptions
 
 
 def parse_bands(text: str | None) -> tuple[int, ...]:
-    """Return the 1-based bands of text such as ``5,3,2``; empty for None.
-
-    Raises
-    ------
-    UsageError
-        A part is not a whole number from 1 up.
-    """
+    """Return the 1-based bands of text such as ``5,3,2``; empty for None."""
     try:
         bands = tuple(int(part) for part in text.split(",")) if text else ()
     except ValueError:

@@ -44,11 +44,7 @@ def check_targets(info: ModelInfo) -> None:
 def band_names(
     info: ModelInfo, *, confidence: bool = False, probabilities: bool = False
 ) -> list[str]:
-    """Return the names of a prediction's bands.
-
-    They are ``road``, ``speed``, and one per speed bin; or ``class``, ``confidence`` and the names
-    of the classes, as requested.
-    """
+    """Return the names of a prediction's bands."""
     if info.has_classes:
         return ["class", *["confidence"] * confidence, *info.class_names * probabilities]
     classes = len(info.class_mph)
@@ -61,51 +57,57 @@ def band_names(
     return ["road", "speed", *names]
 
 
-def class_tags(source: ImageSource, info: ModelInfo, signed: dict[str, Any]) -> Tags:
-    """Return the TIFF tags of a prediction of classes; parameters as for `tiff_tags`.
+def tiff_tags(source: ImageSource, info: ModelInfo, signed: dict[str, Any]) -> Tags:
+    """Return the TIFF tags of a prediction, without the offsets of its tiles.
 
-    A file with one band has a palette. TIFF has none for several bands.
+    A file with one band of classes has a palette. TIFF has none for several bands.
     """
-    extra = {name: signed[name] for name in ("confidence", "probabilities")}
+    extra = {name: signed.get(name, False) for name in ("confidence", "probabilities")}
     names = band_names(info, **extra)
-    alone = len(names) == 1
-    with MemoryFile() as memory:
-        profile = _profile(source, len(names), signed, "palette" if alone else "minisblack")
-        with memory.open(**profile) as dataset:
-            dataset.descriptions = names
-            dataset.scales = [1.0, *[1 / 255] * (len(names) - 1)]
-            dataset.units = ["class", *["probability"] * (len(names) - 1)]
-            if alone:
-                rgb = info.classes.rgb.tolist()
-                dataset.write_colormap(1, {i: (*colour, 255) for i, colour in enumerate(rgb)})
-            dataset.update_tags(
-                CLASS_NAMES=json.dumps(info.class_names),
-                CLASS_COLORS=json.dumps(info.class_colors),
-                **_origin_tags(source, info, signed),
-            )
-        return read_tags(bytes(memory.getbuffer()))
-
-
-def _profile(
-    source: ImageSource, count: int, signed: dict[str, Any], photometric: str
-) -> dict[str, Any]:
-    return {
+    has_palette = info.has_classes and len(names) == 1
+    profile = {
         **{"driver": "GTiff", "tiled": True, "blockxsize": TILE, "blockysize": TILE},
-        **{"sparse_ok": True, "bigtiff": "no", "interleave": "band", "photometric": photometric},
-        **{"width": source.width, "height": source.height, "count": count, "dtype": "uint8"},
-        **{"crs": source.crs, "transform": source.transform, "nodata": NODATA, "alpha": "no"},
+        **{"sparse_ok": True, "bigtiff": "no", "interleave": "band", "dtype": "uint8"},
+        **{"width": source.width, "height": source.height, "count": len(names), "alpha": "no"},
+        **{"crs": source.crs, "transform": source.transform, "nodata": NODATA},
+        **{"photometric": "palette" if has_palette else "minisblack"},
         "compress": signed["compression"],
     }
-
-
-def _origin_tags(source: ImageSource, info: ModelInfo, signed: dict[str, Any]) -> dict[str, str]:
-    return {
-        SIGNATURE_TAG: json.dumps(signed),
-        "TIFFTAG_SOFTWARE": f"geoprep {__version__}",
-        "SOURCE": source.name,
-        "SOURCE_SIZE": "{} {}".format(*source.lengths),
-        "NETWORK": info.model,
-    }
+    units = ["class" if info.has_classes else "probability"]
+    units += ["mph" if info.class_mph and i == 1 else "probability" for i in range(1, len(names))]
+    if info.has_classes:
+        contents = {
+            "CLASS_NAMES": json.dumps(info.class_names),
+            "CLASS_COLORS": json.dumps(info.class_colors),
+        }
+    else:
+        first = len(names) - len(info.class_mph) + 1
+        classes = [
+            {"band": i, "name": names[i - 1], "mph": mph}
+            for i, mph in enumerate(info.class_mph, start=first)
+        ]
+        contents = {
+            "ROAD_THRESHOLD": f"{signed['threshold']:g}",
+            "CLASSES": json.dumps(classes),
+        }
+    with MemoryFile() as memory:
+        with memory.open(**profile) as dataset:
+            dataset.descriptions = names
+            dataset.scales = [1 / 255 if unit == "probability" else 1.0 for unit in units]
+            dataset.units = units
+            if has_palette:
+                rgb = info.classes.rgb.tolist()
+                dataset.write_colormap(1, {i: (*colour, 255) for i, colour in enumerate(rgb)})
+            origin = {
+                SIGNATURE_TAG: json.dumps(signed),
+                "TIFFTAG_SOFTWARE": f"geoprep {__version__}",
+                "SOURCE": source.name,
+                "SOURCE_SIZE": "{} {}".format(*source.lengths),
+                "NETWORK": info.model,
+            }
+            # In this order, which the file keeps.
+            dataset.update_tags(**(contents | origin if info.has_classes else origin | contents))
+        return read_tags(bytes(memory.getbuffer()))
 
 
 def write_class_names(target: Path, names: Sequence[str]) -> None:
@@ -113,38 +115,6 @@ def write_class_names(target: Path, names: Sequence[str]) -> None:
     rows = "\n".join(f"      <Category>{escape(name)}</Category>" for name in names)
     with replaced(target.with_name(f"{target.name}.aux.xml")) as partial:
         partial.write_text(_CATEGORIES.format(rows=rows), encoding="utf-8")
-
-
-def tiff_tags(source: ImageSource, info: ModelInfo, signed: dict[str, Any]) -> Tags:
-    """Return the TIFF tags of a prediction, without the offsets of its tiles.
-
-    Parameters
-    ----------
-    source
-        The image.
-    info
-        What the model was trained for.
-    signed
-        Signature of the prediction, see `training.prediction.predictor.Predictor.signature`.
-    """
-    names = band_names(info)
-    is_speed = [name == "speed" for name in names]
-    first = len(names) - len(info.class_mph) + 1
-    classes = [
-        {"band": i, "name": names[i - 1], "mph": mph}
-        for i, mph in enumerate(info.class_mph, start=first)
-    ]
-    with MemoryFile() as memory:
-        with memory.open(**_profile(source, len(names), signed, "minisblack")) as dataset:
-            dataset.descriptions = names
-            dataset.scales = [1.0 if speed else 1 / 255 for speed in is_speed]
-            dataset.units = ["mph" if speed else "probability" for speed in is_speed]
-            dataset.update_tags(
-                **_origin_tags(source, info, signed),
-                ROAD_THRESHOLD=f"{signed['threshold']:g}",
-                CLASSES=json.dumps(classes),
-            )
-        return read_tags(bytes(memory.getbuffer()))
 
 
 def found_signature(target: Path) -> dict[str, Any] | None:
@@ -160,19 +130,9 @@ def found_signature(target: Path) -> dict[str, Any] | None:
 def difference(
     found: dict[str, Any] | None, wanted: dict[str, Any], loose: Collection[str] = ()
 ) -> str:
-    """Return how an existing file differs from the prediction that is requested.
+    """Return how a file differs from the prediction requested, as the end of a sentence; or "".
 
-    Parameters
-    ----------
-    found, wanted
-        Signatures.
-    loose
-        Keys that may differ.
-
-    Returns
-    -------
-    str
-        The end of a sentence about the file; empty if it does not differ.
+    Keys in ``loose`` may differ.
     """
     if found is None:
         return "was not made by training.predict"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, fields
 from functools import partial
@@ -21,20 +21,20 @@ from geoprep.cpus import usable_cpus
 from geoprep.errors import UsageError
 from training.checkpoint import ModelInfo
 from training.inference import VIEWS, Runner, average_views
-from training.prediction.accelerator import DeviceBlender, device_streams
+from training.prediction.accelerator import IN_FLIGHT, Output, Start, has_streams, queued_on
 from training.prediction.blend import CLASS_BAND, SPEED_BAND, RowBlender
 from training.prediction.cog.write_journal import WriteJournal
 from training.prediction.cog.writer import CogWriter, Shape
 from training.prediction.images import ImageSource, known_limits
 from training.prediction.predict_options import PredictOptions, ReadingOptions, parse_bands
-from training.prediction.prediction_tags import band_names, class_tags, tiff_tags
+from training.prediction.prediction_tags import band_names, tiff_tags
 from training.prediction.window_rows import (
     WindowRow,
     prefetched,
     read_window_rows,
     scene_limits,
 )
-from training.prediction.windows import WindowGrid
+from training.prediction.windows import WindowGrid, window_grid
 
 FORMAT = 2
 """Version of predictions: the contents of each band, and how probabilities become speeds."""
@@ -52,36 +52,16 @@ class ProgressCallback(Protocol):
 
 @dataclass(slots=True)
 class PredictStats:
-    """Pixels and seconds of the prediction of one image.
+    """Pixels and seconds of the prediction of one image."""
 
-    Attributes
-    ----------
-    image_pixels
-        Pixels of the model's grid that this run predicted.
-    network_pixels
-        Pixels that went through the model, in all views.
-    seconds
-        From opening the image to the finished file.
-    forward_seconds
-        The part of them that the model took.
-    first_seconds
-        The part of those for the first batch, which may have compiled the model.
-    continued
-        Whether this run resumed another one.
-    compiled
-        Whether the model was compiled.
-    lost
-        Pixels where the model's output is not a finite number.
-    """
-
-    image_pixels: int = 0
-    network_pixels: int = 0
-    seconds: float = 0.0
-    forward_seconds: float = 0.0
-    first_seconds: float = 0.0
-    continued: bool = False
+    image_pixels: int = 0  # of the model's grid, predicted by this run
+    network_pixels: int = 0  # through the model, in all views
+    seconds: float = 0.0  # from opening the image to the finished file
+    forward_seconds: float = 0.0  # the part of them that the model took
+    first_seconds: float = 0.0  # the part of those for the first batch, which may have compiled it
+    continued: bool = False  # whether this run resumed another one
     compiled: bool = False
-    lost: int = 0
+    lost: int = 0  # pixels where the model's output is not finite
 
     def add_batch(self, seconds: float) -> None:
         """Add the time that the model took for a batch."""
@@ -91,24 +71,17 @@ class PredictStats:
 
 @dataclass(frozen=True, slots=True)
 class Predictor:
-    """Predicts images with the same model and options.
-
-    Attributes
-    ----------
-    info
-        What the model was trained for.
-    options
-        How images are read and predicted.
-    threshold
-        Minimum probability of a road, for the speed band.
-    checkpoint
-        Hash of the checkpoint or model file, and which of its weights are used.
-    """
+    """Predicts images with the same model and options."""
 
     info: ModelInfo
     options: PredictOptions
     threshold: float
-    checkpoint: str
+    checkpoint: str  # hash of the file, and which of its weights are used
+
+    @property
+    def limits(self) -> Limits | None:
+        """The values of all images that become black and white; None for each image's own."""
+        return known_limits(self.info, self.options.rescale)
 
     @property
     def _extra(self) -> dict[str, bool]:
@@ -119,7 +92,7 @@ class Predictor:
     def grid(self, source: ImageSource) -> WindowGrid:
         """Return the windows over an image."""
         options = self.options
-        return WindowGrid.over(
+        return window_grid(
             source.height, source.width, options.window, options.overlap, options.batch_size
         )
 
@@ -128,17 +101,9 @@ class Predictor:
         return self.grid(source).pixels * len(VIEWS[self.options.tta])
 
     def signature(self, name: str, version: str, runner: Runner) -> dict[str, Any]:
-        """Return everything that a prediction's pixels depend on, as plain JSON.
-
-        Parameters
-        ----------
-        name, version
-            Name and version of the image, see `training.prediction.images.ImageSource`.
-        runner
-            The model.
-        """
+        """Return everything that a prediction's pixels depend on, as plain JSON."""
         options = self.options
-        limits = known_limits(self.info, options.rescale)
+        limits = self.limits
         extra = self._extra if self.info.has_classes else {}
         return {
             "format": FORMAT,
@@ -161,17 +126,6 @@ class Predictor:
     ) -> PredictStats:
         """Write the prediction of an image; resume it if an earlier run was interrupted.
 
-        Parameters
-        ----------
-        source
-            The image, from `training.prediction.images.inspect_image`.
-        target
-            Path of the GeoTIFF; its folder exists.
-        runner
-            The model.
-        progress
-            Called after each batch.
-
         Raises
         ------
         ImageError
@@ -186,8 +140,7 @@ class Predictor:
             continued = journal.continued
             try:
                 if not continued:
-                    limits = known_limits(self.info, self.options.rescale)
-                    limits = scene_limits(source) if limits is None else limits
+                    limits = scene_limits(source) if self.limits is None else self.limits
                     journal.settle(limits=limits.tolist())
                 info, compress = self.info, self.options.compress
                 shape = Shape(len(band_names(info, **self._extra)), source.height, source.width)
@@ -198,8 +151,7 @@ class Predictor:
                 with CogWriter(journal, shape, compress, *averaged) as writer:
                     limits = np.array(journal.settled["limits"])
                     stats = self._write_rows(source, limits, writer, runner, progress)
-                    make_tags = class_tags if info.has_classes else tiff_tags
-                    writer.finish(target, make_tags(source, info, signed))
+                    writer.finish(target, tiff_tags(source, info, signed))
             except OSError:
                 raise  # such as a full disk: the next run resumes
             except Exception:
@@ -222,13 +174,10 @@ class Predictor:
         grid, stats, views = self.grid(source), PredictStats(), len(VIEWS[self.options.tta])
         first = grid.rows.first_touching(writer.next_row)
         end = writer.next_row  # of the rows that are written or given to the writer
-        streams = device_streams(runner.device)
-        # Its operators are those of the host's, in the same order.
-        make = RowBlender if streams is None else partial(DeviceBlender, streams)
         with (
             closing(prefetched(read_window_rows(source, limits, grid, first))) as rows,
-            make(grid, self.info, self.threshold, usable_cpus(), **self._extra) as blender,
-            closing(self._outputs(_batches(rows, grid, runner), runner, blender, stats)) as outputs,
+            RowBlender(grid, self.info, self.threshold, usable_cpus(), **self._extra) as blender,
+            closing(self._outputs(_batches(rows, grid, runner), runner, stats)) as outputs,
         ):
             for (row, columns, _, is_last), probabilities in outputs:
                 if columns:
@@ -239,50 +188,43 @@ class Predictor:
                 if is_last:
                     # Rows that an earlier run has written are repeated only for the part that
                     # fades into the next row of windows.
-                    low, high = (
-                        max(end, grid.rows.starts[row.number]),
-                        grid.rows.finished(row.number),
-                    )
-                    blender.deliver(row, low - grid.rows.starts[row.number], writer.put)
+                    start, high = grid.rows.starts[row.number], grid.rows.finished(row.number)
+                    low = max(end, start)
+                    writer.put(blender.take(row)[:, low - start :])
                     stats.image_pixels += max(0, high - low) * source.width
                     end = max(end, high)
-            stats.lost = blender.finish()
+        stats.lost = blender.lost
         progress(completed=grid.pixels)
         return stats
 
     def _outputs(
-        self,
-        batches: Iterator[_WindowBatch],
-        runner: Runner,
-        blender: RowBlender,
-        stats: PredictStats,
-    ) -> Generator[tuple[_WindowBatch, Any], None, None]:
-        """Yield batches with the model's output where it is blended, in order."""
+        self, batches: Iterator[_WindowBatch], runner: Runner, stats: PredictStats
+    ) -> Generator[tuple[_WindowBatch, NDArray[np.float32]], None, None]:
+        """Yield batches with the model's output on the host, in order."""
         forward = partial(self._forward, runner)
-        if isinstance(blender, DeviceBlender):
-            yield from blender.outputs(batches, forward, stats.add_batch)
-            return
-        count = runner.at_once
-        if count == 1:
-            for batch in batches:
-                found, seconds = _on_host(batch.image, forward)
-                stats.add_batch(seconds)
-                yield batch, found
-            return
-        pool = ThreadPoolExecutor(count, "predict-model")
-        waiting = deque[tuple[_WindowBatch, Future[_Output]]]()
+        pool = ThreadPoolExecutor(runner.at_once, "predict-model")
+
+        def in_thread(image: NDArray[np.uint8]) -> Callable[[], Output]:
+            return pool.submit(_on_host, forward, image).result
+
+        start: Start = partial(partial, _on_host, forward)  # computed when it is waited for
+        ahead = 0
+        if has_streams(runner.device):
+            start, ahead = queued_on(runner.device, forward), IN_FLIGHT
+        elif runner.at_once > 1:
+            start, ahead = in_thread, runner.at_once + 1  # one waits for the first free thread
+        waiting = deque[tuple[_WindowBatch, Callable[[], Output]]]()
 
         def oldest() -> tuple[_WindowBatch, NDArray[np.float32]]:
-            batch, coming = waiting.popleft()
-            found, seconds = coming.result()
-            stats.add_batch(seconds / count)
+            batch, wait = waiting.popleft()
+            found, seconds = wait()
+            stats.add_batch(seconds / runner.at_once)
             return batch, found
 
         try:
             for batch in batches:
-                waiting.append((batch, pool.submit(_on_host, batch.image, forward)))
-                # One batch waits for the first thread that becomes free.
-                if len(waiting) > count + 1:
+                waiting.append((batch, start(batch.image) if len(batch.image) else _nothing))
+                if len(waiting) > ahead:
                     yield oldest()
             while waiting:
                 yield oldest()
@@ -309,38 +251,23 @@ class Predictor:
         return found
 
 
-def _on_host(image: NDArray[np.uint8], forward: Callable[[Tensor], Tensor]) -> _Output:
-    """Return the output of the model on the host, and the time that it took."""
-    if not len(image):
-        return np.zeros(0, np.float32), 0.0
+def _on_host(forward: Callable[[Tensor], Tensor], image: NDArray[np.uint8]) -> Output:
     began = time.perf_counter()
     found = forward(torch.from_numpy(image).permute(0, 3, 1, 2)).cpu().numpy()
     return found, time.perf_counter() - began
 
 
-class _WindowBatch(NamedTuple):
-    """Windows of one row.
+def _nothing() -> Output:
+    return np.zeros(0, np.float32), 0.0
 
-    Attributes
-    ----------
-    row
-        The row of windows.
-    columns
-        Index of each window in the row.
-    image
-        uint8 (n, y, x, band); n is more than the windows where batches have a fixed size.
-    last
-        Whether the row has no further batch.
-    """
+
+class _WindowBatch(NamedTuple):
+    """Windows of one row."""
 
     row: WindowRow
-    columns: list[int]
-    image: NDArray[np.uint8]
-    last: bool
-
-
-_Output = tuple[NDArray[np.float32], float]
-"""Probabilities, float32 (n, y, x, channel), and the seconds that they took."""
+    columns: list[int]  # index of each window in the row
+    image: NDArray[np.uint8]  # (n, y, x, band), padded where batches have a fixed size
+    last: bool  # the row has no further batch
 
 
 def _batches(rows: Iterable[WindowRow], grid: WindowGrid, runner: Runner) -> Iterator[_WindowBatch]:

@@ -33,15 +33,7 @@ class _Megapixels(ProgressColumn):
 
 
 class Screen(Progress):
-    """A progress bar for the current image, and a line for each finished one.
-
-    Parameters
-    ----------
-    quiet
-        Show no bar, only lines.
-    spell
-        Replaces parameter names in a line by options of the command, see `training.cli.Command`.
-    """
+    """A progress bar for the current image, and a line for each finished one."""
 
     def __init__(self, *, quiet: bool, spell: Callable[[str], str] = str) -> None:
         super().__init__(

@@ -26,18 +26,7 @@ _READ_BYTES = 48 << 20
 
 
 class WindowRow(NamedTuple):
-    """The pixels under one row of windows.
-
-    Attributes
-    ----------
-    number
-        Index of the row of windows, from the top.
-    image
-        uint8 (y, x, band), as large as the row of windows; 0 where there is no imagery. Beyond the
-        edge of an image that is smaller it is mirrored.
-    valid
-        uint8 (y, x), 0 where there is no imagery; the same rows, the columns of the image only.
-    """
+    """The pixels under one row of windows."""
 
     number: int
     image: Bytes
@@ -47,24 +36,7 @@ class WindowRow(NamedTuple):
 def read_window_rows(
     source: ImageSource, limits: NDArray[np.float64], grid: WindowGrid, first: int = 0
 ) -> Iterator[WindowRow]:
-    """Yield the pixels under every row of windows; each row of the image is read once.
-
-    Parameters
-    ----------
-    source
-        The image, from `training.prediction.images.inspect_image`.
-    limits
-        float64 (band, 2), the source values that become black and white.
-    grid
-        The windows.
-    first
-        Row of windows to begin with.
-
-    Raises
-    ------
-    ImageError
-        The image is damaged.
-    """
+    """Yield the pixels under every row of windows; each row of the image is read once."""
     tables = imagery.lookup_tables(limits, source.dtype)
     rows, height, width = grid.rows, grid.rows.side, grid.columns.covered
     before: WindowRow | None = None
@@ -149,9 +121,9 @@ def bounded_cache() -> Iterator[None]:
 def prefetched(items: Iterator[T]) -> Generator[T, None, None]:
     """Yield the items of a generator; a thread computes the next one meanwhile.
 
-    The generator runs in that thread from beginning to end, since GDAL's datasets must not change
-    threads. Close the returned generator (`contextlib.closing`): it ends the thread and closes
-    ``items``.
+    The generator runs in that thread from beginning to end, since GDAL's datasets must not
+    change threads. Close the returned generator (`contextlib.closing`): it closes ``items`` as
+    well.
     """
     with ThreadPoolExecutor(1, "predict-read") as pool:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,24 +20,12 @@ _LARGEST_STRETCH = 1.25
 
 @dataclass(frozen=True)
 class Axis:
-    """Windows along one axis.
+    """Windows along one axis of the model's grid; they fade in and out over the overlap."""
 
-    Attributes
-    ----------
-    length
-        Length of the image in pixels of the model's grid.
-    side
-        Side of every window in pixels, a multiple of 32; longer than an image that is smaller.
-    starts
-        First pixel of each window, ascending, evenly spread; the last one ends with the image.
-    overlap
-        Pixels over which a window fades in and out; neighbours share at least as many.
-    """
-
-    length: int
-    side: int
-    starts: tuple[int, ...]
-    overlap: int
+    length: int  # of the image
+    side: int  # of every window, a multiple of 32; longer than an image that is smaller
+    starts: tuple[int, ...]  # ascending, evenly spread; the last window ends with the image
+    overlap: int  # neighbours share at least as many pixels
 
     @property
     def covered(self) -> int:
@@ -49,7 +37,7 @@ class Axis:
         return self.starts[index + 1] if index + 1 < len(self.starts) else self.length
 
     def alone(self, index: int) -> tuple[int, int]:
-        """Return the range of a window's pixels that no other window covers, from its own start.
+        """Return the range of a window's pixels that no other covers, from its start.
 
         An empty range is (side, side); any other one ends where the next window begins.
         """
@@ -78,8 +66,8 @@ class Axis:
     def weights(self) -> NDArray[np.float32]:
         """Return float32 (window, pixel of it); they sum to one at every pixel of the image.
 
-        A raised cosine over the overlap, so that a window weighs least at its edge, where it has
-        least context, divided by the sum over all windows.
+        A raised cosine over the overlap, so that a window weighs least at its edge, where
+        it has least context, divided by the sum over all windows.
         """
         ramp = max(self.overlap, 1)
         inside = np.minimum(np.arange(self.side), np.arange(self.side)[::-1]) + 0.5
@@ -93,36 +81,11 @@ class Axis:
 
 @dataclass(frozen=True)
 class WindowGrid:
-    """The windows over an image, and their batches.
-
-    Attributes
-    ----------
-    rows, columns
-        Windows along y and x.
-    batch
-        Windows per batch.
-    """
+    """The windows over an image, and the number of windows per batch."""
 
     rows: Axis
     columns: Axis
     batch: int
-
-    @classmethod
-    def over(cls, height: int, width: int, window: int, overlap: int, batch: int) -> WindowGrid:
-        """Return the windows over an image, see `plan_axis`.
-
-        Parameters
-        ----------
-        height, width
-            Size of the image in pixels.
-        window, overlap
-            Side and overlap of the windows in pixels.
-        batch
-            Windows of that side per batch; smaller windows get more per batch.
-        """
-        rows, columns = plan_axis(height, window, overlap), plan_axis(width, window, overlap)
-        fitting = max(1, round(batch * window**2 / (rows.side * columns.side)))
-        return cls(rows, columns, plan_batch(len(columns.starts), fitting))
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -140,25 +103,19 @@ class WindowGrid:
         return len(self.rows.starts) * len(self.columns.starts) * self.window_pixels
 
 
+@lru_cache(maxsize=64)
+def window_grid(height: int, width: int, window: int, overlap: int, batch: int) -> WindowGrid:
+    """Return the windows over an image; smaller windows get more per batch."""
+    rows, columns = plan_axis(height, window, overlap), plan_axis(width, window, overlap)
+    fitting = max(1, round(batch * window**2 / (rows.side * columns.side)))
+    return WindowGrid(rows, columns, plan_batch(len(columns.starts), fitting))
+
+
 def plan_axis(length: int, window: int, overlap: int) -> Axis:
     """Return the windows along an axis.
 
     An image smaller than the window gets one window that just covers it. Otherwise the windows
     have the requested side, unless another side covers the image with clearly fewer pixels.
-
-    Parameters
-    ----------
-    length
-        Length of the image in pixels.
-    window
-        Requested side in pixels.
-    overlap
-        Least number of pixels that neighbours share.
-
-    Raises
-    ------
-    UsageError
-        The window is not a multiple of 32, or the overlap is more than half of it.
     """
     check_window(window, overlap)
     if length <= window:
@@ -191,13 +148,8 @@ def check_window(window: int, overlap: int) -> None:
 def plan_batch(windows: int, preferred: int) -> int:
     """Return the windows per batch that leave few places empty at the end of a row.
 
-    Parameters
-    ----------
-    windows
-        Windows in a row. A batch never continues in the next row, so that a row that is repeated
-        has the same batches.
-    preferred
-        Preferred size of a batch; the size is larger only where that wastes clearly less.
+    A batch never continues in the next row, so that a row that is repeated has the same
+    batches. It is larger than ``preferred`` only where that wastes clearly less.
     """
     if windows <= preferred:
         return max(1, windows)

@@ -135,14 +135,14 @@ def test_prediction_reads_floats_as_a_store_does(tmp_path):
 
     from training.prediction.images import inspect_image
     from training.prediction.window_rows import read_window_rows, scene_limits
-    from training.prediction.windows import WindowGrid
+    from training.prediction.windows import window_grid
 
     values = spread("float32", 0.02, 0.31)
     path = write_image(tmp_path / "a.tif", values, PLACES["utm"])
     options = predict_options(rescale="scene", gsd="image")
     source = inspect_image(str(path), FACTS, options)
     limits = scene_limits(source)
-    grid = WindowGrid.over(source.height, source.width, 128, 16, 1)
+    grid = window_grid(source.height, source.width, 128, 16, 1)
     (row,) = read_window_rows(source, limits, grid)
     np.testing.assert_array_equal(row.image[:90, :70], expected_bytes(values, limits))
     with rasterio.open(path) as file:

@@ -2,17 +2,20 @@
 
 import math
 from contextlib import nullcontext
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from helpers.predict_cases import FACTS
 from torch.overrides import TorchFunctionMode
 
 from geoprep.errors import UsageError
 from geoprep.speed import BIN_TABLE
 from training.data.stores import class_speeds
-from training.evaluation.decode import default_threshold, speed_byte, speed_mph
+from training.evaluation.decode import default_threshold, speed_mph
 from training.evaluation.metrics import ClassMetrics, RoadMetrics, bin_names
+from training.prediction import label_bytes
 
 MPH = (5.0, 15.0, 25.0, 35.0, 45.0, 55.0, 65.0)
 
@@ -178,7 +181,11 @@ def test_speed_is_that_of_the_most_probable_bin():
     probability[0, 3, 0, :2] = 0.55  # a close second
     assert speed_mph(probability, "bins", MPH)[0, 0, :2].tolist() == [55, 35]
     probability[0, 7, 0] = torch.tensor([0.5, 0.49, torch.nan])
-    assert speed_byte(probability, "bins", MPH, 0.5)[0, 0].tolist() == [55, 0, 255]
+    assert label_bytes(probability, replace(FACTS, class_mph=MPH), 0.5)[0, 0].tolist() == [
+        55,
+        0,
+        255,
+    ]
 
 
 def test_fast_roads_found_by_a_model_count():
@@ -193,7 +200,7 @@ def test_fast_roads_found_by_a_model_count():
     metric.update(probability, speed)
     found = computed(metric)
     assert found["iou_61+"] == found["bin_iou"] == 1
-    written = speed_byte(probability, "bins", MPH, 0.5)  # and so does the map
+    written = label_bytes(probability, replace(FACTS, class_mph=MPH), 0.5)  # and so does the map
     known = speed != 255
     assert (BIN_TABLE[written[known]] == BIN_TABLE[speed[known]]).all()
 

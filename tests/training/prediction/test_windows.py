@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from geoprep.errors import UsageError
 from geoprep.speed import MAX_MPH
-from training.evaluation.decode import speed_byte
-from training.prediction.blend import RowBlender, to_bytes
+from training.evaluation.decode import speed_mph
+from training.prediction.blend import RowBlender, label_bytes, to_bytes
 from training.prediction.cog.writer import halve
 from training.prediction.window_rows import WindowRow
 from training.prediction.windows import WindowGrid, plan_axis, plan_batch
@@ -120,8 +120,6 @@ def test_predicted_speed_is_never_the_code_of_an_unknown_one():
     valid = np.ones((1, 1), np.uint8)
     assert to_bytes(ones, (0, 1, 0, 1), 0, valid, np.array([300], np.float32), 0.5, out) == 0
     assert out[1, 0, 0] == MAX_MPH
-    decoded = speed_byte(torch.ones(1, 2, 1, 1), "bins", (300.0,), 0.5)
-    assert decoded.tolist() == [[[MAX_MPH]]]
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
@@ -139,13 +137,10 @@ def test_predictions_are_decoded_as_in_the_metrics():
     random = torch.Generator().manual_seed(1)
     probabilities = torch.rand(2, 8, 40, 50, generator=random)
     mph = (4.4, 14.5, 25.0, 36.2, 44.0, 55.9, 64.5)
-    wanted = speed_byte(probabilities, "bins", mph, 0.3).numpy()
-    out = np.zeros((9, 40, 50), np.uint8)
-    values = np.ascontiguousarray(probabilities[1].permute(1, 2, 0).numpy())
-    valid = np.ones((40, 50), np.uint8)
-    to_bytes(values, (0, 40, 0, 50), 0, valid, np.array(mph, np.float32), 0.3, out)
-    np.testing.assert_array_equal(out[1], wanted[1])
-    assert set(np.unique(out[1]).tolist()) == {0, 4, 15, 25, 36, 44, 56, 65}
+    speed = (speed_mph(probabilities, "bins", mph) + 0.5).floor()
+    found = label_bytes(probabilities, replace(FACTS, channels=8, class_mph=mph), 0.3)
+    assert torch.equal(found, torch.where(probabilities[:, -1] >= 0.3, speed, 0).to(torch.uint8))
+    assert set(found.unique().tolist()) == {0, 4, 15, 25, 36, 44, 56, 65}
 
 
 def test_overviews_average_valid_pixels_and_keep_roads():

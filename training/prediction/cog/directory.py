@@ -71,16 +71,10 @@ def long(value: int) -> Tag:
 
 
 def header(levels: Sequence[Tags], sizes: Sequence[Sequence[int]]) -> bytes:
-    """Return the bytes of a Cloud Optimised GeoTIFF that precede its tiles.
+    """Return the bytes that precede the tiles, of tags and tile sizes per level, finest first.
 
-    Parameters
-    ----------
-    levels
-        Tags of the image, then of its overviews, finest first.
-    sizes
-        Bytes of every compressed tile of each level, in the order of the TIFF; 0 for a tile that is
-        omitted because it is nodata everywhere. The tiles must follow directly: the coarsest
-        overview first, every tile between its leader and its trailer.
+    The size of a tile that is nodata everywhere, and omitted, is 0. The tiles must follow
+    directly: the coarsest overview first, every tile between its leader and its trailer.
     """
     tiles = sum(map(len, sizes))
     big = sum(map(framed, sizes)) + 20 * tiles + 65536 * len(levels) > LARGEST_CLASSIC

@@ -22,26 +22,8 @@ class BusyError(UsageError):
 class WriteJournal:
     """A hidden folder next to an unfinished file, with its journal and its tiles.
 
-    Parameters
-    ----------
-    target
-        Path of the finished file.
-    identity
-        Everything that the file depends on, as plain JSON; work with another identity is discarded.
-
-    Attributes
-    ----------
-    folder
-        Folder of the tiles.
-    settled
-        Decisions of the first run that later runs keep, as plain JSON.
-    rows
-        Sizes of the tiles in every row of tiles that is on the disk.
-
-    Raises
-    ------
-    BusyError
-        Another process writes the same file.
+    Work with another ``identity`` is discarded. ``settled`` has decisions of the first run that
+    later runs keep, ``rows`` the sizes of the tiles in every row of tiles that is on the disk.
     """
 
     def __init__(self, target: Path, identity: dict[str, Any]) -> None:
@@ -106,13 +88,7 @@ def remove_leftover(target: Path) -> None:
 
 
 def _locked(folder: Path) -> TextIO:
-    """Return the lock of a folder, held until it is closed.
-
-    Raises
-    ------
-    BusyError
-        Another process holds it.
-    """
+    """Return the lock of a folder, held until it is closed."""
     lock = (folder / "lock").open("w")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

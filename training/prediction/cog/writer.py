@@ -58,21 +58,7 @@ def pyramid(shape: Shape) -> list[Shape]:
 
 
 class Spool:
-    """The tiles of one level, in a file that grows.
-
-    Parameters
-    ----------
-    path
-        Path of the file; created, or truncated to the tiles of ``sizes``.
-    shape
-        Shape of the level.
-    compression
-        Compression of the tiles.
-    pool
-        Threads that compress.
-    sizes
-        Bytes of every compressed tile that the file has, one list per row of tiles, band by band.
-    """
+    """The tiles of one level, in a file that grows; ``sizes`` per row of tiles, band by band."""
 
     def __init__(
         self,
@@ -155,25 +141,8 @@ class Spool:
 class CogWriter:
     """Takes rows of pixels from top to bottom; compresses and writes them in a thread.
 
-    It holds at most two rows of tiles, and one per overview.
-
-    Parameters
-    ----------
-    journal
-        Journal of the file; the rows of tiles that it lists are kept.
-    shape
-        Shape of the image.
-    compression
-        Compression of its tiles.
-    speed_band
-        Index of the band with speeds in mph, whose overviews average roads only; None for none.
-    class_band
-        Index of the band of classes, whose overviews show the most frequent one; None for none.
-
-    Attributes
-    ----------
-    next_row
-        The first row of pixels that is not written yet.
+    It holds at most two rows of tiles, and one per overview. Overviews of the speed band
+    average roads only, those of the class band show the most frequent class.
     """
 
     def __init__(
@@ -260,15 +229,7 @@ class CogWriter:
             row.fill(NODATA)
 
     def finish(self, target: Path, tags: Tags) -> None:
-        """Join all levels in one file, which is renamed when it is complete.
-
-        Parameters
-        ----------
-        target
-            Path of the GeoTIFF.
-        tags
-            Tags of the image, see `training.prediction.cog.directory.read_tags`.
-        """
+        """Join all levels in one file, which is renamed when it is complete."""
         self._wait()
         shapes = [spool.shape for spool in self._spools[1:]]
         levels = [tags, *(overview_tags(tags, shape.height, shape.width) for shape in shapes)]
@@ -284,13 +245,7 @@ class CogWriter:
 
 @compiled
 def halve_classes(fine: NDArray[np.uint8], coarse: NDArray[np.uint8]) -> None:
-    """Write the most frequent class of blocks of 2 x 2 pixels without nodata, the first of equals.
-
-    Parameters
-    ----------
-    fine, coarse
-        As for `halve`.
-    """
+    """Write the most frequent class of 2 x 2 pixels without nodata, the first of equals."""
     for y in range(coarse.shape[0]):
         for x in range(coarse.shape[1]):
             best, most = 255, 0
