@@ -13,6 +13,7 @@ from geoprep.errors import UsageError
 class Choice:
     """One option: heading and text of the help, placeholder and parser of its value.
 
+    An option has the name of its field, unless it has another one, and may have a former one.
     An option that is ``later`` is newer than the first stores: at its default it is left out of a
     store's attributes, so that their bytes stay the same.
     """
@@ -22,6 +23,8 @@ class Choice:
     metavar: str | None = None
     parse: Callable[[str], Any] | None = None
     later: bool = False
+    option: str | None = None
+    former: str | None = None
 
 
 def choice(

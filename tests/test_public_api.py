@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import difflib
 import importlib
+import inspect
 import sys
 from collections.abc import Iterator
 from dataclasses import MISSING, fields
@@ -28,7 +29,6 @@ PACKAGES = ("geoprep", "loaders", "training")
 # Functions and methods that take further keywords, and the record whose fields these are.
 KEYWORDS = {
     "geoprep.build_zarr": "geoprep.plan.BuildOptions",
-    "geoprep.vectorize": "geoprep.roads.Tracing",
     "training.train": "training.settings.Config",
     "training.pretrain_model": "training.pretrain.PretrainOptions",
     "training.load_model": "training.inference.ModelOptions",
@@ -36,6 +36,8 @@ KEYWORDS = {
     "training.evaluate_model": "training.evaluate.EvaluateOptions",
     "training.export_model": "training.export.ExportOptions",
 }
+# Functions whose signature is made of records.
+WITH_OPTIONS = ("geoprep.score", "geoprep.vectorize", "geoprep.write_road_table")
 # Special methods that are part of an interface; others serve Python itself.
 SPECIAL = ("__call__", "__enter__", "__getitem__", "__iter__", "__len__", "__fspath__")
 
@@ -55,6 +57,8 @@ def public_api() -> list[str]:
             lines += described(f"{module}.{name}", found)
     for function, record in KEYWORDS.items():
         lines += keywords(function, record)
+    for function in WITH_OPTIONS:
+        lines += declared_keywords(function)
     return lines
 
 
@@ -129,6 +133,16 @@ def keywords(function: str, record: str) -> Iterator[str]:
     for one in sorted(fields(getattr(importlib.import_module(module), name)), key=lambda f: f.name):
         if one.default is not MISSING:  # those without a default are parameters of their own
             yield f"{function} keyword {one.name}: {one.type} = {one.default!r}"
+
+
+def declared_keywords(function: str) -> Iterator[str]:
+    """Yield the keywords of a function that only its signature at run time has."""
+    package, name = function.split(".")
+    found = getattr(importlib.import_module(package), name)
+    own = inspect.signature(found.__wrapped__).parameters
+    for one in sorted(inspect.signature(found).parameters.values(), key=lambda one: one.name):
+        if one.name not in own:
+            yield f"{function} keyword {one.name}: {one.annotation} = {one.default!r}"
 
 
 def init_files() -> list[Path]:

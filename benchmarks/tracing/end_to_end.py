@@ -15,7 +15,7 @@ from benchmarks.loading.data import CITY, build_city_store
 from benchmarks.tracing.lines import measure_lines
 from benchmarks.tracing.reliability import measure_reliability
 from geoprep.roads import (
-    ScoreSettings,
+    ScoreOptions,
     mean_scores,
     open_raster,
     pair_scenes,
@@ -133,7 +133,7 @@ def _score(result: Result, prefix: str, images: Sequence[Path], area: Path, work
     measure_reliability(result, f"{prefix}.confidence", traced)
     measure_lines(result, f"{prefix}.lines", traced)
     pairs = pair_scenes(truth, work / "city.gpkg", images=area / "PS-RGB")
-    scores = score_scenes(pairs, ScoreSettings())
+    scores = score_scenes(pairs, ScoreOptions())
     scored = sum(one.apls is not None for one in scores)
     timed = sum(one.apls_time is not None for one in scores)
     for name, value in mean_scores(scores).items():

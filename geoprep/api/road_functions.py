@@ -13,43 +13,34 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from geoprep.api.networks import RoadNetwork, read_network
+from geoprep.api.options import options, taken, with_options
 from geoprep.errors import UsageError
+from geoprep.labels import RoadOptions
+from geoprep.roads import LABEL_OPTIONS, ScoreOptions
 
 if TYPE_CHECKING:
     import geopandas as gpd
     import pandas as pd
 
-    from geoprep.labels import SpeedFrom, SpeedUnit
-    from geoprep.roads import ScenePair, SceneScore, TopoVariant
+    from geoprep.roads import ScenePair, SceneScore
     from geoprep.storage import StrPath
 
 LonLat = tuple[float, float]
 _AREA_FILES = (".gpkg", ".geojson", ".fgb")
 
 
+@with_options((*options(ScoreOptions), *options(RoadOptions, *LABEL_OPTIONS)))
 def score(
     truth: StrPath | RoadNetwork,
     proposal: StrPath | RoadNetwork,
     *,
     images: StrPath | None = None,
-    pixel_size: float | None = None,
-    snap: float = 4.0,
-    control_point_spacing: float = 50.0,
-    published: bool = False,
-    topo_radius: float = 150.0,
-    topo_starts: int | None = None,
-    topo_variant: TopoVariant = "default",
-    seed: int = 0,
-    speed_from: SpeedFrom = "attributes",
-    speed_field: str | None = None,
-    speed_unit: SpeedUnit = "mph",
-    layer: str | None = None,
-    where: str | None = None,
     classes: Any = None,  # noqa: ANN401 - a path, text or plain values
     boundary: float = 2.0,
     csv: StrPath | None = None,
     threads: int | None = None,
     progress: bool = True,
+    **options: Any,  # noqa: ANN401 - fields of `ScoreOptions`, and of `RoadOptions` for labels
 ) -> pd.DataFrame:
     """Return APLS, APLS_time and TOPO of a road network, or IoU of classes, against ground truth.
 
@@ -60,26 +51,6 @@ def score(
         `RoadNetwork`. If both are rasters, or folders of rasters, their classes are scored.
     images
         Image, folder of images or store of the scenes, which give the borders of the scenes.
-    pixel_size
-        Pixel size in metres, for tables without images.
-    snap
-        Largest distance in metres of a control point from the other network.
-    control_point_spacing
-        Distance in metres of control points along edges; 0: nodes only.
-    published
-        Whether to reproduce published figures, see ``geoprep score --help``.
-    topo_radius
-        Distance in metres by road from each starting point of TOPO.
-    topo_starts
-        Largest number of starting points per scene. None: all.
-    topo_variant
-        Rules of matching. ``sat2graph``: those of Sat2Graph's program, for comparison with its
-        published figures.
-    seed
-        Random seed for choosing starting points.
-    speed_from, speed_field, speed_unit, layer, where
-        Speeds, layer and features of label files, as for `build_zarr`. Road networks have their
-        own speeds.
     classes
         Classes of ground truth rasters, as for `build_zarr`. None: their values are the numbers of
         the classes of the proposal.
@@ -91,6 +62,7 @@ def score(
         Number of worker threads. None: one per core.
     progress
         Whether to show a progress bar.
+    **options
 
     Returns
     -------
@@ -114,41 +86,27 @@ def score(
     from geoprep.api.progress import counting_bar
     from geoprep.labels import SpeedRule
     from geoprep.masks import has_rasters
-    from geoprep.roads import ScoreSettings, mean_scores, reliability, score_scenes
+    from geoprep.roads import mean_scores, reliability, score_scenes
 
+    settings, rule = taken(options, ScoreOptions), taken(options, SpeedRule)
     if has_rasters(truth) and has_rasters(proposal):
         return _score_classes(truth, proposal, classes, boundary, csv)
     if classes is not None:
         raise UsageError("`classes` is for rasters: give rasters as `truth` and `proposal`")
-    if speed_field is None and speed_unit != "mph":
+    if rule.speed_field is None and rule.speed_unit != "mph":
         raise UsageError("`speed_unit` is the unit of `speed_field`: name the field as well")
-    rule = SpeedRule(
-        speed_from=speed_from,
-        speed_field=speed_field,
-        speed_unit=speed_unit,
-        layer=layer,
-        where=where,
-    )
     given = {
         "images": images,
-        "pixel_size_m": pixel_size,
-        "as_published": published,
+        "pixel_size_m": settings.pixel_size,
+        "as_published": settings.published,
         "rule": rule,
     }
-    settings = ScoreSettings(
-        snap_m=snap,
-        control_point_spacing_m=control_point_spacing or None,
-        topo_radius_m=topo_radius,
-        topo_starts=topo_starts,
-        seed=seed,
-        topo_variant=topo_variant,
-    )
     with tempfile.TemporaryDirectory() as folder:
         pairs = _pairs(truth, proposal, Path(folder), given)
         with counting_bar("scoring", quiet=not progress) as advance:
             scores = score_scenes(pairs, settings, threads=threads, advance=advance)
     frame = _score_frame(scores)
-    confidence = reliability(((one.truth, one.proposal) for one in pairs), snap)
+    confidence = reliability(((one.truth, one.proposal) for one in pairs), settings.snap)
     frame.attrs = {
         "mean": mean_scores(scores),
         "scenes_in_mean": {  # with roads; and of these, with all speeds
@@ -157,9 +115,22 @@ def score(
         },
         "scenes": [asdict(one) for one in scores],
         **({"confidence": asdict(confidence)} if confidence else {}),
-        "settings": asdict(settings) | {"published": published},
+        "settings": _settings(settings),
     }
     return _with_csv(frame, csv)
+
+
+def _settings(settings: ScoreOptions) -> dict[str, Any]:
+    """Return the settings of scores by name; lengths are in metres."""
+    return {
+        "snap_m": settings.snap,
+        "control_point_spacing_m": settings.control_point_spacing or None,
+        "topo_radius_m": settings.topo_radius,
+        "topo_starts": settings.topo_starts,
+        "seed": settings.seed,
+        "topo_variant": settings.topo_variant,
+        "published": settings.published,
+    }
 
 
 def _score_classes(

@@ -4,43 +4,35 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from geoprep.api.networks import RoadNetwork
+from geoprep.api.options import options, taken, with_options
 from geoprep.errors import UsageError
+from geoprep.roads import RasterOptions, Tracing
 
 if TYPE_CHECKING:
-    from geoprep.roads import Kind
+    from geoprep.roads import ImageRoads
     from geoprep.storage import StrPath
 
-_TITLE = "vectorizing"
+R = TypeVar("R")
 
 
+@with_options((*options(RasterOptions), *options(Tracing)))
 def vectorize(
     source: Any,  # noqa: ANN401 - paths, datasets or arrays
     *,
     out: StrPath | None = None,
-    kind: Kind | None = None,
-    band: int | None = None,
-    pixel_size: float | None = None,
     transform: Any = None,  # noqa: ANN401 - affine
     crs: Any = None,  # noqa: ANN401 - anything that rasterio understands
-    threshold: float | None = None,
-    high_threshold: float | None = None,
-    spur_m: float = 10.0,
-    min_length_m: float = 12.0,
-    min_confidence: float = 0.0,
-    smoothing_m: float | None = None,
-    path_m: float = 60.0,
-    close_gaps: bool = True,
-    motorway_mph: float = 60.0,
     workers: int | None = None,
     progress: bool = True,
+    **options: Any,  # noqa: ANN401 - fields of `RasterOptions` and `Tracing`
 ) -> RoadNetwork:
     """Return the road network of predictions, masks or probabilities.
 
@@ -52,41 +44,13 @@ def vectorize(
         (band, y, x) with ``crs`` and ``transform``, or with ``pixel_size``.
     out
         File to write as well; see `RoadNetwork.to_file`.
-    kind
-        ``probability``, ``speed`` or ``mask``. None: as the raster says, or by its values.
-    band
-        Band of roads, from 1. None: as the raster says.
-    pixel_size
-        Pixel size in metres of rasters that are not georeferenced.
     transform, crs
         Affine (pixel to CRS) and CRS of an array.
-    threshold
-        Minimum probability of road pixels. None: 0.3, or what makes a prediction's own threshold
-        (its tag ``ROAD_THRESHOLD``) the high threshold: 0.3 for 0.5.
-    high_threshold
-        Probability that every connected component must reach at some pixel. None: the odds of the
-        threshold times 7/3, such as 0.5 for 0.3.
-    spur_m
-        Minimum length in metres of a dead end at a junction. Shorter ones are removed, except at
-        the border of the rasters.
-    min_length_m
-        Minimum total length in metres of a connected component. Shorter ones are removed.
-    min_confidence
-        Minimum mean probability along an edge. Edges below are removed; 0 keeps all.
-    smoothing_m
-        Standard deviation in metres of the Gaussian that smooths lines; 0: none. None: by the
-        pixel size.
-    path_m
-        Maximum length in metres of paths through probabilities along which dead ends are joined to
-        other roads; 0: none. Masks and speeds have none.
-    close_gaps
-        Whether interrupted roads are joined.
-    motorway_mph
-        Speed in mph above which a road has no level crossings: slower roads cross it on a bridge.
     workers
         Number of worker threads. None: one per core.
     progress
         Whether to show a progress bar.
+    **options
 
     Raises
     ------
@@ -95,52 +59,28 @@ def vectorize(
     SourceError, ImageError
         A raster cannot be found or read.
     """
-    from geoprep.api.progress import counting_bar
-    from geoprep.roads import Tracing, check_target
+    from geoprep.roads import check_target
     from geoprep.roads import vectorize as trace_rasters
 
     if out is not None:
         check_target(Path(out))
         if Path(out).suffix.lower() == ".csv":
             raise UsageError(f"{out}: a table has no network. Use `write_road_table`")
-    with _rasters(source, transform, crs) as paths:
-        options = Tracing(
-            threshold=threshold,
-            high_threshold=high_threshold,
-            spur_m=spur_m,
-            min_length_m=min_length_m,
-            min_confidence=min_confidence,
-            smoothing_m=smoothing_m,
-            path_m=path_m,
-            motorway_mph=motorway_mph,
-            close_gaps=close_gaps,
-        )
-        with counting_bar(_TITLE, quiet=not progress) as advance:
-            graph = trace_rasters(
-                paths,
-                options,
-                kind=kind,
-                band=band,
-                pixel_size_m=pixel_size,
-                workers=workers,
-                advance=advance,
-            )
-    network = RoadNetwork(graph)
+    with _traced(trace_rasters, source, transform, crs, workers, progress, options) as graph:
+        network = RoadNetwork(graph)
     if out is not None:
         network.to_file(out)
     return network
 
 
+@with_options((*options(RasterOptions), *options(Tracing)))
 def write_road_table(
     source: StrPath | Sequence[StrPath],
     out: StrPath,
     *,
-    kind: Kind | None = None,
-    band: int | None = None,
-    pixel_size: float | None = None,
     workers: int | None = None,
     progress: bool = True,
-    **options: Any,  # noqa: ANN401 - numbers and a switch
+    **options: Any,  # noqa: ANN401 - fields of `RasterOptions` and `Tracing`
 ) -> dict[str, int]:
     """Write the roads of every raster as SpaceNet's table (.csv), in pixels of its image.
 
@@ -150,8 +90,11 @@ def write_road_table(
         A file or folder, or several.
     out
         Table to write, NAME.csv.
-    kind, band, pixel_size, workers, progress, **options
-        As of `vectorize`.
+    workers
+        Number of worker threads. None: one per core.
+    progress
+        Whether to show a progress bar.
+    **options
 
     Returns
     -------
@@ -165,24 +108,54 @@ def write_road_table(
     SourceError, ImageError
         A raster cannot be found or read.
     """
-    from geoprep.api.progress import counting_bar
-    from geoprep.roads import Tracing, check_target, vectorize_each, write_csv
+    from geoprep.roads import check_target, vectorize_each, write_csv
 
-    table = Path(out)
+    table, images = Path(out), 0
     check_target(table)
     if table.suffix.lower() != ".csv":
         raise UsageError(f"{out}: the name of a table ends in .csv")
-    with _rasters(source) as paths, counting_bar(_TITLE, quiet=not progress) as advance:
-        roads = vectorize_each(
-            paths,
-            Tracing(**options),
-            kind=kind,
-            band=band,
-            pixel_size_m=pixel_size,
-            workers=workers,
-            advance=advance,
-        )
-        return {"images": len(paths), "edges": write_csv(roads, table)}
+
+    def counted(roads: Iterable[ImageRoads]) -> Iterator[ImageRoads]:
+        nonlocal images
+        for image in roads:
+            images += 1
+            yield image
+
+    with _traced(vectorize_each, source, None, None, workers, progress, options) as roads:
+        edges = write_csv(counted(roads), table)
+    return {"images": images, "edges": edges}
+
+
+@contextmanager
+def _traced(
+    function: Callable[..., R],
+    source: Any,  # noqa: ANN401 - as of `vectorize`
+    transform: Any,  # noqa: ANN401 - as above
+    crs: Any,  # noqa: ANN401 - as above
+    workers: int | None,
+    progress: bool,
+    given: dict[str, Any],
+) -> Iterator[R]:
+    """Yield what a function makes of rasters, which exist as long as the context."""
+    from geoprep.api.progress import counting_bar
+    from geoprep.roads import rasters_in
+
+    reading, tracing = taken(given, RasterOptions), taken(given, Tracing)
+    with tempfile.TemporaryDirectory() as folder:
+        found = _paths_of(source, Path(folder), transform, crs)
+        paths = [path for one in found for path in rasters_in(one)]
+        if not paths:
+            raise UsageError("`source` is empty: give at least one raster")
+        with counting_bar("vectorizing", quiet=not progress) as advance:
+            yield function(
+                paths,
+                tracing,
+                kind=reading.kind,
+                band=reading.band,
+                pixel_size_m=reading.pixel_size,
+                workers=workers,
+                advance=advance,
+            )
 
 
 def stated_thresholds(source: StrPath) -> tuple[Path, float, float] | None:
@@ -193,24 +166,11 @@ def stated_thresholds(source: StrPath) -> tuple[Path, float, float] | None:
     SourceError, ImageError
         The raster cannot be found or read.
     """
-    from geoprep.roads import Tracing, rasters_in, stated_threshold
+    from geoprep.roads import rasters_in, stated_threshold
 
     first = rasters_in(Path(source))[0]
     stated = stated_threshold(first)
     return None if stated is None else (first, *Tracing().thresholds(stated))
-
-
-@contextmanager
-def _rasters(source: Any, transform: Any = None, crs: Any = None) -> Iterator[list[Path]]:  # noqa: ANN401
-    """Yield the rasters of a source as files, which exist as long as the context."""
-    from geoprep.roads import rasters_in
-
-    with tempfile.TemporaryDirectory() as folder:
-        given = _paths_of(source, Path(folder), transform, crs)
-        paths = [path for one in given for path in rasters_in(one)]
-        if not paths:
-            raise UsageError("`source` is empty: give at least one raster")
-        yield paths
 
 
 def _paths_of(source: Any, folder: Path, transform: Any, crs: Any) -> list[Path]:  # noqa: ANN401

@@ -10,9 +10,19 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from geoprep.cli.help import JSON, POSITIVE, QUIET, GroupedCommand, grouped_option, name_options
+from geoprep.cli.help import (
+    JSON,
+    POSITIVE,
+    QUIET,
+    GroupedCommand,
+    grouped_option,
+    name_options,
+    options_of,
+)
 from geoprep.cli.imports import import_quickly
 from geoprep.errors import UsageError
+from geoprep.labels import RoadOptions
+from geoprep.roads import LABEL_OPTIONS, ScoreOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,7 +32,8 @@ if TYPE_CHECKING:
 SCORE_HELP = """Score a road network (APLS, APLS_time, TOPO) or a map of classes (IoU, F1).
 
 The ground truth and the proposal are each a file of one scene, a folder with one file per scene, or
-a SpaceNet table (.csv). Files are labels, road networks such as `geoprep vectorize` writes, or
+a SpaceNet table (.csv). Files are labels, road networks (with speeds of their own) such as `geoprep
+vectorize` writes, or
 adjacency dictionaries of City-Scale, SpaceNet graphs and Global-Scale (.p, .json). Scenes are
 matched by name, such as AOI_7_Moscow_chip12. A proposal in one file for several scenes is a city:
 each scene is scored on its part.
@@ -34,8 +45,7 @@ geoprep score --truth labels/ --proposal submission.csv --images chips/ --json
 geoprep score --truth truth.csv --proposal mine.csv --pixel-size 0.3      tables in pixels
 geoprep score --truth masks/ --proposal maps/ --classes classes.yaml      rasters of classes
 """
-_INPUT, _LABELS, _APLS, _TOPO, _RUN = "Input", "Labels", "APLS", "TOPO", "Run"
-_CLASSES = "Classes"
+_INPUT, _CLASSES, _RUN = "Input", "Classes", "Run"
 _PATH = click.Path(path_type=Path)
 
 
@@ -67,106 +77,8 @@ _PATH = click.Path(path_type=Path)
     "tables. Without it, a city is scored within the bounding box of each scene's ground truth, "
     "and false roads outside that box do not count.",
 )
-@grouped_option(
-    _INPUT,
-    "--pixel-size",
-    type=POSITIVE,
-    metavar="METRES",
-    help="Pixel size of tables without images, and of adjacency dictionaries (default there: 1).",
-)
-@grouped_option(
-    _LABELS,
-    "--speed-from",
-    type=click.Choice(["attributes", "field", "auto"]),
-    default="attributes",
-    show_default=True,
-    help="Source of the speeds of labels: road type, lanes and surface; a speed field; or the "
-    "field where there is one. Road networks have their own speeds.",
-)
-@grouped_option(
-    _LABELS,
-    "--speed-field",
-    metavar="NAME",
-    help="Field of labels with the speed; implies --speed-from field.",
-)
-@grouped_option(
-    _LABELS,
-    "--speed-unit",
-    type=click.Choice(["mph", "kmh", "mps"]),
-    default="mph",
-    show_default=True,
-    help="Unit of --speed-field.",
-)
-@grouped_option(
-    _LABELS,
-    "--layer",
-    metavar="NAME",
-    help="Layer of files with several; default: the one with roads.",
-)
-@grouped_option(
-    _LABELS,
-    "--where",
-    metavar="SQL",
-    help='SQL condition that selects the roads of label files, such as "highway IS NOT NULL".',
-)
-@grouped_option(
-    _APLS,
-    "--snap",
-    default=4.0,
-    show_default=True,
-    type=POSITIVE,
-    metavar="METRES",
-    help="Largest distance of a control point from the other network; published figures used 4 or "
-    "5.",
-)
-@grouped_option(
-    _APLS,
-    "--control-point-spacing",
-    deprecated_names=("--midpoints",),
-    default=50.0,
-    show_default=True,
-    type=click.FloatRange(0),
-    metavar="METRES",
-    help="Distance of control points along edges; 0: nodes only.",
-)
-@grouped_option(
-    _APLS,
-    "--published",
-    is_flag=True,
-    help="Reproduce published figures: read labels as the reference program does, with its "
-    "mistakes, and leave out closed loops (edges that begin and end at one node) on both sides.",
-)
-@grouped_option(
-    _TOPO,
-    "--topo-radius",
-    default=150.0,
-    show_default=True,
-    type=POSITIVE,
-    metavar="METRES",
-    help="Distance by road from each starting point; 300 for scenes of 2 km.",
-)
-@grouped_option(
-    _TOPO,
-    "--topo-variant",
-    type=click.Choice(["default", "sat2graph"]),
-    default="default",
-    show_default=True,
-    help="Rules of matching; sat2graph: those of Sat2Graph's program, whose distances are 1.11 "
-    "times as long, for comparison with its published figures.",
-)
-@grouped_option(
-    _TOPO,
-    "--topo-starts",
-    type=click.IntRange(1),
-    help="Largest number of starting points per scene; default: all.",
-)
-@grouped_option(
-    _TOPO,
-    "--seed",
-    default=0,
-    show_default=True,
-    help="Random seed for choosing starting points.",
-)
+@options_of(ScoreOptions)
+@options_of(RoadOptions, *LABEL_OPTIONS, section="Labels")
 @grouped_option(
     _CLASSES,
     "--classes",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import (
     TYPE_CHECKING,
@@ -185,14 +185,19 @@ JSON = grouped_option(
 )
 
 
-def options_of(record: type) -> Callable[[F], F]:
-    """Return a decorator that adds an option per field of a dataclass, which is a `choice`."""
+def options_of(record: type, *only: str, section: str | None = None) -> Callable[[F], F]:
+    """Return a decorator that adds an option per field of a dataclass that is a `choice`.
+
+    Only some fields if they are named, and under another heading if there is one.
+    """
 
     def decorate(command: F) -> F:
         kinds = get_type_hints(record)
         for one in reversed(fields(record)):
-            made = _option_of(one.name, one.default, kinds[one.name], one.metadata["choice"])
-            command = made(command)
+            if one.metadata and (not only or one.name in only):
+                choice = one.metadata["choice"]
+                choice = replace(choice, section=section) if section else choice
+                command = _option_of(one.name, one.default, kinds[one.name], choice)(command)
         return command
 
     return decorate
@@ -208,16 +213,25 @@ def _option_of(
         kind = get_args(kind)[0]
     if get_origin(kind) is Literal:
         kind = click.Choice(get_args(kind))
+    of_value = {"type": str if choice.parse else kind, "show_default": default is not None}
+    if kind is bool:  # an option turns a default off that is on
+        of_value = {"is_flag": True, "callback": _inverted if default else None}
+    elif choice.parse:
+        of_value["callback"] = _parsed(choice.parse)
     return grouped_option(
         choice.section,
-        "--" + name.replace("_", "-"),
-        default=default,
-        show_default=default is not None,
-        type=str if choice.parse else kind,
+        choice.option or "--" + name.replace("_", "-"),
+        name,
+        deprecated_names=(choice.former,) if choice.former else (),
+        default=False if kind is bool else default,
         metavar=choice.metavar,
-        callback=_parsed(choice.parse) if choice.parse else None,
         help=choice.help,
+        **of_value,
     )
+
+
+def _inverted(_context: click.Context, _parameter: click.Parameter, off: bool) -> bool:
+    return not off
 
 
 def _parsed(

@@ -10,13 +10,14 @@ import click
 
 from geoprep.cli.help import (
     JSON,
-    POSITIVE,
     QUIET,
     WORKERS,
     GroupedCommand,
     grouped_option,
+    options_of,
 )
 from geoprep.cli.imports import import_quickly
+from geoprep.roads import RasterOptions, Tracing
 
 HELP = """Turn predictions or masks of roads into a road network.
 
@@ -31,8 +32,7 @@ geoprep vectorize predictions/chip12.tif --out roads.geojson   longitude and lat
 geoprep vectorize mask.png --pixel-size 1 --out roads.graphml  for networkx
 geoprep vectorize predictions/ --out roads.csv                 SpaceNet's table, image by image
 """
-_OUTPUT, _INPUT = "Output", "Input"
-_ROADS, _GAPS, _SPEEDS = "Roads", "Gaps", "Bridges"
+_OUTPUT = "Output"
 
 
 @click.command(
@@ -44,7 +44,7 @@ _ROADS, _GAPS, _SPEEDS = "Roads", "Gaps", "Bridges"
         "pixel_size",
         "threshold",
         "spur_m",
-        "no_gap_closing",
+        "close_gaps",
         "as_json",
     ),
     help=HELP,
@@ -58,102 +58,8 @@ _ROADS, _GAPS, _SPEEDS = "Roads", "Gaps", "Bridges"
     type=click.Path(path_type=Path, dir_okay=False),
     help="File to write; its suffix sets the format: .gpkg, .geojson, .graphml, .parquet or .csv.",
 )
-@grouped_option(
-    _INPUT,
-    "--kind",
-    type=click.Choice(["probability", "speed", "mask"]),
-    help="Meaning of pixel values: probability of a road, speed in mph (0 background, 255 nodata), "
-    "or mask (road where not 0). Default: detected from tags and values.",
-)
-@grouped_option(
-    _INPUT,
-    "--band",
-    type=click.IntRange(1),
-    help="Band of roads, counted from 1. Default: detected from tags and band names.",
-)
-@grouped_option(
-    _INPUT,
-    "--pixel-size",
-    type=POSITIVE,
-    help="Pixel width in metres of rasters that are not georeferenced. Default: none.",
-)
-@grouped_option(
-    _ROADS,
-    "--threshold",
-    type=click.FloatRange(0, 1, min_open=True),
-    help="Minimum probability of road pixels, up to 1. Default: 0.3, or what makes a prediction's "
-    "own threshold (its tag ROAD_THRESHOLD) the high threshold.",
-)
-@grouped_option(
-    _ROADS,
-    "--high-threshold",
-    deprecated_names=("--certain",),
-    type=click.FloatRange(0, 1, min_open=True),
-    help="Probability, up to 1, that every connected component must reach at some pixel. Default: "
-    "the odds of the threshold times 7/3, such as 0.5 for 0.3.",
-)
-@grouped_option(
-    _ROADS,
-    "--min-spur",
-    "spur_m",
-    default=10.0,
-    show_default=True,
-    type=click.FloatRange(0),
-    help="Minimum length of a dead end at a junction in metres. Shorter ones are removed, except "
-    "at the border of the rasters.",
-)
-@grouped_option(
-    _ROADS,
-    "--min-length",
-    "min_length_m",
-    default=12.0,
-    show_default=True,
-    type=click.FloatRange(0),
-    help="Minimum total length of a connected component in metres. Shorter ones are removed.",
-)
-@grouped_option(
-    _ROADS,
-    "--min-confidence",
-    default=0.0,
-    show_default=True,
-    type=click.FloatRange(0, 1),
-    help="Minimum mean probability along an edge. Edges below are removed; 0 keeps all.",
-)
-@grouped_option(
-    _ROADS,
-    "--smoothing",
-    "smoothing_m",
-    type=click.FloatRange(0),
-    help="Standard deviation in metres of the Gaussian that smooths lines; 0 for none. Default: 2 "
-    "pixels where pixels are larger than 0.75 m, at least 2 m for probabilities.",
-)
-@grouped_option(
-    _GAPS,
-    "--max-path",
-    "path_m",
-    default=60.0,
-    show_default=True,
-    type=click.FloatRange(0),
-    help="Maximum length in metres of paths through probabilities along which dead ends are joined "
-    "to other roads; 0 for none.",
-)
-@grouped_option(
-    _GAPS,
-    "--no-gap-closing",
-    deprecated_names=("--no-repair",),
-    is_flag=True,
-    help="Leave interrupted roads as they are. Default: gaps of up to 7 m are closed, longer ones "
-    "where roads point at each other; in masks without any such gap dead ends are not extended.",
-)
-@grouped_option(
-    _SPEEDS,
-    "--motorway-mph",
-    default=60.0,
-    show_default=True,
-    type=click.FloatRange(0),
-    help="Speed in mph above which a road has no level crossings: slower roads cross it on a "
-    "bridge.",
-)
+@options_of(RasterOptions)
+@options_of(Tracing)
 @WORKERS
 @QUIET
 @JSON
@@ -162,9 +68,8 @@ def vectorize(rasters: tuple[Path, ...], out: Path, **given: Any) -> None:  # no
     import_quickly("rasterio", "pyogrio")
     from geoprep.api import vectorize, write_road_table
 
-    no_gap_closing = given.pop("no_gap_closing")
     as_json, quiet = given.pop("as_json"), given.pop("quiet")
-    given |= {"close_gaps": not no_gap_closing, "progress": not (quiet or as_json)}
+    given["progress"] = not (quiet or as_json)
     if out.suffix.lower() == ".csv":
         summary: dict[str, Any] = write_road_table(rasters, out, **given)
     else:

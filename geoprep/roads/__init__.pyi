@@ -1,8 +1,6 @@
 from .centrelines import RoadRaster as RoadRaster
-from .centrelines import Tracing as Tracing
 from .centrelines import open_raster as open_raster
 from .centrelines.bands import ArrayBands as ArrayBands
-from .centrelines.rasters import Kind as Kind
 from .centrelines.rasters import pixel_size_of as pixel_size_of
 from .centrelines.rasters import stated_threshold as stated_threshold
 from .formats import FRAME_NAMES as FRAME_NAMES
@@ -17,6 +15,13 @@ from .names import TABLE_SUFFIX as TABLE_SUFFIX
 from .names import scene_key as scene_key
 from .network import RoadGraph as RoadGraph
 from .network import in_crs as in_crs
+from .options import LABEL_OPTIONS as LABEL_OPTIONS
+from .options import Kind as Kind
+from .options import RasterOptions as RasterOptions
+from .options import ScoreOptions as ScoreOptions
+from .options import TopoVariant as TopoVariant
+from .options import Tracing as Tracing
+from .reading import ImageRoads as ImageRoads
 from .reading import read_csv as read_csv
 from .reading import read_labels as read_labels
 from .reading import write_csv as write_csv
@@ -26,13 +31,11 @@ from .route import write_route as write_route
 from .scoring import Reliability as Reliability
 from .scoring import ScenePair as ScenePair
 from .scoring import SceneScore as SceneScore
-from .scoring import ScoreSettings as ScoreSettings
 from .scoring import mean_scores as mean_scores
 from .scoring import pair_scenes as pair_scenes
 from .scoring import reliability as reliability
 from .scoring import score_scenes as score_scenes
 from .scoring.apls import apls as apls
-from .scoring.topo import TopoVariant as TopoVariant
 from .tracing import rasters_in as rasters_in
 from .tracing import trace as trace
 from .tracing import vectorize as vectorize

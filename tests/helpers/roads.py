@@ -8,10 +8,11 @@ import shapely
 from affine import Affine
 from rasterio.features import rasterize
 
-from geoprep.roads.centrelines import RoadRaster, Tracing
+from geoprep.roads.centrelines import RoadRaster
 from geoprep.roads.centrelines.bands import ArrayBands
 from geoprep.roads.centrelines.rasters import as_speeds
 from geoprep.roads.network import RoadGraph
+from geoprep.roads.options import Tracing
 from geoprep.roads.tracing import trace
 
 

@@ -1,10 +1,9 @@
 """Rasters of roads in, the pixels of their centre lines out, whatever the raster's size.
 
-Entry points: :func:`open_raster`, :func:`skeleton`, :class:`Tracing` (the options).
+Entry points: :func:`open_raster`, :func:`skeleton`.
 """
 
-from geoprep.roads.centrelines.options import Tracing
 from geoprep.roads.centrelines.rasters import RoadRaster, open_raster
 from geoprep.roads.centrelines.thinning import Skeleton, skeleton
 
-__all__ = ["RoadRaster", "Skeleton", "Tracing", "open_raster", "skeleton"]
+__all__ = ["RoadRaster", "Skeleton", "open_raster", "skeleton"]

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Literal, cast, get_args
+from typing import Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,10 +27,8 @@ from geoprep.roads.centrelines.bands import (
 from geoprep.roads.centrelines.coded_speeds import coded_speeds
 from geoprep.roads.centrelines.cover import Cover
 from geoprep.roads.network import Plane
+from geoprep.roads.options import Kind, check_kind
 from geoprep.speed import BIN_COUNT, BIN_WIDTH_MPH, NODATA, UNKNOWN_SPEED
-
-Kind = Literal["probability", "speed", "mask"]
-KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
 _SAMPLED: Final = 1024
 """Pixels per side of the sample that tells a mask from probabilities and speeds."""
@@ -215,12 +213,6 @@ def open_raster(
     """
     with closing(OpenRasters()) as files:
         yield describe_raster(path, files, kind=kind, band=band, pixel_size_m=pixel_size_m)
-
-
-def check_kind(kind: str | None) -> None:
-    """Raise UsageError unless a kind exists or is None."""
-    if kind is not None and kind not in KINDS:
-        raise UsageError(f"`kind` is {kind!r}: use one of {', '.join(KINDS)}")
 
 
 def describe_raster(

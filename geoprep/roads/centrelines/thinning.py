@@ -14,8 +14,8 @@ from geoprep.errors import ImageError
 from geoprep.executors import Threads
 from geoprep.roads.centrelines.cleaning import CleaningLimits, clean
 from geoprep.roads.centrelines.kernels import thinned
-from geoprep.roads.centrelines.options import Tracing
 from geoprep.roads.centrelines.rasters import RoadRaster
+from geoprep.roads.options import Tracing
 
 BLOCK: Final = 5000
 """Maximum side of a block in pixels, without its margin: 0.4 GB."""

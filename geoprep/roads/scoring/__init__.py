@@ -2,13 +2,12 @@
 
 from geoprep.roads.scoring.confidence import Reliability, reliability
 from geoprep.roads.scoring.pairs import ScenePair, pair_scenes
-from geoprep.roads.scoring.scenes import SceneScore, ScoreSettings, mean_scores, score_scenes
+from geoprep.roads.scoring.scenes import SceneScore, mean_scores, score_scenes
 
 __all__ = [
     "Reliability",
     "ScenePair",
     "SceneScore",
-    "ScoreSettings",
     "mean_scores",
     "pair_scenes",
     "reliability",

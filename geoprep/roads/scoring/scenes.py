@@ -9,34 +9,13 @@ from typing import Final
 import numpy as np
 
 from geoprep.roads.network import RoadGraph
+from geoprep.roads.options import ScoreOptions
 from geoprep.roads.scoring.apls import AplsScore, apls
 from geoprep.roads.scoring.pairs import Border, ScenePair
-from geoprep.roads.scoring.topo import TopoScore, TopoVariant, topo
+from geoprep.roads.scoring.topo import TopoScore, topo
 
 _FAR_M: Final = 1000.0
 """Distance in metres between ground truth and proposal from which a note reports it."""
-
-
-@dataclass(frozen=True, slots=True)
-class ScoreSettings:
-    """Parameters of APLS and TOPO.
-
-    Attributes
-    ----------
-    snap_m, control_point_spacing_m
-        See `apls`.
-    topo_radius_m, topo_interval_m, topo_match_m, topo_starts, seed, topo_variant
-        See `topo`.
-    """
-
-    snap_m: float = 4.0
-    control_point_spacing_m: float | None = 50.0
-    topo_radius_m: float = 150.0
-    topo_interval_m: float = 5.0
-    topo_match_m: float = 10.0
-    topo_starts: int | None = None
-    seed: int = 0
-    topo_variant: TopoVariant = "default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +50,7 @@ class SceneScore:
 
 def score_scenes(
     pairs: Sequence[ScenePair],
-    settings: ScoreSettings,
+    settings: ScoreOptions,
     *,
     threads: int | None = None,
     advance: Callable[[int, int], None] = lambda done, total: None,
@@ -96,7 +75,7 @@ def score_scenes(
     return scores
 
 
-def _score(pair: ScenePair, settings: ScoreSettings, threads: int | None) -> SceneScore:
+def _score(pair: ScenePair, settings: ScoreOptions, threads: int | None) -> SceneScore:
     truth, proposal = pair.truth, pair.proposal
     km = _km(truth), _km(proposal)
     if not len(truth.ends):
@@ -108,8 +87,8 @@ def _score(pair: ScenePair, settings: ScoreSettings, threads: int | None) -> Sce
             truth,
             proposal,
             weight="time" if weight == "time" else "length",
-            snap_m=settings.snap_m,
-            control_point_spacing_m=settings.control_point_spacing_m,
+            snap_m=settings.snap,
+            control_point_spacing_m=settings.control_point_spacing or None,
             threads=threads,
         )
 
@@ -117,9 +96,7 @@ def _score(pair: ScenePair, settings: ScoreSettings, threads: int | None) -> Sce
     sampled = topo(
         truth,
         proposal,
-        radius_m=settings.topo_radius_m,
-        interval_m=settings.topo_interval_m,
-        match_m=settings.topo_match_m,
+        radius_m=settings.topo_radius,
         starts=settings.topo_starts,
         seed=settings.seed,
         variant=settings.topo_variant,

@@ -30,7 +30,7 @@ starting points that fall on a vertex once or twice.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 import shapely
@@ -38,10 +38,9 @@ from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
 from geoprep.roads.network import RoadGraph, check_network
+from geoprep.roads.options import TopoVariant
 from geoprep.roads.paths import EdgePoints
 from geoprep.roads.paths.propagation import Propagation
-
-TopoVariant = Literal["default", "sat2graph"]
 
 _START_SPACING_M: Final = 50.0
 _START_COSINE: Final = 0.96  # of the angle between roads: 16 degrees, as in Sat2Graph

@@ -10,9 +10,9 @@ import numpy as np
 import shapely
 from numpy.typing import NDArray
 
-from geoprep.roads.centrelines.options import Tracing
 from geoprep.roads.graph import degrees, with_links
 from geoprep.roads.network import RoadGraph, points, segments
+from geoprep.roads.options import Tracing
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

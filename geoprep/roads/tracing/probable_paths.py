@@ -12,10 +12,10 @@ import shapely
 from numpy.typing import NDArray
 
 from geoprep.compiled import compiled
-from geoprep.roads.centrelines.options import Tracing
 from geoprep.roads.centrelines.rasters import RoadRaster
 from geoprep.roads.graph import anchored
 from geoprep.roads.network import RoadGraph, line_strings, points
+from geoprep.roads.options import Tracing
 from geoprep.roads.tracing.gaps import DeadEnds, Links
 from geoprep.roads.tracing.pruning import simplified, smoothed
 

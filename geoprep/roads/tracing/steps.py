@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from geoprep.crs import transformer
 from geoprep.errors import ImageError
 from geoprep.grid import Grid
-from geoprep.roads.centrelines.options import Tracing
 from geoprep.roads.centrelines.rasters import RoadRaster
 from geoprep.roads.centrelines.sampling import probability_along
 from geoprep.roads.centrelines.thinning import BLOCK, skeleton
 from geoprep.roads.chains import with_chains_joined
 from geoprep.roads.graph import degrees, subnetwork
 from geoprep.roads.network import RoadGraph
+from geoprep.roads.options import Tracing
 from geoprep.roads.places import utm_crs_of
 from geoprep.roads.tracing.borders import at_border, cut_off_ends, split_at_border, straightened
 from geoprep.roads.tracing.bridges import with_bridges

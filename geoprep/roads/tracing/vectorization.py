@@ -14,21 +14,20 @@ import numpy as np
 from geoprep.cpus import usable_cpus
 from geoprep.errors import GeoprepWarning, ImageError, SourceError, UsageError
 from geoprep.executors import Threads
-from geoprep.roads.centrelines import RoadRaster, Tracing, open_raster
+from geoprep.roads.centrelines import RoadRaster, open_raster
 from geoprep.roads.centrelines.bands import OpenRasters
 from geoprep.roads.centrelines.coded_speeds import coded_speeds
 from geoprep.roads.centrelines.rasters import (
     MOST_MPH,
-    Kind,
     as_coded_speeds,
     as_speeds,
-    check_kind,
     describe_raster,
 )
 from geoprep.roads.centrelines.thinning import DENSEST, blocks_of
 from geoprep.roads.graph import side_by_side
 from geoprep.roads.names import GEOTIFF_SUFFIXES, RASTER_SUFFIXES, image_id
 from geoprep.roads.network import RoadGraph, in_crs
+from geoprep.roads.options import Kind, Tracing, check_kind
 from geoprep.roads.places import utm_crs_of
 from geoprep.roads.reading import ImageRoads
 from geoprep.roads.tracing.mosaics import grid_of, mosaic, mosaics

@@ -15,6 +15,7 @@ import geoprep.cli
 from geoprep.cli import cli
 from geoprep.errors import GeoprepError
 from geoprep.plan import BuildOptions
+from geoprep.roads import Tracing
 
 # Command -> its function, and a command line without defaults.
 COMMANDS = {
@@ -70,12 +71,10 @@ NAMES = {
     "rasters": "source",
     "maps": "source",
     "network": "roads",
-    "no_gap_closing": "close_gaps",
     "shortest": "by",
     "quiet": "progress",
 }
 VALUES = {
-    "close_gaps": lambda left_open: not left_open,
     "by": lambda shortest: "length" if shortest else "time",
     "progress": lambda quiet: not quiet,
 }
@@ -119,11 +118,11 @@ def test_options_are_keywords_with_the_same_defaults(name):
             if option.multiple:
                 shown = shown[0] if shown else ()
             elif option.is_flag:
-                shown = bool(shown)
+                shown = bool(shown) is not (default is True)  # --no-gap-closing turns off
             shown = VALUES.get(given, lambda value: value)(shown)
             required = default is inspect.Parameter.empty  # as the scenes of an export
             assert required or default == shown, f"{given}={default!r}, --{option.name} {shown!r}"
-    left = set(keywords) - OF_NOTEBOOKS
+    left = set(keywords) - OF_NOTEBOOKS - {one.name for one in fields(Tracing) if not one.metadata}
     assert not left, f"geoprep {name} has no options for {sorted(left)}"
 
 
@@ -173,6 +172,10 @@ def test_commands_import_the_api_and_records_only():
     """`BuildOptions` declares options; `render` makes text of facts."""
     allowed = {"geoprep.api", "geoprep.errors", "geoprep"}
     records = {("geoprep.plan", "BuildOptions")}
+    records |= {
+        ("geoprep.roads", one) for one in ("LABEL_OPTIONS", "RasterOptions", "ScoreOptions")
+    }
+    records |= {("geoprep.roads", "Tracing"), ("geoprep.labels", "RoadOptions")}
     for path in Path(geoprep.cli.__file__).parent.glob("*.py"):
         tree = ast.parse(path.read_text())
         for node in ast.walk(tree):

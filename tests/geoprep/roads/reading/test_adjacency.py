@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from geoprep.errors import SourceError
+from geoprep.roads.options import ScoreOptions
 from geoprep.roads.reading import adjacency, read_adjacency
-from geoprep.roads.scoring import ScoreSettings, pair_scenes, score_scenes
+from geoprep.roads.scoring import pair_scenes, score_scenes
 
 # A road of 300 m to the east with a branch of 40 m to the south; rows grow to the south.
 GRAPH = {
@@ -173,6 +174,6 @@ def test_adjacency_dictionaries_are_scored(tmp_path):
         written(tmp_path / "truth", pickle.dumps(GRAPH), f"{name}.p")
         document = {f"{row},{column}": others for (row, column), others in GRAPH.items()}
         written(tmp_path / "proposal", document, f"{name}.json")
-    scores = score_scenes(pair_scenes(tmp_path / "truth", tmp_path / "proposal"), ScoreSettings())
+    scores = score_scenes(pair_scenes(tmp_path / "truth", tmp_path / "proposal"), ScoreOptions())
     assert [one.scene for one in scores] == ["region_8", "region_9"]
     assert all(one.apls.score == pytest.approx(1) for one in scores)

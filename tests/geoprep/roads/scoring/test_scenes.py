@@ -13,7 +13,8 @@ from geoprep.errors import SourceError, UsageError
 from geoprep.labels import SpeedRule
 from geoprep.roads.formats import read_network, write_network
 from geoprep.roads.network import in_crs
-from geoprep.roads.scoring import ScoreSettings, mean_scores, pair_scenes, score_scenes
+from geoprep.roads.options import ScoreOptions
+from geoprep.roads.scoring import mean_scores, pair_scenes, score_scenes
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def town(tmp_path):
 
 def scored(town, proposal, **options):
     pairs = pair_scenes(town / "labels", town / proposal, **options)
-    return {one.scene: one for one in score_scenes(pairs, ScoreSettings())}
+    return {one.scene: one for one in score_scenes(pairs, ScoreOptions())}
 
 
 def test_every_scene_is_scored_on_its_part_of_a_city(town):
@@ -98,9 +99,9 @@ def test_a_distance_between_ground_truth_and_proposal_is_noted(town):
     away = [[(x + 5000, y) for x, y in line] for line in ([(10, 150), (290, 150)],)]
     far = write_labels(town / "far" / "a.geojson", *away)
     here = town / "labels" / "AOI_7_Moscow_chip2.geojson"
-    (one,) = score_scenes(pair_scenes(here, far), ScoreSettings())
+    (one,) = score_scenes(pair_scenes(here, far), ScoreOptions())
     assert one.note == "ground truth and proposal are 4.7 km apart"
-    (same,) = score_scenes(pair_scenes(here, here), ScoreSettings())
+    (same,) = score_scenes(pair_scenes(here, here), ScoreOptions())
     assert same.note == ""
 
 
@@ -148,7 +149,7 @@ def test_as_published_closed_loops_are_left_out_on_both_sides(tmp_path):
 
     def apls_of(one, two, *, published):
         pairs = pair_scenes(one, two, as_published=published)
-        (score,) = score_scenes(pairs, ScoreSettings())
+        (score,) = score_scenes(pairs, ScoreOptions())
         return score.apls.score
 
     assert apls_of(truth, proposal, published=False) < 0.9
@@ -171,7 +172,7 @@ def test_published_scores_of_real_graphs_stay(shared_data):
             images=None if number else vegas / "PS-RGB",
             as_published=True,
         )
-        (one,) = score_scenes(pairs, ScoreSettings())
+        (one,) = score_scenes(pairs, ScoreOptions())
         assert one.apls.score == pytest.approx(score, abs=1e-3)
 
 
@@ -187,7 +188,7 @@ def test_a_network_always_has_its_own_speeds(town):
             crs=slow.crs,
         )
         table.to_crs("EPSG:4326").to_file(path, engine="pyogrio")
-        (one,) = score_scenes(pair_scenes(town / "city.gpkg", path), ScoreSettings())
+        (one,) = score_scenes(pair_scenes(town / "city.gpkg", path), ScoreOptions())
         assert one.apls.score == pytest.approx(1, abs=1e-3)
         assert one.apls_time.score == pytest.approx(0, abs=1e-3)  # every path takes twice as long
 

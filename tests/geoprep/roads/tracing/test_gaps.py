@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from helpers.roads import array_raster, degree_counts, drawn, network
 
-from geoprep.roads.centrelines import Tracing
+from geoprep.roads.options import Tracing
 from geoprep.roads.tracing import trace
 from geoprep.roads.tracing.gaps import with_gaps_closed
 

@@ -9,9 +9,10 @@ from rasterio.features import rasterize
 from scipy.ndimage import gaussian_filter
 from shapely.affinity import rotate
 
-from geoprep.roads.centrelines import RoadRaster, Tracing
+from geoprep.roads.centrelines import RoadRaster
 from geoprep.roads.centrelines.bands import ArrayBands
 from geoprep.roads.graph import degrees
+from geoprep.roads.options import Tracing
 from geoprep.roads.tracing import trace
 from geoprep.roads.tracing.gaps import with_gaps_closed
 from geoprep.roads.tracing.junctions import with_forks_moved

@@ -5,8 +5,8 @@ import pytest
 import shapely
 from helpers.roads import array_raster, degree_counts, drawn, network
 
-from geoprep.roads.centrelines import Tracing
 from geoprep.roads.graph import degrees
+from geoprep.roads.options import Tracing
 from geoprep.roads.tracing import trace
 from geoprep.roads.tracing.gaps import DeadEnds
 from geoprep.roads.tracing.probable_paths import links_along_paths

@@ -11,8 +11,9 @@ from helpers.roads import array_raster, degree_counts, drawn, traced, write_rast
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from geoprep.roads.centrelines import Tracing, open_raster
+from geoprep.roads.centrelines import open_raster
 from geoprep.roads.centrelines.thinning import Skeleton
+from geoprep.roads.options import Tracing
 from geoprep.roads.tracing import trace
 from geoprep.roads.tracing.pixel_graph import pixel_network
 
