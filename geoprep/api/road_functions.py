@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from geoprep.api.keywords import options, taken, with_options
 from geoprep.api.networks import RoadNetwork, read_network
-from geoprep.api.options import options, taken, with_options
 from geoprep.errors import UsageError
 from geoprep.labels import RoadOptions
 from geoprep.roads import LABEL_OPTIONS, ScoreOptions

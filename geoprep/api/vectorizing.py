@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from geoprep.api.keywords import options, taken, with_options
 from geoprep.api.networks import RoadNetwork
-from geoprep.api.options import options, taken, with_options
 from geoprep.errors import UsageError
 from geoprep.roads import RasterOptions, Tracing
 
