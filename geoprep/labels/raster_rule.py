@@ -264,16 +264,18 @@ def _colour_table(listed: tuple[_Entry, ...], tolerance: int) -> NDArray[np.uint
         (np.maximum(np.ceil(low) - tolerance, 0), np.minimum(np.floor(high) + tolerance, 255))
         for _, low, high in listed
     ]
-    for low, high in reach:
+    for (number, *_), (low, high) in zip(listed, reach, strict=True):
         near = [
             one
             for one, (start, end) in zip(listed, reach, strict=True)
             if (start <= high).all() and (end >= low).all()
         ]
         axes = [np.arange(a, b + 1) for a, b in zip(low, high, strict=True)]
-        cube = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1)
         box = tuple(slice(int(a), int(b) + 1) for a, b in zip(low, high, strict=True))
-        table[box] = _nearest(tuple(near), tolerance, cube)
+        table[box] = number
+        if len(near) > 1:
+            cube = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1)
+            table[box] = _nearest(tuple(near), tolerance, cube)
     return table
 
 

@@ -1,5 +1,3 @@
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pyproj
 import pytest
@@ -25,7 +23,6 @@ geopandas = pytest.importorskip("geopandas")
 pytestmark = pytest.mark.filterwarnings("ignore:Use `@` matmul:PendingDeprecationWarning")
 
 TABLE_SPEEDS = [15, 18.75, 20, 22.5, 25, 26.25, 30, 33.75, 35, 41.25, 45, 48.75, 55, 65]
-FRACTIONAL_SPEEDS = [18.75, 22.5, 33.75, 41.25, 48.75]
 PLACES = {
     "Moscow": (37.6, 55.7),
     "Vegas": (-115.17, 36.24),
@@ -115,17 +112,6 @@ def test_masks_equal_geopandas_and_rasterio_in_both_codings(place, seed, speeds)
     assert np.array_equal(BINNED_TABLE[mask], 36 * np.ceil(mph / 10))
 
 
-def test_fractional_speeds_come_out_as_the_reference_codes_them():
-    roads = some_roads("Moscow", FRACTIONAL_SPEEDS)
-    transform, shape = square_degrees("Moscow"), (160, 160)
-    mask = mask_of(roads, Grid(*shape, transform, "EPSG:4326"))
-    mph = burn_floats(by_geopandas(roads, "EPSG:4326"), transform, shape)
-    assert set(np.unique(mph)) == {0, *FRACTIONAL_SPEEDS}
-    assert set(np.unique(CONTINUOUS_TABLE[mask])) == {0, 73, 88, 132, 161, 191}
-    assert np.array_equal(CONTINUOUS_TABLE[mask], (255 * mph.astype(float) / 65).astype(np.uint8))
-    assert np.array_equal(BINNED_TABLE[mask], 36 * np.ceil(mph / 10))
-
-
 @settings(max_examples=12, deadline=None)
 @given(
     places,
@@ -183,7 +169,7 @@ def networks(rng, kind, size):
     return [places[list(street)] for street in sorted(streets)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     seeds,
     st.sampled_from(["crossing", "lattice", "walks", "streets"]),
@@ -208,22 +194,10 @@ def test_roads_drawn_one_by_one_are_their_union_to_the_pixel(seed, kind, size, c
     assert np.array_equal(mask_of(roads, grid), expected)
 
 
-@pytest.mark.parametrize("number", [0, 99])
-def test_real_roads_are_drawn_as_their_union_on_every_level(shared_data, number):
-    roads = real_roads(shared_data, number)
-    with rasterio.open(shared_data / "expected" / f"img{number}_binned7.tif") as chip:
-        grid = Grid(chip.height, chip.width, chip.transform, chip.crs.to_string())
-    polygons = speed_polygons(roads, grid)
-    for side in (1300, 650, 325):
-        window = grid.resized(side, side)
-        expected = burned_by_gdal(united(roads, grid), window.transform, (side, side))
-        assert np.array_equal(burn(polygons, window.transform, (side, side)), expected)
-
-
 @pytest.mark.parametrize(
     "shape", ["scribble", "walk", "zigzag"], ids=["10,000 crossings each", "on the spot", "dense"]
 )
-def test_a_vertex_bomb_is_burned_in_seconds(shape):
+def test_a_vertex_bomb_is_burned(shape):
     rng = np.random.default_rng(0)
     place = (413_871.25, 6_180_032.5)
     points = {
@@ -251,7 +225,7 @@ def test_a_vertex_bomb_is_burned_in_seconds(shape):
 # --- what a mask promises -----------------------------------------------------------------------
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(places, seeds, st.lists(st.floats(1, 200), min_size=1, max_size=8), st.randoms())
 def test_the_fastest_road_wins_whatever_the_order(place, seed, speeds, random):
     roads = some_roads(place, speeds, seed)
@@ -270,7 +244,7 @@ def test_the_fastest_road_wins_whatever_the_order(place, seed, speeds, random):
     assert np.array_equal(mask, again)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(places, seeds, st.data())
 def test_a_window_is_the_slice_of_the_whole(place, seed, data):
     polygons = speed_polygons(some_roads(place, TABLE_SPEEDS, seed), grid_at(place))
@@ -280,15 +254,6 @@ def test_a_window_is_the_slice_of_the_whole(place, seed, data):
     whole = burn(polygons, transform, (160, 160))
     window = burn(polygons, transform * Affine.translation(col, row), (height, width))
     assert np.array_equal(window, whole[row : row + height, col : col + width])
-
-
-def test_tiles_of_a_real_chip_are_slices_of_the_whole(shared_data):
-    transform = Affine(2.7e-6, 0, -115.1706276, 0, -2.7e-6, 36.2406177)
-    polygons = speed_polygons(real_roads(shared_data, 0), Grid(1300, 1300, transform, "EPSG:4326"))
-    whole = burn(polygons, transform, (1300, 1300))
-    for row, col, side in ((0, 0, 650), (0, 650, 650), (650, 0, 650), (788, 513, 512)):
-        tile = burn(polygons, transform * Affine.translation(col, row), (side, side))
-        assert np.array_equal(tile, whole[row : row + side, col : col + side])
 
 
 @pytest.mark.parametrize("place", sorted(PLACES))
@@ -333,29 +298,6 @@ def test_speed_polygons_come_in_ascending_order():
     assert polygons.value.tolist() == [19, 20, 30, 30, 65]
 
 
-def test_a_wider_buffer_holds_the_narrower():
-    roads = some_roads("Vegas", [30] * 4)
-    transform = square_degrees("Vegas")
-    narrow, wide = (
-        mask_of(roads, Grid(160, 160, transform, "EPSG:4326"), buffer_m=metres) > 0
-        for metres in (2.0, 6.0)
-    )
-    assert (wide >= narrow).all()
-    assert wide.sum() > 2 * narrow.sum()
-
-
-def test_threads_give_what_one_gives():
-    transform = square_degrees("Moscow")
-
-    def mask(seed):
-        roads = some_roads("Moscow", TABLE_SPEEDS, seed)
-        return mask_of(roads, Grid(160, 160, transform, "EPSG:4326")).tobytes()
-
-    alone = [mask(seed) for seed in range(12)]
-    with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(mask, range(12))) == alone
-
-
 # --- edges --------------------------------------------------------------------------------------
 
 
@@ -371,11 +313,6 @@ def test_no_roads_give_an_empty_mask():
     assert mask.dtype == np.uint8
     assert mask.shape == (7, 9)
     assert not mask.any()
-
-
-def test_roads_elsewhere_give_an_empty_mask():
-    polygons = speed_polygons(some_roads("Vegas", [30]), grid_at("Vegas"))
-    assert not burn(polygons, square_degrees("Moscow"), (16, 16)).any()
 
 
 @pytest.mark.parametrize(

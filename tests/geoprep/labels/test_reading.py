@@ -71,21 +71,8 @@ def test_z_is_dropped_even_where_some_lines_have_none(mixed):
     assert len(roads.lines) == 2 + mixed
 
 
-def test_no_features_means_no_roads():
-    roads = read_roads(geojson())
-    assert len(roads.lines) == len(roads.mph) == 0
-    assert roads.notes == {}
-
-
 def test_a_byte_order_mark_is_no_obstacle():
     assert len(read_roads(b"\xef\xbb\xbf" + geojson(feature())).lines) == 1
-
-
-def test_roads_that_no_car_takes_are_left_out_and_counted():
-    ways = [feature(highway=way, road_type=None) for way in ("primary", "footway", "steps")]
-    roads = read_roads(geojson(*ways), rule=SpeedRule(schema="osm"))
-    assert roads.mph.tolist() == [45]
-    assert roads.notes == {"not driveable": 2, "lanes missing": 1, "surface missing": 1}
 
 
 def test_speed_options_reach_the_attributes():
@@ -277,11 +264,6 @@ def test_a_file_that_is_not_there_is_an_error_that_names_it(tmp_path):
     folder.mkdir()
     with pytest.raises(LabelError, match="cannot be read"):
         read_roads(folder)
-
-
-def test_a_speed_field_that_is_not_there_lists_the_fields():
-    with pytest.raises(LabelError, match=r"chip7: .*limit.*lane_number, paved, road_type"):
-        read_roads(geojson(feature()), name="chip7", rule=SpeedRule(speed_field="limit"))
 
 
 # --- bounds -------------------------------------------------------------------------------------

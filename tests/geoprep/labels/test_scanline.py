@@ -49,15 +49,6 @@ def test_rings_that_cross_themselves_are_filled_by_the_even_odd_rule(seed, point
     assert np.array_equal(filled(polygon, (40, 40)), by_gdal(polygon, (40, 40)))
 
 
-@settings(deadline=None)  # the first call compiles
-@given(seeds)
-def test_the_pixels_filled_are_those_whose_centre_is_inside(seed):
-    polygon = polygon_of(np.random.default_rng(seed), 8, 5, holes=1)
-    rows, cols = np.indices((40, 40))
-    centres = shapely.points(cols + 0.5, rows + 0.5)
-    assert np.array_equal(filled(polygon, (40, 40)) == 1, shapely.contains(polygon, centres))
-
-
 def test_two_polygons_that_share_an_edge_share_no_pixel_and_leave_none():
     rng = np.random.default_rng(5)
     for _ in range(50):
@@ -72,15 +63,6 @@ def test_edges_exactly_on_pixel_centres_give_one_side_only():
     raster = filled(square, (10, 10))
     assert raster.sum() == 16
     assert filled(shapely.box(6.5, 2.5, 9.5, 6.5), (10, 10))[raster == 1].sum() == 0
-
-
-def test_only_pixels_inside_change():
-    raster = np.full((10, 10), 7, np.uint8)
-    x, y = np.array([0.0, 10, 10, 0, 0]), np.array([0.0, 0, 5, 5, 0])
-    one = np.zeros(5, np.int64), np.array([0, 5]), np.array([255], np.uint8)
-    fill_polygons(x, y, *one, raster)
-    assert (raster[:5] == 255).all()
-    assert (raster[5:] == 7).all()
 
 
 @pytest.mark.parametrize("far", [1e9, 1e18, 1e300])

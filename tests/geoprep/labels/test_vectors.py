@@ -102,10 +102,6 @@ def test_roads_chosen_by_bounds_burn_like_all_roads(road_files, east, north, fil
     assert (masks[0] != masks[1]).sum() <= 2
 
 
-def test_without_bounds_all_roads_are_returned(road_files):
-    assert len(read_roads(road_files(UTM)).lines) == 40
-
-
 def test_a_road_that_reaches_in_by_its_margin_alone_is_chosen(tmp_path):
     path = tmp_path / "roads.gpkg"
     line = shapely.LineString([(500_000, 6_000_301.9), (500_300, 6_000_301.9)])
@@ -198,15 +194,6 @@ def test_z_and_numeric_columns_are_read(tmp_path):
     assert roads.notes == {}
 
 
-def test_speeds_of_a_field_in_any_unit(tmp_path):
-    path = tmp_path / "roads.shp"
-    limits = [50.0, 0.0, 30.0] * 10
-    network(count=30, limit=limits).to_crs(UTM).to_file(path)
-    roads = read_roads(path, rule=SpeedRule(speed_field="limit", speed_unit="kmh"))
-    assert set(roads.mph.round(3).tolist()) == {31.069, 35.0, 18.641}
-    assert roads.notes == {"speed field out of range": 10}
-
-
 # --- one reading a process ----------------------------------------------------------------------
 
 
@@ -262,25 +249,12 @@ def test_a_crs_that_is_nowhere_on_earth_is_an_error(tmp_path):
         read_roads(path)
 
 
-def test_a_speed_field_that_is_not_there_lists_all_fields(road_files):
-    with pytest.raises(LabelError, match=r"limit.*lane_numbe, paved, road_type.*`speed_field`"):
-        read_roads(road_files(UTM), rule=SpeedRule(speed_field="limit"))
-
-
 def test_a_file_without_lines_is_an_error_that_lists_its_layers(tmp_path):
     path = tmp_path / "houses.gpkg"
     houses = network().assign(geometry=network().centroid)
     houses.to_crs(UTM).to_file(path, layer="houses")
     with pytest.raises(LabelError, match=r"no layer of lines.*houses \(Point\)"):
         read_roads(path)
-
-
-def test_the_layer_of_lines_is_found_among_others(tmp_path):
-    path = tmp_path / "city.gpkg"
-    frame = network().to_crs(UTM)
-    frame.assign(geometry=frame.buffer(5)).to_file(path, layer="houses")
-    frame.to_file(path, layer="streets")
-    assert len(read_roads(path).lines) == 40
 
 
 @pytest.mark.parametrize("suffix", ["gpkg", "shp", "txt"])

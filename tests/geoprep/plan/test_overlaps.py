@@ -68,14 +68,6 @@ def test_neighbours_that_share_an_edge_or_a_row_of_pixels_do_not_overlap(tmp_pat
     assert plan_of(strips(tmp_path / "row", 6, 255), tile=64, val=0.5).notes == ()
 
 
-def test_options_at_their_default_are_not_recorded(tmp_path):
-    scenes = row_of_scenes(tmp_path, 2, 64)
-    assert "split_overlap" not in plan_of(scenes).meta.build["options"]
-    assert (
-        plan_of(scenes, split_overlap="unused").meta.build["options"]["split_overlap"] == "unused"
-    )
-
-
 def pictures(folder, count):
     """Write images that are not georeferenced."""
     place = Place(None, Affine.identity())
