@@ -34,7 +34,7 @@ Neither tests nor benchmarks have run on {kinds}. Not run there:
 - training: `--device`, bf16, tf32 and fp16, `--compile`, several devices under `torchrun`, steps
   whose loss is not finite
 - `--batch-size auto` where memory runs out, `--residency device`, copies from pinned memory
-- `fit --profile` by events, `fit --profile-settings`
+- `fit --profile`
 - `training.predict` in streams and on several devices, ONNX Runtime on a GPU
 - checkpoints and exports of a run on a device
 

@@ -402,11 +402,6 @@ class OutputConfig:
         4, "Validation tiles in the picture of each epoch; 0 for none.", "N", least=0, most=100
     )
     profile: bool = option(False, "Print a time breakdown of a training step, then exit.")
-    profile_settings: bool = option(
-        False,
-        "As --profile, and measure the step by memory layout and by --compile mode, each of which "
-        "takes up to some minutes to compile.",
-    )
     quiet: bool = option(False, "Hide the progress bar.")
 
 
@@ -449,7 +444,7 @@ class Config(OutputConfig, MachineConfig, OptimizerConfig, ModelConfig, Sampling
 
 
 OF_ONE_START = (
-    *("out", "resume", "overwrite", "profile", "profile_settings", "quiet"),
+    *("out", "resume", "overwrite", "profile", "quiet"),
     "distributed_timeout",
 )
 """Settings of one start of the command, without influence on the trained weights."""

@@ -17,7 +17,6 @@ from .pictures import (
 from .pictures import (
     legend_entries as legend_entries,
 )
-from .profiler import print_settings as print_settings
 from .profiler import profile as profile
 from .signals import RunStopped as RunStopped
 from .signals import StopSignals as StopSignals

@@ -13,7 +13,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from geoprep.store import StoreReader
-from loaders import PAD_TO, available_memory, select
+from loaders import PAD_TO, Split, available_memory, select
 from training.data import folds_of, model_info
 from training.engine import Engine
 from training.model import STATE_PER_PARAMETER, Trainable
@@ -207,28 +207,17 @@ def available(device: torch.device) -> tuple[int, str]:
 
 def tile_bytes(
     config: Config, stores: Sequence[StoreReader], side: int, device: torch.device
-) -> tuple[int, int]:
-    """Return the bytes of training and of validation tiles in the memory of a device.
+) -> int:
+    """Return the bytes of tiles of a side that are not loaded yet on the device that trains.
 
-    Parameters
-    ----------
-    config, stores
-        Settings and stores of the run, whose tiles are not loaded yet.
-    side
-        Side of a tile in pixels.
-    device
-        Device that trains. Tiles of `residency` ``compressed`` and ``stream`` count as 0: their
-        size is not known before they are loaded.
+    Tiles of `residency` ``compressed`` and ``stream`` count as 0: their size is not known before.
     """
     if config.residency != ("ram" if device.type == "cpu" else "device"):
-        return 0, 0
+        return 0
+    splits: tuple[Split, ...] = ("train", "val")
+    found = (select(store, split, folds_of(config)) for store in stores for split in splits)
     bands = len(model_info(config, stores).bands)
-    training, validation = (
-        sum(len(select(store, split, folds_of(config)).tiles) for store in stores)
-        * (side * side * (bands + 1))
-        for split in ("train", "val")
-    )
-    return training, validation
+    return sum(len(one.tiles) for one in found) * side * side * (bands + 1)
 
 
 def _gib(nbytes: int) -> str:

@@ -11,7 +11,6 @@ import signal
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -36,11 +35,10 @@ from training.monitor import (
     StopSignals,
     header,
     opened,
-    print_settings,
     profile,
     signal_name,
 )
-from training.run.batch_size import choose_batch_size, compare_settings
+from training.run.batch_size import choose_batch_size
 from training.run.capacity import estimate_run
 from training.run.state import Run, RunProgress
 from training.settings import OF_ONE_START, SECTIONS, Config, counted
@@ -75,7 +73,6 @@ def start_run(given: Mapping[str, Any], spell: Callable[[str], str] = str) -> in
         resume = given.get("resume")
         saved = None if resume is None else on_rank_zero(lambda: _load(Path(resume)))
         config, notes = _settings(given, saved)
-        config = replace(config, profile=config.profile or config.profile_settings)
         if config.fold and config.folds is None:
             raise UsageError(f"`fold` {config.fold} needs `folds`, the number of folds")
         done = 0 if saved is None else RunProgress.from_plain(saved.progress).epoch
@@ -139,8 +136,6 @@ def _train(
             console.line(f"note: {note}")
         if config.profile:
             profile(run, console, training_step)
-            if config.profile_settings:
-                print_settings(compare_settings(run), size, console)
             return 0
         try:
             train(run, Callbacks(run, console, stop))

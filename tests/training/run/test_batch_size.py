@@ -1,6 +1,5 @@
-"""The choice of a batch size, also where memory runs out, and rates by setting."""
+"""The choice of a batch size, also where memory runs out."""
 
-import re
 import weakref
 
 import pytest
@@ -13,18 +12,13 @@ from training.engine.native import choose_engine
 from training.model.losses import RoadLoss, Trainable
 from training.run import batch_size
 from training.run.batch_size import (
-    attempt,
     choose_batch_size,
     fastest,
     is_out_of_memory,
-    measure_rates,
-    occupied,
-    step_timer,
+    measured_rates,
 )
 from training.settings import Config
 
-EMPTY = torch.empty
-CPU = torch.device("cpu")
 MESSAGES = (
     "CUDA error: out of memory",
     "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
@@ -90,7 +84,7 @@ def test_a_size_that_runs_out_of_memory_ends_the_search(store_path, store, limit
     size, note = choose(auto(store_path), store)
     assert size in (2, 4)
     assert max(tried) == 8
-    assert note.endswith("; 8 does not fit into memory")
+    assert note.endswith("; more than 4 may not fit into memory")
     assert held
     assert not any(reference() is not None for reference in held)
 
@@ -126,7 +120,7 @@ def test_tiles_in_memory_leave_less_for_batches(store_path, store, monkeypatch):
         return batch_size.replace(found, available=room + (tiles if len(seen) > 1 else 0))
 
     monkeypatch.setattr(batch_size, "estimate", estimate)
-    monkeypatch.setattr(batch_size, "measure_rates", lambda seconds, most: {most: 1.0})
+    monkeypatch.setattr(batch_size, "measured_rates", lambda *given: {given[-1]: 1.0})
     (less, _), (more, note) = (choose(auto(store_path), store) for _ in range(2))
     assert (less < 8, more) == (True, 8)
     assert note.endswith("more than 8 may not fit into memory")
@@ -142,92 +136,11 @@ def test_steps_are_measured_as_in_training(trainable, monkeypatch):
         seen.append((all(modes), engine.dtype, len(optimizer.state), options["clip"]))
         return result
 
-    averaged = []
     monkeypatch.setattr(batch_size, "optimizer_step", step)
-    monkeypatch.setattr(batch_size, "update_average", lambda *_: averaged.append(1))
     engine = choose_engine("native", "cpu", "bf16", "off")
-    config = Config.from_flat({"ema": 0.9, "clip": 1.0})
-    step_timer(trainable.eval(), engine, config, 32, repeats=1)(2)
+    assert measured_rates(trainable.eval(), engine, Config.from_flat({"clip": 1.0}), 32, 2)[2] > 0
     parameters = len(list(trainable.model.parameters()))
-    assert seen == [(True, torch.bfloat16, parameters, 1.0)] * 2
-    assert len(averaged) == 2
-
-
-class FakeDevice:
-    """An accelerator with 10,000,000 bytes, of which tensors may take so many."""
-
-    def __init__(self, room):
-        self.room = room
-        self.emptied = 0
-        self.held = []
-
-    def empty(self, *size, **how):
-        if how.get("device") != torch.device("meta"):
-            return EMPTY(*size, **how)
-        (nbytes,) = size
-        if nbytes > self.room:
-            raise torch.OutOfMemoryError("full")
-        self.held.append(nbytes)
-        return object()
-
-    def empty_cache(self):
-        self.emptied += 1
-
-
-@pytest.fixture
-def device(monkeypatch):
-    """Return a function that makes torch allocate on a `FakeDevice`."""
-
-    def make(room):
-        made = FakeDevice(room)
-        monkeypatch.setattr(torch, "empty", made.empty)
-        monkeypatch.setattr(torch, "get_device_module", lambda device: made)
-        monkeypatch.setattr(batch_size, "available", lambda device: (10_000_000, "it"))
-        monkeypatch.setattr(batch_size.DeviceTiles, "room", lambda device: room // 2)
-        monkeypatch.setattr(batch_size, "max_over_ranks", lambda values, device: values)
-        return made
-
-    return make
-
-
-@pytest.mark.parametrize(
-    ("residency", "room", "held"),
-    [
-        ("device", 10_000_000, [500_000 + 32 * 64 * 64 * 4]),
-        ("device", 1_000_000, [500_000 + 24 * 64 * 64 * 4]),
-        ("device", 400_000, []),
-        ("ram", 10_000_000, [500_000]),
-    ],
-    ids=["all tiles", "training tiles", "none fit", "tiles elsewhere"],
-)
-def test_sizes_are_tried_beside_the_tiles_of_a_device(
-    residency, room, held, device, store_path, store, monkeypatch
-):
-    made = device(room)
-
-    def timer(*given):
-        assert made.held == held
-        return lambda size: 1.0
-
-    monkeypatch.setattr(batch_size, "step_timer", timer)
-    engine = choose_engine("native", "cpu", "fp32", "off")
-    engine = batch_size.replace(engine, device=torch.device("meta"))
-    config = auto(store_path, residency=residency)
-    chosen, _ = choose_batch_size(config, engine, (store,))
-    assert chosen.batch_size == 64  # of 96 at most
-    assert made.emptied >= 1
-
-
-def test_a_failed_try_empties_the_cache_of_the_device(device):
-    made = device(0)
-
-    def fail():
-        raise torch.OutOfMemoryError("full")
-
-    assert attempt(fail, torch.device("meta")) is None
-    assert made.emptied == 1
-    with occupied(CPU, 1):
-        assert not made.held
+    assert set(seen) == {(True, torch.bfloat16, parameters, 1.0)}
 
 
 def test_the_fastest_size_is_chosen_and_the_larger_of_equal_rates():
@@ -235,47 +148,16 @@ def test_the_fastest_size_is_chosen_and_the_larger_of_equal_rates():
     assert fastest({2: 10.0, 4: 10.1, 8: 10.0, 16: 9.0}) == 8
 
 
-def test_sizes_are_tried_until_rates_fall_or_the_bound_is_reached():
-    assert measure_rates({2: 0.25, 4: 0.4, 8: 1.0}.__getitem__, 128) == {2: 8.0, 4: 10.0, 8: 8.0}
-    assert list(measure_rates(lambda n: 0.1 * n, 16)) == [2, 4, 8, 16]
+def test_sizes_are_tried_until_rates_fall_or_the_bound_is_reached(trainable, monkeypatch):
+    """With a clock by which steps of 2, 4, 8, ... images take this many seconds."""
+    engine, now = choose_engine("native", "cpu", "fp32", "off"), [0.0]
+    takes = {2: 0.25, 4: 0.4, 8: 1.0}
 
+    def step(module, optimizer, engine, batches, **_):
+        now[0] += takes[len(batches[0])]
 
-def test_timing_steps_does_not_change_the_module(trainable):
-    before = {name: value.clone() for name, value in trainable.state_dict().items()}
-    engine = choose_engine("native", "cpu", "fp32", "off")
-    assert step_timer(trainable, engine, Config(), 32, repeats=1)(2) > 0
-    assert all(torch.equal(value, before[name]) for name, value in trainable.state_dict().items())
-
-
-def test_settings_are_compared_by_rate(fit, tmp_path, capfd, monkeypatch):
-    monkeypatch.setattr(torch, "compile", lambda plain, **_: plain)  # instead of a minute
-    out = tmp_path / "run"
-    assert fit("--out", out, "--profile-settings", "--compile", "loss") == 0
-    rows = [row for row in capfd.readouterr().out.splitlines() if "images/s" in row]
-    named = ("a step of", "contiguous", "channels last, not", "channels last, --compile loss")
-    assert all(any(row.startswith(name) for row in rows) for name in named)
-    assert not out.exists()
-
-
-def test_a_setting_that_does_not_fit_is_left_out(fit, tmp_path, capfd, limit):
-    limit(0, torch.OutOfMemoryError("full"))
-    assert fit("--out", tmp_path / "run", "--profile-settings") == 0
-    assert re.search(r"contiguous, not compiled +does not fit", capfd.readouterr().out)
-
-
-def test_on_a_device_only_the_end_of_the_steps_is_waited_for(trainable, monkeypatch):
-    waits = []
-    monkeypatch.setattr(torch.accelerator, "synchronize", waits.append)
-    meta = torch.device("meta")
-    engine = batch_size.replace(choose_engine("native", "cpu", "fp32", "off"), device=meta)
-    assert engine.skips_steps
-
-    def prepare(module, engine, config):
-        optimizer = torch.optim.SGD(module.to(engine.device).model.parameters(), config.lr)
-        monkeypatch.setattr(optimizer, "step", lambda: None)  # there is no fused one for it
-        return optimizer
-
-    monkeypatch.setattr(batch_size, "prepare", prepare)
-    assert step_timer(trainable, engine, Config(), 32, repeats=5)(2) > 0
-    assert waits == [meta] * 2
-    assert next(trainable.parameters()).device.type == "cpu"
+    monkeypatch.setattr(batch_size, "optimizer_step", step)
+    monkeypatch.setattr(batch_size.time, "perf_counter", lambda: now[0])
+    given = trainable, engine, Config(), 32
+    assert measured_rates(*given, 128) == pytest.approx({2: 8.0, 4: 10.0, 8: 8.0})
+    assert list(measured_rates(*given, 4)) == [2, 4]
