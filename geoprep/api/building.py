@@ -48,11 +48,10 @@ _OF_VECTORS: Final = (
 _OF_VECTOR_CLASSES: Final = ("class_field", "layer", "where")
 _OF_SHARES: Final = ("split_by", "val", "test", "split_seed")
 
-Stage = Literal["unpacking", "extracting", "downloading", "reading"]
-"""What is counted before a build: bytes while unpacking and extracting, else scenes."""
+Stage = Literal["unpacking", "downloading", "reading"]
+"""What is counted before a build: bytes while unpacking, else scenes."""
 _TITLES: Final[dict[Stage, tuple[str, int]]] = {
     "unpacking": ("unpacking, MB", 10**6),
-    "extracting": ("extracting, MB", 10**6),
     "downloading": ("downloading scenes", 1),
     "reading": ("reading inputs once, scenes", 1),
 }
@@ -296,10 +295,15 @@ class _Request:
             return [images_and_labels(images, labels, masks=masks)], ["custom"], self.out
         cities = list(dict.fromkeys(get_city(name) for name in self.cities))
         product = self.product or PRODUCT
-        with observer.counting("extracting") as report:
-            found = [find_scenes(city, self.source, product, report=report) for city in cities]
         names = [city.name for city in cities]
-        return found, names, self.out or Path("-".join(names) + ".zarr")
+        out = self.out or Path("-".join(names) + ".zarr")
+        copies = copies_folder(out)
+        with observer.counting("unpacking") as report:
+            found = [
+                find_scenes(city, self.source, product, copies=copies, report=report)
+                for city in cities
+            ]
+        return found, names, out
 
     def _reads_rasters(self, labels: str | None) -> bool:
         """Return whether labels are rasters. Classes are, unless something says they are not."""

@@ -174,5 +174,5 @@ def download(
         check_free_space(files, folder)
         return Download(folder, listed, 0, 0, total, missing)
     with counting_bar("downloading, MB", quiet=not progress, per=10**6) as report:
-        done = download_files(files, folder, report)
-    return Download(folder, listed, done.downloaded, done.kept, done.nbytes, 0)
+        kept = download_files(files, folder, report)
+    return Download(folder, listed, len(files) - kept, kept, total, 0)

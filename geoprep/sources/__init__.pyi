@@ -10,6 +10,7 @@ from .city_downloads import download_files as download_files
 from .city_downloads import list_archives as list_archives
 from .city_downloads import list_files as list_files
 from .city_scenes import find_scenes as find_scenes
+from .city_scenes import refuse_real as refuse_real
 from .label_matching import IMAGE_SUFFIXES as IMAGE_SUFFIXES
 from .label_matching import LABEL_SUFFIXES as LABEL_SUFFIXES
 from .local_copies import copies_folder as copies_folder
@@ -22,4 +23,3 @@ from .scene import Scene as Scene
 from .scene import SourceScenes as SourceScenes
 from .scene import natural_key as natural_key
 from .synthetic import MANIFEST as MANIFEST
-from .synthetic import refuse_real as refuse_real

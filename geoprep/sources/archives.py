@@ -1,37 +1,34 @@
-"""Archives of a user's own, and single files on servers: unpacked and downloaded once.
+"""Archives and single files on servers: downloaded once, unpacked once.
 
 An archive is given by its path, or with a pattern of its members: ``a.zip!/train/*_sat.jpg``.
 """
 
 from __future__ import annotations
 
+import fcntl
 import glob
+import gzip
+import json
 import lzma
+import shutil
 import stat
 import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Final
+from typing import Any, Final
 
-from geoprep.errors import SourceError
-from geoprep.sources.extraction import Extracted, once, write_member
+from geoprep.errors import OutputError, SourceError
 from geoprep.sources.label_matching import IMAGE_SUFFIXES, LABEL_SUFFIXES
 from geoprep.sources.local_copies import copy_path, download_copy, prepare_copies
-from geoprep.sources.tar import (
-    MAX_MEMBER,
-    MAX_MEMBERS,
-    StrictInfo,
-    damage_named,
-    name_fault,
-    plain_files,
-)
-from geoprep.storage import is_remote, is_web
+from geoprep.sources.tar import CHUNK, Member, check_member, index_tar, is_compressed, tar_members
+from geoprep.sources.tar import SUFFIXES as TAR_SUFFIXES
+from geoprep.storage import errors_named, is_remote, is_web, make_folder, member_address, replaced
 
-SUFFIXES: Final = (".tar", ".tar.gz", ".tgz", ".zip")
+SUFFIXES: Final = (*TAR_SUFFIXES, ".zip")
 INSIDE: Final = "!/"
-_ADVICE: Final = "Imagery needs no such member: pack the archive again, from plain files only."
 
 Report = Callable[[int, int], None]
 
@@ -49,106 +46,180 @@ def local_pattern(pattern: str, folder: Path, report: Report | None = None) -> t
     folder
         Folder for the local copies, created when needed (`geoprep.sources.copies_folder`).
     report
-        Called with the bytes unpacked, and all bytes of the archive.
+        Called with the bytes of the archive that have been read, and all its bytes.
 
     Returns
     -------
     tuple of str
         The pattern of local files, and a line that says what was stored where; "" for nothing. An
         archive with one vector file and no images means that file.
-
-    Raises
-    ------
-    SourceError
-        The download fails; the archive is damaged, or has a member outside its folder.
     """
     place, _, inside = pattern.partition(INSIDE)
-    packed = place.lower().endswith(SUFFIXES)
-    vectors = place.lower().endswith((*LABEL_SUFFIXES, ".json"))
+    shown = place.partition("?")[0] if is_web(place) else place
+    name = shown.lower()
+    packed = name.endswith(SUFFIXES)
+    vectors = name.endswith((*LABEL_SUFFIXES, ".json"))
     note = ""
     if is_web(place) or (
         is_remote(place) and (packed or (vectors and not set(place) & set("*?[")))
     ):
-        prepare_copies(folder)
         target = download_copy(place, folder)
-        note = f"{place}: downloaded to {target}"
+        note = f"{shown}: downloaded to {target}"
         place = str(target)
     if not packed or not Path(place).expanduser().is_file():
         return (place if note else pattern), note
     archive = Path(place).expanduser().absolute()
     # Beside the copy of a remote archive; of a local one, at a path made of its full path.
     beside = archive if note else copy_path(str(archive), folder)
-    unpacked = beside.with_name(f"{archive.name}.unpacked")
     prepare_copies(folder)
-    done = once(archive, unpacked, "all", lambda: _unpacked(archive, unpacked, report))
-    size = sum(done.files.values()) / 1e6
-    more = f"{archive}: {len(done.files):,} files ({size:,.1f} MB) unpacked into {unpacked}"
-    there = _only_vectors(done, unpacked) if not inside else ""
-    there = there or glob.escape(str(unpacked.absolute())) + "/" + (inside or "**/*")
+    into = beside.with_name(f"{archive.name}.unpacked")
+    files, _ = unpacked(archive, into, "all", lambda _: True, report)
+    size = sum(path.stat().st_size for path in files) / 1e6
+    more = f"{archive}: {len(files):,} files ({size:,.1f} MB) unpacked into {into}"
+    there = _only_vectors(files) if not inside else ""
+    there = there or glob.escape(str(into.absolute())) + "/" + (inside or "**/*")
     return there, f"{note}; {more}" if note else more
 
 
-def _only_vectors(done: Extracted, unpacked: Path) -> str:
+def _only_vectors(files: list[Path]) -> str:
     """Return the path of the only vector file of an archive without images, "" for others."""
-    vectors = [name for name in done.files if name.lower().endswith(LABEL_SUFFIXES)]
-    images = any(name.lower().endswith(IMAGE_SUFFIXES) for name in done.files)
-    return str(unpacked.absolute() / vectors[0]) if len(vectors) == 1 and not images else ""
+    vectors = [path for path in files if path.name.lower().endswith(LABEL_SUFFIXES)]
+    images = any(path.name.lower().endswith(IMAGE_SUFFIXES) for path in files)
+    return str(vectors[0]) if len(vectors) == 1 and not images else ""
 
 
-def _unpacked(archive: Path, into: Path, report: Report | None) -> Extracted:
-    done, total, read = Extracted(), archive.stat().st_size, 0
-    try:
-        with damage_named(archive):
-            members = _of_zip if archive.name.lower().endswith(".zip") else _of_tar
-            for name, size, packed, stream in members(archive):
-                write_member(stream, into / name, size, archive)
-                done.files[name] = size
-                read += packed
-                if report is not None:
-                    report(min(read, total), total)
-    except (zipfile.BadZipFile, lzma.LZMAError, zlib.error, NotImplementedError) as error:
+def members_of(
+    archive: Path, what: str, wanted: Callable[[str], bool], report: Report | None = None
+) -> list[str]:
+    """Return the addresses of a tar's members: read in place, or unpacked beside it if compressed.
+
+    Members that are not wanted are not unpacked, but listed all the same.
+    """
+    with _damage_named(archive):
+        if not is_compressed(archive):
+            at = index_tar(archive).items()
+            return [member_address(archive, name, *place) for name, place in at]
+    into = archive.with_name(f"{archive.name}.unpacked")
+    files, others = unpacked(archive, into, what, wanted, report)
+    return [*map(str, files), *(str(into / name) for name in others)]
+
+
+def unpacked(
+    archive: Path,
+    into: Path,
+    what: str,
+    wanted: Callable[[str], bool],
+    report: Report | None = None,
+) -> tuple[list[Path], list[str]]:
+    """Unpack the wanted members of an archive, unless an earlier call has and they are whole.
+
+    Members have their final name only when they are complete. A finished call leaves a mark,
+    ``what``, which holds while size and time of the archive are the same.
+
+    Returns
+    -------
+    list of Path
+        The unpacked files, in the archive's order.
+    list of str
+        The names of the other members.
+    """
+    found = archive.stat()
+    identity = {"size": found.st_size, "mtime_ns": found.st_mtime_ns}
+    mark = into / f".{archive.name}.{what}.json"
+    with errors_named(into, OutputError), _only_one(into):
+        state = _read_mark(mark)
+        if state.get("archive") != identity or not all(
+            _is_whole(into / name, size) for name, size in state["files"].items()
+        ):
+            mark.unlink(missing_ok=True)
+            state = _unpack(archive, into, wanted, report) | {"archive": identity}
+            with replaced(mark) as partial:
+                partial.write_text(json.dumps(state))
+    return [into.absolute() / name for name in state["files"]], state["others"]
+
+
+def _unpack(
+    archive: Path, into: Path, wanted: Callable[[str], bool], report: Report | None
+) -> dict[str, Any]:
+    total, files, others = archive.stat().st_size, dict[str, int](), dict[str, None]()
+    with _damage_named(archive):
+        zipped = archive.name.lower().endswith(".zip")
+        for member in _zip_members(archive) if zipped else tar_members(archive):
+            if not wanted(member.name):
+                others[member.name] = None
+                continue
+            _write(member, into / member.name, archive)
+            files[member.name] = member.size
+            if report is not None:
+                report(min(member.done, total), total)
+    return {"files": files, "others": [*others]}
+
+
+def _write(member: Member, target: Path, archive: Path) -> None:
+    if member.stream is None or target.is_symlink() or target.is_dir():
         raise SourceError(
-            f"{archive}: damaged, or of an unknown compression ({error}). Download it again, or "
-            "unpack it yourself and give the folder."
-        ) from error
-    return done
+            f"{target} has the name of a member of {archive}, and is not a plain file: remove it."
+        )
+    make_folder(target.parent)
+    with replaced(target) as partial, partial.open("wb") as out:
+        shutil.copyfileobj(member.stream, out, CHUNK)
+        if out.tell() != member.size:
+            raise tarfile.ReadError(f"{target.name!r} ends after {out.tell()} bytes")
 
 
-_ArchiveMember = tuple[str, int, int, IO[bytes] | None]
-"""Name, size in bytes, compressed size in bytes, and the stream of its bytes."""
-
-
-def _of_tar(archive: Path) -> Iterator[_ArchiveMember]:
-    with tarfile.open(archive, "r:*", tarinfo=StrictInfo) as tar:
-        for info in plain_files(tar, archive, _ADVICE):
-            if fault := name_fault(info.name):
-                raise _refused(archive, info.name, fault)
-            yield info.name, info.size, info.size, tar.extractfile(info)
-
-
-def _of_zip(archive: Path) -> Iterator[_ArchiveMember]:
+def _zip_members(archive: Path) -> Iterator[Member]:
     with zipfile.ZipFile(archive) as packed:
-        infos = packed.infolist()
-        for number, info in enumerate(infos):
-            fault = _zip_fault(info) or ("one member too many" if number >= MAX_MEMBERS else None)
-            if fault:
-                raise _refused(archive, info.filename, fault)
+        infos, done = packed.infolist(), 0
+        for count, info in enumerate(infos):
+            kind = stat.S_IFMT(info.external_attr >> 16)
+            odd = kind not in (0, stat.S_IFREG, stat.S_IFDIR) or bool(info.flag_bits & 1)
+            for name in (info.orig_filename, info.filename):
+                linked = kind == stat.S_IFLNK
+                check_member(archive, name, info.file_size, count, linked=linked, odd=odd)
         for info in infos:
             if not info.is_dir():
+                done += info.compress_size
                 with packed.open(info) as stream:
-                    yield info.filename, info.file_size, info.compress_size, stream
+                    yield Member(info.filename, info.file_size, done, stream)
 
 
-def _zip_fault(info: zipfile.ZipInfo) -> str | None:
-    kind = stat.S_IFMT(info.external_attr >> 16)
-    if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-        return "it is a link" if kind == stat.S_IFLNK else "it is neither a plain file nor a folder"
-    if info.flag_bits & 1:
-        return "it is encrypted"
-    if info.file_size > MAX_MEMBER:
-        return f"it claims {info.file_size / 2**30:.1f} GiB"
-    return name_fault(info.orig_filename) or name_fault(info.filename)
+def _is_whole(path: Path, size: int) -> bool:
+    return path.is_file() and not path.is_symlink() and path.stat().st_size == size
 
 
-def _refused(archive: Path, member: str, fault: str) -> SourceError:
-    return SourceError(f"{archive}: member {member!r} is refused ({fault}). {_ADVICE}")
+def _read_mark(mark: Path) -> dict[str, Any]:
+    try:
+        state = json.loads(mark.read_text())
+        return state if state.keys() >= {"archive", "files", "others"} else {}
+    except (OSError, ValueError, AttributeError):
+        return {}
+
+
+@contextmanager
+def _only_one(folder: Path) -> Iterator[None]:
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("wb") as lock:  # released by the kernel when the process ends
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise SourceError(
+                f"{folder}: another process is extracting into it: wait until it has finished."
+            ) from error
+        yield
+
+
+@contextmanager
+def _damage_named(archive: Path) -> Iterator[None]:
+    """Turn all errors of an archive that cannot be read into one that names it."""
+    damage = (
+        *(tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, lzma.LZMAError),
+        *(EOFError, UnicodeError, NotImplementedError),
+    )
+    with errors_named(archive, SourceError):
+        try:
+            yield
+        except damage as error:
+            raise SourceError(
+                f"{archive}: damaged or cut short, or of an unknown compression ({error}). "
+                "Download it again; `curl -C -` continues a transfer that stopped."
+            ) from error

@@ -8,8 +8,6 @@ network.
 import difflib
 import re
 from dataclasses import dataclass
-from enum import IntEnum
-from pathlib import PurePosixPath
 from typing import Literal
 
 from geoprep.errors import UsageError
@@ -29,7 +27,6 @@ _SPELLINGS = {
 }
 SPEED_LABELS = "geojson_roads_speed"
 PLAIN_LABELS = "geojson_roads"
-OLDEST_LABELS = "spacenetroads"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,37 +97,6 @@ class City:
         part = "train" if self.labelled else "test_public"
         suffix = "geojson" if content.startswith(PLAIN_LABELS) else "tif"
         return f"{self.mission}_roads_{part}_{self.aoi}_{content}_{self.token}{number}.{suffix}"
-
-
-class ImageRank(IntEnum):
-    """Whether the folder of an image names its product."""
-
-    IN_ITS_FOLDER = 0
-    ELSEWHERE = 1
-
-
-class LabelRank(IntEnum):
-    """Kind of a label file, by its name or the name of its folder."""
-
-    SPEED = 0
-    SPEED_BY_TAIL_OR_FOLDER = 1
-    PLAIN = 2
-    OLDEST = 3
-
-
-@dataclass(frozen=True, slots=True)
-class FileRole:
-    """Role of a file of a city. Of two files with one role and number, the lower rank counts."""
-
-    kind: Literal["image", "label"]
-    number: int
-    product: str
-    rank: ImageRank | LabelRank
-
-    @property
-    def has_speeds(self) -> bool:
-        """Return whether this is a label with speeds."""
-        return self.kind == "label" and self.rank < LabelRank.PLAIN
 
 
 def _sn3(name: str, aoi_id: int, counts: tuple[int, int, int], md5s: tuple[str, str, str]) -> City:
@@ -212,66 +178,32 @@ def canonical_product(name: str) -> str:
     return _SPELLINGS.get(name.lower(), name)
 
 
-_NAME = re.compile(
-    r"(?P<head>.*?)AOI_(?P<aoi>\d+)_(?P<body>.*?)(?P<token>img|chip)(?P<number>\d+)"
-    r"(?P<tail>_speed)?\.(?P<suffix>tiff?|geojson|json)",
+# FOLDER/NAME, where the folder is called after the product: SN5_roads_train_..., MUL-PanSharpen_...
+_FILE = re.compile(
+    r"(?:(?P<folder>[^/]*)/)?(?!\.)(?:(?P<mission>SN\d+)_)?[^/]*?AOI_(?P<aoi>\d+)_[^/]*?"
+    r"(?:img|chip)(?P<number>\d+)\.(?:(?P<image>tiff?)|(?:geo)?json)",
     re.IGNORECASE,
 )
-_MISSION = re.compile(r"(SN\d+)_", re.IGNORECASE)
 
 
-def file_role(city: City, path: str) -> FileRole | None:
-    """Return the role of a file of a city, by its name and the name of its folder; None: no role.
+def city_file(city: City, path: str) -> tuple[str, int] | None:
+    """Return what a file of a city is, and its number; None for files of no role.
 
-    Files are matched by area and number. SpaceNet 2 has the same areas and numbers with labels of
-    buildings, so files that name another mission do not belong to the city.
-
-    Parameters
-    ----------
-    path
-        Path, archive member or object key with ``/`` between folders.
+    It is an image of the product that its folder is called after, or has speed labels or plain
+    ones. SpaceNet 2 has the same areas and numbers with labels of buildings, so files that name
+    another mission do not belong to the city. Folders are separated by ``/``.
     """
-    pure = PurePosixPath(path)
-    match = _NAME.fullmatch(pure.name)
-    if match is None or int(match["aoi"]) != city.aoi_id or pure.name.startswith("."):
+    text = "/".join(path.split("/")[-2:])
+    match = _FILE.fullmatch(text)
+    if match is None or int(match["aoi"]) != city.aoi_id:
         return None
-    mission = _MISSION.match(pure.name)
-    if mission is not None and mission[1].upper() != city.mission:
+    if match["mission"] and match["mission"].upper() != city.mission:
         return None
-    if match["suffix"].lower().startswith("tif"):
-        return None if match["tail"] else _image_role(match, pure)
-    return _label_role(match, pure)
-
-
-def _image_role(match: re.Match[str], pure: PurePosixPath) -> FileRole:
-    folder = pure.parent.name
-    words = pure.stem.lower().split("_")
-    named = next((_SPELLINGS[word] for word in words if word in _SPELLINGS), None)
-    base = re.split(r"[_.]", folder.lower())[0]
-    if folder.lower() in _SPELLINGS:
-        product, rank = named or _SPELLINGS[folder.lower()], ImageRank.IN_ITS_FOLDER
-    elif base in _SPELLINGS:  # a derived product beside the others, such as PS-RGB_8bit
-        product, rank = folder, ImageRank.IN_ITS_FOLDER
-    else:
-        product, rank = named or folder, ImageRank.ELSEWHERE
-    return FileRole("image", int(match["number"]), product, rank)
-
-
-def _label_role(match: re.Match[str], pure: PurePosixPath) -> FileRole | None:
-    name, folder = pure.name.lower(), pure.parent.name.lower()
-    if SPEED_LABELS in name:
-        rank = LabelRank.SPEED
-    elif (PLAIN_LABELS in name or OLDEST_LABELS in name) and (
-        match["tail"] or folder.startswith(SPEED_LABELS)
-    ):
-        rank = LabelRank.SPEED_BY_TAIL_OR_FOLDER
-    elif PLAIN_LABELS in name:
-        rank = LabelRank.PLAIN
-    elif OLDEST_LABELS in name:
-        rank = LabelRank.OLDEST
-    else:
-        return None
-    return FileRole("label", int(match["number"]), "", rank)
+    if match["image"]:
+        return canonical_product(match["folder"] or ""), int(match["number"])
+    # The first word counts: the other one is a part of it.
+    kind = next((one for one in (SPEED_LABELS, PLAIN_LABELS) if one in text.lower()), None)
+    return (kind, int(match["number"])) if kind else None
 
 
 def directions(city: City, product: str = "PS-RGB") -> str:

@@ -10,7 +10,8 @@ from pathlib import Path, PurePosixPath
 
 from geoprep.errors import OutputError, SourceError, UsageError
 from geoprep.executors import Threads
-from geoprep.sources.cities import BUCKET, City, FileRole, canonical_product, file_role
+from geoprep.sources.cities import BUCKET, City, canonical_product
+from geoprep.sources.city_scenes import images_and_roads
 from geoprep.sources.local_copies import CONNECTIONS
 from geoprep.sources.scene import natural_key
 from geoprep.sources.synthetic import refuse_synthetic
@@ -18,8 +19,8 @@ from geoprep.storage import (
     RemoteFile,
     bytes_missing,
     download,
-    errors_named,
     list_remote,
+    make_folder,
     remote_file,
 )
 
@@ -34,85 +35,36 @@ class PlannedDownload:
     path: Path
 
 
-@dataclass(frozen=True, slots=True)
-class Downloaded:
-    """Result of a download.
-
-    Attributes
-    ----------
-    downloaded, kept
-        Number of files that were downloaded, and that were there already.
-    nbytes
-        Bytes of all of them.
-    """
-
-    downloaded: int
-    kept: int
-    nbytes: int
-
-
 def list_files(
     city: City, product: str, folder: Path, scenes: int | None = None
 ) -> list[PlannedDownload]:
     """Return the images of one product and the road labels of a city, as the bucket lists them.
 
-    Parameters
-    ----------
-    folder
-        Files belong to ``folder/AOI_7_Moscow/PS-RGB/...``, where a build from ``folder`` finds
-        them.
-    scenes
-        Number of scenes, by number, labelled ones first; None: all.
-
-    Raises
-    ------
-    SourceError
-        The bucket cannot be listed, or has no such images.
-    UsageError
-        The folder holds a synthetic city of the same name.
+    They belong to ``folder/AOI_7_Moscow/PS-RGB/...``, where a build from ``folder`` finds them.
+    ``scenes`` is a number of scenes, labelled ones first; None: all. Raises SourceError if the
+    bucket cannot be listed or has no such images, UsageError if the folder holds a synthetic city.
     """
     refuse_synthetic(folder, city)
     prefix = f"s3://{BUCKET}/{city.folder}"
-    images: dict[int, tuple[FileRole, RemoteFile]] = {}
-    labels: dict[int, tuple[FileRole, RemoteFile]] = {}
-    wanted, others = canonical_product(product), set[str]()
-    for remote in list_remote(prefix):
-        role = file_role(city, remote.address)
-        if role is None:
-            continue
-        if role.kind == "image" and role.product != wanted:
-            others.add(role.product)
-            continue
-        into = images if role.kind == "image" else labels
-        before = into.get(role.number)
-        if before is None or role.rank < before[0].rank:
-            into[role.number] = role, remote
-    if not images:
-        there = f"it has {', '.join(sorted(others))}" if others else "it has none at all"
-        raise SourceError(f"{prefix}: no {wanted} images of {city.aoi}; {there}: choose `product`")
+    listed = {one.address: one for one in list_remote(prefix)}
+    images, labels = images_and_roads(city, listed, canonical_product(product), prefix)
     numbers = sorted(images, key=lambda number: (number not in labels, number))[:scenes]
-    chosen = [images[n][1] for n in numbers] + [labels[n][1] for n in numbers if n in labels]
-    files = [PlannedDownload(one, _target(city, prefix, one, folder)) for one in chosen]
-    return sorted(files, key=lambda one: natural_key(one.remote.address))
+    chosen = [images[n] for n in numbers] + [labels[n] for n in numbers if n in labels]
+    return [
+        PlannedDownload(listed[one], _target(city, prefix, one, folder))
+        for one in sorted(chosen, key=natural_key)
+    ]
 
 
-def _target(city: City, prefix: str, remote: RemoteFile, folder: Path) -> Path:
-    inside = PurePosixPath(remote.address.removeprefix(prefix))
+def _target(city: City, prefix: str, address: str, folder: Path) -> Path:
+    inside = PurePosixPath(address.removeprefix(prefix))
     if ".." in inside.parts or inside.is_absolute():
-        raise SourceError(f"{remote.address}: its name leads out of the folder")
+        raise SourceError(f"{address}: its name leads out of the folder")
     return folder / city.aoi / inside
 
 
 def list_archives(city: City, folder: Path) -> list[PlannedDownload]:
-    """Return the archives of a city's labelled scenes, or of its test scenes if none is labelled.
-
-    Raises
-    ------
-    SourceError
-        The bucket does not answer, or refuses.
-    UsageError
-        The folder holds a synthetic city of the same name.
-    """
+    """Return the archives of a city's labelled scenes; if none is labelled, of its test scenes."""
     refuse_synthetic(folder, city)
     listed = [one for one in city.archives if not city.labelled or one.holds != "test"]
     mission = f"s3://{BUCKET}/spacenet/{city.mission}_roads/tarballs"
@@ -140,25 +92,15 @@ def check_free_space(files: Sequence[PlannedDownload], folder: Path) -> None:
 
 def download_files(
     files: Sequence[PlannedDownload], folder: Path, report: Callable[[int, int], None]
-) -> Downloaded:
-    """Download files of a city, some at a time; those on the disk are checked and kept.
+) -> int:
+    """Download files of a city, some at a time; return how many were there already.
 
-    Parameters
-    ----------
-    report
-        Called with the bytes that are on the disk and the bytes of all files.
-
-    Raises
-    ------
-    SourceError
-        Some could not be downloaded; the others were, and the next call resumes.
-    UsageError, OutputError
-        They cannot be written, or do not fit.
+    ``report`` is called with the bytes that are on the disk and the bytes of all files. Raises
+    SourceError if some could not be downloaded; the others were, and the next call resumes.
     """
     if len({one.path for one in files}) != len(files):
         raise UsageError("two objects would have the same local file")
-    with errors_named(folder, OutputError):
-        folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     check_free_space(files, folder)
     total, done, lock = sum(one.remote.size for one in files), 0, threading.Lock()
 
@@ -182,5 +124,4 @@ def download_files(
             f"{len(failed)} of {len(files)} files could not be downloaded; the first: {failed[0]} "
             "The others are kept: run the same command again to resume"
         )
-    kept = sum(end == "kept" for end, _ in ends)
-    return Downloaded(len(files) - kept, kept, total)
+    return sum(end == "kept" for end, _ in ends)

@@ -16,7 +16,7 @@ from typing import Final
 from geoprep.errors import SourceError, UsageError
 from geoprep.executors import Threads
 from geoprep.sources.scene import Scene, SourceScenes
-from geoprep.storage import download, is_remote, make_folder, remote_file
+from geoprep.storage import download, is_remote, is_web, make_folder, remote_file
 
 CONNECTIONS = 8
 """Concurrent downloads: enough to hide a server's latency, few enough to be polite."""
@@ -42,13 +42,7 @@ def prepare_copies(folder: Path) -> None:
 
 
 def drop_copies(folder: Path) -> int:
-    """Delete a folder of local copies; return the bytes of its files, 0 if there is none.
-
-    Raises
-    ------
-    UsageError
-        The folder was not made by a build, and so may hold other data.
-    """
+    """Delete a folder of local copies, made by a build; return the bytes of its files."""
     if not folder.exists():
         return 0
     if not (folder / _MARK).is_file():
@@ -67,16 +61,12 @@ def folder_bytes(folder: Path) -> int:
 
 
 def copy_path(address: str, folder: Path) -> Path:
-    """Return where the local copy of a file belongs: one path for every address.
-
-    Parameters
-    ----------
-    address
-        Address on a server, or an absolute local path (of an archive that is to be unpacked).
-    """
+    """Return the path of the local copy of a file on a server, or of an absolute local path."""
+    address, _, query = address.partition("?") if is_web(address) else (address, "", "")
     scheme, _, rest = address.rpartition("://")
     parts = (rest if scheme else address.lstrip("/")).split("/")
-    return folder.joinpath(scheme or "files", *map(_safe, parts))
+    signed = [hashlib.sha256(query.encode()).hexdigest()[:16]] if query else []
+    return folder.joinpath(scheme or "files", *map(_safe, [*parts[:-1], *signed, parts[-1]]))
 
 
 def _safe(part: str) -> str:
@@ -97,21 +87,11 @@ def download_scenes(
 ) -> SourceScenes:
     """Download remote images and labels; return the same scenes with local addresses.
 
-    Copies of an earlier run are kept while the remote file is the same, so an interrupted download
-    is resumed. A scene that cannot be downloaded keeps its remote address, and the build reports
-    why it fails.
-
-    Parameters
-    ----------
-    folder
-        Created where missing; see `copies_folder`.
-    report
-        Called with the number of finished scenes and of all remote scenes.
+    A scene that cannot be downloaded keeps its remote address, and the build reports why it fails.
     """
     todo = [(i, scene) for i, scene in enumerate(found.scenes) if _is_remote(scene)]
     if not todo:
         return found
-    prepare_copies(folder)
     scenes = list(found.scenes)
 
     def one(item: tuple[int, Scene]) -> tuple[int, Scene]:
@@ -139,6 +119,7 @@ def _local(address: str, folder: Path) -> str:
 
 def download_copy(address: str, folder: Path) -> Path:
     """Download a file to its path among the local copies, unless it is there; return the path."""
+    prepare_copies(folder)
     path = copy_path(address, folder)
     download(remote_file(address), path)
     return path

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from geoprep.errors import SourceError, UsageError
 from geoprep.sources.cities import City
-from geoprep.sources.city_folders import TooManyFoldersError, city_files
 from geoprep.sources.scene import Scene
 from geoprep.storage import is_local
 
@@ -26,39 +25,10 @@ def refuse_synthetic(folder: Path, city: City) -> None:
             )
 
 
-def refuse_real(folder: Path, city: City) -> None:
-    """Raise UsageError if a folder for a synthetic city holds other files of the same city.
-
-    Parameters
-    ----------
-    folder
-        Folder above the city's own, as a build would search it.
-    """
-    if not folder.is_dir():
-        return
-    try:
-        tree = city_files(folder, city)
-    except TooManyFoldersError:
-        return
-    own = folder / city.aoi
-    drawn = (own / MANIFEST).is_file()
-    for name in (*tree.files, *tree.archives):
-        if not (drawn and Path(name).is_relative_to(own)):
-            raise UsageError(
-                f"{folder} holds files of {city.aoi} that are not synthetic ({name}): choose "
-                "another folder with `out`"
-            )
-
-
 def synthetic_notes(scenes: Sequence[Scene], origin: str) -> tuple[str, ...]:
-    """Return a line for the user if scenes are synthetic.
-
-    Raises
-    ------
-    SourceError
-        Some of them are synthetic and others are not.
-    """
-    drawn = [_is_synthetic(folder) for folder in _folders(scene.image for scene in scenes)]
+    """Return a line for the user if scenes are synthetic; raise SourceError if only some are."""
+    folders = {Path(one.image).parent if is_local(one.image) else None for one in scenes}
+    drawn = [folder is not None and (folder.parent / MANIFEST).is_file() for folder in folders]
     if not any(drawn):
         return ()
     if not all(drawn):
@@ -67,12 +37,3 @@ def synthetic_notes(scenes: Sequence[Scene], origin: str) -> tuple[str, ...]:
             "folder that holds one kind only"
         )
     return (f"{origin} is synthetic (made by geoprep synth)",)
-
-
-def _folders(images: Iterable[str]) -> set[Path | None]:
-    return {Path(image).parent if is_local(image) else None for image in images}
-
-
-def _is_synthetic(folder: Path | None) -> bool:
-    """Return whether images of a product's folder belong to a synthetic city."""
-    return folder is not None and (folder.parent / MANIFEST).is_file()

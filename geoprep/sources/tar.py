@@ -1,26 +1,19 @@
-"""Tar archives: checks of their members, and an index of an uncompressed one.
-
-Every member is checked before it is used. The whole archive is refused if one member would leave
-its folder, is a link or a device, or claims an absurd size: SpaceNet's own archives hold plain
-files and folders only. ``TarFile.extract*`` is never called.
-"""
+"""Members of tar archives, each checked before it is used; ``TarFile.extract*`` is never called."""
 
 import gzip
 import tarfile
-import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import nullcontext
 from pathlib import Path, PurePosixPath
-from typing import Self
+from typing import IO, NamedTuple, Self
 
 from geoprep.errors import SourceError
 
 SUFFIXES = (".tar", ".tar.gz", ".tgz")
 CHUNK = 1 << 20
-# A classic TIFF ends at 4 GiB; a PS-MS chip, the largest real member, has 27 MB.
+# A classic TIFF ends at 4 GiB; a PS-MS chip, the largest member of SpaceNet's, has 27 MB.
 MAX_MEMBER = 4 << 30
-# The largest real archive has some 8,000.
+# SpaceNet's largest archive has some 8,000.
 MAX_MEMBERS = 200_000
 # Extended headers (long names, pax records) are kilobytes; tarfile reads them into memory whole.
 MAX_HEADER = 1 << 20
@@ -33,25 +26,27 @@ _EXTENDED = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class TarEntry:
-    """A regular file in an uncompressed tar: its name, and the offset and number of its bytes."""
+class Member(NamedTuple):
+    """A plain file of an archive.
+
+    ``done`` is the number of bytes of the archive that have been read, ``stream`` its own bytes.
+    """
 
     name: str
-    offset: int
     size: int
+    done: int
+    stream: IO[bytes] | None
 
 
-class StrictInfo(tarfile.TarInfo):
+class _StrictInfo(tarfile.TarInfo):
     """Headers that raise an error if damaged or missing, where `tarfile` ends without one."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        """Parse one header block; only a block of zeros ends an archive."""
         try:
             info = super().frombuf(buf, encoding, errors)
         except tarfile.HeaderError as error:
-            if len(buf) == tarfile.BLOCKSIZE and not any(buf):
+            if len(buf) == tarfile.BLOCKSIZE and not any(buf):  # the mark of the end
                 raise
             raise tarfile.ReadError(f"{error} before the end-of-archive mark") from error
         if info.size < 0 or (info.type in _EXTENDED and info.size > MAX_HEADER):
@@ -60,100 +55,79 @@ class StrictInfo(tarfile.TarInfo):
 
     @classmethod
     def fromtarfile(cls, tar: tarfile.TarFile) -> Self:
-        """Return the next member; a pax record may give its size."""
-        info = super().fromtarfile(tar)
+        info = super().fromtarfile(tar)  # a pax record may give the size
         if info.size < 0:
             raise tarfile.ReadError(f"{info.name!r} claims {info.size} bytes")
         return info
 
 
-def is_archive(path: Path) -> bool:
-    """Return whether a file has the name of an archive: .tar, .tar.gz or .tgz."""
-    return path.name.lower().endswith(SUFFIXES)
+def is_archive(name: str) -> bool:
+    """Return whether a path or address has the name of a tar archive."""
+    return name.lower().endswith(SUFFIXES)
 
 
 def is_compressed(path: Path) -> bool:
-    """Return whether a file starts like a gzip file, whatever its name.
-
-    Raises
-    ------
-    SourceError
-        The file cannot be read.
-    """
-    try:
-        with path.open("rb") as stream:
-            return stream.read(2) == b"\x1f\x8b"
-    except OSError as error:
-        raise SourceError(f"{path}: cannot be read ({error.strerror}).") from error
+    """Return whether a file starts like a gzip file, whatever its name."""
+    with path.open("rb") as stream:
+        return stream.read(2) == b"\x1f\x8b"
 
 
-def index_tar(archive: Path) -> list[TarEntry]:
-    """Return every regular file of an uncompressed tar; headers are read, data is skipped.
+def tar_members(archive: Path) -> Iterator[Member]:
+    """Yield the plain files of a tar or gzipped tar in one pass, which reads all of it."""
+    with (
+        archive.open("rb") as raw,
+        gzip.open(raw) if is_compressed(archive) else nullcontext(raw) as stream,
+    ):
+        with tarfile.open(fileobj=stream, mode="r|", tarinfo=_StrictInfo, bufsize=CHUNK) as tar:
+            for info in _plain(tar, archive):
+                yield Member(info.name, info.size, raw.tell(), tar.extractfile(info))
+        while stream.read(CHUNK):  # to the end, where gzip has its checksum
+            pass
 
-    Raises
-    ------
-    SourceError
-        Damaged, truncated or hostile; the message names the archive and the member.
-    """
+
+def index_tar(archive: Path) -> dict[str, tuple[int, int]]:
+    """Return offset and size of every plain file of an uncompressed tar; their data is skipped."""
     length = archive.stat().st_size
     members = {}
     with (
-        damage_named(archive),
         archive.open("rb") as stream,
-        tarfile.open(fileobj=stream, mode="r:", tarinfo=StrictInfo) as tar,
+        tarfile.open(fileobj=stream, mode="r:", tarinfo=_StrictInfo) as tar,
     ):
-        for info in plain_files(tar, archive):
+        for info in _plain(tar, archive):
             if info.offset_data + info.size > length:
                 raise tarfile.ReadError(f"{info.name!r} ends after the end of the file")
             # Of two members with one name the later one counts, as for tar itself.
-            members[info.name] = TarEntry(info.name, info.offset_data, info.size)
-    return list(members.values())
+            members[info.name] = info.offset_data, info.size
+    return members
 
 
-SPACENETS_OWN = "SpaceNet's own archives have no such member: download the archive again."
-"""Advice for a refused member of an archive of SpaceNet."""
-
-
-def plain_files(
-    tar: tarfile.TarFile, archive: Path, advice: str = SPACENETS_OWN
-) -> Iterator[tarfile.TarInfo]:
-    """Yield the regular files of an archive; raise SourceError at a member that is not allowed."""
+def _plain(tar: tarfile.TarFile, archive: Path) -> Iterator[tarfile.TarInfo]:
     for count, info in enumerate(tar):
-        fault = _fault(info) or ("one member too many" if count >= MAX_MEMBERS else None)
-        if fault:
-            raise SourceError(f"{archive}: member {info.name!r} is refused ({fault}). {advice}")
+        linked = info.issym() or info.islnk()
+        odd = info.issparse() or not (info.isreg() or info.isdir())
+        check_member(archive, info.name, info.size, count, linked=linked, odd=odd)
         if info.isreg():
             yield info
 
 
-def name_fault(name: str) -> str | None:
-    """Return why a member of this name may not be written below a folder, or None."""
+def check_member(
+    archive: Path, name: str, size: int, count: int, *, linked: bool = False, odd: bool = False
+) -> None:
+    """Raise SourceError for a member that may not be written below a folder."""
     path = PurePosixPath(name)
-    outside = path.is_absolute() or ".." in path.parts or not path.parts
-    return "its path leaves the folder" if outside or set(name) & {"\0", "\\", ":"} else None
-
-
-def _fault(info: tarfile.TarInfo) -> str | None:
-    """Return why a member is not allowed, or None."""
-    path = PurePosixPath(info.name)
-    if path.is_absolute() or ".." in path.parts or "\0" in info.name:
-        return "its path leaves the folder"
-    if info.issym() or info.islnk():
-        return "it is a link"
-    if info.issparse() or not (info.isreg() or info.isdir()):
-        return "it is neither a plain file nor a folder"
-    if info.size > MAX_MEMBER:
-        return f"it claims {info.size / 2**30:.1f} GiB"
-    return None
-
-
-@contextmanager
-def damage_named(archive: Path) -> Iterator[None]:
-    """Turn all errors of a damaged archive into one that names it."""
-    try:
-        yield
-    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, UnicodeError) as error:
-        raise SourceError(
-            f"{archive}: damaged or cut short ({error}). Download it again; `curl -C -` continues "
-            "a transfer that stopped."
-        ) from error
+    if path.is_absolute() or ".." in path.parts or not path.parts or set(name) & {*"\0\\:"}:
+        fault = "its path leaves the folder"
+    elif linked:
+        fault = "it is a link"
+    elif odd:
+        fault = "it is encrypted, or neither a plain file nor a folder"
+    elif size > MAX_MEMBER:
+        fault = f"it claims {size / 2**30:.1f} GiB"
+    elif count >= MAX_MEMBERS:
+        fault = "one member too many"
+    else:
+        return
+    raise SourceError(
+        f"{archive}: member {name!r} is refused ({fault}). Download the archive again, or pack it "
+        "from plain files only"
+    )

@@ -139,8 +139,8 @@ def in_archive(scene, archive):
     """Return a scene whose image lies in a tar archive."""
     with tarfile.open(archive, "w") as tar:
         tar.add(scene.image, "PS-RGB/cut_header.tif")
-    (member,) = index_tar(archive)
-    address = member_address(archive, member.name, member.offset, member.size)
+    ((name, place),) = index_tar(archive).items()
+    address = member_address(archive, name, *place)
     return Scene("packed", address, None)
 
 

@@ -322,8 +322,7 @@ def test_a_label_of_any_format_is_read_out_of_an_archive(tmp_path):
     with tarfile.open(tmp_path / "all.tar", "w") as tar:
         for name in ("roads.gpkg", "roads.geojson"):
             tar.add(tmp_path / name, name)
-    for member in index_tar(tmp_path / "all.tar"):
-        at = member_address(tmp_path / "all.tar", member.name, member.offset, member.size)
-        roads = read_roads(at)
+    for name, place in index_tar(tmp_path / "all.tar").items():
+        roads = read_roads(member_address(tmp_path / "all.tar", name, *place))
         assert [coordinates(line) for line in roads.lines] == [LINE]
         assert roads.mph.tolist() == [25]

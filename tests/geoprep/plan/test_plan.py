@@ -382,7 +382,7 @@ def test_an_archive_and_its_folder_are_the_same_inputs(tmp_path):
         for scene in scenes:
             tar.add(scene.image, f"{scene.id}.tif")
             tar.add(scene.label, f"{scene.id}.geojson")
-    at = {m.name: member_address(archive, m.name, m.offset, m.size) for m in index_tar(archive)}
+    at = {name: member_address(archive, name, *place) for name, place in index_tar(archive).items()}
     packed = [Scene(s.id, at[f"{s.id}.tif"], at[f"{s.id}.geojson"]) for s in scenes]
     assert plan_of(packed).meta.build == plan_of(scenes).meta.build
 

@@ -3,11 +3,11 @@
 import pickle
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from geoprep.errors import UsageError
-from geoprep.sources.cities import CITIES, canonical_product, directions, file_role, get_city
+from geoprep.sources.cities import CITIES, canonical_product, city_file, directions, get_city
 
 
 @pytest.mark.parametrize(
@@ -91,36 +91,22 @@ def test_products_have_one_name(old, new):
     assert canonical_product(old) == new
 
 
-IMAGES = [
-    ("vegas", "PS-RGB/SN3_roads_train_AOI_2_Vegas_PS-RGB_img272.tif", 272, "PS-RGB"),
-    ("vegas", "SN3_roads_train_AOI_2_Vegas_PS-MS_img7.TIF", 7, "PS-MS"),
-    ("vegas", "RGB-PanSharpen/RGB-PanSharpen_AOI_2_Vegas_img0.tif", 0, "PS-RGB"),
-    ("vegas", "x/MUL_AOI_2_Vegas_img10.tif", 10, "MS"),
-    ("vegas", "MUL/SN3_roads_test_public_AOI_2_Vegas_MUL-PanSharpen_img3.tif", 3, "PS-MS"),
-    ("moscow", "PS-RGB/SN5_roads_train_AOI_7_Moscow_PS-RGB_chip390.tif", 390, "PS-RGB"),
-    ("moscow", "PS-RGB_8bit/SN5_roads_train_AOI_7_Moscow_PS-RGB_chip390.tif", 390, "PS-RGB_8bit"),
-    ("san_juan", "SN5_roads_test_public_AOI_9_San_Juan_PS-RGB_chip98.tif", 98, "PS-RGB"),
+FILES = [
+    ("vegas", "PS-RGB/SN3_roads_train_AOI_2_Vegas_PS-RGB_img272.tif", ("PS-RGB", 272)),
+    ("vegas", "RGB-PanSharpen/RGB-PanSharpen_AOI_2_Vegas_img0.tif", ("PS-RGB", 0)),
+    ("vegas", "x/MUL/MUL_AOI_2_Vegas_img10.TIF", ("MS", 10)),
+    ("moscow", "PS-RGB/AOI_7_Moscow_chip390.tif", ("PS-RGB", 390)),
+    ("moscow", "PS-RGB_8bit/SN5_roads_train_AOI_7_Moscow_PS-RGB_chip390.tif", ("PS-RGB_8bit", 390)),
+    ("moscow", "masks/SN5_roads_train_AOI_7_Moscow_PS-RGB_chip390.tif", ("masks", 390)),
+    ("vegas", "AOI_2_Vegas_geojson_roads_speed_img1.geojson", ("geojson_roads_speed", 1)),
+    ("vegas", "geojson_roads_speed/AOI_2_Vegas_img1.geojson", ("geojson_roads_speed", 1)),
+    ("vegas", "x/SN3_roads_train_AOI_2_Vegas_geojson_roads_img1.geojson", ("geojson_roads", 1)),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("city", "path", "number", "product"), IMAGES)
-def test_images_of_both_generations_are_recognised(city, path, number, product):
-    role = file_role(CITIES[city], path)
-    assert role is not None
-    assert (role.kind, role.number, role.product) == ("image", number, product)
-
-
-def test_speed_labels_are_preferred_to_plain_ones_and_new_names_to_old():
-    names = [
-        "geojson_roads_speed/SN3_roads_train_AOI_2_Vegas_geojson_roads_speed_img1.geojson",
-        "SN3_roads_train_AOI_2_Vegas_geojson_roads_img1_speed.geojson",
-        "geojson_roads/SN3_roads_train_AOI_2_Vegas_geojson_roads_img1.geojson",
-        "geojson/spacenetroads/spacenetroads_AOI_2_Vegas_img1.geojson",
-    ]
-    roles = [file_role(CITIES["vegas"], name) for name in names]
-    assert all(role is not None and role.kind == "label" and role.number == 1 for role in roles)
-    ranks = [role.rank for role in roles if role]
-    assert ranks == sorted(set(ranks))
+@pytest.mark.parametrize(("city", "path", "role"), FILES)
+def test_files_are_recognised_by_folder_and_name(city, path, role):
+    assert city_file(CITIES[city], path) == role
 
 
 @pytest.mark.parametrize(
@@ -140,26 +126,25 @@ def test_speed_labels_are_preferred_to_plain_ones_and_new_names_to_old():
     ],
 )
 def test_other_files_have_no_role(path):
-    assert file_role(CITIES["vegas"], path) is None
+    assert city_file(CITIES["vegas"], path) is None
 
 
 @given(st.sampled_from(sorted(CITIES)), st.integers(0, 10**6), st.sampled_from(["PS-RGB", "PAN"]))
 def test_a_name_that_is_made_is_read_back(name, number, product):
     city = CITIES[name]
-    image = file_role(city, f"{city.folder}{product}/{city.file_name(product, number)}")
-    label = file_role(city, city.file_name(city.label_folder, number))
-    assert image is not None
-    assert (image.number, image.product) == (number, product)
-    assert label is not None
-    assert (label.kind, label.number) == ("label", number)
+    image = f"{city.folder}{product}/{city.file_name(product, number)}"
+    assert city_file(city, image) == (product, number)
+    label = city.file_name(city.label_folder, number)
+    assert city_file(city, label) == (city.label_folder, number)
     others = [other for other in CITIES.values() if other is not city]
-    assert not any(file_role(other, city.file_name(product, number)) for other in others)
+    assert not any(city_file(other, image) for other in others)
 
 
+@settings(max_examples=50)
 @given(st.text(max_size=60))
 def test_any_file_name_has_a_role_or_none(path):
     for city in CITIES.values():
-        file_role(city, path)
+        city_file(city, path)
 
 
 def test_directions_give_commands_addresses_and_sizes():

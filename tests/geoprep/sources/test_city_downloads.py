@@ -101,14 +101,13 @@ def names(files):
 def test_a_build_finds_a_downloaded_product_and_its_labels(s3, tmp_path):
     files = list_files(MOSCOW, "PS-RGB", tmp_path)
     assert len(files) == 4 + 2, "the label of an image that is not there stays"
-    done = download_files(files, tmp_path, quiet)
-    assert (done.downloaded, done.kept) == (6, 0)
+    assert download_files(files, tmp_path, quiet) == 0
     for one in files:
         assert one.path.read_bytes() == content(one.remote.address.removeprefix(f"s3://{BUCKET}/"))
     found = find_scenes(MOSCOW, str(tmp_path))
     assert [scene.id for scene in found.scenes] == [MOSCOW.scene_id(n) for n in (1, 2, 9, 10)]
     assert [scene.label is None for scene in found.scenes] == [True, True, False, False]
-    assert download_files(files, tmp_path, quiet).kept == 6
+    assert download_files(files, tmp_path, quiet) == 6
 
 
 def test_bytes_to_download_count_files_of_the_wrong_size(s3, tmp_path):
@@ -135,7 +134,9 @@ def test_a_subset_takes_labelled_scenes_first(s3, tmp_path):
 
 
 def test_a_missing_product_lists_the_available_ones(s3, tmp_path):
-    with pytest.raises(SourceError, match=r"no PS-MS images of AOI_7_Moscow; it has PAN, PS-RGB"):
+    with pytest.raises(
+        SourceError, match=r"no PS-MS images of AOI_7_Moscow.*PAN \(4\), PS-RGB \(4\)"
+    ):
         list_files(MOSCOW, "PS-MS", tmp_path)
 
 
@@ -260,7 +261,9 @@ parts = 0
 
 def watch(event, arguments):
     global parts
-    parts += event == "open" and str(arguments[0]).endswith(".part")
+    if event != "open" or not str(arguments[0]).endswith(".part"):
+        return
+    parts += 1
     if parts == 3:
         os.kill(os.getpid(), signal.SIGKILL)
 

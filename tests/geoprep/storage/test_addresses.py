@@ -44,7 +44,7 @@ def packed(tmp_path, image):
         tar.add(image, "AOI/PS-RGB/scene.tif")
         tar.add(tmp_path / "other.tif", "AOI/PS-RGB/other.tif")
     archive = tmp_path / "odd, 50%25!/name!.tar"
-    return [member_address(archive, m.name, m.offset, m.size) for m in index_tar(archive)]
+    return [member_address(archive, name, *at) for name, at in index_tar(archive).items()]
 
 
 def test_a_file_is_opened_as_it_is(image):

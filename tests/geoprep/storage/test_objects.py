@@ -120,12 +120,6 @@ def test_a_missing_product_and_an_empty_folder(s3):
         find_scenes(MOSCOW, f"s3://{BUCKET}/elsewhere")
 
 
-def test_an_archive_in_a_bucket_is_refused_with_the_folder_to_use(s3):
-    with pytest.raises(SourceError, match="cannot be read in place") as error:
-        find_scenes(MOSCOW, MOSCOW.archives[0].url)
-    assert MOSCOW.folder in str(error.value)
-
-
 def test_own_images_and_labels_by_pattern(s3):
     found = images_and_labels(["s3://own/mine/*.tif"], "s3://own/mine/labels")
     assert [(scene.id, scene.label) for scene in found.scenes] == [
