@@ -31,7 +31,7 @@ from geoprep.sources import (
     local_pattern,
     remote_scenes,
 )
-from geoprep.storage import check_reachable
+from geoprep.storage import check_reachable, is_bucket
 
 if TYPE_CHECKING:
     from geoprep.api.stores import Store
@@ -130,7 +130,8 @@ def build_zarr(
     out
         Folder or ``s3://`` address of the store; None for ``CITY.zarr``.
     overwrite
-        Replace a store that is complete or was built differently.
+        Replace a store that is complete or was built differently. On a disk it stays until the
+        new one is complete; in a bucket it cannot be read meanwhile.
     drop_source
         Delete local copies of the inputs after the build.
     workers
@@ -210,6 +211,8 @@ def _build(
             found = [one.absolute() for one in found]
         with observer.counting("reading") as report:
             plan = make_plan(found, names, checked, executor, report)
+        if overwrite and is_bucket(place):
+            observer.message(f"a store at {place} cannot be read while it is replaced")
         with observer.building() as show:
             summary = build(plan, place, executor, overwrite=overwrite, report=show)
     _note(found, plan, observer)

@@ -10,36 +10,54 @@ import errno
 import fcntl
 import json
 import os
-import shutil
+import re
 import socket
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, TextIO
+from typing import Any, Final, Protocol, TextIO
 
 from geoprep.errors import StoreError
 from geoprep.storage import flush
+from geoprep.store import PARTIAL_SUFFIX
 
-REPLACEMENT: Final = "new"
-"""Name, in the working folder, of a store that will replace a complete one."""
-REPLACED: Final = "old"
-"""Name, in the working folder, of the store that has been replaced."""
+NEW: Final = "new"
+"""Name, in the working folder, of the store that is being built."""
+OLD: Final = "old"
+"""Name, in the working folder, of a store that has been replaced."""
+_OF_STORES: Final = re.compile(rf"(.+/)?(zarr\.json|c(/\d+)*|[^/]*{re.escape(PARTIAL_SUFFIX)})")
+"""Names of all files that a build may write into a store."""
+_OURS: Final = ("journal.jsonl", "*.bits", "lock")
+# Errors of a lock that another process holds; others say that the file system has no locks.
+_HELD: Final = (errno.EWOULDBLOCK, errno.EACCES)
+
+
+class TaskJournal(Protocol):
+    """Entries of finished tasks, beside a store that is being built."""
+
+    folder: Any
+    """Path or address of the working folder."""
+
+    def entries(self) -> Iterator[dict[str, Any]]:
+        """Yield the entries of earlier runs and of this one."""
+        ...
+
+    def write(self, entry: dict[str, Any]) -> None:
+        """Write an entry; when this returns, it cannot be lost."""
+        ...
+
+    def restart(self) -> None:
+        """Remove all entries."""
+        ...
+
+    def remove(self) -> None:
+        """Remove the folder, once the store is complete."""
+        ...
 
 
 class Journal:
-    """The working folder of one build, locked while open.
-
-    Parameters
-    ----------
-    store
-        Path of the store; the folder is its name with ``.build`` appended.
-
-    Raises
-    ------
-    StoreError
-        Another build of the same store is running.
-    """
+    """The working folder of the build of a store, locked while open; StoreError if another is."""
 
     def __init__(self, store: Path) -> None:
         self.folder = store.with_name(store.name + ".build")
@@ -53,7 +71,8 @@ class Journal:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
-                raise self._taken(lock.read().strip()) from error
+                if error.errno in _HELD:
+                    raise self._taken(lock.read().strip()) from error
             if not self._is_current(lock):  # its owner has finished and removed the folder
                 raise self._taken("")
             lock.truncate(0)
@@ -98,9 +117,9 @@ class Journal:
         with ExitStack() as stack:  # closing flushes, which fails again on a full disk
             if self._lock is not None:
                 stack.enter_context(self._lock)
-                resumable = self._lines.exists() or (self.folder / REPLACED).exists()
+                resumable = self._lines.exists() or (self.folder / OLD).exists()
                 if not resumable and self._is_current(self._lock):
-                    shutil.rmtree(self.folder, ignore_errors=True)
+                    self.remove()
             if self._out is not None:
                 stack.enter_context(self._out)
 
@@ -131,6 +150,38 @@ class Journal:
         self._lines.unlink(missing_ok=True)
 
     def remove(self) -> None:
-        """Remove the folder, once the store is complete."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """Remove the folder, once the store is complete. Files of others in it stay."""
+        for name in (NEW, OLD):
+            remove_store(self.folder / name)
+        for pattern in _OURS:
+            for path in self.folder.glob(pattern):
+                path.unlink(missing_ok=True)
+        with suppress(OSError):
+            self.folder.rmdir()
         flush(self.folder.parent)
+
+
+def refuse_foreign(out: str, names: Iterable[str]) -> None:
+    """Raise StoreError for files that no build wrote, which would go with a replaced store."""
+    foreign = sorted(name for name in names if not _OF_STORES.fullmatch(name))
+    if foreign:
+        others = f" and {len(foreign) - 1} other files" if len(foreign) > 1 else ""
+        raise StoreError(
+            f"{out} contains {foreign[0]}{others}, which no build wrote: move what you need out "
+            "of the store before it is replaced, or choose another `out`"
+        )
+
+
+def remove_store(folder: Path) -> None:
+    """Remove the files that a build may have written, and the folders that are empty then."""
+    # zarr.json comes last, so that a rest is recognised as a store.
+    for path in sorted(folder.rglob("*"), reverse=True):
+        name = path.relative_to(folder).as_posix()
+        if path.is_dir() and not path.is_symlink():
+            with suppress(OSError):
+                path.rmdir()
+        elif name != "zarr.json" and _OF_STORES.fullmatch(name):
+            path.unlink(missing_ok=True)
+    (folder / "zarr.json").unlink(missing_ok=True)
+    with suppress(OSError):
+        folder.rmdir()

@@ -76,7 +76,7 @@ def build(
     start = time.perf_counter()
     _keep_freed_memory()
     target = target_of(out)
-    with _disk_errors(target.location), target.journal as journal:
+    with _disk_errors(target.location), target.locked() as journal:
         state = target.prepare(plan, overwrite=overwrite)
         if state == "complete":
             journal.remove()
@@ -84,9 +84,9 @@ def build(
         if isinstance(out, Path):
             require_space(plan, out, free_bytes(out))
         kept = target.kept(plan) if state == "incomplete" else {}
-        if not kept:
+        if state == "none":
             journal.restart()
-        target.begin(plan)
+        target.begin(plan, kept.values())
         histograms = Histograms(len(plan.meta.bands))
         for record in kept.values():
             histograms.take(record)

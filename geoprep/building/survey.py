@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep import imagery
-from geoprep.building.bucket import BucketJournal
-from geoprep.building.journal import Journal
+from geoprep.building.journal import TaskJournal
 from geoprep.building.nodata_bits import create_bits, drop_bits, edited_bits, has_bits
 from geoprep.building.records import (
     Outcome,
@@ -60,7 +59,7 @@ class _Totals:
 
 
 def survey(
-    plan: Plan, executor: Executor, journal: Journal | BucketJournal, report: Report | None
+    plan: Plan, executor: Executor, journal: TaskJournal, report: Report | None
 ) -> dict[int, Surveyed]:
     """Survey all scenes that need it; return the results by scene index.
 
@@ -98,7 +97,7 @@ def survey(
     return results | found
 
 
-def _earlier(plan: Plan, journal: Journal | BucketJournal) -> dict[int, Surveyed]:
+def _earlier(plan: Plan, journal: TaskJournal) -> dict[int, Surveyed]:
     """Return the results of earlier runs whose files still exist."""
     found = {}
     for entry in journal.entries():
@@ -114,7 +113,7 @@ def _earlier(plan: Plan, journal: Journal | BucketJournal) -> dict[int, Surveyed
     return found
 
 
-def _note(plan: Plan, journal: Journal | BucketJournal, index: int, result: Surveyed) -> None:
+def _note(plan: Plan, journal: TaskJournal, index: int, result: Surveyed) -> None:
     entry = {
         "index": index,
         "outcome": asdict(result.outcome),

@@ -1,16 +1,16 @@
-"""Write a store to a disk: a new store, or one that replaces a complete store."""
+"""The place where a store is built: beside its final place on a disk, or in place in a bucket."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import zarr
 
 from geoprep.building.commit import Histograms, finish
-from geoprep.building.journal import REPLACED, REPLACEMENT, Journal
+from geoprep.building.journal import NEW, OLD, Journal, TaskJournal, refuse_foreign, remove_store
 from geoprep.building.records import ShardRecord
 from geoprep.errors import StoreError
 from geoprep.plan import BuildOptions, Plan
@@ -39,9 +39,7 @@ class Target(Protocol):
     location
         Path or address of the store.
     folder
-        Path or address where files are written: the location, or a folder for a replacement.
-    journal
-        Opened before anything else; it locks the store against other builds.
+        Path or address where its files are written.
     replaces
         Whether a complete store stays at the location until the new one is complete.
     """
@@ -50,31 +48,24 @@ class Target(Protocol):
     folder: str
     replaces: bool
 
-    @property
-    def journal(self) -> Any:  # noqa: ANN401 - a Journal or a BucketJournal
-        """The working folder of the build."""
+    def locked(self) -> AbstractContextManager[TaskJournal]:
+        """Return the journal, which is open, and on a disk locked, inside the block."""
         ...
 
     def prepare(self, plan: Plan, *, overwrite: bool) -> State:
-        """Return what an earlier run has left; finish a replacement that was interrupted.
-
-        Raises
-        ------
-        StoreError
-            The location holds something else, or a store that was built differently.
-        """
+        """Return what an earlier run has left, or raise StoreError for what is not replaced."""
         ...
 
     def kept(self, plan: Plan) -> dict[int, ShardRecord]:
         """Return the records of intact shards that earlier runs finished."""
         ...
 
-    def begin(self, plan: Plan) -> None:
-        """Write the metadata of an incomplete store if they do not exist."""
+    def begin(self, plan: Plan, kept: Iterable[ShardRecord]) -> None:
+        """Write the metadata of an incomplete store; of earlier runs only these shards stay."""
         ...
 
     def finish(self, plan: Plan, records: dict[int, ShardRecord], histograms: Histograms) -> None:
-        """Write the tables, mark the store complete and, for a replacement, exchange the stores."""
+        """Write the tables and put the complete store in its place."""
         ...
 
     def discard(self) -> None:
@@ -85,72 +76,95 @@ class Target(Protocol):
 class DiskTarget:
     """A store in a local folder.
 
-    A replacement is built in the working folder. At the end the old store is renamed into the
-    working folder and the new one to the location. A run that is killed in between is finished by
-    the next one.
+    It is built in the working folder and renamed to its place when it is complete. A store that
+    it replaces is renamed into the working folder first. The next run finishes what was killed in
+    between.
     """
 
     def __init__(self, out: Path) -> None:
-        self.location = self.folder = str(out)
-        self.journal = Journal(out)
-        self.replaces = False
+        self.location = str(out)
+        # A rename needs both on one file system, so the folder is beside the target of a link.
         self._out = out.resolve() if out.is_symlink() else out
-        self._new = self.journal.folder / REPLACEMENT
-        self._old = self.journal.folder / REPLACED
+        self._journal = Journal(self._out)
+        self._new = self._journal.folder / NEW
+        self._old = self._journal.folder / OLD
+        self.folder = str(self._new)
+        self.replaces = False
+
+    def locked(self) -> AbstractContextManager[Journal]:
+        """Return the journal, locked inside the block."""
+        return self._journal
 
     def prepare(self, plan: Plan, *, overwrite: bool) -> State:
         """Return what an earlier run has left; see `Target`."""
         exchanged = self._finish_exchange()
-        if self._out.is_dir():
-            for partial in self._out.glob(f"zarr.*{PARTIAL_SUFFIX}"):  # killed at its first file
-                partial.unlink(missing_ok=True)
-        if not self._out.exists() or (self._out.is_dir() and not any(self._out.iterdir())):
-            return "none"
-        attrs = _attributes(self._out)
-        if exchanged and not differences(attrs, plan.meta):
-            return "complete"
-        state = judge(self.location, attrs, plan, overwrite=overwrite)
-        if state != "replaced":
-            return state
-        if not attrs.get("complete"):
-            _remove_store(self._out)
-            return "none"
-        self.replaces, self.folder = True, str(self._new)
-        begun = _attributes(self._new)
-        if begun is not None and not differences(begun, plan.meta):
-            if not begun.get("complete"):
+        if self._out.exists() and not (self._out.is_dir() and not any(self._out.iterdir())):
+            attrs = _attributes(self._out)
+            if exchanged and not differences(attrs, plan.meta):
+                return "complete"
+            state = judge(self.location, attrs, plan, overwrite=overwrite)
+            if state == "complete":
+                return state
+            if state == "incomplete":  # by version 0.1.0, which built new stores in place
+                remove_store(self._new)
+                self._out.rename(self._new)
+            else:
+                files = (path for path in self._out.rglob("*") if not path.is_dir())
+                refuse_foreign(self.location, (p.relative_to(self._out).as_posix() for p in files))
+                self.replaces = bool(attrs.get("complete"))
+        if self._out.is_dir() and self._out.stat().st_dev != self._journal.folder.stat().st_dev:
+            raise StoreError(
+                f"{self._out} is on another file system than the folder that it is in, so no store "
+                "can be renamed to it: choose a folder inside it as `out`"
+            )
+        return self._begun(plan, overwrite=overwrite)
+
+    def _begun(self, plan: Plan, *, overwrite: bool) -> State:
+        """Return the state of the store in the working folder; put a complete one in its place."""
+        attrs = _attributes(self._new)
+        if isinstance(attrs, dict) and not differences(attrs, plan.meta):
+            if not attrs.get("complete"):
                 return "incomplete"
             self._exchange()
             return "complete"
-        if self._new.exists():
-            shutil.rmtree(self._new)
+        if isinstance(attrs, dict) and not self.replaces:
+            judge(self.location, attrs, plan, overwrite=overwrite)
+        remove_store(self._new)
         return "none"
 
     def kept(self, plan: Plan) -> dict[int, ShardRecord]:
         """Return the records of shards whose bytes have the recorded digest."""
-        return _kept_records(Path(self.folder), plan, self.journal.entries())
+        for partial in self._new.rglob(f"*{PARTIAL_SUFFIX}"):
+            partial.unlink(missing_ok=True)
+        return {
+            record.shard: record
+            for record in recorded_shards(plan, self._journal)
+            if all(
+                _is_whole(self._new, name, record.shard, expected)
+                for name, (expected, _) in record.files.items()
+            )
+        }
 
-    def begin(self, plan: Plan) -> None:
+    def begin(self, plan: Plan, kept: Iterable[ShardRecord]) -> None:
         """Write the metadata of an incomplete store if they do not exist."""
-        create_store(Path(self.folder), plan.meta, plan.tiles)
+        create_store(self._new, plan.meta, plan.tiles)
 
     def finish(self, plan: Plan, records: dict[int, ShardRecord], histograms: Histograms) -> None:
-        """Write the tables, mark the store complete in one rename, and exchange the stores."""
-        finish(plan, Path(self.folder), records, histograms)
-        if self.replaces:
-            self._exchange()
+        """Write the tables, mark the store complete, and rename it to its place."""
+        finish(plan, self._new, records, histograms)
+        self._exchange()
 
     def discard(self) -> None:
         """Remove a replacement that cannot be used; the complete store stays."""
-        shutil.rmtree(self._new, ignore_errors=True)
-        self.journal.restart()
+        remove_store(self._new)
+        self._journal.restart()
 
     def _exchange(self) -> None:
-        """Put the new store in the place of the old one, which goes to the working folder."""
-        if self._old.exists():
-            shutil.rmtree(self._old)
-        self._out.rename(self._old)
-        flush(self._old.parent)
+        """Put the new store in its place; an old one goes to the working folder until the end."""
+        if self._out.exists():
+            remove_store(self._old)
+            self._out.rename(self._old)
+            flush(self._old.parent)
         self._new.rename(self._out)
         flush(self._out.parent)
 
@@ -160,12 +174,12 @@ class DiskTarget:
             return False
         if not self._out.exists():
             new = _attributes(self._new)
-            complete = new is not None and bool(new.get("complete"))
+            complete = isinstance(new, dict) and bool(new.get("complete"))
             (self._new if complete else self._old).rename(self._out)
             flush(self._out.parent)
             if not complete:
                 return False
-        shutil.rmtree(self._old)
+        remove_store(self._old)
         return True
 
 
@@ -176,24 +190,7 @@ def judge(
     *,
     overwrite: bool,
 ) -> Literal["incomplete", "complete", "replaced"]:
-    """Return what a store at the location means for a plan.
-
-    Parameters
-    ----------
-    out
-        Location, for messages.
-    attrs
-        Root attribute ``geoprep``; anything but a dict is no store.
-    plan
-        Plan of the build.
-    overwrite
-        Whether a complete or different store is replaced.
-
-    Raises
-    ------
-    StoreError
-        It is no store, or a store that was built differently.
-    """
+    """Return what a store with this root attribute ``geoprep`` means for a plan, or refuse it."""
     if not isinstance(attrs, dict):
         raise StoreError(f"{out} exists and is not a geoprep store: choose another `out`")
     found = differences(attrs, plan.meta)
@@ -230,6 +227,13 @@ def differences(attrs: dict[str, Any], meta: StoreMeta) -> list[str]:
     return found
 
 
+def recorded_shards(plan: Plan, journal: TaskJournal) -> Iterable[ShardRecord]:
+    """Yield the records of shards that earlier runs of this plan have noted."""
+    for entry in journal.entries():
+        if entry.get("stamp") == plan.fingerprint and "shard" in entry:
+            yield ShardRecord.from_json(entry["shard"])
+
+
 def _attributes(store: Path) -> Any:  # noqa: ANN401 - anything that JSON can hold
     """Return the root attribute ``geoprep`` of a folder; None if it is no store."""
     if not (store / "zarr.json").is_file():
@@ -240,29 +244,6 @@ def _attributes(store: Path) -> Any:  # noqa: ANN401 - anything that JSON can ho
         return None
 
 
-def _remove_store(out: Path) -> None:
-    """Remove an incomplete store; ``zarr.json`` last, so that a rest is recognised as one."""
-    for entry in sorted(out.iterdir()):
-        if entry.name != "zarr.json":
-            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-    shutil.rmtree(out)
-
-
-def _kept_records(
-    out: Path, plan: Plan, entries: Iterable[dict[str, Any]]
-) -> dict[int, ShardRecord]:
-    for partial in out.rglob(f"*{PARTIAL_SUFFIX}"):
-        partial.unlink(missing_ok=True)
-    records: dict[int, ShardRecord] = {}
-    for entry in entries:
-        if entry.get("stamp") != plan.fingerprint or "shard" not in entry:
-            continue
-        record = ShardRecord.from_json(entry["shard"])
-        if all(_whole(out, name, record.shard, d) for name, (d, _) in record.files.items()):
-            records[record.shard] = record
-    return records
-
-
-def _whole(out: Path, array: str, shard: int, expected: str) -> bool:
+def _is_whole(out: Path, array: str, shard: int, expected: str) -> bool:
     path = out / shard_key(array, shard)
     return path.is_file() and digest(path.read_bytes()) == expected

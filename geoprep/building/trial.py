@@ -176,7 +176,7 @@ def require_space(plan: Plan, out: str | Path, free: int) -> None:
 
 def free_bytes(out: Path) -> int:
     """Return the free bytes on the disk of a folder, which need not exist."""
-    out = out.absolute()
+    out = out.resolve()
     return shutil.disk_usage(next(one for one in (out, *out.parents) if one.is_dir())).free
 
 

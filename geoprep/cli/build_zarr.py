@@ -93,7 +93,7 @@ Exit status:
     "--overwrite",
     is_flag=True,
     help="Replace a store that is complete or was built differently. It stays until the new one is "
-    "complete, so the disk needs space for both.",
+    "complete, so the disk needs space for both; in a bucket it cannot be read meanwhile.",
 )
 @grouped_option(
     "Store",

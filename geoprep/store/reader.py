@@ -244,6 +244,8 @@ def _open_root(location: str) -> zarr.Group:
             where = _RemoteFolder(Files(location).client, read_only=True)
         elif Path(location).is_dir():
             where = _LocalFolder(location, read_only=True)
+        elif Path(f"{location.rstrip('/')}.build", "new").is_dir():
+            raise _incomplete(location)
         else:
             raise StoreError(
                 f"{location}: no such store. Check the path, or build one with `geoprep build-zarr`"
@@ -289,8 +291,12 @@ def _read_meta(location: str, root: zarr.Group) -> StoreMeta:
             f"{location}/zarr.json: invalid geoprep attribute: {error}. {REPAIR}"
         ) from error
     if not meta.complete:
-        raise StoreError(
-            f"{location} is incomplete: its build is running or was interrupted. "
-            "Run the same `geoprep build-zarr` command again to finish it"
-        )
+        raise _incomplete(location)
     return meta
+
+
+def _incomplete(location: str) -> StoreError:
+    return StoreError(
+        f"{location} is incomplete: its build is running or was interrupted. "
+        "Run the same `geoprep build-zarr` command again to finish it"
+    )

@@ -1,12 +1,7 @@
 """A store built into a bucket: the same bytes as on a disk, one builder, no half store."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,8 +9,8 @@ from click.testing import CliRunner
 from helpers.buckets import client_of, object_digests, objects, s3_endpoint, use_endpoint
 from helpers.factory import build_of, plan_of, row_of_scenes, texture, tree_digest, write_scene
 
-from geoprep.building import lease, run
-from geoprep.building.bucket import BucketJournal
+from geoprep.building import run
+from geoprep.building.bucket import BucketTarget
 from geoprep.building.run import build
 from geoprep.cli.commands import cli
 from geoprep.errors import OutputError, StoreError
@@ -128,48 +123,32 @@ def test_a_shard_that_is_not_the_one_we_wrote_is_built_again(world, endpoint, bu
     assert there(endpoint, bucket) == expected
 
 
-KILLED = """
-import json, os, signal, sys
-from geoprep.building import run
-from geoprep.executors.threads import Threads
-from geoprep.sources.scene import Scene
-from helpers.factory import plan_of
-
-class Dying(Threads):
-    def map_unordered(self, function, items):
-        for count, result in enumerate(super().map_unordered(function, items)):
-            if function is run.build_shard and count == 2:
-                os.kill(os.getpid(), signal.SIGKILL)
-            yield result
-
-scenes, options, out = json.loads(sys.argv[1])
-run.build(plan_of([Scene(*scene) for scene in scenes], **options), out, Dying(1))
-"""
-
-
-def test_a_killed_build_is_carried_on_at_once_on_the_same_machine(
-    world, endpoint, bucket, monkeypatch
-):
-    scenes, expected = world
-    given = json.dumps([[(s.id, s.image, s.label) for s in scenes], OPTIONS, bucket])
-    here = Path(__file__).parents[2]
-    environment = {**os.environ, "PYTHONPATH": f"{here.parent}{os.pathsep}{here}"}
-    child = subprocess.run([sys.executable, "-c", KILLED, given], env=environment, check=False)
-    assert child.returncode == -signal.SIGKILL
-    assert "lock" in there(endpoint, bucket + ".build")
-    monkeypatch.setattr(lease.Lease, "_wait_for_a_beat", None)  # nobody is waited for
-    assert build(plan_of(scenes, **OPTIONS), bucket, Threads(2)).state == "resumed"
-    assert there(endpoint, bucket) == expected
-    assert not there(endpoint, bucket + ".build")
-
-
 # Who builds
 
 
-@pytest.mark.parametrize("number", range(2))
-def test_of_two_builders_one_wins(world, endpoint, bucket, monkeypatch, number):
+@pytest.mark.parametrize("options", [OPTIONS, {**OPTIONS, "tile": 16}])
+def test_a_second_build_takes_over_and_the_first_ends_at_its_next_shard(
+    world, endpoint, bucket, options
+):
     scenes, expected = world
-    monkeypatch.setattr(lease, "BEAT", 0.05)  # and patience as it is: machines may be busy
+    taken = []
+
+    def take_over(progress):
+        if progress.stage == "build" and progress.pixels_done and not taken:
+            taken.append(build(plan_of(scenes, **OPTIONS), bucket, Threads(2), overwrite=True))
+            taken.append(there(endpoint, bucket))
+
+    with pytest.raises(StoreError, match="was taken over or changed by another process"):
+        build(plan_of(scenes, **options), bucket, Threads(1), report=take_over)
+    assert taken[0].state == ("resumed" if options == OPTIONS else "built")
+    assert taken[1] == expected
+    assert StoreReader.open(bucket).meta.tile == OPTIONS["tile"]
+    if options == OPTIONS:
+        assert there(endpoint, bucket) == expected
+
+
+def test_of_two_builders_one_wins(world, endpoint, bucket):
+    scenes, expected = world
     plan, ends = plan_of(scenes, **OPTIONS), []
 
     def one():
@@ -183,34 +162,16 @@ def test_of_two_builders_one_wins(world, endpoint, bucket, monkeypatch, number):
         thread.start()
     for thread in threads:
         thread.join()
-    assert "built" in ends
-    other = ends[1 - ends.index("built")]
-    assert other == "unchanged" or "is being built by process" in other
+    won = [end for end in ends if end in ("built", "resumed", "unchanged")]
+    assert won, ends
+    assert len(won) == 2 or any("was taken over" in end for end in ends)
     assert there(endpoint, bucket) == expected
-
-
-def test_a_lock_that_nobody_renews_is_taken_over(bucket, monkeypatch):
-    lost = BucketJournal(bucket)
-    lost.__enter__()
-    lost.lease.stop()  # as if its machine had lost its power
-    with monkeypatch.context() as hasty:
-        hasty.setattr(lease, "PATIENCE", 0.3)
-        journal = BucketJournal(bucket).__enter__()
-        assert not lost.lease.held
-    journal.write({"survey": {"index": 1}})
-    assert list(journal.entries()) == [{"survey": {"index": 1}}]
-    journal.__exit__(None, None, None)
-    with pytest.raises(StoreError, match="has lost its lock"):
-        lost.write({"survey": {"index": 2}})
-    lost.__exit__(None, None, None)
-    with BucketJournal(bucket) as journal:
-        assert [entry["survey"]["index"] for entry in journal.entries()] == [1]
 
 
 def test_who_was_overtaken_cannot_commit(world, endpoint, bucket, monkeypatch):
     """A process that was asleep while another took over must not mark its own store complete."""
     scenes, _ = world
-    monkeypatch.setattr(lease.Lease, "held", True)
+    monkeypatch.setattr(BucketTarget, "_require_owned", lambda _: None)
     real = run.survey
 
     def asleep(*arguments):

@@ -1,9 +1,10 @@
-"""A store in a bucket that is replaced: nothing is deleted before the new store is complete."""
+"""A store in a bucket that is replaced: it never looks complete while its objects are mixed."""
 
+import json
 from contextlib import suppress
 
 import pytest
-from helpers.buckets import object_digests, s3_endpoint, use_endpoint
+from helpers.buckets import client_of, object_digests, s3_endpoint, use_endpoint
 from helpers.factory import build_of, plan_of, row_of_scenes, tree_digest
 
 from geoprep.building import run
@@ -53,24 +54,38 @@ def there(endpoint, address):
     return object_digests(endpoint, "own", address.removeprefix("s3://own/"))
 
 
-def test_the_old_store_stays_until_the_new_one_is_complete(endpoint, bucket, scenes, expected):
-    seen = []
-    build(
-        plan_of(scenes, **NEW),
-        bucket,
-        Threads(2),
-        overwrite=True,
-        report=lambda _: seen.append(there(endpoint, bucket) == expected[0]),
-    )
-    assert seen
-    assert all(seen)
+@pytest.mark.parametrize("number", range(1, 12, 2))
+def test_a_replacement_may_be_interrupted_before_any_change(
+    endpoint, bucket, scenes, expected, monkeypatch, number
+):
+    changes = []
+
+    def stop_at(real):
+        def step(self, *arguments):
+            changes.append(real.__name__)
+            if len(changes) == number:
+                raise KeyboardInterrupt
+            return real(self, *arguments)
+
+        return step
+
+    with monkeypatch.context() as patch:
+        for name in ("put", "put_if", "delete", "put_all"):
+            patch.setattr(Bucket, name, stop_at(getattr(Bucket, name)))
+        with suppress(KeyboardInterrupt):
+            build(plan_of(scenes, **NEW), bucket, Threads(1), overwrite=True)
+    assert len(changes) == number, "the build has more changes"
+    opened = None
+    with suppress(StoreError):
+        opened = StoreReader.open(bucket)
+    if opened is not None:
+        assert there(endpoint, bucket) in expected, "a store that opens is complete"
+    build(plan_of(scenes, **NEW), bucket, Threads(1), overwrite=True)
     assert there(endpoint, bucket) == expected[1]
     assert not there(endpoint, bucket + ".build")
 
 
-def test_a_replacement_interrupted_while_it_is_built_keeps_the_old_store_and_is_resumed(
-    endpoint, bucket, scenes, expected, monkeypatch
-):
+def test_finished_shards_of_a_replacement_are_kept(endpoint, bucket, scenes, expected, monkeypatch):
     shards = []
     real = run.build_shard
 
@@ -84,57 +99,41 @@ def test_a_replacement_interrupted_while_it_is_built_keeps_the_old_store_and_is_
         patch.setattr(run, "build_shard", interrupted)
         with pytest.raises(KeyboardInterrupt):
             build(plan_of(scenes, **NEW), bucket, Threads(1), overwrite=True)
-    assert there(endpoint, bucket) == expected[0]
+    with pytest.raises(StoreError, match="is incomplete"):
+        StoreReader.open(bucket)
     monkeypatch.setattr(run, "build_shard", lambda task: shards.append(task) or real(task))
     shards.clear()
     build(plan_of(scenes, **NEW), bucket, Threads(1), overwrite=True)
     assert len(shards) == 2, "the first of three shards is kept"
     assert there(endpoint, bucket) == expected[1]
-    assert not there(endpoint, bucket + ".build")
 
 
-@pytest.mark.parametrize("number", range(1, 6))
-def test_a_copy_that_was_interrupted_is_finished(
-    endpoint, bucket, scenes, expected, monkeypatch, number
+@pytest.mark.parametrize("copied", [0, 3])
+def test_a_copy_that_version_0_1_0_has_begun_is_finished(
+    endpoint, bucket, scenes, expected, monkeypatch, copied
 ):
-    """Interrupted before the mark, the copy, the deletion, the root and the clean-up."""
-    steps = []
-
-    def stop_at(name, real):
-        def step(self, *arguments):
-            if self.location == bucket or name == "copy_to" or (steps and name == "delete"):
-                steps.append(name)
-                if len(steps) == number:
-                    raise KeyboardInterrupt
-            return real(self, *arguments)
-
-        return step
-
-    with monkeypatch.context() as patch:
-        for name in ("put_if", "copy_to", "delete"):
-            patch.setattr(Bucket, name, stop_at(name, getattr(Bucket, name)))
-        with pytest.raises(KeyboardInterrupt):
-            build(plan_of(scenes, **NEW), bucket, Threads(2), overwrite=True)
-    opened = None
-    with suppress(StoreError):
-        opened = StoreReader.open(bucket)
-    if opened is not None:
-        assert there(endpoint, bucket) in expected, "a store that opens is complete"
-    shards = []
-    real = run.build_shard
-    monkeypatch.setattr(run, "build_shard", lambda task: shards.append(task) or real(task))
+    """It wrote the new store to the working folder, and marked and copied over the old one."""
+    build(plan_of(scenes, **NEW), f"{bucket}.build/new", Threads(2))
+    client, place = client_of(endpoint), bucket.removeprefix("s3://own/")
+    for name in sorted(expected[1])[:copied]:
+        source = {"Bucket": "own", "Key": f"{place}.build/new/{name}"}
+        client.copy_object(Bucket="own", Key=f"{place}/{name}", CopySource=source)
+    found = client.get_object(Bucket="own", Key=f"{place}/zarr.json")
+    root = json.loads(found["Body"].read())
+    root["attributes"]["geoprep"]["complete"] = False
+    root["attributes"]["geoprep_replaced"] = True
+    client.put_object(Bucket="own", Key=f"{place}/zarr.json", Body=json.dumps(root).encode())
+    monkeypatch.setattr(run, "build_shard", None)  # nothing is built again
     build(plan_of(scenes, **NEW), bucket, Threads(2), overwrite=True)
     assert there(endpoint, bucket) == expected[1]
     assert not there(endpoint, bucket + ".build")
-    assert not shards, "the same command finishes the copy and builds nothing again"
 
 
-def test_the_old_store_is_kept_where_no_scene_can_be_built(
-    endpoint, bucket, scenes, expected, monkeypatch
-):
-    plan = plan_of(scenes, max_nodata=0.0, nodata=255.0, **NEW)
-    monkeypatch.setattr("geoprep.building.rendering.too_empty", lambda *_: "too empty")
-    with pytest.raises(StoreError, match=r"too empty.*was not replaced"):
-        build(plan, bucket, Threads(2), overwrite=True)
-    assert there(endpoint, bucket) == expected[0]
-    assert not there(endpoint, bucket + ".build")
+def test_an_object_that_no_build_wrote_is_not_deleted(endpoint, bucket, scenes, expected):
+    key = f"{bucket.removeprefix('s3://own/')}/thesis.txt"
+    client_of(endpoint).put_object(Bucket="own", Key=key, Body=b"precious")
+    with pytest.raises(StoreError, match=r"contains thesis\.txt, which no build wrote"):
+        build(plan_of(scenes, **NEW), bucket, Threads(1), overwrite=True)
+    found = there(endpoint, bucket)
+    del found["thesis.txt"]
+    assert found == expected[0]

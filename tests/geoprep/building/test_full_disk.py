@@ -46,7 +46,7 @@ def test_a_full_disk_says_so_and_costs_nothing_that_was_finished(world, disk):
     with pytest.raises(StoreError, match=r"no space left on the disk of .*a\.zarr.*again"):
         build(plan_of(scenes, **OPTIONS), out, Threads(2))
     assert not partials(folder), "what was half written was taken away again"
-    kept = [path for path in out.rglob("c/*/0/0/0") if path.is_file()]
+    kept = [path for path in folder.rglob("c/*/0/0/0") if path.is_file()]
     assert kept, "the test is about a disk that fills up in the middle"
     enlarge(folder, 20 * 1024)
     assert build(plan_of(scenes, **OPTIONS), out, Threads(2)).state == "resumed"
@@ -89,7 +89,7 @@ def test_a_disk_may_be_full_at_any_change_of_a_file(world, tmp_path):
     scenes, expected = world
     with Builder(scenes, **OPTIONS) as builder:
         events = builder.build(tmp_path / "whole.zarr").events
-        for at in range(1, events - 8, 29):  # the last few only take the journal away
+        for at in range(1, events - 8, 67):  # the last few only take the journal away
             out = tmp_path / f"{at}.zarr"
             ending = builder.build(out, full_at=at)
             if not ending.error and at > ending.events - 9:
@@ -139,18 +139,17 @@ def noisy_scenes(folder, count):
     """Return scenes with as many different values as a histogram can have."""
     rng = np.random.default_rng(0)
     return [
-        write_scene(folder, f"noise_{i}", rng.integers(1, 65536, (300, 300, 3)).astype(np.uint16))
+        write_scene(folder, f"noise_{i}", rng.integers(1, 65536, (200, 200, 3)).astype(np.uint16))
         for i in range(count)
     ]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rescale", ["scene", "city"])
-def test_three_times_the_scenes_need_no_more_memory(tmp_path, rescale):
+def test_three_times_the_scenes_need_no_more_memory(tmp_path):
     peaks = []
     scenes = noisy_scenes(tmp_path, 60)
     for count in (20, 60):
-        with Builder(scenes[:count], tile=150, rescale=rescale) as builder:
+        with Builder(scenes[:count], tile=100, rescale="city") as builder:
             ending = builder.build(tmp_path / f"{count}.zarr")
             assert ending.state == "built", ending
             peaks.append(ending.peak)

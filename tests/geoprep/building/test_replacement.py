@@ -5,10 +5,12 @@ import shutil
 import numpy as np
 import pytest
 from helpers.crashes import Builder
+from helpers.disks import small_disk
 from helpers.factory import build_of, plan_of, row_of_scenes, texture, tree_digest, write_scene
 
 from geoprep.building import run, target
 from geoprep.building.run import build
+from geoprep.building.trial import free_bytes
 from geoprep.errors import StoreError
 from geoprep.executors.threads import Threads
 from geoprep.store import StoreReader
@@ -112,15 +114,41 @@ def test_a_replacement_that_is_given_up_is_removed_by_the_next_build(scenes, sto
     assert not out.with_name("a.zarr.build").exists()
 
 
-def test_a_store_behind_a_link_is_replaced_where_it_is(scenes, stores):
+def test_a_store_behind_a_link_to_another_disk_is_built_and_replaced_there(scenes, tmp_path):
+    out = tmp_path / "a.zarr"
+    with small_disk(tmp_path / "disk", 20_000) as disk:
+        real = disk / "real.zarr"
+        out.symlink_to(real)
+        build_of(out, scenes, **OLD)
+        assert free_bytes(out) < 20_480_000
+        build(plan_of(scenes, **NEW), out, Threads(1), overwrite=True)
+        assert out.is_symlink()
+        assert [path.name for path in disk.iterdir() if path.name != "lost+found"] == ["real.zarr"]
+        build_of(tmp_path / "new.zarr", scenes, **NEW)
+        assert tree_digest(real) == tree_digest(tmp_path / "new.zarr")
+
+
+def test_a_place_that_nothing_can_be_renamed_to_is_refused_before_the_build(scenes, tmp_path):
+    with small_disk(tmp_path / "a.zarr", 20_000) as disk:
+        for path in disk.iterdir():
+            path.rmdir()
+        with pytest.raises(StoreError, match="on another file system"):
+            build(plan_of(scenes, **NEW), disk, Threads(1))
+    assert not (tmp_path / "a.zarr.build").exists()
+
+
+def test_files_that_no_build_wrote_are_never_deleted(scenes, stores):
     out, _, new = stores
-    real = out.with_name("elsewhere") / "real.zarr"
-    real.parent.mkdir()
-    out.rename(real)
-    out.symlink_to(real)
+    (out / "scenes" / "image.tif").write_text("the only copy")
+    with pytest.raises(StoreError, match=r"a\.zarr contains scenes/image\.tif, which no build"):
+        build(plan_of(scenes, **NEW), out, Threads(1), overwrite=True)
+    assert (out / "scenes" / "image.tif").read_text() == "the only copy"
+    working = out.with_name("a.zarr.build")
+    working.mkdir(exist_ok=True)
+    (out / "scenes" / "image.tif").rename(working / "image.tif")
     build(plan_of(scenes, **NEW), out, Threads(1), overwrite=True)
-    assert out.is_symlink()
-    assert tree_digest(real) == new
+    assert tree_digest(out) == new
+    assert [path.name for path in working.iterdir()] == ["image.tif"]
 
 
 def test_survey_files_are_on_the_disk_before_the_journal_names_them(tmp_path, monkeypatch):
