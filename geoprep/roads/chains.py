@@ -16,37 +16,19 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Chains:
-    """Edges in walking order, chain by chain.
+    """Edges in walking order, chain by chain."""
 
-    Attributes
-    ----------
-    edges
-        int64 (edge,): every edge once.
-    backwards
-        bool (edge,): whether ``edges[i]`` is walked from its second node to its first.
-    offsets
-        int64 (chain + 1,): chain ``c`` is ``edges[offsets[c]:offsets[c + 1]]``.
-    ends
-        int64 (chain, 2): the first and last node of every chain.
-    """
-
-    edges: Ints
+    edges: Ints  # (edge,): every edge once
+    # (edge,): whether ``edges[i]`` is walked from its second node to its first
     backwards: NDArray[np.bool_]
-    offsets: Ints
-    ends: Ints
+    offsets: Ints  # (chain + 1,): chain ``c`` is ``edges[offsets[c]:offsets[c + 1]]``
+    ends: Ints  # (chain, 2): the first and last node of every chain
 
 
 def chains(ends: Ints, node_count: int) -> Chains:
     """Return the chains of edges that are linked by nodes of degree 2.
 
     A ring that touches nothing else is one chain that begins and ends at one of its nodes.
-
-    Parameters
-    ----------
-    ends
-        int64 (edge, 2): the two nodes of every edge.
-    node_count
-        Number of nodes.
     """
     if not len(ends):
         none = np.empty(0, np.int64)
@@ -109,15 +91,7 @@ def _in_order(links: Ints, nodes: Ints, count: int) -> tuple[Ints, Ints, Ints, I
 
 
 def lines_through(walk: Chains, ends: Ints, nodes: NDArray[np.float64]) -> NDArray[np.object_]:
-    """Return the line through the nodes of every chain, object (chain,).
-
-    Parameters
-    ----------
-    ends
-        int64 (edge, 2): the nodes of every edge, as given to `chains`.
-    nodes
-        float64 (node, 2): coordinates.
-    """
+    """Return the line through the nodes of every chain, object (chain,)."""
     counts = np.diff(walk.offsets)
     start = np.where(walk.backwards, ends[walk.edges, 1], ends[walk.edges, 0])
     chain = np.repeat(np.arange(len(counts)), counts)

@@ -24,13 +24,7 @@ def degrees(network: RoadGraph) -> Ints:
 
 
 def subnetwork(network: RoadGraph, edges: NDArray[np.bool_]) -> RoadGraph:
-    """Return the chosen edges of a network and the nodes that they join.
-
-    Parameters
-    ----------
-    edges
-        bool (edge,).
-    """
+    """Return the chosen edges of a network and the nodes that they join."""
     if edges.all():
         return network
     used, ends = renumbered(network.ends[edges])
@@ -45,15 +39,7 @@ def subnetwork(network: RoadGraph, edges: NDArray[np.bool_]) -> RoadGraph:
 
 
 def connected(pairs: Ints, count: int) -> tuple[int, NDArray[np.int32]]:
-    """Return the number of connected components of a graph, and the component of every node.
-
-    Parameters
-    ----------
-    pairs
-        int64 (pair, 2): nodes that are linked.
-    count
-        Number of nodes.
-    """
+    """Return the number of connected components of a graph, and the component of every node."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
@@ -98,15 +84,7 @@ def anchored(
 def joined_at_ends(
     lines: NDArray[np.object_], speed: NDArray[np.float64], crs: str | None
 ) -> RoadGraph:
-    """Return the network of lines that meet where their end points agree to 0.1 mm.
-
-    Parameters
-    ----------
-    lines
-        object (line,): shapely LineStrings in metres.
-    speed
-        float64 (line,): mph.
-    """
+    """Return the network of lines that meet where their end points agree to 0.1 mm."""
     ends = np.stack(
         [shapely.get_coordinates(shapely.get_point(lines, end)) for end in (0, -1)], axis=1
     ).reshape(-1, 2)
@@ -122,18 +100,7 @@ def with_links(
     along: NDArray[np.float64],
     lines: NDArray[np.object_] | None = None,
 ) -> RoadGraph:
-    """Return a network with edges added from nodes to positions on other edges.
-
-    Parameters
-    ----------
-    starts
-        int64 (link,): node at which a new edge begins.
-    edges, along
-        int64 and float64 (link,): the edge that the new edge leads to, and the position on it in
-        metres from its first node.
-    lines
-        object (link,): LineString of every new edge, None where it is straight. None: all are.
-    """
+    """Return a network with edges added from nodes to positions on other edges."""
     if not len(starts):
         return network
     cutter = _EdgeCutter(network)

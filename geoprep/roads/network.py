@@ -43,32 +43,20 @@ class Plane:
 
 @dataclass(frozen=True, eq=False)
 class RoadGraph:
-    """An undirected multigraph of roads, in metres.
+    """An undirected multigraph of roads, in metres."""
 
-    Attributes
-    ----------
-    nodes
-        float64 (node, 2): x and y in metres.
-    ends
-        int64 (edge, 2): the two nodes of every edge, as rows of ``nodes``. Loops and parallel
-        edges are allowed.
-    lines
-        object (edge,): shapely LineStrings in metres, from the first node to the second.
-    speed_mph
-        float64 (edge,): speed in miles per hour, NaN if unknown.
-    crs
-        A projected CRS in metres as pyproj understands it. None for a network that is not
-        georeferenced: its plane has x to the right and y up, in metres.
-    confidence
-        float64 (edge, 2): mean and least probability of a road along the line, 0 to 1; None if the
-        network was not traced from probabilities.
-    """
-
-    nodes: NDArray[np.float64]
+    nodes: NDArray[np.float64]  # (node, 2): x and y in metres
+    # int64 (edge, 2): the two nodes of every edge, as rows of ``nodes``. Loops and parallel edges
+    # are allowed
     ends: NDArray[np.int64]
+    # (edge,): shapely LineStrings in metres, from the first node to the second
     lines: NDArray[np.object_]
-    speed_mph: NDArray[np.float64]
+    speed_mph: NDArray[np.float64]  # (edge,): speed in miles per hour, NaN if unknown
+    # A projected CRS in metres as pyproj understands it. None for a network that is not
+    # georeferenced: its plane has x to the right and y up, in metres
     crs: str | None
+    # float64 (edge, 2): mean and least probability of a road along the line, 0 to 1; None if the
+    # network was not traced from probabilities
     confidence: NDArray[np.float64] | None = None
 
     @cached_property
@@ -133,11 +121,6 @@ def in_crs(network: RoadGraph, crs: str) -> RoadGraph:
     """Return a network in another projected CRS.
 
     A network that is not georeferenced is returned unchanged.
-
-    Raises
-    ------
-    GeoprepError
-        Part of the network has no coordinates in the other CRS.
     """
     if network.crs is None or network.crs == crs:
         return network
@@ -155,19 +138,6 @@ def check_network(network: RoadGraph, name: str) -> None:
     """Raise an error if the arrays of a network do not fit together or are not finite.
 
     Unknown speeds (NaN) pass.
-
-    Parameters
-    ----------
-    network
-        Network to check.
-    name
-        Name of the network in error messages, such as its file.
-
-    Raises
-    ------
-    UsageError
-        A coordinate is not finite, an edge refers to a node that does not exist or has no line, a
-        speed is 0, negative or infinite, or the arrays differ in length.
     """
     edges = len(network.ends)
     if not edges == len(network.lines) == len(network.speed_mph):
@@ -220,15 +190,7 @@ def segments(ends: NDArray[np.float64]) -> NDArray[np.object_]:
 
 
 def line_strings(xy: NDArray[np.float64], line: NDArray[np.int64]) -> NDArray[np.object_]:
-    """Return lines from their vertices.
-
-    Parameters
-    ----------
-    xy
-        float64 (vertex, 2): the vertices of all lines, in order.
-    line
-        int64 (vertex,): number of the line that a vertex belongs to, rising from 0.
-    """
+    """Return lines from their vertices."""
     if not len(xy):
         return np.empty(0, object)
     return np.asarray(shapely.linestrings(xy, indices=line), object)

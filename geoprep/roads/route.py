@@ -26,25 +26,16 @@ LonLat = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A path along a network.
+    """A path along a network."""
 
-    Attributes
-    ----------
-    line
-        From the point on the road nearest to the start to the one nearest to the goal, in ``crs``.
-    crs
-        CRS of the network; None if it is not georeferenced.
-    length_m, travel_time_s
-        Length in metres and travel time in seconds along the line; the time is NaN if a speed is
-        unknown.
-    off_road_m
-        Metres from the start to the line, and from the line to the goal.
-    """
-
+    # From the point on the road nearest to the start to the one nearest to the goal, in ``crs``
     line: shapely.LineString
-    crs: str | None
+    crs: str | None  # CRS of the network; None if it is not georeferenced
+    # Length in metres and travel time in seconds along the line; the time is NaN if a speed is
+    # unknown
     length_m: float
     travel_time_s: float
+    # Metres from the start to the line, and from the line to the goal
     off_road_m: tuple[float, float]
 
 
@@ -56,25 +47,7 @@ def find_route(
     by: Weight = "time",
     within_m: float = 100.0,
 ) -> Route:
-    """Return the fastest or the shortest route between two points.
-
-    Parameters
-    ----------
-    network
-        Roads; every road can be driven both ways.
-    start, goal
-        Longitude and latitude in degrees; x and y in metres if the network is not georeferenced.
-    by
-        ``time`` for the fastest route, ``length`` for the shortest.
-    within_m
-        Largest distance of a point from the nearest road in metres.
-
-    Raises
-    ------
-    UsageError
-        A point is farther from every road, the points are not connected, or the fastest route is
-        asked for and a speed is unknown.
-    """
+    """Return the fastest or the shortest route between two points."""
     check_network(network, "the network")
     if by == "time" and np.isnan(network.speed_mph).any():
         raise UsageError(
@@ -108,18 +81,6 @@ def write_route(route: Route, path: Path) -> None:
     """Write a route as GeoJSON: one line with ``length_m`` and ``travel_time_s`` (null: unknown).
 
     Coordinates are longitude and latitude, or metres if the network is not georeferenced.
-
-    Parameters
-    ----------
-    route
-        Route to write.
-    path
-        File whose name ends in ``.geojson`` or ``.json``; it appears complete or not at all.
-
-    Raises
-    ------
-    UsageError
-        The suffix is another one, or the folder does not exist.
     """
     check_route(path)
     line = np.array([route.line], object)

@@ -26,19 +26,11 @@ _MOST_RUNS: Final = 3_000_000
 
 @dataclass(frozen=True, slots=True)
 class CleaningLimits:
-    """Sizes in pixels below or above which parts of a mask are removed.
+    """Sizes in pixels below or above which parts of a mask are removed."""
 
-    Attributes
-    ----------
-    area, hole
-        Minimum number of pixels of a patch, and of a hole.
-    depth
-        Largest number of steps along rows and columns from a road pixel to the background.
-    """
-
-    area: int
+    area: int  # minimum number of pixels of a patch, and of a hole
     hole: int
-    depth: int
+    depth: int  # largest number of steps along rows and columns from a road pixel to the background
 
     @property
     def margin(self) -> int:
@@ -47,22 +39,7 @@ class CleaningLimits:
 
 
 def clean(road: Mask, limits: CleaningLimits, continues: tuple[bool, bool, bool, bool]) -> None:
-    """Remove small patches, small holes and the insides of wide areas from a mask, in place.
-
-    Parameters
-    ----------
-    road
-        bool (y, x), contiguous.
-    continues
-        Whether the raster continues beyond the top, bottom, left and right side. Patches that touch
-        such a side are kept. At a side where the raster ends, a patch counts as large as it is
-        there. Background that touches any side is not a hole.
-
-    Raises
-    ------
-    ImageError
-        The mask is noise.
-    """
+    """Remove small patches, small holes and the insides of wide areas from a mask, in place."""
     if limits.area > 1:
         _flip_small(road, True, limits.area, continues)
     if limits.hole > 1:

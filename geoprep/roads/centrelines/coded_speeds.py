@@ -20,15 +20,7 @@ _STEP: Final = 36
 
 
 def coded_speeds(values: NDArray[Any], *, least: int = 2) -> tuple[float, ...]:
-    """Return the speeds in mph of the values 0 to 255, or () if the values are not codes.
-
-    Parameters
-    ----------
-    values
-        The distinct values of a raster, without 0.
-    least
-        Minimum number of distinct values: a single one is more often a mask.
-    """
+    """Return the speeds in mph of the values 0 to 255, or () if the values are not codes."""
     found = {float(value) for value in values}
     if len(found) < least or found == {255.0}:
         return ()

@@ -17,15 +17,9 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Cover:
-    """The pixels of one or more boxes.
+    """The pixels of one or more boxes."""
 
-    Attributes
-    ----------
-    boxes
-        Boxes in pixels; they may overlap.
-    """
-
-    boxes: tuple[Box, ...]
+    boxes: tuple[Box, ...]  # boxes in pixels; they may overlap
 
     @classmethod
     def joining(cls, boxes: Ints, gap: int) -> Cover:
@@ -46,13 +40,7 @@ class Cover:
         return float(shapely.area(_outline(self.boxes)))
 
     def border(self, size: tuple[float, float]) -> shapely.Geometry:
-        """Return the outline of the covered pixels, holes included.
-
-        Parameters
-        ----------
-        size
-            Width and height of a pixel in the plane, where x goes right and y up.
-        """
+        """Return the outline of the covered pixels, holes included."""
         return _border(self.boxes, size)
 
     def to_border(self, xy: Floats, size: tuple[float, float]) -> Floats:
@@ -73,13 +61,7 @@ class Cover:
         return met
 
     def is_outermost(self, xy: Floats, pixels: float) -> NDArray[np.bool_]:
-        """Return which points are closer to the border than a number of pixels, bool (point,).
-
-        Parameters
-        ----------
-        xy
-            float64 (point, 2): column and row in pixels.
-        """
+        """Return which points are closer to the border than a number of pixels, bool (point,)."""
         border = self.border((1.0, -1.0))
         corners = shapely.get_coordinates(border)
         near = np.zeros(len(xy), np.bool_)
@@ -119,15 +101,7 @@ class Cover:
         return [self.boxes[number] for number in np.flatnonzero(met).tolist()]
 
     def blocks(self, side: int, reach: int) -> list[tuple[int, int]]:
-        """Return top and left of the blocks that contain covered pixels.
-
-        Parameters
-        ----------
-        side
-            Side of a block in pixels.
-        reach
-            Pixels around the boxes that belong to them.
-        """
+        """Return top and left of the blocks that contain covered pixels."""
         found: set[tuple[int, int]] = set()
         for top, left, bottom, right in self.boxes:
             rows = range(max(top - reach, 0) // side, (bottom + reach - 1) // side + 1)
@@ -138,13 +112,7 @@ class Cover:
 
 
 def clipped_range(start: int, count: int, whole: int) -> tuple[int, int, int, int]:
-    """Return a range clipped to 0..whole, at least one long, and what is missing on either side.
-
-    Returns
-    -------
-    tuple of int
-        First, last (exclusive), missing before, missing behind.
-    """
+    """Return a range clipped to 0..whole, at least one long, and what is missing on either side."""
     first, last = min(max(start, 0), whole - 1), max(min(start + count, whole), 1)
     before = min(max(first - start, 0), count - 1)
     return first, last, before, count - before - (last - first)

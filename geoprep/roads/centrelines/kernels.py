@@ -19,11 +19,6 @@ def thinned(road: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
     There is no road outside the array. Source: Guo and Hall (1989), "Parallel thinning with
     two-subiteration algorithms", the first algorithm.
-
-    Parameters
-    ----------
-    road
-        bool (y, x).
     """
     height, width = road.shape
     packed = np.packbits(road, axis=1, bitorder="little")
@@ -37,14 +32,7 @@ def thinned(road: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 @compiled
 def _thin(words: NDArray[np.uint64]) -> None:
-    """Thin roads in place: `thinned` for 64 pixels of a row at a time.
-
-    Parameters
-    ----------
-    words
-        uint64 (y, word), contiguous: bit ``i`` is the pixel ``i`` columns to the right of the first
-        one of the word. The outermost rows and columns are 0.
-    """
+    """Thin roads in place: `thinned` for 64 pixels of a row at a time."""
     width = words.shape[1]
     flat = words.reshape(-1)
     one, last = np.uint64(1), np.uint64(63)
@@ -106,13 +94,6 @@ def keep_shallow(road: NDArray[np.uint8], depth: int) -> None:
     """Remove, in place, road pixels more than ``depth`` steps away from the background.
 
     Steps run along rows and columns. There is no background outside the array.
-
-    Parameters
-    ----------
-    road
-        uint8 (y, x): 1 on roads, 0 elsewhere.
-    depth
-        Largest number of steps that is kept.
     """
     height, width = road.shape
     far = np.uint16(min(depth + 1, 65535))
@@ -155,21 +136,6 @@ def put_deepest(
     The depth of a pixel is its distance to the raster's border, at most the rim. Pixels without
     data have -1: they count less than pixels with data, more than those outside, which have -2 and
     less.
-
-    Parameters
-    ----------
-    values
-        (y, x): pixels of the raster and around it.
-    out, depth
-        (y, x), signed integers (y, x): the window, and the depth of its pixels. Both are changed.
-    at, start
-        Row and column of the first value, in the window and in the raster.
-    size
-        Height and width of the raster in pixels.
-    rim
-        Distance in pixels.
-    nodata
-        Value of pixels without data; NaN if there is none. NaN pixels are without data as well.
     """
     for i in range(values.shape[0]):
         row = start[0] + i

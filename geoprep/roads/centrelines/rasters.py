@@ -42,58 +42,31 @@ MOST_MPH: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class RoadRaster:
-    """A raster of roads and the meaning of its bands and values.
+    """A raster of roads and the meaning of its bands and values."""
 
-    Attributes
-    ----------
-    name
-        Name in messages.
-    bands
-        Source of pixels.
-    gsd_m
-        Pixel width and height on the ground in metres.
-    grid
-        Position on the ground; None for a raster that is not georeferenced.
-    kind
-        ``probability``, ``speed`` (mph; 0 background, 254 unknown, 255 nodata) or ``mask`` (road
-        where not 0).
-    road_bands
-        Bands, counted from 1, whose maximum is the probability of a road.
-    speed_classes
-        Bands of the probabilities of speed classes, each with its speed in mph.
-    speed_band
-        Band of speeds, counted from 1; 0 for none.
-    full_value
-        Value that means a probability of 1; of a raster that looks like a mask, its value on roads.
-    nodata
-        Value of pixels without data; None: there is none.
-    image_shape
-        Rows and columns of the image that a prediction was made from, which may have finer pixels;
-        None if unknown.
-    mph_of_value
-        Speed in mph of the values 0 to 255 of the speed band; empty where values are mph.
-    threshold
-        Minimum probability of road pixels that a prediction states; None: not stated.
-    warning
-        Why roads of this raster may be missing; empty if there is no doubt.
-    probabilities
-        uint8 (y, x): the probability of a road of all pixels, if it is in memory (`decoded`).
-    """
-
-    name: str
-    bands: Bands
-    gsd_m: tuple[float, float]
-    grid: Grid | None
+    name: str  # name in messages
+    bands: Bands  # source of pixels
+    gsd_m: tuple[float, float]  # pixel width and height on the ground in metres
+    grid: Grid | None  # position on the ground; None for a raster that is not georeferenced
+    # ``probability``, ``speed`` (mph; 0 background, 254 unknown, 255 nodata) or ``mask`` (road
+    # where not 0)
     kind: Kind
-    road_bands: tuple[int, ...]
+    road_bands: tuple[int, ...]  # bands, counted from 1, whose maximum is the probability of a road
+    # Bands of the probabilities of speed classes, each with its speed in mph
     speed_classes: tuple[tuple[int, float], ...] = ()
-    speed_band: int = 0
+    speed_band: int = 0  # band of speeds, counted from 1; 0 for none
+    # Value that means a probability of 1; of a raster that looks like a mask, its value on roads
     full_value: float = 255.0
-    nodata: float | None = None
+    nodata: float | None = None  # value of pixels without data; None: there is none
+    # Rows and columns of the image that a prediction was made from, which may have finer pixels;
+    # None if unknown
     image_shape: tuple[int, int] | None = None
+    # Speed in mph of the values 0 to 255 of the speed band; empty where values are mph
     mph_of_value: tuple[float, ...] = ()
+    # Minimum probability of road pixels that a prediction states; None: not stated
     threshold: float | None = None
-    warning: str = ""
+    warning: str = ""  # why roads of this raster may be missing; empty if there is no doubt
+    # (y, x): the probability of a road of all pixels, if it is in memory (`decoded`)
     probabilities: NDArray[np.uint8] | None = None
 
     @property
@@ -195,21 +168,6 @@ def open_raster(
     CRESI's (seven classes of 10 mph, then any road). A single band is a mask if it has one value
     besides 0; speeds if it has few whole numbers up to 100, or the codes of CRESI's masks of
     speeds; probabilities otherwise.
-
-    Parameters
-    ----------
-    kind, band
-        Kind of raster, and the band of roads, counted from 1; None: detected as above.
-    pixel_size_m
-        Pixel width in metres of a raster that is not georeferenced; None for any other.
-
-    Raises
-    ------
-    ImageError
-        The file cannot be read, or the band of roads cannot be told.
-    UsageError
-        ``kind`` or ``band`` does not exist; or ``pixel_size_m`` is missing, or given for a raster
-        that is georeferenced.
     """
     with closing(OpenRasters()) as files:
         yield describe_raster(path, files, kind=kind, band=band, pixel_size_m=pixel_size_m)
@@ -291,13 +249,7 @@ def _threshold(name: str, dataset: Any) -> float | None:  # noqa: ANN401 - as ab
 
 
 def stated_threshold(path: Path) -> float | None:
-    """Return the threshold that a prediction states (tag ``ROAD_THRESHOLD``); None for others.
-
-    Raises
-    ------
-    ImageError
-        The file is not a raster, or its tag is malformed.
-    """
+    """Return the threshold that a prediction states (tag ``ROAD_THRESHOLD``); None for others."""
     with closing(OpenRasters()) as files:
         return _threshold(str(path), files.get(path))
 

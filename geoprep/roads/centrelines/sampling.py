@@ -20,15 +20,7 @@ Read = Callable[[int, int, int, int], NDArray[Any]]
 
 
 def values_at(raster: RoadRaster, xy: Floats, read: Read) -> NDArray[Any]:
-    """Return the values under points of a raster's plane, (point, ...).
-
-    Parameters
-    ----------
-    xy
-        float64 (point, 2): metres in the raster's plane.
-    read
-        Returns a window (y, x, ...) from top, left, height and width.
-    """
+    """Return the values under points of a raster's plane, (point, ...)."""
     height, width = raster.shape
     at = np.clip(raster.plane.to_pixels(xy), 0, (width - 1, height - 1)).astype(np.int64)
     col, row = at.T
@@ -51,20 +43,7 @@ def values_at(raster: RoadRaster, xy: Floats, read: Read) -> NDArray[Any]:
 def probability_along(
     raster: RoadRaster, start: Floats, stop: Floats, *, step_m: float = _STEP_M
 ) -> NDArray[np.uint8]:
-    """Return the probability of a road, 0 to 255, along straight lines in a raster's plane.
-
-    Parameters
-    ----------
-    start, stop
-        float64 (line, 2): metres in the raster's plane.
-    step_m
-        Maximum distance of samples in metres.
-
-    Returns
-    -------
-    ndarray of uint8
-        (line, sample): equally spaced samples, the same number on every line; none at its ends.
-    """
+    """Return the probability of a road, 0 to 255, along straight lines in a raster's plane."""
     count = max(2, int(np.ceil(np.linalg.norm(stop - start, axis=1).max(initial=0) / step_m)))
     share = (np.arange(count) + 0.5) / count
     xy = start[:, None] + share[None, :, None] * (stop - start)[:, None]

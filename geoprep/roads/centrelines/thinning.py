@@ -30,22 +30,12 @@ _FEW: Final = 1_500_000
 
 @dataclass(frozen=True, slots=True)
 class Skeleton:
-    """Pixels of road centre lines.
+    """Pixels of road centre lines."""
 
-    Attributes
-    ----------
-    row, col
-        int32 (pixel,), in reading order.
-    probability
-        uint8 (pixel,): probability of a road, 0 to 255.
-    shape
-        Height and width of the raster in pixels.
-    """
-
-    row: NDArray[np.int32]
+    row: NDArray[np.int32]  # (pixel,), in reading order
     col: NDArray[np.int32]
-    probability: NDArray[np.uint8]
-    shape: tuple[int, int]
+    probability: NDArray[np.uint8]  # (pixel,): probability of a road, 0 to 255
+    shape: tuple[int, int]  # height and width of the raster in pixels
 
 
 def cleaning_limits(raster: RoadRaster, options: Tracing) -> CleaningLimits:
@@ -83,20 +73,6 @@ def skeleton(
     wide as the influence of any pixel reaches (`CleaningLimits.margin`, and two steps per round of
     thinning, of which there are as many as roads are deep). Roads reach the raster's border and
     rings stay closed.
-
-    Parameters
-    ----------
-    block
-        Maximum side of a block in pixels.
-    workers
-        Number of threads; each holds one block in memory.
-    advance
-        Called with the number of blocks done and in total.
-
-    Raises
-    ------
-    ImageError
-        The raster is noise, or is road everywhere.
     """
     side, blocks = block_side(raster, block), blocks_of(raster, block)
     found: list[tuple[NDArray[np.int64], NDArray[np.uint8]]] = []
@@ -127,15 +103,7 @@ def skeleton(
 
 
 def _refuse_noise(raster: RoadRaster, pixels: int, share: float) -> None:
-    """Raise ImageError if there is far more road than anywhere on Earth.
-
-    Parameters
-    ----------
-    pixels
-        Number of skeleton pixels so far.
-    share
-        Share of the raster that has been thinned so far, 0 to 1.
-    """
+    """Raise ImageError if there is far more road than anywhere on Earth."""
     area = raster.cover.area * share
     if pixels > max(_FEW, DENSEST * area * min(raster.gsd_m)):
         raise ImageError(

@@ -136,11 +136,6 @@ def read_network(path: str | os.PathLike[str], *, layer: str | None = None) -> R
     missing, or disagree with where the lines end, nodes are rebuilt from coordinates: line ends
     within 10 cm of each other are one node, and a line that another one ends on is split there.
     The network is in the CRS of the file if that is in true metres, else in a UTM zone.
-
-    Parameters
-    ----------
-    layer
-        Layer of lines; None: ``edges``, else the only layer of lines with ``speed_mph``.
     """
     path = Path(path)
     suffix = path.suffix.lower()

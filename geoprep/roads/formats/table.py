@@ -81,19 +81,7 @@ def network_of_table(
     crs: str | None,
     nodes: NDArray[np.float64] | None = None,
 ) -> RoadGraph:
-    """Return the network of a table of edges, with nodes rebuilt where they are missing or stale.
-
-    Parameters
-    ----------
-    name
-        Of the file, for error messages.
-    columns
-        ``speed_mph`` at least, if there are lines.
-    lines
-        Object (edge,): LineStrings, or MultiLineStrings whose parts become edges.
-    crs, nodes
-        CRS of the lines (None: a plane of metres), and coordinates of nodes in it, if known.
-    """
+    """Return the network of a table of edges; missing or stale nodes are rebuilt."""
     if "speed_mph" not in columns and len(lines):
         raise SourceError(
             f"{name}: has no field speed_mph, so it is not a road network. Write one with geoprep "

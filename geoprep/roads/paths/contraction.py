@@ -34,21 +34,13 @@ class ContractionHierarchy:
 
     A node has a rank, its position in the order of contraction, and a row, its position in arrays
     of distances, where neighbours on the ground lie close together.
-
-    Attributes
-    ----------
-    row
-        int64 (node,): row of each node.
-    rows, rank
-        int64 (node,): row of the node contracted first, second, ...; and rank of each row.
-    offsets, above, cost
-        Arcs upwards: the node of rank ``r`` has arcs ``offsets[r]`` to ``offsets[r + 1]``, which
-        lead to the rows ``above`` in ascending order of rank; int64, int32, float64.
     """
 
-    row: Ints
-    rows: Ints
+    row: Ints  # (node,): row of each node
+    rows: Ints  # (node,): row of the node contracted first, second, ...; and rank of each row
     rank: Ints
+    # Arcs upwards: the node of rank ``r`` has arcs ``offsets[r]`` to ``offsets[r + 1]``, which lead
+    # to the rows ``above`` in ascending order of rank; int64, int32, float64
     offsets: Ints
     above: NDArray[np.int32]
     cost: Floats
@@ -57,11 +49,6 @@ class ContractionHierarchy:
         """Return the last point that needs the distance to each node, int64 (rank,); -1: none.
 
         A node is needed for the points reached through it, and for all nodes below it.
-
-        Parameters
-        ----------
-        seeds
-            int64 (point, 2): rows of the two nodes through which each point is reached.
         """
         last = np.full(len(self.rows), -1)
         np.maximum.at(last, self.rank[seeds], np.arange(len(seeds))[:, None])
@@ -71,18 +58,7 @@ class ContractionHierarchy:
     def fill_distances(
         self, seeds: Ints, costs: Floats, out: Floats, last_use: Ints, needed_for: int
     ) -> None:
-        """Write the distances from some sources to the nodes that are still needed.
-
-        Parameters
-        ----------
-        seeds, costs
-            int64 and float64 (source, 2): rows at which a source begins, and the cost to get there;
-            infinite where a source does not begin.
-        out
-            float64 (row, source or more): written in place; infinite where there is no path.
-        last_use, needed_for
-            Nodes whose last use is before the point ``needed_for`` are left out.
-        """
+        """Write the distances from some sources to the nodes that are still needed."""
         _climb(self.rows, self.rank, self.offsets, self.above, self.cost, seeds, costs, out)
         _descend(self.rows, self.offsets, self.above, self.cost, out, last_use, needed_for)
 
@@ -231,13 +207,6 @@ def _contraction_order(nodes: Floats, ends: Ints) -> tuple[Ints, Ints]:
     the nodes whose edges cross a cut follow after everything on both of its sides. Roads hardly
     cross each other, so a cut through n nodes crosses about the square root of n roads. In the
     order of rows, nodes near each other on the ground mostly stay near.
-
-    Parameters
-    ----------
-    nodes
-        float64 (node, 2): x and y in metres.
-    ends
-        int64 (edge, 2): nodes that each edge joins.
     """
     count = len(nodes)
     depth = max(int(np.ceil(np.log2(max(count, 1) / _LEAF_NODES))), 0)

@@ -29,27 +29,13 @@ _FEW_NODES: Final = 32
 
 @dataclass(frozen=True, eq=False)
 class CostGraph:
-    """A network with the cost of every edge: metres, or seconds of travel.
+    """A network with the cost of every edge: metres, or seconds of travel."""
 
-    Attributes
-    ----------
-    nodes
-        float64 (node, 2): x and y in metres.
-    ends
-        int64 (edge, 2): rows of ``nodes``.
-    cost
-        float64 (edge,): cost from end to end.
-    per_m
-        float64 (edge,): cost per metre along the edge's line.
-    length_m
-        float64 (edge,): length of the line in metres.
-    """
-
-    nodes: NDArray[np.float64]
-    ends: NDArray[np.int64]
-    cost: NDArray[np.float64]
-    per_m: NDArray[np.float64]
-    length_m: NDArray[np.float64]
+    nodes: NDArray[np.float64]  # (node, 2): x and y in metres
+    ends: NDArray[np.int64]  # (edge, 2): rows of ``nodes``
+    cost: NDArray[np.float64]  # (edge,): cost from end to end
+    per_m: NDArray[np.float64]  # (edge,): cost per metre along the edge's line
+    length_m: NDArray[np.float64]  # (edge,): length of the line in metres
 
     def measured_at(self, points: EdgePoints) -> CostGraph:
         """Return the graph with every edge that has a point inside measured along its line.
@@ -100,25 +86,7 @@ def cost_graph(
     *,
     name: str = "the network",
 ) -> CostGraph:
-    """Return a network with the cost of its edges.
-
-    Parameters
-    ----------
-    network
-        The network.
-    weight
-        ``length`` for metres, ``time`` for seconds.
-    lengths_m
-        float64 (edge,): lengths in metres that replace those of the lines (published graphs carry
-        lengths on a sphere). None: lengths of the lines.
-    name
-        Name of the network in error messages.
-
-    Raises
-    ------
-    UsageError
-        ``weight`` is ``time`` and an edge has no speed.
-    """
+    """Return a network with the cost of its edges."""
     along = network.length_m
     per_m = np.ones(len(along))
     if weight == "time":
@@ -146,14 +114,7 @@ def _distances_of_few_nodes(graph: CostGraph) -> NDArray[np.float64]:
 
 
 def cheapest_edges(graph: CostGraph) -> tuple[csr_array, NDArray[np.int64]]:
-    """Return the cheapest edge between each two neighbours.
-
-    Returns
-    -------
-    costs, edge
-        Sparse matrix (node, node) of costs in both directions, loops included; and the row of the
-        edge for each entry, int64.
-    """
+    """Return the cheapest edge between each two neighbours."""
     from scipy.sparse import csr_array
 
     count, edges = len(graph.nodes), len(graph.ends)

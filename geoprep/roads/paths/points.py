@@ -17,18 +17,11 @@ _UNCUT_SHARE: Final = 0.75
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EdgePoints:
-    """Points on edges, each given by its edge and its distance along that edge.
+    """Points on edges, each given by its edge and its distance along that edge."""
 
-    Attributes
-    ----------
-    edge
-        int64 (point,): row of the edge; -1 where the point is on no edge.
-    along_m
-        float64 (point,): metres along the edge's line, from 0 to its length. A point less than a
-        micrometre from an end has exactly the value of the end. NaN where the point is on no edge.
-    """
-
-    edge: NDArray[np.int64]
+    edge: NDArray[np.int64]  # (point,): row of the edge; -1 where the point is on no edge
+    # float64 (point,): metres along the edge's line, from 0 to its length. A point less than a
+    # micrometre from an end has exactly the value of the end. NaN where the point is on no edge
     along_m: NDArray[np.float64]
 
     def __len__(self) -> int:
@@ -80,17 +73,7 @@ def spaced_points(network: RoadGraph, interval_m: float) -> EdgePoints:
 
 
 def nearest_points(network: RoadGraph, points: NDArray[np.object_], within_m: float) -> EdgePoints:
-    """Return the nearest point on any edge to each of some points.
-
-    Parameters
-    ----------
-    network
-        Network whose edges are searched. Among equally near edges the first one is taken.
-    points
-        Object (point,): shapely points in the network's plane.
-    within_m
-        Largest distance in metres. A point farther from every edge is on no edge in the result.
-    """
+    """Return the nearest point on any edge to each of some points."""
     edge = np.full(len(points), -1, dtype=np.int64)
     along = np.full(len(points), np.nan)
     if not len(points) or not len(network.lines):

@@ -19,19 +19,11 @@ _Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Propagation:
-    """A network prepared for walks from many starting points.
+    """A network prepared for walks from many starting points."""
 
-    Attributes
-    ----------
-    network, links
-        The network, and the edges of every node.
-    radius_m, interval_m
-        Length of the walks, and distance between their points, in metres by road.
-    """
-
-    network: RoadGraph
+    network: RoadGraph  # the network, and the edges of every node
     links: _Links
-    radius_m: float
+    radius_m: float  # length of the walks, and distance between their points, in metres by road
     interval_m: float
 
     @classmethod
@@ -81,14 +73,7 @@ class Propagation:
     def _stretches(
         self, start: int, along_m: float
     ) -> tuple[NDArray[np.int64], _Floats, _Floats, _Floats, _Floats]:
-        """Return the stretches of edges walked, each up to where a shorter path meets it.
-
-        Returns
-        -------
-        edge, begin_m, sign, walked_m, length_m
-            The edge, metres along its line where it is entered, 1 or -1 for the direction, metres
-            walked until there, and metres to the meeting point.
-        """
+        """Return the stretches of edges walked, each up to where a shorter path meets it."""
         length = float(self.network.length_m[start])
         stumps = self._stumps(start, along_m)
         walked = self._distances({}, stumps)

@@ -45,15 +45,6 @@ def read_labels_with_notes(
     Lines that are not drivable are left out, and so are areas. Points are one node where their
     coordinates in the file are exactly equal, whatever their heights. Connected components without
     a path of 5 m are left out.
-
-    Parameters
-    ----------
-    crs
-        Projected CRS in metres; None: the UTM zone of the middle of the roads.
-    as_published
-        Whether to read the file as the reference program of APLS does, to compare with published
-        figures: every line is a road (a footway has an unknown speed), and a segment that two lines
-        share is left out.
     """
     path = Path(path)
     try:

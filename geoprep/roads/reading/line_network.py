@@ -45,25 +45,6 @@ def network_from_lines(
 
     A segment that two lines share is one edge, with the higher speed. An edge made of several
     segments has the travel time of all of them. A ring that touches no other line keeps one node.
-
-    Parameters
-    ----------
-    lines
-        Object (line,): 2-D LineStrings; parts of a MultiLineString are separate lines.
-    speed_mph
-        float64 (line,): NaN where unknown.
-    crs
-        CRS of the result; None for a plane of metres.
-    to_metres
-        Function from coordinates of the lines to metres, float64 (point, 2) both; None if they are
-        in metres. Points are compared before.
-    min_path, small_nodes
-        Connected components with at most ``small_nodes`` points whose longest shortest path is
-        below ``min_path`` are left out: 5 m and 100 for labels, as in the reference program.
-    min_path_in_lines
-        Whether ``min_path`` is in units of the lines instead of metres.
-    as_published
-        Whether to leave out segments that two lines share, as the reference program does.
     """
     segments = _segments(lines, speed_mph)
     segments = _duplicates_doubled(segments) if as_published else _unique(segments)

@@ -44,20 +44,12 @@ _SMALL_NODES: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class AplsScore:
-    """APLS and its two directions, each from 0 to 1.
+    """APLS and its two directions, each from 0 to 1."""
 
-    Attributes
-    ----------
-    score
-        Harmonic mean of the two directions; 0 if either is 0.
-    truth_to_proposal
-        Paths of the ground truth compared in the proposal: falls with missed roads.
-    proposal_to_truth
-        Paths of the proposal compared in the ground truth: falls with false roads.
-    """
-
-    score: float
+    score: float  # harmonic mean of the two directions; 0 if either is 0
+    # Paths of the ground truth compared in the proposal: falls with missed roads
     truth_to_proposal: float
+    # Paths of the proposal compared in the ground truth: falls with false roads
     proposal_to_truth: float
 
 
@@ -77,31 +69,6 @@ def apls(
 
     A network without roads scores 0 against any other: leave scenes without roads in the ground
     truth out of a mean. A network scores 1 against itself, unless it is a single point.
-
-    Parameters
-    ----------
-    truth, proposal
-        Ground truth and the network to score, in the same CRS.
-    weight
-        ``length``, or ``time`` for APLS_time: seconds of travel, which needs all speeds.
-    control_point_spacing_m
-        Distance of control points along edges in metres; None: nodes only.
-    snap_m
-        Largest distance of a control point from the other network in metres. Published figures
-        used 4 or 5.
-    min_path
-        Paths below this length do not count: metres, or seconds where ``weight`` is ``time``.
-    truth_lengths_m, proposal_lengths_m
-        float64 (edge,): lengths of whole edges in metres that replace those of their lines. None:
-        lengths of the lines.
-    threads
-        Worker threads for large networks; None: one per core that this process may use.
-
-    Raises
-    ------
-    UsageError
-        A network is malformed, the two have different CRSs, a speed is missing, or a parameter is
-        out of range.
     """
     _check(truth, proposal, control_point_spacing_m, snap_m)
     one = cost_graph(truth, weight, truth_lengths_m, name="the ground truth")
@@ -114,15 +81,7 @@ def apls(
 
 
 def control_points(network: RoadGraph, spacing_m: float | None = 50.0) -> EdgePoints:
-    """Return the control points of a network: its nodes, and points along its edges.
-
-    Parameters
-    ----------
-    network
-        The network.
-    spacing_m
-        Distance of points along edges in metres; None: nodes only.
-    """
+    """Return the control points of a network: its nodes, and points along its edges."""
     nodes = node_points(network)
     return nodes if spacing_m is None else nodes + spaced_points(network, spacing_m)
 
@@ -174,17 +133,7 @@ def _direction(
 def sum_of_terms(
     own: CostGraph, here: EdgePoints, other: CostGraph, there: EdgePoints, min_path: float
 ) -> tuple[float, int]:
-    """Return the sum of the terms of all ordered pairs, and the number of terms.
-
-    Parameters
-    ----------
-    own, here
-        The network that the control points come from, and the points in it.
-    other, there
-        The other network, and the same points in it; a missing point is on no edge.
-    min_path
-        Shortest path that counts, in the unit of the costs.
-    """
+    """Return the sum of the terms of all ordered pairs, and the number of terms."""
     path, other_path = point_distances(own, here), point_distances(other, there)
     missing = ~there.on_edge
     # Every path from a missing point counts, even the shortest, as in the reference program.

@@ -29,38 +29,16 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _ControlPoints:
-    """Control points in one of the two networks.
+    """Control points in one of the two networks."""
 
-    Attributes
-    ----------
-    hierarchy
-        The network.
-    edge
-        int64 (point,): edge of each point; -1 where it is on no edge.
-    seeds, costs
-        int64 and float64 (point, 2): rows of the ends of that edge, and the cost to each.
-    last_use
-        int64 (rank,): see `ContractionHierarchy.last_use`.
-    """
-
-    hierarchy: ContractionHierarchy
-    edge: Ints
-    seeds: Ints
+    hierarchy: ContractionHierarchy  # the network
+    edge: Ints  # (point,): edge of each point; -1 where it is on no edge
+    seeds: Ints  # int64 and float64 (point, 2): rows of the ends of that edge, and the cost to each
     costs: Floats
-    last_use: Ints
+    last_use: Ints  # (rank,): see `ContractionHierarchy.last_use`
 
     def node_distances(self, begin: int) -> Floats:
-        """Return the distances from a block of points to the nodes that later points need.
-
-        Parameters
-        ----------
-        begin
-            First point of the block of 64 sources.
-
-        Returns
-        -------
-        float64 (row, source)
-        """
+        """Return the distances from a block of points to the nodes that later points need."""
         distances = np.empty((len(self.hierarchy.rows), _SOURCES))
         block = slice(begin, begin + _SOURCES)
         self.hierarchy.fill_distances(
@@ -82,17 +60,6 @@ def sum_of_terms_in_blocks(
     Time grows with the number of control points times that of nodes and control points; memory is
     64 distances per node and thread. Paths are as long in either direction, so each two points are
     compared once and counted twice.
-
-    Parameters
-    ----------
-    own, here
-        The network that the control points come from, and the points in it.
-    other, there
-        The other network, and the same points in it; a missing point is on no edge.
-    min_path
-        Shortest path that counts, in the unit of the costs.
-    threads
-        Worker threads; None: one per core that this process may use.
     """
     hierarchy = contraction_hierarchy(own)
     # Points near each other share a block: then nodes are needed for few blocks only.
@@ -130,19 +97,7 @@ def _sum_of_terms(
     far: Floats, edge_2: Ints, seeds_2: Ints, costs_2: Floats,
     least: Floats, begin: int,
 ) -> tuple[float, float]:  # fmt: skip
-    """Return the sum and number of the terms from some sources to all later points and back.
-
-    Parameters
-    ----------
-    near, far
-        float64 (row, source): distances from the sources to the nodes of both networks.
-    edge, seeds, costs
-        As in `_ControlPoints`; ``_2`` in the other network, where missing points cost infinity.
-    least
-        float64 (point,): shortest path from each point that counts.
-    begin
-        First source among the points; the other sources follow it.
-    """
+    """Return the sum and number of the terms from some sources to all later points and back."""
     width = near.shape[1]
     total, count = 0.0, 0.0
     from_edge, from_edge_2 = np.full(width, _NEVER_SHARED), np.full(width, _NEVER_SHARED)

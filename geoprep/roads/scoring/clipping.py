@@ -17,13 +17,6 @@ def clipped(network: RoadGraph, area: shapely.Polygon) -> RoadGraph:
     """Return the roads within an area.
 
     A road that leaves the area ends in a new node on its border; one that returns is two edges.
-
-    Parameters
-    ----------
-    network
-        The network.
-    area
-        Polygon in the CRS of the network.
     """
     shapely.prepare(area)
     touching = subnetwork(network, shapely.intersects(area, network.lines))
@@ -76,17 +69,7 @@ def _inside(line: shapely.LineString, area: shapely.Polygon) -> list[tuple[float
 
 
 def area_of_roads(network: RoadGraph, axes: str, crs: str | None) -> shapely.Polygon:
-    """Return the bounding box of a network as a polygon in another CRS.
-
-    Parameters
-    ----------
-    network
-        Roads to enclose. One that is not georeferenced gets a box in its own plane.
-    axes
-        CRS along whose axes the sides run: SpaceNet's scenes are boxes of degrees.
-    crs
-        CRS of the result.
-    """
+    """Return the bounding box of a network as a polygon in another CRS."""
     if network.crs is None or crs is None:
         return shapely.box(*shapely.total_bounds(network.lines))
     bounds = shapely.total_bounds(reproject(network.lines, network.crs, axes))

@@ -20,44 +20,23 @@ _SAMPLES: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class ConfidenceBin:
-    """The edges of one range of mean confidence.
+    """The edges of one range of mean confidence."""
 
-    Attributes
-    ----------
-    low, high
-        Bounds of the range.
-    edges
-        Number of edges; the other figures are NaN without any.
-    mean_confidence
-        Mean of their mean confidences.
-    exist
-        Share of them that exist.
-    """
-
-    low: float
+    low: float  # bounds of the range
     high: float
-    edges: int
-    mean_confidence: float
-    exist: float
+    edges: int  # number of edges; the other figures are NaN without any
+    mean_confidence: float  # mean of their mean confidences
+    exist: float  # share of them that exist
 
 
 @dataclass(frozen=True, slots=True)
 class Reliability:
-    """How the mean confidence of edges compares with the share of them that exist.
+    """How the mean confidence of edges compares with the share of them that exist."""
 
-    Attributes
-    ----------
-    edges
-        Number of edges.
-    expected_calibration_error
-        Mean over edges of the difference between confidence and share in their bin; 0: calibrated.
-    bins
-        Rising ranges of confidence.
-    """
-
-    edges: int
+    edges: int  # number of edges
+    # Mean over edges of the difference between confidence and share in their bin; 0: calibrated
     expected_calibration_error: float
-    bins: tuple[ConfidenceBin, ...]
+    bins: tuple[ConfidenceBin, ...]  # rising ranges of confidence
 
 
 def reliability(
@@ -67,13 +46,6 @@ def reliability(
 
     An edge exists if at least half of its length lies near a road of the ground truth. Scenes
     without roads in the ground truth are left out, as in all means.
-
-    Parameters
-    ----------
-    networks
-        Ground truth and proposal of every scene, in the same CRS.
-    within_m
-        Largest distance from the ground truth in metres.
     """
     confidence, exists = [np.empty(0)], [np.empty(0, np.bool_)]
     for truth, proposal in networks:

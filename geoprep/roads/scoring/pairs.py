@@ -33,27 +33,16 @@ _IN_FOLDERS: Final = (*ROAD_SUFFIXES, *PICKLE_SUFFIXES)
 
 @dataclass(frozen=True, slots=True)
 class ScenePair:
-    """Ground truth and proposal of one scene, in the same CRS.
+    """Ground truth and proposal of one scene, in the same CRS."""
 
-    Attributes
-    ----------
-    scene
-        Scene key, or the stem of the ground truth's file.
-    truth, proposal
-        The networks; the proposal may be empty.
-    border
-        Area that the proposal is clipped to. ``image``: footprint of the scene's image.
-        ``ground truth``: bounding box of its roads, so that false roads outside it do not count.
-        ``none``: not clipped.
-    notes
-        Remarks for the user, such as ``no proposal``.
-    """
-
-    scene: str
-    truth: RoadGraph
+    scene: str  # scene key, or the stem of the ground truth's file
+    truth: RoadGraph  # the networks; the proposal may be empty
     proposal: RoadGraph
+    # Area that the proposal is clipped to. ``image``: footprint of the scene's image. ``ground
+    # truth``: bounding box of its roads, so that false roads outside it do not count. ``none``: not
+    # clipped
     border: Border
-    notes: tuple[str, ...]
+    notes: tuple[str, ...]  # remarks for the user, such as ``no proposal``
 
 
 def pair_scenes(
@@ -73,30 +62,6 @@ def pair_scenes(
     is given. A proposal in one file for several scenes is a city: without an image, each scene gets
     the part within the bounding box (in degrees) of its ground truth, so that false roads outside
     that box do not count.
-
-    Parameters
-    ----------
-    truth, proposal
-        File, folder or table.
-    images
-        Image, folder of images, or store of the scenes: their borders, and the georeference of
-        tables in pixels (not from a store, whose pixels may be resampled).
-    pixel_size_m
-        Pixel size in metres, for tables without images, and for adjacency dictionaries (None: 1 m).
-    as_published
-        Whether to compare as the reference program of APLS does: labels are read as it reads them
-        (`read_labels`), and closed loops, which are edges that begin and end at one node, are left
-        out on both sides.
-    rule
-        Layer and features of label files, and how their speeds are found; None: all roads, with
-        speeds from road attributes. A road network always has its own speeds.
-
-    Raises
-    ------
-    SourceError, LabelError
-        A file cannot be read.
-    UsageError
-        There is nothing to compare, or only one side is georeferenced.
     """
     borders = {} if images is None else _borders(images)
     grids = {} if images is not None and _is_store(images) else borders

@@ -20,32 +20,17 @@ _FAR_M: Final = 1000.0
 
 @dataclass(frozen=True, slots=True)
 class SceneScore:
-    """The scores of one scene.
+    """The scores of one scene."""
 
-    Attributes
-    ----------
-    scene
-        Scene key, or the stem of the ground truth's file.
-    apls, topo
-        None where the ground truth has no roads: such a scene is left out of all means.
-    apls_time
-        None also where a speed is unknown.
-    truth_km, proposal_km
-        Kilometres of road.
-    border
-        Area in which false roads count: see `ScenePair`.
-    note
-        Remarks for the user, separated by semicolons; empty if there are none.
-    """
-
-    scene: str
+    scene: str  # scene key, or the stem of the ground truth's file
+    # None where the ground truth has no roads: such a scene is left out of all means
     apls: AplsScore | None
-    apls_time: AplsScore | None
+    apls_time: AplsScore | None  # none also where a speed is unknown
     topo: TopoScore | None
-    truth_km: float
+    truth_km: float  # kilometres of road
     proposal_km: float
-    border: Border
-    note: str
+    border: Border  # area in which false roads count: see `ScenePair`
+    note: str  # remarks for the user, separated by semicolons; empty if there are none
 
 
 def score_scenes(
@@ -55,19 +40,7 @@ def score_scenes(
     threads: int | None = None,
     advance: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[SceneScore]:
-    """Return the scores of every scene.
-
-    Parameters
-    ----------
-    pairs
-        Ground truth and proposal of every scene (`pair_scenes`).
-    settings
-        Parameters of the scores.
-    threads
-        Worker threads for large networks; None: one per core that this process may use.
-    advance
-        Called after every scene with the number of scenes done and their total.
-    """
+    """Return the scores of every scene."""
     scores = []
     for done, pair in enumerate(pairs, 1):
         scores.append(_score(pair, settings, threads))

@@ -59,20 +59,12 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class TopoScore:
-    """Precision, recall and their harmonic mean, each from 0 to 1.
+    """Precision, recall and their harmonic mean, each from 0 to 1."""
 
-    Attributes
-    ----------
-    f1, precision, recall
-        The scores.
-    starts
-        Number of starting points.
-    """
-
-    f1: float
+    f1: float  # the scores
     precision: float
     recall: float
-    starts: int
+    starts: int  # number of starting points
 
 
 def topo(
@@ -89,30 +81,6 @@ def topo(
     """Return the graph sampling score of two networks in one plane of metres.
 
     All scores are 0 if either network has no roads.
-
-    Parameters
-    ----------
-    truth, proposal
-        Ground truth and the network to score, in the same CRS.
-    radius_m
-        Distance by road up to which the networks are followed: 150 m for SpaceNet's scenes, 300 m
-        for tiles of 2 km, as in Sat2Graph.
-    interval_m
-        Distance by road between marbles in metres.
-    match_m
-        Largest distance between a marble and its hole, and between a starting point and its pair.
-    starts
-        Largest number of starting points, drawn at random; None: all.
-    seed
-        Random seed for drawing starting points.
-    variant
-        ``sat2graph`` for the rules of Sat2Graph's program, to compare with its published figures;
-        see the module.
-
-    Raises
-    ------
-    UsageError
-        A network is malformed, the two have different CRSs, or a distance is not above 0.
     """
     check_network(truth, "the ground truth")
     check_network(proposal, "the proposal")
@@ -194,16 +162,6 @@ def _not_shared(
 
     A start is left out if its pair is near that of a better one by road, unless its precision is
     high.
-
-    Parameters
-    ----------
-    proposal, pairs
-        The proposal, and the point on it for every start; starts without one are not in
-        ``precision``.
-    precision
-        float64 (paired start,).
-    unit
-        Factor of all distances.
     """
     from scipy.spatial import cKDTree
 
@@ -243,18 +201,10 @@ def _cosine(one: Floats, two: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Marbles:
-    """Points along the roads from one starting point.
+    """Points along the roads from one starting point."""
 
-    Attributes
-    ----------
-    xy
-        float64 (marble, 2): x and y in metres.
-    heading
-        float64 (marble, 2): unit vectors along the road.
-    """
-
-    xy: Floats
-    heading: Floats
+    xy: Floats  # (marble, 2): x and y in metres
+    heading: Floats  # (marble, 2): unit vectors along the road
 
     @classmethod
     def from_start(cls, propagation: Propagation, edge: int, along_m: float) -> _Marbles:

@@ -134,11 +134,6 @@ def straightened(network: RoadGraph, raster: RoadRaster, threshold: float) -> Ro
     the border at a slant. The part next to the border is replaced by an extension of the road in
     its own heading. Where the extension would leave the road, it takes the shortest line to the
     border from there.
-
-    Parameters
-    ----------
-    threshold
-        Minimum probability of road pixels, 0 to 1.
     """
     tips = cut_off_ends(network, raster)
     for side in (0, 1):

@@ -40,11 +40,6 @@ def with_bridges(network: RoadGraph, motorway_mph: float) -> RoadGraph:
     The rule applies where four edges meet (or three and three, a short edge apart), two of them
     faster than ``motorway_mph`` and collinear, two slower and collinear. The slower road then gets
     nodes of its own.
-
-    Parameters
-    ----------
-    motorway_mph
-        Roads faster than this are motorways. In SpaceNet only motorways exceed 60 mph.
     """
     fast = network.speed_mph > motorway_mph
     if not fast.any():

@@ -53,16 +53,6 @@ def with_gaps_closed(
 
     Without probabilities dead ends are extended to edges only if roads are interrupted elsewhere:
     a mask without a gap between two dead ends is complete, and its dead ends are real.
-
-    Parameters
-    ----------
-    at_border
-        bool (node,): dead ends to leave, because their roads continue outside the raster.
-    mean_probability
-        None if the raster has no probabilities.
-    paths
-        Returns candidate links along paths; None: there are none, and the longest gaps between two
-        dead ends are closed by straight links.
     """
     tips = np.flatnonzero((degrees(network) == 1) & ~at_border)
     if not len(tips):
@@ -82,25 +72,15 @@ def with_gaps_closed(
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Candidate links of dead ends.
+    """Candidate links of dead ends."""
 
-    Attributes
-    ----------
-    end, other
-        int64 (link,): index of a dead end, and of the one that it is linked to (-1: none).
-    edge, along
-        int64 and float64 (link,): edge that the link leads to, and the position on it in metres.
-    cost
-        float64 (link,): metres, weighted.
-    line
-        object (link,): LineString of a link along a path; None: it is straight.
-    """
-
-    end: Ints
+    end: Ints  # (link,): index of a dead end, and of the one that it is linked to (-1: none)
     other: Ints
+    # int64 and float64 (link,): edge that the link leads to, and the position on it in metres
     edge: Ints
     along: Floats
-    cost: Floats
+    cost: Floats  # (link,): metres, weighted
+    # (link,): LineString of a link along a path; None: it is straight
     line: NDArray[np.object_]
 
     @classmethod

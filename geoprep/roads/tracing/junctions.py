@@ -73,11 +73,6 @@ def with_junctions_merged(network: RoadGraph, within_m: float = JUNCTION_M) -> R
     """Return a network in which junctions linked by a short edge are one, at their mean position.
 
     Two roads that meet a third one in different places keep their two junctions.
-
-    Parameters
-    ----------
-    within_m
-        Edges shorter than this count as short, in metres.
     """
     short = _short_links(network, within_m)
     if not short.any():
@@ -108,11 +103,6 @@ def _with_offset_junctions(network: RoadGraph, short: Ints) -> tuple[RoadGraph, 
     """Return a network with the pairs of junctions that stay apart in place, and their edges.
 
     Each junction is put where the line of its side road meets that of the road through both.
-
-    Parameters
-    ----------
-    short
-        int64 (edge,): short edges between junctions.
     """
     none = short[:0]
     pairs = network.ends[short]
@@ -214,13 +204,7 @@ def with_through_roads_straight(network: RoadGraph) -> RoadGraph:
 
 
 def _cosines(heading: Floats) -> Floats:
-    """Return the cosines between the other two arms of every arm, (3, node).
-
-    Parameters
-    ----------
-    heading
-        float64 (node, 3, 2): unit vectors away from the junction.
-    """
+    """Return the cosines between the other two arms of every arm, (3, node)."""
     return np.stack([(heading[:, k - 2] * heading[:, k - 1]).sum(axis=1) for k in range(3)])
 
 
@@ -251,15 +235,6 @@ def _on_trunk(
     """Return forks moved to the lines of their trunks, as near to both branches' lines as possible.
 
     The trunk is straight beyond the fork. Forks whose trunks are too short there stay as they are.
-
-    Parameters
-    ----------
-    trunks
-        int64 (node,): arms.
-    xy
-        float64 (node, 2): where the branches' lines meet.
-    points, headings
-        Two float64 (node, 2): points and unit vectors of the branches' lines.
     """
     moved = np.nan_to_num(np.linalg.norm(xy - network.nodes[nodes], axis=1))
     near = np.clip(moved, 0, _MOVED_M[1]) + _BEYOND_M
@@ -271,18 +246,7 @@ def _on_trunk(
 
 
 def _begun_at(network: RoadGraph, arms: Ints, cut: Floats, xy: Floats) -> NDArray[np.object_]:
-    """Return the lines of a network, of which arms begin at other points.
-
-    Parameters
-    ----------
-    arms
-        int64 (arm,), each of them once.
-    cut
-        float64 (arm,): metres at the beginning of the arm that become straight; those of both ends
-        of a line are shorter together than the line.
-    xy
-        float64 (arm, 2): where it begins.
-    """
+    """Return the lines of a network, of which arms begin at other points."""
     lines, (edge, side) = network.lines.copy(), np.divmod(arms, 2)
     if not len(arms):
         return lines
@@ -321,19 +285,6 @@ def _directions(
 
     A straight line is fitted to points of each arm: two of them would give its heading with
     nearly twice the error.
-
-    Parameters
-    ----------
-    arms
-        int64 (...).
-    between
-        Two float64 (...): distances along arms that bound the points, in metres. None: `_NEAR_M`,
-        or a third of a short arm, and `_FAR_M`.
-
-    Returns
-    -------
-    tuple of ndarray
-        float64 (..., 2), float64 (..., 2): unit vectors away from the junction, bool (...).
     """
     edge, last = arms // 2, arms % 2 == 1
     length = network.length_m[edge]
@@ -367,17 +318,6 @@ def with_ends_extended(
     Thinning shortens a dead end by half the road's width. A dead end that would meet another edge
     is left. One with a round end runs to the centre of the semicircle, where the line ended that
     was widened to the road.
-
-    Parameters
-    ----------
-    tips
-        int64 (tip,): dead ends.
-    on_road
-        See `Reach`.
-    farthest_m
-        Maximum extension in metres.
-    cap_pixel_m
-        Pixel size in metres, for round ends. None: all ends are flat.
     """
     arms = _arms(network, tips, 1)[:, 0]
     edge = arms // 2
@@ -411,13 +351,6 @@ def _cap_radius(
 
     Distances to the end, measured at places across the road, are fitted by a line of any slope
     and a share of a semicircle.
-
-    Parameters
-    ----------
-    inside, stop
-        float64 (tip, 2): a point on the road before its end, and its end.
-    step
-        float64 (tip, 2): unit vectors towards the end.
     """
 
     def reach(xy: Floats, way: Floats) -> Floats:

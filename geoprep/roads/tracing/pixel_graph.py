@@ -26,13 +26,6 @@ def pixel_network(
     has two neighbours at every pixel, and junctions are few. Junction pixels that touch become one
     node at their mean position. A ring without a junction gets one node. Isolated pixels are
     dropped.
-
-    Parameters
-    ----------
-    gsd_m
-        Pixel width and height in metres.
-    high_threshold
-        Connected components that reach this probability (0 to 1) nowhere are dropped.
     """
     pairs = _touching(skeleton)
     if high_threshold > 0:

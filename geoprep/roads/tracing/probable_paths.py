@@ -55,11 +55,6 @@ def links_along_paths(
     From a dead end the path of least cost (the negative logarithm of the probability, per metre)
     leads ahead to the first other road. It is accepted by its probability, that of the straight
     line, its length and its direction, and if it crosses no road once it is smoothed.
-
-    Parameters
-    ----------
-    smoothing_m
-        Standard deviation in metres of the Gaussian that smooths paths.
     """
     tree = shapely.STRtree(network.lines)
     paths = [
@@ -146,20 +141,12 @@ def _crosses_none(paths: RoadGraph, network: RoadGraph, tree: shapely.STRtree) -
 
 @dataclass(frozen=True, slots=True)
 class _Path:
-    """A path from a dead end to an edge: its cells, and mean probabilities, 0 to 1.
-
-    Attributes
-    ----------
-    xy
-        float64 (cell, 2): centres of its cells in metres.
-    probability, straight
-        Along the path, and along the straight line between its ends.
-    """
+    """A path from a dead end to an edge: its cells, and mean probabilities, 0 to 1."""
 
     end: int
     edge: int
-    xy: Floats
-    probability: float
+    xy: Floats  # (cell, 2): centres of its cells in metres
+    probability: float  # along the path, and along the straight line between its ends
     straight: float
 
 
@@ -176,13 +163,7 @@ def _blocks(
 
 
 class _Cells:
-    """Probabilities and roads of a part of a raster, in cells of several pixels.
-
-    Parameters
-    ----------
-    low, high
-        float64 (2,): corners in metres, x to the right and y down.
-    """
+    """Probabilities and roads of a part of a raster, in cells of several pixels."""
 
     def __init__(
         self,
@@ -251,19 +232,7 @@ def _cheapest_path(
     size: Floats,
     reach_m: float,
 ) -> Ints:
-    """Return the cells of the path of least cost to an edge, int64 (cell, 2); none without one.
-
-    Parameters
-    ----------
-    own
-        Edge that no path leads to.
-    ahead
-        Direction (x and y, down) in which all cells of a path lie from the first one.
-    size
-        Width and height of a cell in metres.
-    reach_m
-        Maximum distance from the first cell in metres, across and down.
-    """
+    """Return the cells of the path of least cost to an edge, int64 (cell, 2); none without one."""
     rows, cols = int(reach_m / size[1]), int(reach_m / size[0])
     top, left = max(start[0] - rows, 0), max(start[1] - cols, 0)
     height = min(start[0] + rows + 1, edge.shape[0]) - top

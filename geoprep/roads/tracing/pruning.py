@@ -24,11 +24,6 @@ def without_spurs(
     Spurs are removed in rounds, the longest of each junction last: where two roads meet once a spur
     is gone they become one, which may itself be a spur. A road without any junction is not a spur.
     Loops shorter than ``spur_m`` are removed too.
-
-    Parameters
-    ----------
-    kept
-        bool (node,): dead ends whose edges are kept; None: none.
     """
     stays = np.zeros(len(network.nodes), np.bool_) if kept is None else kept
     kept_xy = {tuple(xy) for xy in network.nodes[stays].tolist()}
@@ -74,13 +69,6 @@ def smoothed(network: RoadGraph, sigma_m: float, step_m: float) -> RoadGraph:
 
     The Gaussian is applied as steps of the heat equation with fixed ends, so that lines of any
     length keep both.
-
-    Parameters
-    ----------
-    sigma_m
-        Standard deviation in metres; 0: no smoothing.
-    step_m
-        Distance in metres of the vertices that lines are resampled to.
     """
     if not sigma_m or not len(network.lines):
         return network
@@ -101,13 +89,7 @@ def smoothed(network: RoadGraph, sigma_m: float, step_m: float) -> RoadGraph:
 def _resampled(
     lines: NDArray[np.object_], step_m: float
 ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return equally spaced vertices of lines.
-
-    Returns
-    -------
-    tuple of ndarray
-        float64 (vertex, 2); int64 (vertex,): the line of each; int64: which are not at an end.
-    """
+    """Return equally spaced vertices of lines."""
     xy, line = shapely.get_coordinates(lines, return_index=True)
     begins = np.append(True, line[1:] != line[:-1])
     steps = np.append(0.0, np.linalg.norm(np.diff(xy, axis=0), axis=1))
@@ -124,13 +106,7 @@ def _resampled(
 
 
 def simplified(network: RoadGraph, tolerance_m: float) -> RoadGraph:
-    """Return a network with fewer vertices (Douglas and Peucker); the ends of lines stay.
-
-    Parameters
-    ----------
-    tolerance_m
-        Largest distance in metres between a line and the vertices that it drops.
-    """
+    """Return a network with fewer vertices (Douglas and Peucker); the ends of lines stay."""
     lines = shapely.simplify(network.lines, tolerance_m, preserve_topology=False)
     flat = shapely.length(lines) == 0  # a loop smaller than the tolerance
     return replace(network, lines=np.where(flat, network.lines, lines))

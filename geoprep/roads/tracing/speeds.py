@@ -33,11 +33,6 @@ def edge_speeds(network: RoadGraph, raster: RoadRaster) -> Floats:
     likely class within 15 m either way along the line; with a band of speeds, that of its pixel.
     The speed of an edge is the harmonic mean of its samples, so that travel times are right. An
     edge without a sample on a road (a closed gap) gets the mean speed of the edges it joins.
-
-    Parameters
-    ----------
-    network
-        In the raster's plane.
     """
     if not len(network.lines) or not (raster.speed_classes or raster.speed_band):
         return np.full(len(network.lines), np.nan)
@@ -55,11 +50,6 @@ def edge_confidence(network: RoadGraph, raster: RoadRaster) -> Floats:
     """Return mean and least probability of a road along every edge, float64 (edge, 2), 0 to 1.
 
     The whole line is sampled every metre, closed gaps included.
-
-    Parameters
-    ----------
-    network
-        In the raster's plane.
     """
     xy, edge = _samples(network, 0.0)
     shares = values_at(raster, xy, raster.probability) / 255
@@ -73,13 +63,7 @@ def edge_confidence(network: RoadGraph, raster: RoadRaster) -> Floats:
 def _samples(
     network: RoadGraph, junction_m: float = _JUNCTION_M
 ) -> tuple[Floats, NDArray[np.int64]]:
-    """Return sample points along all lines, float64 (sample, 2), and the edge of each.
-
-    Parameters
-    ----------
-    junction_m
-        Distance in metres from junctions within which there is no sample.
-    """
+    """Return sample points along all lines, float64 (sample, 2), and the edge of each."""
     length, junction = network.length_m, degrees(network) > 2
     near = np.minimum(junction_m, length / 3)
     begin = np.where(junction[network.ends[:, 0]], near, 0.0)
@@ -116,13 +100,7 @@ def _pixel_speeds(raster: RoadRaster, xy: Floats) -> Floats:
 
 
 def with_gaps_filled(network: RoadGraph, speeds: Floats) -> Floats:
-    """Return speeds in which edges without one get the length-weighted mean of their neighbours.
-
-    Parameters
-    ----------
-    speeds
-        float64 (edge,): mph, NaN if unknown. Remains NaN farther than 4 edges from a known speed.
-    """
+    """Return speeds in which edges without one get the length-weighted mean of their neighbours."""
     count, length = len(network.nodes), network.length_m
     for _ in range(_ROUNDS):
         known = np.isfinite(speeds)

@@ -64,31 +64,7 @@ def trace(
     workers: int = 1,
     advance: Advance | None = None,
 ) -> RoadGraph:
-    """Return the road network of a raster, with the speeds that it holds.
-
-    Parameters
-    ----------
-    options
-        None: ``Tracing()``.
-    block
-        Maximum side in pixels of the blocks that are thinned at a time.
-    workers
-        Number of threads that thin blocks; each holds one block in memory. The result is the same
-        for any number.
-    advance
-        Called with the number of blocks done and in total.
-
-    Returns
-    -------
-    RoadGraph
-        In the UTM zone of the raster's centre. For a raster that is not georeferenced, in its own
-        plane in metres: x to the right, y up, 0 in its upper left corner.
-
-    Raises
-    ------
-    ImageError
-        The raster is damaged, is noise, is road everywhere, or lies outside the domain of its CRS.
-    """
+    """Return the road network of a raster, with the speeds that it holds."""
     options, raster = options or Tracing(), raster.decoded()
     pixels = skeleton(raster, options, block=block, workers=workers, advance=advance)
     threshold, high = options.thresholds(raster.threshold)

@@ -43,11 +43,6 @@ def rasters_in(path: Path) -> list[Path]:
     """Return the rasters of a folder in order of their names, or a file itself.
 
     If the folder has GeoTIFFs, other images (such as previews of predictions) are omitted.
-
-    Raises
-    ------
-    SourceError
-        The path does not exist, or the folder has no raster.
     """
     if path.is_dir():
         found = sorted(p for p in path.iterdir() if p.suffix.lower() in RASTER_SUFFIXES)
@@ -73,34 +68,6 @@ def vectorize(
     """Return one road network of predictions, masks or probability rasters.
 
     Roads are connected across the borders of rasters.
-
-    Parameters
-    ----------
-    paths
-        Raster files. Rasters that touch and share a pixel grid are traced as one raster; the
-        networks of others are joined. Where rasters overlap, the first one counts.
-    options, kind, band, pixel_size_m
-        As in `trace` and `centrelines.open_raster`, the same for all rasters.
-    workers
-        Number of threads; None: one per core. The result is the same for any number.
-    advance
-        Called with steps done and in total: rasters, or blocks where rasters are few.
-    warn
-        Called with every warning; None: `warnings.warn`.
-
-    Returns
-    -------
-    RoadGraph
-        In the UTM zone of the centre of all rasters. Lengths of edges outside that zone are
-        measured on the ellipsoid. Of a raster that is not georeferenced, in its own plane.
-
-    Raises
-    ------
-    UsageError
-        No raster is given, ``kind`` does not exist, or one of several rasters is not georeferenced.
-    ImageError
-        A raster is damaged, is noise, is road everywhere, has no band of roads that can be told, or
-        all roads are hidden by nodata or by ``kind``.
     """
     _check_inputs(paths, kind)
     warn = warn or _warn
@@ -230,13 +197,7 @@ def _trace_each(
 
 
 def _report(rasters: Sequence[RoadRaster], network: RoadGraph, warn: Warn) -> None:
-    """Warn of rasters that may have lost their roads, and of networks too dense to be true.
-
-    Raises
-    ------
-    ImageError
-        The network is empty because the values of its rasters do not fit their kind.
-    """
+    """Warn of rasters that may have lost their roads, and of networks too dense to be true."""
     edges = len(network.ends)
     doubtful = [raster for raster in rasters if raster.warning]
     if doubtful and not edges:
