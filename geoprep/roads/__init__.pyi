@@ -1,8 +1,8 @@
 from .centrelines import RoadRaster as RoadRaster
 from .centrelines import open_raster as open_raster
 from .centrelines.bands import ArrayBands as ArrayBands
-from .centrelines.rasters import pixel_size_of as pixel_size_of
-from .centrelines.rasters import stated_threshold as stated_threshold
+from .centrelines.opening import pixel_size_of as pixel_size_of
+from .centrelines.opening import stated_threshold as stated_threshold
 from .formats import FRAME_NAMES as FRAME_NAMES
 from .formats import check_target as check_target
 from .formats import edge_frame as edge_frame

@@ -10,7 +10,7 @@ from rasterio.features import rasterize
 
 from geoprep.roads.centrelines import RoadRaster
 from geoprep.roads.centrelines.bands import ArrayBands
-from geoprep.roads.centrelines.rasters import as_speeds
+from geoprep.roads.centrelines.opening import as_speeds
 from geoprep.roads.network import RoadGraph
 from geoprep.roads.options import Tracing
 from geoprep.roads.tracing import trace

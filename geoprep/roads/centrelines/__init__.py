@@ -3,7 +3,8 @@
 Entry points: :func:`open_raster`, :func:`skeleton`.
 """
 
-from geoprep.roads.centrelines.rasters import RoadRaster, open_raster
+from geoprep.roads.centrelines.opening import open_raster
+from geoprep.roads.centrelines.rasters import RoadRaster
 from geoprep.roads.centrelines.thinning import Skeleton, skeleton
 
 __all__ = ["RoadRaster", "Skeleton", "open_raster", "skeleton"]

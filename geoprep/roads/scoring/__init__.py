@@ -1,8 +1,13 @@
 """Scores of road networks against ground truth, per scene and on average: APLS and TOPO."""
 
-from geoprep.roads.scoring.confidence import Reliability, reliability
 from geoprep.roads.scoring.pairs import ScenePair, pair_scenes
-from geoprep.roads.scoring.scenes import SceneScore, mean_scores, score_scenes
+from geoprep.roads.scoring.scenes import (
+    Reliability,
+    SceneScore,
+    mean_scores,
+    reliability,
+    score_scenes,
+)
 
 __all__ = [
     "Reliability",

@@ -1,4 +1,4 @@
-"""Ground truth and proposal of every scene, from files, folders, tables and stores."""
+"""Ground truth and proposal of every scene, from files, folders and tables; clipped to it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from geoprep.crs import LONLAT
+import numpy as np
+import shapely
+from numpy.typing import NDArray
+from shapely.ops import substring
+
+from geoprep.crs import LONLAT, reproject
 from geoprep.errors import ImageError, SourceError, UsageError
 from geoprep.grid import Grid
 from geoprep.labels import SpeedRule
@@ -21,9 +26,8 @@ from geoprep.roads.names import (
     scene_key,
 )
 from geoprep.roads.network import RoadGraph, empty_network, in_crs
-from geoprep.roads.places import outline
+from geoprep.roads.places import outline, reprojected
 from geoprep.roads.reading import is_adjacency, read_adjacency, read_csv, read_labels_with_notes
-from geoprep.roads.scoring.clipping import area_of_roads, clipped
 from geoprep.sources import natural_key
 
 Border = Literal["image", "ground truth", "none"]
@@ -238,3 +242,66 @@ def _borders_of_images(images: Path) -> dict[str, Grid]:
         except (ImageError, rasterio.errors.RasterioIOError):
             continue  # an image of no scene does no harm
     return borders
+
+
+def clipped(network: RoadGraph, area: shapely.Polygon) -> RoadGraph:
+    """Return the roads within an area.
+
+    A road that leaves the area ends in a new node on its border; one that returns is two edges.
+    """
+    shapely.prepare(area)
+    touching = subnetwork(network, shapely.intersects(area, network.lines))
+    return _cut(touching, area, ~shapely.contains_properly(area, touching.lines))
+
+
+def _cut(network: RoadGraph, area: shapely.Polygon, crosses: NDArray[np.bool_]) -> RoadGraph:
+    """Return a network with the edges where ``crosses``, bool (edge,), is set cut at the border."""
+    nodes, ends = list(network.nodes), list(network.ends[~crosses])
+    lines, source = list(network.lines[~crosses]), np.flatnonzero(~crosses).tolist()
+    for edge in np.flatnonzero(crosses).tolist():
+        line = network.lines[edge]
+        for begin, end in _inside(line, area):
+            part = substring(line, begin, end)
+            pair = network.ends[edge].copy()
+            for side, at, limit in ((0, begin, 0.0), (1, end, line.length)):
+                if at != limit:
+                    pair[side] = len(nodes)
+                    nodes.append(np.array(part.coords[-side][:2]))
+            ends.append(pair)
+            lines.append(part)
+            source.append(edge)
+    used, pairs = np.unique(np.array(ends, np.int64).reshape(-1, 2), return_inverse=True)
+    return RoadGraph(
+        nodes=np.array(nodes, np.float64).reshape(-1, 2)[used],
+        ends=pairs.reshape(-1, 2).astype(np.int64),
+        lines=np.array(lines, object),
+        speed_mph=network.speed_mph[source],
+        crs=network.crs,
+        confidence=None if network.confidence is None else network.confidence[source],
+    )
+
+
+def _inside(line: shapely.LineString, area: shapely.Polygon) -> list[tuple[float, float]]:
+    """Return begin and end of every stretch of a line within an area, in metres along it."""
+    meets = shapely.intersection(line, area.boundary)
+    at = shapely.line_locate_point(line, shapely.points(shapely.get_coordinates(meets)))
+    stops = np.unique(np.concatenate([[0.0], at, [line.length]]))
+    middles = shapely.line_interpolate_point(line, (stops[:-1] + stops[1:]) / 2)
+    stretches: list[tuple[float, float]] = []
+    for begin, end, inside in zip(
+        stops[:-1].tolist(), stops[1:].tolist(), shapely.intersects(area, middles), strict=True
+    ):
+        if not inside or end == begin:
+            continue
+        if stretches and stretches[-1][1] == begin:  # the line only touches the border
+            begin = stretches.pop()[0]
+        stretches.append((begin, end))
+    return stretches
+
+
+def area_of_roads(network: RoadGraph, axes: str, crs: str | None) -> shapely.Polygon:
+    """Return the bounding box of a network as a polygon in another CRS."""
+    if network.crs is None or crs is None:
+        return shapely.box(*shapely.total_bounds(network.lines))
+    bounds = shapely.total_bounds(reproject(network.lines, network.crs, axes))
+    return reprojected(shapely.box(*bounds), axes, crs)

@@ -40,7 +40,7 @@ from geoprep.errors import UsageError
 from geoprep.roads.network import RoadGraph, check_network
 from geoprep.roads.options import TopoVariant
 from geoprep.roads.paths import EdgePoints
-from geoprep.roads.paths.propagation import Propagation
+from geoprep.roads.paths.points import Propagation
 
 _START_SPACING_M: Final = 50.0
 _START_COSINE: Final = 0.96  # of the angle between roads: 16 degrees, as in Sat2Graph

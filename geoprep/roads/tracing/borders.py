@@ -10,8 +10,7 @@ import numpy as np
 import shapely
 from numpy.typing import NDArray
 
-from geoprep.roads.centrelines.rasters import RoadRaster
-from geoprep.roads.centrelines.sampling import probability_along
+from geoprep.roads.centrelines.rasters import RoadRaster, probability_along
 from geoprep.roads.graph import degrees, joined_at_ends
 from geoprep.roads.network import RoadGraph, points
 

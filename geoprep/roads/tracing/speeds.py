@@ -9,8 +9,7 @@ import numpy as np
 import shapely
 from numpy.typing import NDArray
 
-from geoprep.roads.centrelines.rasters import RoadRaster
-from geoprep.roads.centrelines.sampling import values_at
+from geoprep.roads.centrelines.rasters import RoadRaster, values_at
 from geoprep.roads.graph import degrees
 from geoprep.roads.network import RoadGraph
 from geoprep.speed import BACKGROUND, UNKNOWN_SPEED

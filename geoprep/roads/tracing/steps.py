@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from geoprep.crs import transformer
 from geoprep.errors import ImageError
 from geoprep.grid import Grid
-from geoprep.roads.centrelines.rasters import RoadRaster
-from geoprep.roads.centrelines.sampling import probability_along
+from geoprep.roads.centrelines.rasters import RoadRaster, probability_along
 from geoprep.roads.centrelines.thinning import BLOCK, skeleton
 from geoprep.roads.chains import with_chains_joined
 from geoprep.roads.graph import degrees, subnetwork

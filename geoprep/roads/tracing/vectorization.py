@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -16,13 +15,7 @@ from geoprep.errors import GeoprepWarning, ImageError, SourceError, UsageError
 from geoprep.executors import Threads
 from geoprep.roads.centrelines import RoadRaster, open_raster
 from geoprep.roads.centrelines.bands import OpenRasters
-from geoprep.roads.centrelines.coded_speeds import coded_speeds
-from geoprep.roads.centrelines.rasters import (
-    MOST_MPH,
-    as_coded_speeds,
-    as_speeds,
-    describe_raster,
-)
+from geoprep.roads.centrelines.opening import describe_raster, of_one_kind
 from geoprep.roads.centrelines.thinning import DENSEST, blocks_of
 from geoprep.roads.graph import side_by_side
 from geoprep.roads.names import GEOTIFF_SUFFIXES, RASTER_SUFFIXES, image_id
@@ -80,7 +73,7 @@ def vectorize(
         if len(rasters) == 1:
             network = trace(rasters[0], options, workers=threads, advance=advance)
         else:
-            rasters = rasters if kind else _of_one_kind(rasters)
+            rasters = rasters if kind else of_one_kind(rasters)
             crs = utm_crs_of(*map(grid_of, rasters))
             whole = [mosaic([rasters[number] for number in group]) for group in mosaics(rasters)]
             networks = _trace_each(whole, options, threads, advance)
@@ -147,26 +140,6 @@ def _check_inputs(paths: Sequence[Path], kind: str | None) -> None:
 
 def _warn(message: str) -> None:
     warnings.warn(message, GeoprepWarning, stacklevel=3)
-
-
-def _of_one_kind(rasters: Sequence[RoadRaster]) -> list[RoadRaster]:
-    """Return rasters in which apparent masks are what others are: they have one value or none."""
-    codes = next((raster.mph_of_value for raster in rasters if raster.mph_of_value), ())
-    kinds = {raster.kind for raster in rasters}
-    full = next((one.full_value for one in rasters if one.kind == "probability"), 0.0)
-
-    def matched(raster: RoadRaster) -> RoadRaster:
-        if raster.kind != "mask":
-            return raster
-        if "speed" not in kinds:
-            alike = full > 0 and raster.full_value in (0, full)
-            return replace(raster, kind="probability", full_value=full) if alike else raster
-        if codes:
-            same = coded_speeds(np.array([raster.full_value]), least=1) == codes
-            return as_coded_speeds(raster, codes) if same else raster
-        return as_speeds(raster) if raster.full_value <= MOST_MPH else raster
-
-    return [matched(raster) for raster in rasters]
 
 
 def _trace_each(

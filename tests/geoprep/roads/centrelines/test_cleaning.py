@@ -8,7 +8,7 @@ from hypothesis.extra.numpy import arrays
 from scipy import ndimage
 
 from geoprep.errors import ImageError
-from geoprep.roads.centrelines.cleaning import CleaningLimits, clean, hollow
+from geoprep.roads.centrelines.thinning import CleaningLimits, clean, hollow
 
 EIGHT = np.ones((3, 3))
 INSIDE = (False,) * 4
@@ -59,7 +59,7 @@ def test_a_mask_without_background_has_no_road():
 
 
 def test_noise_is_refused_before_it_exhausts_memory(monkeypatch):
-    monkeypatch.setattr("geoprep.roads.centrelines.cleaning._MOST_RUNS", 100)
+    monkeypatch.setattr("geoprep.roads.centrelines.thinning._MOST_RUNS", 100)
     noise = np.random.default_rng(0).random((100, 100)) < 0.5
     with pytest.raises(ImageError, match="noise"):
         clean(noise, CleaningLimits(5, 5, 5), INSIDE)

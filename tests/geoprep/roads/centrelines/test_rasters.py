@@ -251,15 +251,13 @@ def test_opening_in_threads_keeps_warning_filters_of_others(tmp_path, monkeypatc
     """A filter that is set while another thread opens a raster is still set afterwards."""
     path = write_raster(tmp_path / "m.tif", np.zeros((4, 4), np.uint8), crs=None)
     opening, changed = Event(), Event()
-    module = "geoprep.roads.centrelines.rasters.FileBands"
 
-    class SlowBands(FileBands):
-        def __init__(self, *arguments):
-            opening.set()
-            assert changed.wait(300)
-            super().__init__(*arguments)
+    def slow_bands(*arguments):
+        opening.set()
+        assert changed.wait(300)
+        return FileBands(*arguments)
 
-    monkeypatch.setattr(module, SlowBands)
+    monkeypatch.setattr("geoprep.roads.centrelines.opening.FileBands", slow_bands)
 
     def opened():
         with open_raster(path, pixel_size_m=1.0) as raster:

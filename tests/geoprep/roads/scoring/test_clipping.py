@@ -12,7 +12,7 @@ from helpers.roads import network
 from geoprep.grid import Grid
 from geoprep.roads.network import check_network
 from geoprep.roads.places import outline
-from geoprep.roads.scoring.clipping import area_of_roads, clipped
+from geoprep.roads.scoring.pairs import area_of_roads, clipped
 
 BOX = shapely.box(0, 0, 100, 100)
 

@@ -9,7 +9,7 @@ from helpers.roads import network
 
 from geoprep.errors import UsageError
 from geoprep.roads.paths import EdgePoints
-from geoprep.roads.paths.propagation import Propagation
+from geoprep.roads.paths.points import Propagation
 from geoprep.roads.reading.line_network import network_from_lines
 from geoprep.roads.scoring.topo import TopoScore, topo
 

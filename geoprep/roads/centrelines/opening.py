@@ -1,0 +1,335 @@
+"""Rasters of roads opened: what their bands and values mean, by tags, names and a sample.
+
+Codes are those of CRESI's masks of speeds (``speed_masks.py``). A continuous mask burns ``int(255 *
+mph / 65)`` for the speeds of SpaceNet's table; a binned one burns ``36 * k`` for the k-th class of
+10 mph.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from geoprep.crs import is_georeferenced
+from geoprep.errors import ImageError, UsageError
+from geoprep.grid import Grid
+from geoprep.roads.centrelines.bands import FileBands, OpenRasters, open_dataset
+from geoprep.roads.centrelines.rasters import RoadRaster
+from geoprep.roads.options import Kind, check_kind
+from geoprep.speed import BIN_COUNT, BIN_WIDTH_MPH, NODATA, UNKNOWN_SPEED
+
+_SAMPLED: Final = 1024
+"""Pixels per side of the sample that tells a mask from probabilities and speeds."""
+_MOST_SPEEDS: Final = 24
+"""A band with more distinct values than this does not hold speeds."""
+_MOST_MPH: Final = 100
+"""Largest value that may be a speed in mph."""
+_SPEEDS: Final = (15, 18.75, 20, 22.5, 25, 26.25, 30, 33.75, 35, 41.25, 45, 48.75, 55, 65)
+_FASTEST: Final = 65.0
+_CODES: Final = {int(255 * mph / _FASTEST): float(mph) for mph in _SPEEDS}
+_CODE_STEP: Final = 36
+
+
+@contextmanager
+def open_raster(
+    path: Path, *, kind: Kind | None = None, band: int | None = None, pixel_size_m: float | None
+) -> Iterator[RoadRaster]:
+    """Open a prediction, a mask, or any raster of probabilities or speeds.
+
+    Predictions and exported masks state what their bands are. Eight unnamed uint8 bands are read as
+    CRESI's (seven classes of 10 mph, then any road). A single band is a mask if it has one value
+    besides 0; speeds if it has few whole numbers up to 100, or the codes of CRESI's masks of
+    speeds; probabilities otherwise.
+    """
+    with closing(OpenRasters()) as files:
+        yield describe_raster(path, files, kind=kind, band=band, pixel_size_m=pixel_size_m)
+
+
+def describe_raster(
+    path: Path,
+    files: OpenRasters,
+    *,
+    kind: Kind | None,
+    band: int | None,
+    pixel_size_m: float | None,
+) -> RoadRaster:
+    """Return what `open_raster` yields, for a file that ``files`` keeps open."""
+    check_kind(kind)
+    dataset = files.get(path)
+    if band is not None and not 1 <= band <= dataset.count:
+        raise UsageError(f"{path}: `band` is {band}, but the file has {dataset.count}")
+    grid, gsd = _grid(path, dataset, pixel_size_m)
+    whole = np.issubdtype(np.dtype(dataset.dtypes[0]), np.integer)
+    raster = RoadRaster(
+        str(path),
+        FileBands(path, files, (dataset.height, dataset.width)),
+        gsd,
+        grid,
+        kind or "probability",
+        (band or 1,),
+        full_value=float(np.iinfo(dataset.dtypes[0]).max) if whole else 1.0,
+        nodata=dataset.nodata,
+        image_shape=_image_shape(dataset),
+        threshold=_threshold(str(path), dataset),
+    )
+    if kind is None and band is None:
+        names = _class_names(raster.name, dataset)
+        if names and "road" not in dataset.descriptions:
+            return _with_class(raster, names)
+        if dataset.count > 1:
+            return _with_bands(raster, dataset)
+    return _with_meaning(raster, dataset, kind)
+
+
+def pixel_size_of(path: Path, pixel_size_m: float | None) -> tuple[float, float]:
+    """Return the pixel width and height of an image in metres, of its georeference or as given."""
+    with closing(open_dataset(path)) as dataset:
+        return _grid(path, dataset, pixel_size_m)[1]
+
+
+def _image_shape(dataset: Any) -> tuple[int, int] | None:  # noqa: ANN401 - rasterio has no types
+    """Return rows and columns of the image that a prediction was made from, by its tag."""
+    size = re.fullmatch(r"([1-9]\d{0,8}) ([1-9]\d{0,8})", dataset.tags().get("SOURCE_SIZE", ""))
+    return (int(size[1]), int(size[2])) if size else None
+
+
+def _threshold(name: str, dataset: Any) -> float | None:  # noqa: ANN401 - as above
+    """Return the minimum probability of road pixels by the tag of a prediction."""
+    tag = dataset.tags().get("ROAD_THRESHOLD")
+    try:
+        value = None if tag is None else float(tag)
+    except ValueError:
+        value = 0.0
+    if value is not None and not 0 < value <= 1:
+        raise ImageError(
+            f"{name}: its tag ROAD_THRESHOLD is {tag[:60]!r}. It should be above 0 and at most 1; "
+            "predict again or correct the tag."
+        )
+    return value
+
+
+def stated_threshold(path: Path) -> float | None:
+    """Return the threshold that a prediction states (tag ``ROAD_THRESHOLD``); None for others."""
+    with closing(OpenRasters()) as files:
+        return _threshold(str(path), files.get(path))
+
+
+def _grid(
+    path: Path,
+    dataset: Any,  # noqa: ANN401 - rasterio has no types
+    pixel_size_m: float | None,
+) -> tuple[Grid | None, tuple[float, float]]:
+    """Return a raster's grid on the ground, if any, and its pixel size in metres."""
+    if not is_georeferenced(dataset.crs, dataset.transform):
+        if pixel_size_m is None:
+            raise UsageError(
+                f"{path}: not georeferenced. Set `pixel_size_m`, the width of a pixel in metres, "
+                "or give the file a CRS and a transform."
+            )
+        return None, (pixel_size_m, pixel_size_m)
+    if pixel_size_m is not None:
+        raise UsageError(f"{path}: georeferenced, so its pixel size is known: omit `pixel_size_m`")
+    code = dataset.crs.to_epsg()
+    crs = f"EPSG:{code}" if code else dataset.crs.to_wkt()
+    grid = Grid(dataset.height, dataset.width, dataset.transform, crs)
+    gsd = grid.gsd_m()
+    if not all(np.isfinite(gsd)) or min(gsd) <= 0:
+        raise ImageError(
+            f"{path}: its transform lies outside the domain of its CRS {crs[:60]}. Correct one of "
+            "them."
+        )
+    return grid, gsd
+
+
+def as_speeds(raster: RoadRaster) -> RoadRaster:
+    """Return a raster of one band, read as speeds in mph."""
+    return replace(raster, kind="speed", speed_band=raster.road_bands[0], nodata=NODATA)
+
+
+def as_coded_speeds(raster: RoadRaster, mph_of_value: tuple[float, ...]) -> RoadRaster:
+    """Return a raster of one band, read as codes of speeds."""
+    return replace(raster, kind="speed", speed_band=raster.road_bands[0], mph_of_value=mph_of_value)
+
+
+def _with_bands(raster: RoadRaster, dataset: Any) -> RoadRaster:  # noqa: ANN401 - as above
+    """Return a raster of several bands, read by its tags and band names."""
+    names: Sequence[str] = [name or "" for name in dataset.descriptions]
+    classes = _speed_classes(raster.name, dataset)
+    roads = [i for i, name in enumerate(names, 1) if name == "road"]
+    if roads or classes:
+        speed = names.index("speed") + 1 if "speed" in names else 0
+        road = tuple(roads) or tuple(band for band, _ in classes)
+        return replace(raster, road_bands=road, speed_classes=classes, speed_band=speed)
+    if not any(names) and dataset.count == BIN_COUNT + 1 and dataset.dtypes[0] == "uint8":
+        middle = BIN_WIDTH_MPH * (np.arange(BIN_COUNT) + 0.5) + 0.5
+        return replace(
+            raster,
+            road_bands=(BIN_COUNT + 1,),
+            speed_classes=tuple((i, float(mph)) for i, mph in enumerate(middle, 1)),
+        )
+    raise ImageError(
+        f"{raster.name}: has {dataset.count} bands, and none is named road. Set `band` to the band "
+        "of roads."
+    )
+
+
+class ClassMask:
+    """The pixels of one class in a band of classes, read as a mask; see `Bands`."""
+
+    def __init__(self, bands: FileBands, value: int) -> None:
+        self._bands, self._value = bands, value
+        self.shape, self.cover = bands.shape, bands.cover
+
+    def warped(self, grid: Grid, *, smooth: bool) -> tuple[ClassMask, float]:
+        """Return the mask resampled onto another grid, and its value without data."""
+        return ClassMask(self._bands.warped(grid, smooth=False)[0], self._value), float(NODATA)
+
+    def read(self, band: int, top: int, left: int, height: int, width: int) -> NDArray[Any]:
+        """Return uint8 (y, x): 1 in the class, 0 in others, 255 without data."""
+        values = self._bands.read(band, top, left, height, width)
+        mask: NDArray[np.uint8] = (values == self._value).astype(np.uint8)
+        mask[(values == NODATA) | (values < 0)] = NODATA
+        return mask
+
+
+def _class_names(name: str, dataset: Any) -> list[str]:  # noqa: ANN401 - as above
+    """Return the names of the classes of a prediction by its tag; none for other files."""
+    try:
+        names = json.loads(dataset.tags().get("CLASS_NAMES", "[]"))
+    except ValueError:
+        names = None
+    if not isinstance(names, list):
+        raise ImageError(f"{name}: its tag CLASS_NAMES is malformed: predict again")
+    return [str(one) for one in names]
+
+
+def _with_class(raster: RoadRaster, names: Sequence[str]) -> RoadRaster:
+    """Return a prediction of classes with the class ``road`` as a mask."""
+    if "road" not in names:
+        raise ImageError(
+            f"{raster.name}: has the classes {', '.join(names)}, and none is named road"
+        )
+    bands = ClassMask(cast(FileBands, raster.bands), list(names).index("road"))
+    return replace(raster, bands=bands, kind="mask", full_value=1.0, nodata=float(NODATA))
+
+
+def _speed_classes(name: str, dataset: Any) -> tuple[tuple[int, float], ...]:  # noqa: ANN401
+    """Return the bands of speed classes and their mph, by the tag of a prediction."""
+    tag = dataset.tags().get("CLASSES", "[]")
+    try:
+        classes = tuple((int(one["band"]), float(one["mph"])) for one in json.loads(tag))
+    except (ValueError, TypeError, KeyError) as error:
+        raise ImageError(
+            f"{name}: its tag CLASSES is malformed: {tag[:60]!r}. It should be a JSON list of "
+            'objects such as {"band": 1, "mph": 25}; predict again or correct the tag.'
+        ) from error
+    wrong = [band for band, _ in classes if not 1 <= band <= dataset.count]
+    if wrong:
+        raise ImageError(
+            f"{name}: its tag CLASSES names band {wrong[0]}, but the file has {dataset.count}"
+        )
+    return classes
+
+
+def _with_meaning(raster: RoadRaster, dataset: Any, kind: Kind | None) -> RoadRaster:  # noqa: ANN401
+    """Return a raster of one band with its kind, by its tags or a sample of its values."""
+    band = raster.road_bands[0]
+    name, unit = dataset.descriptions[band - 1], dataset.units[band - 1]
+    if kind == "probability" or (kind == "mask" and not raster.nodata):
+        return raster
+    if name == "speed" or unit == "mph":
+        return as_speeds(raster) if kind in (None, "speed") else raster
+    if kind is None and (name == "road" or unit == "probability"):
+        return raster
+    shape = tuple(min(side, _SAMPLED) for side in raster.shape)
+    sample = np.unique(dataset.read(band, out_shape=shape))
+    sample = sample[np.isfinite(sample)]
+    values, has_zero = sample[sample != 0], bool((sample == 0).any())
+    if kind == "speed":
+        return _speeds_or_codes(raster, values, has_zero)
+    if kind == "mask" or len(values) <= 1:
+        value = float(values.max(initial=0))
+        if kind is None:
+            raster = replace(raster, kind="mask", full_value=value)
+        if len(values) == 1 and value == raster.nodata and has_zero:
+            raster = replace(raster, warning=_hidden_by_nodata(raster.name, value))
+        return raster
+    if dataset.dtypes[band - 1] == "uint8" and (codes := coded_speeds(values)):
+        return as_coded_speeds(raster, codes)
+    speeds = values[values != NODATA]
+    all_whole = bool((speeds == np.round(speeds)).all() and speeds.max() <= _MOST_MPH)
+    return as_speeds(raster) if all_whole and len(speeds) <= _MOST_SPEEDS else raster
+
+
+def _speeds_or_codes(raster: RoadRaster, values: NDArray[Any], has_zero: bool) -> RoadRaster:
+    """Return a raster that was called one of speeds, with a warning if its values are not."""
+    if codes := coded_speeds(values, least=1):
+        return as_coded_speeds(raster, codes)
+    speeds, warning = values[(values != NODATA) & (values != UNKNOWN_SPEED)], ""
+    if has_zero and values.tolist() == [NODATA]:
+        warning = (
+            f"{raster.name}: its only value besides 0 is 255, which means nodata in a raster of "
+            "speeds, so it has no roads. Set `kind` to mask if 255 marks roads."
+        )
+    elif has_zero and values.tolist() == [1]:
+        warning = (
+            f"{raster.name}: its only value besides 0 is 1, so all roads have 1 mph. Set `kind` to "
+            "mask if 1 marks roads."
+        )
+    elif speeds.max(initial=0) > _MOST_MPH:
+        warning = (
+            f"{raster.name}: has values up to {speeds.max():g}, too many for speeds in mph. Set "
+            "`kind` to probability if they are that, or convert speeds to mph."
+        )
+    return replace(as_speeds(raster), warning=warning)
+
+
+def _hidden_by_nodata(name: str, value: float) -> str:
+    return (
+        f"{name}: its only value besides 0 is {value:g}, which its nodata tag excludes, so it has "
+        f"no roads. If {value:g} marks roads, remove the tag: rio edit-info --unset-nodata {name}"
+    )
+
+
+def coded_speeds(values: NDArray[Any], *, least: int = 2) -> tuple[float, ...]:
+    """Return the speeds in mph of the values 0 to 255, or () if the values are not codes."""
+    found = {float(value) for value in values}
+    if len(found) < least or found == {255.0}:
+        return ()
+    if found <= set(map(float, _CODES)):
+        scale = np.arange(256) * _FASTEST / 255
+        scale[list(_CODES)] = list(_CODES.values())
+        return tuple(scale.tolist())
+    if found <= {float(_CODE_STEP * k) for k in range(1, BIN_COUNT + 1)}:
+        classes = np.minimum(np.arange(256) // _CODE_STEP, BIN_COUNT)
+        middle = BIN_WIDTH_MPH * (classes - 0.5) + 0.5
+        return tuple(np.where(classes > 0, middle, 0.0).tolist())
+    return ()
+
+
+def of_one_kind(rasters: Sequence[RoadRaster]) -> list[RoadRaster]:
+    """Return rasters in which apparent masks are what others are: they have one value or none."""
+    codes = next((raster.mph_of_value for raster in rasters if raster.mph_of_value), ())
+    kinds = {raster.kind for raster in rasters}
+    full = next((one.full_value for one in rasters if one.kind == "probability"), 0.0)
+
+    def matched(raster: RoadRaster) -> RoadRaster:
+        if raster.kind != "mask":
+            return raster
+        if "speed" not in kinds:
+            alike = full > 0 and raster.full_value in (0, full)
+            return replace(raster, kind="probability", full_value=full) if alike else raster
+        if codes:
+            same = coded_speeds(np.array([raster.full_value]), least=1) == codes
+            return as_coded_speeds(raster, codes) if same else raster
+        return as_speeds(raster) if raster.full_value <= _MOST_MPH else raster
+
+    return [matched(raster) for raster in rasters]
