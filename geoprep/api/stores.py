@@ -182,7 +182,7 @@ class Store:
         """
         import matplotlib.pyplot as plt
 
-        from geoprep.views import brightness_table, label_colours, natural_bands, read_thinned
+        from geoprep.views import brightness_table, display_rgb, label_colours, read_thinned
 
         reader = self.reader
         level = reader.check_level(reader.meta.levels[-1] if level is None else level)
@@ -193,9 +193,8 @@ class Store:
                 f"{reader.scenes.reason[index]}"
             )
         image, label = read_thinned(reader, index, level, 1)
-        rgb = brightness_table(reader)[image[..., list(natural_bands(reader.meta.bands))]]
         figure, axes = plt.subplots(1, 2, figsize=(10, 5), layout="constrained")
-        axes[0].imshow(np.broadcast_to(rgb, (*rgb.shape[:2], 3)))
+        axes[0].imshow(display_rgb(reader, image, brightness_table(reader)))
         axes[1].imshow(label_colours(reader)[label])
         for one, title in zip(axes, ("image", "label"), strict=True):
             one.set_title(title)

@@ -1,5 +1,6 @@
 from .cog import Coding as Coding
 from .display import brightness_table as brightness_table
+from .display import display_rgb as display_rgb
 from .display import label_colours as label_colours
 from .display import natural_bands as natural_bands
 from .display import read_thinned as read_thinned

@@ -67,6 +67,14 @@ def brightness_table(store: StoreReader) -> NDArray[np.uint8]:
     return table
 
 
+def display_rgb(
+    store: StoreReader, image: NDArray[np.uint8], brighten: NDArray[np.uint8]
+) -> NDArray[np.uint8]:
+    """Return uint8 (y, x, 3) of an image (y, x, band), mapped by a `brightness_table`."""
+    rgb = brighten[image[..., list(natural_bands(store.meta.bands))]]
+    return np.broadcast_to(rgb, (*rgb.shape[:2], 3))
+
+
 def label_colours(store: StoreReader) -> NDArray[np.uint8]:
     """Return the colour of every label byte of a store, uint8 (256, 3)."""
     return store.classes.colour_table() if store.meta.has_classes else speed_colours()

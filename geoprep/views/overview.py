@@ -29,6 +29,7 @@ from geoprep.store import (
 from geoprep.views.display import (
     aspect_of,
     brightness_table,
+    display_rgb,
     natural_bands,
     north_up,
     read_thinned,
@@ -133,7 +134,7 @@ def _view(
         size = (max(1, round(pixels * aspect_of(grid))), pixels)
         image = np.zeros((*size, len(store.meta.bands)), np.uint8)
         label = np.full(size, NODATA, np.uint8)
-    rgb = brighten[image[..., list(natural_bands(store.meta.bands))]]
+    rgb = display_rgb(store, image, brighten)
     width = None
     if grid is not None:
         width = grid.width * grid.gsd_m()[0]
@@ -146,7 +147,7 @@ def _view(
         reason=str(store.scenes.reason[scene]),
         road_fraction=float(scene_roads(store)[scene]),
         valid_fraction=valid_share(store, scene),
-        rgb=np.broadcast_to(rgb, (*rgb.shape[:2], 3)),
+        rgb=rgb,
         nodata=(image == 0).all(axis=2),
         label=label,
         classes=store.classes if store.meta.has_classes else None,

@@ -12,8 +12,8 @@ from geoprep.palette import NODATA_GREYS
 from geoprep.speed import BACKGROUND, NODATA, UNKNOWN_SPEED
 from geoprep.store import StoreReader, scene_grid, scene_shape
 from geoprep.views.display import (
+    display_rgb,
     label_colours,
-    natural_bands,
     north_up,
     read_thinned,
     thinned_classes,
@@ -56,8 +56,7 @@ def scene_pictures(
     flips = north_up(scene_grid(store, scene))
     image, label = image[flips], label[flips]
     nodata = (image == 0).all(axis=2)
-    rgb = brighten[image[..., list(natural_bands(store.meta.bands))]]
-    rgb = np.broadcast_to(rgb, (*rgb.shape[:2], 3))
+    rgb = display_rgb(store, image, brighten)
     small = min(max(1, round(max(label.shape) / THUMB_SIDE)), *label.shape)
     empty = thinned_image(np.uint8(255) * ~nodata[..., None], small)[..., 0] == 0
     colours, clear = label_colours(store), store.meta.has_background
