@@ -6,7 +6,6 @@ from itertools import pairwise
 import numpy as np
 import pyproj
 import pytest
-from affine import Affine
 from helpers.factory import PLACES
 from hypothesis import given
 from hypothesis import strategies as st
@@ -93,12 +92,6 @@ def test_resizing_keeps_the_ground(place, height, width):
     assert (resized.height, resized.width) == (height, width)
     pixel = max(abs(v) for v in tuple(grid.transform)[:2])
     np.testing.assert_allclose(resized.bounds, grid.bounds, rtol=0, atol=1e-6 * pixel)
-
-
-@given(places)
-def test_resizing_to_the_same_shape_changes_not_a_bit(place):
-    grid = grid_at(place, 1300, 900)
-    assert grid.resized(1300, 900) == grid
 
 
 @given(places, sides, sides)
@@ -226,10 +219,3 @@ def test_shards_hold_whole_scenes_when_scenes_are_alike(count, preferred, scenes
 @given(st.lists(st.integers(1, 50), min_size=2).filter(lambda c: len(set(c)) > 1))
 def test_shards_of_unlike_scenes_hold_what_was_asked_for(counts):
     assert shard_tiles(counts, 32) == 32
-
-
-def test_grid_is_a_value():
-    assert grid_at("utm") == Grid(
-        1300, 1300, Affine(0.31, 0, 413871.25, 0, -0.31, 6180032.5), "EPSG:32637"
-    )
-    assert len({grid_at("utm"), grid_at("utm"), grid_at("degrees")}) == 2

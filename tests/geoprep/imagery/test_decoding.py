@@ -247,8 +247,7 @@ def test_limits_are_numpys_percentiles_to_the_last_bit(values):
     assert limits_of(pixels).tolist() == [[low, high if high > low else low + 1]]
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("top", [2047, 65535])
+@pytest.mark.parametrize(("seed", "top"), [(0, 2047), (1, 65535)])
 def test_limits_of_large_images_are_numpys_too(seed, top):
     rng = np.random.default_rng(seed)
     values = rng.integers(0, top + 1, (rng.integers(50, 400), rng.integers(50, 400), 3))

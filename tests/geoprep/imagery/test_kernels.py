@@ -167,8 +167,8 @@ def area_means(values, full, ys, xs):
 
 @given(
     st.integers(0, 10**6),
-    st.integers(1, 9),
-    st.integers(1, 9),
+    st.integers(1, 6),
+    st.integers(1, 6),
     st.floats(0.2, 4.0),
     st.floats(0.2, 4.0),
     DTYPES,

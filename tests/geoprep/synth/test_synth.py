@@ -22,11 +22,11 @@ from geoprep.errors import UsageError
 from geoprep.sources.cities import CITIES, get_city
 from geoprep.synth import synthesise
 from geoprep.synth.city.frame import PIXEL_DEG, make_frame
-from geoprep.synth.city.kinds import Kind
+from geoprep.synth.city.kinds import Kind, Road
 from geoprep.synth.city.plan import make_plan
 
 MOSCOW = get_city("moscow")
-SMALL: dict[str, Any] = {"scenes": 9, "seed": 0, "size": 325}
+SMALL: dict[str, Any] = {"scenes": 9, "seed": 2, "size": 200}
 SN5_KEYS = {
     *("OBJECTID", "bridge", "highway", "osm_id", "surface", "lanes", "inferred_speed_mph"),
     *("inferred_speed_mps", "origarea", "origlen", "partialDec", "truncated"),
@@ -48,7 +48,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def city(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return synthesise(tmp_path_factory.mktemp("city"), MOSCOW, scenes=9, seed=5)
+    return synthesise(tmp_path_factory.mktemp("city"), MOSCOW, scenes=9, seed=5, size=800)
 
 
 def number(image: Path) -> int:
@@ -141,7 +141,7 @@ def test_an_interrupted_run_is_taken_up_where_it_stopped(small: Path, tmp_path: 
     assert calls == [(k, 9) for k in range(10 - len(calls), 10)]
 
 
-@pytest.mark.parametrize("change", [{"seed": 1}, {"size": 326}, {"scenes": 10}])
+@pytest.mark.parametrize("change", [{"seed": 1}, {"size": 201}, {"scenes": 10}])
 def test_other_parameters_are_refused(small: Path, change: dict[str, int]) -> None:
     with pytest.raises(UsageError, match=rf"{small}.*other parameters.*another folder"):
         synthesise(small.parent, MOSCOW, **(SMALL | change))
@@ -189,10 +189,10 @@ def test_chips_touch_on_one_lattice(small: Path) -> None:
     corners = set()
     for image in images(small):
         with rasterio.open(image) as file:
-            assert (file.crs.to_epsg(), file.shape) == (4326, (325, 325))
+            assert (file.crs.to_epsg(), file.shape) == (4326, (200, 200))
             assert (file.transform.a, file.transform.e) == (PIXEL_DEG, -PIXEL_DEG)
             corner = np.array([file.transform.c - 37.62, 55.75 - file.transform.f])
-        place = corner / (325 * PIXEL_DEG)
+        place = corner / (200 * PIXEL_DEG)
         assert place == pytest.approx(np.rint(place), abs=1e-6)
         corners.add(tuple(np.rint(place).astype(int)))
     assert corners == {(col, row) for col in range(3) for row in range(3)}
@@ -211,7 +211,7 @@ def test_metres_and_degrees_agree(name: str, scenes: int, size: int, data: st.Da
 
 
 def test_an_eighth_of_the_chips_has_a_slanted_black_border(tmp_path: Path) -> None:
-    folder = synthesise(tmp_path, MOSCOW, scenes=16, seed=3, size=200)
+    folder = synthesise(tmp_path, MOSCOW, scenes=16, seed=3, size=128)
     black = [(read(image) == 0).all(axis=0) for image in images(folder)]
     cut = [mask for mask in black if mask.any()]
     assert len(cut) == 2
@@ -229,7 +229,7 @@ def test_exactly_one_chip_has_no_road(small: Path, city: Path) -> None:
         assert [len(features(image)) for image in images(folder)].count(0) == 1
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(seed=st.integers(0, 10_000), scenes=st.integers(4, 12))
 @example(seed=241, scenes=5)  # the cheapest chip to leave empty would cut the city in two
 def test_only_the_chosen_chip_has_no_road(seed: int, scenes: int) -> None:
@@ -257,9 +257,12 @@ def test_label_schema_and_speeds_are_those_of_spacenet_5(city: Path) -> None:
     assert {bridge for _, _, bridge in seen} == {None, "yes"}
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_every_speed_bin_occurs_in_24_scenes(seed: int) -> None:
-    roads = make_plan(MOSCOW, 24, seed, 1300).roads
+@pytest.fixture(scope="module")
+def roads() -> list[Road]:
+    return make_plan(MOSCOW, 24, 0, 1300).roads
+
+
+def test_every_speed_bin_occurs_in_24_scenes(roads: list[Road]) -> None:
     length = Counter[int]()
     for road in roads:
         length[-int(-road.kind.mph // 10)] += int(road.line.length)
@@ -296,11 +299,10 @@ def test_the_roads_of_all_labels_are_one_network(city: Path) -> None:
                 networkx.add_path(graph, nodes)
     assert len(graph) > 500
     assert networkx.number_connected_components(graph) == 1
-    assert sum(degree >= 3 for _, degree in graph.degree) > 40  # junctions
+    assert sum(degree >= 3 for _, degree in graph.degree) > 15  # junctions
 
 
-def test_roads_cross_without_a_vertex_on_bridges_only() -> None:
-    roads = make_plan(MOSCOW, 24, 0, 1300).roads
+def test_roads_cross_without_a_vertex_on_bridges_only(roads: list[Road]) -> None:
     lines = [road.line for road in roads]
     pairs = zip(*shapely.STRtree(lines).query(lines, predicate="intersects"), strict=True)
     over = 0
@@ -320,7 +322,7 @@ def test_faster_classes_are_wider() -> None:
     assert all(a.width < b.width for a, b in pairwise(kinds))
 
 
-@pytest.mark.parametrize(("east_m", "south_m"), [(14.0, 0), (-14.0, 0), (0, 14.0), (0, -14.0)])
+@pytest.mark.parametrize(("east_m", "south_m"), [(14.0, 0), (0, -14.0)])
 def test_labels_lie_on_the_roads(city: Path, east_m: float, south_m: float) -> None:
     green = np.zeros((2, 2))
     for image in images(city):
@@ -352,11 +354,10 @@ def color_iou(train: list[Path], test: list[Path], bits: int) -> float:
     return float((hit / (called + road.sum() - hit)).max())
 
 
-@pytest.mark.parametrize("bits", [4, 5])
-def test_roads_are_not_found_by_color(city: Path, bits: int) -> None:
+def test_roads_are_not_found_by_color(city: Path) -> None:
     chips = images(city)
-    in_sample = color_iou(chips, chips, bits)
-    held_out = color_iou(chips[::2], chips[1::2], bits)
+    in_sample = color_iou(chips, chips, bits=5)
+    held_out = color_iou(chips[::2], chips[1::2], bits=5)
     chance = np.mean([road_mask(image).mean() for image in chips])
     assert 0.03 < chance < held_out < 0.25 > in_sample
 
@@ -364,7 +365,7 @@ def test_roads_are_not_found_by_color(city: Path, bits: int) -> None:
 @pytest.fixture(scope="module")
 def products(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("products")
-    some: dict[str, Any] = {"scenes": 2, "seed": 0, "size": 400}
+    some: dict[str, Any] = {"scenes": 2, "seed": 0, "size": 300}
     every = synthesise(folder, MOSCOW, **some, products=("PAN", "PS-MS", "PS-RGB"))
     alone = synthesise(folder / "alone", MOSCOW, **some)
     assert digests(alone).items() < digests(every).items()  # a product does not mind the others

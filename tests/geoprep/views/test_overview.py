@@ -286,11 +286,6 @@ def test_heavy_libraries_are_loaded_on_use_only():
     assert out.stdout.strip() == "set()"
 
 
-def test_a_level_of_nothing_is_refused(store, tmp_path):
-    with pytest.raises(UsageError, match="no level 0; its levels are 64, 32"):
-        preview(store, tmp_path / "a.png", level=0)
-
-
 @pytest.mark.parametrize("show", [preview, export_scene])
 def test_a_missing_shard_is_no_blank_picture(store_copy, tmp_path, show):
     for shard in (store_copy / "64" / "image" / "c").iterdir():
