@@ -19,6 +19,7 @@ from geoprep.store import BACKGROUND_NAME, MOST_CLASSES
 
 _HEX: Final = re.compile(r"#[0-9a-fA-F]{6}")
 _COMPARISON: Final = re.compile(r"(>=|<=|>|<)\s*(-?\d+(?:\.\d+)?)")
+_WHOLE: Final = re.compile(r"[+-]?[0-9]+")
 _CHANNELS: Final = 3
 _MOST_BYTE: Final = 255
 _KEYS: Final = ("name", "value", "values", "color", "colour")
@@ -153,7 +154,7 @@ def as_colour(values: Sequence[str]) -> tuple[int, int, int] | None:
     if len(values) == 1 and _HEX.fullmatch(values[0]):
         red, green, blue = bytes.fromhex(values[0][1:])
         return red, green, blue
-    numbers = [as_number(value) for value in values]
+    numbers = [_float(value) for value in values]
     if len(numbers) != _CHANNELS or not all(
         one is not None and one.is_integer() and 0 <= one <= _MOST_BYTE for one in numbers
     ):
@@ -163,12 +164,16 @@ def as_colour(values: Sequence[str]) -> tuple[int, int, int] | None:
 
 
 def as_number(value: str) -> float | None:
-    """Return a finite number from text; None if it is none."""
+    """Return a finite number from text, exactly if it is whole; None if it is none."""
     number = _float(value)
-    return number if number is not None and math.isfinite(number) else None
+    if number is None or not math.isfinite(number):
+        return None
+    return int(value) if _WHOLE.fullmatch(value) else number
 
 
 def _float(value: str) -> float | None:
+    if not value.isascii() or "_" in value:  # digits to Python, text to everybody else
+        return None
     try:
         return float(value)
     except ValueError:
@@ -317,14 +322,11 @@ def _texts(value: Any, place: str) -> Iterator[str]:  # noqa: ANN401 - anything 
 
 
 def canonical(value: object) -> str:
-    """Return a value as text, the same for 3, 3.0 and ``"3"``; colours in capitals."""
+    """Return a value as text: text as it is, 3 for 3.0, and colours in capitals."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        value = int(value)
     text = str(value).strip()
-    if _HEX.fullmatch(text):
-        return text.upper()
-    number = as_number(text)
-    if number is None:
-        return text
-    return str(int(number)) if number.is_integer() and abs(number) < 2**53 else repr(number)
+    return text.upper() if _HEX.fullmatch(text) else text
 
 
 def _own_colour(values: Sequence[str]) -> str | None:

@@ -18,7 +18,7 @@ from geoprep.labels.attributes import (
     finite_number,
     is_null,
 )
-from geoprep.labels.class_rule import REFUSE, UNLABELLED, ClassRule, as_colour, canonical
+from geoprep.labels.class_rule import REFUSE, UNLABELLED, ClassRule, as_colour, as_number, canonical
 from geoprep.labels.label_options import SpeedRule
 from geoprep.speed import MAX_MPH, MPH_PER_UNIT
 
@@ -135,9 +135,11 @@ def feature_classes(
     if not properties:
         return []
     _require_field(frozenset[str]().union(*properties), rule, name)
-    listed = _listed(rule)
-    texts = [_value(one, rule, name) for one in properties]
-    unlisted = Counter(t for t, one in zip(texts, drawn, strict=True) if one and t not in listed)
+    values = [_value(one, rule, name) for one in properties]
+    listed = _listed(rule, any(isinstance(value, int | float) for value in values))
+    unlisted = Counter(
+        canonical(v) for v, one in zip(values, drawn, strict=True) if one and v not in listed
+    )
     if unlisted and rule.other == REFUSE:
         shown = ", ".join(f"{text} ({n:,})" for text, n in unlisted.most_common(_MOST_SHOWN))
         more = f" and {len(unlisted) - _MOST_SHOWN} more" if len(unlisted) > _MOST_SHOWN else ""
@@ -151,30 +153,42 @@ def feature_classes(
     rest = float(rule.names.index(rule.other) + 1) if is_class else 0.0
     what = f"class {rule.other}" if is_class else UNLABELLED
     found = []
-    for text, one in zip(texts, drawn, strict=True):
+    for value, one in zip(values, drawn, strict=True):
         if not one:
             found.append(RoadSpeed(math.nan, ()))
-        elif text in listed:
-            found.append(RoadSpeed(float(listed[text] + 1), ()))
+        elif value in listed:
+            found.append(RoadSpeed(float(listed[value] + 1), ()))
         else:
-            found.append(RoadSpeed(rest, (f"label value {text} read as {what}",)))
+            found.append(RoadSpeed(rest, (f"label value {canonical(value)} read as {what}",)))
     return found
 
 
-def _value(properties: Properties, rule: ClassRule, name: str) -> str:
+def _value(properties: Properties, rule: ClassRule, name: str) -> str | float:
+    """Return the value of a feature: a number stays a number, text stays text."""
     if rule.field is None:
         return str(properties.get(LAYER_KEY, PurePosixPath(name).stem))
     value = properties.get(rule.field)
-    return "null" if is_null(value) else canonical(value)
+    if isinstance(value, int | float) and not isinstance(value, bool) and not is_null(value):
+        return value
+    return "null" if is_null(value) else canonical(str(value))
 
 
-def _listed(rule: ClassRule) -> Mapping[str, int]:
-    """Return the number of the class of every value; a class without values has its name."""
-    found: dict[str, int] = {}
+def _listed(rule: ClassRule, numbers: bool) -> Mapping[str | float, int]:
+    """Return the number of the class of every value; a class without values has its name.
+
+    With ``numbers``, the values that are written as numbers are those of a field of numbers too.
+    """
+    found: dict[str | float, int] = {}
     for number, (name, values) in enumerate(zip(rule.names, rule.values, strict=True)):
         colours_only = all(as_colour([value]) is not None for value in values)
         for text in (*values, *([name] if colours_only else [])):
             found.setdefault(text, number)
+            parsed = as_number(text) if numbers else None
+            if parsed is not None and found.setdefault(parsed, number) != number:
+                raise LabelError(
+                    f"classes {rule.names[found[parsed]]} and {name} both have the number {text}. "
+                    f"Give each value of field {rule.field} to one class in `classes`"
+                )
     return found
 
 

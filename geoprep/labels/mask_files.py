@@ -176,12 +176,14 @@ def _pixels(dataset: DatasetReader, window: Window, label: str) -> MaskPixels:
     if MaskFlags.per_dataset in dataset.mask_flag_enums[0]:  # an alpha band or a mask
         opaque = dataset.read_masks(1, window=window) != 0
     palette = None
+    tags = () if dataset.nodata is None else (dataset.nodata,)
     if has_palette(dataset):
         palette = np.zeros((256, 3), np.uint8)
-        for index, colour in dataset.colormap(1).items():
-            palette[index] = colour[:3]
+        for index, (*colour, alpha) in dataset.colormap(1).items():
+            palette[index] = colour
+            tags += (float(index),) * (alpha == 0)
     values: NDArray[Any] = dataset.read(bands, window=window)
-    return MaskPixels(values, opaque, palette, dataset.nodata, label)
+    return MaskPixels(values, opaque, palette, tags, label)
 
 
 def _mask_crs(dataset: DatasetReader, grid: Grid) -> Any:  # noqa: ANN401 - rasterio's

@@ -47,7 +47,7 @@ class MaskPixels:
     values: NDArray[Any]  # (band, y, x), real numbers, without alpha
     opaque: NDArray[np.bool_] | None  # (y, x), from an alpha or mask band
     palette: NDArray[np.uint8] | None  # (256, 3), colour of each value of the only band
-    tag: float | None  # nodata tag of the file
+    tags: tuple[float, ...]  # nodata tag of the file, and transparent entries of its palette
     name: str  # of the file, for messages
 
 
@@ -55,23 +55,23 @@ def label_codes(rule: ClassRule, pixels: MaskPixels) -> tuple[NDArray[np.uint8],
     """Return the label bytes of a raster, uint8 (y, x), and remarks on values -> pixels.
 
     One band holds values; with a palette, colours are looked up in it and numbers are its indices.
-    Three bands hold colours; a single number stands for a grey. The nodata tag does not count for
-    a value that a class has; a tag of 0 not for roads, as many programs write 0 for background.
+    Three bands hold colours; a single number stands for a grey. Nodata tags do not count for a
+    value that a class has; a tag of 0 not for roads, as many programs write 0 for background.
     """
     remarks: dict[str, int] = {}
     blank = _unlabelled(rule, pixels)
-    tagged = None
-    if not rule.nodata and rule.roads and pixels.tag == 0:
+    tags = set() if rule.nodata else set(pixels.tags)
+    if rule.roads and 0 in tags:
         remarks["mask tagged nodata 0, read as no road"] = 1
-    elif not rule.nodata and pixels.tag is not None:
-        tagged = (pixels.values == pixels.tag).all(axis=0)
+        tags.remove(0)
+    tagged = np.zeros(pixels.values.shape[1:], np.bool_)
+    for tag in tags:
+        tagged |= (pixels.values == tag).all(axis=0)
     if rule.speeds is not None:
-        codes = _speed_codes(rule.speeds, pixels, blank if tagged is None else blank | tagged)
+        codes = _speed_codes(rule.speeds, pixels, blank | tagged)
     else:
         codes = _classes(rule, pixels)
-        if tagged is not None:
-            codes[tagged & (codes == UNLISTED)] = NODATA
-        codes[blank] = NODATA
+        codes[blank | (tagged & (codes == UNLISTED))] = NODATA
         unlisted = codes == UNLISTED
         if rule.roads:
             codes[unlisted], codes[codes == _ROAD] = BACKGROUND, UNKNOWN_SPEED

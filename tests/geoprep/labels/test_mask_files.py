@@ -10,7 +10,7 @@ from rasterio.warp import Resampling, calculate_default_transform, reproject
 
 from geoprep.errors import LabelError
 from geoprep.grid import Grid
-from geoprep.labels import SceneWindow, make_mask_rule, mask_files, read_mask
+from geoprep.labels import SceneWindow, make_class_rule, make_mask_rule, mask_files, read_mask
 from geoprep.labels.downsampling import majority
 from geoprep.speed import NODATA, UNKNOWN_SPEED
 
@@ -229,3 +229,19 @@ def test_pixels_that_a_mask_band_hides_have_no_label(tmp_path, place):
     for grid, scale in ((GRID, 1), (finer, 2)):
         codes, _ = read_mask(label, RULE, grid, SceneWindow(0, 0, grid.height, grid.width))
         np.testing.assert_array_equal(codes, known.repeat(scale, axis=0).repeat(scale, axis=1))
+
+
+@pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
+def test_transparent_entries_of_a_palette_have_no_label_unless_a_class_has_them(tmp_path):
+    from PIL import Image
+
+    mask = np.arange(8000, dtype=np.uint8).reshape(80, 100) % 5
+    picture = Image.fromarray(mask, "P")
+    picture.putpalette([0, 0, 0, 255, 0, 0, 0, 255, 0, 0, 0, 255, 9, 9, 9])
+    path = tmp_path / "a.png"
+    picture.save(path, transparency=bytes([255, 0, 255, 0, 0]))  # 1, 3 and 4
+    rule = make_class_rule("a=0,b=#FF0000,c=2")
+    codes, _ = read_mask(str(path), rule, GRID, WHOLE)
+    np.testing.assert_array_equal(codes, np.array([0, 1, 2, NODATA, NODATA], np.uint8)[mask])
+    roads, _ = read_mask(str(path), make_mask_rule("2,3", None, None), GRID, WHOLE)
+    np.testing.assert_array_equal(roads, np.array([0, 255, 254, 254, 255], np.uint8)[mask])

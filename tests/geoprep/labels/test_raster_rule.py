@@ -19,7 +19,8 @@ def pixels(values, *, dtype="uint8", opaque=None, palette=None, tag=None):
         palette = np.array(palette + [(0, 0, 0)] * (256 - len(palette)), np.uint8)
     if opaque is not None:
         opaque = np.array([opaque], bool)
-    return MaskPixels(values[:, None], opaque, palette, tag, "chip_mask.png")
+    tags = () if tag is None else (tag,)
+    return MaskPixels(values[:, None], opaque, palette, tags, "chip_mask.png")
 
 
 def codes(text, *given, nodata=None, **more):
