@@ -79,6 +79,15 @@ def reproject(geometry: NDArray[np.object_], source: str, target: str) -> NDArra
     return moved
 
 
+def beside(x: NDArray[np.float64], crs: str, middle: float) -> NDArray[np.float64]:
+    """Return x moved by whole turns to within 180 degrees of a middle; only if it is in degrees."""
+    if not is_geographic(crs):
+        return x
+    with np.errstate(invalid="ignore"):  # infinite coordinates
+        moved: NDArray[np.float64] = x - 360.0 * np.round((x - middle) / 360.0)
+    return moved
+
+
 def boxes_around(bounds: Bounds, source: str, target: str, margin_m: float) -> list[Bounds]:
     """Return boxes in another CRS that contain some bounds and a margin around them in metres.
 

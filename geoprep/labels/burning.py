@@ -16,7 +16,7 @@ import shapely
 from affine import Affine
 from numpy.typing import NDArray
 
-from geoprep.crs import reproject, to_lonlat, transformer, utm_crs
+from geoprep.crs import beside, reproject, to_lonlat, transformer, utm_crs
 from geoprep.errors import LabelError, UsageError
 from geoprep.grid import Grid
 from geoprep.labels.noding import noded
@@ -71,7 +71,9 @@ def speed_polygons(
     apart = np.concatenate([cut, np.ones(len(areas), np.bool_)])
     outlines, mph = np.concatenate([outlines, lines[areas]]), roads.mph[np.append(road, areas)]
     xy, ring, first, mph = _outlined(outlines, mph, apart)
-    xy = np.column_stack(transformer(utm, grid.crs).transform(*xy.T))
+    x, y = transformer(utm, grid.crs).transform(*xy.T)
+    left, _, right, _ = grid.bounds
+    xy = np.column_stack([beside(x, grid.crs, (left + right) / 2), y])
     if not np.isfinite(xy).all():
         raise LabelError(
             f"roads at {_place(roads)} have no coordinates in the image's CRS, {grid.crs}. Check "

@@ -18,7 +18,15 @@ import shapely
 from numpy.typing import NDArray
 from pyproj.exceptions import ProjError
 
-from geoprep.crs import LONLAT, Bounds, boxes_around, is_geographic, reproject, transformer
+from geoprep.crs import (
+    LONLAT,
+    Bounds,
+    beside,
+    boxes_around,
+    is_geographic,
+    reproject,
+    transformer,
+)
 from geoprep.errors import LabelError, SourceError, UsageError
 from geoprep.labels.geojson import parse_geojson
 from geoprep.labels.label_options import SpeedRule
@@ -63,6 +71,7 @@ class RoadFile:
         left, bottom, right, top = shapely.total_bounds(self.table.lines).tolist()
         middle = (scene[0] + scene[2]) / 2, (scene[1] + scene[3]) / 2
         x, y = transformer(crs, self.table.crs).transform(*middle)
+        x = beside(np.array([x]), self.table.crs, (left + right) / 2)[0]
         return bool(left <= x <= right and bottom <= y <= top)
 
     def require_touch(self, scene: Bounds, crs: str) -> None:
@@ -94,7 +103,12 @@ class RoadFile:
             boxes = boxes_around(bounds, crs, self.table.crs, margin_m)
         except ProjError:  # the bounds are not on Earth
             boxes = []
-        found = [self.tree.query(shapely.box(*box), predicate="intersects") for box in boxes]
+        turns = (0, -360, 360) if is_geographic(self.table.crs) else (0,)
+        found = [
+            self.tree.query(shapely.box(left + x, bottom, right + x, top), predicate="intersects")
+            for left, bottom, right, top in boxes
+            for x in turns
+        ]
         return np.unique(np.concatenate([np.empty(0, dtype=np.intp), *found]))
 
     def _touches(self, scene: Bounds, crs: str) -> bool:
@@ -173,6 +187,10 @@ def _cross(lines: NDArray[np.object_], lines_crs: str, scene: Bounds, crs: str) 
     aside, up = (right - left) * _INSET, (top - bottom) * _INSET
     inner = shapely.box(left + aside, bottom + up, right - aside, top - up)
     moved = reproject(lines, lines_crs, crs)
+    if is_geographic(crs):
+        xy = shapely.get_coordinates(moved)
+        xy[:, 0] = beside(xy[:, 0], crs, (left + right) / 2)
+        moved = shapely.set_coordinates(moved.copy(), xy)
     somewhere = np.isfinite(shapely.bounds(moved)).all(axis=1)
     return bool(shapely.intersects(moved[somewhere], inner).any())
 

@@ -1,3 +1,5 @@
+import json
+
 import numpy as np
 import pyproj
 import pytest
@@ -13,7 +15,8 @@ from geoprep.crs import transformer
 from geoprep.errors import LabelError, UsageError
 from geoprep.grid import Grid
 from geoprep.labels.burning import SpeedPolygons, buffer_crs, burn, speed_polygons
-from geoprep.labels.road_files import read_roads
+from geoprep.labels.label_options import SpeedRule
+from geoprep.labels.road_files import open_road_file, read_roads
 from geoprep.labels.table import LabelRoads
 from geoprep.speed import BINNED_TABLE, CONTINUOUS_TABLE, to_byte
 
@@ -400,3 +403,45 @@ def test_a_line_of_no_length_does_not_crash():
 def test_a_buffer_that_leaves_no_road_is_refused(buffer_m):
     with pytest.raises(UsageError, match="buffer"):
         speed_polygons(roads_of([(0, 0), (1, 1)]), grid_at("Moscow"), buffer_m=buffer_m)
+
+
+@pytest.mark.parametrize("turn", [0, 360, -360])
+@pytest.mark.parametrize("split", [True, False])
+def test_a_scene_in_degrees_across_the_180th_meridian_has_roads_on_both_sides(
+    tmp_path, turn, split
+):
+    """Whatever the label calls the other side; the meridian of Greenwich gives the same mask."""
+
+    def scene_at(lon):
+        return Grid(40, 100, Affine(1e-5, 0, lon - 5e-4, 0, -1e-5, -16.9998), "EPSG:4326")
+
+    def mask(name, lines, grid):
+        document = {
+            "type": "FeatureCollection",
+            "features": [
+                {
+                    "type": "Feature",
+                    "properties": {"road_type": "5"},
+                    "geometry": {"type": "LineString", "coordinates": line},
+                }
+                for line in lines
+            ],
+        }
+        path = tmp_path / name
+        path.write_text(json.dumps(document))
+        rule = {"bounds_crs": grid.crs, "scene": grid.bounds}
+        own = mask_of(read_roads(path, **rule), grid)
+        shared = mask_of(read_roads(path, bounds=grid.bounds, bounds_crs=grid.crs), grid)
+        np.testing.assert_array_equal(own, shared)
+        assert open_road_file(path, SpeedRule()).covers(grid.bounds, grid.crs)
+        return own
+
+    y = -17.0
+    west, east = [[-4e-4, y], [0, y]], [[0, y], [4e-4, y]]
+    expected = mask("a.geojson", [west, east], scene_at(0.0))
+    assert (expected[20, 12:88] == 25).all()
+    beyond = [[x + (180 if turn > 0 else -180), y] for x, y in east]
+    before = [[x + (180 if turn >= 0 else -180), y] for x, y in west]
+    lines = [before, beyond] if split else [[*before, *beyond]]
+    middle = 180.0 if turn >= 0 else -180.0
+    np.testing.assert_array_equal(mask("b.geojson", lines, scene_at(middle)), expected)
