@@ -297,19 +297,18 @@ class BufferPool:
         self.most_bytes = self.nbytes * (spare + 1)
         self._blocks: deque[tuple[weakref.ref[Any], memoryview]] = deque(maxlen=spare)
 
-    def batch(self, crops: Crops, block: Tensor | None = None) -> tuple[Batch, Any, Any]:
+    def batch(self, crops: Crops) -> tuple[Batch, Any, Any]:
         """Return a batch without its pixels, and where they go: (n, y, x, band) and (n, y, x).
 
-        They are tensors for a ``block`` of `take` on a device, else arrays. torch is used for
-        pinned memory alone: see `Batch`.
+        They are tensors on a device, else arrays. On the host torch is used for pinned memory
+        alone: see `Batch`.
         """
         shape = n, _, bands = len(crops.tile), self._side, self._bands
-        if block is None:
-            memory = self.take() if self.pinned else self._take()
-            batch = batch_of(memory, *shape, has_classes=self.has_classes)
+        memory = self.take() if self.pinned or self.device else self._take()
+        batch = batch_of(memory, *shape, has_classes=self.has_classes)
+        if not self.device:
             source = memory.numpy() if isinstance(memory, Tensor) else memory
             return batch, *_describe(source, shape, crops)
-        batch = batch_of(block, *shape, has_classes=self.has_classes)
         # Index, place and key are filled here and cross the bus together.
         words = np.empty(block_bytes(n, 0, bands), np.uint8)
         _describe(words, (n, 0, bands), crops)

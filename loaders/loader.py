@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 from torch import distributed as dist
 
-from geoprep.cpus import usable_cpus
+from geoprep.cpus import usable_cpus as usable_cpus  # a public name of loaders
 from geoprep.errors import UsageError
 from loaders.batch import Batch, BufferPool, Crops, block_bytes, has_streams
 from loaders.prefetch import Prefetcher
@@ -30,7 +29,6 @@ from loaders.road_sampling import (
 )
 from loaders.sampling import Augment, Sampling, Schedule, Step, StepCrops
 from loaders.tiles.base import CropReader, Tiles
-from loaders.tiles.device import GatherAhead
 
 MAX_THREADS = 4
 """Maximum of the default number of threads: more of them only wait for memory."""
@@ -40,8 +38,7 @@ INLINE_BYTES = 600_000
 
 STATE_VERSION = 1
 
-Ahead = Prefetcher[Any, Any] | GatherAhead
-"""What works ahead of a loop."""
+Ahead = Prefetcher[Any, Any]
 
 
 def this_rank() -> tuple[int, int]:
@@ -177,7 +174,6 @@ class BatchLoader:
             areas=areas,
         )
         self._rank, self._world_size = rank, world_size
-        self._state_ranks: tuple[int, int] | None = None
         this, ranks = self._ranks()
         self._schedule = Schedule(
             samples=len(self.sampling),
@@ -223,17 +219,9 @@ class BatchLoader:
 
     @property
     def schedule(self) -> Schedule:
-        """Split of an epoch into the steps of this rank.
-
-        Raises
-        ------
-        UsageError
-            The process group has changed since a state was loaded.
-        """
+        """Split of an epoch into the steps of this rank."""
         rank, ranks = self._ranks()
         if (rank, ranks) != (self._schedule.rank, self._schedule.world_size):
-            if self._state_ranks is not None:
-                raise _other_ranks("the loader state was loaded", self._state_ranks, (rank, ranks))
             self._schedule = replace(self._schedule, rank=rank, world_size=ranks)
             self._reader = self._make_reader(self.sampling)
         return self._schedule
@@ -335,10 +323,8 @@ class BatchLoader:
             )
         if sampling is not self.sampling:
             self._reader, self.sampling = self._make_reader(sampling), sampling
-        schedule = self.schedule
-        self._state_ranks = schedule.rank, schedule.world_size
         self._place = _Place(epoch, position, position)
-        if schedule.ends_at(position):  # as saved at the end of an epoch by version 0.1.0
+        if self.schedule.ends_at(position):  # as saved at the end of an epoch by version 0.1.0
             self._place.next_epoch()
 
     def __iter__(self) -> Iterator[Batch]:
@@ -355,23 +341,19 @@ class BatchLoader:
         return place, crops
 
     def _batches(self, crops: StepCrops) -> tuple[Iterator[Batch], tuple[Ahead, ...]]:
-        """Return the batches of some steps, and what works ahead for them."""
+        """Return the batches of some steps, and what works ahead of the loop."""
         pool, reader = self._pool, self._reader
         side = reader.announce(crops) if crops.steps else None
 
-        def fill(rows: Crops, block: Tensor | None = None) -> Batch:
-            batch, image, label = pool.batch(rows, block)
+        def fill(rows: Crops) -> Batch:
+            batch, image, label = pool.batch(rows)
             reader.copy(rows, image, label)
             return batch
 
-        if reader.asynchronous:
-            drawn = chain.from_iterable(map(crops.draw, crops.parts))
-            gathered = GatherAhead(fill, drawn, pool.take, reader.device)
-            return gathered, (gathered,)
         # A draw takes the interpreter's lock a hundred times, which may be hard to get.
         ahead = Prefetcher(crops.draw, crops.parts[1:], threads=1, prefetch=1)
         drawn = chain.from_iterable(chain(map(crops.draw, crops.parts[:1]), ahead))
-        if not self.threads:
+        if not self.threads or reader.asynchronous:
             return map(fill, drawn), (ahead,)
         filled = Prefetcher(fill, drawn, threads=self.threads, prefetch=self.prefetch, side=side)
         return filled, (filled, ahead)
@@ -399,15 +381,6 @@ class BatchLoader:
         )
 
 
-def _other_ranks(since: str, before: tuple[int, int], now: tuple[int, int]) -> UsageError:
-    """Return the error for a process group that has changed."""
-    return UsageError(
-        f"torch.distributed has changed since {since}: this was rank {before[0]} of {before[1]}, "
-        f"and is rank {now[0]} of {now[1]}. Initialise the process group before that, or give "
-        "`rank` and `world_size`"
-    )
-
-
 class _Epoch(Iterator[Batch]):
     """The batches of an epoch, or of the rest of it, which begins with its first batch.
 
@@ -429,9 +402,13 @@ class _Epoch(Iterator[Batch]):
             self._steps, self._left = iter(crops.steps), len(crops.steps)
             self._ranks = loader._ranks()
             self._batches, self._ahead = loader._batches(crops)
-            loader._place, loader._state_ranks = self._place, None
+            loader._place = self._place
         if self._ranks not in (None, now := self._loader._ranks()):
-            raise _other_ranks("this iteration began", self._ranks, now)
+            raise UsageError(
+                f"torch.distributed has changed since this iteration began as rank and world size "
+                f"{self._ranks}, now {now}: initialise the process group before, or give `rank` "
+                "and `world_size`"
+            )
         try:
             batch = next(self._batches)
         except Exception:  # StopIteration too

@@ -1,14 +1,11 @@
 """Tiles on an accelerator: crops are cut and transformed there.
 
-The crops are those of the host loader, drawn by the same function, so that residency changes no
-sample. Only their positions, some bytes per sample, cross the bus. Nothing waits for the device:
-positions are copied from pinned memory, and each batch is gathered beside the step before it.
+They are those of the host loader. Only their positions cross the bus, from pinned memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,11 +17,9 @@ from loaders.batch import (
     FLIP_X,
     FLIP_Y,
     TRANSPOSE,
-    Batch,
     Crops,
     check_speeds,
     copy_words,
-    has_streams,
 )
 from loaders.memory import available_memory, format_bytes
 from loaders.selection import Split, Stores
@@ -52,14 +47,6 @@ def _upload(source: NDArray[np.uint8], device: torch.device) -> Tensor:
         stage.numpy()[: len(part)] = part
         target[start : start + len(part)].copy_(stage[: len(part)])
     return target
-
-
-class _Gathered(NamedTuple):
-    """A batch gathered ahead, its block's stream and the gather's end; None without streams."""
-
-    batch: Batch
-    loop: torch.Stream | None = None
-    done: torch.Event | None = None
 
 
 class DeviceTiles(Tiles):
@@ -178,69 +165,3 @@ class DeviceTiles(Tiles):
         along = torch.where(transposed, j * self.side, j)
         corner = (tile * self.side + y) * self.side + x
         return (corner[:, None] + down)[:, :, None] + along[:, None, :]
-
-
-class GatherAhead(Iterator[Batch]):
-    """Batches that are gathered on a device one step before the loop gets them.
-
-    On a device with streams a gather runs on a stream of its own, beside the work of the loop:
-
-    - The loop's stream waits for a gather before it gets the batch.
-    - A gather waits for all that the loop's stream was given before. So blocks are allocated for
-      the loop's stream, in whose order their memory is used again, however many steps the host is
-      ahead of the device. (With ``record_stream`` each of these steps would need another block.)
-    - The memory of a batch that was not asked for is used again after its gather.
-    """
-
-    def __init__(
-        self,
-        fill: Callable[[Crops, Tensor], Batch],
-        crops: Iterable[Crops],
-        take: Callable[[], Tensor],
-        device: torch.device,
-    ) -> None:
-        self._ready: _Gathered | None = None
-        self._begun = False
-        self._fill, self._crops, self._take = fill, iter(crops), take
-        self._device = device
-        self._side = torch.Stream(device=device) if has_streams(device) else None
-
-    def __next__(self) -> Batch:
-        if not self._begun:
-            self._begun, self._ready = True, self._gather()
-        if (ready := self._ready) is None:
-            raise StopIteration
-        if ready.done is not None:
-            loop = torch.accelerator.current_stream(self._device)
-            loop.wait_event(ready.done)
-            if loop != ready.loop:  # the block belongs to the stream of the step before
-                assert ready.batch.block is not None
-                ready.batch.block.record_stream(loop)
-        self._ready = None
-        self._ready = self._gather()
-        return ready.batch
-
-    def _gather(self) -> _Gathered | None:
-        """Start the gather of the next batch; None after the last."""
-        crops = next(self._crops, None)
-        if crops is None:
-            return None
-        block = self._take()
-        if self._side is None:
-            return _Gathered(self._fill(crops, block))
-        loop = torch.accelerator.current_stream(self._device)
-        self._side.wait_stream(loop)
-        with self._side:
-            batch = self._fill(crops, block)
-            return _Gathered(batch, loop, self._side.record_event())
-
-    def close(self) -> None:
-        """End the iteration: the memory of a batch that was not asked for can be used again."""
-        ready, self._ready, self._crops, self._begun = self._ready, None, iter(()), True
-        if ready is not None and ready.loop is not None and ready.done is not None:
-            ready.loop.wait_event(ready.done)
-
-    end = close  # as that of `Prefetcher`: nothing waits for the device
-
-    def __del__(self) -> None:
-        self.close()

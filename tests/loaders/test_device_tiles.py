@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +21,6 @@ from loaders import (
 )
 from loaders import batch as batch_module
 from loaders.tiles import device as device_module
-from loaders.tiles.device import GatherAhead
 
 
 @pytest.fixture(params=["cpu", pytest.param("found", marks=pytest.mark.accelerator)])
@@ -147,138 +146,32 @@ def test_offsets_of_many_large_tiles_do_not_overflow():
     assert int(last) == 2 * 60_000**2 - 1
 
 
-class FakeStream:
-    """Writes what it is asked for into a log."""
-
-    log: list[str]
-    current: FakeStream
-
-    def __init__(self, name: str = "side", **_: Any) -> None:
-        self.name = name
-
-    def wait_stream(self, other: FakeStream) -> None:
-        self.log.append(f"{self.name} waits for {other.name}")
-
-    def wait_event(self, event: str) -> None:
-        self.log.append(f"{self.name} waits for {event}")
-
-    def record_event(self) -> str:
-        event = f"event {sum(line.startswith('record') for line in self.log)}"
-        self.log.append(f"record {event}")
-        return event
-
-    def __enter__(self) -> Self:
-        self.before, FakeStream.current = FakeStream.current, self
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        FakeStream.current = self.before
-
-
-@pytest.fixture
-def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The calls of a device with streams, which the CPU stands in for, in order."""
-    calls: list[str] = []
-    copy, empty = torch.Tensor.copy_, torch.empty
-    monkeypatch.setattr(FakeStream, "log", calls, raising=False)
-    monkeypatch.setattr(FakeStream, "current", FakeStream("loop"), raising=False)
-    monkeypatch.setattr(torch, "Stream", FakeStream)
-    monkeypatch.setattr(torch.accelerator, "current_stream", lambda device: FakeStream.current)
-    for module in (batch_module, device_module):
-        monkeypatch.setattr(module, "has_streams", lambda device: True)
-    pinned = []
+def test_a_batch_is_gathered_without_waiting_for_the_device(
+    painted: RamTiles, monkeypatch: pytest.MonkeyPatch
+):
+    """The words of a batch and the positions of its crops are copied from pinned memory."""
+    pinned, copied, copy = [], [], torch.Tensor.copy_
 
     def pin(tensor: torch.Tensor) -> torch.Tensor:
-        pinned.append(tensor.clone())  # kept: an address must not come back
+        pinned.append(tensor.clone())
         return pinned[-1]
 
-    def copied(target: torch.Tensor, source: torch.Tensor, *, non_blocking: bool = False) -> Any:
-        kind = "pinned" if any(source is one for one in pinned) else "pageable"
-        calls.append(f"{FakeStream.current.name} copies {kind}, {non_blocking=}")
+    def copy_(target: torch.Tensor, source: torch.Tensor, *, non_blocking: bool = False) -> Any:
+        assert non_blocking
+        copied.append(source)
         return copy(target, source)
 
-    def allocated(*shape: Any, **options: Any) -> torch.Tensor:
-        if "device" in options and options["dtype"] is torch.uint8:
-            calls.append(f"{FakeStream.current.name} allocates a block")
-        return empty(*shape, **options)
-
-    def gathered(*args: Any, **options: Any) -> torch.Tensor:
-        calls.append(f"{FakeStream.current.name} gathers")
-        return select(*args, **options)
-
-    select = torch.index_select
-    monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
-    monkeypatch.setattr(torch.Tensor, "copy_", copied)
-    monkeypatch.setattr(torch.Tensor, "record_stream", lambda _, s: calls.append(f"keep {s.name}"))
-    monkeypatch.setattr(torch, "empty", allocated)
-    monkeypatch.setattr(torch, "index_select", gathered)
-    return calls
-
-
-GATHER = [
-    "loop allocates a block",
-    "side waits for loop",
-    *["side copies pinned, non_blocking=True"] * 2,  # words of the batch, positions of crops
-    *["side gathers"] * 2,  # image and label of all crops
-]
-
-
-def test_a_batch_is_gathered_beside_the_step_before(painted: RamTiles, log: list[str]):
-    tiles = DeviceTiles(painted, "cpu")
     expected = list(BatchLoader(painted, 5, crop=17, augment="d4"))
-    log.clear()
-    batches = iter(BatchLoader(tiles, 5, crop=17, augment="d4", pin_memory=False))
-    first = next(batches)
-    log.append("step 0")
-    second = next(batches)
-    assert log == [
-        *(*GATHER, "record event 0"),
-        "loop waits for event 0",
-        *(*GATHER, "record event 1"),
-        "step 0",
-        "loop waits for event 1",
-        *(*GATHER, "record event 2"),
-    ]
-    for one, other in zip((first, second, *batches), expected, strict=True):
+    tiles = DeviceTiles(painted, "cpu")
+    monkeypatch.setattr(batch_module, "has_streams", lambda device: True)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
+    monkeypatch.setattr(torch.Tensor, "copy_", copy_)
+    found = list(BatchLoader(tiles, 5, crop=17, augment="d4", pin_memory=False))
+    assert len(copied) == 2 * len(found)
+    assert all(any(one is other for other in pinned) for one in copied)
+    for one, other in zip(found, expected, strict=True):
         for name in ("image", "label", "index", "where", "key"):
             assert torch.equal(getattr(one, name), getattr(other, name))
-    assert log[-1] == f"loop waits for event {len(expected) - 1}"
-
-
-def test_a_batch_that_is_not_asked_for_frees_its_memory_after_its_gather(
-    painted: RamTiles, log: list[str]
-):
-    batches = iter(BatchLoader(DeviceTiles(painted, "cpu"), 5, crop=17, pin_memory=False))
-    next(batches)
-    log.clear()
-    del batches
-    gc.collect()
-    assert log == ["loop waits for event 1"]
-
-
-def test_a_loop_that_changes_its_stream_keeps_the_block(painted: RamTiles, log: list[str]):
-    batches = iter(BatchLoader(DeviceTiles(painted, "cpu"), 5, crop=17, pin_memory=False))
-    next(batches)
-    log.clear()
-    with FakeStream("other"):
-        next(batches)
-    assert log[:2] == ["other waits for event 1", "keep other"]
-
-
-def test_batches_are_one_ahead_and_no_more():
-    filled: list[int] = []
-
-    def fill(number: int, block: torch.Tensor) -> Any:
-        filled.append(number)
-        return number
-
-    batches = GatherAhead(fill, range(4), lambda: torch.empty(1), torch.device("cpu"))
-    assert not filled
-    assert next(batches) == 0
-    assert filled == [0, 1]
-    assert list(batches) == [1, 2, 3]
-    batches.close()
-    assert list(batches) == []
 
 
 def test_mps_has_no_streams_and_pins_nothing(monkeypatch: pytest.MonkeyPatch, painted: RamTiles):
