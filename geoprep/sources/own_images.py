@@ -74,19 +74,15 @@ def _label_files(labels: str, *, masks: bool) -> list[str]:
     """Return the label files; rasters from a folder without vectors."""
     if masks:
         return _expand(labels, IMAGE_SUFFIXES, "labels")
-    if is_remote(labels):
-        return _expand(labels, LABEL_SUFFIXES, "labels")
-    path = Path(labels).expanduser()
-    if vectors := _files(path, LABEL_SUFFIXES):
-        return sorted(vectors, key=natural_key)
-    rasters = sorted(_files(path, IMAGE_SUFFIXES), key=natural_key)
+    vectors = _matching(labels, LABEL_SUFFIXES)
+    rasters = [] if vectors or is_remote(labels) else _matching(labels, IMAGE_SUFFIXES)
     if rasters and not any(is_called_label(file) for file in rasters):
         raise SourceError(
             f"`labels` {labels}: no vector files, but {len(rasters)} rasters, such as "
             f"{Path(rasters[0]).name}. If they are masks, say which of their values are roads "
             "with `label_values` or `label_speeds`"
         )
-    return rasters or _expand(labels, LABEL_SUFFIXES, "labels")
+    return vectors or rasters or _expand(labels, LABEL_SUFFIXES, "labels")
 
 
 def _labels_for(
@@ -124,57 +120,53 @@ def _are_georeferenced_rasters(files: Sequence[str]) -> bool:
 
 
 def _expand(pattern: str, suffixes: tuple[str, ...], option: str) -> list[str]:
-    """Return the files that match a pattern, as absolute paths or addresses."""
-    if is_remote(pattern):
-        found = _objects(s3_address(pattern), suffixes)
-    else:
-        found = _files(Path(pattern).expanduser(), suffixes)
-    if not found:
-        if not is_remote(pattern) and Path(pattern).expanduser().is_dir():
-            below = _files(Path(pattern).expanduser() / "*", suffixes)
-            if below:
-                raise SourceError(
-                    f"`{option}` {pattern}: no file in this folder, but {len(below):,} in folders "
-                    f"below it. Give the quoted pattern '{pattern.rstrip('/')}/*'"
-                )
-        raise SourceError(
-            f"`{option}` {pattern}: matches no file (relative to {Path.cwd()}; files used from a "
-            f"folder: {', '.join(suffixes)}). Check the path, and put patterns in quotes"
-        )
-    return sorted(found, key=natural_key)
-
-
-def _objects(address: str, suffixes: tuple[str, ...]) -> list[str]:
-    if not _WILD.search(address):
-        if PurePosixPath(address).suffix:
-            return [address]
-        address = address.rstrip("/") + "/*"
-    found = [one for one in _matching(address) if _taken(one, address, suffixes)]
-    if found or address.endswith("/*"):
+    """Return the files that match a pattern; raise SourceError if there are none."""
+    found = _matching(pattern, suffixes)
+    if found:
         return found
-    address += "/*"  # a pattern of folders
-    return [one for one in _matching(address) if _taken(one, address, suffixes)]
+    if not is_remote(pattern) and Path(pattern).expanduser().is_dir():
+        below = _matching(f"{glob.escape(pattern.rstrip('/'))}/*", suffixes)
+        if below:
+            raise SourceError(
+                f"`{option}` {pattern}: no file in this folder, but {len(below):,} in folders "
+                f"below it. Give the quoted pattern '{pattern.rstrip('/')}/*'"
+            )
+    raise SourceError(
+        f"`{option}` {pattern}: matches no file (relative to {Path.cwd()}; files used from a "
+        f"folder: {', '.join(suffixes)}). Check the path, and put patterns in quotes"
+    )
 
 
-def _files(path: Path, suffixes: tuple[str, ...]) -> list[str]:
-    if path.is_file():  # named without a pattern, whatever its suffix
-        return [str(path.absolute())]
-    pattern = glob.escape(str(path)) + "/*" if path.is_dir() else str(path)
-    hits = glob.glob(pattern, recursive=True)  # noqa: PTH207  Path.glob takes no absolute pattern
-    files = [
-        str(Path(hit).absolute())
+def _matching(pattern: str, suffixes: tuple[str, ...]) -> list[str]:
+    """Return the files that match a pattern, as absolute paths or addresses in natural order.
+
+    A folder, or a pattern of folders, means the files in them.
+    """
+    if is_remote(pattern):
+        hits, pattern = _objects, s3_address(pattern).rstrip("/")
+        if not _WILD.search(pattern):
+            if PurePosixPath(pattern).suffix:
+                return [pattern]
+            pattern += "/*"
+    else:
+        path = Path(pattern).expanduser()
+        if path.is_file():  # named without a pattern, whatever its suffix
+            return [str(path.absolute())]
+        hits, pattern = _local_files, glob.escape(str(path)) if path.is_dir() else str(path)
+    for one in (pattern, f"{pattern}/*"):
+        if found := [hit for hit in hits(one) if _taken(hit, one, suffixes)]:
+            return sorted(found, key=natural_key)
+    return []
+
+
+def _local_files(pattern: str) -> list[str]:
+    """Return matching files, and broken links, which fail their scenes with a reason."""
+    hits = map(Path, glob.glob(pattern, recursive=True))  # noqa: PTH207  Path.glob takes no absolute pattern
+    return [
+        str(hit.absolute())
         for hit in hits
-        if _taken(hit, pattern, suffixes) and _is_file_or_broken_link(Path(hit))
+        if hit.is_file() or (hit.is_symlink() and not hit.exists())
     ]
-    if files or path.is_dir():
-        return files
-    folders = [Path(hit) for hit in hits if Path(hit).is_dir()]  # a pattern of folders
-    return [file for folder in folders for file in _files(folder, suffixes)]
-
-
-def _is_file_or_broken_link(path: Path) -> bool:
-    """Return whether a match is a file or a broken link, which fails its scene with a reason."""
-    return path.is_file() or (path.is_symlink() and not path.exists())
 
 
 def _taken(found: str, pattern: str, suffixes: tuple[str, ...]) -> bool:
@@ -210,7 +202,7 @@ def _named(address: str, depth: int) -> NamedImage:
     return NamedImage("_".join([*folders, path.stem]), address, folders)
 
 
-def _matching(pattern: str) -> list[str]:
+def _objects(pattern: str) -> list[str]:
     """Return the objects that match a pattern, in which ``*`` stays within a folder."""
     folder = re.split(r"[*?\[]", pattern, maxsplit=1)[0].rpartition("/")[0]
     wanted = re.compile(_translated(pattern))

@@ -6,23 +6,24 @@ import os
 import stat
 import uuid
 import warnings
-from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import xxhash
 
 from geoprep.errors import ImageError, SourceError
 from geoprep.storage.addresses import is_local, is_remote, tar_member
-from geoprep.storage.places import located, read_object, remote_file
+from geoprep.storage.places import located, read_object
 from geoprep.storage.worker_copies import worker_copy
 
 if TYPE_CHECKING:
     from rasterio.io import DatasetReader
 
-_BLOCK = 1 << 20
+_BLOCK = 256 << 10
+"""Bytes that are read at once, of a file on the disk or of a header on a server."""
 
 
 def _require_end(path: str) -> None:
@@ -112,20 +113,27 @@ def open_header(address: str) -> Iterator["DatasetReader"]:
         return
     import rasterio
 
-    reader = _RangeReader(address)
+    files, key = located(address)
+    size = files.size(key)
+
+    @lru_cache(16)
+    def block(number: int) -> bytes:
+        return files.part(key, number * _BLOCK, min((number + 1) * _BLOCK, size))
+
+    errors: list[SourceError] = []
     # GDAL also looks for sidecars, which do not count.
-    name = f"{uuid.uuid4().hex}/image{PurePosixPath(address).suffix}"
+    name = f"{uuid.uuid4().hex}/image{PurePosixPath(key).suffix}"
 
     def opener(path: str, mode: str = "r", **_: object) -> _RangeReader:
         if path != name or mode not in ("r", "rb"):
             raise FileNotFoundError(path)
-        return reader.reopened()
+        return _RangeReader(block, size, errors)
 
-    with _named(address, reader.errors), _settings(address):
+    with _named(address, errors), _settings(address):
         with rasterio.open(name, opener=opener) as dataset:
             yield dataset
-        if reader.errors:
-            raise reader.errors[0]
+        if errors:
+            raise errors[0]
 
 
 @contextmanager
@@ -189,28 +197,16 @@ def _complaint(address: str, error: Exception) -> str:
 
 
 class _RangeReader(io.RawIOBase):
-    """A file on a server, read in blocks as they are needed; for headers of large images.
+    """A file that is read in blocks as they are needed.
 
     An exception in a callback of GDAL ends the process. So a read that fails returns no bytes, and
     the caller has to look at ``errors``.
     """
 
-    BLOCK = 256 << 10
-    _KEPT = 16
-
-    def __init__(self, address: str) -> None:
+    def __init__(self, block: Callable[[int], bytes], size: int, errors: list[SourceError]) -> None:
         super().__init__()
-        self._files, self._name = located(address)
-        self._size = remote_file(address).size
+        self._block, self._size, self._errors = block, size, errors
         self._position = 0
-        self._blocks: OrderedDict[int, bytes] = OrderedDict()
-        self.errors: list[SourceError] = []
-
-    def reopened(self) -> Self:
-        """Return a reader of the same file, at its start, which shares the blocks read so far."""
-        other = type(self).__new__(type(self))
-        other.__dict__.update(self.__dict__, _position=0)
-        return other
 
     def readable(self) -> bool:
         return True
@@ -227,29 +223,14 @@ class _RangeReader(io.RawIOBase):
         return self._position
 
     def read(self, size: int = -1) -> bytes:
-        left = max(0, self._size - self._position)
-        size = left if size < 0 else min(size, left)
-        pieces = []
-        while size > 0:
-            number, offset = divmod(self._position, self.BLOCK)
-            piece = self._block(number)[offset : offset + size]
-            if not piece:
-                break
-            pieces.append(piece)
-            self._position += len(piece)
-            size -= len(piece)
-        return b"".join(pieces)
-
-    def _block(self, number: int) -> bytes:
-        if number not in self._blocks:
-            start = number * self.BLOCK
-            stop = min(start + self.BLOCK, self._size)
-            try:
-                self._blocks[number] = self._files.part(self._name, start, stop, "")
-            except SourceError as error:
-                self.errors.append(error)
-                return b""
-            if len(self._blocks) > self._KEPT:
-                self._blocks.popitem(last=False)
-        self._blocks.move_to_end(number)
-        return self._blocks[number]
+        first, left = self._position, max(0, self._size - self._position)
+        stop = first + (left if size < 0 else min(size, left))
+        numbers = range(first // _BLOCK, -(-stop // _BLOCK))
+        try:
+            data = b"".join(map(self._block, numbers)) if stop > first else b""
+        except SourceError as error:
+            self._errors.append(error)
+            return b""
+        self._position = stop
+        skip = first % _BLOCK
+        return data[skip : skip + stop - first]

@@ -102,8 +102,8 @@ class Files:
             for data in obstore.get(self.client, name).stream():
                 yield bytes(data)
 
-    def part(self, name: str, start: int, stop: int, etag: str) -> bytes:
-        """Return a range of a file that still has an ETag; "" for any."""
+    def part(self, name: str, start: int, stop: int, etag: str = "") -> bytes:
+        """Return a range of a file, which must still have the ETag if one is given."""
         import obstore
 
         options: dict[str, Any] = {"range": (start, stop)} | ({"if_match": etag} if etag else {})
@@ -134,7 +134,7 @@ class Files:
         tail = self.ask(name, request)
         if tail is not None:
             return tail
-        size = self._size(name)
+        size = self.size(name)
         return self.ranges(name, [(max(0, size - nbytes), size)], 0)[0] if size else memoryview(b"")
 
     def ranges(self, name: str, ranges: Sequence[Range], gap: int) -> list[memoryview]:
@@ -151,7 +151,7 @@ class Files:
 
         def request(client: ObjectStore) -> list[memoryview] | None:
             found = obstore.get_ranges(client, name, starts=starts, ends=ends, coalesce=0)
-            if len(found[-1]) < ends[-1] - starts[-1] and self._size(name) < ends[-1]:
+            if len(found[-1]) < ends[-1] - starts[-1] and self.size(name) < ends[-1]:
                 return None
             return [_of_length(one, b - a) for one, (a, b) in zip(found, spans, strict=True)]
 
@@ -161,7 +161,8 @@ class Files:
         places = ((bisect_right(starts, a) - 1, a, b) for a, b in ranges)
         return [found[i][a - starts[i] : b - starts[i]] for i, a, b in places]
 
-    def _size(self, name: str) -> int:
+    def size(self, name: str) -> int:
+        """Return the bytes of one file."""
         import obstore
 
         return self.ask(name, lambda client: int(obstore.head(client, name)["size"]))

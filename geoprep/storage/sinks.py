@@ -1,18 +1,17 @@
 """Writes the files of a store, to a local folder or to a folder of a bucket.
 
-A file has its final name only when it is complete, and is durable once :meth:`Sink.settle` has
-returned.
+A file has its final name only when it is complete, and is durable once ``settle`` has returned.
 """
 
 from __future__ import annotations
 
-import contextlib
 import tempfile
 import uuid
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Protocol, cast
+from typing import IO, TYPE_CHECKING, cast
 
 from geoprep.errors import OutputError
 from geoprep.storage.addresses import bucket_and_key, is_bucket
@@ -32,39 +31,7 @@ REQUESTS = 16
 """Concurrent requests of one process."""
 
 
-class Upload(Protocol):
-    """A file that is being written."""
-
-    def write(self, data: bytes) -> object:
-        """Append bytes."""
-        ...
-
-    def close(self) -> str:
-        """Give the file its final name; return its ETag, "" on a disk."""
-        ...
-
-    def abort(self) -> None:
-        """Discard the file."""
-        ...
-
-
-class Sink(Protocol):
-    """Writes files, by names relative to the store."""
-
-    def create(self, name: str) -> Upload:
-        """Begin a file."""
-        ...
-
-    def put(self, name: str, data: bytes) -> str:
-        """Write a file; return its ETag, "" on a disk."""
-        ...
-
-    def settle(self, names: Iterable[str]) -> None:
-        """Wait until files and the folders above them are on the disk."""
-        ...
-
-
-def open_sink(location: str) -> Sink:
+def open_sink(location: str) -> Folder | Bucket:
     """Return the writer for a store at a path or an ``s3://`` address."""
     return Bucket(location) if is_bucket(location) else Folder(Path(location))
 
@@ -75,23 +42,23 @@ def check_reachable(location: str | Path) -> None:
         return
     bucket = Bucket(f"{str(location).rstrip('/')}.build")
     name = f"access-{uuid.uuid4().hex}"
-    _check_step(location, "writing", lambda: bucket.put(name, b"geoprep"))
-    try:
-        _check_step(location, "listing", bucket.tags)
-        _check_step(location, "reading", lambda: bucket.find(name))
-    except OutputError:
-        with contextlib.suppress(OutputError):
-            bucket.delete([name])
-        raise
-    _check_step(location, "deleting", lambda: bucket.delete([name]))
-
-
-def _check_step(location: str | Path, doing: str, step: Callable[[], object]) -> None:
-    try:
-        step()
-    except OutputError as error:
-        able = "" if doing == "writing" else f"objects can be written there, but {doing} fails: "
-        raise OutputError(f"{location}: {able}{str(error).partition(': ')[2]}") from error
+    steps: dict[str, Callable[[], object]] = {
+        "writing": lambda: bucket.put(name, b"geoprep"),
+        "listing": bucket.tags,
+        "reading": lambda: bucket.find(name),
+        "deleting": lambda: bucket.delete([name]),
+    }
+    for doing, step in steps.items():
+        try:
+            step()
+        except OutputError as error:
+            able = (
+                "" if doing == "writing" else f"objects can be written there, but {doing} fails: "
+            )
+            if doing in ("listing", "reading"):
+                with suppress(OutputError):
+                    bucket.delete([name])
+            raise OutputError(f"{location}: {able}{str(error).partition(': ')[2]}") from error
 
 
 class DiskFile:
@@ -119,7 +86,7 @@ class DiskFile:
 
     def abort(self) -> None:
         """Discard the file."""
-        with contextlib.suppress(OSError):  # closing flushes, which a full disk refuses again
+        with suppress(OSError):  # closing flushes, which a full disk refuses again
             self._file.close()
         self._partial.unlink(missing_ok=True)
 
@@ -134,16 +101,6 @@ class Folder:
         """Begin a file."""
         return DiskFile(self.path / name)
 
-    def put(self, name: str, data: bytes) -> str:
-        """Write a file."""
-        upload = self.create(name)
-        try:
-            upload.write(data)
-            return upload.close()
-        except BaseException:
-            upload.abort()
-            raise
-
     def settle(self, names: Iterable[str]) -> None:
         """Flush files and the folders between them and their array.
 
@@ -156,7 +113,7 @@ class Folder:
         flush_shards(paths)
 
 
-class _Object:
+class BucketObject:
     """An object that is uploaded when it is closed: in one request, or in parts if it is large."""
 
     def __init__(self, bucket: Bucket, name: str) -> None:
@@ -165,9 +122,11 @@ class _Object:
         self._file = tempfile.SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115 - closed by close, abort
 
     def write(self, data: bytes) -> None:
+        """Append bytes."""
         self._file.write(data)
 
     def close(self) -> str:
+        """Upload the object; return its ETag."""
         with self._file:
             if self._file.tell() <= _PART:
                 self._file.seek(0)
@@ -175,6 +134,7 @@ class _Object:
             return self._bucket.send(self._name, cast("IO[bytes]", self._file))
 
     def abort(self) -> None:
+        """Discard the bytes."""
         self._file.close()
 
 
@@ -187,9 +147,9 @@ class Bucket(Files):
     def __init__(self, location: str) -> None:
         super().__init__(location, OutputError)
 
-    def create(self, name: str) -> _Object:
+    def create(self, name: str) -> BucketObject:
         """Begin an object."""
-        return _Object(self, name)
+        return BucketObject(self, name)
 
     def put(self, name: str, data: bytes) -> str:
         """Write an object in one request; return its ETag."""
@@ -278,20 +238,10 @@ class Bucket(Files):
             return dict(pool.map(copy, names))
 
     def put_all(self, files: dict[str, Path], tags: dict[str, str]) -> bool:
-        """Write local files to objects, unless another writer has changed one of them.
+        """Write local files, by the names of their objects; return whether all were written.
 
-        Parameters
-        ----------
-        files
-            Path of each file, by the name of its object.
-        tags
-            ETags that the objects must still have, as `tags` returned them; names that are not in
-            it must not exist.
-
-        Returns
-        -------
-        bool
-            Whether all were written.
+        They are not if another writer has changed one: objects must still have the ETags that
+        `tags` returned, and names that are not among them must not exist.
         """
 
         def put(item: tuple[str, Path]) -> bool:
@@ -307,3 +257,7 @@ class Bucket(Files):
 
 def _tag(meta: object) -> str:
     return str(cast("dict[str, str | None]", meta).get("e_tag") or "")
+
+
+Upload = DiskFile | BucketObject
+"""A file that is being written: ``write``, then ``close``, which returns its ETag, or ``abort``."""

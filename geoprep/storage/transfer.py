@@ -25,7 +25,6 @@ PIECE = 8 << 20
 _PARALLEL = 4
 ATTEMPTS = 6
 """Attempts per file with a wrong checksum."""
-_BLOCK = 1 << 20
 _MIB = 1 << 20
 
 
@@ -37,19 +36,7 @@ def download(
     A copy is current if its size and checksum are those of the remote file. Where the server gives
     no checksum, a hidden file beside the copy records its version. An interrupted download is
     resumed while the remote file is the same; a copy with a wrong checksum is discarded and
-    downloaded again.
-
-    Parameters
-    ----------
-    report
-        Called with the number of bytes that arrived, negative for bytes that were discarded.
-
-    Raises
-    ------
-    SourceError
-        The server refuses, keeps failing, or sends other bytes than it announces.
-    UsageError, OutputError
-        As `geoprep.storage.replaced`.
+    downloaded again. ``report`` gets the bytes that arrived, negative if they were discarded.
     """
     if _is_current(remote, path):
         report(remote.size)
@@ -185,16 +172,14 @@ def _checksum_fits(remote: RemoteFile, path: Path) -> bool | None:
     """Return whether a file has the size and checksum of a remote one; None: checksum unknown."""
     if path.stat().st_size != remote.size:
         return False
-    if remote.md5 is not None:
-        return _md5(path) == remote.md5
-    if is_web(remote.address):
-        return None
-    if re.fullmatch(r"[0-9a-f]{32}", remote.etag):
-        return _md5(path) == remote.etag
-    if match := re.fullmatch(r"[0-9a-f]{32}-(\d+)", remote.etag):
+    etag = "" if is_web(remote.address) else remote.etag
+    whole = remote.md5 or (etag if re.fullmatch(r"[0-9a-f]{32}", etag) else None)
+    if whole is not None:
+        return [one.hex() for one in _md5s(path, max(1, remote.size))] in ([whole], [])
+    if match := re.fullmatch(r"[0-9a-f]{32}-(\d+)", etag):
         sizes = _part_sizes(remote.size, int(match[1]))
         if sizes:
-            return any(_etag_of_parts(path, size) == remote.etag for size in sizes)
+            return any(_etag(path, size) == etag for size in sizes)
     return None  # another kind of ETag, such as that of an encrypted object
 
 
@@ -205,19 +190,20 @@ def _part_sizes(size: int, parts: int) -> list[int]:
     return [one for one in dict.fromkeys([*usual, even]) if -(-size // one) == parts]
 
 
-def _md5(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
-
-
-def _etag_of_parts(path: Path, size: int) -> str:
-    """Return S3's ETag of an upload in parts: the MD5 of the parts' MD5s, and their number."""
+def _md5s(path: Path, part: int) -> list[bytes]:
+    """Return the MD5 of every part of a file."""
     digests = []
     with path.open("rb") as file:
-        while block := file.read(min(size, _BLOCK)):
-            part, left = hashlib.md5(block, usedforsecurity=False), size - len(block)
-            while left and (block := file.read(min(left, _BLOCK))):
-                part.update(block)
+        while block := file.read(min(part, _MIB)):
+            digest, left = hashlib.md5(block, usedforsecurity=False), part - len(block)
+            while left and (block := file.read(min(left, _MIB))):
+                digest.update(block)
                 left -= len(block)
-            digests.append(part.digest())
+            digests.append(digest.digest())
+    return digests
+
+
+def _etag(path: Path, part: int) -> str:
+    """Return S3's ETag of an upload in parts: the MD5 of the parts' MD5s, and their number."""
+    digests = _md5s(path, part)
     return f"{hashlib.md5(b''.join(digests), usedforsecurity=False).hexdigest()}-{len(digests)}"
