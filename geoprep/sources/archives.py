@@ -37,22 +37,9 @@ def local_pattern(pattern: str, folder: Path, report: Report | None = None) -> t
     """Unpack or download what a pattern names, if it cannot be read in place.
 
     Archives are unpacked. Files are downloaded from web servers, whose folders cannot be listed;
-    from S3, archives and single road files are. Results of an earlier run are used again.
-
-    Parameters
-    ----------
-    pattern
-        Path, address or pattern, with or without a pattern of archive members.
-    folder
-        Folder for the local copies, created when needed (`geoprep.sources.copies_folder`).
-    report
-        Called with the bytes of the archive that have been read, and all its bytes.
-
-    Returns
-    -------
-    tuple of str
-        The pattern of local files, and a line that says what was stored where; "" for nothing. An
-        archive with one vector file and no images means that file.
+    from S3, archives and single road files are. Results of an earlier run are used again. Returns
+    the pattern of local files, and a line that says what is where. An archive with one vector file
+    and no images means that file.
     """
     place, _, inside = pattern.partition(INSIDE)
     shown = place.partition("?")[0] if is_web(place) else place
@@ -114,14 +101,8 @@ def unpacked(
     """Unpack the wanted members of an archive, unless an earlier call has and they are whole.
 
     Members have their final name only when they are complete. A finished call leaves a mark,
-    ``what``, which holds while size and time of the archive are the same.
-
-    Returns
-    -------
-    list of Path
-        The unpacked files, in the archive's order.
-    list of str
-        The names of the other members.
+    ``what``, which holds while size and time of the archive are the same. Returns the unpacked
+    files in the archive's order, and the names of the other members.
     """
     found = archive.stat()
     identity = {"size": found.st_size, "mtime_ns": found.st_mtime_ns}

@@ -1,8 +1,7 @@
-"""SpaceNet's road cities as data: names, folders, file-name patterns, archives, addresses.
+"""SpaceNet's road cities as data: names, folders, file names, archives, addresses.
 
-Sources of the figures: chip counts, road lengths and checksums are those of TorchGeo's SpaceNet
-data sets, archive sizes those of the bucket's listing (in GiB). Nothing here reads a disk or a
-network.
+Chip counts, road lengths and checksums are those of TorchGeo's SpaceNet data sets, archive sizes
+those of the bucket's listing (in GiB).
 """
 
 import difflib
@@ -152,13 +151,7 @@ CITIES: dict[str, City] = {
 
 
 def get_city(name: str) -> City:
-    """Return a city by name, whatever its case and separators, or by AOI (``AOI_7_Moscow``).
-
-    Raises
-    ------
-    UsageError
-        No such city; the message lists the known ones and the most similar name.
-    """
+    """Return a city by name, whatever its case and separators, or by AOI (``AOI_7_Moscow``)."""
     known = {key: city for city in CITIES.values() for key in _keys(city)}
     wanted = re.sub(r"[\W_]+", "_", name.lower()).strip("_")
     if wanted in known:

@@ -39,26 +39,12 @@ def find_scenes(
     copies: Path = Path("spacenet.source"),
     report: Report | None = None,
 ) -> SourceScenes:
-    """Find a city's images of one product, and the road label of each.
+    """Find a city's images of one product, and the road label of each; or raise SourceError.
 
-    Parameters
-    ----------
-    source
-        A folder (the city's own or one above it), a tar archive, plain or gzipped, or an S3
-        prefix. None: the first of ``$GEOPREP_DATA``, ``./data`` and ``.`` that has files of the
-        city.
-    product
-        Imagery product, in the current or the old spelling.
-    copies
-        Folder for the copy of an archive that is on a server.
-    report
-        Called with the bytes read of a compressed archive, and all its bytes.
-
-    Raises
-    ------
-    SourceError
-        There is no such product, or two files for one image or label. A source that cannot be
-        read, or a damaged archive. Nothing at all: the message lists the places searched.
+    ``source`` is a folder (the city's own or one above it), a tar archive, plain or gzipped, or an
+    S3 prefix. None: the first of ``$GEOPREP_DATA``, ``./data`` and ``.`` that has files of the
+    city. ``copies`` is the folder for the copy of an archive that is on a server; ``report`` is
+    called with the bytes read of a compressed archive, and all its bytes.
     """
     product = canonical_product(product)
     looked = []

@@ -50,13 +50,7 @@ def is_called_label(address: str) -> bool:
 def assigned(
     files: Sequence[str], images: Sequence[NamedImage]
 ) -> tuple[dict[str, str], list[str]]:  # fmt: skip
-    """Return the label file of each scene by scene id, and the label files without a scene.
-
-    Raises
-    ------
-    SourceError
-        Two label files match one scene equally well.
-    """
+    """Return the label file of each scene by scene id, and the label files without a scene."""
     named = _carriers(images, lambda image: {image.id, image.stem})
     alike = _carriers(images, lambda image: _other_names(image.stem, _IMAGE_WORD))
     owned: dict[str, tuple[int, str]] = {}
@@ -118,10 +112,7 @@ def _only(file: PurePosixPath, images: Sequence[NamedImage]) -> NamedImage | Non
 
 
 def _other_names(stem: str, word: re.Pattern[str]) -> set[str]:
-    """Return other names of a file: SpaceNet's area and number, the name without a word.
-
-    The former contains a slash, so it never equals the name of a file.
-    """
+    """Return other names: SpaceNet's area and number (``2/img99``), the name without a word."""
     names = set()
     if match := _SPACENET.search(stem):
         area, kind, number = match.groups()

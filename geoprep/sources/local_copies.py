@@ -1,7 +1,6 @@
 """Local copies of remote scenes, files and archives, in one folder per build.
 
-A copy lies at a path made of its full address, so that files of equal names never meet. The folder
-has a mark, by which `drop_copies` knows that it may be deleted.
+A copy lies at a path made of its full address, so that files of equal names never meet.
 """
 
 from __future__ import annotations

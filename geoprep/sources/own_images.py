@@ -26,23 +26,12 @@ def images_and_labels(
 ) -> SourceScenes:
     """Match images and labels of a user's own files.
 
-    Parameters
-    ----------
-    images
-        Files, folders and patterns of either (``scenes/*.tif``, ``**`` for any depth), also
-        ``s3://``. A scene's id is the stem of its file, preceded by as many folder names as are
-        needed to make it unique (``north_scene1``, ``south_scene1``).
-    labels
-        One existing file: labels of all scenes. A folder or a pattern: one file per scene, with
-        the name of its image (see `geoprep.sources.label_matching`), or georeferenced rasters of
-        other names that together are the label of all scenes. None: no labels.
-    masks
-        Labels are rasters: other files in a folder are ignored.
-
-    Raises
-    ------
-    SourceError
-        A pattern matches nothing, no label matches a scene, or two match one scene.
+    ``images`` are files, folders and patterns of either (``scenes/*.tif``, ``**`` for any depth),
+    also ``s3://``. A scene's id is the stem of its file, preceded by as many folder names as are
+    needed to make it unique (``north_scene1``). ``labels`` is one existing file: labels of all
+    scenes. A folder or a pattern: one file per scene, with the name of its image (see
+    `label_matching`), or georeferenced rasters of other names that together are the label of all
+    scenes. ``masks``: labels are rasters.
     """
     addresses = dict.fromkeys(
         address

@@ -11,13 +11,8 @@ from geoprep.storage import is_local
 class Scene:
     """One image and its label, by address (see `geoprep.storage`).
 
-    Attributes
-    ----------
-    id
-        Unique over cities, e.g. ``AOI_7_Moscow_chip12``.
-    image, label
-        Addresses as plain strings, so that a scene can be sent to other processes. ``label`` is
-        None if there is no label file, which differs from an empty one.
+    The id is unique over cities, e.g. ``AOI_7_Moscow_chip12``. ``label`` is None if there is no
+    label file, which differs from an empty one.
     """
 
     id: str
@@ -27,22 +22,11 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class SourceScenes:
-    """The scenes found in one source, in natural order, with notes for the user.
+    """The scenes found in one source, in natural order; at least one.
 
-    Attributes
-    ----------
-    scenes
-        At least one.
-    origin
-        The folder, archive, bucket prefix or patterns that were searched.
-    product
-        Imagery product, None for a user's own images.
-    orphan_labels
-        Addresses of labels that have no image.
-    road_file
-        One road file for all scenes, whose own ``label`` is then None.
-    notes
-        Lines for the user, such as folders that could not be read.
+    ``origin`` is what was searched. ``product`` is None for a user's own images. ``orphan_labels``
+    have no image. ``road_file`` is one file for all scenes, whose own ``label`` is then None.
+    ``notes`` are for the user, such as folders that could not be read.
     """
 
     scenes: tuple[Scene, ...]

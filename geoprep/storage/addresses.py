@@ -34,13 +34,7 @@ def is_bucket(location: str | Path) -> bool:
 
 
 def s3_address(address: str) -> str:
-    """Return ``s3://bucket/key`` for an S3 address in any of its usual web forms.
-
-    Raises
-    ------
-    SourceError
-        A web address that does not belong to S3.
-    """
+    """Return ``s3://bucket/key`` for S3 addresses of any form; raise SourceError for others."""
     found = _in_s3(address)
     if found is None:
         raise SourceError(

@@ -25,13 +25,8 @@ _NEARLY_FULL = 1 << 20
 def errors_named(place: str | Path, failure: type[GeoprepError]) -> Iterator[None]:
     """Turn errors of a disk or a server into one line that names the place and the fix.
 
-    Parameters
-    ----------
-    place
-        Path or address that is read or written inside the block.
-    failure
-        Kind of the error: SourceError or StoreError for reading, OutputError for writing. A local
-        path that may not be written to is a UsageError.
+    ``failure`` is SourceError or StoreError for reading, OutputError for writing. A local path that
+    may not be written to is a UsageError.
     """
     try:
         yield

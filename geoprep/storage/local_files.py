@@ -54,13 +54,7 @@ def flush_shards(paths: Iterable[Path]) -> None:
 
 
 def local_path(path: str | Path) -> Path:
-    """Return an absolute local path.
-
-    Raises
-    ------
-    UsageError
-        It is the address of a server, such as ``s3://bucket``.
-    """
+    """Return an absolute local path; raise UsageError for an address such as ``s3://bucket``."""
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", str(path)):
         raise UsageError(
             f"{path}: this result can only be written to a local folder. Give one, and copy the "
@@ -74,16 +68,8 @@ def replaced(path: Path) -> Iterator[Path]:
     """Yield a temporary path in the same folder, which is renamed to ``path`` on success.
 
     An incomplete file never has the final name, and a failure leaves the previous file untouched.
-    Any number of threads and processes may write to one folder. Temporary files of killed
-    processes are removed: those of this machine at once, those of other machines and containers
-    after a week.
-
-    Raises
-    ------
-    UsageError
-        The folder does not exist, or may not be written to.
-    OutputError
-        The disk is full, or fails.
+    Any number of threads and processes may write to one folder. Temporary files of killed processes
+    are removed: those of this machine at once, those of other machines and containers after a week.
     """
     require_folder(path)
     name = f".{path.stem}.{_machine()}-{os.getpid()}-{next(_numbers)}.partial{path.suffix}"

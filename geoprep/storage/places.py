@@ -29,19 +29,8 @@ MAX_OBJECTS = 100_000
 class Files:
     """Reads the files below a place, with one client for all threads.
 
-    Parameters
-    ----------
-    location
-        A local folder, or an address on S3, Google Cloud Storage or a web server.
-    failure
-        Kind of all errors, which name the file and the fix.
-    query
-        Query of a signed web address, sent with every request.
-
-    Attributes
-    ----------
-    client
-        The client, for requests that this class does not have.
+    The place is a local folder, or an address on S3, Google Cloud Storage or a web server. All
+    errors are of one kind. The query of a signed web address is sent with every request.
     """
 
     def __init__(
@@ -189,14 +178,8 @@ def _of_length(data: Bytes, nbytes: int) -> memoryview:
 class RemoteFile:
     """A file on a server.
 
-    Attributes
-    ----------
-    etag
-        As the server gives it, without quotes; "" where it gives none.
-    modified
-        Time of the last change, such as ``20240131T235959Z``.
-    md5
-        Checksum that its publisher gives, None where there is none.
+    ``etag`` is as the server gives it, without quotes; "" where it gives none. ``modified`` is a
+    time such as ``20240131T235959Z``. ``md5`` is a checksum that its publisher gives.
     """
 
     address: str

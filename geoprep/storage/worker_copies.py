@@ -20,11 +20,6 @@ def worker_copy(address: str) -> Path | None:
 
     Copies are in the worker's own folder, which Dask deletes with the worker. They are checked
     against the remote file at every use. None also if the disk is too small or cannot be written.
-
-    Raises
-    ------
-    SourceError
-        The file cannot be downloaded.
     """
     folder = _worker_folder()
     if folder is None:
