@@ -164,9 +164,19 @@ bench-peers: .venv/.dev .venv-peers/.installed
 		-e '.[train,parquet]' pytest pytest-xdist hypothesis 'moto[s3,server]' tensorstore zarrs
 	@touch $@
 
-.venv-peers/.installed: pyproject.toml constraints-peers.txt benchmarks/peers/install.py
+# torch and NumPy are named each time, so that no package installs another torch. FFCV is compiled:
+# on Debian or Ubuntu it needs pkg-config, libturbojpeg0-dev and libopencv-dev.
+.venv-peers/.installed: PEERS_INSTALL = .venv-peers/bin/python -m pip install --quiet \
+	--disable-pip-version-check $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
+	-c constraints-peers.txt torch numpy
+.venv-peers/.installed: pyproject.toml constraints-peers.txt
 	test -x .venv-peers/bin/python || $(PEERS_PYTHON) -m venv .venv-peers
-	.venv-peers/bin/python -m benchmarks.peers.install $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+	$(PEERS_INSTALL)
+	@for peer in $$(.venv-peers/bin/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))\
+		["project"]["optional-dependencies"]["peers"])'); do \
+		echo "peers: $$peer"; \
+		$(PEERS_INSTALL) "$$peer" || echo "left out, see the messages above: $$peer" >&2; \
+	done
 	@touch $@
 
 clean:

@@ -48,6 +48,7 @@ from benchmarks.loading.data import (
 )
 from benchmarks.loading.load_rate import measure_load
 from benchmarks.loading.other_loaders import ENTRIES, QUICK_ENTRIES, measure_peers
+from benchmarks.loading.peer_server import Task
 from benchmarks.loading.report import blocks, tables
 from benchmarks.loading.throughput import (
     drain,
@@ -56,7 +57,6 @@ from benchmarks.loading.throughput import (
     measure_throughput,
 )
 from benchmarks.loading.worker_memory import measure_memory
-from benchmarks.peers.task import Task
 from benchmarks.tables import conclude, print_machine, renew
 from geoprep.cpus import usable_cpus
 from loaders import BatchLoader, RamTiles, StreamTiles, available_memory

@@ -35,3 +35,10 @@ def test_the_pinned_versions_are_allowed():
         version = pins[normal(name)]
         numbers = [tuple(map(int, re.findall(r"\d+", text))) for text in (version, bound)]
         assert numbers[0] >= numbers[1], f"{name} {version} < {bound}"
+
+
+def test_loaders_to_compare_have_pinned_versions():
+    """`make bench-peers` installs them one by one."""
+    names = {re.split("[<>=~!]", one)[0] for one in PROJECT["optional-dependencies"]["peers"]}
+    pins = pinned((REPO / "constraints-peers.txt").read_text())
+    assert {normal(name) for name in names} | {"torch", "numpy"} <= set(pins)

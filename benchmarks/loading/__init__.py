@@ -9,7 +9,7 @@ batches         crops per number of bands, cost of augmentations and of a batch,
 load_rate       rate of loading a store into memory, against zarrs alone
 process_memory  memory held by processes, including batches in transit between them
 worker_memory   memory per worker, against a common Dataset and the computed size of batches
-other_loaders   other loaders on the same tiles (see `benchmarks.peers`)
+other_loaders   other loaders on the same tiles (`peers`, run by `peer_server`)
 report          the tables
 =============== ================================================================================
 """

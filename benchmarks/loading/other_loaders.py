@@ -1,6 +1,6 @@
 """Measure other loaders on the same tiles, and compare them with ours.
 
-Each runs in a separate process, see `benchmarks.peers.peer_server`. All stay alive, so that rates
+Each runs in a separate process, see `benchmarks.loading.peer_server`. All stay alive, so that rates
 can be measured alternately; memory is measured while the other processes are idle.
 """
 
@@ -21,9 +21,9 @@ import psutil
 
 from benchmarks.child import ROOT, ChildError, ChildProcess
 from benchmarks.common import Result, announce, ratios
+from benchmarks.loading.peer_server import Task
+from benchmarks.loading.peers import PEERS
 from benchmarks.loading.process_memory import settled_memory
-from benchmarks.peers import geospatial, packaged, plain
-from benchmarks.peers.task import Task
 
 PEERS_PYTHON = ROOT / ".venv-peers" / "bin" / "python"
 """Interpreter installed by `make bench-peers`; if missing, this interpreter is used."""
@@ -48,7 +48,7 @@ class PeerEntry:
     Attributes
     ----------
     peer
-        Name in `benchmarks.peers`.
+        Name in `benchmarks.loading.peers`.
     title
         Title in tables and plots.
     workers
@@ -96,7 +96,8 @@ ENTRIES = (
 )
 
 
-SLOW = ("ours_dataset", "files", *geospatial.PEERS)
+GEOSPATIAL = ("torchgeo", "rslearn", "rastervision")
+SLOW = ("ours_dataset", "files", *GEOSPATIAL)
 QUICK_ENTRIES = tuple(entry for entry in ENTRIES if entry.peer not in SLOW)
 """Loaders of the quick run: one of each kind, and other packages that start within seconds."""
 
@@ -106,7 +107,7 @@ def start(entry: PeerEntry, task: Task) -> ChildProcess:
     theirs = PEERS_PYTHON.exists() and not entry.ours
     python = PEERS_PYTHON if theirs else Path(sys.executable)
     given = {"peer": entry.peer, "task": asdict(task)}
-    return ChildProcess("benchmarks.peers.peer_server:PeerServer", given, python)
+    return ChildProcess("benchmarks.loading.peer_server:PeerServer", given, python)
 
 
 def sums(task: Task) -> dict[str, float]:
@@ -124,7 +125,7 @@ def measure_peers(result: Result, task: Task, entries: Sequence[PeerEntry] = ENT
     missing: list[str] = []
     truth = sums(task)
     # rslearn holds its tiles in every worker: beside it others would lose their files' page cache.
-    geo = [entry for entry in entries if entry.peer in geospatial.PEERS]
+    geo = [entry for entry in entries if entry.peer in GEOSPATIAL]
     for group in ([entry for entry in entries if entry not in geo], geo):
         if group:
             _measure_group(result, task, group, truth, missing)
@@ -218,7 +219,7 @@ def _opened_together(
 
 def _installed(entry: PeerEntry) -> bool:
     """Return whether this interpreter has the packages of a loader."""
-    packages = (packaged.PEERS | geospatial.PEERS | plain.PEERS)[entry.peer].packages
+    packages = PEERS[entry.peer].packages
     try:
         return all(version(name) for name in packages)
     except PackageNotFoundError:

@@ -21,8 +21,8 @@ from torch.utils.data import DataLoader, Dataset
 from benchmarks.child import ask
 from benchmarks.common import Result, announce
 from benchmarks.loading.data import load_tiles
+from benchmarks.loading.datasets import widened
 from benchmarks.loading.process_memory import settled_memory
-from benchmarks.peers.plain import widened
 from loaders import BatchLoader, RamTiles, TileDataset
 
 MODES: dict[str, tuple[str, str, str]] = {

@@ -1,0 +1,465 @@
+"""Loaders to compare: a class each, configured as its documentation says for data in memory.
+
+Each package is imported only when used; except for ours, they import nothing else of this project.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import partial
+from operator import attrgetter, itemgetter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from benchmarks.loading.datasets import ByteCrops, ByteTiles, FloatTiles, TiffTiles
+from benchmarks.loading.peer_server import Loader, Pair, Pairs, Peer, Task, import_torchvision
+
+PAIR = itemgetter("image", "speed")
+
+EPSG = "EPSG:32637"
+"""Of all tiles: no loader has to warp one."""
+WEBDATASET_SHARDS = 8
+"""At least one shard per worker: workers read complete shards."""
+SPDL_PREFETCH = 3
+"""Batches in SPDL's buffer, as with FFCV."""
+
+
+# Ours
+
+
+class Ours(Peer):
+    """`BatchLoader`, of whole tiles or of crops; both have the same bytes per epoch."""
+
+    packages = ("geoprep",)
+
+    @staticmethod
+    def open(task: Task, source: Path) -> Loader:
+        from benchmarks.loading.data import load_tiles
+        from loaders import BatchLoader
+
+        tiles = load_tiles(task.store)
+        loader = BatchLoader(
+            tiles,
+            task.batch_size,
+            crop=task.crop,
+            augment=None if task.crop is None else "d4",
+            crops_per_tile=1 if task.crop is None else max(1, (tiles.side // task.crop) ** 2),
+            threads=max(1, task.workers),
+            drop_last=False,
+        )
+        return Pairs(loader, attrgetter("image", "speed"))
+
+
+class OursDataset(Peer):
+    """`TileDataset` in torch's DataLoader."""
+
+    packages = ("geoprep",)
+
+    @staticmethod
+    def open(task: Task, source: Path) -> Loader:
+        from loaders import RamTiles, TileDataset
+
+        tiles = RamTiles.load(task.store, split="all", progress=False)
+        loader = DataLoader(TileDataset(tiles), shuffle=True, **task.loading)
+        return Pairs(loader, PAIR)
+
+
+# torch's DataLoader
+
+
+class Uint8(Peer):
+    """A careful use of DataLoader: dtypes stay uint8, and batches go through ``/dev/shm``."""
+
+    @staticmethod
+    def open(task: Task, source: Path) -> Loader:
+        dataset = ByteTiles(task) if task.crop is None else ByteCrops(task)
+        return DataLoader(dataset, shuffle=True, **task.loading)
+
+
+class Classic(Peer):
+    """The usual DataLoader of float32 and int64."""
+
+    grey = 255.0
+
+    @staticmethod
+    def open(task: Task, source: Path) -> Loader:
+        return DataLoader(FloatTiles(task), shuffle=True, **task.loading)
+
+
+class Files(Peer):
+    """A DataLoader that reads TIFF files in ``__getitem__``."""
+
+    packages = ("rasterio",)
+
+    @staticmethod
+    def open(task: Task, source: Path) -> Loader:
+        return DataLoader(TiffTiles(task), shuffle=True, **task.loading)
+
+
+# General packages
+
+
+class Ffcv(Peer):
+    """FFCV with ``os_cache=True`` and order ``RANDOM``, as its guide says for data in memory.
+
+    Its image field has three bands and JPEG; its array field has any shape. A page of 16 MiB holds
+    several tiles of any measured size.
+    """
+
+    packages = ("ffcv",)
+
+    @staticmethod
+    def prepare(task: Task, out: Path) -> None:
+        from ffcv.fields import NDArrayField
+        from ffcv.writer import DatasetWriter
+
+        arrays = {"image": task.image, "speed": task.speed}
+        fields = {n: NDArrayField(np.dtype("uint8"), a.shape[1:]) for n, a in arrays.items()}
+        writer = DatasetWriter(str(out / "tiles.beton"), fields, page_size=16 << 20, num_workers=1)
+        writer.from_indexed_dataset([tuple(map(np.array, row)) for row in task.rows()])
+
+    @staticmethod
+    def open(task: Task, source: Path) -> Loader:
+        from ffcv.fields.decoders import NDArrayDecoder
+        from ffcv.loader import Loader as FFCVLoader
+        from ffcv.loader import OrderOption
+        from ffcv.transforms import ToTensor
+
+        loader: Loader = FFCVLoader(
+            str(source / "tiles.beton"),
+            batch_size=task.batch_size,
+            num_workers=max(1, task.workers),
+            order=OrderOption.RANDOM,
+            os_cache=True,
+            drop_last=False,
+            pipelines={name: [NDArrayDecoder(), ToTensor()] for name in ("image", "speed")},
+        )
+        return loader
+
+
+def _litdata_row(task: Task, tile: int) -> dict[str, Tensor]:
+    image, speed = (torch.from_numpy(array[tile].copy()) for array in (task.image, task.speed))
+    return {"image": image, "speed": speed}
+
+
+class LitData(Peer):
+    """Chunks of 64 MB, the size in LitData's documentation; local chunks are mapped."""
+
+    packages = ("litdata",)
+
+    @staticmethod
+    def prepare(task: Task, out: Path) -> None:
+        import_torchvision()
+        import litdata
+
+        tiles = list(range(len(task.image)))
+        how = {"chunk_bytes": "64MB", "num_workers": 1, "verbose": False}
+        litdata.optimize(partial(_litdata_row, task), tiles, output_dir=str(out), **how)
+
+    @staticmethod
+    def open(task: Task, source: Path) -> Loader:
+        import_torchvision()
+        import litdata
+
+        dataset = litdata.StreamingDataset(str(source), shuffle=True, drop_last=False)
+        return Pairs(litdata.StreamingDataLoader(dataset, **task.loading), PAIR)
+
+
+class Streaming(Peer):
+    """Uncompressed MDS shards of arrays of fixed shape, the fastest encoding."""
+
+    packages = ("mosaicml-streaming",)
+
+    @staticmethod
+    def prepare(task: Task, out: Path) -> None:
+        import_torchvision()
+        from streaming import MDSWriter
+
+        arrays = {"image": task.image, "speed": task.speed}
+        columns = {n: "ndarray:uint8:" + ",".join(map(str, a.shape[1:])) for n, a in arrays.items()}
+        with MDSWriter(out=str(out), columns=columns, exist_ok=True) as writer:
+            for image, speed in task.rows():
+                writer.write({"image": image.copy(), "speed": speed.copy()})
+
+    @staticmethod
+    def open(task: Task, source: Path) -> Loader:
+        import_torchvision()
+        from streaming import StreamingDataLoader, StreamingDataset
+
+        dataset = StreamingDataset(local=str(source), shuffle=True, batch_size=task.batch_size)
+        return Pairs(StreamingDataLoader(dataset, **task.loading), PAIR)
+
+
+class WebDataset(Peer):
+    """A WebLoader whose workers make complete batches; shards are read in order, then shuffled."""
+
+    packages = ("webdataset",)
+
+    @staticmethod
+    def prepare(task: Task, out: Path) -> None:
+        import webdataset
+
+        most = -(-len(task.image) // WEBDATASET_SHARDS)
+        with webdataset.ShardWriter(str(out / "%04d.tar"), maxcount=most, verbose=0) as sink:
+            for tile, (image, speed) in enumerate(task.rows()):
+                sink.write({"__key__": f"{tile:06d}", "image.npy": image, "speed.npy": speed})
+
+    @staticmethod
+    def open(task: Task, source: Path) -> Loader:
+        import webdataset
+
+        shards = [str(path) for path in sorted(source.glob("*.tar"))]
+        dataset = (
+            webdataset.WebDataset(shards, shardshuffle=len(shards))
+            .shuffle(2 * task.batch_size)
+            .decode()
+            .to_tuple("image.npy", "speed.npy")
+            .batched(task.batch_size, partial=True)
+        )
+        loader: Loader = webdataset.WebLoader(dataset, **{**task.loading, "batch_size": None})
+        return loader
+
+
+def _load_spdl(stem: str) -> tuple[Any, ...]:
+    """Return the arrays of one tile; SPDL's parser does not copy the bytes."""
+    import spdl.io
+
+    files = (Path(f"{stem}.{kind}.npy") for kind in ("image", "speed"))
+    return tuple(spdl.io.load_npy(file.read_bytes()) for file in files)
+
+
+def _collate_spdl(rows: list[tuple[Any, ...]]) -> tuple[Tensor, ...]:
+    return tuple(torch.from_numpy(np.stack(column)) for column in zip(*rows, strict=True))
+
+
+class Spdl(Peer):
+    """A new threaded pipeline per epoch over shuffled file names, as SPDL recommends."""
+
+    packages = ("spdl",)
+
+    def __init__(self, task: Task, source: Path) -> None:
+        self.task = task
+        self.stems = [str(p).removesuffix(".image.npy") for p in sorted(source.glob("*.image.npy"))]
+        self.random = np.random.default_rng(0)
+
+    @staticmethod
+    def prepare(task: Task, out: Path) -> None:
+        for tile, pair in enumerate(task.rows()):
+            for kind, pixels in zip(("image", "speed"), pair, strict=True):
+                np.save(out / f"{tile:06d}.{kind}.npy", pixels)
+
+    @staticmethod
+    def open(task: Task, source: Path) -> Loader:
+        return Spdl(task, source)
+
+    def __iter__(self) -> Iterator[Pair]:
+        from spdl.pipeline import PipelineBuilder
+
+        workers = max(1, self.task.workers)
+        order = self.random.permutation(len(self.stems))
+        pipeline = (
+            PipelineBuilder()
+            .add_source([self.stems[i] for i in order])
+            .pipe(_load_spdl, concurrency=workers)
+            .aggregate(self.task.batch_size)
+            .pipe(_collate_spdl, concurrency=workers)
+            .add_sink(SPDL_PREFETCH)
+            .build(num_threads=workers)
+        )
+        with pipeline.auto_stop():
+            yield from pipeline
+
+
+# Geospatial packages
+
+
+class TorchGeo(Peer):
+    """The intersection of imagery and masks, as in TorchGeo's tutorials: float32 and int64.
+
+    The fastest setup for tiles: one CRS and resolution, uncompressed files with a gap between them,
+    so that a query never covers two, cached file handles, the sampler for chips.
+    """
+
+    packages = ("torchgeo",)
+
+    @staticmethod
+    def prepare(task: Task, out: Path) -> None:
+        import rasterio
+
+        gap = 100.0
+        for kind in ("image", "speed"):
+            (out / kind).mkdir()
+            for number, path in enumerate(task.tiffs(kind)):
+                with rasterio.open(path) as file:
+                    pixels, profile = file.read(), file.profile
+                left = 500_000.0 + number * (pixels.shape[-1] + gap)
+                place = rasterio.Affine(1, 0, left, 0, -1, 6_000_000)
+                profile.update(crs=EPSG, transform=place, compress=None)
+                with rasterio.open(out / kind / path.name, "w", **profile) as file:
+                    file.write(pixels)
+
+    @staticmethod
+    def open(task: Task, source: Path) -> Loader:
+        import_torchvision()
+        from torchgeo.datasets import RasterDataset, stack_samples
+        from torchgeo.samplers import PreChippedGeoSampler
+
+        class Images(RasterDataset):  # type: ignore[misc] # no types if it is not installed
+            filename_glob = "*.tif"
+            is_image = True
+
+        class Masks(Images):
+            is_image = False
+
+        dataset = Images(source / "image") & Masks(source / "speed")
+        sampler = PreChippedGeoSampler(dataset, shuffle=True)
+        loader: Any = DataLoader(dataset, sampler=sampler, collate_fn=stack_samples, **task.loading)
+        return Pairs(loader, itemgetter("image", "mask"))
+
+
+def _band_names(task: Task) -> list[str]:
+    return [f"B{band}" for band in range(task.image.shape[-1])]
+
+
+def _stacked(
+    batch: tuple[list[dict[str, Any]], list[dict[str, Any]], Any],
+) -> tuple[Tensor, Tensor]:
+    """Return images float32 (n, band, y, x), classes int64 (n, y, x) of rslearn's samples."""
+    inputs, targets, _ = batch
+    image = torch.stack([sample["image"].single_ts_to_chw_tensor() for sample in inputs])
+    return image, torch.stack([sample["classes"].get_hw_tensor() for sample in targets])
+
+
+class Rslearn(Peer):
+    """The loader for training, of windows of GeoTIFFs, rslearn's own format, kept in memory.
+
+    ``use_in_memory_dataset`` is meant for data that fit into memory: each worker process keeps the
+    windows that it has read. Images are float32 and labels int32 there, as rslearn has no narrower
+    types; it has flips but no rotations. Its samples are stacked as its models do.
+    """
+
+    packages = ("rslearn",)
+
+    @staticmethod
+    def prepare(task: Task, out: Path) -> None:
+        from rasterio.crs import CRS
+        from rslearn.dataset import Dataset, Window
+        from rslearn.utils import Projection
+        from rslearn.utils.raster_array import RasterArray
+        from rslearn.utils.raster_format import GeotiffRasterFormat
+        from upath import UPath
+
+        bands = {"image": _band_names(task), "speed": ["speed"]}
+        layers = {
+            kind: {"type": "raster", "band_sets": [{"dtype": "uint8", "bands": names}]}
+            for kind, names in bands.items()
+        }
+        (out / "config.json").write_text(json.dumps({"layers": layers}), encoding="utf-8")
+        dataset = Dataset(UPath(out))
+        place = Projection(CRS.from_string(EPSG), 1, -1)
+        side = task.image.shape[1]
+        for tile in range(len(task.image)):
+            left, top = 500_000 + tile * 2 * side, -6_000_000
+            bounds = (left, top, left + side, top + side)
+            window = Window(
+                storage=dataset.storage,
+                group="train",
+                name=f"{tile:06d}",
+                projection=place,
+                bounds=bounds,
+                time_range=None,
+                data_factory=dataset.window_data_storage_factory,
+            )
+            window.save()
+            pixels = {"image": task.image[tile], "speed": task.speed[tile][..., None]}
+            for kind, names in bands.items():
+                raster = RasterArray(chw_array=pixels[kind].transpose(2, 0, 1))
+                with window.data.open_layer_writer(kind) as writer:
+                    writer.write_raster(names, GeotiffRasterFormat(), place, bounds, raster)
+                window.mark_layer_completed(kind)
+
+    @staticmethod
+    def open(task: Task, source: Path) -> Loader:
+        import_torchvision()
+        from rslearn.config import DType
+        from rslearn.train.data_module import RslearnDataModule
+        from rslearn.train.dataset import DataInput, SplitConfig
+        from rslearn.train.tasks.segmentation import SegmentationTask
+        from rslearn.train.transforms.flip import Flip
+
+        label: Any = {"bands": ["speed"], "is_target": True, "dtype": DType.INT32}
+        inputs = {
+            "image": DataInput("raster", ["image"], bands=_band_names(task), passthrough=True),
+            "targets": DataInput("raster", ["speed"], **label),
+        }
+        flip = Flip(image_selectors=["image", "target/classes", "target/valid"])
+        module = RslearnDataModule(
+            inputs,
+            SegmentationTask(num_classes=256),
+            str(source),
+            batch_size=task.batch_size,
+            num_workers=task.workers,
+            use_in_memory_dataset=True,
+            train_config=SplitConfig(
+                groups=["train"],
+                crop_size=task.crop,
+                transforms=None if task.crop is None else [flip],
+            ),
+            val_config=SplitConfig(groups=["none"]),
+        )
+        module.setup("fit")
+        return Pairs(module.train_dataloader(), _stacked)
+
+
+class RasterVision(Peer):
+    """A DataLoader of chips on a disk as arrays, which Raster Vision trains from by default.
+
+    Its dataset returns float32 images; they are not divided by 255, which is faster.
+    """
+
+    packages = ("rastervision-pytorch-learner",)
+
+    @staticmethod
+    def prepare(task: Task, out: Path) -> None:
+        for kind, tiles in (("image", task.image), ("speed", task.speed)):
+            (out / kind).mkdir()
+            for tile, pixels in enumerate(tiles):
+                np.save(out / kind / f"{tile:06d}.npy", pixels)
+
+    @staticmethod
+    def open(task: Task, source: Path) -> Loader:
+        import_torchvision()
+        import albumentations
+        from rastervision.pytorch_learner import SemanticSegmentationImageDataset
+
+        transform = None
+        if task.crop is not None:
+            steps = [albumentations.RandomCrop(task.crop, task.crop), albumentations.D4(p=1)]
+            transform = albumentations.Compose(steps)
+        dataset = SemanticSegmentationImageDataset(
+            str(source / "image"), str(source / "speed"), transform=transform, normalize=False
+        )
+        return DataLoader(dataset, shuffle=True, **task.loading)
+
+
+PEERS: dict[str, type[Peer]] = {
+    "ours": Ours,
+    "ours_dataset": OursDataset,
+    "uint8": Uint8,
+    "classic": Classic,
+    "files": Files,
+    "ffcv": Ffcv,
+    "litdata": LitData,
+    "streaming": Streaming,
+    "webdataset": WebDataset,
+    "spdl": Spdl,
+    "torchgeo": TorchGeo,
+    "rslearn": Rslearn,
+    "rastervision": RasterVision,
+}
