@@ -25,7 +25,6 @@ import numpy as np
 import rasterio
 import torch
 
-from benchmarks.accelerator_page import write_page
 from benchmarks.common import (
     BenchmarkError,
     Result,
@@ -54,6 +53,8 @@ from training.settings import Config
 PARTS = ("loader", "step", "tiles", "predict")
 THREADS = (1, 2, 4, 8, 16)
 DEVICE_TILES = "device"
+NOT_RUN = "## Not run\n"
+"""Line of the page before which the section of a new device is written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +93,7 @@ QUICK = AcceleratorScale(
 
 @dataclass(frozen=True, slots=True)
 class StepCase:
-    """A form of the training step to measure.
-
-    Attributes
-    ----------
-    title, name
-        Title in tables and name in figures.
-    settings
-        Settings of `training.fit`.
-    """
+    """A form of the training step: title in tables, name in figures, settings of `training.fit`."""
 
     title: str
     name: str
@@ -181,19 +174,7 @@ def describe_device(device: torch.device) -> str:
 
 
 class Measurement:
-    """Measures one device; each part is a method.
-
-    Parameters
-    ----------
-    result
-        Receives the figures.
-    device, store
-        Device and store to measure with.
-    work
-        Folder for scratch files.
-    scale
-        Sizes.
-    """
+    """Measures one device; each part is a method."""
 
     def __init__(
         self, result: Result, device: torch.device, store: Path, work: Path, scale: AcceleratorScale
@@ -378,11 +359,12 @@ def step_cases(device: torch.device, *, quick: bool) -> list[StepCase]:
     precisions = ["fp32", *(["tf32"] if device.type == "cuda" else [])]
     precisions += ["fp16"] if device.type == "cuda" else []
     precisions += ["bf16"] if computes_bf16(device) else []
-    cases = [StepCase(f"{p}, not compiled", p, {"precision": p}) for p in precisions]
-    cases = [StepCase(c.title, c.name, c.settings | {"compile": "off"}) for c in cases]
+    cases = [
+        StepCase(f"{name}, not compiled", name, {"precision": name, "compile": "off"})
+        for name in precisions
+    ]
     best = precisions[-1]
-    modes = [] if quick else [mode for mode in get_args(CompileMode) if mode != "off"]
-    for mode in modes:
+    for mode in [] if quick else [mode for mode in get_args(CompileMode) if mode != "off"]:
         settings = {"precision": best, "compile": mode}
         cases.append(StepCase(f"{best}, --compile {mode}", f"{best}-{mode}", settings))
     return cases
@@ -423,6 +405,28 @@ def tables(result: Result) -> list[Table]:
         Table("Tiles in memory and on the device, same step", kept, steps),
         Table(f"training.predict, {of['image']} x {of['image']} pixels", predicted, maps),
     ]
+
+
+def write_page(path: Path, result: Result, tables: Iterable[Table]) -> None:
+    """Write the tables to the section of a device on the page, before the text of `NOT_RUN`."""
+    m, of = result.machine, result.settings
+    libraries = ", ".join(f"{name} {m['libraries'][name]}" for name in ("geoprep", "torch"))
+    text = (
+        f"## {m['device']}\n\n{result.started[:10]}, {libraries}, Python {m['python']}. Host: "
+        f"{m['processor']}, {m['cores']} cores, {m['memory_gib']} GiB. Medians of {of['repeats']} "
+        "rounds, with the range in brackets.\n\n"
+    )
+    text += "Small sizes (`--quick`): these figures mean nothing.\n\n" if of["quick"] else ""
+    text += "\n".join(filter(None, (table.markdown(result) for table in tables)))
+    text += "".join(f"\n- {note}\n" for note in result.notes)
+    start, end = f"<!-- {of['device']}: {m['device']} -->\n", "<!-- end -->\n\n"
+    before, found, rest = path.read_text(encoding="utf-8").partition(start)
+    if found:
+        rest = rest.partition(end)[2]
+    else:
+        before, mark, rest = before.partition(NOT_RUN)
+        rest = mark + rest
+    path.write_text(f"{before}{start}{text}{end}{rest}", encoding="utf-8")
 
 
 if __name__ == "__main__":
