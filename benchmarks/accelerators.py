@@ -33,11 +33,9 @@ from benchmarks.common import (
     parser,
     reports_errors,
     run_parts,
-    scratch_folder,
-    status,
 )
 from benchmarks.loading.data import LoadingSizes, synthetic_store
-from benchmarks.tables import Table, conclude, print_machine
+from benchmarks.tables import Table, conclude, measured
 from geoprep.cpus import usable_cpus
 from geoprep.errors import GeoprepError
 from loaders import Batch, BatchLoader, DeviceTiles, RamTiles
@@ -107,17 +105,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     device = find_device(given.device)
     scale = QUICK if given.quick else AcceleratorScale()
     sizes = {"batch_size": scale.batch_size, "crop": scale.crop, "image": scale.image}
-    result = Result("accelerators", vars(given) | sizes | {"device": device.type})
-    result.machine["device"] = describe_device(device)
-    print_machine(result)
-    with scratch_folder(given.work, "accelerators") as folder, status:
-        work, store = Path(folder), given.store
+    given.device = device.type
+    with measured("accelerators", given, **sizes) as (result, work):
+        result.machine["device"] = describe_device(device)
+        store = given.store
         if store is None:
             announce("creating a city")
             made = LoadingSizes(scenes=scale.scenes, scene_side=scale.scene_side)
             store = synthetic_store(work, made, usable_cpus())
-        measured = Measurement(result, device, store, work, scale)
-        run_parts(result, {part: getattr(measured, part) for part in PARTS}, given.only)
+        parts = Measurement(result, device, store, work, scale)
+        run_parts(result, {part: getattr(parts, part) for part in PARTS}, given.only)
     if given.write_page:
         write_page(given.write_page, result, tables(result))
     return conclude(result, given, tables(result))

@@ -7,7 +7,6 @@ import functools
 import json
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -58,31 +57,6 @@ def local_path(text: str) -> Path:
     return Path(text).absolute()
 
 
-def scratch_folder(work: Path | None, name: str) -> tempfile.TemporaryDirectory[str]:
-    """Return a temporary folder, removed at the end of a ``with`` statement.
-
-    Parameters
-    ----------
-    work
-        Parent folder, created if missing; None for the system's.
-    name
-        Start of its name.
-
-    Raises
-    ------
-    BenchmarkError
-        The parent folder cannot be created or written to.
-    """
-    try:
-        if work is not None:
-            work.mkdir(parents=True, exist_ok=True)
-        return tempfile.TemporaryDirectory(dir=work, prefix=f"{name}-")
-    except OSError as error:
-        raise BenchmarkError(
-            f"--work {work}: {error.strerror}. Name a folder that can be written to."
-        ) from error
-
-
 class BenchmarkError(Exception):
     """A benchmark cannot run with these options; the message says why."""
 
@@ -94,7 +68,7 @@ def reports_errors(main: Callable[[Sequence[str] | None], int]) -> Callable[...,
     def run(arguments: Sequence[str] | None = None) -> int:
         try:
             return main(arguments)
-        except (BenchmarkError, ChildError, GeoprepError) as error:
+        except (BenchmarkError, ChildError, GeoprepError, OSError) as error:
             print(f"error: {error}", file=sys.stderr)
             return 1
 
@@ -288,20 +262,17 @@ class Result:
                 for name, figure in record.pop("figures").items()
             }
             return cls(figures=figures, **record)
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise BenchmarkError(
                 f"{path} is no record of a benchmark ({error!r}). Name a file written by --json."
             ) from error
 
     def write(self, path: Path) -> None:
-        """Write the record as JSON; raise BenchmarkError if the file cannot be written."""
+        """Write the record as JSON."""
         figures = {name: figure.to_json() for name, figure in self.figures.items()}
         text = json.dumps({**vars(self), "figures": figures}, indent=2, default=str)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text + "\n", encoding="utf-8")
-        except OSError as error:
-            raise BenchmarkError(f"{path}: {error.strerror}. Name another file.") from error
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n", encoding="utf-8")
 
 
 def ratios(over: Sequence[float], under: Sequence[float]) -> list[float]:

@@ -32,12 +32,10 @@ from benchmarks.common import (
     parser,
     ratios,
     reports_errors,
-    scratch_folder,
-    status,
 )
 from benchmarks.fitting.runs import IPEX_PYTHON, fit
 from benchmarks.loading.data import LoadingSizes, synthetic_store
-from benchmarks.tables import Table, conclude, print_machine
+from benchmarks.tables import Table, conclude, measured
 from geoprep.cpus import usable_cpus
 from geoprep.sources import get_city
 from geoprep.synth import synthesise
@@ -178,12 +176,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; return 0 if it ran, even if bounds were missed."""
     given = _arguments(arguments)
     scale = QUICK if given.quick else InferenceScale()
-    result = Result("inference", vars(given))
-    print_machine(result)
     wait_passively()
-    folder = scratch_folder(given.work, "inference")
-    with folder, status, ExitStack() as stack:
-        work = Path(folder.name)
+    with measured("inference", given) as (result, work), ExitStack() as stack:
         store, checkpoint = given.store, given.checkpoint
         if checkpoint is None:
             announce("training for a few steps")

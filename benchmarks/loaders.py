@@ -27,8 +27,6 @@ from benchmarks.common import (
     positive,
     reports_errors,
     run_parts,
-    scratch_folder,
-    status,
 )
 from benchmarks.loading.batches import (
     measure_augment,
@@ -57,7 +55,7 @@ from benchmarks.loading.throughput import (
     measure_throughput,
 )
 from benchmarks.loading.worker_memory import measure_memory
-from benchmarks.tables import conclude, print_machine, renew
+from benchmarks.tables import conclude, measured, print_machine, renew
 from geoprep.cpus import usable_cpus
 from loaders import BatchLoader, RamTiles, StreamTiles, available_memory
 
@@ -92,10 +90,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(given: argparse.Namespace) -> Result:
     """Return the figures of the chosen parts."""
     sizes = QUICK if given.quick else LoadingSizes()
-    result = Result("loaders", vars(given) | {"batch_size": sizes.batch_size, "crop": sizes.crop})
-    print_machine(result)
-    with scratch_folder(given.work, "loaders") as folder, status:
-        work = Path(folder)
+    step = {"batch_size": sizes.batch_size, "crop": sizes.crop}
+    with measured("loaders", given, **step) as (result, work):
         store = given.store
         if store is None and not set(given.only) <= _storeless(quick=given.quick):
             announce("creating a city")

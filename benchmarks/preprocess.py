@@ -32,12 +32,10 @@ from benchmarks.common import (
     parser,
     ratios,
     reports_errors,
-    scratch_folder,
-    status,
 )
 from benchmarks.mosaics import measure_mosaics
 from benchmarks.reference import missing_library
-from benchmarks.tables import Table, conclude, print_machine
+from benchmarks.tables import Table, conclude, measured
 from geoprep.sources import get_city
 
 SHARE = {"uint16": 0.45, "uint8": 0.40}
@@ -60,10 +58,7 @@ Runs = Mapping[str, list[TimedRun]]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; return 0 if it ran, even if bounds were missed."""
     given = _arguments(arguments)
-    result = Result("preprocess", vars(given))
-    print_machine(result)
-    with scratch_folder(given.work, "preprocess") as folder, status:
-        work = Path(folder)
+    with measured("preprocess", given) as (result, work):
         kinds = _chips(given, work, result)
         for chips in kinds:
             _measure_rates(result, chips, work / "out.zarr")

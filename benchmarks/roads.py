@@ -36,9 +36,9 @@ from rasterio.windows import Window
 
 from benchmarks.child import ask
 from benchmarks.chips import REAL
-from benchmarks.common import Result, local_path, parser, reports_errors, scratch_folder, status
+from benchmarks.common import Result, local_path, parser, reports_errors
 from benchmarks.machine import resident
-from benchmarks.tables import Table, conclude, print_machine
+from benchmarks.tables import Table, conclude, measured
 from benchmarks.tracing.reliability import measure_reliability, steps
 from benchmarks.tracing.simulated import Chip, chips, simulate_prediction
 from geoprep.roads import ArrayBands, RoadRaster, Tracing, apls, in_crs, trace, vectorize
@@ -88,17 +88,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="folder of its city in SpaceNet's layout (default: synthetic)",
     )
     given = options.parse_args(arguments)
-    result = Result("roads", vars(given))
-    print_machine(result)
-    with scratch_folder(given.work, "roads") as folder, status:
+    with measured("roads", given) as (result, work):
         if given.end_to_end:
-            from benchmarks.tracing.end_to_end import (
-                measure_end_to_end,  # imports torch
-            )
+            from benchmarks.tracing.end_to_end import measure_end_to_end  # imports torch
 
-            measure_end_to_end(result, Path(folder))
+            measure_end_to_end(result, work)
         else:
-            _measure(result, given, Path(folder))
+            _measure(result, given, work)
     rows = {name: name for name in ("ceiling.city", "ceiling.vegas")}
     rows |= {f"errors, {name}": f"errors.{name}" for name in WAYS}
     columns = {"APLS, %": "apls", "APLS_time, %": "apls_time"}

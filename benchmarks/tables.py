@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import tempfile
 import textwrap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import compress
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table as RichTable
 
-from benchmarks.common import BenchmarkError, Figure, Result, console, rounded
+from benchmarks.common import Figure, Result, console, rounded, status
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -176,22 +178,9 @@ def print_report(result: Result, tables: Iterable[Table]) -> None:
 def renew(page: Path, blocks: Mapping[str, str]) -> None:
     """Write texts into a Markdown page, between ``<!-- NAME -->`` and ``<!-- end -->``.
 
-    Parameters
-    ----------
-    page
-        File to change.
-    blocks
-        Name to text; of an empty text, the page keeps what it has.
-
-    Raises
-    ------
-    BenchmarkError
-        The page cannot be read.
+    Of an empty text, the page keeps what it has.
     """
-    try:
-        text = page.read_text(encoding="utf-8")
-    except OSError as error:
-        raise BenchmarkError(f"--page {page}: {error.strerror}") from error
+    text = page.read_text(encoding="utf-8")
     for name, block in blocks.items():
         head, start, rest = text.partition(f"<!-- {name} -->\n")
         if block and start:
@@ -239,20 +228,22 @@ def _draw_bars(axis: Axes, title: str, figures: Mapping[str, Figure]) -> None:
     axis.set_title(textwrap.fill(title, _TITLE))
 
 
-def conclude(result: Result, given: argparse.Namespace, tables: Sequence[Table]) -> int:
-    """Print the report, write and draw it if the options say so; return the exit status.
+@contextmanager
+def measured(name: str, given: argparse.Namespace, **sizes: Any) -> Iterator[tuple[Result, Path]]:  # noqa: ANN401 - JSON values
+    """Yield the empty result of a benchmark, after printing the machine, and a scratch folder."""
+    result = Result(name, vars(given) | sizes)
+    print_machine(result)
+    if given.work is not None:
+        given.work.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=given.work, prefix=f"{name}-") as folder, status:
+        yield result, Path(folder)
 
-    Raises
-    ------
-    BenchmarkError
-        A file cannot be written.
-    """
+
+def conclude(result: Result, given: argparse.Namespace, tables: Sequence[Table]) -> int:
+    """Print the report, write and draw it if the options say so; return the exit status."""
     print_report(result, tables)
-    try:
-        if given.json:
-            result.write(given.json)
-        if given.plot:
-            draw(result, given.plot, tables)
-    except OSError as error:
-        raise BenchmarkError(f"{error.filename}: {error.strerror}. Name another file.") from error
+    if given.json:
+        result.write(given.json)
+    if given.plot:
+        draw(result, given.plot, tables)
     return 0

@@ -25,13 +25,11 @@ from benchmarks.common import (
     parser,
     reports_errors,
     run_parts,
-    scratch_folder,
-    status,
 )
 from benchmarks.fitting import learning
 from benchmarks.fitting.ladder import CEILING, RUNGS, measure_ladder, measure_ranks
 from benchmarks.loading.data import LoadingSizes, synthetic_store
-from benchmarks.tables import Table, conclude, print_machine
+from benchmarks.tables import Table, conclude, measured
 from geoprep.cpus import usable_cpus
 
 SPEED_PARTS = ("ladder", "ranks")
@@ -67,10 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = _arguments(arguments)
     scale = QUICK if given.quick else TrainingScale()
     step = {"batch_size": scale.batch_size, "crop": scale.crop}
-    result = Result("training", vars(given) | step)
-    print_machine(result)
-    with scratch_folder(given.work, "training") as folder, status:
-        run_parts(result, _parts(result, Path(folder), given, scale), given.only)
+    with measured("training", given, **step) as (result, work):
+        run_parts(result, _parts(result, work, given, scale), given.only)
     return conclude(result, given, tables(result))
 
 

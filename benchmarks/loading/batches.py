@@ -17,7 +17,7 @@ import torch
 
 from benchmarks.common import Result, announce, ratios
 from benchmarks.loading.data import random_tiles
-from benchmarks.loading.throughput import LoaderRate, drain
+from benchmarks.loading.throughput import LoaderRate, drain, repeated
 from loaders import (
     Batch,
     BatchLoader,
@@ -107,7 +107,7 @@ def measure_augment(result: Result, tiles: int) -> None:
     normalize, target = Normalize([1.0] * 3, [1.0] * 3), SpeedTarget("bins")
     for name, random in devices.items():
         prep = DevicePrep(normalize, target, **random)
-        cases[name] = partial(prepare, prep, batch, of["seconds"])
+        cases[name] = partial(repeated, partial(prepare, prep, batch), of["seconds"])
     for run in cases.values():
         run()  # compiles the copy
     for name, rates in result.turns(cases).items():
@@ -115,30 +115,21 @@ def measure_augment(result: Result, tiles: int) -> None:
         result.add(f"augment.{name}.cpu", "us of one core per image", [r.cpu_us for r in rates])
 
 
-def prepare(prep: DevicePrep, batch: Batch, seconds: float) -> LoaderRate:
-    """Return the rate of the work on the device: here, this processor."""
-    samples, start, cpu = 0, time.perf_counter(), time.process_time()
-    while time.perf_counter() < start + seconds:
-        prep(batch)
-        samples += len(batch)
-    took = time.perf_counter() - start
-    nbytes = samples * (batch.image[0].nbytes + batch.speed[0].nbytes)
-    return LoaderRate(samples, nbytes, took, time.process_time() - cpu)
+def prepare(prep: DevicePrep, batch: Batch) -> tuple[int, int]:
+    """Do the work of the device: here, this processor."""
+    prep(batch)
+    return len(batch), batch.image.nbytes + batch.speed.nbytes
 
 
-def stack(image: torch.Tensor, label: torch.Tensor, size: int, seconds: float) -> LoaderRate:
-    """Return the rate of `torch.stack` over random tiles in the loop."""
-    samples, start, cpu = 0, time.perf_counter(), time.process_time()
-    while time.perf_counter() < start + seconds:
-        order = torch.randperm(len(image)).tolist()
-        for first in range(0, len(order) - size + 1, size):
-            chosen = order[first : first + size]
-            torch.stack([image[tile] for tile in chosen])
-            torch.stack([label[tile] for tile in chosen])
-            samples += size
-    took = time.perf_counter() - start
-    nbytes = samples * (image[0].nbytes + label[0].nbytes)
-    return LoaderRate(samples, nbytes, took, time.process_time() - cpu)
+def stack(image: torch.Tensor, label: torch.Tensor, size: int) -> tuple[int, int]:
+    """Stack random tiles, an epoch of batches, with `torch.stack`."""
+    order = torch.randperm(len(image)).tolist()
+    samples = nbytes = 0
+    for first in range(0, len(order) - size + 1, size):
+        for pixels in (image, label):
+            nbytes += torch.stack([pixels[tile] for tile in order[first : first + size]]).nbytes
+        samples += size
+    return samples, nbytes
 
 
 def measure_batches(result: Result) -> None:
@@ -156,7 +147,7 @@ def measure_batches(result: Result) -> None:
         at = f"batches.{side}x{size}"
         loader = BatchLoader(tiles, size, crops_per_tile=times)
         cases[f"{at}.ours"] = partial(drain, loader, of["seconds"])
-        cases[f"{at}.stack"] = partial(stack, image, label, size, of["seconds"])
+        cases[f"{at}.stack"] = partial(repeated, partial(stack, image, label, size), of["seconds"])
     cases["batches.cost"]()  # loads the compiled copy
     runs = result.turns(cases)
     for name, how in (("cost", "filled by the loop"), ("threads", "filled in threads")):

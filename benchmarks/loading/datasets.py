@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from benchmarks.loading.peer_server import Pair, Task
 
+Pixels = NDArray[np.uint8]
+
 
 class ByteTiles(Dataset[Pair]):
-    """Tiles in memory, not copied: images uint8 (y, x, band), masks uint8 (y, x)."""
+    """Tiles in memory, each ``times`` per epoch: images uint8 (y, x, band), masks uint8 (y, x)."""
 
-    def __init__(self, task: Task) -> None:
-        self.image = torch.from_numpy(np.array(task.image))
-        self.speed = torch.from_numpy(np.array(task.speed))
+    def __init__(self, image: Pixels, speed: Pixels, times: int = 1) -> None:
+        self.image, self.speed = image, speed
+        self.times = times
 
     def __len__(self) -> int:
-        return len(self.image)
+        return len(self.image) * self.times
 
-    def __getitem__(self, tile: int) -> Pair:
-        return self.image[tile], self.speed[tile]
+    def __getitem__(self, item: int) -> Pair:
+        tile = item % len(self.image)
+        # Copied: torch does not support read-only arrays.
+        return torch.from_numpy(self.image[tile].copy()), torch.from_numpy(self.speed[tile].copy())
 
 
 class FloatTiles(ByteTiles):
@@ -39,16 +44,16 @@ def widened(image: Tensor, speed: Tensor) -> Pair:
 class ByteCrops(ByteTiles):
     """Random crops of tiles in memory, with one of the eight symmetries (D4)."""
 
-    def __init__(self, task: Task) -> None:
-        self.pixels = np.array(task.image), np.array(task.speed)
-        self.image, self.crop = torch.from_numpy(self.pixels[0]), task.crop or 0
+    def __init__(self, image: Pixels, speed: Pixels, crop: int) -> None:
+        super().__init__(image, speed)
+        self.crop = crop
 
     def __getitem__(self, tile: int) -> Pair:
         top, left = torch.randint(self.image.shape[1] - self.crop + 1, (2,)).tolist()
         turns, mirrored = int(torch.randint(4, (1,))), bool(torch.rand(1) < 0.5)
         image, speed = (
             np.rot90(pixels[tile, top : top + self.crop, left : left + self.crop], turns)
-            for pixels in self.pixels
+            for pixels in (self.image, self.speed)
         )
         if mirrored:
             image, speed = image[:, ::-1], speed[:, ::-1]

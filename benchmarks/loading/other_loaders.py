@@ -148,73 +148,62 @@ def _measure_group(
     """Measure loaders in turns, all open at the same time; add titles to the missing ones."""
     of = result.settings
     children: dict[str, ChildProcess] = {}
-    with ExitStack() as stack:
-        tasks: dict[PeerEntry, Task] = {}
-        for entry in entries:
-            if not entry.ours and not PEERS_PYTHON.exists() and not _installed(entry):
-                missing.append(entry.title)
-                continue
-            workers = task.workers if entry.workers is None else entry.workers
-            tasks[entry] = replace(task, workers=workers, crop=of["crop"] if entry.crops else None)
-        opened: dict[PeerEntry, ChildProcess | ChildError] = {}
-        if of.get("quick"):
-            opened = _opened_together(result, stack, tasks, truth)
-        for entry, its in tasks.items():
-            announce(entry.title)
-            try:
-                child = opened.get(entry) or _opened_alone(result, stack, entry, its, truth)
-                if isinstance(child, ChildError):
-                    raise child
-            except ChildError as error:
-                if "NotFound" in str(error):
+    tasks: dict[PeerEntry, Task] = {}
+    for entry in entries:
+        if not entry.ours and not PEERS_PYTHON.exists() and not _installed(entry):
+            missing.append(entry.title)
+            continue
+        workers = task.workers if entry.workers is None else entry.workers
+        tasks[entry] = replace(task, workers=workers, crop=of["crop"] if entry.crops else None)
+    with ExitStack() as stack, ThreadPoolExecutor(of["threads"] if of.get("quick") else 1) as pool:
+
+        def open_all(peer: str) -> list[tuple[PeerEntry, ChildProcess | ChildError]]:
+            """Open the loaders of a kind, which share their files, one after the other."""
+            some = {entry: its for entry, its in tasks.items() if entry.peer == peer}
+            return [(entry, _opened(result, stack, entry, some[entry], truth)) for entry in some]
+
+        for part in pool.map(open_all, dict.fromkeys(entry.peer for entry in tasks)):
+            for entry, child in part:
+                if isinstance(child, ChildProcess):
+                    children[entry.name] = child
+                elif "NotFound" in str(child):
                     missing.append(entry.title)
                 else:
-                    result.notes.append(f"{entry.title}: left out, {error}")
-            else:
-                children[entry.name] = child
+                    result.notes.append(f"{entry.title}: left out, {child}")
         cases = {name: partial(_rate, child, of["seconds"]) for name, child in children.items()}
         runs = result.turns(cases)
     for name, found in runs.items():
         _record(result, f"peers.{name}", found)
 
 
-def _opened_alone(
+def _opened(
     result: Result, stack: ExitStack, entry: PeerEntry, task: Task, truth: dict[str, float]
-) -> ChildProcess:
-    """Return the process of a loader, after recording its start-up."""
-    with start(entry, task) as writer:  # a second process times its import
-        result.settings.setdefault("versions", {}).update(writer.answer())
-        writer.ask("prepare")
-    child = stack.enter_context(start(entry, task))
-    _start_up(result, entry, child, task, truth)
+) -> ChildProcess | ChildError:
+    """Return the process of a loader, after recording its start-up, or why it failed."""
+    announce(entry.title)
+    try:
+        with ExitStack() as first:
+            child = first.enter_context(start(entry, task))
+            result.settings.setdefault("versions", {}).update(child.answer())
+            child.ask("prepare")
+            if result.settings.get("quick"):
+                child.ask("open")
+                _first(child, task, truth)
+                stack.push(first.pop_all())
+                return child
+        child = stack.enter_context(start(entry, task))  # another process times its import
+        _start_up(result, entry, child, task, truth)
+    except ChildError as error:
+        return error
     return child
 
 
-def _opened_together(
-    result: Result, stack: ExitStack, tasks: dict[PeerEntry, Task], truth: dict[str, float]
-) -> dict[PeerEntry, ChildProcess | ChildError]:
-    """Return the processes of loaders that start at the same time, or why they failed."""
-    begun = {entry: stack.enter_context(start(entry, task)) for entry, task in tasks.items()}
-
-    def open_all(peer: str) -> dict[PeerEntry, ChildProcess | ChildError]:
-        found: dict[PeerEntry, ChildProcess | ChildError] = {}
-        for entry in (entry for entry in begun if entry.peer == peer):  # they share their files
-            child = found[entry] = begun[entry]
-            try:
-                result.settings.setdefault("versions", {}).update(child.answer())
-                child.ask("prepare")
-                child.ask("open")
-                first = child.ask("first")
-                if tasks[entry].crop is None:
-                    compare(first, truth)
-            except ChildError as error:
-                found[entry] = error
-        return found
-
-    announce("opening the loaders")
-    with ThreadPoolExecutor(result.settings["threads"]) as pool:
-        parts = list(pool.map(open_all, dict.fromkeys(entry.peer for entry in begun)))
-    return {entry: child for part in parts for entry, child in part.items()}
+def _first(child: ChildProcess, task: Task, truth: dict[str, float]) -> float:
+    """Check the pixels of an epoch of whole tiles; return the seconds to its first batch."""
+    first = child.ask("first")
+    if task.crop is None:
+        compare(first, truth)
+    return float(first["seconds"])
 
 
 def _installed(entry: PeerEntry) -> bool:
@@ -233,15 +222,13 @@ def _start_up(
     child.answer()
     opened = child.ask("open")["seconds"]
     before = settled_memory(child.process.pid)
-    first = child.ask("first")
-    if task.crop is None:
-        compare(first, truth)
+    first = _first(child, task, truth)
     child.ask("hold")
     added = settled_memory(child.process.pid) - before
     child.ask("release")
     at = f"peers.{entry.name}"
     result.add(f"{at}.start", "s", [opened], note="importing and opening the loader")
-    result.add(f"{at}.first", "s", [first["seconds"]])
+    result.add(f"{at}.first", "s", [first])
     result.add(f"{at}.memory", "MB per worker", [added / max(1, task.workers) / 1e6])
 
 

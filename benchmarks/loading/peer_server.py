@@ -56,6 +56,10 @@ class Task:
         pixels: NDArray[np.uint8] = np.load(f"{self.folder}/speed.npy", mmap_mode="r")
         return pixels
 
+    def in_memory(self) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        """Return images and masks in memory, which workers share by fork."""
+        return np.array(self.image), np.array(self.speed)
+
     def tiffs(self, kind: str) -> list[Path]:
         """Return the TIFF files of kind ``image`` or ``speed``, in order of tiles."""
         return sorted(Path(self.folder, "tiff", kind).iterdir())

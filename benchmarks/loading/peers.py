@@ -78,7 +78,8 @@ class Uint8(Peer):
 
     @staticmethod
     def open(task: Task, source: Path) -> Loader:
-        dataset = ByteTiles(task) if task.crop is None else ByteCrops(task)
+        pixels = task.in_memory()
+        dataset = ByteTiles(*pixels) if task.crop is None else ByteCrops(*pixels, task.crop)
         return DataLoader(dataset, shuffle=True, **task.loading)
 
 
@@ -89,7 +90,7 @@ class Classic(Peer):
 
     @staticmethod
     def open(task: Task, source: Path) -> Loader:
-        return DataLoader(FloatTiles(task), shuffle=True, **task.loading)
+        return DataLoader(FloatTiles(*task.in_memory()), shuffle=True, **task.loading)
 
 
 class Files(Peer):

@@ -89,6 +89,15 @@ def drain(loader: Iterable[Batch], seconds: float) -> LoaderRate:
     return LoaderRate(samples, nbytes, now - start, time.process_time() - cpu, tuple(times))
 
 
+def repeated(work: Callable[[], tuple[int, int]], seconds: float) -> LoaderRate:
+    """Return the rate of a function that returns numbers of samples and bytes, called again."""
+    samples, nbytes, start, cpu = 0, 0, time.perf_counter(), time.process_time()
+    while time.perf_counter() < start + seconds:
+        more = work()
+        samples, nbytes = samples + more[0], nbytes + more[1]
+    return LoaderRate(samples, nbytes, time.perf_counter() - start, time.process_time() - cpu)
+
+
 def first_batch(loader: BatchLoader) -> float:
     """Return the milliseconds to the first batch of an epoch; the epoch is then abandoned."""
     start = time.perf_counter()

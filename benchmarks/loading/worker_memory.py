@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.child import ask
 from benchmarks.common import Result, announce
 from benchmarks.loading.data import load_tiles
-from benchmarks.loading.datasets import widened
+from benchmarks.loading.datasets import ByteTiles, FloatTiles
 from benchmarks.loading.process_memory import settled_memory
 from loaders import BatchLoader, RamTiles, TileDataset
 
@@ -110,32 +109,6 @@ def measure_memory(result: Result, store: Path, tiles: RamTiles) -> None:
                 result.add(f"memory.{mode}.total.{workers}", "MB", [held / 1e6])
 
 
-class PlainDataset(Dataset[tuple[Tensor, Tensor]]):
-    """A common Dataset over the same memory as our loaders; only its batches differ.
-
-    Parameters
-    ----------
-    tiles
-        Tiles in memory.
-    widen
-        True if images become float32 (band, y, x) and masks int64.
-    """
-
-    def __init__(self, tiles: RamTiles, *, widen: bool) -> None:
-        self.tiles = tiles
-        self.widen = widen
-
-    def __len__(self) -> int:
-        return len(self.tiles) * _LONG
-
-    def __getitem__(self, item: int) -> tuple[Tensor, Tensor]:
-        tile = item % len(self.tiles)
-        # Copied: torch does not support read-only arrays.
-        image = torch.from_numpy(self.tiles.image[tile].copy())
-        speed = torch.from_numpy(self.tiles.speed[tile].copy())
-        return widened(image, speed) if self.widen else (image, speed)
-
-
 def make_loader(
     kind: str, start: str, workers: int, batch_size: int, tiles: RamTiles
 ) -> Iterable[Any]:
@@ -148,7 +121,7 @@ def make_loader(
     dataset: Dataset[Any] = (
         TileDataset(tiles, crops_per_tile=_LONG)
         if kind == "tiles"
-        else PlainDataset(tiles, widen=kind == "classic")
+        else (FloatTiles if kind == "classic" else ByteTiles)(tiles.image, tiles.speed, _LONG)
     )
     return DataLoader(
         dataset,

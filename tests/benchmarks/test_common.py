@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks import common, inference, loaders, preprocess, roads, training
+from benchmarks import common, loaders
 from benchmarks.child import ChildError, ChildProcess, ask, run
-from benchmarks.common import BenchmarkError, Figure, Result, parser, ratios, run_parts
-from benchmarks.tables import Table, draw, print_report
+from benchmarks.common import Figure, Result, parser, ratios, run_parts
+from benchmarks.tables import Table, draw, measured, print_report
 
 VALUES = st.lists(st.floats(0.001, 1e6), min_size=1, max_size=9)
 
@@ -166,21 +166,13 @@ def test_rounds_are_at_least_one(capsys: pytest.CaptureFixture[str]):
     assert "not 1 or more" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("benchmark", [inference, loaders, preprocess, roads, training])
-def test_folder_for_scratch_files_is_created(benchmark, tmp_path: Path, monkeypatch):
+def test_folder_for_scratch_files_is_created(tmp_path: Path, monkeypatch):
     """The folder is given relative to the current one; child processes run in another."""
     monkeypatch.chdir(tmp_path)
-    used: list[Path] = []
-
-    def stop(work: Path, name: str):
-        with scratch(work, name) as folder:
-            used.append(Path(folder))
-        raise BenchmarkError("stopped")
-
-    scratch = common.scratch_folder
-    monkeypatch.setattr(benchmark, "scratch_folder", stop)
-    assert benchmark.main(["--quick", "--work", "new/work"]) == 1
-    assert used[0].parent == tmp_path / "new" / "work"
+    given = parser("x").parse_args(["--quick", "--work", "new/work"])
+    with measured("some", given, size=3) as (result, work):
+        assert work.parent == tmp_path / "new" / "work"
+        assert (result.settings["size"], result.settings["quick"]) == (3, True)
     assert list((tmp_path / "new" / "work").iterdir()) == []
 
 
@@ -189,7 +181,7 @@ def test_folder_for_scratch_files_that_cannot_be_created_is_reported(tmp_path: P
     for work in ("file", "file/below"):
         assert loaders.main(["--quick", "--work", str(tmp_path / work)]) == 1
         error = capsys.readouterr().err
-        assert error.startswith(f"error: --work {tmp_path / work}: ")
+        assert str(tmp_path / work) in error
         assert error.count("\n") == 1
 
 
@@ -219,8 +211,6 @@ def test_the_record_is_written_after_each_part(tmp_path: Path):
         assert list(Result.read(path).figures) == ["a.rate"]
 
     run_parts(result, {"a": lambda: result.add("a.rate", "", [1.0]), "b": last}, ["a", "b"])
-    with pytest.raises(BenchmarkError, match="Name another file"):
-        result.write(tmp_path)
 
 
 def test_a_table_has_the_rows_and_columns_that_were_measured(capsys: pytest.CaptureFixture[str]):

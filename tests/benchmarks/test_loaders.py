@@ -1,6 +1,5 @@
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -199,7 +198,7 @@ def test_other_package_returns_every_pixel(name, task):
 
 
 def test_crops_of_a_plain_loader_are_crops_of_the_tile(task):
-    crops = ByteCrops(replace(task, crop=64))
+    crops = ByteCrops(*task.in_memory(), 64)
     image, speed = crops[0]
     assert image.shape == (64, 64, 3)
     assert speed.shape == (64, 64)
