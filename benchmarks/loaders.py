@@ -46,7 +46,7 @@ from benchmarks.loading.data import (
 )
 from benchmarks.loading.load_rate import measure_load
 from benchmarks.loading.other_loaders import ENTRIES, QUICK_ENTRIES, measure_peers
-from benchmarks.loading.peer_server import Task
+from benchmarks.loading.peer_task import Task
 from benchmarks.loading.report import blocks, tables
 from benchmarks.loading.throughput import (
     drain,

@@ -21,7 +21,7 @@ import psutil
 
 from benchmarks.child import ROOT, ChildError, ChildProcess
 from benchmarks.common import Result, announce, ratios
-from benchmarks.loading.peer_server import Task
+from benchmarks.loading.peer_task import Task
 from benchmarks.loading.peers import PEERS
 from benchmarks.loading.process_memory import settled_memory
 

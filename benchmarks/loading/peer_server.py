@@ -1,123 +1,25 @@
-"""The task of every loader, and a loader in a separate process, called by `benchmarks.child`.
+"""A loader in a separate process, called by `benchmarks.child`; files are in the page cache.
 
-It runs with the interpreter of ``.venv-peers`` (``make bench-peers``); files are in the page cache.
+It runs with the interpreter of ``.venv-peers`` (``make bench-peers``).
 """
 
 from __future__ import annotations
 
-import importlib
 import shutil
-import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
-Pair = tuple[Tensor, Tensor]
-Loader = Iterable[Pair]
-"""Batches of images and masks in any order; iterated once per epoch, shuffled."""
+from benchmarks.loading.peer_task import Loader, Pair, Task
+from benchmarks.loading.peers import PEERS
+
 Answer = dict[str, Any]
 HOLD_AT = 3
 """Batches taken before memory is measured: all buffers are full by then."""
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """The data to load, and the settings.
-
-    ``folder`` has ``image.npy`` uint8 (tile, y, x, band), ``speed.npy`` uint8 (tile, y, x) and the
-    same as GeoTIFFs ``tiff/image/00000.tif``; ``store`` has the same tiles. ``workers`` are
-    processes or threads, 0 to load in the loop; ``crop`` is the side of random crops with random
-    symmetries, one per tile and epoch, None for whole tiles.
-    """
-
-    folder: str
-    batch_size: int
-    workers: int
-    store: str = ""
-    crop: int | None = None
-
-    @property
-    def image(self) -> NDArray[np.uint8]:
-        """The images, memory-mapped."""
-        pixels: NDArray[np.uint8] = np.load(f"{self.folder}/image.npy", mmap_mode="r")
-        return pixels
-
-    @property
-    def speed(self) -> NDArray[np.uint8]:
-        """The masks, memory-mapped."""
-        pixels: NDArray[np.uint8] = np.load(f"{self.folder}/speed.npy", mmap_mode="r")
-        return pixels
-
-    def in_memory(self) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-        """Return images and masks in memory, which workers share by fork."""
-        return np.array(self.image), np.array(self.speed)
-
-    def tiffs(self, kind: str) -> list[Path]:
-        """Return the TIFF files of kind ``image`` or ``speed``, in order of tiles."""
-        return sorted(Path(self.folder, "tiff", kind).iterdir())
-
-    def rows(self) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.uint8]]]:
-        """Yield image and mask of every tile."""
-        return zip(self.image, self.speed, strict=True)
-
-    @property
-    def loading(self) -> dict[str, Any]:
-        """Arguments of a DataLoader whose workers persist between epochs, as torch recommends."""
-        processes = {"num_workers": self.workers, "persistent_workers": self.workers > 0}
-        return {"batch_size": self.batch_size, **processes}
-
-
-class Peer:
-    """A loader: packages that it needs beside NumPy and torch, and grey values per image value."""
-
-    packages: ClassVar[tuple[str, ...]] = ()
-    grey: ClassVar[float] = 1.0
-
-    @staticmethod
-    def prepare(task: Task, out: Path) -> None:
-        """Write the tiles in the loader's format to a new folder; not timed."""
-
-    @staticmethod
-    def open(task: Task, source: Path) -> Loader:
-        """Return the loader of the folder that `prepare` wrote."""
-        raise NotImplementedError
-
-
-class Pairs:
-    """(image, mask) pairs of batches of another type, which are not kept."""
-
-    def __init__(self, loader: Iterable[Any], pair: Callable[[Any], Pair]) -> None:
-        self.loader = loader
-        self.pair = pair
-
-    def __iter__(self) -> Iterator[Pair]:
-        return map(self.pair, self.loader)
-
-
-def import_torchvision() -> None:
-    """Import torchvision with a torch that it was not built for.
-
-    Some loaders import it without using its operators. With a CPU build of torch the import of a
-    build for CUDA fails ("operator torchvision::nms does not exist") unless they are declared.
-    """
-    try:
-        importlib.import_module("torchvision")
-    except RuntimeError as error:
-        if "torchvision::nms" not in str(error):
-            raise
-        for name in ("nms", "qnms"):
-            schema = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-            torch.library.define(f"torchvision::{name}", schema)
-        for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
-            del sys.modules[name]
 
 
 class PeerServer:
@@ -126,8 +28,6 @@ class PeerServer:
     loader: Loader
 
     def __init__(self, peer: str, task: dict[str, Any]) -> None:
-        from benchmarks.loading.peers import PEERS
-
         self.task = Task(**task)
         self.source = Path(self.task.folder, peer)
         self.peer = PEERS[peer]

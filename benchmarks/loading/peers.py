@@ -17,8 +17,18 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from benchmarks.loading.datasets import ByteCrops, ByteTiles, FloatTiles, TiffTiles
-from benchmarks.loading.peer_server import Loader, Pair, Pairs, Peer, Task, import_torchvision
+from benchmarks.loading.peer_task import (
+    ByteCrops,
+    ByteTiles,
+    FloatTiles,
+    Loader,
+    Pair,
+    Pairs,
+    Peer,
+    Task,
+    TiffTiles,
+    import_torchvision,
+)
 
 PAIR = itemgetter("image", "speed")
 
@@ -93,7 +103,7 @@ class Classic(Peer):
         return DataLoader(FloatTiles(*task.in_memory()), shuffle=True, **task.loading)
 
 
-class Files(Peer):
+class TiffFiles(Peer):
     """A DataLoader that reads TIFF files in ``__getitem__``."""
 
     packages = ("rasterio",)
@@ -454,7 +464,7 @@ PEERS: dict[str, type[Peer]] = {
     "ours_dataset": OursDataset,
     "uint8": Uint8,
     "classic": Classic,
-    "files": Files,
+    "files": TiffFiles,
     "ffcv": Ffcv,
     "litdata": LitData,
     "streaming": Streaming,

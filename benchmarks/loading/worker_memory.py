@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 from benchmarks.child import ask
 from benchmarks.common import Result, announce
 from benchmarks.loading.data import load_tiles
-from benchmarks.loading.datasets import ByteTiles, FloatTiles
+from benchmarks.loading.peer_task import ByteTiles, FloatTiles
 from benchmarks.loading.process_memory import settled_memory
 from loaders import BatchLoader, RamTiles, TileDataset
 

@@ -11,9 +11,8 @@ from benchmarks.child import ChildError, ask
 from benchmarks.common import Result
 from benchmarks.loading import batches, other_loaders, throughput, worker_memory
 from benchmarks.loading.data import LoadingSizes, random_tiles, synthetic_store, write_files
-from benchmarks.loading.datasets import ByteCrops
 from benchmarks.loading.load_rate import measure_load
-from benchmarks.loading.peer_server import Task
+from benchmarks.loading.peer_task import ByteCrops, Task
 from benchmarks.loading.peers import PEERS
 from benchmarks.loading.process_memory import tree_memory
 from benchmarks.loading.report import blocks
