@@ -1,8 +1,7 @@
 """Random scale, rotation, blur, noise and shadow of image and label, on the device.
 
-Draws are hashed from the key of a sample, and thus a function of (seed, epoch, position) like its
-crop: the picture is the same in any batch, on any rank, for any number of threads. Functions such
-as cosine come from tables, since their last bit depends on the position in a vector register.
+Draws are hashed from the key of a sample. Functions such as cosine come from tables, since their
+last bit depends on the position in a vector register.
 """
 
 from __future__ import annotations

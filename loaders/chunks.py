@@ -1,11 +1,7 @@
 """Reading of tiles from shards into their final place in memory, with every checksum verified.
 
-zarrs verifies checksums when it decodes a whole shard. From a part of a shard it returns damaged
-pixels without an error (zarrs 0.2.3, measured), it asks an object store for sizes while it holds
-the interpreter's lock, and it hangs in a forked child. Splits and streams read parts of shards. So
-this module reads the index of a shard once, neighbouring chunks in one request, and verifies and
-decodes every chunk directly into its place: for lz4 in three quarters of zarrs' processor time.
-(Reading single tiles by integer index through zarr is 200 times slower.)
+zarrs verifies checksums of whole shards only: from a part it returns damaged pixels without an
+error (0.2.3, measured), and it hangs in a forked child. Splits and streams read parts of shards.
 """
 
 from __future__ import annotations

@@ -1,12 +1,7 @@
 """The same samples for ``torch.utils.data.DataLoader``.
 
-A worker process attaches to the one copy in memory, whatever its start method. DataLoader sends
-batches through ``/dev/shm``. Where that is small (64 MB in a container by default), keep
-``batch_size * num_workers * prefetch_factor`` samples below it, use ``num_workers=0``, or use
-:class:`loaders.BatchLoader`, which needs no ``/dev/shm``.
-
-DataLoader asks for the items of a batch together. They are copied into one block, in a worker
-process into the shared memory that the batch is sent in, and collated without a further copy.
+The items of a batch are copied into one block, in a worker process into the shared memory that the
+batch is sent in (``/dev/shm``, 64 MB in a container by default), and collated without a copy.
 """
 
 from __future__ import annotations

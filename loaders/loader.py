@@ -20,13 +20,7 @@ from geoprep.cpus import usable_cpus as usable_cpus  # a public name of loaders
 from geoprep.errors import UsageError
 from loaders.batch import Batch, BufferPool, Crops, block_bytes, has_streams
 from loaders.prefetch import Prefetcher
-from loaders.road_sampling import (
-    PixelCells,
-    WeightRule,
-    tile_weights,
-    tiles_with_classes,
-    tiles_with_road,
-)
+from loaders.road_sampling import WeightRule, tile_weights, tiles_with_enough
 from loaders.sampling import Augment, Sampling, Schedule, Step, StepCrops
 from loaders.tiles.base import CropReader, Tiles
 
@@ -143,20 +137,17 @@ class BatchLoader:
         weights: WeightRule | Sequence[float] | NDArray[np.float64] | None = None,
         pin_memory: bool | None = None,
     ) -> None:
-        least = 0 if tiles.immediate else 1
-        if (threads is not None and threads < least) or (prefetch is not None and prefetch < 0):
+        fewest = 0 if tiles.immediate else 1
+        if (threads is not None and threads < fewest) or (prefetch is not None and prefetch < 0):
             raise UsageError(
-                f"threads={threads}, prefetch={prefetch}: use at least {least} threads for these "
+                f"threads={threads}, prefetch={prefetch}: use at least {fewest} threads for these "
                 "tiles, and a prefetch of at least 0"
             )
         if not shuffle and (min_road > 0 or min_share or weights is not None):
             raise UsageError(
                 "shuffle=False sees every tile once: leave out min_road, min_share and weights"
             )
-        chosen, roads = tiles_with_road(tiles, min_road, crop)
-        areas: tuple[PixelCells, ...] = ()
-        if min_share:
-            chosen, areas = tiles_with_classes(tiles, min_share, crop)
+        chosen, least = tiles_with_enough(tiles, min_road, min_share or {}, crop)
         if weights is not None:
             weights = tile_weights(weights, tiles, chosen)
         self.tiles = tiles
@@ -169,9 +160,8 @@ class BatchLoader:
             chosen=chosen,
             weights=weights,
             min_road=min_road,
-            roads=roads,
             min_share=min_share,
-            areas=areas,
+            least=least,
         )
         self._rank, self._world_size = rank, world_size
         this, ranks = self._ranks()

@@ -1,24 +1,7 @@
 """Memory: arrays that all processes of a machine share, available bytes, bytes used by processes.
 
-Shared memory is an anonymous file (``os.memfd_create``; an unlinked temporary file where that does
-not exist). Its handle, (pid, fd, device, inode, bytes), is part of a pickle of a few hundred
-bytes. Another process attaches by opening ``/proc/<pid>/fd/<fd>`` and checks the inode. This works
-the same way under fork, spawn and forkserver and between processes that only exchanged the handle.
-It takes no space in ``/dev/shm`` and is closed to other users. If all processes are killed, nothing
-is left: the kernel frees the memory with its last mapping.
-
-In a ``torchrun`` job one rank per machine loads; the others attach to its memory. Only a handle is
-sent. Systems without ``/proc``, such as macOS, share the memory with forked children only: there
-every rank loads a copy, and other processes cannot attach.
-
-Available memory is that of the machine and of every control group of this process. In a container
-psutil sees the whole machine, while the kernel kills at the group's limit. File cache that the
-kernel can reclaim counts as free, as it does in psutil's ``available``.
-
-RSS counts a shared page once for every process that maps it, so eight workers over one copy of
-10 GB seem to use 80 GB. USS counts the pages that no other process maps: what would be freed if the
-process ended. PSS divides every shared page among the processes that map it, so that the sum over
-processes is what they use together.
+Shared memory is an anonymous file, which takes no space in ``/dev/shm`` and is freed with its last
+mapping. A process attaches by opening ``/proc/<pid>/fd/<fd>`` of its handle and checks the inode.
 """
 
 from __future__ import annotations

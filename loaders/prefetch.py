@@ -1,11 +1,9 @@
-"""Results computed ahead of a loop by worker threads.
+"""Results computed ahead of a loop by worker threads, in order, and safe under Ctrl-C.
 
-Results come in order, and the loop is safe under Ctrl-C. Between any two steps of Python in the
-main thread a signal may raise KeyboardInterrupt: within the locks of `threading` and
-`concurrent.futures` that leaves them locked for ever, and within a finaliser it is lost. So a loop
-uses nothing but `queue.SimpleQueue`, each of whose operations is one step; locks, starting and
-waiting are left to threads, which no signal interrupts. Dropping a `Prefetcher` runs no Python
-either: its weak reference puts itself into a queue, and the threads end by themselves.
+A signal may raise KeyboardInterrupt between any two steps of Python in the main thread: within the
+locks of `threading` that leaves them locked for ever, and within a finaliser it is lost. So a loop
+uses `queue.SimpleQueue` alone, each of whose operations is one step, and leaves the rest to
+threads. Dropping a `Prefetcher` runs no Python: its weak reference puts itself into a queue.
 """
 
 from __future__ import annotations

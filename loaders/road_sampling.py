@@ -1,8 +1,6 @@
 """Choice of tiles and crops by their labels: coarse pixel counts, and weights of tiles.
 
-A summed-area table over cells of 16 pixels takes less than two per cent of the labels' memory. It
-gives the share of road, or of a class, of a batch of crops without reading a pixel, wherever the
-pixels are.
+A summed-area table over cells of 16 pixels takes less than two per cent of the labels' memory.
 """
 
 from __future__ import annotations
@@ -202,52 +200,45 @@ def _balanced(pixels: NDArray[np.float64]) -> NDArray[np.float64]:
     return best
 
 
-def tiles_with_road(
-    labels: TileLabels, min_road: float, crop: int | None
-) -> tuple[NDArray[np.int64] | None, PixelCells | None]:
-    """Return the tiles (None: all) that can give enough road, and the counts if needed."""
-    if min_road <= 0:
-        return None, None
-    if labels.class_names:
-        raise UsageError("`min_road` is for labels of speeds: use `min_share` of classes")
-    if crop is None:
-        cells, enough = None, labels.road_fraction >= min_road
-    elif crop < 2 * CELL:
-        raise UsageError(f"min_road needs crops of at least {2 * CELL} pixels, not crop={crop}")
-    else:
-        cells = PixelCells.count(labels)
-        enough = cells.total() >= min_road * crop * crop
-    if not enough.any():
-        raise UsageError(f"no tile has enough road for min_road={min_road}: use a smaller value")
-    return np.flatnonzero(enough), cells
+Minimums = tuple[tuple[float, PixelCells], ...]
+"""Each minimum share of crops, and the counts that tell whether a crop has it."""
 
 
-def tiles_with_classes(
-    labels: TileLabels, min_share: Mapping[str, float], crop: int | None
-) -> tuple[NDArray[np.int64] | None, tuple[PixelCells, ...]]:
-    """Return the tiles that can give crops with enough of each class, and the classes' counts."""
-    if not min_share:
-        return None, ()
+def tiles_with_enough(
+    labels: TileLabels, min_road: float, min_share: Mapping[str, float], crop: int | None
+) -> tuple[NDArray[np.int64] | None, Minimums]:
+    """Return the tiles (None for all) that can give enough road, or of each class, and the counts.
+
+    Whole tiles need no counts.
+    """
     names = labels.class_names
-    if not names:
+    if min_road <= 0 and not min_share:
+        return None, ()
+    if min_road > 0 and names:
+        raise UsageError("`min_road` is for labels of speeds: use `min_share` of classes")
+    if min_share and not names:
         raise UsageError("`min_share` is for labels of classes: use `min_road`")
     for name, share in min_share.items():
         if name not in names:
             raise UsageError(f"min_share: there is no class {name!r}; use {', '.join(names)}")
         if not 0 < share <= 1:
             raise UsageError(f"min_share of {name}={share} must be above 0 and at most 1")
-    shares = np.array(list(min_share.values()))
-    if crop is None:
-        wanted = [names.index(name) for name in min_share]
-        pixels = _pixels(labels, np.arange(256), 256)[:, wanted]
-        enough = (pixels >= shares * labels.side**2).all(axis=1)
-        cells: tuple[PixelCells, ...] = ()
-    elif crop < 2 * CELL:
-        raise UsageError(f"min_share needs crops of at least {2 * CELL} pixels, not crop={crop}")
+    rule = f"min_share={dict(min_share)}" if min_share else f"min_road={min_road}"
+    kinds: list[Any] = [names.index(name) for name in min_share] or [None]
+    shares = [*min_share.values()] or [min_road]
+    least: Minimums = ()
+    if crop is not None and crop < 2 * CELL:
+        option = rule.partition("=")[0]
+        raise UsageError(f"{option} needs crops of at least {2 * CELL} pixels, not crop={crop}")
+    if crop is not None:
+        least = tuple(zip(shares, [PixelCells.count(labels, kind) for kind in kinds], strict=True))
+        enough = np.all([cells.total() >= share * crop * crop for share, cells in least], axis=0)
+    elif not min_share:
+        enough = labels.road_fraction >= min_road
     else:
-        cells = tuple(PixelCells.count(labels, names.index(name)) for name in min_share)
-        totals = np.stack([one.total() for one in cells], axis=1)
-        enough = (totals >= shares * crop * crop).all(axis=1)
+        pixels = _pixels(labels, np.arange(256), 256)[:, kinds]
+        enough = (pixels >= np.array(shares) * labels.side**2).all(axis=1)
     if not enough.any():
-        raise UsageError(f"no tile has enough for min_share={dict(min_share)}: use smaller values")
-    return np.flatnonzero(enough), cells
+        kind, fix = ("", "smaller values") if min_share else (" road", "a smaller value")
+        raise UsageError(f"no tile has enough{kind} for {rule}: use {fix}")
+    return np.flatnonzero(enough), least

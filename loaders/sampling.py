@@ -1,15 +1,8 @@
 """The samples of an epoch, a pure function of (seed, epoch, position), and their split over ranks.
 
-Position ``p`` of an epoch holds sample ``order(epoch)[p]``; tile, crop and symmetry of a sample are
-hashed from (seed, epoch, sample). They depend on nothing else: not on threads, workers, ranks or
-time. The hash is the finaliser of SplitMix64 (Steele, Lea and Flood, 2014) in plain integer
-arithmetic, so that a checkpoint means the same samples under any version of NumPy, whose own
-generators may change their streams.
-
-Ranks take positions step by step: ``batch_size * world_size`` neighbouring ones, cut into one run
-per rank, or interleaved. An incomplete last step is dropped, or split evenly. Progress is one
-number, the positions that all ranks have passed, so an epoch can be resumed with another number of
-ranks or another batch size.
+Position ``p`` of an epoch holds sample ``order(epoch)[p]``; its tile, crop and symmetry are hashed
+from (seed, epoch, sample) by the finaliser of SplitMix64 (Steele, Lea and Flood, 2014), so that a
+checkpoint means the same samples under any version of NumPy. Ranks take positions step by step.
 """
 
 from __future__ import annotations
@@ -26,7 +19,7 @@ from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
 from loaders.batch import Crops
-from loaders.road_sampling import PixelCells
+from loaders.road_sampling import Minimums
 
 Augment = Literal["d4", "flips"]
 
@@ -88,9 +81,8 @@ class Sampling:
     chosen: NDArray[np.int64] | None = None
     weights: NDArray[np.float64] | None = None
     min_road: float = 0.0
-    roads: PixelCells | None = None
     min_share: Mapping[str, float] | None = None
-    areas: tuple[PixelCells, ...] = ()
+    least: Minimums = ()
 
     def __post_init__(self) -> None:
         if self.augment not in SYMMETRIES:
@@ -182,7 +174,7 @@ class Sampling:
         if self.crop is None:
             zero = np.zeros(len(samples), np.int64)
             return zero, zero
-        least = self._least()
+        least = self.least
         tries = ROAD_TRIES if least else 1
         places = self.side - self.crop + 1
         bits = [self._bits(epoch, _PLACE + k, samples) for k in range(tries)]
@@ -200,12 +192,6 @@ class Sampling:
         best = np.argmax(np.minimum.reduce(met), axis=1)
         rows = np.arange(len(samples))
         return y[rows, best], x[rows, best]
-
-    def _least(self) -> list[tuple[float, PixelCells]]:
-        """Return each minimum share of crops, and the counts that tell whether it is met."""
-        if self.roads is not None and self.min_road > 0:
-            return [(self.min_road, self.roads)]
-        return list(zip((self.min_share or {}).values(), self.areas, strict=bool(self.areas)))
 
 
 class Step(NamedTuple):

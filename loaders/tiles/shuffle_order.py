@@ -1,15 +1,9 @@
 """The order of samples of a streamed store: shuffled, although every tile is read once per epoch.
 
 A *run* is a few neighbouring tiles of one shard, read together. Every epoch shuffles the runs, and
-cuts their sequence into *lanes* of equal numbers of samples; neighbouring positions of an epoch are
-taken from the lanes one after another. A run arrives in its lane at a time, counted in tiles, and
-each of its samples is due a random part of the *shuffle window* later. So a tile is needed from its
-arrival to one window later and never again: ``window + run`` tiles of memory are enough for a lane,
-an arriving tile replaces a finished one, and reading never pauses.
-
-The sample at a position depends on (seed, epoch) and the shape of the window alone. Ranks take
-positions one after another, so if their number divides that of the lanes, no two read the same
-tiles.
+cuts their sequence into *lanes* of equal numbers of samples; neighbouring positions are taken from
+the lanes in turn. A run arrives in its lane at a time, counted in tiles, and each of its samples is
+due a random part of the *shuffle window* later: ``window + run`` tiles of memory are enough.
 """
 
 from __future__ import annotations

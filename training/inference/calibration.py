@@ -1,9 +1,7 @@
 """Tiles that INT8 is calibrated on, and the layers that INT8 harms most.
 
-INT8 is simulated in the float model: the input and the kernel of a layer are rounded to the 256
-values of a quantiser, the input with one scale per tensor, the kernel with one per output channel.
-So no file has to be written, and the result holds for every format. A BatchNorm after a convolution
-makes no difference: it scales whole output channels.
+INT8 is simulated in the float model: input (one scale) and kernel (one scale per output channel) of
+a layer are rounded, so that the result holds for every format. A BatchNorm makes no difference.
 """
 
 from __future__ import annotations

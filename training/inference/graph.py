@@ -1,8 +1,6 @@
 """The module that is exported: uint8 in, probabilities out, any number of windows of any size.
 
-Normalisation is part of it. Constants are computed once: kernels of `UpConv` and the BatchNorm that
-follows, so that a quantiser sees plain weights. PyTorch's INT8 has no transposed convolutions, so
-there is a plain one in their place, see `PhasedUp`.
+Kernels of `UpConv` and the BatchNorm after it are computed once: a quantiser sees plain weights.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """INT8 graphs of PyTorch: static quantisation, and its operators as plain ones and back.
 
-torch.compile makes INT8 convolutions of the operators ``quantized_decomposed``, which torch alone
-cannot load: they exist only once a module of its quantisation is imported. So files hold plain
-operators that compute the same bits, and `with_quantised_operators` restores the others for
-compiling.
+Files hold plain operators that compute the same bits as ``quantized_decomposed``, which torch alone
+cannot load; torch.compile makes INT8 convolutions of the latter only.
 """
 
 from __future__ import annotations

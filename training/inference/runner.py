@@ -31,38 +31,15 @@ makes predictions 9 % faster (measured on two cores, ResNet34-UNet in bf16)."""
 
 
 class Runner:
-    """A trained model, as prediction and validation call it.
+    """A trained model, as prediction and validation call it."""
 
-    Parameters
-    ----------
-    precision
-        Precision of the convolutions: ``float32``, ``bfloat16`` or ``int8``.
-
-    Attributes
-    ----------
-    device
-        Device of the probabilities.
-    form
-        Library that executes the model; empty for torch.
-    note
-        A remark on the file for the user; empty for none.
-    compiled
-        Whether it is compiled for a shape of batch, which may change the last bits.
-    fixed_batch
-        Whether every batch needs the same number of windows, and is padded.
-    at_once
-        Number of threads that should call it at the same time, each with its own batch.
-    compile_mode
-        Whether to compile: ``on``, ``off``, or ``auto``: if the pixels of a job pay for it.
-    """
-
-    device = CPU
-    form = ""
-    note = ""
-    compiled = False
-    fixed_batch = False
-    at_once = 1
-    compile_mode: Compile = "auto"
+    device = CPU  # of the probabilities
+    form = ""  # library that executes the model; empty for torch
+    note = ""  # a remark on the file for the user
+    compiled = False  # for a shape of batch, which may change the last bits
+    fixed_batch = False  # every batch needs the same number of windows, and is padded
+    at_once = 1  # threads that should call it at the same time, each with its own batch
+    compile_mode: Compile = "auto"  # auto: if the pixels of a job pay for it
 
     def __init__(self, precision: str) -> None:
         self.precision = precision

@@ -1,8 +1,7 @@
 """Predict in several processes, each on its own cores or with its own accelerator.
 
-One model on many cores waits for its slowest thread after every layer; several models on few cores
-each do not. A process begins with its own images and then helps with the others. The lock of a
-prediction's journal keeps two processes from the same image, as between independent commands.
+One model on many cores waits for its slowest thread after every layer. The lock of a prediction's
+journal keeps two processes from the same image, as between independent commands.
 """
 
 from __future__ import annotations

@@ -1,9 +1,5 @@
 """The header of a Cloud Optimised GeoTIFF: tags from GDAL, laid out for tiles that follow.
 
-GDAL writes the tags (projection, names, scales, ...) of an empty file of the same shape. GDAL's COG
-driver is not used: it would decode and compress every pixel again, a tenth of the time of a
-prediction.
-
 Sources: TIFF 6.0, the BigTIFF note of Aware Systems, and GDAL's page on the COG driver, which
 describes the header and the four bytes before and after each tile.
 """
