@@ -9,6 +9,7 @@ import threading
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,25 +34,30 @@ def client_of(address: str) -> Any:
     return boto3.client("s3", endpoint_url=address, region_name="us-east-1", **names)
 
 
-@contextmanager
-def s3_endpoint(*buckets: str) -> Iterator[str]:
-    """Serve S3 with some empty buckets and no others, one at a time; yield the address."""
+@cache
+def _server() -> str:
+    """Return the address of a server that runs until this process ends: to stop one takes time."""
     from moto.server import ThreadedMotoServer
 
-    assert _one.acquire(blocking=False), "all endpoints of a process share one set of buckets"
     logging.getLogger("werkzeug").setLevel(logging.ERROR)  # it logs every request
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
+    return f"http://127.0.0.1:{server.get_host_and_port()[1]}"
+
+
+@contextmanager
+def s3_endpoint(*buckets: str) -> Iterator[str]:
+    """Serve S3 with some empty buckets and no others, one at a time; yield the address."""
+    assert _one.acquire(blocking=False), "all endpoints of a process share one set of buckets"
     try:
-        address = f"http://127.0.0.1:{server.get_host_and_port()[1]}"
+        address = _server()
         urllib.request.urlopen(f"{address}/moto-api/reset", b"").close()
         for bucket in buckets:
             client_of(address).create_bucket(Bucket=bucket)
         yield address
     finally:
-        server.stop()
         _one.release()
-        remote._client.cache_clear()  # its connections are closed; the port may be used again
+        remote._client.cache_clear()
 
 
 def use_endpoint(patch: pytest.MonkeyPatch, endpoint: str, **more: str) -> None:

@@ -130,11 +130,6 @@ def test_a_search_ends_after_many_folders_and_says_so(make, monkeypatch):
     )
 
 
-def test_an_image_without_label_is_a_scene_without_label(make):
-    data = make(*chips("AOI_7_Moscow", 1, labels=False))
-    assert find_scenes(MOSCOW, data).scenes[0].label is None
-
-
 def test_train_and_test_chips_are_one_city(make):
     test = "test/AOI_7_Moscow/PS-RGB/SN5_roads_test_public_AOI_7_Moscow_PS-RGB_chip2.tif"
     found = find_scenes(MOSCOW, make(*chips("train/AOI_7_Moscow", 1), test))

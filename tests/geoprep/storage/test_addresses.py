@@ -73,12 +73,6 @@ def test_a_relative_path_is_an_address_too(image, monkeypatch):
         assert source.count == 3
 
 
-def test_the_handle_is_closed_afterwards(image):
-    with open_image(str(image)) as source:
-        pass
-    assert source.closed
-
-
 def test_a_mask_beside_a_file_counts(image):
     mask = np.full((64, 64), 255, np.uint8)
     mask[:10] = 0
