@@ -168,7 +168,7 @@ def download(
         raise UsageError("`scenes` selects single files: leave out `archives`")
     known, folder = get_city(city), Path(out)
     files = list_archives(known, folder) if archives else list_files(known, product, folder, scenes)
-    listed = tuple((one.remote.address, one.path, one.remote.size) for one in files)
+    listed = tuple((remote.address, path, remote.size) for path, remote in files.items())
     total, missing = sum(size for *_, size in listed), bytes_to_download(files)
     if dry_run:
         check_free_space(files, folder)

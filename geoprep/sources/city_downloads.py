@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
-from geoprep.errors import OutputError, SourceError, UsageError
+from geoprep.errors import OutputError, SourceError
 from geoprep.executors import Threads
 from geoprep.sources.cities import BUCKET, City, canonical_product
 from geoprep.sources.city_scenes import images_and_roads
@@ -27,17 +26,11 @@ from geoprep.storage import (
 _ARCHIVES_AT_A_TIME = 2
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedDownload:
-    """A file of the public bucket, and the path to which it is downloaded."""
-
-    remote: RemoteFile
-    path: Path
+Planned = dict[Path, RemoteFile]
+"""Files of the public bucket, by the paths to which they are downloaded."""
 
 
-def list_files(
-    city: City, product: str, folder: Path, scenes: int | None = None
-) -> list[PlannedDownload]:
+def list_files(city: City, product: str, folder: Path, scenes: int | None = None) -> Planned:
     """Return the images of one product and the road labels of a city, as the bucket lists them.
 
     They belong to ``folder/AOI_7_Moscow/PS-RGB/...``, where a build from ``folder`` finds them.
@@ -50,10 +43,9 @@ def list_files(
     images, labels = images_and_roads(city, listed, canonical_product(product), prefix)
     numbers = sorted(images, key=lambda number: (number not in labels, number))[:scenes]
     chosen = [images[n] for n in numbers] + [labels[n] for n in numbers if n in labels]
-    return [
-        PlannedDownload(listed[one], _target(city, prefix, one, folder))
-        for one in sorted(chosen, key=natural_key)
-    ]
+    return {
+        _target(city, prefix, one, folder): listed[one] for one in sorted(chosen, key=natural_key)
+    }
 
 
 def _target(city: City, prefix: str, address: str, folder: Path) -> Path:
@@ -63,22 +55,20 @@ def _target(city: City, prefix: str, address: str, folder: Path) -> Path:
     return folder / city.aoi / inside
 
 
-def list_archives(city: City, folder: Path) -> list[PlannedDownload]:
+def list_archives(city: City, folder: Path) -> Planned:
     """Return the archives of a city's labelled scenes; if none is labelled, of its test scenes."""
     refuse_synthetic(folder, city)
     listed = [one for one in city.archives if not city.labelled or one.holds != "test"]
     mission = f"s3://{BUCKET}/spacenet/{city.mission}_roads/tarballs"
-    return [
-        PlannedDownload(remote_file(f"{mission}/{a.name}", a.md5), folder / a.name) for a in listed
-    ]
+    return {folder / a.name: remote_file(f"{mission}/{a.name}", a.md5) for a in listed}
 
 
-def bytes_to_download(files: Sequence[PlannedDownload]) -> int:
+def bytes_to_download(files: Planned) -> int:
     """Return the bytes that are not on the disk yet, judged by the sizes of local files alone."""
-    return sum(bytes_missing(one.remote, one.path) for one in files)
+    return sum(bytes_missing(remote, path) for path, remote in files.items())
 
 
-def check_free_space(files: Sequence[PlannedDownload], folder: Path) -> None:
+def check_free_space(files: Planned, folder: Path) -> None:
     """Raise OutputError if the disk has less free space than the download needs."""
     needed = bytes_to_download(files)
     place = next(one for one in (folder, *folder.parents) if one.is_dir())
@@ -90,19 +80,15 @@ def check_free_space(files: Sequence[PlannedDownload], folder: Path) -> None:
         )
 
 
-def download_files(
-    files: Sequence[PlannedDownload], folder: Path, report: Callable[[int, int], None]
-) -> int:
+def download_files(files: Planned, folder: Path, report: Callable[[int, int], None]) -> int:
     """Download files of a city, some at a time; return how many were there already.
 
     ``report`` is called with the bytes that are on the disk and the bytes of all files. Raises
     SourceError if some could not be downloaded; the others were, and the next call resumes.
     """
-    if len({one.path for one in files}) != len(files):
-        raise UsageError("two objects would have the same local file")
     make_folder(folder)
     check_free_space(files, folder)
-    total, done, lock = sum(one.remote.size for one in files), 0, threading.Lock()
+    total, done, lock = sum(remote.size for remote in files.values()), 0, threading.Lock()
 
     def count(nbytes: int) -> None:
         nonlocal done
@@ -110,13 +96,13 @@ def download_files(
             done += nbytes
             report(done, total)
 
-    def one(file: PlannedDownload) -> tuple[str, str]:
+    def one(path: Path) -> tuple[str, str]:
         try:
-            return download(file.remote, file.path, count), ""
+            return download(files[path], path, count), ""
         except SourceError as error:
             return "failed", str(error)
 
-    large = any(one.remote.md5 for one in files)
+    large = any(remote.md5 for remote in files.values())
     ends = list(Threads(_ARCHIVES_AT_A_TIME if large else CONNECTIONS).map_unordered(one, files))
     failed = sorted(reason for end, reason in ends if end == "failed")
     if failed:

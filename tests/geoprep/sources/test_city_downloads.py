@@ -20,7 +20,6 @@ from geoprep.errors import OutputError, SourceError
 from geoprep.sources import city_downloads
 from geoprep.sources.cities import BUCKET, CITIES
 from geoprep.sources.city_downloads import (
-    PlannedDownload,
     bytes_to_download,
     download_files,
     list_archives,
@@ -95,15 +94,19 @@ def quiet(done, total):
 
 
 def names(files):
-    return [one.path.name for one in files]
+    return [path.name for path in files]
+
+
+def require_whole(files):
+    for path, remote in files.items():
+        assert path.read_bytes() == content(remote.address.removeprefix(f"s3://{BUCKET}/"))
 
 
 def test_a_build_finds_a_downloaded_product_and_its_labels(s3, tmp_path):
     files = list_files(MOSCOW, "PS-RGB", tmp_path)
     assert len(files) == 4 + 2, "the label of an image that is not there stays"
     assert download_files(files, tmp_path, quiet) == 0
-    for one in files:
-        assert one.path.read_bytes() == content(one.remote.address.removeprefix(f"s3://{BUCKET}/"))
+    require_whole(files)
     found = find_scenes(MOSCOW, str(tmp_path))
     assert [scene.id for scene in found.scenes] == [MOSCOW.scene_id(n) for n in (1, 2, 9, 10)]
     assert [scene.label is None for scene in found.scenes] == [True, True, False, False]
@@ -111,8 +114,11 @@ def test_a_build_finds_a_downloaded_product_and_its_labels(s3, tmp_path):
 
 
 def test_bytes_to_download_count_files_of_the_wrong_size(s3, tmp_path):
-    first, second, third, fourth, *others = files = list_files(MOSCOW, "PS-RGB", tmp_path)
-    whole = sum(one.remote.size for one in files)
+    files = list_files(MOSCOW, "PS-RGB", tmp_path)
+    first, second, third, fourth, *others = [
+        SimpleNamespace(path=p, remote=r) for p, r in files.items()
+    ]
+    whole = sum(remote.size for remote in files.values())
     assert bytes_to_download(files) == whole
     first.path.parent.mkdir(parents=True)
     for one, size in ((first, first.remote.size), (second, 7), (third, third.remote.size + 1)):
@@ -156,7 +162,8 @@ def test_the_command_lists_and_downloads(s3, tmp_path):
 
 
 def test_an_archive_must_have_the_md5_that_its_publisher_says(s3, tmp_path):
-    (one,) = list_archives(MOSCOW, tmp_path)
+    ((path, remote),) = list_archives(MOSCOW, tmp_path).items()
+    one = SimpleNamespace(path=path, remote=remote)
     assert (one.remote.size, one.remote.md5) == (len(ARCHIVE), MOSCOW.archives[0].md5)
     with pytest.raises(SourceError, match=r"differs from 03082d01.* in 6 attempts"):
         download(one.remote, one.path)
@@ -204,7 +211,7 @@ def _fetch_all(dest):
     """Fetch a city and something larger; return why not."""
     try:
         files = list_files(MOSCOW, "PS-RGB", dest)
-        files.append(PlannedDownload(remote_file(f"s3://{BUCKET}/large.bin"), dest / "l.bin"))
+        files[dest / "l.bin"] = remote_file(f"s3://{BUCKET}/large.bin")
         download_files(files, dest, lambda *_: None)
     except SourceError as error:
         return str(error)
@@ -231,8 +238,7 @@ def test_the_right_bytes_arrive_through_a_bad_network(s3, tmp_path, monkeypatch,
     monkeypatch.setattr(clients, "STALL", 30)
     clients._client.cache_clear()
     files = list_files(MOSCOW, "PS-RGB", tmp_path)
-    for one in files:
-        assert one.path.read_bytes() == content(one.remote.address.removeprefix(f"s3://{BUCKET}/"))
+    require_whole(files)
     assert not [path for path in tmp_path.rglob("*") if path.name.endswith(".part")]
 
 
@@ -282,5 +288,4 @@ def test_a_killed_download_is_resumed(s3, tmp_path):
     assert list(tmp_path.rglob("*.part"))
     files = list_files(MOSCOW, "PS-RGB", tmp_path)
     download_files(files, tmp_path, quiet)
-    for one in files:
-        assert one.path.read_bytes() == content(one.remote.address.removeprefix(f"s3://{BUCKET}/"))
+    require_whole(files)
