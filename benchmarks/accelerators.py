@@ -271,7 +271,7 @@ class Measurement:
     def _steps(self, settings: dict[str, Any]) -> Iterator[tuple[float, float]]:
         """Yield the seconds of a step and the share of waiting for its batch, once per round."""
         run, scale = self._run(settings), self.scale
-        batches, group = chain.from_iterable(repeat(run.loader)), BatchGroup(1, 0, 0.5)
+        batches, group = chain.from_iterable(repeat(run.loader)), BatchGroup(1, 0)
         self._reset_peak()
         for _ in range(scale.warm_up):
             training_step(run, batches, group)

@@ -33,17 +33,7 @@ END = START / 1e4
 
 
 def learning_rate(config: OptimizerConfig, epochs: int, done: float) -> float:
-    """Return the learning rate of a step; a function of its position in the run alone.
-
-    Parameters
-    ----------
-    config
-        Schedule, peak rate, warm-up.
-    epochs
-        Epochs of the whole run.
-    done
-        Epochs that are done at the end of the step, as a fraction.
-    """
+    """Return the learning rate of a step, by the epochs done at its end and their total."""
     if config.schedule == "onecycle":
         return config.lr * _one_cycle(done / epochs)
     warmup = min(config.warmup, epochs / 2)
@@ -77,22 +67,9 @@ def update_average(
 ) -> None:
     """Move averaged weights and running statistics towards those of the model, in place.
 
-    The decay rises over the first steps as ``(1 + step) / (10 + step)``, so that the average
-    forgets the random initial weights.
-
-    Parameters
-    ----------
-    averaged
-        Averaged weights by name, as in the model's ``state_dict``.
-    model
-        The model after the optimizer step.
-    decay
-        Within 0..1; 0.999 averages over about the last thousand steps.
-    step
-        Number of the optimizer step, counted from 1.
-    applied
-        Bool without dimensions, on the device: False leaves the averages as they are, for a step
-        that was skipped. None is True.
+    The decay rises over the first steps (counted from 1) as ``(1 + step) / (10 + step)``, so that
+    the average forgets the random initial weights. ``applied``, a bool on the device, leaves the
+    averages as they are if it is False: the step was skipped.
     """
     weight = 1 - min(decay, (1 + step) / (10 + step))
     now = model.state_dict()
@@ -122,31 +99,9 @@ def optimizer_step(
 ) -> StepResult:
     """Take an optimizer step over the next ``count`` batches, each with the same weight.
 
-    Parameters
-    ----------
-    module
-        Called with image, speed and key; returns the loss. Averages gradients over ranks.
-    optimizer
-        Optimizer of its parameters.
-    engine
-        Device and precision.
-    batches
-        Iterator of batches.
-    count
-        Number of batches of the step.
-    clip
-        Maximum norm of the gradient; None does not clip.
-    scaler
-        Scales the loss, see `Engine.grad_scaler`; None for none.
-    timed
-        Context manager around each phase.
-
-    Raises
-    ------
-    TrainingError
-        Loss or gradient is not finite; the weights are unchanged. If the engine ``skips_steps``,
-        the device skips the update instead, and `StepResult.check` raises the error when the losses
-        are read.
+    If loss or gradient is not finite, it raises TrainingError and leaves the weights unchanged. If
+    the engine ``skips_steps``, the device skips the update instead, and `StepResult.check` raises
+    the error when the losses are read.
     """
     batches, losses, counts, waited = iter(batches), [], [], 0.0
     # Ranks average their gradients in the last batch of the step only.
@@ -208,15 +163,9 @@ def restore_unless_finite(buffers: Sequence[Tensor], before: Tensor, norm: Tenso
 
 
 def training_step(run: Run, batches: Iterator[Batch], group: BatchGroup) -> StepResult:
-    """Take one step of a run: learning rate, optimizer step, averaged weights.
-
-    Raises
-    ------
-    TrainingError
-        Loss or gradient is not finite, see `optimizer_step`.
-    """
+    """Take one step of a run: learning rate, `optimizer_step`, averaged weights."""
     config, progress = run.config, run.progress
-    rate = learning_rate(config, run.epochs, group.done)
+    rate = learning_rate(config, run.epochs, run.done(group.position))
     for part in run.optimizer.param_groups:
         part["lr"] = rate * part.get("factor", 1.0)
     skips = run.engine.skips_steps
@@ -228,7 +177,7 @@ def training_step(run: Run, batches: Iterator[Batch], group: BatchGroup) -> Step
         scaler=run.scaler,
         timed=run.timed,
     )
-    progress.step += 1
+    progress.step, run.position = progress.step + 1, group.position
     if before is not None:
         restore_unless_finite(statistics, before, result.norm)
     if run.averaged is not None:
@@ -239,39 +188,30 @@ def training_step(run: Run, batches: Iterator[Batch], group: BatchGroup) -> Step
 
 
 def train_epoch(run: Run, callbacks: Callbacks) -> None:
-    """Train on the remaining batches of the current epoch.
-
-    Raises
-    ------
-    RunStopped, TrainingError
-        As `train`.
-    """
+    """Train on the remaining batches of the current epoch."""
     run.module.train()
-    groups, batches = run.groups(), iter(run.loader)
+    groups = run.groups()
+    batches = iter(run.loader) if groups else iter(())
+    callbacks.begin_epoch(sum(group.size for group in groups))
     for group in groups:
         callbacks.pending.append(training_step(run, batches, group))
-        callbacks.console.advance(group.batches)
+        callbacks.console.advance(group.size)
         # Reading the losses waits for the device, so most steps do not. Ranks have to agree on
         # stopping and saving, so they do at these steps only.
         step, now = run.progress.step, time.monotonic()
         urgent = callbacks.alone and (callbacks.stop.number or now >= callbacks.save_at)
         if urgent or not step % run.config.log_every or not step % callbacks.save_steps:
-            callbacks.after_steps(group.done)
+            callbacks.after_steps()
 
 
 def train(run: Run, callbacks: Callbacks) -> None:
     """Train until all epochs are done or ``patience`` is exhausted.
 
-    Raises
-    ------
-    RunStopped
-        A signal stopped the run, and its state is saved.
-    TrainingError
-        Loss or gradient is not finite.
+    RunStopped: a signal stopped the run, which is saved. TrainingError: a value is not finite.
     """
     with callbacks.explained():
         while run.progress.epoch < run.epochs and not run.out_of_patience:
-            callbacks.begin_epoch(new_stage=run.enter_stage())
+            callbacks.enter_stage()
             train_epoch(run, callbacks)  # one optimizer step per `accumulate` batches
             callbacks.end_epoch()  # validates, saves, records
     callbacks.finish()

@@ -1,7 +1,6 @@
 from .callbacks import Callbacks as Callbacks
 from .console import Console as Console
 from .console import header as header
-from .console import opened as opened
 from .pictures import ANY_ROAD_MPH as ANY_ROAD_MPH
 from .pictures import (
     LEGEND_WIDTH as LEGEND_WIDTH,

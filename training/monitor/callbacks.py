@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import sys
 import time
@@ -30,117 +29,77 @@ TITLES = {"road_iou": "road IoU", "mean_iou": "mean IoU"}
 CPU = torch.device("cpu")
 
 
-class StepStatistics(NamedTuple):
-    """Statistics of consecutive steps.
+class Pace(NamedTuple):
+    """Samples of this rank in consecutive steps, wall time, and seconds waiting for batches."""
 
-    Attributes
-    ----------
-    loss
-        Sum of the loss over samples.
-    samples
-        Samples of this rank.
-    seconds, waited
-        Wall time, and the part of it spent waiting for batches.
-    """
+    samples: float = 0
+    seconds: float = 0.0
+    waited: float = 0.0
 
-    loss: float
-    samples: int
-    seconds: float
-    waited: float
+    def plus(self, other: Pace) -> Pace:
+        """Return the pace of both."""
+        return Pace(*map(sum, zip(self, other, strict=True)))
 
-    def pace(self) -> dict[str, float]:
-        """Return the images per second of all ranks, and the share of time spent waiting."""
-        seconds = max(self.seconds, 1e-9)
+    def figures(self) -> dict[str, float]:
+        """Return the images per second of all ranks and the share of waiting; NaN without steps."""
+        seconds = max(self.seconds, 1e-9) if self.samples else math.nan
         rate = this_rank()[1] * self.samples / seconds
         return {"images_per_s": rate, "data_wait": self.waited / seconds}
 
 
 class Callbacks:
-    """Work around the steps of a run.
+    """Work around the steps of a run: read the losses, show them, save, validate, stop.
 
-    Parameters
-    ----------
-    run
-        The run.
-    console
-        Output for lines, figures and the progress bar.
-    stop
-        Signals that stop the run.
-
-    Attributes
-    ----------
-    pending
-        Results of steps whose losses have not been read from the device.
-    save_steps
-        Steps between checkpoints within an epoch; a huge number if they are timed.
-    save_at
-        `time.monotonic` of the next checkpoint; infinite if checkpoints are by steps.
-    saved_step
-        Step of the last checkpoint; None before the first.
-    alone
-        Whether there is one rank, so that nothing has to be agreed on.
+    ``pending`` are results of steps whose losses have not been read from the device. The next
+    checkpoint is due at ``save_at`` (`time.monotonic`) or after ``save_steps``. ``alone``: there is
+    one rank, so that nothing has to be agreed on.
     """
 
     def __init__(self, run: Run, console: Console, stop: StopSignals) -> None:
         self.run, self.console, self.stop = run, console, stop
         self.pending: list[StepResult] = []
-        self._statistics: list[StepStatistics] = []  # of this epoch
+        self.alone = not is_distributed()
         steps, self._interval = parse_interval(run.config.save_every)
         self.save_steps = steps or sys.maxsize
-        self._began = time.monotonic()
+        self._began, self._began_at = time.monotonic(), run.done()
         self.save_at = self._began + self._interval
         there = (run.folder / LAST).exists()
-        self.saved_step = run.progress.step if there else None
-        self.alone = not is_distributed()
-        self._began_at = math.nan
+        self._saved_step = run.progress.step if there else None
         self._score = math.nan
 
-    def begin_epoch(self, *, new_stage: bool) -> None:
-        """Show the stage and the progress bar of an epoch."""
-        run, epoch, config = self.run, self.run.progress.epoch, self.run.config
+    def enter_stage(self) -> None:
+        """Go to the stage of the current epoch, and show it if it is new."""
+        run, plan = self.run, self.run.config.plan
+        if run.enter_stage() and len(plan) > 1:
+            self.console.line(f"stage {run.stage + 1}: {plan[run.stage]}")
+
+    def begin_epoch(self, batches: int) -> None:
+        """Show the progress bar of an epoch with so many batches left."""
+        run, total = self.run, len(self.run.loader)
         self.stop.at_once = False
-        if new_stage and len(config.plan) > 1:
-            self.console.line(f"stage {run.stage + 1}: {config.plan[run.stage]}")
-        groups, total = run.groups(), len(run.loader)
-        before = groups[0].batches - groups[0].size if groups else total
-        if math.isnan(self._began_at):
-            self._began_at = epoch + before / total
-        self.console.begin_bar(f"epoch {epoch + 1}/{run.epochs}", total, before)
-        self._statistics, self._since = [], time.perf_counter()
+        title = f"epoch {run.progress.epoch + 1}/{run.epochs}"
+        self.console.begin_bar(title, total, total - batches)
+        self._pace, self._since = Pace(), time.perf_counter()
 
-    def after_steps(self, done: float) -> None:
-        """Read the losses of pending steps and show them; save and stop if it is time to.
-
-        Parameters
-        ----------
-        done
-            Epochs that are done, as a fraction.
-
-        Raises
-        ------
-        RunStopped, TrainingError
-            See `training.loop.train`.
-        """
-        self._show(self._read(), done)
+    def after_steps(self) -> None:
+        """Read the losses of pending steps and show them; save and stop if it is time to."""
+        self._show(*self._read())
         # The maximum: a signal may have reached one rank only, and only rank 0 has a timer.
-        requests = [float(self.stop.number), float(is_rank_zero() and self._is_due())]
+        due = is_rank_zero() and time.monotonic() >= self.save_at
+        requests = [float(self.stop.number), float(due)]
         stopping, save = max_over_ranks(requests, self.run.engine.device)
         if save or stopping or self.run.progress.step % self.save_steps == 0:
             self._save()
         if stopping:
             raise RunStopped(int(stopping))
 
-    def _is_due(self) -> bool:
-        """Return whether the last checkpoint is older than the interval."""
-        return time.monotonic() >= self.save_at
-
     def _save(self) -> None:
         self.run.save()
         self.save_at = time.monotonic() + self._interval
-        self.saved_step = self.run.progress.step
+        self._saved_step = self.run.progress.step
 
-    def _read(self) -> StepStatistics:
-        """Wait for the device, and add the pending steps to the sums of the epoch."""
+    def _read(self) -> tuple[float, Pace]:
+        """Wait for the device, add the pending steps to the epoch; return their loss and pace."""
         taken, self.pending, progress = self.pending, [], self.run.progress
         applied = [step.check(ago=len(taken) - number) for number, step in enumerate(taken)]
         if skipped := applied.count(False):
@@ -153,16 +112,12 @@ class Callbacks:
         counts = [count for step in taken for count in step.counts]
         rows = torch.stack(losses).tolist() if losses else []
         begun, self._since = self._since, time.perf_counter()
-        statistics = StepStatistics(
-            sum(n * row[0] for n, row in zip(counts, rows, strict=True)),
-            sum(counts),
-            self._since - begun,
-            sum(step.waited for step in taken),
-        )
-        self._statistics.append(statistics)
+        pace = Pace(sum(counts), self._since - begun, sum(step.waited for step in taken))
+        self._pace = self._pace.plus(pace)
         progress.add(rows, counts)
-        progress.seconds += statistics.seconds
-        return statistics
+        progress.seconds += pace.seconds
+        total = sum(n * row[0] for n, row in zip(counts, rows, strict=True))
+        return total / max(pace.samples, 1), pace
 
     @contextmanager
     def explained(self) -> Iterator[None]:
@@ -173,8 +128,8 @@ class Callbacks:
             run, step = self.run, self.run.progress.step + 1 - error.ago
             where = f"step {step}, epoch {run.progress.epoch + 1}, seed {run.config.seed}"
             again = "no checkpoint was written: start again"
-            if self.saved_step is not None:
-                again = f"the last checkpoint is of step {self.saved_step}: `resume` {run.folder}"
+            if self._saved_step is not None:
+                again = f"the last checkpoint is of step {self._saved_step}: `resume` {run.folder}"
             raise TrainingError(
                 f"{error} ({where}); {again} with a smaller `lr` or `clip`, or with `precision` "
                 "fp32"
@@ -187,24 +142,17 @@ class Callbacks:
                 "to know: add `find_unused_parameters`"
             ) from error
 
-    def _show(self, statistics: StepStatistics, done: float) -> None:
-        loss, pace = statistics.loss / statistics.samples, statistics.pace()
+    def _show(self, loss: float, pace: Pace) -> None:
+        run, done, figures = self.run, self.run.done(), pace.figures()
         per_epoch = (time.monotonic() - self._began) / max(done - self._began_at, 1e-9)
-        remaining = duration(per_epoch * (self.run.epochs - done))
-        title = TITLES[self.run.info.score]
-        iou = "" if math.isnan(self._score) else f"{title} {self._score:.3f}  "
-        self.console.state(f"loss {loss:.4f}  {iou}{_pace_text(pace)}  {remaining} left")
-        scalars = {"loss": loss, "lr": self.run.optimizer.param_groups[0]["lr"], **pace}
-        self.console.scalars("train", scalars, self.run.progress.step)
+        remaining = duration(per_epoch * (run.epochs - done))
+        iou = "" if math.isnan(self._score) else f"{TITLES[run.info.score]} {self._score:.3f}  "
+        self.console.state(f"loss {loss:.4f}  {iou}{_pace_text(figures)}  {remaining} left")
+        scalars = {"loss": loss, "lr": run.optimizer.param_groups[0]["lr"], **figures}
+        self.console.scalars("train", scalars, run.progress.step)
 
     def end_epoch(self) -> None:
-        """Validate the epoch, save it, and record its results.
-
-        Raises
-        ------
-        RunStopped, TrainingError
-            See `training.loop.train`.
-        """
+        """Validate the epoch, save it, and record its results."""
         run, progress = self.run, self.run.progress
         self._read()
         average_in_place(run.statistics_of_rank())
@@ -218,16 +166,15 @@ class Callbacks:
             "lr": run.optimizer.param_groups[0]["lr"],
             **{name: total / max(samples, 1) for name, total in zip(PARTS, sums, strict=True)},
             **results,
-            **StepStatistics(*map(sum, zip(*self._statistics, strict=True))).pace(),
+            **self._pace.figures(),
             "seconds": progress.seconds,
             **({} if run.scaler is None else {"skipped": progress.skipped}),
         }
         if "worst_iou" in row:
             row["worst_class"] = worst_class(row, run.info.class_names)
-        score = run.info.score
-        best = score in row and progress.is_best(row[score])
+        best = run.info.score in row and progress.is_best(row[run.info.score])
         progress.history.append(row)
-        progress.epoch += 1
+        progress.epoch, run.position = progress.epoch + 1, 0
         progress.reset_sums()
         if best:
             run.save_best()
@@ -252,10 +199,9 @@ class Callbacks:
         if run.validation is None:
             return {run.info.score: math.nan}
         self.console.begin_bar("validating", len(run.validation), 0)
-        seen = itertools.count(1)
 
         def on_batch() -> None:
-            self.console.advance(next(seen))
+            self.console.advance(1)
             if stopping := self._stopping():
                 raise RunStopped(stopping)
 
@@ -295,7 +241,9 @@ class Callbacks:
             parts.append(f"speed error {row['speed_mae_mph']:.1f} mph")
         if not math.isnan(row.get("threshold", math.nan)):
             parts.append(f"threshold {threshold_text(row, 2)}")
-        parts += [_pace_text(row)] + ["best"] * (best and run.validation is not None)
+        if not math.isnan(row["data_wait"]):
+            parts.append(_pace_text(row))
+        parts += ["best"] * (best and run.validation is not None)
         self.console.end_bar()
         self.console.line("  ".join(parts))
         self.console.table(progress.history)

@@ -11,9 +11,9 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from rich.console import Console as Terminal
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -42,32 +42,51 @@ def duration(seconds: float) -> str:
 
 
 class Console:
-    """Output of a run to the terminal and to files, see `opened`.
+    """Output of a run to the terminal and to files, which are closed with its context.
 
-    Parameters
-    ----------
-    bar
-        Progress bar.
-    folder
-        Folder of the run; None writes no files.
-    log, board
-        Open log.txt and TensorBoard writer; None writes none.
-    spell
-        Replaces parameter names in lines, see `training.cli.Command.spell`.
+    Without a folder it writes no files. ``step`` is the last that is done: TensorBoard discards
+    later ones of an interrupted run. ``spell`` replaces parameter names in lines.
     """
 
     def __init__(
         self,
-        bar: Progress,
-        folder: Path | None = None,
-        log: TextIO | None = None,
-        board: SummaryWriter | None = None,
+        folder: Path | None,
+        *,
+        step: int = 0,
+        quiet: bool = False,
         spell: Callable[[str], str] = str,
     ) -> None:
-        self.spell = spell
-        self._bar, self._folder, self._log, self._board = bar, folder, log, board
-        self._task = bar.add_task("", state="")
+        self.spell, self._step = spell, step
+        self._folder = folder if is_rank_zero() else None
+        self._log: TextIO | None = None
+        self._board: SummaryWriter | None = None
+        self._open = ExitStack()
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[state]}"),
+            console=Terminal(stderr=True),
+            transient=True,
+            disable=quiet or not is_rank_zero() or not sys.stderr.isatty(),
+        )
+        self._task = self._bar.add_task("", state="")
         self._last_line = time.monotonic()
+
+    def __enter__(self) -> Self:
+        self._open.callback(self._bar.stop)
+        if self._folder is not None:
+            from torch.utils.tensorboard import SummaryWriter  # not every run needs it
+
+            log = (self._folder / "log.txt").open("a", encoding="utf-8", buffering=1)
+            self._log = self._open.enter_context(log)
+            board = self._folder / "tensorboard"
+            self._board = SummaryWriter(str(board), purge_step=self._step + 1)
+            self._open.callback(self._board.close)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._open.close()
 
     def line(self, text: str) -> None:
         """Print a line and write it to log.txt."""
@@ -87,9 +106,9 @@ class Console:
         self._bar.reset(self._task, description=title, total=total, completed=done, state="")
         self._bar.start()
 
-    def advance(self, done: int) -> None:
-        """Set the number of batches that are done."""
-        self._bar.update(self._task, completed=done)
+    def advance(self, batches: int) -> None:
+        """Add batches that are done."""
+        self._bar.advance(self._task, batches)
 
     def end_bar(self) -> None:
         """Remove the progress bar."""
@@ -122,61 +141,8 @@ class Console:
             writer.writerows(history)
 
 
-@contextmanager
-def opened(
-    folder: Path | None,
-    *,
-    step: int = 0,
-    quiet: bool = False,
-    spell: Callable[[str], str] = str,
-) -> Iterator[Console]:
-    """Yield a console whose bar and files are closed at the end of the context.
-
-    Parameters
-    ----------
-    folder
-        Folder of the run; None writes no files.
-    step
-        Last step that is done; TensorBoard discards later steps of an interrupted run.
-    quiet
-        Hide the progress bar.
-    spell
-        Replaces parameter names in lines, see `training.cli.Command.spell`.
-    """
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[state]}"),
-        console=Terminal(stderr=True),
-        transient=True,
-        disable=quiet or not is_rank_zero() or not sys.stderr.isatty(),
-    )
-    with ExitStack() as stack:
-        stack.callback(bar.stop)
-        if folder is None or not is_rank_zero():
-            yield Console(bar, spell=spell)
-            return
-        from torch.utils.tensorboard import SummaryWriter  # not every run needs it
-
-        log = stack.enter_context((folder / "log.txt").open("a", encoding="utf-8", buffering=1))
-        board = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
-        stack.callback(board.close)
-        yield Console(bar, folder, log, board, spell)
-
-
 def header(run: Run, allocator: str, memory: str) -> Iterator[tuple[str, str]]:
-    """Yield the header of a run, as name and value.
-
-    Parameters
-    ----------
-    run
-        Run at its first stage.
-    allocator
-        Description of the memory allocator.
-    memory
-        Description of the memory that the run needs.
-    """
+    """Yield the header of a run at its first stage, as name and value."""
     progress, stages = run.progress, run.config.plan
     begun = f"epoch {progress.epoch + 1}, step {progress.step}"
     yield "run", f"{run.folder}, {'new' if not progress.step else 'resumed at ' + begun}"

@@ -40,7 +40,7 @@ def profile(run: Run, console: Console, step: TrainingStep) -> None:
     console.line(f"profiling {STEPS} steps, then {PROFILED} with torch's profiler")
     run.module.train()
     batches = chain.from_iterable(repeat(run.loader))
-    group = BatchGroup(run.config.accumulate, 0, float(run.progress.epoch))
+    group = BatchGroup(run.config.accumulate, 0)
     device, times = run.engine.device, []
     for _ in range(WARM_UP + STEPS):
         begun = time.perf_counter()

@@ -31,10 +31,10 @@ from training.engine import (
 from training.loop import train, training_step
 from training.monitor import (
     Callbacks,
+    Console,
     RunStopped,
     StopSignals,
     header,
-    opened,
     profile,
     signal_name,
 )
@@ -129,7 +129,8 @@ def _train(
     if not config.profile:
         on_rank_zero(lambda: _claim(config, folder, lock))
     where = None if config.profile else folder
-    with opened(where, step=run.progress.step, quiet=config.quiet, spell=spell) as console:
+    shown = Console(where, step=run.progress.step, quiet=config.quiet, spell=spell)
+    with shown as console:
         for name, value in header(run, allocator, memory.line(size)):
             console.line(f"{name:<12} {value}")
         for note in notes:

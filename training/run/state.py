@@ -42,15 +42,7 @@ from training.settings import Config
 
 
 class TrainingError(GeoprepError):
-    """Training failed, for example because the loss is no longer a number.
-
-    Parameters
-    ----------
-    message
-        The reason.
-    ago
-        Number of steps since the failure, the failed step included.
-    """
+    """Training failed so many steps ago, for example because the loss is no longer a number."""
 
     def __init__(self, message: str, ago: int = 0) -> None:
         super().__init__(message)
@@ -58,37 +50,24 @@ class TrainingError(GeoprepError):
 
 
 class StepResult(NamedTuple):
-    """Result of an optimizer step.
-
-    Attributes
-    ----------
-    losses
-        Loss, pixelwise part and dice of each batch, fp32 (3,) on the device.
-    counts
-        Number of samples of each batch.
-    norm
-        Norm of the gradient before clipping, on the device.
-    waited
-        Seconds spent waiting for batches.
-    scale
-        Factor of the loss, fp32 without dimensions on the device; None if it is not scaled.
-    """
+    """Result of an optimizer step; tensors are on the device."""
 
     losses: list[Tensor]
+    """Loss, pixelwise part and dice of each batch, fp32 (3,)."""
     counts: list[int]
+    """Number of samples of each batch."""
     norm: Tensor
+    """Norm of the gradient before clipping."""
     waited: float
+    """Seconds spent waiting for batches."""
     scale: Tensor | None = None
+    """Factor of the loss, fp32 without dimensions; None if it is not scaled."""
 
     def check(self, ago: int = 0) -> bool:
-        """Return whether the step was applied; waits for the device.
+        """Return whether the step was applied: not if its scaled gradient overflowed.
 
-        A step whose scaled gradient overflowed was not, and the next one has a smaller scale.
-
-        Raises
-        ------
-        TrainingError
-            The loss is not finite, or the gradient at a scale of 1 or less. All ranks raise it.
+        This waits for the device. All ranks raise TrainingError if the loss is not finite, or the
+        gradient at a scale of 1 or less.
         """
         if math.isfinite(self.norm):  # the same on all ranks
             return True
@@ -102,56 +81,36 @@ class StepResult(NamedTuple):
 
 
 class BatchGroup(NamedTuple):
-    """Batches of one optimizer step.
-
-    Attributes
-    ----------
-    size
-        Number of batches.
-    batches
-        Batches of the epoch that are done after the step.
-    done
-        Epochs that are done after the step, as a fraction.
-    """
+    """Batches of one optimizer step."""
 
     size: int
-    batches: int
-    done: float
+    """Number of batches."""
+    position: int
+    """Samples of the epoch that all ranks have passed after the step."""
 
 
 @dataclass(slots=True)
 class RunProgress:
-    """Counters of a run, which a checkpoint holds.
-
-    Attributes
-    ----------
-    epoch
-        Current epoch, counted from 0 over all stages.
-    step
-        Number of optimizer steps that are done.
-    best, best_epoch
-        Best validation IoU of the stage (`ModelInfo.score`), and its epoch; NaN and -1 before the
-        first.
-    sums, samples
-        Sums of loss, pixelwise part and dice over the samples of the current epoch, and their
-        number.
-    seconds
-        Wall time of training, over all starts.
-    history
-        Rows of metrics.csv, one per epoch.
-    skipped
-        Number of steps that were skipped, since their gradient overflowed in fp16.
-    """
+    """Counters of a run, which a checkpoint holds."""
 
     epoch: int = 0
+    """Current epoch, counted from 0 over all stages."""
     step: int = 0
+    """Number of optimizer steps that are done."""
     best: float = math.nan
+    """Best validation IoU of the stage (`ModelInfo.score`)."""
     best_epoch: int = -1
+    """Its epoch; -1 before the first."""
     sums: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
+    """Sums of loss, pixelwise part and dice over the samples of the current epoch."""
     samples: int = 0
+    """Number of these samples."""
     seconds: float = 0.0
+    """Wall time of training, over all starts."""
     history: list[dict[str, Any]] = field(default_factory=list)
+    """Rows of metrics.csv, one per epoch."""
     skipped: int = 0
+    """Steps that were skipped, since their gradient overflowed in fp16."""
 
     def add(self, rows: Sequence[Sequence[float]], counts: Sequence[int]) -> None:
         """Add loss, pixelwise part and dice of batches to the sums of the epoch.
@@ -175,13 +134,7 @@ class RunProgress:
 
     @classmethod
     def from_plain(cls, values: Mapping[str, Any]) -> Self:
-        """Return the counters that `dataclasses.asdict` turned into plain values.
-
-        Raises
-        ------
-        CheckpointError
-            A counter is missing or unknown, as in a file of another version.
-        """
+        """Return the counters that `dataclasses.asdict` turned into plain values."""
         if "epoch" not in values or "step" not in values:
             raise CheckpointError(
                 "this checkpoint has no epoch and step: it is for prediction only; resume from "
@@ -197,46 +150,12 @@ class RunProgress:
 
 
 class Run:
-    """Everything that a run trains and trains with.
+    """Everything that a run trains and trains with, new or from a checkpoint to resume.
 
-    Parameters
-    ----------
-    config
-        Settings.
-    engine
-        Device, precision and compiler.
-    stores
-        Stores of the tiles.
-    folder
-        Output folder.
-    saved
-        Checkpoint to resume from; None starts a new run.
-
-    Attributes
-    ----------
-    progress
-        Counters of the run.
-    epochs, stage
-        Number of epochs of all stages; index of the current stage, -1 before the first.
-    info
-        Inputs and outputs of the model, at the level of the current stage.
-    trainable, module
-        Module that returns the loss of a batch; the same with gradients averaged over ranks.
-    optimizer
-        Optimizer of the model's parameters.
-    scaler
-        Scales the loss in fp16; None in other precisions.
-    averaged
-        Averaged weights (EMA) by name, on the device; None without averaging.
-    statistics
-        Running statistics of the model: its buffers of floats, by name, not copied.
-    loader, validation
-        Training batches and whole validation tiles of the current stage, see `enter_stage`;
-        ``validation`` is None if no scene is in the validation split.
-    initial
-        One line on the initial weights of a new run.
-    timed
-        Context manager around each phase of a step; torch's profiler shows them by default.
+    ``info`` and the loaders are those of the current ``stage``, see `enter_stage`. ``validation``
+    is None if no scene is in the validation split. ``module`` is ``trainable`` with gradients
+    averaged over ranks. ``averaged`` (EMA) and ``statistics`` (running ones) are tensors by name.
+    ``timed`` is a context manager around each phase of a step.
     """
 
     loader: BatchLoader
@@ -253,6 +172,7 @@ class Run:
         self.config, self.engine, self.stores, self.folder = config, engine, stores, folder
         self.progress = RunProgress() if saved is None else RunProgress.from_plain(saved.progress)
         self.epochs, self.stage = config.ends[-1], -1
+        self.position = 0  # samples of the epoch that all ranks have passed
         self.timed: Timed = record_function
         self._loader_state = {} if saved is None else saved.loader
         self.info: ModelInfo = model_info(config, stores) if saved is None else saved.info
@@ -328,13 +248,7 @@ class Run:
         return self.progress.best_epoch >= 0 and done - 1 - self.progress.best_epoch >= patience
 
     def enter_stage(self) -> bool:
-        """Load the tiles of the next epoch's stage; return whether the stage is new.
-
-        Raises
-        ------
-        StoreError, UsageError
-            The tiles cannot be loaded, or are not those of the interrupted epoch.
-        """
+        """Go to the position in the current epoch; return whether its stage is new, and loaded."""
         number, progress = self.config.stage_of(self.progress.epoch), self.progress
         entered = number != self.stage
         if entered:
@@ -351,31 +265,28 @@ class Run:
         state, self._loader_state = self._loader_state, {}
         if state.get("position"):
             self.loader.load_state_dict(state)
-        if not self._epoch_done:
-            self.loader.set_epoch(progress.epoch)
+            self.position = int(state["position"])
+        self.loader.set_epoch(progress.epoch)
         return entered
-
-    @property
-    def _epoch_done(self) -> bool:
-        """Whether the current epoch is trained completely: the loader is at the next one."""
-        return self.loader.epoch > self.progress.epoch
 
     def groups(self) -> list[BatchGroup]:
         """Return the remaining optimizer steps of the current epoch."""
-        if self._epoch_done:
-            return []
-        schedule, every = self.loader.schedule, self.config.accumulate
-        start = int(self.loader.state_dict()["position"])
+        schedule, every, start = self.loader.schedule, self.config.accumulate, self.position
         stride = schedule.batch_size * schedule.world_size
         first = before = -(-start // stride)
         total = first + sum(1 for _ in schedule.steps(start))
         groups = []
         while before < total:
             end = min(before - before % every + every, total)
-            passed = min(1.0, (start + (end - first) * stride) / schedule.samples)
-            groups.append(BatchGroup(end - before, end, self.progress.epoch + passed))
+            passed = min(schedule.samples, start + (end - first) * stride)
+            groups.append(BatchGroup(end - before, passed))
             before = end
         return groups
+
+    def done(self, position: int | None = None) -> float:
+        """Return the epochs that are done as a fraction, here or at a position in this epoch."""
+        position = self.position if position is None else position
+        return self.progress.epoch + position / self.loader.samples
 
     def statistics_of_rank(self) -> list[Tensor]:
         """Return the running statistics of the model and of its averaged weights, not copied."""
@@ -413,7 +324,7 @@ class Run:
 
         The file has the means of the running statistics of all ranks, and those of each rank.
         """
-        progress, loader = self.progress, self.loader.state_dict()
+        progress = self.progress
         totals = sum_over_ranks([*progress.sums, progress.samples], self.engine.device)
         state = random_state(self.engine.device)
         statistics = self.statistics_of_rank() if is_distributed() else []
@@ -421,29 +332,24 @@ class Run:
             state["statistics"] = [value.cpu().clone() for value in statistics]
         states = gather_on_rank_zero(state)
         average_in_place(statistics)
+        if is_rank_zero():
+            progress.sums, progress.samples = totals[:-1], int(totals[-1])
+        else:
+            progress.reset_sums()
         try:
-            self._save_whole(totals, states, loader)
+            if is_rank_zero():
+                self._save_last(states)
         finally:
             for value, own in zip(statistics, state.get("statistics", ()), strict=True):
                 value.copy_(own)
 
-    def _save_whole(
-        self, totals: list[float], states: list[dict[str, Any]], loader: dict[str, Any]
-    ) -> None:
-        progress = self.progress
-        if not is_rank_zero():
-            progress.reset_sums()
-            return
-        progress.sums, progress.samples = totals[:-1], int(totals[-1])
-        if self._epoch_done:  # but not validated
-            loader |= {"epoch": progress.epoch, "position": self.loader.samples}
-        elif loader["position"] == 0:
-            loader |= {"epoch": progress.epoch}
+    def _save_last(self, states: Sequence[dict[str, Any]]) -> None:
+        place = {"epoch": self.progress.epoch, "position": self.position}
         whole = replace(
             self._weights(),
             optimizer=self.optimizer.state_dict(),
-            loader=loader,
-            rng=states[0] | ({"other_ranks": states[1:]} if len(states) > 1 else {}),
+            loader=self.loader.state_dict() | place,
+            rng=states[0] | ({"other_ranks": [*states[1:]]} if len(states) > 1 else {}),
             scaler={} if self.scaler is None else self.scaler.state_dict(),
             auxiliary=training_only(self.trainable.model),
         )

@@ -20,11 +20,11 @@ from helpers import tiny
 from helpers.steps import batch
 from loaders import Batch, DevicePrep, Normalize, SpeedTarget, this_rank
 from training.engine import average_in_place, choose_engine, data_parallel, process_group
-from training.losses import RoadLoss, Trainable
+from training.model.losses import RoadLoss, Trainable
 from training.loop import optimizer_step
-from training.optim import prepare
+from training.model.optimizer import prepare
 from training.settings import Config
-from training.state import TrainingError, copy_weights, running_statistics
+from training.run.state import TrainingError, copy_weights, running_statistics
 
 
 class Shifted(nn.Module):
