@@ -130,13 +130,7 @@ def export(options: ExportOptions) -> int:
 
 
 def check(options: ExportOptions) -> tuple[Path, Precision]:
-    """Return the file to write and its precision.
-
-    Raises
-    ------
-    UsageError
-        Options contradict each other, or the file exists or cannot be written.
-    """
+    """Return the file to write and its precision."""
     out, kind = options.out, options.format
     if options.checkpoint.suffix in SUFFIXES.values():
         raise UsageError(
@@ -221,15 +215,6 @@ def agreement(
     """Return the mean difference of two runners' probabilities, and how far their maps agree.
 
     The latter is the IoU of their road masks, or the share of pixels with the same class.
-
-    Parameters
-    ----------
-    one, other
-        Runners of models with the same channels.
-    tiles
-        uint8 (n, band, y, x) each.
-    threshold
-        Minimum probability of a road; None for models of classes.
     """
     import torch
 

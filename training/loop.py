@@ -165,7 +165,8 @@ def restore_unless_finite(buffers: Sequence[Tensor], before: Tensor, norm: Tenso
 def training_step(run: Run, batches: Iterator[Batch], group: BatchGroup) -> StepResult:
     """Take one step of a run: learning rate, `optimizer_step`, averaged weights."""
     config, progress = run.config, run.progress
-    rate = learning_rate(config, run.epochs, run.done(group.position))
+    done = progress.epoch + group.position / run.loader.samples
+    rate = learning_rate(config, run.epochs, done)
     for part in run.optimizer.param_groups:
         part["lr"] = rate * part.get("factor", 1.0)
     skips = run.engine.skips_steps

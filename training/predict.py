@@ -76,15 +76,7 @@ def _instance(
 
 
 def make_job(options: PredictOptions) -> tuple[PredictionJob, list[str]]:
-    """Return the job of the options, and lines that describe its model and threshold.
-
-    Raises
-    ------
-    UsageError
-        Options are invalid or do not fit the model.
-    CheckpointError
-        The checkpoint or model file cannot be used.
-    """
+    """Return the job of the options, and lines that describe its model and threshold."""
     from training.evaluation import chosen_threshold
     from training.inference import file_hash, model_file, open_model
     from training.prediction import PredictionJob, Predictor, check_targets, check_window

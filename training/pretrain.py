@@ -99,20 +99,7 @@ COMMAND = Command(
 
 
 def pretrain(given: Mapping[str, Any], spell: Callable[[str], str] = str) -> int:
-    """Draw synthetic cities, build their stores and train on them; return the exit status.
-
-    Parameters
-    ----------
-    given
-        Settings by name, as in `PretrainOptions`; others have their defaults.
-    spell
-        Replaces parameter names in printed lines, see `training.cli.Command.spell`.
-
-    Raises
-    ------
-    GeoprepError
-        The store cannot be opened, the folder holds a run, or the run cannot be started, or failed.
-    """
+    """Draw synthetic cities, build their stores and train on them; return the exit status."""
     from training.run import holds_run, start_run
 
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
@@ -146,19 +133,7 @@ def run_folder(given: Mapping[str, Any]) -> Path:
 def city_stores(
     store: StoreReader, cities: CityOptions, out: Path, settings: Mapping[str, Any]
 ) -> list[Path]:
-    """Draw the cities and build their stores, unless they exist; return the stores.
-
-    Parameters
-    ----------
-    store
-        Store whose pixel size and tile side they have.
-    cities
-        Their number and size.
-    out
-        Folder of the run; the stores are in a folder beside it.
-    settings
-        Seed, and whether to show progress bars.
-    """
+    """Draw the cities and build their stores, unless they exist; return the stores."""
     folder = out.with_name(f"{out.name}-cities")
     seed, quiet = int(settings.get("seed", 0)), bool(settings.get("quiet"))
     pixel = math.sqrt(math.prod(store.meta.gsd_m))

@@ -29,17 +29,7 @@ def counted(count: int, noun: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Consecutive epochs at one level and crop size.
-
-    Attributes
-    ----------
-    level
-        Tile side in pixels; None for the finest level.
-    crop
-        Side of the random crops in pixels; None for whole tiles.
-    epochs
-        Number of epochs.
-    """
+    """Consecutive epochs at one level and crop size."""
 
     level: int | None
     crop: int | None
@@ -52,13 +42,7 @@ class Stage:
 
 
 def parse_stages(text: str) -> tuple[Stage, ...]:
-    """Return the stages of ``LEVEL@CROP:EPOCHS,...``; ``LEVEL:EPOCHS`` uses whole tiles.
-
-    Raises
-    ------
-    UsageError
-        The text has another form, or a number in it is 0.
-    """
+    """Return the stages of ``LEVEL@CROP:EPOCHS,...``; ``LEVEL:EPOCHS`` uses whole tiles."""
     stages = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*(0*[1-9]\d*)(?:@(0*[1-9]\d*))?:(0*[1-9]\d*)\s*", part)
@@ -73,13 +57,7 @@ def parse_stages(text: str) -> tuple[Stage, ...]:
 
 
 def parse_interval(text: str) -> tuple[int, float]:
-    """Return the steps and seconds of ``500``, ``30s``, ``10m`` or ``2h``; 0 and inf mean never.
-
-    Raises
-    ------
-    UsageError
-        The text has another form.
-    """
+    """Return the steps and seconds of ``500``, ``30s``, ``10m`` or ``2h``; 0 and inf mean never."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*", text)
     if not match or float(match[1]) <= 0 or (not match[2] and "." in match[1]):
         raise UsageError(
@@ -92,13 +70,7 @@ def parse_interval(text: str) -> tuple[int, float]:
 
 
 def parse_shares(text: str) -> dict[str, float]:
-    """Return the minimum share of each class of ``water=0.1,building=0.05``.
-
-    Raises
-    ------
-    UsageError
-        The text has another form, or a share is not above 0 and at most 1.
-    """
+    """Return the minimum share of each class of ``water=0.1,building=0.05``."""
     shares = {}
     for part in text.split(","):
         name, _, number = (word.strip() for word in part.rpartition("="))

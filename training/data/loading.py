@@ -34,18 +34,7 @@ from training.settings import Config, Residency, SamplingConfig, Stage, parse_sh
 
 
 def make_prep(info: ModelInfo, engine: Engine, random: SamplingConfig | None = None) -> DevicePrep:
-    """Return the module that normalises images and expands labels for a model.
-
-    Parameters
-    ----------
-    info
-        Statistics and targets.
-    engine
-        Sets the dtype of normalised images.
-    random
-        Settings of jitter (1 for the defaults of `loaders.Jitter`) and of
-        `loaders.DeviceAugmentation`; None for neither.
-    """
+    """Return the module that normalises images and expands labels; ``random`` also varies them."""
     targets: Targets = info.targets  # type: ignore[assignment]  # read from a file as a string
     normalize = Normalize(info.mean, info.std, engine.dtype)
     target = ClassTarget(info.channels) if info.has_classes else SpeedTarget(targets)
@@ -69,30 +58,7 @@ def tiles_of(
     limit: StreamTiles | str = "4GiB",
     device: torch.device | None = None,
 ) -> RamTiles | DeviceTiles | StreamTiles:
-    """Return tiles for a model, with its bands, level and folds.
-
-    Parameters
-    ----------
-    info
-        Inputs of the model.
-    stores
-        Stores, or their locations.
-    split
-        ``train``, ``val``, ``test`` or ``all``.
-    progress
-        Whether to draw a progress bar; None draws one on a terminal.
-    residency
-        Storage of the tiles: ``ram``, ``compressed``, ``stream`` or ``device``.
-    limit
-        Memory for streamed tiles, or streamed tiles whose memory is shared.
-    device
-        Device of tiles on an accelerator.
-
-    Raises
-    ------
-    StoreError, UsageError
-        A store cannot be used, or does not fit the model.
-    """
+    """Return tiles for a model, with its bands, level and folds."""
     opened = open_stores(stores)
     check_store(info, opened, "the model")
     options: dict[str, Any] = {"bands": info.bands, "classes": info.class_names}
@@ -118,11 +84,6 @@ def load_stage(
 
     The validation loader returns each whole tile once. It is None if the validation split is empty.
     Validation tiles are streamed if they do not fit on the device beside the training tiles.
-
-    Raises
-    ------
-    StoreError, UsageError
-        A store lacks the level, the tiles do not fit into memory, or there are too few.
     """
     options: dict[str, Any] = {
         "progress": False if config.quiet else None,

@@ -29,13 +29,7 @@ LIKE = 1.25
 
 
 def open_data(config: Config) -> tuple[StoreReader, ...]:
-    """Return the opened stores of a run; their histograms count its training scenes.
-
-    Raises
-    ------
-    StoreError, UsageError
-        A store cannot be used, or none is given.
-    """
+    """Return the opened stores of a run; their histograms count its training scenes."""
     if not config.stores:
         raise UsageError("give at least one store: python -m training.fit moscow.zarr")
     stores = open_stores(config.stores)
@@ -85,15 +79,7 @@ def _with_counts(store: StoreReader, counts: Counts) -> StoreReader:
 
 
 def class_pixels(stores: Sequence[StoreReader], names: Sequence[str]) -> NDArray[np.float64]:
-    """Return the pixels of each class in the train splits of all stores, float64 (class,).
-
-    Parameters
-    ----------
-    stores
-        Stores with these classes, in any order.
-    names
-        Names of the classes, in the order of the result.
-    """
+    """Return the pixels of each class in the train splits of all stores, float64 (class,)."""
     total = np.zeros(len(names))
     for store in stores:
         found = dict(zip(store.meta.class_names, store.histogram_label.tolist(), strict=False))
@@ -143,13 +129,7 @@ def model_info(config: Config, stores: Sequence[StoreReader]) -> ModelInfo:
 
 
 def targets_of(config: Config, stores: Sequence[StoreReader]) -> Targets:
-    """Return the targets of a run; ``auto`` means those of the stores' labels.
-
-    Raises
-    ------
-    UsageError
-        The labels are of another kind, or the targets need speeds, and a store has none.
-    """
+    """Return the targets of a run; ``auto`` means those of the stores' labels."""
     wanted, classes = config.targets, bool(common_classes(stores))
     if classes and wanted == "auto":
         return "classes"
@@ -190,15 +170,7 @@ def shared_limits(
 
 
 def differences(info: ModelInfo, stores: Sequence[StoreReader]) -> list[str]:
-    """Return the differences between stores and the data of a model, one line each.
-
-    Parameters
-    ----------
-    info
-        Inputs of the model, at the level that is used.
-    stores
-        Stores to train or evaluate on.
-    """
+    """Return the differences between stores and the data of a model, one line each."""
     lines = []
     for store in stores:
         names = store.meta.class_names
@@ -234,13 +206,7 @@ def level_gsd(store: StoreReader, level: int) -> tuple[float, float]:
 
 
 def check_store(info: ModelInfo, stores: Sequence[StoreReader], where: str) -> None:
-    """Check that stores have the bands and labels that a model was trained on.
-
-    Raises
-    ------
-    UsageError
-        A store lacks bands or speeds, or its classes differ.
-    """
+    """Check that stores have the bands and labels that a model was trained on."""
     for store in stores:
         if info.has_classes or store.meta.has_classes:
             _check_classes(info, store, where)

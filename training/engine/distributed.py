@@ -29,20 +29,7 @@ TIMEOUT_MINUTES = 60.0
 
 @contextmanager
 def process_group(device: DeviceName, timeout: float = TIMEOUT_MINUTES) -> Iterator[None]:
-    """Join the process group that ``torchrun`` started; do nothing without ``torchrun``.
-
-    Parameters
-    ----------
-    device
-        Device to train on; ``auto`` is an accelerator if there is one.
-    timeout
-        Minutes that a rank waits for the others before it fails.
-
-    Raises
-    ------
-    UsageError
-        There is no such device, or it cannot be shared by ranks.
-    """
+    """Join the process group that ``torchrun`` started; do nothing without ``torchrun``."""
     if "LOCAL_RANK" not in os.environ or "MASTER_ADDR" not in os.environ:
         yield
         return
@@ -64,14 +51,7 @@ def is_rank_zero() -> bool:
 
 
 def set_threads(wanted: int | None) -> None:
-    """Set the number of threads for computation.
-
-    Parameters
-    ----------
-    wanted
-        Number of threads. None: under ``torchrun``, which sets one thread per rank, the processors
-        divided by the ranks of this machine; otherwise the default of torch or OMP_NUM_THREADS.
-    """
+    """Set the number of threads for computation."""
     here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     if wanted is None and here > 1 and os.environ.get("OMP_NUM_THREADS", "1") == "1":
         wanted = max(1, usable_cpus() // here)
@@ -82,17 +62,7 @@ def set_threads(wanted: int | None) -> None:
 def data_parallel(
     module: nn.Module, device: torch.device, *, find_unused: bool = False
 ) -> nn.Module:
-    """Return the module with gradients averaged over ranks; without ranks the module itself.
-
-    Parameters
-    ----------
-    module
-        The same on all ranks. Each rank has its own running statistics, see `average_in_place`.
-    device
-        Device of the module.
-    find_unused
-        Whether to search each step for parameters that the loss does not depend on.
-    """
+    """Return the module with gradients averaged over ranks; without ranks the module itself."""
     if not is_distributed():
         return module
     # With the device named, scalars come back from where they were computed.
@@ -134,13 +104,7 @@ def _reduced(
 
 
 def on_rank_zero(make: Callable[[], T]) -> T:
-    """Call a function on rank 0 and return its result on all ranks.
-
-    Raises
-    ------
-    GeoprepError
-        What rank 0 raised, on all ranks.
-    """
+    """Call a function on rank 0 and return its result on all ranks."""
     if not is_distributed():
         return make()
     result: list[Any] = [None]

@@ -32,21 +32,9 @@ _ALLOCATORS = ("tcmalloc", "jemalloc", "mimalloc")
 def keep_memory(reserve: int | None = None, *, one_heap: bool = False) -> str:
     """Make the C library keep freed memory for the next step, in huge pages if possible.
 
-    Call it once, before the first large tensor is created.
-
-    Parameters
-    ----------
-    reserve
-        Bytes of address space to prepare for huge pages, about the memory of a step. Memory is
-        used only when it is written to. None: a quarter of the available memory.
-    one_heap
-        Whether all threads share one heap. Only that heap keeps its memory, so use it if several
-        threads create large tensors.
-
-    Returns
-    -------
-    str
-        Name of the allocator and what it does, for the run's header.
+    Call it once, before the first large tensor is created. ``reserve`` is the address space to
+    prepare for huge pages, about the memory of a step. Only one heap keeps its memory: use
+    ``one_heap`` if several threads create large tensors.
     """
     preloaded = preloaded_allocator()
     if preloaded:
@@ -98,27 +86,14 @@ def _read_text(path: str) -> str:
 
 
 def preloaded_allocator(environment: str | None = None, maps: str | None = None) -> str | None:
-    """Return the name of the allocator that replaces the C library's; None if there is none.
-
-    Parameters
-    ----------
-    environment, maps
-        Text of ``LD_PRELOAD`` and ``/proc/self/maps``; None reads them. A library that is preloaded
-        but not mapped was not found by the dynamic loader, which only warns.
-    """
+    """Return the name of the allocator that replaces the C library's; None if there is none."""
     wanted = os.environ.get("LD_PRELOAD", "") if environment is None else environment
     maps = _read_text("/proc/self/maps") if maps is None else maps
     return next((name for name in _ALLOCATORS if name in wanted and name in maps), None)
 
 
 def describe(engine: Engine) -> list[tuple[str, str]]:
-    """Return rows of a run's header: engine, device, instruction sets and threads.
-
-    Parameters
-    ----------
-    engine
-        Engine of the run.
-    """
+    """Return rows of a run's header: engine, device, instruction sets and threads."""
     cpu = ", ".join(instruction_sets()) or torch.backends.cpu.get_cpu_capability()
     on_cpu = engine.device.type == "cpu"
     if on_cpu and engine.dtype == torch.bfloat16 and not computes_bf16(engine.device):

@@ -56,17 +56,7 @@ def problem() -> str | None:
 def optimize(
     model: nn.Module, optimizer: Optimizer, dtype: torch.dtype
 ) -> tuple[nn.Module, Optimizer]:
-    """Return model and optimizer as the extension rewrites them.
-
-    Parameters
-    ----------
-    model
-        Model in training mode, fp32.
-    optimizer
-        Optimizer of the model's parameters.
-    dtype
-        ``torch.bfloat16`` or ``torch.float32``.
-    """
+    """Return model and optimizer as the extension rewrites them."""
     # With prepacked weights, load_state_dict leaves a model that computes something else (2.8.0,
     # tried), and averaged weights need load_state_dict.
     model, optimizer = _module().optimize(

@@ -45,24 +45,9 @@ _DTYPES = {
 class Engine:
     """Device, precision and compiler that training steps use.
 
-    Attributes
-    ----------
-    name
-        ``native`` or ``ipex``.
-    device
-        Device to train on.
-    dtype
-        Dtype of convolutions: ``torch.bfloat16``, ``torch.float16`` or ``torch.float32``.
-    compile_mode
-        Parts of a step to compile; ``off`` without a compiler.
-    reason
-        One line for the run's header: engine, reason for choosing it, missing compiler.
-    autocast
-        Returns the context for a forward pass; backward pass and optimizer run outside it.
-    skips_steps
-        Whether a step whose loss or gradient is not finite is skipped on the device, without
-        waiting for it: on accelerators, and in fp16, where single gradients overflow. Otherwise
-        the host checks before each step.
+    If it ``skips_steps``, a step whose loss or gradient is not finite is skipped on the device,
+    without waiting for it: on accelerators, and in fp16, where single gradients overflow.
+    Otherwise the host checks before each step.
     """
 
     name: EngineName
@@ -95,13 +80,7 @@ class Engine:
 
 
 def choose_device(name: DeviceName = "auto") -> torch.device:
-    """Return a device by name; ``auto`` is a CUDA or XPU device if there is one, else the CPU.
-
-    Raises
-    ------
-    UsageError
-        torch finds no such device.
-    """
+    """Return a device by name; ``auto`` is a CUDA or XPU device if there is one, else the CPU."""
     available: dict[str, Callable[[], bool]] = {
         "cuda": torch.cuda.is_available,
         "xpu": torch.xpu.is_available,
@@ -124,29 +103,7 @@ def choose_engine(
     precision: Precision = "auto",
     compile_mode: CompileMode = "loss",
 ) -> Engine:
-    """Return the engine for the given settings.
-
-    Parameters
-    ----------
-    name
-        ``auto`` uses ``ipex`` on a CPU if it is installed and works.
-    device
-        ``auto`` uses an accelerator if there is one.
-    precision
-        ``bf16`` or ``fp16`` (autocast: parameters stay fp32), ``fp32``, or ``tf32``, which is
-        fp32 with TensorFloat-32 on CUDA devices. ``auto`` is bf16 where the device computes in
-        it, else fp16 on CUDA devices and fp32 on others. ``bf16`` becomes ``fp16`` on a CUDA
-        device without bf16; a CPU emulates both.
-    compile_mode
-        ``loss`` compiles the loss, ``model`` the model as well, ``off`` nothing.
-        ``reduce-overhead`` and ``max-autotune`` are modes of torch.compile for the model. On a
-        CPU a compiled model is not measurably faster, and compiling takes a minute.
-
-    Raises
-    ------
-    UsageError
-        The device or extension is not available; the message says how to install it.
-    """
+    """Return the engine for the given settings."""
     place = choose_device(device)
     taken, why = _choose_name(name, place)
     if precision == "bf16" and place.type == "mps" and not computes_bf16(place):
@@ -212,13 +169,7 @@ _ISA = (
 
 
 def instruction_sets(cpuinfo: str | None = None) -> tuple[str, ...]:
-    """Return the instruction sets of this processor for convolutions, such as ``AVX512_BF16``.
-
-    Parameters
-    ----------
-    cpuinfo
-        Text of ``/proc/cpuinfo``; None reads it.
-    """
+    """Return the instruction sets of this processor for convolutions, such as ``AVX512_BF16``."""
     if cpuinfo is None:
         with suppress(OSError):
             cpuinfo = Path("/proc/cpuinfo").read_text()
@@ -246,13 +197,7 @@ def _choose_name(name: EngineName, device: torch.device) -> tuple[EngineName, st
 
 
 def missing_compiler(device: torch.device) -> str | None:
-    """Return why torch.compile cannot be used on this machine; None if it can.
-
-    Parameters
-    ----------
-    device
-        A CPU needs a C++ compiler, an accelerator Triton.
-    """
+    """Return why torch.compile cannot be used on this machine; None if it can."""
     if device.type != "cpu":
         return None if importlib.util.find_spec("triton") else "since Triton is not installed"
     wanted = os.environ.get("CXX") or "g++"

@@ -24,24 +24,7 @@ bins, mean IoU for classes."""
 
 @dataclass(frozen=True, slots=True)
 class FormFigures:
-    """Accuracy, speed and size of one form of a model.
-
-    Attributes
-    ----------
-    name
-        Path of the file.
-    how
-        Description of its runner.
-    metrics
-        See `training.evaluation.Evaluation`.
-    drop
-        Each of `FIGURES` of the first form minus that of this one.
-    mpx_per_second
-        Megapixels per second through the runner, in all views, without the first batch of each
-        shape; None if there was no other.
-    nbytes
-        Bytes of the model file or files.
-    """
+    """Accuracy, speed and size of one form of a model, and what it loses to the first one."""
 
     name: str
     how: str
@@ -86,23 +69,7 @@ def compare(
     threshold: float | None = None,
     **how: Any,  # noqa: ANN401 - see below
 ) -> Iterator[FormFigures]:
-    """Yield the figures of each form of a model.
-
-    Parameters
-    ----------
-    models
-        File, runner and record of each form; the others are compared with the first.
-    stores, split, threshold, **how
-        As for `training.evaluation.evaluate_runner`; the default threshold of all forms is that of
-        the first.
-
-    Raises
-    ------
-    UsageError
-        The files differ in bands, targets, speeds, level or folds.
-    StoreError
-        A store cannot be used.
-    """
+    """Yield the figures of each form of a model."""
     first = models[0][2]
     for path, _, info in models:
         for name in ("bands", "targets", "class_mph", "class_names", "level", "folds", "fold"):

@@ -49,24 +49,6 @@ class RoadMetrics:
     Pixels are decoded as in predictions: road from the threshold on, with the most probable bin.
     Pixels without a label, or whose prediction is not a number, are left out. The IoU of a bin in
     neither label nor prediction is NaN; the mean is over bins in the labels.
-
-    Parameters
-    ----------
-    targets
-        Meaning of the channels: ``bins``, ``continuous`` or ``binary``, which has no speeds.
-    class_mph
-        Speed of each bin in mph, for ``bins``.
-    threshold
-        Road probability from which a pixel is a road; None for the default of the targets.
-    groups
-        Number of groups, such as scenes, with metrics of their own.
-    device
-        Device of the counts.
-
-    Attributes
-    ----------
-    lost
-        Number of labelled pixels whose prediction is not a number, int64 ().
     """
 
     def __init__(
@@ -94,17 +76,9 @@ class RoadMetrics:
         return self._confusion, self._error, self._roads, self._scores, self.lost
 
     def update(self, probabilities: Tensor, speed: Tensor, group: Tensor | None = None) -> None:
-        """Add a batch to the counts, without waiting for the device.
+        """Count a batch (n, channel, y, x) with speeds in mph (n, y, x) and groups (n,).
 
-        Parameters
-        ----------
-        probabilities
-            (n, channel, y, x); rows and columns beyond the label's size are padding.
-        speed
-            uint8 (n, y, x), mph; 0 background, 254 unknown speed (left out unless targets are
-            binary), 255 nodata.
-        group
-            int64 (n,), group of each tile; None for a single group.
+        Sides beyond those of the label are padding. The host does not wait for the device.
         """
         probabilities = probabilities[..., : speed.shape[-2], : speed.shape[-1]].float()
         labelled, known = speed != NODATA, probabilities.sum(dim=1).isfinite()
@@ -199,20 +173,6 @@ class ClassMetrics:
     Pixels are decoded as in predictions, with the most probable class. Pixels without a label, or
     whose prediction is not a number, are left out. The IoU of a class in neither label nor
     prediction is NaN; the mean is over classes in the labels.
-
-    Parameters
-    ----------
-    names
-        Names of the classes.
-    groups
-        Number of groups, such as scenes, with metrics of their own.
-    device
-        Device of the counts.
-
-    Attributes
-    ----------
-    lost
-        Number of labelled pixels whose prediction is not a number, int64 ().
     """
 
     def __init__(
@@ -228,17 +188,7 @@ class ClassMetrics:
         return self._confusion, self.lost
 
     def update(self, probabilities: Tensor, label: Tensor, group: Tensor | None = None) -> None:
-        """Add a batch to the counts, without waiting for the device.
-
-        Parameters
-        ----------
-        probabilities
-            (n, class, y, x); rows and columns beyond the label's size are padding.
-        label
-            uint8 (n, y, x), numbers of classes; others are left out, such as 255 for nodata.
-        group
-            int64 (n,), group of each tile; None for a single group.
-        """
+        """Count a batch (n, class, y, x) with numbers of classes (n, y, x) and groups (n,)."""
         probabilities = probabilities[..., : label.shape[-2], : label.shape[-1]].float()
         count = len(self.names)
         labelled, known = label < count, probabilities.sum(dim=1).isfinite()
@@ -295,17 +245,7 @@ def metrics_of(
     device: torch.device | str = "cpu",
     threshold: float | None = None,
 ) -> RoadMetrics | ClassMetrics:
-    """Return empty metrics of a model.
-
-    Parameters
-    ----------
-    info
-        Outputs of the model.
-    groups, device
-        As for `RoadMetrics`.
-    threshold
-        As for `RoadMetrics`; classes have none.
-    """
+    """Return empty metrics of a model."""
     if info.has_classes:
         return ClassMetrics(info.class_names, groups=groups, device=device)
     where: dict[str, Any] = {"groups": groups, "device": device}

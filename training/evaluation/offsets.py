@@ -27,17 +27,9 @@ _SUMS = 6
 
 
 class LabelOffset(NamedTuple):
-    """Position of the labels relative to the predictions.
+    """Pixels by which labels lie right of, and below, the predictions; NaN below `LEAST`.
 
-    Attributes
-    ----------
-    x, y
-        Pixels by which the labels lie to the right of, and below, the predictions. NaN where the
-        best correlation is below `LEAST`.
-    correlation
-        Best correlation of labels and predictions, -1 to 1; NaN without roads in both.
-    unmoved
-        Correlation without an offset.
+    ``unmoved`` is the correlation without an offset.
     """
 
     x: float
@@ -56,15 +48,6 @@ class OffsetSums:
 
     Only pixels with a label in the one and a prediction in the other are compared, so borders and
     nodata have no influence (masked normalised cross-correlation, Padfield 2012).
-
-    Parameters
-    ----------
-    groups
-        Number of groups.
-    channels
-        Number of channels that are correlated: 1 for roads, or the classes.
-    device
-        Device of the sums.
     """
 
     def __init__(self, groups: int, channels: int = 1, device: torch.device | str = "cpu") -> None:
@@ -73,19 +56,7 @@ class OffsetSums:
         self.sums = torch.zeros(shape, dtype=torch.float64, device=device)
 
     def update(self, probabilities: Tensor, truth: Tensor, valid: Tensor, group: Tensor) -> None:
-        """Add a batch.
-
-        Parameters
-        ----------
-        probabilities
-            float (n, channel, y, x), predictions.
-        truth
-            (n, channel, y, x), labels as 0 or 1.
-        valid
-            bool (n, y, x), where the label is known.
-        group
-            int64 (n,), group of each tile.
-        """
+        """Add predictions and labels (n, channel, y, x), known where valid (n, y, x)."""
         probabilities = probabilities.float()
         mask = (valid & probabilities.sum(dim=1).isfinite()).float()
         rows, columns = (side + REACH for side in mask.shape[-2:])  # so that offsets do not wrap

@@ -66,28 +66,7 @@ def validate(
     *,
     on_batch: Callable[[], None] = lambda: None,
 ) -> dict[str, float]:
-    """Return the metrics of a model over a loader, of all ranks together.
-
-    Parameters
-    ----------
-    trainable
-        Module with the model; its loss is not compiled here.
-    engine
-        Device and precision.
-    info
-        Outputs of the model.
-    loader
-        Loader of whole tiles.
-    on_batch
-        Called before each batch, equally often on all ranks; an exception stops the validation.
-
-    Returns
-    -------
-    dict
-        ``val_loss``, the mean over tiles, then as `RoadMetrics.compute`, where
-        ``road_iou`` is at the default threshold, and ``threshold`` the one chosen by scenes; or as
-        `ClassMetrics.compute`.
-    """
+    """Return the metrics of a model over a loader, of all ranks together."""
     names, scene_of = _scenes(loader)
     scene_of = scene_of.to(engine.device)
     metrics = metrics_of(info, groups=len(names), device=engine.device)
@@ -125,15 +104,7 @@ def examples(
     loader: BatchLoader,
     chosen: Sequence[int],
 ) -> list[Example]:
-    """Return tiles of a loader with their labels and predictions.
-
-    Parameters
-    ----------
-    trainable, engine, info, loader
-        As for `validate`.
-    chosen
-        Indices of the tiles.
-    """
+    """Return tiles of a loader with their labels and predictions."""
     found = []
     with evaluation_mode(trainable):
         for tile in chosen:
@@ -162,35 +133,9 @@ def predicted_label(logits: Tensor, info: ModelInfo) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Metrics of a model.
+    """Metrics of a model: in all, per scene, per threshold k / 256 (of roads).
 
-    Attributes
-    ----------
-    title
-        Tiles that were evaluated, in words.
-    level
-        Tile side in pixels.
-    tiles
-        Number of tiles.
-    threshold
-        Road probability threshold of the metrics; NaN for classes.
-    metrics
-        Metrics by name, see `training.evaluation.metrics`.
-    scenes
-        One row per scene in the order of the stores: ``scene`` (its id), number of ``tiles``, and
-        its metrics.
-    sweep
-        One row per ``threshold`` k / 256: ``precision``, ``recall``, ``road_iou`` of roads. Empty
-        for classes.
-    notes
-        Remarks on the data and the metrics.
-    classes
-        Names of the classes; empty for roads.
-    confusion
-        Pixels of each class in the label (rows) and in the prediction (columns).
-    offsets
-        One row per scene if asked for: ``scene``, then the fields of
-        `training.evaluation.offsets.LabelOffset`, ``metres`` (its length) and ``far``.
+    ``confusion`` are the pixels of each class in the label (rows) and in the prediction (columns).
     """
 
     title: str
@@ -223,35 +168,6 @@ def evaluate_runner(
 
     If the model was trained with folds, ``train`` and ``val`` are the scenes of its fold instead of
     the splits of the stores.
-
-    Parameters
-    ----------
-    runner
-        Runs the model, see `training.inference.runner`.
-    info
-        Inputs and outputs of the model.
-    stores
-        Stores with the bands that the model was trained on.
-    split
-        ``val``, ``train``, ``test`` or ``all``.
-    level
-        Tile side in pixels; None for the level trained last.
-    threshold
-        Road probability from which a pixel is a road; None for that of the model, as in
-        predictions.
-    tta
-        Views to average (test-time augmentation).
-    batch_size
-        Tiles per batch and rank.
-    offsets
-        Estimate the offset between the labels and the predictions of each scene.
-    quiet
-        Hide the progress bar.
-
-    Raises
-    ------
-    StoreError, UsageError
-        A store cannot be used, or does not fit the model.
     """
     info = replace(info, level=info.level if level is None else level)
     tiles = tiles_of(info, stores, split, progress=False if quiet else None)

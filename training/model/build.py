@@ -25,21 +25,8 @@ def build_model(
 ) -> nn.Module:
     """Return a model that maps normalised images (n, band, y, x) to logits of the same size.
 
-    Parameters
-    ----------
-    spec
-        ``resnet34-unet``; architecture and encoder of segmentation_models_pytorch, such as
-        ``smp:Unet:resnet34`` (encoders of timm have the prefix ``tu-``); or
-        ``package.module:factory``, called as ``factory(bands=bands, channels=channels)``.
-    bands, channels
-        Number of bands of the image and of channels of the result.
-    directions
-        Whether ``resnet34-unet`` also learns the direction of roads; other models do not.
-
-    Raises
-    ------
-    UsageError
-        There is no such factory, or its result is not a suitable model.
+    ``spec`` is ``resnet34-unet``, which alone learns ``directions``; ``smp:ARCHITECTURE:ENCODER``;
+    or ``package.module:factory``, called as ``factory(bands=bands, channels=channels)``.
     """
     if spec == RESNET34_UNET:
         return ResNetUNet(bands, channels, directions=directions)
@@ -68,20 +55,7 @@ def is_code(spec: str) -> bool:
 
 
 def imported(parameter: str, spec: str) -> Any:  # noqa: ANN401 - any object can be imported
-    """Return the object named ``package.module:name``.
-
-    Parameters
-    ----------
-    parameter
-        Name of the setting, for messages.
-    spec
-        Name of the object.
-
-    Raises
-    ------
-    UsageError
-        The module or object does not exist.
-    """
+    """Return the object named ``package.module:name``."""
     name, _, attribute = spec.partition(":")
     try:
         return getattr(importlib.import_module(name), attribute)
@@ -92,20 +66,7 @@ def imported(parameter: str, spec: str) -> Any:  # noqa: ANN401 - any object can
 
 
 def smp_factory(spec: str, encoder_weights: str | None = None) -> Callable[..., nn.Module]:
-    """Return a factory of a model of segmentation_models_pytorch.
-
-    Parameters
-    ----------
-    spec
-        As of `build_model`.
-    encoder_weights
-        Published weights of the encoder by the name that the package gives them; None: random.
-
-    Raises
-    ------
-    UsageError
-        The package, or one that it needs, is missing.
-    """
+    """Return a factory of a model of segmentation_models_pytorch."""
     _, architecture, encoder, *_ = *spec.split(":"), "", ""
     try:
         create = importlib.import_module(SMP_PACKAGE).create_model

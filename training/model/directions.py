@@ -23,21 +23,11 @@ _TINY = 1e-8
 
 
 def road_directions(road: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the direction of roads and its weight, at half the size.
+    """Return direction and weight, at half the size, of roads fp32 (n, 1, y, x) of 0 and 1.
 
-    Parameters
-    ----------
-    road
-        fp32 (n, 1, y, x), 1 on roads and 0 elsewhere; the sides are even.
-
-    Returns
-    -------
-    directions
-        fp32 (n, 2, y / 2, x / 2): cosine and sine of twice the angle from the x axis to the road,
-        against the y axis that points down.
-    weights
-        fp32 (n, 1, y / 2, x / 2), 0 to 1: share of road times coherence, which is 1 on a straight
-        road and 0 where no direction prevails, such as in the middle of a junction.
+    The direction is cosine and sine of twice the angle from the x axis to the road, against the y
+    axis that points down. The weight is the share of road times coherence, which is 1 on a straight
+    road and 0 where no direction prevails, such as in the middle of a junction.
     """
     share = functional.avg_pool2d(road, 2)
     smooth = _gaussian(share, _EDGE)
@@ -53,15 +43,7 @@ def road_directions(road: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def direction_loss(predicted: Tensor, road: Tensor) -> Tensor:
-    """Return the mean squared error of directions on roads, fp32 without dimensions.
-
-    Parameters
-    ----------
-    predicted
-        (n, 2, y, x), any float dtype: cosine and sine of twice the angle.
-    road
-        fp32 (n, 1, y, x), see `road_directions`. The loss of a batch without roads is 0.
-    """
+    """Return the mean squared error of directions on roads, fp32 without dimensions."""
     with torch.autocast(road.device.type, enabled=False):  # it would convolve in half precision
         wanted, weights = road_directions(road)
     error = (functional.avg_pool2d(predicted.float(), 2) - wanted).square().sum(1, keepdim=True)

@@ -35,39 +35,23 @@ _SMOOTH = 1e-5
 
 
 class LossParts(NamedTuple):
-    """A loss and its parts, fp32 tensors without dimensions.
-
-    Attributes
-    ----------
-    total
-        Weighted sum of the parts, which training minimises.
-    main
-        Pixelwise part, focal or cross-entropy, unweighted.
-    dice
-        1 - soft dice, unweighted.
-    """
+    """A loss and its parts, fp32 tensors without dimensions."""
 
     total: Tensor
+    """Weighted sum of the parts, which training minimises."""
     main: Tensor
+    """Pixelwise part, focal or cross-entropy, unweighted."""
     dice: Tensor
+    """1 - soft dice, unweighted."""
 
 
 class RoadLoss(nn.Module):
     """A pixelwise loss and soft dice over all channels of a batch together.
 
-    Parameters
-    ----------
-    name
-        ``focal-dice``: focal loss with gamma 2 and no alpha (Lin et al. 2017), for soft targets in
-        the form |t - p|^2 BCE (Li et al. 2020), which is the same for hard ones. ``bce-dice``:
-        binary cross-entropy in its place.
-    channel_weights
-        fp32 (channel,) with mean 1: weight of each channel in both parts; None for equal weights.
-    dice
-        Share of dice; the remainder is the share of the pixelwise part.
-    direction
-        Weight of the loss of directions, for a model that returns them. It adds to the gradient of
-        the total and not to its value, so that losses of training and validation compare.
+    ``focal-dice``: focal loss with gamma 2 and no alpha (Lin et al. 2017), for soft targets in the
+    form |t - p|^2 BCE (Li et al. 2020), which is the same for hard ones. The loss of directions
+    adds to the gradient of the total and not to its value, so that losses of training and
+    validation compare.
     """
 
     weights: Tensor | None
@@ -85,17 +69,9 @@ class RoadLoss(nn.Module):
         self.register_buffer("weights", weights, persistent=False)
 
     def forward(self, logits: Tensor, target: Tensor, valid: Tensor) -> LossParts:
-        """Return the loss of a batch.
+        """Return the loss of logits and target (n, channel, y, x) where ``valid`` (n, y, x).
 
-        Parameters
-        ----------
-        logits
-            (n, channel, y, x), any float dtype; or two channels more than the target, which are
-            directions of roads, see `training.model.directions`.
-        target
-            (n, channel, y, x), 0..1; the last channel is above 0 on every road.
-        valid
-            bool (n, y, x), labelled pixels. The loss of a batch without any is 0.
+        Logits may have two channels more than the target, which are directions of roads.
         """
         x, t = logits[:, : target.shape[1]].float(), target.float()
         weight = known = valid[:, None].float()
@@ -118,24 +94,10 @@ class RoadLoss(nn.Module):
 
 
 class ClassLoss(nn.Module):
-    """A pixelwise loss of exclusive classes and the soft dice of every class.
+    """A pixelwise loss of exclusive classes and the mean soft dice of the classes in the labels.
 
-    Parameters
-    ----------
-    name
-        ``focal-dice``: focal loss with gamma 2, (1 - p)^2 times cross-entropy (Lin et al. 2017).
-        ``ce-dice``: cross-entropy.
-    class_weights
-        fp32 (class,): weight of the pixels, and of the dice, of each class; None for equal ones.
-        Both parts are weighted means.
-    dice
-        Share of dice; the remainder is the share of the pixelwise part. Dice is the mean over the
-        classes in the labels of the batch.
-
-    Raises
-    ------
-    UsageError
-        The loss is that of roads.
+    ``focal-dice``: focal loss with gamma 2, (1 - p)^2 times cross-entropy (Lin et al. 2017).
+    Weights of classes, fp32 (class,), weight the pixels and the dice of each.
     """
 
     weights: Tensor | None
@@ -154,17 +116,7 @@ class ClassLoss(nn.Module):
         self.register_buffer("weights", weights, persistent=False)
 
     def forward(self, logits: Tensor, target: Tensor, valid: Tensor) -> LossParts:
-        """Return the loss of a batch.
-
-        Parameters
-        ----------
-        logits
-            (n, class, y, x), any float dtype.
-        target
-            int64 (n, y, x), number of the class; anything where it is not valid.
-        valid
-            bool (n, y, x), labelled pixels. The loss of a batch without any is 0.
-        """
+        """Return the loss of logits (n, class, y, x) and numbers of classes (n, y, x) if valid."""
         logp = functional.log_softmax(logits.float(), dim=1)
         numbers = torch.arange(logits.shape[1], device=logits.device).view(1, -1, 1, 1)
         known = valid[:, None]
@@ -192,15 +144,6 @@ class Compiled:
 
     There is one kernel per shape and none for dynamic shapes: otherwise the exact result of a step
     would depend on the shapes of earlier steps, and a resumed run could differ.
-
-    Parameters
-    ----------
-    plain
-        Module or function.
-    what
-        Its name in the warning if compiling fails.
-    mode
-        Mode of torch.compile; None for its default.
     """
 
     def __init__(self, plain: Callable[..., Any], what: str, mode: str | None = None) -> None:
@@ -232,23 +175,6 @@ class Trainable(nn.Module):
 
     Normalisation and loss are inside the module, so that only three scalars come back from each
     device under ``DistributedDataParallel``.
-
-    Parameters
-    ----------
-    prep
-        Normalises images and expands labels to targets; pads whole tiles.
-    model
-        Normalised image -> logits of the same size.
-    loss
-        Takes logits, target and valid mask.
-    augmentation
-        Takes image, label and key of a batch and returns image and label; used in training mode
-        only. None for none.
-
-    Raises
-    ------
-    UsageError
-        The targets are numbers of bins, which sigmoid channels cannot learn.
     """
 
     def __init__(
@@ -279,17 +205,7 @@ class Trainable(nn.Module):
             self._compiled_model = Compiled(self.model, "the model", given)
 
     def forward(self, image: Tensor, label: Tensor, key: Tensor) -> LossParts:
-        """Return the loss of a batch.
-
-        Parameters
-        ----------
-        image
-            uint8 (n, band, y, x).
-        label
-            uint8 (n, y, x), mph or classes.
-        key
-            int64 (n,), seeds random jitter.
-        """
+        """Return the loss of uint8 (n, band, y, x) and (n, y, x); int64 (n,) seeds the jitter."""
         model = (self.training and self._compiled_model) or self.model
         loss = (self.training and self._compiled_loss) or self.loss
         with self.timed(NORMALISE):

@@ -26,19 +26,6 @@ def make_optimizer(model: nn.Module, config: Config) -> Optimizer:
 
     Weight decay applies to kernels only: decaying biases and BatchNorm factors costs accuracy
     (He et al. 2019, "Bag of tricks").
-
-    Parameters
-    ----------
-    model
-        Model on its device. With ``encoder_lr`` other than 1 it needs a part named ``encoder``; a
-        factor of 0 freezes the parameters of that part.
-    config
-        Optimizer (``sgd`` has a Nesterov momentum of 0.9), learning rates, weight decay.
-
-    Raises
-    ------
-    UsageError
-        ``encoder_lr`` is set and the model has no part named ``encoder``.
     """
     factor = config.encoder_lr
     encoder = getattr(model, "encoder", None)
@@ -73,15 +60,6 @@ def prepare(trainable: Trainable, engine: Engine, config: Config) -> Optimizer:
     """Move a module to the engine's device, compile its parts, and return its optimizer.
 
     The module is changed in place; the names in its ``state_dict`` stay the same.
-
-    Parameters
-    ----------
-    trainable
-        In training mode, with parameters in fp32.
-    engine
-        Device, precision and compiler.
-    config
-        Settings of the optimizer, see `make_optimizer`.
     """
     trainable.to(device=engine.device)
     trainable.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's own stubs lack this form

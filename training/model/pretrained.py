@@ -28,22 +28,6 @@ def load_encoder_weights(model: nn.Module, source: str = "none", spec: str = "")
     Published weights are for red, green and blue. For another number of bands the kernels of the
     first convolution are repeated band by band and scaled by 3 / bands, which keeps the magnitude
     of its output; for one band they are summed.
-
-    Parameters
-    ----------
-    model
-        Model with an ``encoder`` whose parameters are named like torchvision's ResNet.
-    source
-        ``none``, ``imagenet`` (downloaded once, 87 MB, into torch's cache) or a file: a state
-        dictionary of ResNet34, or one that holds it under ``state_dict`` or ``model``.
-    spec
-        The model as `training.model.build_model` takes it: encoders of segmentation_models_pytorch
-        get the weights that this package publishes as ``imagenet``.
-
-    Raises
-    ------
-    UsageError
-        The file cannot be read or does not fit, or the model has no such encoder.
     """
     if source == "none":
         return "random weights"
@@ -100,23 +84,6 @@ def load_initial_weights(model: nn.Module, info: ModelInfo, source: str) -> str:
 
     Weights fit if name and shape agree. The first convolution is adapted to other bands, see
     `adapt_bands`. The head fits only if the targets agree.
-
-    Parameters
-    ----------
-    model
-        Model to be trained, with its initial weights.
-    info
-        Its inputs and outputs.
-    source
-        A checkpoint, or the folder of a run, which stands for its best.pt. Averaged weights are
-        taken if there are any.
-
-    Raises
-    ------
-    CheckpointError
-        The checkpoint cannot be used.
-    UsageError
-        No weight fits.
     """
     path = Path(source)
     path = path / BEST if (path / BEST).exists() else path
@@ -165,15 +132,7 @@ def _reads_bands(given: Tensor, wanted: Tensor, bands: tuple[int, int]) -> bool:
 
 
 def adapt_bands(kernel: Tensor, bands: int) -> Tensor:
-    """Return the kernel of a first convolution for another number of bands.
-
-    Parameters
-    ----------
-    kernel
-        (output, given, y, x).
-    bands
-        Number of bands of the result.
-    """
+    """Return the kernel of a first convolution for another number of bands."""
     given = kernel.shape[1]
     if given == bands:
         return kernel

@@ -28,19 +28,7 @@ docs/performance/training.md."""
 def make_trainable(
     config: Config, info: ModelInfo, engine: Engine, stores: Sequence[StoreReader]
 ) -> Trainable:
-    """Return an untrained model with its normalisation and loss, on the CPU in fp32.
-
-    Parameters
-    ----------
-    config
-        Loss, jitter, augmentation.
-    info
-        Architecture, normalisation and targets.
-    engine
-        Sets the dtype of normalised images.
-    stores
-        Stores whose histograms give the frequency of roads and speeds.
-    """
+    """Return an untrained model with its normalisation and loss, on the CPU in fp32."""
     direction = _direction_weight(config, info)
     size = {"bands": len(info.bands), "channels": info.channels}
     model = build_model(info.model, **size, directions=direction > 0)
@@ -101,23 +89,7 @@ def class_share(stores: Sequence[StoreReader], names: Sequence[str]) -> Tensor:
 
 
 def class_weights(given: str, info: ModelInfo, share: Tensor) -> Tensor | None:
-    """Return the loss weights of classes, fp32 (class,) with mean 1; None for equal ones.
-
-    Parameters
-    ----------
-    given
-        ``none``; ``auto`` for those of `inverse_root`; or the path of a YAML file of names and
-        numbers, where classes without a number have 1.
-    info
-        The classes.
-    share
-        fp32 (class,), see `class_share`.
-
-    Raises
-    ------
-    UsageError
-        The file cannot be read, names another class, or holds something else than numbers.
-    """
+    """Return the loss weights of classes, fp32 (class,) with mean 1; None for equal ones."""
     if given in ("none", "auto"):
         return inverse_root(share) if given == "auto" else None
     import yaml
@@ -143,18 +115,7 @@ def class_weights(given: str, info: ModelInfo, share: Tensor) -> Tensor | None:
 
 
 def channel_share(stores: Sequence[StoreReader]) -> Tensor:
-    """Return the share of labelled pixels on which each channel of the target ``bins`` is 1.
-
-    Parameters
-    ----------
-    stores
-        Their train splits are counted together.
-
-    Returns
-    -------
-    Tensor
-        fp32 (8,): bins 1..7 and any road; zeros without labelled pixels.
-    """
+    """Return the share of labelled pixels on which each channel of the target ``bins`` is 1."""
     counts = sum(
         (torch.from_numpy(store.histogram_speed.astype("float64")) for store in stores),
         start=torch.zeros(256, dtype=torch.float64),
@@ -168,32 +129,12 @@ def channel_weights(stores: Sequence[StoreReader], *, largest: float = 5.0) -> T
 
     Weights of 1 / share would let a handful of pixels dominate the loss. Bins that never occur in
     the train split have the weight of the most common one.
-
-    Parameters
-    ----------
-    stores
-        Their train splits are counted together.
-    largest
-        Maximum ratio of a weight to the smallest.
-
-    Returns
-    -------
-    Tensor
-        fp32 (8,).
     """
     return inverse_root(channel_share(stores), largest=largest)
 
 
 def inverse_root(share: Tensor, *, largest: float = 5.0) -> Tensor:
-    """Return 1 / sqrt(share) with mean 1, as `channel_weights`.
-
-    Parameters
-    ----------
-    share
-        fp32 (channel,); a channel with 0 has the weight of the most common one.
-    largest
-        Maximum ratio of a weight to the smallest.
-    """
+    """Return 1 / sqrt(share) with mean 1, as `channel_weights`."""
     common = share.max().clamp(min=1e-12)
     weight = (common / torch.where(share > 0, share, common)).sqrt().clamp(max=largest)
     return weight / weight.mean()

@@ -45,13 +45,7 @@ class BasicBlock(nn.Module):
 
 
 class ResNet34(nn.Module):
-    """The encoder: torchvision's ResNet34 without its classifier.
-
-    Parameters
-    ----------
-    bands
-        Number of bands of the image.
-    """
+    """The encoder: torchvision's ResNet34 without its classifier."""
 
     def __init__(self, bands: int) -> None:
         super().__init__()
@@ -83,11 +77,6 @@ class UpConv(nn.Module):
     together are one with the 4 x 4 kernel that is the full convolution of both kernels. It needs 4
     products instead of 9 and stores no tensor of the doubled size for the backward pass: 9 % of a
     step on a CPU (measured).
-
-    Parameters
-    ----------
-    inputs, outputs
-        Number of channels. The weight is that of the 3 x 3 convolution.
     """
 
     spread: Tensor
@@ -112,13 +101,7 @@ class UpConv(nn.Module):
 
 
 class DecoderStep(nn.Module):
-    """Decoder block: double the size, append the encoder's features of that size, convolve.
-
-    Parameters
-    ----------
-    inputs, skip, outputs
-        Channels of the input, of the encoder's features (0 for none) and of the result.
-    """
+    """Decoder block: double the size, append the encoder's features of that size, convolve."""
 
     def __init__(self, inputs: int, skip: int, outputs: int) -> None:
         super().__init__()
@@ -139,16 +122,7 @@ class DecoderStep(nn.Module):
 
 
 class ResNetUNet(nn.Module):
-    """U-Net with a ResNet34 encoder.
-
-    Parameters
-    ----------
-    bands, channels
-        Number of bands of the image and of channels of the result.
-    directions
-        Whether it also learns the direction of roads, see `directions`: in training mode
-        the result has two more channels.
-    """
+    """U-Net with a ResNet34 encoder."""
 
     def __init__(self, bands: int, channels: int, *, directions: bool = False) -> None:
         super().__init__()
@@ -173,13 +147,7 @@ class ResNetUNet(nn.Module):
         set_prior(self, torch.full((self.head.out_channels,), _PRIOR))
 
     def forward(self, image: Tensor) -> Tensor:
-        """Return logits (n, channels, y, x) of a normalised image (n, band, y, x).
-
-        Raises
-        ------
-        UsageError
-            A side is not a multiple of 32.
-        """
+        """Return logits (n, channels, y, x) of a normalised image (n, band, y, x)."""
         if image.shape[-2] % STRIDE or image.shape[-1] % STRIDE:
             raise UsageError(
                 f"an image of {image.shape[-2]} x {image.shape[-1]} pixels cannot be halved five "
@@ -208,13 +176,6 @@ def set_prior(model: nn.Module, share: Tensor, *, exclusive: bool = False) -> No
 
     Without it the first steps are spent on learning that roads are rare (Lin et al. 2017, "Focal
     loss", section 4.1). A model without a convolution named ``head`` is not changed.
-
-    Parameters
-    ----------
-    share
-        fp32 (channel,), probabilities, see `training.model.channel_share`.
-    exclusive
-        Whether probabilities are a softmax over the channels, not a sigmoid of each.
     """
     head = getattr(model, "head", None)
     if isinstance(head, nn.Conv2d) and head.bias is not None:

@@ -61,7 +61,7 @@ class Callbacks:
         self.alone = not is_distributed()
         steps, self._interval = parse_interval(run.config.save_every)
         self.save_steps = steps or sys.maxsize
-        self._began, self._began_at = time.monotonic(), run.done()
+        self._began, self._began_at = time.monotonic(), run.done
         self.save_at = self._began + self._interval
         there = (run.folder / LAST).exists()
         self._saved_step = run.progress.step if there else None
@@ -143,7 +143,7 @@ class Callbacks:
             ) from error
 
     def _show(self, loss: float, pace: Pace) -> None:
-        run, done, figures = self.run, self.run.done(), pace.figures()
+        run, done, figures = self.run, self.run.done, pace.figures()
         per_epoch = (time.monotonic() - self._began) / max(done - self._began_at, 1e-9)
         remaining = duration(per_epoch * (run.epochs - done))
         iou = "" if math.isnan(self._score) else f"{TITLES[run.info.score]} {self._score:.3f}  "

@@ -44,16 +44,7 @@ Colour = tuple[int, int, int]
 class Example:
     """A tile with its label and prediction.
 
-    Attributes
-    ----------
-    image
-        uint8 (y, x, band).
-    label, prediction
-        uint8 (y, x), 255 nodata; classes, or mph with 0 for background.
-    has_speed
-        Whether the model predicts speeds; otherwise all roads have one colour.
-    classes
-        Names and colours of the classes; None for roads.
+    uint8 (y, x, band) and uint8 (y, x): classes, or mph with 0 for background; 255 is nodata.
     """
 
     image: NDArray[np.uint8]
@@ -73,19 +64,7 @@ def choose_tiles(road_fraction: NDArray[np.float32], count: int) -> list[int]:
 def draw_examples(
     path: Path, examples: Sequence[Example], bands: Sequence[str], title: str
 ) -> None:
-    """Draw one row per tile: image, label, prediction and errors.
-
-    Parameters
-    ----------
-    path
-        PNG file, written atomically.
-    examples
-        At least one tile; all have the same size.
-    bands
-        Names of the image's bands.
-    title
-        Line of text above the tiles.
-    """
+    """Draw one row per tile: image, label, prediction and errors."""
     rgb = list(natural_bands(tuple(bands)))
     side = min(max(PANELS[0], *examples[0].label.shape), PANELS[1])
     width = len(TITLES) * (side + GAP) - GAP
@@ -152,17 +131,7 @@ def legend_entries(one_speed: int | None = None) -> list[tuple[str, Colour]]:
 def draw_legend(
     sheet: Image.Image, top: int, entries: Sequence[tuple[str, Colour]], left: int = 0
 ) -> None:
-    """Draw a legend, a line of coloured boxes with text.
-
-    Parameters
-    ----------
-    sheet
-        Image to draw on.
-    top, left
-        Position in pixels; the legend is `LINE` pixels high.
-    entries
-        Text and colour of each box.
-    """
+    """Draw a legend, a line of coloured boxes with text."""
     draw, at = ImageDraw.Draw(sheet), left + GAP
     for label, colour in entries:
         draw.rectangle((at, top + 6, at + 10, top + 16), fill=colour)
@@ -173,15 +142,7 @@ def draw_legend(
 
 
 def draw_curves(path: Path, history: Sequence[Mapping[str, float]]) -> None:
-    """Draw loss, IoU and learning rate over epochs.
-
-    Parameters
-    ----------
-    path
-        PNG file.
-    history
-        Rows of metrics.csv.
-    """
+    """Draw loss, IoU and learning rate over epochs."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 

@@ -8,13 +8,7 @@ from typing import Any, Self
 
 
 class RunStopped(Exception):  # noqa: N818 - no error: the run was saved and ended as requested
-    """A run was stopped by a signal and has been saved.
-
-    Parameters
-    ----------
-    number
-        Number of the signal.
-    """
+    """A run was stopped by a signal and has been saved."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"stopped by {signal_name(number)}")
@@ -29,15 +23,8 @@ def signal_name(number: int) -> str:
 class StopSignals:
     """Records signals inside its context; a second one interrupts at once.
 
-    Signals that are ignored, as under ``nohup``, stay ignored.
-
-    Attributes
-    ----------
-    number
-        Number of the first signal; 0 before.
-    at_once
-        Whether the first signal interrupts as well: set while there is nothing to save, such as
-        when tiles are loaded.
+    Signals that are ignored, as under ``nohup``, stay ignored. While there is nothing to save, such
+    as when tiles are loaded, the first one interrupts ``at_once``.
     """
 
     def __init__(self) -> None:

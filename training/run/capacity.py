@@ -29,32 +29,19 @@ LOSS_BYTES = 6 * 4
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Memory that a run needs and that is available, in bytes.
-
-    Attributes
-    ----------
-    tiles
-        Tiles on the device that trains.
-    state
-        Parameters, gradients, averaged weights and state of the optimizer.
-    fixed, per_sample
-        A step needs ``fixed + batch_size * per_sample`` between forward and backward pass,
-        including the loss.
-    available
-        Memory that can be used, including the tiles.
-    limited_by
-        Origin of that limit, such as ``the machine``.
-    side
-        Side of the images in pixels.
-    """
+    """Memory that a run needs and that is available, in bytes."""
 
     tiles: int
+    """Tiles on the device that trains."""
     state: int
+    """Parameters, gradients, averaged weights and state of the optimizer."""
     fixed: int
     per_sample: int
+    """A step needs ``fixed + batch_size * per_sample`` between forward and backward pass."""
     available: int
     limited_by: str
     side: int
+    """Side of the images in pixels."""
 
     def total(self, batch_size: int) -> int:
         """Return the memory that is needed with a batch size."""
@@ -85,13 +72,7 @@ class Estimate:
 
 
 def estimate_run(run: Run) -> Estimate:
-    """Return the peak memory of the remaining stages of a run.
-
-    Parameters
-    ----------
-    run
-        Run with the tiles of its stage loaded.
-    """
+    """Return the peak memory of the remaining stages of a run."""
     tiles, residency = run.loader.tiles, run.config.residency
     side, level = largest_sides(run.config, run.stores, run.stage)
     loaders = (run.loader, run.validation)  # validation tiles may be streamed all the same
@@ -107,15 +88,7 @@ def estimate_run(run: Run) -> Estimate:
 
 
 def largest_sides(config: Config, stores: Sequence[StoreReader], first: int = 0) -> tuple[int, int]:
-    """Return the largest sides of samples, padding included, and of tiles, in pixels.
-
-    Parameters
-    ----------
-    config, stores
-        Settings and stores of the run.
-    first
-        Index of the first stage to consider.
-    """
+    """Return the largest sides of samples, padding included, and of tiles, in pixels."""
     finest = stores[0].meta.levels[0]
     levels = [(stage.crop, stage.level or finest) for stage in config.plan[first:]]
     side = max(min(crop or level, level) for crop, level in levels)
@@ -123,19 +96,7 @@ def largest_sides(config: Config, stores: Sequence[StoreReader], first: int = 0)
 
 
 def estimate(trainable: Trainable, config: Config, engine: Engine, side: int) -> Estimate:
-    """Return the memory that training needs besides its tiles.
-
-    Parameters
-    ----------
-    trainable
-        Module on its device; a copy of its model processes two small images.
-    config
-        Optimizer, averaged weights.
-    engine
-        Device and dtype.
-    side
-        Side of the images in pixels.
-    """
+    """Return the memory that training needs besides its tiles."""
     model = trainable.model
     bands = trainable.prep.normalize.centre.numel()
     try:
@@ -149,15 +110,7 @@ def estimate(trainable: Trainable, config: Config, engine: Engine, side: int) ->
 
 
 def measure_activations(model: nn.Module, *, bands: int, dtype: torch.dtype) -> tuple[int, float]:
-    """Return the constant memory of a step and that per pixel of the image, in bytes.
-
-    Parameters
-    ----------
-    model
-        The model; a copy is used.
-    bands, dtype
-        Number of bands and dtype of the image; parameters stay fp32.
-    """
+    """Return the constant memory of a step and that per pixel of the image, in bytes."""
     tried = copy.deepcopy(model).train()
     for module in tried.modules():
         # After a global pooling BatchNorm has one value per channel and cannot average in training

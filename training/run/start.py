@@ -54,20 +54,7 @@ FOLDERS = ("pictures", "tensorboard")
 
 
 def start_run(given: Mapping[str, Any], spell: Callable[[str], str] = str) -> int:
-    """Start or resume a run with the given settings; return the exit status.
-
-    Parameters
-    ----------
-    given
-        Settings by name, as in `training.settings`; others have their defaults.
-    spell
-        Replaces parameter names in printed lines, see `training.cli.Command.spell`.
-
-    Raises
-    ------
-    GeoprepError
-        The run cannot be started, or failed.
-    """
+    """Start or resume a run with the given settings; return the exit status."""
     timeout = given.get("distributed_timeout", Config.distributed_timeout)
     with process_group(given.get("device", "auto"), timeout):
         resume = given.get("resume")
@@ -97,13 +84,7 @@ def start_run(given: Mapping[str, Any], spell: Callable[[str], str] = str) -> in
 
 
 def run_folder(given: Mapping[str, Any]) -> Path:
-    """Return the folder of a run with the given settings.
-
-    Raises
-    ------
-    UsageError
-        Neither ``out`` nor ``resume`` nor a store is given.
-    """
+    """Return the folder of a run with the given settings."""
     return _folder(Config.from_flat(given))
 
 
@@ -169,15 +150,7 @@ def _how_to_resume(config: Config, folder: Path) -> str:
 
 
 def _load(resume: Path) -> Checkpoint:
-    """Return the checkpoint to resume from.
-
-    Raises
-    ------
-    UsageError
-        The run has no checkpoint yet.
-    CheckpointError
-        The checkpoint cannot be used.
-    """
+    """Return the checkpoint to resume from."""
     if not resume.exists() and resume.suffix != ".pt":
         raise UsageError(
             f"`resume` {resume}: no such folder. A run creates it when its tiles are loaded: if it "
@@ -195,13 +168,7 @@ def _load(resume: Path) -> Checkpoint:
 
 
 def _settings(given: Mapping[str, Any], saved: Checkpoint | None) -> tuple[Config, list[str]]:
-    """Return the settings of a run, and a line for each that changes in a resumed run.
-
-    Raises
-    ------
-    UsageError
-        A setting cannot be changed.
-    """
+    """Return the settings of a run, and a line for each that changes in a resumed run."""
     if given.get("init_from") is not None:
         other = "resume" if saved is not None else "encoder_weights"
         if saved is not None or given.get("encoder_weights", "none") != "none":
@@ -356,13 +323,7 @@ def _claim(config: Config, folder: Path, lock: RunLock) -> None:
 
 
 class RunLock:
-    """Lock of a run's folder, released when the context ends or the process dies.
-
-    Parameters
-    ----------
-    folder
-        Folder of the run.
-    """
+    """Lock of a run's folder, released when the context ends or the process dies."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self._path = folder, folder / ".lock"
@@ -377,13 +338,7 @@ class RunLock:
             self._file.close()
 
     def take(self) -> None:
-        """Lock the folder.
-
-        Raises
-        ------
-        UsageError
-            Another process trains in it.
-        """
+        """Lock the folder."""
         while self._file is None:
             file = self._path.open("a+", encoding="utf-8")
             try:

@@ -283,10 +283,10 @@ class Run:
             before = end
         return groups
 
-    def done(self, position: int | None = None) -> float:
-        """Return the epochs that are done as a fraction, here or at a position in this epoch."""
-        position = self.position if position is None else position
-        return self.progress.epoch + position / self.loader.samples
+    @property
+    def done(self) -> float:
+        """Epochs that are done, as a fraction."""
+        return self.progress.epoch + self.position / self.loader.samples
 
     def statistics_of_rank(self) -> list[Tensor]:
         """Return the running statistics of the model and of its averaged weights, not copied."""
