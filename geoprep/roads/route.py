@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-import json
-import math
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import shapely
 from numpy.typing import NDArray
 from shapely.ops import substring
 
-from geoprep.crs import LONLAT, reproject, transformer
+from geoprep.crs import LONLAT, transformer
 from geoprep.errors import UsageError
+from geoprep.roads.formats import write_geojson
 from geoprep.roads.network import RoadGraph, check_network
+from geoprep.roads.network import points as points_at
 from geoprep.roads.paths import CostGraph, EdgePoints, Weight, cost_graph, nearest_points
 from geoprep.roads.paths.distances import cheapest_edges
 from geoprep.speed import MPS_PER_MPH
 from geoprep.storage import replaced, require_folder
+
+if TYPE_CHECKING:
+    import geopandas as gpd
 
 LonLat = tuple[float, float]
 
@@ -77,35 +81,19 @@ def check_route(path: Path) -> None:
     require_folder(path)
 
 
+def route_frame(route: Route) -> gpd.GeoDataFrame:
+    """Return a route as a frame of one row, in the CRS of its network."""
+    import geopandas as gpd
+
+    columns = {"length_m": [route.length_m], "travel_time_s": [route.travel_time_s]}
+    return gpd.GeoDataFrame(columns, geometry=[route.line], crs=route.crs)
+
+
 def write_route(route: Route, path: Path) -> None:
-    """Write a route as GeoJSON: one line with ``length_m`` and ``travel_time_s`` (null: unknown).
-
-    Coordinates are longitude and latitude, or metres if the network is not georeferenced.
-    """
+    """Write a route as GeoJSON: one line with its length and travel time (null: unknown)."""
     check_route(path)
-    line = np.array([route.line], object)
-    if route.crs is not None:
-        line = reproject(line, route.crs, LONLAT)
-    feature = {
-        "type": "Feature",
-        "geometry": {
-            "type": "LineString",
-            "coordinates": np.round(shapely.get_coordinates(line), 8).tolist(),
-        },
-        "properties": {
-            "length_m": round(route.length_m, 3),
-            "travel_time_s": _finite(route.travel_time_s),
-        },
-    }
-    document = {"type": "FeatureCollection", "features": [feature]}
-    if route.crs is None:
-        document["crs"] = None  # type: ignore[assignment]  # null means no CRS in GeoJSON 2008
     with replaced(path) as partial:
-        partial.write_text(json.dumps(document) + "\n", encoding="utf-8")
-
-
-def _finite(value: float) -> float | None:
-    return round(value, 3) if math.isfinite(value) else None
+        write_geojson(route_frame(route).round(3), partial)
 
 
 def _points(network: RoadGraph, *given: LonLat) -> NDArray[np.object_]:
@@ -117,9 +105,7 @@ def _points(network: RoadGraph, *given: LonLat) -> NDArray[np.object_]:
         raise UsageError(
             f"{_text(given[0])} and {_text(given[1])} are not both longitude and latitude"
         )
-    points = np.empty(len(xy), object)
-    points[:] = shapely.points(xy)
-    return points
+    return points_at(xy)
 
 
 def _too_far(network: RoadGraph, point: shapely.Point, given: LonLat, within_m: float) -> str:

@@ -5,6 +5,7 @@ from geoprep.roads.formats.files import (
     has_layer,
     is_network_file,
     read_network,
+    write_geojson,
     write_network,
 )
 from geoprep.roads.formats.graphs import multigraph
@@ -19,5 +20,6 @@ __all__ = [
     "multigraph",
     "network_of_frame",
     "read_network",
+    "write_geojson",
     "write_network",
 ]

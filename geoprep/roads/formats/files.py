@@ -27,6 +27,7 @@ from geoprep.roads.network import RoadGraph, check_network
 from geoprep.storage import replaced, require_folder
 
 if TYPE_CHECKING:
+    import geopandas as gpd
     import pandas as pd
 
 EDGES: Final = "edges"
@@ -93,19 +94,22 @@ def _write_layer(
         )
 
 
-def _write_geojson(network: RoadGraph, path: Path) -> None:
+def _write_edges(network: RoadGraph, path: Path) -> None:
+    write_geojson(edge_frame(network, rounded=True).round(4), path)
+
+
+def write_geojson(frame: gpd.GeoDataFrame, path: Path) -> None:
     """Write longitude and latitude, or metres with ``"crs": null``, as the draft of 2008 has it."""
     import geopandas as gpd
 
-    edges = edge_frame(network, rounded=True).round(4)
-    edges, decimals = (
-        (edges, _PLANE_DECIMALS) if network.crs is None else (edges.to_crs(LONLAT), _DECIMALS)
-    )
-    rounded = shapely.transform(edges.geometry.to_numpy(), lambda xy: np.round(xy, decimals))
+    is_plane = frame.crs is None
+    frame = frame if is_plane else frame.to_crs(LONLAT)
+    decimals = _PLANE_DECIMALS if is_plane else _DECIMALS
+    rounded = shapely.transform(frame.geometry.to_numpy(), lambda xy: np.round(xy, decimals))
     # Without a CRS: RFC 7946 has no member for it.
-    edges = gpd.GeoDataFrame(edges.drop(columns="geometry"), geometry=rounded)
-    _write_layer(edges, path, EDGES, "LineString", driver="GeoJSON", WRITE_NAME="NO")
-    if network.crs is None:
+    frame = gpd.GeoDataFrame(frame.drop(columns="geometry"), geometry=rounded)
+    _write_layer(frame, path, EDGES, "LineString", driver="GeoJSON", WRITE_NAME="NO")
+    if is_plane:
         text = path.read_text(encoding="utf-8")
         text = text.replace(_COLLECTION, f'{_COLLECTION}\n"crs": null,', 1)
         path.write_text(text, encoding="utf-8")
@@ -122,7 +126,7 @@ def _write_parquet(network: RoadGraph, path: Path) -> None:
 
 _WRITERS: Final[dict[str, Callable[[RoadGraph, Path], None]]] = {
     ".gpkg": _write_geopackage,
-    ".geojson": _write_geojson,
+    ".geojson": _write_edges,
     ".graphml": write_graphml,
     ".parquet": _write_parquet,
 }
@@ -174,8 +178,10 @@ def _read_vector(path: Path, layer: str | None) -> RoadGraph:
         nodes = _nodes(path) if layer == EDGES and NODES in layers else None
     except (DataSourceError, DataLayerError) as error:
         raise SourceError(f"{path}: not readable as a road network: {error}") from error
-    _require_degrees(path, frame, None if is_plane else frame.crs)
-    return network_of_frame(path, frame, nodes=nodes, is_plane=is_plane)
+    if is_plane:
+        frame = frame.set_crs(None, allow_override=True)
+    _require_degrees(path, frame)
+    return network_of_frame(path, frame, nodes)
 
 
 def _network_layer(path: Path, layers: dict[str, str | None]) -> str:
@@ -221,14 +227,14 @@ def _is_plane(path: Path) -> bool:
         return _NULL_CRS.search(file.read(_HEAD_BYTES).partition(b'"features"')[0]) is not None
 
 
-def _require_degrees(path: Path, frame: Any, crs: Any) -> None:  # noqa: ANN401 - untyped libraries
+def _require_degrees(path: Path, frame: gpd.GeoDataFrame) -> None:
     """Refuse coordinates beyond 180 degrees in a geographic CRS: they are metres."""
-    if crs not in ("EPSG:4326", LONLAT) or not len(frame):
+    if frame.crs not in ("EPSG:4326", LONLAT) or not len(frame):
         return
     west, south, east, north = frame.total_bounds.tolist()
     if west < -180 or south < -90 or east > 180 or north > 90:
         raise SourceError(
-            f"{path}: its coordinates are not longitude and latitude, as its CRS {crs} says. "
+            f"{path}: its coordinates are not longitude and latitude, as its CRS {frame.crs} says. "
             "Assign the right CRS with ogr2ogr -a_srs EPSG:CODE."
         )
 

@@ -10,9 +10,8 @@ import pyproj
 import shapely
 
 from geoprep.errors import SourceError
-from geoprep.roads.formats.table import COLUMNS, edge_frame, network_of_table
+from geoprep.roads.formats.table import COLUMNS, edge_frame, network_of_frame
 from geoprep.roads.network import RoadGraph
-from geoprep.roads.places import crs_name
 
 if TYPE_CHECKING:
     import networkx
@@ -51,6 +50,7 @@ def read_graphml(path: Path) -> RoadGraph:
     """Return the network of a file that `write_graphml` wrote."""
     from xml.etree.ElementTree import ParseError
 
+    import geopandas as gpd
     import networkx as nx
 
     try:
@@ -58,11 +58,12 @@ def read_graphml(path: Path) -> RoadGraph:
         coordinates = sorted((node, data["x"], data["y"]) for node, data in graph.nodes(data=True))
         rows = sorted((data for *_, data in graph.edges(data=True)), key=lambda data: data["edge"])
         lines = np.array([shapely.from_wkt(data["geometry"]) for data in rows], object)
-        crs = crs_name(graph.graph.get("crs"))
+        crs = graph.graph.get("crs") or None
+        columns = {name: [data.get(name, np.nan) for data in rows] for name in COLUMNS}
+        frame = gpd.GeoDataFrame(columns, geometry=lines, crs=crs)
     except (nx.NetworkXError, ParseError, KeyError, ValueError, TypeError) as error:
         raise SourceError(f"{path}: not readable as GraphML of a road network: {error}") from error
     except (shapely.errors.ShapelyError, pyproj.exceptions.CRSError) as error:
         raise SourceError(f"{path}: a geometry or the CRS is invalid: {error}") from error
-    columns = {name: np.array([data.get(name, np.nan) for data in rows]) for name in COLUMNS}
     nodes = np.array(coordinates, float).reshape(-1, 3)[:, 1:]
-    return network_of_table(path, columns, lines, crs, nodes)
+    return network_of_frame(path, frame, nodes)

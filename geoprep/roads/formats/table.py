@@ -61,27 +61,16 @@ def are_network_fields(names: Collection[str]) -> bool:
 
 
 def network_of_frame(
-    name: object,
-    frame: gpd.GeoDataFrame,
-    *,
-    nodes: NDArray[np.float64] | None = None,
-    is_plane: bool = False,
+    name: object, frame: gpd.GeoDataFrame, nodes: NDArray[np.float64] | None = None
 ) -> RoadGraph:
-    """Return the network of a frame of edges with the columns of files; see `network_of_table`."""
-    crs = None if is_plane else crs_name(frame.crs)
+    """Return the network of a frame of edges with the columns of files; ``name`` is for errors.
+
+    Geometries are LineStrings, or MultiLineStrings whose parts become edges. ``nodes``, (node, 2),
+    are in the CRS of the frame; missing and stale ones are rebuilt from the lines.
+    """
+    crs = crs_name(frame.crs)
     columns = {column: frame[column].to_numpy() for column in COLUMNS if column in frame}
     lines = np.asarray(shapely.force_2d(frame.geometry.to_numpy()), object)
-    return network_of_table(name, columns, lines, crs, nodes)
-
-
-def network_of_table(
-    name: object,
-    columns: Mapping[str, NDArray[Any]],
-    lines: NDArray[np.object_],
-    crs: str | None,
-    nodes: NDArray[np.float64] | None = None,
-) -> RoadGraph:
-    """Return the network of a table of edges; missing or stale nodes are rebuilt."""
     if "speed_mph" not in columns and len(lines):
         raise SourceError(
             f"{name}: has no field speed_mph, so it is not a road network. Write one with geoprep "

@@ -10,6 +10,7 @@ import shapely
 from numpy.typing import NDArray
 from shapely.ops import substring
 
+from geoprep.roads.graph import connected
 from geoprep.roads.network import RoadGraph, empty_network
 
 _SAME_M: Final = 0.01
@@ -72,14 +73,11 @@ def network_from_ends(
 
 def _clusters(xy: NDArray[np.float64]) -> NDArray[np.int64]:
     """Return the cluster of every point, numbered from 0 in order of appearance, int64 (point,)."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
     from scipy.spatial import cKDTree
 
     pairs = cKDTree(xy).query_pairs(_JOINED_M, output_type="ndarray")
-    links = coo_array((np.ones(len(pairs), np.int8), tuple(pairs.T)), shape=(len(xy), len(xy)))
-    _, label = connected_components(links, directed=False)
-    _, first, label = np.unique(label, return_index=True, return_inverse=True)
+    _, component = connected(pairs, len(xy))
+    _, first, label = np.unique(component, return_index=True, return_inverse=True)
     rank: NDArray[np.int64] = np.argsort(np.argsort(first))[label].astype(np.int64)
     return rank
 

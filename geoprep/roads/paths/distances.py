@@ -37,20 +37,6 @@ class CostGraph:
     per_m: NDArray[np.float64]  # (edge,): cost per metre along the edge's line
     length_m: NDArray[np.float64]  # (edge,): length of the line in metres
 
-    def measured_at(self, points: EdgePoints) -> CostGraph:
-        """Return the graph with every edge that has a point inside measured along its line.
-
-        Only edges whose given length differs from that of their line change.
-        """
-        edge, along = points.edge[points.on_edge], points.along_m[points.on_edge]
-        edge = edge[(along > 0) & (along < self.length_m[edge])]
-        measured = self.length_m[edge] * self.per_m[edge]
-        if np.array_equal(self.cost[edge], measured):
-            return self
-        cost = self.cost.copy()
-        cost[edge] = measured
-        return CostGraph(self.nodes, self.ends, cost, self.per_m, self.length_m)
-
     @cached_property
     def node_distances(self) -> NDArray[np.float64]:
         """Shortest distances between all nodes, float64 (node, node); infinite without a path.
@@ -80,11 +66,7 @@ class CostGraph:
 
 
 def cost_graph(
-    network: RoadGraph,
-    weight: Weight = "length",
-    lengths_m: NDArray[np.float64] | None = None,
-    *,
-    name: str = "the network",
+    network: RoadGraph, weight: Weight = "length", *, name: str = "the network"
 ) -> CostGraph:
     """Return a network with the cost of its edges."""
     along = network.length_m
@@ -97,8 +79,7 @@ def cost_graph(
                 "computed. Use lengths, or give every edge a speed."
             )
         per_m = 1 / (network.speed_mph * MPS_PER_MPH)
-    cost = (along if lengths_m is None else lengths_m) * per_m
-    return CostGraph(network.nodes, network.ends, cost, per_m, along)
+    return CostGraph(network.nodes, network.ends, along * per_m, per_m, along)
 
 
 def _distances_of_few_nodes(graph: CostGraph) -> NDArray[np.float64]:

@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
 from geoprep.roads.network import RoadGraph, check_network
@@ -61,8 +60,6 @@ def apls(
     control_point_spacing_m: float | None = 50.0,
     snap_m: float = 4.0,
     min_path: float = 0.001,
-    truth_lengths_m: NDArray[np.float64] | None = None,
-    proposal_lengths_m: NDArray[np.float64] | None = None,
     threads: int | None = None,
 ) -> AplsScore:
     """Return the average path length similarity of two networks in one plane of metres.
@@ -71,8 +68,8 @@ def apls(
     truth out of a mean. A network scores 1 against itself, unless it is a single point.
     """
     _check(truth, proposal, control_point_spacing_m, snap_m)
-    one = cost_graph(truth, weight, truth_lengths_m, name="the ground truth")
-    two = cost_graph(proposal, weight, proposal_lengths_m, name="the proposal")
+    one = cost_graph(truth, weight, name="the ground truth")
+    two = cost_graph(proposal, weight, name="the proposal")
     spacing = control_point_spacing_m
     there = _direction(truth, one, proposal, two, spacing, snap_m, min_path, threads)
     back = _direction(proposal, two, truth, one, spacing, snap_m, min_path, threads)
@@ -117,7 +114,6 @@ def _direction(
         return 0.0
     here = control_points(own, spacing_m)
     there = nearest_points(other, here.points(own), snap_m)
-    own_costs, other_costs = own_costs.measured_at(here), other_costs.measured_at(there)
     small = len(here) <= _SMALL_POINTS and max(len(own.nodes), len(other.nodes)) <= _SMALL_NODES
     if small:
         total, count = sum_of_terms(own_costs, here, other_costs, there, min_path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import shapely
@@ -88,27 +88,18 @@ class Links:
         """Return straight links."""
         return cls(end, other, edge, along, cost, np.full(len(end), None, object))
 
+    @property
+    def columns(self) -> tuple[NDArray[Any], ...]:
+        """All attributes."""
+        return self.end, self.other, self.edge, self.along, self.cost, self.line
+
     def joined(self, more: Links) -> Links:
         """Return these links and others."""
-        return Links(
-            np.concatenate([self.end, more.end]),
-            np.concatenate([self.other, more.other]),
-            np.concatenate([self.edge, more.edge]),
-            np.concatenate([self.along, more.along]),
-            np.concatenate([self.cost, more.cost]),
-            np.concatenate([self.line, more.line]),
-        )
+        return Links(*map(np.concatenate, zip(self.columns, more.columns, strict=True)))
 
     def take(self, chosen: list[int] | NDArray[np.bool_]) -> Links:
         """Return some of the links."""
-        return Links(
-            self.end[chosen],
-            self.other[chosen],
-            self.edge[chosen],
-            self.along[chosen],
-            self.cost[chosen],
-            self.line[chosen],
-        )
+        return Links(*(column[chosen] for column in self.columns))
 
     def cheapest(self, ends: int) -> Links:
         """Return the links to make, the cheapest first, so that every dead end has at most one."""
