@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -177,18 +178,27 @@ def _paths_of(source: Any, folder: Path, transform: Any, crs: Any) -> list[Path]
     """Return the rasters of a source as files; arrays and datasets are written to a folder."""
     if isinstance(source, str | os.PathLike):
         return [Path(source)]
+    path = folder / "source.tif"
     if hasattr(source, "read") and hasattr(source, "profile"):  # a rasterio dataset
-        transform, crs, values = source.transform, source.crs, source.read()
-        return [_written(folder, values, transform, crs, source.descriptions, source.tags())]
-    if hasattr(source, "dims") and hasattr(source, "values"):  # an xarray.DataArray
+        from rasterio.shutil import copy
+
+        copy(source, path, driver="GTiff")
+    elif hasattr(source, "dims") and hasattr(source, "values"):  # an xarray.DataArray
         if transform is None and crs is None:
             transform, crs = _georeference(source)
-        return [_written(folder, np.asarray(source.values), transform, crs)]
-    if isinstance(source, np.ndarray):
-        return [_written(folder, source, transform, crs)]
-    if isinstance(source, Iterable):
+        # rioxarray and xarray keep these in attributes, or apart once they are decoded.
+        kept = {**source.encoding, **source.attrs}
+        nodata = kept.get("_FillValue", kept.get("nodata"))
+        _write(path, np.asarray(source.values), transform, crs, nodata, kept.get("units"))
+    elif isinstance(source, np.ndarray):
+        _write(path, source, transform, crs)
+    elif isinstance(source, Iterable):
         return [Path(one) for one in source]
-    raise UsageError(f"`source` is a {type(source).__name__}: give paths, a dataset or an array")
+    else:
+        raise UsageError(
+            f"`source` is a {type(source).__name__}: give paths, a dataset or an array"
+        )
+    return [path]
 
 
 def _georeference(array: Any) -> tuple[Any, Any]:  # noqa: ANN401 - xarray's, affine
@@ -204,17 +214,15 @@ def _georeference(array: Any) -> tuple[Any, Any]:  # noqa: ANN401 - xarray's, af
     return Affine.from_gdal(*map(float, written["GeoTransform"].split())), written["crs_wkt"]
 
 
-def _written(
-    folder: Path,
+def _write(
+    path: Path,
     values: np.ndarray[Any, Any],
-    transform: Any,  # noqa: ANN401
-    crs: Any,  # noqa: ANN401
-    names: Sequence[str | None] = (),
-    tags: dict[str, str] | None = None,
-) -> Path:
-    """Write an array (y, x) or (band, y, x) as a GeoTIFF and return its path."""
-    import warnings
-
+    transform: Any,  # noqa: ANN401 - affine
+    crs: Any,  # noqa: ANN401 - anything that rasterio understands
+    nodata: float | None = None,
+    unit: str | None = None,
+) -> None:
+    """Write an array (y, x) or (band, y, x) as a GeoTIFF."""
     import rasterio
     from rasterio.errors import NotGeoreferencedWarning
 
@@ -225,17 +233,13 @@ def _written(
         raise UsageError("give both `transform` and `crs` of an array, or `pixel_size` alone")
     kinds = {"b": "uint8", "f": "float32"}
     values = values.astype(kinds.get(values.dtype.kind, values.dtype), copy=False)
-    georeference = {"transform": transform, "crs": crs} if crs is not None else {}
-    path = folder / "array.tif"
     bands, height, width = values.shape
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NotGeoreferencedWarning)
         with rasterio.open(
             path, "w", driver="GTiff", count=bands, height=height, width=width,
-            dtype=values.dtype, **georeference,
+            dtype=values.dtype, transform=transform, crs=crs, nodata=nodata,
         ) as file:  # fmt: skip
             file.write(values)
-            if any(names):
-                file.descriptions = [name or "" for name in names]
-            file.update_tags(**(tags or {}))
-    return path
+            if unit:
+                file.units = [unit] * bands

@@ -25,9 +25,11 @@ from geoprep.labels import RoadOptions
 from geoprep.roads import LABEL_OPTIONS, ScoreOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
+    import pandas as pd
     from rich.console import Console
+    from rich.table import Table
 
 SCORE_HELP = """Score a road network (APLS, APLS_time, TOPO) or a map of classes (IoU, F1).
 
@@ -91,7 +93,6 @@ _PATH = click.Path(path_type=Path)
     "--boundary",
     type=POSITIVE,
     default=2.0,
-    show_default=True,
     metavar="PIXELS",
     help="Largest distance between boundaries of classes that match.",
 )
@@ -114,13 +115,13 @@ def score(**given: Any) -> None:  # noqa: ANN401 - click passes options by name
     typed = source is click.core.ParameterSource.COMMANDLINE
     if given["speed_field"] and typed and given["speed_from"] == "attributes":
         raise UsageError("--speed-field contradicts --speed-from attributes: leave out one of them")
-    found = score_networks(**given, progress=not (quiet or as_json)).attrs
+    frame = score_networks(**given, progress=not (quiet or as_json))
     if as_json:
-        click.echo(json.dumps(_without_nan(found), indent=2))
-    elif "pooled" in found:
-        _print_classes(found)
+        click.echo(json.dumps(_without_nan(frame.attrs), indent=2))
+    elif "pooled" in frame.attrs:
+        _print_classes(frame.attrs)
     else:
-        _print_scores(found)
+        _print_scores(frame)
 
 
 def _without_nan(value: Any) -> Any:  # noqa: ANN401 - nested plain values
@@ -132,30 +133,35 @@ def _without_nan(value: Any) -> Any:  # noqa: ANN401 - nested plain values
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
+def _table(first: str, *others: str) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold", padding=(0, 1, 0, 0))
+    table.add_column(first, overflow="fold")
+    for title in others:
+        table.add_column(title, justify="right")
+    return table
+
+
+def _cells(values: Iterable[float | None]) -> list[str]:
+    return ["-" if value is None or math.isnan(value) else f"{value:.3f}" for value in values]
+
+
 def _print_classes(found: Mapping[Any, Any]) -> None:
     """Print the scores of rasters of classes."""
     from rich.console import Console
-    from rich.table import Table
 
     titles = {"mean_iou": "mean IoU", "mean_f1": "F1", "boundary_f1": "boundary F1"}
     titles |= {f"iou_{name}": name for name in found["classes"]}
-    rows = [*found["scenes"], {"scene": "all pixels", **found["pooled"]}]
-    table = Table(box=None, header_style="bold", padding=(0, 1, 0, 0))
-    table.add_column("scene", overflow="fold")
-    for title in titles.values():
-        table.add_column(title, justify="right")
-    for row in rows:
-        cells = ["-" if math.isnan(row[name]) else f"{row[name]:.3f}" for name in titles]
-        table.add_row(row["scene"], *cells, style="bold" if row is rows[-1] else "")
-    console = Console()
-    console.print(table)
+    scores = _table("scene", *titles.values())
+    for row in found["scenes"]:
+        scores.add_row(row["scene"], *_cells(row[name] for name in titles))
+    scores.add_row("all pixels", *_cells(found["pooled"][name] for name in titles), style="bold")
     total = max(1, sum(map(sum, found["confusion"])))
-    table = Table(box=None, header_style="bold", padding=(0, 1, 0, 0))
-    for title in ("ground truth \\ proposal", *found["classes"], "none"):
-        table.add_column(title, justify="right")
+    pixels = _table("ground truth \\ proposal", *found["classes"], "none")
     for name, counts in zip(found["classes"], found["confusion"], strict=True):
-        table.add_row(name, *(f"{count / total:.2%}" if count else "" for count in counts))
-    console.print(table)
+        pixels.add_row(name, *(f"{count / total:.2%}" if count else "" for count in counts))
+    Console().print(scores, pixels)
 
 
 _COLUMNS = ("APLS", "recall", "prec.", "time", "TOPO", "prec.", "recall")
@@ -167,21 +173,16 @@ _LEGEND = (
 _FEW_SCENES = 3
 
 
-def _print_scores(found: Mapping[Any, Any]) -> None:
-    """Print the scores of all scenes, as `geoprep.score` has them in ``attrs``."""
+def _print_scores(frame: pd.DataFrame) -> None:
+    """Print the scores of all scenes, whose first columns are `_COLUMNS`."""
     from rich.console import Console
-    from rich.table import Table
 
-    table = Table(box=None, header_style="bold", padding=(0, 1, 0, 0))
-    table.add_column("scene", overflow="fold")
-    for title in (*_COLUMNS, "km", ""):
-        table.add_column(title, justify="right")
-    for one in found["scenes"]:
-        km = (f"{one['proposal_km']:.2f}", f"{one['truth_km']:.2f}")
-        table.add_row(one["scene"], *map(_number, _figures(one)), *km)
+    found, console = frame.attrs, Console()
+    table = _table("scene", *_COLUMNS, "km", "")
+    for scene, *figures, truth_km, proposal_km, _ in frame.itertuples():
+        table.add_row(scene, *_cells(figures), f"{proposal_km:.2f}", f"{truth_km:.2f}")
     scored, timed = found["scenes_in_mean"].values()
-    table.add_row(f"mean of {scored}", *map(_number, found["mean"].values()), style="bold")
-    console = Console()
+    table.add_row(f"mean of {scored}", *_cells(found["mean"].values()), style="bold")
     console.print(table)
     for line in _notes(found["scenes"]):
         console.print(name_options(line), highlight=False, markup=False)
@@ -194,13 +195,8 @@ def _print_scores(found: Mapping[Any, Any]) -> None:
 
 def _print_confidence(console: Console, found: Mapping[str, Any]) -> None:
     """Print the share of edges that exist, by their mean confidence."""
-    from rich.table import Table
-
     bins = [one for one in found["bins"] if one["edges"]]
-    table = Table(box=None, header_style="bold", padding=(0, 1, 0, 0))
-    table.add_column("confidence")
-    for one in bins:
-        table.add_column(f"{one['low']:g}-{one['high']:g}", justify="right")
+    table = _table("confidence", *(f"{one['low']:g}-{one['high']:g}" for one in bins))
     table.add_row("edges", *(str(one["edges"]) for one in bins))
     table.add_row("exist", *(f"{one['exist']:.0%}" for one in bins))
     console.print(table)
@@ -230,17 +226,6 @@ def _notes(scores: Sequence[Mapping[str, Any]]) -> list[str]:
             "outside it do not count. Give --images to count them."
         )
     return lines
-
-
-def _figures(one: Mapping[str, Any]) -> tuple[float | None, ...]:
-    apls, time, topo = (one[name] or {} for name in ("apls", "apls_time", "topo"))
-    by_path = (apls.get(name) for name in ("score", "truth_to_proposal", "proposal_to_truth"))
-    sampled = (topo.get(name) for name in ("f1", "precision", "recall"))
-    return (*by_path, time.get("score"), *sampled)
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
 
 
 def _lon_lat(_: click.Context, option: click.Parameter, text: str) -> tuple[float, float]:
@@ -287,7 +272,6 @@ def _lon_lat(_: click.Context, option: click.Parameter, text: str) -> tuple[floa
     "Route",
     "--within",
     default=100.0,
-    show_default=True,
     type=POSITIVE,
     metavar="METRES",
     help="Largest distance of start and goal from the nearest road.",

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
 _UNKNOWN_COLOUR: Final = (120, 120, 120)
 _NO_LIMIT_MPH: Final = 10_000
-_WIDTH_MM: Final = 0.66
 
 
 def style_row(layer: str) -> pd.DataFrame:
@@ -36,38 +35,33 @@ def style_row(layer: str) -> pd.DataFrame:
     return pd.DataFrame([row])
 
 
+_SYMBOL: Final = (
+    "<symbol name='{number}' type='line' alpha='1' clip_to_extent='1'>"
+    "<layer class='SimpleLine' enabled='1' pass='0' locked='0'><Option type='Map'>"
+    "<Option name='line_color' value='{colour}' type='QString'/>"
+    "<Option name='line_width' value='0.66' type='QString'/>"
+    "<Option name='line_width_unit' value='MM' type='QString'/>"
+    "<Option name='capstyle' value='round' type='QString'/>"
+    "<Option name='joinstyle' value='round' type='QString'/>"
+    "</Option></layer></symbol>"
+)
+_RULE: Final = "<rule key='speed{number}' filter={filter} label={label} symbol='{number}'/>"
+_STYLE: Final = (
+    "<!DOCTYPE qgis PUBLIC 'http://mrcc.com/qgis.dtd' 'SYSTEM'>"
+    "<qgis version='3.22' styleCategories='Symbology'>"
+    "<renderer-v2 type='RuleRenderer' symbollevels='0' enableorderby='0' forceraster='0'>"
+    "<rules key='speeds'>{rules}</rules><symbols>{symbols}</symbols></renderer-v2></qgis>"
+)
+
+
 def _qml() -> str:
     """Return the QGIS style: one colour per 10 mph, grey for unknown speeds."""
-    rules = ["<rules key='speeds'>"]
-    symbols = ["<symbols>"]
+    rules = symbols = ""
     unknown = ("speed_mph IS NULL", "unknown", _UNKNOWN_COLOUR)
     for number, (condition, label, colour) in enumerate([*_speed_rules(), unknown]):
-        rules.append(
-            f"<rule key='speed{number}' filter={quoteattr(condition)} label={quoteattr(label)} "
-            f"symbol='{number}'/>"
-        )
-        options = {
-            "line_color": ",".join(map(str, (*colour, 255))),
-            "line_width": str(_WIDTH_MM),
-            "line_width_unit": "MM",
-            "capstyle": "round",
-            "joinstyle": "round",
-        }
-        pairs = "".join(
-            f"<Option name='{name}' value='{value}' type='QString'/>"
-            for name, value in options.items()
-        )
-        symbols.append(
-            f"<symbol name='{number}' type='line' alpha='1' clip_to_extent='1'>"
-            f"<layer class='SimpleLine' enabled='1' pass='0' locked='0'>"
-            f"<Option type='Map'>{pairs}</Option></layer></symbol>"
-        )
-    return (
-        "<!DOCTYPE qgis PUBLIC 'http://mrcc.com/qgis.dtd' 'SYSTEM'>"
-        "<qgis version='3.22' styleCategories='Symbology'>"
-        "<renderer-v2 type='RuleRenderer' symbollevels='0' enableorderby='0' forceraster='0'>"
-        f"{''.join(rules)}</rules>{''.join(symbols)}</symbols></renderer-v2></qgis>"
-    )
+        rules += _RULE.format(number=number, filter=quoteattr(condition), label=quoteattr(label))
+        symbols += _SYMBOL.format(number=number, colour=",".join(map(str, (*colour, 255))))
+    return _STYLE.format(rules=rules, symbols=symbols)
 
 
 def _speed_rules() -> list[tuple[str, str, tuple[int, int, int]]]:
