@@ -258,7 +258,8 @@ def _label_tiles(
         return notes
     with record.stage("labels"):
         area = SceneWindow(*source.origin, *source.pixels.values.shape[:2])
-        codes, notes = read_mask(part.scene.label, rule, _grid(part), area)
+        valid = None if source.pixels.valid is None else source.pixels.valid != 0
+        codes, notes = read_mask(part.scene.label, rule, _grid(part), area, valid)
     with record.stage("burn"):
         for level in task.meta.levels:
             factor = task.meta.tile // level

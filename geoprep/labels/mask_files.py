@@ -50,13 +50,17 @@ class SceneWindow(NamedTuple):
 
 
 def read_mask(
-    label: str, rule: ClassRule, grid: Grid, part: SceneWindow
+    label: str,
+    rule: ClassRule,
+    grid: Grid,
+    part: SceneWindow,
+    valid: NDArray[np.bool_] | None = None,
 ) -> tuple[NDArray[np.uint8], dict[str, int]]:
     """Return the label of a window of a scene, uint8 (y, x), and remarks on it with counts.
 
     ``label`` is the address of a raster, or of several georeferenced ones
     (`geoprep.storage.joined`); where these overlap the first with a value counts. ``grid`` is that
-    of the whole scene.
+    of the whole scene. Values are refused only where pixels of the image are ``valid`` (y, x).
     """
     out = np.full((part.height, part.width), NODATA, np.uint8)
     notes: Counter[str] = Counter()
@@ -68,12 +72,13 @@ def read_mask(
                 _require_georeference(dataset, grid, address, len(addresses))
             elif _pixel_by_pixel(dataset, grid, address):
                 window = Window(part.col, part.row, part.width, part.height)
-                return label_codes(rule, _pixels(dataset, window, address))
+                return label_codes(rule, _pixels(dataset, window, address), valid)
             if _window_under(dataset, grid) is None:
                 apart.append(f"{_numbers(dataset.bounds)} in {str(dataset.crs)[:40]}")
                 continue
             pixels = _warped(dataset, grid.window(*part), address)
-        codes, found = label_codes(rule, pixels)
+        used = out == NODATA if valid is None else valid & (out == NODATA)
+        codes, found = label_codes(rule, pixels, used)
         np.copyto(out, codes, where=out == NODATA)
         notes += Counter(found)
     if len(apart) == len(addresses):

@@ -51,12 +51,15 @@ class MaskPixels:
     name: str  # of the file, for messages
 
 
-def label_codes(rule: ClassRule, pixels: MaskPixels) -> tuple[NDArray[np.uint8], dict[str, int]]:
+def label_codes(
+    rule: ClassRule, pixels: MaskPixels, used: NDArray[np.bool_] | None = None
+) -> tuple[NDArray[np.uint8], dict[str, int]]:
     """Return the label bytes of a raster, uint8 (y, x), and remarks on values -> pixels.
 
     One band holds values; with a palette, colours are looked up in it and numbers are its indices.
     Three bands hold colours; a single number stands for a grey. Nodata tags do not count for a
     value that a class has; a tag of 0 not for roads, as many programs write 0 for background.
+    Values that the rule excludes are refused where they are ``used``, bool (y, x); None: anywhere.
     """
     remarks: dict[str, int] = {}
     blank = _unlabelled(rule, pixels)
@@ -68,7 +71,7 @@ def label_codes(rule: ClassRule, pixels: MaskPixels) -> tuple[NDArray[np.uint8],
     for tag in tags:
         tagged |= (pixels.values == tag).all(axis=0)
     if rule.speeds is not None:
-        codes = _speed_codes(rule.speeds, pixels, blank | tagged)
+        codes = _speed_codes(rule.speeds, pixels, blank | tagged, used)
     else:
         codes = _classes(rule, pixels)
         codes[blank | (tagged & (codes == UNLISTED))] = NODATA
@@ -76,7 +79,11 @@ def label_codes(rule: ClassRule, pixels: MaskPixels) -> tuple[NDArray[np.uint8],
         if rule.roads:
             codes[unlisted], codes[codes == _ROAD] = BACKGROUND, UNKNOWN_SPEED
         elif unlisted.any():
-            remarks |= _decide(rule, pixels, codes, unlisted)
+            if rule.other == REFUSE:
+                _refuse(rule, pixels, unlisted if used is None else unlisted & used)
+                codes[unlisted] = NODATA
+            else:
+                remarks |= _decide(rule, pixels, codes, unlisted)
     return codes, remarks
 
 
@@ -117,28 +124,41 @@ def _require_bands(pixels: MaskPixels, known: tuple[int, ...], what: str) -> Non
         )
 
 
+def _refuse(rule: ClassRule, pixels: MaskPixels, unlisted: NDArray[np.bool_]) -> None:
+    """Raise LabelError if there are pixels whose value no class has."""
+    if not unlisted.any():
+        return
+    texts, numbers = _most_frequent(pixels, unlisted)
+    listed = ", ".join(f"{t} ({n:,} pixels)" for t, n in zip(texts, numbers, strict=False))
+    more = f" and {len(numbers) - len(texts)} more" if len(numbers) > len(texts) else ""
+    jpeg = "" if rule.tolerance else "; `tolerance` takes values that JPEG has changed"
+    raise LabelError(
+        f"{pixels.name}: has values that no class has: {listed}{more}. Add them to `classes`, "
+        f"or say by `other` that they are nodata, or which class they are{jpeg}"
+    )
+
+
 def _decide(
     rule: ClassRule, pixels: MaskPixels, codes: NDArray[np.uint8], unlisted: NDArray[np.bool_]
 ) -> dict[str, int]:
-    """Replace `UNLISTED` as the rule says; return the remarks."""
-    found, counts = np.unique(pixels.values[:, unlisted], axis=1, return_counts=True)
-    most = np.argsort(-counts, kind="stable")
-    texts = [_shown(found[:, i].tolist(), pixels) for i in most[:_MOST_SHOWN]]
-    numbers = counts[most].tolist()
-    if rule.other == REFUSE:
-        listed = ", ".join(f"{t} ({n:,} pixels)" for t, n in zip(texts, numbers, strict=False))
-        more = f" and {len(most) - len(texts)} more" if len(most) > len(texts) else ""
-        jpeg = "" if rule.tolerance else "; `tolerance` takes values that JPEG has changed"
-        raise LabelError(
-            f"{pixels.name}: has values that no class has: {listed}{more}. Add them to `classes`, "
-            f"or say by `other` that they are nodata, or which class they are{jpeg}"
-        )
+    """Replace `UNLISTED` by nodata or a class; return the remarks."""
+    texts, numbers = _most_frequent(pixels, unlisted)
     is_class = rule.other != UNLABELLED
     codes[unlisted] = rule.names.index(rule.other) if is_class else NODATA
     what = f"class {rule.other}" if is_class else UNLABELLED
-    if len(most) > len(texts):
+    if len(numbers) > _MOST_SHOWN:
         texts, numbers[_MOST_SHOWN:] = [*texts, "(others)"], [sum(numbers[_MOST_SHOWN:])]
     return {f"label value {t} read as {what}": n for t, n in zip(texts, numbers, strict=True)}
+
+
+def _most_frequent(
+    pixels: MaskPixels, where: NDArray[np.bool_]
+) -> tuple[list[str], list[int]]:  # fmt: skip
+    """Return the most frequent values as text, and the number of pixels of all values."""
+    found, counts = np.unique(pixels.values[:, where], axis=1, return_counts=True)
+    most = np.argsort(-counts, kind="stable")
+    texts = [_shown(found[:, i].tolist(), pixels) for i in most[:_MOST_SHOWN]]
+    return texts, counts[most].tolist()
 
 
 def _shown(value: list[float], pixels: MaskPixels) -> str:
@@ -286,54 +306,68 @@ def _look_up(values: NDArray[np.uint8], table: NDArray[np.uint8], out: NDArray[n
             out[y, x] = table[values[0, y, x], values[1, y, x], values[2, y, x]]
 
 
-def _speed_codes(unit: str, pixels: MaskPixels, blank: NDArray[np.bool_]) -> NDArray[np.uint8]:
-    """Return the label bytes of speeds."""
+def _speed_codes(
+    unit: str, pixels: MaskPixels, blank: NDArray[np.bool_], used: NDArray[np.bool_] | None
+) -> NDArray[np.uint8]:
+    """Return the label bytes of speeds. Raise LabelError if a used value is no speed."""
     values = pixels.values
     if values.dtype == np.uint8 and len(values) == 1:
         blank = blank | (values[0] == NODATA)
-    codes = _bin_codes(pixels, blank) if unit == "bins" else _mph_codes(unit, pixels, blank)
-    codes[blank] = NODATA
+    codes, strange = _bin_codes(pixels) if unit == "bins" else _mph_codes(unit, pixels)
+    refused = strange & ~blank if used is None else strange & ~blank & used
+    if refused.any():
+        found = np.unique(values[0][refused])
+        if unit == "bins":
+            what = (
+                f"holds {', '.join(f'{value:g}' for value in found[:5])}, which are not bins (1 to "
+                f"{BIN_COUNT}, or {BIN_STEP} to {BIN_STEP * BIN_COUNT}). Check `label_speeds`"
+            )
+        else:
+            low, high = found[[0, -1]] * MPH_PER_UNIT[unit]
+            shown = f"{low:g}" if low == high else f"{low:g} to {high:g}"
+            what = (
+                f"holds {shown} mph as `label_speeds` {unit}; speeds are 0 to "
+                f"{MAX_MPH:g}: check the unit"
+            )
+        raise LabelError(
+            f"{pixels.name}: {what}, and give values without a label as `label_nodata`"
+        )
+    codes[blank | strange] = NODATA
     return codes
 
 
-def _mph_codes(unit: str, pixels: MaskPixels, blank: NDArray[np.bool_]) -> NDArray[np.uint8]:
+def _mph_codes(
+    unit: str, pixels: MaskPixels
+) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:  # fmt: skip
+    """Return the label bytes of speeds, and where values are none."""
     _require_bands(pixels, (1,), "a mask of speeds has one")
     values = pixels.values[0]
-    # In uint8 mph, as `geoprep export` writes it, 254 means unknown speed as in a store.
-    unknown = (values == UNKNOWN_SPEED) & (unit == "mph" and values.dtype == np.uint8)
-    mph = np.where(blank | unknown, 0, values) * MPH_PER_UNIT[unit]
-    if mph.size and not (mph.min() >= 0 and mph.max() <= MAX_MPH):
-        raise LabelError(
-            f"{pixels.name}: holds {mph.min():g} to {mph.max():g} mph as `label_speeds` {unit}; "
-            f"speeds are 0 to {MAX_MPH:g}: check the unit, and give values without a label as "
-            "`label_nodata`"
-        )
-    codes: NDArray[np.uint8] = np.where(mph > 0, to_byte(mph), np.uint8(BACKGROUND))
-    codes[unknown] = UNKNOWN_SPEED
-    return codes
+    mph = values * MPH_PER_UNIT[unit]
+    strange = ~((mph >= 0) & (mph <= MAX_MPH))
+    codes = np.where(mph > 0, to_byte(np.where(strange, 0, mph)), np.uint8(BACKGROUND))
+    if unit == "mph" and values.dtype == np.uint8:  # 254 as `geoprep export` writes it
+        unknown = values == UNKNOWN_SPEED
+        codes[unknown], strange = UNKNOWN_SPEED, strange & ~unknown
+    return codes, strange
 
 
-def _bin_codes(pixels: MaskPixels, blank: NDArray[np.bool_]) -> NDArray[np.uint8]:
-    """Return the central speed of every pixel's bin, from one band or one band per bin."""
+def _bin_codes(pixels: MaskPixels) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+    """Return the central speed of every pixel's bin, and where values are no bins.
+
+    There is one band, or one per bin and perhaps one of any road.
+    """
     _require_bands(pixels, (1, BIN_COUNT, BIN_COUNT + 1), "a mask of bins has one, or one per bin")
     mph = to_byte((np.arange(BIN_COUNT) + 0.5) * BIN_WIDTH_MPH + 0.5).tolist()  # 6, 16, ... 66
     values = pixels.values
     if len(values) > 1:
         codes = np.zeros(values.shape[1:], np.uint8)
-        if len(values) > BIN_COUNT:  # any road
+        if len(values) > BIN_COUNT:
             codes[values[BIN_COUNT] > 0] = UNKNOWN_SPEED
         for byte, band in zip(mph, values, strict=False):
             codes[band > 0] = byte
-        return codes
+        return codes, np.zeros(codes.shape, np.bool_)
     bins = list(enumerate([BACKGROUND, *mph]))
     numbers = [(byte, float(n * step)) for step in (1, BIN_STEP) for n, byte in bins]
     listed = tuple((byte, (number,), (number,)) for byte, number in numbers)
     codes = _codes_of_numbers(listed, 0, values[0])
-    if (strange := (codes == UNLISTED) & ~blank).any():
-        shown = ", ".join(f"{value:g}" for value in np.unique(values[0][strange])[:5])
-        raise LabelError(
-            f"{pixels.name}: holds {shown}, which are not "
-            f"bins (1 to {BIN_COUNT}, or {BIN_STEP} to {BIN_STEP * BIN_COUNT}). Check "
-            "`label_speeds`, and give values without a label as `label_nodata`"
-        )
-    return codes
+    return codes, codes == UNLISTED

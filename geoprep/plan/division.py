@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from geoprep.crs import to_lonlat
 from geoprep.grid import Grid
-from geoprep.plan.given_splits import folder_splits, is_scene_list, listed_splits, read_areas
+from geoprep.plan.given_splits import folder_splits, listed_splits, read_areas, read_scene_list
 from geoprep.plan.layout import Layout
 from geoprep.plan.overlaps import shared_ground
 from geoprep.plan.planned_scene import PlannedScene
@@ -43,11 +43,13 @@ def divide(
     with_label = {first for first, has in zip(firsts, labelled, strict=True) if has}
     labelled = [first in with_label for first in firsts]
     areas = [_block_area(one, areas[i]) for one, i in zip(first_scenes, firsts, strict=True)]
-    if options.split_file is not None and is_scene_list(options.split_file):
-        found = _whole(scenes, listed_splits(options.split_file, scenes))
-    elif options.split_file is not None:
-        given = read_areas(options.split_file)
-        found = [given.splits(one, layout.tile) for one in scenes]
+    if options.split_file is not None:
+        rows = read_scene_list(options.split_file)
+        if rows is not None:
+            found = _whole(scenes, listed_splits(options.split_file, rows, scenes))
+        else:
+            given = read_areas(options.split_file)
+            found = [given.splits(one, layout.tile) for one in scenes]
     elif options.split_by == "folder":
         found = _whole(scenes, folder_splits(scenes))
     elif options.split_by == "block" and any(_exceeds_block(one.grid, layout) for one in scenes):

@@ -6,6 +6,7 @@ import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from io import StringIO
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -21,6 +22,8 @@ from geoprep.plan.splits import TEST, TRAIN, UNUSED, VAL
 from geoprep.store import SPLITS
 
 COLUMN: Final = "split"
+_AREA: Final = 2
+"""Dimensions of a polygon."""
 _FOLDERS: Final = {
     **dict.fromkeys(("train", "training"), TRAIN),
     **dict.fromkeys(("val", "valid", "validation"), VAL),
@@ -69,6 +72,11 @@ def read_areas(path: str) -> SplitAreas:
     if COLUMN not in meta["fields"]:
         raise UsageError(f"`split_file` {path}: has no column {COLUMN!r} of train, val or test")
     kinds = np.array(_split_numbers([str(name) for name in values[0]], path))
+    if wkb is None or not (shapely.get_dimensions(polygons) == _AREA).any():
+        raise UsageError(
+            f"`split_file` {path}: holds no polygons. Give polygons with a column {COLUMN!r}, or a "
+            "CSV file with columns scene and split"
+        )
     if meta["crs"] is None:
         raise UsageError(f"`split_file` {path}: has no CRS. Save it with one, or as GeoJSON")
     areas = reproject(polygons, meta["crs"], LONLAT)
@@ -78,35 +86,51 @@ def read_areas(path: str) -> SplitAreas:
     return SplitAreas(unions, _rest(kinds.tolist()))
 
 
-def listed_splits(path: str, scenes: Sequence[PlannedScene]) -> list[int]:
-    """Return the split of every scene by a CSV file with columns ``scene`` and ``split``.
+def read_scene_list(path: str) -> list[tuple[str, str]] | None:
+    """Return scene and split of every row of a CSV file with a column ``scene``; else None."""
+    if not Path(path).is_file():
+        raise UsageError(f"`split_file` {path}: no such file; check the path")
+    if not path.lower().endswith(".csv"):
+        return None
+    text = Path(path).read_bytes().decode("utf-8-sig", errors="replace")
+    header = text.partition("\n")[0]
+    try:
+        rows = list(csv.reader(StringIO(text), delimiter=max(",;\t", key=header.count)))
+    except csv.Error as error:
+        raise UsageError(f"`split_file` {path}: cannot be read as CSV ({error})") from error
+    columns = [name.strip() for name in rows[0]] if rows else []
+    if "scene" not in columns:
+        return None
+    cells = [dict(zip(columns, row, strict=False)) for row in rows[1:] if row]
+    return [(row.get("scene", "").strip(), row.get(COLUMN, "")) for row in cells]
+
+
+def listed_splits(
+    path: str, rows: Sequence[tuple[str, str]], scenes: Sequence[PlannedScene]
+) -> list[int]:
+    """Return the split of every scene by rows of scene and split.
 
     A row names a scene by its id, or by the name of its image with or without suffix, or several
     by a pattern with ``*``, ``?`` or ``[...]``. A row with the exact name counts before patterns;
     of several patterns the first that matches.
     """
-    try:
-        with Path(path).open(encoding="utf-8-sig", newline="") as file:
-            rows = [
-                (str(row.get("scene") or "").strip(), str(row.get(COLUMN) or ""))
-                for row in csv.DictReader(file)
-            ]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UsageError(f"`split_file` {path}: cannot be read as CSV ({error})") from error
     numbers = _split_numbers([split for _, split in rows], path)
+    images = [PurePosixPath(scene.image) for scene in scenes]
+    names = [
+        (scene.id, image.name, image.stem) for scene, image in zip(scenes, images, strict=True)
+    ]
+    known = {name for of_scene in names for name in of_scene}
     exact: dict[str, int] = {}
     patterns: list[tuple[str, int]] = []
     for (name, _), split in zip(rows, numbers, strict=True):
-        if set(name) & set("*?["):
+        if set(name) & set("*?[") and name not in known:
             patterns.append((name, split))
         elif exact.setdefault(name, split) != split:
             raise UsageError(f"`split_file` {path}: lists {name} in two splits")
     rest, matched, found = _rest(numbers), set[str](), []
-    for scene in scenes:
-        file_name = PurePosixPath(scene.image)
-        names = (scene.id, file_name.name, file_name.stem)
-        hits = [(name, exact[name]) for name in names if name in exact] or [
-            hit for hit in patterns if any(fnmatchcase(name, hit[0]) for name in names)
+    for of_scene in names:
+        hits = [(name, exact[name]) for name in of_scene if name in exact] or [
+            hit for hit in patterns if any(fnmatchcase(name, hit[0]) for name in of_scene)
         ]
         found.append(hits[0][1] if hits else rest)
         matched.update(name for name, _ in hits)
@@ -116,16 +140,6 @@ def listed_splits(path: str, scenes: Sequence[PlannedScene]) -> list[int]:
             f"Scenes have ids such as {scenes[0].id}"
         )
     return found
-
-
-def is_scene_list(path: str) -> bool:
-    """Return whether a split file is a CSV file with a column ``scene``."""
-    if not Path(path).is_file():
-        raise UsageError(f"`split_file` {path}: no such file; check the path")
-    if not path.lower().endswith(".csv"):
-        return False
-    with Path(path).open(encoding="utf-8-sig", errors="replace") as file:
-        return "scene" in [name.strip(' "\r\n') for name in file.readline().split(",")]
 
 
 def folder_splits(scenes: Sequence[PlannedScene]) -> list[int]:

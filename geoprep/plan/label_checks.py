@@ -104,10 +104,16 @@ def check_shared_roads(
     if not any(inside):
         if usable and not any(grid.georeferenced for grid in usable):
             raise LabelError(vector_label_failure(roads.name, usable[0]))
+        if len(roads.table.lines):
+            why = f"its roads are at {roads.place()}. Check its CRS"
+        else:
+            why = (
+                f"none of its {len(roads.table.notes)} features is a line or area. Give road "
+                "centre lines or the areas of roads"
+            )
         raise LabelError(
-            f"{roads.name} covers none of the {len(usable)} scenes: its roads are at "
-            f"{roads.place()}. Check its CRS. For one file per scene give `labels` a folder or a "
-            "quoted pattern"
+            f"{roads.name} covers none of the {len(usable)} scenes: {why}. For one file per scene "
+            "give `labels` a folder or a quoted pattern"
         )
     outside = f"{roads.name}: the scene is outside the extent of its roads, {roads.place()}"
     failures = [

@@ -268,3 +268,27 @@ def test_features_of_other_values_and_options_of_rasters_are_refused(scenes, tmp
     assert store.meta.build["notes"] == {"label value null read as nodata": 2}  # of 2 scenes
     with pytest.raises(UsageError, match="`tolerance` is for raster labels"):
         build(scenes[0], tmp_path / "b.zarr", classes="water=lake", tolerance=2, **given)
+
+
+@pytest.mark.parametrize("kind", ["classes", "speeds"])
+def test_values_outside_the_image_or_under_its_nodata_fail_no_scene(scenes, tmp_path, kind):
+    label = scenes[1][0]
+    image = np.random.default_rng(0).integers(1, 255, (3, SIDE, SIDE), np.uint8)
+    image[:, :8] = 0
+    write(tmp_path / "images" / "a.tif", image, nodata=0)
+    inside = np.where(np.arange(SIDE)[:, None] < 8, 700, label + 1).astype(np.uint16)
+    around = np.pad(inside, 5, constant_values=900)
+    at = from_origin(400_000 - 2.5, 6_000_000 + 2.5, 0.5, 0.5)
+    write(tmp_path / "masks" / "a.tif", around[None], transform=at)
+    given = {"classes": "a=1,b=2,c=3,d=4"} if kind == "classes" else {"label_speeds": "mph"}
+    store = build(tmp_path, tmp_path / "a.zarr", labels=tmp_path / "masks", **given)
+    assert store.scenes.status.tolist() == ["ok"], store.scenes.reason
+    array = store.label() if kind == "classes" else store.speed()
+    expected = label + (kind == "speeds")
+    assert np.array_equal(array[0][8:], expected[8:])
+    assert (array[0][:8] == 255).all()
+    around[40, 40] = 901
+    write(tmp_path / "masks" / "a.tif", around[None], transform=at)
+    store = build(tmp_path, tmp_path / "b.zarr", labels=tmp_path / "masks", **given)
+    says = "no class has: 901 (1 pixels)." if kind == "classes" else "holds 901 mph"
+    assert says in store.scenes.reason[0]

@@ -59,7 +59,7 @@ SAYS_NOTHING = {
     "utm": ([line((664_000.0, 4_011_000.0), (664_100.0, 4_011_000.0))], "is a line or area"),
     "points": ([other("Point", coordinates=[X, Y])], "none of its 1 features is a line or area"),
     "collection": (
-        [other("GeometryCollection", geometries=[HERE["geometry"]])],
+        [other("GeometryCollection", geometries=[{"type": "Point", "coordinates": [X, Y]}])],
         "is a line or area",
     ),
     "nan": ([line((X, float("nan")), (X, Y))], "is a line or area"),
@@ -226,8 +226,10 @@ def test_an_empty_file_for_all_scenes_means_no_roads(tmp_path):
 @pytest.mark.parametrize("case", sorted(SAYS_NOTHING.keys() - {"neighbour"}))
 def test_one_file_that_covers_no_scene_stops_the_build(tmp_path, case):
     scenes = row_of_scenes(tmp_path, 2, SIDE)
-    with pytest.raises(LabelError, match=r"roads.geojson covers none of the 2 scenes"):
-        build_with_roads(tmp_path / "a.zarr", scenes, SAYS_NOTHING[case][0])
+    features, reason = SAYS_NOTHING[case]
+    says = "is a line or area" if "is a line or area" in reason else "Check its CRS"
+    with pytest.raises(LabelError, match=rf"roads.geojson covers none of the 2 scenes: .*{says}"):
+        build_with_roads(tmp_path / "a.zarr", scenes, features)
     assert not (tmp_path / "a.zarr").exists()
 
 

@@ -105,6 +105,26 @@ def test_a_list_assigns_scenes_to_splits(tmp_path):
     assert [s.splits[0] for s in plan.scenes] == [VAL] * 5 + [TEST]
 
 
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_a_list_may_come_from_a_spreadsheet(tmp_path, separator, mark):
+    listed = tmp_path / "splits.csv"
+    rows = [("split", "note", "scene"), ("val", "a, b" if separator == ";" else "", "p0")]
+    text = "\r\n".join(separator.join(row) for row in rows)
+    listed.write_text(f"{mark}{text}\r\n", encoding="utf-8")
+    plan = plan_of(pictures(tmp_path, 2), pixel_size=0.5, split_file=str(listed))
+    assert [s.splits[0] for s in plan.scenes] == [VAL, TRAIN]
+
+
+def test_a_scene_whose_name_looks_like_a_pattern_can_be_listed(tmp_path):
+    (image,) = pictures(tmp_path, 1)
+    scenes = [Scene(name, image.image, None) for name in ("[br]", "b", "r")]
+    listed = tmp_path / "splits.csv"
+    listed.write_text("scene,split\n[br],test\nb*,val\n")
+    plan = plan_of(scenes, pixel_size=0.5, split_file=str(listed))
+    assert [s.splits[0] for s in plan.scenes] == [TEST, VAL, TRAIN]
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -112,6 +132,7 @@ def test_a_list_assigns_scenes_to_splits(tmp_path):
         ("scene,split\np0,val\np0,test\n", "lists p0 in two splits"),
         ("scene,split\np0,dev\n", "contains dev. Expected train, val, test"),
         ("scene,split\n", "contains nothing"),
+        ("name,split\na,val\n", "holds no polygons.*CSV file with columns scene and split"),
     ],
 )
 def test_a_list_that_cannot_be_used_is_named(tmp_path, text, says):
