@@ -416,13 +416,25 @@ class DevicePrep(nn.Module):
         Parameters
         ----------
         batch
-            A `Batch`, or a mapping with ``image`` and ``label`` or ``speed`` (and ``key`` for
-            jitter and augmentation).
+            A `Batch`, or a mapping with ``image`` and ``speed``, or ``label`` for classes (and
+            ``key`` for jitter and augmentation).
+
+        Raises
+        ------
+        UsageError
+            The labels hold classes and the target is of speeds, or the reverse.
         """
         if isinstance(batch, Mapping):
-            image, label = batch["image"], batch["label" if "label" in batch else "speed"]
+            has_classes = "label" in batch
+            image, label = batch["image"], batch["label" if has_classes else "speed"]
         else:
-            image, label = batch.image, batch.label
+            has_classes, image, label = batch.has_classes, batch.image, batch.label
+        if has_classes != (self.target.targets == "classes"):
+            kind, fix = ("classes", "'classes'") if has_classes else ("speeds", "'bins'")
+            raise UsageError(
+                f"the labels of this batch hold {kind}, the target is {self.target.targets}: use a "
+                f"prep with targets={fix}"
+            )
         changed = self.training and (self.jitter or self.augmentation) is not None
         key = (batch["key"] if isinstance(batch, Mapping) else batch.key) if changed else None
         if key is not None and self.augmentation is not None:

@@ -22,10 +22,6 @@ if TYPE_CHECKING:
     from training.inference import CheckpointOptions, Runner
 
 
-_MULTIPLE = 32
-"""Sides of the images that models take are multiples of this number of pixels."""
-
-
 class TrainedRun:
     """A finished run of `train`: its folder, metrics and best model.
 
@@ -162,7 +158,7 @@ class Model:
         ----------
         image
             uint8 (n, band, y, x) or (band, y, x), with the bands of ``info``. Sides are padded to
-            multiples of 32.
+            multiples of 32 by reflection, as in predictions.
 
         Returns
         -------
@@ -175,7 +171,8 @@ class Model:
             The dtype, the number of axes or the number of bands is another one.
         """
         import torch
-        from torch.nn.functional import pad
+
+        from loaders import DevicePrep, Normalize, SpeedTarget
 
         pixels = torch.as_tensor(image)
         single = pixels.ndim == 3
@@ -188,9 +185,9 @@ class Model:
                 f"{', '.join(self.info.bands)}"
             )
         height, width = pixels.shape[2:]
-        padding = (0, -width % _MULTIPLE, 0, -height % _MULTIPLE)
+        pad = DevicePrep(Normalize(self.info.mean, self.info.std), SpeedTarget("binary")).pad
         with torch.inference_mode():
-            found = self._runner(pad(pixels, padding))[:, :height, :width].permute(0, 3, 1, 2)
+            found = self._runner(pad(pixels))[:, :height, :width].permute(0, 3, 1, 2)
         result: NDArray[np.float32] = found.float().cpu().numpy()
         return result[0] if single else result
 

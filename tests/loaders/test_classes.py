@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.stores import as_classes, draw_tiles, write_store
+from torch.utils.data import DataLoader
 
 from geoprep.errors import UsageError
 from loaders import (
@@ -15,6 +16,7 @@ from loaders import (
     ClassTarget,
     DevicePrep,
     DeviceTiles,
+    Normalize,
     RamTiles,
     SpeedTarget,
     StreamTiles,
@@ -146,6 +148,21 @@ def test_prep_chooses_classes_and_never_counts_nodata(covers):
     assert DevicePrep.from_store(covers[0], "classes").target.channels == 3
     with pytest.raises(UsageError, match="hold classes: use targets='classes'"):
         DevicePrep.from_store(covers[0], "bins")
+
+
+def test_labels_of_the_other_kind_are_refused(covers, painted):
+    classes = RamTiles.load(covers[0])
+    of_classes, of_speeds = (
+        DevicePrep.from_store(covers[0]),
+        DevicePrep(Normalize([9.0] * 3, [2.0] * 3), SpeedTarget("binary")),
+    )
+    wrong = "use a prep with targets="
+    for tiles, other in ((classes, of_speeds), (painted, of_classes)):
+        with pytest.raises(UsageError, match=wrong):
+            other(next(iter(BatchLoader(tiles, 4))))
+        item = next(iter(DataLoader(TileDataset(tiles), 4)))
+        with pytest.raises(UsageError, match=wrong):
+            other(item)
 
 
 def test_bytes_that_no_class_has_are_not_valid():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import rasterio
 import torch
-from helpers.predict_cases import pixels, write_image
+from helpers.predict_cases import make_checkpoint, pixels, write_image
 
 import geoprep
 import training
@@ -78,6 +78,20 @@ def test_a_model_takes_uint8_and_returns_probabilities(model):
     assert 0 <= found.min() <= found.max() <= 1
     np.testing.assert_array_equal(model(image[None])[0], found)
     assert "red" in repr(model)
+
+
+def test_a_model_continues_an_image_as_predictions_do(tmp_path):
+    """By reflection: zeros beyond the edge would change the probabilities along it."""
+    factory = "helpers.predict_cases:neighbourly"
+    path, _ = make_checkpoint(tmp_path / "n.pt", model=factory)
+    model = training.load_model(path, model=factory, device="cpu", precision="fp32")
+    values = pixels(70, 90)
+    image = write_image(tmp_path / "scene.tif", values)
+    (made,) = model.predict(image, tmp_path / "out", window=96, progress=False)
+    with rasterio.open(made) as prediction:
+        road = prediction.read(1)
+    found = model(np.ascontiguousarray(np.moveaxis(values, 2, 0)))[-1]
+    assert (np.minimum(found * 255 + np.float32(0.5), 254).astype(np.uint8) == road).all()
 
 
 def test_images_of_another_kind_are_refused(model):

@@ -170,6 +170,17 @@ def test_a_batch_larger_than_an_epoch_is_refused_with_the_largest_size(fit, tmp_
     assert "--batch-size" not in capfd.readouterr().err
 
 
+def test_batches_too_large_for_the_memory_limit_are_not_called_larger_than_an_epoch(
+    fit, tmp_path, capfd
+):
+    large = ("--model", "helpers.tiny:build", "--crop", "64", "--crops-per-tile", "1")
+    limited = ("--residency", "stream", "--ram-limit", "1MB", "--batch-size", 24)
+    assert fit("--out", tmp_path / "run", *limited, network=large) == 2
+    said = capfd.readouterr().err
+    assert "--ram-limit of 1 MB is too small" in said
+    assert "less than one batch" not in said
+
+
 def test_stages_change_level_and_crop(fit, tmp_path, capfd):
     out = tmp_path / "run"
     assert fit("--out", out, "--stages", "32@32:1,64@32:1", "--pictures", 0) == 0

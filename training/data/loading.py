@@ -135,6 +135,8 @@ def _training_loader(
     except UsageError as error:
         one = BatchLoader(tiles, 1, rank=0, world_size=1, **options)  # raises other errors
         ranks = this_rank()[1]
+        if one.samples >= config.batch_size * ranks:
+            raise  # another reason, such as a `ram_limit` too small for such batches
         fits = one.samples // ranks
         fix = f"use at most `batch_size` {fits}" if fits else "start fewer ranks"
         shared = f" on each of {ranks} ranks" if ranks > 1 else ""

@@ -211,7 +211,8 @@ class Trainable(nn.Module):
         with self.timed(NORMALISE):
             if self.training and self.augmentation is not None:
                 image, label = self.augmentation(image, label, key)
-            ready = self.prep({"image": image, "label": label, "key": key})
+            kind = "label" if self.prep.target.targets == "classes" else "speed"
+            ready = self.prep({"image": image, kind: label, "key": key})
         with self.timed("model forward"):
             logits = model(ready.image)
         with self.timed("loss forward"):

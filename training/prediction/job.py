@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import shutil
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Protocol
@@ -14,7 +15,7 @@ from geoprep.errors import GeoprepError, UsageError
 from geoprep.sources import images_and_labels
 from geoprep.storage import download, is_remote, remote_file
 from training.inference import Runner
-from training.prediction.cog.write_journal import BusyError, remove_leftover
+from training.prediction.cog.write_journal import BusyError, has_locks, locked, remove_leftover
 from training.prediction.images import ImageSource, inspect_image, limits_note
 from training.prediction.overlay import write_class_style, write_overlay, write_style
 from training.prediction.prediction_tags import (
@@ -89,7 +90,9 @@ class PredictionJob:
             self._inspect(task)
         self._check_outputs(tasks)
         number, count = self.turn
-        for task in (t for k in range(count) for t in tasks[(number + k) % count :: count]):
+        # Without locks, two processes could write the same prediction: none helps with the others.
+        turns = range(count if count == 1 or has_locks(self.out) else 1)
+        for task in (t for k in turns for t in tasks[(number + k) % count :: count]):
             if not task.error:
                 try:
                     self._one(task, reporter)
@@ -97,7 +100,6 @@ class PredictionJob:
                     task.theirs = True
                 except GeoprepError as error:
                     task.error = str(error)
-                    shutil.rmtree(_copy_of(task).parent, ignore_errors=True)
                 except OSError as error:
                     task.error = f"{error.strerror or error}; run the command again to resume"
             reporter.done(task)
@@ -169,12 +171,11 @@ class PredictionJob:
         info, threshold = self.predictor.info, self.predictor.threshold
         has_picture = task.kept and task.target.with_suffix(".png").exists()
         picture = self.predictor.options.overlay and not has_picture
-        if not task.kept or picture:
-            self._download(task)
-        if task.source is not None and not task.kept:
-            task.stats = self._predict(task, task.source, reporter)
-        if task.source is not None and picture:
-            write_overlay(task.source, task.target, info, threshold)
+        with self._copied(task) if not task.kept or picture else nullcontext():
+            if task.source is not None and not task.kept:
+                task.stats = self._predict(task, task.source, reporter)
+            if task.source is not None and picture:
+                write_overlay(task.source, task.target, info, threshold)
         style = task.target.with_suffix(".qml")
         if task.stats or not style.exists():
             if info.has_classes:
@@ -182,24 +183,30 @@ class PredictionJob:
                 write_class_names(task.target, info.class_names)
             else:
                 write_style(style, bool(info.class_mph), threshold)
-        shutil.rmtree(_copy_of(task).parent, ignore_errors=True)
 
-    def _download(self, task: ImageOutcome) -> None:
-        """Download a remote image, which is read more than once."""
+    @contextmanager
+    def _copied(self, task: ImageOutcome) -> Iterator[None]:
+        """Download a remote image, which is read more than once, and keep others from its copy.
+
+        The copy stays where a run can resume.
+        """
         if not is_remote(task.address):
+            yield
             return
-        copy = _copy_of(task)
-        noted = copy.parent / "version"
-        found = noted.read_text() if noted.exists() and copy.exists() else None
-        if found != task.version:
+        predictor, copy = self.predictor, _copy_of(task)
+        with locked(copy.parent):
+            try:
+                remote = remote_file(task.address)
+                download(remote, copy)
+                task.version = remote.version
+                task.source = inspect_image(
+                    str(copy), predictor.info, predictor.options, task.version
+                )
+                yield
+            except GeoprepError:
+                shutil.rmtree(copy.parent, ignore_errors=True)
+                raise
             shutil.rmtree(copy.parent, ignore_errors=True)
-            copy.parent.mkdir()
-            remote = remote_file(task.address)
-            download(remote, copy)
-            task.version = remote.version
-            noted.write_text(task.version)
-        predictor = self.predictor
-        task.source = inspect_image(str(copy), predictor.info, predictor.options, task.version)
 
     def _predict(self, task: ImageOutcome, source: ImageSource, reporter: Reporter) -> PredictStats:
         runner, note = self._runner(source)

@@ -36,7 +36,7 @@ from training import predict as command
 from training.checkpoint import Checkpoint, save
 from training.engine.native import missing_compiler
 from training.inference.runner import NativeRunner
-from training.prediction.cog.write_journal import folder_of
+from training.prediction.cog.write_journal import folder_of, locked
 from training.prediction.images import inspect_image
 from training.prediction.predictor import Predictor
 
@@ -466,6 +466,19 @@ def test_copy_of_an_earlier_version_of_an_object_is_not_used(
     status, text = run(*args)
     assert status == 2
     assert "another version of the image" in text
+
+
+def test_a_remote_image_of_another_process_keeps_its_copy(run, checkpoint, tmp_path, bucket):
+    image = write_image(tmp_path / "scene.tif", pixels(60, 60))
+    args = (checkpoint[0], bucket("scene.tif", image), *FP32, "--out", tmp_path / "out")
+    part = tmp_path / "out" / ".scene.tif.image" / ".scene.tif.part"
+    with locked(part.parent):  # as a process that downloads it
+        part.write_bytes(b"begun")
+        status, text = run(*args)
+        assert (status, "1 by another process" in text) == (0, True)
+        assert part.read_bytes() == b"begun"
+    assert run(*args)[0] == 0
+    assert not part.parent.exists()
 
 
 def test_output_that_is_not_finite_is_nodata_and_reported(run, checkpoint, tmp_path):

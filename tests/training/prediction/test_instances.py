@@ -1,17 +1,22 @@
 """Several processes map images together, each map once."""
 
+import errno
+import fcntl
 import os
+import shutil
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from helpers.predict_cases import FACTS, make_checkpoint, pixels, write_image
 
 from geoprep.errors import UsageError
-from training.predict import main
-from training.prediction.cog.write_journal import WriteJournal, folder_of
+from training.predict import COMMAND, main, make_job
+from training.prediction import PredictOptions, Screen
+from training.prediction.cog.write_journal import BusyError, WriteJournal, folder_of, locked
 from training.prediction.instances import share_cores
 
 HERE = Path(__file__).resolve().parents[2]
@@ -90,6 +95,43 @@ def test_image_of_another_process_is_busy(scenes, tmp_path, monkeypatch, capsys)
     assert "3 predicted, 0 already complete, 1 by another process, 0 failed" in said
     assert "busy " in said
     assert not (out / "2.tif").exists()
+
+
+@pytest.fixture
+def without_locks(monkeypatch):
+    """A file system whose locks are not implemented, as some network file systems."""
+
+    def flock(file, how):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+
+
+@pytest.mark.parametrize("turn", [(0, 1), (1, 2)])
+def test_images_are_predicted_on_file_systems_without_locks(
+    scenes, tmp_path, monkeypatch, without_locks, turn
+):
+    monkeypatch.syspath_prepend(str(HERE))
+    values = COMMAND.parse(words(scenes, tmp_path / "out"))
+    job, _ = make_job(PredictOptions(**values))
+    outcomes = replace(job, turn=turn).run(values["images"], Screen(quiet=True))
+    assert {one.error for one in outcomes} == {""}
+    made = sorted(path.name for path in (tmp_path / "out").glob("*.tif"))
+    # A process of several leaves the images of the others alone.
+    assert made == [f"{i}.tif" for i in range(turn[0], 4, turn[1])]
+
+
+def test_a_lock_of_a_folder_that_was_removed_is_taken_again(tmp_path, monkeypatch):
+    folder, flock = tmp_path / "folder", fcntl.flock
+
+    def removed_first(file, how):
+        monkeypatch.setattr(fcntl, "flock", flock)
+        shutil.rmtree(folder)
+        flock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", removed_first)
+    with locked(folder), pytest.raises(BusyError):
+        locked(folder)
 
 
 @pytest.mark.slow

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
 import shutil
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TextIO
+from tempfile import NamedTemporaryFile
+from typing import IO, Any, TextIO
 
 from geoprep.errors import UsageError
 
@@ -34,8 +36,7 @@ class WriteJournal:
         self._path = self.folder / "journal.jsonl"
 
     def __enter__(self) -> WriteJournal:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._lock = _locked(self.folder)
+        self._lock = locked(self.folder)
         self._resume()
         return self
 
@@ -82,23 +83,44 @@ class WriteJournal:
 def remove_leftover(target: Path) -> None:
     """Delete the folder of a complete file, left by a run that was killed while it deleted it."""
     folder = folder_of(target)
-    # No folder, or another process uses it.
-    with suppress(OSError, BusyError), _locked(folder):
-        shutil.rmtree(folder, ignore_errors=True)
+    if folder.is_dir():
+        with suppress(BusyError), locked(folder):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
-def _locked(folder: Path) -> TextIO:
-    """Return the lock of a folder, held until it is closed."""
-    lock = (folder / "lock").open("w")
+def locked(folder: Path) -> TextIO:
+    """Make a folder and return its lock, held until it is closed; BusyError if another holds it.
+
+    File systems without locks give one that holds nothing, see `has_locks`.
+    """
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):  # the folder was removed by the process that held it
+            lock = (folder / "lock").open("w")
+            if not _lock(lock):
+                lock.close()
+                raise BusyError(
+                    f"{folder}: another process predicts this image. Wait for it, or choose "
+                    "another folder as `out`"
+                )
+            if os.path.samestat(os.fstat(lock.fileno()), (folder / "lock").stat()):
+                return lock
+            lock.close()
+
+
+def _lock(file: IO[str]) -> bool:
+    """Lock a file; return whether no other process holds it."""
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        lock.close()
-        raise BusyError(
-            f"{folder}: another process predicts this image. Wait for it, or choose another folder "
-            "as `out`"
-        ) from error
-    return lock
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:  # others say that the file system has no locks
+        return error.errno not in (errno.EWOULDBLOCK, errno.EACCES)
+    return True
+
+
+def has_locks(folder: Path) -> bool:
+    """Return whether the file system of a folder has locks: two of one file exclude each other."""
+    with NamedTemporaryFile("w", dir=folder) as file, open(file.name) as other:  # noqa: PTH123 - twice
+        return _lock(file) and not _lock(other)
 
 
 def folder_of(target: Path) -> Path:
