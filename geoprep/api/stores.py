@@ -235,7 +235,7 @@ class Store:
             ("tiles", f"{len(tiles):,} of {meta.tile} x {meta.tile} pixels ({_listed(splits)})"),
             ("levels", ", ".join(levels)),
             ("bands", ", ".join(meta.bands)),
-            ("label", _label_text(meta)),
+            ("label", _label_text(self.reader)),
         ]
 
     def __repr__(self) -> str:
@@ -252,11 +252,12 @@ class Store:
         return f"<div><b>geoprep.Store</b> <code>{title}</code><table>{rows}</table></div>"
 
 
-def _label_text(meta: StoreMeta) -> str:
+def _label_text(store: StoreReader) -> str:
+    meta = store.meta
     if meta.has_classes:
         count = len(meta.class_names)
         return f"{count} class{'es' * (count > 1)}: {', '.join(meta.class_names)}"
-    return "speed in mph" if meta.has_speeds else "road, without speeds"
+    return "speed in mph" if store.has_speeds else "road, without speeds"
 
 
 def _listed(counts: dict[str, int]) -> str:

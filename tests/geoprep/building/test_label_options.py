@@ -12,6 +12,7 @@ from affine import Affine
 from helpers.factory import PLACES, ROADS, Place, plan_of, texture, write_image, write_roads
 from helpers.factory import write_scene as write
 
+import geoprep as gp
 from geoprep.building.run import build
 from geoprep.building.trial import dry_run
 from geoprep.errors import LabelError, SourceError, StoreError
@@ -68,6 +69,7 @@ def test_areas_that_are_asked_for_are_254_and_too_much_road_is_warned_of(tmp_pat
     (warning,) = summary.warnings
     assert "60." in warning
     assert "`areas`" in warning
+    assert "label:   road, without speeds" in repr(gp.open_store(store.location))
     dry = dry_run(plan_of(scenes, tile=64, areas="road"), tmp_path / "b.zarr", 1)
     assert "scene a are road" in dry.warnings[0]
 
