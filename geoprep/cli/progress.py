@@ -28,15 +28,15 @@ def print_summary(summary: Summary, notes: Sequence[str]) -> None:
     """Print the summary of a build, its notes and its problems."""
     console = _console(notes)
     if summary.state == "unchanged":
-        console.print(f"[green]already complete[/] {summary.store}: nothing to do")
+        console.print(f"[green]already complete[/] {escape(summary.store)}: nothing to do")
     else:
         seconds = max(summary.seconds, 1e-9)
         console.print(
-            f"[green]{summary.state}[/] {summary.store} in {summary.seconds:.1f} s: "
+            f"[green]{summary.state}[/] {escape(summary.store)} in {summary.seconds:.1f} s: "
             f"{summary.scenes_built / seconds:.1f} scenes/s, "
             f"{summary.source_bytes / seconds / 1e6:.0f} MB/s of pixels"
         )
-    console.print(_facts(summary))
+    console.print(_facts(summary), markup=False)
     wrong = [issue for issue in summary.issues if issue[1] != "unlabelled"]
     _print_list(
         console,
@@ -109,7 +109,7 @@ def print_dry_run(result: DryRun, notes: Sequence[str]) -> None:
             for name, pixels in result.class_pixels.items()
         )
         table.add_row("classes there", ", ".join(shares))
-    console.print(table)
+    console.print(table, markup=False)
     if result.free_bytes is not None and result.disk_bytes > result.free_bytes:
         console.print("[red]the disk is too small[/]: free disk space, or use a larger --gsd")
     failures = [f"{name}: {reason}" for name, reason in result.failures]
@@ -152,7 +152,7 @@ def print_info(facts: dict[str, Any]) -> None:
     from geoprep.views import render
 
     # The terminal breaks long lines. With rich's own width, names would be cut.
-    Console(highlight=False, width=WIDEST).print(render(facts))
+    Console(highlight=False, width=WIDEST, markup=False).print(render(facts))
 
 
 def print_verification(result: VerifyReport) -> None:

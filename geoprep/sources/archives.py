@@ -186,6 +186,8 @@ def _only_one(folder: Path) -> Iterator[None]:
             raise SourceError(
                 f"{folder}: another process is extracting into it: wait until it has finished."
             ) from error
+        except OSError:  # some network disks have no locks
+            pass
         yield
 
 

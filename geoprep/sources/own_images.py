@@ -192,10 +192,11 @@ def _named(address: str, depth: int) -> NamedImage:
 
 
 def _objects(pattern: str) -> list[str]:
-    """Return the objects that match a pattern, in which ``*`` stays within a folder."""
+    """Return the objects that match a pattern, or have its name; ``*`` stays within a folder."""
     folder = re.split(r"[*?\[]", pattern, maxsplit=1)[0].rpartition("/")[0]
     wanted = re.compile(_translated(pattern))
-    return [one.address for one in list_remote(folder) if wanted.fullmatch(one.address)]
+    found = [one.address for one in list_remote(folder)]
+    return [pattern] if pattern in found else [one for one in found if wanted.fullmatch(one)]
 
 
 def _translated(pattern: str) -> str:

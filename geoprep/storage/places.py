@@ -214,9 +214,13 @@ def remote_file(address: str, md5: str | None = None) -> RemoteFile:
     import obstore
 
     files, name = located(address)
-    return _described(
-        address, files.ask(name, lambda client: dict(obstore.head(client, name))), md5
-    )
+
+    def request(client: ObjectStore) -> dict[str, Any]:
+        # The signature in a query may be for reading alone.
+        signed = is_web(address) and "?" in address
+        return dict(obstore.get(client, name).meta if signed else obstore.head(client, name))
+
+    return _described(address, files.ask(name, request), md5)
 
 
 def list_remote(folder: str) -> list[RemoteFile]:

@@ -8,6 +8,7 @@ import threading
 import zipfile
 from functools import partial
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from helpers.buckets import client_of, s3_endpoint, use_endpoint
@@ -17,6 +18,7 @@ from geoprep.sources.archives import local_pattern
 from geoprep.sources.local_copies import copy_path
 from geoprep.sources.own_images import images_and_labels
 
+SIGNED = "key=a%2Fb%3D&n=1+2"
 FILES = {
     "set/train/1_sat.jpg": b"one",
     "set/train/1_mask.png": b"mask",
@@ -149,7 +151,17 @@ def server(tmp_path):
 
         def do_GET(self):
             self.gets.append(self.path)
-            super().do_GET()
+            self.answer(super().do_GET, allowed=self.path.endswith(f"?{SIGNED}"))
+
+        def do_HEAD(self):
+            self.answer(super().do_HEAD, allowed=False)
+
+        def answer(self, otherwise, *, allowed):
+            if self.path.startswith("/signed") and not allowed:
+                self.send_error(403)
+                return
+            self.path = self.path.removeprefix("/signed")
+            otherwise()
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=folder)) as web:
         thread = threading.Thread(target=web.serve_forever, args=(0.01,))
@@ -208,6 +220,26 @@ def test_web_files_of_equal_names_are_not_mixed_up(tmp_path, server):
         "img": "img",
         "mask": "mask",
     }
+
+
+def test_web_addresses_are_encoded_once(tmp_path, server):
+    address, folder, _ = server
+    for name in ("a b.tif", "a%20b.tif"):
+        (folder / name).write_text(name)
+    for name in ("a b.tif", "a%20b.tif"):
+        copy, _ = local_pattern(f"{address}/{quote(name)}", tmp_path / "in")
+        assert Path(copy).read_text() == name
+
+
+def test_signed_addresses_are_read_with_their_query_and_without_other_methods(tmp_path, server):
+    address, folder, gets = server
+    write_zip(folder / "a.zip", FILES)
+    with pytest.raises(SourceError, match=r"a.zip: cannot be downloaded.*40[35]"):
+        local_pattern(f"{address}/signed/a.zip?key=no", tmp_path)
+    images, note = local_pattern(f"{address}/signed/a.zip?{SIGNED}!/set/train/*.jpg", tmp_path)
+    assert len(images_and_labels([images]).scenes) == 2
+    assert {get.partition("?")[2] for get in gets} == {"key=no", SIGNED}
+    assert SIGNED not in note
 
 
 def test_a_zipped_shapefile_is_one_road_file(tmp_path):

@@ -79,6 +79,8 @@ def filled(server, pixels):
     put("mine/a b.tif", image, "own")
     put("mine/deep/c.tif", image, "own")
     put("mine/readme.txt", b"text", "own")
+    put("odd/[br].tif", image, "own")
+    put("odd/b.tif", image, "own")
     put("mine/labels/a b_roads.geojson", b"{}", "own")
     put("private.tif", image, "own", acl="private")
     return server
@@ -127,6 +129,7 @@ def test_own_images_and_labels_by_pattern(s3):
     ]
     deep = images_and_labels(["s3://own/mine/**/*.tif", "s3://own/mine/[!a]*/?.tif"])
     assert [scene.id for scene in deep.scenes] == ["a b", "c"]
+    assert [scene.id for scene in images_and_labels(["s3://own/odd/[br].tif"]).scenes] == ["[br]"]
     with pytest.raises(SourceError, match=r"s3://own/\*\.png: matches no file"):
         images_and_labels(["s3://own/*.png"])
 
@@ -216,6 +219,7 @@ def test_a_server_that_does_not_answer_is_one_line(s3, monkeypatch):
     [
         ("s3://b/k", "s3://b/k"),
         ("https://b.s3.amazonaws.com/k/x y.tif", "s3://b/k/x y.tif"),
+        ("https://b.s3.amazonaws.com/k/x%20y%2520.tif", "s3://b/k/x y%20.tif"),
         ("https://b.c.s3.eu-west-1.amazonaws.com/k", "s3://b.c/k"),
         ("https://s3.amazonaws.com/b/k", "s3://b/k"),
         ("https://s3-us-west-2.amazonaws.com/b/k", "s3://b/k"),

@@ -216,3 +216,9 @@ def test_empty_tiles_are_not_usable_and_need_no_memory(make, tmp_path):
     assert sum(usable.values()) == 1
     memory = sum(split["ram_bytes"]["64"] for split in facts["splits"].values())
     assert memory == 64 * 64 * (3 + 1)
+
+
+def test_names_in_brackets_are_shown(facts, capsys):
+    first, *others = facts["scene_table"]
+    print_info({**facts, "scene_table": [{**first, "scene": "[br]"}, *others]})
+    assert "[br] " in capsys.readouterr().out
