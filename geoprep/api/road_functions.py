@@ -15,13 +15,14 @@ import numpy as np
 from geoprep.api.keywords import options, taken, with_options
 from geoprep.api.networks import RoadNetwork, read_network
 from geoprep.errors import UsageError
-from geoprep.labels import RoadOptions
+from geoprep.labels import ClassOptions, MaskOptions, RoadOptions
 from geoprep.roads import LABEL_OPTIONS, ScoreOptions
 
 if TYPE_CHECKING:
     import geopandas as gpd
     import pandas as pd
 
+    from geoprep.labels import ClassRule
     from geoprep.roads import ScenePair, SceneScore
     from geoprep.storage import StrPath
 
@@ -29,7 +30,14 @@ LonLat = tuple[float, float]
 _AREA_FILES = (".gpkg", ".geojson", ".fgb")
 
 
-@with_options((*options(ScoreOptions), *options(RoadOptions, *LABEL_OPTIONS)))
+@with_options(
+    (
+        *options(ScoreOptions),
+        *options(RoadOptions, *LABEL_OPTIONS),
+        *options(ClassOptions, "other", "tolerance"),
+        *options(MaskOptions, "label_nodata"),
+    )
+)
 def score(
     truth: StrPath | RoadNetwork,
     proposal: StrPath | RoadNetwork,
@@ -40,7 +48,7 @@ def score(
     csv: StrPath | None = None,
     threads: int | None = None,
     progress: bool = True,
-    **options: Any,  # noqa: ANN401 - fields of `ScoreOptions`, and of `RoadOptions` for labels
+    **options: Any,  # noqa: ANN401 - fields of `ScoreOptions`, and options of labels
 ) -> pd.DataFrame:
     """Return APLS, APLS_time and TOPO of a road network, or IoU of classes, against ground truth.
 
@@ -88,9 +96,11 @@ def score(
     from geoprep.masks import has_rasters
     from geoprep.roads import mean_scores, reliability, score_scenes
 
-    settings, rule = taken(options, ScoreOptions), taken(options, SpeedRule)
+    settings, rule = taken(options, ScoreOptions), taken(options, SpeedRule, *LABEL_OPTIONS)
+    named = taken({"classes": classes} | options, ClassOptions, "classes", "other", "tolerance")
+    class_rule = named.make_rule(options.get("label_nodata"))
     if has_rasters(truth) and has_rasters(proposal):
-        return _score_classes(truth, proposal, classes, boundary, csv)
+        return _score_classes(truth, proposal, class_rule, boundary, csv)
     if classes is not None:
         raise UsageError("`classes` is for rasters: give rasters as `truth` and `proposal`")
     if rule.speed_field is None and rule.speed_unit != "mph":
@@ -136,18 +146,16 @@ def _settings(settings: ScoreOptions) -> dict[str, Any]:
 def _score_classes(
     truth: Any,  # noqa: ANN401 - a path of a raster or a folder
     proposal: Any,  # noqa: ANN401 - as above
-    classes: Any,  # noqa: ANN401 - as `parse_classes` takes them
+    rule: ClassRule | None,
     boundary: float,
     csv: StrPath | None,
 ) -> pd.DataFrame:
     """Return the scores of rasters of classes; see `score`."""
     import pandas as pd
 
-    from geoprep.labels import classes_text, make_class_rule, parse_classes
     from geoprep.masks import score_rasters
     from geoprep.roads import scene_key
 
-    rule = None if classes is None else make_class_rule(classes_text(parse_classes(classes)))
     found = score_rasters(Path(truth), Path(proposal), rule, boundary=boundary, scene_key=scene_key)
     frame = pd.DataFrame(found["scenes"])
     attrs: dict[Any, Any] = dict(found)

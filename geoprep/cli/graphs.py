@@ -21,7 +21,7 @@ from geoprep.cli.help import (
 )
 from geoprep.cli.imports import import_quickly
 from geoprep.errors import UsageError
-from geoprep.labels import RoadOptions
+from geoprep.labels import ClassOptions, MaskOptions, RoadOptions
 from geoprep.roads import LABEL_OPTIONS, ScoreOptions
 
 if TYPE_CHECKING:
@@ -88,6 +88,8 @@ _PATH = click.Path(path_type=Path)
     help="Classes of ground truth rasters, as for build-zarr; default: their values are the "
     "numbers of the classes of the predictions.",
 )
+@options_of(ClassOptions, "other", "tolerance", section=_CLASSES)
+@options_of(MaskOptions, "label_nodata", section=_CLASSES)
 @grouped_option(
     _CLASSES,
     "--boundary",

@@ -4,10 +4,7 @@ from .burning import burn as burn
 from .burning import speed_polygons as speed_polygons
 from .class_rule import UNLABELLED as UNLABELLED
 from .class_rule import ClassRule as ClassRule
-from .class_rule import classes_text as classes_text
-from .class_rule import make_class_rule as make_class_rule
 from .class_rule import make_mask_rule as make_mask_rule
-from .class_rule import parse_classes as parse_classes
 from .downsampling import majority as majority
 from .label_options import ClassOptions as ClassOptions
 from .label_options import MaskOptions as MaskOptions

@@ -171,6 +171,22 @@ class ClassOptions:
         # One spelling of every way to write the same classes, which workers elsewhere can read.
         object.__setattr__(self, "classes", classes_text(parse_classes(self.classes)))
 
+    def make_rule(self, nodata: str | None) -> ClassRule | None:
+        """Return how labels are read as classes, with values without a label; None for roads."""
+        if self.classes is None:
+            if nodata is not None:
+                raise UsageError("`label_nodata` needs `classes`")
+            return None
+        from geoprep.labels.class_rule import make_class_rule
+
+        return make_class_rule(
+            self.classes,
+            other=self.other,
+            tolerance=self.tolerance,
+            nodata=nodata,
+            field=self.class_field,
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class MaskOptions:

@@ -249,17 +249,7 @@ class BuildOptions(StoreOptions, MaskOptions, ClassOptions, RoadOptions, ImageOp
     @property
     def class_rule(self) -> ClassRule | None:
         """How labels are read as classes; None for roads."""
-        if self.classes is None:
-            return None
-        from geoprep.labels import make_class_rule
-
-        return make_class_rule(
-            self.classes,
-            other=self.other,
-            tolerance=self.tolerance,
-            nodata=self.label_nodata,
-            field=self.class_field,
-        )
+        return None if self.classes is None else self.make_rule(self.label_nodata)
 
     def raster_rule(self, label: str) -> ClassRule | None:
         """Return how a raster label is read; None for vector labels."""

@@ -52,8 +52,8 @@ COMMANDS = {
         "--truth t --proposal p --images i --pixel-size 2 --speed-from auto --speed-field f "
         "--speed-unit kmh --layer l --where w --snap 5 --control-point-spacing 9 --published "
         "--topo-radius 10 --topo-variant sat2graph --topo-starts 2 --seed 3 --classes c.yaml "
-        "--boundary 3 --csv s.csv --threads 2 --quiet "
-        "--json",
+        "--other nodata --tolerance 3 --label-nodata 9 --boundary 3 --csv s.csv --threads 2 "
+        "--quiet --json",
     ),
     "polygonize": (
         "polygonize",
@@ -175,7 +175,8 @@ def test_commands_import_the_api_and_records_only():
     records |= {
         ("geoprep.roads", one) for one in ("LABEL_OPTIONS", "RasterOptions", "ScoreOptions")
     }
-    records |= {("geoprep.roads", "Tracing"), ("geoprep.labels", "RoadOptions")}
+    records |= {("geoprep.roads", "Tracing")}
+    records |= {("geoprep.labels", f"{kind}Options") for kind in ("Class", "Mask", "Road")}
     for path in Path(geoprep.cli.__file__).parent.glob("*.py"):
         tree = ast.parse(path.read_text())
         for node in ast.walk(tree):

@@ -7,7 +7,8 @@ import pytest
 import shapely
 
 from geoprep.errors import LabelError
-from geoprep.labels import SpeedRule, classes_text, make_class_rule, parse_classes, read_roads
+from geoprep.labels import SpeedRule, read_roads
+from geoprep.labels.class_rule import classes_text, make_class_rule, parse_classes
 
 geopandas = pytest.importorskip("geopandas")
 

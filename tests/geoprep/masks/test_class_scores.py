@@ -147,3 +147,16 @@ def test_ground_truth_is_read_as_a_build_reads_it(tmp_path):
         assert attrs["pooled"]["accuracy"] == 1
     with pytest.raises(LabelError, match="values that no class has: 7"):
         gp.score(indexed, found, classes="background=5,house=6")
+    two = "background=5,house=6"
+    for other, right in (("nodata", (label < 2).sum()), ("house", (label < 2).sum())):
+        table = np.array(gp.score(indexed, found, classes=two, other=other).attrs["confusion"])
+        assert np.trace(table) == right
+        assert table.sum() == (right if other == "nodata" else label.size)
+    noisy = write(tmp_path / "noisy" / "a.tif", label * 10 + np.uint8(3))
+    ten = {"classes": "background=0,house=10,lake=20", "tolerance": 3}
+    assert gp.score(noisy, found, **ten).attrs["pooled"]["accuracy"] == 1
+    without = gp.score(noisy, found, **ten, label_nodata="23").attrs["confusion"]
+    assert np.sum(without) == (label < 2).sum()
+    for given in ({"other": "nodata"}, {"label_nodata": "0"}):
+        with pytest.raises(UsageError, match=f"`{next(iter(given))}` needs `classes`"):
+            gp.score(noisy, found, **given)
