@@ -60,8 +60,7 @@ print(f"a whole epoch after it: {len(list(loader))} of {len(loader)}")
 """
 
 
-@pytest.mark.parametrize("leave", ["exhaust", "break"])
-@pytest.mark.parametrize("kind", ["ram", "stream"])
+@pytest.mark.parametrize(("kind", "leave"), [("ram", "exhaust"), ("stream", "break")])
 def test_every_interrupt_is_raised_and_no_thread_is_left(
     make_store: MakeStore, tmp_path: Path, kind: str, leave: str
 ):

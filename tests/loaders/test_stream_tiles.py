@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -120,30 +118,3 @@ def test_a_bucket_gives_the_batches_of_a_folder(make_store: MakeStore, bucket: B
     with pytest.raises(StoreError, match=r"s3://tiles/mine/a\.zarr: array 32/speed, shard c/2/0/0"):
         list(BatchLoader(there, 3, **TRAIN))
     assert threads_end()
-
-
-JOB = """
-import sys
-import torch.distributed as dist
-
-from loaders import StreamTiles, memory
-from loaders.memory import Available
-
-dist.init_process_group("gloo")
-memory.available_memory = lambda: Available(1_000_000 * (1 + dist.get_rank()), "this machine")
-tiles = StreamTiles.open(sys.argv[1], ram_limit=0.5)
-with open(f"{sys.argv[2]}/{dist.get_rank()}.txt", "w") as file:
-    file.write(f"{tiles.ram_limit} {tiles.shape}")
-dist.destroy_process_group()
-"""
-
-
-@pytest.mark.slow
-def test_ranks_of_unlike_machines_agree_on_a_share(large: Path, tmp_path: Path):
-    script = tmp_path / "job.py"
-    script.write_text(JOB)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    subprocess.run([*command, str(script), str(large), str(tmp_path)], check=True, timeout=600)
-    first, second = ((tmp_path / f"{rank}.txt").read_text() for rank in range(2))
-    assert first == second
-    assert first.startswith("500000 ")

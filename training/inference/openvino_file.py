@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
@@ -70,11 +69,10 @@ class OpenvinoRunner(Runner):
 
     def __call__(self, image: Tensor) -> Tensor:
         """See `Runner`."""
-        parts = self.at_once if len(image) % self.at_once == 0 else 1
-        shape = (len(image) // parts, *image.shape[1:]) if self.compiled else None
+        shape = tuple(image.shape) if self.compiled else None
         with self._compiling:
             requests = self._of_shape(shape)
-        return requests.infer(image, parts)
+        return requests.infer(image)
 
 
 def _at_once() -> int:
@@ -101,7 +99,6 @@ class _InferRequests:
         self._free: SimpleQueue[Any] = SimpleQueue()
         for _ in range(_at_once()):
             self._free.put(compiled.create_infer_request())
-        self._taking = Lock()
 
     def _bands_last(self, model: Any) -> Any:  # noqa: ANN401
         """Return a model that takes (n, y, x, band), as windows are in memory: same results."""
@@ -110,37 +107,20 @@ class _InferRequests:
         steps.input().model().set_layout(self._openvino.Layout("NCHW"))
         return steps.build()
 
-    def infer(self, image: Tensor, parts: int) -> Tensor:
-        """Return the probabilities of a batch, computed in so many parts at a time."""
+    def infer(self, image: Tensor) -> Tensor:
+        """Return the probabilities of a batch."""
         values = np.ascontiguousarray(image.permute(0, 2, 3, 1).numpy())
-        count, *sides, _ = values.shape
-        result = torch.empty((count, *sides, self._channels))
-        pairs = zip(np.split(values, parts), np.split(result.numpy(), parts), strict=True)
-        # OpenVINO reads and writes these arrays without copies.
-        tensors = [[self._openvino.Tensor(x, shared_memory=True) for x in pair] for pair in pairs]
-        # Each request is waited for, then freed, in the order of their starts, even if one fails.
-        taken: list[list[Callable[[], Any]]] = []
-        with ExitStack() as ends:
-            ends.callback(_finish, taken)
-            # A part starts as soon as any request is free. One caller takes requests at a time:
-            # two that each hold one would wait for each other.
-            with self._taking:
-                for one, other in tensors:
-                    request = self._free.get()
-                    taken.append([partial(self._free.put, request)])
-                    request.set_input_tensor(one)
-                    request.set_output_tensor(other)
-                    request.start_async()
-                    taken[-1].append(request.wait)
+        result = torch.empty((*values.shape[:3], self._channels))
+        request = self._free.get()
+        try:
+            # OpenVINO reads and writes these arrays without copies.
+            request.set_input_tensor(self._openvino.Tensor(values, shared_memory=True))
+            request.set_output_tensor(self._openvino.Tensor(result.numpy(), shared_memory=True))
+            request.start_async()
+            request.wait()
+        finally:
+            self._free.put(request)
         return result
-
-
-def _finish(taken: Sequence[Sequence[Callable[[], Any]]]) -> None:
-    """Call the functions of each request in reverse order, the requests in order."""
-    with ExitStack() as ends:
-        for functions in reversed(taken):
-            for function in functions:
-                ends.callback(function)
 
 
 def write(path: Path, network: nn.Module, record: ExportRecord, tiles: Sequence[Tensor]) -> None:
