@@ -64,6 +64,18 @@ def test_a_request_whose_answer_breaks_off_is_repeated(server, tmp_path, monkeyp
         assert proxy.faults["truncate"] >= 1
 
 
+@pytest.mark.parametrize("name", ["ranges", "bucket read_range", "end", "download"])
+def test_an_answer_with_fewer_bytes_than_requested_is_repeated(server, tmp_path, monkeypatch, name):
+    """The server announces what it sends, so the answer is whole by itself."""
+    monkeypatch.setattr(clients, "BACKOFF", 0.01)
+    use_endpoint(monkeypatch, server)
+    right = READS[name](tmp_path)
+    with faulty_proxy(server, rate=1.0, kinds=("short",), once=True) as proxy:
+        use_endpoint(monkeypatch, proxy.address)
+        assert READS[name](tmp_path) == right
+        assert proxy.faults["short"] >= 1
+
+
 @pytest.mark.parametrize("kind", ["reset", "drop", "stall", "truncate"])
 @pytest.mark.parametrize("name", WRITES)
 def test_a_write_whose_answer_is_lost_is_repeated_safely(server, monkeypatch, name, kind):
