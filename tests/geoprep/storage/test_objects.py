@@ -2,13 +2,12 @@
 
 import multiprocessing
 import os
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
 import rasterio
 from helpers.buckets import client_of, s3_endpoint
+from helpers.proxy import faulty_proxy
 from rasterio.transform import Affine
 
 from geoprep.errors import ImageError, SourceError, StoreError
@@ -89,6 +88,7 @@ def filled(server, pixels):
 @pytest.fixture
 def s3(filled, no_credentials, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", filled)
+    return filled
 
 
 @pytest.mark.parametrize("prefix", [MOSCOW.folder, MOSCOW.folder.rstrip("/"), "spacenet", ""])
@@ -235,81 +235,19 @@ def test_other_addresses_are_refused(web):
         list_remote(web)
 
 
-class _Handler(BaseHTTPRequestHandler):
-    """Answers as its server's ``script`` says: a status, or how many bytes until it hangs up."""
-
-    body = bytes(range(256)) * 400
-
-    def log_message(self, *args):
-        pass
-
-    def do_HEAD(self):
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(self.body)))
-        self.send_header("Last-Modified", "Wed, 21 Oct 2015 07:28:00 GMT")
-        self.end_headers()
-
-    def do_GET(self):
-        self.server.asked += 1
-        step = self.server.script.pop(0) if self.server.script else len(self.body)
-        if step < 600:
-            self.send_response(step)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-            return
-        wanted = self.headers.get("Range", "bytes=0-")
-        start = int(wanted.removeprefix("bytes=").split("-")[0])
-        rest = self.body[start:]
-        self.send_response(206 if start else 200)
-        self.send_header("Content-Length", str(len(rest)))
-        self.send_header("Last-Modified", "Wed, 21 Oct 2015 07:28:00 GMT")
-        self.send_header("ETag", '"x"')
-        if start:
-            last = len(self.body) - 1
-            self.send_header("Content-Range", f"bytes {start}-{last}/{len(self.body)}")
-        self.end_headers()
-        self.wfile.write(rest[:step])
-        self.close_connection = True
+def test_requests_are_repeated_after_errors_of_the_server(s3, monkeypatch):
+    with faulty_proxy(s3, rate=1.0, kinds=("503",), once=True) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.address)
+        assert read_bytes("s3://own/mine/readme.txt") == b"text"
+        assert proxy.faults["503"] == 1
 
 
-@pytest.fixture
-def moody(no_credentials, monkeypatch):
-    """A server that follows a script; yields it."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
-    server.script, server.asked = [], 0
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
-
-
-@pytest.mark.parametrize("script", [[503], [500, 503], [1000], [1000, 50_000]])
-def test_requests_are_repeated_after_errors_of_the_server(moody, script):
-    moody.script = list(script)
-    assert read_bytes(f"s3://{BUCKET}/x") == _Handler.body
-    assert moody.asked == len(script) + 1
-
-
-def test_a_server_that_stays_down_is_reported_after_the_retries(moody):
-    moody.script = [503] * 50
-    with pytest.raises(SourceError, match=r"s3://spacenet-dataset/x: not readable .*503"):
-        read_bytes(f"s3://{BUCKET}/x")
-    assert moody.asked == 3
-
-
-def test_a_refusal_is_not_repeated(moody):
-    moody.script = [403] * 5
-    with pytest.raises(SourceError, match="access refused"):
-        read_bytes(f"s3://{BUCKET}/x")
-    assert moody.asked == 1
-
-
-def test_an_object_that_is_no_image_is_named(moody):
-    with pytest.raises(ImageError, match=r"s3://spacenet-dataset/x\.tif: cannot be read as an"):
-        open_image(f"s3://{BUCKET}/x.tif").__enter__()
+def test_a_server_that_stays_down_is_reported_after_the_retries(s3, monkeypatch):
+    with faulty_proxy(s3, rate=1.0, kinds=("503",)) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.address)
+        with pytest.raises(SourceError, match=r"s3://own/x: not readable .*503"):
+            read_bytes("s3://own/x")
+        assert proxy.faults["503"] == 3
 
 
 def test_no_network_is_said_with_the_endpoint(no_credentials, monkeypatch):
@@ -328,35 +266,24 @@ def _read_in_child(address, queue):
         queue.put(str(error))
 
 
-def test_a_forked_child_gets_an_error_instead_of_waiting_for_ever(moody):
-    read_bytes(f"s3://{BUCKET}/x")
-    context = multiprocessing.get_context("fork")
+@pytest.mark.parametrize(("kind", "says"), [("fork", "spawn or forkserver"), ("spawn", b"text")])
+def test_a_child_reads_or_gets_an_error_instead_of_waiting_for_ever(s3, kind, says):
+    address = "s3://own/mine/readme.txt"
+    read_bytes(address)
+    context = multiprocessing.get_context(kind)
     queue = context.SimpleQueue()
-    child = context.Process(target=_read_in_child, args=(f"s3://{BUCKET}/x", queue))
+    child = context.Process(target=_read_in_child, args=(address, queue))
     child.start()
-    child.join(600)
-    assert not child.is_alive()
-    assert "spawn or forkserver" in queue.get()
+    assert says in queue.get()
+    child.join()
 
 
-def test_a_spawned_child_reads(moody):
-    context = multiprocessing.get_context("spawn")
-    queue = context.SimpleQueue()
-    child = context.Process(target=_read_in_child, args=(f"s3://{BUCKET}/x", queue))
-    child.start()
-    assert queue.get() == _Handler.body
-    child.join(600)
-
-
-def test_a_header_that_cannot_be_read_names_the_server(moody):
-    moody.script = [403] * 5
-    with pytest.raises(SourceError, match=r"s3://spacenet-dataset/x\.tif: access refused"):
-        open_header(f"s3://{BUCKET}/x.tif").__enter__()
-
-
-def test_what_is_no_image_is_named_by_its_header_too(s3):
+@pytest.mark.parametrize("opened", [open_header, open_image])
+def test_what_is_no_image_or_cannot_be_read_is_named(s3, opened):
     with pytest.raises(ImageError, match=r"s3://own/mine/readme\.txt: cannot be read as an"):
-        open_header("s3://own/mine/readme.txt").__enter__()
+        opened("s3://own/mine/readme.txt").__enter__()
+    with pytest.raises(SourceError, match=r"s3://own/private\.tif: access refused"):
+        opened("s3://own/private.tif").__enter__()
 
 
 def test_a_header_is_read_in_ranges(s3, pixels):
