@@ -5,7 +5,6 @@ import io
 import os
 import stat
 import uuid
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 import xxhash
 
 from geoprep.errors import ImageError, SourceError
+from geoprep.quiet import no_georeference_warning
 from geoprep.storage.addresses import is_local, is_remote, tar_member
 from geoprep.storage.places import located, read_object
 from geoprep.storage.worker_copies import worker_copy
@@ -131,13 +131,10 @@ def open_header(address: str) -> Iterator["DatasetReader"]:
 @contextmanager
 def _settings(address: str) -> Iterator[None]:
     import rasterio
-    from rasterio.errors import NotGeoreferencedWarning
 
-    # Where georeference is needed, its absence is an error. Not by `catch_warnings`, which would
-    # reset filters that other threads rely on.
-    warnings.filterwarnings("ignore", category=NotGeoreferencedWarning)
     listing = "TRUE" if is_local(address) else "EMPTY_DIR"
-    with rasterio.Env(GDAL_DISABLE_READDIR_ON_OPEN=listing, GDAL_NUM_THREADS="1"):
+    env = rasterio.Env(GDAL_DISABLE_READDIR_ON_OPEN=listing, GDAL_NUM_THREADS="1")
+    with no_georeference_warning(), env:
         yield
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from geoprep.errors import OutputError, UsageError
 from geoprep.grid import Grid
+from geoprep.quiet import no_georeference_warning
 from geoprep.speed import BINNED_TABLE, CONTINUOUS_TABLE, NODATA
 from geoprep.storage import replaced
 from geoprep.store import ClassTable, StoreReader, read_image, read_label
@@ -148,7 +149,7 @@ def _created(
     with ExitStack() as stack:
         partial = stack.enter_context(replaced(path))
         stack.enter_context(rasterio.Env(GDAL_CACHEMAX=_CACHE_MB, GDAL_PAM_ENABLED="NO"))
-        _keep_quiet()
+        stack.enter_context(no_georeference_warning())
         if small:
             memory = stack.enter_context(rasterio.MemoryFile())
             final = stack.enter_context(rasterio.MemoryFile(ext=path.suffix))
@@ -182,12 +183,3 @@ def _require_room(path: Path, size: int) -> None:
             f"{path} cannot be written: it needs up to {size / 1e9:.1f} GB of temporary space "
             f"there, and {free / 1e9:.1f} GB are free. Free disk space or use another folder"
         )
-
-
-def _keep_quiet() -> None:
-    """Silence rasterio's warning about rasters that are not georeferenced."""
-    import warnings
-
-    from rasterio.errors import NotGeoreferencedWarning
-
-    warnings.filterwarnings("ignore", category=NotGeoreferencedWarning)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from geoprep.crs import is_georeferenced, reproject
 from geoprep.errors import ImageError, UsageError
 from geoprep.palette import BACKGROUND_COLOUR, SPEED_COLOURS, bin_label
+from geoprep.quiet import no_georeference_warning
 from geoprep.roads import RoadGraph
 from geoprep.speed import BIN_TABLE, to_byte
 from geoprep.storage import replaced
@@ -103,18 +103,16 @@ def _image(
 def read_picture(path: StrPath) -> Picture:
     """Read an image with at most about 1600 pixels per side; other dtypes become uint8."""
     import rasterio
-    from rasterio.errors import NotGeoreferencedWarning, RasterioError
+    from rasterio.errors import RasterioError
 
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", NotGeoreferencedWarning)
-            with rasterio.open(path) as image:
-                step = max(1.0, max(image.shape) / _PIXELS)
-                shape = tuple(max(1, round(side / step)) for side in image.shape)
-                bands = [1, 2, 3] if image.count >= 3 else [1]
-                values = image.read(bands, out_shape=(len(bands), *shape))
-                placed = is_georeferenced(image.crs, image.transform)
-                crs = image.crs.to_wkt() if placed else None
+        with no_georeference_warning(), rasterio.open(path) as image:
+            step = max(1.0, max(image.shape) / _PIXELS)
+            shape = tuple(max(1, round(side / step)) for side in image.shape)
+            bands = [1, 2, 3] if image.count >= 3 else [1]
+            values = image.read(bands, out_shape=(len(bands), *shape))
+            placed = is_georeferenced(image.crs, image.transform)
+            crs = image.crs.to_wkt() if placed else None
     except RasterioError as error:
         raise ImageError(f"{path}: not readable as an image: {error}") from error
     return Picture(_shown(values), image.height, image.width, image.transform, crs)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import warnings
 import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 
 from geoprep.errors import ImageError
 from geoprep.grid import Grid
+from geoprep.quiet import no_georeference_warning
 from geoprep.roads.centrelines.cover import Box, Cover, clipped_range
 from geoprep.roads.centrelines.kernels import put_deepest
 
@@ -94,13 +94,10 @@ class OpenRasters:
 def open_dataset(path: Path) -> Any:  # noqa: ANN401 - rasterio has no types
     """Return an open rasterio dataset; ImageError if the file is not a raster."""
     import rasterio
-    from rasterio.errors import NotGeoreferencedWarning, RasterioError
+    from rasterio.errors import RasterioError
 
-    # Rasters without georeference are allowed. Not by `catch_warnings`, which is not thread-safe:
-    # it would put back filters that other threads have changed meanwhile.
-    warnings.filterwarnings("ignore", category=NotGeoreferencedWarning)
     try:
-        with rasterio.Env():
+        with no_georeference_warning(), rasterio.Env():
             return rasterio.open(path)
     except RasterioError as error:
         raise ImageError(f"{path}: not readable as a raster: {error}") from error
