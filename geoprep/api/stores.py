@@ -135,7 +135,8 @@ class Store:
         xarray.Dataset
             ``image`` uint8 (tile, y, x, band) and ``speed`` (of classes: ``label``) uint8
             (tile, y, x), with coordinates ``band`` (names), ``scene`` (ids), ``split`` (text),
-            ``row``, ``col`` and ``transform`` (tile, 6).
+            ``row``, ``col``, ``transform`` (tile, 6; of the level), ``crs`` (of the scene) and,
+            unless pixels are rotated, ``x`` (tile, x) and ``y`` (tile, y): the centres of pixels.
 
         Raises
         ------
@@ -144,19 +145,29 @@ class Store:
         """
         import xarray as xr
 
+        from geoprep.views import tile_columns
+
         reader, level = self.reader, self.reader.check_level(level)
         group = str(level)
         pixels: xr.Dataset = xr.open_zarr(
             reader.root.store, group=group, chunks=chunks, consolidated=False, zarr_format=3
         )
-        frame = self.tiles
+        columns, factor = tile_columns(reader), reader.meta.tile // level
+        a, b, c, d, e, f = reader.tiles.transform.T
         coordinates = {
-            "tile": np.arange(len(frame)),
+            "tile": columns["tile"],
             "band": list(reader.meta.bands),
-            **{name: ("tile", frame[name].to_numpy()) for name in ("scene", "split", "row", "col")},
-            "transform": (("tile", "coefficient"), reader.tiles.transform),
+            **{name: ("tile", columns[name]) for name in ("scene", "split", "row", "col", "crs")},
+            "transform": (
+                ("tile", "coefficient"),
+                np.stack([a * factor, b * factor, c, d * factor, e * factor, f], axis=1),
+            ),
         }
-        gsd = [round(one * reader.meta.tile / level, 6) for one in reader.meta.gsd_m]
+        if not (b.any() or d.any()):  # rotated pixels have no x per column
+            centres = (np.arange(level) + 0.5) * factor
+            coordinates["x"] = ("tile", "x"), c[:, None] + a[:, None] * centres
+            coordinates["y"] = ("tile", "y"), f[:, None] + e[:, None] * centres
+        gsd = [round(one * factor, 6) for one in reader.meta.gsd_m]
         described: xr.Dataset = pixels.assign_coords(coordinates)
         return described.assign_attrs(level=level, gsd_m=gsd)
 

@@ -84,7 +84,8 @@ def valid_share(store: StoreReader, scene: int) -> float:
     tall, own_tall = _sides(tiles.row[rows], side, grid.height)
     wide, own_wide = _sides(tiles.col[rows], side, grid.width)
     shares = valid * side**2 / (tall * wide)
-    return float(np.average(shares, weights=own_tall * own_wide))
+    # At most 1 in spite of the rounding of float32.
+    return min(1.0, float(np.average(shares, weights=own_tall * own_wide)))
 
 
 def _sides(

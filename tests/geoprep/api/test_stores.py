@@ -1,5 +1,6 @@
 """Test stores as notebooks use them: tables, pixels, pictures, reprs."""
 
+import json
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 import xarray as xr
+from affine import Affine
 
 import geoprep
 from geoprep.errors import StoreError, UsageError
@@ -50,8 +52,6 @@ def test_scenes_of_several_zones_are_in_lon_lat_with_their_own_crs(store):
 
 
 def test_scenes_of_one_crs_keep_it(make, tmp_path):
-    from affine import Affine
-
     grid = Affine(0.5, 0, 400_000, 0, -0.5, 6_000_000)
     make.write_scene(tmp_path, "a", shape=(64, 96), transform=grid, crs="EPSG:32637")
     options = BuildOptions(tile=64, levels=1)
@@ -93,6 +93,44 @@ def test_xarray_reads_the_pixels_of_a_level(store):
     assert set(train["scene"].values) <= set(store.scenes.index)
     with pytest.raises(UsageError, match="no level"):
         store.to_xarray(7)
+
+
+def test_pixels_of_every_level_are_where_the_scene_is(make, tmp_path, monkeypatch):
+    """Transform, x, y and CRS are those of the level, and no outline is built for them."""
+    grid = Affine(0.5, 0, 400_000, 0, -0.5, 6_000_000)
+    make.write_scene(tmp_path, "a", shape=(64, 96), transform=grid, crs="EPSG:32637")
+    options = BuildOptions(tile=32, levels=2)
+    store = geoprep.open_store(make.build_store(tmp_path, tmp_path / "x.zarr", options))
+    monkeypatch.setattr("shapely.Polygon", None)
+    data = store.to_xarray(level=16)
+    assert data["transform"].values[1].tolist() == [1, 0, 400_016, 0, -1, 6_000_000]
+    tile = data.isel(tile=1)
+    assert tile["x"].values.tolist() == [400_016.5 + i for i in range(16)]
+    assert tile["y"].values.tolist() == [5_999_999.5 - i for i in range(16)]
+    assert tile["crs"] == "EPSG:32637"
+    assert store.to_xarray()["x"].values[0, 0] == 400_000.25
+
+
+def test_rotated_pixels_have_a_transform_and_no_x(make, tmp_path):
+    grid = Affine(0.4, 0.3, 400_000, 0.3, -0.4, 6_000_000)
+    make.write_scene(tmp_path, "a", shape=(64, 64), transform=grid, crs="EPSG:32637")
+    options = BuildOptions(tile=64, levels=1)
+    data = geoprep.open_store(make.build_store(tmp_path, tmp_path / "x.zarr", options)).to_xarray()
+    assert "x" not in data.coords
+    assert data["transform"].values[0].tolist() == list(grid)[:6]
+
+
+def test_roads_without_speeds_claim_none_and_valid_shares_end_at_1(tmp_path, make):
+    make.write_scene(tmp_path, "a", shape=(61, 61), transform=make.lonlat_grid(0), roads=())
+    ends = [make.lonlat_grid(0) * at for at in ((5, 5), (60, 5), (60, 30), (5, 5))]
+    polygon = {"type": "Polygon", "coordinates": [ends]}
+    feature = {"type": "Feature", "properties": {}, "geometry": polygon}
+    document = {"type": "FeatureCollection", "features": [feature]}
+    (tmp_path / "a.geojson").write_text(json.dumps(document))
+    options = BuildOptions(tile=96, levels=1, areas="road")
+    store = geoprep.open_store(make.build_store(tmp_path, tmp_path / "x.zarr", options))
+    assert "road, without speeds" in repr(store)
+    assert store.scenes["valid_fraction"].max() <= 1
 
 
 def test_plot_draws_image_and_label(store):
