@@ -110,6 +110,12 @@ def check_image(dataset: DatasetReader, bands: Sequence[int]) -> str:
         raise ImageError(
             f"{dataset.name} has {count} band(s) and no band {missing[0]}: choose `bands`"
         )
+    turned = dataset.tags().get("EXIF_Orientation", "1")
+    if turned not in ("0", "1") and not is_georeferenced(dataset.crs, dataset.transform):
+        raise ImageError(
+            f"{dataset.name} is stored turned (EXIF orientation {turned}), and labels are upright: "
+            "turn its pixels with `mogrify -auto-orient FILE`"
+        )
     dtypes = {"uint8"} if has_palette(dataset) else {dataset.dtypes[b - 1] for b in bands}
     if len(dtypes) == 1 and dtypes <= {*SIZES, *WIDE}:
         return str(dtypes.pop())
@@ -166,7 +172,7 @@ def read_pixels(
             valid = without_specks(valid)
         black = _count_black(values, valid)
     if is_held_wide(values):
-        valid &= find_usable(values, dataset.nodata if marker is None else marker)
+        valid &= find_usable(values, _nodata_of(dataset, bands) if marker is None else marker)
     return ImageWindow(values, None if valid.all() else valid, black)
 
 
@@ -181,7 +187,16 @@ def _count_black(values: NDArray[Any], valid: NDArray[np.uint8]) -> int:
 def marks_nodata(dataset: DatasetReader) -> bool:
     """Return whether a file marks nodata by an alpha band, a mask or a nodata tag."""
     masked = MaskFlags.per_dataset in dataset.mask_flag_enums[0]
-    return _alpha_band(dataset) is not None or masked or dataset.nodata is not None
+    tagged = any(value is not None for value in dataset.nodatavals)
+    clear = has_palette(dataset) and bool((_colour_table(dataset)[:, 3] == 0).any())
+    return _alpha_band(dataset) is not None or masked or tagged or clear
+
+
+def _nodata_of(dataset: DatasetReader, bands: Sequence[int]) -> list[float | None]:
+    """Return the nodata value of each band, which files such as VRTs have of their own."""
+    if has_palette(dataset):
+        return [None] * len(bands)
+    return [dataset.nodatavals[band - 1] for band in bands]
 
 
 def _read_bands(
@@ -199,24 +214,42 @@ def _read_bands(
         valid = (values[..., len(bands)] != 0).view(np.uint8)
     elif MaskFlags.per_dataset in dataset.mask_flag_enums[0]:
         valid = (dataset.read_masks(1, window=window) != 0).view(np.uint8)
+    elif len(set(dataset.nodatavals)) > 1:
+        valid = _differs(values, _nodata_of(dataset, bands))
     else:
         valid = find_valid(values, len(bands), 0 if dataset.nodata is None else dataset.nodata)
     return np.ascontiguousarray(values[..., : len(bands)]), valid
 
 
+def _differs(values: NDArray[Any], nodata: Sequence[float | None]) -> NDArray[np.uint8]:
+    """Return where any band differs from its own nodata value, as rasterio's dataset_mask."""
+    found = np.ones(values.shape[:2], np.bool_)
+    if None not in nodata:  # a band without one is valid everywhere
+        found = np.logical_or.reduce([values[..., k] != one for k, one in enumerate(nodata)])
+    return found.view(np.uint8)
+
+
+def _colour_table(dataset: DatasetReader) -> NDArray[np.uint8]:
+    """Return the red, green, blue and alpha of every index of a palette, uint8 (256, 4)."""
+    colours = np.full((256, 4), (0, 0, 0, 255), np.uint8)
+    for index, colour in dataset.colormap(1).items():
+        colours[index] = colour
+    return colours
+
+
 def _read_palette(
     dataset: DatasetReader, bands: Sequence[int], window: Window | None, nodata: float | None
 ) -> tuple[NDArray[Any], NDArray[np.uint8]]:
-    colours = np.zeros((256, 4), np.uint8)
-    for index, colour in dataset.colormap(1).items():
-        colours[index] = colour
+    colours = _colour_table(dataset)
     indexes = dataset.read(1, window=window)
     values = np.ascontiguousarray(colours[:, [band - 1 for band in bands]][indexes])
-    marked = dataset.nodata if nodata is None else nodata
-    if marked is not None:
-        return values, (indexes != marked).view(np.uint8)
+    if nodata is not None:  # of the colour, as in other images
+        return values, find_valid(values, len(bands), nodata)
     if MaskFlags.per_dataset in dataset.mask_flag_enums[0]:
         return values, (dataset.read_masks(1, window=window) != 0).view(np.uint8)
+    if marks_nodata(dataset):
+        marked = np.isin(np.arange(256), [dataset.nodata]) | (colours[:, 3] == 0)
+        return values, (~marked)[indexes].view(np.uint8)
     return values, find_valid(values, len(bands), 0)
 
 

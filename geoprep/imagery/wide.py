@@ -7,6 +7,7 @@ interpolated within a bin, whose width is at most 1/2,048 of the value.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -33,12 +34,16 @@ def is_held_wide(values: NDArray[Any]) -> bool:
     return values.dtype.kind == "f"
 
 
-def find_usable(values: NDArray[Any], nodata: float | None) -> NDArray[np.bool_]:
-    """Return where no band is NaN, infinite or ``nodata``, bool (y, x)."""
+def find_usable(
+    values: NDArray[Any], nodata: float | Sequence[float | None] | None
+) -> NDArray[np.bool_]:
+    """Return where no band is NaN, infinite or its ``nodata``, bool (y, x)."""
     # One band suffices: a marker such as -9999 is not a valid value of other bands either.
     usable: NDArray[np.bool_] = np.isfinite(values).all(axis=2)
-    if nodata is not None and np.isfinite(nodata):
-        usable &= (values != values.dtype.type(nodata)).all(axis=2)
+    of_bands = nodata if isinstance(nodata, Sequence) else [nodata] * values.shape[2]
+    for band, value in enumerate(of_bands):
+        if value is not None and np.isfinite(value):
+            usable &= values[..., band] != values.dtype.type(value)
     return usable
 
 

@@ -1,6 +1,5 @@
 """Test stores as notebooks use them: tables, pixels, pictures, reprs."""
 
-import json
 import os
 import subprocess
 import sys
@@ -120,16 +119,10 @@ def test_rotated_pixels_have_a_transform_and_no_x(make, tmp_path):
     assert data["transform"].values[0].tolist() == list(grid)[:6]
 
 
-def test_roads_without_speeds_claim_none_and_valid_shares_end_at_1(tmp_path, make):
-    make.write_scene(tmp_path, "a", shape=(61, 61), transform=make.lonlat_grid(0), roads=())
-    ends = [make.lonlat_grid(0) * at for at in ((5, 5), (60, 5), (60, 30), (5, 5))]
-    polygon = {"type": "Polygon", "coordinates": [ends]}
-    feature = {"type": "Feature", "properties": {}, "geometry": polygon}
-    document = {"type": "FeatureCollection", "features": [feature]}
-    (tmp_path / "a.geojson").write_text(json.dumps(document))
-    options = BuildOptions(tile=96, levels=1, areas="road")
+def test_shares_of_valid_pixels_end_at_1(tmp_path, make):
+    make.write_scene(tmp_path, "a", shape=(61, 61), transform=make.lonlat_grid(0))
+    options = BuildOptions(tile=96, levels=1)
     store = geoprep.open_store(make.build_store(tmp_path, tmp_path / "x.zarr", options))
-    assert "road, without speeds" in repr(store)
     assert store.scenes["valid_fraction"].max() <= 1
 
 

@@ -8,6 +8,7 @@ from helpers.factory import PLACES, Place, texture, truncate, write_image
 from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from PIL import Image
 from rasterio.windows import Window
 
 from geoprep import imagery
@@ -106,6 +107,63 @@ def test_a_palette_is_read_by_its_colours(tmp_path, bands, nodata):
     np.testing.assert_array_equal(pixels.values, expected)
     valid = np.ones((30, 40)) if nodata is None else indexes != nodata
     np.testing.assert_array_equal(valid_of(pixels), valid)
+
+
+@pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
+@pytest.mark.parametrize("dtype", ["uint8", "int16"])
+def test_every_band_has_its_own_nodata_as_in_rasterio(tmp_path, dtype):
+    """Of bands with nodata 7, 8 and 9, as a VRT has them."""
+    values = np.full((4, 6, 3), 50, dtype)
+    values[0, 0] = 7, 8, 9  # nodata
+    values[0, 1] = 7, 7, 7  # band 1's value in all bands
+    values[0, 2] = 8, 9, 7
+    path = write_image(tmp_path / "a.tif", values)
+    bands = "".join(
+        f'<VRTRasterBand dataType="{"Byte" if dtype == "uint8" else "Int16"}" band="{k}">'
+        f"<NoDataValue>{k + 6}</NoDataValue><SimpleSource><SourceFilename>{path}</SourceFilename>"
+        f"<SourceBand>{k}</SourceBand></SimpleSource></VRTRasterBand>"
+        for k in (1, 2, 3)
+    )
+    vrt = tmp_path / "a.vrt"
+    vrt.write_text(f'<VRTDataset rasterXSize="6" rasterYSize="4">{bands}</VRTDataset>')
+    with rasterio.open(vrt) as file:
+        expected = file.dataset_mask() != 0
+    valid = valid_of(read(vrt))
+    assert expected.sum() == 23
+    if dtype == "int16":  # one band of nodata suffices
+        expected[0, 1] = False
+    np.testing.assert_array_equal(valid != 0, expected)
+    np.testing.assert_array_equal(valid_of(read(vrt, (2, 3)))[0, :3], [0, 1, 1])
+
+
+@pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
+@pytest.mark.parametrize("clear", [(), (3,), (1, 3)])
+def test_every_transparent_entry_of_a_palette_is_nodata(tmp_path, clear):
+    indexes = np.tile(np.arange(4, dtype=np.uint8), (5, 3))
+    picture = Image.fromarray(indexes).convert("P")
+    picture.putpalette([0, 0, 0, 9, 9, 9, 255, 255, 255, 5, 5, 5])
+    alpha = bytes(0 if index in clear else 255 for index in range(256))
+    picture.save(tmp_path / "a.png", **({"transparency": alpha} if clear else {}))
+    expected = ~np.isin(indexes, clear or (0,))  # without any, black at the edge
+    np.testing.assert_array_equal(valid_of(read(tmp_path / "a.png")) != 0, expected)
+    with open_image(str(tmp_path / "a.png")) as dataset:
+        white = imagery.read_pixels(dataset, (1, 2, 3), nodata=255)
+        assert imagery.marks_nodata(dataset) == bool(clear)
+    np.testing.assert_array_equal(white.valid != 0, indexes != 2)  # the colour, not the index
+
+
+@pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
+def test_an_image_that_is_stored_turned_is_refused(tmp_path, values):
+    picture = Image.fromarray(values)
+    exif = picture.getexif()
+    for orientation in (1, 6):
+        exif[274] = orientation
+        picture.save(tmp_path / f"{orientation}.jpg", exif=exif)
+    with open_image(str(tmp_path / "1.jpg")) as dataset:
+        assert imagery.check_image(dataset, (1, 2, 3)) == "uint8"
+    with open_image(str(tmp_path / "6.jpg")) as dataset, pytest.raises(ImageError) as error:
+        imagery.check_image(dataset, (1, 2, 3))
+    assert "6.jpg is stored turned (EXIF orientation 6)" in str(error.value)
 
 
 def test_a_nodata_tag_replaces_zero(tmp_path, values):
