@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections import OrderedDict
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from functools import lru_cache
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -31,10 +31,9 @@ from geoprep.errors import LabelError, SourceError, UsageError
 from geoprep.labels.geojson import parse_geojson
 from geoprep.labels.label_options import SpeedRule
 from geoprep.labels.table import LabelRoads, RoadTable
-from geoprep.labels.vectors import GEOJSON_SUFFIXES, SHAPEFILE_PARTS, read_road_table
+from geoprep.labels.vectors import SHAPEFILE_PARTS, read_road_table
 from geoprep.storage import is_local, read_bytes
 
-_KEPT_FILES: Final = 4
 _INSET: Final = 0.001
 """Share of a scene's sides: a line that ends at its edge is the neighbour's (1 px in 1000)."""
 
@@ -169,16 +168,14 @@ def _read_table(
     if isinstance(label, bytes):
         return parse_geojson(label, rule, name)
     address = os.fspath(label)
-    is_geojson = PurePosixPath(address).suffix.lower() in GEOJSON_SUFFIXES and not rule.selects
-    if is_local(address) and not is_geojson:
+    if is_local(address):
         return read_road_table(Path(address), rule)
     try:
-        data = read_bytes(address)
+        return read_road_table(read_bytes(address), rule, name)
     except SourceError as error:
         raise LabelError(
             f"{error} Check the path, or remove the label to build the scene as unlabelled."
         ) from error
-    return parse_geojson(data, rule, name) if is_geojson else read_road_table(data, rule, name)
 
 
 def _cross(lines: NDArray[np.object_], lines_crs: str, scene: Bounds, crs: str) -> bool:
@@ -208,23 +205,20 @@ def _lonlat(bounds: Bounds, crs: str) -> str:
 
 def open_road_file(path: Path, rule: SpeedRule) -> RoadFile:
     """Return a road file; it is read once per process unless it changes."""
-    key = (path.resolve(), _fingerprint(path), rule)
     with _lock:
-        if key in _kept:
-            _kept.move_to_end(key)
-            return _kept[key]
-        _kept[key] = RoadFile.of(read_road_table(path, rule), str(path))
-        while len(_kept) > _KEPT_FILES:
-            _kept.popitem(last=False)
-        return _kept[key]
+        return _opened(path, _fingerprint(path), rule)
 
 
-_Key = tuple[Path, tuple[tuple[int, int], ...], SpeedRule]
+@lru_cache(maxsize=4)
+def _opened(path: Path, _state: _Fingerprint, rule: SpeedRule) -> RoadFile:
+    return RoadFile.of(read_road_table(path, rule), str(path))
+
+
+_Fingerprint = tuple[tuple[int, int], ...]
 _lock = threading.Lock()
-_kept: OrderedDict[_Key, RoadFile] = OrderedDict()
 
 
-def _fingerprint(path: Path) -> tuple[tuple[int, int], ...]:
+def _fingerprint(path: Path) -> _Fingerprint:
     """Return (mtime, size) of a file and of the other files of a Shapefile."""
     files = [path, *(path.with_suffix(suffix) for suffix in SHAPEFILE_PARTS)]
     try:

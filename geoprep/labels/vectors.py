@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import struct
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
@@ -59,54 +59,58 @@ def is_vector(label: str) -> bool:
 
 
 def read_road_table(source: Path | bytes, rule: SpeedRule, name: str = "") -> RoadTable:
-    """Return all roads of one vector file; ``name`` is for messages, its path if omitted.
+    """Return all roads of one vector file, or of its contents if it needs no other files.
 
-    Contents are those of a file that is not GeoJSON and needs no other files.
+    ``name`` is for messages, and tells the format of contents; the path if omitted.
     """
-    if isinstance(source, Path):
-        name = name or str(source)
-        suffix = source.suffix.lower()
-        if suffix in GEOJSON_SUFFIXES and not rule.selects:
-            return parse_geojson(_bytes_of(source), rule, name)
-        if suffix == ".shp":
-            _require_whole_shapefile(source)
-        if suffix in PARQUET_SUFFIXES:
-            return _read_parquet(_bytes_of(source), rule, name)
-    elif source[:4] == b"PAR1":
-        return _read_parquet(source, rule, name)
-    if rule.classes is not None:
-        return _read_layers(source, rule, rule.classes, name)
-    layer, unread = _road_layer(source, rule, name)
-    _require_crs(layer.crs, name)
-    require_speed_field(layer.fields, rule, name)
-    wanted = {*PROPERTY_NAMES, *SPEED_FIELDS, *rule.fields, rule.width_field}
-    lines, feature, notes, properties = _features(source, layer, wanted, rule, name)
-    assert layer.crs is not None  # `_require_crs`
-    table = build_table(lines, feature, notes, properties, layer.crs, rule, name)
-    return replace(table, file_notes=unread)
+    name = name or str(source)
+    suffix = PurePosixPath(name).suffix.lower()
+    if suffix in GEOJSON_SUFFIXES and not rule.selects:
+        return parse_geojson(_bytes_of(source), rule, name)
+    if suffix in PARQUET_SUFFIXES:
+        return _read_parquet(_bytes_of(source), rule, name)
+    if suffix == ".shp" and isinstance(source, Path):
+        _require_whole_shapefile(source)
+    return _read_layers(source, rule, name)
 
 
 _Features = tuple[NDArray[np.object_], NDArray[np.intp], list[str], list[Properties]]
 """Lines and areas, the feature of each, a note and the properties per feature."""
 
 
-def _read_layers(source: Path | bytes, rule: SpeedRule, classes: ClassRule, name: str) -> RoadTable:
-    """Return the features of the named layers, or of all, with classes."""
-    layers = _class_layers(source, rule, classes, name)
-    wanted = {classes.field, rule.width_field} - {None}
+def _read_layers(source: Path | bytes, rule: SpeedRule, name: str) -> RoadTable:
+    """Return the features of the layer of roads, or of all layers of classes."""
+    unread: tuple[str, ...] = ()
+    if rule.classes is None:
+        layer, unread = _road_layer(source, rule, name)
+        layers = [layer]
+    else:
+        layers = _class_layers(source, rule, rule.classes, name)
     parts: list[_Features] = []
     for layer in layers:
         _require_crs(layer.crs, name)
-        lines, feature, notes, properties = _features(source, layer, wanted, rule, name)
+        require_speed_field(layer.fields, rule, name)
+        lines, feature, notes, properties = _features(source, layer, rule, name)
         if layer.crs != layers[0].crs:
-            lines = reproject(lines, layer.crs or "", layers[0].crs or "")
-        before = sum(len(part[2]) for part in parts)
-        named: list[Properties] = [{**one, LAYER_KEY: layer.name} for one in properties]
-        parts.append((lines, feature + before, notes, named))
+            lines = reproject(lines, layer.crs, layers[0].crs)
+        if rule.classes is not None:
+            properties = [{**one, LAYER_KEY: layer.name} for one in properties]
+        parts.append((lines, feature + sum(len(part[2]) for part in parts), notes, properties))
     lines, feature = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
     notes = [one for part in parts for one in part[2]]
     properties = [one for part in parts for one in part[3]]
-    return build_table(lines, feature, notes, properties, layers[0].crs or "", rule, name)
+    table = build_table(lines, feature, notes, properties, layers[0].crs, rule, name)
+    return replace(table, file_notes=unread)
+
+
+def _wanted(rule: SpeedRule, fields: Iterable[str]) -> list[str]:
+    """Return the fields of a file that a rule reads."""
+    wanted = {rule.width_field}
+    if rule.classes is None:
+        wanted |= {*PROPERTY_NAMES, *SPEED_FIELDS, *rule.fields}
+    else:
+        wanted.add(rule.classes.field)
+    return [field for field in fields if field in wanted]
 
 
 def _class_layers(
@@ -132,7 +136,7 @@ def _layers(source: Path | bytes, name: str) -> tuple[dict[str, _Layer], str]:
         if _is_of(kind, (*_LINE, *_AREA)):
             info = _ogr(pyogrio.read_info, source, name, layer=layer)
             fields = tuple(info["fields"])
-            found[layer] = _Layer(layer, info["geometry_type"] or "", info["crs"], fields)
+            found[layer] = _Layer(layer, info["geometry_type"] or "", info["crs"] or "", fields)
     return found, present
 
 
@@ -145,11 +149,9 @@ def _named(usable: dict[str, _Layer], present: str, layer: str, name: str) -> _L
     return usable[layer]
 
 
-def _features(
-    source: Path | bytes, layer: _Layer, wanted: Collection[str | None], rule: SpeedRule, name: str
-) -> _Features:
+def _features(source: Path | bytes, layer: _Layer, rule: SpeedRule, name: str) -> _Features:
     """Read the lines, areas and some fields of a layer."""
-    columns = [field for field in layer.fields if field in wanted]
+    columns = _wanted(rule, layer.fields)
     try:
         meta, _, wkb, values = _ogr(
             pyogrio.raw.read,
@@ -176,7 +178,9 @@ def _features(
     return lines, feature, notes, properties
 
 
-def _bytes_of(path: Path, most: int = -1) -> bytes:
+def _bytes_of(path: Path | bytes, most: int = -1) -> bytes:
+    if isinstance(path, bytes):
+        return path
     try:
         with path.open("rb") as file:
             return file.read(most)
@@ -219,7 +223,7 @@ class _Layer:
 
     name: str
     kind: str
-    crs: str | None
+    crs: str
     fields: tuple[str, ...]
 
     def __str__(self) -> str:
@@ -287,10 +291,10 @@ def _holds_roads(source: Path | bytes, layer: _Layer, rule: SpeedRule, name: str
     return any(tags_road(dict(zip(fields, row, strict=True))) for row in rows)
 
 
-def _require_crs(crs: str | None, name: str) -> None:
+def _require_crs(crs: str, name: str) -> None:
     """Refuse a file whose coordinates cannot be located on Earth."""
     try:
-        transformer(crs or "", LONLAT)
+        transformer(crs, LONLAT)
     except pyproj.exceptions.ProjError as error:  # also for a local CRS, or one of the Moon
         found = f"a CRS that is not on Earth ({crs[:60]})" if crs else "no CRS"
         raise LabelError(
@@ -328,18 +332,14 @@ def _read_parquet(data: bytes, rule: SpeedRule, name: str) -> RoadTable:
             f"{name}: not readable as GeoParquet ({error}); check the file, or convert it to "
             "GeoPackage"
         ) from error
-    crs = None if frame.crs is None else frame.crs.to_string()
+    crs = "" if frame.crs is None else frame.crs.to_string()
     _require_crs(crs, name)
-    assert crs is not None  # `_require_crs`
     if rule.selects:  # SQL is GDAL's
         packed = io.BytesIO()
         frame.to_file(packed, driver="GPKG", layer=PurePosixPath(name).stem)
-        return read_road_table(packed.getvalue(), rule, name)
+        return _read_layers(packed.getvalue(), rule, name)
     require_speed_field(list(frame.columns), rule, name)
-    wanted = {*PROPERTY_NAMES, *SPEED_FIELDS, *rule.fields, rule.width_field}
-    if rule.classes is not None:
-        wanted.add(rule.classes.field)
-    columns = [field for field in frame.columns if field in wanted]
+    columns = _wanted(rule, frame.columns)
     lines, feature, notes = _lines(shapely.force_2d(np.asarray(frame.geometry.array, object)))
     values: list[NDArray[Any]] = []
     for field in columns:
