@@ -63,8 +63,6 @@ def finish(plan: Plan, out: Path, records: dict[int, ShardRecord], histograms: H
     notes = Counter[str]()
     for outcome in outcomes:
         notes.update(outcome.notes)
-    for record in ordered:
-        notes.update(record.label_notes)
     meta = replace(plan.meta, build={**plan.meta.build, "notes": dict(sorted(notes.items()))})
     ledger = {
         name: np.array(
@@ -92,7 +90,7 @@ def scene_outcomes(plan: Plan, ordered: Iterable[ShardRecord]) -> list[Outcome]:
     for record in ordered:
         for index, outcome in record.scenes.items():
             before = outcomes[int(index)]
-            if before is None or before.status in ("ok", "unlabelled"):
+            if before is None or before.has_pixels:
                 outcomes[int(index)] = outcome
     return [outcome or Outcome("failed", "never built") for outcome in outcomes]
 

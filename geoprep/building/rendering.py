@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -114,9 +115,8 @@ def render_scene(
 ) -> tuple[SceneTiles, Outcome]:
     """Return a scene's tiles and its outcome. Unusable input gives a status, not an exception."""
     count = len(part.scene.windows)
-    decided = None if part.surveyed is None else part.surveyed.outcome
-    if decided is not None and decided.status in ("failed", "skipped"):
-        return SceneTiles.blank(count, task.meta), decided
+    if part.surveyed is not None and not part.surveyed.has_pixels:
+        return SceneTiles.blank(count, task.meta), part.surveyed
     # Filling tiles that are overwritten completely would take a tenth of the rendering time.
     covered = min(part.scene.shape) >= task.meta.tile and part.scene.label is not None
     tiles = (SceneTiles.unwritten if covered else SceneTiles.blank)(count, task.meta)
@@ -124,7 +124,7 @@ def render_scene(
         outcome = _fill(tiles, part, task, record)
     except GeoprepError as error:
         outcome = Outcome("failed", str(error))
-    if outcome.status in ("failed", "skipped"):
+    if not outcome.has_pixels:
         tiles = SceneTiles.blank(count, task.meta)
     return tiles, outcome
 
@@ -138,13 +138,24 @@ def too_empty(nodata: float, options: BuildOptions) -> str:
 
 def _fill(tiles: SceneTiles, part: ScenePart, task: ShardTask, record: ShardRecord) -> Outcome:
     """Read and render a part in the pieces that `pieces` returns."""
-    outcome = Outcome()
+    notes = Counter[str]()
     for run in pieces(part, task.meta.tile):
         piece = part if part.whole else replace(part, scene=part.scene.tiles(run.start, run.stop))
         outcome = _fill_piece(tiles.of(run), piece, task, record)
         if outcome.status == "skipped":
-            break
-    return outcome
+            return outcome
+        add_notes(notes, outcome.notes, task.options)
+    if part.surveyed is not None and part.surveyed.notes:  # pieces overlap, its strips do not
+        notes = Counter(part.surveyed.notes)
+    return replace(outcome, notes=dict(notes))
+
+
+def add_notes(notes: Counter[str], more: Mapping[str, int], options: BuildOptions) -> None:
+    """Add remarks on a part of a label: counts of pixels for classes, else of the whole label."""
+    if options.classes is None:
+        notes |= Counter(more)
+    else:
+        notes += Counter(more)
 
 
 def pieces(part: ScenePart, tile: int) -> list[slice]:
@@ -178,24 +189,23 @@ def _fill_piece(
     region = Region.of(part, part.scene.windows, task.meta.tile)
     with record.stage("decode"):
         pixels, origin = _read(part, region, task)
-    if part.whole and pixels.black:
-        record.black[str(part.index)] = pixels.black
     record.source_bytes += pixels.values.nbytes
     if part.whole and (reason := too_empty(1 - pixels.valid_pixels / pixels.area, task.options)):
-        return Outcome("skipped", reason)
+        return Outcome("skipped", reason, black=pixels.black)
     with record.stage("limits"):
         limits = known_limits(part, pixels, task.meta)
         tables = imagery.lookup_tables(limits, pixels.values.dtype.name)
     source = SourcePixels(pixels, origin, tables)
     kept = tuple((float(low), float(high)) for low, high in limits)
+    black = pixels.black if part.whole else 0
     if part.scene.label is None:
         with record.stage("render"):
             _render_tiles(part, task.meta, source, tiles)
-        return Outcome("unlabelled", "no label file", kept)
+        return Outcome("unlabelled", "no label file", kept, black=black)
     notes = _label_tiles(part, region, task, source, tiles, record)
     with record.stage("render"):
         _render_tiles(part, task.meta, source, tiles)
-    return Outcome("ok", "", kept, notes)
+    return Outcome("ok", "", kept, notes, black)
 
 
 def _grid(part: ScenePart) -> Grid:
@@ -219,7 +229,7 @@ def _read(
         right = min(math.ceil(region.right * scale_x), grid.width)
         window = Window(col, row, right - col, bottom - row)
         missing = None
-        if part.surveyed is not None and (bits := part.surveyed.nodata_file) is not None:
+        if part.surveyed is not None and (bits := part.surveyed.nodata_file):
             missing = read_bits(bits, grid.width, slice(row, bottom), slice(col, right))
         pixels = imagery.read_pixels(dataset, bands, window, nodata=nodata, missing=missing)
         return pixels, (row, col)
@@ -229,8 +239,8 @@ def known_limits(
     part: ScenePart, pixels: imagery.ImageWindow, meta: StoreMeta
 ) -> NDArray[np.float64]:
     """Return float64 (band, 2), the source values that become black and white."""
-    if part.surveyed is not None and part.surveyed.outcome.limits:
-        return np.array(part.surveyed.outcome.limits)
+    if part.surveyed is not None and part.surveyed.limits:
+        return np.array(part.surveyed.limits)
     if meta.rescale == "none":
         return np.tile([0.0, 255.0], (len(meta.bands), 1))
     fixed = parse_rescale(meta.rescale)
@@ -259,6 +269,8 @@ def _label_tiles(
     with record.stage("labels"):
         area = SceneWindow(*source.origin, *source.pixels.values.shape[:2])
         valid = None if source.pixels.valid is None else source.pixels.valid != 0
+        if part.surveyed is not None and not part.whole:  # the survey has refused what it must
+            valid = np.zeros((area.height, area.width), np.bool_)
         codes, notes = read_mask(part.scene.label, rule, _grid(part), area, valid)
     with record.stage("burn"):
         for level in task.meta.levels:
@@ -268,10 +280,6 @@ def _label_tiles(
                     _edges(part, task.meta.tile, factor, source, window, axis) for axis in (0, 1)
                 )
                 majority(codes, ys, xs, tiles.label[level][i], roads=rule.roads)
-    if not rule.roads:  # of these pixels; other notes are of the whole label
-        for note, count in notes.items():
-            record.label_notes[note] = record.label_notes.get(note, 0) + count
-        return {}
     return notes
 
 

@@ -23,7 +23,6 @@ from geoprep.building.records import (
     ScenePart,
     ShardRecord,
     ShardTask,
-    Surveyed,
 )
 from geoprep.building.road_ground import release_ground
 from geoprep.building.summary import Summary, black_pixels, summarise
@@ -122,7 +121,7 @@ def target_of(out: str | Path) -> Target:
 def _require_a_scene(plan: Plan, target: Target, records: dict[int, ShardRecord]) -> None:
     """Keep the old store and raise StoreError if no scene of its replacement could be built."""
     outcomes = scene_outcomes(plan, [records[shard] for shard in range(plan.shards)])
-    if any(outcome.status in ("ok", "unlabelled") for outcome in outcomes):
+    if any(outcome.has_pixels for outcome in outcomes):
         return
     target.discard()
     raise StoreError(
@@ -146,7 +145,7 @@ def _built(
     out: str,
     executor: Executor,
     kept: Collection[int],
-    surveyed: dict[int, Surveyed],
+    surveyed: dict[int, Outcome],
     report: Report | None,
 ) -> Iterator[ShardRecord]:
     """Build the missing shards and yield the record of each once it is on the disk.
@@ -183,7 +182,7 @@ def _without_killers(executor: Dask, task: ShardTask) -> ShardTask:
     for part in task.parts:
         if not executor.survives(try_scenes, replace(task, parts=(part,))):
             why = f"{part.scene.image}: building it crashes the process. Download the scene again"
-            part = replace(part, surveyed=Surveyed(Outcome("failed", why)))
+            part = replace(part, surveyed=Outcome("failed", why))
         parts.append(part)
     return replace(task, parts=tuple(parts))
 
@@ -195,7 +194,7 @@ def _pixels(plan: Plan, shards: Iterable[int]) -> int:
 
 
 def shard_tasks(
-    plan: Plan, out: str, shards: Iterable[int], surveyed: dict[int, Surveyed]
+    plan: Plan, out: str, shards: Iterable[int], surveyed: dict[int, Outcome]
 ) -> Iterator[ShardTask]:
     """Yield the tasks of some shards, one at a time, since all would copy the plan."""
     firsts = np.array([scene.first_tile for scene in plan.scenes])
@@ -204,14 +203,14 @@ def shard_tasks(
 
 
 def _shard_task(
-    plan: Plan, out: str, shard: int, surveyed: dict[int, Surveyed], firsts: NDArray[np.int64]
+    plan: Plan, out: str, shard: int, surveyed: dict[int, Outcome], firsts: NDArray[np.int64]
 ) -> ShardTask:
     start, stop = plan.shard_range(shard)
     parts = []
     for i, scene in _scenes_between(plan, start, stop, firsts):
         low = max(start - scene.first_tile, 0)
         high = min(stop - scene.first_tile, len(scene.windows))
-        parts.append(replace(ScenePart.of(i, scene, low, high), surveyed=surveyed.get(i)))
+        parts.append(ScenePart.of(i, scene, low, high, surveyed.get(i)))
     return ShardTask.of(plan, out, shard, parts)
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from geoprep.building.records import ShardRecord, Surveyed
+from geoprep.building.records import Outcome, ShardRecord
 from geoprep.errors import GeoprepError
 from geoprep.labels import mask_values
 from geoprep.plan import Plan
@@ -150,12 +150,12 @@ def summarise(
 
 
 def black_pixels(
-    plan: Plan, surveyed: Mapping[int, Surveyed], records: Iterable[ShardRecord]
+    plan: Plan, surveyed: Mapping[int, Outcome], records: Iterable[ShardRecord]
 ) -> dict[str, int]:
     """Return scene id to the number of pixels that are nodata only because they are black."""
-    found = {index: result.black for index, result in surveyed.items() if result.black}
-    found |= {int(index): count for record in records for index, count in record.black.items()}
-    return {plan.scenes[index].id: found[index] for index in sorted(found)}
+    found = {int(i): one.black for record in records for i, one in record.scenes.items()}
+    found |= {index: one.black for index, one in surveyed.items() if one.black}
+    return {plan.scenes[index].id: found[index] for index in sorted(found) if found[index]}
 
 
 def road_share_warning(plan: Plan, roads: float, labelled: float, what: str) -> str:

@@ -1,12 +1,13 @@
 """The survey of scenes before their shards are built, so that all shards of a scene agree.
 
-For a scene in several shards it finds the limits, the status, and which black pixels are nodata.
-Limits of a whole city follow from the histograms of its scenes. Large scenes are read in strips by
-all workers.
+For a scene in several shards it finds the limits, the status, errors of a raster label, and which
+black pixels are nodata. Limits of a whole city follow from the histograms of its scenes. Large
+scenes are read in strips by all workers.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -16,19 +17,14 @@ from numpy.typing import NDArray
 
 from geoprep import imagery
 from geoprep.building.journal import TaskJournal
-from geoprep.building.nodata_bits import create_bits, drop_bits, edited_bits, has_bits
-from geoprep.building.records import (
-    Outcome,
-    Progress,
-    Report,
-    Surveyed,
-    SurveyRecord,
-    SurveyTask,
-)
-from geoprep.building.rendering import too_empty
+from geoprep.building.nodata_bits import has_bits, join_bits, write_bits
+from geoprep.building.records import Outcome, Progress, Report, SurveyRecord, SurveyTask
+from geoprep.building.rendering import add_notes, too_empty
 from geoprep.building.tasks import survey_rows
 from geoprep.executors import Dask, Executor
+from geoprep.labels import unlisted_error
 from geoprep.plan import Plan, PlannedScene
+from geoprep.storage import split_address
 
 _STRIP_VALUES = 32 << 20
 _STRIP_ROWS = 512
@@ -37,88 +33,76 @@ _STRIP_ROWS = 512
 
 @dataclass(slots=True)
 class _Totals:
-    """Sums over the strips of one scene so far; ``left`` strips are still missing."""
+    """The strips of one scene so far, without histograms, and the sum of their histograms."""
 
     left: int
-    failure: str = ""
-    pixels: int = 0
-    valid: int = 0
-    black: int = 0
+    strips: list[SurveyRecord] = field(default_factory=list)
     counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), np.int64))
 
     def add(self, record: SurveyRecord) -> None:
         self.left -= 1
-        self.failure = self.failure or record.failure
-        self.pixels += record.pixels
-        self.valid += record.valid
-        self.black += record.black
         if len(record.histogram) > len(self.counts):
             self.counts = np.zeros((len(record.histogram), record.bins), np.int64)
         for band, (values, times) in enumerate(record.histogram):
             self.counts[band, values] += times
+        self.strips.append(replace(record, histogram=()))
+
+    @property
+    def failure(self) -> str:
+        return next((one.failure for one in self.ordered() if one.failure), "")
+
+    def ordered(self) -> list[SurveyRecord]:
+        """Return the strips from the top: results must not depend on the order of the workers."""
+        return sorted(self.strips, key=lambda one: one.task.rows or (0, 0))
 
 
 def survey(
     plan: Plan, executor: Executor, journal: TaskJournal, report: Report | None
-) -> dict[int, Surveyed]:
-    """Survey all scenes that need it; return the results by scene index.
-
-    Parameters
-    ----------
-    plan, executor, report
-        As in :func:`geoprep.building.build`.
-    journal
-        Has the results of earlier runs, and gets those of this run.
-    """
-    results = {
-        i: Surveyed(Outcome("failed", scene.failure))
-        for i, scene in enumerate(plan.scenes)
-        if scene.failure
-    }
-    results |= _earlier(plan, journal)
-    todo = {
-        i: scene
-        for i, scene in enumerate(plan.scenes)
-        if plan.needs_survey(scene) and i not in results
-    }
-    city = _CityLimits(plan)
-    found: dict[int, Surveyed] = {}
-    folder = str(journal.folder)
-    for index, totals in _surveyed(plan, todo, executor, folder, report):
+) -> dict[int, Outcome]:
+    """Survey all scenes that need it; return the results by scene index, with failed scenes."""
+    city = _CityLimits(plan) if plan.meta.rescale == "city" else None
+    needed = {i: scene for i, scene in enumerate(plan.scenes) if plan.needs_survey(scene)}
+    results = _earlier(plan, journal)
+    if city is not None and needed.keys() - results.keys():
+        results = {}  # limits of a city need the histograms of all its scenes
+    todo = {i: scene for i, scene in needed.items() if i not in results}
+    folder, found = str(journal.folder), {}
+    for index, totals in _surveyed(plan, todo, executor, report):
         found[index] = _decided(plan, index, totals, folder)
-        if plan.meta.rescale == "city":
-            city.add(index, found[index], totals)
+        if city is None:
+            _note(plan, journal, index, found[index])
         else:
-            _note(plan, journal, index, found[index])
-    if plan.meta.rescale == "city":
-        for index in sorted(found):
-            found[index] = city.applied(index, found[index])
-            _note(plan, journal, index, found[index])
-    return results | found
+            city.add(index, totals, found[index])
+    if city is not None:
+        found = {index: city.applied(index, found[index]) for index in sorted(found)}
+        for index, outcome in found.items():
+            _note(plan, journal, index, outcome)
+    failed = {i: Outcome("failed", one.failure) for i, one in enumerate(plan.scenes) if one.failure}
+    return failed | results | found
 
 
-def _earlier(plan: Plan, journal: TaskJournal) -> dict[int, Surveyed]:
+def _earlier(plan: Plan, journal: TaskJournal) -> dict[int, Outcome]:
     """Return the results of earlier runs whose files still exist."""
     found = {}
     for entry in journal.entries():
         if entry.get("stamp") != plan.fingerprint or "survey" not in entry:
             continue
-        values, file = entry["survey"], None
+        values = entry["survey"]
         index = int(values["index"])
-        if values["missing"]:
-            file = _bits_file(str(journal.folder), index)
+        file = _bits_file(str(journal.folder), index) if values["missing"] else None
         if file is None or has_bits(file):
+            black = int(values.get("black", 0))
             outcome = Outcome.from_json(values["outcome"])
-            found[index] = Surveyed(outcome, file, int(values.get("black", 0)))
+            found[index] = replace(outcome, nodata_file=file, black=black)
     return found
 
 
-def _note(plan: Plan, journal: TaskJournal, index: int, result: Surveyed) -> None:
+def _note(plan: Plan, journal: TaskJournal, index: int, outcome: Outcome) -> None:
     entry = {
         "index": index,
-        "outcome": asdict(result.outcome),
-        "missing": bool(result.nodata_file),
-        "black": result.black,
+        "outcome": asdict(replace(outcome, nodata_file=None)),
+        "missing": bool(outcome.nodata_file),
+        "black": outcome.black,
     }
     journal.write({"stamp": plan.fingerprint, "survey": entry})
 
@@ -128,11 +112,7 @@ def _bits_file(folder: str, index: int) -> str:
 
 
 def _surveyed(
-    plan: Plan,
-    todo: dict[int, PlannedScene],
-    executor: Executor,
-    folder: str,
-    report: Report | None,
+    plan: Plan, todo: dict[int, PlannedScene], executor: Executor, report: Report | None
 ) -> Iterator[tuple[int, _Totals]]:
     """Yield scenes once their last strip is read; histograms of few scenes are held at a time."""
     open_scenes: dict[int, _Totals] = {}
@@ -141,7 +121,7 @@ def _surveyed(
 
     def tasks() -> Iterator[SurveyTask]:
         for index, scene in todo.items():
-            strips = list(_strips(plan, index, scene, folder))
+            strips = list(_strips(plan, index, scene))
             open_scenes[index] = _Totals(len(strips))
             for strip in strips:  # another strip may have failed meanwhile
                 yield replace(strip, failure=open_scenes[index].failure)
@@ -167,7 +147,7 @@ def _records(executor: Executor, tasks: Iterator[SurveyTask]) -> Iterator[Survey
 def _without_killer(executor: Dask, task: SurveyTask) -> SurveyTask:
     if executor.survives(survey_rows, task):
         return task
-    why = f"{task.image}: reading it crashes the process. Download the scene again"
+    why = f"{task.scene.image}: reading it crashes the process. Download the scene again"
     return replace(task, failure=why)
 
 
@@ -177,46 +157,58 @@ def _pixels(scene: PlannedScene, rows: tuple[int, int] | None = None) -> int:
     return (last - first) * scene.grid.width
 
 
-def _strips(plan: Plan, index: int, scene: PlannedScene, folder: str) -> Iterator[SurveyTask]:
+def _strips(plan: Plan, index: int, scene: PlannedScene) -> Iterator[SurveyTask]:
     """Yield one task for a scene in a single shard, which is read whole there too; else strips."""
     assert scene.grid is not None
-    bands, nodata = plan.meta.band_indexes, plan.options.nodata
+    bands, height, width = plan.meta.band_indexes, scene.grid.height, scene.grid.width
+    whole = SurveyTask(index, scene.tiles(0, 0), bands, plan.options, rows=None)
     if not plan.in_several_shards(scene):
-        yield SurveyTask(index, scene.image, bands, nodata, rows=None, nodata_file=None)
+        yield whole
         return
-    height, width = scene.grid.height, scene.grid.width
-    file = _bits_file(folder, index)
-    create_bits(file, height, width)
     wide = width * len(bands) * 2 * _STRIP_ROWS > _STRIP_VALUES
     step = _STRIP_ROWS if wide else 2 * _STRIP_ROWS
     for row in range(0, height, step):
-        rows = row, min(row + step, height)
-        yield SurveyTask(index, scene.image, bands, nodata, rows, file)
+        yield replace(whole, rows=(row, min(row + step, height)))
 
 
-def _decided(plan: Plan, index: int, totals: _Totals, folder: str) -> Surveyed:
+def _decided(plan: Plan, index: int, totals: _Totals, folder: str) -> Outcome:
     """Return limits and status of a scene; small specks of black become imagery."""
-    file = _bits_file(folder, index)
     if totals.failure:
-        drop_bits(file)
-        return Surveyed(Outcome("failed", totals.failure))
-    valid, specks = totals.valid, 0
-    if totals.black:
-        grid = plan.scenes[index].grid
-        assert grid is not None
-        with edited_bits(file, grid.height, grid.width) as bits:
-            specks = totals.black - imagery.drop_specks(bits, grid.width)
-        valid += specks
-        imagery.add_black(totals.counts, specks)
-    if not specks:  # every window shows by itself which black is nodata
-        drop_bits(file)
-    kept = file if specks else None
-    black = totals.black - specks
-    if reason := too_empty(1 - valid / totals.pixels, plan.options):
-        return Surveyed(Outcome("skipped", reason), kept, black)
-    if plan.meta.rescale != "scene":
-        return Surveyed(Outcome(), kept, black)
-    return Surveyed(Outcome(limits=_limits(totals.counts)), kept, black)
+        return Outcome("failed", totals.failure)
+    scene, strips = plan.scenes[index], totals.ordered()
+    assert scene.grid is not None
+    pixels, valid = sum(one.pixels for one in strips), sum(one.valid for one in strips)
+    black, file = sum(one.black for one in strips), None
+    if black:
+        packed = {one.task.rows[0]: one.black_bits for one in strips if one.task.rows and one.black}
+        bits = join_bits(packed, scene.grid.height, scene.grid.width)
+        left = imagery.drop_specks(bits, scene.grid.width)
+        valid += black - left
+        imagery.add_black(totals.counts, black - left)
+        if left != black:  # else every window shows by itself which black is nodata
+            file = _bits_file(folder, index)
+            write_bits(file, bits)
+        black = left
+    if reason := too_empty(1 - valid / pixels, plan.options):
+        return Outcome("skipped", reason, black=black)
+    if reason := _label_failure(plan, scene, strips):
+        return Outcome("failed", reason, black=black)
+    limits = _limits(totals.counts) if plan.meta.rescale == "scene" else ()
+    notes = Counter[str]()
+    for one in strips:
+        add_notes(notes, one.notes, plan.options)
+    return Outcome(limits=limits, notes=dict(notes), black=black, nodata_file=file)
+
+
+def _label_failure(plan: Plan, scene: PlannedScene, strips: list[SurveyRecord]) -> str:
+    """Return why the label of a scene cannot be used; all unlisted values are in one reason."""
+    failure = next((one.label_failure for one in strips if one.label_failure), "")
+    unlisted = Counter[str]()
+    for one in strips:
+        unlisted.update(one.unlisted)
+    if not failure and unlisted and scene.label and (rule := plan.options.raster_rule(scene.label)):
+        failure = str(unlisted_error(split_address(scene.label)[0], rule, unlisted))
+    return failure
 
 
 def _limits(counts: NDArray[np.int64]) -> tuple[tuple[float, float], ...]:
@@ -224,21 +216,21 @@ def _limits(counts: NDArray[np.int64]) -> tuple[tuple[float, float], ...]:
 
 
 class _CityLimits:
-    """Limits from the pixels of all scenes of a city."""
+    """Limits from the pixels of all scenes of a city that can be read, whatever their labels."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._counts: dict[int, NDArray[np.int64]] = {}
 
-    def add(self, index: int, result: Surveyed, totals: _Totals) -> None:
-        """Add the histogram of a scene that can be used."""
-        if result.outcome.status == "ok":
-            city = self._plan.scenes[index].city
-            self._counts[city] = self._counts.get(city, 0) + totals.counts
+    def add(self, index: int, totals: _Totals, outcome: Outcome) -> None:
+        """Add the histogram of a scene that is not skipped."""
+        if totals.failure or outcome.status == "skipped":
+            return
+        city = self._plan.scenes[index].city
+        self._counts[city] = self._counts.get(city, 0) + totals.counts
 
-    def applied(self, index: int, result: Surveyed) -> Surveyed:
+    def applied(self, index: int, outcome: Outcome) -> Outcome:
         """Return the result for a scene with the limits of its city."""
-        if result.outcome.status != "ok":
-            return result
-        limits = _limits(self._counts[self._plan.scenes[index].city])
-        return replace(result, outcome=Outcome(limits=limits))
+        if outcome.status != "ok":
+            return outcome
+        return replace(outcome, limits=_limits(self._counts[self._plan.scenes[index].city]))

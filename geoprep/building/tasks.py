@@ -7,12 +7,13 @@ another process or on another machine.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from rasterio.windows import Window
 
 from geoprep import imagery
-from geoprep.building.nodata_bits import write_bits
+from geoprep.building.nodata_bits import pack_bits
 from geoprep.building.records import (
     ShardRecord,
     ShardTask,
@@ -21,8 +22,9 @@ from geoprep.building.records import (
     TaskStopped,
 )
 from geoprep.building.rendering import SceneTiles, render_scene
-from geoprep.errors import GeoprepError
+from geoprep.errors import GeoprepError, LabelError
 from geoprep.executors import stopped
+from geoprep.labels import SceneWindow, UnlistedError, read_mask
 from geoprep.storage import open_image, open_sink
 from geoprep.store import ShardWriter, StoreMeta, shard_key
 
@@ -101,41 +103,52 @@ def _append(tiles: SceneTiles, label_array: str, writers: dict[str, ShardWriter]
 
 
 def survey_rows(task: SurveyTask) -> SurveyRecord:
-    """Return the histogram and the amount of imagery of some rows of a scene, or of all."""
+    """Return the histogram, the amount of imagery and label errors of some rows of a scene."""
     if stopped():
         raise TaskStopped
     if task.failure:
         return SurveyRecord(task, failure=task.failure)
+    scene, nodata = task.scene, task.options.nodata
     try:
-        with open_image(task.image) as dataset:
+        with open_image(scene.image) as dataset:
             window = None
             if task.rows is not None:
                 first, last = task.rows
                 window = Window(0, first, dataset.width, last - first)
-            pixels = imagery.read_pixels(dataset, task.bands, window, nodata=task.nodata)
-            untold = task.nodata is None and not imagery.marks_nodata(dataset)
+            pixels = imagery.read_pixels(dataset, task.bands, window, nodata=nodata)
+            undecided = nodata is None and not imagery.marks_nodata(dataset)
     except GeoprepError as error:
         return SurveyRecord(task, failure=str(error))
-    black = 0
-    if (
-        task.nodata_file is not None
-        and task.rows is not None
-        and untold
-        and pixels.valid is not None
-    ):
-        found = pixels.valid == 0
-        if imagery.is_held_wide(pixels.values):  # NaN is nodata without the rule
-            found &= imagery.find_usable(pixels.values, None)
-        black = int(np.count_nonzero(found))
-        write_bits(task.nodata_file, task.rows[0], found)
     counts = imagery.count_source(pixels)
     present = [np.flatnonzero(of_band) for of_band in counts]
-    return SurveyRecord(
+    record = SurveyRecord(
         task,
         pixels=pixels.area,
         valid=pixels.valid_pixels,
-        black=black,
         source_bytes=pixels.values.nbytes,
         bins=counts.shape[1],
         histogram=tuple((v, of_band[v]) for v, of_band in zip(present, counts, strict=True)),
     )
+    if task.rows is not None and undecided and pixels.valid is not None:
+        found = pixels.valid == 0
+        if imagery.is_held_wide(pixels.values):  # NaN is nodata without the rule
+            found &= imagery.find_usable(pixels.values, None)
+        black = int(np.count_nonzero(found))
+        record = replace(record, black=black, black_bits=pack_bits(found) if black else b"")
+    return _with_label(record, pixels)
+
+
+def _with_label(record: SurveyRecord, pixels: imagery.ImageWindow) -> SurveyRecord:
+    """Return the record with remarks on, or errors of, a raster label in its rows."""
+    scene, rows = record.task.scene, record.task.rows
+    rule = record.task.options.raster_rule(scene.label) if scene.label else None
+    if rule is None or rows is None or scene.label is None or scene.grid is None:
+        return record  # vector labels are read whole by every shard
+    try:
+        area = SceneWindow(rows[0], 0, rows[1] - rows[0], scene.grid.width)
+        valid = None if pixels.valid is None else pixels.valid != 0
+        return replace(record, notes=read_mask(scene.label, rule, scene.grid, area, valid)[1])
+    except UnlistedError as error:
+        return replace(record, unlisted=error.pixels)
+    except LabelError as error:
+        return replace(record, label_failure=str(error))

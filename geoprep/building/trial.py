@@ -132,7 +132,8 @@ def dry_run(plan: Plan, out: str | Path, workers: int) -> DryRun:
         totals = np.sum(record.class_pixels, axis=0).tolist()
         class_pixels = dict(zip(plan.meta.class_names, totals, strict=True))
         warnings += [
-            f"{note}: {n:,} pixels of {scene.id}" for note, n in record.label_notes.items()
+            f"{note}: {n:,} pixels of {scene.id}"
+            for note, n in record.scenes[str(index)].notes.items()
         ]
     elif scene.label is not None:
         warnings.append(road_share_warning(plan, *_roads(record), f"scene {scene.id}"))

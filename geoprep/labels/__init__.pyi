@@ -17,6 +17,8 @@ from .mask_files import SceneWindow as SceneWindow
 from .mask_files import is_mask_georeferenced as is_mask_georeferenced
 from .mask_files import mask_values as mask_values
 from .mask_files import read_mask as read_mask
+from .raster_rule import UnlistedError as UnlistedError
+from .raster_rule import unlisted_error as unlisted_error
 from .road_files import RoadFile as RoadFile
 from .road_files import open_road_file as open_road_file
 from .road_files import read_roads as read_roads

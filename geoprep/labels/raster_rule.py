@@ -5,7 +5,7 @@ A raster of roads is a table of two classes, background and road; speeds are a l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
@@ -35,6 +35,8 @@ _CHANNELS: Final = 3
 _ROAD: Final = 1
 """Number of the class road among those of a raster of roads."""
 _MOST_SHOWN: Final = 6
+_MOST_COUNTED: Final = 10_000
+"""Values of no class that an error counts: a JPEG may have millions."""
 
 _Entry = tuple[int, tuple[float, ...], tuple[float, ...]]
 """Number of a class, and per band the lowest and the highest value that it has."""
@@ -128,21 +130,35 @@ def _refuse(rule: ClassRule, pixels: MaskPixels, unlisted: NDArray[np.bool_]) ->
     """Raise LabelError if there are pixels whose value no class has."""
     if not unlisted.any():
         return
-    texts, numbers = _most_frequent(pixels, unlisted)
-    listed = ", ".join(f"{t} ({n:,} pixels)" for t, n in zip(texts, numbers, strict=False))
-    more = f" and {len(numbers) - len(texts)} more" if len(numbers) > len(texts) else ""
+    texts, numbers = _most_frequent(pixels, unlisted, _MOST_COUNTED)
+    raise unlisted_error(pixels.name, rule, dict(zip(texts, numbers, strict=False)))
+
+
+class UnlistedError(LabelError):
+    """Values of a raster that no class has; ``pixels`` counts them by their text."""
+
+    pixels: dict[str, int]
+
+
+def unlisted_error(label: str, rule: ClassRule, pixels: Mapping[str, int]) -> UnlistedError:
+    """Return the error of a label with these values, which lists the most frequent ones."""
+    ordered = sorted(pixels.items(), key=lambda one: -one[1])
+    listed = ", ".join(f"{text} ({count:,} pixels)" for text, count in ordered[:_MOST_SHOWN])
+    more = f" and {len(ordered) - _MOST_SHOWN} more" if len(ordered) > _MOST_SHOWN else ""
     jpeg = "" if rule.tolerance else "; `tolerance` takes values that JPEG has changed"
-    raise LabelError(
-        f"{pixels.name}: has values that no class has: {listed}{more}. Add them to `classes`, "
+    error = UnlistedError(
+        f"{label}: has values that no class has: {listed}{more}. Add them to `classes`, "
         f"or say by `other` that they are nodata, or which class they are{jpeg}"
     )
+    error.pixels = dict(ordered)
+    return error
 
 
 def _decide(
     rule: ClassRule, pixels: MaskPixels, codes: NDArray[np.uint8], unlisted: NDArray[np.bool_]
 ) -> dict[str, int]:
     """Replace `UNLISTED` by nodata or a class; return the remarks."""
-    texts, numbers = _most_frequent(pixels, unlisted)
+    texts, numbers = _most_frequent(pixels, unlisted, _MOST_SHOWN)
     is_class = rule.other != UNLABELLED
     codes[unlisted] = rule.names.index(rule.other) if is_class else NODATA
     what = f"class {rule.other}" if is_class else UNLABELLED
@@ -152,12 +168,12 @@ def _decide(
 
 
 def _most_frequent(
-    pixels: MaskPixels, where: NDArray[np.bool_]
+    pixels: MaskPixels, where: NDArray[np.bool_], count: int
 ) -> tuple[list[str], list[int]]:  # fmt: skip
     """Return the most frequent values as text, and the number of pixels of all values."""
     found, counts = np.unique(pixels.values[:, where], axis=1, return_counts=True)
     most = np.argsort(-counts, kind="stable")
-    texts = [_shown(found[:, i].tolist(), pixels) for i in most[:_MOST_SHOWN]]
+    texts = [_shown(found[:, i].tolist(), pixels) for i in most[:count]]
     return texts, counts[most].tolist()
 
 

@@ -27,7 +27,7 @@ def probe_scene(item: probe.Probed) -> probe.Probe:
 
 def survey_rows(task: SurveyTask) -> SurveyRecord:
     """Survey rows of a scene, or die."""
-    if task.image.endswith(SCENE) and not task.failure:
+    if task.scene.image.endswith(SCENE) and not task.failure:
         os.kill(os.getpid(), signal.SIGKILL)
     return tasks.survey_rows(task)
 

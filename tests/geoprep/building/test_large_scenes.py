@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import rasterio
-from helpers.factory import build_of, plan_of, texture, write_scene
+from helpers.consistency import assert_consistent
+from helpers.factory import PLACES, build_of, plan_of, texture, truncate, write_image, write_scene
 
 from geoprep.building import road_ground, survey
 from geoprep.building.records import ScenePart, ShardRecord, TaskStopped
@@ -16,6 +17,7 @@ from geoprep.building.run import build
 from geoprep.executors import Threads
 from geoprep.plan import PlannedScene
 from geoprep.store import StoreReader
+from geoprep.views import info
 
 
 @pytest.fixture(scope="module")
@@ -190,3 +192,76 @@ def test_a_part_is_read_row_by_row_where_its_rectangle_would_hold_more():
     overlapping = part_of([(row, col) for row in (0, 16, 32) for col in (0, 64)], (300, 420))
     assert pieces(overlapping, 64) == [slice(0, 6)]
     assert Region.of(part, windows, 64).area == 128 * 320
+
+
+# Labels that cannot be used
+
+
+def _mask_scene(folder, place=PLACES["utm"]):
+    """Write an image of 300 x 420 and a mask of classes 0 and 1 beside it."""
+    scene = write_scene(folder, "m", texture(300, 420), place, labelled=False)
+    y, x = np.mgrid[:300, :420]
+    return scene, ((y // 20 + x // 30) % 2).astype(np.uint8)
+
+
+def _labelled(folder, scene, mask):
+    label = write_image(folder / "m_mask.tif", mask[..., None], PLACES["utm"], compress=None)
+    return replace(scene, label=str(label))
+
+
+PARTS = [
+    {"shard_tiles": 1000},
+    {"shard_tiles": 5},
+    {"shard_tiles": 5, "overlap": 16},
+    {"shard_tiles": 5, "gsd": 0.5},
+    {"shard_tiles": 5, "split_by": "block", "block_km": 0.03},
+]
+
+
+@pytest.mark.parametrize("options", PARTS)
+def test_values_of_no_class_fail_a_scene_before_any_shard_has_its_pixels(
+    tmp_path, monkeypatch, options
+):
+    monkeypatch.setattr(survey, "_STRIP_ROWS", 32)
+    scene, mask = _mask_scene(tmp_path)
+    mask[10:13, 10:20], mask[280:290, 400:410], mask[290, 0:5] = 7, 9, 7
+    scene = _labelled(tmp_path, scene, mask)
+    store = build_of(
+        tmp_path / "a.zarr", [scene], tile=64, rescale="none", classes="a=0,b=1", **options
+    )
+    assert store.scenes.status.tolist() == ["failed"]
+    assert "no class has: 9 (100 pixels), 7 (35 pixels). Add" in store.scenes.reason[0]
+    assert_consistent(store.location)
+    assert not store.class_pixels.any()
+
+
+@pytest.mark.parametrize("damage", ["speed", "strip"])
+@pytest.mark.parametrize("options", PARTS[:2])
+def test_a_label_that_is_wrong_in_one_shard_fails_the_scene(tmp_path, monkeypatch, options, damage):
+    monkeypatch.setattr(survey, "_STRIP_ROWS", 32)
+    scene, mask = _mask_scene(tmp_path)
+    if damage == "speed":
+        mask = mask.astype(np.uint16)
+        mask[280:290, 400:410] = 400
+    scene = _labelled(tmp_path, scene, mask)
+    if damage == "strip":
+        truncate(scene.label, 0.6)
+    store = build_of(
+        tmp_path / "a.zarr", [scene], tile=64, rescale="none", label_speeds="mph", **options
+    )
+    assert store.scenes.status.tolist() == ["failed"]
+    assert ("400 mph" if damage == "speed" else "cannot be read") in store.scenes.reason[0]
+    assert_consistent(store.location)
+    assert info(store)["splits"]["train"]["usable_tiles"] == 0
+
+
+@pytest.mark.parametrize("options", PARTS[1:4])
+def test_remarks_on_a_label_count_each_of_its_pixels_once(tmp_path, monkeypatch, options):
+    monkeypatch.setattr(survey, "_STRIP_ROWS", 32)
+    scene, mask = _mask_scene(tmp_path)
+    mask[50:150, 60:160] = 7
+    scene = _labelled(tmp_path, scene, mask)
+    store = build_of(
+        tmp_path / "a.zarr", [scene], tile=64, classes="a=0,b=1", other="nodata", **options
+    )
+    assert store.meta.build["notes"] == {"label value 7 read as nodata": 10_000}

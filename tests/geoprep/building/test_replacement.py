@@ -160,9 +160,11 @@ def test_survey_files_are_on_the_disk_before_the_journal_names_them(tmp_path, mo
     black[40:44, 100:104] = 0  # a speck, which makes the file necessary
     scene = write_scene(tmp_path, "wharf", black)
     events = []
-    real_flush, real_write = nodata_bits.flush, journal.Journal.write
+    real_flush, real_write = nodata_bits.flush_all, journal.Journal.write
     monkeypatch.setattr(
-        nodata_bits, "flush", lambda path: (events.append(path.name), real_flush(path))
+        nodata_bits,
+        "flush_all",
+        lambda paths: (events.extend(path.name for path in paths), real_flush(paths)),
     )
 
     def write(self, entry):
