@@ -78,19 +78,50 @@ def test_killed_in_mid_epoch_and_resumed_equals_never_killed(store, tmp_path, he
         assert column(tmp_path / "whole", name) == column(tmp_path / "parts", name)
 
 
+@pytest.fixture
+def ranks(tmp_path):
+    """Return a function that runs a command as ranks of one node each, without a launcher.
+
+    It returns exit status, standard output and error of every rank. ``folders`` are those of the
+    ranks; ``environment`` is further variables.
+    """
+
+    def start(*words, folders=(tmp_path, tmp_path), module="training.fit", **environment):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = str(free.getsockname()[1])
+        shared = {"WORLD_SIZE": str(len(folders)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        shared |= {"LOCAL_WORLD_SIZE": "1", "LOCAL_RANK": "0", **environment}
+        shared |= {"PYTHONPATH": f"{REPO}{os.pathsep}{HELPERS}"}
+        processes = [
+            subprocess.Popen(
+                [sys.executable, "-m", module, *map(str, words)],
+                cwd=folder,
+                env=os.environ | shared | {"RANK": str(rank)},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for rank, folder in enumerate(folders)
+        ]
+        said = [process.communicate(timeout=1800) for process in processes]
+        return [(p.returncode, *texts) for p, texts in zip(processes, said, strict=True)]
+
+    return start
+
+
 @pytest.mark.slow
-def test_two_ranks_have_the_losses_of_one_process(store, tmp_path, here, capfd):
+def test_two_ranks_have_the_losses_of_one_process(store, tmp_path, here, ranks, capfd):
     """The same global batch, no BatchNorm: what differs is dice, taken per rank and averaged."""
     common = (store, "--model", "helpers.tiny:build", *ONE, *SAMPLES, "--precision", "fp32")
     common = (*common, "--epochs", "3", "--lr", "0.02")
     assert here(*common, "--batch-size", "8", "--out", "alone") == 0
     launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    launch = (*launch, "-m")
-    fit = (*launch, "training.fit")
-    ranks = run(*common, "--batch-size", "4", "--out", "ranks", folder=tmp_path, module=fit)
-    assert ranks.returncode == 0, ranks.stderr
-    assert "2 ranks" in ranks.stdout
-    assert ranks.stdout.count("epoch 1/3") == 1
+    launch = (*launch, "-m", "training.fit")
+    two = run(*common, "--batch-size", "4", "--out", "ranks", folder=tmp_path, module=launch)
+    assert two.returncode == 0, two.stderr
+    assert "2 ranks" in two.stdout
+    assert two.stdout.count("epoch 1/3") == 1
     assert (tmp_path / "ranks" / "best.pt").exists()
     for name, tolerance in (("loss", 0.02), ("val_loss", 0.03)):
         one, two = column(tmp_path / "alone", name), column(tmp_path / "ranks", name)
@@ -101,92 +132,58 @@ def test_two_ranks_have_the_losses_of_one_process(store, tmp_path, here, capfd):
     judge = (*judge, "--threads", "1", "--quiet", "--json")
     capfd.readouterr()
     assert evaluate([*map(str, judge)]) == 0
-    judged = run(*judge, folder=tmp_path, module=(*launch, "training.evaluate"))
-    assert judged.returncode == 0, judged.stderr
-    one, two = json.loads(capfd.readouterr().out), json.loads(judged.stdout)
+    (status, judged, error), _ = ranks(*judge, module="training.evaluate")
+    assert status == 0, error
+    one, two = json.loads(capfd.readouterr().out), json.loads(judged)
     assert two["tiles"] == one["tiles"] > 1
     assert two["metrics"] == pytest.approx(one["metrics"], nan_ok=True)
-    # A run of two ranks is resumed by one.
-    model = ("--model", "helpers.tiny:build")
-    assert here("--resume", "ranks", *model, "--epochs", "4", "--batch-size", "8") == 0
-    assert len(column(tmp_path / "ranks", "loss")) == 4
 
 
 @pytest.mark.slow
-def test_a_signal_to_one_of_three_ranks_stops_them_all(store, tmp_path):
-    launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3")
-    common = (store, "--model", "helpers.tiny:one_rank_interrupted", *ONE, *SAMPLES)
-    common = (*common, "--batch-size", "2", "--epochs", "50", "--log-every", "2", "--out", "run")
-    fit = (*launch, "-m", "training.fit")
-    done = run(*common, folder=tmp_path, module=fit, doom="3")
-    assert "stopped by Ctrl-C, saved in run/last.pt" in done.stdout, done.stderr
-    assert "--resume run --model helpers.tiny:one_rank_interrupted" in done.stdout
-    assert 3 <= load(tmp_path / "run").progress["step"] < 8
+def test_ranks_stop_at_a_signal_to_one_and_resumed_equal_ranks_that_never_stop(
+    store, tmp_path, ranks
+):
+    """In an epoch, then in the first batch of a validation, which is not finished first.
 
-
-@pytest.mark.slow
-def test_ranks_that_are_stopped_and_resumed_equal_ranks_that_never_stop(store, tmp_path):
-    """Every rank draws the same dropout as without the interruption."""
-    launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    fit = {"folder": tmp_path, "module": (*launch, "-m", "training.fit")}
+    Every rank draws the same dropout as without the interruptions.
+    """
     model = ("--model", "helpers.tiny:one_rank_interrupted")
     common = (store, *model, *ONE, *SAMPLES, "--batch-size", "2", "--epochs", "2")
-    common = (*common, "--log-every", "2")
-    whole = run(*common, "--out", "whole", **fit)
-    assert whole.returncode == 0, whole.stderr
-    stopped = run(*common, "--out", "parts", doom="3", **fit)
-    assert "stopped by Ctrl-C" in stopped.stdout, stopped.stderr
+    common = (*common, "--val-batch-size", "2", "--log-every", "2")
+    never = {"DOOM_AT": "0", "DOOM_IN_VALIDATION": "0"}
+    (status, _, error), _ = ranks(*common, "--out", "whole", **never)
+    assert status == 0, error
+    (_, said, error), _ = ranks(*common, "--out", "parts", **never | {"DOOM_AT": "3"})
+    assert "stopped by Ctrl-C, saved in parts/last.pt" in said, error
+    assert "--resume parts --model helpers.tiny:one_rank_interrupted" in said
     assert 3 <= load(tmp_path / "parts").progress["step"] < 6
-    resumed = run("--resume", "parts", *model, **fit)
-    assert resumed.returncode == 0, resumed.stderr
+    again = ("--resume", "parts", *model)
+    (_, said, error), _ = ranks(*again, **never | {"DOOM_IN_VALIDATION": "1"})
+    assert "stopped by SIGTERM, saved in parts/last.pt" in said, error
+    assert load(tmp_path / "parts").progress["history"] == []
+    (status, _, error), _ = ranks(*again, **never)
+    assert status == 0, error
     a, b = load(tmp_path / "whole"), load(tmp_path / "parts")
     assert all(torch.equal(a.model[name], b.model[name]) for name in a.model)
     assert len(b.rng["other_ranks"]) == 1
     assert torch.equal(a.rng["other_ranks"][0]["torch"], b.rng["other_ranks"][0]["torch"])
+    assert len(column(tmp_path / "parts", "loss")) == 2
 
 
 @pytest.mark.slow
-def test_ranks_stop_within_a_validation(store, tmp_path):
-    """SIGTERM reaches one rank in its first batch: the validation is not finished first."""
-    launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    fit = {"folder": tmp_path, "module": (*launch, "-m", "training.fit")}
-    model = ("--model", "helpers.tiny:terminated_in_validation")
-    common = (store, *model, *ONE, *SAMPLES, "--batch-size", "2", "--epochs", "2")
-    common = (*common, "--val-batch-size", "2", "--out", "run")
-    done = run(*common, doom="1", **fit)
-    assert "stopped by SIGTERM, saved in run/last.pt" in done.stdout, done.stderr
-    assert load(tmp_path / "run").progress["history"] == []
-    resumed = run("--resume", "run", *model, **fit)
-    assert resumed.returncode == 0, resumed.stderr
-    assert len(column(tmp_path / "run", "loss")) == 2
-
-
-@pytest.mark.slow
-def test_one_rank_reads_the_checkpoint_for_all(store, tmp_path, here):
+def test_one_rank_reads_the_checkpoint_for_all(store, tmp_path, here, ranks):
     """As on two machines: the disk of the second rank has no run."""
     common = ("--model", "helpers.tiny:build", *ONE)
     assert here(store, *common, *SAMPLES, "--batch-size", "4", "--epochs", "1", "--out", "run") == 0
     (tmp_path / "elsewhere").mkdir()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_PORT": port}
-    shared |= {"MASTER_ADDR": "127.0.0.1", "PYTHONPATH": f"{REPO}{os.pathsep}{HELPERS}"}
-    command = [sys.executable, "-m", "training.fit", "--resume", "run", *common, "--epochs", "2"]
-    ranks = [
-        subprocess.Popen(
-            command,
-            cwd=folder,
-            env=os.environ | shared | {"RANK": str(rank)},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank, folder in enumerate((tmp_path, tmp_path / "elsewhere"))
-    ]
-    said = [process.communicate(timeout=900)[1] for process in ranks]
-    assert [process.returncode for process in ranks] == [0, 0], said
+    folders = (tmp_path, tmp_path / "elsewhere")
+    said = ranks("--resume", "run", *common, "--epochs", "2", folders=folders)
+    assert [status for status, *_ in said] == [0, 0], said
     assert len(column(tmp_path / "run", "loss")) == 2
     assert not list((tmp_path / "elsewhere").iterdir())
+    # A run of two ranks is resumed by one.
+    assert here("--resume", "run", *common, "--epochs", "3") == 0
+    assert len(column(tmp_path / "run", "loss")) == 3
 
 
 @pytest.mark.slow

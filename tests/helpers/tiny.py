@@ -39,13 +39,18 @@ class _Doomed(nn.Module):
         self.number = number
         self.calls = 0
         self.at = int(os.environ["DOOM_AT"])
+        self.in_validation = self.validated = 0
 
     def forward(self, image):
-        # The memory planner passes single images.
+        # The memory planner, and the check of the output, pass single images.
         self.calls += self.training and len(image) > 1
+        self.validated += not self.training and len(image) > 1
         if 0 < self.at == self.calls:
             self.calls += 1
             os.kill(os.getpid(), self.number)
+        if 0 < self.in_validation == self.validated:
+            self.validated += 1
+            os.kill(os.getpid(), signal.SIGTERM)
         return self.inner(image)
 
 
@@ -65,35 +70,16 @@ def hung_up(bands, channels):
 
 
 def one_rank_interrupted(bands, channels):
-    """As `normed`; Ctrl-C reaches the last of the ranks alone."""
+    """As `normed`; Ctrl-C reaches the last of the ranks alone, SIGTERM the first in a validation.
+
+    At call DOOM_AT, and at call DOOM_IN_VALIDATION of validations; 0 for never.
+    """
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if rank < ranks - 1:
         os.environ["DOOM_AT"] = "0"
-    return _Doomed(normed(bands, channels), signal.SIGINT)
-
-
-class _DoomedInValidation(nn.Module):
-    """Sends SIGTERM to its own process in the n-th batch of a validation."""
-
-    def __init__(self, model):
-        super().__init__()
-        self.inner = model
-        self.calls = 0
-        self.at = int(os.environ["DOOM_AT"])
-
-    def forward(self, image):
-        self.calls += not self.training and len(image) > 1  # single images check its output
-        if 0 < self.at == self.calls:
-            os.kill(os.getpid(), signal.SIGTERM)
-            self.calls += 1
-        return self.inner(image)
-
-
-def terminated_in_validation(bands, channels):
-    """As `normed`; SIGTERM reaches the first rank in batch DOOM_AT of its validations."""
-    if os.environ.get("RANK", "0") != "0":
-        os.environ["DOOM_AT"] = "0"
-    return _DoomedInValidation(normed(bands, channels))
+    model = _Doomed(normed(bands, channels), signal.SIGINT)
+    model.in_validation = 0 if rank else int(os.environ["DOOM_IN_VALIDATION"])
+    return model
 
 
 def pooled(bands, channels):
