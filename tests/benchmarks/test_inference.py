@@ -140,8 +140,8 @@ def test_every_form_is_a_format_of_export():
 
 
 @pytest.mark.slow
-def test_a_checkpoint_is_judged_and_timed_beside_its_exports(tmp_path):
-    """With a store, and with a form that is exported."""
+def test_a_checkpoint_is_judged_and_timed(tmp_path):
+    """With a store, in two forms."""
     torch.manual_seed(0)
     from dataclasses import replace
 
@@ -150,17 +150,16 @@ def test_a_checkpoint_is_judged_and_timed_beside_its_exports(tmp_path):
     save(tmp_path / "best.pt", Checkpoint(info=facts, model=network.state_dict()))
     store = write_store(tmp_path / "tiny.zarr")
     report = tmp_path / "inference.json"
-    only = ["--only", "fp32,onnx-int8", "--exports", str(tmp_path / "exports")]
+    only = ["--only", "fp32,bf16", "--exports", str(tmp_path / "exports")]
     words = [str(tmp_path / "best.pt"), str(store), "--quick", "--repeats", "1", *only]
     assert benchmark.main([*words, "--work", str(tmp_path), "--json", str(report)]) == 0
     recorded = json.loads(report.read_text())
     figures = {name: one["values"] for name, one in recorded["figures"].items()}
     assert figures["fp32.road_iou_drop"] == figures["fp32.bin_iou_drop"] == [0]
     assert 0 <= figures["fp32.road_iou"][0] <= 1
-    assert abs(figures["onnx-int8.road_iou_drop"][0]) < 0.2
-    assert 0.2 < figures["onnx-int8.size"][0] / figures["fp32.size"][0] < 0.3
-    for name in ("fp32", "onnx-int8"):
+    assert abs(figures["bf16.road_iou_drop"][0]) < 0.1
+    assert figures["bf16.size"] == figures["fp32.size"]
+    for name in ("fp32", "bf16"):
         assert figures[f"{name}.p99"][0] >= figures[f"{name}.p50"][0] > 0
         assert figures[f"{name}.rate"][0] > 0
         assert figures[f"{name}.share"][0] > 0
-    assert [file.name for file in tmp_path.glob("exports/*")] == ["int8.onnx"]

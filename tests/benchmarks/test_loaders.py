@@ -137,11 +137,6 @@ def test_drain_counts_every_sample_of_whole_epochs():
     assert len(done.batches) == epochs * (len(loader) - 1)
 
 
-def test_peak_is_counted_beyond_the_split(store):
-    found = ask("benchmarks.loading.load_rate:peak_over_split", {"path": str(store)})
-    assert -(1 << 20) < found["peak"] < 150_000_000
-
-
 def test_the_loader_is_judged_by_its_share_of_a_step(monkeypatch, tmp_path):
     asked = []
 
@@ -184,7 +179,10 @@ def test_peer_returns_every_pixel_and_its_rate(task):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*OTHERS])
 def test_other_package_returns_every_pixel(name, task):
-    with other_loaders.start(entry_of(name), task) as conversation:
+    entry = entry_of(name)
+    if not other_loaders.PEERS_PYTHON.exists() and not other_loaders._installed(entry):
+        pytest.skip(f"{name} is not installed")
+    with other_loaders.start(entry, task) as conversation:
         try:
             conversation.answer()
         except ChildError as error:
@@ -226,7 +224,7 @@ def test_loader_that_loses_pixels_is_rejected():
 @pytest.mark.slow
 def test_peers_are_compared_and_missing_ones_skipped(task, monkeypatch):
     monkeypatch.setattr(other_loaders, "PEERS_PYTHON", Path("/nowhere"))
-    names = ("ours", "ours_crops", "uint8_inline", "classic")
+    names = ("ours", "ours_crops", "uint8_inline")
     entries = [entry_of(name) for name in (*names, "litdata")]
     settings = {"crop": 64, "seconds": 0.01, "repeats": 1}
     result = Result("loaders", settings, {"cores": 2})
@@ -271,7 +269,8 @@ def test_quick_run_records_its_figures(store, tmp_path):
                 for figure in ("rate", "gb", "copy.gb", "over_copy")
             )
             assert min(rate, gb, copy) > 0
-            assert figures["load.peak"]["median"] > 0 < figures[f"{at}.first"]["median"]
+            assert 0 < figures["load.peak"]["median"] < 150
+            assert figures[f"{at}.first"]["median"] > 0
             assert over == pytest.approx(gb / copy)
     assert figures["load.over_zarrs"]["median"] == pytest.approx(
         figures["load.ours.rate"]["median"]
@@ -299,6 +298,7 @@ def test_loading_is_measured_without_zarrs(store, tmp_path, monkeypatch):
     """zarrs is missing in the environment of `make demo`."""
     monkeypatch.setattr("benchmarks.loading.load_rate.find_spec", lambda name: None)
     monkeypatch.setattr("benchmarks.loading.load_rate.synthetic_store", lambda *_: store)
+    monkeypatch.setattr("benchmarks.loading.load_rate.ask", lambda *_: {"peak": 1})
     result = Result("loaders", {"quick": False, "repeats": 1, "threads": 1}, {"cores": 2})
     measure_load(result, store, tmp_path, SIZES)
     assert result["load.ours.rate"].median > 0

@@ -252,7 +252,8 @@ def test_every_part_is_printed_and_drawn(everything, tmp_path, capsys):
 @pytest.mark.slow
 def test_a_run_records_prints_and_draws_what_it_is_asked_for(store, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(benchmark, "QUICK", replace(benchmark.QUICK, crop=CROP))
-    monkeypatch.setattr(benchmark, "measure_ladder", partial(ladder.measure_ladder, rungs=[KEPT]))
+    measure = partial(ladder.measure_ladder, rungs=[KEPT], seconds=0.01)
+    monkeypatch.setattr(benchmark, "measure_ladder", measure)
     record, plot = tmp_path / "t.json", tmp_path / "t.png"
     given = [str(store), "--quick", "--repeats", "1", "--work", str(tmp_path)]
     given += ["--only", "ladder", "--json", str(record), "--plot", str(plot)]
