@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
 from loaders.batch import BufferPool, Crops
-from loaders.chunks import Arrays
 from loaders.memory import available_memory, format_bytes, memory_limit
 from loaders.prefetch import SideThreads
 from loaders.sampling import Sampling, StepCrops
@@ -157,20 +156,20 @@ class StreamTiles(Tiles):
         StoreError
             A chunk is corrupted or missing; array and shard are named.
         """
-        rows = self.rows[tiles].tolist()
-        for pixels, out in zip(self._arrays_of(tiles[0]), (image, label), strict=True):
-            pixels.read(rows, out)
+        self._read(tiles, image, label)
 
     def decode(
         self, tile: int, image: NDArray[np.uint8] | None, label: NDArray[np.uint8] | None
     ) -> None:
         """Read one whole tile from the store; see `Tiles.decode`."""
-        for array, out in zip(self._arrays_of(tile), (image, label), strict=True):
-            if out is not None:
-                array.read([int(self.rows[tile])], out[None])
+        one = (None if out is None else out[None] for out in (image, label))
+        self._read(np.array([tile]), *one)
 
-    def _arrays_of(self, tile: int) -> Arrays:
-        return self.arrays[int(self.table["store"][tile])]
+    def _read(self, tiles: NDArray[np.int64], *targets: NDArray[np.uint8] | None) -> None:
+        arrays, rows = self.arrays[int(self.table["store"][tiles[0]])], self.rows[tiles].tolist()
+        for array, target in zip(arrays, targets, strict=True):
+            if target is not None:
+                array.read(rows, target)
 
     def _check_limit(self, *, shared: bool) -> None:
         least, left = LEAST_LANE * self.lanes * self.tile_bytes, available_memory()
@@ -228,19 +227,11 @@ class StreamReader(CropReader):
         memory = tiles.buffer.enter(self._buffers, nbytes, self._other)
         pixels, mask = np.split(memory, [nbytes - held * tiles.side**2])
         shape = (held, tiles.side, tiles.side)
-        image, label = pixels.reshape(*shape, -1), mask.reshape(shape)
-        positions, samples = steps.positions(), steps.samples()
-        plan = plan_reads(self.sampling, steps.epoch, positions, samples, self._slots)
-        reading = PlannedReading(
-            plan,
-            samples,
-            image.reshape(*shape, -1),
-            label.reshape(shape),
-            tiles.read,
-            tiles.threads,
-        )
-        tiles.buffer.reading = reading
-        return reading
+        arrays = pixels.reshape(*shape, -1), mask.reshape(shape)
+        samples = steps.samples()
+        plan = plan_reads(self.sampling, steps.epoch, steps.positions(), samples, self._slots)
+        tiles.buffer.reading = PlannedReading(plan, samples, *arrays, tiles.read, tiles.threads)
+        return tiles.buffer.reading
 
     def copy(self, crops: Crops, image: Any, label: Any) -> None:  # noqa: ANN401 - see CropReader
         """Copy announced crops, waiting for their tiles; see `CropReader.copy`."""

@@ -59,8 +59,6 @@ def test_two_instances_predict_the_bytes_of_one(scenes, tmp_path, monkeypatch, c
         one, two = (tmp_path / name / f"{i}.tif" for name in ("one", "two"))
         assert one.read_bytes() == two.read_bytes()
         assert said.count(str(two)) == 1
-    assert main(words(scenes, tmp_path / "two", "--instances", 2)) == 0
-    assert "0 predicted, 4 already complete, 0 failed" in capfd.readouterr().out
 
 
 def test_error_of_several_instances_is_printed_once(scenes, tmp_path, monkeypatch, capfd):
@@ -73,15 +71,6 @@ def test_error_of_several_instances_is_printed_once(scenes, tmp_path, monkeypatc
     error = capfd.readouterr().err
     assert error.count("Error") == 1
     assert "made with other options (tta)" in error
-
-
-def test_pattern_without_a_match_is_refused_by_instances_too(scenes, tmp_path, monkeypatch, capfd):
-    if len(os.sched_getaffinity(0)) < 2:
-        pytest.skip("one core")
-    monkeypatch.syspath_prepend(str(HERE))
-    line = [str(scenes / "best.pt"), str(tmp_path / "none*.tif"), "--out", str(tmp_path / "out")]
-    assert main([*line, *OPTIONS]) == main([*line, *OPTIONS, "--instances", "2"]) == 2
-    assert capfd.readouterr().err.count("matches no file") == 2
 
 
 def test_image_of_another_process_is_busy(scenes, tmp_path, monkeypatch, capsys):
