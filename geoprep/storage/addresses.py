@@ -20,12 +20,17 @@ def is_remote(address: str) -> bool:
     return address.startswith(("s3://", "gs://", "http://", "https://"))
 
 
+def is_s3(address: str) -> bool:
+    """Return whether an address is on S3, in any of its usual forms."""
+    return is_remote(address) and _in_s3(address) is not None
+
+
 def is_web(address: str) -> bool:
     """Return whether an address is on a web server or Google Cloud Storage, and not on S3.
 
     Signed addresses of S3 objects are web addresses: the signature is in their query.
     """
-    return is_remote(address) and _in_s3(address) is None
+    return is_remote(address) and not is_s3(address)
 
 
 def is_bucket(location: str | Path) -> bool:

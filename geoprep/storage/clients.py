@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from geoprep.errors import SourceError, StoreError
-from geoprep.storage.addresses import bucket_and_key, is_web
+from geoprep.storage.addresses import bucket_and_key, is_s3
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -81,7 +81,7 @@ def open_client(location: str) -> ObjectStore:
             f"{location}: cannot be read in a process forked after its parent read from a server. "
             "Use threads, or processes started by spawn or forkserver."
         )
-    if location.startswith(("s3://", "http")) and not is_web(location):
+    if is_s3(location):
         bucket, prefix = bucket_and_key(location)
         return _client(f"s3://{bucket}", prefix.strip("/"), endpoint(), is_unsigned(bucket))
     signed = any(name in os.environ for name in _GOOGLE_CREDENTIALS)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from geoprep.errors import GeoprepError, OutputError, StoreError, UsageError
-from geoprep.storage.addresses import bucket_and_key, is_bucket, is_web
+from geoprep.storage.addresses import bucket_and_key, is_s3, is_web
 from geoprep.storage.clients import CutShortError, endpoint, is_unsigned
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -50,7 +50,7 @@ def _named(place: str, failure: type[GeoprepError], error: Exception) -> Geoprep
         return None
     if failure is StoreError and isinstance(error, FileNotFoundError):
         return failure(f"{place} is missing: check the path, or copy the file again")
-    if is_bucket(place) or _is_s3(place):
+    if is_s3(place):
         return failure(f"{place}: {_of_s3(error, place if failure is OutputError else '')}")
     reason = _status(error)[1]
     if failure is StoreError or not is_web(place):
@@ -59,10 +59,6 @@ def _named(place: str, failure: type[GeoprepError], error: Exception) -> Geoprep
         f"{place}: cannot be downloaded ({reason}). Check the address in a browser, or download "
         "the file yourself and give its path."
     )
-
-
-def _is_s3(place: str) -> bool:
-    return place.startswith("http") and not is_web(place)
 
 
 def _unwritten(path: Path, error: Exception) -> GeoprepError | None:
