@@ -28,14 +28,7 @@ def subnetwork(network: RoadGraph, edges: NDArray[np.bool_]) -> RoadGraph:
     if edges.all():
         return network
     used, ends = renumbered(network.ends[edges])
-    return RoadGraph(
-        nodes=network.nodes[used],
-        ends=ends,
-        lines=network.lines[edges],
-        speed_mph=network.speed_mph[edges],
-        crs=network.crs,
-        confidence=None if network.confidence is None else network.confidence[edges],
-    )
+    return network.parts(network.nodes[used], ends, network.lines[edges], edges)
 
 
 def connected(pairs: Ints, count: int) -> tuple[int, NDArray[np.int32]]:

@@ -94,6 +94,17 @@ class RoadGraph:
         outside = np.abs(self.nodes[ends, 0] - _FALSE_EASTING_M) > _HALF_ZONE_M
         return np.flatnonzero(outside.any(axis=1)) if outside.any() else None
 
+    def parts(
+        self,
+        nodes: NDArray[np.float64],
+        ends: NDArray[np.int64],
+        lines: NDArray[np.object_],
+        edges: NDArray[Any] | list[int],
+    ) -> RoadGraph:
+        """Return the network of lines that are edges of this one, or parts of them."""
+        confidence = None if self.confidence is None else self.confidence[edges]
+        return RoadGraph(nodes, ends, lines, self.speed_mph[edges], self.crs, confidence)
+
     @property
     def travel_time_s(self) -> NDArray[np.float64]:
         """Travel time of every edge at its speed in seconds, float64 (edge,); NaN if unknown."""

@@ -16,6 +16,7 @@ from geoprep.crs import LONLAT, reproject
 from geoprep.errors import ImageError, SourceError, UsageError
 from geoprep.grid import Grid
 from geoprep.labels import SpeedRule
+from geoprep.roads.chains import renumbered
 from geoprep.roads.formats import has_layer, is_network_file, read_network
 from geoprep.roads.graph import subnetwork
 from geoprep.roads.names import (
@@ -270,15 +271,9 @@ def _cut(network: RoadGraph, area: shapely.Polygon, crosses: NDArray[np.bool_]) 
             ends.append(pair)
             lines.append(part)
             source.append(edge)
-    used, pairs = np.unique(np.array(ends, np.int64).reshape(-1, 2), return_inverse=True)
-    return RoadGraph(
-        nodes=np.array(nodes, np.float64).reshape(-1, 2)[used],
-        ends=pairs.reshape(-1, 2).astype(np.int64),
-        lines=np.array(lines, object),
-        speed_mph=network.speed_mph[source],
-        crs=network.crs,
-        confidence=None if network.confidence is None else network.confidence[source],
-    )
+    used, pairs = renumbered(np.array(ends, np.int64).reshape(-1, 2))
+    xy = np.array(nodes, np.float64).reshape(-1, 2)[used]
+    return network.parts(xy, pairs, np.array(lines, object), source)
 
 
 def _inside(line: shapely.LineString, area: shapely.Polygon) -> list[tuple[float, float]]:

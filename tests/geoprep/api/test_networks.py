@@ -101,15 +101,6 @@ def test_networkx_has_the_attributes_of_osmnx(roads):
     assert {"length", "speed_kph", "travel_time", "geometry"} <= set(data)
 
 
-@pytest.mark.parametrize("suffix", [".gpkg", ".geojson", ".graphml"])
-def test_files_are_read_back(roads, tmp_path, suffix):
-    path = str(tmp_path / f"roads{suffix}")
-    roads.to_file(path)
-    again = geoprep.read_network(path)
-    assert len(again) == len(roads)
-    assert again.length_km == pytest.approx(roads.length_km, rel=1e-3)
-
-
 def test_a_frame_of_lines_becomes_a_network(roads):
     frame = roads.edges.reset_index(drop=True)[["geometry"]].assign(speed_kph=50.0)
     found = geoprep.RoadNetwork.from_geopandas(frame)

@@ -1,14 +1,12 @@
 """The commands `geoprep score` and `geoprep route`."""
 
 import json
-import sys
 from dataclasses import replace
 
 import geopandas as gpd
 import numpy as np
 import pandas as pd
 import pytest
-import shapely
 from click.testing import CliRunner
 from helpers.towns import CORNER, CRS, make_town, write_labels
 
@@ -254,39 +252,3 @@ def test_layer_and_where_select_the_roads_of_labels(town, options):
     assert one["apls"]["score"] == pytest.approx(1, abs=1e-6)
     if options[0] == "--where":
         assert scored("--truth", extract, "--proposal", proposal)["apls"]["score"] < 0.9
-
-
-def test_networks_as_geoparquet_are_scored(town):
-    pytest.importorskip("pyarrow")
-    network = town / "city.parquet"
-    write_network(read_network(town / "city.gpkg"), network)
-    one = scored("--truth", town / "city.gpkg", "--proposal", network)
-    assert one["apls_time"]["score"] == pytest.approx(1, abs=1e-6)
-
-
-def test_without_pyarrow_the_error_for_geoparquet_says_what_to_install(town, monkeypatch):
-    network = town / "city.parquet"
-    network.write_bytes(b"PAR1")
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    shown = run("score", "--truth", town / "labels", "--proposal", network)
-    assert "pip install 'geoprep[parquet]'" in str(shown.exception)
-
-
-def test_a_network_saved_by_qgis_is_routed(town):
-    network = read_network(town / "city.gpkg")
-    table = gpd.GeoDataFrame(
-        {"speed_mph": network.speed_mph},
-        geometry=[shapely.MultiLineString([line]) for line in network.lines],
-        crs=network.crs,
-    )
-    saved = town / "edited.gpkg"
-    table.to_crs("EPSG:4326").to_file(saved, layer="edited")
-    to_degrees = transformer(CRS, LONLAT)
-    ends = [
-        "{:.7f},{:.7f}".format(*to_degrees.transform(CORNER[0] + x, CORNER[1] + y))
-        for x, y in ((10, 152), (150, 280))
-    ]
-    out = town / "route.geojson"
-    done = run("route", saved, "--from", ends[0], "--to", ends[1], "--out", out)
-    assert done.exception is None
-    assert "0.270 km, 0 min 24 s" in done.output

@@ -14,7 +14,7 @@ edges = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=25)
 
 
 @given(edges)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_chains_are_walks_through_nodes_of_degree_two(pairs):
     ends = np.array(pairs, np.int64).reshape(-1, 2)
     walk = chains(ends, 10)
@@ -41,7 +41,7 @@ def test_two_edges_between_two_nodes_are_a_ring():
 
 
 @given(st.integers(0, 10_000))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_joined_chains_keep_length_and_time(seed):
     rng = np.random.default_rng(seed)
     points = rng.permutation(30)[: rng.integers(3, 20)] * 10.0

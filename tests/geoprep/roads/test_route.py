@@ -97,7 +97,7 @@ def test_an_unknown_time_is_null(tmp_path):
     assert document["crs"] is None
 
 
-@settings(max_examples=50)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 1 << 30))
 def test_a_route_is_as_long_as_the_shortest_distance(seed):
     rng = np.random.default_rng(seed)

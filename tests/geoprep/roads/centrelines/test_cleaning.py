@@ -26,7 +26,7 @@ def without_small(mask, least, structure, *, keep_border):
 
 
 @given(masks, st.integers(2, 12), st.integers(2, 12))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_small_patches_and_holes_are_removed(mask, area, hole):
     expected = without_small(mask, area, EIGHT, keep_border=False)
     expected = ~without_small(~expected, hole, None, keep_border=True)
@@ -43,7 +43,7 @@ def test_a_patch_that_continues_outside_the_block_is_kept():
 
 
 @given(masks, st.integers(1, 5))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_no_pixel_deeper_than_the_depth_is_left(mask, depth):
     padded = np.pad(mask, 1)
     steps = ndimage.distance_transform_cdt(padded, metric="taxicab")

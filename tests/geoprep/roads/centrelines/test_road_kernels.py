@@ -25,7 +25,7 @@ masks = st.builds(
 
 
 @given(masks)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_thin_equals_scikit_image(mask):
     before = mask.copy()
     assert np.array_equal(thinned(mask), reference(mask))
@@ -33,7 +33,7 @@ def test_thin_equals_scikit_image(mask):
 
 
 @given(masks, st.integers(1, 9))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_keep_shallow_equals_the_taxicab_distance(mask, depth):
     road = mask.astype(np.uint8)
     keep_shallow(road, depth)

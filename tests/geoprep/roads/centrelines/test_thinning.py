@@ -28,7 +28,7 @@ def blobs(seed, shape, share):
     area=st.sampled_from([0.0, 5.0, 20.0]),
     block=st.integers(20, 90),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_blocks_join_without_seams(seed, shape, share, width, area, block):
     raster = array_raster(blobs(seed, shape, share), pixel_size_m=1.0, kind="mask")
     options = Tracing(max_width_m=width, min_area_m2=area, min_hole_m2=area)

@@ -4,7 +4,6 @@ import csv
 
 import numpy as np
 import pytest
-import rasterio
 import shapely
 from affine import Affine
 from helpers.roads import network, traced
@@ -13,8 +12,7 @@ from geoprep.errors import LabelError, UsageError
 from geoprep.grid import Grid
 from geoprep.roads.centrelines import RoadRaster
 from geoprep.roads.centrelines.bands import ArrayBands
-from geoprep.roads.reading import ImageRoads, read_csv, read_labels, write_csv
-from geoprep.roads.scoring.apls import apls
+from geoprep.roads.reading import ImageRoads, read_csv, write_csv
 from geoprep.roads.tracing import trace
 
 HEAD = "ImageId,WKT_Pix\n"
@@ -110,26 +108,6 @@ def test_roads_in_pixels_need_a_pixel_size_or_an_image(table):
         read_csv(path)
     with pytest.raises(LabelError, match="not readable as CSV"):
         read_csv(path.with_name("gone.csv"))
-
-
-@pytest.mark.parametrize(
-    ("midpoints", "score"), [(50.0, 0.72922), (None, 0.68938)], ids=["midpoints", "nodes only"]
-)
-def test_published_score_of_a_proposal(shared_data, midpoints, score):
-    vegas = shared_data / "AOI_2_Vegas"
-    image = vegas / "PS-RGB" / "SN3_roads_train_AOI_2_Vegas_PS-RGB_img0.tif"
-    with rasterio.open(image) as dataset:
-        grid = Grid(dataset.height, dataset.width, dataset.transform, "EPSG:4326")
-    key = "aoi_2_vegas_img0"
-    path = shared_data / "apls" / "proposal_img0_wkt.csv"
-    proposal = read_csv(path, grids={key: grid})[key]
-    label = "SN3_roads_train_AOI_2_Vegas_geojson_roads_speed_img0.geojson"
-    truth = read_labels(vegas / "geojson_roads_speed" / label, as_published=True)
-    found = apls(truth, proposal, control_point_spacing_m=midpoints)
-    assert found.score == pytest.approx(score, abs=1e-3)
-    if midpoints:
-        assert found.truth_to_proposal == pytest.approx(0.77730, abs=1e-3)
-        assert found.proposal_to_truth == pytest.approx(0.68674, abs=1e-3)
 
 
 def rows(path):

@@ -163,7 +163,7 @@ def random_pair(seed):
     return truth, proposal
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     seed=st.integers(0, 1 << 30),
     weight=st.sampled_from(["length", "time"]),
@@ -181,7 +181,7 @@ def test_agrees_with_plain_networkx(seed, weight, control_point_spacing_m, snap_
     assert found.score == pytest.approx(slow_apls(truth, proposal, **options), abs=1e-9)
 
 
-@settings(max_examples=30)
+@settings(max_examples=12)
 @given(seed=st.integers(0, 1 << 30), weight=st.sampled_from(["length", "time"]))
 def test_blocks_give_the_same_score(seed, weight):
     truth, proposal = random_pair(seed)

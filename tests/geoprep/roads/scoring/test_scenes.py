@@ -10,7 +10,6 @@ from helpers.stores import write_store
 from helpers.towns import make_town, write_labels
 
 from geoprep.errors import SourceError, UsageError
-from geoprep.labels import SpeedRule
 from geoprep.roads.formats import read_network, write_network
 from geoprep.roads.network import in_crs
 from geoprep.roads.options import ScoreOptions
@@ -162,9 +161,10 @@ def test_published_scores_of_real_graphs_stay(shared_data):
     """Vegas chip 0 and 99 have no closed loops."""
     vegas = shared_data / "AOI_2_Vegas"
     label = "SN3_roads_train_AOI_2_Vegas_geojson_roads_speed_img{}.geojson"
-    for number, proposal, score in (
-        (0, "proposal_img0_wkt.csv", 0.72922),
-        (99, "osm_img99.geojson", 0.78056),
+    for number, proposal, score, spacing in (
+        (0, "proposal_img0_wkt.csv", 0.72922, 50),
+        (0, "proposal_img0_wkt.csv", 0.68938, 0),
+        (99, "osm_img99.geojson", 0.78056, 50),
     ):
         pairs = pair_scenes(
             vegas / "geojson_roads_speed" / label.format(number),
@@ -172,8 +172,12 @@ def test_published_scores_of_real_graphs_stay(shared_data):
             images=None if number else vegas / "PS-RGB",
             as_published=True,
         )
-        (one,) = score_scenes(pairs, ScoreOptions())
+        options = ScoreOptions(control_point_spacing=spacing, topo_starts=1)
+        (one,) = score_scenes(pairs, options)
         assert one.apls.score == pytest.approx(score, abs=1e-3)
+        if (number, spacing) == (0, 50):
+            assert one.apls.truth_to_proposal == pytest.approx(0.77730, abs=1e-3)
+            assert one.apls.proposal_to_truth == pytest.approx(0.68674, abs=1e-3)
 
 
 def test_a_network_always_has_its_own_speeds(town):
@@ -191,24 +195,6 @@ def test_a_network_always_has_its_own_speeds(town):
         (one,) = score_scenes(pair_scenes(town / "city.gpkg", path), ScoreOptions())
         assert one.apls.score == pytest.approx(1, abs=1e-3)
         assert one.apls_time.score == pytest.approx(0, abs=1e-3)  # every path takes twice as long
-
-
-@pytest.mark.parametrize(
-    ("rule", "mph"),
-    [
-        (SpeedRule(), 25),
-        (SpeedRule(speed_from="field"), 40),
-        (SpeedRule(speed_field="maxspeed", speed_unit="kmh"), 50 * 0.621371),
-    ],
-    ids=["attributes", "field", "named field"],
-)
-def test_labels_have_speeds_by_the_rule(tmp_path, rule, mph):
-    path = write_labels(
-        tmp_path / "a.geojson", [(0, 0), (200, 0)], inferred_speed_mph=40, maxspeed=50
-    )
-    (pair,) = pair_scenes(path, path, rule=rule)
-    assert pair.truth.speed_mph == pytest.approx(mph, rel=1e-4)
-    assert pair.proposal.speed_mph == pytest.approx(mph, rel=1e-4)
 
 
 @pytest.mark.parametrize("suffix", [".gpkg", ".geojson", ".graphml", ".parquet"])
