@@ -138,10 +138,10 @@ class Origin(NamedTuple):
     bands: Sequence[str]
     left_out: Mapping[str, int]
     stores: Sequence[str]
-    finest: Sequence[int]
-    scenes: Sequence[Sequence[str]]
+    finest: Sequence[int]  # tile side at the finest level, per store
+    scenes: Sequence[Sequence[str]]  # id of every scene, per store
     crs: Sequence[Sequence[str]]
-    classes: Sequence[str] = ()
+    classes: Sequence[str] = ()  # in the order of label values; empty for labels of speeds
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,16 +38,16 @@ class ImageSource:
     """
 
     address: str
-    bands: tuple[int, ...]
+    bands: tuple[int, ...]  # 1-based, in the order of the model's
     dtype: str
-    lengths: tuple[int, int]
-    scales: tuple[float, float]
+    lengths: tuple[int, int]  # rows and columns of the image
+    scales: tuple[float, float]  # pixels of the image per pixel of the model's grid, y and x
     height: int
     width: int
-    transform: Affine
-    crs: str | None
-    gsd_m: tuple[float, float] | None
-    version: str
+    transform: Affine  # of the model's grid
+    crs: str | None  # WKT; None if the image is not georeferenced
+    gsd_m: tuple[float, float] | None  # of the model's grid, x and y; None if it is unknown
+    version: str  # changes with the file: size and modification time, or the ETag of an object
 
     @property
     def name(self) -> str:

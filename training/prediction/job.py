@@ -48,11 +48,11 @@ class ImageOutcome:
 
     address: str
     target: Path
-    source: ImageSource | None = None
+    source: ImageSource | None = None  # None if it cannot be opened or is not downloaded
     version: str = ""
-    kept: bool = False
-    theirs: bool = False
-    stats: PredictStats | None = None
+    kept: bool = False  # the prediction was complete before this run
+    theirs: bool = False  # another process writes it, or has just written it
+    stats: PredictStats | None = None  # None if nothing had to be predicted, or it failed
     error: str = ""
 
     @property

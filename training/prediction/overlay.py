@@ -69,32 +69,24 @@ _CLASS_QML = """<!DOCTYPE qgis PUBLIC 'http://mrcc.com/qgis.dtd' 'SYSTEM'>
 
 def write_overlay(source: ImageSource, target: Path, info: ModelInfo, threshold: float) -> None:
     """Write ``NAME.png`` next to a prediction: its roads or classes over the image."""
-    if info.has_classes:
-        _write_classes(source, target, info)
-        return
-    has_speed = bool(info.class_mph)
-    speed = _speeds(target, has_speed, threshold)
-    picture = _brightened(source, info.bands, speed.shape) * _DIMMED
-    road = (speed != BACKGROUND) & (speed != NODATA)
-    colours = speed_colours()[speed]
-    picture[road] += (colours[road] - picture[road]) * _OPACITY
-    picture[speed == NODATA] = NODATA_GREYS[0]
-    legend = legend_entries(ANY_ROAD_MPH if not has_speed else None)
-    _write_sheet(target, picture, legend)
-
-
-def _write_classes(source: ImageSource, target: Path, info: ModelInfo) -> None:
-    """Write the picture of a prediction of classes; the background, if any, is transparent."""
+    band = CLASS_BAND if info.has_classes else SPEED_BAND if info.class_mph else ROAD_BAND
     with rasterio.open(target) as dataset:
-        label: NDArray[np.uint8] = dataset.read(1 + CLASS_BAND, out_shape=_size(dataset.shape))
+        label: NDArray[np.uint8] = dataset.read(1 + band, out_shape=_size(dataset.shape))
+    nodata, hidden, opacity = label == NODATA, BACKGROUND, _OPACITY
+    if info.has_classes:
+        colours, legend = info.classes.colour_table(), class_entries(info.classes)
+        opacity = _CLASS_OPACITY
+        hidden = 0 if info.class_names[0] == BACKGROUND_NAME else NODATA
+    else:
+        colours = speed_colours()
+        legend = legend_entries(None if info.class_mph else ANY_ROAD_MPH)
+        if not info.class_mph:  # one speed for all roads
+            label = np.where(label >= threshold * 255, ANY_ROAD_MPH, BACKGROUND).astype(np.uint8)
     picture = _brightened(source, info.bands, label.shape) * _DIMMED
-    shown = label != NODATA
-    if info.class_names[0] == BACKGROUND_NAME:
-        shown &= label != 0
-    colours = info.classes.colour_table()[label]
-    picture[shown] += (colours[shown] - picture[shown]) * _CLASS_OPACITY
-    picture[label == NODATA] = NODATA_GREYS[0]
-    _write_sheet(target, picture, class_entries(info.classes))
+    shown = ~nodata & (label != hidden)
+    picture[shown] += (colours[label][shown] - picture[shown]) * opacity
+    picture[nodata] = NODATA_GREYS[0]
+    _write_sheet(target, picture, legend)
 
 
 def _size(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -148,19 +140,6 @@ def write_style(path: Path, has_speed: bool, threshold: float) -> None:
     band = 1 + (SPEED_BAND if has_speed else ROAD_BAND)
     with replaced(path) as partial:
         partial.write_text(_QML.format(band=band, items=items), encoding="utf-8")
-
-
-def _speeds(target: Path, has_speed: bool, threshold: float) -> NDArray[np.uint8]:
-    """Return uint8 (y, x) in mph, at most `LONGEST` wide; one speed if it has no speed band."""
-    with rasterio.open(target) as dataset:
-        shape = _size(dataset.shape)
-        band = 1 + (SPEED_BAND if has_speed else ROAD_BAND)
-        values: NDArray[np.uint8] = dataset.read(band, out_shape=shape)
-    if has_speed:
-        return values
-    roads = np.where(values >= threshold * 255, ANY_ROAD_MPH, BACKGROUND).astype(np.uint8)
-    roads[values == NODATA] = NODATA
-    return roads
 
 
 def _brightened(

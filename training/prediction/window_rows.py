@@ -28,9 +28,9 @@ _READ_BYTES = 48 << 20
 class WindowRow(NamedTuple):
     """The pixels under one row of windows."""
 
-    number: int
-    image: Bytes
-    valid: Bytes
+    number: int  # from the top
+    image: Bytes  # (y, x, band), 0 without imagery; mirrored beyond the edge of a smaller image
+    valid: Bytes  # (y, x), 0 without imagery; the same rows, the columns of the image only
 
 
 def read_window_rows(

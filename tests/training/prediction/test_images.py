@@ -336,7 +336,7 @@ def test_invalid_options_are_refused(run, checkpoint, tmp_path):
         ((path, image, *out, "--gsd", "-3"), "--gsd"),
         ((path, image, *out, "--rescale", "much"), "--rescale"),
         ((path, image), "--out"),
-        ((path, image, *out, "--treshold", "0.4"), "did you mean --threshold"),
+        ((path, image, *out, "--treshold", "0.4"), "'--threshold'"),
         ((path, image, *out, "--threshold", "nan"), "--threshold"),
         ((path, image, *out, "--device", "xpu"), "--device xpu"),
         ((tmp_path / "no.pt", image, *out, "--device", "xpu"), "--device xpu"),
