@@ -42,12 +42,7 @@ if TYPE_CHECKING:
 PRODUCT: Final = "PS-RGB"
 """Imagery product of a city where none is given."""
 _OF_RASTERS: Final = ("label_values", "label_speeds")
-_OF_VECTORS: Final = (
-    *("buffer", "width_field", "layer", "where", "areas"),
-    *("speed_from", "speed_field", "speed_unit", "schema"),
-)
 _OF_VECTOR_CLASSES: Final = ("class_field", "layer", "where")
-_OF_SHARES: Final = ("split_by", "val", "test", "split_seed")
 
 Stage = Literal["unpacking", "downloading", "reading"]
 """What is counted before a build: bytes while unpacking, else scenes."""
@@ -251,7 +246,6 @@ class _Request:
 
     def checked(self, workers: int | None, scheduler: object) -> BuildOptions:
         """Return the options; raise UsageError if one is without effect because of another."""
-        options = self.options
         if bool(self.cities) == bool(self.images):
             raise UsageError("give either `city` or `images` (with or without `labels`)")
         for name, value in (("source", self.source), ("product", self.product)):
@@ -263,26 +257,7 @@ class _Request:
             raise UsageError("`labels` needs `images`; labels of `city` are found by their names")
         if self.images and self.out is None:
             raise UsageError("`images` needs `out`, the name of the store")
-        if options.get("speed_field") and options.get("speed_from") == "attributes":
-            raise UsageError("`speed_field` reads given speeds: leave out `speed_from` attributes")
-        if "speed_unit" in options and not options.get("speed_field"):
-            raise UsageError("`speed_unit` is the unit of `speed_field`: give the field too")
-        for name in _OF_SHARES:
-            if options.get("split_file") and name in options:
-                raise UsageError(f"`split_file` assigns all splits: leave out `{name}`")
-        for name in _OF_SHARES[1:]:
-            if options.get("split_by") == "folder" and name in options:
-                raise UsageError(f"`split_by` folder assigns all splits: leave out `{name}`")
-        if "block_km" in options and options.get("split_by") != "block":
-            raise UsageError("`block_km` needs `split_by` block")
-        rasters = next((name for name in _OF_RASTERS if options.get(name)), None)
-        for name in _OF_VECTORS:
-            if rasters and name in options:
-                raise UsageError(
-                    f"`{name}` is for vector labels, `{rasters}` for raster labels: leave out one "
-                    "of them"
-                )
-        return BuildOptions(**options)
+        return BuildOptions.given(**self.options)
 
     def check_target(self) -> None:
         """Check that a bucket can be reached before sources that take long are read."""

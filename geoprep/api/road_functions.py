@@ -103,8 +103,6 @@ def score(
         return _score_classes(truth, proposal, class_rule, boundary, csv)
     if classes is not None:
         raise UsageError("`classes` is for rasters: give rasters as `truth` and `proposal`")
-    if rule.speed_field is None and rule.speed_unit != "mph":
-        raise UsageError("`speed_unit` is the unit of `speed_field`: name the field as well")
     given = {
         "images": images,
         "pixel_size_m": settings.pixel_size,

@@ -92,6 +92,8 @@ class RoadOptions:
 
     def __post_init__(self) -> None:
         check_choices(self, RoadOptions)
+        if self.speed_unit != "mph" and self.speed_field is None:
+            raise UsageError("`speed_unit` is the unit of `speed_field`: give the field too")
         if not 0 < self.buffer <= MOST_BUFFER_M:
             raise UsageError(
                 f"`buffer` {self.buffer:g}: expected metres above 0 and at most {MOST_BUFFER_M:g}"

@@ -237,6 +237,29 @@ class BuildOptions(StoreOptions, MaskOptions, ClassOptions, RoadOptions, ImageOp
             if self.classes is not None and getattr(self, name) != getattr(BuildOptions, name):
                 raise UsageError(f"`{name}` is for roads, `classes` for classes: leave out one")
 
+    @classmethod
+    def given(cls, **options: Any) -> BuildOptions:  # noqa: ANN401 - fields by name
+        """Return options; refuse one that is given but without effect because of another."""
+        for other in (name for name in ("label_values", "label_speeds") if options.get(name)):
+            for name in options.keys() & {one.name for one in fields(RoadOptions)}:
+                raise UsageError(
+                    f"`{name}` is for vector labels, `{other}` for raster labels: leave out one of "
+                    "them"
+                )
+        if options.get("speed_field") and options.get("speed_from") == "attributes":
+            raise UsageError("`speed_field` reads given speeds: leave out `speed_from` attributes")
+        if "speed_unit" in options and not options.get("speed_field"):
+            raise UsageError("`speed_unit` is the unit of `speed_field`: give the field too")
+        assigned = "`split_file`" if options.get("split_file") else ""
+        if options.get("split_by") == "folder":
+            assigned = assigned or "`split_by` folder"
+        for name in ("split_by", "val", "test", "split_seed"):
+            if assigned and name in options and name not in assigned:
+                raise UsageError(f"{assigned} assigns all splits: leave out `{name}`")
+        if "block_km" in options and options.get("split_by") != "block":
+            raise UsageError("`block_km` needs `split_by` block")
+        return cls(**options)
+
     @property
     def mask_rule(self) -> ClassRule | None:
         """How rasters of roads are read; None for other labels."""
