@@ -18,6 +18,11 @@ from geoprep.errors import UsageError
 from training.cli import argument, option
 
 Residency = Literal["ram", "compressed", "stream", "device"]
+LossName = Literal["focal-dice", "bce-dice", "ce-dice"]
+EngineName = Literal["auto", "native", "ipex"]
+DeviceName = Literal["auto", "cpu", "cuda", "xpu", "mps"]
+Precision = Literal["auto", "bf16", "fp16", "tf32", "fp32"]
+CompileMode = Literal["loss", "model", "reduce-overhead", "max-autotune", "off"]
 
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -229,7 +234,7 @@ class ModelConfig:
         "(continuous), any road only (binary), or one channel per class (classes); auto: by the "
         "labels of the stores: classes, bins, or binary if a store has no speeds.",
     )
-    loss: Literal["focal-dice", "bce-dice", "ce-dice"] = option(
+    loss: LossName = option(
         "focal-dice",
         "Pixelwise loss, focal or cross-entropy (of roads bce-dice, of classes ce-dice), combined "
         "with soft dice.",
@@ -311,21 +316,21 @@ class OptimizerConfig:
 class MachineConfig:
     """Machine: device, precision and threads."""
 
-    engine: Literal["auto", "native", "ipex"] = option(
+    engine: EngineName = option(
         "auto",
         "PyTorch itself (native) or Intel's retired extension (ipex); auto uses ipex if it is "
         "installed.",
     )
-    device: Literal["auto", "cpu", "cuda", "xpu", "mps"] = option(
+    device: DeviceName = option(
         "auto", "Device to train on; auto: cuda or xpu if there is one. mps is best effort."
     )
-    precision: Literal["auto", "bf16", "fp16", "tf32", "fp32"] = option(
+    precision: Precision = option(
         "auto",
         "Precision of convolutions; weights and loss are always fp32. auto: bf16 where the device "
         "computes in it, else fp16 with a scaled loss on CUDA devices and fp32 on others. tf32: "
         "fp32 with TensorFloat-32 on CUDA devices, which fp32 switches off.",
     )
-    compile: Literal["loss", "model", "reduce-overhead", "max-autotune", "off"] = option(
+    compile: CompileMode = option(
         "loss",
         "Parts to compile with torch.compile, if there is a compiler: the loss; model and loss "
         "(model), with CUDA graphs (reduce-overhead) and also a search for the fastest kernels "

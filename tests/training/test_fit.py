@@ -28,7 +28,7 @@ from training.data.stores import model_info, open_data
 from training.fit import main
 from training.monitor import callbacks
 from training.run import start, state
-from training.run.start import RunLock
+from training.run.folder import RunLock
 from training.run.state import copy_weights
 from training.settings import Config
 
@@ -725,7 +725,7 @@ def test_the_lock_of_a_killed_run_does_not_block_the_next(fit, tmp_path):
 
 def test_two_processes_cannot_lock_one_folder(tmp_path):
     code = (
-        "import sys; from pathlib import Path; from training.run.start import RunLock\n"
+        "import sys; from pathlib import Path; from training.run.folder import RunLock\n"
         "with RunLock(Path(sys.argv[1])) as lock:\n"
         "    lock.take(); print('locked', flush=True); sys.stdin.read()\n"
     )

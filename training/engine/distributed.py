@@ -17,18 +17,18 @@ from geoprep.cpus import usable_cpus
 from geoprep.errors import GeoprepError, UsageError
 from loaders import is_distributed, this_rank
 from training.engine.native import DeviceName, choose_device
+from training.settings import MachineConfig
 
 T = TypeVar("T")
 
 BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl", "xpu": "cpu:gloo,xpu:xccl"}
 """Accelerators have a backend for the CPU as well: a resumed run may have been started there."""
 
-TIMEOUT_MINUTES = 60.0
-"""Limit for work of one rank that others wait for: loading a split, writing a checkpoint."""
-
 
 @contextmanager
-def process_group(device: DeviceName, timeout: float = TIMEOUT_MINUTES) -> Iterator[None]:
+def process_group(
+    device: DeviceName, timeout: float = MachineConfig.distributed_timeout
+) -> Iterator[None]:
     """Join the process group that ``torchrun`` started; do nothing without ``torchrun``."""
     if "LOCAL_RANK" not in os.environ or "MASTER_ADDR" not in os.environ:
         yield

@@ -14,7 +14,6 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import torch
 from torch import nn
@@ -23,11 +22,9 @@ from torch.optim import Optimizer
 
 from geoprep.errors import UsageError
 from training.engine import ipex
-
-EngineName = Literal["auto", "native", "ipex"]
-DeviceName = Literal["auto", "cpu", "cuda", "xpu", "mps"]
-Precision = Literal["auto", "bf16", "fp16", "tf32", "fp32"]
-CompileMode = Literal["loss", "model", "reduce-overhead", "max-autotune", "off"]
+from training.settings import CompileMode as CompileMode
+from training.settings import DeviceName as DeviceName
+from training.settings import EngineName, Precision
 
 CUDA_GRAPHS: tuple[CompileMode, ...] = ("reduce-overhead", "max-autotune")
 """Modes that replay the model's kernels as CUDA graphs on CUDA devices."""

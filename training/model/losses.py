@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,14 +21,13 @@ from geoprep.errors import UsageError
 from loaders import Augmentation, DevicePrep
 from training.engine import CUDA_GRAPHS, CompileMode
 from training.model.directions import direction_loss
+from training.settings import LossName
 
 Timed = Callable[[str], AbstractContextManager[object]]
 """Returns a context manager around a phase of a step, given its name."""
 
 WAIT, NORMALISE = "wait for the batch", "normalise, targets"
 COPY, AVERAGE = "copy to the device", "averaged weights"
-
-LossName = Literal["focal-dice", "bce-dice", "ce-dice"]
 
 _SMOOTH = 1e-5
 """Added to both sides of the dice fraction, so that a batch without roads has a defined loss."""

@@ -1,6 +1,6 @@
 from .batch_size import is_out_of_memory as is_out_of_memory
 from .batch_size import release as release
-from .start import holds_run as holds_run
+from .folder import holds_run as holds_run
 from .start import run_folder as run_folder
 from .start import start_run as start_run
 from .state import BatchGroup as BatchGroup

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
-import os
 import shlex
-import shutil
 import signal
-import socket
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from geoprep.errors import UsageError
 from geoprep.store import StoreReader
 from loaders import touched_nodes
-from training.checkpoint import BEST, LAST, Checkpoint, load, trusted
-from training.cli import write_file
+from training.checkpoint import LAST, Checkpoint, load, trusted
 from training.data import class_pixels, differences, model_info, open_data
 from training.engine import (
     choose_engine,
@@ -40,17 +33,15 @@ from training.monitor import (
 )
 from training.run.batch_size import choose_batch_size
 from training.run.capacity import estimate_run
+from training.run.folder import RunLock, check_free, claim, folder_of
 from training.run.state import Run, RunProgress
-from training.settings import OF_ONE_START, SECTIONS, Config, counted
+from training.settings import OF_ONE_START, Config, counted
 
 UNCHANGEABLE = (
     *("model", "targets", "bands", "optimizer", "encoder_weights", "encoder_lr", "direction"),
     *("folds", "fold"),
 )
 """Settings that weights, normalisation and optimizer state depend on."""
-
-ARTEFACTS = ("log.txt", "metrics.csv", "curves.png", "config.yaml", BEST, LAST)
-FOLDERS = ("pictures", "tensorboard")
 
 
 def start_run(given: Mapping[str, Any], spell: Callable[[str], str] = str) -> int:
@@ -67,10 +58,10 @@ def start_run(given: Mapping[str, Any], spell: Callable[[str], str] = str) -> in
             if is_rank_zero():
                 print(spell(_finished(config, done)))
             return 0
-        folder = _folder(config)
+        folder = folder_of(config)
         with RunLock(folder) as lock, StopSignals() as stop:
             if not config.profile:
-                on_rank_zero(lambda: _check_free(config, folder, lock))
+                on_rank_zero(lambda: check_free(config, folder, lock))
             stores = open_data(config)
             for store in stores:
                 for stage in config.plan:
@@ -85,7 +76,7 @@ def start_run(given: Mapping[str, Any], spell: Callable[[str], str] = str) -> in
 
 def run_folder(given: Mapping[str, Any]) -> Path:
     """Return the folder of a run with the given settings."""
-    return _folder(Config.from_flat(given))
+    return folder_of(Config.from_flat(given))
 
 
 def _train(
@@ -108,7 +99,7 @@ def _train(
     notes += [*chosen, *differences(run.info, stores), *_never(run), *_changed_since(run, saved)]
     notes += [*memory.warnings(size), *_nodes(config)]
     if not config.profile:
-        on_rank_zero(lambda: _claim(config, folder, lock))
+        on_rank_zero(lambda: claim(config, folder, lock))
     where = None if config.profile else folder
     shown = Console(where, step=run.progress.step, quiet=config.quiet, spell=spell)
     with shown as console:
@@ -261,126 +252,3 @@ def _changed_since(run: Run, saved: Checkpoint | None) -> Iterator[str]:
     now = model_info(run.config, run.stores)
     if any(getattr(now, n) != getattr(saved.info, n) for n in ("mean", "std", "class_mph")):
         yield "the stores hold other pixels than at the start; the run keeps its normalisation"
-
-
-def _folder(config: Config) -> Path:
-    """Return the folder of the run."""
-    if config.out is None and config.resume is None and not config.stores:
-        raise UsageError(
-            "give at least one store, such as `python -m training.fit moscow.zarr`, or a run to "
-            "resume: --resume runs/moscow"
-        )
-    if config.out is not None:
-        return Path(config.out)
-    return _resumed_folder(config) or Path("runs") / Path(config.stores[0].rstrip("/")).stem
-
-
-def _resumed_folder(config: Config) -> Path | None:
-    """Return the folder of the run to resume, which ``resume`` or a file in it names."""
-    if config.resume is None:
-        return None
-    path = Path(config.resume)
-    return path.parent if path.suffix == ".pt" else path
-
-
-def _resumes_in(config: Config, folder: Path) -> bool:
-    """Return whether a run is resumed in its own folder."""
-    before = _resumed_folder(config)
-    return before is not None and before.resolve() == folder.resolve()
-
-
-def holds_run(folder: Path) -> bool:
-    """Return whether a folder holds a checkpoint of a run."""
-    return (folder / LAST).exists() or (folder / BEST).exists()
-
-
-def _check_free(config: Config, folder: Path, lock: RunLock) -> None:
-    """Raise UsageError if the folder holds another run, or one that is training now."""
-    if folder.exists():
-        lock.check()
-    if holds_run(folder) and not (config.overwrite or _resumes_in(config, folder)):
-        raise UsageError(
-            f"{folder} holds a run: resume it (`resume` {folder}), choose another folder (`out`), "
-            "or replace it (`overwrite`)"
-        )
-
-
-def _claim(config: Config, folder: Path, lock: RunLock) -> None:
-    """Create and lock the folder of a run, and remove a run that is to be overwritten."""
-    before, here = _resumed_folder(config), _resumes_in(config, folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    lock.take()
-    _check_free(config, folder, lock)  # again: another run may have finished in it meanwhile
-    if config.overwrite and not here:
-        for name in ARTEFACTS:
-            (folder / name).unlink(missing_ok=True)
-        for name in FOLDERS:
-            shutil.rmtree(folder / name, ignore_errors=True)
-    if before is not None and not here and (before / BEST).exists():
-        shutil.copyfile(before / BEST, folder / BEST)
-    flat = {name: value for name, value in config.flat().items() if name not in OF_ONE_START}
-    write_file(folder / "config.yaml", SECTIONS, flat)
-
-
-class RunLock:
-    """Lock of a run's folder, released when the context ends or the process dies."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self._path = folder, folder / ".lock"
-        self._file: TextIO | None = None
-
-    def __enter__(self) -> RunLock:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._file is not None:
-            self._path.unlink(missing_ok=True)
-            self._file.close()
-
-    def take(self) -> None:
-        """Lock the folder."""
-        while self._file is None:
-            file = self._path.open("a+", encoding="utf-8")
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                with file:
-                    # Some network file systems have no locks.
-                    if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-                        raise self._taken(file) from error
-                    return
-            if _is_file(file, self._path):
-                self._file = file
-            else:  # its owner has just removed it
-                file.close()
-        self._file.truncate(0)
-        self._file.write(f"process {os.getpid()} on {socket.gethostname()}")
-        self._file.flush()
-
-    def check(self) -> None:
-        """Raise UsageError if another process has locked the folder."""
-        if self._file is not None or not self._path.exists():
-            return
-        with ExitStack() as stack:
-            file = stack.enter_context(self._path.open("a+", encoding="utf-8"))
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except OSError as error:
-                if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-                    raise self._taken(file) from error
-
-    def _taken(self, file: TextIO) -> UsageError:
-        file.seek(0)
-        owner = file.read().strip() or "another process"
-        return UsageError(
-            f"{self.folder}: {owner} is training in this folder: wait for it, or choose another "
-            "`out`"
-        )
-
-
-def _is_file(file: TextIO, path: Path) -> bool:
-    """Return whether an open file is the one at a path, not a removed one."""
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except FileNotFoundError:
-        return False

@@ -1,0 +1,134 @@
+"""The folder of a run: its name, its lock, and the files in it."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import socket
+from pathlib import Path
+from typing import TextIO
+
+from geoprep.errors import UsageError
+from training.checkpoint import BEST, LAST
+from training.cli import write_file
+from training.settings import OF_ONE_START, SECTIONS, Config
+
+ARTEFACTS = ("log.txt", "metrics.csv", "curves.png", "config.yaml", BEST, LAST)
+FOLDERS = ("pictures", "tensorboard")
+
+
+def folder_of(config: Config) -> Path:
+    """Return the folder of the run."""
+    if config.out is None and config.resume is None and not config.stores:
+        raise UsageError(
+            "give at least one store, such as `python -m training.fit moscow.zarr`, or a run to "
+            "resume: --resume runs/moscow"
+        )
+    if config.out is not None:
+        return Path(config.out)
+    return _resumed_folder(config) or Path("runs") / Path(config.stores[0].rstrip("/")).stem
+
+
+def _resumed_folder(config: Config) -> Path | None:
+    """Return the folder of the run to resume, which ``resume`` or a file in it names."""
+    if config.resume is None:
+        return None
+    path = Path(config.resume)
+    return path.parent if path.suffix == ".pt" else path
+
+
+def _resumes_in(config: Config, folder: Path) -> bool:
+    """Return whether a run is resumed in its own folder."""
+    before = _resumed_folder(config)
+    return before is not None and before.resolve() == folder.resolve()
+
+
+def holds_run(folder: Path) -> bool:
+    """Return whether a folder holds a checkpoint of a run."""
+    return (folder / LAST).exists() or (folder / BEST).exists()
+
+
+def check_free(config: Config, folder: Path, lock: RunLock) -> None:
+    """Raise UsageError if the folder holds another run, or one that is training now."""
+    if folder.exists():
+        lock.check()
+    if holds_run(folder) and not (config.overwrite or _resumes_in(config, folder)):
+        raise UsageError(
+            f"{folder} holds a run: resume it (`resume` {folder}), choose another folder (`out`), "
+            "or replace it (`overwrite`)"
+        )
+
+
+def claim(config: Config, folder: Path, lock: RunLock) -> None:
+    """Create and lock the folder of a run, and remove a run that is to be overwritten."""
+    before, here = _resumed_folder(config), _resumes_in(config, folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    lock.take()
+    check_free(config, folder, lock)  # again: another run may have finished in it meanwhile
+    if config.overwrite and not here:
+        for name in ARTEFACTS:
+            (folder / name).unlink(missing_ok=True)
+        for name in FOLDERS:
+            shutil.rmtree(folder / name, ignore_errors=True)
+    if before is not None and not here and (before / BEST).exists():
+        shutil.copyfile(before / BEST, folder / BEST)
+    flat = {name: value for name, value in config.flat().items() if name not in OF_ONE_START}
+    write_file(folder / "config.yaml", SECTIONS, flat)
+
+
+class RunLock:
+    """Lock of a run's folder, released when the context ends or the process dies."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self._path = folder, folder / ".lock"
+        self._file: TextIO | None = None
+
+    def __enter__(self) -> RunLock:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._file is not None:
+            self._path.unlink(missing_ok=True)
+            self._file.close()
+
+    def take(self) -> None:
+        """Lock the folder; raise UsageError if another process trains in it."""
+        while self._file is None:
+            file = self._locked(fcntl.LOCK_EX)
+            if _is_file(file, self._path):
+                self._file = file
+            else:  # its owner has just removed it
+                file.close()
+        self._file.truncate(0)
+        self._file.write(f"process {os.getpid()} on {socket.gethostname()}")
+        self._file.flush()
+
+    def check(self) -> None:
+        """Raise UsageError if another process has locked the folder."""
+        if self._file is None and self._path.exists():
+            self._locked(fcntl.LOCK_SH).close()
+
+    def _locked(self, kind: int) -> TextIO:
+        file = self._path.open("a+", encoding="utf-8")
+        try:
+            fcntl.flock(file, kind | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):  # others have no locks
+                with file:
+                    file.seek(0)
+                    owner = file.read().strip() or "another process"
+                raise UsageError(
+                    f"{self.folder}: {owner} is training in this folder: wait for it, or choose "
+                    "another `out`"
+                ) from error
+        return file
+
+
+def _is_file(file: TextIO, path: Path) -> bool:
+    """Return whether an open file is the one at a path, not a removed one."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
