@@ -241,8 +241,9 @@ def load(path: str | Path, *, device: torch.device | str = "cpu") -> Checkpoint:
     values = _read(path, device)
     if not isinstance(values, dict) or values.get("format") != FORMAT:
         raise CheckpointError(
-            f"{path} is a file of torch, but not a checkpoint of training.fit; use "
-            "`encoder_weights` for a file of weights"
+            f"{path} is a file of torch, but not a checkpoint of training.fit: it does not say "
+            "which bands, normalisation and targets its weights are for. Load them in the factory "
+            "of a model, and train it with training.fit"
         )
     if values.get("version") != VERSION:
         raise CheckpointError(

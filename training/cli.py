@@ -10,8 +10,11 @@ import difflib
 import math
 import operator
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import MISSING, Field, field, fields
 from enum import IntEnum
 from pathlib import Path
@@ -373,7 +376,8 @@ def run_command(command: Callable[[], int], line: Command | None = None) -> int:
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")
     spell = str if line is None else line.spell
     try:
-        return command()
+        with _signals():
+            return command()
     except GeoprepError as error:
         usage = isinstance(error, UsageError | SourceError)
         return _failed(spell(str(error)), Status.REFUSED if usage else Status.FAILED)
@@ -387,10 +391,31 @@ def run_command(command: Callable[[], int], line: Command | None = None) -> int:
         signs = ("out of memory", "can't allocate memory")  # of torch's RuntimeErrors
         if isinstance(error, RuntimeError) and not any(s in str(error).lower() for s in signs):
             raise
-        return _failed(f"out of memory ({first}): use a smaller --batch-size", Status.FAILED)
-    except KeyboardInterrupt:
+        fix = ": use a smaller --batch-size" if line and "batch_size" in line.settings else ""
+        return _failed(f"out of memory ({first}){fix}", Status.FAILED)
+    except KeyboardInterrupt as stopped:
         print("\nInterrupted.", file=sys.stderr)
-        return Status.INTERRUPTED
+        return 128 + (stopped.args[0] if stopped.args else signal.SIGINT)
+
+
+@contextmanager
+def _signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP interrupt as Ctrl-C does, unless they are ignored or handled."""
+
+    def stop(number: int, _: object) -> None:
+        raise KeyboardInterrupt(number)
+
+    # A rank that waits for others inside torch has to die at once.
+    alone = threading.current_thread() is threading.main_thread() and "RANK" not in os.environ
+    numbers = (signal.SIGTERM, signal.SIGHUP) if alone else ()
+    taken = [number for number in numbers if signal.getsignal(number) == signal.SIG_DFL]
+    for number in taken:
+        signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number in taken:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _failed(message: str, status: Status) -> int:

@@ -114,7 +114,7 @@ def _check_kind(options: PredictOptions, info: ModelInfo) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status."""
     status = run_command(lambda: predict(PredictOptions(**COMMAND.parse(arguments))), COMMAND)
-    if status == Status.INTERRUPTED:
+    if status > 128 and status != Status.BROKEN_PIPE:  # by a signal
         print("Finished work is kept. Run the same command again to resume.", file=sys.stderr)
     return status
 

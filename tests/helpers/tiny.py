@@ -1,9 +1,11 @@
 """Small models for tests, as user-defined factories: ``--model tiny:build``."""
 
 import os
+import random
 import signal
 from collections import OrderedDict
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -184,6 +186,22 @@ def darken(image, speed, key):
     assert key.dtype == torch.int64
     DARKENED.append((tuple(image.shape), image.dtype))
     return image // 2, speed
+
+
+def random_shift(image, label, key):
+    """A user-defined augmentation that draws from Python's generator and from NumPy's."""
+    shift = random.randrange(64) + int(np.random.randint(64))  # noqa: NPY002 - as users may
+    return image + shift, label
+
+
+def two_arguments(image, label):
+    """An augmentation with a wrong signature."""
+    return image, label
+
+
+def image_only(image, label, key):
+    """An augmentation that returns something else."""
+    return image
 
 
 def encoded(bands, channels):

@@ -166,3 +166,10 @@ def test_a_checkpoint_imports_code_with_consent_only(tmp_path, monkeypatch):
     loaded, _ = load_model(tmp_path / "a.pt", model="trap:build")
     assert (tmp_path / "harm").exists()
     assert loaded(torch.zeros(1, 3, 8, 8)).shape == (1, 8, 8, 8)
+
+
+def test_a_plain_state_dict_is_refused_with_what_it_lacks(tmp_path):
+    torch.save(torch.nn.Linear(2, 3).state_dict(), tmp_path / "net.pt")
+    with pytest.raises(CheckpointError, match="which bands, normalisation and targets") as error:
+        load_model(tmp_path / "net.pt", model="helpers.tiny:build")
+    assert "encoder_weights" not in str(error.value)

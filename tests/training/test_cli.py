@@ -5,6 +5,7 @@ import importlib
 import io
 import os
 import re
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass, fields
@@ -207,7 +208,7 @@ def test_the_profiler_prints_no_messages_of_its_own():
         (UsageError("no"), 2, "Error: no"),
         (StoreError("no"), 1, "Error: no"),
         (OSError(28, "No space left on device", "a/b"), 1, "Error: a/b: No space left on device"),
-        (RuntimeError("CUDA out of memory. Tried to"), 1, "smaller --batch-size"),
+        (RuntimeError("CUDA out of memory. Tried to"), 1, "out of memory (CUDA out of memory"),
         (KeyboardInterrupt(), 130, "Interrupted"),
         (BrokenPipeError(), 141, ""),
     ],
@@ -292,3 +293,23 @@ def test_an_error_names_the_options_of_the_command(capsys, message, printed):
 
     assert run_command(command, RENAMED) == 2
     assert capsys.readouterr().err == f"{printed}\n"
+
+
+@pytest.mark.parametrize(("name", "advice"), [("fit", True), ("export", False)])
+def test_a_smaller_batch_is_advised_where_there_is_such_an_option(name, advice, capsys):
+    def command():
+        raise MemoryError
+
+    line = importlib.import_module(f"training.{name}").COMMAND
+    assert run_command(command, line) == 1
+    assert ("--batch-size" in capsys.readouterr().err) == advice
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_a_signal_before_a_command_handles_it_gives_its_status(name, capsys, request):
+    number = getattr(signal, name)
+    if name == "SIGHUP":  # ignored in what nohup started
+        before = signal.signal(number, signal.SIG_DFL)
+        request.addfinalizer(lambda: signal.signal(number, before))
+    assert run_command(lambda: signal.raise_signal(number) or 0) == 128 + number
+    assert "Interrupted" in capsys.readouterr().err

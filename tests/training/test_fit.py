@@ -3,12 +3,15 @@
 import csv
 import math
 import os
+import random
 import re
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from helpers import tiny
@@ -691,6 +694,70 @@ def test_a_custom_augmentation_gets_bytes_in_training_only(fit, tmp_path, capfd)
     assert not same(load(out).model, load(plain).model)
     assert fit("--resume", out, "--epochs", 2, store=None, network=SMALL) == 2
     assert "--augmentation helpers.tiny:darken" in capfd.readouterr().err
+
+
+def test_augmentations_that_draw_from_python_and_numpy_repeat_with_the_seed(fit, tmp_path):
+    own = ("--augmentation", "helpers.tiny:random_shift", "--epochs", 1)
+    for number in range(2):
+        assert fit("--out", tmp_path / f"run{number}", *own) == 0
+        random.random(), np.random.rand(3)  # noqa: NPY002 - another state than at the start
+    assert_same_run(tmp_path / "run0", tmp_path / "run1")
+
+
+@pytest.mark.parametrize(
+    ("name", "says", "header"),
+    [
+        (
+            "two_arguments",
+            "too many positional arguments: write function(image, label, key)",
+            False,
+        ),
+        ("image_only", "returned uint8 (4, 3, 32, 32) for uint8 (4, 3, 32, 32) and uint8", True),
+    ],
+)
+def test_an_augmentation_of_another_form_is_a_one_line_error(
+    fit, tmp_path, capfd, name, says, header
+):
+    assert fit("--out", tmp_path / "run", "--augmentation", f"helpers.tiny:{name}") == 2
+    printed = capfd.readouterr()
+    assert f"--augmentation helpers.tiny:{name}" in printed.err
+    assert says in printed.err
+    assert len(printed.err.splitlines()) == 1
+    assert bool(printed.out) == header
+
+
+def test_a_stream_too_small_for_a_batch_is_not_reported_as_too_few_samples(fit, tmp_path, capfd):
+    large = ("--residency", "stream", "--ram-limit", "0.6MB", "--batch-size", "24")
+    assert fit("--out", tmp_path / "run", *large) == 2
+    said = capfd.readouterr().err
+    assert "less than one batch" not in said
+    assert "--ram-limit" in said
+
+
+def test_training_works_outside_the_main_thread(fit, tmp_path):
+    status = []
+    worker = threading.Thread(target=lambda: status.append(fit("--out", tmp_path / "run")))
+    worker.start()
+    worker.join()
+    assert status == [0]
+
+
+def test_an_epoch_that_resumes_after_its_last_step_has_no_rate(fit, tmp_path, monkeypatch, capfd):
+    validate = callbacks.validate
+
+    def interrupted(*args, on_batch, **options):
+        signal_self()
+        return validate(*args, on_batch=on_batch, **options)
+
+    monkeypatch.setattr(callbacks, "validate", interrupted)
+    assert fit("--out", tmp_path / "run", "--epochs", 1) == 130
+    monkeypatch.setattr(callbacks, "validate", validate)
+    assert fit("--resume", tmp_path / "run", store=None, network=SMALL[:2]) == 0
+    said = capfd.readouterr().out
+    assert "images/s" not in said[said.index("epoch 1/") :]
+    with (tmp_path / "run" / "metrics.csv").open(newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert row["images_per_s"] == "nan"
 
 
 # Locks, and runs that are stopped early

@@ -138,6 +138,8 @@ def _training_loader(
         if one.samples >= config.batch_size * ranks:
             raise  # another reason, such as a `ram_limit` too small for such batches
         fits = one.samples // ranks
+        if fits >= config.batch_size:  # too large for something else, such as `ram_limit`
+            raise
         fix = f"use at most `batch_size` {fits}" if fits else "start fewer ranks"
         shared = f" on each of {ranks} ranks" if ranks > 1 else ""
         raise UsageError(

@@ -5,6 +5,7 @@ from .distributed import is_rank_zero as is_rank_zero
 from .distributed import max_over_ranks as max_over_ranks
 from .distributed import on_rank_zero as on_rank_zero
 from .distributed import process_group as process_group
+from .distributed import ranks_here as ranks_here
 from .distributed import set_threads as set_threads
 from .distributed import sum_in_place as sum_in_place
 from .distributed import sum_over_ranks as sum_over_ranks

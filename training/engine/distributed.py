@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -52,11 +53,26 @@ def is_rank_zero() -> bool:
 
 def set_threads(wanted: int | None) -> None:
     """Set the number of threads for computation."""
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    here = ranks_here()
     if wanted is None and here > 1 and os.environ.get("OMP_NUM_THREADS", "1") == "1":
-        wanted = max(1, usable_cpus() // here)
+        wanted = max(1, usable_cpus() // _sharing())
     if wanted is not None and wanted != torch.get_num_threads():
         torch.set_num_threads(wanted)
+
+
+def ranks_here() -> int:
+    """Return the number of ranks on this machine."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
+def _sharing() -> int:
+    """Return the number of ranks whose processors are also those of this one: 1 if pinned apart."""
+    if not is_distributed() or not hasattr(os, "sched_getaffinity"):
+        return ranks_here()
+    mine = socket.gethostname(), os.sched_getaffinity(0)
+    found: list[Any] = [None] * this_rank()[1]
+    dist.all_gather_object(found, mine)
+    return sum(host == mine[0] and bool(cores & mine[1]) for host, cores in found)
 
 
 def data_parallel(

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from geoprep.errors import UsageError
 from training.checkpoint import BEST, ModelInfo, load
-from training.model.build import SMP, smp_factory
+from training.model.build import SMP, output_weights, smp_factory
 
 IMAGENET_URL = "https://download.pytorch.org/models/resnet34-b627a593.pth"
 """torchvision's ResNet34_Weights.IMAGENET1K_V1; the name ends in the start of its SHA-256."""
@@ -83,7 +83,7 @@ def load_initial_weights(model: nn.Module, info: ModelInfo, source: str) -> str:
     """Load every weight of a trained model that fits; return a line that describes them.
 
     Weights fit if name and shape agree. The first convolution is adapted to other bands, see
-    `adapt_bands`. The head fits only if the targets agree.
+    `adapt_bands`. The output layer is left out if targets, channels or classes differ.
     """
     path = Path(source)
     path = path / BEST if (path / BEST).exists() else path
@@ -91,10 +91,11 @@ def load_initial_weights(model: nn.Module, info: ModelInfo, source: str) -> str:
     given, own = saved.ema or saved.model, model.state_dict()
     same_targets = _meaning(saved.info) == _meaning(info)
     bands = len(saved.info.bands), len(info.bands)
+    head = set() if same_targets else output_weights(model, len(info.bands))
     kept, adapted = {}, ""
     for name, value in given.items():
         wanted = own.get(name)
-        if wanted is None or not (same_targets or "head" not in name.split(".")[0]):
+        if wanted is None or name in head:
             continue
         if value.shape != wanted.shape and _reads_bands(value, wanted, bands):
             value = adapt_bands(value, bands[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from geoprep.errors import UsageError
 from geoprep.speed import CHANNEL_TABLE, VALID_TABLE
 from geoprep.store import StoreReader
+from loaders import Augmentation
 from training.checkpoint import ModelInfo
 from training.data import class_pixels, make_prep
 from training.engine import Engine
@@ -52,7 +54,36 @@ def _trainable(
     config: Config, info: ModelInfo, engine: Engine, model: nn.Module, loss: nn.Module
 ) -> Trainable:
     prep, spec = make_prep(info, engine, config), config.augmentation
-    return Trainable(prep, model, loss, None if spec is None else imported("augmentation", spec))
+    return Trainable(prep, model, loss, None if spec is None else own_augmentation(spec))
+
+
+def own_augmentation(spec: str) -> Augmentation:
+    """Return the augmentation of a user; it and its results are checked."""
+    function = imported("augmentation", spec)
+    wanted = "write function(image, label, key), which returns image and label"
+    try:
+        inspect.signature(function).bind("image", "label", "key")
+    except TypeError as error:
+        raise UsageError(f"`augmentation` {spec}: {error}: {wanted}") from error
+    except ValueError:  # of a builtin
+        pass
+
+    if isinstance(function, nn.Module):  # it stays a part of the module, which moves to the device
+        return function
+
+    def augment(image: Tensor, label: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        found = function(image, label, key)
+        pair = found if isinstance(found, tuple) else (found,)
+        given = [(tuple(one.shape), one.dtype) for one in pair if isinstance(one, Tensor)]
+        if given != [(tuple(one.shape), one.dtype) for one in (image, label)]:
+            kinds = ", ".join(f"{str(kind)[6:]} {shape}" for shape, kind in given)
+            raise UsageError(
+                f"`augmentation` {spec} returned {kinds or type(found).__name__} for uint8 "
+                f"{tuple(image.shape)} and uint8 {tuple(label.shape)}: {wanted}, of the same shapes"
+            )
+        return found  # type: ignore[no-any-return]  # just checked
+
+    return augment
 
 
 def _direction_weight(config: Config, info: ModelInfo) -> float:

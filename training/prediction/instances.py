@@ -90,7 +90,9 @@ def run_instances(options: PredictOptions, work: Work, spell: Callable[[str], st
         count = len(devices)
     else:
         devices *= count
-    shares = share_cores(sorted(os.sched_getaffinity(0)), count)
+    pinned = hasattr(os, "sched_getaffinity")  # not on macOS
+    cores = sorted(os.sched_getaffinity(0)) if pinned else [*range(usable_cpus())]
+    shares = share_cores(cores, count)
     context = multiprocessing.get_context("spawn")
     messages: Messages = context.Queue()
     since = time.time()
@@ -118,11 +120,13 @@ def run_instances(options: PredictOptions, work: Work, spell: Callable[[str], st
 
 def _run(work: Callable[[QueueReporter], None], cores: Sequence[int], messages: Messages) -> None:
     """Work as a child process: stay on its cores, and end with the parent."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    os.sched_setaffinity(0, cores)
+    if prctl := getattr(ctypes.CDLL(None), "prctl", None):  # Linux
+        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, cores)
     import torch
 
-    torch.set_num_threads(usable_cpus())
+    torch.set_num_threads(len(cores))
     try:
         work(QueueReporter(messages))
     except GeoprepError as error:

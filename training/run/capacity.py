@@ -15,7 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from geoprep.store import StoreReader
 from loaders import PAD_TO, Split, available_memory, select
 from training.data import folds_of, model_info
-from training.engine import Engine
+from training.engine import Engine, ranks_here
 from training.model import STATE_PER_PARAMETER, Trainable
 from training.run.state import Run, random_state, set_random_state
 from training.settings import Config
@@ -83,6 +83,7 @@ def estimate_run(run: Run) -> Estimate:
         here = most = 0  # tiles are not on the device that trains
     elif residency == "stream":
         here = most = int(getattr(tiles, "ram_limit", 0))
+    here, most = (nbytes // sharing(run.engine.device) for nbytes in (here, most))
     planned = estimate(run.trainable, run.config, run.engine, side)
     return replace(planned, tiles=most, available=planned.available + here)
 
@@ -149,13 +150,19 @@ def _stored_bytes(model: nn.Module, bands: int, side: int, dtype: torch.dtype) -
     return [*seen.values(), logits.numel() * LOSS_BYTES]
 
 
+def sharing(device: torch.device) -> int:
+    """Return the number of ranks that share the memory of a device."""
+    return ranks_here() if device.type == "cpu" else 1
+
+
 def available(device: torch.device) -> tuple[int, str]:
-    """Return the bytes of memory that a device has left for tensors, and what limits them.
+    """Return the bytes that a device has left for the tensors of a rank, and what limits them.
 
     Memory that torch's cache holds unused counts as left.
     """
     here = available_memory() if device.type == "cpu" else available_memory(device=device)
-    return here.nbytes, here.limited_by
+    ranks = sharing(device)
+    return here.nbytes // ranks, here.limited_by + f", {ranks} ranks" * (ranks > 1)
 
 
 def tile_bytes(
@@ -170,7 +177,7 @@ def tile_bytes(
     splits: tuple[Split, ...] = ("train", "val")
     found = (select(store, split, folds_of(config)) for store in stores for split in splits)
     bands = len(model_info(config, stores).bands)
-    return sum(len(one.tiles) for one in found) * side * side * (bands + 1)
+    return sum(len(one.tiles) for one in found) * side * side * (bands + 1) // sharing(device)
 
 
 def _gib(nbytes: int) -> str:

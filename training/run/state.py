@@ -177,7 +177,7 @@ class Run:
         self._loader_state = {} if saved is None else saved.loader
         self.info: ModelInfo = model_info(config, stores) if saved is None else saved.info
         check_store(self.info, stores, str(folder))
-        torch.manual_seed(config.seed)
+        seed_all(config.seed)
         self.trainable = make_trainable(config, self.info, engine, stores)
         self.initial = ""
         if saved is None:
@@ -207,7 +207,7 @@ class Run:
         """Restore optimizer, averaged weights and random states of a checkpoint."""
         rank, _ = this_rank()
         if rank:  # every rank draws its own dropout
-            torch.manual_seed(hash((self.config.seed, rank, self.progress.step)))
+            seed_all(hash((self.config.seed, rank, self.progress.step)))
             self.progress.reset_sums()
         if saved is None:
             return
@@ -386,6 +386,13 @@ def running_statistics(model: nn.Module) -> dict[str, Tensor]:
         for name, value in model.state_dict().items()
         if name not in parameters and value.is_floating_point()
     }
+
+
+def seed_all(seed: int) -> None:
+    """Seed torch, and the generators that augmentations of users may draw from."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002 - the one that they may use
 
 
 def random_state(device: torch.device) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from datetime import timedelta
@@ -154,3 +155,27 @@ def test_means_of_one_process_are_its_own():
     value = torch.tensor([1.0, 2.0])
     distributed.average_in_place([value])
     assert value.tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("others", "threads"),
+    [([(0, 1, 2, 3)], 2), ([(4, 5, 6, 7)], 4), ([(0, 1), (2, 3), (8, 9)], 1)],
+    ids=["shared", "pinned apart", "in part"],
+)
+def test_ranks_divide_the_processors_that_they_share(monkeypatch, others, threads):
+    mine, set_to = {0, 1, 2, 3}, []
+    machine = socket.gethostname()
+
+    def gather(found, one):
+        found[:] = [one, *((machine, set(cores)) for cores in others)]
+
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(1 + len(others)))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: mine)
+    monkeypatch.setattr(distributed, "is_distributed", lambda: True)
+    monkeypatch.setattr(distributed, "this_rank", lambda: (0, 1 + len(others)))
+    monkeypatch.setattr(distributed.dist, "all_gather_object", gather)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 99)
+    monkeypatch.setattr(torch, "set_num_threads", set_to.append)
+    distributed.set_threads(None)
+    assert set_to == [threads]

@@ -11,11 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from helpers.predict_cases import FACTS, make_checkpoint, pixels, write_image
+import torch
+from helpers.predict_cases import FACTS, make_checkpoint, pixels, predict_options, write_image
 
 from geoprep.errors import UsageError
 from training.predict import COMMAND, main, make_job
-from training.prediction import PredictOptions, Screen
+from training.prediction import PredictOptions, Screen, instances
 from training.prediction.cog.write_journal import BusyError, WriteJournal, folder_of, locked
 from training.prediction.instances import share_cores
 
@@ -43,6 +44,26 @@ def test_shares_are_neighbouring_cores():
     assert share_cores([3], 1) == [[3]]
     with pytest.raises(UsageError, match="may use 2 cores"):
         share_cores([0, 1], 3)
+
+
+def test_a_system_without_affinity_divides_its_processors(monkeypatch):
+    """As macOS, which has neither it nor prctl."""
+    for name in ("sched_getaffinity", "sched_setaffinity"):
+        monkeypatch.delattr(os, name, raising=False)
+    monkeypatch.setattr(instances.ctypes, "CDLL", lambda _: object())
+    monkeypatch.setattr(instances, "usable_cpus", lambda: 4)
+    given = []
+    monkeypatch.setattr(instances, "share_cores", lambda *of: given.append(of) or 1 / 0)
+    options = predict_options(instances=2)
+    with pytest.raises(ZeroDivisionError):
+        instances.run_instances(options, lambda *_: None)
+    assert given == [([0, 1, 2, 3], 2)]
+    threads = torch.get_num_threads()
+    try:
+        instances._run(lambda reporter: given.append(torch.get_num_threads()), [0, 1], None)
+    finally:
+        torch.set_num_threads(threads)
+    assert given[1:] == [2]
 
 
 def test_two_instances_predict_the_bytes_of_one(scenes, tmp_path, monkeypatch, capfd):

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from loaders.memory import Available
 from training.engine.native import choose_engine
 from training.model.losses import RoadLoss, Trainable
 from training.run.capacity import LOSS_BYTES, Estimate, available, estimate, measure_activations
@@ -154,3 +155,11 @@ def tiny_prep():
     from loaders import DevicePrep, Normalize, SpeedTarget
 
     return DevicePrep(Normalize([100.0] * 3, [50.0] * 3), SpeedTarget())
+
+
+def test_ranks_of_a_machine_share_its_memory(monkeypatch):
+    device = torch.device("cpu")
+    monkeypatch.setattr("training.run.capacity.available_memory", lambda: Available(8 * GIB, "it"))
+    assert available(device) == (8 * GIB, "it")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert available(device) == (2 * GIB, "it, 4 ranks")
