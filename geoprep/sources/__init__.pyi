@@ -12,11 +12,9 @@ from .city_downloads import list_files as list_files
 from .city_scenes import find_scenes as find_scenes
 from .city_scenes import refuse_real as refuse_real
 from .label_matching import IMAGE_SUFFIXES as IMAGE_SUFFIXES
-from .label_matching import LABEL_SUFFIXES as LABEL_SUFFIXES
 from .local_copies import copies_folder as copies_folder
 from .local_copies import download_scenes as download_scenes
 from .local_copies import drop_copies as drop_copies
-from .local_copies import folder_bytes as folder_bytes
 from .local_copies import remote_scenes as remote_scenes
 from .own_images import images_and_labels as images_and_labels
 from .scene import Scene as Scene

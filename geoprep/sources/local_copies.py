@@ -40,23 +40,16 @@ def prepare_copies(folder: Path) -> None:
         (folder / _MARK).write_text(_MARK_TEXT)
 
 
-def drop_copies(folder: Path) -> int:
-    """Delete a folder of local copies, made by a build; return the bytes of its files."""
+def drop_copies(folder: Path) -> None:
+    """Delete a folder of local copies, if there is one; raise UsageError if no build made it."""
     if not folder.exists():
-        return 0
+        return
     if not (folder / _MARK).is_file():
         raise UsageError(
             f"{folder} was not made by this version of geoprep and is kept: delete it yourself if "
             "you no longer need it"
         )
-    size = folder_bytes(folder)
     shutil.rmtree(folder)
-    return size
-
-
-def folder_bytes(folder: Path) -> int:
-    """Return the bytes of all files in a folder, 0 if there is none."""
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def copy_path(address: str, folder: Path) -> Path:

@@ -17,7 +17,6 @@ from .local_files import StrPath as StrPath
 from .local_files import flush as flush
 from .local_files import flush_all as flush_all
 from .local_files import local_path as local_path
-from .local_files import machine_id as machine_id
 from .local_files import make_folder as make_folder
 from .local_files import replaced as replaced
 from .local_files import require_folder as require_folder

@@ -87,23 +87,19 @@ def replaced(path: Path) -> Iterator[Path]:
                 partial.unlink(missing_ok=True)
 
 
-def machine_id() -> str:
-    """Return a text that is the same for all processes that see each other's process numbers.
+@cache
+def _machine() -> str:
+    """Return eight hex digits that processes share which see each other's process numbers.
 
-    It names this start of the machine and the PID namespace: containers with one host name may
+    They name this start of the machine and the PID namespace: containers with one host name may
     share a disk, but the process numbers of one mean nothing in the other.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+        name = f"{boot} {Path('/proc/self/ns/pid').readlink()}"
     except OSError:
-        return f"{socket.gethostname()} {uuid.getnode()}"
-
-
-@cache
-def _machine() -> str:
-    """Return eight hex digits for `machine_id`, for use in file names."""
-    return f"{zlib.crc32(machine_id().encode()):08x}"
+        name = f"{socket.gethostname()} {uuid.getnode()}"
+    return f"{zlib.crc32(name.encode()):08x}"
 
 
 @lru_cache(maxsize=1024)

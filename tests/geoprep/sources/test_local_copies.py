@@ -126,12 +126,12 @@ def test_copies_are_dropped_only_from_a_folder_made_for_them(tmp_path):
     folder = copies_folder(tmp_path / "a.zarr")
     assert folder == tmp_path / "a.zarr.source"
     assert str(copies_folder("s3://own/stores/a.zarr/")) == "a.zarr.source"
-    assert drop_copies(folder) == 0
+    drop_copies(folder)
     prepare_copies(folder)
     (folder / "s3").mkdir()
     (folder / "s3/a.tif").write_bytes(b"12345")
     prepare_copies(folder)
-    assert drop_copies(folder) > 5
+    drop_copies(folder)
     assert not folder.exists()
     folder.mkdir()
     (folder / "own.tif").write_bytes(b"my only copy")
