@@ -96,7 +96,7 @@ def build(
                 journal.write({"stamp": plan.fingerprint, "shard": record.to_json()})
                 new[record.shard] = histograms.take(record)
         finally:
-            release_ground()
+            executor.run_everywhere(release_ground)
         if target.replaces:
             _require_a_scene(plan, target, kept | new)
         target.finish(plan, kept | new, histograms)

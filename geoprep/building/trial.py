@@ -6,6 +6,7 @@ import math
 import shutil
 import tempfile
 import time
+from collections import Counter
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +21,7 @@ from geoprep.building.summary import road_share_warning
 from geoprep.building.tasks import build_shard
 from geoprep.errors import GeoprepError, StoreError
 from geoprep.plan import TRAIN, Plan, PlannedScene
-from geoprep.storage import open_image
+from geoprep.storage import is_bucket, open_image
 from geoprep.store import SPLIT_NAMES
 
 MOST_SAMPLED: Final = 32
@@ -28,61 +29,32 @@ MOST_SAMPLED: Final = 32
 
 MOST_COMPRESSION: Final = 250
 """LZ4 compresses by less than 255: a disk with less space cannot hold the store."""
+_MOST_TRIED: Final = 5
 _LOOKED_AT: Final = 64
 """Tiles that are read to estimate the share of tiles without imagery."""
 
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """Size, duration and problems of a build.
-
-    Attributes
-    ----------
-    scenes, tiles, levels, splits
-        Contents of the store; ``splits`` counts tiles.
-    usable_tiles
-        Estimated number of tiles with imagery and a label, which loaders use.
-    memory_bytes
-        Image and label of the usable tiles in memory, by level.
-    disk_bytes
-        Estimated size of the store, by the compression of the sampled tiles.
-    free_bytes
-        Free space on the disk of the store; None for a bucket.
-    replaced_bytes
-        Size of a store that would be replaced, which stays until the new one is complete.
-    seconds
-        Estimated wall time, by the rate of the sampled scene on this number of workers.
-    sample
-        Id of the scene that was built, and the number of its tiles that were built.
-    unlabelled
-        Number of scenes without a label.
-    failures
-        (scene id, reason) of scenes that would fail. Damage within a file is found by the build.
-    orphan_labels
-        Labels without an image.
-    warnings
-        Lines about a result that is probably not intended.
-    class_pixels
-        Class to pixels of the tiles that were built; empty for speeds.
-    """
+    """Size, duration and problems of a build, estimated by building some tiles of one scene."""
 
     scenes: int
     tiles: int
     levels: tuple[int, ...]
-    splits: dict[str, int]
-    usable_tiles: int
-    memory_bytes: dict[str, int]
-    disk_bytes: int
-    free_bytes: int | None
-    replaced_bytes: int
-    seconds: float
+    splits: dict[str, int]  # tiles
+    usable_tiles: int  # with imagery and a label, which loaders use
+    memory_bytes: dict[str, int]  # of the usable tiles, by level
+    disk_bytes: int  # by the compression of the tiles that were built
+    free_bytes: int | None  # on the disk of the store; None for a bucket
+    replaced_bytes: int  # of a store that stays until the new one is complete
+    seconds: float  # wall time, by the rate of the sample on this number of workers
     workers: int
-    sample: tuple[str, int]
-    unlabelled: int
-    failures: tuple[tuple[str, str], ...]
-    orphan_labels: tuple[str, ...]
-    warnings: tuple[str, ...]
-    class_pixels: dict[str, int] = field(default_factory=dict)
+    sample: tuple[str, int]  # id of the scene that was built, and number of tiles built
+    unlabelled: int  # scenes without a label
+    failures: tuple[tuple[str, str], ...]  # scene id, reason
+    orphan_labels: tuple[str, ...]  # labels without an image
+    warnings: tuple[str, ...]  # about a result that is probably not intended
+    class_pixels: dict[str, int] = field(default_factory=dict)  # of the tiles that were built
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -92,59 +64,46 @@ class DryRun:
 def dry_run(plan: Plan, out: str | Path, workers: int) -> DryRun:
     """Build some tiles of one scene in a temporary folder, and estimate the whole build.
 
-    The scene is the median by size of those that can be built, labelled ones first. It is built
-    twice: once to compile, once to measure the time. Scenes in several shards are read once more
-    for the survey, which is added.
-
-    Parameters
-    ----------
-    plan
-        From `geoprep.plan.make_plan`.
-    out
-        Folder or address of the store.
-    workers
-        Worker threads of the build.
-
-    Raises
-    ------
-    StoreError
-        No scene can be built, or the disk is too small at any compression.
+    The scene is the median by size of those that can be built, labelled ones first; if it fails,
+    the next ones are tried. It is built twice: once to compile, once to measure the time. Scenes
+    in several shards are read once more for the survey, which is added.
     """
-    free = free_bytes(out) if isinstance(out, Path) else None
+    free = None if is_bucket(out) else free_bytes(Path(out))
     if free is not None:
         require_space(plan, out, free)
-    sample = _sample(plan)
-    index, scene = sample
-    record, seconds = _tried(plan, index, scene)
+    failures = [(one.id, one.failure) for one in plan.scenes if one.failure]
+    for index, scene in _samples(plan):
+        record, seconds = _tried(plan, index, scene)
+        outcome = record.scenes[str(index)]
+        if outcome.has_pixels:
+            break
+        failures.append((scene.id, outcome.reason))
     built = len(record.valid_fraction)
     share = plan.tiles / built
     surveyed = sum(len(one.windows) for one in plan.scenes if plan.needs_survey(one)) / plan.tiles
     seconds += surveyed * record.seconds.get("decode", 0.0)
-    split_of = [split for one in plan.scenes for split in one.splits]
-    usable = _usable_tiles(plan)
-    warnings: list[str] = []
-    failures = [(one.id, one.failure) for one in plan.scenes if one.failure]
+    disk_bytes = round(share * sum(size for _, size in record.files.values()))
+    warnings = []
+    if not outcome.has_pixels:
+        disk_bytes = _raw_bytes(plan)
+        warnings.append("no scene that was tried can be built: the size is without compression")
     class_pixels: dict[str, int] = {}
     if plan.meta.has_classes:
-        outcome = record.scenes[str(index)]
-        if outcome.status == "failed":
-            failures.append((scene.id, outcome.reason))
         totals = np.sum(record.class_pixels, axis=0).tolist()
         class_pixels = dict(zip(plan.meta.class_names, totals, strict=True))
-        warnings += [
-            f"{note}: {n:,} pixels of {scene.id}"
-            for note, n in record.scenes[str(index)].notes.items()
-        ]
+        warnings += [f"{note}: {n:,} pixels of {scene.id}" for note, n in outcome.notes.items()]
     elif scene.label is not None:
         warnings.append(road_share_warning(plan, *_roads(record), f"scene {scene.id}"))
+    split_of = Counter(split for one in plan.scenes for split in one.splits)
+    usable = _usable_tiles(plan)
     return DryRun(
         scenes=len(plan.scenes),
         tiles=plan.tiles,
         levels=plan.meta.levels,
-        splits={n: split_of.count(i) for i, n in enumerate(SPLIT_NAMES) if i in split_of},
+        splits={name: split_of[i] for i, name in enumerate(SPLIT_NAMES) if i in split_of},
         usable_tiles=usable,
         memory_bytes={str(level): usable * _tile_bytes(plan, level) for level in plan.meta.levels},
-        disk_bytes=round(share * sum(size for _, size in record.files.values())),
+        disk_bytes=disk_bytes,
         free_bytes=free,
         replaced_bytes=0 if free is None or not Path(out).is_dir() else _size(Path(out)),
         seconds=share * seconds / workers,
@@ -159,20 +118,18 @@ def dry_run(plan: Plan, out: str | Path, workers: int) -> DryRun:
 
 
 def require_space(plan: Plan, out: str | Path, free: int) -> None:
-    """Check that a store can fit on its disk at the highest possible compression.
-
-    Raises
-    ------
-    StoreError
-        It cannot fit.
-    """
-    raw = plan.tiles * sum(_tile_bytes(plan, level) for level in plan.meta.levels)
+    """Raise StoreError if a store cannot fit on its disk at the highest possible compression."""
+    raw = _raw_bytes(plan)
     if raw > MOST_COMPRESSION * free:
         raise StoreError(
             f"{out} would contain {raw / 1e12:,.1f} TB of pixels, and its disk has "
             f"{free / 1e9:,.1f} GB free: use a larger `gsd`, fewer `levels` or `bands`, or another "
             "`out`"
         )
+
+
+def _raw_bytes(plan: Plan) -> int:
+    return plan.tiles * sum(_tile_bytes(plan, level) for level in plan.meta.levels)
 
 
 def free_bytes(out: Path) -> int:
@@ -189,13 +146,16 @@ def _tile_bytes(plan: Plan, level: int) -> int:
     return level**2 * (len(plan.meta.bands) + 1)
 
 
-def _sample(plan: Plan) -> tuple[int, PlannedScene]:
+def _samples(plan: Plan) -> list[tuple[int, PlannedScene]]:
+    """Return some scenes that may be built, that of the median size first."""
     usable = [(i, scene) for i, scene in enumerate(plan.scenes) if not scene.failure]
     if not usable:
         raise StoreError(f"no scene can be built. First: {plan.scenes[0].failure}")
     labelled = [one for one in usable if one[1].label is not None] or usable
     ranked = sorted(labelled, key=lambda one: (one[1].shape[0] * one[1].shape[1], one[0]))
-    return ranked[len(ranked) // 2]
+    middle = len(ranked) // 2
+    order = sorted(range(len(ranked)), key=lambda i: abs(i - middle))
+    return [ranked[i] for i in order[:_MOST_TRIED]]
 
 
 def _tried(plan: Plan, index: int, scene: PlannedScene) -> tuple[ShardRecord, float]:

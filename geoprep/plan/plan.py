@@ -255,7 +255,13 @@ def _lay_out(
 def _median_gsd(scenes: Sequence[PlannedScene]) -> tuple[float, float]:
     """Return the pixel size of the finest level in metres along x and y."""
     x, y = np.median([scene.target.gsd_m() for scene in scenes if scene.target], axis=0)
-    return round(float(x), 4), round(float(y), 4)
+    gsd = round(float(x), 4), round(float(y), 4)
+    if not all(gsd):
+        raise UsageError(
+            f"the pixels of the images are {x:.2g} x {y:.2g} m; a store needs at least 0.0001 m. "
+            "Check `pixel_size`, or the CRS of the images"
+        )
+    return gsd
 
 
 def _schema(city: str, options: BuildOptions) -> Schema:

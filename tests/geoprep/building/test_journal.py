@@ -1,5 +1,6 @@
 """What a build refuses to touch, and who may build at a time."""
 
+import errno
 import fcntl
 import os
 import shutil
@@ -213,6 +214,16 @@ def test_a_lock_on_a_folder_that_was_taken_away_is_none(tmp_path, monkeypatch):
         journal.write({"shard": 1})
     with Journal(tmp_path / "a.zarr") as journal:
         assert list(journal.entries()) == [{"shard": 1}]
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_has_builds_too(done, tmp_path, monkeypatch, number):
+    def flock(handle, operation):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    assert build(plan_of(done[0]), tmp_path / "a.zarr", Threads(1)).state == "built"
+    assert tree_digest(tmp_path / "a.zarr") == tree_digest(done[1])
 
 
 def test_a_journal_with_nothing_in_it_leaves_nothing(tmp_path):

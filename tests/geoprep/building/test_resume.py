@@ -9,6 +9,7 @@ import pytest
 from helpers.crashes import Builder
 from helpers.factory import build_of, plan_of, row_of_scenes, texture, tree_digest, write_scene
 
+from geoprep.building.journal import Journal
 from geoprep.building.run import build
 from geoprep.errors import StoreError
 from geoprep.executors.threads import Threads
@@ -234,3 +235,28 @@ def test_inputs_nobody_touched_are_not_read_again(interrupted):
     scenes, out = interrupted
     summary = build(plan_of(scenes, shard_tiles=1), out, Threads(1))
     assert (summary.state, summary.scenes_built) == ("resumed", 2)
+
+
+@pytest.mark.parametrize("rescale", ["scene", "city"])
+def test_surveys_are_kept_though_no_shard_is_finished(tmp_path, monkeypatch, rescale):
+    """Limits of a city follow from all of its scenes, also where only some were noted."""
+    scenes = row_of_scenes(tmp_path / "scenes", 4, [(96, 96), (64, 80)], "uint16")
+    plan = plan_of(scenes, tile=32, shard_tiles=5, rescale=rescale)
+    build(plan, tmp_path / "whole.zarr", Threads(1))
+    real, left = Journal.write, [2]
+
+    def write(journal, entry):
+        if not left[0]:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        real(journal, entry)
+
+    out, seen = tmp_path / "a.zarr", []
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "write", write)
+        with pytest.raises(KeyboardInterrupt):
+            build(plan, out, Threads(1))
+    build(plan, out, Threads(1), report=lambda one: seen.append(one.stage))
+    needed = sum(plan.needs_survey(scene) for scene in plan.scenes)
+    assert seen.count("survey") == (needed - 2 if rescale == "scene" else needed)
+    assert tree_digest(out) == tree_digest(tmp_path / "whole.zarr")

@@ -95,3 +95,18 @@ def test_a_store_that_would_be_replaced_is_part_of_the_space(scenes, tmp_path):
     size = sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
     assert dry_run(plan_of(scenes, tile=64), tmp_path / "s.zarr", 1).replaced_bytes == size
     assert store.meta.complete
+
+
+def test_a_scene_that_fails_is_not_the_measure_of_the_others(scenes, tmp_path):
+    """The median scene is black, so its tiles compress to nothing."""
+    black = write_scene(tmp_path, "black", np.zeros((128, 129, 3), np.uint8))
+    chosen = [*scenes[:3], black, write_scene(tmp_path, "large", texture(128, 200, seed=7))]
+    said = dry_run(plan_of([black, *chosen], tile=64), tmp_path / "s.zarr", 1)
+    store = build_of(tmp_path / "s.zarr", [black, *chosen], tile=64)
+    size = sum(path.stat().st_size for path in (tmp_path / "s.zarr").glob("[0-9]*/*/c/**/*"))
+    assert said.sample[0] != "black"
+    assert any("black" in name for name, _ in said.failures)
+    assert 0.5 < said.disk_bytes / size < 3, store
+    none = dry_run(plan_of([black], tile=64), tmp_path / "t.zarr", 1)
+    assert none.disk_bytes == none.tiles * (64**2 + 32**2) * 4
+    assert "no scene that was tried can be built" in none.warnings[0]

@@ -397,3 +397,12 @@ def test_the_target_grid_is_the_source_ground_in_other_pixels(tmp_path):
     assert isinstance(scene.target, Grid)
     np.testing.assert_allclose(scene.target.bounds, scene.grid.bounds, rtol=1e-14)
     assert (scene.target.height, scene.target.width) == scene.shape
+
+
+def test_pixels_too_small_for_a_store_are_refused(tmp_path):
+    """Their size would be recorded as 0, and nothing would open the store."""
+    path = write_image(tmp_path / "m.tif", texture(64, 64), Place(None, Affine.identity()))
+    scene = Scene("m", str(path), None)
+    with pytest.raises(UsageError, match=r"4e-05 x 4e-05 m.*`pixel_size`"):
+        plan_of([scene], pixel_size=4e-5)
+    assert plan_of([scene], pixel_size=1e-4).meta.gsd_m == (1e-4, 1e-4)
