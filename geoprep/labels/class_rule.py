@@ -236,21 +236,15 @@ def _loader() -> Any:  # noqa: ANN401 - a class of PyYAML
 def _inline(text: str) -> dict[str, list[str]]:
     """Return name -> values from text such as ``road=#6EC1E4,building=60,16,152``."""
     found: dict[str, list[str]] = {}
-    bare = False
-    for part in (one.strip() for one in text.split(",")):
+    for part in re.split(r",(?=[^,=]*=)", text):
         name, equals, value = (one.strip() for one in part.partition("="))
-        if equals and name in found:
-            raise UsageError(f"`classes`: class {name} stands twice")
-        if equals:
-            found[name] = [value] if value else []
-            bare = False
-        elif not found and part == BACKGROUND_NAME:
-            found[part] = []
-            bare = True
-        elif not found or bare or not part:
+        values = [one.strip() for one in value.split(",")] if value else []
+        bare = not equals and name == BACKGROUND_NAME and not found
+        if not name or not all(values) or not (equals or bare):
             raise UsageError(f"`classes` {text}: expected NAME=VALUE,..., such as {_EXAMPLE}")
-        else:
-            next(reversed(found.values())).append(part)
+        if name in found:
+            raise UsageError(f"`classes`: class {name} stands twice")
+        found[name] = values
     return found
 
 

@@ -188,21 +188,22 @@ def tile_outlines(
 
     They are smaller by ``inset`` pixels on every side.
     """
-    top, left = np.array(windows, np.float64).T
-    bottom, right = np.minimum(top + tile, grid.height), np.minimum(left + tile, grid.width)
-    rows = np.stack([top, top, bottom, bottom])
-    cols = np.stack([left, right, right, left])
-    if inset:
-        middle = (top + bottom) / 2, (left + right) / 2
-        rows = np.where(rows < middle[0], *_moved(rows, middle[0], inset))
-        cols = np.where(cols < middle[1], *_moved(cols, middle[1], inset))
-    a, b, c, d, e, f = tuple(grid.transform)[:6]
-    xs, ys = a * cols + b * rows + c, d * cols + e * rows + f
-    rings = np.asarray(shapely.polygons(np.stack([xs.T, ys.T], axis=-1)), object)
-    return reproject(rings, grid.crs, LONLAT)
+    first = np.array(windows, np.float64)
+    last = np.minimum(first + tile, (grid.height, grid.width))
+    rings = corners(np.array([tuple(grid.transform)[:6]]), first, last, inset)
+    return reproject(np.asarray(shapely.polygons(rings), object), grid.crs, LONLAT)
 
 
-def _moved(
-    edges: NDArray[np.float64], middle: NDArray[np.float64], inset: float
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    return np.minimum(edges + inset, middle), np.maximum(edges - inset, middle)
+def corners(
+    affine: NDArray[np.float64], first: NDArray[np.float64], last: NDArray[np.float64], inset: float
+) -> NDArray[np.float64]:
+    """Return float64 (n, 4, 2): x and y of the corners of windows, smaller by some pixels.
+
+    ``first`` and ``last`` are (row, col); ``affine`` are the numbers of their transforms, (n, 6) or
+    (1, 6).
+    """
+    insets = np.minimum(inset, (last - first) / 2)
+    (top, left), (bottom, right) = (first + insets).T, (last - insets).T
+    rows, cols = np.stack([top, top, bottom, bottom], 1), np.stack([left, right, right, left], 1)
+    a, b, c, d, e, f = (column[:, None] for column in affine.T)
+    return np.stack([a * cols + b * rows + c, d * cols + e * rows + f], axis=-1)

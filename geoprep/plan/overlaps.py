@@ -11,7 +11,7 @@ import shapely
 from numpy.typing import NDArray
 
 from geoprep.crs import LONLAT, transformer
-from geoprep.plan.given_splits import tile_outlines
+from geoprep.plan.given_splits import corners, tile_outlines
 from geoprep.plan.planned_scene import PlannedScene
 from geoprep.plan.splits import TEST, TRAIN, UNUSED, VAL
 from geoprep.store import SPLIT_NAMES
@@ -123,35 +123,30 @@ def _scene_corners(scenes: Sequence[PlannedScene]) -> NDArray[np.float64]:
     assert len(grids) == len(scenes)  # the caller leaves others out
     affine = np.array([tuple(grid.transform)[:6] for grid in grids])
     sides = np.array([(grid.height, grid.width) for grid in grids], float)
-    insets = np.minimum(_INSET, sides / 2)
-    (top, left), (bottom, right) = insets.T, (sides - insets).T
-    rows, cols = np.stack([top, top, bottom, bottom], 1), np.stack([left, right, right, left], 1)
-    a, b, c, d, e, f = (column[:, None] for column in affine.T)
-    corners = np.stack([a * cols + b * rows + c, d * cols + e * rows + f], axis=-1)
-    del affine, rows, cols
+    found = corners(affine, np.zeros_like(sides), sides, _INSET)
     names, of_crs = np.unique([grid.crs for grid in grids], return_inverse=True)
     for i, name in enumerate(names.tolist()):
         chosen = of_crs == i
         to_lonlat = transformer(name, LONLAT).transform
-        corners[chosen] = np.stack(to_lonlat(*np.moveaxis(corners[chosen], -1, 0)), axis=-1)
-    return corners
+        found[chosen] = np.stack(to_lonlat(*np.moveaxis(found[chosen], -1, 0)), axis=-1)
+    return found
 
 
-def _scene_pairs(corners: NDArray[np.float64]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def _scene_pairs(outlines: NDArray[np.float64]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Return the indices of scenes that overlap, each pair both ways.
 
     Scenes are compared in belts of latitude, since outlines of a million would fill the memory.
     """
-    bottom, top = corners[..., 1].min(axis=1), corners[..., 1].max(axis=1)
+    bottom, top = outlines[..., 1].min(axis=1), outlines[..., 1].max(axis=1)
     order = np.argsort(bottom)
     firsts, seconds = [], []
     for start in range(0, len(order), _BELT):
         belt = order[start : start + _BELT]
         near = np.flatnonzero((bottom <= top[belt].max()) & (top >= bottom[belt].min()))
-        near = near[np.isfinite(corners[near]).all(axis=(1, 2))]
-        mine = belt[np.isfinite(corners[belt]).all(axis=(1, 2))]
-        tree = shapely.STRtree(np.asarray(shapely.polygons(corners[near]), object))
-        one, other = tree.query(shapely.polygons(corners[mine]), predicate="intersects")
+        near = near[np.isfinite(outlines[near]).all(axis=(1, 2))]
+        mine = belt[np.isfinite(outlines[belt]).all(axis=(1, 2))]
+        tree = shapely.STRtree(np.asarray(shapely.polygons(outlines[near]), object))
+        one, other = tree.query(shapely.polygons(outlines[mine]), predicate="intersects")
         different = mine[one] != near[other]
         firsts.append(mine[one][different])
         seconds.append(near[other][different])
