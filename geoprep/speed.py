@@ -1,10 +1,7 @@
 """Road speeds: the table of speeds by road type, their one-byte coding, and lookups of that byte.
 
-A label holds one byte per pixel: 0 background, 1..253 speed in whole mph (rounded half up), 254
-road of unknown speed, 255 nodata. Every training target and export is a 256-entry lookup of that
-byte, defined here once for the loaders, the exports and the statistics. Needs numpy only.
-
-The speed table and both codings are those of the CRESI tools (SpaceNet 5 baseline:
+A label byte is 0 background, 1..253 speed in whole mph (rounded half up), 254 road of unknown
+speed, 255 nodata. Table and codings are those of the CRESI tools (SpaceNet 5 baseline:
 ``data_prep/road_speed.py`` and ``data_prep/speed_masks.py``).
 """
 

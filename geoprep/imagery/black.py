@@ -1,8 +1,7 @@
 """Find the black pixels that are nodata in images without alpha, mask and nodata tag.
 
-A pixel that is 0 in every band is either outside the imagery, or a shadow, a dark roof or water.
-Black regions that touch the image's edge, or are large, count as nodata; smaller ones are specks
-and stay imagery. The whole image decides, so that all windows and shards agree.
+Black regions that touch the edge of the image, or are large, are nodata; smaller ones are specks:
+shadows, roofs or water. The whole image decides, so that all windows and shards agree.
 """
 
 from __future__ import annotations

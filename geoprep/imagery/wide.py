@@ -1,8 +1,6 @@
 """Wide dtypes: signed, 32-bit and floating-point imagery, whose values are too many for a table.
 
-Values are counted as 32-bit floats in one histogram per band with 2,048 bins per factor of two:
-8 MB per band for any image, independent of the order in which strips are counted. Percentiles are
-interpolated within a bin, whose width is at most 1/2,048 of the value.
+Values are counted as 32-bit floats in one histogram per band with 2,048 bins per factor of two.
 """
 
 from __future__ import annotations

@@ -216,34 +216,17 @@ def _impossible_classes(meta: StoreMeta) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class TileTable:
-    """One row per tile, in the order of the pixel arrays.
+    """One row per tile, in the order of the pixel arrays."""
 
-    Attributes
-    ----------
-    scene
-        uint32 (tile), row of the tile's scene in the scene table.
-    row, col
-        uint32 (tile), offset of the tile in its scene, in pixels of the finest level.
-    split
-        uint8 (tile), 0 train, 1 val, 2 test, 3 unused (overlaps a tile of another split).
-    transform
-        float64 (tile, 6), affine of the finest level, pixel -> CRS of the scene, in the order
-        ``a b c d e f`` of rasterio.
-    road_fraction
-        float32 (tile), share of the labelled pixels that are road. In a store of classes: that are
-        of another class than ``background``, if the first class has that name; else the share of
-        all pixels that are labelled.
-    valid_fraction
-        float32 (tile), share of the tile's pixels that hold imagery.
-    """
-
-    scene: NDArray[np.uint32]
-    row: NDArray[np.uint32]
+    scene: NDArray[np.uint32]  # row of the tile's scene in the scene table
+    row: NDArray[np.uint32]  # offset of the tile in its scene, in pixels of the finest level
     col: NDArray[np.uint32]
-    split: NDArray[np.uint8]
-    transform: NDArray[np.float64]
+    split: NDArray[np.uint8]  # 0 train, 1 val, 2 test, 3 unused (overlaps tiles of two splits)
+    transform: NDArray[np.float64]  # (tile, 6): affine a b c d e f of the finest level
+    # Share of the labelled pixels that are road. Of classes: that are not background, or without
+    # a background the share of all pixels that are labelled.
     road_fraction: NDArray[np.float32]
-    valid_fraction: NDArray[np.float32]
+    valid_fraction: NDArray[np.float32]  # share of the pixels that hold imagery
 
     def __len__(self) -> int:
         return len(self.scene)
@@ -251,23 +234,13 @@ class TileTable:
 
 @dataclass(frozen=True, slots=True)
 class SceneTable:
-    """One row per planned scene, failed and skipped scenes included.
-
-    Attributes
-    ----------
-    id, crs, status, reason
-        Strings; ``status`` is one of ``ok``, ``skipped``, ``failed``, ``unlabelled``.
-    bounds
-        float64 (scene, 4), left, bottom, right, top in the scene's CRS.
-    limits
-        float64 (scene, band, 2), source values that became 0 (clipped to 1) and 255.
-    """
+    """One row per planned scene, failed and skipped scenes included."""
 
     id: NDArray[np.object_]
     crs: NDArray[np.object_]
-    bounds: NDArray[np.float64]
-    limits: NDArray[np.float64]
-    status: NDArray[np.object_]
+    bounds: NDArray[np.float64]  # (scene, 4): left, bottom, right, top in the scene's CRS
+    limits: NDArray[np.float64]  # (scene, band, 2): values that became 0 (clipped to 1) and 255
+    status: NDArray[np.object_]  # one of STATUSES
     reason: NDArray[np.object_]
 
     def __len__(self) -> int:

@@ -1,15 +1,6 @@
 """A synthetic city in SpaceNet's layout: imagery to train on, with its road labels.
 
-For demos and tests where the real imagery is too large to download. Roads can be found by shape and
-context, not by colour: roofs, parking lots, yards and bare ground share their spectra.
-
-======= ========================================================================================
-city/   frame (chips, degrees, metres), lattice and terrain, kinds of roads, the connected network;
-        plan: all of it, with the chip without roads and the chips with black borders
-ground/ the shapes to draw in a box (world), and their materials (spectra)
-image/  shapes to reflectance (render), reflectance to counts (products)
-files   images, road labels as GeoJSON, and the manifest
-======= ========================================================================================
+``city`` plans it, ``ground`` has the shapes and materials, ``image`` draws them, ``files`` writes.
 """
 
 from __future__ import annotations

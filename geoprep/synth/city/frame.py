@@ -1,8 +1,6 @@
 """Location of a synthetic city: its grid of chips, in degrees and in metres.
 
-Drawing uses metres (x eastwards, y southwards from the north-west corner), files use degrees. One
-scale per city converts between them, so a vertex that two roads share in metres is exactly the same
-vertex in the label files.
+Drawing uses metres (x eastwards, y southwards), files use degrees; one scale per city converts.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """The skeleton of a synthetic city: a warped lattice of lines along which streets may run.
 
-Lattice coordinates ``(u, v)`` are metres along an orthogonal grid of irregular spacing around the
-centre of the area; a smooth warp bends it, and a rotation turns it. Everything that follows the
-grain of the city (streets, motorway, river, railway, blocks) is placed in these coordinates, so
-that neighbours never cross by accident.
+Coordinates ``(u, v)`` are metres along an irregular grid around the centre, bent and rotated. All
+that follows the grain of the city is placed in them, so that neighbours never cross by accident.
 """
 
 from __future__ import annotations

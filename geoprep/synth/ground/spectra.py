@@ -1,8 +1,7 @@
 """Materials of the ground: reflectance in eight bands, and its variation.
 
-Roads share their spectra with roofs, parking lots, yards and bare soil on purpose: a model has to
-find them by shape. Reflectances are round figures in the manner of published spectral libraries
-(USGS, ASTER/ECOSTRESS) for the band centres of WorldView-3.
+Roads share their spectra with roofs, parking lots, yards and bare soil: they are found by shape.
+Round figures in the manner of USGS and ECOSTRESS, for the band centres of WorldView-3.
 """
 
 from __future__ import annotations

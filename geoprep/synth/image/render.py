@@ -1,7 +1,6 @@
 """Renders one chip: shapes, heights, shadows, light and sensor.
 
-All bands see the same scene: one raster of things, one of heights, one of shadow; a band is a
-lookup of the things' reflectance, textured, blurred by the optics, plus its own noise.
+All bands see the same scene; a band is a lookup of reflectance, textured, blurred, plus its noise.
 """
 
 from __future__ import annotations

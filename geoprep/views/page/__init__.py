@@ -1,8 +1,4 @@
-"""An HTML page that shows all scenes of a store.
-
-``writing`` writes the page, ``pictures`` encodes its images, ``records`` collects its data, and
-``browser`` holds its HTML, CSS and JavaScript.
-"""
+"""An HTML page that shows all scenes of a store; ``browser`` has its HTML, CSS and JavaScript."""
 
 from geoprep.views.page.writing import make_page
 
