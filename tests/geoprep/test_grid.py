@@ -1,6 +1,5 @@
 """Where tiles lie: everything here is arithmetic, and exact."""
 
-import math
 from itertools import pairwise
 
 import numpy as np
@@ -115,27 +114,6 @@ def test_ground_sample_distance_is_that_of_the_ellipsoid(place):
         assert measured == pytest.approx(metres, rel=1e-9)
 
 
-def test_square_degrees_are_not_square_on_the_ground():
-    x, y = grid_at("degrees").gsd_m()
-    assert (round(x, 3), round(y, 3)) == (0.243, 0.300)
-
-
-def test_metres_of_web_mercator_are_shorter_on_the_ground():
-    grid = grid_at("mercator")
-    _, lat = pyproj.Transformer.from_crs("EPSG:3857", "EPSG:4326", always_xy=True).transform(
-        *(grid.transform * (650, 650))
-    )
-    x, y = grid.gsd_m()
-    # A pixel of 0.5 "metres"; the ellipsoid differs from Mercator's sphere by half a percent.
-    assert x == pytest.approx(0.5 * math.cos(math.radians(lat)), rel=5e-3)
-    assert y == pytest.approx(x, rel=5e-3)
-    assert x < 0.3
-
-
-def test_utm_metres_are_metres():
-    assert grid_at("utm").gsd_m() == pytest.approx((0.31, 0.31), rel=1e-3)
-
-
 @given(places, st.floats(0.05, 5.0))
 def test_resampling_meets_the_distance_to_half_a_pixel_a_side(place, metres):
     grid = grid_at(place, 1300, 900)
@@ -214,8 +192,3 @@ def test_shards_hold_whole_scenes_when_scenes_are_alike(count, preferred, scenes
         assert size > preferred / 2 or size == count
     else:
         assert size == preferred
-
-
-@given(st.lists(st.integers(1, 50), min_size=2).filter(lambda c: len(set(c)) > 1))
-def test_shards_of_unlike_scenes_hold_what_was_asked_for(counts):
-    assert shard_tiles(counts, 32) == 32

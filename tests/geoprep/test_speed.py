@@ -18,38 +18,11 @@ from geoprep.speed import (
     to_byte,
 )
 
-# Grey values as the CRESI tools print them for every speed that their table can give.
-CRESI_CONTINUOUS = {
-    15: 58,
-    18.75: 73,
-    20: 78,
-    22.5: 88,
-    25: 98,
-    26.25: 102,
-    30: 117,
-    33.75: 132,
-    35: 137,
-    41.25: 161,
-    45: 176,
-    48.75: 191,
-    55: 215,
-    65: 255,
-}
-CRESI_BIN = {
-    15: 2,
-    18.75: 2,
-    20: 2,
-    22.5: 3,
-    25: 3,
-    26.25: 3,
-    30: 3,
-    33.75: 4,
-    35: 4,
-    41.25: 5,
-    45: 5,
-    48.75: 5,
-    55: 6,
-    65: 7,
+# Speeds of the CRESI tools' table -> grey value and bin, as these tools print them.
+CRESI = {
+    **{15: (58, 2), 18.75: (73, 2), 20: (78, 2), 22.5: (88, 3), 25: (98, 3), 26.25: (102, 3)},
+    **{30: (117, 3), 33.75: (132, 4), 35: (137, 4), 41.25: (161, 5), 45: (176, 5)},
+    **{48.75: (191, 5), 55: (215, 6), 65: (255, 7)},
 }
 SHARED_BYTES = {19, 23, 34, 41, 49}
 
@@ -58,43 +31,22 @@ bytes_of_roads = st.integers(1, 253)
 
 def test_table_gives_the_speeds_of_the_reference_and_no_other():
     speeds = {table_mph(t, n, p) for t in range(1, 8) for n in range(1, 13) for p in (True, False)}
-    assert speeds == set(CRESI_CONTINUOUS)
+    assert speeds == set(CRESI)
 
 
-@pytest.mark.parametrize(
-    ("road_type", "lanes", "paved", "mph"),
-    [
-        (1, 2, True, 55),
-        (1, 3, True, 65),
-        (1, 12, False, 48.75),
-        (1, 1, False, 41.25),
-        (2, 2, True, 45),
-        (2, 3, True, 55),
-        (3, 2, True, 35),
-        (3, 4, True, 45),
-        (3, 4, False, 33.75),
-        (4, 2, True, 30),
-        (4, 3, True, 35),
-        (4, 1, False, 22.5),
-        (5, 2, True, 25),
-        (5, 3, True, 30),
-        (5, 2, False, 18.75),
-        (6, 12, True, 20),
-        (7, 1, False, 15),
-    ],
-)
-def test_table_speed(road_type, lanes, paved, mph):
-    assert table_mph(road_type, lanes, paved) == mph
+def test_table_speed():
+    """Road type and lanes -> speed of paved roads; three quarters of it unpaved."""
+    paved = {(1, 2): 55, (1, 3): 65, (2, 2): 45, (2, 3): 55, (3, 2): 35, (3, 4): 45, (4, 2): 30}
+    paved |= {(4, 3): 35, (5, 2): 25, (5, 3): 30, (6, 12): 20, (7, 1): 20}
+    for (road_type, lanes), mph in paved.items():
+        assert table_mph(road_type, lanes, True) == mph
+        assert table_mph(road_type, lanes, False) == 0.75 * mph
 
 
-@pytest.mark.parametrize(("mph", "grey"), CRESI_CONTINUOUS.items())
-def test_continuous_coding_is_exact_for_every_speed_of_the_table(mph, grey):
-    assert CONTINUOUS_TABLE[to_byte(mph)] == grey
-
-
-@pytest.mark.parametrize(("mph", "number"), CRESI_BIN.items())
-def test_bins_are_those_of_the_reference(mph, number):
-    byte = to_byte(mph)
+@pytest.mark.parametrize("mph", CRESI)
+def test_codings_are_exact_for_every_speed_of_the_table(mph):
+    byte, (grey, number) = to_byte(mph), CRESI[mph]
+    assert CONTINUOUS_TABLE[byte] == grey
     assert BIN_TABLE[byte] == number
     assert BINNED_TABLE[byte] == 36 * number
     assert CHANNEL_TABLE[byte].nonzero()[0].tolist() == [number - 1, 7]

@@ -4,7 +4,6 @@ from fractions import Fraction
 from itertools import pairwise
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -116,24 +115,6 @@ def test_means_are_rounded_half_up_before_they_are_mapped():
         assert out[0, 0, 0] == expected, quad
 
 
-@pytest.mark.parametrize(("valid_pixels", "kept"), [(0, 0), (1, 0), (2, 1), (3, 1), (4, 1)])
-def test_half_a_block_is_enough(valid_pixels, kept):
-    values = np.array([10, 20, 30, 40], np.uint8).reshape(2, 2, 1)
-    valid = (np.arange(4) < valid_pixels).astype(np.uint8).reshape(2, 2)
-    identity = np.arange(256, dtype=np.uint8)[None]
-    edges = np.array([0.0, 2.0])
-    for by_area in (False, True):
-        out, out_valid = np.full((1, 1, 1), 9, np.uint8), np.full((1, 1), 9, np.uint8)
-        if by_area:
-            kernels.map_area_means(values, valid, (0,), edges, edges, identity, out, out_valid)
-        else:
-            window = (0, 0, 2, 2)
-            map_block_means(pixels_of(values, valid), window, 2, identity, out, out_valid)
-        assert out_valid[0, 0] == kept
-        expected = int(np.floor(values.ravel()[:valid_pixels].mean() + 0.5)) if kept else 0
-        assert out[0, 0, 0] == expected
-
-
 def overlaps(edges, length):
     """Return (pixel, source pixel) lengths of overlap as exact fractions."""
     cuts = [Fraction(float(e)) for e in edges]
@@ -204,24 +185,6 @@ def test_area_means_weigh_by_exact_overlap(seed, height, width, step_y, step_x, 
             assert got == nearest
         else:
             assert abs(got - nearest) <= 1
-
-
-@given(st.integers(0, 10**6), st.integers(1, 4), MASKS, DTYPES)
-def test_area_means_of_whole_steps_are_block_means(seed, factor, mask, dtype):
-    values, valid, _ = random_source(seed, 4 * factor, 3 * factor, 3, dtype, mask)
-    tables = random_tables(seed, 3, dtype)
-    results = []
-    for by_area in (False, True):
-        out, out_valid = np.zeros((4, 3, 3), np.uint8), np.zeros((4, 3), np.uint8)
-        if by_area:
-            ys, xs = np.arange(5.0) * factor, np.arange(4.0) * factor
-            kernels.map_area_means(values, valid, (0,) * 3, ys, xs, tables, out, out_valid)
-        else:
-            window = (0, 0, 4 * factor, 3 * factor)
-            map_block_means(pixels_of(values, valid), window, factor, tables, out, out_valid)
-        results.append((out, out_valid))
-    np.testing.assert_array_equal(results[0][0], results[1][0])
-    np.testing.assert_array_equal(results[0][1], results[1][1])
 
 
 @given(st.integers(0, 10**6), st.integers(1, 9), st.integers(1, 9), DTYPES, MASKS)

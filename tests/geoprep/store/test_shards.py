@@ -170,13 +170,6 @@ def test_giving_up_afterwards_keeps_what_is_finished(tmp_path):
     assert (tmp_path / "c/0").exists()
 
 
-def test_a_shard_replaces_an_older_one(tmp_path):
-    write(tmp_path / "c/0", some_tiles(4, seed=1))
-    write(tmp_path / "c/0", some_tiles(4, seed=2))
-    write(tmp_path / "c/1", some_tiles(4, seed=2))
-    assert (tmp_path / "c/0").read_bytes() == (tmp_path / "c/1").read_bytes()
-
-
 @pytest.mark.parametrize("where", ["chunk", "index"])
 @pytest.mark.parametrize(
     "pipeline", ["zarr.core.codec_pipeline.BatchedCodecPipeline", "zarrs.ZarrsCodecPipeline"]
@@ -193,10 +186,3 @@ def test_a_flipped_bit_is_an_error_in_every_reader(filled, where, pipeline):
         assert array[:4].shape == (4, 24, 24, 3), "other shards are not affected"
         with pytest.raises((ValueError, RuntimeError)):
             array[4:8]
-
-
-def test_paths_are_those_of_zarr(filled):
-    path, _ = filled
-    for name, tiles in (("image", "c/2/0/0/0"), ("speed", "c/2/0/0")):
-        assert path / shard_key(f"24/{name}", 2) == path / f"24/{name}" / tiles
-        assert (path / f"24/{name}" / tiles).is_file()

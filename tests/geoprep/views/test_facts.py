@@ -8,12 +8,8 @@ import pytest
 import rasterio
 from rich.console import Console
 
-from geoprep.building.run import build
 from geoprep.cli.progress import print_info
-from geoprep.executors import Threads
 from geoprep.plan.options import BuildOptions
-from geoprep.plan.plan import make_plan
-from geoprep.sources import images_and_labels
 from geoprep.store import StoreReader
 from geoprep.views.facts import info, render
 
@@ -138,14 +134,6 @@ def test_many_speeds_become_bins(facts):
     assert labels == ["11–20", "21–30", "31–40", "41–50", "51–60", ">"]
 
 
-def test_figures_are_never_cut_off_in_a_narrow_terminal(store, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    print_info(info(store, scenes=True))
-    said = capsys.readouterr().out
-    assert "…" not in said
-    assert "city_unlabelled" in said
-
-
 LONG = "an_area_with_a_name_that_is_longer_than_any_terminal_" * 3
 
 
@@ -159,37 +147,11 @@ def test_names_are_whole_in_a_pipe(make, tmp_path, capsys, monkeypatch):
     assert line.split() == [LONG, "train", "1", *line.split()[3:5], "ok"]
 
 
-def test_padding_is_not_missing_imagery(make, tmp_path):
-    """A scene of 40 pixels in tiles of 64 is 39 % of its tile, and whole."""
-    make.write_scene(tmp_path, "a", shape=(40, 40), transform=make.lonlat_grid(0))
-    store = StoreReader.open(make.build_store(tmp_path, tmp_path / "x.zarr"))
-    assert store.tiles.valid_fraction.mean() < 0.5
-    assert info(store)["valid_fraction"] == 1
-    assert "100.0% of the scenes' pixels valid" in _printed(info(store))
-
-
 def test_a_store_without_labels_claims_no_share_of_road(facts):
     unlabelled = {**facts["statuses"], "ok": 0, "unlabelled": 12}
     said = _printed({**facts, "statuses": unlabelled}).split()
     assert "pixels valid, none labelled" in " ".join(said)
     assert "of the labelled ones road" in " ".join(_printed(facts).split())
-
-
-def test_where_tiles_overlap_their_ground_counts_once(facts):
-    """In `city_border` 37 of 130 columns are black, and two of three tiles overlap by 54."""
-    row = next(row for row in facts["scene_table"] if row["scene"] == "city_border")
-    assert row["valid_fraction"] == pytest.approx(93 / 130, abs=0.02)
-
-
-def test_scenes_of_a_store_of_imagery_alone_are_no_issue(make, tmp_path):
-    make.write_scene(tmp_path, "a", shape=(64, 64), transform=make.lonlat_grid(0))
-    found, threads = images_and_labels([str(tmp_path / "*.tif")]), Threads(1)
-    plan = make_plan([found], ["custom"], BuildOptions(tile=64), threads)
-    build(plan, tmp_path / "x.zarr", threads)
-    facts = info(StoreReader.open(tmp_path / "x.zarr"), scenes=True)
-    assert facts["issues"] == []
-    assert facts["statuses"]["unlabelled"] == 1
-    assert "not ok" not in _printed(facts)
 
 
 def test_store_without_training_tiles_is_described(make, tmp_path, sources):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rasterio.warp import transform_bounds
 
 from geoprep.building.run import build
-from geoprep.errors import OutputError, StoreError, UsageError
+from geoprep.errors import OutputError, UsageError
 from geoprep.executors.threads import Threads
 from geoprep.palette import speed_colours
 from geoprep.plan.options import BuildOptions
@@ -27,7 +27,7 @@ from geoprep.store.scenes import read_label, shape_within
 from geoprep.views.footprints import export_footprints
 from geoprep.views.geotiff import export_scene
 
-LABELLED = ["city_1", "city_border", "city_empty", "utm_north", "utm_south", "utm_small"]
+LABELLED = ["city_border", "utm_north", "utm_south", "utm_small"]
 
 
 @pytest.fixture(scope="module")
@@ -132,11 +132,6 @@ def test_export_that_cannot_be_is_refused(store, tmp_path, scene, out, what, mes
     assert list(tmp_path.iterdir()) == []
 
 
-def test_unknown_level_names_those_there_are(store, tmp_path):
-    with pytest.raises(UsageError, match="its levels are 64, 32"):
-        export_scene(store, "city_1", tmp_path / "a.tif", level=16)
-
-
 def test_failure_half_way_leaves_what_was_there(store, tmp_path, monkeypatch):
     (tmp_path / "a.tif").write_bytes(b"mine")
 
@@ -148,15 +143,6 @@ def test_failure_half_way_leaves_what_was_there(store, tmp_path, monkeypatch):
         export_scene(store, "city_1", tmp_path / "a.tif", what="image")
     assert [p.name for p in tmp_path.iterdir()] == ["a.tif"]
     assert (tmp_path / "a.tif").read_bytes() == b"mine"
-
-
-def test_damaged_shard_is_named(store_copy, tmp_path):
-    file = store_copy / "64/image/c/0/0/0/0"
-    data = bytearray(file.read_bytes())
-    data[100] ^= 1
-    file.write_bytes(data)
-    with pytest.raises(StoreError, match=r"64/image/c/0/0/0/0: tile 0 cannot.*geoprep verify"):
-        export_scene(StoreReader.open(store_copy), "city_0", tmp_path / "a.tif")
 
 
 @given(

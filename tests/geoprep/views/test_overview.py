@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from matplotlib.image import imread
 from skimage.color import deltaE_ciede2000, rgb2lab
 
-from geoprep.errors import StoreError, UsageError
+from geoprep.errors import UsageError
 from geoprep.palette import (
     BACKGROUND_COLOUR,
     SPEED_COLOURS,
@@ -22,7 +22,7 @@ from geoprep.palette import (
 )
 from geoprep.plan.options import BuildOptions
 from geoprep.store import StoreReader, scenes
-from geoprep.views import display, export_scene, sheet
+from geoprep.views import display, sheet
 from geoprep.views import overview as module
 from geoprep.views.display import natural_bands
 from geoprep.views.overview import choose_scenes, preview
@@ -284,18 +284,6 @@ def test_heavy_libraries_are_loaded_on_use_only():
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "set()"
-
-
-@pytest.mark.parametrize("show", [preview, export_scene])
-def test_a_missing_shard_is_no_blank_picture(store_copy, tmp_path, show):
-    for shard in (store_copy / "64" / "image" / "c").iterdir():
-        (shard / "0" / "0" / "0").unlink()
-    opened = StoreReader.open(store_copy)
-    arguments = {"scenes": ["city_1"]} if show is preview else {"scene": "city_1"}
-    out = tmp_path / ("a.png" if show is preview else "a.tif")
-    with pytest.raises(StoreError, match=r"64/image/c/\d+/0/0/0 is missing.*build-zarr"):
-        show(opened, out=out, level=64, **arguments)
-    assert not out.exists()
 
 
 def test_a_large_scene_is_read_in_strips(make, tmp_path, views):
