@@ -6,6 +6,7 @@ Every source is a list of addresses; images and labels belong together by their 
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from geoprep.errors import SourceError, UsageError
@@ -31,6 +32,10 @@ _SKIPPED = re.compile(r"\..*|.*\.zarr(\..*)?|.*\.unpacked|__pycache__|node_modul
 Report = Callable[[int, int], None]
 
 
+class TooManyFoldersError(SourceError):
+    """A folder tree is too large to be searched."""
+
+
 def find_scenes(
     city: City,
     source: str | Path | None = None,
@@ -49,7 +54,12 @@ def find_scenes(
     product = canonical_product(product)
     looked = []
     for place in [str(source)] if source is not None else _usual_places():
-        files, origin, notes = _files(city, place, product, copies, report)
+        try:
+            files, origin, notes = _files(city, place, product, copies, report)
+        except TooManyFoldersError as error:
+            if source is not None:
+                raise
+            files, origin, notes = [], str(error), []
         if files:
             return _scenes(city, files, product, origin, notes)
         looked.append("; ".join([origin, *notes]))
@@ -184,18 +194,19 @@ def refuse_real(folder: Path, city: City) -> None:
     """Raise UsageError if a folder for a synthetic city holds other files of the same city."""
     own = folder / city.aoi
     drawn = (own / MANIFEST).is_file()
-    for path in files_below(folder, []):
-        if drawn and Path(path).is_relative_to(own):
-            continue
-        if city_file(city, path) or _is_archive_of(path, city):
-            raise UsageError(
-                f"{folder} holds files of {city.aoi} that are not synthetic ({path}): choose "
-                "another folder with `out`"
-            )
+    with suppress(TooManyFoldersError):
+        for path in files_below(folder, []):
+            if drawn and Path(path).is_relative_to(own):
+                continue
+            if city_file(city, path) or _is_archive_of(path, city):
+                raise UsageError(
+                    f"{folder} holds files of {city.aoi} that are not synthetic ({path}): choose "
+                    "another folder with `out`"
+                )
 
 
 def files_below(root: Path, notes: list[str]) -> Iterator[str]:
-    """Yield all files in a folder and 5,000 folders below it, but for hidden ones and stores."""
+    """Yield all files in a folder and those below it, but for hidden ones and stores."""
     seen: set[str] = set()
 
     def note(error: OSError) -> None:
@@ -208,7 +219,9 @@ def files_below(root: Path, notes: list[str]) -> Iterator[str]:
             continue
         seen.add(real)
         if len(seen) > MAX_FOLDERS:
-            notes.append(f"only {MAX_FOLDERS:,} folders of {root} were searched: give one below it")
-            return
+            raise TooManyFoldersError(
+                f"{root}: more than {MAX_FOLDERS:,} folders under it. Give the folder that holds "
+                "the city as `source`."
+            )
         below[:] = sorted(name for name in below if not _SKIPPED.fullmatch(name))
         yield from (f"{folder}/{name}" for name in sorted(names))

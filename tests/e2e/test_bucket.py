@@ -196,6 +196,9 @@ def test_an_archive_is_downloaded_and_built(public, cities, tmp_path, monkeypatc
     assert re.search(rf"downloading, MB .* {megabytes}/{megabytes} .* left", done.stderr)
     source = re.search(r"next: geoprep (build-zarr .*)", done.stdout)[1].split()
     assert "4 ok" in geoprep(*source, "--out", tmp_path / "a.zarr").stdout
+    there = ["--source", f"s3://{BUCKET}/spacenet/SN5_roads/tarballs/{known.name}"]
+    geoprep("build-zarr", "--city", "moscow", *there, "--out", tmp_path / "b.zarr")
+    assert tree_digest(tmp_path / "a.zarr") == tree_digest(tmp_path / "b.zarr")
 
 
 # Remote images and masks

@@ -122,12 +122,15 @@ def test_products_of_the_test_archives_have_their_old_names(make):
         assert ("MUL" in scene.image) == (product == "ms")
 
 
-def test_a_search_ends_after_many_folders_and_says_so(make, monkeypatch):
+def test_a_huge_tree_ends_the_search(make, monkeypatch):
     data = make(*chips("AOI_7_Moscow", 1), *(f"z{n}/file" for n in range(20)))
     monkeypatch.setattr(city_scenes, "MAX_FOLDERS", 10)
-    assert find_scenes(MOSCOW, data).notes == (
-        f"only 10 folders of {data} were searched: give one below it",
-    )
+    with pytest.raises(SourceError, match=r"more than 10 folders .*Give the folder"):
+        find_scenes(MOSCOW, data)
+    monkeypatch.chdir(data)
+    monkeypatch.delenv("GEOPREP_DATA", raising=False)
+    with pytest.raises(SourceError, match=r"more than 10 folders(.|\n)*Ways to get data"):
+        find_scenes(MOSCOW)
 
 
 def test_train_and_test_chips_are_one_city(make):
