@@ -75,6 +75,7 @@ def label_codes(
     if rule.speeds is not None:
         codes = _speed_codes(rule.speeds, pixels, blank | tagged, used)
     else:
+        _require_bands(pixels, (1, _CHANNELS), "a label has one, or red, green and blue")
         codes = _classes(rule, pixels)
         codes[blank | (tagged & (codes == UNLISTED))] = NODATA
         unlisted = codes == UNLISTED
@@ -103,7 +104,6 @@ def _unlabelled(rule: ClassRule, pixels: MaskPixels) -> NDArray[np.bool_]:
 
 def _classes(rule: ClassRule, pixels: MaskPixels) -> NDArray[np.uint8]:
     """Return the number of the class of every pixel, `UNLISTED` where it has none."""
-    _require_bands(pixels, (1, _CHANNELS), "a label has one, or red, green and blue")
     values = pixels.values
     if pixels.palette is not None:
         codes: NDArray[np.uint8] = _palette_table(rule, pixels.palette.tobytes())[values[0]]
@@ -111,7 +111,7 @@ def _classes(rule: ClassRule, pixels: MaskPixels) -> NDArray[np.uint8]:
     listed = _entries(rule, len(values))
     if len(values) == 1:
         return _codes_of_numbers(listed, rule.tolerance, values[0])
-    if values.dtype != np.uint8:
+    if values.dtype != np.uint8 or len(values) != _CHANNELS:
         return _nearest(listed, rule.tolerance, np.moveaxis(values, 0, -1))
     codes = np.empty(values.shape[1:], np.uint8)
     _look_up(np.ascontiguousarray(values), _colour_table(listed, rule.tolerance), codes)

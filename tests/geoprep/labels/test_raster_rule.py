@@ -139,6 +139,7 @@ def test_bins_of_eight_bands_as_cresi_writes_them():
     found = speeds("bins", channels)
     assert found[2] == UNKNOWN_SPEED
     assert BIN_TABLE[found].tolist() == [0, 3, 0, 7]
+    assert speeds("bins", channels, nodata="0")[0] == NODATA
 
 
 def test_values_that_are_no_bins_are_refused():
