@@ -174,11 +174,14 @@ def _same_corners(transform: Affine, grid: Grid) -> bool:
 
 def _pixels(dataset: DatasetReader, window: Window, label: str) -> MaskPixels:
     meanings = dataset.colorinterp
-    bands = [i for i, one in enumerate(meanings, 1) if one != ColorInterp.alpha]
+    alpha = next((i for i, one in enumerate(meanings, 1) if one == ColorInterp.alpha), None)
+    bands = [i for i in range(1, dataset.count + 1) if i != alpha]
     if any(dataset.dtypes[i - 1].startswith("complex") for i in bands):
         raise LabelError(f"{label}: holds complex values; give a mask of real numbers")
     opaque = None
-    if MaskFlags.per_dataset in dataset.mask_flag_enums[0]:  # an alpha band or a mask
+    if alpha is not None:
+        opaque = dataset.read(alpha, window=window) != 0
+    elif MaskFlags.per_dataset in dataset.mask_flag_enums[0]:
         opaque = dataset.read_masks(1, window=window) != 0
     palette = None
     tags = () if dataset.nodata is None else (dataset.nodata,)
