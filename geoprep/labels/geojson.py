@@ -146,8 +146,13 @@ def _parts(geometry: object) -> tuple[list[_Points | shapely.Polygon], str]:
 
 def _polygon(rings: Sequence[_Points]) -> shapely.Polygon:
     """Return a polygon; invalid rings raise one of the errors `_INVALID`."""
-    shell, *holes = [np.array([point[:2] for point in ring], np.float64) for ring in rings]
+    shell, *holes = map(_array, rings)
     return shapely.Polygon(shell, holes)
+
+
+def _array(points: _Points) -> NDArray[np.float64]:
+    """Return float64 (points, 2) of points with or without z; null coordinates become NaN."""
+    return np.array([point[:2] for point in points], np.float64)
 
 
 def _line_strings(
@@ -164,7 +169,7 @@ def _line_strings(
     kept: list[tuple[int, shapely.LineString]] = []
     for index, part in parts:
         try:
-            kept.append((index, shapely.LineString([point[:2] for point in part])))
+            kept.append((index, shapely.LineString(_array(part))))
         except _INVALID:
             notes[index] = "geometry malformed"
     made = np.empty(len(kept), object)
