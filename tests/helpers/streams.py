@@ -7,8 +7,6 @@ import time
 import zlib
 from typing import Any
 
-import pytest
-
 from loaders import Batch, BatchLoader
 
 TILE = 32 * 32 * 4
@@ -46,20 +44,3 @@ def threads_end(seconds: float = 300.0) -> bool:
     while loader_threads() and time.monotonic() < end:
         time.sleep(0.001)
     return not loader_threads()
-
-
-def assert_leaves_no_thread(loader: BatchLoader) -> None:
-    """Leave a loop over a loader by a break and by errors: threads end, the loader still works."""
-    for _ in loader:
-        break
-    assert threads_end()
-
-    def fail(error: type[BaseException]) -> None:
-        for _ in loader:
-            raise error("on purpose")
-
-    for error in (ValueError, KeyboardInterrupt):
-        with pytest.raises(error):
-            fail(error)
-        assert threads_end()
-    assert len(list(loader)) == len(loader)

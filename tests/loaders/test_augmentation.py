@@ -139,7 +139,8 @@ def test_blur_widens_a_point_and_keeps_its_sum():
 @pytest.mark.parametrize("target", [SpeedTarget("bins"), SpeedTarget("binary"), ClassTarget(5)])
 def test_preparation_augments_in_training_only_and_the_outside_is_not_valid(target):
     tiles = RamTiles.from_arrays(
-        np.full((4, 40, 40, 3), 9, np.uint8), np.full((4, 40, 40), 3, np.uint8)
+        *(np.full((4, 40, 40, 3), 9, np.uint8), np.full((4, 40, 40), 3, np.uint8)),
+        classes=tuple("abcde") if target.targets == "classes" else (),
     )
     batch = next(iter(BatchLoader(tiles, 4, crop=32)))
     plain = DevicePrep(Normalize([0.0] * 3, [1.0] * 3), target)

@@ -40,15 +40,12 @@ def both(stores: Any, *given: Any, **options: Any) -> tuple[RamTiles, RamTiles]:
     "options",
     [
         {"crop": 17, "augment": "d4", "crops_per_tile": 3},
-        {"crop": 32, "augment": "flips", "min_road": 0.1},
         {"augment": "d4", "weights": "speed"},
         {"shuffle": False},
-        {"shuffle": False, "crop": 9, "crops_per_tile": 4},
     ],
 )
-@pytest.mark.parametrize("bands", [("blue", "red"), ("nir", "blue", "red")])
-def test_the_batches_are_those_of_pixels(two_stores: list[Path], bands: Any, options: Any):
-    pixels, compressed = both(two_stores, "train", bands=bands)
+def test_the_batches_are_those_of_pixels(two_stores: list[Path], options: Any):
+    pixels, compressed = both(two_stores, "train", bands=("blue", "red"))
     assert compressed.fingerprint == pixels.fingerprint
     loaders = [BatchLoader(each, 5, seed=3, **options) for each in (pixels, compressed)]
     for _ in range(2):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -220,11 +219,10 @@ def test_jitter_is_a_function_of_the_key_and_stays_in_its_bounds():
 
 
 def test_jitter_changes_training_images_only_and_as_it_says():
-    batch = SimpleNamespace(
-        image=every_value(2), label=EVERY_BYTE, key=torch.tensor([123456789012345])
-    )
+    key = torch.tensor([123456789012345])
+    batch = {"image": every_value(2), "speed": EVERY_BYTE, "key": key}
     prep = DevicePrep(Normalize([90.0, 70.0], [30.0, 40.0]), SpeedTarget("bins"), jitter=Jitter())
-    gain, bias = Jitter()(batch.key, 2)
+    gain, bias = Jitter()(key, 2)
     plain = prep.eval()(batch).image
     torch.testing.assert_close(prep.train()(batch).image, plain * gain + bias)
     assert not torch.equal(prep(batch).image, plain)
