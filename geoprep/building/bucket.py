@@ -6,6 +6,7 @@ wrote it last replaces it, in one conditional request that fails for any other.
 
 from __future__ import annotations
 
+import io
 import json
 import tempfile
 import uuid
@@ -162,7 +163,8 @@ class BucketTarget:
         if new is None or self._root is None:
             return False
         names = [name for name in staging.tags() if name != ROOT]
-        staging.copy_to(self._bucket, names)
+        for name in names:
+            self._bucket.send(name, io.BytesIO(staging.read(name)))
         self._bucket.delete(self._bucket.tags().keys() - {*names, ROOT})
         tag = self._bucket.put_if(ROOT, new[0], self._root[1])
         if tag is None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
 from geoprep.errors import OutputError
-from geoprep.storage.addresses import bucket_and_key, is_bucket
+from geoprep.storage.addresses import is_bucket
 from geoprep.storage.local_files import flush_shards
 from geoprep.storage.places import Files
 
@@ -225,27 +225,6 @@ class Bucket(Files):
 
         if names := list(names):
             self.ask("", lambda client: obstore.delete(client, names), unanswered=True)
-
-    def copy_to(self, other: Bucket, names: Iterable[str]) -> dict[str, str]:
-        """Copy objects to another folder of the same bucket, on the server; return their ETags.
-
-        Safe to repeat: an object that is there already is replaced. S3 refuses objects of more than
-        5 GiB, and computes another ETag than that of an original that was uploaded in parts.
-        """
-        import obstore
-
-        (bucket, ours), (same, theirs) = map(bucket_and_key, (self.location, other.location))
-        if bucket != same:
-            raise ValueError(f"{self.location} and {other.location} lie in different buckets")
-        whole = Bucket(f"s3://{bucket}")
-
-        def copy(name: str) -> tuple[str, str]:
-            source, target = f"{ours}/{name}", f"{theirs}/{name}"
-            whole.ask(target, lambda c: obstore.copy(c, source, target), unanswered=True)
-            return name, whole.ask(target, lambda c: _tag(obstore.head(c, target)))
-
-        with ThreadPoolExecutor(REQUESTS) as pool:
-            return dict(pool.map(copy, names))
 
     def put_all(self, files: dict[str, Path], tags: dict[str, str]) -> bool:
         """Write local files, by the names of their objects; return whether all were written.

@@ -6,7 +6,6 @@ import pytest
 from helpers.buckets import client_of, s3_endpoint, use_endpoint
 from helpers.proxy import faulty_proxy
 
-from geoprep.errors import OutputError
 from geoprep.storage import Files, clients, list_remote, read_bytes, remote_file
 from geoprep.storage.sinks import Bucket
 from geoprep.storage.transfer import download
@@ -97,42 +96,6 @@ def test_the_end_of_an_empty_object_is_nothing(server, monkeypatch):
     use_endpoint(monkeypatch, server)
     client_of(server).put_object(Bucket="cities", Key="out/empty", Body=b"")
     assert Files("s3://cities/out").end("empty", 9) == b""
-
-
-def test_objects_are_copied_on_the_server(server, monkeypatch):
-    use_endpoint(monkeypatch, server)
-    new, store = Bucket("s3://cities/a.zarr.new"), Bucket("s3://cities/a.zarr")
-    new.put("zarr.json", b"root")
-    new.send("650/image/c/0", io.BytesIO(LARGE))
-    store.put("zarr.json", b"old")
-    tags = new.copy_to(store, new.tags())
-    assert tags == store.tags()
-    assert store.find("zarr.json")[0] == b"root"
-    assert store.find("650/image/c/0")[0] == LARGE
-    new.delete(new.tags())
-    assert new.tags() == {}
-    assert sorted(store.tags()) == ["650/image/c/0", "zarr.json"]
-
-
-@pytest.mark.parametrize("kind", ["reset", "drop", "truncate"])
-def test_a_copy_whose_answer_is_lost_is_repeated(server, monkeypatch, kind):
-    monkeypatch.setattr(clients, "BACKOFF", 0.01)
-    use_endpoint(monkeypatch, server)
-    Bucket("s3://cities/b.new").put("x", DATA)
-    with faulty_proxy(server, rate=1.0, kinds=(kind,), once=True, stall=0.01) as proxy:
-        use_endpoint(monkeypatch, proxy.address)
-        Bucket("s3://cities/b.new").copy_to(Bucket("s3://cities/b"), ["x"])
-        assert proxy.faults[kind] >= 1
-    use_endpoint(monkeypatch, server)
-    assert Bucket("s3://cities/b").find("x")[0] == DATA
-
-
-def test_a_copy_of_a_missing_object_is_named(server, monkeypatch):
-    use_endpoint(monkeypatch, server)
-    with pytest.raises(OutputError, match=r"s3://cities/b/none"):
-        Bucket("s3://cities/b.new").copy_to(Bucket("s3://cities/b"), ["none"])
-    with pytest.raises(ValueError, match="different buckets"):
-        Bucket("s3://cities/b").copy_to(Bucket("s3://own/b"), ["none"])
 
 
 def test_tables_are_written_only_if_no_other_writer_has_changed_them(server, monkeypatch, tmp_path):
