@@ -139,32 +139,10 @@ class ModelInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """State of a run as plain values and tensors.
+    """State of a run as plain values and tensors; best.pt has only what prediction needs.
 
-    Attributes
-    ----------
-    info
-        Inputs and outputs of the model.
-    model
-        Weights by name.
-    ema
-        Averaged weights by name; None without averaging.
-    optimizer
-        State of the optimizer; None in files that are only for prediction.
-    progress
-        Epoch, step, best result, sums of the current epoch, history.
-    loader
-        State of the loader.
-    rng
-        States of the random generators.
-    config
-        All settings of the run.
-    environment
-        What the exact weights depend on besides the settings: threads, torch, engine, ranks.
-    scaler
-        State of the scaler of the loss; empty without one.
-    auxiliary
-        Weights by name that only training uses, see `training.model.training_only`.
+    ``ema`` are averaged weights. ``environment`` is what the exact weights depend on besides the
+    settings. ``auxiliary`` are weights that only training uses.
     """
 
     info: ModelInfo
@@ -183,19 +161,7 @@ class Checkpoint:
 def save(path: str | Path, checkpoint: Checkpoint) -> None:
     """Write a checkpoint atomically: the disk holds the previous or the new file, complete.
 
-    Parameters
-    ----------
-    path
-        File to write.
-    checkpoint
-        Contents.
-
-    Raises
-    ------
-    CheckpointError
-        The file cannot be written; the previous one is unchanged.
-    TypeError
-        The checkpoint holds a value that `load` would refuse.
+    TypeError: it holds a value that `load` would refuse.
     """
     path = Path(path)
     part = path.with_name(f".{path.name}.part")
@@ -218,20 +184,7 @@ def save(path: str | Path, checkpoint: Checkpoint) -> None:
 
 
 def load(path: str | Path, *, device: torch.device | str = "cpu") -> Checkpoint:
-    """Return a checkpoint, or the last one in the folder of a run.
-
-    Parameters
-    ----------
-    path
-        A file, or the folder of a run.
-    device
-        Device of the tensors.
-
-    Raises
-    ------
-    CheckpointError
-        The file is missing, damaged, not a checkpoint, or of another version.
-    """
+    """Return a checkpoint, or the last one in the folder of a run."""
     path = Path(path)
     path = path / LAST if path.is_dir() else path
     if not path.is_file():
@@ -269,24 +222,8 @@ def load_model(
 ) -> tuple[nn.Module, ModelInfo]:
     """Return the trained model in evaluation mode, and its inputs and outputs.
 
-    Parameters
-    ----------
-    path
-        A checkpoint, or the folder of a run, which stands for its best.pt.
-    device
-        Device of the model.
-    weights
-        ``ema`` (averaged), ``raw``, or ``auto``: averaged if the checkpoint has them.
-    model
-        ``package.module:factory`` of the model: consent to import code that a checkpoint names.
-        None for models of this package.
-
-    Raises
-    ------
-    CheckpointError
-        The file cannot be used, or its weights do not fit the model.
-    UsageError
-        The checkpoint names code, and ``model`` is None.
+    A folder stands for its best.pt. ``model`` is consent to import the code that a checkpoint
+    names, and needed for models outside this package.
     """
     from training.model import build_model  # not needed to read a checkpoint
 
@@ -304,22 +241,7 @@ def load_model(
 
 
 def trusted(named: str, model: str | None, where: str) -> str:
-    """Return the specification of the model to build, if importing its code is permitted.
-
-    Parameters
-    ----------
-    named
-        Specification in the checkpoint.
-    model
-        Specification given by the user; None if none was given.
-    where
-        Name of the checkpoint, for messages.
-
-    Raises
-    ------
-    UsageError
-        The checkpoint names ``package.module:factory``, and the user gave no model.
-    """
+    """Return the specification of the model to build, if the user permits to import its code."""
     from training.model import is_code
 
     if model is None and is_code(named):
@@ -331,13 +253,7 @@ def trusted(named: str, model: str | None, where: str) -> str:
 
 
 def load_weights(model: nn.Module, state: dict[str, Tensor], where: str) -> None:
-    """Load weights into a model.
-
-    Raises
-    ------
-    CheckpointError
-        The weights do not fit the model.
-    """
+    """Load weights into a model."""
     try:
         model.load_state_dict(state)
     except RuntimeError as error:
@@ -361,15 +277,7 @@ def _check_plain(value: Any, name: str) -> None:  # noqa: ANN401 - the type is c
 
 
 def check_sums(path: Path) -> None:
-    """Verify the checksums of a file of torch, which torch itself does not verify.
-
-    Raises
-    ------
-    ValueError
-        A checksum does not match: bytes of the file are damaged.
-    zipfile.BadZipFile
-        The file is truncated or not of torch.
-    """
+    """Verify the checksums of a file of torch, which torch does not: ValueError, BadZipFile."""
     with zipfile.ZipFile(path) as archive:
         damaged = archive.testzip()
     if damaged is not None:

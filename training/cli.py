@@ -209,21 +209,11 @@ def _parsed(kind: Any, text: str) -> Iterator[Any]:  # noqa: ANN401 - a type for
 
 
 class Command(GroupedCommand):
-    """A command line made of dataclasses.
+    """A command line made of dataclasses, whose fields are `option` or `argument`.
 
-    Parameters
-    ----------
-    name
-        What a user types, such as ``python -m training.fit``.
-    sections
-        Dataclasses whose fields are `option` or `argument`. Each is a section of ``--help``, titled
-        by its docstring (``Title: text.``).
-    introduction, closing
-        Text above and below the options in ``--help``.
-    common
-        Names of the settings that ``--help`` lists; ``--help-all`` lists all. Empty: both list all.
-    takes_file
-        Offer ``--config FILE``: settings in YAML, which options override.
+    Each is a section of ``--help``, titled by its docstring (``Title: text.``). ``--help`` lists
+    the ``common`` settings, ``--help-all`` every one. If it ``takes_file``, ``--config FILE`` gives
+    settings in YAML, which options override.
     """
 
     def __init__(
@@ -269,18 +259,7 @@ class Command(GroupedCommand):
         return name_options(message, click.Context(self))
 
     def parse(self, arguments: Sequence[str] | None = None) -> dict[str, Any]:
-        """Return the settings that were given, by name; settings that were not are left out.
-
-        Parameters
-        ----------
-        arguments
-            Words of the command line; None for those of this process.
-
-        Raises
-        ------
-        UsageError
-            A setting is unknown, of the wrong type or out of range, or a file cannot be read.
-        """
+        """Return the settings that were given, by name; settings that were not are left out."""
         words = list(sys.argv[1:] if arguments is None else arguments)
         try:
             context = self.make_context(self.name, words)
@@ -310,20 +289,7 @@ class Command(GroupedCommand):
         return self.parse_values(values or {}, f"{path}: ")
 
     def parse_values(self, values: Mapping[Any, Any], where: str = "") -> dict[str, Any]:
-        """Return settings by name, checked as those of the command line.
-
-        Parameters
-        ----------
-        values
-            Settings by name. A tuple or list is several words.
-        where
-            The file they are from, for messages.
-
-        Raises
-        ------
-        UsageError
-            A setting is unknown, of the wrong type or out of range.
-        """
+        """Return settings by name, checked as those of the command line."""
         former = {old: one.name for one in self.settings.values() for old in one.deprecated}
         given = {}
         for written, value in values.items():
