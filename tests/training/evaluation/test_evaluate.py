@@ -235,10 +235,7 @@ def test_bands_in_another_order_are_read_by_name(checkpoint, tmp_path):
         (("--device", "xpu"), 2, "--device xpu: torch"),
         (("--model", "none"), 2, "--model helpers.tiny:build"),
         (("--json", "nowhere/figures.json"), 2, "nowhere does not exist"),
-        (("--threads", "0"), 2, "--threads"),
-        (("--batch-size", "0"), 2, "--batch-size"),
         (("--threshold", "2"), 2, "--threshold"),
-        (("--split", "tset"), 2, "--split"),
         (("--level", "99"), 2, "level"),
     ],
 )
