@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from geoprep.errors import UsageError
-from geoprep.store import StoreReader
 from loaders import touched_nodes
 from training.checkpoint import LAST, Checkpoint, load, trusted
 from training.data import class_pixels, differences, model_info, open_data
@@ -45,14 +44,15 @@ UNCHANGEABLE = (
 
 
 def start_run(given: Mapping[str, Any], spell: Callable[[str], str] = str) -> int:
-    """Start or resume a run with the given settings; return the exit status."""
+    """Start or resume a run with settings by name; return the exit status.
+
+    ``spell`` replaces parameter names in printed lines, see `training.cli.Command.spell`.
+    """
     timeout = given.get("distributed_timeout", Config.distributed_timeout)
-    with process_group(given.get("device", "auto"), timeout):
+    with process_group(given.get("device", Config.device), timeout):
         resume = given.get("resume")
         saved = None if resume is None else on_rank_zero(lambda: _load(Path(resume)))
         config, notes = _settings(given, saved)
-        if config.fold and config.folds is None:
-            raise UsageError(f"`fold` {config.fold} needs `folds`, the number of folds")
         done = 0 if saved is None else RunProgress.from_plain(saved.progress).epoch
         if done >= config.ends[-1]:
             if is_rank_zero():
@@ -60,14 +60,8 @@ def start_run(given: Mapping[str, Any], spell: Callable[[str], str] = str) -> in
             return 0
         folder = folder_of(config)
         with RunLock(folder) as lock, StopSignals() as stop:
-            if not config.profile:
-                on_rank_zero(lambda: check_free(config, folder, lock))
-            stores = open_data(config)
-            for store in stores:
-                for stage in config.plan:
-                    store.check_level(stage.level)
             try:
-                return _train(config, stores, folder, saved, notes, stop, lock, spell)
+                return _run(config, folder, saved, notes, stop, lock, spell)
             except KeyboardInterrupt:
                 if is_rank_zero():
                     print(spell(_interrupted(config, folder, stop.number)), flush=True)
@@ -79,9 +73,8 @@ def run_folder(given: Mapping[str, Any]) -> Path:
     return folder_of(Config.from_flat(given))
 
 
-def _train(
+def _run(
     config: Config,
-    stores: tuple[StoreReader, ...],
     folder: Path,
     saved: Checkpoint | None,
     notes: list[str],
@@ -89,6 +82,12 @@ def _train(
     lock: RunLock,
     spell: Callable[[str], str],
 ) -> int:
+    if not config.profile:
+        on_rank_zero(lambda: check_free(config, folder, lock))
+    stores = open_data(config)
+    for store in stores:
+        for stage in config.plan:
+            store.check_level(stage.level)
     allocator = keep_memory()
     set_threads(config.threads)
     engine = choose_engine(config.engine, config.device, config.precision, config.compile)
@@ -164,6 +163,8 @@ def _settings(given: Mapping[str, Any], saved: Checkpoint | None) -> tuple[Confi
         other = "resume" if saved is not None else "encoder_weights"
         if saved is not None or given.get("encoder_weights", "none") != "none":
             raise UsageError(f"`init_from` and `{other}` both set the weights: give one of them")
+    if given.get("fold") and given.get("folds") is None and saved is None:
+        raise UsageError(f"`fold` {given['fold']} needs `folds`, the number of folds")
     if saved is None:
         return Config.from_flat(given), []
     bands = ",".join(saved.info.bands)  # by name: their order in a store may have changed
