@@ -170,14 +170,15 @@ def describe_device(device: torch.device) -> str:
     return ", ".join(parts)
 
 
+@dataclass(frozen=True, slots=True)
 class Measurement:
     """Measures one device; each part is a method."""
 
-    def __init__(
-        self, result: Result, device: torch.device, store: Path, work: Path, scale: AcceleratorScale
-    ) -> None:
-        self.result, self.device, self.store = result, device, store
-        self.work, self.scale = work, scale
+    result: Result
+    device: torch.device
+    store: Path
+    work: Path
+    scale: AcceleratorScale
 
     def loader(self) -> None:
         """Record batches that reach the device per second, by threads, and a bare copy."""
@@ -264,9 +265,7 @@ class Measurement:
         self.result.add(f"{at}.rate", "images/s", [of.batch_size / took for took, _ in figures])
         self.result.add(f"{at}.ms", "ms per step", [took * 1e3 for took, _ in figures])
         self.result.add(f"{at}.waited", "", [waited for _, waited in figures])
-        peak = self._peak()
-        if peak is not None:
-            self.result.add(f"{at}.peak", "GiB", [peak / 2**30])
+        self._add_peak(at)
 
     def _steps(self, settings: dict[str, Any]) -> Iterator[tuple[float, float]]:
         """Yield the seconds of a step and the share of waiting for its batch, once per round."""
@@ -302,11 +301,11 @@ class Measurement:
         if hasattr(module, "reset_peak_memory_stats"):
             module.reset_peak_memory_stats()
 
-    def _peak(self) -> int | None:
-        """Return the peak bytes of tensors on the device; None if it does not count them."""
-        module = torch.get_device_module(self.device)
-        found = getattr(module, "max_memory_allocated", None)
-        return None if found is None else int(found())
+    def _add_peak(self, at: str) -> None:
+        """Record the peak memory of tensors on the device, if it counts them."""
+        found = getattr(torch.get_device_module(self.device), "max_memory_allocated", None)
+        if found is not None:
+            self.result.add(f"{at}.peak", "GiB", [found() / 2**30])
 
     def predict(self) -> None:
         """Record the megapixels per second of `training.predict`, from file to file."""
@@ -317,17 +316,13 @@ class Measurement:
         write_scene(image, RamTiles.load(self.store, "all", progress=False), self.scale.image)
         for name in ("fp32", "bf16")[: 1 + computes_bf16(self.device)]:
             self._reset_peak()
-            speeds = [self._predicted(image, name, turn) for turn in range(self._rounds)]
+            speeds = [
+                self._predicted(image, name, turn)
+                for turn in range(self.result.settings["repeats"])
+            ]
             self.result.add(f"predict.{name}.rate", "Mpx/s", [rate for rate, _ in speeds])
             self.result.add(f"predict.{name}.share", "", [share for _, share in speeds])
-            peak = self._peak()
-            if peak is not None:
-                self.result.add(f"predict.{name}.peak", "GiB", [peak / 2**30])
-
-    @property
-    def _rounds(self) -> int:
-        rounds: int = self.result.settings["repeats"]
-        return rounds
+            self._add_peak(f"predict.{name}")
 
     def _predicted(self, image: Path, precision: Any, turn: int) -> tuple[float, float]:  # noqa: ANN401 - a Literal
         """Return the megapixels per second of a prediction, and the share of the model's time."""

@@ -92,14 +92,9 @@ def build_store(chips: Chips, out: Path, *, workers: int, codec: Codec = "lz4") 
     usable = summary.statuses.get("ok", 0) + summary.statuses.get("unlabelled", 0)
     if summary.state != "built" or usable != chips.count:
         raise RuntimeError(f"{summary.store}: {summary.state}, {summary.statuses}")
-    return TimedRun(
-        chips.count,
-        seconds,
-        summary.source_bytes,
-        summary.stages,
-        planned - start,
-        summary.store_bytes,
-    )
+    sizes = {"source_bytes": summary.source_bytes, "store_bytes": summary.store_bytes}
+    took = planned - start
+    return TimedRun(chips.count, seconds, stages=summary.stages, planning_seconds=took, **sizes)
 
 
 def build_with_reference(scenes: Sequence[Scene], out: Path) -> TimedRun:

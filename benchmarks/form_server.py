@@ -23,17 +23,13 @@ _ENOUGH = 10**12
 """Number of pixels that makes compiling worthwhile."""
 
 
-def _ignore_progress(*, completed: float) -> None:
-    del completed
-
-
 class SilentProgress:
     """A progress display of predictions that shows nothing."""
 
     def begin(self, target: Path, pixels: int) -> ProgressCallback:
         """Return a callback that does nothing."""
         del target, pixels
-        return _ignore_progress
+        return lambda *, completed: None
 
     def done(self, outcome: object) -> None:
         """Do nothing."""
@@ -123,14 +119,9 @@ class FormServer:
 
     def evaluate(self, store: str) -> dict[str, Any]:
         """Return the metrics of `training.evaluate` on the validation tiles of a store."""
-        predictor = self.job.predictor
+        job, predictor = self.job, self.job.predictor
         found = evaluate_runner(
-            self.job.runner,
-            predictor.info,
-            [store],
-            "val",
-            threshold=predictor.threshold,
-            quiet=True,
+            job.runner, predictor.info, [store], "val", threshold=predictor.threshold, quiet=True
         ).metrics
         return {name: found[name] for name in ("road_iou", "bin_iou") if name in found}
 

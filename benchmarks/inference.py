@@ -181,9 +181,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         store, checkpoint = given.store, given.checkpoint
         if checkpoint is None:
             announce("training for a few steps")
-            store = str(
-                synthetic_store(work, LoadingSizes(scenes=6, scene_side=256), usable_cpus())
-            )
+            sizes = LoadingSizes(scenes=6, scene_side=256)
+            store = str(synthetic_store(work, sizes, usable_cpus()))
             options = ["--epochs", "1", "--crops-per-tile", "1", "--crop", "64", "--pictures", "0"]
             fit(Path(store), work / "run", options)
             checkpoint = work / "run" / "best.pt"
@@ -215,20 +214,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     options = parser(__doc__, repeats=2)
     add = options.add_argument
-    add(
-        "checkpoint",
-        type=local_path,
-        nargs="?",
-        help="checkpoint of a trained model (default: train for a few steps)",
-    )
+    text = "checkpoint of a trained model (default: train for a few steps)"
+    add("checkpoint", type=local_path, nargs="?", help=text)
     add("store", nargs="?", help="store it was trained on, for INT8 calibration and accuracy")
-    add(
-        "--only",
-        "--forms",
-        action="append",
-        metavar="FORM,...",
-        help=f"run these forms (default: all): {', '.join(FORMS)}",
-    )
+    text = f"run these forms (default: all): {', '.join(FORMS)}"
+    add("--only", "--forms", action="append", metavar="FORM,...", help=text)
     add("--exports", type=local_path, metavar="FOLDER", help="keep exported files in this folder")
     given = options.parse_args(arguments)
     if given.checkpoint is not None and given.store is None:

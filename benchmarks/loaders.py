@@ -110,19 +110,12 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     add = options.add_argument
     text = "store to read (default: that of a synthetic city)"
     add("--store", type=local_path, metavar="STORE", help=text)
-    add(
-        "--only",
-        action="append",
-        choices=PARTS,
-        help="measure this part (default: all; quick: memory, peers); repeatable",
-    )
+    text = "measure this part (default: all; quick: memory, peers); repeatable"
+    add("--only", action="append", choices=PARTS, help=text)
     text = "number of threads and of workers (default: one per core)"
     add("--threads", type=positive, default=usable_cpus(), help=text)
-    add(
-        "--seconds",
-        type=float,
-        help="time to measure each rate for, in seconds (default: 1, quick 0.25)",
-    )
+    text = "time to measure each rate for, in seconds (default: 1, quick 0.25)"
+    add("--seconds", type=float, help=text)
     text = "show the figures in this JSON file, written by --json, instead of measuring"
     add("--record", type=Path, metavar="FILE", help=text)
     text = "write the tables into this Markdown page, at its comments <!-- NAME -->"

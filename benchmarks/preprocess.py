@@ -73,12 +73,8 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     add = options.add_argument
     add("--chips", type=int, help="number of chips of each dtype (default: 64, quick 8)")
     add("--workers", type=int, default=2, help="number of threads of a build (default: 2)")
-    add(
-        "--source",
-        type=local_path,
-        default=REAL,
-        help="folder with real chips (default: shared/data)",
-    )
+    text = "folder with real chips (default: shared/data)"
+    add("--source", type=local_path, default=REAL, help=text)
     add("--size", type=int, default=1300, help="side of a synthetic chip in pixels (default: 1300)")
     add("--mosaic", type=int, help="side of the large image in pixels (default: 20000, quick 1500)")
     given = options.parse_args(arguments)

@@ -69,24 +69,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser(__doc__, repeats=3)
     add = options.add_argument
     add("--large", action="store_true", help="also measure 20,000 x 20,000 pixels")
-    add(
-        "--real",
-        type=local_path,
-        default=REAL,
-        help="folder with AOI_2_Vegas (default: shared/data)",
-    )
-    add(
-        "--end-to-end",
-        action="store_true",
-        help="only measure the steps from images to scored road networks",
-    )
+    text = "folder with AOI_2_Vegas (default: shared/data)"
+    add("--real", type=local_path, default=REAL, help=text)
+    text = "only measure the steps from images to scored road networks"
+    add("--end-to-end", action="store_true", help=text)
     add("--level", type=int, default=650, help="tile side to train on, in pixels (default: 650)")
     add("--model", type=local_path, help="checkpoint or run (default: train one)")
-    add(
-        "--area",
-        type=local_path,
-        help="folder of its city in SpaceNet's layout (default: synthetic)",
-    )
+    text = "folder of its city in SpaceNet's layout (default: synthetic)"
+    add("--area", type=local_path, help=text)
     given = options.parse_args(arguments)
     with measured("roads", given) as (result, work):
         if given.end_to_end:
@@ -99,12 +89,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows |= {f"errors, {name}": f"errors.{name}" for name in WAYS}
     columns = {"APLS, %": "apls", "APLS_time, %": "apls_time"}
     prefix = f"end_to_end.{given.level}.confidence" if given.end_to_end else "confidence"
-    exist = Table(
-        "Edges by mean confidence",
-        steps(result, prefix),
-        {"edges that exist, %": "exist"},
-        drawn="edges that exist, %",
-    )
+    share, found = "edges that exist, %", steps(result, prefix)
+    exist = Table("Edges by mean confidence", found, {share: "exist"}, drawn=share)
     return conclude(result, given, [Table("Scores", rows, columns, drawn="APLS, %"), exist])
 
 

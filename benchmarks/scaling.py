@@ -166,21 +166,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--scenes",
-        type=int,
-        default=800_000,
-        help="number of scenes, 8 per shard (default: 800000)",
-    )
-    parser.add_argument(
-        "--shards",
-        type=int,
-        default=100_000,
-        help="largest number of shard tasks to run (default: 100000)",
-    )
-    parser.add_argument(
-        "--scheduler", help="Dask scheduler, tcp://HOST:PORT (default: threads of this process)"
-    )
+    add = parser.add_argument
+    text = "number of scenes, 8 per shard (default: 800000)"
+    add("--scenes", type=int, default=800_000, help=text)
+    text = "largest number of shard tasks to run (default: 100000)"
+    add("--shards", type=int, default=100_000, help=text)
+    add("--scheduler", help="Dask scheduler, tcp://HOST:PORT (default: threads of this process)")
     given = parser.parse_args(arguments)
     result = measure(given.scenes, given.shards, given.scheduler)
     print(json.dumps(result | {"machine": machine()}, indent=2))

@@ -73,24 +73,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     options = parser(__doc__, repeats=3)
     add = options.add_argument
-    add(
-        "store",
-        type=local_path,
-        nargs="?",
-        help="store to train on (default: that of a synthetic city)",
-    )
+    text = "store to train on (default: that of a synthetic city)"
+    add("store", type=local_path, nargs="?", help=text)
     text = f"measure this part; repeatable (default: {', '.join(SPEED_PARTS)})"
     add("--only", action="append", choices=(*SPEED_PARTS, "city"), help=text)
-    add(
-        "--seeds",
-        type=int,
-        default=1,
-        metavar="N",
-        help="number of runs per recipe, one per seed (default: 1)",
-    )
-    text = (
-        "name and options of training.fit for part city (default: those of make demo); repeatable"
-    )
+    text = "number of runs per recipe, one per seed (default: 1)"
+    add("--seeds", type=int, default=1, metavar="N", help=text)
+    text = "name and options of training.fit for part city (default: of make demo); repeatable"
     recipe = {"type": learning.parse_recipe, "metavar": "NAME=OPTIONS", "help": text}
     add("--recipe", action="append", **recipe)  # type: ignore[arg-type]  # values of several types
     given = options.parse_args(arguments)

@@ -125,12 +125,8 @@ def _record(result: Result, recipe: str, runs: Sequence[dict[str, Any]], prior: 
     add("minutes", "min", [one["minutes"] for one in runs], at_most=MINUTES)
     add("road_iou", "", road, at_least=ROAD_IOU)
     add("bin_iou", "", bins, at_least=BIN_IOU)
-    add(
-        "over_prior",
-        "",
-        [value / prior if prior else math.nan for value in bins],
-        at_least=OVER_PRIOR,
-    )
+    over = [value / prior if prior else math.nan for value in bins]
+    add("over_prior", "", over, at_least=OVER_PRIOR)
     add("speed_error", "mph", error)
     for epochs in zip(*(one["course"] for one in runs), strict=False):
         for name, unit in (("minutes", "min"), ("road_iou", ""), ("bin_iou", "")):

@@ -68,14 +68,9 @@ def measure_crops(result: Result, tiles: int) -> None:
     cases: dict[str, Callable[[], LoaderRate]] = {}
     for bands in BANDS:
         announce(f"creating random tiles of {bands} bands")
-        loader = BatchLoader(
-            random_tiles(tiles, SIDE, bands),
-            of["batch_size"],
-            crop=of["crop"],
-            augment="d4",
-            crops_per_tile=8,
-            threads=of["threads"],
-        )
+        some, crops = random_tiles(tiles, SIDE, bands), {"crop": of["crop"], "augment": "d4"}
+        how = {"crops_per_tile": 8, "threads": of["threads"]} | crops
+        loader = BatchLoader(some, of["batch_size"], **how)
         cases[f"crops.{bands}"] = partial(drain, loader, of["seconds"])
     for run in cases.values():
         run()  # compiles the copy

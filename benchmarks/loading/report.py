@@ -46,6 +46,11 @@ def tables(result: Result) -> list[Table]:
     held = {f"{share} %": f"gil.{share}" for share in SHARES}
     beside = {"crops/s, 16,000 asked for": "rate", "4,000 asked for": "paced"}
     beside |= {"of these, % of steps that waited": "waited"}
+    step = {"ms of one core to fill a batch": "filling.cpu", "ms per step": "step"}
+    step |= {"share of the step's processor time": "share"}
+    step |= {"share of the step spent waiting": "waited"}
+    crops, cost = f"{of['crop']}-crops with D4", {"images/s": "rate", "CPU us per image": "cpu"}
+    copied = {"crops/s": "rate", "GB/s": "gb", "CPU us per crop": "cpu"}
     return [
         Table(
             f"Memory per number of workers, MB, batches of {of['batch_size']} whole tiles",
@@ -70,41 +75,14 @@ def tables(result: Result) -> list[Table]:
             "your model on the same processor; p99 is the longest wait in a hundred batches.",
         ),
         Table(f"Throughput: {what}", sets, batches, medians=few, drawn="GB/s", name="throughput"),
-        Table(
-            f"Storage of tiles, {of['crop']}-crops with D4", residencies, storage, name="storage"
-        ),
-        Table(
-            "Loading in a training step",
-            {"training.fit": "tax"},
-            {
-                "ms of one core to fill a batch": "filling.cpu",
-                "ms per step": "step",
-                "share of the step's processor time": "share",
-                "share of the step spent waiting": "waited",
-            },
-            name="step",
-        ),
+        Table(f"Storage of tiles, {crops}", residencies, storage, name="storage"),
+        Table("Loading in a training step", {"training.fit": "tax"}, step, name="step"),
         Table("Load, warm page cache", loads, {"GB/s": "rate"}, drawn="GB/s", name="load"),
-        Table(
-            f"Crops of {of['crop']} with D4, tiles of 512",
-            bands,
-            {"crops/s": "rate", "GB/s": "gb", "CPU us per crop": "cpu"},
-            head="bands",
-            name="crops",
-        ),
-        Table(
-            f"Cost of augmentations, crops of {of['crop']} of 3 bands",
-            augments,
-            {"images/s": "rate", "CPU us per image": "cpu"},
-            name="augment",
-        ),
+        Table(f"Tiles of 512, {crops}", bands, copied, head="bands", name="crops"),
+        Table(f"Cost of augmentations, {crops}, 3 bands", augments, cost, name="augment"),
         Table("Whole tiles of 3 bands", small, stacks, name="batches"),
         Table(
-            "Crops with D4 beside a loop that holds the GIL",
-            held,
-            beside,
-            head="GIL held",
-            name="gil",
+            "Crops with D4 beside a loop with the GIL", held, beside, head="GIL held", name="gil"
         ),
     ]
 
