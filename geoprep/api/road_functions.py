@@ -133,7 +133,7 @@ def _settings(settings: ScoreOptions) -> dict[str, Any]:
     return {
         "snap_m": settings.snap,
         "control_point_spacing_m": settings.control_point_spacing or None,
-        "topo_radius_m": settings.topo_radius,
+        "topo_radius_m": settings.topo_radius_m,
         "topo_starts": settings.topo_starts,
         "seed": settings.seed,
         "topo_variant": settings.topo_variant,

@@ -191,8 +191,21 @@ def _print_scores(frame: pd.DataFrame) -> None:
     if 0 < timed < scored:
         console.print(f"time: mean of the {timed} scenes whose speeds are known", highlight=False)
     console.print(_LEGEND, style="dim")
+    console.print(_settings(found["settings"]), style="dim", highlight=False)
     if "confidence" in found:
         _print_confidence(console, found["confidence"])
+
+
+def _settings(used: Mapping[str, Any]) -> str:
+    """Return the settings of scores as one line."""
+    spacing = used["control_point_spacing_m"]
+    points = f"control points every {spacing:g} m" if spacing else "control points at nodes"
+    variant = "" if used["topo_variant"] == "default" else f", {used['topo_variant']}"
+    return (
+        f"APLS: {points}, snapped within {used['snap_m']:g} m"
+        f"{', as published' if used['published'] else ''}; "
+        f"TOPO: radius {used['topo_radius_m']:g} m{variant}."
+    )
 
 
 def _print_confidence(console: Console, found: Mapping[str, Any]) -> None:

@@ -151,11 +151,13 @@ def check_network(network: RoadGraph, name: str) -> None:
     Unknown speeds (NaN) pass.
     """
     edges = len(network.ends)
-    if not edges == len(network.lines) == len(network.speed_mph):
-        raise UsageError(
-            f"{name}: {edges} edges, {len(network.lines)} lines and {len(network.speed_mph)} "
-            "speeds; every edge needs one line and one speed"
-        )
+    columns = {"lines": network.lines, "speeds": network.speed_mph}
+    columns |= {} if network.confidence is None else {"confidences": network.confidence}
+    for what, values in columns.items():
+        if len(values) != edges:
+            raise UsageError(
+                f"{name}: {edges} edges and {len(values)} {what}; every edge needs one of each"
+            )
     _refuse(
         name, ~np.isfinite(network.nodes).all(axis=1), "node", "has coordinates that are not finite"
     )

@@ -179,8 +179,8 @@ class ScoreOptions:
     snap: float = choice(
         4.0,
         "APLS",
-        "Largest distance of a control point from the other network; published figures used 4 or "
-        "5.",
+        "Largest distance of a control point from the other network. Published figures of "
+        "SpaceNet's samples used 4, those of Paris 5.",
         metavar="METRES",
     )
     control_point_spacing: float = choice(
@@ -197,10 +197,11 @@ class ScoreOptions:
         "mistakes, and leave out closed loops (edges that begin and end at one node) on both "
         "sides.",
     )
-    topo_radius: float = choice(
-        150.0,
+    topo_radius: float | None = choice(
+        None,
         "TOPO",
-        "Distance by road from each starting point; 300 for scenes of 2 km.",
+        "Distance by road from each starting point; 300 for scenes of 2 km. Default: 150, with "
+        "sat2graph 300.",
         metavar="METRES",
     )
     topo_variant: TopoVariant = choice(
@@ -229,3 +230,8 @@ class ScoreOptions:
         if self.topo_variant not in get_args(TopoVariant):
             known = ", ".join(get_args(TopoVariant))
             raise UsageError(f"`topo_variant` {self.topo_variant!r}: use one of {known}")
+
+    @property
+    def topo_radius_m(self) -> float:
+        """Radius of TOPO in metres."""
+        return self.topo_radius or (300.0 if self.topo_variant == "sat2graph" else 150.0)

@@ -10,7 +10,7 @@ import pyproj
 import shapely
 from numpy.typing import NDArray
 
-from geoprep.crs import LONLAT, reproject, transformer, utm_crs
+from geoprep.crs import LONLAT, is_geographic, reproject, transformer, utm_crs
 from geoprep.grid import Grid
 
 _MOST_SCALE_ERROR: Final = 0.01
@@ -38,6 +38,10 @@ def utm_crs_of(*grids: Grid) -> str:
 
 def middle_of(lines: NDArray[np.object_], crs: str) -> tuple[float, float]:
     """Return longitude and latitude of the middle of the bounding box of lines in degrees."""
+    if is_geographic(crs):
+        xy = shapely.get_coordinates(lines)
+        if np.ptp(xy[:, 0]) > 180:  # on both sides of the antimeridian
+            lines = shapely.points(xy + np.array([360, 0]) * (xy[:, :1] < 0))
     west, south, east, north = shapely.total_bounds(lines).tolist()
     lon, lat = transformer(crs, LONLAT).transform((west + east) / 2, (south + north) / 2)
     return float(lon), float(lat)

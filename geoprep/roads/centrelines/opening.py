@@ -30,6 +30,8 @@ _SAMPLED: Final = 1024
 """Pixels per side of the sample that tells a mask from probabilities and speeds."""
 _MOST_SPEEDS: Final = 24
 """A band with more distinct values than this does not hold speeds."""
+_MOST_BLURRED: Final = 0.01
+"""Share of pixels of a mask that may have other values than its two most frequent ones."""
 _MOST_MPH: Final = 100
 """Largest value that may be a speed in mph."""
 _SPEEDS: Final = (15, 18.75, 20, 22.5, 25, 26.25, 30, 33.75, 35, 41.25, 45, 48.75, 55, 65)
@@ -84,8 +86,8 @@ def describe_raster(
         names = _class_names(raster.name, dataset)
         if names and "road" not in dataset.descriptions:
             return _with_class(raster, names)
-        if dataset.count > 1:
-            return _with_bands(raster, dataset)
+    if band is None and dataset.count > 1:
+        return _with_bands(raster, dataset)
     return _with_meaning(raster, dataset, kind)
 
 
@@ -164,11 +166,16 @@ def _with_bands(raster: RoadRaster, dataset: Any) -> RoadRaster:  # noqa: ANN401
     names: Sequence[str] = [name or "" for name in dataset.descriptions]
     classes = _speed_classes(raster.name, dataset)
     roads = [i for i, name in enumerate(names, 1) if name == "road"]
-    if roads or classes:
+    if raster.kind == "speed" and "speed" in names:
+        return as_speeds(replace(raster, road_bands=(names.index("speed") + 1,)))
+    if raster.kind == "mask" and roads:
+        return replace(raster, road_bands=(roads[0],))
+    if raster.kind == "probability" and (roads or classes):
         speed = names.index("speed") + 1 if "speed" in names else 0
         road = tuple(roads) or tuple(band for band, _ in classes)
         return replace(raster, road_bands=road, speed_classes=classes, speed_band=speed)
-    if not any(names) and dataset.count == BIN_COUNT + 1 and dataset.dtypes[0] == "uint8":
+    unnamed = raster.kind == "probability" and not any(names)
+    if unnamed and dataset.count == BIN_COUNT + 1 and dataset.dtypes[0] == "uint8":
         middle = BIN_WIDTH_MPH * (np.arange(BIN_COUNT) + 0.5) + 0.5
         return replace(
             raster,
@@ -176,8 +183,8 @@ def _with_bands(raster: RoadRaster, dataset: Any) -> RoadRaster:  # noqa: ANN401
             speed_classes=tuple((i, float(mph)) for i, mph in enumerate(middle, 1)),
         )
     raise ImageError(
-        f"{raster.name}: has {dataset.count} bands, and none is named road. Set `band` to the band "
-        "of roads."
+        f"{raster.name}: has {dataset.count} bands, and none is named "
+        f"{'speed' if raster.kind == 'speed' else 'road'}. Set `band` to the band of roads."
     )
 
 
@@ -243,18 +250,20 @@ def _with_meaning(raster: RoadRaster, dataset: Any, kind: Kind | None) -> RoadRa
     """Return a raster of one band with its kind, by its tags or a sample of its values."""
     band = raster.road_bands[0]
     name, unit = dataset.descriptions[band - 1], dataset.units[band - 1]
-    if kind == "probability" or (kind == "mask" and not raster.nodata):
+    if kind == "probability":
         return raster
     if name == "speed" or unit == "mph":
         return as_speeds(raster) if kind in (None, "speed") else raster
     if kind is None and (name == "road" or unit == "probability"):
         return raster
     shape = tuple(min(side, _SAMPLED) for side in raster.shape)
-    sample = np.unique(dataset.read(band, out_shape=shape))
-    sample = sample[np.isfinite(sample)]
+    sample, counts = np.unique(dataset.read(band, out_shape=shape), return_counts=True)
+    sample, counts = sample[np.isfinite(sample)], counts[np.isfinite(sample)]
     values, has_zero = sample[sample != 0], bool((sample == 0).any())
     if kind == "speed":
         return _speeds_or_codes(raster, values, has_zero)
+    if kind == "mask":
+        _require_sharp(raster.name, sample, counts)
     if kind == "mask" or len(values) <= 1:
         value = float(values.max(initial=0))
         if kind is None:
@@ -267,6 +276,17 @@ def _with_meaning(raster: RoadRaster, dataset: Any, kind: Kind | None) -> RoadRa
     speeds = values[values != NODATA]
     all_whole = bool((speeds == np.round(speeds)).all() and speeds.max() <= _MOST_MPH)
     return as_speeds(raster) if all_whole and len(speeds) <= _MOST_SPEEDS else raster
+
+
+def _require_sharp(name: str, values: NDArray[Any], counts: NDArray[np.int64]) -> None:
+    """Refuse a mask with edges of many values: its faintest pixels would be road."""
+    others = 1 - np.sort(counts)[-2:].sum() / max(counts.sum(), 1)
+    if len(values) > _MOST_SPEEDS and others > _MOST_BLURRED:
+        raise ImageError(
+            f"{name}: {others:.0%} of its pixels have other values than its two most frequent "
+            "ones, so its edges are blurred. Set `kind` to probability and a `threshold`, such as "
+            "0.5."
+        )
 
 
 def _speeds_or_codes(raster: RoadRaster, values: NDArray[Any], has_zero: bool) -> RoadRaster:

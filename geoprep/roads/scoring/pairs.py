@@ -68,13 +68,15 @@ def pair_scenes(
     the part within the bounding box (in degrees) of its ground truth, so that false roads outside
     that box do not count.
     """
-    borders = {} if images is None else _borders(images)
+    borders: Mapping[str, Grid] = {} if images is None else _borders(images)
     grids = {} if images is not None and _is_store(images) else borders
     reader = _SceneReader(grids, pixel_size_m, as_published, rule or SpeedRule())
     truths, proposals = reader.scenes(truth), reader.scenes(proposal)
     if not truths:
         raise UsageError(f"{truth}: contains no scenes")
     truths = {name: truths[name] for name in sorted(truths, key=natural_key)}
+    if images is not None:
+        borders = _borders_of_scenes(images, borders, truth, truths)
     one_file = not _is_table_or_folder(proposal)
     if one_file:
         city = _is_table_or_folder(truth)
@@ -92,6 +94,29 @@ def pair_scenes(
         for name, truth_of in truths.items()
     ]
     return [_without_loops(pair) for pair in pairs] if as_published else pairs
+
+
+def _borders_of_scenes(
+    images: Path, borders: Mapping[str, Grid], truth: Path, scenes: Mapping[str, _SceneRoads]
+) -> Mapping[str, Grid]:
+    """Return the grids of scenes by name; one image and one scene belong together."""
+    if len(scenes) == len(borders) == 1:
+        borders = dict(zip(scenes, borders.values(), strict=True))
+    elif not set(scenes) & set(borders):
+        raise UsageError(
+            f"no image of {images} is of a scene of {truth}. The first contains {_some(borders)}, "
+            f"the second {_some(scenes)}. Give images the names of their scenes."
+        )
+    for name in set(scenes) & set(borders):
+        roads, grid = scenes[name].network, borders[name]
+        if roads.crs and grid.crs and len(roads.lines):
+            inside = shapely.intersects(outline(grid, roads.crs), roads.lines)
+            if not inside.any():
+                raise UsageError(
+                    f"{truth}: no road of scene {name} lies in its image of {images}. Give the "
+                    "image of this scene, or check the CRS of both."
+                )
+    return borders
 
 
 def _is_table_or_folder(path: Path) -> bool:

@@ -72,7 +72,7 @@ def _score(pair: ScenePair, settings: ScoreOptions, threads: int | None) -> Scen
     sampled = topo(
         truth,
         proposal,
-        radius_m=settings.topo_radius,
+        radius_m=settings.topo_radius_m,
         starts=settings.topo_starts,
         seed=settings.seed,
         variant=settings.topo_variant,

@@ -1,5 +1,6 @@
 """Test road networks as notebooks use them: frames, graphs, files, scores and routes."""
 
+import geopandas as gpd
 import networkx as nx
 import numpy as np
 import pytest
@@ -150,3 +151,53 @@ def test_parallel_edges_have_different_keys():
         np.array([[0.0, 0], [10, 0]]), np.array([[0, 1], [1, 0]]), lines, np.full(2, 30.0), CRS
     )
     assert geoprep.RoadNetwork(graph).edges.index.get_level_values("key").tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("suffix", [".gpkg", ".geojson"])
+def test_lines_without_a_length_leave_the_other_edges_as_they_are(tmp_path, suffix):
+    """Another program wrote them, such as QGIS after snapping."""
+    ends = [(0, 0, 100, 0), (50, 50, 50, 50), (200, 0, 300, 0), (300, 0, 300, 90)]
+    lines = [shapely.LineString([(4e5 + a, 6e6 + b), (4e5 + c, 6e6 + d)]) for a, b, c, d in ends]
+    shares = {"confidence_mean": [0.1, 0.2, 0.3, 0.4], "confidence_least": [0.0, 0.1, 0.2, 0.3]}
+    frame = gpd.GeoDataFrame({"speed_mph": [10, 20, 30, 40], **shares}, geometry=lines, crs=CRS)
+    frame.to_crs(4326).to_file(tmp_path / f"roads{suffix}")
+    found = geoprep.read_network(tmp_path / f"roads{suffix}")
+    assert found.edges["speed_mph"].tolist() == [10, 30, 40]
+    assert found.edges["confidence_mean"].tolist() == [0.1, 0.3, 0.4]
+    assert found.edges["length"].to_numpy() == pytest.approx([100, 100, 90], rel=1e-3)
+    scores = geoprep.score(found, tmp_path / f"roads{suffix}", progress=False)
+    assert scores.attrs["confidence"]["edges"] == 3
+
+
+@pytest.mark.parametrize("kind", ["dataset", "xarray", "decoded xarray", "path"])
+def test_nodata_and_units_of_datasets_and_arrays_count(tmp_path, kind):
+    """A road of 30 mph crosses nodata of 255 whose edges would be roads."""
+    speeds = np.zeros((200, 400), np.uint8)
+    speeds[95:105] = 30
+    speeds[:, 180:220] = 255
+    path = tmp_path / "speeds.tif"
+    size = {"width": 400, "height": 200, "count": 1, "dtype": "uint8"}
+    with rasterio.open(path, "w", driver="GTiff", crs=CRS, transform=GRID, nodata=255, **size) as f:
+        f.write(speeds, 1)
+        f.units = ["mph"]
+    source = path
+    if "xarray" in kind:
+        kept = {"_FillValue": 255, "units": "mph"}
+        attributes = {
+            "crs_wkt": rasterio.CRS.from_string(CRS).to_wkt(),
+            "GeoTransform": " ".join(map(str, GRID.to_gdal())),
+        }
+        source = xr.DataArray(speeds, {"spatial_ref": ((), 0, attributes)}, ("y", "x"), attrs=kept)
+        if kind == "decoded xarray":
+            source = xr.decode_cf(source.to_dataset(name="a"))["a"]
+            assert np.isnan(source.values[0, 200])
+    options = {"close_gaps": False, "progress": False}
+    with rasterio.open(path) as dataset:
+        source = dataset if kind == "dataset" else source
+        by_units, by_kind = (
+            geoprep.vectorize(source, kind=one, **options) for one in (None, "mask")
+        )
+    assert by_units.edges["speed_mph"].to_numpy() == pytest.approx(30)
+    for found in (by_units, by_kind):
+        assert len(found) == 2
+        assert found.length_km == pytest.approx(0.18, rel=0.02)

@@ -124,6 +124,21 @@ def test_a_label_with_coordinates_that_are_not_finite_is_refused(town):
     assert "chip2.geojson: 1 roads have coordinates that are not finite" in str(shown.exception)
 
 
+def test_a_variant_sets_its_parameters_and_prints_them(town):
+    given = ("--truth", town / "labels", "--proposal", town / "city.gpkg", "--quiet")
+    variants = ("--published", "--topo-variant", "sat2graph")
+    own = ("--snap", "3", "--topo-radius", "100")
+    for options, snap, radius in (
+        ((), 4, 150), (variants, 4, 300), ((*variants, *own), 3, 100)
+    ):  # fmt: skip
+        document = json.loads(run("score", *given, *options, "--json").output)
+        assert document["settings"]["snap_m"] == snap
+        assert document["settings"]["topo_radius_m"] == radius
+        text = " ".join(run("score", *given, *options).output.split())
+        assert f"snapped within {snap} m" in text
+        assert f"TOPO: radius {radius} m" in text
+
+
 def test_midpoints_is_a_deprecated_name(town):
     given = ["--truth", str(town / "labels"), "--proposal", str(town / "city.gpkg"), "--json"]
     shown = CliRunner().invoke(cli, ["score", *given, "--midpoints", "0"])

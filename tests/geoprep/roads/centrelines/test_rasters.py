@@ -57,7 +57,8 @@ def test_the_kind_of_a_single_band_is_detected_from_its_values(tmp_path):
     assert kind_of(write_raster(tmp_path / "p.tif", grey)) == "probability"
     shares = rng.random((30, 30)).astype(np.float32)
     assert kind_of(write_raster(tmp_path / "f.tif", shares)) == "probability"
-    assert kind_of(write_raster(tmp_path / "f.tif", shares), kind="mask") == "mask"
+    sharp = (shares > 0.5).astype(np.float32)
+    assert kind_of(write_raster(tmp_path / "f.tif", sharp), kind="mask") == "mask"
 
 
 def test_probabilities_of_any_type_become_bytes(tmp_path):
@@ -271,3 +272,38 @@ def test_opening_in_threads_keeps_warning_filters_of_others(tmp_path, monkeypatc
         assert shape.result(300) == (4, 4)
         with pytest.raises(UserWarning, match="of another thread"):
             warnings.warn("of another thread", stacklevel=1)
+
+
+def test_a_named_kind_still_finds_the_bands_of_a_prediction(tmp_path):
+    bands = np.zeros((3, 20, 20), np.uint8)
+    bands[2, 8:12] = 200
+    path = write_raster(tmp_path / "p.tif", bands, names=("a", "speed", "road"))
+    with open_raster(path, kind="probability", pixel_size_m=None) as raster:
+        assert (raster.road_bands, raster.speed_band) == ((3,), 2)
+    with open_raster(path, kind="mask", pixel_size_m=None) as raster:
+        assert raster.road_bands == (3,)
+    with open_raster(path, kind="speed", pixel_size_m=None) as raster:
+        assert (raster.road_bands, raster.speed_band) == ((2,), 2)
+    unnamed = write_raster(tmp_path / "u.tif", bands)
+    for kind in ("probability", "mask", "speed"):
+        with (
+            pytest.raises(ImageError, match="has 3 bands, and none is named"),
+            open_raster(unnamed, kind=kind, pixel_size_m=None),
+        ):
+            pass
+
+
+def test_a_mask_with_blurred_edges_is_refused(tmp_path):
+    road = np.zeros((200, 200), np.float64)
+    road[90:110] = 255
+    ramp = np.abs(np.arange(200)[:, None] - 99.5)
+    blurred = np.clip(255 - 8 * (ramp - 4), 0, 255) * np.ones((1, 200))
+    path = write_raster(tmp_path / "m.tif", np.rint(blurred).astype(np.uint8))
+    with (
+        pytest.raises(ImageError, match=r"m.tif: \d+% .* Set `kind` to probability and a `thresh"),
+        open_raster(path, kind="mask", pixel_size_m=None),
+    ):
+        pass
+    sharp = write_raster(tmp_path / "s.tif", road.astype(np.uint8))
+    with open_raster(sharp, kind="mask", pixel_size_m=None) as raster:
+        assert raster.kind == "mask"

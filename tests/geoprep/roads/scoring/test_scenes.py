@@ -1,6 +1,7 @@
 """Ground truth and proposal of scenes, and their scores."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import geopandas as gpd
@@ -215,3 +216,26 @@ def test_a_table_in_pixels_cannot_be_georeferenced_by_a_store(town):
     table.write_text('ImageId,WKT_Pix\nAOI_0_Test_chip1,"LINESTRING (10 150, 290 150)"\n')
     with pytest.raises(UsageError, match="in pixels"):
         pair_scenes(town / "labels", table, images=store)
+
+
+def test_one_image_and_one_scene_belong_together_whatever_their_names(town):
+    image = next((town / "images").glob("*chip2.tif"))
+    truth = town / "labels" / "AOI_7_Moscow_chip2.geojson"
+    (named,) = pair_scenes(truth, town / "city.gpkg", images=image)
+    other = shutil.copy(image, town / "photo.tif")
+    label = shutil.copy(truth, town / "truth.geojson")
+    (pair,) = pair_scenes(label, town / "city.gpkg", images=other)
+    assert pair.border == named.border == "image"
+    assert pair.proposal.length_m.sum() == pytest.approx(named.proposal.length_m.sum())
+
+
+def test_images_of_no_scene_are_refused_with_both_names(town):
+    truth = town / "labels" / "AOI_7_Moscow_chip2.geojson"
+    other = next((town / "images").glob("*chip10.tif"))
+    with pytest.raises(UsageError, match=r"chip2.geojson: no road .* its image of .*chip10.tif"):
+        pair_scenes(truth, town / "city.gpkg", images=other)
+    alone = town / "alone"
+    alone.mkdir()
+    shutil.copy(other, alone / "photo.tif")
+    with pytest.raises(UsageError, match=r"no image of .*alone is of a scene of .*labels.*photo"):
+        pair_scenes(town / "labels", town / "city.gpkg", images=alone)

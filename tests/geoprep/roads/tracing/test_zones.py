@@ -114,3 +114,17 @@ def warped(source, target, crs):
         out = np.zeros((height, width), np.uint8)
         resample(rasterio.band(file, 1), out, dst_transform=transform, dst_crs=crs)
     write_raster(target, out, crs=crs, transform=transform)
+
+
+@pytest.mark.parametrize("suffix", [".gpkg", ".geojson", ".parquet"])
+def test_roads_across_the_antimeridian_are_read_into_their_zone(tmp_path, suffix):
+    x, y = transformer(LONLAT, "EPSG:32701").transform(*FIJI)
+    back = transformer("EPSG:32701", LONLAT)
+    paths = [at(tmp_path, str(i), back.transform(x + 1000 * i, y), "EPSG:32701") for i in range(2)]
+    made = vectorize(paths, kind="speed")
+    assert made.crs == "EPSG:32701"
+    assert len(np.unique(np.sign(shapely.get_coordinates(lonlat(made))[:, 0]))) == 2
+    write_network(made, tmp_path / f"fiji{suffix}")
+    again = read_network(tmp_path / f"fiji{suffix}")
+    assert again.crs == "EPSG:32701"
+    assert again.length_m.sum() == pytest.approx(2000, rel=1e-3)
