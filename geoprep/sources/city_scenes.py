@@ -164,11 +164,11 @@ def _files(
     notes: list[str] = []
     below = [*files_below(path, notes)]
     files = _of(city, below)
-    unpacked = any(one.lower().endswith((".tif", ".tiff")) for one in files)
-    speeds = any(SPEED_LABELS in one for one in files)
+    kinds = {role[0] for one in files if (role := city_file(city, one))}
+    unpacked = bool(kinds - {PLAIN_LABELS, SPEED_LABELS})
     for archive in (Path(one) for one in below if _is_archive_of(one, city)):
         # SpaceNet 3 has its speed labels in a separate archive, needed for unpacked images too.
-        if not unpacked or (SPEED_LABELS in archive.name and not speeds):
+        if not unpacked or (SPEED_LABELS in archive.name and SPEED_LABELS not in kinds):
             files += _of(city, members(archive))
         else:
             notes.append(f"not read, since there are extracted files: {archive}")
