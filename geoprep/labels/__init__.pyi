@@ -10,9 +10,7 @@ from .label_options import ClassOptions as ClassOptions
 from .label_options import MaskOptions as MaskOptions
 from .label_options import RoadOptions as RoadOptions
 from .label_options import Schema as Schema
-from .label_options import SpeedFrom as SpeedFrom
 from .label_options import SpeedRule as SpeedRule
-from .label_options import SpeedUnit as SpeedUnit
 from .mask_files import SceneWindow as SceneWindow
 from .mask_files import is_mask_georeferenced as is_mask_georeferenced
 from .mask_files import mask_values as mask_values
@@ -22,7 +20,6 @@ from .raster_rule import unlisted_error as unlisted_error
 from .road_files import RoadFile as RoadFile
 from .road_files import open_road_file as open_road_file
 from .road_files import read_roads as read_roads
-from .table import LabelRoads as LabelRoads
 from .vectors import SHAPEFILE_PARTS as SHAPEFILE_PARTS
 from .vectors import VECTOR_SUFFIXES as VECTOR_SUFFIXES
 from .vectors import is_vector as is_vector

@@ -239,23 +239,3 @@ def test_features_of_the_one_file_that_are_no_roads_are_told_once(tmp_path):
     plan, _ = build_with_roads(tmp_path / "a.zarr", scenes, features)
     told = [note for note in plan.notes if "left out" in note]  # the other is of the split
     assert told == [f"{tmp_path}/roads.geojson: features left out: 2 x geometry Point"]
-
-
-# Part of a file lost
-
-
-@pytest.mark.parametrize("lost", [".shp", ".dbf", ".shx"])
-def test_half_a_shapefile_is_a_failure(tmp_path, lost):
-    geopandas = pytest.importorskip("geopandas")
-    (scene,) = row_of_scenes(tmp_path, 1, SIDE)
-    path = Path(scene.label).with_suffix(".shp")
-    geopandas.read_file(scene.label).to_file(path)
-    part = path.with_suffix(lost)
-    whole = part.read_bytes()
-    for content in (whole[: len(whole) // 2], None):
-        part.unlink() if content is None else part.write_bytes(content)
-        if part.suffix == ".shp" and content is None:
-            continue
-        store = build_of(tmp_path / f"{content is None}.zarr", [Scene("s", scene.image, str(path))])
-        assert store.scenes.status.tolist() == ["failed"]
-        assert path.stem in store.scenes.reason[0]

@@ -48,9 +48,8 @@ def test_sn3_both_spellings_of_lanes_are_read_and_the_shapefile_one_first():
 
 
 @pytest.mark.parametrize("key", ["bridge", "bridge_typ", "bridge_type"])
-@pytest.mark.parametrize("bridge", ["1", "2", "3", None, "yes"])
-def test_sn3_bridges_have_the_speed_of_the_road(key, bridge):
-    assert speed(sn3(**{key: bridge})) == (25, ())
+def test_sn3_bridges_have_the_speed_of_the_road(key):
+    assert speed(sn3(**{key: "1"})) == speed(sn3(**{key: None})) == (25, ())
 
 
 def test_sn3_missing_keys_are_an_unclassified_paved_road():
@@ -86,14 +85,10 @@ def test_sn3_values_that_say_nothing_fall_back_and_are_noted(change, mph, note):
 
 @pytest.mark.parametrize("surface", [None, "unpaved", "gravel", "asphalt", "Paved", 1, ["paved"]])
 def test_sn5_anything_but_the_text_paved_is_unpaved(surface):
-    assert speed(sn5(surface=surface)).mph == 33.75
+    missing, known = surface is None, surface in ("unpaved", "gravel")
+    notes = () if known else ("surface missing" if missing else "surface unknown",)
+    assert speed(sn5(surface=surface)) == (33.75, notes)
     assert speed(sn5(surface="paved")) == (45, ())
-
-
-def test_sn5_null_and_unknown_surfaces_are_told_apart():
-    assert speed(sn5(surface=None)).notes == ("surface missing",)
-    assert speed(sn5(surface="asphalt")).notes == ("surface unknown",)
-    assert speed(sn5(surface="unpaved")).notes == ()
 
 
 @pytest.mark.parametrize(
@@ -122,16 +117,10 @@ def test_sn5_highway_is_read_in_any_case_and_lanes_as_text_of_a_float():
     ("highway", "mph"),
     [
         ("motorway", 55),
-        ("trunk_link", 55),
-        ("primary", 45),
         ("bus_guideway", 45),
         ("secondary_link", 35),
         ("tertiary", 30),
-        ("living_street", 25),
         ("residential", 25),
-        ("service", 20),
-        ("road", 20),
-        ("track", 20),
         ("cart_track", 20),
     ],
 )
@@ -141,13 +130,7 @@ def test_osm_type_comes_from_highway_or_from_class_and_type(highway, mph):
     assert speed(tagged) == (mph, ())
 
 
-CRESI_DROPS = """
-    stopline footway bridleway step steps path pedestrian escape cycleway raceway bus services
-    escalator sidewalk
-"""
-
-
-@pytest.mark.parametrize("highway", [*CRESI_DROPS.split(), "construction"])
+@pytest.mark.parametrize("highway", ["stopline", "step", "services", "construction"])
 def test_ways_that_no_car_takes_have_no_speed(highway):
     mph, notes = speed(osm(highway=highway))
     assert math.isnan(mph)

@@ -1,4 +1,3 @@
-import json
 import os
 import sqlite3
 import sys
@@ -303,17 +302,6 @@ def test_a_broken_geometry_is_left_out_and_counted(road_files, tmp_path):
     roads = read_roads(path)
     assert len(roads.lines) == 39
     assert roads.notes == {"geometry missing": 1}
-
-
-def test_a_geojson_for_all_scenes_is_read_by_the_same_rules_as_one_for_each(tmp_path):
-    path = tmp_path / "all.geojson"
-    network().to_crs("EPSG:4326").to_file(path)
-    document = json.loads(path.read_text())
-    document["features"][0]["geometry"]["coordinates"][0] = ["a", "b"]
-    path.write_text(json.dumps(document))
-    everywhere = read_roads(path, bounds=(37, 55, 38, 56), bounds_crs="EPSG:4326")
-    assert len(everywhere.lines) == 39
-    assert read_roads(path).notes == {"geometry malformed": 1}
 
 
 def test_a_scene_that_is_no_place_on_earth_has_no_roads(road_files):
