@@ -146,12 +146,12 @@ def scene_roads(store: StoreReader) -> NDArray[np.float64]:
 
 
 def class_counts(store: StoreReader) -> dict[str, dict[str, int]]:
-    """Return split -> class -> pixels at the finest level, of splits with tiles; {} for speeds."""
+    """Return split -> class -> pixels at the finest level, of usable tiles; {} for speeds."""
     if not store.meta.has_classes:
         return {}
-    found = {}
+    found, usable = {}, usable_tiles(store)
     for number, split in enumerate(SPLIT_NAMES):
-        rows = store.tiles.split == number
+        rows = (store.tiles.split == number) & usable
         if rows.any():
             counts = store.class_pixels[rows].sum(axis=0, dtype=np.int64).tolist()
             found[split] = dict(zip(store.classes.names, counts, strict=True))

@@ -176,7 +176,7 @@ def render(facts: dict[str, Any]) -> RenderableType:
     parts.append(_bands_table(facts))
     if facts["speeds"] or facts["unknown_speed"]:
         parts.append(_speeds_table(facts))
-    if facts["classes"]:
+    if facts["classes"] and facts["classes"][0]["pixels"]:
         parts.append(classes_table(facts["classes"]))
     if facts["notes"]:
         notes = (f"  {count} × {note}" for note, count in facts["notes"].items())

@@ -6,8 +6,10 @@ import json
 import numpy as np
 import pytest
 import rasterio
+from PIL import Image
 from rich.console import Console
 
+import geoprep
 from geoprep.cli.progress import print_info
 from geoprep.plan.options import BuildOptions
 from geoprep.store import StoreReader
@@ -184,3 +186,27 @@ def test_names_in_brackets_are_shown(facts, capsys):
     first, *others = facts["scene_table"]
     print_info({**facts, "scene_table": [{**first, "scene": "[br]"}, *others]})
     assert "[br] " in capsys.readouterr().out
+
+
+def test_classes_are_counted_of_splits_with_usable_tiles_only(tmp_path):
+    """The scene of the split val fails, since its label has a value that no class has."""
+    for name, value in (("a", 2), ("b", 7)):
+        label = np.full((64, 64), value)
+        label[:32] = 1
+        for folder, pixels in (("images", np.full((64, 64, 3), 90)), ("masks", label)):
+            (tmp_path / folder).mkdir(exist_ok=True)
+            Image.fromarray(pixels.astype(np.uint8)).save(tmp_path / folder / f"{name}.png")
+    (tmp_path / "splits.csv").write_text("scene,split\na,train\nb,val\n")
+    store = geoprep.build_zarr(
+        images=tmp_path / "images",
+        labels=tmp_path / "masks",
+        classes="road=1,water=2",
+        split_file=str(tmp_path / "splits.csv"),
+        pixel_size=1.0,
+        out=tmp_path / "x.zarr",
+        progress=False,
+    )
+    assert store.info()["statuses"]["failed"] == 1
+    pixels = [one["pixels"] for one in store.info()["classes"]]
+    assert pixels == [{"train": 64 * 32}, {"train": 64 * 32}]
+    assert "val" not in store.summary.class_pixels
