@@ -5,12 +5,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks import common, loaders
+from benchmarks import loaders
 from benchmarks.child import ChildError, ChildProcess, ask, run
-from benchmarks.common import Figure, Result, parser, ratios, run_parts
+from benchmarks.common import Figure, Result, parser, run_parts
 from benchmarks.tables import Table, draw, measured, print_report
 
 VALUES = st.lists(st.floats(0.001, 1e6), min_size=1, max_size=9)
@@ -26,13 +25,6 @@ def test_every_second_round_runs_backwards():
     results = Result("some", {"repeats": 3}).turns(cases)
     assert "".join(order) == "abccbaabc"
     assert results == {"a": [1, 6, 7], "b": [2, 5, 8], "c": [3, 4, 9]}
-
-
-def test_status_line_names_the_case(monkeypatch: pytest.MonkeyPatch):
-    said: list[str] = []
-    monkeypatch.setattr(common, "announce", said.append)
-    Result("some", {"repeats": 5}).turns({"decode": lambda: 1}, 2)
-    assert said == ["round 1 of 2: decode", "round 2 of 2: decode"]
 
 
 def test_failing_case_is_left_out_and_others_continue():
@@ -68,15 +60,6 @@ def test_child_process_without_answer_is_killed(monkeypatch: pytest.MonkeyPatch)
         silent.answer()
 
 
-@given(VALUES)
-def test_median_lies_within_the_spread(values: list[float]):
-    figure = Figure("s", tuple(values))
-    low, high = figure.spread
-    assert low <= figure.median <= high
-    assert figure.met is None
-    assert figure.promise == ""
-
-
 @pytest.mark.parametrize(
     ("figure", "met"),
     [
@@ -105,12 +88,6 @@ def test_figures_are_written_with_three_digits(values: tuple[float, ...], text: 
     assert str(Figure("", values)) == text
 
 
-def test_ratios_are_taken_round_by_round():
-    assert ratios([10.0, 30.0], [20.0, 30.0]) == [0.5, 1.0]
-    with pytest.raises(ValueError, match="zip"):
-        ratios([1.0], [1.0, 2.0])
-
-
 def test_record_has_every_figure_and_the_machine(tmp_path: Path):
     result = Result("some", {"chips": 3})
     result.add("uint8.share", "", [0.4, 0.5], at_least=0.4, note="a share")
@@ -133,14 +110,6 @@ def test_record_has_every_figure_and_the_machine(tmp_path: Path):
     assert "numpy" in record["machine"]["libraries"]
 
 
-def test_a_figure_is_recorded_once():
-    result = Result("some", {})
-    result.add("rate", "chips/s", [1.0])
-    with pytest.raises(ValueError, match="rate is measured twice"):
-        result.add("rate", "chips/s", [2.0])
-    assert result["rate"].values == (1.0,)
-
-
 def test_bounds_are_printed(capsys: pytest.CaptureFixture[str]):
     result = Result("some", {})
     result.add("rate", "chips/s", [1.0], at_least=2)
@@ -152,18 +121,6 @@ def test_bounds_are_printed(capsys: pytest.CaptureFixture[str]):
     assert said.index("Bounds") < said.index("Other figures") < said.index("unpromised")
     assert "One" not in said
     assert "a note" in said
-
-
-def test_rounds_are_enough_for_a_median_however_quick():
-    assert parser("x").parse_args(["--quick"]).repeats == 5
-    assert parser("x", repeats=3).parse_args([]).repeats == 3
-    assert parser("x").parse_args(["--repeats", "7"]).repeats == 7
-
-
-def test_rounds_are_at_least_one(capsys: pytest.CaptureFixture[str]):
-    with pytest.raises(SystemExit):
-        parser("x").parse_args(["--repeats", "0"])
-    assert "not 1 or more" in capsys.readouterr().err
 
 
 def test_folder_for_scratch_files_is_created(tmp_path: Path, monkeypatch):
@@ -183,16 +140,6 @@ def test_folder_for_scratch_files_that_cannot_be_created_is_reported(tmp_path: P
         error = capsys.readouterr().err
         assert str(tmp_path / work) in error
         assert error.count("\n") == 1
-
-
-def test_missing_store_is_reported_without_a_traceback(tmp_path: Path, capsys):
-    assert loaders.main(["--store", str(tmp_path / "absent.zarr"), "--quick"]) == 1
-    assert "absent.zarr" in capsys.readouterr().err
-
-
-def test_figures_of_a_quick_run_have_no_bounds():
-    result = Result("some", {"quick": True})
-    assert result.add("rate", "chips/s", [1.0], at_least=2).met is None
 
 
 def test_failing_part_keeps_figures_of_others():

@@ -3,7 +3,6 @@
 import json
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,27 +10,14 @@ import torch
 from helpers.export_cases import FACTS
 from helpers.stores import write_store
 
-from benchmarks import form_server
 from benchmarks import inference as benchmark
 from benchmarks.child import ChildError
 from benchmarks.common import Result
 from benchmarks.inference import BASE, FORMS
 from training.checkpoint import Checkpoint, save
 from training.model.build import build_model
-from training.prediction.windows import window_grid
 
 IPEX = {"ipex-bf16", "ipex-int8"}
-
-
-class Doubler:
-    """A runner that records the shapes of its inputs."""
-
-    def __init__(self):
-        self.seen = []
-
-    def __call__(self, image):
-        self.seen.append(tuple(image.shape))
-        return image
 
 
 class Talk:
@@ -49,16 +35,6 @@ class Talk:
         return {"mpx_s": self.speed * arguments["count"], "peak": 2**30 * (1 + self.maps)}
 
 
-def test_a_rate_counts_every_pixel_and_takes_two_batches_at_least():
-    form = object.__new__(form_server.FormServer)
-    form.job = SimpleNamespace(predictor=SimpleNamespace(info=SimpleNamespace(bands=(1, 2, 3))))
-    form.runner, form.single_runner = Doubler(), Doubler()
-    assert form.batch(2, 32).is_contiguous(memory_format=torch.channels_last)
-    assert form.rate(2, 32, 0)["mpx_s"] > 0
-    assert form.runner.seen == [(2, 3, 32, 32)] * 2
-    assert len(form.latency(1, 32, 3)["seconds"]) == len(form.single_runner.seen) == 3
-
-
 def test_latencies_are_percentiles_areas_those_of_batches_and_a_share_is_of_the_bare_rate():
     result = Result("inference", {"quick": False})
     scale, talk = benchmark.InferenceScale(), Talk(10.0)
@@ -71,13 +47,6 @@ def test_latencies_are_percentiles_areas_those_of_batches_and_a_share_is_of_the_
     assert result["fp32.share"].median == pytest.approx(0.75)
     assert result["fp32.share"].met is False
     assert result["fp32.memory"].values == (1.0,)  # of the model, without predictions
-
-
-@pytest.mark.parametrize("scale", [benchmark.InferenceScale(), benchmark.QUICK])
-def test_windows_of_the_predicted_image_fill_complete_batches(scale):
-    grid = window_grid(scale.image, scale.image, scale.side, benchmark.OVERLAP, scale.count)
-    assert grid.shape == (scale.count, scale.side, scale.side)
-    assert len(grid.rows.starts) == len(grid.columns.starts) == scale.across * scale.count
 
 
 def test_a_form_is_exported_by_the_command_into_the_folder(tmp_path, monkeypatch):
@@ -109,15 +78,6 @@ def test_failing_form_adds_a_note_and_others_keep_their_figures():
     assert result["pt2-int8.gain"].values == (2.5, 2.5)
     assert result["pt2-int8.gain"].met
     assert not [name for name in result.figures if name.startswith("openvino-int8")]
-
-
-def test_forms_are_chosen_by_name(capsys):
-    chosen = benchmark._arguments(["--only", "openvino-int8,fp32", "--only", "bf16"]).only
-    assert chosen == ["fp32", "bf16", "openvino-int8"]
-    assert benchmark._arguments([]).only == list(FORMS)
-    with pytest.raises(SystemExit):
-        benchmark._arguments(["--only", "int9"])
-    assert "--only int9: choose from fp32, bf16," in capsys.readouterr().err
 
 
 def test_forms_of_the_extension_use_its_interpreter(monkeypatch, tmp_path):

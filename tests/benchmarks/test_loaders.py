@@ -9,16 +9,16 @@ import torch
 from benchmarks import loaders as benchmark
 from benchmarks.child import ChildError, ask
 from benchmarks.common import Result
-from benchmarks.loading import batches, other_loaders, throughput, worker_memory
+from benchmarks.loading import batches, other_loaders
 from benchmarks.loading.data import LoadingSizes, random_tiles, synthetic_store, write_files
 from benchmarks.loading.load_rate import measure_load
 from benchmarks.loading.peer_task import ByteCrops, Task
 from benchmarks.loading.peers import PEERS
 from benchmarks.loading.process_memory import tree_memory
 from benchmarks.loading.report import blocks
-from benchmarks.loading.throughput import RESIDENCIES, copy, drain, measure_residency
+from benchmarks.loading.throughput import RESIDENCIES, measure_residency
 from benchmarks.loading.worker_memory import batch_bytes, expected_bytes
-from benchmarks.tables import draw, print_report
+from benchmarks.tables import print_report
 from loaders import BatchLoader, RamTiles
 
 OTHERS = list(PEERS)[5:]
@@ -46,48 +46,12 @@ def test_size_of_a_float32_batch():
     assert 64 * batch_bytes("classic", 32, 512, 3) == pytest.approx(11e9, rel=0.03)
 
 
-def test_computed_batch_size_equals_that_of_tensors():
-    image = torch.zeros(2, 3, 8, 8, dtype=torch.float32)
-    mask = torch.zeros(2, 8, 8, dtype=torch.int64)
-    assert batch_bytes("classic", 2, 8, 3) == image.nbytes + mask.nbytes
-    assert batch_bytes("uint8", 2, 8, 3) == image.byte().nbytes + mask.byte().nbytes
-
-
 def test_each_worker_prefetches_one_batch():
     one = batch_bytes("uint8", 32, 512, 3)
     assert one == pytest.approx(33.6e6, rel=0.01)
     assert expected_bytes("uint8", 0, 32, 512, 3) == one
     assert expected_bytes("tiles", 8, 32, 512, 3) == 9 * one
     assert expected_bytes("threads", 8, 32, 512, 3) == 10 * one
-
-
-def test_memory_is_reported_with_its_computed_size(monkeypatch, tmp_path, capsys):
-    asked = []
-
-    def found(target, task):
-        asked.append((task["kind"], task["start"], task["workers"]))
-        return {"held": {str(count): 20_000_000 * (1 + count) for count in task["workers"]}}
-
-    monkeypatch.setattr(worker_memory, "ask", found)
-    settings = {"batch_size": 4, "threads": 1, "crop": 8, "quick": True}
-    result = Result("loaders", settings)
-    worker_memory.measure_memory(result, tmp_path, random_tiles(3, 32, 3))
-    assert sorted(asked) == [
-        ("classic", "fork", [1, 2, 4]),
-        ("threads", "", [1, 2, 4]),
-        ("uint8", "fork", [1, 2, 4]),
-    ]
-    assert result["memory.threads.total.1"].median == 40
-    batch = 4 * 32 * 32 * 4 / 1e6
-    assert result["memory.threads.expected.1"].median == 3 * batch
-    assert result["memory.uint8.expected.64"].median == 65 * batch
-    tables = benchmark.tables(result)
-    print_report(result, tables)
-    said = capsys.readouterr().out
-    for text in ("ours: BatchLoader", "float32 + int64", "Read a row from left to right"):
-        assert text in said
-    draw(result, tmp_path / "m.png", tables)
-    assert (tmp_path / "m.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_unmapped_shared_memory_is_counted():
@@ -99,61 +63,6 @@ def test_unmapped_shared_memory_is_counted():
     finally:
         os.close(fd)
     assert tree_memory() - before < 16 << 20
-
-
-def test_shared_memory_is_counted_once_for_all_descriptors():
-    fd = os.memfd_create("batch")
-    os.write(fd, bytes(32 << 20))
-    before = tree_memory()
-    again = os.dup(fd)
-    assert abs(tree_memory() - before) < 16 << 20
-    os.close(fd)
-    os.close(again)
-
-
-def test_copy_moves_the_bytes_of_a_batch(monkeypatch):
-    tiles, copied = random_tiles(6, 32, 3), []
-    monkeypatch.setattr(throughput.np, "copyto", lambda target, source: copied.append(source))
-    done = copy(tiles, 2, 32, threads=1, seconds=0.0)
-    assert done.samples == 2
-    assert done.nbytes == 2 * 32 * 32 * 4
-    assert [source.tobytes() for source in copied] == [
-        tiles.image[:2].tobytes(),
-        tiles.speed[:2].tobytes(),
-    ]
-
-
-def test_copy_of_a_store_smaller_than_a_batch():
-    assert copy(random_tiles(3, 32, 3), 8, 32, threads=1, seconds=0.0).samples == 3
-
-
-def test_drain_counts_every_sample_of_whole_epochs():
-    tiles = random_tiles(10, 32, 3)
-    loader = BatchLoader(tiles, 4, drop_last=False, threads=1)
-    done = drain(loader, 0.0001)
-    epochs = done.samples // len(tiles)
-    assert done.samples == epochs * len(tiles)
-    assert done.nbytes == done.samples * 32 * 32 * 4
-    assert len(done.batches) == epochs * (len(loader) - 1)
-
-
-def test_the_loader_is_judged_by_its_share_of_a_step(monkeypatch, tmp_path):
-    asked = []
-
-    def measure_rung(rung, store, work, options):
-        asked.append(options)
-        return {"rate": 3 / 0.1, "waited": 0.02, "peak": 1.0}
-
-    monkeypatch.setattr("benchmarks.fitting.ladder.measure_rung", measure_rung)
-    settings = {"crop": 32, "seconds": 0.01, "repeats": 2, "threads": 2, "batch_size": 4}
-    result = Result("loaders", settings)
-    throughput.measure_step_share(result, "a.zarr", random_tiles(6, 48, 3), tmp_path, 3)
-    assert asked[0] == ["--batch-size", "3", "--crop", "32", "--threads", "2"]
-    assert result["tax.step"].median == pytest.approx(100)
-    assert result["tax.waited"].median == 0.02
-    share = result["tax.filling.cpu"].median / (2 * 100)
-    assert result["tax.share"].median == pytest.approx(share)
-    assert result["tax.share"].at_most == throughput.STEP_SHARE
 
 
 def entry_of(name):

@@ -6,13 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import rasterio
-from rasterio.enums import Compression
 
 from benchmarks.builds import MIB, build_store, decode, measure_command
 from benchmarks.child import ChildError
-from benchmarks.chips import KINDS, Chips, draw_chips, find_real_chips, link_chips
-from benchmarks.mosaics import draw_mosaic
+from benchmarks.chips import KINDS, Chips, draw_chips, link_chips
 from benchmarks.preprocess import main
 from benchmarks.reference import build_reference, missing_library, prepare_chip
 from geoprep.building.run import build
@@ -34,13 +31,6 @@ def chips(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return draw_chips(tmp_path_factory.mktemp("chips"), request.param, 3, SIZE, workers=1)
 
 
-def test_decoding_reads_every_pixel(chips: Chips):
-    run = decode(chips.scenes(), 2)
-    assert run.source_bytes == 3 * SIZE * SIZE * 3 * np.dtype(chips.kind).itemsize
-    assert run.chips == 3
-    assert run.rate == pytest.approx(3 / run.seconds)
-
-
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])
 def test_a_timed_build_is_whole_and_leaves_nothing(chips: Chips, codec: str, tmp_path: Path):
     run = build_store(chips, tmp_path / "o.zarr", workers=2, codec=codec)
@@ -58,23 +48,6 @@ def test_a_build_with_failed_scenes_is_not_timed(chips: Chips, tmp_path: Path):
     image.write_bytes(b"not an image")
     with pytest.raises(RuntimeError, match="'failed': 1"):
         build_store(broken, tmp_path / "o.zarr", workers=1)
-
-
-def test_a_city_of_links_has_every_number(chips: Chips, tmp_path: Path):
-    city = link_chips(chips, tmp_path, 7)
-    scenes = city.scenes()
-    assert len(scenes) == 7
-    assert all(scene.label for scene in scenes)
-    assert {Path(s.image).resolve() for s in scenes} == {
-        Path(s.image).resolve() for s in chips.scenes()
-    }
-
-
-def test_real_chips_are_found_or_not(shared_data: Path, tmp_path: Path):
-    found = find_real_chips(tmp_path, shared_data, 5)
-    assert found is not None
-    assert (found.city.name, found.count, len(found.scenes())) == ("vegas", 5, 5)
-    assert find_real_chips(tmp_path, tmp_path / "empty", 5) is None
 
 
 @needs_reference
@@ -103,18 +76,6 @@ def test_reference_pipeline_writes_its_pixels(chips: Chips, tmp_path: Path):
         half = image.shape[0] // 2
         assert np.array_equal(root[f"{level}/image"][4 * 2 + 3], image[half:, half:])
         assert np.array_equal(root[f"{level}/speed"][4 * 2 + 1], speed[:half, half:])
-
-
-def test_a_mosaic_is_one_image_with_streets(tmp_path: Path):
-    with rasterio.open(draw_mosaic(tmp_path, 700)) as file:
-        assert file.block_shapes[0][1] < file.width
-        assert file.compression is Compression.lzw
-        assert file.dtypes == ("uint8",) * 3
-        pixels = file.read()
-    assert pixels.min() >= 1
-    assert pixels.std() > 0.05 * pixels.mean()
-    document = json.loads((tmp_path / "mosaic.geojson").read_text())
-    assert len(document["features"]) == 700 * 700 // 20_000
 
 
 HOLD = """

@@ -6,7 +6,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -14,14 +13,10 @@ from torch import nn
 from benchmarks import training as benchmark
 from benchmarks.child import ROOT, ChildError
 from benchmarks.common import Result
-from benchmarks.fitting import ladder, learning, runs
+from benchmarks.fitting import ladder, learning
 from benchmarks.fitting.convolutions import record
 from benchmarks.fitting.ladder import CEILING, FIT, IPEX, KEPT, PLAIN, RUNGS
 from benchmarks.loading.data import LoadingSizes, synthetic_store
-from benchmarks.tables import draw, print_report
-from geoprep.speed import BIN_TABLE
-from geoprep.store import StoreReader
-from loaders import RamTiles
 from training.fit import COMMAND
 from training.settings import Config
 
@@ -52,19 +47,6 @@ def test_the_top_of_the_ladder_is_what_fit_does_by_default():
 def test_every_run_that_is_timed_has_settings_that_exist(rung):
     config = Config.from_flat(COMMAND.parse(["a.zarr", *ladder.STEADY, *rung.options]))
     assert config.epochs == config.val_every == 3
-
-
-def test_a_run_keeps_its_memory_or_leaves_the_allocator_alone(monkeypatch):
-    from training import fit
-    from training.run import start
-
-    seen = []
-    monkeypatch.setattr(start, "keep_memory", "the command's own")
-    monkeypatch.setattr(fit, "main", lambda words: seen.append(start.keep_memory) or 0)
-    assert runs.fit_here([], keep_memory=True)["peak"] > 50 << 20
-    runs.fit_here([], keep_memory=False)
-    assert seen[0] == "the command's own"
-    assert "system" in seen[1]()
 
 
 def test_the_bound_is_every_convolution_of_a_step_and_nothing_else():
@@ -121,29 +103,6 @@ def test_a_rung_that_does_not_start_is_left_out_with_a_note(monkeypatch, store, 
     assert any("no such luck" in note for note in result.notes)
 
 
-def test_missing_interpreter_is_left_out_with_a_note(monkeypatch, store, tmp_path):
-    fake_rates(monkeypatch, {"fit": 2.0, CEILING: 16.0})
-    monkeypatch.setattr(ladder, "IPEX", replace(IPEX, python=Path("/nowhere")))
-    result = a_result()
-    ladder.measure_ladder(result, store, tmp_path, [FIT, ladder.IPEX])
-    assert "ladder.ipex.rate" not in result.figures
-    assert any("make ipex" in note for note in result.notes)
-
-
-def test_rates_are_those_of_all_epochs_but_the_first():
-    rows = [{"images_per_s": rate} for rate in ("1.0", "5.0", "7.0")]
-    assert runs.steady(rows, "images_per_s") == 6
-
-
-def test_the_prior_is_one_guess_for_every_road(store):
-    opened = StoreReader.open(store)
-    tiles = np.bincount(RamTiles.load(store, split="val", progress=False).speed.reshape(-1))
-    bins = np.bincount(BIN_TABLE, weights=np.resize(np.pad(tiles, (0, 256)), 256), minlength=8)[1:]
-    train = np.bincount(BIN_TABLE, weights=opened.histogram_speed, minlength=8)[1:]
-    guessed = bins[train.argmax()] / bins.sum()
-    assert learning.prior_bin_iou(opened) == pytest.approx(guessed / (bins > 0).sum())
-
-
 @pytest.fixture
 def learnt(monkeypatch):
     """Replace commands by functions that write their outputs; return the calls."""
@@ -183,13 +142,6 @@ def test_recipes_learn_in_turns_a_run_per_seed(store, tmp_path, learnt):
     assert any("no such luck" in note for note in result.notes)
 
 
-def test_a_recipe_has_a_name_and_options():
-    assert learning.parse_recipe("ema=--ema 0.99 --lr=1") == ("ema", ["--ema", "0.99", "--lr=1"])
-    assert learning.parse_recipe("plain=") == ("plain", [])
-    with pytest.raises(ValueError, match="NAME=OPTIONS"):
-        learning.parse_recipe("--ema 0.99")
-
-
 def test_the_city_is_learnt_as_the_demo_does(tmp_path):
     made = tmp_path / "Makefile"
     made.write_text(
@@ -209,44 +161,6 @@ def test_the_demo_of_this_project_trains_with_settings_that_exist():
     Config.from_flat(COMMAND.parse(["store.zarr", *learning.demo_options()]))
     text = (ROOT / "Makefile").read_text()
     assert f"SCENES = {learning.SCENES}\n" in text
-
-
-def test_losses_of_ranks_are_compared_epoch_by_epoch():
-    one = [{"loss": "1.0"}, {"loss": "0.5"}]
-    two = [{"loss": "1.01"}, {"loss": "0.45"}]
-    assert ladder.difference(one, one) == 0
-    assert ladder.difference(one, two) == pytest.approx(0.1)
-
-
-@pytest.fixture
-def everything():
-    """A result with figures of every part."""
-    result = a_result(recipe={"demo": []})
-    rates = {f"ladder.{rung.name}.rate": 5.0 for rung in RUNGS} | {"ladder.convolutions.rate": 9.0}
-    rates |= {"city.demo.road_iou": 0.6, "city.demo.epoch 1.road_iou": 4.0, "city.prior": 0.1}
-    rates |= {"ranks.one.rate": 7.0, "ranks.two.rate": 6.5}
-    for name, rate in rates.items():
-        least = 0.55 if name == "city.demo.road_iou" else None
-        result.add(name, "", [rate, rate * 1.1], at_least=least)
-    return result
-
-
-def test_every_part_is_printed_and_drawn(everything, tmp_path, capsys):
-    tables = benchmark.tables(everything)
-    print_report(everything, tables)
-    said = capsys.readouterr().out
-    for title in (
-        "Training, ",
-        "Ranks",
-        "of a city",
-        "demo, epoch 1",
-        "city.prior",
-    ):
-        assert title in said
-    for rung in RUNGS:
-        assert rung.title in said
-    draw(everything, tmp_path / "t.png", tables)
-    assert (tmp_path / "t.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.slow

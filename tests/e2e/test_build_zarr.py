@@ -91,8 +91,8 @@ def test_failed_scene_exits_1_and_the_rest_is_complete(city, tmp_path, geoprep_h
         (["--city", "moscow", "--rescale", "9,1"], ["LO,HI"]),
     ],
 )
-def test_usage_errors_exit_2_and_name_the_fix(arguments, words, tmp_path):
-    done = geoprep("build-zarr", *arguments, cwd=tmp_path)
+def test_usage_errors_exit_2_and_name_the_fix(arguments, words, geoprep_here):
+    done = geoprep_here("build-zarr", *arguments)
     assert done.returncode == 2, done.stdout + done.stderr
     assert all(word in done.stderr for word in words), done.stderr
     assert "Traceback" not in done.stderr
