@@ -87,7 +87,7 @@ def test_a_model_continues_an_image_as_predictions_do(tmp_path):
     model = training.load_model(path, model=factory, device="cpu", precision="fp32")
     values = pixels(70, 90)
     image = write_image(tmp_path / "scene.tif", values)
-    (made,) = model.predict(image, tmp_path / "out", window=96, progress=False)
+    (made,) = model.predict(image, tmp_path / "out", window=96, overlap=32, progress=False)
     with rasterio.open(made) as prediction:
         road = prediction.read(1)
     found = model(np.ascontiguousarray(np.moveaxis(values, 2, 0)))[-1]

@@ -1,0 +1,311 @@
+"""Runs that are stopped, resumed, locked or replaced."""
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+from helpers.runs import SMALL, STATEFUL, assert_same_run, rows, same, signal_self
+from helpers.stores import write_store
+
+from geoprep.errors import UsageError
+from training import loop
+from training.checkpoint import load
+from training.fit import main
+from training.monitor import callbacks
+from training.run import state
+from training.run.folder import RunLock
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        (
+            *("--optimizer", "sgd", "--schedule", "cosine", "--weights", "road"),
+            *("--precision", "fp32", "--scale", "1.3", "--rotate", "180", "--noise", "4"),
+        ),
+        ("--precision", "fp16", "--ema", "0.9", "--accumulate", "2"),
+    ],
+)
+def test_an_interrupted_and_resumed_run_equals_an_uninterrupted_one(
+    fit, tmp_path, monkeypatch, capfd, options
+):
+    monkeypatch.setenv("DOOM_AT", "0")
+    doomed = ("--model", "helpers.tiny:interrupted", *STATEFUL[2:])
+    common = ("--epochs", "2", "--log-every", "4", *options)
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert fit("--out", whole, *common, network=doomed) == 0
+    # In mid-epoch, then in the second epoch's first step.
+    monkeypatch.setenv("DOOM_AT", "3")
+    assert fit("--out", parts, *common, network=doomed) == 130
+    assert f"--resume {parts}" in capfd.readouterr().out
+    assert 0 < load(parts).progress["step"] < 6
+    monkeypatch.setenv("DOOM_AT", "4")
+    assert fit("--resume", parts, *doomed[:2], store=None, network=()) == 130
+    monkeypatch.setenv("DOOM_AT", "0")
+    assert fit("--resume", parts, *doomed[:2], store=None, network=()) == 0
+    assert_same_run(whole, parts)
+
+
+@pytest.mark.parametrize("averaged", [0, 0.9])
+def test_a_run_interrupted_in_validation_resumes_with_it(fit, tmp_path, monkeypatch, averaged):
+    """It resumes with the model's own weights, though averaged ones were being validated."""
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    common = ("--epochs", 2, "--ema", averaged)
+    assert fit("--out", whole, *common, network=STATEFUL) == 0
+    validate = callbacks.validate
+
+    def interrupted(*args, on_batch, **options):
+        signal_self()
+        return validate(*args, on_batch=on_batch, **options)
+
+    monkeypatch.setattr(callbacks, "validate", interrupted)
+    assert fit("--out", parts, *common, network=STATEFUL) == 130
+    monkeypatch.setattr(callbacks, "validate", validate)
+    assert fit("--resume", parts, store=None, network=STATEFUL[:2]) == 0
+    assert_same_run(whole, parts)
+
+
+def test_a_folder_with_a_run_is_not_overwritten(fit, tmp_path, capfd):
+    out, other = tmp_path / "run", tmp_path / "other"
+    assert fit("--out", out, "--epochs", 1) == 0
+    assert fit("--out", out, "--epochs", 1) == 2
+    said = capfd.readouterr().err
+    assert f"--resume {out}" in said
+    # Nor by a run that is resumed elsewhere.
+    before = (out / "last.pt").read_bytes()
+    assert fit("--out", other, "--epochs", 1, "--seed", 1) == 0
+    goes_on = ("--resume", other, "--epochs", 2)
+    assert fit(*goes_on, "--out", out, store=None, network=SMALL[:2]) == 2
+    assert f"{out} holds a run" in capfd.readouterr().err
+    assert (out / "last.pt").read_bytes() == before
+    third = tmp_path / "third"
+    assert fit(*goes_on, "--out", third, store=None, network=SMALL[:2]) == 0
+    assert len(rows(third)) == 2
+    assert (third / "best.pt").exists()
+    assert len(rows(other)) == 1
+    assert fit("--out", out, "--epochs", 1, "--overwrite", "--pictures", 0) == 0
+    assert not (out / "pictures").exists()
+
+
+def test_settings_that_do_not_fit_a_run_are_refused_on_resume(fit, tmp_path, capfd):
+    out = tmp_path / "run"
+    assert fit("--out", out, "--epochs", 1) == 0
+    assert fit("--resume", out, store=None, network=()) == 2
+    assert "--model helpers.tiny:build" in capfd.readouterr().err
+    network = SMALL[:2]
+    before = {p: p.read_bytes() for p in out.rglob("*") if p.is_file()}
+    assert fit("--resume", out, store=None, network=network) == 0
+    said = capfd.readouterr().out
+    assert f"{out} is finished, with 1 epoch: nothing to do. To train longer" in said
+    assert "--epochs 2" in said
+    assert {p: p.read_bytes() for p in out.rglob("*") if p.is_file()} == before
+    assert fit("--resume", out, "--targets", "binary", store=None, network=network) == 2
+    assert "--targets was bins and cannot become binary" in capfd.readouterr().err
+    other = write_store(tmp_path / "other.zarr", scenes=4, bands=("pan",))
+    assert fit("--resume", out, "--epochs", "2", store=other, network=network) == 2
+    said = capfd.readouterr().err
+    assert "trained on bands red, green, blue" in said
+    assert "other.zarr has pan" in said
+    (out / "last.pt").write_bytes(b"nothing")
+    assert fit("--resume", out, store=None, network=()) == 1
+    assert "last.pt is truncated" in capfd.readouterr().err
+
+
+def test_resuming_from_weights_only_is_noted(fit, tmp_path, capfd):
+    out = tmp_path / "run"
+    assert fit("--out", out, "--epochs", 1) == 0
+    assert fit("--resume", out / "best.pt", "--epochs", 2, store=None, network=SMALL) == 0
+    assert "note: this checkpoint holds weights only" in capfd.readouterr().out
+
+
+def test_changes_on_resume_are_noted(fit, tmp_path, capfd):
+    out = tmp_path / "run"
+    assert fit("--out", out, "--epochs", 1) == 0
+    more = ("--resume", out, "--threads", 2, "--epochs", 2, "--weight-decay", 0.5)
+    assert fit(*more, store=None, network=SMALL[:2]) == 0
+    said = capfd.readouterr().out
+    assert "threads was 1, is 2" in said
+    assert "--epochs was 1, is 2" in said
+    assert "--weight-decay was 0.01, is 0.5" in said
+    groups = load(out).optimizer["param_groups"]
+    assert [group["weight_decay"] for group in groups] == [0.5, 0.0]
+    assert len(rows(out)) == 2
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ("--level", "99"),
+        ("--stages", "64@32:1,99@32:1"),
+        ("--targets", "binary", "--channel-weights", "auto"),
+        ("--crop", "33", "--min-road", "0.99"),
+        ("--batch-size", "100"),
+        pytest.param(
+            ("--device", "cuda"),
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is one"),
+        ),
+    ],
+)
+def test_an_invalid_request_does_not_delete_a_finished_run(fit, finished, capfd, wrong):
+    before = {p: p.read_bytes() for p in finished.rglob("*") if p.is_file()}
+    assert fit("--out", finished, "--overwrite", *wrong) in (1, 2)
+    assert len(capfd.readouterr().err.splitlines()) == 1
+    assert {p: p.read_bytes() for p in finished.rglob("*") if p.is_file()} == before
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, store_path):
+    """Return the folder of a finished run. Read only."""
+    out = tmp_path_factory.mktemp("finished") / "run"
+    random, threads = torch.get_rng_state(), torch.get_num_threads()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("training.run.start.keep_memory", lambda: "as it is")
+        options = ("--crop", "32", "--crops-per-tile", "1", "--compile", "off", "--threads", "1")
+        assert main([str(store_path), *SMALL, *options, "--epochs", "1", "--out", str(out)]) == 0
+    torch.set_rng_state(random)
+    torch.set_num_threads(threads)
+    return out
+
+
+def test_bands_in_another_order_are_read_by_name_on_resume(fit, tmp_path, capfd):
+    """The same pixels with another order of bands give a bit-equal run."""
+    given, swapped = tmp_path / "given.zarr", tmp_path / "swapped.zarr"
+    write_store(given)
+    write_store(swapped, order=(2, 1, 0))
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    constant = ("--schedule", "constant", "--warmup", 0)
+    assert fit("--out", whole, "--epochs", 2, *constant, store=given) == 0
+    assert fit("--out", parts, "--epochs", 1, *constant, store=given) == 0
+    more = ("--resume", parts, "--epochs", 2)
+    assert fit(*more, store=swapped, network=SMALL) == 0
+    said = capfd.readouterr().out
+    assert "swapped.zarr has the bands in the order blue, green, red: they are read by name" in said
+    a, b = load(whole), load(parts)
+    assert same(a.model, b.model)
+    assert b.info.bands == ("red", "green", "blue")
+
+
+def test_sighup_saves_the_run(fit, tmp_path, monkeypatch, capfd, request):
+    monkeypatch.setenv("DOOM_AT", "3")
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored in what nohup started
+    request.addfinalizer(lambda: signal.signal(signal.SIGHUP, before))
+    network = ("--model", "helpers.tiny:hung_up", *STATEFUL[2:])
+    assert fit("--out", tmp_path / "run", "--epochs", 1, network=network) == 129
+    assert "stopped by SIGHUP, saved in" in capfd.readouterr().out
+    assert load(tmp_path / "run").progress["step"] == 3
+
+
+def test_an_epoch_that_resumes_after_its_last_step_has_no_rate(fit, tmp_path, monkeypatch, capfd):
+    validate = callbacks.validate
+
+    def interrupted(*args, on_batch, **options):
+        signal_self()
+        return validate(*args, on_batch=on_batch, **options)
+
+    monkeypatch.setattr(callbacks, "validate", interrupted)
+    assert fit("--out", tmp_path / "run", "--epochs", 1) == 130
+    monkeypatch.setattr(callbacks, "validate", validate)
+    assert fit("--resume", tmp_path / "run", store=None, network=SMALL[:2]) == 0
+    said = capfd.readouterr().out
+    assert "images/s" not in said[said.index("epoch 1/") :]
+    with (tmp_path / "run" / "metrics.csv").open(newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert row["images_per_s"] == "nan"
+
+
+def test_a_second_run_in_the_same_folder_is_refused(fit, tmp_path, monkeypatch, capfd):
+    """The first one holds the lock while it trains; its files are not touched."""
+    out, statuses = tmp_path / "run", []
+    step = loop.training_step
+
+    def during_training(run, batches, group):
+        if not statuses:
+            statuses.append(fit("--out", out, "--epochs", 1, "--overwrite"))
+        return step(run, batches, group)
+
+    monkeypatch.setattr(loop, "training_step", during_training)
+    assert fit("--out", out, "--epochs", 1) == 0
+    assert statuses == [2]
+    printed = capfd.readouterr().err
+    assert f"{out}: process {os.getpid()} on " in printed
+    assert "is training in this folder: wait for it, or choose another --out" in printed
+    assert len(rows(out)) == 1
+    assert not (out / ".lock").exists()
+
+
+def test_the_lock_of_a_killed_run_does_not_block_the_next(fit, tmp_path):
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / ".lock").write_text("process 1 on another")
+    assert fit("--out", out, "--epochs", 1) == 0
+
+
+def test_two_processes_cannot_lock_one_folder(tmp_path):
+    code = (
+        "import sys; from pathlib import Path; from training.run.folder import RunLock\n"
+        "with RunLock(Path(sys.argv[1])) as lock:\n"
+        "    lock.take(); print('locked', flush=True); sys.stdin.read()\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes) as other:
+        assert other.stdout.readline() == "locked\n"
+        with RunLock(tmp_path) as lock:
+            for attempt in (lock.check, lock.take):
+                with pytest.raises(UsageError, match=f"process {other.pid} on .* is training"):
+                    attempt()
+        other.stdin.close()
+        assert other.wait(timeout=600) == 0
+    with RunLock(tmp_path) as lock:
+        lock.take()
+    assert not list(tmp_path.iterdir())
+
+
+def test_resuming_a_run_without_a_checkpoint_says_how_to_start_again(fit, tmp_path, capfd):
+    out = tmp_path / "run"
+    assert fit("--resume", out, store=None, network=()) == 2
+    printed = capfd.readouterr().err
+    assert f"--resume {out}: no such folder" in printed
+    assert "start it again with its first command" in printed
+    assert "best.pt" not in printed
+    out.mkdir()
+    assert fit("--resume", out, store=None, network=()) == 2
+    assert "this folder holds no run (last.pt)" in capfd.readouterr().err
+    (out / "config.yaml").write_text("epochs: 2\n")
+    assert fit("--resume", out, store=None, network=()) == 2
+    printed = capfd.readouterr().err
+    assert "stopped before its first checkpoint" in printed
+    assert f"--config {out / 'config.yaml'} and --out {out}" in printed
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_a_signal_while_tiles_are_loaded_stops_at_once(fit, tmp_path, monkeypatch, capfd, stage):
+    """In a later stage it says how to resume; the resumed run equals one without interruption."""
+    whole, out, loads = tmp_path / "whole", tmp_path / "run", []
+    options = ("--stages", "32@32:1,64@32:1", "--pictures", 0)
+    assert fit("--out", whole, *options) == 0
+    load_stage = state.load_stage
+
+    def interrupted(*args):
+        loads.append(args)
+        if len(loads) == stage:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return load_stage(*args)
+
+    monkeypatch.setattr(state, "load_stage", interrupted)
+    capfd.readouterr()
+    assert fit("--out", out, *options) == 143
+    printed = capfd.readouterr().out
+    monkeypatch.setattr(state, "load_stage", load_stage)
+    if stage == 1:
+        assert "stopped by SIGTERM before the first checkpoint: start again" in printed
+        assert fit("--out", out, *options) == 0
+    else:
+        assert "stopped by SIGTERM; the last checkpoint is kept. To resume: " in printed
+        assert f"--resume {out} --model helpers.tiny:build" in printed
+        assert fit("--resume", out, store=None, network=SMALL) == 0
+    assert_same_run(whole, out)
