@@ -176,8 +176,9 @@ def polygonize(
     *,
     out: StrPath | None = None,
     simplify_m: float | None = None,
-    min_area_m2: float = 0.0,
+    min_area_m2: float | None = None,
     background: bool = False,
+    pixel_size: float | None = None,
 ) -> gpd.GeoDataFrame:
     """Return the classes of predictions as polygons, dissolved across their borders.
 
@@ -192,16 +193,19 @@ def polygonize(
         Edges are simplified by about so many metres, shared edges alike, so that no gaps open
         between neighbours. None: one pixel; 0: the edges of pixels.
     min_area_m2
-        Smaller polygons are left out.
+        Smaller polygons are left out. None: those of less than 10 pixels; 0: none.
     background
         Whether to keep the class ``background``.
+    pixel_size
+        Pixel width in metres of a prediction that is not georeferenced.
 
     Returns
     -------
     geopandas.GeoDataFrame
         One row per polygon: ``class``, ``value`` (number of the class), ``area_m2``,
         ``confidence`` (0..1, the mean over its pixels of a prediction with this band, else NaN),
-        ``geometry``.
+        ``geometry``. Its ``attrs`` are ``min_area_m2``, and the number of smaller polygons
+        ``left_out``.
 
     Raises
     ------
@@ -225,10 +229,12 @@ def polygonize(
         simplify_m=simplify_m,
         min_area_m2=min_area_m2,
         background=background,
+        pixel_size=pixel_size,
     )
     if target is not None:
         with replaced(target) as partial:
-            written = frame.to_crs("OGC:CRS84") if target.suffix == ".geojson" else frame
+            is_json = target.suffix.lower() == ".geojson" and frame.crs is not None
+            written = frame.to_crs("OGC:CRS84") if is_json else frame
             written.to_file(partial, layer=re.sub(r"\W", "_", target.stem), engine="pyogrio")
     return frame
 

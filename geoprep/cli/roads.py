@@ -10,6 +10,7 @@ import click
 
 from geoprep.cli.help import (
     JSON,
+    POSITIVE,
     QUIET,
     WORKERS,
     GroupedCommand,
@@ -137,10 +138,15 @@ geoprep polygonize maps/ --out areas.gpkg --simplify 2 --min-area 20
     "--min-area",
     "min_area_m2",
     type=click.FloatRange(0),
-    default=0.0,
-    show_default=True,
     metavar="M2",
-    help="Leave out smaller polygons.",
+    help="Leave out smaller polygons; 0 for none. Default: the area of 10 pixels.",
+)
+@grouped_option(
+    "Polygons",
+    "--pixel-size",
+    type=POSITIVE,
+    metavar="METRES",
+    help="Pixel width of a prediction that is not georeferenced.",
 )
 @grouped_option("Polygons", "--background", is_flag=True, help="Keep the class background.")
 @JSON
@@ -154,7 +160,10 @@ def polygonize(out: Path, *, as_json: bool, maps: tuple[Path, ...], **options: A
     rows = {name: (int(count), float(area)) for name, count, area in areas.itertuples()}
     if as_json:
         found = {name: {"polygons": n, "area_m2": area} for name, (n, area) in rows.items()}
-        click.echo(json.dumps({"out": str(out), "classes": found}, indent=2))
+        click.echo(json.dumps({"out": str(out), "classes": found, **frame.attrs}, indent=2))
         return
     counts = ", ".join(f"{name} {n:,} ({area / 1e4:,.1f} ha)" for name, (n, area) in rows.items())
     click.echo(f"wrote {out}: {counts or 'no polygons'}")
+    if left_out := frame.attrs["left_out"]:
+        least = frame.attrs["min_area_m2"]
+        click.echo(f"left out {left_out:,} polygons below {least:,.3g} m2; --min-area 0 keeps them")

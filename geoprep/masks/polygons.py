@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import shapely
+from affine import Affine
 from numpy.typing import NDArray
 from rasterio.features import rasterize, shapes
 
@@ -25,13 +27,17 @@ from geoprep.masks.class_rasters import (
 if TYPE_CHECKING:
     import geopandas as gpd
 
+_LEAST_PIXELS: Final = 10
+"""Polygons of fewer pixels are mostly noise."""
+
 
 def polygonize_rasters(
     sources: Sequence[Path],
     *,
     simplify_m: float | None = None,
-    min_area_m2: float = 0.0,
+    min_area_m2: float | None = None,
     background: bool = False,
+    pixel_size: float | None = None,
 ) -> gpd.GeoDataFrame:
     """Return the classes of predictions as polygons, see `geoprep.polygonize`."""
     import geopandas as gpd
@@ -51,7 +57,11 @@ def polygonize_rasters(
             raise UsageError(f"{file} and {files[0]} differ in their classes: use one model")
         raster = read_classes(file, names)
         if not raster.crs:
-            raise UsageError(f"{file} is not georeferenced: areas need a position on the ground")
+            raster = _in_plane(raster, pixel_size, alone=len(files) == 1)
+        elif pixel_size is not None:
+            raise UsageError(
+                f"{file}: georeferenced, so its pixel size is known: omit `pixel_size`"
+            )
         crs = crs or raster.crs
         if raster.crs != crs:
             raise UsageError(
@@ -73,23 +83,42 @@ def polygonize_rasters(
         geometry=faces,
         crs=crs,
     )
-    local = frame.to_crs(frame.estimate_utm_crs()) if len(frame) else frame
+    local = frame.to_crs(frame.estimate_utm_crs()) if len(frame) and crs else frame
     frame.insert(2, "area_m2", local.area)
-    kept = (frame["area_m2"] >= min_area_m2) & ~frame.geometry.is_empty
+    least = _LEAST_PIXELS * (metres or 0.0) ** 2 if min_area_m2 is None else min_area_m2
+    kept = ~frame.geometry.is_empty
     if not background:
         kept &= frame["class"] != "background"
-    return (
-        frame[kept]
+    large = frame["area_m2"] >= least
+    made = (
+        frame[kept & large]
         .sort_values(["value", "area_m2"], ascending=[True, False])
         .reset_index(drop=True)
     )
+    made.attrs = {"min_area_m2": least, "left_out": int((kept & ~large).sum())}
+    return made
+
+
+def _in_plane(raster: ClassRaster, pixel_size: float | None, *, alone: bool) -> ClassRaster:
+    """Return a raster that is not georeferenced in metres from its upper left corner."""
+    if pixel_size is None:
+        raise UsageError(
+            f"{raster.path}: not georeferenced. Set `pixel_size`, the width of a pixel in metres, "
+            "or give the file a CRS and a transform."
+        )
+    if not alone:
+        raise UsageError(
+            f"{raster.path}: not georeferenced, so its position relative to the others is unknown. "
+            "Make its polygons alone."
+        )
+    return replace(raster, transform=Affine.scale(pixel_size, -pixel_size))
 
 
 def _pixel(raster: ClassRaster) -> tuple[float, float]:
     """Return the side of a pixel in metres, and in units of the CRS."""
     a, b, _, d, e, _ = tuple(raster.transform)[:6]
     height, width = raster.label.shape
-    grid = Grid(height, width, raster.transform, raster.crs.to_wkt())
+    grid = Grid(height, width, raster.transform, raster.crs.to_wkt() if raster.crs else "")
     return math.prod(grid.gsd_m()) ** 0.5, abs(a * e - b * d) ** 0.5
 
 

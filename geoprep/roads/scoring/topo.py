@@ -145,6 +145,7 @@ def _paired_points(
     tree = shapely.STRtree(proposal.lines)
     start, edge = tree.query(points, predicate="dwithin", distance=match_m)
     along = shapely.line_locate_point(proposal.lines[edge], points[start])
+    along = along / proposal.stretch(edge)
     aligned = _cosine(heading[start], _headings(proposal, EdgePoints(edge, along))) > _START_COSINE
     start, edge, along = start[aligned], edge[aligned], along[aligned]
     away = shapely.distance(points[start], proposal.lines[edge])
@@ -184,8 +185,9 @@ def _not_shared(
 def _headings(network: RoadGraph, points: EdgePoints) -> Floats:
     """Return the direction of the road at each point as a unit vector, float64 (point, 2)."""
     lines, length = network.lines[points.edge], network.length_m[points.edge]
-    after = np.minimum(points.along_m + _CHORD_M, length)
-    before = np.maximum(points.along_m - _CHORD_M, 0)
+    stretch = network.stretch(points.edge)
+    after = np.minimum(points.along_m + _CHORD_M, length) * stretch
+    before = np.maximum(points.along_m - _CHORD_M, 0) * stretch
     chord = shapely.get_coordinates(shapely.line_interpolate_point(lines, after))
     chord -= shapely.get_coordinates(shapely.line_interpolate_point(lines, before))
     size = np.hypot(*chord.T)[:, None]

@@ -57,7 +57,7 @@ COMMANDS = {
     ),
     "polygonize": (
         "polygonize",
-        "maps --out a.gpkg --simplify 2 --min-area 5 --background --json",
+        "maps --out a.gpkg --simplify 2 --min-area 5 --pixel-size 2 --background --json",
     ),
     "route": (
         "route",

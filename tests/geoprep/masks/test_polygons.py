@@ -19,6 +19,7 @@ from geoprep.cli import cli
 from geoprep.errors import UsageError
 
 NAMES = ("background", "house", "lake")
+ALL = {"background": True, "min_area_m2": 0}
 PLACE = Affine(0.5, 0, 4e5, 0, -0.5, 6e6)
 
 
@@ -29,11 +30,12 @@ def blobs(height, width, seed=0):
     return smooth.argmax(0).astype(np.uint8)
 
 
-def write(path, label, confidence=None, left=0, names=NAMES):
+def write(path, label, confidence=None, left=0, names=NAMES, crs="EPSG:32637"):
     layers = label[None] if confidence is None else np.stack([label, confidence])
     count, height, width = layers.shape
     shape = {"count": count, "height": height, "width": width, "dtype": "uint8", "nodata": 255}
-    place = {"crs": "EPSG:32637", "transform": PLACE @ Affine.translation(left, 0)}
+    place = {"crs": crs, "transform": PLACE @ Affine.translation(left, 0)}
+    place = place if crs else {}
     with rasterio.open(path, "w", driver="GTiff", **shape, **place) as dataset:
         dataset.write(layers.astype(np.uint8))
         dataset.update_tags(CLASS_NAMES=json.dumps(names))
@@ -51,7 +53,7 @@ def drawn(frame, shape):
 def test_edges_of_pixels_give_the_prediction_back(tmp_path):
     label = blobs(60, 80)
     label[20:25, 30:70] = 255
-    frame = gp.polygonize(write(tmp_path / "a.tif", label), simplify_m=0, background=True)
+    frame = gp.polygonize(write(tmp_path / "a.tif", label), simplify_m=0, **ALL)
     assert (drawn(frame, label.shape) == label).all()
     assert frame["area_m2"].sum() == pytest.approx((label != 255).sum() * 0.25, rel=2e-3)
     assert frame.geometry.is_valid.all()
@@ -59,8 +61,8 @@ def test_edges_of_pixels_give_the_prediction_back(tmp_path):
 
 def test_simplified_neighbours_keep_touching(tmp_path):
     label = blobs(60, 80)
-    frame = gp.polygonize(write(tmp_path / "a.tif", label), simplify_m=1.0, background=True)
-    exact = gp.polygonize(tmp_path / "a.tif", simplify_m=0, background=True)
+    frame = gp.polygonize(write(tmp_path / "a.tif", label), simplify_m=1.0, **ALL)
+    exact = gp.polygonize(tmp_path / "a.tif", simplify_m=0, **ALL)
     assert shapely.get_num_coordinates(frame.geometry).sum() < (
         0.7 * shapely.get_num_coordinates(exact.geometry).sum()
     )
@@ -77,9 +79,12 @@ def test_areas_are_dissolved_across_predictions_and_overlaps_counted_once(tmp_pa
     sure[:, 55:] = 200
     write(tmp_path / "left.tif", label[:, :60], sure[:, :60])
     write(tmp_path / "right.tif", label[:, 50:], sure[:, 50:], left=50)
-    frame = gp.polygonize(tmp_path, simplify_m=0, background=True)
+    frame = gp.polygonize(tmp_path, simplify_m=0, **ALL)
     alone = gp.polygonize(
-        write(tmp_path.parent / f"{tmp_path.name}.tif", label), simplify_m=0, background=True
+        write(tmp_path.parent / f"{tmp_path.name}.tif", label),
+        simplify_m=0,
+        background=True,
+        min_area_m2=0,
     )
     assert (drawn(frame, label.shape) == label).all()
     assert len(frame) == len(alone)
@@ -110,3 +115,29 @@ def test_other_rasters_are_refused(tmp_path):
     other = write(tmp_path / "other.tif", blobs(9, 9), names=("a", "b", "c"))
     with pytest.raises(UsageError, match="differ in their classes"):
         gp.polygonize([one, other])
+
+
+def test_small_polygons_are_left_out_and_counted(tmp_path):
+    label = np.zeros((40, 40), np.uint8)
+    label[5:8, 5:8], label[20:30, 20:30] = 1, 2  # 9 and 100 pixels
+    path = write(tmp_path / "a.tif", label)
+    frame = gp.polygonize(path)
+    assert frame["class"].tolist() == ["lake"]
+    assert frame.attrs == {"min_area_m2": pytest.approx(2.5, rel=1e-3), "left_out": 1}
+    assert len(gp.polygonize(path, min_area_m2=0)) == 2
+    shown = CliRunner().invoke(cli, ["polygonize", str(path), "--out", str(tmp_path / "a.gpkg")])
+    assert "left out 1 polygons below 2.5 m2; --min-area 0 keeps them" in shown.output
+
+
+def test_a_prediction_without_georeference_needs_a_pixel_size(tmp_path):
+    label = np.zeros((40, 40), np.uint8)
+    label[20:30, 10:30] = 2
+    path = write(tmp_path / "a.tif", label, crs=None)
+    given = ["polygonize", str(path), "--out", str(tmp_path / "a.gpkg")]
+    assert "Set --pixel-size" in str(CliRunner().invoke(cli, given).exception)
+    assert CliRunner().invoke(cli, [*given, "--pixel-size", "2"]).exit_code == 0
+    frame = geopandas.read_file(tmp_path / "a.gpkg")
+    assert frame["area_m2"].tolist() == [800]
+    assert frame.total_bounds.tolist() == [20, -60, 60, -40]
+    with pytest.raises(UsageError, match="Make its polygons alone"):
+        gp.polygonize([path, write(tmp_path / "b.tif", label)], pixel_size=2)

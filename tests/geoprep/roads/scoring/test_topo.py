@@ -7,6 +7,7 @@ import pytest
 import shapely
 from helpers.roads import network
 
+from geoprep.crs import transformer
 from geoprep.errors import UsageError
 from geoprep.roads.paths import EdgePoints
 from geoprep.roads.paths.points import Propagation
@@ -137,6 +138,16 @@ def test_in_the_variant_of_sat2graph_one_of_several_starts_on_a_shared_road_coun
     default, published = topo(roads, one), topo(roads, one, variant="sat2graph")
     assert default.recall == pytest.approx(1)
     assert published.recall == pytest.approx(1 / 3)
+
+
+def test_far_outside_the_zone_starts_are_paired_where_they_lie():
+    """A hairpin 30 degrees from the meridian, where the plane is stretched by 14 %."""
+    x, y = transformer("OGC:CRS84", "EPSG:32637").transform(69, 20)
+    bends = [(0, 0), (2000, 0), (2000, 12), (0, 12)]
+    road = network([(x + a, y + b) for a, b in bends], crs="EPSG:32637")
+    assert road.stretch(np.array([0]))[0] > 1.1
+    found = topo(road, road)
+    assert (found.precision, found.recall) == (1, 1)
 
 
 def test_distances_by_road_from_a_point():
