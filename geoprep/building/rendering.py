@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -19,14 +19,8 @@ from geoprep.building.records import Outcome, ScenePart, ShardRecord, ShardTask
 from geoprep.building.road_ground import road_ground
 from geoprep.errors import GeoprepError, ImageError
 from geoprep.grid import Grid
-from geoprep.labels import (
-    SceneWindow,
-    SpeedPolygons,
-    burn,
-    majority,
-    read_mask,
-)
-from geoprep.plan import BuildOptions, parse_rescale
+from geoprep.labels import SceneWindow, SpeedPolygons, burn, majority, read_mask
+from geoprep.plan import BuildOptions, PlannedScene, parse_rescale
 from geoprep.speed import BACKGROUND, NODATA
 from geoprep.storage import open_image
 from geoprep.store import FILL_VALUES, StoreMeta
@@ -48,40 +42,21 @@ class SceneTiles:
             {n: np.empty((count, n, n), np.uint8) for n in meta.levels},
         )
 
+    @classmethod
+    def blank(cls, count: int, meta: StoreMeta) -> SceneTiles:
+        """Return nodata tiles: image 0, label 255."""
+        tiles = cls.unwritten(count, meta)
+        for level in meta.levels:
+            tiles.image[level].fill(FILL_VALUES["image"])
+            tiles.label[level].fill(FILL_VALUES[meta.label_array])
+        return tiles
+
     def of(self, run: slice) -> SceneTiles:
         """Return a view of some of the tiles."""
         return SceneTiles(
             {n: tiles[run] for n, tiles in self.image.items()},
             {n: tiles[run] for n, tiles in self.label.items()},
         )
-
-    @classmethod
-    def blank(cls, count: int, meta: StoreMeta) -> SceneTiles:
-        """Return nodata tiles: image 0, label 255."""
-        bands, fill = len(meta.bands), FILL_VALUES
-        return cls(
-            {n: np.full((count, n, n, bands), fill["image"], np.uint8) for n in meta.levels},
-            {n: np.full((count, n, n), fill[meta.label_array], np.uint8) for n in meta.levels},
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class SourcePixels:
-    """Pixels of an image from which tiles are rendered.
-
-    Attributes
-    ----------
-    pixels
-        Values, and where they are valid.
-    origin
-        Row and column in the image of the first pixel.
-    tables
-        Lookup tables to 8 bits, from :func:`geoprep.imagery.lookup_tables`.
-    """
-
-    pixels: imagery.ImageWindow
-    origin: tuple[int, int]
-    tables: NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,17 +72,84 @@ class Region:
     def of(cls, part: ScenePart, windows: Sequence[tuple[int, int]], tile: int) -> Region:
         """Return the smallest rectangle around some tiles of a scene."""
         rows, cols = zip(*windows, strict=True)
-        return cls(
-            min(rows),
-            min(cols),
-            min(max(rows) + tile, part.scene.shape[0]),
-            min(max(cols) + tile, part.scene.shape[1]),
-        )
+        height, width = part.scene.shape
+        bottom, right = min(max(rows) + tile, height), min(max(cols) + tile, width)
+        return cls(min(rows), min(cols), bottom, right)
 
     @property
     def area(self) -> int:
         """Number of pixels."""
         return (self.bottom - self.top) * (self.right - self.left)
+
+    def coarser(self, factor: int) -> tuple[int, int]:
+        """Return height and width in pixels ``factor`` times as large."""
+        return -(-(self.bottom - self.top) // factor), -(-(self.right - self.left) // factor)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Tiles of a scene that are rendered together, and the pixels of the image below them."""
+
+    part: ScenePart
+    meta: StoreMeta
+    grid: Grid  # of the image
+    pixels: imagery.ImageWindow
+    origin: tuple[int, int]  # row and column in the image of the first pixel
+
+    @classmethod
+    def read(cls, part: ScenePart, task: ShardTask) -> Piece:
+        """Read the pixels below a part's tiles."""
+        grid, bands, nodata = part.scene.grid, task.meta.band_indexes, task.options.nodata
+        assert grid is not None  # a scene whose image has no grid has failed in the plan
+        with open_image(part.scene.image) as dataset:
+            if (dataset.height, dataset.width) != (grid.height, grid.width):
+                raise ImageError(f"{part.scene.image} changed its size while the store was built")
+            if part.whole:
+                pixels = imagery.read_pixels(dataset, bands, nodata=nodata)
+                return cls(part, task.meta, grid, pixels, (0, 0))
+            region = Region.of(part, part.scene.windows, task.meta.tile)
+            rows, cols = source_window(part.scene, region)
+            window = Window(cols.start, rows.start, cols.stop - cols.start, rows.stop - rows.start)
+            missing = None
+            if part.surveyed is not None and (bits := part.surveyed.nodata_file):
+                missing = read_bits(bits, grid.width, rows, cols)
+            pixels = imagery.read_pixels(dataset, bands, window, nodata=nodata, missing=missing)
+            return cls(part, task.meta, grid, pixels, (rows.start, cols.start))
+
+    def levels(self) -> Iterator[tuple[int, int]]:
+        """Yield every level and how often its pixels are larger than those of the finest."""
+        return ((level, self.meta.tile // level) for level in self.meta.levels)
+
+    def edges(self, window: tuple[int, int], factor: int) -> Iterator[NDArray[np.float64]]:
+        """Yield the edges of a tile's pixels along y and x, in pixels that were read."""
+        for axis, length in enumerate((self.grid.height, self.grid.width)):
+            finest = self.part.scene.shape[axis]
+            count = -(-min(self.meta.tile, finest - window[axis]) // factor)
+            edges = imagery.pixel_edges(window[axis], count, factor, length / finest, length)
+            yield edges - self.origin[axis]
+
+    def limits(self) -> NDArray[np.float64]:
+        """Return float64 (band, 2), the source values that become black and white."""
+        if self.part.surveyed is not None and self.part.surveyed.limits:
+            return np.array(self.part.surveyed.limits)
+        rule = self.meta.rescale
+        fixed = (0.0, 255.0) if rule == "none" else parse_rescale(rule)
+        if fixed is None:
+            return imagery.percentile_limits(imagery.count_source(self.pixels))
+        return np.tile(fixed, (len(self.meta.bands), 1))
+
+
+def source_window(scene: PlannedScene, region: Region) -> tuple[slice, slice]:
+    """Return the rows and columns of an image below a region of its finest level."""
+    assert scene.grid is not None
+    lengths = scene.grid.height, scene.grid.width
+    starts, stops = (region.top, region.left), (region.bottom, region.right)
+    scales = [length / finest for length, finest in zip(lengths, scene.shape, strict=True)]
+    rows, cols = (
+        slice(int(start * scale), min(math.ceil(stop * scale), length))
+        for start, stop, scale, length in zip(starts, stops, scales, lengths, strict=True)
+    )
+    return rows, cols
 
 
 def render_scene(
@@ -171,12 +213,13 @@ def pieces(part: ScenePart, tile: int) -> list[slice]:
     starts = [0, *(np.flatnonzero(np.diff(rows)) + 1).tolist(), len(rows)]
     runs = [slice(*ends) for ends in pairwise(starts)]
     found = runs[:1]
+
+    def area(run: slice) -> int:
+        return Region.of(part, part.scene.windows[run], tile).area
+
     for run in runs[1:]:
         joined = slice(found[-1].start, run.stop)
-        areas = [
-            Region.of(part, part.scene.windows[s], tile).area for s in (found[-1], run, joined)
-        ]
-        if areas[2] < areas[0] + areas[1]:
+        if area(joined) < area(found[-1]) + area(run):
             found[-1] = joined
         else:
             found.append(run)
@@ -186,172 +229,93 @@ def pieces(part: ScenePart, tile: int) -> list[slice]:
 def _fill_piece(
     tiles: SceneTiles, part: ScenePart, task: ShardTask, record: ShardRecord
 ) -> Outcome:
-    region = Region.of(part, part.scene.windows, task.meta.tile)
     with record.stage("decode"):
-        pixels, origin = _read(part, region, task)
+        piece = Piece.read(part, task)
+    pixels = piece.pixels
     record.source_bytes += pixels.values.nbytes
-    if part.whole and (reason := too_empty(1 - pixels.valid_pixels / pixels.area, task.options)):
-        return Outcome("skipped", reason, black=pixels.black)
-    with record.stage("limits"):
-        limits = known_limits(part, pixels, task.meta)
-        tables = imagery.lookup_tables(limits, pixels.values.dtype.name)
-    source = SourcePixels(pixels, origin, tables)
-    kept = tuple((float(low), float(high)) for low, high in limits)
     black = pixels.black if part.whole else 0
+    if part.whole and (reason := too_empty(1 - pixels.valid_pixels / pixels.area, task.options)):
+        return Outcome("skipped", reason, black=black)
+    with record.stage("limits"):
+        limits = piece.limits()
+        tables = imagery.lookup_tables(limits, pixels.values.dtype.name)
+    kept = tuple((float(low), float(high)) for low, high in limits)
     if part.scene.label is None:
-        with record.stage("render"):
-            _render_tiles(part, task.meta, source, tiles)
-        return Outcome("unlabelled", "no label file", kept, black=black)
-    notes = _label_tiles(part, region, task, source, tiles, record)
+        outcome = Outcome("unlabelled", "no label file", kept, black=black)
+    else:
+        outcome = Outcome("ok", "", kept, _label_tiles(piece, task, tiles, record), black)
     with record.stage("render"):
-        _render_tiles(part, task.meta, source, tiles)
-    return Outcome("ok", "", kept, notes, black)
-
-
-def _grid(part: ScenePart) -> Grid:
-    assert part.scene.grid is not None  # a scene whose image has no grid has failed in the plan
-    return part.scene.grid
-
-
-def _read(
-    part: ScenePart, region: Region, task: ShardTask
-) -> tuple[imagery.ImageWindow, tuple[int, int]]:
-    """Return the pixels below a part's tiles, and their first (row, col)."""
-    grid, bands, nodata = _grid(part), task.meta.band_indexes, task.options.nodata
-    with open_image(part.scene.image) as dataset:
-        if (dataset.height, dataset.width) != (grid.height, grid.width):
-            raise ImageError(f"{part.scene.image} changed its size while the store was built")
-        if part.whole:
-            return imagery.read_pixels(dataset, bands, nodata=nodata), (0, 0)
-        scale_y, scale_x = grid.height / part.scene.shape[0], grid.width / part.scene.shape[1]
-        row, col = int(region.top * scale_y), int(region.left * scale_x)
-        bottom = min(math.ceil(region.bottom * scale_y), grid.height)
-        right = min(math.ceil(region.right * scale_x), grid.width)
-        window = Window(col, row, right - col, bottom - row)
-        missing = None
-        if part.surveyed is not None and (bits := part.surveyed.nodata_file):
-            missing = read_bits(bits, grid.width, slice(row, bottom), slice(col, right))
-        pixels = imagery.read_pixels(dataset, bands, window, nodata=nodata, missing=missing)
-        return pixels, (row, col)
-
-
-def known_limits(
-    part: ScenePart, pixels: imagery.ImageWindow, meta: StoreMeta
-) -> NDArray[np.float64]:
-    """Return float64 (band, 2), the source values that become black and white."""
-    if part.surveyed is not None and part.surveyed.limits:
-        return np.array(part.surveyed.limits)
-    if meta.rescale == "none":
-        return np.tile([0.0, 255.0], (len(meta.bands), 1))
-    fixed = parse_rescale(meta.rescale)
-    if fixed is not None:
-        return np.tile(fixed, (len(meta.bands), 1))
-    return imagery.percentile_limits(imagery.count_source(pixels))
+        _render_tiles(piece, tables, tiles)
+    return outcome
 
 
 def _label_tiles(
-    part: ScenePart,
-    region: Region,
-    task: ShardTask,
-    source: SourcePixels,
-    tiles: SceneTiles,
-    record: ShardRecord,
+    piece: Piece, task: ShardTask, tiles: SceneTiles, record: ShardRecord
 ) -> dict[str, int]:
-    """Write the labels of all tiles and levels; return fallbacks with counts."""
-    assert part.scene.label is not None  # as above
+    """Write the labels of all tiles and levels; return remarks with counts."""
+    part, pixels = piece.part, piece.pixels
+    assert part.scene.label is not None
     rule = task.options.raster_rule(part.scene.label)
     if rule is None:
         with record.stage("labels"):
             ground, notes = road_ground(part, task)
         with record.stage("burn"):
-            _burn_tiles(part, region, task.meta, ground, tiles)
+            _burn_tiles(piece, ground, tiles)
         return notes
     with record.stage("labels"):
-        area = SceneWindow(*source.origin, *source.pixels.values.shape[:2])
-        valid = None if source.pixels.valid is None else source.pixels.valid != 0
+        area = SceneWindow(*piece.origin, *pixels.values.shape[:2])
+        valid = None if pixels.valid is None else pixels.valid != 0
         if part.surveyed is not None and not part.whole:  # the survey has refused what it must
             valid = np.zeros((area.height, area.width), np.bool_)
-        codes, notes = read_mask(part.scene.label, rule, _grid(part), area, valid)
+        codes, notes = read_mask(part.scene.label, rule, piece.grid, area, valid)
     with record.stage("burn"):
-        for level in task.meta.levels:
-            factor = task.meta.tile // level
+        for level, factor in piece.levels():
             for i, window in enumerate(part.scene.windows):
-                ys, xs = (
-                    _edges(part, task.meta.tile, factor, source, window, axis) for axis in (0, 1)
-                )
+                ys, xs = piece.edges(window, factor)
                 majority(codes, ys, xs, tiles.label[level][i], roads=rule.roads)
     return notes
 
 
-def _burn_tiles(
-    part: ScenePart, region: Region, meta: StoreMeta, ground: SpeedPolygons, tiles: SceneTiles
-) -> None:
+def _burn_tiles(piece: Piece, ground: SpeedPolygons, tiles: SceneTiles) -> None:
     """Burn every level on its own grid, all tiles at once where they share one pixel grid."""
-    finest = _grid(part).resized(*part.scene.shape)
-    for level in meta.levels:
-        factor = meta.tile // level
+    part, tile = piece.part, piece.meta.tile
+    region = Region.of(part, part.scene.windows, tile)
+    for level, factor in piece.levels():
         aligned = all(
             (row - region.top) % factor == 0 and (col - region.left) % factor == 0
             for row, col in part.scene.windows
         )
         if aligned:
-            mask = _burn(finest, region, factor, ground, meta)
+            mask = _burn(piece, region, factor, ground)
         for i, (row, col) in enumerate(part.scene.windows):
-            own = Region(
-                row,
-                col,
-                min(row + meta.tile, part.scene.shape[0]),
-                min(col + meta.tile, part.scene.shape[1]),
-            )
-            height = -(-(own.bottom - own.top) // factor)
-            width = -(-(own.right - own.left) // factor)
+            own = Region.of(part, [(row, col)], tile)
+            height, width = own.coarser(factor)
             if aligned:
                 y, x = (row - region.top) // factor, (col - region.left) // factor
                 burned = mask[y : y + height, x : x + width]
             else:
-                burned = _burn(finest, own, factor, ground, meta)
+                burned = _burn(piece, own, factor, ground)
             tiles.label[level][i, :height, :width] = burned
 
 
-def _burn(
-    finest: Grid, region: Region, factor: int, ground: SpeedPolygons, meta: StoreMeta
-) -> NDArray[np.uint8]:
+def _burn(piece: Piece, region: Region, factor: int, ground: SpeedPolygons) -> NDArray[np.uint8]:
     """Return a region burned on pixels ``factor`` times as large as those of the finest level."""
-    height = -(-(region.bottom - region.top) // factor)
-    width = -(-(region.right - region.left) // factor)
+    height, width = region.coarser(factor)
+    finest = piece.grid.resized(*piece.part.scene.shape)
     window = finest.window(region.top, region.left, height * factor, width * factor)
-    around = BACKGROUND if meta.has_background else NODATA
+    around = BACKGROUND if piece.meta.has_background else NODATA
     transform = window.resized(height, width).transform
     return burn(ground, transform, (height, width), around=around)
 
 
-def _render_tiles(
-    part: ScenePart, meta: StoreMeta, source: SourcePixels, tiles: SceneTiles
-) -> None:
+def _render_tiles(piece: Piece, tables: NDArray[Any], tiles: SceneTiles) -> None:
     """Write the images of all tiles and levels, and nodata into their labels where they are 0."""
-    for level in meta.levels:
-        factor = meta.tile // level
+    for level, factor in piece.levels():
         valid = np.empty((level, level), np.uint8)
-        for i, window in enumerate(part.scene.windows):
-            ys, xs = (_edges(part, meta.tile, factor, source, window, axis) for axis in (0, 1))
+        for i, window in enumerate(piece.part.scene.windows):
+            ys, xs = piece.edges(window, factor)
             image, label = tiles.image[level][i], tiles.label[level][i]
-            imagery.render(source.pixels, source.tables, ys, xs, image, valid)
-            if source.pixels.valid is not None:
+            imagery.render(piece.pixels, tables, ys, xs, image, valid)
+            if piece.pixels.valid is not None:
                 height, width = len(ys) - 1, len(xs) - 1
                 label[:height, :width][valid[:height, :width] == 0] = NODATA
-
-
-def _edges(
-    part: ScenePart,
-    tile: int,
-    factor: int,
-    source: SourcePixels,
-    window: tuple[int, int],
-    axis: int,
-) -> NDArray[np.float64]:
-    """Return the edges of a tile's pixels along one axis, in pixels of the source."""
-    grid = _grid(part)
-    length = (grid.height, grid.width)[axis]
-    count = -(-min(tile, part.scene.shape[axis] - window[axis]) // factor)
-    scale = length / part.scene.shape[axis]
-    return imagery.pixel_edges(window[axis], count, factor, scale, length) - source.origin[axis]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 import tempfile
 import time
@@ -16,6 +15,7 @@ from rasterio.windows import Window
 
 from geoprep import imagery
 from geoprep.building.records import ScenePart, ShardRecord, ShardTask
+from geoprep.building.rendering import Region, source_window
 from geoprep.building.road_ground import release_ground
 from geoprep.building.summary import road_share_warning
 from geoprep.building.tasks import build_shard
@@ -203,20 +203,12 @@ def _usable_tiles(plan: Plan) -> int:
 
 def _has_imagery(plan: Plan, scene: PlannedScene, window: tuple[int, int]) -> bool:
     """Return whether the pixels below a tile are not all nodata; True if they cannot be read."""
-    grid, tile = scene.grid, plan.meta.tile
-    assert grid is not None  # a scene without a grid cannot be built
-    scales = grid.height / scene.shape[0], grid.width / scene.shape[1]
-    row, col = (int(start * scale) for start, scale in zip(window, scales, strict=True))
-    bottom = min(math.ceil((window[0] + tile) * scales[0]), grid.height)
-    right = min(math.ceil((window[1] + tile) * scales[1]), grid.width)
+    row, col = window
+    rows, cols = source_window(scene, Region(row, col, row + plan.meta.tile, col + plan.meta.tile))
+    below = Window(cols.start, rows.start, cols.stop - cols.start, rows.stop - rows.start)
+    bands, nodata = plan.meta.band_indexes, plan.options.nodata
     try:
         with open_image(scene.image) as dataset:
-            pixels = imagery.read_pixels(
-                dataset,
-                plan.meta.band_indexes,
-                Window(col, row, right - col, bottom - row),
-                nodata=plan.options.nodata,
-            )
+            return imagery.read_pixels(dataset, bands, below, nodata=nodata).valid_pixels > 0
     except GeoprepError:
         return True
-    return pixels.valid_pixels > 0
