@@ -18,20 +18,12 @@ from geoprep.store import HASH_BYTES, SceneTable, TileTable, finish_store
 
 
 class Histograms:
-    """Sum of the histograms of all shards, which would take most of a build's memory separately.
-
-    Attributes
-    ----------
-    band, label
-        uint64 (band, 256) and (256).
-    class_pixels
-        Shard to uint32 (tile, class); empty for speeds.
-    """
+    """Sum of the histograms of all shards, which would take most of a build's memory separately."""
 
     def __init__(self, bands: int) -> None:
         self.band = np.zeros((bands, 256), np.uint64)
         self.label = np.zeros(256, np.uint64)
-        self.class_pixels: dict[int, NDArray[np.uint32]] = {}
+        self.class_pixels: dict[int, NDArray[np.uint32]] = {}  # shard: (tile, class)
 
     def take(self, record: ShardRecord) -> ShardRecord:
         """Add the counts of a shard; return its record without them."""
@@ -44,19 +36,7 @@ class Histograms:
 
 
 def finish(plan: Plan, out: Path, records: dict[int, ShardRecord], histograms: Histograms) -> None:
-    """Write the tables from all records and mark the store complete.
-
-    Parameters
-    ----------
-    plan
-        Plan of the build.
-    out
-        Folder of the store.
-    records
-        Records of all shards, by number.
-    histograms
-        Sum of their histograms.
-    """
+    """Write the tables from the records of all shards and mark the store complete."""
     ordered = [records[shard] for shard in range(plan.shards)]
     outcomes = scene_outcomes(plan, ordered)
     tiles, scenes = _tile_table(plan, ordered), _scene_table(plan, outcomes)

@@ -24,13 +24,7 @@ _kept: OrderedDict[_Key, Future[Ground]] = OrderedDict()
 def road_ground(part: ScenePart, task: ShardTask) -> Ground:
     """Return the outlines of the roads of a labelled scene.
 
-    Shards of one scene are built at the same time. The first call computes the outlines, and calls
-    from other threads wait for it.
-
-    Raises
-    ------
-    LabelError
-        The label cannot be used.
+    Shards of one scene are built at the same time: the first call computes, others wait for it.
     """
     if part.whole:
         return _find(part, task)

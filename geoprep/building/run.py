@@ -47,30 +47,8 @@ def build(
 ) -> Summary:
     """Build a store, resume an interrupted build, or find that the store is complete.
 
-    Parameters
-    ----------
-    plan
-        From :func:`geoprep.plan.plan.make_plan`.
-    out
-        The store's folder, or an ``s3://`` address.
-    executor
-        Runs the tasks.
-    overwrite
-        Replace a store that is complete or was built differently. The complete store stays until
-        the new one is complete, and for good if no scene can be built. An incomplete store of the
-        same inputs and options is resumed.
-    report
-        Called after every task.
-
-    Raises
-    ------
-    StoreError
-        ``out`` is something else or a different store, another build is running, the disk is full,
-        or no scene of a replacement can be built.
-    UsageError
-        ``out`` is neither a local folder nor in a bucket.
-    OutputError
-        The bucket cannot be written to.
+    ``overwrite`` replaces a store that is complete or was built differently; ``report`` is called
+    after every task.
     """
     start = time.perf_counter()
     _keep_freed_memory()
@@ -108,13 +86,7 @@ def build(
 
 
 def target_of(out: str | Path) -> Target:
-    """Return where a store is built.
-
-    Raises
-    ------
-    UsageError
-        ``out`` is neither a local folder nor an ``s3://`` address.
-    """
+    """Return the place of a local folder or an ``s3://`` address."""
     return BucketTarget(str(out)) if is_bucket(out) else DiskTarget(local_path(out))
 
 
@@ -150,8 +122,7 @@ def _built(
 ) -> Iterator[ShardRecord]:
     """Build the missing shards and yield the record of each once it is on the disk.
 
-    Progress is reported when the caller asks for the next record, since by then this one is in the
-    journal.
+    Progress is reported after the caller has written the record to the journal.
     """
     total, before = _pixels(plan, range(plan.shards)), _pixels(plan, kept)
     done, read = before, 0

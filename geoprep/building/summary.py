@@ -34,60 +34,30 @@ _HIGH_ROAD_SHARE: Final = 0.4
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Summary of a build.
-
-    Attributes
-    ----------
-    state
-        ``built``, ``resumed``, or ``unchanged`` if the store was complete before.
-    issues
-        (scene id, status, reason) of every scene that was not built as planned.
-    notes
-        Fallbacks of road attributes, with counts.
-    warnings
-        Lines about a result that is probably not intended.
-    road_fraction
-        Share of road among the labelled pixels, over the tiles of scenes with status ``ok``.
-    valid_fraction
-        Share of the pixels of all scenes that hold imagery; padding of tiles does not count.
-    source_bytes
-        Bytes of pixels decoded by this run, uncompressed.
-    seconds
-        Wall time of this run.
-    stages
-        Stage name to seconds summed over threads.
-    black
-        Scene id to the number of its pixels that are nodata only because they are black, in an
-        image without alpha band, mask or nodata tag; empty if nothing was built.
-    source_copy
-        Folder of downloaded and unpacked inputs that is left; None if there is none.
-    share_name
-        Name of the pixels that ``road_fraction`` counts (`geoprep.store.StoreMeta.share_name`).
-    class_pixels
-        Split to class to pixels at the finest level; empty for speeds.
-    """
+    """Summary of a build."""
 
     store: str
-    state: Literal["built", "resumed", "unchanged"]
+    state: Literal["built", "resumed", "unchanged"]  # the last if it was complete before
     tiles: int
     levels: tuple[int, ...]
     store_bytes: int
     statuses: dict[str, int]
-    issues: tuple[tuple[str, str, str], ...]
-    notes: dict[str, int]
+    issues: tuple[tuple[str, str, str], ...]  # id, status, reason of scenes not built as planned
+    notes: dict[str, int]  # fallbacks of road attributes, with counts
     orphan_labels: tuple[str, ...]
     splits: dict[str, int]
-    road_fraction: float
-    valid_fraction: float
+    road_fraction: float  # of the labelled pixels, over the tiles of scenes with status ok
+    valid_fraction: float  # of the pixels of all scenes, without the padding of tiles
     scenes_built: int = 0
-    source_bytes: int = 0
-    seconds: float = 0.0
-    stages: dict[str, float] = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
+    source_bytes: int = 0  # of pixels decoded by this run, uncompressed
+    seconds: float = 0.0  # wall time of this run
+    stages: dict[str, float] = field(default_factory=dict)  # seconds, summed over threads
+    warnings: tuple[str, ...] = ()  # about a result that is probably not intended
+    # Scene id: pixels that are nodata only because they are black; empty if nothing was built.
     black: dict[str, int] = field(default_factory=dict)
-    source_copy: str | None = None
-    share_name: str = "road"
-    class_pixels: dict[str, dict[str, int]] = field(default_factory=dict)
+    source_copy: str | None = None  # folder of downloaded and unpacked inputs that is left
+    share_name: str = "road"  # of the pixels that road_fraction counts
+    class_pixels: dict[str, dict[str, int]] = field(default_factory=dict)  # split, class: pixels
 
 
 def summarise(
@@ -98,21 +68,7 @@ def summarise(
     seconds: float,
     black: Mapping[str, int] | None = None,
 ) -> Summary:
-    """Return the summary of a finished store and of the run that finished it.
-
-    Parameters
-    ----------
-    plan, out
-        Plan of the build, and location of the store.
-    state
-        State of the summary.
-    new
-        Records of the shards that this run built.
-    seconds
-        Wall time of this run.
-    black
-        From `black_pixels`; None if not known.
-    """
+    """Return the summary of a finished store, and of the run that built the shards ``new``."""
     store = StoreReader.open(out)
     scenes, tiles = store.scenes, store.tiles
     stages = Counter[str]()
@@ -161,14 +117,7 @@ def black_pixels(
 def road_share_warning(plan: Plan, roads: float, labelled: float, what: str) -> str:
     """Return a warning if road is none or too much of the labelled pixels; else an empty text.
 
-    Parameters
-    ----------
-    plan
-        Plan of the build.
-    roads, labelled
-        Numbers of road pixels and of labelled pixels, up to a common factor.
-    what
-        Subject of the warning, such as ``the store``.
+    ``roads`` and ``labelled`` are numbers of pixels up to a common factor.
     """
     if labelled <= 0:
         return ""
@@ -191,15 +140,7 @@ def road_share_warning(plan: Plan, roads: float, labelled: float, what: str) -> 
 
 
 def class_warnings(names: Sequence[str], counts: NDArray[np.integer[Any]]) -> Iterator[str]:
-    """Yield a warning if classes have no pixel in the training split.
-
-    Parameters
-    ----------
-    names
-        Of the classes.
-    counts
-        int (256), pixels per label byte of the training split.
-    """
+    """Yield a warning if classes have no pixel in the counts of the training split."""
     absent = [name for name, count in zip(names, counts, strict=False) if not count]
     if absent:
         yield (

@@ -1,7 +1,6 @@
 """The tasks of a build: write one shard, or survey some rows of a scene.
 
-A task takes plain data, writes files and returns a small record, so it can run in a thread, in
-another process or on another machine.
+Plain data in, a small record out, so that they run in threads and on other machines.
 """
 
 from __future__ import annotations
@@ -32,15 +31,7 @@ from geoprep.store import ShardWriter, StoreMeta, shard_key
 def build_shard(task: ShardTask) -> ShardRecord:
     """Write one shard of every pixel array and return its record.
 
-    A scene that cannot be built gets nodata tiles, and a reason in the record. No partial shard is
-    left under its final name.
-
-    Raises
-    ------
-    OSError
-        The disk cannot be written.
-    OutputError
-        The bucket cannot be written.
+    A scene that cannot be built gets nodata tiles, and a reason in the record.
     """
     record = ShardRecord(task.shard)
     counts = imagery.TileCounts(len(task.meta.bands))

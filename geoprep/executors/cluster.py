@@ -1,7 +1,6 @@
 """Runs tasks on the workers of a Dask cluster.
 
-Arguments and results of a task are small: pixels go from a source to a store without passing the
-scheduler. The client submits no more tasks than the workers can start soon, so its memory, and the
+The client submits no more tasks than the workers can start soon, so its memory, and the
 scheduler's, do not grow with the number of shards.
 """
 
@@ -38,21 +37,10 @@ _SAME = ("geoprep", "numpy", "numcodecs")
 
 
 class Dask:
-    """Runs tasks on the workers of a Dask cluster.
+    """Runs tasks on the workers of a Dask cluster, which may join and leave at any time.
 
-    All workers need access to sources and store by the same addresses: a shared disk with one path,
-    or a bucket whose credentials every worker has in its environment.
-
-    Parameters
-    ----------
-    client
-        A connected client. Workers may join and leave at any time.
-
-    Raises
-    ------
-    UsageError
-        There is no worker, or the scheduler or a worker has another version of Python, geoprep,
-        numpy or numcodecs. Also raised by every method when the scheduler no longer answers.
+    All workers need access to sources and store by the same addresses. Every method raises
+    UsageError if the scheduler no longer answers.
     """
 
     def __init__(self, client: Client) -> None:
@@ -62,13 +50,7 @@ class Dask:
 
     @classmethod
     def connect(cls, address: str) -> Dask:
-        """Connect to a scheduler, such as ``tcp://HOST:8786``.
-
-        Raises
-        ------
-        UsageError
-            Dask is not installed, or no scheduler answers; also as the class does.
-        """
+        """Connect to a scheduler, such as ``tcp://HOST:8786``; UsageError if none answers."""
         try:
             from distributed import Client
         except ImportError as error:
@@ -116,10 +98,7 @@ class Dask:
     ) -> list[R]:
         """Return the results in the order of the items; the first exception is raised.
 
-        Parameters
-        ----------
-        lost
-            Returns the result of an item over which workers died; None: UsageError is raised.
+        ``lost`` returns the result of an item over which workers died; None: UsageError.
         """
         size = max(1, min(_BATCH, len(items) // (PER_THREAD * self.workers)))
         batches: list[_TaskBatch[T, R]] = [
@@ -149,14 +128,9 @@ class Dask:
     ) -> Iterator[R]:
         """Yield results as they finish; after an exception no further item is started.
 
-        The tasks of a worker that dies go to other workers. Leaving the loop early waits for the
-        tasks in progress.
-
-        Parameters
-        ----------
-        lost
-            Returns the item to run instead of one over which several workers died, or the same item
-            if another was the cause. None, or more deaths than allowed: UsageError is raised.
+        The tasks of a worker that dies go to other workers; leaving the loop early waits for those
+        in progress. ``lost`` returns the item to run instead of one over which several workers
+        died, or the same item if another was the cause; None, or too many deaths: UsageError.
         """
         from distributed import KilledWorker, as_completed
 
@@ -236,13 +210,7 @@ class Dask:
 
 @dataclass(frozen=True)
 class _TaskBatch(Generic[T, R]):
-    """Items by their index, and known results of items that are not run.
-
-    Attributes
-    ----------
-    first
-        Index of the first item of the batch.
-    """
+    """Items by their index from ``first`` on, and known results of items that are not run."""
 
     first: int
     items: dict[int, T]

@@ -48,10 +48,7 @@ class Executor(Protocol):
 class Threads:
     """Threads of this process, since GDAL, the compressors and the compiled loops release the GIL.
 
-    Parameters
-    ----------
-    workers
-        Number of threads; None: one per core that this process may use.
+    ``workers`` is their number; None: one per core that this process may use.
     """
 
     def __init__(self, workers: int | None = None) -> None:

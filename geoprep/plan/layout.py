@@ -23,34 +23,16 @@ MOST_TILES: Final = 5_000_000
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Sides of the tiles and their windows in a scene.
+    """Sides of the tiles and their windows in a scene."""
 
-    Attributes
-    ----------
-    tile
-        Side of a tile in pixels of the finest level.
-    levels
-        Side of a tile at every level.
-    options
-        Options of the build.
-    usual
-        Most frequent shape (height, width) of a scene, for images that cannot be opened.
-    """
-
-    tile: int
-    levels: tuple[int, ...]
+    tile: int  # side in pixels of the finest level
+    levels: tuple[int, ...]  # side at every level
     options: BuildOptions
-    usual: tuple[int, int]
+    usual: tuple[int, int]  # most frequent shape of a scene, for images that cannot be opened
 
     @classmethod
     def of(cls, grids: Sequence[Grid | None], bands: int, options: BuildOptions) -> Layout:
-        """Return the layout for these images; None stands for one that cannot be opened.
-
-        Raises
-        ------
-        UsageError
-            Tiles would be too large or too many, or their side cannot be halved often enough.
-        """
+        """Return the layout for these images; None stands for one that cannot be opened."""
         shapes = [_finest_shape(grid, options) for grid in grids if grid is not None]
         tile = _resolve_tile(shapes, options)
         if tile**2 * bands > MOST_TILE_BYTES:

@@ -31,36 +31,16 @@ from geoprep.store import CLASSES_SCHEMA, NO_SPEEDS, StoreMeta
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything that a build does.
+    """Everything that a build does."""
 
-    Attributes
-    ----------
-    meta
-        Root attribute of the store, incomplete.
-    options
-        Options of the build.
-    scenes
-        In the order of their tiles.
-    tiles
-        Rows of the pixel arrays.
-    road_file
-        Road file that all scenes share; None if they have labels of their own.
-    orphan_labels
-        Labels without an image.
-    notes
-        Lines for the user.
-    fingerprint
-        Digest of the inputs and version of this package. An interrupted build is resumed only with
-        the same one. It is not in the store.
-    """
-
-    meta: StoreMeta
+    meta: StoreMeta  # root attribute of the store, incomplete
     options: BuildOptions
-    scenes: tuple[PlannedScene, ...]
-    tiles: int
-    road_file: str | None
-    orphan_labels: tuple[str, ...]
-    notes: tuple[str, ...]
+    scenes: tuple[PlannedScene, ...]  # in the order of their tiles
+    tiles: int  # rows of the pixel arrays
+    road_file: str | None  # that all scenes share; None if they have labels of their own
+    orphan_labels: tuple[str, ...]  # without an image
+    notes: tuple[str, ...]  # for the user
+    # Digest of the inputs and the version. Only builds with the same one resume each other.
     fingerprint: str
 
     @property
@@ -100,30 +80,9 @@ def make_plan(
 ) -> Plan:
     """Return the plan of a build; reads every image's header, and all inputs once for a digest.
 
-    Parameters
-    ----------
-    found
-        Scenes, by source.
-    cities
-        One name per source: of a city, or ``custom``.
-    options
-        Options of the build.
-    executor
-        Runs the reading.
-    report
-        Called with the number of scenes whose files have been read, and of all scenes.
-    read_inputs
-        False leaves out the digest, for a plan that is not built. Images with the same bytes may
-        then be in different splits.
-
-    Raises
-    ------
-    SourceError
-        No image can be used.
-    UsageError
-        The options contradict each other or do not fit these images.
-    LabelError
-        The shared road file cannot be used.
+    ``cities`` has one name per source: of a city, or ``custom``. ``report`` gets the numbers of
+    scenes whose files have been read, and of all. Without ``read_inputs`` there is no digest, for
+    a plan that is not built; images with the same bytes may then be in different splits.
     """
     sources = [(scene, one) for one in found for scene in one.scenes]
     check_kinds(found, options)

@@ -15,35 +15,16 @@ class PlannedScene(Scene):
     """A scene of a source, completed by planning with its tiles, splits and position in the store.
 
     ``label`` is the file shared by all scenes where the scene has none of its own.
-
-    Attributes
-    ----------
-    grid
-        Grid of the image; None if it cannot be opened.
-    shape
-        Height and width in pixels of the finest level.
-    windows
-        (row, col) of every tile, in pixels of the finest level.
-    first_tile
-        Row of the first tile in the store's tile table.
-    city
-        Index of the source that the scene is from.
-    schema
-        Schema of the road attributes.
-    failure
-        Why the scene cannot be built; empty if it can.
-    splits
-        Split of every tile: 0 train, 1 val, 2 test, 3 unused.
     """
 
-    grid: Grid | None
-    shape: tuple[int, int]
-    windows: tuple[tuple[int, int], ...]
-    first_tile: int
-    city: int
-    schema: Schema
-    failure: str = ""
-    splits: tuple[int, ...] = ()
+    grid: Grid | None  # of the image; None if it cannot be opened
+    shape: tuple[int, int]  # height and width in pixels of the finest level
+    windows: tuple[tuple[int, int], ...]  # (row, col) of every tile, as above
+    first_tile: int  # row of the first tile in the store's tile table
+    city: int  # index of the source that the scene is from
+    schema: Schema  # of the road attributes
+    failure: str = ""  # why the scene cannot be built
+    splits: tuple[int, ...] = ()  # of every tile: 0 train, 1 val, 2 test, 3 unused
 
     @property
     def split(self) -> int:

@@ -39,31 +39,15 @@ _MOST_TOGETHER: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """The header of one image, or why the image cannot be used.
+    """The header of one image, or why the image cannot be used."""
 
-    Attributes
-    ----------
-    grid
-        Grid of the image; None if it cannot be used.
-    dtype
-        Data type of the selected bands.
-    bands, band_names
-        Selected bands, numbered from 1, and their names.
-    failure
-        Why the image cannot be used; empty if it can.
-    files
-        Addresses of the files that the image consists of, the image itself first.
-    facts
-        Shape, CRS, transform, nodata and band meanings by GDAL, as text.
-    """
-
-    grid: Grid | None
-    dtype: str = ""
-    bands: tuple[int, ...] = ()
+    grid: Grid | None  # None if the image cannot be used
+    dtype: str = ""  # of the selected bands
+    bands: tuple[int, ...] = ()  # selected ones, numbered from 1
     band_names: tuple[str, ...] = ()
-    failure: str = ""
-    files: tuple[str, ...] = ()
-    facts: str = ""
+    failure: str = ""  # why the image cannot be used
+    files: tuple[str, ...] = ()  # addresses of all files of the image, the image itself first
+    facts: str = ""  # shape, CRS, transform, nodata and band meanings by GDAL, as text
 
 
 Probed = tuple[Scene, str | None, BuildOptions]
@@ -195,25 +179,10 @@ def inputs_digest(
     executor: Executor,
     report: Callable[[int, int], None] | None,
 ) -> tuple[str, list[int]]:
-    """Return a digest of all inputs, and one of every image; paths and times do not count.
+    """Return a digest of all inputs, and a 64-bit one of every image; 0 where it cannot be read.
 
-    Parameters
-    ----------
-    names
-        Texts that count in addition to the files: ids of scenes, facts about images.
-    files
-        Addresses by scene, the image first.
-    executor
-        Runs the reading.
-    report
-        Called with the number of items of ``files`` that have been read, and of all items.
-
-    Returns
-    -------
-    str
-        Digest of names and files.
-    list of int
-        64-bit digest of the first file of every item; 0 where it cannot be read.
+    ``names`` are texts that count in addition to the files, which are given by scene, the image
+    first. Paths and times do not count. ``report`` gets the numbers of items read and of all.
     """
     digests, firsts, done = [""] * len(files), [0] * len(files), 0
     # A cluster takes milliseconds per task, whatever its size, so make about a thousand.
