@@ -49,7 +49,7 @@ class InventedHeaders(Threads):
 
     def map_ordered(self, function: Callable[[T], R], items: Sequence[T]) -> list[R]:
         """Return a probe per scene, in rows northwards from the equator."""
-        return [_probe(i) for i in range(len(items))]  # type: ignore[misc]  # only probes are needed
+        return [_probe(i, item) for i, item in enumerate(items)]  # type: ignore[misc]  # only probes are needed
 
     def map_unordered(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
         """Yield number and digests of invented files."""
@@ -58,14 +58,14 @@ class InventedHeaders(Threads):
             yield (item[0], digests)  # type: ignore[index,misc]  # (number, files)
 
 
-def _probe(index: int) -> Probe:
+def _probe(index: int, item: Any) -> Probe:  # noqa: ANN401 - a scene and more
     from rasterio.transform import Affine
 
     row, col = divmod(index, 1000)
     place = Affine(2.7e-6, 0, col * STEP, 0, -2.7e-6, row * STEP)
     grid = Grid(crs="EPSG:4326", transform=place, height=SIDE, width=SIDE)
-    file, names = f"/data/chip{index}.tif", ("red", "green", "blue")
-    return Probe(grid, "uint8", bands=(1, 2, 3), band_names=names, files=(file,), facts="")
+    scene, names = item[0], ("red", "green", "blue")
+    return Probe(scene, 0, grid, "uint8", (1, 2, 3), names, files=(scene.image,))
 
 
 def plan_of(scenes: int) -> Plan:

@@ -24,7 +24,7 @@ from geoprep.plan.layout import Layout
 from geoprep.plan.options import BuildOptions
 from geoprep.plan.overlaps import first_equal
 from geoprep.plan.planned_scene import PlannedScene
-from geoprep.plan.probe import Probe, inputs_digest, label_files, probe_scenes, same_bands
+from geoprep.plan.probe import Probe, inputs_digest, label_files, probe_scenes
 from geoprep.sources import CITIES, SourceScenes
 from geoprep.store import CLASSES_SCHEMA, NO_SPEEDS, StoreMeta
 
@@ -84,44 +84,30 @@ def make_plan(
     scenes whose files have been read, and of all. Without ``read_inputs`` there is no digest, for
     a plan that is not built; images with the same bytes may then be in different splits.
     """
-    sources = [(scene, one) for one in found for scene in one.scenes]
     check_kinds(found, options)
-    probes = same_bands(
-        [scene for scene, _ in sources],
-        probe_scenes([(scene, one.product, options) for scene, one in sources], executor),
-    )
+    probes = probe_scenes(found, options, executor)
     usable = [probe for probe in probes if not probe.failure]
     if not usable:
         raise SourceError(f"none of {len(probes)} images can be used. First: {probes[0].failure}")
-    layout = Layout.of([probe.grid for probe in probes], len(usable[0].bands), options)
+    first, grids = usable[0], [probe.grid for probe in probes]
+    layout = Layout.of(grids, len(first.bands), options)
     rescale = _resolve_rescale(options.rescale, {probe.dtype for probe in usable})
     roads = open_shared_roads(found, options)
     shared = roads.name if roads else None
-    outside: list[str] = [""] * len(probes)
-    notes: tuple[str, ...] = ()
-    if roads is not None:
-        outside, notes = check_shared_roads(roads, [probe.grid for probe in probes])
-    files = [
-        [*probe.files, *label_files(scene.label, raster=_is_raster(scene.label, options))]
-        for (scene, _), probe in zip(sources, probes, strict=True)
-    ]
-    files += [label_files(name) for name in (shared, options.split_file) if name]
+    outside, notes = check_shared_roads(roads, grids) if roads else ([""] * len(probes), ())
     digest, image_digests = inputs_digest(
-        [f"{scene.id} {probe.facts}" for (scene, _), probe in zip(sources, probes, strict=True)],
-        files if read_inputs else [],
+        [f"{probe.scene.id} {probe.facts}" for probe in probes],
+        _input_files(probes, [shared, options.split_file], options) if read_inputs else [],
         executor,
         report,
     )
     firsts = first_equal(image_digests[: len(probes)] if read_inputs else [0] * len(probes))
-    del files, image_digests
-    scenes = _lay_out(found, cities, probes, layout, shared, outside)
+    scenes = _lay_out(probes, cities, layout, shared, outside)
+    del probes, usable, grids, image_digests  # large for a million scenes
     labelled = [
-        scene.label is not None or (shared is not None and not why)
-        for (scene, _), why in zip(sources, outside, strict=True)
+        scene.label is not None and not why for scene, why in zip(scenes, outside, strict=True)
     ]
-    origins = [one.origin for _, one in sources]
-    first = usable[0]
-    del probes, usable, outside, sources  # large for a million scenes
+    origins = [found[scene.city].origin for scene in scenes]
     splits, more = divide(scenes, origins, labelled, firsts, layout)
     for i, of_scene in enumerate(splits):  # in place: the plan of a million scenes is held once
         scenes[i] = replace(scenes[i], splits=of_scene)
@@ -155,8 +141,16 @@ def make_plan(
     )
 
 
-def _is_raster(label: str | None, options: BuildOptions) -> bool:
-    return label is not None and options.raster_rule(label) is not None
+def _input_files(
+    probes: Sequence[Probe], shared: Sequence[str | None], options: BuildOptions
+) -> list[list[str]]:
+    """Return the files of every scene, the image first, and of what all scenes share."""
+    files = []
+    for probe in probes:
+        label = probe.scene.label
+        raster = label is not None and options.raster_rule(label) is not None
+        files.append([*probe.files, *label_files(label, raster=raster)])
+    return files + [label_files(name) for name in shared if name]
 
 
 def _speed_unit(options: BuildOptions) -> str:
@@ -177,9 +171,8 @@ def _class_attributes(options: BuildOptions) -> dict[str, Any]:
 
 
 def _lay_out(
-    found: Sequence[SourceScenes],
-    cities: Sequence[str],
     probes: Sequence[Probe],
+    cities: Sequence[str],
     layout: Layout,
     road_file: str | None,
     outside: Sequence[str],
@@ -188,11 +181,10 @@ def _lay_out(
 
     ``outside`` says per scene why the road file does not cover it.
     """
-    sources = [(scene, city) for city, one in enumerate(found) for scene in one.scenes]
     planned: list[PlannedScene] = []
     tiles = 0
-    for (scene, city), probe, why in zip(sources, probes, outside, strict=True):
-        windows = layout.windows(probe.grid)
+    for probe, why in zip(probes, outside, strict=True):
+        scene, windows = probe.scene, layout.windows(probe.grid)
         planned.append(
             PlannedScene(
                 id=scene.id,
@@ -202,8 +194,8 @@ def _lay_out(
                 shape=layout.shape(probe.grid),
                 windows=windows,
                 first_tile=tiles,
-                city=city,
-                schema=_schema(cities[city], layout.options),
+                city=probe.source,
+                schema=_schema(cities[probe.source], layout.options),
                 failure=probe.failure or why or vector_label_failure(scene.label, probe.grid),
             )
         )

@@ -16,7 +16,7 @@ from geoprep.executors import Dask, Executor
 from geoprep.grid import Grid
 from geoprep.labels import SHAPEFILE_PARTS
 from geoprep.plan.options import BuildOptions
-from geoprep.sources import Scene
+from geoprep.sources import Scene, SourceScenes
 from geoprep.storage import content_digest, is_local, open_header, split_address
 
 if TYPE_CHECKING:
@@ -41,7 +41,9 @@ _MOST_TOGETHER: Final = 64
 class Probe:
     """The header of one image, or why the image cannot be used."""
 
-    grid: Grid | None  # None if the image cannot be used
+    scene: Scene
+    source: int  # index of the source that the scene is from
+    grid: Grid | None = None  # None if the image cannot be used
     dtype: str = ""  # of the selected bands
     bands: tuple[int, ...] = ()  # selected ones, numbered from 1
     band_names: tuple[str, ...] = ()
@@ -50,38 +52,44 @@ class Probe:
     facts: str = ""  # shape, CRS, transform, nodata and band meanings by GDAL, as text
 
 
-Probed = tuple[Scene, str | None, BuildOptions]
-"""A scene, its imagery product and the options of the build."""
+Probed = tuple[Scene, int, str | None, BuildOptions]
+"""A scene, the index of its source, its imagery product and the options of the build."""
 
 
-def probe_scenes(items: Sequence[Probed], executor: Executor) -> list[Probe]:
-    """Return the header of every image. One that ends a cluster's workers is marked as unusable."""
+def probe_scenes(
+    found: Sequence[SourceScenes], options: BuildOptions, executor: Executor
+) -> list[Probe]:
+    """Return the header of every image; images of unusual bands, or that end a worker, fail."""
+    items: list[Probed] = [
+        (scene, i, one.product, options) for i, one in enumerate(found) for scene in one.scenes
+    ]
     if isinstance(executor, Dask):
-        return executor.map_ordered(probe_scene, items, _crashed)
-    return executor.map_ordered(probe_scene, items)
+        return _same_bands(executor.map_ordered(probe_scene, items, _crashed))
+    return _same_bands(executor.map_ordered(probe_scene, items))
 
 
 def _crashed(item: Probed) -> Probe:
-    image = item[0].image
-    why = f"{image}: opening it crashes the process. Download the scene again"
-    return Probe(None, failure=why, files=(image,))
+    scene, source, *_ = item
+    why = f"{scene.image}: opening it crashes the process. Download the scene again"
+    return Probe(scene, source, failure=why, files=(scene.image,))
 
 
 def probe_scene(item: Probed) -> Probe:
     """Return the header of one image, checked."""
-    scene, product, options = item
-    files: tuple[str, ...] = (scene.image,)
-    facts = ""
+    scene, source, product, options = item
+    probe = Probe(scene, source, files=(scene.image,))
     try:
         with open_header(scene.image) as dataset:
             files, facts = _files_of(dataset, scene.image), _facts(dataset)
-            probe = _usable(dataset, product, options)
+            probe = replace(probe, files=files, facts=facts)
+            return _usable(probe, dataset, product, options)
     except GeoprepError as error:
-        probe = Probe(None, failure=str(error))
-    return replace(probe, files=files, facts=facts)
+        return replace(probe, failure=str(error))
 
 
-def _usable(dataset: DatasetReader, product: str | None, options: BuildOptions) -> Probe:
+def _usable(
+    probe: Probe, dataset: DatasetReader, product: str | None, options: BuildOptions
+) -> Probe:
     bands = options.bands or imagery.default_bands(dataset)
     if options.bands is None and product == "PS-RGB":
         bands = bands[:3]
@@ -95,10 +103,11 @@ def _usable(dataset: DatasetReader, product: str | None, options: BuildOptions) 
     if max(bands) > len(names):
         names = imagery.band_names(dataset)
     grid = imagery.grid_of(dataset, options.pixel_size)
-    return Probe(grid, dtype, bands, tuple(names[band - 1] for band in bands))
+    chosen = tuple(names[band - 1] for band in bands)
+    return replace(probe, grid=grid, dtype=dtype, bands=bands, band_names=chosen)
 
 
-def same_bands(scenes: Sequence[Scene], probes: Sequence[Probe]) -> list[Probe]:
+def _same_bands(probes: Sequence[Probe]) -> list[Probe]:
     """Return the probes with a failure where the bands differ from those of most images."""
     counts = Counter(probe.bands for probe in probes if not probe.failure)
     usual = counts.most_common(1)[0][0] if counts else ()
@@ -108,10 +117,10 @@ def same_bands(scenes: Sequence[Scene], probes: Sequence[Probe]) -> list[Probe]:
         else replace(
             probe,
             grid=None,
-            failure=f"{scene.image} has bands {_listed(probe.bands)}, most images have "
+            failure=f"{probe.scene.image} has bands {_listed(probe.bands)}, most images have "
             f"{_listed(usual)}: choose common ones with `bands`, or build separate stores",
         )
-        for scene, probe in zip(scenes, probes, strict=True)
+        for probe in probes
     ]
 
 

@@ -251,7 +251,7 @@ def test_a_dry_run_reads_only_the_headers_of_remote_images(s3, tmp_path):
     never = mock.Mock(side_effect=AssertionError("read whole"))
     with mock.patch("geoprep.storage.inputs.read_object", never):
         scene = Scene("a", address, None)
-        assert not probe_scene((scene, None, BuildOptions())).failure
+        assert not probe_scene((scene, 0, None, BuildOptions())).failure
 
 
 # Synthetic and real scenes
