@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from geoprep.plan.overlaps import first_equal
 from geoprep.plan.planned_scene import PlannedScene
 from geoprep.plan.probe import Probe, inputs_digest, label_files, probe_scenes
 from geoprep.sources import CITIES, SourceScenes
-from geoprep.store import CLASSES_SCHEMA, NO_SPEEDS, StoreMeta
+from geoprep.store import CLASSES_SCHEMA, StoreMeta
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +153,8 @@ def _input_files(
     return files + [label_files(name) for name in shared if name]
 
 
-def _speed_unit(options: BuildOptions) -> str:
-    return "mph" if options.label_values is None and options.classes is None else NO_SPEEDS
+def _speed_unit(options: BuildOptions) -> Literal["mph", "none"]:
+    return "mph" if options.label_values is None and options.classes is None else "none"
 
 
 def _class_attributes(options: BuildOptions) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def test_attributes_of_speeds_are_those_of_schema_1():
         ({"class_names": ("a", "a")}, "class names"),
         ({"class_names": ()}, "0 class names"),
         ({"class_colors": ("#FF0000", "red")}, "colours"),
-        ({"kind": "depth"}, "kind of labels 'depth'"),
+        ({"kind": "depth"}, "kind is 'depth'"),
         ({"speed_unit": "mph"}, "speed unit"),
     ],
 )
