@@ -79,6 +79,8 @@ def read_mask(
             pixels = _warped(dataset, grid.window(*part), address)
         used = out == NODATA if valid is None else valid & (out == NODATA)
         codes, found = label_codes(rule, pixels, used)
+        if len(addresses) == 1:
+            return codes, found
         np.copyto(out, codes, where=out == NODATA)
         notes += Counter(found)
     if len(apart) == len(addresses):

@@ -69,15 +69,16 @@ def label_codes(
     if rule.roads and 0 in tags:
         remarks["mask tagged nodata 0, read as no road"] = 1
         tags.remove(0)
-    tagged = np.zeros(pixels.values.shape[1:], np.bool_)
-    for tag in tags:
-        tagged |= (pixels.values == tag).all(axis=0)
+    tagged = [(pixels.values == tag).all(axis=0) for tag in tags]
     if rule.speeds is not None:
-        codes = _speed_codes(rule.speeds, pixels, blank | tagged, used)
+        blank = np.logical_or.reduce([blank, *tagged])
+        codes = _speed_codes(rule.speeds, pixels, blank, used)
     else:
         _require_bands(pixels, (1, _CHANNELS), "a label has one, or red, green and blue")
         codes = _classes(rule, pixels)
-        codes[blank | (tagged & (codes == UNLISTED))] = NODATA
+        for here in tagged:
+            codes[here & (codes == UNLISTED)] = NODATA
+        codes[blank] = NODATA
         unlisted = codes == UNLISTED
         if rule.roads:
             codes[unlisted], codes[codes == _ROAD] = BACKGROUND, UNKNOWN_SPEED
