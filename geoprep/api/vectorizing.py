@@ -44,7 +44,7 @@ def vectorize(
         (of rioxarray), or with ``crs`` and ``transform`` given here; or an array (y, x) or
         (band, y, x) with ``crs`` and ``transform``, or with ``pixel_size``.
     out
-        File to write as well; see `RoadNetwork.to_file`.
+        File to write as well; see `RoadNetwork.to_file`. For .csv see `write_road_table`.
     transform, crs
         Affine (pixel to CRS) and CRS of an array.
     workers
@@ -63,13 +63,14 @@ def vectorize(
     from geoprep.roads import check_target
     from geoprep.roads import vectorize as trace_rasters
 
+    is_table = out is not None and Path(out).suffix.lower() == ".csv"
     if out is not None:
         check_target(Path(out))
-        if Path(out).suffix.lower() == ".csv":
-            raise UsageError(f"{out}: a table has no network. Use `write_road_table`")
+    if out is not None and is_table:
+        _write_table(source, transform, crs, Path(out), workers, progress, dict(options))
     with _traced(trace_rasters, source, transform, crs, workers, progress, options) as graph:
         network = RoadNetwork(graph)
-    if out is not None:
+    if out is not None and not is_table:
         network.to_file(out)
     return network
 
@@ -109,12 +110,28 @@ def write_road_table(
     SourceError, ImageError
         A raster cannot be found or read.
     """
-    from geoprep.roads import check_target, vectorize_each, write_csv
+    from geoprep.roads import check_target
 
-    table, images = Path(out), 0
+    table = Path(out)
     check_target(table)
     if table.suffix.lower() != ".csv":
         raise UsageError(f"{out}: the name of a table ends in .csv")
+    return _write_table(source, None, None, table, workers, progress, options)
+
+
+def _write_table(
+    source: Any,  # noqa: ANN401 - as of `vectorize`
+    transform: Any,  # noqa: ANN401 - as above
+    crs: Any,  # noqa: ANN401 - as above
+    table: Path,
+    workers: int | None,
+    progress: bool,
+    given: dict[str, Any],
+) -> dict[str, int]:
+    """Write a table; return the number of images and of edges."""
+    from geoprep.roads import vectorize_each, write_csv
+
+    images = 0
 
     def counted(roads: Iterable[ImageRoads]) -> Iterator[ImageRoads]:
         nonlocal images
@@ -122,7 +139,7 @@ def write_road_table(
             images += 1
             yield image
 
-    with _traced(vectorize_each, source, None, None, workers, progress, options) as roads:
+    with _traced(vectorize_each, source, transform, crs, workers, progress, given) as roads:
         edges = write_csv(counted(roads), table)
     return {"images": images, "edges": edges}
 

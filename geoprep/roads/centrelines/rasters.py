@@ -80,15 +80,17 @@ class RoadRaster:
         """Area of the covered ground in square metres."""
         return self.cover.area * self.gsd_m[0] * self.gsd_m[1]
 
-    def is_blank(self) -> bool:
-        """Return whether no pixel has data."""
+    def highest(self) -> float | None:
+        """Return the highest probability of a road, 0 to 1; None if no pixel has data."""
         height, width = self.shape
+        found = []
         for top in range(0, height, _STRIP):
-            rows = min(_STRIP, height - top)
-            for band in self.road_bands:
-                if self._has_data(self.bands.read(band, top, 0, rows, width)).any():
-                    return False
-        return True
+            window = (top, 0, min(_STRIP, height - top), width)
+            if any(
+                self._has_data(self.bands.read(band, *window)).any() for band in self.road_bands
+            ):
+                found.append(float(self.probability(*window).max()) / 255)
+        return max(found, default=None)
 
     def _has_data(self, values: NDArray[Any]) -> NDArray[np.bool_]:
         """Return which values are finite and not nodata."""

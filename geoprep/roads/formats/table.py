@@ -91,7 +91,10 @@ def network_of_frame(
     ends, confidence = _numbers(columns, "from_node", "to_node"), _numbers(columns, *CONFIDENCE)
     if confidence is not None:
         confidence = confidence[part_of] if np.isfinite(confidence).any() else None
-    metric = metric_crs(parts, crs)
+    try:
+        metric = metric_crs(parts, crs)
+    except OverflowError as error:  # its middle is at infinity
+        raise SourceError(f"{name}: has coordinates outside the domain of its CRS") from error
     if crs is not None and metric is not None and metric != crs:
         parts = reproject(parts, crs, metric)
         if not np.isfinite(shapely.get_coordinates(parts)).all():

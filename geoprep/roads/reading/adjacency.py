@@ -12,7 +12,7 @@ import pickle
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
 import shapely
@@ -63,15 +63,24 @@ def read_adjacency(path: str | os.PathLike[str], pixel_size_m: float = 1.0) -> R
 
 
 def is_adjacency(path: Path) -> bool:
-    """Return whether a file is an adjacency dictionary: a pickle, or JSON that is not GeoJSON."""
-    suffix = path.suffix.lower()
-    if suffix != ".json" or not path.is_file() or path.stat().st_size > MOST_BYTES:
-        return suffix in PICKLE_SUFFIXES
+    """Return whether a file is an adjacency dictionary: a pickle, or JSON of its form."""
+    return path.suffix.lower() in PICKLE_SUFFIXES or json_content(path) == "adjacency"
+
+
+def json_content(path: Path) -> Literal["adjacency", "other", "unknown"]:
+    """Return what a ``.json`` file holds; unknown for GeoJSON, large and damaged files."""
+    if path.suffix.lower() != ".json" or not path.is_file() or path.stat().st_size > MOST_BYTES:
+        return "unknown"
     try:
         document = json.loads(path.read_bytes())
     except (ValueError, RecursionError):
-        return False  # the reader of labels reports what is wrong with the file
-    return isinstance(document, dict) and "type" not in document
+        return "unknown"  # the reader of labels reports what is wrong with the file
+    if not isinstance(document, dict):
+        return "other"
+    if "type" in document:
+        return "unknown"
+    listed = {"nodes", "edges"} <= document.keys()
+    return "adjacency" if listed or all(map(_NUMBERS.fullmatch, document)) else "other"
 
 
 def _pairs(graph: _Graph) -> Iterable[tuple[_Point, _Point]]:

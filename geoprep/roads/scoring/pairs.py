@@ -28,7 +28,13 @@ from geoprep.roads.names import (
 )
 from geoprep.roads.network import RoadGraph, empty_network, in_crs
 from geoprep.roads.places import outline, reprojected
-from geoprep.roads.reading import is_adjacency, read_adjacency, read_csv, read_labels_with_notes
+from geoprep.roads.reading import (
+    is_adjacency,
+    json_content,
+    read_adjacency,
+    read_csv,
+    read_labels_with_notes,
+)
 from geoprep.sources import natural_key
 
 Border = Literal["image", "ground truth", "none"]
@@ -208,6 +214,8 @@ class _SceneReader:
     def _in_folder(self, folder: Path) -> Iterator[tuple[str, _SceneRoads]]:
         seen: dict[str, Path] = {}
         for path in sorted(p for p in folder.iterdir() if p.suffix.lower() in _IN_FOLDERS):
+            if json_content(path) == "other":
+                continue  # of another program
             for key, roads in self._in_file(path).items():
                 if key in seen:
                     raise UsageError(f"{path} and {seen[key]} are both of scene {key}. Remove one.")

@@ -78,7 +78,7 @@ def vectorize(
             whole = [mosaic([rasters[number] for number in group]) for group in mosaics(rasters)]
             networks = _trace_each(whole, options, threads, advance)
             network = side_by_side([in_crs(one, crs) for one in networks])
-        _report(rasters, network, warn)
+        _report(rasters, network, warn, options or Tracing())
     return network
 
 
@@ -169,7 +169,28 @@ def _trace_each(
     return [found[number] for number in range(len(rasters))]
 
 
-def _report(rasters: Sequence[RoadRaster], network: RoadGraph, warn: Warn) -> None:
+def _hint(rasters: Sequence[RoadRaster], best: float, options: Tracing) -> str:
+    """Return why rasters with roads may have given none."""
+    low, high = options.thresholds(rasters[0].threshold)
+    names = rasters[0].name + (f" and {len(rasters) - 1} more" if len(rasters) > 1 else "")
+    if rasters[0].kind == "probability" and best < max(low, high):
+        return (
+            f"{names}: no roads found. The highest probability is {best:.2f}; roads need {low:.3g} "
+            f"everywhere and {high:.3g} at one pixel. Lower `threshold` and `high_threshold`."
+        )
+    return (
+        f"{names}: no roads found. All are shorter than {options.min_length_m:g} m, smaller than "
+        f"{options.min_area_m2:g} m2 or doubtful. Lower `min_length_m`, `spur_m` or "
+        "`min_confidence`, or check `kind` and the pixel size."
+    )
+
+
+def _report(
+    rasters: Sequence[RoadRaster],
+    network: RoadGraph,
+    warn: Warn,
+    options: Tracing | None = None,
+) -> None:
     """Warn of rasters that may have lost their roads, and of networks too dense to be true."""
     edges = len(network.ends)
     doubtful = [raster for raster in rasters if raster.warning]
@@ -178,9 +199,12 @@ def _report(rasters: Sequence[RoadRaster], network: RoadGraph, warn: Warn) -> No
     for raster in doubtful:
         warn(raster.warning)
     if not edges:
-        for raster in rasters:
-            if raster.is_blank():
-                warn(f"{raster.name}: has only nodata pixels, so it has no roads")
+        highest = {raster.name: raster.highest() for raster in rasters}
+        for name, probability in highest.items():
+            if probability is None:
+                warn(f"{name}: has only nodata pixels, so it has no roads")
+        if options is not None and (best := max(filter(None, highest.values()), default=0)):
+            warn(_hint(rasters, best, options))
     density = float(network.length_m.sum()) / max(sum(raster.area_m2 for raster in rasters), 1e-9)
     if edges > _MANY_EDGES and density > DENSEST:
         others = f" and {len(rasters) - 1} more" if len(rasters) > 1 else ""

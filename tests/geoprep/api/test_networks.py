@@ -87,6 +87,13 @@ def test_an_array_without_georeference_needs_a_pixel_size():
         geoprep.vectorize(crossing(), crs=CRS, progress=False)
 
 
+def test_a_table_is_written_from_python_as_by_the_command(roads, mask_file, tmp_path):
+    found = geoprep.vectorize(mask_file, out=tmp_path / "x.csv", progress=False)
+    assert len(found) == len(roads)
+    geoprep.write_road_table(mask_file, tmp_path / "y.csv", progress=False)
+    assert (tmp_path / "x.csv").read_bytes() == (tmp_path / "y.csv").read_bytes()
+
+
 def test_to_crs_keeps_lengths_in_metres(roads):
     lonlat = roads.to_crs(4326)
     assert lonlat.edges.crs.to_epsg() == 4326

@@ -107,6 +107,14 @@ def test_the_command_writes_a_geopackage(tmp_path):
     assert frame.crs.to_epsg() == 32637
 
 
+def test_geojson_in_capitals_is_in_degrees(tmp_path):
+    label = np.zeros((40, 40), np.uint8)
+    label[20:30, 10:30] = 2
+    gp.polygonize(write(tmp_path / "a.tif", label), out=tmp_path / "A.GEOJSON")
+    west, *_ = geopandas.read_file(tmp_path / "A.GEOJSON").total_bounds
+    assert west == pytest.approx(37.4, abs=0.1)
+
+
 def test_other_rasters_are_refused(tmp_path):
     plain = write(tmp_path / "plain.tif", blobs(9, 9), names=())
     with pytest.raises(UsageError, match="has no class names"):

@@ -343,3 +343,23 @@ def test_confidence_is_read_back(tmp_path, suffix):
     assert read_network(path).confidence == pytest.approx(shares, abs=5e-4)
     write_network(some(), path)
     assert read_network(path).confidence is None
+
+
+@pytest.mark.parametrize("suffix", [".gpkg", ".parquet"])
+def test_coordinates_outside_the_domain_of_a_crs_are_refused(tmp_path, suffix):
+    path, line = tmp_path / f"far{suffix}", shapely.LineString([(1e15, 1e15), (2e15, 1e15)])
+    table = gpd.GeoDataFrame({"speed_mph": [9.0]}, geometry=[line], crs="EPSG:32637")
+    if suffix == ".parquet":
+        pytest.importorskip("pyarrow")
+        table.to_parquet(path)
+    else:
+        table.to_file(path)
+    with pytest.raises(SourceError, match=r"far.*: has coordinates outside the domain of its CRS"):
+        read_network(path)
+
+
+def test_geojson_in_capitals_is_in_degrees(tmp_path):
+    write_network(some(), tmp_path / "X.GEOJSON")
+    document = json.loads((tmp_path / "X.GEOJSON").read_text())
+    lon, lat = document["features"][0]["geometry"]["coordinates"][0]
+    assert (lon, lat) == pytest.approx((39, -9.047), abs=1e-3)

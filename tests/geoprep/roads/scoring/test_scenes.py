@@ -239,3 +239,10 @@ def test_images_of_no_scene_are_refused_with_both_names(town):
     shutil.copy(other, alone / "photo.tif")
     with pytest.raises(UsageError, match=r"no image of .*alone is of a scene of .*labels.*photo"):
         pair_scenes(town / "labels", town / "city.gpkg", images=alone)
+
+
+def test_json_of_other_programs_in_a_folder_of_scenes_is_left_out(town):
+    found = scored(town, "city.gpkg")
+    (town / "labels" / "metadata.json").write_text('{"source": "survey", "year": 2019}')
+    (town / "labels" / "list.json").write_text("[1, 2]")
+    assert list(scored(town, "city.gpkg")) == list(found)

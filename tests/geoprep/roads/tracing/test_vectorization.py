@@ -6,6 +6,7 @@ from affine import Affine
 from helpers.roads import drawn, write_raster
 
 from geoprep.errors import ImageError, SourceError, UsageError
+from geoprep.roads.options import Tracing
 from geoprep.roads.tracing import rasters_in, vectorize, vectorize_each
 
 
@@ -74,3 +75,25 @@ def test_previews_of_predictions_are_omitted(tmp_path):
     for name in ("a.tif", "b.tif"):
         (tmp_path / name).unlink()
     assert [path.name for path in rasters_in(tmp_path)] == ["a.png"]
+
+
+def test_separate_rasters_without_roads_give_an_empty_network(tmp_path):
+    paths = [
+        write_raster(
+            tmp_path / f"{i}.tif", np.zeros((99, 99), np.uint8), names=("road",),
+            transform=Affine(1, 0, 4e5 + 1000 * i, 0, -1, 6e6),
+        )
+        for i in range(3)
+    ]  # fmt: skip
+    assert not len(vectorize(paths).ends)
+
+
+def test_a_network_without_edges_has_a_hint(tmp_path):
+    faint = drawn([[(-10, -50), (110, -50)]], (100, 100), width=5, value=50)
+    path = write_raster(tmp_path / "p.tif", faint, names=("road",))
+    with pytest.warns(UserWarning, match=r"p.tif: no roads .* is 0.20; roads need 0.3 .* 0.5"):
+        assert not len(vectorize([path]).ends)
+    short = drawn([[(40, -50), (49, -50)]], (100, 100), width=5)
+    path = write_raster(tmp_path / "m.tif", short)
+    with pytest.warns(UserWarning, match=r"m.tif: no roads found. All are shorter than 30 m"):
+        assert not len(vectorize([path], Tracing(min_length_m=30)).ends)
