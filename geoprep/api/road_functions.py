@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from geoprep.labels import ClassRule
-    from geoprep.roads import ScenePair, SceneScore
+    from geoprep.roads import RoadGraph, SceneScore
     from geoprep.storage import StrPath
 
 LonLat = tuple[float, float]
@@ -94,7 +93,7 @@ def score(
     from geoprep.api.progress import counting_bar
     from geoprep.labels import SpeedRule
     from geoprep.masks import has_rasters
-    from geoprep.roads import mean_scores, reliability, score_scenes
+    from geoprep.roads import mean_scores, pair_scenes, reliability, score_scenes
 
     settings, rule = taken(options, ScoreOptions), taken(options, SpeedRule, *LABEL_OPTIONS)
     named = taken({"classes": classes} | options, ClassOptions, "classes", "other", "tolerance")
@@ -103,16 +102,16 @@ def score(
         return _score_classes(truth, proposal, class_rule, boundary, csv)
     if classes is not None:
         raise UsageError("`classes` is for rasters: give rasters as `truth` and `proposal`")
-    given = {
-        "images": images,
-        "pixel_size_m": settings.pixel_size,
-        "as_published": settings.published,
-        "rule": rule,
-    }
-    with tempfile.TemporaryDirectory() as folder:
-        pairs = _pairs(truth, proposal, Path(folder), given)
-        with counting_bar("scoring", quiet=not progress) as advance:
-            scores = score_scenes(pairs, settings, threads=threads, advance=advance)
+    pairs = pair_scenes(
+        _side(truth),
+        _side(proposal),
+        images=None if images is None else Path(images),
+        pixel_size_m=settings.pixel_size,
+        as_published=settings.published,
+        rule=rule,
+    )
+    with counting_bar("scoring", quiet=not progress) as advance:
+        scores = score_scenes(pairs, settings, threads=threads, advance=advance)
     frame = _score_frame(scores)
     confidence = reliability(((one.truth, one.proposal) for one in pairs), settings.snap)
     frame.attrs = {
@@ -265,28 +264,8 @@ def _score_frame(scores: Sequence[SceneScore]) -> pd.DataFrame:
     return pd.DataFrame(rows).set_index("scene")
 
 
-def _pairs(
-    truth: StrPath | RoadNetwork,
-    proposal: StrPath | RoadNetwork,
-    folder: Path,
-    given: dict[str, Any],
-) -> list[ScenePair]:
-    """Return the scenes of both sides; networks in memory go by way of files."""
-    from geoprep.roads import pair_scenes
-
-    def path_of(side: StrPath | RoadNetwork, name: str) -> Path:
-        if isinstance(side, RoadNetwork):
-            path = folder / f"{name}.gpkg"
-            side.to_file(path)
-            return path
-        return Path(side)
-
-    images = given["images"]
-    return pair_scenes(
-        path_of(truth, "truth"),
-        path_of(proposal, "proposal"),
-        **{**given, "images": None if images is None else Path(images)},
-    )
+def _side(given: StrPath | RoadNetwork) -> Path | RoadGraph:
+    return given.graph if isinstance(given, RoadNetwork) else Path(given)
 
 
 def route(

@@ -26,7 +26,7 @@ from geoprep.roads.names import (
     TABLE_SUFFIX,
     scene_key,
 )
-from geoprep.roads.network import RoadGraph, empty_network, in_crs
+from geoprep.roads.network import RoadGraph, check_network, empty_network, in_crs
 from geoprep.roads.places import outline, reprojected
 from geoprep.roads.reading import (
     is_adjacency,
@@ -57,8 +57,8 @@ class ScenePair:
 
 
 def pair_scenes(
-    truth: Path,
-    proposal: Path,
+    truth: Path | RoadGraph,
+    proposal: Path | RoadGraph,
     *,
     images: Path | None = None,
     pixel_size_m: float | None = None,
@@ -67,8 +67,8 @@ def pair_scenes(
 ) -> list[ScenePair]:
     """Return the scenes of the ground truth, each with its part of the proposal.
 
-    Either side is a file of one scene, a folder with one file per scene, or a SpaceNet table (CSV).
-    Scenes are matched by what their names share (`scene_key`); two single files are one scene,
+    Either side is a network or a file of one scene, a folder with one file per scene, or a SpaceNet
+    table (CSV). Scenes are matched by what their names share (`scene_key`); two single files are one scene,
     whatever their names. The proposal is clipped to the footprint of the scene's image, where one
     is given. A proposal in one file for several scenes is a city: without an image, each scene gets
     the part within the bounding box (in degrees) of its ground truth, so that false roads outside
@@ -82,7 +82,7 @@ def pair_scenes(
         raise UsageError(f"{truth}: contains no scenes")
     truths = {name: truths[name] for name in sorted(truths, key=natural_key)}
     if images is not None:
-        borders = _borders_of_scenes(images, borders, truth, truths)
+        borders = _borders_of_scenes(images, borders, _name(truth), truths)
     one_file = not _is_table_or_folder(proposal)
     if one_file:
         city = _is_table_or_folder(truth)
@@ -103,7 +103,7 @@ def pair_scenes(
 
 
 def _borders_of_scenes(
-    images: Path, borders: Mapping[str, Grid], truth: Path, scenes: Mapping[str, _SceneRoads]
+    images: Path, borders: Mapping[str, Grid], truth: str, scenes: Mapping[str, _SceneRoads]
 ) -> Mapping[str, Grid]:
     """Return the grids of scenes by name; one image and one scene belong together."""
     if len(scenes) == len(borders) == 1:
@@ -125,8 +125,14 @@ def _borders_of_scenes(
     return borders
 
 
-def _is_table_or_folder(path: Path) -> bool:
+def _name(side: Path | RoadGraph) -> str:
+    return "the network" if isinstance(side, RoadGraph) else str(side)
+
+
+def _is_table_or_folder(path: Path | RoadGraph) -> bool:
     """Return whether a path may name several scenes."""
+    if isinstance(path, RoadGraph):
+        return False
     return path.is_dir() or path.suffix.lower() == TABLE_SUFFIX
 
 
@@ -197,8 +203,11 @@ class _SceneReader:
     as_published: bool
     rule: SpeedRule
 
-    def scenes(self, path: Path) -> dict[str, _SceneRoads]:
+    def scenes(self, path: Path | RoadGraph) -> dict[str, _SceneRoads]:
         """Return the networks of a file or folder by scene key."""
+        if isinstance(path, RoadGraph):
+            check_network(path, "the network")
+            return {"truth": _SceneRoads(path)}
         if path.is_dir():
             return dict(self._in_folder(path))
         if not path.exists():

@@ -123,6 +123,8 @@ def test_score_is_a_frame_with_a_row_per_scene(roads, mask_file, tmp_path):
     assert scores.index.name == "scene"
     assert len(scores) == 1
     assert scores["apls"].iloc[0] == pytest.approx(1.0)
+    of_both = geoprep.score(roads, roads, images=mask_file, progress=False).attrs["scenes"]
+    assert [one["border"] for one in of_both] == ["image"]
 
 
 def test_route_is_a_frame_of_one_row(roads):
