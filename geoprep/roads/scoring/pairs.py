@@ -68,11 +68,11 @@ def pair_scenes(
     """Return the scenes of the ground truth, each with its part of the proposal.
 
     Either side is a network or a file of one scene, a folder with one file per scene, or a SpaceNet
-    table (CSV). Scenes are matched by what their names share (`scene_key`); two single files are one scene,
-    whatever their names. The proposal is clipped to the footprint of the scene's image, where one
-    is given. A proposal in one file for several scenes is a city: without an image, each scene gets
-    the part within the bounding box (in degrees) of its ground truth, so that false roads outside
-    that box do not count.
+    table (CSV). Scenes are matched by what their names share (`scene_key`); two single files are
+    one scene, whatever their names. The proposal is clipped to the footprint of the scene's image,
+    where one is given. A proposal in one file for several scenes is a city: without an image, each
+    scene gets the part within the bounding box (in degrees) of its ground truth, so that false
+    roads outside that box do not count.
     """
     borders: Mapping[str, Grid] = {} if images is None else _borders(images)
     grids = {} if images is not None and _is_store(images) else borders
