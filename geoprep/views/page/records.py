@@ -20,7 +20,6 @@ from geoprep.palette import (
     speed_bin,
 )
 from geoprep.store import (
-    NO_SPEEDS,
     SPLITS,
     STATUSES,
     StoreMeta,
@@ -61,7 +60,7 @@ def page_data(store: StoreReader, level: int) -> dict[str, Any]:
         "shown": f"level {level}, bands {', '.join(bands)}, brightness adjusted for display",
         "splits": list(SPLITS),
         "statuses": list(STATUSES),
-        "legend": _legend(facts) if not facts["classes"] else _class_legend(facts, store.meta),
+        "legend": _legend(facts, store.meta),
         "words": _words(store.meta),
         "bands": _curves(store.histogram_band),
         "speeds": [
@@ -147,20 +146,25 @@ def _curves(counts: NDArray[np.uint64]) -> list[list[int]]:
     return result
 
 
-def _legend(facts: dict[str, Any]) -> dict[str, Any]:
-    """Return the colours and names of bins 1 to 7; bin 1 only if it occurs."""
-    first = 1 if any(speed_bin(int(mph)) == 1 for mph in facts["speeds"]) else 2
-    has_speeds = facts["speed_unit"] != NO_SPEEDS
-    unknown = {"label": "unknown" if has_speeds else "road", "colour": _css(UNKNOWN_COLOUR)}
+def _legend(facts: dict[str, Any], meta: StoreMeta) -> dict[str, Any]:
+    """Return the colours and names of classes, or of bins of speed: 0 for unknown, 1 to 7."""
+    ground: Sequence[int] = BACKGROUND_COLOUR
+    bins: list[tuple[int, str, Sequence[int]]] = []
+    if meta.has_classes:
+        colours = [bytes.fromhex(colour[1:]) for colour in meta.class_colors]
+        ground = colours[0] if meta.has_background else ground
+        own = colours[int(meta.has_background) :]
+        bins = [(n, one["name"], own[n - 1]) for n, one in _shown_classes(facts, meta)]
+    if facts["unknown_speed"] or not (meta.has_classes or meta.has_speeds):
+        bins.append((0, "unknown" if meta.has_speeds else "road", UNKNOWN_COLOUR))
+    if meta.has_speeds:  # bin 1 only if it occurs
+        first = 1 if any(speed_bin(int(mph)) == 1 for mph in facts["speeds"]) else 2
+        numbers = range(first, len(SPEED_COLOURS) + 1)
+        bins += [(n, bin_label(n), SPEED_COLOURS[n - 1]) for n in numbers]
     return {
-        "ground": _css(BACKGROUND_COLOUR),
+        "ground": _css(ground),
         "nodata": [_css(grey) for grey in NODATA_GREYS],
-        "bins": ({"0": unknown} if facts["unknown_speed"] or not has_speeds else {})
-        | {
-            str(number): {"label": bin_label(number), "colour": _css(SPEED_COLOURS[number - 1])}
-            for number in range(first, len(SPEED_COLOURS) + 1)
-            if has_speeds
-        },
+        "bins": {str(n): {"label": label, "colour": _css(colour)} for n, label, colour in bins},
     }
 
 
@@ -198,23 +202,6 @@ def _shown_classes(facts: dict[str, Any], meta: StoreMeta) -> list[tuple[int, di
     """Return the classes without background, numbered from 1."""
     own = int(meta.has_background)
     return list(enumerate(facts["classes"][own:], 1))
-
-
-def _class_legend(facts: dict[str, Any], meta: StoreMeta) -> dict[str, Any]:
-    """Return the colours and names of the classes, as `_legend` does of speeds."""
-
-    def css(colour: str) -> str:
-        return _css(tuple(bytes.fromhex(colour[1:])))
-
-    ground = css(meta.class_colors[0]) if meta.has_background else _css(BACKGROUND_COLOUR)
-    return {
-        "ground": ground,
-        "nodata": [_css(grey) for grey in NODATA_GREYS],
-        "bins": {
-            str(number): {"label": one["name"], "colour": css(one["color"])}
-            for number, one in _shown_classes(facts, meta)
-        },
-    }
 
 
 def _css(colour: Sequence[int]) -> str:

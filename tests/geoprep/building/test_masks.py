@@ -177,7 +177,7 @@ def test_a_reader_that_knows_only_mph_refuses_the_store(masked):
     assert masked.meta.speed_unit == "none"
     assert not masked.meta.has_speeds
     assert StoreMeta.from_attrs(masked.meta.to_attrs()).speed_unit == "none"
-    with pytest.raises(ValueError, match="speed unit 'kmh'"):
+    with pytest.raises(ValueError, match="speed_unit is 'kmh'"):
         StoreMeta.from_attrs(masked.meta.to_attrs() | {"speed_unit": "kmh"})
 
 
@@ -201,8 +201,8 @@ def test_a_thinned_mask_keeps_roads_and_known_speeds_before_unknown():
 
 
 def test_the_page_has_a_colour_of_its_own_for_them(masked):
-    assert list(_legend(info(masked))["bins"]) == ["0"]
-    assert _legend(info(masked))["bins"]["0"]["label"] == "road"
+    assert list(_legend(info(masked), masked.meta)["bins"]) == ["0"]
+    assert _legend(info(masked), masked.meta)["bins"]["0"]["label"] == "road"
     bytes_ = np.array([[0, 25, 253, 254]], np.uint8)
     with Image.open(io.BytesIO(_png(bytes_, speed_colours(), clear=True))) as picture:
         assert np.asarray(picture).tolist() == [[0, 25, 252, 254]]
