@@ -2,7 +2,6 @@
 
 import json
 import struct
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -11,11 +10,10 @@ import pytest
 import rasterio
 from helpers.predict_cases import FACTS, PLACE, UTM, predict_options
 
-from geoprep.errors import UsageError
 from training.prediction.cog import directory as tiff
 from training.prediction.cog.directory import TILE
 from training.prediction.cog.write_journal import WriteJournal, folder_of
-from training.prediction.cog.writer import CogWriter, Shape, Spool
+from training.prediction.cog.writer import CogWriter, Shape
 from training.prediction.images import ImageSource
 from training.prediction.prediction_tags import difference, found_signature, tiff_tags
 from training.prediction.predictor import Predictor
@@ -187,29 +185,6 @@ def test_journal_with_another_identity_is_discarded(tmp_path):
     with WriteJournal(target, {"a": 2}) as journal:
         assert not journal.continued
         assert journal.rows == []
-
-
-def test_two_processes_cannot_write_one_prediction(tmp_path):
-    target = tmp_path / "map.tif"
-    with (
-        WriteJournal(target, {}),
-        pytest.raises(UsageError, match="another process predicts"),
-        WriteJournal(target, {}),
-    ):
-        pass
-
-
-def test_spool_round_trip(tmp_path, values):
-    shape = Shape(9, 512, 1100)
-    row = shape.blank_row()
-    row[:, :, :1100] = values[:, 600:1112]
-    with ThreadPoolExecutor(3) as pool:
-        spool = Spool(tmp_path / "s", shape, "deflate", pool)
-        spool.append(row)
-        spool.append(row[::-1].copy())
-    np.testing.assert_array_equal(spool.read(1), row[::-1])
-    np.testing.assert_array_equal(spool.read(0), row)
-    spool.close()
 
 
 def test_signature_is_read_from_predictions_only(tmp_path, values):

@@ -12,7 +12,7 @@ from helpers.predict_cases import FACTS, GSD, PLACE, pixels, predict_options, wr
 from geoprep import imagery
 from geoprep.errors import ImageError, UsageError
 from training.prediction import window_rows
-from training.prediction.images import inspect_image, known_limits, limits_note
+from training.prediction.images import inspect_image, known_limits
 from training.prediction.predict_options import check_gsd
 from training.prediction.window_rows import prefetched, read_window_rows, scene_limits
 from training.prediction.windows import WindowGrid, plan_axis
@@ -171,16 +171,6 @@ def test_limits_of_a_scene_equal_those_of_a_store(tmp_path, monkeypatch):
     np.testing.assert_array_equal(known_limits(FACTS, "5,600"), [[5, 600]] * 3)
     with pytest.raises(ImageError, match=r"uint16.*`rescale` scene, or LO,HI"):
         inspect_image(str(path), FACTS, predict_options())
-
-
-def test_limits_of_a_city_are_in_the_checkpoint():
-    city = replace(FACTS, rescale="city", stores=("nowhere.zarr",))
-    assert known_limits(city, "checkpoint") is None
-    assert "each image's own limits" in limits_note(city, "checkpoint")
-    told = replace(city, limits=((1.0, 9.0), (2.0, 8.0), (3.0, 7.0)))
-    np.testing.assert_array_equal(known_limits(told, "checkpoint"), [[1, 9], [2, 8], [3, 7]])
-    assert limits_note(told, "checkpoint").startswith("rescaling: limits of the city")
-    assert limits_note(told, "scene") == ""
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "nan", "inf", "fine"])
