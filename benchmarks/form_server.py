@@ -29,7 +29,7 @@ class SilentProgress:
     def begin(self, target: Path, pixels: int) -> ProgressCallback:
         """Return a callback that does nothing."""
         del target, pixels
-        return lambda *, completed: None
+        return lambda _: None
 
     def done(self, outcome: object) -> None:
         """Do nothing."""

@@ -125,5 +125,5 @@ def expected_prediction(probability, valid, threshold=0.5, mph=MPH):
     return whole.astype(np.uint8), sure
 
 
-def ignore_progress(*, completed):
+def ignore_progress(completed):
     """Do nothing with the progress of a prediction."""

@@ -49,7 +49,7 @@ class QueueReporter:
     def begin(self, target: Path, pixels: int) -> ProgressCallback:
         """Return a callback that does nothing: bars of several processes would mix."""
         del target, pixels
-        return _ignore_progress
+        return lambda _: None
 
     def done(self, outcome: ImageOutcome) -> None:
         """Send the outcome of an image."""
@@ -58,10 +58,6 @@ class QueueReporter:
     def say(self, line: str) -> None:
         """Send a line."""
         self._messages.put(("say", line))
-
-
-def _ignore_progress(*, completed: float) -> None:
-    del completed
 
 
 def share_cores(cores: Sequence[int], count: int) -> list[list[int]]:

@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -42,12 +42,8 @@ FORMAT = 2
 Limits = NDArray[np.float64]
 
 
-class ProgressCallback(Protocol):
-    """Called with the pixels of all windows that are finished so far."""
-
-    def __call__(self, *, completed: float) -> object:
-        """Report ``completed`` pixels."""
-        ...
+ProgressCallback = Callable[[float], object]
+"""Called with the pixels of all windows that are finished so far."""
 
 
 @dataclass(slots=True)
@@ -184,7 +180,7 @@ class Predictor:
                     blender.add(row, columns, probabilities[: len(columns)])
                     stats.network_pixels += len(columns) * grid.window_pixels * views
                     done = row.number * len(grid.columns.starts) + columns[-1] + 1
-                    progress(completed=done * grid.window_pixels)
+                    progress(done * grid.window_pixels)
                 if is_last:
                     # Rows that an earlier run has written are repeated only for the part that
                     # fades into the next row of windows.
@@ -194,7 +190,7 @@ class Predictor:
                     stats.image_pixels += max(0, high - low) * source.width
                     end = max(end, high)
         stats.lost = blender.lost
-        progress(completed=grid.pixels)
+        progress(grid.pixels)
         return stats
 
     def _outputs(

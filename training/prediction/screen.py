@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -53,7 +52,8 @@ class Screen(Progress):
         """Show a new bar; return its progress callback."""
         for old in self.task_ids:
             self.remove_task(old)
-        return partial(self.update, self.add_task(target.name, total=pixels))
+        task = self.add_task(target.name, total=pixels)
+        return lambda completed: self.update(task, completed=completed)
 
     def done(self, outcome: ImageOutcome) -> None:
         """Show the outcome of an image."""
