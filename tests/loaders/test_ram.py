@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -78,21 +77,6 @@ def test_several_stores_are_one_data_set(make_store: MakeStore):
 def describe(tiles: RamTiles) -> tuple[int, int, str, str, str]:
     pixels = int(tiles.image.sum(dtype=np.int64) + tiles.speed.sum(dtype=np.int64))
     return len(tiles), pixels, tiles.scene(3), tiles.crs(3), tiles.fingerprint
-
-
-def report(tiles: RamTiles, queue: multiprocessing.Queue[object]) -> None:
-    queue.put(describe(tiles))
-
-
-def test_a_forked_worker_sees_the_same_tiles(store_path: Path):
-    tiles = RamTiles.load(store_path)
-    context = multiprocessing.get_context("fork")
-    queue = context.Queue()
-    worker = context.Process(target=report, args=(tiles, queue))
-    worker.start()
-    found = queue.get(timeout=600)
-    worker.join(60)
-    assert found == describe(tiles)
 
 
 def test_the_pickle_has_some_hundred_bytes_and_needs_no_store(make_store: MakeStore):

@@ -322,13 +322,3 @@ def test_many_epochs_leak_neither_threads_nor_descriptors(large: Path):
                 break
     assert threads_end()
     assert (len(list(descriptors.iterdir())), threading.active_count()) == before
-
-
-def test_two_iterations_at_a_time_are_refused(large: Path):
-    loader = BatchLoader(StreamTiles.open(large, **SMALL), 3, **TRAIN)
-    running = iter(loader)
-    next(running)
-    with pytest.raises(UsageError, match="in the middle of an epoch"):
-        next(iter(loader))
-    del running
-    assert len(list(loader)) == len(loader)
