@@ -199,7 +199,7 @@ def measure_residency(result: Result, store: Path, pixels: RamTiles) -> None:
     """
     of = result.settings
     batch = of["batch_size"] * pixels.tile_bytes
-    limit = max(pixels.nbytes // 3, _LEAST * pixels.tile_bytes) + 8 * batch
+    limit = max(pixels.nbytes // 3, _LEAST * pixels.tile_bytes) + 9 * batch
     compressed = RamTiles.load(store, "all", keep="compressed", progress=False)
     kinds = {"ram": pixels, "compressed": compressed}
     held = {f"residency.{kind}": tiles.handle.nbytes for kind, tiles in kinds.items()}
