@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import warnings
 from collections.abc import Iterator
@@ -9,6 +10,8 @@ from contextlib import contextmanager
 
 _lock = threading.Lock()
 _users = 0
+_MESSAGE = "Dataset has no geotransform|The given matrix"
+"""Makes the filter one that no program has of its own."""
 
 
 @contextmanager
@@ -19,17 +22,15 @@ def no_georeference_warning() -> Iterator[None]:
     global _users
     from rasterio.errors import NotGeoreferencedWarning
 
-    added = ("ignore", None, NotGeoreferencedWarning, None, 0)
+    own = "ignore", re.compile(_MESSAGE, re.IGNORECASE), NotGeoreferencedWarning, None, 0
     with _lock:
-        owned = _users > 0 or added not in warnings.filters
-        _users += owned
-        if owned and _users == 1:
-            warnings.filterwarnings("ignore", category=NotGeoreferencedWarning)
+        _users += 1
+        if own not in warnings.filters:
+            warnings.filterwarnings("ignore", _MESSAGE, NotGeoreferencedWarning)
     try:
         yield
     finally:
-        if owned:
-            with _lock:
-                _users -= 1
-                if not _users and added in warnings.filters:
-                    warnings.filters.remove(added)  # type: ignore[attr-defined]  # a list
+        with _lock:
+            _users -= 1
+            if not _users and own in warnings.filters:
+                warnings.filters.remove(own)  # type: ignore[attr-defined]  # a list
