@@ -47,11 +47,15 @@ STEP = SIDE * 2.7e-6
 class InventedHeaders(Threads):
     """An executor that returns probes and digests of invented images."""
 
-    def map_ordered(self, function: Callable[[T], R], items: Sequence[T]) -> list[R]:
+    def map_ordered(
+        self, function: Callable[[T], R], items: Sequence[T], lost: object = None
+    ) -> list[R]:
         """Return a probe per scene, in rows northwards from the equator."""
         return [_probe(i, item) for i, item in enumerate(items)]  # type: ignore[misc]  # only probes are needed
 
-    def map_unordered(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+    def map_unordered(
+        self, function: Callable[[T], R], items: Iterable[T], lost: object = None
+    ) -> Iterator[R]:
         """Yield number and digests of invented files."""
         for item in items:
             digests = [(f"{item[0] + i:032x}", item[0] + i + 1) for i in range(len(item[1]))]  # type: ignore[index]

@@ -69,7 +69,7 @@ class BucketJournal:
 
 
 class BucketTarget:
-    """A store in a bucket; see `geoprep.building.target.Target`.
+    """A store in a bucket, with the methods of `geoprep.building.target.DiskTarget`.
 
     A bucket has no rename, so a store is built in its place. One that it replaces is marked
     incomplete first. A second build takes over from the first, which ends at its next entry.
@@ -88,7 +88,7 @@ class BucketTarget:
         return nullcontext(self._journal)
 
     def prepare(self, plan: Plan, *, overwrite: bool) -> State:
-        """Return what an earlier run has left; see `Target`."""
+        """Return what an earlier run has left, or raise StoreError for what is not replaced."""
         self._root = self._bucket.find(ROOT)
         names = self._bucket.tags()
         if self._root is None:
@@ -113,7 +113,7 @@ class BucketTarget:
         tags = self._bucket.tags()
         return {
             record.shard: record
-            for record in recorded_shards(plan, self._journal)
+            for record in recorded_shards(plan, self._journal.entries())
             if _is_untouched(record, tags)
         }
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Protocol, TextIO
+from typing import Any, Final, TextIO
 
 from geoprep.errors import StoreError
 from geoprep.storage import flush
@@ -31,29 +31,6 @@ _OF_STORES: Final = re.compile(rf"(.+/)?(zarr\.json|c(/\d+)*|[^/]*{re.escape(PAR
 _OURS: Final = ("journal.jsonl", "*.bits", "lock")
 # Errors of a lock that another process holds; others say that the file system has no locks.
 _HELD: Final = (errno.EWOULDBLOCK, errno.EACCES)
-
-
-class TaskJournal(Protocol):
-    """Entries of finished tasks, beside a store that is being built."""
-
-    folder: Any
-    """Path or address of the working folder."""
-
-    def entries(self) -> Iterator[dict[str, Any]]:
-        """Yield the entries of earlier runs and of this one."""
-        ...
-
-    def write(self, entry: dict[str, Any]) -> None:
-        """Write an entry; when this returns, it cannot be lost."""
-        ...
-
-    def restart(self) -> None:
-        """Remove all entries."""
-        ...
-
-    def remove(self) -> None:
-        """Remove the folder, once the store is complete."""
-        ...
 
 
 class Journal:

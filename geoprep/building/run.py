@@ -7,7 +7,6 @@ import time
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -27,11 +26,11 @@ from geoprep.building.records import (
 from geoprep.building.road_ground import release_ground
 from geoprep.building.summary import Summary, black_pixels, summarise
 from geoprep.building.survey import survey
-from geoprep.building.target import DiskTarget, Target
+from geoprep.building.target import DiskTarget
 from geoprep.building.tasks import build_shard, try_scenes
 from geoprep.building.trial import free_bytes, require_space
 from geoprep.errors import StoreError
-from geoprep.executors import Dask, Executor
+from geoprep.executors import Executor, Survives
 from geoprep.plan import Plan, PlannedScene
 from geoprep.storage import is_bucket, local_path, open_sink
 from geoprep.store import shard_key
@@ -85,12 +84,14 @@ def build(
     return summarise(plan, target.location, result, new.values(), seconds, black)
 
 
-def target_of(out: str | Path) -> Target:
+def target_of(out: str | Path) -> DiskTarget | BucketTarget:
     """Return the place of a local folder or an ``s3://`` address."""
     return BucketTarget(str(out)) if is_bucket(out) else DiskTarget(local_path(out))
 
 
-def _require_a_scene(plan: Plan, target: Target, records: dict[int, ShardRecord]) -> None:
+def _require_a_scene(
+    plan: Plan, target: DiskTarget | BucketTarget, records: dict[int, ShardRecord]
+) -> None:
     """Keep the old store and raise StoreError if no scene of its replacement could be built."""
     outcomes = scene_outcomes(plan, [records[shard] for shard in range(plan.shards)])
     if any(outcome.has_pixels for outcome in outcomes):
@@ -131,7 +132,7 @@ def _built(
         report(Progress("build", done, total, read, before))
     todo = (shard for shard in range(plan.shards) if shard not in kept)
     tasks = shard_tasks(plan, out, todo, surveyed)
-    for record in _records(executor, tasks):
+    for record in executor.map_unordered(build_shard, tasks, _without_killers):
         sink.settle(shard_key(name, record.shard) for name in record.files)
         yield record
         done += _pixels(plan, [record.shard])
@@ -140,18 +141,11 @@ def _built(
             report(Progress("build", done, total, read, before))
 
 
-def _records(executor: Executor, tasks: Iterable[ShardTask]) -> Iterator[ShardRecord]:
-    """Yield the records of shards; scenes that crash the workers of a cluster have failed."""
-    if isinstance(executor, Dask):
-        return executor.map_unordered(build_shard, tasks, partial(_without_killers, executor))
-    return executor.map_unordered(build_shard, tasks)
-
-
-def _without_killers(executor: Dask, task: ShardTask) -> ShardTask:
+def _without_killers(task: ShardTask, survives: Survives[ShardTask]) -> ShardTask:
     """Return the task with the scenes that crash a worker marked as failed."""
     parts = []
     for part in task.parts:
-        if not executor.survives(try_scenes, replace(task, parts=(part,))):
+        if not survives(try_scenes, replace(task, parts=(part,))):
             why = f"{part.scene.image}: building it crashes the process. Download the scene again"
             part = replace(part, surveyed=Outcome("failed", why))
         parts.append(part)

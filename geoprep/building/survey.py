@@ -10,18 +10,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from geoprep import imagery
-from geoprep.building.journal import TaskJournal
+from geoprep.building.bucket import BucketJournal
+from geoprep.building.journal import Journal
 from geoprep.building.nodata_bits import has_bits, join_bits, write_bits
 from geoprep.building.records import Outcome, Progress, Report, SurveyRecord, SurveyTask
 from geoprep.building.rendering import add_notes, too_empty
 from geoprep.building.tasks import survey_rows
-from geoprep.executors import Dask, Executor
+from geoprep.executors import Executor, Survives
 from geoprep.labels import unlisted_error
 from geoprep.plan import Plan, PlannedScene
 from geoprep.storage import split_address
@@ -57,7 +57,7 @@ class _Totals:
 
 
 def survey(
-    plan: Plan, executor: Executor, journal: TaskJournal, report: Report | None
+    plan: Plan, executor: Executor, journal: Journal | BucketJournal, report: Report | None
 ) -> dict[int, Outcome]:
     """Survey all scenes that need it; return the results by scene index, with failed scenes."""
     city = _CityLimits(plan) if plan.meta.rescale == "city" else None
@@ -81,7 +81,7 @@ def survey(
     return failed | results | found
 
 
-def _earlier(plan: Plan, journal: TaskJournal) -> dict[int, Outcome]:
+def _earlier(plan: Plan, journal: Journal | BucketJournal) -> dict[int, Outcome]:
     """Return the results of earlier runs whose files still exist."""
     found = {}
     for entry in journal.entries():
@@ -97,7 +97,7 @@ def _earlier(plan: Plan, journal: TaskJournal) -> dict[int, Outcome]:
     return found
 
 
-def _note(plan: Plan, journal: TaskJournal, index: int, outcome: Outcome) -> None:
+def _note(plan: Plan, journal: Journal | BucketJournal, index: int, outcome: Outcome) -> None:
     entry = {
         "index": index,
         "outcome": asdict(replace(outcome, nodata_file=None)),
@@ -126,7 +126,7 @@ def _surveyed(
             for strip in strips:  # another strip may have failed meanwhile
                 yield replace(strip, failure=open_scenes[index].failure)
 
-    for record in _records(executor, tasks()):
+    for record in executor.map_unordered(survey_rows, tasks(), _without_killer):
         index, rows = record.task.index, record.task.rows
         open_scenes[index].add(record)
         done += _pixels(todo[index], rows)
@@ -137,15 +137,9 @@ def _surveyed(
             yield index, open_scenes.pop(index)
 
 
-def _records(executor: Executor, tasks: Iterator[SurveyTask]) -> Iterator[SurveyRecord]:
-    """Yield the records; a strip that crashes the workers of a cluster has failed."""
-    if isinstance(executor, Dask):
-        return executor.map_unordered(survey_rows, tasks, partial(_without_killer, executor))
-    return executor.map_unordered(survey_rows, tasks)
-
-
-def _without_killer(executor: Dask, task: SurveyTask) -> SurveyTask:
-    if executor.survives(survey_rows, task):
+def _without_killer(task: SurveyTask, survives: Survives[SurveyTask]) -> SurveyTask:
+    """Return the task as failed if it crashes a worker."""
+    if survives(survey_rows, task):
         return task
     why = f"{task.scene.image}: reading it crashes the process. Download the scene again"
     return replace(task, failure=why)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import zarr
 
 from geoprep.building.commit import Histograms, finish
-from geoprep.building.journal import NEW, OLD, Journal, TaskJournal, refuse_foreign, remove_store
+from geoprep.building.journal import NEW, OLD, Journal, refuse_foreign, remove_store
 from geoprep.building.records import ShardRecord
 from geoprep.errors import StoreError
 from geoprep.plan import BuildOptions, Plan
@@ -31,54 +31,13 @@ _COMPARED = ("rescale", "levels", "tile", "overlap", "shard_tiles")
 """Options that decide an attribute of the same name, which is compared instead."""
 
 
-class Target(Protocol):
-    """A store that is being built.
-
-    Attributes
-    ----------
-    location
-        Path or address of the store.
-    folder
-        Path or address where its files are written.
-    replaces
-        Whether a complete store stays at the location until the new one is complete.
-    """
-
-    location: str
-    folder: str
-    replaces: bool
-
-    def locked(self) -> AbstractContextManager[TaskJournal]:
-        """Return the journal, which is open, and on a disk locked, inside the block."""
-        ...
-
-    def prepare(self, plan: Plan, *, overwrite: bool) -> State:
-        """Return what an earlier run has left, or raise StoreError for what is not replaced."""
-        ...
-
-    def kept(self, plan: Plan) -> dict[int, ShardRecord]:
-        """Return the records of intact shards that earlier runs finished."""
-        ...
-
-    def begin(self, plan: Plan, kept: Iterable[ShardRecord]) -> None:
-        """Write the metadata of an incomplete store; of earlier runs only these shards stay."""
-        ...
-
-    def finish(self, plan: Plan, records: dict[int, ShardRecord], histograms: Histograms) -> None:
-        """Write the tables and put the complete store in its place."""
-        ...
-
-    def discard(self) -> None:
-        """Remove a replacement that cannot be used; the complete store stays."""
-        ...
-
-
 class DiskTarget:
     """A store in a local folder.
 
     It is built in the working folder and renamed to its place when it is complete. A store that
     it replaces is renamed into the working folder first. The next run finishes what was killed in
-    between.
+    between. ``folder`` is where files are written, and ``replaces`` whether a complete store stays
+    at ``location`` until the new one is complete.
     """
 
     def __init__(self, out: Path) -> None:
@@ -92,11 +51,11 @@ class DiskTarget:
         self.replaces = False
 
     def locked(self) -> AbstractContextManager[Journal]:
-        """Return the journal, locked inside the block."""
+        """Return the journal, which locks the store inside the block."""
         return self._journal
 
     def prepare(self, plan: Plan, *, overwrite: bool) -> State:
-        """Return what an earlier run has left; see `Target`."""
+        """Return what an earlier run has left, or raise StoreError for what is not replaced."""
         exchanged = self._finish_exchange()
         if self._out.exists() and not (self._out.is_dir() and not any(self._out.iterdir())):
             attrs = _attributes(self._out)
@@ -138,7 +97,7 @@ class DiskTarget:
             partial.unlink(missing_ok=True)
         return {
             record.shard: record
-            for record in recorded_shards(plan, self._journal)
+            for record in recorded_shards(plan, self._journal.entries())
             if all(
                 _is_whole(self._new, name, record.shard, expected)
                 for name, (expected, _) in record.files.items()
@@ -227,9 +186,9 @@ def differences(attrs: dict[str, Any], meta: StoreMeta) -> list[str]:
     return found
 
 
-def recorded_shards(plan: Plan, journal: TaskJournal) -> Iterable[ShardRecord]:
+def recorded_shards(plan: Plan, entries: Iterable[dict[str, Any]]) -> Iterator[ShardRecord]:
     """Yield the records of shards that earlier runs of this plan have noted."""
-    for entry in journal.entries():
+    for entry in entries:
         if entry.get("stamp") == plan.fingerprint and "shard" in entry:
             yield ShardRecord.from_json(entry["shard"])
 

@@ -16,6 +16,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from geoprep.errors import GeoprepError, UsageError
+from geoprep.executors.threads import Lost, Survives
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -110,7 +111,11 @@ class Dask:
         return [result for batch in batches for result in found[batch.first]]
 
     def _spared(
-        self, function: Callable[[T], R], lost: Callable[[T], R], batch: _TaskBatch[T, R]
+        self,
+        function: Callable[[T], R],
+        lost: Callable[[T], R],
+        batch: _TaskBatch[T, R],
+        _: Survives[_TaskBatch[T, R]],
     ) -> _TaskBatch[T, R]:
         """Return a batch without the items that end a worker, whose results are known instead."""
         known = dict(batch.known)
@@ -124,7 +129,7 @@ class Dask:
         self,
         function: Callable[[T], R],
         items: Iterable[T],
-        lost: Callable[[T], T] | None = None,
+        lost: Lost[T] | None = None,
     ) -> Iterator[R]:
         """Yield results as they finish; after an exception no further item is started.
 
@@ -158,7 +163,7 @@ class Dask:
                     except KilledWorker as error:
                         if lost is None or deaths == _DEATHS:
                             raise UsageError(_deadly(error)) from error
-                        start(lost(item), deaths + 1)
+                        start(lost(item, self.survives), deaths + 1)
                         continue
                     # Refill before the result is yielded, so that no worker waits for the caller.
                     free = PER_THREAD * self.workers - len(running)

@@ -15,6 +15,11 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
+Survives = Callable[[Callable[[T], object], T], bool]
+"""Returns whether a process survives a function of an item."""
+Lost = Callable[[T, Survives[T]], T]
+"""Returns the item to run instead of one over which processes ended, or the same item."""
+
 _own = threading.local()
 
 
@@ -32,12 +37,22 @@ class Executor(Protocol):
         """Number of tasks that run at the same time."""
         ...
 
-    def map_ordered(self, function: Callable[[T], R], items: Sequence[T]) -> list[R]:
-        """Return the results in the order of the items; the first exception is raised."""
+    def map_ordered(
+        self, function: Callable[[T], R], items: Sequence[T], lost: Callable[[T], R] | None = None
+    ) -> list[R]:
+        """Return the results in the order of the items; the first exception is raised.
+
+        ``lost`` returns the result of an item that ends the process it runs in.
+        """
         ...
 
-    def map_unordered(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-        """Yield results as they finish; after an exception no further item is started."""
+    def map_unordered(
+        self, function: Callable[[T], R], items: Iterable[T], lost: Lost[T] | None = None
+    ) -> Iterator[R]:
+        """Yield results as they finish; after an exception no further item is started.
+
+        ``lost`` returns the item to run instead of one over which processes ended.
+        """
         ...
 
     def run_everywhere(self, function: Callable[[], None]) -> None:
@@ -58,12 +73,16 @@ class Threads:
         """Run a function in this process."""
         function()
 
-    def map_ordered(self, function: Callable[[T], R], items: Sequence[T]) -> list[R]:
+    def map_ordered(
+        self, function: Callable[[T], R], items: Sequence[T], lost: Callable[[T], R] | None = None
+    ) -> list[R]:
         """Return the results in the order of the items; the first exception is raised."""
         with ThreadPoolExecutor(self.workers) as pool:
             return list(pool.map(function, items))
 
-    def map_unordered(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+    def map_unordered(
+        self, function: Callable[[T], R], items: Iterable[T], lost: Lost[T] | None = None
+    ) -> Iterator[R]:
         """Yield results as they finish; after an exception no further item is started.
 
         Leaving the loop early, by an exception or an interrupt, waits for the items in progress;

@@ -12,7 +12,7 @@ import xxhash
 
 from geoprep import imagery
 from geoprep.errors import GeoprepError, ImageError, SourceError
-from geoprep.executors import Dask, Executor
+from geoprep.executors import Executor
 from geoprep.grid import Grid
 from geoprep.labels import SHAPEFILE_PARTS
 from geoprep.plan.options import BuildOptions
@@ -63,9 +63,7 @@ def probe_scenes(
     items: list[Probed] = [
         (scene, i, one.product, options) for i, one in enumerate(found) for scene in one.scenes
     ]
-    if isinstance(executor, Dask):
-        return _same_bands(executor.map_ordered(probe_scene, items, _crashed))
-    return _same_bands(executor.map_ordered(probe_scene, items))
+    return _same_bands(executor.map_ordered(probe_scene, items, _crashed))
 
 
 def _crashed(item: Probed) -> Probe:
@@ -161,11 +159,6 @@ def _raster_files(label: str) -> list[str]:
             return list(_files_of(dataset, label))
     except GeoprepError:  # the build reports it with the scene
         return [label]
-
-
-def files_digest(addresses: Iterable[str]) -> str:
-    """Return a digest of the contents of some files; unreadable files count as such."""
-    return _digests_of(addresses)[0]
 
 
 def _digests_of(addresses: Iterable[str]) -> tuple[str, int]:

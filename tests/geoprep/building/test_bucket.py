@@ -64,7 +64,7 @@ class Stopping(Threads):
         super().__init__(1)
         self.after = after
 
-    def map_unordered(self, function, items):
+    def map_unordered(self, function, items, lost=None):
         for count, result in enumerate(super().map_unordered(function, items)):
             if function is run.build_shard and count == self.after:
                 raise KeyboardInterrupt
@@ -102,7 +102,7 @@ def test_an_interrupted_build_is_no_store_and_is_finished(world, endpoint, bucke
     built = []
 
     class Counting(Threads):
-        def map_unordered(self, function, items):
+        def map_unordered(self, function, items, lost=None):
             for result in super().map_unordered(function, items):
                 built.append(function.__name__)
                 yield result

@@ -54,7 +54,7 @@ def there(endpoint, address):
     return object_digests(endpoint, "own", address.removeprefix("s3://own/"))
 
 
-@pytest.mark.parametrize("number", range(1, 12, 2))
+@pytest.mark.parametrize("number", [1, 2, 4, 7, 11])
 def test_a_replacement_may_be_interrupted_before_any_change(
     endpoint, bucket, scenes, expected, monkeypatch, number
 ):
@@ -108,7 +108,7 @@ def test_finished_shards_of_a_replacement_are_kept(endpoint, bucket, scenes, exp
     assert there(endpoint, bucket) == expected[1]
 
 
-@pytest.mark.parametrize("copied", [0, 3])
+@pytest.mark.parametrize("copied", [3])
 def test_a_copy_that_version_0_1_0_has_begun_is_finished(
     endpoint, bucket, scenes, expected, monkeypatch, copied
 ):

@@ -49,7 +49,7 @@ def test_the_old_store_is_complete_until_the_new_one_is(scenes, stores):
     assert not out.with_name("a.zarr.build").exists()
 
 
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("share", [0.4, 0.9])
 def test_a_killed_replacement_leaves_the_old_store_and_is_resumed(scenes, stores, share):
     out, old, new = stores
     with Builder(scenes, **NEW) as builder:
