@@ -25,10 +25,10 @@ from training.run.state import TrainingError, copy_weights
 from training.settings import Config
 
 MODEL = "helpers.tiny:normed"
-SETTINGS = {"model": MODEL, "crop": 32, "crops_per_tile": 2, "batch_size": 4}
+SETTINGS = {"model": MODEL, "crop": 32, "crops_per_tile": 1, "batch_size": 4}
 SETTINGS |= {"loader_threads": 1, "precision": "fp32", "compile": "off", "pictures": 0}
 SETTINGS |= {"lr": 1e-2, "optimizer": "sgd", "ema": 0.9, "epochs": 1, "progress": False}
-STEPS = 12
+STEPS = 6
 """Steps of the epoch."""
 
 
