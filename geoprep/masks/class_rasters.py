@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import rasterio
@@ -19,7 +19,9 @@ from rasterio.vrt import WarpedVRT
 
 from geoprep.errors import ImageError, UsageError
 from geoprep.grid import Grid
-from geoprep.labels import UNLABELLED, ClassRule, SceneWindow, read_mask
+
+if TYPE_CHECKING:
+    from geoprep.labels import ClassRule
 
 NODATA = 255
 SUFFIXES = (".tif", ".tiff", ".png", ".jpg", ".jpeg", ".jp2", ".vrt")
@@ -73,6 +75,8 @@ def read_classes(
     ``names`` are the classes in the order of the result. Without a ``rule`` values of masks are
     numbers in that order. ``like`` is a raster on whose grid to read, with the nearest pixels.
     """
+    from geoprep.labels import SceneWindow, read_mask  # imports compiled loops
+
     if own := class_names(path):
         return _prediction(path, own, names, like)
     rule = rule or _numbered(names)
@@ -115,6 +119,8 @@ def _renumbered(own: Sequence[str], names: Sequence[str]) -> NDArray[np.uint8]:
 
 def _numbered(names: Sequence[str]) -> ClassRule:
     """Return the rule of rasters whose values are the numbers of classes."""
+    from geoprep.labels import UNLABELLED, ClassRule
+
     values = tuple((str(number),) for number in range(len(names)))
     return ClassRule(tuple(names), values, (), UNLABELLED)
 
