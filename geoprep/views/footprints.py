@@ -95,7 +95,7 @@ def outline(grid: Grid | None) -> shapely.Polygon | None:
 
 
 def lonlat_outline(grid: Grid | None) -> shapely.Polygon | None:
-    """Return a grid's outline in longitude and latitude; None if it has no place there."""
+    """Return a grid's outline in longitude and latitude; None if not georeferenced."""
     polygon = outline(grid)
     if grid is None or polygon is None:
         return None
