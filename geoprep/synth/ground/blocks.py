@@ -35,43 +35,35 @@ def draw_use(zone: float, wild: bool, rng: np.random.Generator) -> Use:
 
 
 def draw_block(
-    sketch: Sketch,
-    block: shapely.Polygon,
-    rooms: list[shapely.Polygon],
-    use: Use,
-    angle: float,
-    rng: np.random.Generator,
+    sketch: Sketch, block: shapely.Polygon, rooms: list[shapely.Polygon], use: Use, angle: float
 ) -> None:
     """Add the contents of a block."""
     if use in ("field", "soil", "forest", "lake"):
-        _draw_open(sketch, block, rooms, use, angle, rng)
+        _draw_open(sketch, block, rooms, use, angle)
         return
     sketch.add(block, "lawn" if use in ("slabs", "park") else "yard", GROUND)
     for room in rooms:
         if room.area < 350:
             continue
         if use == "houses":
-            taken, density = add_houses(sketch, room, rng), 1 / 90
+            taken, density = add_houses(sketch, room), 1 / 90
         elif use == "slabs":
-            taken, density = add_slabs(sketch, room, angle, rng), 1 / 80
-            _add_paths(sketch, room, 2, 1.0, rng)
+            taken, density = add_slabs(sketch, room, angle), 1 / 80
+            _add_paths(sketch, room, 2, 1.0)
         elif use == "mall":
-            taken, density = add_mall(sketch, room, angle, rng), 1 / 700
+            taken, density = add_mall(sketch, room, angle), 1 / 700
         elif use == "works":
-            taken, density = add_works(sketch, room, angle, rng), 1 / 600
+            taken, density = add_works(sketch, room, angle), 1 / 600
         else:
-            taken, density = _add_park(sketch, room, rng), 1 / 75
-        scatter_trees(sketch, room, taken, density, rng)
+            taken, density = _add_park(sketch, room), 1 / 75
+        scatter_trees(sketch, room, taken, density)
 
 
 def scatter_trees(
-    sketch: Sketch,
-    room: shapely.Polygon,
-    taken: BaseGeometry,
-    density: float,
-    rng: np.random.Generator,
+    sketch: Sketch, room: shapely.Polygon, taken: BaseGeometry, density: float
 ) -> None:
     """Add random trees, in clumps, outside the occupied ground."""
+    rng = sketch.rng
     count = rng.poisson(room.area * density)
     clumps = rng.uniform(room.bounds[:2], room.bounds[2:], (max(count // 5, 1), 2))
     where = clumps[rng.integers(0, len(clumps), count)] + rng.normal(0, 6, (count, 2))
@@ -82,9 +74,10 @@ def scatter_trees(
 
 
 def _add_paths(
-    sketch: Sketch, room: shapely.Polygon, count: int, half: float, rng: np.random.Generator
+    sketch: Sketch, room: shapely.Polygon, count: int, half: float
 ) -> list[BaseGeometry]:
     """Add footpaths that wind across a room, of asphalt, gravel or concrete like the roads."""
+    rng = sketch.rng
     x0, y0, x1, y1 = room.bounds
     size = np.array([x1 - x0, y1 - y0])
     paths: list[BaseGeometry] = []
@@ -100,8 +93,9 @@ def _add_paths(
     return paths
 
 
-def _add_park(sketch: Sketch, room: shapely.Polygon, rng: np.random.Generator) -> BaseGeometry:
-    paths = _add_paths(sketch, room, int(rng.integers(3, 6)), 1.2, rng)
+def _add_park(sketch: Sketch, room: shapely.Polygon) -> BaseGeometry:
+    rng = sketch.rng
+    paths = _add_paths(sketch, room, int(rng.integers(3, 6)), 1.2)
     pond = blob(_some_point(room, rng), rng.uniform(7, 16), rng).intersection(room)
     square = _some_point(room, rng)
     plaza = shapely.Point(square).buffer(rng.uniform(7, 15)).intersection(room)
@@ -130,12 +124,7 @@ def blob(centre: Points, radius: float, rng: np.random.Generator) -> shapely.Pol
 
 
 def _draw_open(
-    sketch: Sketch,
-    block: shapely.Polygon,
-    rooms: list[shapely.Polygon],
-    use: Use,
-    angle: float,
-    rng: np.random.Generator,
+    sketch: Sketch, block: shapely.Polygon, rooms: list[shapely.Polygon], use: Use, angle: float
 ) -> None:
     """Add fields, bare ground, woods or a lake."""
     ground = {"field": "meadow", "soil": "yard", "forest": "litter", "lake": "meadow"}[use]
@@ -144,19 +133,18 @@ def _draw_open(
         if room.area < 150:
             continue
         if use == "field":
-            _add_crop(sketch, room, angle, rng)
+            _add_crop(sketch, room, angle)
         elif use == "soil":
-            _add_bare_ground(sketch, room, rng)
+            _add_bare_ground(sketch, room)
         elif use == "forest":
-            _add_wood(sketch, room, rng)
+            _add_wood(sketch, room)
         else:
-            _add_lake(sketch, room, rng)
+            _add_lake(sketch, room)
 
 
-def _add_crop(
-    sketch: Sketch, room: shapely.Polygon, angle: float, rng: np.random.Generator
-) -> None:
+def _add_crop(sketch: Sketch, room: shapely.Polygon, angle: float) -> None:
     """Add a field with its rows, and the tractor's tramlines through it."""
+    rng = sketch.rng
     field = room.buffer(-rng.uniform(0.5, 2.5))
     material = str(rng.choice(["crop", "straw", "tilled", "dirt"], p=[0.3, 0.3, 0.25, 0.15]))
     gain = float(rng.uniform(0.75, 1.1))
@@ -170,7 +158,7 @@ def _add_crop(
         for shift in (0.0, 1.8):
             trams = _furrows(field, turn, 19.0, shift).intersection(field)
             sketch.add(strip(trams, 0.25, flat=True), "dirt", DETAIL, gain=0.85)
-    scatter_trees(sketch, room, field.buffer(-3), 1 / 180, rng)
+    scatter_trees(sketch, room, field.buffer(-3), 1 / 180)
 
 
 def _furrows(field: BaseGeometry, turn: float, step: float, shift: float = 0.0) -> BaseGeometry:
@@ -183,8 +171,9 @@ def _furrows(field: BaseGeometry, turn: float, step: float, shift: float = 0.0) 
     return segments(np.stack((middle - reach * along, middle + reach * along), axis=1))
 
 
-def _add_bare_ground(sketch: Sketch, room: shapely.Polygon, rng: np.random.Generator) -> None:
+def _add_bare_ground(sketch: Sketch, room: shapely.Polygon) -> None:
     """Add a building site: earth like that of unpaved roads, heaps, a concrete base."""
+    rng = sketch.rng
     material = str(rng.choice(["dirt", "gravel"]))
     gain = float(rng.uniform(0.75, 1.2))
     sketch.add(room.buffer(-0.8), material, GROUND + 1, gain=gain)
@@ -194,11 +183,12 @@ def _add_bare_ground(sketch: Sketch, room: shapely.Polygon, rng: np.random.Gener
     base = shapely.box(-1, -1, 1, 1)
     base = shapely.transform(base, lambda xy: xy * rng.uniform(4, 9, 2) + _some_point(room, rng))
     sketch.add(base.intersection(room), "concrete", GROUND + 3, gain=rng.uniform(0.7, 1.0))
-    scatter_trees(sketch, room, base, 1 / 900, rng)
+    scatter_trees(sketch, room, base, 1 / 900)
 
 
-def _add_wood(sketch: Sketch, room: shapely.Polygon, rng: np.random.Generator) -> None:
+def _add_wood(sketch: Sketch, room: shapely.Polygon) -> None:
     """Add a closed wood, trees a few metres apart."""
+    rng = sketch.rng
     step = 4.3
     x0, y0, x1, y1 = room.bounds
     grid = np.stack(np.meshgrid(np.arange(x0, x1, step), np.arange(y0, y1, step)), -1)
@@ -209,13 +199,13 @@ def _add_wood(sketch: Sketch, room: shapely.Polygon, rng: np.random.Generator) -
     share = rng.choice([0.05, 0.4, 0.95])
     conifer = rng.random(len(where)) < share
     sketch.plant(where, rng.uniform(1.9, 3.6, len(where)), conifer)
-    _add_paths(sketch, room, 1, 0.8, rng)
+    _add_paths(sketch, room, 1, 0.8)
 
 
-def _add_lake(sketch: Sketch, room: shapely.Polygon, rng: np.random.Generator) -> None:
+def _add_lake(sketch: Sketch, room: shapely.Polygon) -> None:
     """Add a lake with reeds along its shore, and a jetty."""
     centre = shapely.get_coordinates(room.centroid)[0]
-    lake = blob(centre, 0.42 * room.area**0.5, rng).intersection(room.buffer(-5))
+    lake = blob(centre, 0.42 * room.area**0.5, sketch.rng).intersection(room.buffer(-5))
     sketch.add(strip(lake, 3.0).intersection(room), "reeds", SHORE)
-    sketch.add(lake, "water", WATER, gain=rng.uniform(0.8, 1.6))
-    scatter_trees(sketch, room, lake.buffer(2), 1 / 120, rng)
+    sketch.add(lake, "water", WATER, gain=sketch.rng.uniform(0.8, 1.6))
+    scatter_trees(sketch, room, lake.buffer(2), 1 / 120)

@@ -38,8 +38,9 @@ def fitting(boxes: NDArray[np.object_], room: BaseGeometry, apart: float) -> NDA
     return np.array(chosen, dtype=np.intp)
 
 
-def add_houses(sketch: Sketch, room: shapely.Polygon, rng: np.random.Generator) -> BaseGeometry:
+def add_houses(sketch: Sketch, room: shapely.Polygon) -> BaseGeometry:
     """Add detached houses around a block, with drives and sheds; return their ground."""
+    rng = sketch.rng
     ring = room.buffer(-rng.uniform(7.5, 9.5))
     if ring.is_empty:
         return shapely.Polygon()
@@ -51,10 +52,10 @@ def add_houses(sketch: Sketch, room: shapely.Polygon, rng: np.random.Generator) 
     length, width = rng.uniform(9, 14.5, len(slots)), rng.uniform(7.5, 10.5, len(slots))
     boxes = rectangles(where, angle, length, width)
     own = fitting(boxes, room.buffer(-1.5), 3.0)
-    _add_lots(sketch, where[own], angle[own], room, rng)
-    _add_drives(sketch, where[own], room, rng)
+    _add_lots(sketch, where[own], angle[own], room)
+    _add_drives(sketch, where[own], room)
     height = rng.uniform(4.5, 8.0, len(own))
-    _add_pitched(sketch, where[own], angle[own], length[own], width[own], height, rng)
+    _add_pitched(sketch, where[own], angle[own], length[own], width[own], height)
     sheds = rectangles(
         where[own] + rng.uniform(-11, 11, (len(own), 2)), angle[own], 3.8, rng.uniform(2.4, 5)
     )
@@ -63,10 +64,9 @@ def add_houses(sketch: Sketch, room: shapely.Polygon, rng: np.random.Generator) 
     return shapely.union_all(boxes[own])
 
 
-def _add_lots(
-    sketch: Sketch, where: Points, angle: Points, room: shapely.Polygon, rng: np.random.Generator
-) -> None:
+def _add_lots(sketch: Sketch, where: Points, angle: Points, room: shapely.Polygon) -> None:
     """Add the plot of each house: lawn, beds or bare earth, some behind a hedge."""
+    rng = sketch.rng
     lots = rectangles(
         where + rng.normal(0, 2, where.shape), angle, 17.0, rng.uniform(16, 24, len(where))
     )
@@ -85,10 +85,9 @@ def _add_lots(
             )
 
 
-def _add_drives(
-    sketch: Sketch, where: Points, room: shapely.Polygon, rng: np.random.Generator
-) -> None:
+def _add_drives(sketch: Sketch, where: Points, room: shapely.Polygon) -> None:
     """Add a drive from each house straight to the street."""
+    rng = sketch.rng
     edge = room.exterior
     for house in where[rng.random(len(where)) < 0.6]:
         gate = shapely.get_coordinates(edge.interpolate(edge.project(shapely.Point(house))))[0]
@@ -97,21 +96,15 @@ def _add_drives(
         sketch.add(line.buffer(1.5, cap_style="flat"), material, DETAIL, gain=rng.uniform(0.7, 1.2))
         if rng.random() < 0.5:
             turn = np.arctan2(*(gate - house)[::-1])
-            add_cars(sketch, (0.45 * house + 0.55 * gate)[None], np.array([turn]), rng)
+            add_cars(sketch, (0.45 * house + 0.55 * gate)[None], np.array([turn]))
 
 
 def _add_pitched(
-    sketch: Sketch,
-    where: Points,
-    angle: Points,
-    length: Points,
-    width: Points,
-    height: Points,
-    rng: np.random.Generator,
+    sketch: Sketch, where: Points, angle: Points, length: Points, width: Points, height: Points
 ) -> None:
     """Add roofs of two slopes, whose brightness depends on the position of the sun."""
-    kinds = rng.choice(len(_HOUSE_ROOFS), len(where), p=_HOUSE_SHARES)
-    gain = rng.uniform(0.75, 1.3, len(where))
+    kinds = sketch.rng.choice(len(_HOUSE_ROOFS), len(where), p=_HOUSE_SHARES)
+    gain = sketch.rng.uniform(0.75, 1.3, len(where))
     across = np.stack((-np.sin(angle), np.cos(angle)), -1) * (width / 4)[:, None]
     for side in (-1, 1):
         slopes = rectangles(where + side * across, angle, length, width / 2)
@@ -122,14 +115,10 @@ def _add_pitched(
 
 
 def add_flat_roof(
-    sketch: Sketch,
-    centre: Points,
-    angle: float,
-    size: tuple[float, float],
-    height: float,
-    rng: np.random.Generator,
+    sketch: Sketch, centre: Points, angle: float, size: tuple[float, float], height: float
 ) -> None:
     """Add one flat roof with its parapet, and machine rooms and vents on it."""
+    rng = sketch.rng
     material = str(rng.choice(_FLAT_ROOFS, p=_FLAT_SHARES))
     gain = asphalt_age(rng) if material == "roofing" else float(rng.uniform(0.7, 1.15))
     middle = np.asarray(centre, dtype=np.float64)[None]
@@ -145,10 +134,9 @@ def add_flat_roof(
     sketch.add(boxes, "concrete", ROOF + 2, gain=tone, height=height + rng.uniform(0.8, 2.6))
 
 
-def add_slabs(
-    sketch: Sketch, room: shapely.Polygon, angle: float, rng: np.random.Generator
-) -> BaseGeometry:
+def add_slabs(sketch: Sketch, room: shapely.Polygon, angle: float) -> BaseGeometry:
     """Add rows of apartment slabs with strips of parking beside them; return what they cover."""
+    rng = sketch.rng
     width, length = rng.uniform(11, 15), rng.uniform(34, 72)
     along_step, across_step = length + rng.uniform(8, 14), width + rng.uniform(16, 25)
     centres = _grid(room, angle, along_step, across_step)
@@ -161,10 +149,10 @@ def add_slabs(
     tone = asphalt_age(rng)
     sketch.add(lots[own_lots], "asphalt", DETAIL, gain=tone)
     for k in own:
-        add_flat_roof(sketch, centres[k], angle, (lengths[k], width), levels, rng)
+        add_flat_roof(sketch, centres[k], angle, (lengths[k], width), levels)
     for k in own_lots:
         row = centres[k] + _across(angle, width / 2 + 8.0)
-        park(sketch, row, angle, lengths[k] + 4, 0.7, rng)
+        park(sketch, row, angle, lengths[k] + 4, 0.7)
     return shapely.union_all(np.concatenate((boxes[own], lots[own_lots])))
 
 
@@ -184,25 +172,17 @@ def _grid(room: shapely.Polygon, angle: float, step_u: float, step_v: float) -> 
     return points[inside]
 
 
-def park(
-    sketch: Sketch,
-    centre: Points,
-    angle: float,
-    length: float,
-    share: float,
-    rng: np.random.Generator,
-) -> None:
+def park(sketch: Sketch, centre: Points, angle: float, length: float, share: float) -> None:
     """Add one row of parked cars, side by side across ``angle``."""
     places = np.arange(-length / 2 + 1.4, length / 2 - 1.2, 2.6)
-    places = places[rng.random(len(places)) < share]
+    places = places[sketch.rng.random(len(places)) < share]
     where = centre + places[:, None] * np.array([np.cos(angle), np.sin(angle)])
-    add_cars(sketch, where, np.full(len(where), angle + np.pi / 2), rng)
+    add_cars(sketch, where, np.full(len(where), angle + np.pi / 2))
 
 
-def add_mall(
-    sketch: Sketch, room: shapely.Polygon, angle: float, rng: np.random.Generator
-) -> BaseGeometry:
+def add_mall(sketch: Sketch, room: shapely.Polygon, angle: float) -> BaseGeometry:
     """Add a big flat building in its own parking lot: asphalt, stalls, rows of cars."""
+    rng = sketch.rng
     material = str(rng.choice(["asphalt", "patched", "concrete"], p=[0.55, 0.3, 0.15]))
     tone = asphalt_age(rng) if material != "concrete" else 0.8
     sketch.add(room.buffer(1.0), material, GROUND + 2, gain=tone)
@@ -212,34 +192,31 @@ def add_mall(
     own = fitting(boxes, room.buffer(-2), 12.0)[:1]
     for box in boxes[own]:
         middle = shapely.get_coordinates(box.centroid)[0]
-        add_flat_roof(sketch, middle, angle, size, rng.uniform(6, 13), rng)
+        add_flat_roof(sketch, middle, angle, size, rng.uniform(6, 13))
     taken = shapely.union_all(shapely.buffer(boxes[own], 5.0))
     rows = rectangles(_grid(room, angle, 26.0, 15.5), angle, 23.5, 10.2)
     shapely.prepare(taken)
     rows = rows[shapely.contains(room, rows) & ~shapely.intersects(taken, rows)]
     for row in rows:
-        _add_stalls(sketch, row, angle, rng)
+        _add_stalls(sketch, row, angle)
     return shapely.union_all(np.concatenate((boxes[own], rows)))
 
 
-def _add_stalls(
-    sketch: Sketch, row: shapely.Polygon, angle: float, rng: np.random.Generator
-) -> None:
+def _add_stalls(sketch: Sketch, row: shapely.Polygon, angle: float) -> None:
     """Add a double row of stalls: painted lines and the cars between them."""
     middle = shapely.get_coordinates(row.centroid)[0]
     places = np.arange(-11.7, 11.8, 2.6)[:, None] * np.array([np.cos(angle), np.sin(angle)])
     ends = np.stack([middle + places + _across(angle, d) for d in (-5.0, 5.0)], axis=1)
     lines = segments(ends)
-    sketch.add(lines, "paint", DETAIL + 1, gain=rng.uniform(0.5, 0.95))
-    share = rng.uniform(0.1, 0.85)
+    sketch.add(lines, "paint", DETAIL + 1, gain=sketch.rng.uniform(0.5, 0.95))
+    share = sketch.rng.uniform(0.1, 0.85)
     for side in (-2.5, 2.5):
-        park(sketch, middle + _across(angle, side), angle, 23.0, share, rng)
+        park(sketch, middle + _across(angle, side), angle, 23.0, share)
 
 
-def add_works(
-    sketch: Sketch, room: shapely.Polygon, angle: float, rng: np.random.Generator
-) -> BaseGeometry:
+def add_works(sketch: Sketch, room: shapely.Polygon, angle: float) -> BaseGeometry:
     """Add halls with low pitched roofs in a paved or gravel yard, containers and heaps."""
+    rng = sketch.rng
     ground = str(rng.choice(["concrete", "gravel", "patched", "dirt"], p=[0.3, 0.15, 0.4, 0.15]))
     tone = asphalt_age(rng) if ground == "patched" else float(rng.uniform(0.6, 0.95))
     sketch.add(room.buffer(0.5), ground, GROUND + 2, gain=tone)
@@ -249,7 +226,7 @@ def add_works(
     boxes = rectangles(centres, angle, length, width)
     own = fitting(boxes, room.buffer(-1.5), 7.0)
     for k in own:
-        _add_hall(sketch, centres[k], angle, (length[k], width[k]), rng)
+        _add_hall(sketch, centres[k], angle, (length[k], width[k]))
     taken = shapely.union_all(shapely.buffer(boxes[own], 1.5))
     spots = rng.uniform(room.bounds[:2], room.bounds[2:], (26, 2))
     crates = rectangles(spots, angle, 6.1, 2.4)
@@ -261,13 +238,8 @@ def add_works(
     return shapely.union_all(np.concatenate((boxes[own], crates)))
 
 
-def _add_hall(
-    sketch: Sketch,
-    centre: Points,
-    angle: float,
-    size: tuple[float, float],
-    rng: np.random.Generator,
-) -> None:
+def _add_hall(sketch: Sketch, centre: Points, angle: float, size: tuple[float, float]) -> None:
+    rng = sketch.rng
     material = str(rng.choice(_HALL_ROOFS, p=_HALL_SHARES))
     gain = asphalt_age(rng) if material == "roofing" else float(rng.uniform(0.7, 1.1))
     height = float(rng.uniform(6, 11))

@@ -72,7 +72,7 @@ def draw_style(kind: Kind, zone: float, rng: np.random.Generator) -> Style:
     )
 
 
-def draw_road(sketch: Sketch, road: Road, style: Style, rng: np.random.Generator) -> None:
+def draw_road(sketch: Sketch, road: Road, style: Style) -> None:
     """Add one road with its roadside, markings and cars."""
     lift = _LIFT if road.bridge else 0
     if road.bridge:
@@ -89,7 +89,7 @@ def draw_road(sketch: Sketch, road: Road, style: Style, rng: np.random.Generator
         _draw_carriageway(sketch, road, style, lift)
     if road.kind.paved:
         _draw_markings(sketch, road, style, lift)
-    _draw_cars(sketch, road, style, lift, rng)
+    _draw_cars(sketch, road, style, lift)
 
 
 def _draw_roadside(sketch: Sketch, road: Road, style: Style) -> None:
@@ -173,33 +173,26 @@ def _hatching(road: Road) -> BaseGeometry:
     return segments(np.stack((left, right), axis=1))
 
 
-def _draw_cars(
-    sketch: Sketch, road: Road, style: Style, lift: int, rng: np.random.Generator
-) -> None:
+def _draw_cars(sketch: Sketch, road: Road, style: Style, lift: int) -> None:
     """Add moving cars in their lanes and parked ones at the kerb."""
+    rng = sketch.rng
     length, kind = road.line.length, road.kind
     every = {"motorway": 38.0, "primary": 45.0, "secondary": 60.0, "tertiary": 90.0}
     count = rng.poisson(kind.lanes * length / every.get(kind.highway, 260.0))
     offsets = rng.choice(lane_offsets(kind), count)
     where, angle = beside(road.line, rng.uniform(0, length, count), offsets)
-    add_cars(sketch, where, angle, rng, layer=CAR + lift)
+    add_cars(sketch, where, angle, layer=CAR + lift)
     if style.parking and not road.bridge:
         slots = np.arange(8.0, length - 8, 6.5)
         slots = slots[rng.random(len(slots)) < style.parking]
         side = rng.choice([-1, 1], len(slots)) * (kind.width / 2 - 0.9)
         where, angle = beside(road.line, slots, side)
-        add_cars(sketch, where, angle, rng)
+        add_cars(sketch, where, angle)
 
 
-def add_cars(
-    sketch: Sketch,
-    where: Points,
-    angle: Points,
-    rng: np.random.Generator,
-    *,
-    layer: int = CAR,
-) -> None:
+def add_cars(sketch: Sketch, where: Points, angle: Points, *, layer: int = CAR) -> None:
     """Add cars, a few of them lorries, with a darker windscreen across."""
+    rng = sketch.rng
     n = len(where)
     paints = rng.choice(len(CAR_PAINTS), n, p=_CAR_SHARES)
     lorry = rng.random(n) < 0.05
@@ -229,20 +222,13 @@ def street_trees(road: Road, style: Style, rng: np.random.Generator) -> tuple[Po
     return where, rng.uniform(1.4, 3.6, len(slots))
 
 
-def draw_junction(
-    sketch: Sketch,
-    xy: Points,
-    road: Road,
-    style: Style,
-    crossing: float,
-    zebra: bool,
-) -> None:
+def draw_junction(sketch: Sketch, xy: Points, road: Road, style: Style, crossing: float) -> None:
     """Add the unmarked middle where the widest road joins or crosses, and pedestrian crossings."""
     half = road.kind.width / 2
     disc = strip(shapely.Point(xy), max(half, crossing / 2) + 1.0)
     disc = disc.intersection(strip(road.line, half))
     sketch.add(disc, style.material, JUNCTION, gain=style.gain)
-    if not zebra:
+    if sketch.rng.random() >= 0.6:
         return
     at = road.line.project(shapely.Point(xy))
     for side in (-1, 1):

@@ -73,9 +73,10 @@ def merge(parts: list[Things]) -> Things:
 
 
 class Sketch:
-    """Collects things one by one, or many alike at once."""
+    """Collects things one by one, or many alike at once, and has the random numbers for them."""
 
-    def __init__(self) -> None:
+    def __init__(self, rng: np.random.Generator) -> None:
+        self.rng = rng
         self._geometry: list[NDArray[np.object_]] = []
         self._rows: list[NDArray[np.void]] = [np.empty(0, ROW)]
         self._trees: list[Points] = [np.empty((0, 4))]
@@ -117,11 +118,9 @@ def rectangles(
 ) -> NDArray[np.object_]:
     """Return turned rectangles around centres (n, 2); ``length`` runs along ``angle``."""
     n = len(centre)
-    turn = np.broadcast_to(np.asarray(angle, dtype=np.float64), n)
-    half_l = np.broadcast_to(np.asarray(length, dtype=np.float64), n) / 2
-    half_w = np.broadcast_to(np.asarray(width, dtype=np.float64), n) / 2
-    along = np.stack((np.cos(turn), np.sin(turn)), -1) * half_l[:, None]
-    across = np.stack((-np.sin(turn), np.cos(turn)), -1) * half_w[:, None]
+    turn, half_l, half_w = (np.broadcast_to(one, n) for one in (angle, length, width))
+    along = np.stack((np.cos(turn), np.sin(turn)), -1) * (half_l / 2)[:, None]
+    across = np.stack((-np.sin(turn), np.cos(turn)), -1) * (half_w / 2)[:, None]
     corners = np.stack(
         [centre + along + across, centre - along + across, centre - along - across,
          centre + along - across], axis=1)  # fmt: skip
@@ -148,8 +147,7 @@ def beside(line: shapely.LineString, distance: Points, offset: ArrayLike) -> tup
 
 def segments(ends: Points) -> shapely.MultiLineString:
     """Return straight lines between pairs of points (n, 2, 2) as one geometry."""
-    lines = np.asarray(shapely.linestrings(ends), dtype=object)
-    return shapely.MultiLineString(list(lines))
+    return shapely.multilinestrings(np.atleast_1d(shapely.linestrings(ends)))
 
 
 def shifted(line: BaseGeometry, offset: float) -> BaseGeometry:

@@ -87,28 +87,26 @@ class Ground:
     def _draw_road(self, k: int) -> Things:
         road = self.plan.roads[k]
         style = self._styles[road.street]
-        rng = generator(self.plan.seed, self.plan.city, ROAD, k)
-        sketch = Sketch()
-        draw_road(sketch, road, style, rng)
+        sketch = Sketch(generator(self.plan.seed, self.plan.city, ROAD, k))
+        draw_road(sketch, road, style)
         for xy, crossing in self._junctions.get(k, ()):
-            draw_junction(sketch, xy, road, style, crossing, rng.random() < 0.6)
-        where, radii = street_trees(road, style, rng)
+            draw_junction(sketch, xy, road, style, crossing)
+        where, radii = street_trees(road, style, sketch.rng)
         free = self._off_road(where)
         sketch.plant(where[free], radii[free])
         return sketch.finish()
 
     def _draw_block(self, k: int) -> Things:
         plan, block = self.plan, self._outlines.geometries[k]
-        rng = generator(plan.seed, plan.city, BLOCK, *self._blocks[k])
+        sketch = Sketch(generator(plan.seed, plan.city, BLOCK, *self._blocks[k]))
         middle = shapely.get_coordinates(block.centroid)[0]
         wild = plan.empty is not None and block.intersects(
             shapely.box(*plan.frame.bounds(plan.empty))
         )
-        use = draw_use(float(plan.zones(middle)), wild, rng)
+        use = draw_use(float(plan.zones(middle)), wild, sketch.rng)
         side = plan.lattice.block(*self._blocks[k])
         angle = float(np.arctan2(*(side[3] - side[0])[::-1]))
-        sketch = Sketch()
-        draw_block(sketch, block, self._rooms(block), use, angle, rng)
+        draw_block(sketch, block, self._rooms(block), use, angle)
         return sketch.finish()
 
     def _rooms(self, block: shapely.Polygon) -> list[shapely.Polygon]:
@@ -128,7 +126,7 @@ class Ground:
 
     def _draw_corridors(self) -> Things:
         """Draw the river between its banks and the railway with two tracks."""
-        c, sketch = self.plan.corridors, Sketch()
+        c, sketch = self.plan.corridors, Sketch(np.random.default_rng())  # draws no numbers
         sketch.add(strip(c.river, 6.5), "meadow", SHORE - 1)
         sketch.add(strip(c.river, 2.0), "reeds", SHORE)
         sketch.add(c.river, "water", WATER, gain=0.9)
