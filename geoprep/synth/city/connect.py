@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import shapely
+from networkx.utils import UnionFind
 
 from geoprep.synth.city.kinds import DRIVEWAY, Road
 from geoprep.synth.city.lattice import Points
@@ -16,41 +17,18 @@ _TRIES = 400
 _FIRST_STREET = 1_000_000
 
 
-class DisjointSets:
-    """Union-find over anything hashable."""
-
-    def __init__(self) -> None:
-        self._parent: dict[Hashable, Hashable] = {}
-
-    def find(self, item: Hashable) -> Hashable:
-        """Return the representative of the set that an item is in."""
-        root = item
-        while (parent := self._parent.setdefault(root, root)) != root:
-            root = parent
-        while item != root:
-            self._parent[item], item = root, self._parent[item]
-        return root
-
-    def join(self, a: Hashable, b: Hashable) -> bool:
-        """Unite two sets; return whether they were separate before."""
-        a, b = self.find(a), self.find(b)
-        self._parent[a] = b
-        return a != b
-
-
 def largest_component(roads: list[Road]) -> list[Road]:
     """Return the longest connected component; only shared vertices connect roads."""
-    sets = DisjointSets()
+    joined: UnionFind[object] = UnionFind()
     for k, road in enumerate(roads):
-        for x, y in shapely.get_coordinates(road.line).tolist():
-            sets.join(("road", k), (x, y))
-    length: defaultdict[Hashable, float] = defaultdict(float)
+        joined.union(k, *road.line.coords)
+    length: defaultdict[object, float] = defaultdict(float)
     for k, road in enumerate(roads):
         # A motorway without a ramp must not outweigh the streets beside it.
         weight = 0.1 if road.kind.highway == "motorway" else 1.0
-        length[sets.find(("road", k))] += weight * road.line.length
-    best = max(length, key=lambda part: length[part]) if length else None
-    return [road for k, road in enumerate(roads) if sets.find(("road", k)) == best]
+        length[joined[k]] += weight * road.line.length
+    best = max(length, key=lambda part: length[part], default=None)
+    return [road for k, road in enumerate(roads) if joined[k] == best]
 
 
 def reach_boxes(

@@ -10,9 +10,10 @@ from itertools import groupby, pairwise
 
 import numpy as np
 import shapely
+from networkx.utils import UnionFind
 from shapely.geometry.base import BaseGeometry
 
-from geoprep.synth.city.connect import DisjointSets, largest_component, reach_boxes
+from geoprep.synth.city.connect import largest_component, reach_boxes
 from geoprep.synth.city.frame import Frame
 from geoprep.synth.city.kinds import MOTORWAY, RAMP, RURAL, URBAN, Kind, Road, draw_kind
 from geoprep.synth.city.lattice import Edge, Lattice, Points, hermite
@@ -87,7 +88,7 @@ def _thin(
     """Drop minor streets, more of them in rural zones, and keep those that connect the network."""
     xy = lattice.nodes
     inside = shapely.contains_xy(area, xy[..., 0], xy[..., 1])
-    sets = DisjointSets()
+    joined: UnionFind[tuple[int, int]] = UnionFind()
     kept: set[Edge] = set()
     order = rng.random(len(edges)) - [10.0 * (lattice.rank(e) != "minor") for e in edges]
     chance = rng.random(len(edges))
@@ -96,7 +97,9 @@ def _thin(
         a, b = edge.ends
         zone = float(zones((xy[a] + xy[b]) / 2))
         drop = 0.1 if zone > URBAN else 0.3 if zone > RURAL else 0.75
-        bridge = inside[a] and inside[b] and sets.join(a, b)
+        bridge = inside[a] and inside[b] and joined[a] != joined[b]
+        if bridge:
+            joined.union(a, b)
         if lattice.rank(edge) != "minor" or bridge or chance[k] > drop:
             kept.add(edge)
     return kept

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import networkx
 import numpy as np
 import shapely
 
 from geoprep.sources import City
-from geoprep.synth.city.connect import DisjointSets
 from geoprep.synth.city.frame import Frame, generator, make_frame
 from geoprep.synth.city.kinds import Road
 from geoprep.synth.city.lattice import Lattice, Points, make_lattice
@@ -69,14 +69,9 @@ def _choose_empty(frame: Frame, lattice: Lattice, rng: np.random.Generator) -> i
 
 def _stays_whole(frame: Frame, without: int) -> bool:
     """Return whether the other chips are still connected, side by side."""
-    sets = DisjointSets()
-    joins = 0
-    for k in range(frame.scenes):
-        for other in (k + 1, k + frame.cols):
-            beside = other == k + frame.cols or other % frame.cols != 0
-            if beside and other < frame.scenes and without not in (k, other):
-                joins += sets.join(k, other)
-    return joins == frame.scenes - 2
+    chips = networkx.grid_2d_graph(-(-frame.scenes // frame.cols), frame.cols)
+    others = (divmod(k, frame.cols) for k in range(frame.scenes) if k != without)
+    return bool(networkx.is_connected(chips.subgraph(others)))
 
 
 def _draw_borders(

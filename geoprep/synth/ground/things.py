@@ -147,7 +147,7 @@ def beside(line: shapely.LineString, distance: Points, offset: ArrayLike) -> tup
 
 def segments(ends: Points) -> shapely.MultiLineString:
     """Return straight lines between pairs of points (n, 2, 2) as one geometry."""
-    return shapely.multilinestrings(np.atleast_1d(shapely.linestrings(ends)))
+    return shapely.MultiLineString(list(np.asarray(shapely.linestrings(ends), dtype=object)))
 
 
 def shifted(line: BaseGeometry, offset: float) -> BaseGeometry:
