@@ -75,12 +75,8 @@ def _to_8_bit(value: Field, scene: RenderedChip, band: int) -> NDArray[np.uint8]
 
 def _to_11_bit(value: Field, scene: RenderedChip, band: int) -> NDArray[np.uint16]:
     """Scale to 11-bit counts, 1..2047."""
-    out = np.empty(value.shape, dtype=np.uint16)
-    for rows in strips(len(value)):
-        counts = value[rows] * np.float32(_COUNTS[band])
-        counts += np.float32(_DARK_COUNTS[band] + 0.5)
-        out[rows] = np.clip(counts, 1, _TOP_11_BIT)
-    return _blacken(out, scene)
+    counts = value * np.float32(_COUNTS[band]) + np.float32(_DARK_COUNTS[band] + 0.5)
+    return _blacken(counts.clip(1, _TOP_11_BIT).astype(np.uint16), scene)
 
 
 def _blacken(pixels: NDArray[Count], scene: RenderedChip) -> NDArray[Count]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 import shapely
@@ -174,13 +174,10 @@ class Renderer:
         """Return the relative brightness of each pixel within its material."""
         own = self._variation[things.rows["material"]]
         amounts = np.concatenate((np.zeros((1, 3), np.float32), self._variation, own))
-        texture = np.empty(ids.shape, dtype=np.float32)
-        for rows in strips(len(ids)):
-            part = np.ones_like(texture[rows])
-            for k, field in enumerate(fields):
-                part += field[rows] * np.take(amounts[:, k], ids[rows], mode="clip")
-            np.maximum(part, 0.2, out=texture[rows])
-        return texture
+        texture = np.ones(ids.shape, np.float32)
+        for k, field in enumerate(fields):
+            texture += field * lookup(amounts[:, k], ids)
+        return np.maximum(texture, 0.2, out=texture)
 
     def _table(self, things: Things, light: Light) -> Field:
         """Return the reflectance of every id: none, bare materials, things; lit, then shaded."""
@@ -241,30 +238,12 @@ def _burn(things: Things, to_metres: Affine, size: int) -> NDArray[np.uint16]:
     x1, y1 = to_metres @ (size, size)
     shapes[big] = shapely.clip_by_rect(shapes[big], x0 - 1, y0 - 1, x1 + 1, y1 + 1)
     first = len(MATERIALS) + 1
-    pairs = [(shape, first + k) for k, shape in enumerate(_mappings(shapes)) if shape is not None]
+    pairs = [(shape, first + k) for k, shape in enumerate(shapes) if not shape.is_empty]
     ground = INDEX["meadow"] + 1
     burnt: NDArray[np.uint16] = rasterize(
         pairs, (size, size), fill=ground, transform=to_metres, dtype="uint16"
     )
     return burnt
-
-
-def _mappings(shapes: NDArray[np.object_]) -> list[dict[str, Any] | None]:
-    """Return shapes as GeoJSON, None where empty; plain polygons, nearly all, are made at once."""
-    plain = (shapely.get_type_id(shapes) == shapely.GeometryType.POLYGON) & ~shapely.is_empty(
-        shapes
-    )
-    plain &= shapely.get_num_interior_rings(shapes) == 0
-    counts = shapely.get_num_coordinates(shapes[plain])
-    points = shapely.get_coordinates(shapes[plain]).tolist()
-    ends = np.cumsum(counts).tolist()
-    rings = iter(points[end - n : end] for n, end in zip(counts.tolist(), ends, strict=True))
-    return [
-        {"type": "Polygon", "coordinates": [next(rings)]}
-        if simple
-        else (None if shape.is_empty else shape.__geo_interface__)
-        for shape, simple in zip(shapes, plain.tolist(), strict=True)
-    ]
 
 
 def _heights(things: Things) -> NDArray[np.int16]:
