@@ -13,7 +13,7 @@ from geoprep.executors import Threads
 from geoprep.sources import City
 from geoprep.speed import NODATA
 from geoprep.storage import make_folder
-from geoprep.synth.city.plan import CityPlan, make_plan
+from geoprep.synth.city.plan import make_plan
 from geoprep.synth.files import (
     RoadLabels,
     claim_folder,
@@ -49,10 +49,22 @@ def synthesise(
         wanted = (*wanted, CLASS_RASTER)
         make_folder(folder / CLASS_RASTER)
         write_classes(folder / CLASS_RASTER / "classes.yaml", CLASS_COLOURS)
-    todo = [k for k in range(scenes) if not _is_done(folder, plan, k, wanted)]
+    paths = [scene_files(folder, plan, index, wanted) for index in range(scenes)]
+    todo = [k for k, files in enumerate(paths) if not all(map(Path.exists, files.values()))]
     if not todo:
         return folder
-    drawn = Threads(workers).map_unordered(_Draw(folder, plan, wanted), todo)
+    renderer, labels = Renderer(plan), RoadLabels(plan)
+
+    def draw(index: int) -> None:
+        for path in paths[index].values():
+            make_folder(path.parent)
+        for product, pixels in draw_products(renderer, index, wanted).items():
+            nodata = NODATA if product == CLASS_RASTER else None
+            write_image(paths[index][product], pixels, plan.frame.georeference(index), nodata)
+        if city.labelled:
+            write_json(paths[index][city.label_folder], labels.collection(index))
+
+    drawn = Threads(workers).map_unordered(draw, todo)
     for finished, _ in enumerate(drawn, scenes - len(todo) + 1):
         if on_scene is not None:
             on_scene(finished, scenes)
@@ -70,28 +82,3 @@ def _check(products: Sequence[str], seed: int, workers: int) -> tuple[str, ...]:
     if seed < 0 or workers < 1:
         raise UsageError(f"seed {seed} and {workers} workers: use a seed of 0 or more, workers 1+")
     return tuple(name for name in PRODUCT_BANDS if name in products)
-
-
-def _is_done(folder: Path, plan: CityPlan, index: int, products: tuple[str, ...]) -> bool:
-    files = scene_files(folder, plan, index, products)
-    return all(path.exists() for path in files.values())
-
-
-class _Draw:
-    """Draws and writes scenes; what they share is made once."""
-
-    def __init__(self, folder: Path, plan: CityPlan, products: tuple[str, ...]) -> None:
-        self._folder, self._plan, self._products = folder, plan, products
-        self._renderer = Renderer(plan)
-        self._labels = RoadLabels(plan)
-
-    def __call__(self, index: int) -> None:
-        plan = self._plan
-        files = scene_files(self._folder, plan, index, self._products)
-        for path in files.values():
-            make_folder(path.parent)
-        for product, pixels in draw_products(self._renderer, index, self._products).items():
-            nodata = NODATA if product == CLASS_RASTER else None
-            write_image(files[product], pixels, plan.frame.georeference(index), nodata)
-        if plan.city.labelled:
-            write_json(files[plan.city.label_folder], self._labels.collection(index))

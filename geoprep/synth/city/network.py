@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import groupby, pairwise
+from typing import cast
 
 import numpy as np
 import shapely
 from networkx.utils import UnionFind
 from shapely.geometry.base import BaseGeometry
+from shapely.ops import substring
 
 from geoprep.synth.city.connect import largest_component, reach_boxes
 from geoprep.synth.city.frame import Frame
@@ -211,7 +213,8 @@ def _bridges(road: Road, below: BaseGeometry) -> Iterator[Road]:
     cuts = [0.0, *(d for span in spans for d in span), road.line.length]
     for k, (start, end) in enumerate(pairwise(cuts)):
         if end - start > 1e-6:
-            yield Road(_between(road.line, start, end), road.kind, k % 2 == 1, road.street)
+            part = cast(shapely.LineString, substring(road.line, start, end))
+            yield Road(part, road.kind, k % 2 == 1, road.street)
 
 
 def _spans(line: shapely.LineString, under: BaseGeometry) -> list[tuple[float, float]]:
@@ -230,20 +233,6 @@ def _spans(line: shapely.LineString, under: BaseGeometry) -> list[tuple[float, f
         else:
             spans.append((start, end))
     return spans
-
-
-def _between(line: shapely.LineString, start: float, end: float) -> shapely.LineString:
-    """Return the part of a line between two distances, its own vertices kept bit for bit."""
-    xy = shapely.get_coordinates(line)
-    along = np.concatenate(([0.0], np.cumsum(np.hypot(*np.diff(xy, axis=0).T))))
-    inner = xy[(along > start + 1e-6) & (along < end - 1e-6)]
-    ends = [xy[0] if d <= 0 else xy[-1] if d >= line.length else _at(line, d) for d in (start, end)]
-    return shapely.LineString(np.concatenate((ends[:1], inner, ends[1:])))
-
-
-def _at(line: shapely.LineString, distance: float) -> Points:
-    here: Points = shapely.get_coordinates(shapely.line_interpolate_point(line, distance))[0]
-    return here
 
 
 def _clip(roads: list[Road], area: BaseGeometry) -> list[Road]:

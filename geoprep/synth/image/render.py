@@ -126,14 +126,14 @@ class Renderer:
     def classes(self, scene: RenderedChip, index: int) -> NDArray[np.uint8]:
         """Return the row of `CLASSES` uppermost at each pixel, cars left out; 255 if black."""
         things, size = scene.things, self.plan.frame.size
-        classes = _classes(things)
-        lift = BRIDGE - ROADSIDE
-        drawn = ~np.isin(things.rows["layer"], (CAR, CAR + 1, CAR + lift, CAR + 1 + lift))
-        shapes = [
-            (shape, int(number))
-            for shape, number in zip(things.geometry[drawn], classes[drawn], strict=True)
-            if not shape.is_empty
-        ]
+        drawn, raised = things.rows["layer"], BRIDGE - ROADSIDE
+        layer = np.where((drawn >= BRIDGE) & (drawn < ROOF), drawn - raised, drawn)
+        classes = np.zeros(len(layer), np.uint8)
+        classes[drawn >= ROOF] = CLASSES.index("building")
+        classes[(layer >= ROAD) & (layer < CAR)] = CLASSES.index("road")
+        classes[things.rows["material"] == INDEX["water"]] = CLASSES.index("water")
+        shown = ~(shapely.is_empty(things.geometry) | np.isin(layer, (CAR, CAR + 1)))
+        shapes = list(zip(things.geometry[shown], classes[shown].tolist(), strict=True))
         to_metres = self.plan.frame.to_pixels(index)
         out: NDArray[np.uint8] = rasterize(
             shapes or [(shapely.Point(), 0)], (size, size), transform=to_metres, dtype="uint8"
@@ -209,17 +209,6 @@ class Renderer:
         if border is None:
             return None
         return _mask([border], to_metres, (self.plan.frame.size,) * 2)
-
-
-def _classes(things: Things) -> NDArray[np.uint8]:
-    """Return the class of every thing, by its layer and material."""
-    drawn = things.rows["layer"]
-    layer = np.where((drawn >= BRIDGE) & (drawn < ROOF), drawn - (BRIDGE - ROADSIDE), drawn)
-    classes = np.zeros(len(layer), np.uint8)
-    classes[drawn >= ROOF] = CLASSES.index("building")
-    classes[(layer >= ROAD) & (layer < CAR)] = CLASSES.index("road")
-    classes[things.rows["material"] == INDEX["water"]] = CLASSES.index("water")
-    return classes
 
 
 def _mask(
