@@ -198,8 +198,7 @@ def export_scenes(
     """
     from geoprep.views import export_scenes as export
 
-    names = [scenes] if isinstance(scenes, str) else list(scenes)
-    return export(_opened(store), names, Path(out), level=level, what=what, coding=coding)
+    return export(_opened(store), scenes, out, level=level, what=what, coding=coding)
 
 
 def export_footprints(

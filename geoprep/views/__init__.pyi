@@ -1,4 +1,3 @@
-from .cog import Coding as Coding
 from .display import brightness_table as brightness_table
 from .display import display_rgb as display_rgb
 from .display import label_colours as label_colours
@@ -13,9 +12,10 @@ from .footprints import grids_of as grids_of
 from .footprints import outline as outline
 from .footprints import scene_columns as scene_columns
 from .footprints import tile_columns as tile_columns
+from .geotiff import Coding as Coding
 from .geotiff import What as What
-from .geotiff import export_scene as export_scene
 from .geotiff import export_scenes as export_scenes
+from .geotiff import write_class_names as write_class_names
 from .network_preview import preview_network as preview_network
 from .network_preview import read_picture as read_picture
 from .overview import preview as preview

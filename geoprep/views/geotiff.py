@@ -1,96 +1,98 @@
-"""Export scenes of a store as GeoTIFF, on the pixel grid of the source image."""
+"""Export scenes of a store as Cloud Optimised GeoTIFF, on the pixel grid of the source image."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
+from xml.sax.saxutils import escape
+
+import numpy as np
 
 from geoprep import __version__
-from geoprep.errors import UsageError
+from geoprep.errors import OutputError, UsageError
 from geoprep.grid import Grid
-from geoprep.storage import make_folder
-from geoprep.store import StoreReader, find_scene, is_aligned, level_grid, split_names
-from geoprep.views.cog import Coding, SceneRaster, write_image, write_label
+from geoprep.quiet import no_georeference_warning
+from geoprep.speed import BINNED_TABLE, CONTINUOUS_TABLE, NODATA
+from geoprep.storage import make_folder, replaced
+from geoprep.store import (
+    StoreReader,
+    find_scene,
+    is_aligned,
+    level_grid,
+    read_image,
+    read_label,
+    split_names,
+)
+from geoprep.views.display import label_colours
+
+if TYPE_CHECKING:
+    from rasterio.io import DatasetWriter
 
 What = Literal["both", "image", "speed", "label"]
+Coding = Literal["mph", "continuous", "binned"]
 
 SUFFIXES = (".tif", ".tiff")
 ALL = "all"
-
-
-def export_scene(
-    store: StoreReader,
-    scene: str,
-    out: str | Path,
-    *,
-    level: int | None = None,
-    what: What = "both",
-    coding: Coding = "mph",
-) -> list[Path]:
-    """Write a scene's image and label as Cloud Optimised GeoTIFFs, a few rows of tiles at a time.
-
-    Tiles are joined without their overlap and padding, on the source's pixel grid.
-    """
-    index = find_scene(store, scene)
-    level = store.check_level(level)
-    what = _named(store, what)
-    grid = _exportable(store, index, level, what)
-    if coding != "mph" and what != "image" and not store.meta.has_speeds:
-        raise UsageError(
-            f"{store.location}: its labels have no speeds to export as {coding}. Omit `coding`"
-        )
-    label = store.meta.label_array
-    name = str(store.scenes.id[index])
-    targets = _targets(Path(out), name, what, label, plain=not grid.georeferenced)
-    if store.scenes.status[index] == "unlabelled":
-        targets.pop(label, None)
-    raster = SceneRaster(store, index, level, grid, _tags(store, index, level))
-    if "image" in targets:
-        write_image(targets["image"], raster)
-    if label in targets:
-        write_label(targets[label], raster, coding)
-    return list(targets.values())
+BLOCK = 512
+COLOURS = ("red", "green", "blue")
+_TABLES = {"continuous": CONTINUOUS_TABLE, "binned": BINNED_TABLE}
+_CACHE_MB = 64
+_MOST_PNG_BANDS = 4
 
 
 def export_scenes(
     store: StoreReader,
-    scenes: Sequence[str],
+    scenes: str | Sequence[str],
     out: str | Path,
     *,
     level: int | None = None,
     what: What = "both",
     coding: Coding = "mph",
 ) -> list[Path]:
-    """Write several scenes, or all, into one folder."""
-    names = _chosen(store, what) if ALL in scenes else list(scenes)
-    if len(scenes) > 1 or ALL in scenes:
-        if Path(out).suffix.lower() in (*SUFFIXES, ".png"):
+    """Write images and labels of one scene, of several, or of all, and return the files.
+
+    Tiles are joined without their overlap and padding, a few rows of tiles at a time.
+    """
+    names, out, meta = [scenes] if isinstance(scenes, str) else list(scenes), Path(out), store.meta
+    level = store.check_level(level)
+    if what == "speed" and meta.has_classes:
+        raise UsageError(f"{store.location}: its labels are classes, not speeds. Export its label")
+    arrays = {"both": ["image", meta.label_array], "image": ["image"]}.get(what, [meta.label_array])
+    if coding != "mph" and what != "image" and not meta.has_speeds:
+        raise UsageError(
+            f"{store.location}: its labels have no speeds to export as {coding}. Omit `coding`"
+        )
+    if len(names) > 1 or ALL in names:
+        if out.suffix.lower() in (*SUFFIXES, ".png"):
             raise UsageError(f"{out} is a file. Give a folder for several scenes")
-        make_folder(Path(out))
-    written = [
-        export_scene(store, name, out, level=level, what=what, coding=coding) for name in names
-    ]
-    return [path for paths in written for path in paths]
+        make_folder(out)
+    chosen = _with_pixels(store, arrays) if ALL in names else [find_scene(store, n) for n in names]
+    written: list[Path] = []
+    for scene in chosen:
+        grid = _exportable(store, scene, level, arrays)
+        targets = _targets(out, str(store.scenes.id[scene]), arrays, plain=not grid.georeferenced)
+        if store.scenes.status[scene] == "unlabelled":
+            targets.pop(meta.label_array, None)
+        for array, path in targets.items():
+            _write(path, array, store, scene, level, grid, coding)
+        written += targets.values()
+    return written
 
 
-def _chosen(store: StoreReader, what: What) -> list[str]:
-    """Return the ids of all scenes that have the requested pixels."""
-    wanted = ("ok",) if what in ("speed", "label") else ("ok", "unlabelled")
-    found = [str(one) for one in store.scenes.id[[s in wanted for s in store.scenes.status]]]
+def _with_pixels(store: StoreReader, arrays: list[str]) -> list[int]:
+    """Return all scenes that have the requested pixels."""
+    wanted = ("ok", "unlabelled") if "image" in arrays else ("ok",)
+    found = [i for i, status in enumerate(store.scenes.status) if status in wanted]
     if not found:
         raise UsageError(f"{store.location}: no scene has pixels to export")
     return found
 
 
-def _named(store: StoreReader, what: What) -> What:
-    """Return what to write, with the name of the label array for a label."""
-    if what == "speed" and store.meta.has_classes:
-        raise UsageError(f"{store.location}: its labels are classes, not speeds. Export its label")
-    return "speed" if what == "label" and not store.meta.has_classes else what
-
-
-def _exportable(store: StoreReader, index: int, level: int, what: What) -> Grid:
+def _exportable(store: StoreReader, index: int, level: int, arrays: list[str]) -> Grid:
     """Return the scene's grid. Raise UsageError if its raster would be empty or inexact."""
     name, status = store.scenes.id[index], store.scenes.status[index]
     if status in ("skipped", "failed"):
@@ -98,7 +100,7 @@ def _exportable(store: StoreReader, index: int, level: int, what: What) -> Grid:
             f"{store.location} has no pixels of {name}: the scene was {status} by the build "
             f"({store.scenes.reason[index]})"
         )
-    if status == "unlabelled" and what in ("speed", "label"):
+    if status == "unlabelled" and "image" not in arrays:
         raise UsageError(f"{name} is unlabelled. Export its image")
     if not is_aligned(store, index, level):
         finest = store.meta.levels[0]
@@ -107,27 +109,137 @@ def _exportable(store: StoreReader, index: int, level: int, what: What) -> Grid:
             f"since a tile was shifted to end at the scene's edge. Export level {finest}"
         )
     grid = level_grid(store, index, level)
-    if grid is None:
-        raise UsageError(f"{name} has no grid in {store.location}")
+    assert grid is not None  # of a scene with pixels
     return grid
 
 
-def _targets(out: Path, scene: str, what: What, label: str, *, plain: bool) -> dict[str, Path]:
-    """Return the file of each product to write."""
+def _targets(out: Path, scene: str, arrays: list[str], *, plain: bool) -> dict[str, Path]:
+    """Return the file of each array to write."""
     if out.is_dir():
         out = out / f"{scene}.tif"
     if out.suffix.lower() not in (*SUFFIXES, *([".png"] if plain else [])):
         or_png = " or, as the scene is not georeferenced, NAME.png" if plain else ""
         raise UsageError(f"{out}: scenes are exported as GeoTIFF. Name the file NAME.tif{or_png}")
-    if what == "both":
-        return {"image": out, label: out.with_name(f"{out.stem}_{label}{out.suffix}")}
-    return {what: out}
+    others = {array: out.with_name(f"{out.stem}_{array}{out.suffix}") for array in arrays[1:]}
+    return {arrays[0]: out, **others}
 
 
-def _tags(store: StoreReader, index: int, level: int) -> dict[str, str]:
-    return {
-        "SCENE": str(store.scenes.id[index]),
-        "SPLIT": split_names(store, index),
+def _write(
+    path: Path, array: str, store: StoreReader, scene: int, level: int, grid: Grid, coding: Coding
+) -> None:
+    """Write the image or the label of a scene, a row of tiles at a time."""
+    from rasterio.windows import Window
+
+    meta, table = store.meta, _TABLES.get(coding)
+    tags = {
+        "SCENE": str(store.scenes.id[scene]),
+        "SPLIT": split_names(store, scene),
         "LEVEL": str(level),
         "TIFFTAG_SOFTWARE": f"geoprep {__version__}",
     }
+    nodata: int | None = 0
+    bands, overviews = len(meta.bands), "average"
+    if array != "image":  # speeds have no mean
+        bands, overviews = 1, "mode" if meta.has_classes else "nearest"
+        nodata = NODATA if table is None else None
+    step = level - meta.overlap * level // meta.tile
+    with _created(path, grid, bands, nodata, overviews) as file:
+        file.update_tags(**tags)
+        if array == "image":
+            _describe_image(file, meta.bands)
+        else:
+            _describe_label(file, store, coding)
+        for top in range(0, grid.height, step):
+            rows = range(top, min(top + step, grid.height))
+            if array == "image":
+                values = np.moveaxis(read_image(store, scene, level, rows), 2, 0)
+            else:
+                label = read_label(store, scene, level, rows)
+                values = (label if table is None else table[label])[None]
+            file.write(values, window=Window(0, top, grid.width, len(rows)))
+    if array != "image" and meta.has_classes:
+        write_class_names(path, store.classes.names)
+
+
+def _describe_image(file: DatasetWriter, bands: Sequence[str]) -> None:
+    from rasterio.enums import ColorInterp
+
+    names = [band.lower() for band in bands]
+    file.colorinterp = [
+        ColorInterp[name] if name in COLOURS else ColorInterp.gray for name in names
+    ]
+    file.descriptions = bands
+
+
+def _describe_label(file: DatasetWriter, store: StoreReader, coding: Coding) -> None:
+    """Give a label its colours and its unit, or the names of its classes."""
+    meta = store.meta
+    if meta.has_classes:
+        file.update_tags(CLASSES=json.dumps(list(store.classes.names)))
+        file.descriptions = ["class"]
+    else:
+        file.update_tags(SPEED_CODING=coding)
+        file.descriptions = [f"speed, {coding}" if meta.has_speeds else "road"]
+        file.units = ["mph" if meta.has_speeds and coding == "mph" else ""]
+    if coding == "mph":
+        colours = label_colours(store).tolist()
+        file.write_colormap(1, {i: (*rgb, 255) for i, rgb in enumerate(colours)})
+
+
+def write_class_names(path: Path, names: Sequence[str]) -> None:
+    """Write the names of classes to ``NAME.tif.aux.xml``, where GDAL keeps them."""
+    rows = "".join(f"<Category>{escape(name)}</Category>" for name in names)
+    with replaced(path.with_name(f"{path.name}.aux.xml")) as partial:
+        partial.write_text(
+            f'<PAMDataset><PAMRasterBand band="1"><CategoryNames>{rows}</CategoryNames>'
+            "</PAMRasterBand></PAMDataset>\n",
+            encoding="utf-8",
+        )
+
+
+@contextmanager
+def _created(
+    path: Path, grid: Grid, bands: int, nodata: int | None, overviews: str
+) -> Iterator[DatasetWriter]:
+    """Open a raster for writing; it is converted and moved to ``path`` when the block succeeds."""
+    import rasterio
+    from rasterio.shutil import copy
+
+    if path.suffix.lower() == ".png":
+        if bands > _MOST_PNG_BANDS:
+            raise UsageError(f"{path}: a PNG cannot hold {bands} bands. Name the file NAME.tif")
+        final: dict[str, Any] = {"driver": "PNG"}
+    else:
+        final = {
+            **{"driver": "COG", "compress": "deflate", "predictor": "yes" if bands > 1 else "no"},
+            **{"blocksize": BLOCK, "overview_resampling": overviews, "bigtiff": "if_safer"},
+            **{"overview_compress": "deflate", "num_threads": "all_cpus"},
+        }
+    profile = {
+        **{"driver": "GTiff", "dtype": "uint8", "height": grid.height, "width": grid.width},
+        **{"count": bands, "nodata": nodata, "interleave": "pixel", "bigtiff": "if_safer"},
+        **({"crs": grid.crs, "transform": grid.transform} if grid.georeferenced else {}),
+    }
+    with (
+        replaced(path) as partial,
+        rasterio.Env(GDAL_CACHEMAX=_CACHE_MB, GDAL_PAM_ENABLED="NO"),
+        no_georeference_warning(),
+    ):
+        _require_room(path, grid.height * grid.width * bands)
+        rough = partial.with_suffix(".rough")
+        try:
+            with rasterio.open(rough, "w", **profile) as file:
+                yield file
+            copy(rough, partial, **final)
+        finally:
+            rough.unlink(missing_ok=True)
+
+
+def _require_room(path: Path, size: int) -> None:
+    """Raise OutputError unless the disk holds the pixels twice and overviews: GDAL would not."""
+    need, free = size * 7 // 3, shutil.disk_usage(path.parent).free
+    if free < need:
+        raise OutputError(
+            f"{path} cannot be written: no space left on the disk for up to {need / 1e9:.3g} GB "
+            f"({free / 1e9:.3g} GB are free). Free disk space or use another folder"
+        )

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
-from xml.sax.saxutils import escape
 
 import rasterio
 from rasterio.errors import RasterioError
@@ -16,20 +15,11 @@ from geoprep import __version__
 from geoprep.errors import UsageError
 from geoprep.palette import bin_label
 from geoprep.speed import BIN_COUNT, NODATA
-from geoprep.storage import replaced
 from training.checkpoint import ModelInfo
 from training.prediction.cog.directory import TILE, Tags, read_tags
 from training.prediction.images import ImageSource
 
 SIGNATURE_TAG = "PREDICTION"
-_CATEGORIES = """<PAMDataset>
-  <PAMRasterBand band="1">
-    <CategoryNames>
-{rows}
-    </CategoryNames>
-  </PAMRasterBand>
-</PAMDataset>
-"""
 
 
 def check_targets(info: ModelInfo) -> None:
@@ -108,13 +98,6 @@ def tiff_tags(source: ImageSource, info: ModelInfo, signed: dict[str, Any]) -> T
             # In this order, which the file keeps.
             dataset.update_tags(**(contents | origin if info.has_classes else origin | contents))
         return read_tags(bytes(memory.getbuffer()))
-
-
-def write_class_names(target: Path, names: Sequence[str]) -> None:
-    """Write ``NAME.tif.aux.xml``, where GDAL finds the names of the classes of a prediction."""
-    rows = "\n".join(f"      <Category>{escape(name)}</Category>" for name in names)
-    with replaced(target.with_name(f"{target.name}.aux.xml")) as partial:
-        partial.write_text(_CATEGORIES.format(rows=rows), encoding="utf-8")
 
 
 def found_signature(target: Path) -> dict[str, Any] | None:

@@ -30,7 +30,7 @@ from geoprep.store import StoreReader
 from geoprep.store.schema import StoreMeta
 from geoprep.views.display import thinned_speed
 from geoprep.views.facts import info, render
-from geoprep.views.geotiff import export_scene
+from geoprep.views.geotiff import export_scenes
 from geoprep.views.page.pictures import _png
 from geoprep.views.page.records import _legend
 
@@ -211,7 +211,7 @@ def test_the_page_has_a_colour_of_its_own_for_them(masked):
 
 
 def test_export_calls_them_roads_and_comes_back(masked, tmp_path):
-    (mask,) = export_scene(masked, "s1", tmp_path / "s1_mask.tif", what="speed")
+    (mask,) = export_scenes(masked, "s1", tmp_path / "s1_mask.tif", what="speed")
     with rasterio.open(mask) as file:
         assert file.descriptions == ("road",)
         assert "mph" not in file.units
@@ -221,7 +221,7 @@ def test_export_calls_them_roads_and_comes_back(masked, tmp_path):
     np.testing.assert_array_equal(store.speed()[0], codes_of(drawn(1)))
     for coding in ("binned", "continuous"):
         with pytest.raises(UsageError, match="no speeds to export"):
-            export_scene(masked, "s1", tmp_path / "x.tif", coding=coding)
+            export_scenes(masked, "s1", tmp_path / "x.tif", coding=coding)
 
 
 def replace_label(store, folder, label):

@@ -21,7 +21,7 @@ from geoprep.storage.sinks import Folder
 from geoprep.store import StoreReader
 from geoprep.synth import synthesise
 from geoprep.views.footprints import export_footprints
-from geoprep.views.geotiff import export_scene
+from geoprep.views.geotiff import export_scenes
 from geoprep.views.overview import preview
 
 
@@ -149,7 +149,7 @@ def test_a_path_is_made_absolute(tmp_path, monkeypatch):
 
 
 OUTPUTS = {
-    "image": lambda store, folder: export_scene(store, "city_1", folder / "a.tif"),
+    "image": lambda store, folder: export_scenes(store, "city_1", folder / "a.tif"),
     "picture": lambda store, folder: preview(store, folder / "a.png", count=1),
     "page": lambda store, folder: preview(store, folder / "a.pdf", count=1),
     "table": lambda store, folder: export_footprints(store, folder / "a.gpkg", by="tile"),

@@ -25,7 +25,7 @@ from geoprep.speed import BINNED_TABLE, CONTINUOUS_TABLE
 from geoprep.store import StoreReader
 from geoprep.store.scenes import read_label, shape_within
 from geoprep.views.footprints import export_footprints
-from geoprep.views.geotiff import export_scene
+from geoprep.views.geotiff import export_scenes
 
 LABELLED = ["city_border", "utm_north", "utm_south", "utm_small"]
 
@@ -37,7 +37,7 @@ def store(small_store):
 
 @pytest.mark.parametrize("scene", [*LABELLED, "city_unlabelled"])
 def test_image_is_the_source_pixel_for_pixel(store, sources, tmp_path, scene):
-    image, *_ = export_scene(store, scene, tmp_path / "out.tif")
+    image, *_ = export_scenes(store, scene, tmp_path / "out.tif")
     with rasterio.open(sources.image(scene)) as source, rasterio.open(image) as made:
         assert made.crs == source.crs
         assert made.shape == source.shape
@@ -50,7 +50,7 @@ def test_image_is_the_source_pixel_for_pixel(store, sources, tmp_path, scene):
 @pytest.mark.parametrize("scene", LABELLED)
 def test_mask_has_every_tile_at_its_own_coordinates(store, tmp_path, scene):
     """Sampled through each tile's own affine: independent of how tiles are put together."""
-    _, mask = export_scene(store, scene, tmp_path / "out.tif")
+    _, mask = export_scenes(store, scene, tmp_path / "out.tif")
     index = list(store.scenes.id).index(scene)
     rng = np.random.default_rng(0)
     with rasterio.open(mask) as made:
@@ -69,7 +69,7 @@ def test_mask_has_every_tile_at_its_own_coordinates(store, tmp_path, scene):
 
 
 def test_coarser_level_covers_the_same_ground(store, sources, tmp_path):
-    image, mask = export_scene(store, "city_2", tmp_path / "half.tif", level=32)
+    image, mask = export_scenes(store, "city_2", tmp_path / "half.tif", level=32)
     with rasterio.open(image) as made, rasterio.open(sources.image("city_2")) as source:
         assert made.shape == (75, 65)
         np.testing.assert_allclose(made.bounds, source.bounds, rtol=0, atol=1e-12)
@@ -81,12 +81,12 @@ def test_coarser_level_covers_the_same_ground(store, sources, tmp_path):
 
 def test_level_whose_tiles_do_not_line_up_is_refused(store, tmp_path):
     with pytest.raises(UsageError, match="Export level 64"):
-        export_scene(store, "utm_north", tmp_path / "out.tif", level=32)
+        export_scenes(store, "utm_north", tmp_path / "out.tif", level=32)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_mask_shows_its_colours_in_a_gis(store, tmp_path):
-    (mask,) = export_scene(store, "city_2", tmp_path / "mask.tif", what="speed")
+    (mask,) = export_scenes(store, "city_2", tmp_path / "mask.tif", what="speed")
     with rasterio.open(mask) as made:
         table = made.colormap(1)
         assert made.units == ("mph",)
@@ -97,7 +97,7 @@ def test_mask_shows_its_colours_in_a_gis(store, tmp_path):
     ("coding", "table"), [("continuous", CONTINUOUS_TABLE), ("binned", BINNED_TABLE)]
 )
 def test_mask_in_other_coding_is_its_lookup(store, tmp_path, coding, table):
-    (mask,) = export_scene(store, "city_border", tmp_path / "m.tif", what="speed", coding=coding)
+    (mask,) = export_scenes(store, "city_border", tmp_path / "m.tif", what="speed", coding=coding)
     index = list(store.scenes.id).index("city_border")
     with rasterio.open(mask) as made:
         assert made.nodata is None
@@ -105,11 +105,11 @@ def test_mask_in_other_coding_is_its_lookup(store, tmp_path, coding, table):
 
 
 def test_files_are_named_after_out_or_after_the_scene(store, tmp_path):
-    names = [p.name for p in export_scene(store, "city_1", tmp_path / "a.tiff")]
+    names = [p.name for p in export_scenes(store, "city_1", tmp_path / "a.tiff")]
     assert names == ["a.tiff", "a_speed.tiff"]
-    names = [p.name for p in export_scene(store, "north", tmp_path)]
+    names = [p.name for p in export_scenes(store, "north", tmp_path)]
     assert names == ["utm_north.tif", "utm_north_speed.tif"]
-    (only,) = export_scene(store, "unlabelled", tmp_path / "u.tif")
+    (only,) = export_scenes(store, "unlabelled", tmp_path / "u.tif")
     assert only.name == "u.tif"
     written = sorted(p.name for p in tmp_path.iterdir())
     assert written == ["a.tiff", "a_speed.tiff", "u.tif", "utm_north.tif", "utm_north_speed.tif"]
@@ -128,7 +128,7 @@ def test_files_are_named_after_out_or_after_the_scene(store, tmp_path):
 )
 def test_export_that_cannot_be_is_refused(store, tmp_path, scene, out, what, message):
     with pytest.raises(UsageError, match=message):
-        export_scene(store, scene, tmp_path / out, what=what)
+        export_scenes(store, scene, tmp_path / out, what=what)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -140,7 +140,7 @@ def test_failure_half_way_leaves_what_was_there(store, tmp_path, monkeypatch):
 
     monkeypatch.setattr(rasterio.io.DatasetWriter, "update_tags", full)
     with pytest.raises(OutputError, match=r"a\.tif.*no space left on the disk"):
-        export_scene(store, "city_1", tmp_path / "a.tif", what="image")
+        export_scenes(store, "city_1", tmp_path / "a.tif", what="image")
     assert [p.name for p in tmp_path.iterdir()] == ["a.tif"]
     assert (tmp_path / "a.tif").read_bytes() == b"mine"
 
@@ -168,8 +168,8 @@ def test_real_chip_comes_back_with_the_masks_of_the_cresi_tools(shared_data, tmp
     )
     build(plan, tmp_path / "v.zarr", executor)
     store = StoreReader.open(tmp_path / "v.zarr")
-    image, mask = export_scene(store, "img0", tmp_path, coding="continuous")
-    (binned,) = export_scene(store, "img0", tmp_path / "b.tif", what="speed", coding="binned")
+    image, mask = export_scenes(store, "img0", tmp_path, coding="continuous")
+    (binned,) = export_scenes(store, "img0", tmp_path / "b.tif", what="speed", coding="binned")
     source = next((shared_data / "AOI_2_Vegas/PS-RGB").glob("*img0.tif"))
     with rasterio.open(source) as expected, rasterio.open(image) as made:
         assert made.transform == expected.transform
