@@ -198,7 +198,7 @@ def export_scenes(
     """
     from geoprep.views import export_scenes as export
 
-    return export(_opened(store), scenes, out, level=level, what=what, coding=coding)
+    return export(_opened(store), scenes, Path(out), level=level, what=what, coding=coding)
 
 
 def export_footprints(

@@ -84,10 +84,7 @@ class Store:
         ``geometry`` (its outline; None if the scene is not georeferenced). The frame has the CRS of
         the scenes if they share one, else EPSG:4326.
         """
-        from geoprep.views import scene_columns
-
-        columns = scene_columns(self.reader)
-        return _frame(columns, self.reader, "scene").set_index("scene")
+        return _frame(self.reader, "scene").set_index("scene")
 
     @cached_property
     def tiles(self) -> gpd.GeoDataFrame:
@@ -98,11 +95,7 @@ class Store:
         ``valid_fraction`` (0..1), ``crs`` and ``geometry`` (outline without padding; None if the
         scene is not georeferenced). For the CRS of the frame see `scenes`.
         """
-        from geoprep.views import tile_columns
-
-        columns = tile_columns(self.reader)
-        del columns["reason"], columns["tile"]
-        return _frame(columns, self.reader, "tile")
+        return _frame(self.reader, "tile").drop(columns=["reason", "tile"])
 
     def footprints(self, by: Literal["scene", "tile"] = "scene") -> gpd.GeoDataFrame:
         """Return the georeferenced rows of `scenes` or `tiles` in EPSG:4326.
@@ -145,14 +138,14 @@ class Store:
         """
         import xarray as xr
 
-        from geoprep.views import tile_columns
+        from geoprep.views import columns_of
 
         reader, level = self.reader, self.reader.check_level(level)
         group = str(level)
         pixels: xr.Dataset = xr.open_zarr(
             reader.root.store, group=group, chunks=chunks, consolidated=False, zarr_format=3
         )
-        columns, factor = tile_columns(reader), reader.meta.tile // level
+        columns, factor = columns_of(reader, "tile"), reader.meta.tile // level
         a, b, c, d, e, f = reader.tiles.transform.T
         coordinates = {
             "tile": columns["tile"],
@@ -275,20 +268,13 @@ def _listed(counts: dict[str, int]) -> str:
     return ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
 
 
-def _frame(columns: dict[str, Any], reader: StoreReader, by: By) -> gpd.GeoDataFrame:
+def _frame(reader: StoreReader, by: By) -> gpd.GeoDataFrame:
     """Return columns and outlines in the common CRS of the scenes, or in EPSG:4326."""
     import geopandas as gpd
 
-    from geoprep.crs import reproject
-    from geoprep.views import grids_of, outline
+    from geoprep.views import columns_of, outlines
 
-    shapes = np.array([outline(grid) for grid in grids_of(reader, by)], object)
-    there, of_row = shapes != None, np.array(columns["crs"], object)  # noqa: E711 - per element
-    found = sorted(set(of_row[there]))
-    common = found[0] if len(found) == 1 else _LONLAT
-    for crs in found:
-        rows = there & (of_row == crs)
-        shapes[rows] = reproject(shapes[rows], crs, common)
-    frame = gpd.GeoDataFrame(columns, geometry=gpd.GeoSeries(shapes, crs=common))
+    shapes, crs = outlines(reader, by)
+    frame = gpd.GeoDataFrame(columns_of(reader, by), geometry=gpd.GeoSeries(shapes, crs=crs))
     frame.index.name = by
     return frame

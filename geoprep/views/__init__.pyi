@@ -3,15 +3,12 @@ from .display import display_rgb as display_rgb
 from .display import label_colours as label_colours
 from .display import natural_bands as natural_bands
 from .display import read_thinned as read_thinned
-from .facts import classes_table as classes_table
 from .facts import info as info
 from .facts import render as render
 from .footprints import By as By
+from .footprints import columns_of as columns_of
 from .footprints import export_footprints as export_footprints
-from .footprints import grids_of as grids_of
-from .footprints import outline as outline
-from .footprints import scene_columns as scene_columns
-from .footprints import tile_columns as tile_columns
+from .footprints import outlines as outlines
 from .geotiff import Coding as Coding
 from .geotiff import What as What
 from .geotiff import export_scenes as export_scenes

@@ -127,15 +127,13 @@ def _split(store: StoreReader, usable: NDArray[np.bool_], split: int) -> dict[st
     }
 
 
-_SCENE_KEYS = ("scene", "status", "reason", "split", "tiles", "road_fraction", "valid_fraction")
-
-
 def _scene_table(store: StoreReader) -> list[dict[str, Any]]:
-    from geoprep.views.footprints import scene_columns  # imports shapely
+    from geoprep.views.footprints import columns_of  # imports shapely
 
-    columns = scene_columns(store)
-    rows = zip(*(np.asarray(columns[key]).tolist() for key in _SCENE_KEYS), strict=True)
-    return [dict(zip(_SCENE_KEYS, row, strict=True)) for row in rows]
+    columns = columns_of(store, "scene")
+    del columns["crs"]
+    rows = zip(*(np.asarray(column).tolist() for column in columns.values()), strict=True)
+    return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
 def _statistics(store: StoreReader) -> list[dict[str, Any]]:
@@ -177,7 +175,7 @@ def render(facts: dict[str, Any]) -> RenderableType:
     if facts["speeds"] or facts["unknown_speed"]:
         parts.append(_speeds_table(facts))
     if facts["classes"] and facts["classes"][0]["pixels"]:
-        parts.append(classes_table(facts["classes"]))
+        parts.append(_classes_table(facts["classes"]))
     if facts["notes"]:
         notes = (f"  {count} × {note}" for note, count in facts["notes"].items())
         parts.append(
@@ -201,7 +199,7 @@ def _heading(facts: dict[str, Any]) -> RenderableType:
     text.append(f"  {facts['store']}  {_bytes(facts['bytes'])} on disk\n", "dim")
     text.append(f"{facts['tiles']:,} tiles of {facts['tile']} px")
     text.append(f", overlap {facts['overlap']} px" if facts["overlap"] else "")
-    text.append(f", from {facts['scenes']:,} {_plural(facts['scenes'], 'scene')} ({statuses})\n")
+    text.append(f", from {facts['scenes']:,} scene{'s' * (facts['scenes'] != 1)} ({statuses})\n")
     text.append(f"{facts['km2']:.3g} km² of imagery at {gsd_x:.2f} × {gsd_y:.2f} m per pixel, ")
     text.append(f"{facts['valid_fraction']:.1%} of the scenes' pixels valid, ")
     labelled = facts["statuses"]["ok"]
@@ -273,7 +271,7 @@ def _speeds_table(facts: dict[str, Any]) -> Table:
     return table
 
 
-def classes_table(classes: list[dict[str, Any]]) -> Table:
+def _classes_table(classes: list[dict[str, Any]]) -> Table:
     """Return a table of the share of every class among the labelled pixels of each split."""
     from rich.text import Text
 
@@ -327,15 +325,10 @@ def _table(*columns: str) -> Table:
     return table
 
 
-def _plural(count: int, noun: str) -> str:
-    return noun if count == 1 else f"{noun}s"
-
-
-def _bytes(count: int) -> str:
+def _bytes(size: float) -> str:
     """Return a size with its unit, such as ``1.2 GB``; 1 GB is 10^9 bytes."""
-    value, unit = float(count), "B"
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if value < 1000 or unit == "TB":
-            break
-        value /= 1000
-    return f"{value:.3g} {unit}" if value < 1000 and unit != "B" else f"{value:.0f} {unit}"
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} TB"

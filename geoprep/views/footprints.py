@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import shapely
+from numpy.typing import NDArray
 
-from geoprep.crs import to_lonlat
+from geoprep.crs import reproject
 from geoprep.errors import UsageError
 from geoprep.grid import Grid
 from geoprep.storage import replaced
@@ -18,42 +19,31 @@ from geoprep.store import (
     scene_grid,
     scene_roads,
     split_names,
-    tiles_of,
     valid_share,
 )
 
 By = Literal["scene", "tile"]
 SUFFIXES = (".geojson", ".json", ".gpkg")
-FIELDS: dict[By, tuple[str, ...]] = {
-    "scene": ("scene", "split", "status", "reason", "road_fraction", "valid_fraction", "tiles"),
-    "tile": (
-        *("scene", "split", "status", "reason", "tile", "row", "col"),
-        *("road_fraction", "valid_fraction"),
-    ),
-}
+LONLAT: Final = "EPSG:4326"
 DECIMALS = 9
 """Decimal places of a degree: a resolution of 0.1 mm."""
 
 
-def scene_columns(store: StoreReader) -> dict[str, Any]:
-    """Return one value per scene: id, splits, status, reason, number of tiles, shares and CRS."""
-    table = store.scenes
-    scenes = range(len(table))
-    return {
-        "scene": table.id.astype(str).tolist(),
-        "split": [split_names(store, scene) for scene in scenes],
-        "status": table.status.astype(str).tolist(),
-        "reason": table.reason.astype(str).tolist(),
-        "tiles": np.bincount(store.tiles.scene, minlength=len(table)).astype(np.int64),
-        "road_fraction": scene_roads(store),
-        "valid_fraction": [valid_share(store, scene) for scene in scenes],
-        "crs": table.crs.astype(str).tolist(),
-    }
-
-
-def tile_columns(store: StoreReader) -> dict[str, Any]:
-    """Return one value per tile: its scene, offset, split and shares, and its scene's columns."""
+def columns_of(store: StoreReader, by: By) -> dict[str, Any]:
+    """Return one value per scene, or per tile; texts are those of its scene."""
     tiles, table = store.tiles, store.scenes
+    if by == "scene":
+        scenes = range(len(table))
+        return {
+            "scene": table.id.astype(str).tolist(),
+            "split": [split_names(store, scene) for scene in scenes],
+            "status": table.status.astype(str).tolist(),
+            "reason": table.reason.astype(str).tolist(),
+            "tiles": np.bincount(tiles.scene, minlength=len(table)).astype(np.int64),
+            "road_fraction": scene_roads(store),
+            "valid_fraction": [valid_share(store, scene) for scene in scenes],
+            "crs": table.crs.astype(str).tolist(),
+        }
     return {
         "scene": table.id[tiles.scene].astype(str).tolist(),
         "row": tiles.row.astype(np.int64),
@@ -68,24 +58,38 @@ def tile_columns(store: StoreReader) -> dict[str, Any]:
     }
 
 
-def grids_of(store: StoreReader, by: By) -> list[Grid | None]:
+def outlines(store: StoreReader, by: By, crs: str | None = None) -> tuple[NDArray[np.object_], str]:
+    """Return the outline of every scene or, without padding, of every tile, and their CRS.
+
+    It is None if not georeferenced. The CRS is that of all scenes, else EPSG:4326; if that is
+    given, outlines across the 180th meridian continue beyond it.
+    """
+    grids = _grids(store, by)
+    of_row = np.array([grid.crs if grid else "" for grid in grids], object)
+    shapes = np.array([_outline(grid) for grid in grids], object)
+    found = sorted(set(of_row) - {""})
+    common = crs or (found[0] if len(found) == 1 else LONLAT)
+    for one in found:
+        shapes[of_row == one] = reproject(shapes[of_row == one], one, common)
+    if crs == LONLAT:
+        shapes[of_row != ""] = [_continuous(shape) for shape in shapes[of_row != ""]]
+    return shapes, common
+
+
+def _grids(store: StoreReader, by: By) -> list[Grid | None]:
     """Return the grid of every scene or, without padding, of every tile."""
     scenes = [scene_grid(store, scene) for scene in range(len(store.scenes))]
     if by == "scene":
         return scenes
     tiles, side = store.tiles, store.meta.tile
-    found: list[Grid | None] = []
-    for scene, grid in enumerate(scenes):
-        for i in range(*tiles_of(tiles, scene).indices(len(tiles))):
-            row, col = int(tiles.row[i]), int(tiles.col[i])
-            found.append(
-                grid
-                and grid.window(row, col, min(side, grid.height - row), min(side, grid.width - col))
-            )
-    return found
+    return [
+        (grid := scenes[scene])
+        and grid.window(row, col, min(side, grid.height - row), min(side, grid.width - col))
+        for scene, row, col in np.stack([tiles.scene, tiles.row, tiles.col], axis=1).tolist()
+    ]
 
 
-def outline(grid: Grid | None) -> shapely.Polygon | None:
+def _outline(grid: Grid | None) -> shapely.Polygon | None:
     """Return a grid's outline in its CRS, counterclockwise; None if it is not georeferenced."""
     if grid is None or not grid.georeferenced:
         return None
@@ -94,16 +98,12 @@ def outline(grid: Grid | None) -> shapely.Polygon | None:
     return shapely.geometry.polygon.orient(polygon)
 
 
-def lonlat_outline(grid: Grid | None) -> shapely.Polygon | None:
-    """Return a grid's outline in longitude and latitude; None if not georeferenced."""
-    polygon = outline(grid)
-    if grid is None or polygon is None:
-        return None
-    lon, lat = to_lonlat(grid.crs).transform(*shapely.get_coordinates(polygon).T)
+def _continuous(shape: shapely.Polygon) -> shapely.Polygon | None:
+    """Return an outline that does not jump at the 180th meridian; None if it is not finite."""
+    lon, lat = shapely.get_coordinates(shape).T
     if not np.isfinite([lon, lat]).all():
         return None
-    lon = np.unwrap(lon, period=360)  # across the 180th meridian
-    return shapely.Polygon(np.column_stack([lon, lat]))
+    return shapely.Polygon(np.column_stack([np.unwrap(lon, period=360), lat]))
 
 
 def export_footprints(store: StoreReader, out: str | Path, *, by: By = "scene") -> Path:
@@ -112,26 +112,24 @@ def export_footprints(store: StoreReader, out: str | Path, *, by: By = "scene") 
     A scene without a readable, georeferenced image has no geometry.
     """
     out = Path(out)
-    grids = grids_of(store, by)
-    if not any(grid is not None and grid.georeferenced for grid in grids):
+    polygons, _ = outlines(store, by, LONLAT)
+    if not any(polygons):
         raise UsageError(
             f"{store.location}: none of its scenes is georeferenced, so they have no footprints. "
             "`geoprep info --scenes` lists them"
         )
     if out.suffix.lower() not in SUFFIXES:
         raise UsageError(f"{out}: footprints are written as NAME.geojson or NAME.gpkg")
-    columns = scene_columns(store) if by == "scene" else tile_columns(store)
+    columns = columns_of(store, by)
+    del columns["crs"]
     for name in ("road_fraction", "valid_fraction"):
         columns[name] = np.round(np.asarray(columns[name], np.float64), 6)
-    polygons = [lonlat_outline(grid) for grid in grids]
     with replaced(out) as partial:
-        _write(partial, polygons, {name: columns[name] for name in FIELDS[by]}, f"{by}s")
+        _write(partial, polygons, columns, f"{by}s")
     return out
 
 
-def _write(
-    path: Path, polygons: list[shapely.Polygon | None], columns: dict[str, Any], layer: str
-) -> None:
+def _write(path: Path, polygons: NDArray[np.object_], columns: dict[str, Any], layer: str) -> None:
     import pyogrio
 
     values = [np.asarray(column) for column in columns.values()]
@@ -140,7 +138,7 @@ def _write(
     options = {"RFC7946": "YES", "COORDINATE_PRECISION": str(DECIMALS)} if geojson else {}
     pyogrio.raw.write(
         path,
-        geometry=shapely.to_wkb(np.array(polygons, object)),
+        geometry=shapely.to_wkb(polygons),
         field_data=[one.astype(object) if one.dtype.kind == "U" else one for one in values],
         fields=list(columns),
         geometry_type="Polygon",

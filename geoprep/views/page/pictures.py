@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,16 +30,6 @@ STRIPES = 24
 """Stripes of the nodata hatch along the shorter side of a picture."""
 
 
-@dataclass(frozen=True, slots=True)
-class ScenePictures:
-    """Encoded pictures of one scene, north up."""
-
-    image: bytes  # JPEG
-    mask: bytes  # PNG with a palette
-    thumb: bytes  # JPEG
-    roads: bytes  # PNG, the mask's thumbnail
-
-
 def shown_step(height: int, width: int) -> int:
     """Return the number of scene pixels per picture pixel along one axis."""
     return -(-max(height, width) // MOST_SIDE)
@@ -48,8 +37,8 @@ def shown_step(height: int, width: int) -> int:
 
 def scene_pictures(
     store: StoreReader, scene: int, level: int, brighten: NDArray[np.uint8]
-) -> ScenePictures:
-    """Read a scene and encode it at full and at thumbnail size."""
+) -> dict[str, bytes]:
+    """Return the encoded image and mask of a scene, north up, and their thumbnails."""
     height, width = scene_shape(store, scene, level)
     step = min(shown_step(height, width), height, width)
     image, label = read_thinned(store, scene, level, step)
@@ -61,12 +50,12 @@ def scene_pictures(
     empty = thinned_image(np.uint8(255) * ~nodata[..., None], small)[..., 0] == 0
     colours, clear = label_colours(store), store.meta.has_background
     reduce = thinned_classes if store.meta.has_classes else thinned_speed
-    return ScenePictures(
-        image=_jpeg(rgb, nodata, QUALITY["image"]),
-        mask=_png(label, colours, clear=clear),
-        thumb=_jpeg(thinned_image(rgb, small), empty, QUALITY["thumb"]),
-        roads=_png(reduce(label, small), colours, clear=clear),
-    )
+    return {
+        "image": _jpeg(rgb, nodata, QUALITY["image"]),
+        "mask": _png(label, colours, clear=clear),
+        "thumb": _jpeg(thinned_image(rgb, small), empty, QUALITY["thumb"]),
+        "roads": _png(reduce(label, small), colours, clear=clear),
+    }
 
 
 def stripes(shape: tuple[int, ...]) -> NDArray[np.intp]:

@@ -9,6 +9,7 @@ from itertools import takewhile
 from typing import Any
 
 import numpy as np
+import shapely
 from numpy.typing import NDArray
 
 from geoprep.palette import (
@@ -32,7 +33,7 @@ from geoprep.store import (
 )
 from geoprep.views.display import aspect_of, natural_bands
 from geoprep.views.facts import info
-from geoprep.views.footprints import lonlat_outline
+from geoprep.views.footprints import LONLAT, outlines
 from geoprep.views.page.pictures import shown_step
 
 APART = 0.5
@@ -62,7 +63,7 @@ def page_data(store: StoreReader, level: int) -> dict[str, Any]:
         "statuses": list(STATUSES),
         "legend": _legend(facts, store.meta),
         "words": _words(store.meta),
-        "bands": _curves(store.histogram_band),
+        "bands": store.histogram_band[:, 1:].tolist(),
         "speeds": [
             {"mph": int(mph), "pixels": pixels, "bin": speed_bin(int(mph))}
             for mph, pixels in facts["speeds"].items()
@@ -86,9 +87,9 @@ def script_json(data: object) -> str:
 
 def _scenes(store: StoreReader, level: int) -> Iterator[dict[str, Any]]:
     roads, splits, scenes = scene_roads(store), scene_splits(store), store.scenes
+    rings, _ = outlines(store, "scene", LONLAT)
     for index in range(len(scenes)):
         grid, status = scene_grid(store, index), str(scenes.status[index])
-        polygon = lonlat_outline(grid)
         shape = scene_shape(store, index, level)
         yield {
             "id": str(scenes.id[index]),
@@ -103,13 +104,16 @@ def _scenes(store: StoreReader, level: int) -> Iterator[dict[str, Any]]:
             "aspect": round(aspect_of(grid), 4),
             "metres": round(grid.width * grid.gsd_m()[0], 2) if grid is not None else None,
             "crs": "" if grid is None else grid.crs.split("\n")[0][:60],
-            "ring": _ring(list(polygon.exterior.coords)) if polygon is not None else None,
+            "ring": _ring(rings[index]),
             "built": status in BUILT,
         }
 
 
-def _ring(coords: Sequence[tuple[float, ...]]) -> list[list[float]]:
-    return [[round(float(value), 7) for value in point] for point in coords[:-1]]
+def _ring(polygon: shapely.Polygon | None) -> list[list[float]] | None:
+    if polygon is None:
+        return None
+    ring: list[list[float]] = np.round(shapely.get_coordinates(polygon)[:-1], 7).tolist()
+    return ring
 
 
 def areas_of(scenes: Sequence[dict[str, Any]]) -> list[int]:
@@ -141,11 +145,6 @@ def _area_name(scenes: Sequence[dict[str, Any]], area: int) -> str:
     return " ".join(words) or f"area {area + 1}"
 
 
-def _curves(counts: NDArray[np.uint64]) -> list[list[int]]:
-    result: list[list[int]] = counts[:, 1:].tolist()
-    return result
-
-
 def _legend(facts: dict[str, Any], meta: StoreMeta) -> dict[str, Any]:
     """Return the colours and names of classes, or of bins of speed: 0 for unknown, 1 to 7."""
     ground: Sequence[int] = BACKGROUND_COLOUR
@@ -170,32 +169,24 @@ def _legend(facts: dict[str, Any], meta: StoreMeta) -> dict[str, Any]:
 
 def _words(meta: StoreMeta) -> dict[str, Any]:
     """Return the words of the page that depend on the kind of the labels."""
-    if not meta.has_classes:
-        return {
-            "share": "road",
-            "tile": "of labelled pixels road",
-            "label": "speed",
-            "labels": "roads",
-            "unit": " mph",
-            "chart": "Road pixels per speed",
-            "pixels": "road pixels",
-            "note": "mph, share of the training scenes' road",
-            "none": "no roads in the training scenes",
-            "background": True,
-        }
+    counted = "labelled not background" if meta.has_background else "pixels labelled"
     shown = "pixels of these classes" if meta.has_background else "labelled pixels"
-    return {
-        "share": meta.share_name,
-        "tile": "of pixels labelled" if not meta.has_background else "of labelled not background",
-        "label": "classes",
-        "labels": "classes",
-        "unit": "",
-        "chart": "Pixels per class",
-        "pixels": shown,
-        "note": f"share of the training scenes' {shown}",
-        "none": "no classes in the training scenes",
-        "background": meta.has_background,
+    roads_and_classes = {
+        "share": ("road", meta.share_name),
+        "tile": ("of labelled pixels road", f"of {counted}"),
+        "label": ("speed", "classes"),
+        "labels": ("roads", "classes"),
+        "unit": (" mph", ""),
+        "chart": ("Road pixels per speed", "Pixels per class"),
+        "pixels": ("road pixels", shown),
+        "note": (
+            "mph, share of the training scenes' road",
+            f"share of the training scenes' {shown}",
+        ),
+        "none": ("no roads in the training scenes", "no classes in the training scenes"),
+        "background": (True, meta.has_background),
     }
+    return {name: words[meta.has_classes] for name, words in roads_and_classes.items()}
 
 
 def _shown_classes(facts: dict[str, Any], meta: StoreMeta) -> list[tuple[int, dict[str, Any]]]:

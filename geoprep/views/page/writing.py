@@ -7,19 +7,19 @@ import hashlib
 import html
 import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from geoprep.errors import OutputError, UsageError
 from geoprep.executors import Executor, Threads
 from geoprep.storage import errors_named, make_folder, replaced
 from geoprep.store import StoreReader
 from geoprep.views.display import brightness_table
-from geoprep.views.page.pictures import ScenePictures, scene_pictures
+from geoprep.views.page.pictures import scene_pictures
 from geoprep.views.page.records import page_data, script_json
 
 SUFFIXES = (".html", ".htm")
@@ -66,7 +66,7 @@ def _encoded(
     scenes: Sequence[dict[str, Any]],
     executor: Executor,
     report: Callable[[int, int], None] | None,
-) -> Iterator[tuple[int, ScenePictures]]:
+) -> Iterator[tuple[int, dict[str, bytes]]]:
     """Yield (index, pictures) of all scenes that have pixels, in the order of the store."""
     for name in store.meta.array_names:  # reads the tables once, before threads need them
         store.layout(level, name)
@@ -80,19 +80,19 @@ def _encoded(
             report(min(first + step, len(built)), len(built))
 
 
-def _inline(encoded: Iterator[tuple[int, ScenePictures]]) -> Iterator[str]:
+def _inline(encoded: Iterator[tuple[int, dict[str, bytes]]]) -> Iterator[str]:
     """Yield script elements with pictures as base64, which the browser decodes when shown."""
     for index, pictures in encoded:
         for kind, suffix in KINDS.items():
-            text = base64.b64encode(getattr(pictures, kind)).decode("ascii")
+            text = base64.b64encode(pictures[kind]).decode("ascii")
             yield f'<script type="{MIME[suffix]}" id="{kind}-{index}">{text}</script>\n'
 
 
-def _fill(folder: Path, encoded: Iterator[tuple[int, ScenePictures]]) -> None:
+def _fill(folder: Path, encoded: Iterator[tuple[int, dict[str, bytes]]]) -> None:
     with errors_named(folder, OutputError):
         for index, pictures in encoded:
             for kind, suffix in KINDS.items():
-                (folder / f"{kind}-{index}.{suffix}").write_bytes(getattr(pictures, kind))
+                (folder / f"{kind}-{index}.{suffix}").write_bytes(pictures[kind])
 
 
 @contextmanager
@@ -125,7 +125,7 @@ def _remove_older(out: Path, name: str) -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _write(path: Path, data: dict[str, Any], blocks: Iterator[str] | Sequence[str]) -> None:
+def _write(path: Path, data: dict[str, Any], blocks: Iterable[str]) -> None:
     """Write the page: HTML, data, pictures, and the script at the end."""
     style = _asset("page.css")
     script = '"use strict";\n{\n' + "\n".join(map(_asset, SCRIPTS)) + "}\n"
@@ -142,13 +142,8 @@ def _write(path: Path, data: dict[str, Any], blocks: Iterator[str] | Sequence[st
     with path.open("w", encoding="utf-8") as file:
         file.write(head)
         file.write(f'<script type="application/json" id="data">{script_json(data)}</script>\n')
-        _copy(blocks, file)
+        file.writelines(blocks)
         file.write(tail.replace("{{SCRIPT}}", script))
-
-
-def _copy(blocks: Iterator[str] | Sequence[str], file: IO[str]) -> None:
-    for block in blocks:
-        file.write(block)
 
 
 def _asset(name: str) -> str:
