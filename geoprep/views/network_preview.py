@@ -48,12 +48,8 @@ class Picture:
         return self.transform.c, right, bottom, self.transform.f
 
 
-@dataclass(frozen=True, slots=True)
-class _Backdrop:
-    """The image below the roads, uint8 (y, x, 3), and the lines in its pixel coordinates."""
-
-    rgb: NDArray[np.uint8]
-    lines: NDArray[np.object_]
+_Backdrop = tuple[NDArray[np.uint8], NDArray[np.object_]]
+"""The image below the roads, uint8 (y, x, 3), and the lines in its pixel coordinates."""
 
 
 def preview_network(
@@ -69,16 +65,16 @@ def preview_network(
     """
     if out.suffix.lower() not in SUFFIXES:
         raise UsageError(f"{out}: a preview is a picture. Name the file NAME.png")
-    backdrop = _dark(network) if over is None else _image(network, over, pixel_size_m)
+    rgb, lines = _dark(network) if over is None else _image(network, over, pixel_size_m)
     with replaced(out) as partial:
-        _draw(partial, network, backdrop)
+        _draw(partial, network, rgb, lines)
     return out
 
 
 def _dark(network: RoadGraph) -> _Backdrop:
     """Return a dark background slightly larger than the road network."""
     if not len(network.lines):
-        return _Backdrop(np.full((_PIXELS, _PIXELS, 3), BACKGROUND_COLOUR, np.uint8), network.lines)
+        return np.full((_PIXELS, _PIXELS, 3), BACKGROUND_COLOUR, np.uint8), network.lines
     west, south, east, north = shapely.total_bounds(network.lines)
     scale = 0.94 * _PIXELS / max(east - west, north - south, 1.0)
     margin = 0.03 * _PIXELS
@@ -86,7 +82,7 @@ def _dark(network: RoadGraph) -> _Backdrop:
     lines = shapely.transform(
         network.lines, lambda xy: (xy - [west, north]) * [scale, -scale] + margin
     )
-    return _Backdrop(np.full((*size, 3), BACKGROUND_COLOUR, np.uint8), lines)
+    return np.full((*size, 3), BACKGROUND_COLOUR, np.uint8), lines
 
 
 def _image(
@@ -95,9 +91,12 @@ def _image(
     """Return an image, and the lines in its pixels."""
     picture = read_picture(over)
     lines = _in_pixels(network, over, picture, pixel_size_m)
-    _require_common_ground(lines, over, picture.width, picture.height)
+    left, top, right, bottom = shapely.total_bounds(lines)
+    inside = left < picture.width and right > 0 and top < picture.height and bottom > 0
+    if len(lines) and not inside:
+        raise UsageError(f"{over} does not overlap the roads. Give an image of the same area")
     scale = np.array(picture.rgb.shape[1::-1]) / (picture.width, picture.height)
-    return _Backdrop(picture.rgb, shapely.transform(lines, lambda xy: xy * scale))
+    return picture.rgb, shapely.transform(lines, lambda xy: xy * scale)
 
 
 def read_picture(path: StrPath) -> Picture:
@@ -116,15 +115,6 @@ def read_picture(path: StrPath) -> Picture:
     except RasterioError as error:
         raise ImageError(f"{path}: not readable as an image: {error}") from error
     return Picture(_shown(values), image.height, image.width, image.transform, crs)
-
-
-def _require_common_ground(lines: NDArray[np.object_], over: Path, width: int, height: int) -> None:
-    """Raise UsageError if the image does not overlap the bounding box of the roads."""
-    if not len(lines):
-        return
-    left, top, right, bottom = shapely.total_bounds(lines)
-    if not (left < width and right > 0 and top < height and bottom > 0):
-        raise UsageError(f"{over} does not overlap the roads. Give an image of the same area")
 
 
 def _in_pixels(
@@ -157,30 +147,35 @@ def _shown(values: NDArray[Any]) -> NDArray[np.uint8]:
     return np.broadcast_to(np.moveaxis(values, 0, -1), (*values.shape[1:], 3))
 
 
-def _draw(path: Path, network: RoadGraph, backdrop: _Backdrop) -> None:
+def _draw(
+    path: Path, network: RoadGraph, rgb: NDArray[np.uint8], drawn: NDArray[np.object_]
+) -> None:
     import matplotlib.patheffects as effects
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.collections import LineCollection
     from matplotlib.figure import Figure
 
-    height, width = backdrop.rgb.shape[:2]
+    height, width = rgb.shape[:2]
     inches = _INCHES * np.array([width, height]) / max(width, height)
     figure = Figure(figsize=inches, facecolor=_PAPER)
     FigureCanvasAgg(figure)
     axes = figure.add_axes((0, 0, 1, 1))
-    axes.imshow(backdrop.rgb, extent=(0, width, height, 0), interpolation="bilinear")
+    axes.imshow(rgb, extent=(0, width, height, 0), interpolation="bilinear")
     axes.set(xlim=(0, width), ylim=(height, 0))
     axes.set_axis_off()
     casing = [effects.Stroke(linewidth=_CASING_PT, foreground="black"), effects.Normal()]
     handles = []
-    bins, shown = _bins(network.speed_mph), _shown_metres(network, backdrop)
+    known = np.isfinite(network.speed_mph)
+    bins = np.where(known, BIN_TABLE[to_byte(np.where(known, network.speed_mph, 1.0))], 0)
+    within = shapely.length(shapely.intersection(drawn, shapely.box(0, 0, width, height)))
+    metres = network.length_m * within / np.maximum(shapely.length(drawn), 1e-9)
     for number in np.unique(bins).tolist():
         mine = bins == number
         colour = np.array(SPEED_COLOURS[number - 1] if number else _UNKNOWN) / 255
-        kilometres = shown[mine].sum() / 1000
+        kilometres = metres[mine].sum() / 1000
         name = f"{bin_label(number)} mph" if number else "speed unknown"
         lines = LineCollection(
-            [shapely.get_coordinates(line) for line in backdrop.lines[mine]],
+            [shapely.get_coordinates(line) for line in drawn[mine]],
             colors=[colour],
             linewidths=_LINE_PT,
             capstyle="round",
@@ -198,19 +193,3 @@ def _draw(path: Path, network: RoadGraph, backdrop: _Backdrop) -> None:
             fontsize=10,
         )
     save(figure, path, dpi=_PIXELS / _INCHES)
-
-
-def _shown_metres(network: RoadGraph, backdrop: _Backdrop) -> NDArray[np.float64]:
-    """Return float64 (edge), the length in metres of each edge within the picture."""
-    height, width = backdrop.rgb.shape[:2]
-    whole = shapely.length(backdrop.lines)
-    within = shapely.length(shapely.intersection(backdrop.lines, shapely.box(0, 0, width, height)))
-    metres: NDArray[np.float64] = network.length_m * within / np.maximum(whole, 1e-9)
-    return metres
-
-
-def _bins(mph: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """Return uint8, the bin 1..7 of each speed in mph; 0 if it is unknown."""
-    known = np.isfinite(mph)
-    bins: NDArray[np.uint8] = BIN_TABLE[to_byte(np.where(known, mph, 1.0))]
-    return np.where(known, bins, 0).astype(np.uint8)

@@ -157,11 +157,6 @@ def _view(
     )
 
 
-def _share(store: StoreReader) -> str:
-    name = store.meta.share_name
-    return f"{'roads' if name == 'road' else name} {road_fraction(store):.1%}"
-
-
 def _header(store: StoreReader, level: int) -> tuple[str, str, str]:
     """Return the title, the line below it and the note at the bottom."""
     meta, tiles = store.meta, store.tiles
@@ -175,7 +170,7 @@ def _header(store: StoreReader, level: int) -> tuple[str, str, str]:
         f"{len(tiles):,} tiles of {meta.tile} px",
         f"levels {', '.join(map(str, meta.levels))}",
         f"{gsd_x:.2f} × {gsd_y:.2f} m per pixel",
-        _share(store),
+        f"{'roads' if meta.share_name == 'road' else meta.share_name} {road_fraction(store):.1%}",
     ]
     bands = [meta.bands[i] for i in natural_bands(meta.bands)]
     note = f"shown at level {level}, bands {', '.join(bands)}, brightness adjusted for display"

@@ -212,8 +212,6 @@ def _draw_legend(figure: Figure, layout: SheetLayout, views: Sequence[SceneView]
         width = min(1.1, 0.55 * PAGE / (len(boxes) + 1))
     total = (len(boxes) + 1) * width + 0.15
     axes = _axes(figure, layout, PAGE - MARGIN - total, MARGIN - 0.02, total, 0.5)
-    axes.set_xlim(0, total)
-    axes.set_ylim(0.5, 0)
     for i, (label, colour) in enumerate(boxes):
         rgb = tuple(value / 255 for value in colour)
         axes.add_patch(Rectangle((i * width, 0.06), width, height, facecolor=rgb, linewidth=0))
@@ -332,14 +330,10 @@ def _picture(view: SceneView, name: str, panel: float) -> NDArray[np.uint8]:
 
 def _grown(mask: NDArray[np.bool_], radius: int) -> NDArray[np.bool_]:
     """Return a mask dilated by ``radius`` pixels along both axes."""
-    grown = mask.copy()
     for _ in range(radius):
-        before = grown.copy()
-        grown[1:] |= before[:-1]
-        grown[:-1] |= before[1:]
-        grown[:, 1:] |= before[:, :-1]
-        grown[:, :-1] |= before[:, 1:]
-    return grown
+        at = np.pad(mask, 1)
+        mask = mask | at[2:, 1:-1] | at[:-2, 1:-1] | at[1:-1, 2:] | at[1:-1, :-2]
+    return mask
 
 
 def _hatch(shape: tuple[int, ...], width: float, height: float) -> NDArray[np.uint8]:
