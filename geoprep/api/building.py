@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, overload
@@ -19,8 +19,6 @@ from geoprep.executors import Dask, Executor, Threads
 from geoprep.labels import is_vector
 from geoprep.plan import BuildOptions, Plan, make_plan
 from geoprep.sources import (
-    INSIDE,
-    SUFFIXES,
     SourceScenes,
     copies_folder,
     download_scenes,
@@ -178,9 +176,15 @@ def build_zarr(
     observer = progress
     if not isinstance(observer, BuildObserver):
         observer = BuildObserver(bars=observer, messages=observer)
+    checked = given.checked(workers, scheduler)
     if dry_run:
-        return _estimate(given, workers, observer)
-    summary = _build(given, workers, scheduler, observer, overwrite, drop_source)
+        found, names, target = given.find(observer)
+        threads = Threads(workers)
+        plan = make_plan(found, names, checked, threads, read_inputs=False)
+        result = estimate(plan, target, threads.workers)
+        _note(found, plan, observer)
+        return result
+    summary = _build(given, checked, workers, scheduler, observer, overwrite, drop_source)
     for warning in summary.warnings:
         warnings.warn(warning, GeoprepWarning, stacklevel=2)
     return Store(open_store(summary.store).reader, summary)
@@ -188,6 +192,7 @@ def build_zarr(
 
 def _build(
     given: _Request,
+    checked: BuildOptions,
     workers: int | None,
     scheduler: Any,  # noqa: ANN401 - an address or a Dask client
     observer: BuildObserver,
@@ -195,12 +200,10 @@ def _build(
     drop_source: bool,
 ) -> Summary:
     """Build the store of a request and return the summary."""
-    checked = given.checked(workers, scheduler)
-    given.check_target()
+    if given.out is not None:
+        check_reachable(given.out)  # before sources that take long are read
     found, names, place = given.find(observer)
-    check_reachable(place)
-    with ExitStack() as stack:
-        executor = _executor(workers, scheduler, stack, observer)
+    with _executor(workers, scheduler, observer) as executor:
         if scheduler is None:
             found = _downloaded(found, place, observer)
         else:  # workers read the sources themselves, and have other working folders
@@ -219,17 +222,6 @@ def _build(
         except UsageError as error:  # the store is complete all the same
             observer.note(str(error))
     return replace(summary, source_copy=str(copies) if copies.is_dir() else None)
-
-
-def _estimate(given: _Request, workers: int | None, observer: BuildObserver) -> DryRun:
-    """Return the estimate of a build."""
-    checked = given.checked(workers, None)
-    found, names, place = given.find(observer)
-    executor = Threads(workers)
-    plan = make_plan(found, names, checked, executor, read_inputs=False)
-    result = estimate(plan, place, executor.workers)
-    _note(found, plan, observer)
-    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,12 +250,6 @@ class _Request:
         if self.images and self.out is None:
             raise UsageError("`images` needs `out`, the name of the store")
         return BuildOptions.given(**self.options)
-
-    def check_target(self) -> None:
-        """Check that a bucket can be reached before sources that take long are read."""
-        named = [one for one in (self.source, *self.images, self.labels) if one]
-        if self.out is not None and any(map(_takes_long, named)):
-            check_reachable(self.out)
 
     def find(self, observer: BuildObserver) -> tuple[list[SourceScenes], list[str], str | Path]:
         """Return the scenes by source, the name of every source, and where the store goes."""
@@ -312,12 +298,6 @@ class _Request:
         return images, self.labels and local(self.labels)
 
 
-def _takes_long(source: str) -> bool:
-    """Return whether a source is on a server, or is an archive."""
-    place = source.partition(INSIDE)[0]
-    return "://" in place or (place.lower().endswith(SUFFIXES) and Path(place).is_file())
-
-
 def _downloaded(
     found: list[SourceScenes], out: str | Path, observer: BuildObserver
 ) -> list[SourceScenes]:
@@ -331,21 +311,21 @@ def _downloaded(
     return local
 
 
+@contextmanager
 def _executor(
     workers: int | None,
     scheduler: Any,  # noqa: ANN401 - an address or a Dask client
-    stack: ExitStack,
     observer: BuildObserver,
-) -> Executor:
-    """Return the executor of a build; the stack closes a connection to a cluster."""
+) -> Iterator[Executor]:
+    """Yield the executor of a build; a connection to a cluster is closed afterwards."""
     if scheduler is None:
-        return Threads(workers)
-    if not isinstance(scheduler, str):
-        return Dask(scheduler)
-    executor = Dask.connect(scheduler)
-    stack.callback(executor.close)
-    observer.message(f"{executor.workers} threads of {scheduler}; {executor.dashboard}")
-    return executor
+        yield Threads(workers)
+    elif not isinstance(scheduler, str):
+        yield Dask(scheduler)
+    else:
+        with closing(Dask.connect(scheduler)) as executor:
+            observer.message(f"{executor.workers} threads of {scheduler}; {executor.dashboard}")
+            yield executor
 
 
 def _note(found: Sequence[SourceScenes], plan: Plan, observer: BuildObserver) -> None:

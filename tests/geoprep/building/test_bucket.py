@@ -229,26 +229,6 @@ def test_errors_are_one_line_with_the_fix(endpoint, monkeypatch):
         sinks.Bucket("s3://own/a.zarr")
 
 
-def test_a_source_that_is_not_here_is_named_before_a_bucket_is_asked(
-    endpoint, bucket, tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)  # where copies of inputs would be kept
-    asked = []
-    monkeypatch.setattr("geoprep.api.building.check_reachable", asked.append)
-    packed = tmp_path / "a.zip"
-    for source in (
-        ["--city", "moscow", "--source", str(tmp_path / "nope")],
-        ["--images", str(tmp_path / "nope" / "*.tif")],
-        ["--images", str(packed)],
-    ):
-        done = CliRunner().invoke(cli, ["build-zarr", *source, "--out", bucket, "--quiet"])
-        assert "nope" in str(done.exception) or "a.zip" in str(done.exception)
-        assert not asked
-    packed.write_bytes(b"not yet opened")
-    CliRunner().invoke(cli, ["build-zarr", "--images", str(packed), "--out", bucket, "--quiet"])
-    assert asked == [bucket]
-
-
 @pytest.mark.parametrize(
     ("status", "says"), [(403, "access refused: the key"), (503, "not writable")]
 )
