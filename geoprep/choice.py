@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from geoprep.errors import UsageError
@@ -43,9 +44,12 @@ def value_type(kind: Any) -> Any:  # noqa: ANN401 - types
     return get_args(kind)[0] if type(None) in get_args(kind) else kind
 
 
+_types = lru_cache(get_type_hints)
+
+
 def check_choices(options: object, record: type) -> None:
     """Raise UsageError if a field of a record has a value that its `Literal` does not list."""
-    for name, kind in get_type_hints(record).items():
+    for name, kind in _types(record).items():
         value, known = getattr(options, name), get_args(value_type(kind))
         if get_origin(value_type(kind)) is Literal and value is not None and value not in known:
             raise UsageError(f"`{name}` {value!r} is unknown: use one of {', '.join(known)}")

@@ -92,7 +92,7 @@ def chips(area: Path) -> Iterator[Chip]:
         truth = read_labels(label)
         if len(truth.lines):
             name = re.sub(r".*_(\w+\d+)", r"\1", label.stem)
-            roads = read_roads(label.read_bytes(), name=str(label))
+            roads = read_roads(label)
             polygons = speed_polygons(roads, grid)
             mask = burn(polygons, grid.transform, (grid.height, grid.width))
             yield Chip(name, mask, grid, truth)

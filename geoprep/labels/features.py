@@ -34,16 +34,20 @@ MOST_WIDTH_M: Final = 200.0
 """The widest motorways have some 26 lanes, 160 m; larger values are errors or in other units."""
 
 
-def road_speeds(properties: Sequence[Properties], rule: SpeedRule, name: str) -> list[RoadSpeed]:
-    """Return the speed of every road of one file, from one mapping per feature."""
+def road_speeds(
+    properties: Sequence[Properties], names: Collection[str], rule: SpeedRule, name: str
+) -> list[RoadSpeed]:
+    """Return the speed of every road of a file with fields of these names, a mapping per feature.
+
+    A mapping holds the fields that the rule reads.
+    """
     if not properties:
         return []
-    names: frozenset[str] = frozenset().union(*properties)
-    require_speed_field(names, rule, name)
+    _require_speed_field(names, rule, name)
     _require_road_field(names, rule, name)
     infer = INFER[detect_schema(names) if rule.schema == "auto" else rule.schema]
     fields = rule.fields
-    if names.isdisjoint(fields):
+    if not any(field in names for field in fields):
         return [infer(road) for road in properties]
     speeds = []
     for road in properties:
@@ -57,13 +61,12 @@ def road_speeds(properties: Sequence[Properties], rule: SpeedRule, name: str) ->
 
 
 def road_widths(
-    properties: Sequence[Properties], rule: SpeedRule, name: str
+    properties: Sequence[Properties], names: Collection[str], rule: SpeedRule, name: str
 ) -> tuple[list[float], list[str]]:
     """Return the full width of every road in metres, NaN where unknown, and a note on each."""
     field = rule.width_field
     if field is None or not properties:
         return [math.nan] * len(properties), [""] * len(properties)
-    names: frozenset[str] = frozenset().union(*properties)
     if field not in names:
         raise LabelError(
             f"{name}: no width field {field}; its fields: "
@@ -85,7 +88,7 @@ def _to_metres(value: object) -> tuple[float, str]:
     return (width, "") if 0 < width <= MOST_WIDTH_M else (math.nan, "width out of range")
 
 
-def require_speed_field(names: Collection[str], rule: SpeedRule, name: str) -> None:
+def _require_speed_field(names: Collection[str], rule: SpeedRule, name: str) -> None:
     """Refuse a file without any of the wanted speed fields."""
     wanted = rule.fields
     if rule.needs_field and not any(field in names for field in wanted):
@@ -126,7 +129,11 @@ def _to_mph(value: object, unit: str) -> tuple[float, str]:
 
 
 def feature_classes(
-    properties: Sequence[Properties], drawn: Sequence[bool], rule: ClassRule, name: str
+    properties: Sequence[Properties],
+    names: Collection[str],
+    drawn: Sequence[bool],
+    rule: ClassRule,
+    name: str,
 ) -> list[RoadSpeed]:
     """Return 1 plus the number of the class of every feature, 0 for nodata, and remarks.
 
@@ -134,7 +141,11 @@ def feature_classes(
     """
     if not properties:
         return []
-    _require_field(frozenset[str]().union(*properties), rule, name)
+    if rule.field is not None and rule.field not in names:
+        raise LabelError(
+            f"{name}: no field {rule.field}; its fields: {', '.join(sorted(names)) or 'none'}. "
+            "Name one of them as `class_field`"
+        )
     values = [_value(one, rule, name) for one in properties]
     listed = _listed(rule, any(isinstance(value, int | float) for value in values))
     unlisted = Counter(
@@ -190,11 +201,3 @@ def _listed(rule: ClassRule, numbers: bool) -> Mapping[str | float, int]:
                     f"Give each value of field {rule.field} to one class in `classes`"
                 )
     return found
-
-
-def _require_field(names: frozenset[str], rule: ClassRule, name: str) -> None:
-    if rule.field is not None and rule.field not in names:
-        there = ", ".join(sorted(names - {LAYER_KEY})) or "none"
-        raise LabelError(
-            f"{name}: no field {rule.field}; its fields: {there}. Name one of them as `class_field`"
-        )

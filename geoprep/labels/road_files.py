@@ -28,7 +28,6 @@ from geoprep.crs import (
     transformer,
 )
 from geoprep.errors import LabelError, SourceError, UsageError
-from geoprep.labels.geojson import parse_geojson
 from geoprep.labels.label_options import SpeedRule
 from geoprep.labels.table import LabelRoads, RoadTable
 from geoprep.labels.vectors import SHAPEFILE_PARTS, read_road_table
@@ -124,10 +123,9 @@ class RoadFile:
 
 
 def read_roads(
-    label: str | os.PathLike[str] | bytes,
+    label: str | os.PathLike[str],
     *,
     rule: SpeedRule | None = None,
-    name: str | None = None,
     bounds: Bounds | None = None,
     bounds_crs: str | None = None,
     margin_m: float = 2.0,
@@ -135,21 +133,20 @@ def read_roads(
 ) -> LabelRoads:
     """Return the roads of one scene, with a speed each.
 
-    ``label`` is the address of a file of any format, or the contents of a GeoJSON document.
-    ``bounds`` (left, bottom, right, top in ``bounds_crs``) are given for a file of many scenes,
-    with a margin of as many metres as roads are widened by. ``scene``, the bounds of the whole
-    scene, is given for its own label: one with features, none of which intersects the scene, is
-    refused.
+    ``label`` is the address of a file of any format. ``bounds`` (left, bottom, right, top in
+    ``bounds_crs``) are given for a file of many scenes, with a margin of as many metres as roads
+    are widened by. ``scene``, the bounds of the whole scene, is given for its own label: one with
+    features, none of which intersects the scene, is refused.
     """
     rule = rule or SpeedRule()
     if bounds_crs is None:
         if bounds is not None or scene is not None:
             raise UsageError("`bounds` need their CRS: give `bounds_crs` too")
-        return _read_table(label, rule, name).roads()
-    if bounds is not None and not isinstance(label, bytes) and is_local(os.fspath(label)):
+        return _read_table(os.fspath(label), rule).roads()
+    if bounds is not None and is_local(os.fspath(label)):
         file = open_road_file(Path(label), rule)
     else:
-        file = RoadFile.of(_read_table(label, rule, name), _name(label, name))
+        file = RoadFile.of(_read_table(os.fspath(label), rule), os.fspath(label))
     if scene is not None:
         file.require_touch(scene, bounds_crs)
     if bounds is None:
@@ -157,21 +154,11 @@ def read_roads(
     return file.roads_within(bounds, bounds_crs, margin_m)
 
 
-def _name(label: str | os.PathLike[str] | bytes, name: str | None) -> str:
-    return name or ("GeoJSON label" if isinstance(label, bytes) else os.fspath(label))
-
-
-def _read_table(
-    label: str | os.PathLike[str] | bytes, rule: SpeedRule, name: str | None
-) -> RoadTable:
-    name = _name(label, name)
-    if isinstance(label, bytes):
-        return parse_geojson(label, rule, name)
-    address = os.fspath(label)
+def _read_table(address: str, rule: SpeedRule) -> RoadTable:
     if is_local(address):
         return read_road_table(Path(address), rule)
     try:
-        return read_road_table(read_bytes(address), rule, name)
+        return read_road_table(read_bytes(address), rule, address)
     except SourceError as error:
         raise LabelError(
             f"{error} Check the path, or remove the label to build the scene as unlabelled."

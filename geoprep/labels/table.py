@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -109,6 +109,7 @@ def build_table(
     feature: NDArray[np.intp],
     geometry_notes: Sequence[str],
     properties: Sequence[Properties],
+    names: Collection[str],
     crs: str,
     rule: SpeedRule,
     name: str,
@@ -116,7 +117,8 @@ def build_table(
     """Return the table of a file: unusable lines removed, speeds and widths found.
 
     ``feature`` is the index of the feature that each line is part of, ascending; there is a note
-    ("" for a usable geometry) and a mapping of properties per feature.
+    ("" for a usable geometry) and a mapping of properties per feature. ``names`` are those of all
+    fields.
     """
     problems = list(geometry_notes)
     fine = np.ones(len(lines), dtype=bool)
@@ -129,12 +131,12 @@ def build_table(
     areas = np.zeros(len(problems), dtype=bool)
     areas[feature[shapely.get_dimensions(lines) == _AREA]] = True
     if rule.classes is not None:
-        speeds = feature_classes(properties, has_line.tolist(), rule.classes, name)
+        speeds = feature_classes(properties, names, has_line.tolist(), rule.classes, name)
     else:
-        speeds = road_speeds(properties, rule, name)
+        speeds = road_speeds(properties, names, rule, name)
         if areas.any():
-            speeds = _with_areas(speeds, areas, properties, rule, name)
-    widths, width_notes = road_widths(properties, rule, name)
+            speeds = _with_areas(speeds, areas, names, rule, name)
+    widths, width_notes = road_widths(properties, names, rule, name)
     notes = []
     for i, (problem, speed) in enumerate(zip(problems, speeds, strict=True)):
         found = [problem, *(speed.notes if has_line[i] else ())]
@@ -142,7 +144,6 @@ def build_table(
             found.append(width_notes[i])
         notes.append(tuple(filter(None, found)))
     mph = np.array([speed.mph for speed in speeds], dtype=np.float64)
-    names = frozenset[str]().union(*properties)
     read = bool(rule.fields) or rule.classes is not None
     ignored = () if read else tuple(field for field in SPEED_FIELDS if field in names)
     return RoadTable(
@@ -160,7 +161,7 @@ def build_table(
 def _with_areas(
     speeds: Sequence[RoadSpeed],
     areas: NDArray[np.bool_],
-    properties: Sequence[Properties],
+    names: Collection[str],
     rule: SpeedRule,
     name: str,
 ) -> list[RoadSpeed]:
@@ -168,7 +169,7 @@ def _with_areas(
     if rule.areas == "ignore":
         ignored = RoadSpeed(math.nan, (_AREA_IGNORED,))
         return [ignored if area else speed for speed, area in zip(speeds, areas, strict=True)]
-    described = rule.needs_field or names_roads(frozenset[str]().union(*properties))
+    described = rule.needs_field or names_roads(names)
     if not described and rule.areas == "auto" and rule.where is None:
         raise LabelError(
             f"{name}: {int(areas.sum())} areas, and no road attributes (road_type, highway, "

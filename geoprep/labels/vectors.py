@@ -21,8 +21,7 @@ from geoprep.crs import LONLAT, reproject, transformer
 from geoprep.errors import LabelError
 from geoprep.labels.attributes import PROPERTY_NAMES, Properties, names_roads, tags_road
 from geoprep.labels.class_rule import ClassRule
-from geoprep.labels.features import LAYER_KEY, require_speed_field
-from geoprep.labels.geojson import parse_geojson
+from geoprep.labels.features import LAYER_KEY
 from geoprep.labels.label_options import SPEED_FIELDS, SpeedRule
 from geoprep.labels.table import RoadTable, build_table
 
@@ -65,8 +64,6 @@ def read_road_table(source: Path | bytes, rule: SpeedRule, name: str = "") -> Ro
     """
     name = name or str(source)
     suffix = PurePosixPath(name).suffix.lower()
-    if suffix in GEOJSON_SUFFIXES and not rule.selects:
-        return parse_geojson(_bytes_of(source), rule, name)
     if suffix in PARQUET_SUFFIXES:
         return _read_parquet(_bytes_of(source), rule, name)
     if suffix == ".shp" and isinstance(source, Path):
@@ -89,7 +86,6 @@ def _read_layers(source: Path | bytes, rule: SpeedRule, name: str) -> RoadTable:
     parts: list[_Features] = []
     for layer in layers:
         _require_crs(layer.crs, name)
-        require_speed_field(layer.fields, rule, name)
         lines, feature, notes, properties = _features(source, layer, rule, name)
         if layer.crs != layers[0].crs:
             lines = reproject(lines, layer.crs, layers[0].crs)
@@ -99,7 +95,8 @@ def _read_layers(source: Path | bytes, rule: SpeedRule, name: str) -> RoadTable:
     lines, feature = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
     notes = [one for part in parts for one in part[2]]
     properties = [one for part in parts for one in part[3]]
-    table = build_table(lines, feature, notes, properties, layers[0].crs, rule, name)
+    fields = {field for layer in layers for field in layer.fields}
+    table = build_table(lines, feature, notes, properties, fields, layers[0].crs, rule, name)
     return replace(table, file_notes=unread)
 
 
@@ -129,14 +126,17 @@ def _class_layers(
 
 def _layers(source: Path | bytes, name: str) -> tuple[dict[str, _Layer], str]:
     """Return the layers of lines and areas by name, and all layers as text."""
-    listed = [(str(layer), kind) for layer, kind in _ogr(pyogrio.list_layers, source, name)]
+    if name.lower().endswith(GEOJSON_SUFFIXES):  # one layer: each opening reads all of the document
+        listed = [(PurePosixPath(name).stem, "Unknown")]
+    else:
+        listed = [(str(layer), kind) for layer, kind in _ogr(pyogrio.list_layers, source, name)]
     present = ", ".join(f"{layer} ({kind or 'no geometry'})" for layer, kind in listed) or "none"
     found = {}
-    for layer, kind in listed:
+    for index, (layer, kind) in enumerate(listed):
         if _is_of(kind, (*_LINE, *_AREA)):
-            info = _ogr(pyogrio.read_info, source, name, layer=layer)
-            fields = tuple(info["fields"])
-            found[layer] = _Layer(layer, info["geometry_type"] or "", info["crs"] or "", fields)
+            info = _ogr(pyogrio.read_info, source, name, layer=index)
+            kind, fields = info["geometry_type"] or "", tuple(info["fields"])
+            found[layer] = _Layer(index, layer, kind, info["crs"] or "", fields)
     return found, present
 
 
@@ -157,7 +157,7 @@ def _features(source: Path | bytes, layer: _Layer, rule: SpeedRule, name: str) -
             pyogrio.raw.read,
             source,
             name,
-            layer=layer.name,
+            layer=layer.index,
             # Drivers evaluate a condition on the fields that are read, others being null.
             columns=columns if rule.where is None else None,
             force_2d=True,
@@ -219,8 +219,9 @@ def _require_size(path: Path, expected: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """A layer of a vector file: its name, geometry type, CRS and fields."""
+    """A layer of a vector file: its position, name, geometry type, CRS and fields."""
 
+    index: int  # contents in memory get another name at every opening
     name: str
     kind: str
     crs: str
@@ -280,7 +281,7 @@ def _holds_roads(source: Path | bytes, layer: _Layer, rule: SpeedRule, name: str
         pyogrio.raw.read,
         source,
         name,
-        layer=layer.name,
+        layer=layer.index,
         columns=tags,
         read_geometry=False,
         max_features=_MOST_TAGS,
@@ -338,7 +339,6 @@ def _read_parquet(data: bytes, rule: SpeedRule, name: str) -> RoadTable:
         packed = io.BytesIO()
         frame.to_file(packed, driver="GPKG", layer=PurePosixPath(name).stem)
         return _read_layers(packed.getvalue(), rule, name)
-    require_speed_field(list(frame.columns), rule, name)
     columns = _wanted(rule, frame.columns)
     lines, feature, notes = _lines(shapely.force_2d(np.asarray(frame.geometry.array, object)))
     values: list[NDArray[Any]] = []
@@ -346,7 +346,7 @@ def _read_parquet(data: bytes, rule: SpeedRule, name: str) -> RoadTable:
         column = frame[field].astype(object)
         values.append(column.where(column.notna(), None).to_numpy(object))
     properties = _rows(columns, values, len(notes))
-    return build_table(lines, feature, notes, properties, crs, rule, name)
+    return build_table(lines, feature, notes, properties, list(frame.columns), crs, rule, name)
 
 
 def _lines(

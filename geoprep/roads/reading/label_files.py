@@ -47,10 +47,7 @@ def read_labels_with_notes(
     a path of 5 m are left out.
     """
     path = Path(path)
-    try:
-        table = read_road_table(path, replace(rule, areas="ignore"))
-    except OSError as error:
-        raise LabelError(f"{path}: cannot be read ({error.strerror}). Check the path.") from error
+    table = read_road_table(path, replace(rule, areas="ignore"))
     lost = sum(_NOT_LOCATED.intersection(notes) != set() for notes in table.notes)
     if lost:
         raise LabelError(

@@ -145,7 +145,7 @@ def test_a_crs_that_is_local_or_on_the_moon_fails_the_scene_alone(labelled, tmp_
     scenes = [labelled("moon", [HERE], crs=member), labelled("good", [HERE])]
     store = build_of(tmp_path / "a.zarr", scenes)
     assert store.scenes.status.tolist() == ["failed", "ok"]
-    assert "is not a known CRS on Earth" in store.scenes.reason[0]
+    assert "has a CRS that is not on Earth" in store.scenes.reason[0]
 
 
 def test_a_file_name_that_is_no_utf8_fails_the_scene_alone(tmp_path):

@@ -12,8 +12,13 @@ from geoprep.labels.label_options import SPEED_FIELDS, SpeedRule
 TABLE_SPEEDS = {15, 18.75, 20, 22.5, 25, 26.25, 30, 33.75, 35, 41.25, 45, 48.75, 55, 65}
 
 
+def speeds_of(properties, rule):
+    """Return the speeds of a file whose features have these properties."""
+    return road_speeds(properties, set().union(*properties), rule, "roads.geojson")
+
+
 def speed(properties, **rule):
-    (only,) = road_speeds([properties], SpeedRule(**rule), "roads.geojson")
+    (only,) = speeds_of([properties], SpeedRule(**rule))
     return only
 
 
@@ -212,7 +217,7 @@ def test_roads_of_geofabrik_are_told_by_fclass(fclass, more, mph):
 
 def test_schema_is_one_for_the_whole_file():
     bare = {"highway": "primary", "lanes": 2, "surface": None}
-    speeds = road_speeds([bare, sn5()], SpeedRule(), "x")
+    speeds = speeds_of([bare, sn5()], SpeedRule())
     assert [each.mph for each in speeds] == [33.75, 45]
 
 
@@ -276,7 +281,7 @@ def test_a_field_that_no_road_has_is_an_error_that_lists_what_there_is():
 
 
 def test_no_roads_lack_no_field():
-    assert road_speeds([], SpeedRule(speed_field="limit"), "x") == []
+    assert speeds_of([], SpeedRule(speed_field="limit")) == []
 
 
 @pytest.mark.parametrize(
@@ -307,7 +312,7 @@ schemas = st.sampled_from(["auto", "sn3", "sn5", "osm"])
 @given(roads, schemas)
 def test_no_attribute_whatever_gives_a_crash_or_a_speed_outside_the_table(properties, schema):
     properties = [{"highway": None}, *properties]
-    speeds = road_speeds(properties, SpeedRule(schema=schema), "x")
+    speeds = speeds_of(properties, SpeedRule(schema=schema))
     assert len(speeds) == len(properties)
     for mph, notes in speeds:
         assert mph in TABLE_SPEEDS or (math.isnan(mph) and notes)
@@ -318,5 +323,5 @@ def test_no_attribute_whatever_gives_a_crash_or_a_speed_outside_the_table(proper
 def test_no_field_value_whatever_gives_a_crash_or_a_speed_that_is_no_byte(properties, schema, unit):
     properties = [{"limit": None, "highway": None}, *properties, {"limit": "x"}]
     rule = SpeedRule(schema=schema, speed_field="limit", speed_unit=unit)
-    for mph, notes in road_speeds(properties, rule, "x"):
+    for mph, notes in speeds_of(properties, rule):
         assert 0 < mph <= 253 or (math.isnan(mph) and notes)
