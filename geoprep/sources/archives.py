@@ -196,7 +196,7 @@ def _damage_named(archive: Path) -> Iterator[None]:
     """Turn all errors of an archive that cannot be read into one that names it."""
     damage = (
         *(tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, lzma.LZMAError),
-        *(EOFError, UnicodeError, NotImplementedError),
+        *(EOFError, UnicodeError, NotImplementedError, MemoryError),  # an absurd header
     )
     with errors_named(archive, SourceError):
         try:

@@ -3,6 +3,7 @@
 import glob
 import re
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
 from geoprep.crs import is_georeferenced
@@ -193,21 +194,17 @@ def _named(address: str, depth: int) -> NamedImage:
 
 def _objects(pattern: str) -> list[str]:
     """Return the objects that match a pattern, or have its name; ``*`` stays within a folder."""
-    folder = re.split(r"[*?\[]", pattern, maxsplit=1)[0].rpartition("/")[0]
-    wanted = re.compile(_translated(pattern))
+    folder = _WILD.split(pattern, maxsplit=1)[0].rpartition("/")[0]
     found = [one.address for one in list_remote(folder)]
-    return [pattern] if pattern in found else [one for one in found if wanted.fullmatch(one)]
+    if pattern in found:
+        return [pattern]
+    return [one for one in found if _fits(one.split("/"), pattern.split("/"))]
 
 
-def _translated(pattern: str) -> str:
-    parts = re.split(r"(\*\*/?|\*|\?|\[[^\]]+\])", pattern)
-    meaning = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-    return "".join(
-        meaning.get(part) or (_one_of(part) if part[:1] == "[" else re.escape(part))
-        for part in parts
-    )
-
-
-def _one_of(part: str) -> str:
-    inside = part[1:-1].replace("\\", "\\\\")
-    return f"[^{inside[1:]}]" if inside.startswith("!") else f"[{inside}]"
+def _fits(parts: Sequence[str], wanted: Sequence[str]) -> bool:
+    """Return whether the parts of a path match those of a pattern; ``**`` is any number of them."""
+    if not wanted:
+        return not parts
+    if wanted[0] == "**":
+        return any(_fits(parts[i:], wanted[1:]) for i in range(len(parts) + 1))
+    return bool(parts) and fnmatchcase(parts[0], wanted[0]) and _fits(parts[1:], wanted[1:])

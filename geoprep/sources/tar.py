@@ -5,7 +5,7 @@ import tarfile
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path, PurePosixPath
-from typing import IO, NamedTuple, Self
+from typing import IO, NamedTuple
 
 from geoprep.errors import SourceError
 
@@ -15,15 +15,6 @@ CHUNK = 1 << 20
 MAX_MEMBER = 4 << 30
 # SpaceNet's largest archive has some 8,000.
 MAX_MEMBERS = 200_000
-# Extended headers (long names, pax records) are kilobytes; tarfile reads them into memory whole.
-MAX_HEADER = 1 << 20
-_EXTENDED = (
-    tarfile.XHDTYPE,
-    tarfile.XGLTYPE,
-    tarfile.SOLARIS_XHDTYPE,
-    tarfile.GNUTYPE_LONGNAME,
-    tarfile.GNUTYPE_LONGLINK,
-)
 
 
 class Member(NamedTuple):
@@ -36,29 +27,6 @@ class Member(NamedTuple):
     size: int
     done: int
     stream: IO[bytes] | None
-
-
-class _StrictInfo(tarfile.TarInfo):
-    """Headers that raise an error if damaged or missing, where `tarfile` ends without one."""
-
-    @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        try:
-            info = super().frombuf(buf, encoding, errors)
-        except tarfile.HeaderError as error:
-            if len(buf) == tarfile.BLOCKSIZE and not any(buf):  # the mark of the end
-                raise
-            raise tarfile.ReadError(f"{error} before the end-of-archive mark") from error
-        if info.size < 0 or (info.type in _EXTENDED and info.size > MAX_HEADER):
-            raise tarfile.ReadError(f"header of {info.name!r} claims {info.size} bytes")
-        return info
-
-    @classmethod
-    def fromtarfile(cls, tar: tarfile.TarFile) -> Self:
-        info = super().fromtarfile(tar)  # a pax record may give the size
-        if info.size < 0:
-            raise tarfile.ReadError(f"{info.name!r} claims {info.size} bytes")
-        return info
 
 
 def is_archive(name: str) -> bool:
@@ -78,7 +46,7 @@ def tar_members(archive: Path) -> Iterator[Member]:
         archive.open("rb") as raw,
         gzip.open(raw) if is_compressed(archive) else nullcontext(raw) as stream,
     ):
-        with tarfile.open(fileobj=stream, mode="r|", tarinfo=_StrictInfo, bufsize=CHUNK) as tar:
+        with tarfile.open(fileobj=stream, mode="r|", bufsize=CHUNK) as tar:
             for info in _plain(tar, archive):
                 yield Member(info.name, info.size, raw.tell(), tar.extractfile(info))
         while stream.read(CHUNK):  # to the end, where gzip has its checksum
@@ -89,10 +57,7 @@ def index_tar(archive: Path) -> dict[str, tuple[int, int]]:
     """Return offset and size of every plain file of an uncompressed tar; their data is skipped."""
     length = archive.stat().st_size
     members = {}
-    with (
-        archive.open("rb") as stream,
-        tarfile.open(fileobj=stream, mode="r:", tarinfo=_StrictInfo) as tar,
-    ):
+    with tarfile.open(archive, "r:") as tar:
         for info in _plain(tar, archive):
             if info.offset_data + info.size > length:
                 raise tarfile.ReadError(f"{info.name!r} ends after the end of the file")
@@ -108,6 +73,10 @@ def _plain(tar: tarfile.TarFile, archive: Path) -> Iterator[tarfile.TarInfo]:
         check_member(archive, info.name, info.size, count, linked=linked, odd=odd)
         if info.isreg():
             yield info
+    # `tarfile` takes a damaged or missing header for the end, whose mark are two blocks of zeros.
+    rest = tar.fileobj.read(CHUNK) if tar.fileobj else b""
+    if not rest or any(rest):
+        raise tarfile.ReadError("no end-of-archive mark")
 
 
 def check_member(
@@ -121,8 +90,8 @@ def check_member(
         fault = "it is a link"
     elif odd:
         fault = "it is encrypted, or neither a plain file nor a folder"
-    elif size > MAX_MEMBER:
-        fault = f"it claims {size / 2**30:.1f} GiB"
+    elif not 0 <= size <= MAX_MEMBER:
+        fault = f"it claims {size:,} bytes"
     elif count >= MAX_MEMBERS:
         fault = "one member too many"
     else:
