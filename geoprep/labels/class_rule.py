@@ -6,7 +6,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -136,16 +136,16 @@ def parse_classes(
         text = source.strip()
         if text[:1] in ("[", "{"):
             source = _yaml(text, place)
-        elif "=" in text and not _is_file(text):
+        elif "=" in text and not os.path.isfile(os.path.expanduser(text)):  # noqa: PTH111, PTH113 - no error for a long text
             source = _inline(text)
         else:
             place = text
             source = _yaml(_contents(text), text)
     found = [_described(one, place) for one in _entries(source, place)]
     _check(found, place)
-    colours = class_colours([one["name"] for one in found])
-    for one, spare in zip(found, colours, strict=True):
-        one["color"] = (one["color"] or _own_colour(one["values"]) or spare).upper()
+    for one, spare in zip(found, class_colours([one["name"] for one in found]), strict=True):
+        own = _hex(one["values"]) or _hex(one["values"][:1])  # its colour in the label
+        one["color"] = one["color"] or own or spare.upper()
     return found
 
 
@@ -154,13 +154,18 @@ def as_colour(values: Sequence[str]) -> tuple[int, int, int] | None:
     if len(values) == 1 and _HEX.fullmatch(values[0]):
         red, green, blue = bytes.fromhex(values[0][1:])
         return red, green, blue
-    numbers = [_float(value) for value in values]
-    if len(numbers) != _CHANNELS or not all(
-        one is not None and one.is_integer() and 0 <= one <= _MOST_BYTE for one in numbers
-    ):
+    numbers = [number for value in values if (number := _float(value)) is not None]
+    if not len(numbers) == len(values) == _CHANNELS:
         return None
-    red, green, blue = (int(one or 0) for one in numbers)
+    if not all(one.is_integer() and 0 <= one <= _MOST_BYTE for one in numbers):
+        return None
+    red, green, blue = map(int, numbers)
     return red, green, blue
+
+
+def _hex(values: Sequence[str]) -> str | None:
+    colour = as_colour(values)
+    return None if colour is None else "#" + bytes(colour).hex().upper()
 
 
 def as_number(value: str) -> float | None:
@@ -180,23 +185,15 @@ def _float(value: str) -> float | None:
         return None
 
 
-def _is_file(text: str) -> bool:
-    try:
-        return Path(text).expanduser().is_file()
-    except OSError:  # longer than a path can be
-        return False
-
-
 def _contents(path: str) -> str:
     try:
         return Path(path).expanduser().read_text(encoding="utf-8")
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not a text file in UTF-8"
         raise UsageError(
-            f"`classes` {path}: cannot be read ({error.strerror}). Give a YAML file, or text such "
-            f"as {_EXAMPLE}"
+            f"`classes` {path}: cannot be read ({reason}). Give a YAML file, or text such as "
+            f"{_EXAMPLE}"
         ) from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"`classes` {path}: is not a text file in UTF-8") from error
 
 
 def _yaml(text: str, place: str) -> Any:  # noqa: ANN401 - anything that YAML can hold
@@ -278,17 +275,13 @@ def _described(entry: Any, place: str) -> dict[str, Any]:  # noqa: ANN401 - anyt
         )
     given = [entry[key] for key in ("value", "values") if key in entry]
     values = [text for one in given for text in _texts(one, f"{place}: class {name}")]
-    colours = [one for key in ("color", "colour") for one in [entry.get(key)] if one is not None]
-    colour = None
-    if colours:
-        texts = list(_texts(colours[0], f"{place}: class {name}"))
-        parsed = as_colour(texts)
-        if parsed is None:
-            raise UsageError(
-                f"{place}: class {name} has the colour {', '.join(texts)}; write it as '#6EC1E4', "
-                "with quotes, or as three numbers"
-            )
-        colour = "#" + bytes(parsed).hex()
+    texts = [*_texts(entry.get("color", entry.get("colour")), f"{place}: class {name}")]
+    colour = _hex(texts)
+    if texts and colour is None:
+        raise UsageError(
+            f"{place}: class {name} has the colour {', '.join(texts)}; write it as '#6EC1E4', "
+            "with quotes, or as three numbers"
+        )
     return {"name": name, "values": values, "color": colour}
 
 
@@ -299,11 +292,10 @@ def _texts(value: Any, place: str) -> Iterator[str]:  # noqa: ANN401 - anything 
     if isinstance(value, Sequence) and not isinstance(value, str):
         for one in value:
             if isinstance(one, Sequence) and not isinstance(one, str):
-                inner = [text for each in one for text in _texts(each, place)]
-                colour = as_colour(inner)
+                colour = _hex([text for each in one for text in _texts(each, place)])
                 if colour is None:
                     raise UsageError(f"{place}: {one!r:.60} is not a colour of three numbers")
-                yield "#" + bytes(colour).hex().upper()
+                yield colour
             else:
                 yield from _texts(one, place)
     elif isinstance(value, bool | Mapping):
@@ -323,12 +315,6 @@ def canonical(value: object) -> str:
     return text.upper() if _HEX.fullmatch(text) else text
 
 
-def _own_colour(values: Sequence[str]) -> str | None:
-    """Return the colour of a class in its label, which then is its display colour."""
-    colour = as_colour(values) or (as_colour(values[:1]) if values else None)
-    return None if colour is None else "#" + bytes(colour).hex()
-
-
 def _check(classes: Sequence[Mapping[str, Any]], place: str) -> None:
     names = [one["name"] for one in classes]
     if len(names) > MOST_CLASSES:
@@ -342,18 +328,13 @@ def _check(classes: Sequence[Mapping[str, Any]], place: str) -> None:
         raise UsageError(f"{place}: {BACKGROUND_NAME} must be the first class")
     owner: dict[str, str] = {}
     for one in classes:
-        for key in _keys(one["values"]):
+        colour = _hex(one["values"])  # three numbers count as one colour
+        for key in one["values"] if colour is None else [colour]:
             if owner.setdefault(key, one["name"]) != one["name"]:
                 raise UsageError(
                     f"{place}: classes {owner[key]} and {one['name']} both have {key}. Give each "
                     "value or colour to one class"
                 )
-
-
-def _keys(values: Sequence[str]) -> Iterable[str]:
-    """Return what must differ between classes: three numbers count as one colour."""
-    colour = as_colour(values)
-    return list(values) if colour is None else ["#" + bytes(colour).hex().upper()]
 
 
 def classes_text(classes: Sequence[Mapping[str, Any]]) -> str:

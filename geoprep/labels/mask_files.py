@@ -110,7 +110,6 @@ def mask_values(*labels: str) -> str:
 
 
 def _central_values(label: str) -> set[tuple[float, ...]]:
-
     side = 1024
     with _opened(label) as dataset:
         height, width = min(side, dataset.height), min(side, dataset.width)
@@ -154,13 +153,8 @@ def _pixel_by_pixel(dataset: DatasetReader, grid: Grid, label: str) -> bool:
             f"{grid.width} x {grid.height}, and the {which} is not georeferenced: give both the "
             "same size, or georeference both"
         )
-    same_crs = dataset.crs is None or _same_crs(dataset, grid)
+    same_crs = bool(_mask_crs(dataset, grid) == CRS.from_user_input(grid.crs))
     return fits and same_crs and _same_corners(dataset.transform, grid)
-
-
-def _same_crs(dataset: DatasetReader, grid: Grid) -> bool:
-
-    return bool(dataset.crs == CRS.from_user_input(grid.crs))
 
 
 def _same_corners(transform: Affine, grid: Grid) -> bool:

@@ -48,9 +48,7 @@ def polygonize_rasters(
         raise UsageError(
             f"{files[0]} has no class names: give predictions of training.predict with classes"
         )
-    values: list[int] = []
-    areas: list[Any] = []
-    sums: list[tuple[float, float]] = []
+    areas: list[_Area] = []
     crs = metres = None
     for file in files:
         if class_names(file) != names:
@@ -69,12 +67,9 @@ def polygonize_rasters(
             )
         if metres is None:
             metres, unit = _pixel(raster)
-        _leave_out(raster, areas)
-        for area, value, total in _areas(raster):
-            values.append(value)
-            areas.append(area)
-            sums.append(total)
-    faces, found, confidence = _dissolved(areas, np.array(values, np.int64), np.array(sums))
+        _leave_out(raster, [area for area, *_ in areas])
+        areas += _areas(raster)
+    faces, found, confidence = _dissolved(areas)
     tolerance = unit * (1.0 if simplify_m is None else simplify_m / (metres or 1.0))
     if tolerance and len(faces):
         faces = shapely.coverage_simplify(faces, tolerance)
@@ -135,49 +130,48 @@ def _leave_out(raster: ClassRaster, areas: Sequence[Any]) -> None:
         raster.label[taken > 0] = NODATA
 
 
-def _areas(raster: ClassRaster) -> list[tuple[Any, int, tuple[float, float]]]:
-    """Return every connected area of a class, its class, and pixels and sum of confidence."""
-    found: list[tuple[Any, int, tuple[float, float]]] = []
-    for shape, value in shapes(
-        raster.label, mask=raster.label != NODATA, connectivity=4, transform=raster.transform
-    ):
-        found.append((shapely.geometry.shape(shape), int(value), (0.0, 0.0)))
-    if raster.confidence is None or not found:
-        return [(area, value, (0.0, math.nan)) for area, value, _ in found]
-    numbered = rasterize(
-        [(area, number) for number, (area, *_) in enumerate(found, 1)],
-        out_shape=raster.label.shape,
-        transform=raster.transform,
-        dtype="int32",
-    ).ravel()
-    pixels = np.bincount(numbered, minlength=len(found) + 1)[1:]
-    weights = raster.confidence.ravel() / 255
-    total = np.bincount(numbered, weights=weights, minlength=len(found) + 1)[1:]
-    return [
-        (area, value, (float(count), float(confidence)))
-        for (area, value, _), count, confidence in zip(found, pixels, total, strict=True)
+_Area = tuple[Any, int, NDArray[np.float64]]
+"""A polygon of pixels, the number of its class, and its pixels and their sum of confidence."""
+
+
+def _areas(raster: ClassRaster) -> list[_Area]:
+    """Return every connected area of a class."""
+    known = raster.label != NODATA
+    found = [
+        (shapely.geometry.shape(shape), int(value))
+        for shape, value in shapes(raster.label, known, connectivity=4, transform=raster.transform)
     ]
+    sums = np.full((len(found), 2), (0.0, math.nan))
+    if raster.confidence is not None and found:
+        numbered = rasterize(
+            [(area, number) for number, (area, _) in enumerate(found, 1)],
+            out_shape=raster.label.shape,
+            transform=raster.transform,
+            dtype="int32",
+        ).ravel()
+        for i, weights in enumerate((None, raster.confidence.ravel() / 255)):
+            sums[:, i] = np.bincount(numbered, weights, minlength=len(found) + 1)[1:]
+    return [(*one, total) for one, total in zip(found, sums, strict=True)]
 
 
 def _dissolved(
-    areas: Sequence[Any], values: NDArray[np.int64], sums: NDArray[np.float64]
+    areas: Sequence[_Area],
 ) -> tuple[NDArray[np.object_], NDArray[np.int64], NDArray[np.float64]]:
     """Return polygons with common vertices where they touch, their classes and confidences."""
     if not areas:
-        return np.array([], object), values, np.array([])
-    shapes_ = np.array(areas, object)
+        return np.array([], object), np.array([], np.int64), np.array([])
     parts, classes, confidence = [], [], []
-    for value in np.unique(values):
-        mine = values == value
-        united = shapely.get_parts(shapely.union_all(shapes_[mine]))
+    for value in sorted({value for _, value, _ in areas}):
+        mine = np.array([area for area, own, _ in areas if own == value], object)
+        sums = np.array([total for _, own, total in areas if own == value])
+        united = shapely.get_parts(shapely.union_all(mine))
         tree = shapely.STRtree(united)
-        inner = shapely.point_on_surface(shapes_[mine])
-        which, part = tree.query(inner, predicate="intersects")
+        which, part = tree.query(shapely.point_on_surface(mine), predicate="intersects")
         pixels, total = (
-            np.bincount(part, weights=sums[mine][which, i], minlength=len(united)) for i in (0, 1)
+            np.bincount(part, weights=sums[which, i], minlength=len(united)) for i in (0, 1)
         )
         parts += united.tolist()
-        classes += [int(value)] * len(united)
+        classes += [value] * len(united)
         with np.errstate(invalid="ignore", divide="ignore"):
             confidence += (total / pixels).tolist()
     # Lines between all polygons, cut where three of them meet: each edge occurs once.
