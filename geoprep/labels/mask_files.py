@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -76,9 +76,8 @@ def read_mask(
             if _window_under(dataset, grid) is None:
                 apart.append(f"{_numbers(dataset.bounds)} in {str(dataset.crs)[:40]}")
                 continue
-            pixels = _warped(dataset, grid.window(*part), address)
-        used = out == NODATA if valid is None else valid & (out == NODATA)
-        codes, found = label_codes(rule, pixels, used)
+            used = out == NODATA if valid is None else valid & (out == NODATA)
+            codes, found = _placed(dataset, rule, grid.window(*part), address, used)
         if len(addresses) == 1:
             return codes, found
         np.copyto(out, codes, where=out == NODATA)
@@ -218,26 +217,44 @@ def _numbers(bounds: tuple[float, ...]) -> str:
     return ", ".join(f"{value:.6g}" for value in bounds)
 
 
-def _warped(dataset: DatasetReader, grid: Grid, label: str) -> MaskPixels:
-    """Return the nearest mask pixel of every pixel of a grid; opaque where the mask covers it."""
-    window = _window_under(dataset, grid) or Window(0, 0, 1, 1)
+def _placed(
+    dataset: DatasetReader, rule: ClassRule, grid: Grid, label: str, used: NDArray[np.bool_]
+) -> tuple[NDArray[np.uint8], dict[str, int]]:
+    """Return the label of a grid from the nearest pixels of a mask on another one, and remarks."""
+    window = _window_under(dataset, grid)
+    if window is None:
+        return np.full((grid.height, grid.width), NODATA, np.uint8), {}
     if window.width * window.height > _MOST_PIXELS and grid.height > 1:
-        half = grid.height // 2
-        upper = _warped(dataset, grid.window(0, 0, half, grid.width), label)
-        lower = _warped(dataset, grid.window(half, 0, grid.height - half, grid.width), label)
-        values = np.concatenate([upper.values, lower.values], axis=1)
-        return replace(upper, values=values, opaque=np.concatenate([upper.opaque, lower.opaque]))
+        half, width = grid.height // 2, grid.width
+        parts = grid.window(0, 0, half, width), grid.window(half, 0, grid.height - half, width)
+        found = [
+            _placed(dataset, rule, part, label, one)
+            for part, one in zip(parts, np.split(used, [half]), strict=True)
+        ]
+        notes = sum((Counter(notes) for _, notes in found), Counter[str]())
+        return np.concatenate([codes for codes, _ in found]), dict(notes)
     pixels = _pixels(dataset, window, label)
+
+    def onto_grid(bands: NDArray[Any]) -> NDArray[Any]:
+        out = np.zeros((len(bands), grid.height, grid.width), bands.dtype)
+        reproject(
+            bands,
+            out,
+            src_transform=dataset.window_transform(window),
+            src_crs=_mask_crs(dataset, grid),
+            dst_transform=grid.transform,
+            dst_crs=grid.crs,
+            resampling=Resampling.nearest,
+        )
+        return out
+
+    with suppress(LabelError):  # perhaps of a value outside the scene
+        codes, remarks = label_codes(rule, pixels)
+        if not remarks:
+            # Plus 1, since GDAL writes 0 where there is no mask: one byte in place of the values.
+            return onto_grid(codes[None] + np.uint8(1))[0] - np.uint8(1), {}
     opaque = np.ones(pixels.values.shape[1:], bool) if pixels.opaque is None else pixels.opaque
-    source = np.concatenate([pixels.values, opaque[None].astype(pixels.values.dtype)])
-    out = np.zeros((len(source), grid.height, grid.width), source.dtype)
-    reproject(
-        source,
-        out,
-        src_transform=dataset.window_transform(window),
-        src_crs=_mask_crs(dataset, grid),
-        dst_transform=grid.transform,
-        dst_crs=grid.crs,
-        resampling=Resampling.nearest,
+    *values, covered = onto_grid(
+        np.concatenate([pixels.values, opaque[None].astype(pixels.values.dtype)])
     )
-    return replace(pixels, values=out[:-1], opaque=out[-1] != 0)
+    return label_codes(rule, replace(pixels, values=np.array(values), opaque=covered != 0), used)
