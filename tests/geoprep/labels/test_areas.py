@@ -2,6 +2,7 @@
 
 import json
 
+import geopandas
 import numpy as np
 import pytest
 import shapely
@@ -70,7 +71,6 @@ def by_gdal(polygon, value=25):
 @pytest.mark.parametrize("suffix", [".geojson", ".gpkg", ".shp"])
 @pytest.mark.parametrize("rings", [YARD, YARD[:1]])
 def test_an_area_is_burned_as_it_is_and_its_holes_stay_open(label, rings, suffix):
-    geopandas = pytest.importorskip("geopandas")
     path = label(("Polygon", rings, {}))
     if suffix != ".geojson":
         other = path.with_suffix(suffix)
@@ -150,20 +150,9 @@ def test_a_wide_road_beside_the_scene_reaches_into_it(label):
 def houses(tmp_path):
     """Return a file of areas without road attributes, as buildings and land cover are."""
     path = tmp_path / "houses.geojson"
-    features = [
-        {
-            "type": "Feature",
-            "properties": {"osm_id": "1", "type": kind, "surface": "grass"},
-            "geometry": {"type": "Polygon", "coordinates": YARD},
-        }
-        for kind in ("house", "road")
-    ]
-    document = {
-        "type": "FeatureCollection",
-        "features": features,
-        "crs": {"type": "name", "properties": {"name": UTM}},
-    }
-    path.write_text(json.dumps(document))
+    columns = {"osm_id": ["1", "1"], "type": ["house", "road"], "surface": ["grass"] * 2}
+    area = shapely.Polygon(YARD[0], YARD[1:])
+    geopandas.GeoDataFrame(columns, geometry=[area, area], crs=UTM).to_file(path)
     return path
 
 
@@ -208,7 +197,6 @@ LAYERS = {
 
 
 def layered(path, layers):
-    geopandas = pytest.importorskip("geopandas")
     for layer, (kind, properties) in layers.items():
         shape = (
             shapely.Polygon(YARD[0])
@@ -254,7 +242,6 @@ def test_a_layer_that_is_not_there_is_refused_with_those_that_are(tmp_path):
 def test_a_condition_selects_features_of_any_format(tmp_path, label):
     path = label(road(5, name="a"), road(15, name="b"))
     assert len(read_roads(path, rule=SpeedRule(where="name = 'a'")).lines) == 1
-    geopandas = pytest.importorskip("geopandas")
     frame = geopandas.read_file(path)
     for suffix in (".gpkg", ".shp", ".parquet"):
         other = path.with_suffix(suffix)

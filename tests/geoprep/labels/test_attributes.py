@@ -65,7 +65,6 @@ def test_sn3_missing_keys_are_an_unclassified_paved_road():
     ("change", "mph", "note"),
     [
         ({"road_type": "0"}, 20, "road_type unknown"),
-        ({"road_type": "8"}, 20, "road_type unknown"),
         ({"road_type": "2.5"}, 20, "road_type unknown"),
         ({"road_type": None}, 20, "road_type missing"),
         ({"road_type": [2]}, 20, "road_type unknown"),
@@ -74,7 +73,6 @@ def test_sn3_missing_keys_are_an_unclassified_paved_road():
         ({"paved": ""}, 25, "paved missing"),
         ({"lane_number": "0"}, 25, "lane_number out of range"),
         ({"lane_number": "13"}, 30, "lane_number out of range"),
-        ({"lane_number": "-4"}, 25, "lane_number out of range"),
         ({"lane_number": "two"}, 25, "lane_number unknown"),
         ({"lane_number": "inf"}, 25, "lane_number unknown"),
         ({"lane_number": 10**400}, 25, "lane_number unknown"),
@@ -261,7 +259,6 @@ def test_the_inferred_speed_goes_before_the_older_one():
         ({}, "speed field unknown"),
         (math.inf, "speed field unknown"),
         (0, "speed field out of range"),
-        (-20, "speed field out of range"),
         ("-20", "speed field out of range"),
         (254, "speed field out of range"),
         (1e308, "speed field out of range"),

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import rasterio
 from affine import Affine
+from helpers.roads import write_raster
 from hypothesis import given
 from hypothesis import strategies as st
 from rasterio.warp import Resampling, calculate_default_transform, reproject
@@ -29,24 +30,10 @@ def drawn(height=80, width=100):
     return mask
 
 
-def write(path, mask, transform=None, crs=None, driver=None, **profile):
-    count = 1 if mask.ndim == 2 else len(mask)
-    height, width = mask.shape[-2:]
-    place = {} if transform is None else {"transform": transform}
-    with rasterio.open(
-        path,
-        "w",
-        driver=driver or ("PNG" if path.suffix == ".png" else "GTiff"),
-        height=height,
-        width=width,
-        count=count,
-        dtype=mask.dtype,
-        crs=crs,
-        **place,
-        **profile,
-    ) as file:
-        file.write(mask, 1) if count == 1 else file.write(mask)
-    return str(path)
+def write(path, mask, transform=None, crs=None, **profile):
+    driver = "PNG" if path.suffix == ".png" else "GTiff"
+    place = {"transform": transform or Affine.identity(), "crs": crs}
+    return str(write_raster(path, mask, driver=driver, **place, **profile))
 
 
 def expected(mask):

@@ -243,13 +243,6 @@ def test_a_file_that_is_not_there_is_an_error_that_names_it(tmp_path):
 # --- bounds -------------------------------------------------------------------------------------
 
 
-def test_bounds_choose_roads_of_bytes_too():
-    data = geojson(feature(), feature([[38.0, 55.7], [38.1, 55.7]], road_type="?"))
-    roads = read(data, bounds=(37.59, 55.69, 37.61, 55.71), bounds_crs="EPSG:4326")
-    assert [coordinates(line) for line in roads.lines] == [LINE]
-    assert roads.notes == {}
-
-
 def test_bounds_without_a_crs_are_refused():
     with pytest.raises(UsageError, match="bounds_crs"):
         read(geojson(feature()), bounds=(0, 0, 1, 1))

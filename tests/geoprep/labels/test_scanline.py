@@ -49,15 +49,6 @@ def test_rings_that_cross_themselves_are_filled_by_the_even_odd_rule(seed, point
     assert np.array_equal(filled(polygon, (40, 40)), by_gdal(polygon, (40, 40)))
 
 
-def test_two_polygons_that_share_an_edge_share_no_pixel_and_leave_none():
-    rng = np.random.default_rng(5)
-    for _ in range(50):
-        a, b = np.sort(rng.uniform(5, 35, 2))
-        left = shapely.Polygon([(0, 0), (a, 0), (b, 40), (0, 40)])
-        right = shapely.Polygon([(a, 0), (40, 0), (40, 40), (b, 40)])
-        assert (filled(left, (40, 40)) + filled(right, (40, 40)) == 1).all()
-
-
 def test_edges_exactly_on_pixel_centres_give_one_side_only():
     square = shapely.box(2.5, 2.5, 6.5, 6.5)
     raster = filled(square, (10, 10))
@@ -75,20 +66,3 @@ def test_polygons_far_away_or_larger_than_any_integer_are_clipped(far):
         (0, -2 * far, 9, -far),
     ):
         assert not filled(shapely.box(*box), (8, 9)).any()
-
-
-def test_nothing_to_fill_changes_nothing():
-    assert not filled(shapely.Polygon(), (4, 4)).any()
-    assert filled(shapely.box(0, 0, 1, 1), (0, 4)).shape == (0, 4)
-
-
-def test_of_polygons_that_overlap_the_last_one_stays():
-    boxes = [shapely.box(1, 1, 6, 6), shapely.box(4, 4, 9, 9).difference(shapely.box(6, 6, 7, 7))]
-    rings, polygon = shapely.get_rings(boxes, return_index=True)
-    xy, ring = shapely.get_coordinates(rings, return_index=True)
-    first = np.searchsorted(polygon[ring], [0, 1, 2])
-    raster = np.zeros((10, 10), np.uint8)
-    fill_polygons(*xy.T.copy(), ring, first, np.array([9, 5], np.uint8), raster)
-    expected = by_gdal(boxes[0], (10, 10), 9)
-    over = by_gdal(boxes[1], (10, 10), 5)
-    assert np.array_equal(raster, np.where(over, over, expected))

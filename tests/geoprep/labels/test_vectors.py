@@ -182,17 +182,6 @@ def test_features_without_a_line_belong_to_no_scene_and_are_told_apart(tmp_path)
     assert expected.items() <= read_roads(path).notes.items()
 
 
-def test_z_and_numeric_columns_are_read(tmp_path):
-    path = tmp_path / "roads.gpkg"
-    line = shapely.LineString([(500_000, 6_000_000, 7), (500_300, 6_000_300, 8)])
-    columns = {"road_type": [3.0], "lane_number": [4], "paved": [np.int32(1)]}
-    geopandas.GeoDataFrame(columns, geometry=[line], crs=UTM).to_file(path)
-    roads = read_roads(path)
-    assert roads.mph.tolist() == [45]
-    assert not shapely.has_z(roads.lines).any()
-    assert roads.notes == {}
-
-
 # --- one reading a process ----------------------------------------------------------------------
 
 
@@ -351,15 +340,14 @@ def test_broken_geoparquet_and_a_missing_library_say_what_helps(tmp_path, monkey
         read_roads(path)
 
 
-@pytest.mark.parametrize("suffix", ["gpkg", "geojson"])
-def test_lines_and_areas_of_geometry_collections_are_read(tmp_path, suffix):
+def test_lines_and_areas_of_geometry_collections_are_read(tmp_path):
     line, area = shapely.LineString([(0, 0), (9, 9)]), shapely.box(0, 0, 5, 5)
     inner = shapely.GeometryCollection([area, shapely.MultiLineString([line, line])])
     shapes = [shapely.GeometryCollection([line, shapely.Point(1, 1), inner]), line]
     shapes += [shapely.GeometryCollection([shapely.Point(1, 1)])]
     frame = geopandas.GeoDataFrame({"road_type": [5, 2, 1]}, geometry=shapes, crs=UTM)
-    frame.to_crs("EPSG:4326").to_file(tmp_path / f"roads.{suffix}")
-    roads = read_roads(tmp_path / f"roads.{suffix}")
+    frame.to_file(tmp_path / "roads.gpkg")
+    roads = read_roads(tmp_path / "roads.gpkg")
     kinds = Counter(zip(shapely.get_type_id(roads.lines).tolist(), roads.mph.tolist(), strict=True))
     assert kinds == {(1, 25.0): 3, (3, 25.0): 1, (1, 45.0): 1}
     assert roads.notes["geometry GeometryCollection"] == 1

@@ -9,6 +9,7 @@ import pytest
 import rasterio
 from affine import Affine
 from click.testing import CliRunner
+from helpers.roads import write_raster
 from scipy.ndimage import zoom
 from sklearn.metrics import confusion_matrix, f1_score, jaccard_score
 
@@ -23,16 +24,9 @@ PLACE = Affine(0.5, 0, 4e5, 0, -0.5, 6e6)
 
 def write(path, values, names=(), transform=PLACE, **profile):
     """Write (y, x) or (band, y, x) as a GeoTIFF; return its path."""
-    layers = values[None] if values.ndim == 2 else values
-    count, height, width = layers.shape
-    shape = {"count": count, "height": height, "width": width, "dtype": "uint8"}
-    place = {"crs": "EPSG:32637", "transform": transform}
     path.parent.mkdir(exist_ok=True)
-    with rasterio.open(path, "w", driver="GTiff", **shape, **place, **profile) as dataset:
-        dataset.write(layers.astype(np.uint8))
-        if names:
-            dataset.update_tags(CLASS_NAMES=json.dumps(names))
-    return path
+    tags = {"CLASS_NAMES": json.dumps(names)} if names else None
+    return write_raster(path, values.astype(np.uint8), transform=transform, tags=tags, **profile)
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ import json
 import geopandas
 import numpy as np
 import pytest
-import rasterio
 import shapely
 from affine import Affine
 from click.testing import CliRunner
+from helpers.roads import write_raster
 from rasterio.features import rasterize
 from scipy.ndimage import gaussian_filter
 
@@ -31,17 +31,14 @@ def blobs(height, width, seed=0):
 
 
 def write(path, label, confidence=None, left=0, names=NAMES, crs="EPSG:32637"):
-    layers = label[None] if confidence is None else np.stack([label, confidence])
-    count, height, width = layers.shape
-    shape = {"count": count, "height": height, "width": width, "dtype": "uint8", "nodata": 255}
-    place = {"crs": crs, "transform": PLACE @ Affine.translation(left, 0)}
-    place = place if crs else {}
-    with rasterio.open(path, "w", driver="GTiff", **shape, **place) as dataset:
-        dataset.write(layers.astype(np.uint8))
-        dataset.update_tags(CLASS_NAMES=json.dumps(names))
-        if count == 2:
-            dataset.descriptions = ("class", "confidence")
-    return path
+    bands = np.stack([label] if confidence is None else [label, confidence])
+    place = {
+        "crs": crs,
+        "transform": PLACE @ Affine.translation(left, 0) if crs else Affine.identity(),
+    }
+    described = ("class", "confidence")[: len(bands)]
+    tags = {"CLASS_NAMES": json.dumps(names)}
+    return write_raster(path, bands, names=described, tags=tags, nodata=255, **place)
 
 
 def drawn(frame, shape):

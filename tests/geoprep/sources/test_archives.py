@@ -2,8 +2,6 @@
 
 import gzip
 import http.server
-import io
-import tarfile
 import threading
 import zipfile
 from functools import partial
@@ -11,6 +9,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
+from helpers.archives import write_tar
 from helpers.buckets import client_of, s3_endpoint, use_endpoint
 
 from geoprep.errors import SourceError
@@ -25,14 +24,6 @@ FILES = {
     "set/train/2_sat.jpg": b"two" * 1000,
     "set/about.txt": b"words",
 }
-
-
-def write_tar(path, files, mode="w"):
-    with tarfile.open(path, mode) as tar:
-        for name, data in files.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            tar.addfile(info, io.BytesIO(data))
 
 
 def write_zip(path, files):
@@ -63,21 +54,6 @@ def test_images_are_unpacked_from_any_archive_and_the_note_says_where(tmp_path, 
     assert "4 files" in note
     whole, _ = local_pattern(str(tmp_path / name), into)  # an archive by its name alone: any depth
     assert len(images_and_labels([whole]).scenes) == 3
-
-
-def test_an_archive_is_unpacked_once_and_again_when_something_is_gone(tmp_path):
-    write_zip(tmp_path / "a.zip", FILES)
-    into, calls = tmp_path / "in", []
-    for _ in range(2):
-        local_pattern(
-            str(tmp_path / "a.zip"), into, lambda done, total: calls.append((done, total))
-        )
-    assert len(calls) == len(FILES)
-    assert calls[-1][0] <= calls[-1][1]
-    (member,) = into.rglob("a.zip.unpacked/set/train/1_sat.jpg")
-    member.unlink()
-    local_pattern(str(tmp_path / "a.zip"), into)
-    assert member.read_bytes() == b"one"
 
 
 @pytest.mark.parametrize(
@@ -208,18 +184,6 @@ def test_archives_of_equal_names_are_not_mixed_up(tmp_path):
     both = images_and_labels([found["images"], found["more"]], found["masks"], masks=True)
     assert len({scene.image for scene in both.scenes}) == 2
     assert all(Path(scene.label).read_bytes() == b"mask" for scene in both.scenes)
-
-
-def test_web_files_of_equal_names_are_not_mixed_up(tmp_path, server):
-    address, folder, _ = server
-    for name in ("img", "mask"):
-        (folder / name).mkdir()
-        (folder / name / "a.tif").write_text(name)
-    here = {name: local_pattern(f"{address}/{name}/a.tif", tmp_path)[0] for name in ("img", "mask")}
-    assert {name: Path(path).read_text() for name, path in here.items()} == {
-        "img": "img",
-        "mask": "mask",
-    }
 
 
 def test_web_addresses_are_encoded_once(tmp_path, server):

@@ -139,13 +139,6 @@ def test_a_subset_takes_labelled_scenes_first(s3, tmp_path):
     assert len(files) == 5
 
 
-def test_a_missing_product_lists_the_available_ones(s3, tmp_path):
-    with pytest.raises(
-        SourceError, match=r"no PS-MS images of AOI_7_Moscow.*PAN \(4\), PS-RGB \(4\)"
-    ):
-        list_files(MOSCOW, "PS-MS", tmp_path)
-
-
 def test_the_command_lists_and_downloads(s3, tmp_path):
     call = ["download", "--city", "moscow", "--out", str(tmp_path / "in"), "--scenes", "2"]
     dry = CliRunner().invoke(cli, [*call, "--dry-run"])

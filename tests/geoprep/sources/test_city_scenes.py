@@ -1,12 +1,11 @@
 """A city's scenes from whatever holds them: folders as people keep them, and tarballs."""
 
-import io
 import pickle
 import subprocess
 import sys
-import tarfile
 
 import pytest
+from helpers.archives import write_tar
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,13 +45,7 @@ def chips(folder, *numbers, city=MOSCOW, product="PS-RGB", labels=True):
 
 def pack(path, names, mode="w"):
     """Write an archive whose members hold their own names."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, mode) as tar:
-        for name in names:
-            info = tarfile.TarInfo(name)
-            info.size = len(name)
-            tar.addfile(info, io.BytesIO(name.encode()))
-    return path
+    return write_tar(path, {name: name.encode() for name in names}, mode)
 
 
 @pytest.mark.parametrize("folder", ["AOI_7_Moscow", "train/AOI_7_Moscow", DEEP, "my moscow"])

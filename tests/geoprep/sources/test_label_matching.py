@@ -8,20 +8,6 @@ from geoprep.errors import SourceError
 from geoprep.sources.own_images import images_and_labels
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """Return a function that makes empty files, in the current folder."""
-    monkeypatch.chdir(tmp_path)
-
-    def make(*names):
-        for name in names:
-            path = Path(name)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.touch()
-
-    return make
-
-
 def pairs(found):
     return {Path(s.image).name: s.label and Path(s.label).name for s in found.scenes}
 
@@ -31,37 +17,37 @@ DEEPGLOBE = ("train/12_sat.jpg", "train/12_mask.png", "train/104_sat.jpg", "trai
 
 @pytest.mark.parametrize("images", ["train/*_sat.jpg", "train"])
 @pytest.mark.parametrize("labels", ["train/*_mask.png", "train"])
-def test_images_and_masks_in_one_folder(folder, images, labels):
-    folder(*DEEPGLOBE, "train/7_sat.jpg")
+def test_images_and_masks_in_one_folder(make, images, labels):
+    make(*DEEPGLOBE, "train/7_sat.jpg")
     found = images_and_labels([images], labels, masks=True)
     expected = {"7_sat.jpg": None, "12_sat.jpg": "12_mask.png", "104_sat.jpg": "104_mask.png"}
     assert pairs(found) == expected
     assert found.orphan_labels == ()
 
 
-def test_masks_are_found_by_their_names(folder):
+def test_masks_are_found_by_their_names(make):
     """So that what comes next can say which option is missing."""
-    folder(*DEEPGLOBE)
+    make(*DEEPGLOBE)
     assert pairs(images_and_labels(["train"], "train"))["12_sat.jpg"] == "12_mask.png"
 
 
-def test_a_folder_of_images_holds_no_labels(folder):
-    folder("in/a.tif", "in/b.tif")
+def test_a_folder_of_images_holds_no_labels(make):
+    make("in/a.tif", "in/b.tif")
     with pytest.raises(SourceError, match=r"no vector files, but 2 rasters.*`label_values`"):
         images_and_labels(["in"], "in")
     with pytest.raises(SourceError, match="none of its 0 files"):
         images_and_labels(["in"], "in", masks=True)
 
 
-def test_masks_in_a_folder_of_their_own_with_another_suffix(folder):
-    folder("sat/10378780_15.tiff", "sat/10378795_15.tiff", "map/10378780_15.tif", "map/9_15.tif")
+def test_masks_in_a_folder_of_their_own_with_another_suffix(make):
+    make("sat/10378780_15.tiff", "sat/10378795_15.tiff", "map/10378780_15.tif", "map/9_15.tif")
     found = images_and_labels(["sat"], "map", masks=True)
     assert pairs(found) == {"10378780_15.tiff": "10378780_15.tif", "10378795_15.tiff": None}
     assert [Path(each).name for each in found.orphan_labels] == ["9_15.tif"]
 
 
-def test_folders_with_equal_names_tell_masks_apart(folder):
-    folder("train/sat/a.tiff", "train/map/a.tif", "valid/sat/a.tiff", "valid/map/a.tif")
+def test_folders_with_equal_names_tell_masks_apart(make):
+    make("train/sat/a.tiff", "train/map/a.tif", "valid/sat/a.tiff", "valid/map/a.tif")
     found = images_and_labels(["*/sat/*.tiff"], "*/map/*.tif", masks=True)
     assert len(found.scenes) == 2
     for scene in found.scenes:
@@ -77,36 +63,36 @@ def test_folders_with_equal_names_tell_masks_apart(folder):
         "SN3_roads_train_AOI_2_Vegas_geojson_roads_img99_speed.geojson",
     ],
 )
-def test_area_and_number_of_spacenet_decide_where_names_begin_otherwise(folder, label):
+def test_area_and_number_of_spacenet_decide_where_names_begin_otherwise(make, label):
     stem = "SN3_roads_train_AOI_2_Vegas_PS-RGB_img"
-    folder(f"i/{stem}99.tif", f"i/{stem}9.tif", f"l/{label}", "l/AOI_3_Paris_img9.geojson")
+    make(f"i/{stem}99.tif", f"i/{stem}9.tif", f"l/{label}", "l/AOI_3_Paris_img9.geojson")
     found = images_and_labels(["i"], "l")
     assert pairs(found) == {f"{stem}9.tif": None, f"{stem}99.tif": label}
     assert [Path(each).name for each in found.orphan_labels] == ["AOI_3_Paris_img9.geojson"]
 
 
-def test_another_prefix_that_says_nothing_is_an_orphan(folder):
-    folder("i/img98.tif", "i/img99.tif", "l/img98.geojson", "l/AOI_2_Vegas_img99.geojson")
+def test_another_prefix_that_says_nothing_is_an_orphan(make):
+    make("i/img98.tif", "i/img99.tif", "l/img98.geojson", "l/AOI_2_Vegas_img99.geojson")
     found = images_and_labels(["i"], "l")
     assert pairs(found) == {"img98.tif": "img98.geojson", "img99.tif": None}
     assert [Path(each).name for each in found.orphan_labels] == ["AOI_2_Vegas_img99.geojson"]
 
 
-def test_words_that_are_left_out_never_join_what_is_ambiguous(folder):
-    folder("i/a_sat.tif", "i/a_rgb.tif", "i/b_sat.tif", "l/a_mask.png", "l/b_mask.png")
+def test_words_that_are_left_out_never_join_what_is_ambiguous(make):
+    make("i/a_sat.tif", "i/a_rgb.tif", "i/b_sat.tif", "l/a_mask.png", "l/b_mask.png")
     found = images_and_labels(["i"], "l", masks=True)
     assert pairs(found) == {"a_sat.tif": None, "a_rgb.tif": None, "b_sat.tif": "b_mask.png"}
 
 
-def test_the_closer_name_wins_and_equals_are_refused(folder):
-    folder("i/a_sat.tif", "l/a_mask.png", "l/a_sat.png")
+def test_the_closer_name_wins_and_equals_are_refused(make):
+    make("i/a_sat.tif", "l/a_mask.png", "l/a_sat.png")
     assert pairs(images_and_labels(["i"], "l", masks=True)) == {"a_sat.tif": "a_sat.png"}
-    folder("l/a_gt.png", "m/b_mask.png", "m/b_gt.png", "j/b_sat.tif")
+    make("l/a_gt.png", "m/b_mask.png", "m/b_gt.png", "j/b_sat.tif")
     with pytest.raises(SourceError, match="two label files for scene b_sat"):
         images_and_labels(["j"], "m", masks=True)
 
 
-def test_one_mask_is_that_of_all_images(folder):
-    folder("i/a.tif", "i/b.tif", "city_roads.tif")
+def test_one_mask_is_that_of_all_images(make):
+    make("i/a.tif", "i/b.tif", "city_roads.tif")
     found = images_and_labels(["i"], "city_roads.tif", masks=True)
     assert pairs(found) == {"a.tif": "city_roads.tif", "b.tif": "city_roads.tif"}

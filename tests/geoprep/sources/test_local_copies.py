@@ -99,15 +99,6 @@ def test_a_large_object_is_downloaded_in_pieces(bucket, tmp_path, monkeypatch):
     assert sorted(spans) == [5] + [1 << 18] * 5
 
 
-def test_images_and_masks_of_equal_names_have_copies_of_their_own(bucket, tmp_path):
-    put(bucket, img__a_tif=b"pixels", mask__a_tif=b"labels")
-    scene = Scene("a", "s3://imagery/img/a.tif", "s3://imagery/mask/a.tif")
-    for _ in range(2):
-        (local,) = fetched(SourceScenes((scene,), "x"), tmp_path).scenes
-        with open(local.image, "rb") as image, open(local.label, "rb") as label:  # noqa: PTH123 - texts
-            assert (image.read(), label.read()) == (b"pixels", b"labels")
-
-
 def test_every_address_has_a_path_of_its_own_inside_the_folder(tmp_path):
     addresses = [
         *("s3://b/a.tif", "s3://c/a.tif", "https://b/a.tif", "http://b/a.tif", "gs://b/a.tif"),

@@ -2,16 +2,15 @@
 
 import errno
 import gzip
-import io
 import multiprocessing
 import os
 import signal
-import tarfile
 import zlib
 from functools import partial
 from pathlib import Path
 
 import pytest
+from helpers.archives import write_tar
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -23,22 +22,13 @@ FILES = {f"set/{i}/{name}": f"{name} {i} ".encode() * 400 for i in range(3) for 
 WANTED = {name: data for name, data in FILES.items() if name.endswith("a")}
 
 
-def write_archive(path, files):
-    with tarfile.open(path, "w:gz", compresslevel=1) as tar:
-        for name, data in files.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            tar.addfile(info, io.BytesIO(data))
-    return path
-
-
 def unpack(archive, into, report=None):
     return unpacked(archive, into, "a", lambda name: name.endswith("a"), report)
 
 
 @pytest.fixture
 def archive(tmp_path):
-    return write_archive(tmp_path / "x.tar.gz", FILES)
+    return write_tar(tmp_path / "x.tar.gz", FILES, "w:gz")
 
 
 def tree(folder):
@@ -70,7 +60,7 @@ def test_a_member_that_is_no_longer_whole_is_written_again(archive, tmp_path):
 def test_another_archive_of_the_same_name_is_extracted_anew(archive, tmp_path):
     unpack(archive, tmp_path / "into")
     newer = {name: data.upper() for name, data in [*FILES.items()][:4]}  # of equal sizes
-    write_archive(archive, newer)
+    write_tar(archive, newer, "w:gz")
     os.utime(archive, ns=(1, 1))
     files, _ = unpack(archive, tmp_path / "into")
     assert [path.read_bytes() for path in files] == [newer["set/0/a"], newer["set/1/a"]]
