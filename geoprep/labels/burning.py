@@ -55,12 +55,10 @@ def speed_polygons(
     buffers = np.broadcast_to(np.asarray(buffer_m, np.float64), roads.lines.shape)
     if not np.all(np.asarray(buffer_m) > 0):
         raise UsageError(f"`buffer` {buffer_m} m: must be larger than 0")
-    if not len(roads.lines):
-        return _nothing()
     utm = buffer_crs(grid)
     lines = reproject(roads.lines, roads.crs, utm)
     reached = np.flatnonzero(_is_within(lines, _FARTHEST_M))
-    if not len(reached):
+    if len(roads.lines) and not len(reached):
         raise LabelError(f"roads at {_place(roads)} are not on Earth; check their CRS {roads.crs}")
     is_area = shapely.get_dimensions(lines[reached]) == _AREA
     areas, reached = reached[is_area], reached[~is_area]
@@ -101,13 +99,6 @@ def _outlined(
     xy, ring = noded(xy, ring, polygon, np.where(cut, -1, speed))
     first = np.searchsorted(polygon[ring], np.arange(len(outlines) + 1))
     return xy, ring, first, mph
-
-
-def _nothing() -> SpeedPolygons:
-    points, none = np.empty((0, 2)), np.empty(0, np.int64)
-    return SpeedPolygons(
-        points, none, np.zeros(1, np.int64), np.empty((0, 4)), none.astype(np.uint8)
-    )
 
 
 def burn(

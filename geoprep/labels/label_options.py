@@ -107,11 +107,6 @@ class SpeedRule(RoadOptions):
     classes: ClassRule | None = None
 
     @property
-    def selects(self) -> bool:
-        """Whether features are selected by layer or by SQL."""
-        return self.layer is not None or self.where is not None
-
-    @property
     def fields(self) -> Mapping[str, str]:
         """The speed fields to read and their units; empty if speeds are inferred."""
         if self.speed_field is not None:

@@ -36,15 +36,15 @@ def noded(
     start = np.flatnonzero((ring[:-1] == ring[1:]) & (group[polygon[ring[:-1]]] >= 0))
     if not len(start):  # every road is a tangle
         return xy, ring
+    if np.subtract(*np.ptp(xy, axis=0)) < 0:  # the sweep goes along x, the longer side
+        turned, ring = noded(xy[:, ::-1], ring, polygon, group)
+        return turned[:, ::-1], ring
     of_polygon = polygon[ring[start]]
-    order, stop, turned = _sweep(xy, start, group[of_polygon])
+    order, stop = _sweep(xy[start, 0], xy[start + 1, 0], group[of_polygon])
     if (stop - np.arange(len(stop))).sum() > MOST_COMPARISONS:
         return xy, ring
     start = start[order]
-    ends = np.column_stack([xy[start], xy[start + 1]])
-    if turned:  # the kernel sweeps along x
-        ends = ends[:, [1, 0, 3, 2]]
-    arguments = np.ascontiguousarray(ends), of_polygon[order], stop
+    arguments = np.column_stack([xy[start], xy[start + 1]]), of_polygon[order], stop
     count = _cross(*arguments, np.empty(0, np.int64), np.empty((0, 3)))
     if count > MOST_CROSSINGS:
         return xy, ring
@@ -52,34 +52,24 @@ def noded(
     _cross(*arguments, edge, found)
     along = np.lexsort((found[:, 0], start[edge]))
     at = start[edge[along]] + 1
-    points = found[along, 1:]
-    return np.insert(xy, at, points[:, ::-1] if turned else points, axis=0), np.insert(
-        ring, at, ring[at]
-    )
+    return np.insert(xy, at, found[along, 1:], axis=0), np.insert(ring, at, ring[at])
 
 
 def _sweep(
-    xy: NDArray[np.float64], start: NDArray[np.int64], group: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64], bool]:
-    """Return the order of edges along the axis with fewer pairs, the end of each one's pairs, axis.
+    a: NDArray[np.float64], b: NDArray[np.float64], group: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the order of edges by group and x of their ends, ``a`` and ``b``, and where pairs end.
 
-    Edge k is compared with those from k + 1 to ``stop[k]``. The last value is True if the axis is
-    y.
+    Edge k is compared with those from k + 1 to ``stop[k]``.
     """
-    best: tuple[NDArray[np.int64], NDArray[np.int64], bool] | None = None
-    for axis in (0, 1):
-        a, b = xy[start, axis], xy[start + 1, axis]
-        low, high = np.minimum(a, b), np.maximum(a, b)
-        order = np.lexsort((low, group))
-        low, high, sorted_group = low[order], high[order], group[order]
-        stop = np.empty(len(order), np.int64)
-        bounds = np.searchsorted(sorted_group, np.unique(sorted_group))
-        for first, end in zip(bounds, [*bounds[1:], len(order)], strict=True):
-            stop[first:end] = first + np.searchsorted(low[first:end], high[first:end], side="right")
-        if best is None or stop.sum() < best[1].sum():
-            best = order, stop, axis == 1
-    assert best is not None
-    return best
+    low, high = np.minimum(a, b), np.maximum(a, b)
+    order = np.lexsort((low, group))
+    low, high, group = low[order], high[order], group[order]
+    stop = np.empty(len(order), np.int64)
+    bounds = np.searchsorted(group, np.unique(group))
+    for first, end in zip(bounds, [*bounds[1:], len(order)], strict=True):
+        stop[first:end] = first + np.searchsorted(low[first:end], high[first:end], side="right")
+    return order, stop
 
 
 @compiled

@@ -335,7 +335,7 @@ def _read_parquet(data: bytes, rule: SpeedRule, name: str) -> RoadTable:
         ) from error
     crs = "" if frame.crs is None else frame.crs.to_string()
     _require_crs(crs, name)
-    if rule.selects:  # SQL is GDAL's
+    if rule.layer is not None or rule.where is not None:  # SQL is GDAL's
         packed = io.BytesIO()
         frame.to_file(packed, driver="GPKG", layer=PurePosixPath(name).stem)
         return _read_layers(packed.getvalue(), rule, name)

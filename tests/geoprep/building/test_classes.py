@@ -230,7 +230,6 @@ def test_views_and_exports_know_the_classes(scenes, tmp_path):
     copy(files[1], tmp_path / "s1.vrt", driver="VRT")  # holds what GDAL knows of the file
     text = (tmp_path / "s1.vrt").read_text()
     assert "<Category>building</Category>" in text
-    assert "GDALRasterAttributeTable" in text
 
 
 def test_layers_of_other_coordinates_are_classes_by_their_names(scenes, tmp_path):
