@@ -47,19 +47,16 @@ STEP = SIDE * 2.7e-6
 class InventedHeaders(Threads):
     """An executor that returns probes and digests of invented images."""
 
-    def map_ordered(
-        self, function: Callable[[T], R], items: Sequence[T], lost: object = None
-    ) -> list[R]:
-        """Return a probe per scene, in rows northwards from the equator."""
-        return [_probe(i, item) for i, item in enumerate(items)]  # type: ignore[misc]  # only probes are needed
-
     def map_unordered(
-        self, function: Callable[[T], R], items: Iterable[T], lost: object = None
-    ) -> Iterator[R]:
-        """Yield number and digests of invented files."""
-        for item in items:
-            digests = [(f"{item[0] + i:032x}", item[0] + i + 1) for i in range(len(item[1]))]  # type: ignore[index]
-            yield (item[0], digests)  # type: ignore[index,misc]  # (number, files)
+        self, function: Callable[[Any], Any], items: Iterable[Any], lost: object = None
+    ) -> Iterator[Any]:
+        """Yield probes in rows northwards from the equator, and digests of invented files."""
+        for first, some in items:
+            found = [
+                _probe(i, one) if isinstance(one, tuple) else (f"{i:032x}", i + 1)
+                for i, one in enumerate(some, first)
+            ]
+            yield first, found
 
 
 def _probe(index: int, item: Any) -> Probe:  # noqa: ANN401 - a scene and more
@@ -68,7 +65,7 @@ def _probe(index: int, item: Any) -> Probe:  # noqa: ANN401 - a scene and more
     row, col = divmod(index, 1000)
     place = Affine(2.7e-6, 0, col * STEP, 0, -2.7e-6, row * STEP)
     grid = Grid(crs="EPSG:4326", transform=place, height=SIDE, width=SIDE)
-    scene, names = item[0], ("red", "green", "blue")
+    scene, names = item[0].scene, ("red", "green", "blue")
     return Probe(scene, 0, grid, "uint8", (1, 2, 3), names, files=(scene.image,))
 
 

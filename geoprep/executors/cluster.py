@@ -7,16 +7,14 @@ scheduler's, do not grow with the number of shards.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from geoprep.errors import GeoprepError, UsageError
-from geoprep.executors.threads import Lost, Survives
+from geoprep.executors.threads import Lost
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -28,8 +26,6 @@ PER_THREAD = 2
 """Tasks in flight per thread of a worker: one that runs, one that waits on the worker."""
 _DEATHS = 3
 """Times that a task may be resubmitted after workers died over it or over tasks beside it."""
-_BATCH = 64
-"""Most items of `Dask.map_ordered` in one task."""
 _LEAVING_S = 120.0
 _CLOSING_S = 2
 _CONNECTING = "15s"
@@ -90,40 +86,6 @@ class Dask:
         """Run a function in every worker process, unless the cluster is gone."""
         with suppress(Exception):
             self._client.run(function, on_error="ignore")
-
-    def map_ordered(
-        self,
-        function: Callable[[T], R],
-        items: Sequence[T],
-        lost: Callable[[T], R] | None = None,
-    ) -> list[R]:
-        """Return the results in the order of the items; the first exception is raised.
-
-        ``lost`` returns the result of an item over which workers died; None: UsageError.
-        """
-        size = max(1, min(_BATCH, len(items) // (PER_THREAD * self.workers)))
-        batches: list[_TaskBatch[T, R]] = [
-            _TaskBatch(first, dict(enumerate(items[first : first + size])))
-            for first in range(0, len(items), size)
-        ]
-        spared = None if lost is None else partial(self._spared, function, lost)
-        found = dict(self.map_unordered(partial(_each, function), batches, spared))
-        return [result for batch in batches for result in found[batch.first]]
-
-    def _spared(
-        self,
-        function: Callable[[T], R],
-        lost: Callable[[T], R],
-        batch: _TaskBatch[T, R],
-        _: Survives[_TaskBatch[T, R]],
-    ) -> _TaskBatch[T, R]:
-        """Return a batch without the items that end a worker, whose results are known instead."""
-        known = dict(batch.known)
-        for place, item in batch.items.items():
-            if not self.survives(function, item):
-                known[place] = lost(item)
-        items = {place: item for place, item in batch.items.items() if place not in known}
-        return _TaskBatch(batch.first, items, known)
 
     def map_unordered(
         self,
@@ -211,20 +173,6 @@ class Dask:
                 wait(running, timeout=_LEAVING_S)
             with suppress(Exception):
                 self._client.cancel(running)
-
-
-@dataclass(frozen=True)
-class _TaskBatch(Generic[T, R]):
-    """Items by their index from ``first`` on, and known results of items that are not run."""
-
-    first: int
-    items: dict[int, T]
-    known: dict[int, R] = field(default_factory=dict)
-
-
-def _each(function: Callable[[T], R], batch: _TaskBatch[T, R]) -> tuple[int, list[R]]:
-    found = batch.known | {place: function(item) for place, item in batch.items.items()}
-    return batch.first, [found[place] for place in sorted(found)]
 
 
 def _check_versions(client: Client) -> None:

@@ -37,15 +37,6 @@ class Executor(Protocol):
         """Number of tasks that run at the same time."""
         ...
 
-    def map_ordered(
-        self, function: Callable[[T], R], items: Sequence[T], lost: Callable[[T], R] | None = None
-    ) -> list[R]:
-        """Return the results in the order of the items; the first exception is raised.
-
-        ``lost`` returns the result of an item that ends the process it runs in.
-        """
-        ...
-
     def map_unordered(
         self, function: Callable[[T], R], items: Iterable[T], lost: Lost[T] | None = None
     ) -> Iterator[R]:
@@ -73,9 +64,7 @@ class Threads:
         """Run a function in this process."""
         function()
 
-    def map_ordered(
-        self, function: Callable[[T], R], items: Sequence[T], lost: Callable[[T], R] | None = None
-    ) -> list[R]:
+    def map_ordered(self, function: Callable[[T], R], items: Sequence[T]) -> list[R]:
         """Return the results in the order of the items; the first exception is raised."""
         with ThreadPoolExecutor(self.workers) as pool:
             return list(pool.map(function, items))

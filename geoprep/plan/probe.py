@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import xxhash
 
 from geoprep import imagery
 from geoprep.errors import GeoprepError, ImageError, SourceError
-from geoprep.executors import Executor
+from geoprep.executors import Executor, Survives
 from geoprep.grid import Grid
 from geoprep.labels import SHAPEFILE_PARTS
 from geoprep.plan.options import BuildOptions
@@ -34,7 +35,10 @@ MOST_BANDS: Final = 512
 # Statistics that viewers write next to an image, and overviews: a build does not read them.
 _NOT_READ: Final = (".aux.xml", ".ovr")
 _MOST_TOGETHER: Final = 64
-"""Largest number of scenes whose files one task reads for their digest."""
+"""Largest number of scenes whose headers or files one task reads."""
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +56,8 @@ class Probe:
     facts: str = ""  # shape, CRS, transform, nodata and band meanings by GDAL, as text
 
 
-Probed = tuple[Scene, int, str | None, BuildOptions]
-"""A scene, the index of its source, its imagery product and the options of the build."""
+Probed = tuple[Probe, str | None, BuildOptions]
+"""A scene whose header is not read yet, its imagery product and the options of the build."""
 
 
 def probe_scenes(
@@ -61,24 +65,50 @@ def probe_scenes(
 ) -> list[Probe]:
     """Return the header of every image; images of unusual bands, or that end a worker, fail."""
     items: list[Probed] = [
-        (scene, i, one.product, options) for i, one in enumerate(found) for scene in one.scenes
+        (Probe(scene, i, files=(scene.image,)), one.product, options)
+        for i, one in enumerate(found)
+        for scene in one.scenes
     ]
-    return _same_bands(executor.map_ordered(probe_scene, items, _crashed))
+    probes = [probe for probe, *_ in items]
+    read = partial(_each, probe_scene)
+    for first, some in executor.map_unordered(read, _batches(items), _spared):
+        probes[first : first + len(some)] = some
+    return _same_bands(probes)
 
 
-def _crashed(item: Probed) -> Probe:
-    scene, source, *_ = item
-    why = f"{scene.image}: opening it crashes the process. Download the scene again"
-    return Probe(scene, source, failure=why, files=(scene.image,))
+def _batches(items: Sequence[T]) -> Iterator[tuple[int, Sequence[T]]]:
+    """Yield runs of items, with the index of their first, for one task each."""
+    # A cluster takes milliseconds per task, whatever its size, so make about a thousand.
+    some = max(1, min(_MOST_TOGETHER, len(items) // 1000))
+    return ((first, items[first : first + some]) for first in range(0, len(items), some))
+
+
+def _each(function: Callable[[T], R], batch: tuple[int, Sequence[T]]) -> tuple[int, list[R]]:
+    first, items = batch
+    return first, [function(item) for item in items]
+
+
+def _spared(
+    batch: tuple[int, Sequence[Probed]], survives: Survives[Any]
+) -> tuple[int, Sequence[Probed]]:
+    """Return the batch with a failure for each image that ends a worker."""
+    first, items = batch
+    found = []
+    for probe, product, options in items:
+        why = f"{probe.scene.image}: opening it crashes the process. Download the scene again"
+        failed = "" if survives(probe_scene, (probe, product, options)) else why
+        found.append((replace(probe, failure=failed), product, options))
+    return first, found
 
 
 def probe_scene(item: Probed) -> Probe:
     """Return the header of one image, checked."""
-    scene, source, product, options = item
-    probe = Probe(scene, source, files=(scene.image,))
+    probe, product, options = item
+    if probe.failure:
+        return probe
     try:
-        with open_header(scene.image) as dataset:
-            files, facts = _files_of(dataset, scene.image), _facts(dataset)
+        with open_header(probe.scene.image) as dataset:
+            files, facts = _files_of(dataset, probe.scene.image), _facts(dataset)
             probe = replace(probe, files=files, facts=facts)
             return _usable(probe, dataset, product, options)
     except GeoprepError as error:
@@ -186,19 +216,12 @@ def inputs_digest(
     ``names`` are texts that count in addition to the files, which are given by scene, the image
     first. Paths and times do not count. ``report`` gets the numbers of items read and of all.
     """
-    digests, firsts, done = [""] * len(files), [0] * len(files), 0
-    # A cluster takes milliseconds per task, whatever its size, so make about a thousand.
-    some = max(1, min(_MOST_TOGETHER, len(files) // 1000))
-    items = ((first, files[first : first + some]) for first in range(0, len(files), some))
-    for first, found in executor.map_unordered(_digests, items):
-        digests[first : first + len(found)] = [digest for digest, _ in found]
-        firsts[first : first + len(found)] = [own for _, own in found]
+    digests, done = [("", 0)] * len(files), 0
+    for first, found in executor.map_unordered(partial(_each, _digests_of), _batches(files)):
+        digests[first : first + len(found)] = found
         done += len(found)
         if report is not None:
             report(done, len(files))
-    return xxhash.xxh3_128_hexdigest("\n".join([*names, *digests]).encode()), firsts
-
-
-def _digests(item: tuple[int, Sequence[Sequence[str]]]) -> tuple[int, list[tuple[str, int]]]:
-    first, files = item
-    return first, [_digests_of(each) for each in files]
+    of_files = [digest for digest, _ in digests]
+    whole = xxhash.xxh3_128_hexdigest("\n".join([*names, *of_files]).encode())
+    return whole, [own for _, own in digests]

@@ -20,7 +20,7 @@ from helpers.factory import tree_digest
 from geoprep.cli.commands import cli
 from geoprep.errors import UsageError
 from geoprep.plan import BuildOptions
-from geoprep.plan.probe import probe_scene
+from geoprep.plan.probe import Probe, probe_scene
 from geoprep.sources import Scene
 from geoprep.sources.cities import BUCKET, CITIES
 from geoprep.storage import Files, open_header, open_image
@@ -251,7 +251,7 @@ def test_a_dry_run_reads_only_the_headers_of_remote_images(s3, tmp_path):
     never = mock.Mock(side_effect=AssertionError("read whole"))
     with mock.patch("geoprep.storage.inputs.read_object", never):
         scene = Scene("a", address, None)
-        assert not probe_scene((scene, 0, None, BuildOptions())).failure
+        assert not probe_scene((Probe(scene, 0), None, BuildOptions())).failure
 
 
 # Synthetic and real scenes

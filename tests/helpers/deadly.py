@@ -20,7 +20,7 @@ _probe_scene = probe.probe_scene
 
 def probe_scene(item: probe.Probed) -> probe.Probe:
     """Open an image, or die."""
-    if item[0].image.endswith(SCENE):
+    if item[0].scene.image.endswith(SCENE) and not item[0].failure:
         os.kill(os.getpid(), signal.SIGKILL)
     return _probe_scene(item)
 

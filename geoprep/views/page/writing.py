@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from geoprep.errors import OutputError, UsageError
-from geoprep.executors import Executor, Threads
+from geoprep.executors import Threads
 from geoprep.storage import errors_named, make_folder, replaced
 from geoprep.store import StoreReader
 from geoprep.views.display import brightness_table
@@ -38,7 +38,7 @@ def make_page(
     out: str | Path,
     *,
     level: int | None = None,
-    executor: Executor | None = None,
+    executor: Threads | None = None,
     report: Callable[[int, int], None] | None = None,
 ) -> Path:
     """Write an HTML page of a whole store: thumbnails, filters, a map and a viewer."""
@@ -64,7 +64,7 @@ def _encoded(
     store: StoreReader,
     level: int,
     scenes: Sequence[dict[str, Any]],
-    executor: Executor,
+    executor: Threads,
     report: Callable[[int, int], None] | None,
 ) -> Iterator[tuple[int, dict[str, bytes]]]:
     """Yield (index, pictures) of all scenes that have pixels, in the order of the store."""

@@ -260,9 +260,6 @@ class Shuffled:
     def __init__(self, workers):
         self.workers = workers
 
-    def map_ordered(self, function, items, lost=None):
-        return [function(item) for item in pickle.loads(pickle.dumps(items))]
-
     def map_unordered(self, function, items, lost=None):
         items = pickle.loads(pickle.dumps(list(items)))
         random.Random(self.workers).shuffle(items)

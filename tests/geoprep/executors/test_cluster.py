@@ -29,7 +29,6 @@ def kill(process, x):
 
 
 CALLS = {
-    "map_ordered": lambda executor, task: executor.map_ordered(task, range(1000)),
     "map_unordered": lambda executor, task: list(executor.map_unordered(task, range(1000))),
     "survives": lambda executor, task: executor.survives(task, 1),
 }
