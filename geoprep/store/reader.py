@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,6 +34,7 @@ from geoprep.store.schema import (
     StoreMeta,
     TileTable,
 )
+from geoprep.store.shards import digest
 
 T = TypeVar("T", bound=np.generic)
 
@@ -48,6 +50,11 @@ def quiet_zarr() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=ZarrUserWarning)
         yield
+
+
+def seal(attrs: dict[str, Any]) -> str:
+    """Return the digest of the root attribute, which the ledger contains."""
+    return digest(json.dumps(attrs, sort_keys=True).encode())
 
 
 class StoreReader:
@@ -284,15 +291,18 @@ def _read_meta(location: str, root: zarr.Group) -> StoreMeta:
             f"{SCHEMA} and {CLASSES_SCHEMA}. Rebuild it with `geoprep build-zarr --overwrite`, or "
             f"install the version that wrote it ({attrs.get('version', 'unknown')})"
         )
-    try:
-        meta = StoreMeta.from_attrs(attrs)
-    except (TypeError, ValueError) as error:
-        raise StoreError(
-            f"{location}/zarr.json: invalid geoprep attribute: {error}. {REPAIR}"
-        ) from error
-    if not meta.complete:
+    if not attrs.get("complete"):
         raise _incomplete(location)
-    return meta
+    try:
+        sealed = root["ledger"].attrs["meta"]
+    except Exception:  # zarr raises exceptions of any type for invalid metadata
+        sealed = None
+    if sealed != seal(attrs):
+        raise StoreError(
+            f"{location}/zarr.json: the geoprep attribute differs from the one that the build "
+            f"wrote. {REPAIR}"
+        )
+    return StoreMeta.from_attrs(attrs)
 
 
 def _incomplete(location: str) -> StoreError:

@@ -5,12 +5,8 @@ The format is described in ``docs/reference/store-format.md``.
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
-from itertools import chain
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +30,6 @@ NO_SPEEDS = "none"
 MOST_CLASSES = 254
 """A label byte is the number of a class, 0 to 253, or 255 for nodata."""
 _ONLY_OF_CLASSES = ("kind", "class_names", "class_colors")
-_COLOUR = re.compile(r"#[0-9A-F]{6}")
 
 Codec = Literal["lz4", "zstd"]
 LabelKind = Literal["speed", "classes"]
@@ -147,63 +142,7 @@ class StoreMeta:
         frozen: dict[str, Any] = {
             k: tuple(v) if isinstance(v, list) else v for k, v in values.items()
         }
-        meta = cls(**frozen)
-        for fault in chain(_wrong_kinds(meta), _impossible(meta)):
-            raise ValueError(fault)
-        return meta
-
-
-def _wrong_kinds(meta: StoreMeta) -> Iterator[str]:
-    """Yield every value that its field does not allow; ``type`` since ``True`` is an ``int``."""
-    for name, hint in get_type_hints(StoreMeta).items():
-        value, kinds = getattr(meta, name), get_args(hint)
-        if get_origin(hint) is tuple:
-            fine = type(value) is tuple and all(
-                type(one) is kinds[0] or (kinds[0], type(one)) == (float, int) for one in value
-            )
-        elif get_origin(hint) is Literal:
-            fine = value in kinds
-        else:
-            fine = type(value) is (get_origin(hint) or hint)
-        if not fine:
-            yield f"{name} is {value!r:.60}"
-
-
-def _impossible(meta: StoreMeta) -> Iterator[str]:
-    """Yield every value, or combination of values, that the format does not allow."""
-    if not meta.levels or meta.levels != tuple(meta.tile >> i for i in range(len(meta.levels))):
-        yield f"levels {meta.levels} do not halve the tile, {meta.tile}"
-    elif meta.levels[-1] < 1:
-        yield f"levels {meta.levels}"
-    if not meta.bands or len(meta.bands) != len(meta.band_indexes):
-        yield f"{len(meta.bands)} band names for {len(meta.band_indexes)} bands"
-    if len(meta.gsd_m) != 2 or not all(0 < one < math.inf for one in meta.gsd_m):
-        yield f"gsd_m is {meta.gsd_m}"
-    if meta.shard_tiles < 1 or not 0 <= meta.overlap < meta.tile:
-        yield f"shards of {meta.shard_tiles} tiles, overlap of {meta.overlap} pixels"
-    if not meta.cities:
-        yield "no city"
-    yield from _impossible_classes(meta)
-    notes = meta.build.get("notes", {})
-    if type(notes) is not dict or not all(type(count) is int for count in notes.values()):
-        yield f"notes of the build are {notes!r:.60}"
-
-
-def _impossible_classes(meta: StoreMeta) -> Iterator[str]:
-    """Yield everything that the format does not allow about the kind of the labels."""
-    names, colours = meta.class_names, meta.class_colors
-    if meta.schema != (CLASSES_SCHEMA if meta.has_classes else SCHEMA):
-        yield f"kind {meta.kind!r:.60} in schema {meta.schema}"
-    if not meta.has_classes:
-        if names or colours:
-            yield f"{len(names)} classes in a store of speeds"
-        return
-    if not 0 < len(names) <= MOST_CLASSES or len(set(names)) != len(names) or "" in names:
-        yield f"{len(names)} class names: {names!r:.60}"
-    if len(colours) != len(names) or not all(map(_COLOUR.fullmatch, colours)):
-        yield f"colours {colours!r:.60} of {len(names)} classes"
-    if meta.has_speeds:
-        yield f"speed unit {meta.speed_unit!r:.60} in a store of classes"
+        return cls(**frozen)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,7 +15,7 @@ from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from geoprep.storage import flush, flush_all
 from geoprep.store.layout import pixel_layouts
-from geoprep.store.reader import quiet_zarr
+from geoprep.store.reader import quiet_zarr, seal
 from geoprep.store.schema import (
     CLASS_PIXELS,
     FILL_VALUES,
@@ -91,8 +90,7 @@ def _commit(path: Path, meta: StoreMeta) -> None:
     root = zarr.open_group(path, mode="r+", use_consolidated=False)
     ledger = root.require_group("ledger")
     # The digest of the root attribute is stored in the ledger, which consolidation covers.
-    seal = digest(json.dumps(done, sort_keys=True).encode())
-    ledger.update_attributes({"meta": seal, "files": dict(sorted(_file_digests(path)))})
+    ledger.update_attributes({"meta": seal(done), "files": dict(sorted(_file_digests(path)))})
     # Consolidation rewrites zarr.json, and so does setting an attribute. The completion mark must
     # be the last change, so metadata is consolidated while the store is marked incomplete.
     with quiet_zarr():

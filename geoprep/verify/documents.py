@@ -137,16 +137,6 @@ def _same(one: Any, other: Any) -> bool:  # noqa: ANN401 - any JSON
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
-def check_meta(store: StoreReader) -> Iterator[Problem]:
-    """Check the root attribute against its digest in the ledger, and its keys."""
-    attrs = dict(store.root.attrs)["geoprep"]
-    sealed = _ledger(store).get("meta")
-    if sealed is not None and sealed != digest(json.dumps(attrs, sort_keys=True).encode()):
-        yield Problem.of(".", "the geoprep attribute differs from the one that the build wrote")
-    if not _same(attrs, store.meta.to_attrs()):
-        yield Problem.of(".", "the geoprep attribute has unknown or missing keys")
-
-
 def _ledger(store: StoreReader) -> dict[str, Any]:
     ledger = store.root.get("ledger")
     return dict(ledger.attrs) if isinstance(ledger, zarr.Group) else {}

@@ -17,7 +17,6 @@ from geoprep.verify.documents import (
     Problem,
     check_digests,
     check_documents,
-    check_meta,
     check_names,
     expected_files,
 )
@@ -84,7 +83,7 @@ def verify(
     start = time.perf_counter()
     store, files = StoreReader.open(store_path), Files(store_path)
     tables = Tables(store)
-    problems = [*check_documents(files), *check_meta(store), *tables.problems]
+    problems = [*check_documents(files), *tables.problems]
     expected = expected_files(store.meta)
     # Only where no more specific problem was found.
     damaged = {problem.array for problem in problems}

@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import rasterio
+import zarr
 from affine import Affine
 from helpers.consistency import assert_consistent
 from helpers.factory import PLACES, Place, build_of, plan_of, texture, tree_digest, write_image
@@ -27,7 +27,7 @@ from geoprep.plan.options import BuildOptions
 from geoprep.sources.scene import Scene
 from geoprep.speed import NODATA, UNKNOWN_SPEED
 from geoprep.store import StoreReader
-from geoprep.store.schema import StoreMeta
+from geoprep.store.reader import quiet_zarr, seal
 from geoprep.views.display import thinned_speed
 from geoprep.views.facts import info, render
 from geoprep.views.geotiff import export_scenes
@@ -172,13 +172,9 @@ def masked(tmp_path):
     return build_of(tmp_path / "masks.zarr", scenes, **ROADS)
 
 
-def test_a_reader_that_knows_only_mph_refuses_the_store(masked):
-    """Readers of before take no other unit: none of them reads 254 as a speed."""
+def test_the_store_has_no_speeds(masked):
     assert masked.meta.speed_unit == "none"
     assert not masked.meta.has_speeds
-    assert StoreMeta.from_attrs(masked.meta.to_attrs()).speed_unit == "none"
-    with pytest.raises(ValueError, match="speed_unit is 'kmh'"):
-        StoreMeta.from_attrs(masked.meta.to_attrs() | {"speed_unit": "kmh"})
 
 
 def test_what_people_read_of_it_names_no_speed(masked):
@@ -291,11 +287,14 @@ def test_another_mask_is_another_input(tmp_path):
 def test_a_store_from_before_an_option_was_there_is_complete(tmp_path):
     scene, out = write_vector_scene(tmp_path, "a", texture(SIDE, SIDE)), tmp_path / "a.zarr"
     build_of(out, [scene])
-    root = out / "zarr.json"
-    document = json.loads(root.read_text())
+    root = zarr.open_group(out, mode="r+")
+    attrs = dict(root.attrs)["geoprep"]
     for name in ("buffer", "width_field", "label_values"):
-        del document["attributes"]["geoprep"]["build"]["options"][name]
-    root.write_text(json.dumps(document))
+        del attrs["build"]["options"][name]
+    root.update_attributes({"geoprep": attrs})
+    zarr.open_group(out, mode="r+", use_consolidated=False)["ledger"].attrs["meta"] = seal(attrs)
+    with quiet_zarr():
+        zarr.consolidate_metadata(out)
     assert build(plan_of([scene]), out, Threads(1)).state == "unchanged"
     with pytest.raises(StoreError, match=r"buffer was 2\.0, now 3\.0"):
         build(plan_of([scene], buffer=3.0), out, Threads(1))

@@ -216,13 +216,6 @@ def test_another_schema_is_refused_and_both_are_named(bare, schema):
         StoreReader.open(bare)
 
 
-@pytest.mark.parametrize("key", ["levels", "bands", "tile", "gsd_m"])
-def test_an_attribute_without_a_key_is_broken(bare, key):
-    edit(bare, lambda attrs: attrs.pop(key))
-    with pytest.raises(StoreError, match=f"invalid.*{key}"):
-        StoreReader.open(bare)
-
-
 @pytest.mark.parametrize("value", ["text", 7, [1], None])
 def test_an_attribute_of_another_kind_is_no_store(bare, value):
     document = json.loads((bare / "zarr.json").read_text())
@@ -232,9 +225,8 @@ def test_an_attribute_of_another_kind_is_no_store(bare, value):
         StoreReader.open(bare)
 
 
-def test_keys_of_a_later_geoprep_are_ignored(bare, built):
-    edit(bare, lambda attrs: attrs.update(invented_later=1))
-    assert StoreReader.open(bare).meta == built.meta
+def test_keys_of_a_later_geoprep_are_ignored(built):
+    assert StoreMeta.from_attrs(built.meta.to_attrs() | {"invented_later": 1}) == built.meta
 
 
 def test_a_level_that_is_not_there_names_those_that_are(built):
@@ -286,30 +278,10 @@ def test_columns_of_different_length_are_refused(copy, tmp_path):
             getattr(StoreReader.open(copy), table)
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("levels", [64, 31]),
-        ("levels", [True]),
-        ("levels", [64.0, 32.0]),
-        ("tile", "64"),
-        ("overlap", 64),
-        ("bands", ["red"]),
-        ("bands", "red"),
-        ("gsd_m", [0.3]),
-        ("gsd_m", [0.3, float("nan")]),
-        ("shard_tiles", 0),
-        ("codec", "gzip"),
-        ("speed_unit", "kmh"),
-        ("cities", []),
-        ("build", []),
-        ("build", {"notes": 7}),
-        ("complete", 1),
-    ],
-)
-def test_an_attribute_that_makes_no_sense_is_named(bare, key, value):
+@pytest.mark.parametrize(("key", "value"), [("levels", [64, 31]), ("bands", 7), ("complete", 1)])
+def test_an_attribute_that_was_edited_is_refused(bare, key, value):
     edit(bare, lambda attrs: attrs.update({key: value}))
-    with pytest.raises(StoreError, match=r"copy\.zarr/zarr\.json: invalid geoprep attribute"):
+    with pytest.raises(StoreError, match=r"copy\.zarr/zarr\.json: the geoprep attribute differs"):
         StoreReader.open(bare)
 
 
