@@ -1,7 +1,6 @@
 from .black import drop_specks as drop_specks
 from .counts import TileCounts as TileCounts
 from .counts import add_black as add_black
-from .counts import count_mask as count_mask
 from .counts import count_source as count_source
 from .counts import road_share as road_share
 from .decoding import ImageWindow as ImageWindow

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,10 +18,12 @@ def count_source(pixels: ImageWindow) -> NDArray[np.int64]:
     """Return the number of valid pixels per value, int64 (band, value); of wide dtypes per bin."""
     if is_held_wide(pixels.values):
         return count_wide(pixels.values, pixels.valid)
-    size = SIZES[pixels.values.dtype.name]
-    counts = np.zeros((2, pixels.values.shape[2], size), np.int64)
-    bands = kernels.bands_of(pixels.values)
-    kernels.count_values(pixels.values, kernels.mask_of(pixels.valid), bands, counts)
+    return _counted(pixels.values, pixels.valid, SIZES[pixels.values.dtype.name])
+
+
+def _counted(values: NDArray[Any], valid: NDArray[np.uint8] | None, size: int) -> NDArray[np.int64]:
+    counts = np.zeros((2, values.shape[2], size), np.int64)
+    kernels.count_values(values, kernels.mask_of(valid), kernels.bands_of(values), counts)
     total: NDArray[np.int64] = counts.sum(axis=0)
     return total
 
@@ -27,16 +31,6 @@ def count_source(pixels: ImageWindow) -> NDArray[np.int64]:
 def add_black(counts: NDArray[np.int64], pixels: int) -> None:
     """Add a number of pixels that are 0 in all bands to counts of :func:`count_source`."""
     counts[:, BINS // 2 if counts.shape[1] == BINS else 0] += pixels
-
-
-def count_mask(label: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Return the number of pixels per byte of a C-contiguous label, int64 (256)."""
-    counts = np.zeros((4, 256), np.int64)
-    flat = label.reshape(-1)
-    whole = flat.size // 8 * 8
-    kernels.count_bytes(flat[:whole].view(np.uint64), flat[whole:], counts)
-    total: NDArray[np.int64] = counts.sum(axis=0)
-    return total
 
 
 def road_share(per_label: NDArray[np.int64], *, background: bool = True) -> float:
@@ -55,24 +49,16 @@ class TileCounts:
 
     def __init__(self, bands: int) -> None:
         self.label = np.zeros(256, np.int64)  # pixels per label byte
-        self._band = np.zeros((2, bands, 256), np.int64)
-
-    @property
-    def band(self) -> NDArray[np.int64]:
-        """Valid pixels per value of the counted tiles, int64 (band, 256)."""
-        totals: NDArray[np.int64] = self._band.sum(axis=0)
-        totals[:, 0] = 0  # 0 is nodata
-        return totals
+        self.band = np.zeros((bands, 256), np.int64)  # valid pixels per value
 
     def add(
         self, image: NDArray[np.uint8], label: NDArray[np.uint8], *, counted: bool
     ) -> tuple[NDArray[np.int64], float]:
         """Return a tile's pixels per label byte and valid fraction; add it to the histograms."""
-        per_label = count_mask(label)
-        per_band = np.zeros_like(self._band)
-        kernels.count_values(image, kernels.mask_of(None), kernels.bands_of(image), per_band)
+        per_label, per_band = _counted(label[..., None], None, 256)[0], _counted(image, None, 256)
+        nodata = int(per_band[0, 0])
+        per_band[:, 0] = 0
         if counted:
             self.label += per_label
-            self._band += per_band
-        nodata = int(per_band[:, 0, 0].sum())
+            self.band += per_band
         return per_label, 1 - nodata / label.size

@@ -54,12 +54,11 @@ def any_differs(
     bands: tuple[int, ...],
     nodata: int,
     out: NDArray[np.uint8],
-) -> bool:
-    """Write where pixels differ from ``nodata`` in a band; return whether all do.
+) -> None:
+    """Write where pixels differ from ``nodata`` in a band.
 
     ``rows`` is the same memory as (y, x * band), in which rows without the value are found quickly.
     """
-    everywhere = True
     for y in range(values.shape[0]):
         seen = 0
         for i in range(rows.shape[1]):
@@ -72,20 +71,6 @@ def any_differs(
             for k in range(len(bands)):
                 differs |= values[y, x, k] != nodata
             out[y, x] = differs
-            everywhere = everywhere and differs
-    return everywhere
-
-
-@compiled
-def keeps_bytes(tables: NDArray[np.uint8]) -> bool:
-    """Return whether tables map every byte to itself, and 0 to 1."""
-    if tables.shape[1] != 256:
-        return False
-    for k in range(tables.shape[0]):
-        for value in range(256):
-            if tables[k, value] != max(value, 1):
-                return False
-    return True
 
 
 @compiled
@@ -284,19 +269,3 @@ def map_area_means(
                     out[r, c, k] = tables[k, int(np.floor(sums[k] / area + 0.5 + 1e-9))]
                 else:
                     out[r, c, k] = 0
-
-
-@compiled
-def count_bytes(
-    words: NDArray[np.uint64], rest: NDArray[np.uint8], counts: NDArray[np.int64]
-) -> None:
-    """Add a label to a histogram, int64 (4, 256), eight bytes at a time where all are 0."""
-    for i in range(words.shape[0]):
-        word = words[i]
-        if word == 0:
-            counts[0, 0] += 8
-        else:
-            for s in range(8):
-                counts[s & 3, (word >> np.uint64(8 * s)) & np.uint64(255)] += 1
-    for i in range(rest.shape[0]):
-        counts[0, rest[i]] += 1

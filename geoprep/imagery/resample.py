@@ -80,7 +80,7 @@ def map_block_means(
     values, valid = pixels.values, kernels.mask_of(pixels.valid)
     bands = kernels.bands_of(values)
     even = window[2] % 2 == 0 and window[3] % 2 == 0
-    if factor == 1 and pixels.valid is None and kernels.keeps_bytes(tables):
+    if factor == 1 and pixels.valid is None and _keeps_bytes(tables):
         kernels.keep_bytes(values, window, out)
     elif factor == 1:
         kernels.map_pixels(values, valid, bands, window, tables, out, out_valid)
@@ -88,6 +88,11 @@ def map_block_means(
         kernels.map_quads(values, valid, bands, window, tables, out, out_valid)
     else:
         kernels.map_blocks(values, valid, bands, window, factor, tables, out, out_valid)
+
+
+def _keeps_bytes(tables: NDArray[np.uint8]) -> bool:
+    """Return whether tables map every byte to itself, and 0 to 1."""
+    return tables.shape[1] == 256 and bool((tables == np.maximum(np.arange(256), 1)).all())
 
 
 def _whole_step(ys: NDArray[np.float64], xs: NDArray[np.float64]) -> int:

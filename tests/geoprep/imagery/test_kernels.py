@@ -214,11 +214,3 @@ def test_bands_beyond_those_asked_for_are_not_looked_at():
     found = imagery.find_valid(values, 3, 0.0)
     assert found.shape == (2, 2)
     assert not found.any()
-
-
-@given(st.integers(0, 10**6))
-def test_masks_are_counted_by_speed(seed):
-    rng = np.random.default_rng(seed)
-    speed = rng.integers(0, 256, (7, 9)).astype(np.uint8) * (rng.random((7, 9)) < 0.2)
-    counts = imagery.count_mask(speed.astype(np.uint8))
-    np.testing.assert_array_equal(counts, np.bincount(speed.ravel(), minlength=256))
