@@ -23,40 +23,24 @@ from geoprep.labels import SceneWindow, SpeedPolygons, burn, majority, read_mask
 from geoprep.plan import BuildOptions, PlannedScene, parse_rescale
 from geoprep.speed import BACKGROUND, NODATA
 from geoprep.storage import open_image
-from geoprep.store import FILL_VALUES, StoreMeta
+from geoprep.store import StoreMeta, pixel_layouts
+
+Tiles = dict[str, NDArray[np.uint8]]
+"""Tiles by pixel array, such as ``650/image``: uint8 (tile, y, x, band) or (tile, y, x)."""
 
 
-@dataclass(slots=True)
-class SceneTiles:
-    """Rendered tiles: level -> uint8 (tile, y, x, band) and level -> uint8 (tile, y, x)."""
+def _blank(count: int, meta: StoreMeta) -> Tiles:
+    """Return nodata tiles: image 0, label 255."""
+    return {
+        name: np.full((count, *layout.tile_shape), layout.fill, np.uint8)
+        for name, layout in pixel_layouts(meta).items()
+    }
 
-    image: dict[int, NDArray[np.uint8]]
-    label: dict[int, NDArray[np.uint8]]
 
-    @classmethod
-    def unwritten(cls, count: int, meta: StoreMeta) -> SceneTiles:
-        """Return uninitialised tiles, for scenes that fill them completely."""
-        bands = len(meta.bands)
-        return cls(
-            {n: np.empty((count, n, n, bands), np.uint8) for n in meta.levels},
-            {n: np.empty((count, n, n), np.uint8) for n in meta.levels},
-        )
-
-    @classmethod
-    def blank(cls, count: int, meta: StoreMeta) -> SceneTiles:
-        """Return nodata tiles: image 0, label 255."""
-        tiles = cls.unwritten(count, meta)
-        for level in meta.levels:
-            tiles.image[level].fill(FILL_VALUES["image"])
-            tiles.label[level].fill(FILL_VALUES[meta.label_array])
-        return tiles
-
-    def of(self, run: slice) -> SceneTiles:
-        """Return a view of some of the tiles."""
-        return SceneTiles(
-            {n: tiles[run] for n, tiles in self.image.items()},
-            {n: tiles[run] for n, tiles in self.label.items()},
-        )
+def _unwritten(count: int, meta: StoreMeta) -> Tiles:
+    """Return uninitialised tiles, for scenes that fill them completely."""
+    layouts = pixel_layouts(meta).items()
+    return {name: np.empty((count, *layout.tile_shape), np.uint8) for name, layout in layouts}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +100,11 @@ class Piece:
             pixels = imagery.read_pixels(dataset, bands, window, nodata=nodata, missing=missing)
             return cls(part, task.meta, grid, pixels, (rows.start, cols.start))
 
-    def levels(self) -> Iterator[tuple[int, int]]:
-        """Yield every level and how often its pixels are larger than those of the finest."""
-        return ((level, self.meta.tile // level) for level in self.meta.levels)
+    def levels(self, tiles: Tiles) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.uint8], int]]:
+        """Yield images and labels of every level, and how much larger its pixels are."""
+        for level in self.meta.levels:
+            label = tiles[f"{level}/{self.meta.label_array}"]
+            yield tiles[f"{level}/image"], label, self.meta.tile // level
 
     def edges(self, window: tuple[int, int], factor: int) -> Iterator[NDArray[np.float64]]:
         """Yield the edges of a tile's pixels along y and x, in pixels that were read."""
@@ -152,22 +138,20 @@ def source_window(scene: PlannedScene, region: Region) -> tuple[slice, slice]:
     return rows, cols
 
 
-def render_scene(
-    part: ScenePart, task: ShardTask, record: ShardRecord
-) -> tuple[SceneTiles, Outcome]:
+def render_scene(part: ScenePart, task: ShardTask, record: ShardRecord) -> tuple[Tiles, Outcome]:
     """Return a scene's tiles and its outcome. Unusable input gives a status, not an exception."""
     count = len(part.scene.windows)
     if part.surveyed is not None and not part.surveyed.has_pixels:
-        return SceneTiles.blank(count, task.meta), part.surveyed
+        return _blank(count, task.meta), part.surveyed
     # Filling tiles that are overwritten completely would take a tenth of the rendering time.
     covered = min(part.scene.shape) >= task.meta.tile and part.scene.label is not None
-    tiles = (SceneTiles.unwritten if covered else SceneTiles.blank)(count, task.meta)
+    tiles = (_unwritten if covered else _blank)(count, task.meta)
     try:
         outcome = _fill(tiles, part, task, record)
     except GeoprepError as error:
         outcome = Outcome("failed", str(error))
     if not outcome.has_pixels:
-        tiles = SceneTiles.blank(count, task.meta)
+        tiles = _blank(count, task.meta)
     return tiles, outcome
 
 
@@ -178,12 +162,12 @@ def too_empty(nodata: float, options: BuildOptions) -> str:
     return f"{nodata:.1%} nodata, more than --max-nodata {options.max_nodata:g}"
 
 
-def _fill(tiles: SceneTiles, part: ScenePart, task: ShardTask, record: ShardRecord) -> Outcome:
+def _fill(tiles: Tiles, part: ScenePart, task: ShardTask, record: ShardRecord) -> Outcome:
     """Read and render a part in the pieces that `pieces` returns."""
     notes = Counter[str]()
     for run in pieces(part, task.meta.tile):
         piece = part if part.whole else replace(part, scene=part.scene.tiles(run.start, run.stop))
-        outcome = _fill_piece(tiles.of(run), piece, task, record)
+        outcome = _fill_piece({name: one[run] for name, one in tiles.items()}, piece, task, record)
         if outcome.status == "skipped":
             return outcome
         add_notes(notes, outcome.notes, task.options)
@@ -226,9 +210,7 @@ def pieces(part: ScenePart, tile: int) -> list[slice]:
     return found
 
 
-def _fill_piece(
-    tiles: SceneTiles, part: ScenePart, task: ShardTask, record: ShardRecord
-) -> Outcome:
+def _fill_piece(tiles: Tiles, part: ScenePart, task: ShardTask, record: ShardRecord) -> Outcome:
     with record.stage("decode"):
         piece = Piece.read(part, task)
     pixels = piece.pixels
@@ -250,7 +232,7 @@ def _fill_piece(
 
 
 def _label_tiles(
-    piece: Piece, task: ShardTask, tiles: SceneTiles, record: ShardRecord
+    piece: Piece, task: ShardTask, tiles: Tiles, record: ShardRecord
 ) -> dict[str, int]:
     """Write the labels of all tiles and levels; return remarks with counts."""
     part, pixels = piece.part, piece.pixels
@@ -269,25 +251,25 @@ def _label_tiles(
             valid = np.zeros((area.height, area.width), np.bool_)
         codes, notes = read_mask(part.scene.label, rule, piece.grid, area, valid)
     with record.stage("burn"):
-        for level, factor in piece.levels():
-            for i, window in enumerate(part.scene.windows):
+        for _, labels, factor in piece.levels(tiles):
+            for label, window in zip(labels, part.scene.windows, strict=True):
                 ys, xs = piece.edges(window, factor)
-                majority(codes, ys, xs, tiles.label[level][i], roads=rule.roads)
+                majority(codes, ys, xs, label, roads=rule.roads)
     return notes
 
 
-def _burn_tiles(piece: Piece, ground: SpeedPolygons, tiles: SceneTiles) -> None:
+def _burn_tiles(piece: Piece, ground: SpeedPolygons, tiles: Tiles) -> None:
     """Burn every level on its own grid, all tiles at once where they share one pixel grid."""
     part, tile = piece.part, piece.meta.tile
     region = Region.of(part, part.scene.windows, tile)
-    for level, factor in piece.levels():
+    for _, labels, factor in piece.levels(tiles):
         aligned = all(
             (row - region.top) % factor == 0 and (col - region.left) % factor == 0
             for row, col in part.scene.windows
         )
         if aligned:
             mask = _burn(piece, region, factor, ground)
-        for i, (row, col) in enumerate(part.scene.windows):
+        for label, (row, col) in zip(labels, part.scene.windows, strict=True):
             own = Region.of(part, [(row, col)], tile)
             height, width = own.coarser(factor)
             if aligned:
@@ -295,7 +277,7 @@ def _burn_tiles(piece: Piece, ground: SpeedPolygons, tiles: SceneTiles) -> None:
                 burned = mask[y : y + height, x : x + width]
             else:
                 burned = _burn(piece, own, factor, ground)
-            tiles.label[level][i, :height, :width] = burned
+            label[:height, :width] = burned
 
 
 def _burn(piece: Piece, region: Region, factor: int, ground: SpeedPolygons) -> NDArray[np.uint8]:
@@ -308,13 +290,12 @@ def _burn(piece: Piece, region: Region, factor: int, ground: SpeedPolygons) -> N
     return burn(ground, transform, (height, width), around=around)
 
 
-def _render_tiles(piece: Piece, tables: NDArray[Any], tiles: SceneTiles) -> None:
+def _render_tiles(piece: Piece, tables: NDArray[Any], tiles: Tiles) -> None:
     """Write the images of all tiles and levels, and nodata into their labels where they are 0."""
-    for level, factor in piece.levels():
-        valid = np.empty((level, level), np.uint8)
-        for i, window in enumerate(piece.part.scene.windows):
+    for images, labels, factor in piece.levels(tiles):
+        valid = np.empty(labels.shape[1:], np.uint8)
+        for image, label, window in zip(images, labels, piece.part.scene.windows, strict=True):
             ys, xs = piece.edges(window, factor)
-            image, label = tiles.image[level][i], tiles.label[level][i]
             imagery.render(piece.pixels, tables, ys, xs, image, valid)
             if piece.pixels.valid is not None:
                 height, width = len(ys) - 1, len(xs) - 1

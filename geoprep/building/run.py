@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from geoprep.building.bucket import BucketTarget
 from geoprep.building.commit import Histograms, scene_outcomes
@@ -31,7 +30,7 @@ from geoprep.building.tasks import build_shard, try_scenes
 from geoprep.building.trial import free_bytes, require_space
 from geoprep.errors import StoreError
 from geoprep.executors import Executor, Survives
-from geoprep.plan import Plan, PlannedScene
+from geoprep.plan import Plan
 from geoprep.storage import is_bucket, local_path, open_sink
 from geoprep.store import shard_key
 
@@ -164,29 +163,14 @@ def shard_tasks(
     """Yield the tasks of some shards, one at a time, since all would copy the plan."""
     firsts = np.array([scene.first_tile for scene in plan.scenes])
     for shard in shards:
-        yield _shard_task(plan, out, shard, surveyed, firsts)
-
-
-def _shard_task(
-    plan: Plan, out: str, shard: int, surveyed: dict[int, Outcome], firsts: NDArray[np.int64]
-) -> ShardTask:
-    start, stop = plan.shard_range(shard)
-    parts = []
-    for i, scene in _scenes_between(plan, start, stop, firsts):
-        low = max(start - scene.first_tile, 0)
-        high = min(stop - scene.first_tile, len(scene.windows))
-        parts.append(ScenePart.of(i, scene, low, high, surveyed.get(i)))
-    return ShardTask.of(plan, out, shard, parts)
-
-
-def _scenes_between(
-    plan: Plan, start: int, stop: int, firsts: NDArray[np.int64]
-) -> Iterator[tuple[int, PlannedScene]]:
-    first = int(np.searchsorted(firsts, start, side="right")) - 1
-    for i in range(first, len(plan.scenes)):
-        if plan.scenes[i].first_tile >= stop:
-            return
-        yield i, plan.scenes[i]
+        start, stop = plan.shard_range(shard)
+        first = int(np.searchsorted(firsts, start, side="right")) - 1
+        parts = []
+        for i in range(first, int(np.searchsorted(firsts, stop))):
+            scene = plan.scenes[i]
+            low, high = max(start - scene.first_tile, 0), stop - scene.first_tile
+            parts.append(ScenePart.of(i, scene, low, high, surveyed.get(i)))
+        yield ShardTask.of(plan, out, shard, parts)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from geoprep.building.records import (
     SurveyTask,
     TaskStopped,
 )
-from geoprep.building.rendering import SceneTiles, render_scene
+from geoprep.building.rendering import Tiles, render_scene
 from geoprep.errors import GeoprepError, LabelError
 from geoprep.executors import stopped
 from geoprep.labels import SceneWindow, UnlistedError, read_mask
@@ -49,7 +49,9 @@ def build_shard(task: ShardTask) -> ShardRecord:
                 counted = [ok and one for one in part.counted]
                 _count(tiles, task.meta, counts, record, counted)
             with record.stage("compress and write"):
-                _append(tiles, task.meta.label_array, writers)
+                for name, pixels in tiles.items():
+                    for tile in pixels:
+                        writers[name].add(tile)
         for name, writer in writers.items():
             with record.stage("compress and write"):
                 written = writer.close()
@@ -71,26 +73,19 @@ def try_scenes(task: ShardTask) -> None:
 
 
 def _count(
-    tiles: SceneTiles,
+    tiles: Tiles,
     meta: StoreMeta,
     counts: imagery.TileCounts,
     record: ShardRecord,
     counted: Sequence[bool],
 ) -> None:
-    finest, classes = meta.levels[0], len(meta.class_names)
-    for image, label, taken in zip(tiles.image[finest], tiles.label[finest], counted, strict=True):
+    classes, (images, labels, *_) = len(meta.class_names), tiles.values()  # of the finest level
+    for image, label, taken in zip(images, labels, counted, strict=True):
         per_label, valid = counts.add(image, label, counted=taken)
         record.road_fraction.append(imagery.road_share(per_label, background=meta.has_background))
         record.valid_fraction.append(valid)
         if classes:
             record.class_pixels.append(per_label[:classes].tolist())
-
-
-def _append(tiles: SceneTiles, label_array: str, writers: dict[str, ShardWriter]) -> None:
-    for name, levels in (("image", tiles.image), (label_array, tiles.label)):
-        for level, pixels in levels.items():
-            for tile in pixels:
-                writers[f"{level}/{name}"].add(tile)
 
 
 def survey_rows(task: SurveyTask) -> SurveyRecord:
