@@ -8,9 +8,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 from geoprep.executors import stopped
 from geoprep.plan import TRAIN, BuildOptions, Plan, PlannedScene
 from geoprep.store import StoreMeta
@@ -166,9 +163,8 @@ class SurveyRecord:
     black: int = 0  # black pixels that may be nodata
     black_bits: bytes = b""  # where, from `pack_bits`
     source_bytes: int = 0
-    bins: int = 0  # number of possible values, or of bins for wide data types
-    # Per band the values that occur and their counts: int64 (value) and int64 (value).
-    histogram: tuple[tuple[NDArray[np.int64], NDArray[np.int64]], ...] = ()
+    # Valid pixels per value, or per bin of wide data types: scipy.sparse.csr_array (band, value).
+    counts: Any = 0
     notes: dict[str, int] = field(default_factory=dict)  # remarks on the label
     label_failure: str = ""
     unlisted: dict[str, int] = field(default_factory=dict)  # label values of no class: pixels

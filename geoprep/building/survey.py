@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,15 +38,12 @@ class _Totals:
 
     left: int
     strips: list[SurveyRecord] = field(default_factory=list)
-    counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), np.int64))
+    counts: Any = 0  # as in `SurveyRecord`
 
     def add(self, record: SurveyRecord) -> None:
         self.left -= 1
-        if len(record.histogram) > len(self.counts):
-            self.counts = np.zeros((len(record.histogram), record.bins), np.int64)
-        for band, (values, times) in enumerate(record.histogram):
-            self.counts[band, values] += times
-        self.strips.append(replace(record, histogram=()))
+        self.counts = self.counts + record.counts
+        self.strips.append(replace(record, counts=0))
 
     @property
     def failure(self) -> str:
@@ -60,23 +58,27 @@ def survey(
     plan: Plan, executor: Executor, journal: Journal | BucketJournal, report: Report | None
 ) -> dict[int, Outcome]:
     """Survey all scenes that need it; return the results by scene index, with failed scenes."""
-    city = _CityLimits(plan) if plan.meta.rescale == "city" else None
+    of_city = plan.meta.rescale == "city"
     needed = {i: scene for i, scene in enumerate(plan.scenes) if plan.needs_survey(scene)}
     results = _earlier(plan, journal)
-    if city is not None and needed.keys() - results.keys():
+    if of_city and needed.keys() - results.keys():
         results = {}  # limits of a city need the histograms of all its scenes
     todo = {i: scene for i, scene in needed.items() if i not in results}
-    folder, found = str(journal.folder), {}
+    counts: dict[int, NDArray[np.int64]] = {}  # of the scenes of a city that can be read
+    found: dict[int, Outcome] = {}
     for index, totals in _surveyed(plan, todo, executor, report):
-        found[index] = _decided(plan, index, totals, folder)
-        if city is None:
+        found[index] = _decided(plan, index, totals, str(journal.folder))
+        city = plan.scenes[index].city
+        if not of_city:
             _note(plan, journal, index, found[index])
-        else:
-            city.add(index, totals, found[index])
-    if city is not None:
-        found = {index: city.applied(index, found[index]) for index in sorted(found)}
-        for index, outcome in found.items():
-            _note(plan, journal, index, outcome)
+        elif not totals.failure and found[index].status != "skipped":
+            counts[city] = counts.get(city, 0) + totals.counts
+    if of_city:
+        for index, outcome in sorted(found.items()):
+            if outcome.status == "ok":
+                limits = _limits(counts[plan.scenes[index].city])
+                found[index] = replace(outcome, limits=limits)
+            _note(plan, journal, index, found[index])
     failed = {i: Outcome("failed", one.failure) for i, one in enumerate(plan.scenes) if one.failure}
     return failed | results | found
 
@@ -91,9 +93,7 @@ def _earlier(plan: Plan, journal: Journal | BucketJournal) -> dict[int, Outcome]
         index = int(values["index"])
         file = _bits_file(str(journal.folder), index) if values["missing"] else None
         if file is None or has_bits(file):
-            black = int(values.get("black", 0))
-            outcome = Outcome.from_json(values["outcome"])
-            found[index] = replace(outcome, nodata_file=file, black=black)
+            found[index] = replace(Outcome.from_json(values["outcome"]), nodata_file=file)
     return found
 
 
@@ -102,7 +102,6 @@ def _note(plan: Plan, journal: Journal | BucketJournal, index: int, outcome: Out
         "index": index,
         "outcome": asdict(replace(outcome, nodata_file=None)),
         "missing": bool(outcome.nodata_file),
-        "black": outcome.black,
     }
     journal.write({"stamp": plan.fingerprint, "survey": entry})
 
@@ -169,6 +168,7 @@ def _decided(plan: Plan, index: int, totals: _Totals, folder: str) -> Outcome:
     """Return limits and status of a scene; small specks of black become imagery."""
     if totals.failure:
         return Outcome("failed", totals.failure)
+    totals.counts = totals.counts.toarray()
     scene, strips = plan.scenes[index], totals.ordered()
     assert scene.grid is not None
     pixels, valid = sum(one.pixels for one in strips), sum(one.valid for one in strips)
@@ -207,24 +207,3 @@ def _label_failure(plan: Plan, scene: PlannedScene, strips: list[SurveyRecord]) 
 
 def _limits(counts: NDArray[np.int64]) -> tuple[tuple[float, float], ...]:
     return tuple((low, high) for low, high in imagery.percentile_limits(counts).tolist())
-
-
-class _CityLimits:
-    """Limits from the pixels of all scenes of a city that can be read, whatever their labels."""
-
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-        self._counts: dict[int, NDArray[np.int64]] = {}
-
-    def add(self, index: int, totals: _Totals, outcome: Outcome) -> None:
-        """Add the histogram of a scene that is not skipped."""
-        if totals.failure or outcome.status == "skipped":
-            return
-        city = self._plan.scenes[index].city
-        self._counts[city] = self._counts.get(city, 0) + totals.counts
-
-    def applied(self, index: int, outcome: Outcome) -> Outcome:
-        """Return the result for a scene with the limits of its city."""
-        if outcome.status != "ok":
-            return outcome
-        return replace(outcome, limits=_limits(self._counts[self._plan.scenes[index].city]))

@@ -94,6 +94,8 @@ def survey_rows(task: SurveyTask) -> SurveyRecord:
         raise TaskStopped
     if task.failure:
         return SurveyRecord(task, failure=task.failure)
+    from scipy.sparse import csr_array  # few builds have a survey
+
     scene, nodata = task.scene, task.options.nodata
     try:
         with open_image(scene.image) as dataset:
@@ -105,15 +107,12 @@ def survey_rows(task: SurveyTask) -> SurveyRecord:
             undecided = nodata is None and not imagery.marks_nodata(dataset)
     except GeoprepError as error:
         return SurveyRecord(task, failure=str(error))
-    counts = imagery.count_source(pixels)
-    present = [np.flatnonzero(of_band) for of_band in counts]
     record = SurveyRecord(
         task,
         pixels=pixels.area,
         valid=pixels.valid_pixels,
         source_bytes=pixels.values.nbytes,
-        bins=counts.shape[1],
-        histogram=tuple((v, of_band[v]) for v, of_band in zip(present, counts, strict=True)),
+        counts=csr_array(imagery.count_source(pixels)),
     )
     if task.rows is not None and undecided and pixels.valid is not None:
         found = pixels.valid == 0
