@@ -18,8 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, TextIO
 
-from geoprep.errors import StoreError
-from geoprep.storage import flush
+from geoprep.errors import OutputError, StoreError
+from geoprep.storage import errors_named, flush
 from geoprep.store import PARTIAL_SUFFIX
 
 NEW: Final = "new"
@@ -60,15 +60,9 @@ class Journal:
         return self
 
     def _open_lock(self) -> TextIO:
-        try:
+        with errors_named(self.folder, OutputError):
             self.folder.mkdir(parents=True, exist_ok=True)
             lock = (self.folder / "lock").open("a+")
-        except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            raise StoreError(
-                f"{self.folder} cannot be written ({error.strerror}): choose another `out`"
-            ) from error
         lock.seek(0)
         return lock
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import time
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -28,10 +26,10 @@ from geoprep.building.survey import survey
 from geoprep.building.target import DiskTarget
 from geoprep.building.tasks import build_shard, try_scenes
 from geoprep.building.trial import free_bytes, require_space
-from geoprep.errors import StoreError
+from geoprep.errors import OutputError, StoreError
 from geoprep.executors import Executor, Survives
 from geoprep.plan import Plan
-from geoprep.storage import is_bucket, local_path, open_sink
+from geoprep.storage import errors_named, is_bucket, local_path, open_sink
 from geoprep.store import shard_key
 
 
@@ -51,7 +49,7 @@ def build(
     start = time.perf_counter()
     _keep_freed_memory()
     target = target_of(out)
-    with _disk_errors(target.location), target.locked() as journal:
+    with errors_named(target.location, OutputError), target.locked() as journal:
         state = target.prepare(plan, overwrite=overwrite)
         if state == "complete":
             journal.remove()
@@ -171,17 +169,3 @@ def shard_tasks(
             low, high = max(start - scene.first_tile, 0), stop - scene.first_tile
             parts.append(ScenePart.of(i, scene, low, high, surveyed.get(i)))
         yield ShardTask.of(plan, out, shard, parts)
-
-
-@contextmanager
-def _disk_errors(out: str) -> Iterator[None]:
-    """Raise StoreError for a full disk; finished shards stay for the next run."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise StoreError(
-            f"no space left on the disk of {out}: free some and run the same command again. "
-            "Finished shards are kept"
-        ) from error

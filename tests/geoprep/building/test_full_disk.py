@@ -12,7 +12,7 @@ from helpers.disks import enlarge, small_disk
 from helpers.factory import build_of, plan_of, row_of_scenes, tree_digest, write_scene
 
 from geoprep.building.run import build
-from geoprep.errors import StoreError
+from geoprep.errors import OutputError
 from geoprep.executors.threads import Threads
 from geoprep.store import shards
 
@@ -43,7 +43,9 @@ def test_a_full_disk_says_so_and_costs_nothing_that_was_finished(world, disk):
     scenes, expected = world
     folder = disk
     out = folder / "a.zarr"
-    with pytest.raises(StoreError, match=r"no space left on the disk of .*a\.zarr.*again"):
+    with pytest.raises(
+        OutputError, match=r"a\.zarr cannot be written: no space left on the disk.*again"
+    ):
         build(plan_of(scenes, **OPTIONS), out, Threads(2))
     assert not partials(folder), "what was half written was taken away again"
     kept = [path for path in folder.rglob("c/*/0/0/0") if path.is_file()]
@@ -76,7 +78,7 @@ def test_a_disk_may_fill_up_at_any_write(world, tmp_path, monkeypatch, writes, w
     scenes, expected = world
     out = tmp_path / "a.zarr"
     FullAfter(monkeypatch, writes)
-    with pytest.raises(StoreError, match="no space left"):
+    with pytest.raises(OutputError, match="no space left"):
         build(plan_of(scenes, **OPTIONS), out, Threads(workers))
     assert not partials(tmp_path)
     monkeypatch.undo()
@@ -94,7 +96,7 @@ def test_a_disk_may_be_full_at_any_change_of_a_file(world, tmp_path):
             ending = builder.build(out, full_at=at)
             if not ending.error and at > ending.events - 9:
                 break  # threads that race for a folder made fewer changes than the first time
-            assert ending.error == "StoreError", (at, ending)
+            assert ending.error == "OutputError", (at, ending)
             assert "no space left" in ending.message
             ending = builder.build(out)
             assert not ending.error, (at, ending)
@@ -102,12 +104,12 @@ def test_a_disk_may_be_full_at_any_change_of_a_file(world, tmp_path):
             shutil.rmtree(out)
 
 
-def test_other_errors_of_the_disk_are_not_called_a_full_disk(world, tmp_path, monkeypatch):
+def test_other_errors_of_the_disk_are_named(world, tmp_path, monkeypatch):
     def broken(writer, data):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     monkeypatch.setattr(shards.ShardWriter, "_write", broken)
-    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+    with pytest.raises(OutputError, match=rf"a\.zarr cannot be written .*{os.strerror(errno.EIO)}"):
         build(plan_of(world[0], **OPTIONS), tmp_path / "a.zarr", Threads(1))
 
 

@@ -14,7 +14,7 @@ from helpers.factory import build_of, plan_of, row_of_scenes, tree_digest
 
 from geoprep.building.journal import Journal
 from geoprep.building.run import build
-from geoprep.errors import StoreError
+from geoprep.errors import StoreError, UsageError
 from geoprep.executors.threads import Threads
 
 
@@ -147,7 +147,7 @@ def test_a_place_that_cannot_be_written_is_an_error_in_words(done, tmp_path, blo
     else:
         folder.mkdir()
         (folder / blocker).write_text("")
-    with pytest.raises(StoreError, match=r"a\.zarr\.build cannot be written"):
+    with pytest.raises(UsageError, match=r"a\.zarr\.build cannot be written"):
         build(plan_of(done[0]), folder / "a.zarr", Threads(1))
 
 
