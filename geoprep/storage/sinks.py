@@ -52,13 +52,8 @@ def check_reachable(location: str | Path) -> None:
         try:
             step()
         except OutputError as error:
-            able = (
-                "" if doing == "writing" else f"objects can be written there, but {doing} fails: "
-            )
-            if doing in ("listing", "reading"):
-                with suppress(OutputError):
-                    bucket.delete([name])
-            raise OutputError(f"{location}: {able}{str(error).partition(': ')[2]}") from error
+            reason = str(error).partition(": ")[2]
+            raise OutputError(f"{location}: {doing} objects fails: {reason}") from error
 
 
 class DiskFile:

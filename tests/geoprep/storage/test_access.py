@@ -64,9 +64,9 @@ def server(monkeypatch):
 @pytest.mark.parametrize(
     ("refused", "says"),
     [
-        ("GET", "can be written there, but reading fails: access refused"),
-        ("LIST", "can be written there, but listing fails: access refused"),
-        ("DELETE", "can be written there, but deleting fails: access refused"),
+        ("GET", "reading objects fails: access refused"),
+        ("LIST", "listing objects fails: access refused"),
+        ("DELETE", "deleting objects fails: access refused"),
         ("PUT", r"access refused: the key AWS_ACCESS_KEY_ID=\w+ lacks a permission.*s3:PutObject"),
     ],
 )
