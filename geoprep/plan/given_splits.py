@@ -190,20 +190,11 @@ def tile_outlines(
     """
     first = np.array(windows, np.float64)
     last = np.minimum(first + tile, (grid.height, grid.width))
-    rings = corners(np.array([tuple(grid.transform)[:6]]), first, last, inset)
-    return reproject(np.asarray(shapely.polygons(rings), object), grid.crs, LONLAT)
-
-
-def corners(
-    affine: NDArray[np.float64], first: NDArray[np.float64], last: NDArray[np.float64], inset: float
-) -> NDArray[np.float64]:
-    """Return float64 (n, 4, 2): x and y of the corners of windows, smaller by some pixels.
-
-    ``first`` and ``last`` are (row, col); ``affine`` are the numbers of their transforms, (n, 6) or
-    (1, 6).
-    """
     insets = np.minimum(inset, (last - first) / 2)
     (top, left), (bottom, right) = (first + insets).T, (last - insets).T
-    rows, cols = np.stack([top, top, bottom, bottom], 1), np.stack([left, right, right, left], 1)
-    a, b, c, d, e, f = (column[:, None] for column in affine.T)
-    return np.stack([a * cols + b * rows + c, d * cols + e * rows + f], axis=-1)
+    cols, rows = np.moveaxis(
+        np.array([[left, right, right, left], [top, top, bottom, bottom]]), 1, 2
+    )
+    rings = grid.transform * (cols, rows)
+    outlines = np.asarray(shapely.polygons(np.stack(rings, axis=-1)), object)
+    return reproject(outlines, grid.crs, LONLAT)

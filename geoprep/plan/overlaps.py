@@ -10,16 +10,14 @@ import numpy as np
 import shapely
 from numpy.typing import NDArray
 
-from geoprep.crs import LONLAT, transformer
-from geoprep.plan.given_splits import corners, tile_outlines
+from geoprep.grid import Grid
+from geoprep.plan.given_splits import tile_outlines
 from geoprep.plan.planned_scene import PlannedScene
 from geoprep.plan.splits import TEST, TRAIN, UNUSED, VAL
 from geoprep.store import SPLIT_NAMES
 
 _INSET: Final = 1.0
 """Pixels cut off every side before outlines are compared: neighbours may share a row of pixels."""
-_BELT: Final = 20_000
-"""Scenes whose outlines are compared at a time."""
 
 
 def first_equal(digests: Sequence[int]) -> list[int]:
@@ -76,11 +74,11 @@ def shared_ground(
     placed = [i for i, one in enumerate(scenes) if used[i] and one.grid and one.grid.georeferenced]
     if len(placed) < 2:
         return None
-    first, second = _scene_pairs(_scene_corners([scenes[i] for i in placed]))
+    first, second = _pairs(np.concatenate([_outline(scenes[i].grid) for i in placed]))
     involved = {
         placed[i]
         for a, b in zip(first.tolist(), second.tolist(), strict=True)
-        if len(used[placed[a]] | used[placed[b]]) > 1
+        if a != b and len(used[placed[a]] | used[placed[b]]) > 1
         for i in (a, b)
     }
     return _shared_tiles(scenes, splits, sorted(involved), tile) if involved else None
@@ -117,40 +115,9 @@ def _shared_tiles(
     return SharedGround(owners[tiles], numbers[tiles], weaker, example)
 
 
-def _scene_corners(scenes: Sequence[PlannedScene]) -> NDArray[np.float64]:
-    """Return float64 (scene, 4, 2): longitude and latitude of the corners of scenes."""
-    grids = [scene.grid for scene in scenes if scene.grid is not None]
-    assert len(grids) == len(scenes)  # the caller leaves others out
-    affine = np.array([tuple(grid.transform)[:6] for grid in grids])
-    sides = np.array([(grid.height, grid.width) for grid in grids], float)
-    found = corners(affine, np.zeros_like(sides), sides, _INSET)
-    names, of_crs = np.unique([grid.crs for grid in grids], return_inverse=True)
-    for i, name in enumerate(names.tolist()):
-        chosen = of_crs == i
-        to_lonlat = transformer(name, LONLAT).transform
-        found[chosen] = np.stack(to_lonlat(*np.moveaxis(found[chosen], -1, 0)), axis=-1)
-    return found
-
-
-def _scene_pairs(outlines: NDArray[np.float64]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the indices of scenes that overlap, each pair both ways.
-
-    Scenes are compared in belts of latitude, since outlines of a million would fill the memory.
-    """
-    bottom, top = outlines[..., 1].min(axis=1), outlines[..., 1].max(axis=1)
-    order = np.argsort(bottom)
-    firsts, seconds = [], []
-    for start in range(0, len(order), _BELT):
-        belt = order[start : start + _BELT]
-        near = np.flatnonzero((bottom <= top[belt].max()) & (top >= bottom[belt].min()))
-        near = near[np.isfinite(outlines[near]).all(axis=(1, 2))]
-        mine = belt[np.isfinite(outlines[belt]).all(axis=(1, 2))]
-        tree = shapely.STRtree(np.asarray(shapely.polygons(outlines[near]), object))
-        one, other = tree.query(shapely.polygons(outlines[mine]), predicate="intersects")
-        different = mine[one] != near[other]
-        firsts.append(mine[one][different])
-        seconds.append(near[other][different])
-    return np.concatenate(firsts), np.concatenate(seconds)
+def _outline(grid: Grid | None) -> NDArray[np.object_]:
+    assert grid is not None  # the caller leaves others out
+    return tile_outlines(grid, [(0, 0)], max(grid.height, grid.width), _INSET)
 
 
 def _pairs(outlines: NDArray[np.object_]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
