@@ -92,7 +92,7 @@ class Piece:
                 pixels = imagery.read_pixels(dataset, bands, nodata=nodata)
                 return cls(part, task.meta, grid, pixels, (0, 0))
             region = Region.of(part, part.scene.windows, task.meta.tile)
-            rows, cols = source_window(part.scene, region)
+            rows, cols = _source_window(part.scene, region)
             window = Window(cols.start, rows.start, cols.stop - cols.start, rows.stop - rows.start)
             missing = None
             if part.surveyed is not None and (bits := part.surveyed.nodata_file):
@@ -125,7 +125,7 @@ class Piece:
         return np.tile(fixed, (len(self.meta.bands), 1))
 
 
-def source_window(scene: PlannedScene, region: Region) -> tuple[slice, slice]:
+def _source_window(scene: PlannedScene, region: Region) -> tuple[slice, slice]:
     """Return the rows and columns of an image below a region of its finest level."""
     assert scene.grid is not None
     lengths = scene.grid.height, scene.grid.width

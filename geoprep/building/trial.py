@@ -11,17 +11,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from rasterio.windows import Window
 
-from geoprep import imagery
 from geoprep.building.records import ScenePart, ShardRecord, ShardTask
-from geoprep.building.rendering import Region, source_window
 from geoprep.building.road_ground import release_ground
 from geoprep.building.summary import road_share_warning
 from geoprep.building.tasks import build_shard
-from geoprep.errors import GeoprepError, StoreError
+from geoprep.errors import StoreError
 from geoprep.plan import TRAIN, Plan, PlannedScene
-from geoprep.storage import is_bucket, open_image
+from geoprep.storage import is_bucket
 from geoprep.store import SPLIT_NAMES
 
 MOST_SAMPLED: Final = 32
@@ -30,8 +27,6 @@ MOST_SAMPLED: Final = 32
 MOST_COMPRESSION: Final = 250
 """LZ4 compresses by less than 255: a disk with less space cannot hold the store."""
 _MOST_TRIED: Final = 5
-_LOOKED_AT: Final = 64
-"""Tiles that are read to estimate the share of tiles without imagery."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +37,7 @@ class DryRun:
     tiles: int
     levels: tuple[int, ...]
     splits: dict[str, int]  # tiles
-    usable_tiles: int  # with imagery and a label, which loaders use
+    usable_tiles: int  # of labelled scenes, which loaders use unless they are nodata
     memory_bytes: dict[str, int]  # of the usable tiles, by level
     disk_bytes: int  # by the compression of the tiles that were built
     free_bytes: int | None  # on the disk of the store; None for a bucket
@@ -95,7 +90,8 @@ def dry_run(plan: Plan, out: str | Path, workers: int) -> DryRun:
     elif scene.label is not None:
         warnings.append(road_share_warning(plan, *_roads(record), f"scene {scene.id}"))
     split_of = Counter(split for one in plan.scenes for split in one.splits)
-    usable = _usable_tiles(plan)
+    labelled = [scene for scene in plan.scenes if scene.label is not None and not scene.failure]
+    usable = sum(len(scene.windows) for scene in labelled)
     return DryRun(
         scenes=len(plan.scenes),
         tiles=plan.tiles,
@@ -182,33 +178,3 @@ def _roads(record: ShardRecord) -> tuple[float, float]:
     """Return the numbers of road pixels and labelled pixels of a record, up to a common factor."""
     shares = zip(record.road_fraction, record.valid_fraction, strict=True)
     return sum(road * valid for road, valid in shares), sum(record.valid_fraction)
-
-
-def _usable_tiles(plan: Plan) -> int:
-    """Return the estimated number of tiles with imagery, of labelled scenes that can be built.
-
-    Some tiles are read, spread evenly over all.
-    """
-    usable = [scene for scene in plan.scenes if scene.label is not None and not scene.failure]
-    ends = np.cumsum([len(scene.windows) for scene in usable])
-    total = int(ends[-1]) if usable else 0
-    chosen = np.unique(np.linspace(0, total - 1, min(_LOOKED_AT, total)).astype(int))
-    full = 0
-    for tile in chosen.tolist():
-        index = int(np.searchsorted(ends, tile, side="right"))
-        scene = usable[index]
-        full += _has_imagery(plan, scene, scene.windows[tile - int(ends[index])])
-    return round(total * full / len(chosen)) if total else 0
-
-
-def _has_imagery(plan: Plan, scene: PlannedScene, window: tuple[int, int]) -> bool:
-    """Return whether the pixels below a tile are not all nodata; True if they cannot be read."""
-    row, col = window
-    rows, cols = source_window(scene, Region(row, col, row + plan.meta.tile, col + plan.meta.tile))
-    below = Window(cols.start, rows.start, cols.stop - cols.start, rows.stop - rows.start)
-    bands, nodata = plan.meta.band_indexes, plan.options.nodata
-    try:
-        with open_image(scene.image) as dataset:
-            return imagery.read_pixels(dataset, bands, below, nodata=nodata).valid_pixels > 0
-    except GeoprepError:
-        return True

@@ -91,7 +91,7 @@ def print_dry_run(result: DryRun, notes: Sequence[str]) -> None:
     table.add_row("scenes", f"{result.scenes:,} ({result.unlabelled:,} without a label)")
     table.add_row("tiles", f"{result.tiles:,} of {levels} pixels ({splits})")
     if result.usable_tiles < result.tiles:
-        table.add_row("usable", f"about {result.usable_tiles:,} tiles with imagery and a label")
+        table.add_row("labelled", f"{result.usable_tiles:,} tiles")
     table.add_row("on disk", f"about {result.disk_bytes / 1e6:,.1f} MB")
     if result.free_bytes is not None:
         table.add_row("free on disk", f"{result.free_bytes / 1e6:,.1f} MB")
