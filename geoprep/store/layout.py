@@ -17,7 +17,7 @@ import numpy as np
 import zarr
 from numcodecs.abc import Codec as Compressor
 from numpy.typing import NDArray
-from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, ShardingCodec, ZstdCodec
+from zarr.codecs import BloscCodec, Crc32cCodec, ZstdCodec
 
 from geoprep.store.schema import FILL_VALUES, Codec, StoreMeta
 
@@ -129,20 +129,8 @@ class PixelLayout:
 
     def matches(self, array: zarr.Array[Any]) -> bool:
         """Return whether an array's metadata agrees with this layout."""
-        sharding, *others = getattr(array.metadata, "codecs", (None,))
-        if not isinstance(sharding, ShardingCodec) or others or array.dtype != np.uint8:
-            return False
-        kinds = [type(codec) for codec in sharding.codecs]
-        index = [type(codec) for codec in sharding.index_codecs]
-        expected = self.describe(array.shape[0])
-        return (
-            kinds == [BytesCodec, *(type(codec) for codec in chunk_codecs(self.codec))]
-            and index == [BytesCodec, Crc32cCodec]
-            and sharding.index_location.value == "end"
-            and (array.shape, array.chunks) == (expected["shape"], expected["chunks"])
-            and array.shards == expected["shards"]
-            and array.metadata.encode_chunk_key((3, 2, 1)) == "c/3/2/1"
-        )
+        expected: zarr.Array[Any] = zarr.create_array({}, **self.describe(array.shape[0]))
+        return bool(array.metadata == expected.metadata)
 
 
 def pixel_layouts(meta: StoreMeta) -> dict[str, PixelLayout]:
