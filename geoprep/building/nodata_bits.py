@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.errors import StoreError
-from geoprep.storage import Files, flush_all, is_bucket, open_sink
+from geoprep.storage import Bucket, Files, is_bucket, replaced
 
 
 def pack_bits(mask: NDArray[np.bool_]) -> bytes:
@@ -31,19 +31,21 @@ def join_bits(strips: Mapping[int, bytes], height: int, width: int) -> NDArray[n
 
 
 def write_bits(location: str, bits: NDArray[np.uint8]) -> None:
-    """Write the file; when this returns, it cannot be lost."""
-    folder, _, name = location.rpartition("/")
-    open_sink(folder).put(name, bits.tobytes())
-    if not is_bucket(location):
-        flush_all([Path(location), Path(folder)])
+    """Write the file; when this returns, it has all of its bytes."""
+    if is_bucket(location):
+        folder, _, name = location.rpartition("/")
+        Bucket(folder).put(name, bits.tobytes())
+    else:
+        with replaced(Path(location)) as partial:
+            partial.write_bytes(bits.tobytes())
 
 
 def has_bits(location: str) -> bool:
     """Return whether the file exists."""
     folder, _, name = location.rpartition("/")
     try:
-        return bool(Files(folder).read_range(name, 0, 1))
-    except (StoreError, ValueError, FileNotFoundError):
+        return bool(Files(folder).size(name))
+    except StoreError:
         return False
 
 

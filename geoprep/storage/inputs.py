@@ -110,7 +110,7 @@ def open_header(address: str) -> Iterator["DatasetReader"]:
 
     @lru_cache(16)
     def block(number: int) -> bytes:
-        return files.part(key, number * _BLOCK, min((number + 1) * _BLOCK, size))
+        return files.read_range(key, number * _BLOCK, min((number + 1) * _BLOCK, size))
 
     errors: list[SourceError] = []
     # GDAL also looks for sidecars, which do not count.

@@ -79,10 +79,6 @@ class Files:
 
         return self.ask(name, lambda client: obstore.get(client, name).bytes().to_bytes())
 
-    def read_range(self, name: str, start: int, stop: int) -> bytes:
-        """Return the bytes from start to stop; raises ValueError if the file ends before."""
-        return bytes(self.ranges(name, [(start, stop)], 0)[0])
-
     def stream(self, name: str) -> Iterator[bytes]:
         """Yield a whole file in one request, for servers that have no ranges."""
         import obstore
@@ -91,7 +87,7 @@ class Files:
             for data in obstore.get(self.client, name).stream():
                 yield bytes(data)
 
-    def part(self, name: str, start: int, stop: int, etag: str = "") -> bytes:
+    def read_range(self, name: str, start: int, stop: int, etag: str = "") -> bytes:
         """Return a range of a file, which must still have the ETag if one is given."""
         import obstore
 

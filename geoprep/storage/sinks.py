@@ -96,16 +96,6 @@ class Folder:
         """Begin a file."""
         return DiskFile(self.path / name)
 
-    def put(self, name: str, data: bytes) -> str:
-        """Write a file."""
-        upload = self.create(name)
-        try:
-            upload.write(data)
-            return upload.close()
-        except BaseException:
-            upload.abort()
-            raise
-
     def settle(self, names: Iterable[str]) -> None:
         """Flush files and the folders between them and their array.
 

@@ -151,7 +151,7 @@ def _pieces(remote: RemoteFile, files: Files, name: str, start: int) -> Iterator
     etag = "" if remote.etag.startswith("W/") else remote.etag  # weak ones match no condition
 
     def piece(at: int) -> bytes:
-        return files.part(name, at, min(at + PIECE, remote.size), etag and f'"{etag}"')
+        return files.read_range(name, at, min(at + PIECE, remote.size), etag and f'"{etag}"')
 
     todo = range(start, remote.size, PIECE)
     coming: deque[Future[bytes]] = deque()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers.crashes import Builder
 from helpers.disks import small_disk
-from helpers.factory import build_of, plan_of, row_of_scenes, texture, tree_digest, write_scene
+from helpers.factory import build_of, plan_of, row_of_scenes, tree_digest, write_scene
 
 from geoprep.building import run, target
 from geoprep.building.run import build
@@ -149,29 +149,3 @@ def test_files_that_no_build_wrote_are_never_deleted(scenes, stores):
     build(plan_of(scenes, **NEW), out, Threads(1), overwrite=True)
     assert tree_digest(out) == new
     assert [path.name for path in working.iterdir()] == ["image.tif"]
-
-
-def test_survey_files_are_on_the_disk_before_the_journal_names_them(tmp_path, monkeypatch):
-    from geoprep.building import journal, nodata_bits
-
-    black = texture(96, 224)
-    y, x = np.mgrid[:96, :224]
-    black[y + x < 60] = 0
-    black[40:44, 100:104] = 0  # a speck, which makes the file necessary
-    scene = write_scene(tmp_path, "wharf", black)
-    events = []
-    real_flush, real_write = nodata_bits.flush_all, journal.Journal.write
-    monkeypatch.setattr(
-        nodata_bits,
-        "flush_all",
-        lambda paths: (events.extend(path.name for path in paths), real_flush(paths)),
-    )
-
-    def write(self, entry):
-        if entry.get("survey", {}).get("missing"):
-            events.append("journal")
-        real_write(self, entry)
-
-    monkeypatch.setattr(journal.Journal, "write", write)
-    build(plan_of([scene], tile=32, shard_tiles=8), tmp_path / "a.zarr", Threads(1))
-    assert events == ["black-0.bits", "a.zarr.build", "journal"]

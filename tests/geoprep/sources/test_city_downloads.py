@@ -185,8 +185,8 @@ def test_a_partial_download_is_resumed_and_a_wrong_one_discarded(s3, tmp_path, m
     remote, path = remote_file(f"s3://{BUCKET}/large.bin"), tmp_path / "large.bin"
     part = tmp_path / f".large.bin.{remote.etag[:16]}.part"
     asked = []
-    real = Files.part
-    monkeypatch.setattr(Files, "part", lambda *a: asked.append(a[2:4]) or real(*a))
+    real = Files.read_range
+    monkeypatch.setattr(Files, "read_range", lambda *a: asked.append(a[2:4]) or real(*a))
     part.write_bytes(ARCHIVE[: 2 << 20])
     download(remote, path)
     assert min(asked)[0] == 2 << 20

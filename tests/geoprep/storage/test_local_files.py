@@ -195,7 +195,9 @@ def test_settling_a_file_removes_what_a_killed_writer_left_beside_it(tmp_path):
     folder = Folder(tmp_path)
     folder.create("a/c/0/0").write(b"killed here")
     folder.create("a/c/0/1").write(b"in use")
-    folder.put("a/c/0/0", b"whole")
+    whole = folder.create("a/c/0/0")
+    whole.write(b"whole")
+    whole.close()
     folder.settle(["a/c/0/0"])
     left = sorted(path.name for path in (tmp_path / "a/c/0").iterdir())
     assert left[1:] == ["0"], "the file, and the other's temporary one"
