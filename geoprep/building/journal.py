@@ -15,7 +15,6 @@ import socket
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, TextIO
 
 from geoprep.errors import OutputError, StoreError
@@ -39,7 +38,7 @@ class Journal:
     def __init__(self, store: Path) -> None:
         self.folder = store.with_name(store.name + ".build")
         self._lines = self.folder / "journal.jsonl"
-        self._lock: TextIO | None = None
+        self._open = ExitStack()  # closing a file flushes, which fails again on a full disk
         self._out: TextIO | None = None
 
     def __enter__(self) -> Journal:
@@ -55,8 +54,8 @@ class Journal:
             lock.truncate(0)
             lock.write(f"process {os.getpid()} on {socket.gethostname()}")
             lock.flush()
-            self._lock = lock
-            stack.pop_all()
+            stack.callback(self._remove_unused, lock)
+            self._open = stack.pop_all()
         return self
 
     def _open_lock(self) -> TextIO:
@@ -79,20 +78,14 @@ class Journal:
         except FileNotFoundError:
             return False
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        with ExitStack() as stack:  # closing flushes, which fails again on a full disk
-            if self._lock is not None:
-                stack.enter_context(self._lock)
-                resumable = self._lines.exists() or (self.folder / OLD).exists()
-                if not resumable and self._is_current(self._lock):
-                    self.remove()
-            if self._out is not None:
-                stack.enter_context(self._out)
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def _remove_unused(self, lock: TextIO) -> None:
+        """Remove the folder if it has nothing for a next run."""
+        resumable = self._lines.exists() or (self.folder / OLD).exists()
+        if not resumable and self._is_current(lock):
+            self.remove()
 
     def entries(self) -> Iterator[dict[str, Any]]:
         """Yield the entries of earlier runs, without a last line that a crash cut short."""
@@ -110,7 +103,7 @@ class Journal:
         """Append an entry; when this returns, it is on the disk."""
         if self._out is None:
             # A line cut short by a crash must not merge with the next one.
-            self._out = self._lines.open("a", encoding="utf-8")
+            self._out = self._open.enter_context(self._lines.open("a", encoding="utf-8"))
             self._out.write("\n")
         self._out.write(json.dumps(entry) + "\n")
         self._out.flush()

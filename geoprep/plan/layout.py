@@ -15,7 +15,6 @@ from geoprep.plan.options import BuildOptions
 
 MOST_TILE_BYTES: Final = 256 << 20
 """A tile is one chunk, which is read whole; every thread of a build holds those of a scene."""
-MOST_PIXELS: Final = 1_000_000
 MOST_FINER: Final = 10
 """Largest ratio of an image's pixel size to that of the finest level."""
 MOST_TILES: Final = 5_000_000
@@ -56,10 +55,6 @@ class Layout:
         """Return height and width of a scene; the most frequent ones for None."""
         return self.usual if grid is None else _finest_shape(grid, self.options)
 
-    def target(self, grid: Grid | None) -> Grid | None:
-        """Return the grid of the finest level."""
-        return None if grid is None else grid.resized(*self.shape(grid))
-
     def windows(self, grid: Grid | None) -> tuple[tuple[int, int], ...]:
         """Return the (row, col) of every tile, in pixels of the finest level."""
         return _windows(self.shape(grid), self.tile, self.options.overlap)
@@ -88,11 +83,6 @@ def _finest_shape(grid: Grid, options: BuildOptions) -> tuple[int, int]:
             f"whose pixels are {finest:.3g} m: use at least a {MOST_FINER}th of that"
         )
     grid = at_gsd(grid, options.gsd)
-    if max(grid.height, grid.width) > MOST_PIXELS:
-        raise UsageError(
-            f"`gsd` {options.gsd:g} makes scenes of {grid.width} x {grid.height} pixels: use a "
-            "larger value"
-        )
     return grid.height, grid.width
 
 

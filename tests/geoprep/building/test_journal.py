@@ -269,8 +269,7 @@ def test_the_lock_is_given_back_even_if_the_disk_is_full(tmp_path):
     def fill_up():
         with Journal(tmp_path / "a.zarr") as journal:
             journal.write({"shard": 1})
-            journal._out.close()
-            journal._out = Full()
+            journal._open.enter_context(Full())
 
     with pytest.raises(OSError, match="No space"):
         fill_up()
