@@ -224,13 +224,17 @@ def area_means(
     out: NDArray[np.float64],
     out_valid: NDArray[np.uint8],
 ) -> None:
-    """Average the source under every output pixel, for wide dtypes; less than half valid is 0."""
+    """Average the valid source under every output pixel; less than half valid is 0.
+
+    ``ys`` and ``xs`` are the edges of the output pixels in source pixels, ascending.
+    """
     sums = np.zeros(len(bands), np.float64)
     for r in range(len(ys) - 1):
         for c in range(len(xs) - 1):
             box = (ys[r], ys[r + 1], xs[c], xs[c + 1])
             area = _sum_area(values, valid, bands, box, sums)
             whole = (box[1] - box[0]) * (box[3] - box[2])
+            # The tolerance keeps exactly half valid blocks valid.
             keep = area > 0.0 and area >= 0.5 * whole - 1e-9
             out_valid[r, c] = 1 if keep else 0
             for k in range(len(bands)):
@@ -238,34 +242,19 @@ def area_means(
 
 
 @compiled
-def map_area_means(
-    values: NDArray[Any],
+def map_means(
+    means: NDArray[np.float64],
     valid: NDArray[np.uint8],
     bands: tuple[int, ...],
-    ys: NDArray[np.float64],
-    xs: NDArray[np.float64],
     tables: NDArray[np.uint8],
     out: NDArray[np.uint8],
-    out_valid: NDArray[np.uint8],
 ) -> None:
-    """Average the valid source under every output pixel and map the mean to a byte.
-
-    ``ys`` and ``xs`` are the edges of the output pixels in source pixels, ascending.
-    """
-    masked = valid.shape[0] > 0
-    sums = np.zeros(len(bands), np.float64)
-    for r in range(len(ys) - 1):
-        y0, y1 = ys[r], ys[r + 1]
-        for c in range(len(xs) - 1):
-            x0, x1 = xs[c], xs[c + 1]
-            area = _sum_area(values, valid, bands, (y0, y1, x0, x1), sums)
-            # The tolerance keeps exactly half valid blocks valid.
-            keep = area > 0.0 and area >= 0.5 * (y1 - y0) * (x1 - x0) - 1e-9
-            if masked:
-                out_valid[r, c] = 1 if keep else 0
+    """Map the means of `area_means` to bytes, nodata to 0."""
+    for y in range(means.shape[0]):
+        for x in range(means.shape[1]):
             for k in range(len(bands)):
-                if keep:
-                    # As above: rounding errors must not push a true half below it.
-                    out[r, c, k] = tables[k, int(np.floor(sums[k] / area + 0.5 + 1e-9))]
+                if valid[y, x] != 0:
+                    # Rounding errors must not push a true half below it.
+                    out[y, x, k] = tables[k, int(np.floor(means[y, x, k] + 0.5 + 1e-9))]
                 else:
-                    out[r, c, k] = 0
+                    out[y, x, k] = 0

@@ -36,36 +36,22 @@ def render(
     The upper left of ``out`` (y, x, band) and ``out_valid`` is written. Equal whole steps between
     edges are faster. ``tables`` come from `lookup_tables`.
     """
-    if is_held_wide(pixels.values):
-        _stretch_means(pixels, tables, ys, xs, out, out_valid)
-        return
-    if pixels.valid is None:
-        out_valid[: len(ys) - 1, : len(xs) - 1] = 1
-    factor = _whole_step(ys, xs)
+    height, width = len(ys) - 1, len(xs) - 1
+    factor = 0 if is_held_wide(pixels.values) else _whole_step(ys, xs)
     if factor:
+        if pixels.valid is None:
+            out_valid[:height, :width] = 1
         row, col = int(ys[0]), int(xs[0])
         window = row, col, int(ys[-1]) - row, int(xs[-1]) - col
         map_block_means(pixels, window, factor, tables, out, out_valid)
-    else:
-        values, bands = pixels.values, kernels.bands_of(pixels.values)
-        valid = kernels.mask_of(pixels.valid)
-        kernels.map_area_means(values, valid, bands, ys, xs, tables, out, out_valid)
-
-
-def _stretch_means(
-    pixels: ImageWindow,
-    limits: NDArray[Any],
-    ys: NDArray[np.float64],
-    xs: NDArray[np.float64],
-    out: NDArray[np.uint8],
-    out_valid: NDArray[np.uint8],
-) -> None:
+        return
     values, bands = pixels.values, kernels.bands_of(pixels.values)
-    height, width = len(ys) - 1, len(xs) - 1
     means = np.empty((height, width, len(bands)), np.float64)
     kernels.area_means(values, kernels.mask_of(pixels.valid), bands, ys, xs, means, out_valid)
-    valid = out_valid[:height, :width, None]
-    out[:height, :width] = stretch(means, limits) * (valid != 0)
+    if is_held_wide(values):
+        out[:height, :width] = stretch(means, tables) * (out_valid[:height, :width, None] != 0)
+    else:
+        kernels.map_means(means, out_valid, bands, tables, out)
 
 
 def map_block_means(

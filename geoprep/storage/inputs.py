@@ -56,15 +56,12 @@ def content_digest(address: str) -> str:
 
     The same bytes have the same digest in a folder, in an archive and in a bucket.
     """
+    local = worker_copy(address) if is_remote(address) else address
+    if local is None:
+        return xxhash.xxh3_128_hexdigest(read_object(address))
     digest = xxhash.xxh3_128()
-    if is_remote(address):
-        copy = worker_copy(address)
-        if copy is not None:
-            return content_digest(str(copy))
-        digest.update(read_object(address))
-    else:
-        for block in _blocks(address):
-            digest.update(block)
+    for block in _blocks(str(local)):
+        digest.update(block)
     return digest.hexdigest()
 
 
@@ -83,11 +80,9 @@ def open_image(address: str) -> Iterator["DatasetReader"]:
     threads: each call opens a data set of its own, and GDAL starts no threads.
     """
     with _named(address), _settings(address):
-        if not is_remote(address):
-            with _opened(address) as dataset:
-                yield dataset
-        elif (copy := worker_copy(address)) is not None:
-            with _opened(str(copy)) as dataset:
+        local = worker_copy(address) if is_remote(address) else address
+        if local is not None:
+            with _opened(str(local)) as dataset:
                 yield dataset
         else:
             import rasterio

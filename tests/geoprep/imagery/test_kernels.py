@@ -111,8 +111,14 @@ def test_means_are_rounded_half_up_before_they_are_mapped():
         out, out_valid = np.zeros((1, 1, 1), np.uint8), np.zeros((1, 1), np.uint8)
         map_block_means(pixels_of(values, ALL_VALID), (0, 0, 2, 2), 2, identity, out, out_valid)
         assert out[0, 0, 0] == expected, quad
-        kernels.map_area_means(values, ALL_VALID, (0,), edges, edges, identity, out, out_valid)
+        map_area_means(values, ALL_VALID, edges, edges, identity, out, out_valid)
         assert out[0, 0, 0] == expected, quad
+
+
+def map_area_means(values, valid, ys, xs, tables, out, out_valid):
+    means, bands = np.empty(out.shape), (0,) * out.shape[2]
+    kernels.area_means(values, valid, bands, ys, xs, means, out_valid)
+    kernels.map_means(means, out_valid, bands, tables, out)
 
 
 def overlaps(edges, length):
@@ -167,7 +173,7 @@ def test_area_means_weigh_by_exact_overlap(seed, height, width, step_y, step_x, 
     tables = np.stack([np.arange(size) % 256, np.arange(size) // 256]).astype(np.uint8)
     out = np.full((rows, cols, 2), 77, np.uint8)
     out_valid = np.full((rows, cols), 88, np.uint8)
-    kernels.map_area_means(values, valid, (0, 0), ys, xs, tables, out, out_valid)
+    map_area_means(values, valid, ys, xs, tables, out, out_valid)
     means, shares = area_means(values, full, ys, xs)
     for (r, c), share in shares.items():
         got = int(out[r, c, 0]) + 256 * int(out[r, c, 1])
