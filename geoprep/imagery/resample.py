@@ -33,47 +33,29 @@ def render(
 ) -> None:
     """Average the source under every output pixel and map the mean to a byte.
 
-    The upper left of ``out`` (y, x, band) and ``out_valid`` is written. Equal whole steps between
-    edges are faster. ``tables`` come from `lookup_tables`.
+    The upper left of ``out`` (y, x, band) and ``out_valid`` is written. Steps of one or two
+    pixels are faster. ``tables`` come from `lookup_tables`.
     """
     height, width = len(ys) - 1, len(xs) - 1
-    factor = 0 if is_held_wide(pixels.values) else _whole_step(ys, xs)
-    if factor:
+    values, bands = pixels.values, kernels.bands_of(pixels.values)
+    valid, step = kernels.mask_of(pixels.valid), _whole_step(ys, xs)
+    if step and not is_held_wide(values):
         if pixels.valid is None:
             out_valid[:height, :width] = 1
-        row, col = int(ys[0]), int(xs[0])
-        window = row, col, int(ys[-1]) - row, int(xs[-1]) - col
-        map_block_means(pixels, window, factor, tables, out, out_valid)
+        window = int(ys[0]), int(xs[0]), step * height, step * width
+        if step == 2:
+            kernels.map_quads(values, valid, bands, window, tables, out, out_valid)
+        elif pixels.valid is None and _keeps_bytes(tables):
+            kernels.keep_bytes(values, window, out)
+        else:
+            kernels.map_pixels(values, valid, bands, window, tables, out, out_valid)
         return
-    values, bands = pixels.values, kernels.bands_of(pixels.values)
     means = np.empty((height, width, len(bands)), np.float64)
-    kernels.area_means(values, kernels.mask_of(pixels.valid), bands, ys, xs, means, out_valid)
+    kernels.area_means(values, valid, bands, ys, xs, means, out_valid)
     if is_held_wide(values):
         out[:height, :width] = stretch(means, tables) * (out_valid[:height, :width, None] != 0)
     else:
         kernels.map_means(means, out_valid, bands, tables, out)
-
-
-def map_block_means(
-    pixels: ImageWindow,
-    window: tuple[int, int, int, int],
-    factor: int,
-    tables: NDArray[np.uint8],
-    out: NDArray[np.uint8],
-    out_valid: NDArray[np.uint8],
-) -> None:
-    """Average blocks of ``factor`` x ``factor`` pixels and map the means to bytes."""
-    values, valid = pixels.values, kernels.mask_of(pixels.valid)
-    bands = kernels.bands_of(values)
-    even = window[2] % 2 == 0 and window[3] % 2 == 0
-    if factor == 1 and pixels.valid is None and _keeps_bytes(tables):
-        kernels.keep_bytes(values, window, out)
-    elif factor == 1:
-        kernels.map_pixels(values, valid, bands, window, tables, out, out_valid)
-    elif factor == 2 and even:
-        kernels.map_quads(values, valid, bands, window, tables, out, out_valid)
-    else:
-        kernels.map_blocks(values, valid, bands, window, factor, tables, out, out_valid)
 
 
 def _keeps_bytes(tables: NDArray[np.uint8]) -> bool:
@@ -82,9 +64,7 @@ def _keeps_bytes(tables: NDArray[np.uint8]) -> bool:
 
 
 def _whole_step(ys: NDArray[np.float64], xs: NDArray[np.float64]) -> int:
-    """Return the step between edges if it is the same whole number everywhere, else 0."""
-    step = ys[1] - ys[0]
-    if step != np.floor(step) or xs[1] - xs[0] != step or ys[0] % 1 or xs[0] % 1 or step < 1:
-        return 0
-    regular = all((np.diff(edges[:-1]) == step).all() and edges[-1] % 1 == 0 for edges in (ys, xs))
-    return int(step) if regular else 0
+    """Return the step between edges if it is 1 everywhere, or 2, from whole pixels on; else 0."""
+    steps = np.unique([*np.diff(ys), *np.diff(xs)])
+    whole = len(steps) == 1 and steps[0] in (1, 2) and ys[0] % 1 == xs[0] % 1 == 0
+    return int(steps[0]) if whole else 0

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from geoprep import imagery
 from geoprep.imagery import kernels
-from geoprep.imagery.resample import map_block_means
 
 DTYPES = st.sampled_from(["uint8", "uint16"])
 MASKS = st.sampled_from(["none", "random", "stripes", "nothing"])
@@ -77,29 +76,14 @@ def test_block_means_leave_nodata_out(seed, height, width, bands, factor, dtype,
     rows, cols = keep.shape
     out = np.full((rows + 1, cols + 2, bands), 77, np.uint8)
     out_valid = np.full((rows + 1, cols + 2), 88, np.uint8)
-    pixels, window = pixels_of(values, valid), (0, 0, height, width)
-    map_block_means(pixels, window, factor, tables, out, out_valid)
+    ys, xs = (np.minimum(np.arange(0.0, n + factor, factor), n) for n in (height, width))
+    imagery.render(pixels_of(values, valid), tables, ys, xs, out, out_valid)
     np.testing.assert_array_equal(out[:rows, :cols], mapped(means, keep, tables))
-    if mask == "none":
-        assert (out_valid == 88).all(), "not written where everything is valid"
-    else:
-        np.testing.assert_array_equal(out_valid[:rows, :cols], keep)
+    np.testing.assert_array_equal(out_valid[:rows, :cols], keep)
     outside = np.ones(out.shape[:2], bool)
     outside[:rows, :cols] = False
     assert (out[outside] == 77).all(), "what lies beyond is left as it was"
     assert (out_valid[outside] == 88).all()
-
-
-@given(st.integers(0, 10**6), st.integers(1, 3), MASKS)
-def test_a_window_is_averaged_like_a_copy_of_it(seed, factor, mask):
-    values, valid, full = random_source(seed, 14, 17, 3, "uint16", mask)
-    tables = random_tables(seed, 3, "uint16")
-    out = np.zeros((14, 17, 3), np.uint8)
-    out_valid = np.zeros((14, 17), np.uint8)
-    map_block_means(pixels_of(values, valid), (3, 5, 8, 9), factor, tables, out, out_valid)
-    means, keep = block_means(values[3:11, 5:14], full[3:11, 5:14], factor)
-    rows, cols = keep.shape
-    np.testing.assert_array_equal(out[:rows, :cols], mapped(means, keep, tables))
 
 
 def test_means_are_rounded_half_up_before_they_are_mapped():
@@ -109,7 +93,7 @@ def test_means_are_rounded_half_up_before_they_are_mapped():
     for quad, expected in quads.items():
         values = np.array(quad, np.uint8).reshape(2, 2, 1)
         out, out_valid = np.zeros((1, 1, 1), np.uint8), np.zeros((1, 1), np.uint8)
-        map_block_means(pixels_of(values, ALL_VALID), (0, 0, 2, 2), 2, identity, out, out_valid)
+        imagery.render(pixels_of(values, ALL_VALID), identity, edges, edges, out, out_valid)
         assert out[0, 0, 0] == expected, quad
         map_area_means(values, ALL_VALID, edges, edges, identity, out, out_valid)
         assert out[0, 0, 0] == expected, quad
