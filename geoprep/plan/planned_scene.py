@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, replace
 
 from geoprep.grid import Grid
@@ -25,11 +24,6 @@ class PlannedScene(Scene):
     schema: Schema  # of the road attributes
     failure: str = ""  # why the scene cannot be built
     splits: tuple[int, ...] = ()  # of every tile: 0 train, 1 val, 2 test, 3 unused
-
-    @property
-    def split(self) -> int:
-        """The most frequent split of its tiles."""
-        return Counter(self.splits).most_common(1)[0][0]
 
     @property
     def target(self) -> Grid | None:

@@ -5,14 +5,12 @@ import threading
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from helpers.buckets import client_of, object_digests, objects, s3_endpoint, use_endpoint
 from helpers.factory import build_of, plan_of, row_of_scenes, texture, tree_digest, write_scene
 
 from geoprep.building import run
 from geoprep.building.bucket import BucketTarget
 from geoprep.building.run import build
-from geoprep.cli.commands import cli
 from geoprep.errors import OutputError, StoreError
 from geoprep.executors.threads import Threads
 from geoprep.storage import clients as remote
@@ -227,47 +225,3 @@ def test_errors_are_one_line_with_the_fix(endpoint, monkeypatch):
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     with pytest.raises(OutputError, match="half of the credentials"):
         sinks.Bucket("s3://own/a.zarr")
-
-
-@pytest.mark.parametrize(
-    ("status", "says"), [(403, "access refused: the key"), (503, "not writable")]
-)
-def test_a_server_that_refuses_is_one_line(monkeypatch, status, says):
-    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-
-    class Refusing(BaseHTTPRequestHandler):
-        def do_PUT(self):
-            self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            self.send_response(status)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, *_):
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Refusing)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    use_endpoint(monkeypatch, f"http://127.0.0.1:{server.server_port}")
-    monkeypatch.setattr(remote, "RETRIES", 1)
-    remote._client.cache_clear()
-    with pytest.raises(OutputError, match=rf"s3://own/a\.zarr/x: {says}") as error:
-        sinks.Bucket("s3://own/a.zarr").put("x", b"bytes")
-    assert "\n" not in str(error.value)
-    server.shutdown()
-    server.server_close()
-
-
-def test_commands_work_on_a_store_in_a_bucket(world, bucket, tmp_path):
-    build(plan_of(world[0], **OPTIONS), bucket, Threads(2))
-    calls = [
-        ["info", bucket],
-        ["verify", bucket, "--quiet"],
-        ["preview", bucket, "--out", str(tmp_path / "sheet.png")],
-        ["export", bucket, "--scene", "quay_1", "--out", str(tmp_path / "quay.tif")],
-        ["export", bucket, "--footprints", "tile", "--out", str(tmp_path / "tiles.geojson")],
-    ]
-    for call in calls:
-        done = CliRunner().invoke(cli, call)
-        assert not done.exception or done.exception.code == 0, (call, done.output)
-    assert (tmp_path / "sheet.png").stat().st_size > 1000
-    assert json.loads((tmp_path / "tiles.geojson").read_text())["features"]

@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import zarr
@@ -52,19 +51,6 @@ def test_overwrite_builds_a_finished_store_again(done):
     assert beside(out) == ["a.zarr"]
 
 
-def test_a_label_edited_at_equal_size_is_noticed(done):
-    scenes, out = done
-    label = Path(scenes[0].label)
-    before, when = label.read_text(), label.stat()
-    label.write_text(before.replace('"road_type": "1"', '"road_type": "4"'))
-    os.utime(label, ns=(when.st_atime_ns, when.st_mtime_ns))
-    try:
-        with pytest.raises(StoreError, match="the images or labels have changed"):
-            build(plan_of(scenes), out, Threads(1))
-    finally:
-        label.write_text(before)
-
-
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -89,20 +75,6 @@ def test_other_parameters_are_refused_and_named(done, options, says):
     assert "`overwrite`" in str(error.value)
     assert tree_digest(out) == before
     assert beside(out) == ["a.zarr"], "nor is anything left beside it"
-
-
-def test_other_scenes_are_refused(done):
-    scenes, out = done
-    with pytest.raises(StoreError, match="have changed"):
-        build(plan_of(scenes[:2]), out, Threads(1))
-
-
-def test_overwriting_makes_the_store_anew(done, tmp_path):
-    scenes, finished = done
-    out = shutil.copytree(finished, tmp_path / "a.zarr")
-    assert build(plan_of(scenes, tile=32), out, Threads(1), overwrite=True).state == "built"
-    build_of(tmp_path / "fresh.zarr", scenes, tile=32)
-    assert tree_digest(out) == tree_digest(tmp_path / "fresh.zarr")
 
 
 def foreign(kind, path):
@@ -224,12 +196,6 @@ def test_a_file_system_without_locks_has_builds_too(done, tmp_path, monkeypatch,
     monkeypatch.setattr(fcntl, "flock", flock)
     assert build(plan_of(done[0]), tmp_path / "a.zarr", Threads(1)).state == "built"
     assert tree_digest(tmp_path / "a.zarr") == tree_digest(done[1])
-
-
-def test_a_journal_with_nothing_in_it_leaves_nothing(tmp_path):
-    with Journal(tmp_path / "a.zarr") as journal:
-        assert list(journal.entries()) == []
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_journal_can_be_begun_again(tmp_path):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import shapely
 from affine import Affine
-from helpers.factory import PLACES, ROADS, Place, plan_of, texture, write_image, write_roads
+from helpers.factory import PLACES, Place, plan_of, texture, write_image
 from helpers.factory import write_scene as write
 
 import geoprep as gp
@@ -74,31 +74,15 @@ def test_areas_that_are_asked_for_are_254_and_too_much_road_is_warned_of(tmp_pat
     assert "scene a are road" in dry.warnings[0]
 
 
-def test_no_road_at_all_is_warned_of(tmp_path):
-    scenes = [write(tmp_path, "a", texture(SIDE, SIDE), PLACE, roads=())]
-    summary, _ = built(tmp_path, scenes)
-    assert "no road at all" in summary.warnings[0]
-    dry = dry_run(plan_of(scenes, tile=64), tmp_path / "b.zarr", 1)
-    assert "no road at all" in dry.warnings[0]
-
-
-def test_a_build_without_labels_is_not_warned_of_roads(tmp_path):
-    scene = write(tmp_path, "a", texture(SIDE, SIDE), PLACE, roads=())
-    scenes = [Scene("a", scene.image, None)]
-    assert built(tmp_path, scenes)[0].warnings == ()
-    assert dry_run(plan_of(scenes, tile=64), tmp_path / "b.zarr", 1).warnings == ()
-
-
-def test_usual_shares_of_road_are_not(tmp_path):
-    scenes = [write(tmp_path, "a", texture(SIDE, SIDE), PLACE)]
-    assert built(tmp_path, scenes)[0].warnings == ()
-    assert dry_run(plan_of(scenes, tile=64), tmp_path / "b.zarr", 1).warnings == ()
-
-
-def test_a_condition_selects_roads_in_a_build(tmp_path, image):
-    label = str(write_roads(tmp_path / "a.geojson", PLACE, (SIDE, SIDE), ROADS))
-    _, store = built(tmp_path, [Scene("a", image, label)], where="road_type = '1'")
-    assert set(np.unique(store.speed(64)[:])) == {0, 65}
+@pytest.mark.parametrize(
+    ("label", "says"), [("no roads", "no road at all"), ("roads", ""), (None, "")]
+)
+def test_a_store_without_roads_is_warned_of_unless_it_has_no_labels(tmp_path, label, says):
+    roads = {"roads": ()} if label == "no roads" else {}
+    scene = write(tmp_path, "a", texture(SIDE, SIDE), PLACE, labelled=label is not None, **roads)
+    warnings = built(tmp_path, [scene])[0].warnings
+    dry = dry_run(plan_of([scene], tile=64), tmp_path / "b.zarr", 1).warnings
+    assert [says in one for one in (*warnings, *dry)] == [True] * (2 if says else 0)
 
 
 def test_options_at_their_default_leave_attributes_as_they_were(tmp_path, image):

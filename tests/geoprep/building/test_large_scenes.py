@@ -6,16 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import rasterio
 from helpers.consistency import assert_consistent
 from helpers.factory import PLACES, build_of, plan_of, texture, truncate, write_image, write_scene
 
 from geoprep.building import road_ground, survey
-from geoprep.building.records import ScenePart, ShardRecord, TaskStopped
-from geoprep.building.rendering import Region, pieces
+from geoprep.building.records import ShardRecord, TaskStopped
 from geoprep.building.run import build
 from geoprep.executors import Threads
-from geoprep.plan import PlannedScene
 from geoprep.store import StoreReader
 from geoprep.views import info
 
@@ -58,46 +55,6 @@ def test_shards_of_one_scene_hold_what_one_shard_holds(
         assert np.array_equal(one, other)
 
 
-def test_black_specks_and_roofs_are_imagery_whatever_the_shards(mosaic, tmp_path):
-    store = build_of(tmp_path / "a.zarr", [mosaic], **OPTIONS, shard_tiles=5)
-    with rasterio.open(mosaic.image) as file:
-        black = (file.read() == 0).all(axis=0)
-    rows, cols = store.tiles.row, store.tiles.col
-    image = store.image(64)[...]
-    for tile, (row, col) in enumerate(zip(rows, cols, strict=True)):
-        part = np.s_[row : row + 64, col : col + 64]
-        seen = image[tile][: black[part].shape[0], : black[part].shape[1]]
-        y, x = np.mgrid[part]
-        missing = (y + x < 90) | ((y >= 100) & (y < 180) & (x >= 200) & (x < 280))
-        specks = black[part] & ~missing
-        # A speck beside what is missing, or at the edge, hangs together with it.
-        apart = specks & (y + x > 100) & ((y < 95) | (y > 185) | (x < 195) | (x > 285))
-        apart &= (y > 5) & (y < 294) & (x > 5) & (x < 414)
-        assert (seen[missing] == 0).all()
-        assert (seen[apart] == 1).all()
-        assert (seen[~black[part]] > 0).all()
-
-
-@pytest.mark.parametrize("shard_tiles", [5, 1000])
-@pytest.mark.parametrize("nodata", [0.0, 255.0])
-def test_a_value_that_is_given_is_nodata_wherever_it_lies(tmp_path, nodata, shard_tiles):
-    values = texture(200, 200)
-    values[50:60, 50:60], values[80:82, 120:122] = 255, 0
-    scene = write_scene(tmp_path / "scene", "white", values)
-    options = OPTIONS | {"nodata": nodata, "rescale": "none", "shard_tiles": shard_tiles}
-    store = build_of(tmp_path / "a.zarr", [scene], **options)
-    rows, cols = store.tiles.row, store.tiles.col
-    for image, row, col in zip(store.image(64)[...], rows, cols, strict=True):
-        part = values[row : row + 64, col : col + 64]
-        expected = np.where((part == nodata).all(axis=2)[..., None], 0, np.maximum(part, 1))
-        assert np.array_equal(image[: part.shape[0], : part.shape[1]], expected)
-
-
-def test_no_file_of_a_survey_stays(mosaic, tmp_path):
-    build_of(tmp_path / "a.zarr", [mosaic], **OPTIONS, shard_tiles=5)
-    assert [path.name for path in tmp_path.iterdir()] == ["a.zarr"]
-
-
 def test_an_interrupted_build_still_knows_where_black_is_nodata(mosaic, tmp_path):
     expected = build_of(tmp_path / "a.zarr", [mosaic], **OPTIONS, shard_tiles=5)
     plan, out = plan_of([mosaic], **OPTIONS, shard_tiles=5), tmp_path / "b.zarr"
@@ -126,19 +83,6 @@ def test_the_roads_of_a_scene_are_read_once(mosaic, tmp_path, monkeypatch):
     assert not road_ground._kept
 
 
-def test_one_scene_moves_the_bar(mosaic, tmp_path, monkeypatch):
-    monkeypatch.setattr(survey, "_STRIP_ROWS", 16)
-    seen = []
-    plan = plan_of([mosaic], **OPTIONS, rescale="scene", shard_tiles=5)
-    build(plan, tmp_path / "a.zarr", Threads(2), report=seen.append)
-    done = [progress.pixels_done for progress in seen if progress.stage == "survey"]
-    assert len(done) == -(-300 // 32)
-    assert done[-1] == 300 * 420
-    done = [progress.pixels_done for progress in seen if progress.stage == "build"]
-    assert len(done) == plan.shards + 1
-    assert (np.diff(done) > 0).all()
-
-
 def test_tasks_end_at_their_next_stage_when_the_build_is_left():
     ended = []
     all_begun = threading.Barrier(3, timeout=300)  # one that has not begun is never run
@@ -165,33 +109,6 @@ def test_tasks_end_at_their_next_stage_when_the_build_is_left():
     assert sorted(ended) == [1, 2]
     with ShardRecord(0).stage("decode"):  # outside of any executor
         pass
-
-
-def part_of(windows, shape, whole=False):
-    splits = (0,) * len(windows)
-    scene = PlannedScene(
-        "",
-        "",
-        None,
-        None,
-        shape,
-        tuple(windows),
-        first_tile=0,
-        city=0,
-        schema="auto",
-        splits=splits,
-    )
-    return ScenePart(0, scene, whole=whole)
-
-
-def test_a_part_is_read_row_by_row_where_its_rectangle_would_hold_more():
-    windows = [(0, 192), (0, 256), (64, 0), (64, 64)]
-    part = part_of(windows, (300, 420))
-    assert pieces(part, 64) == [slice(0, 2), slice(2, 4)]
-    assert pieces(replace(part, whole=True), 64) == [slice(0, 4)]
-    overlapping = part_of([(row, col) for row in (0, 16, 32) for col in (0, 64)], (300, 420))
-    assert pieces(overlapping, 64) == [slice(0, 6)]
-    assert Region.of(part, windows, 64).area == 128 * 320
 
 
 # Labels that cannot be used

@@ -12,7 +12,7 @@ import rasterio
 import zarr
 from affine import Affine
 from helpers.consistency import assert_consistent
-from helpers.factory import PLACES, Place, build_of, plan_of, texture, tree_digest, write_image
+from helpers.factory import PLACES, Place, build_of, plan_of, texture, write_image
 from helpers.factory import write_scene as write_vector_scene
 from PIL import Image
 from rich.console import Console
@@ -26,7 +26,6 @@ from geoprep.palette import UNKNOWN_COLOUR, speed_colours
 from geoprep.plan.options import BuildOptions
 from geoprep.sources.scene import Scene
 from geoprep.speed import NODATA, UNKNOWN_SPEED
-from geoprep.store import StoreReader
 from geoprep.store.reader import quiet_zarr, seal
 from geoprep.views.display import thinned_speed
 from geoprep.views.facts import info, render
@@ -96,23 +95,6 @@ def test_a_mask_is_stored_as_roads_of_unknown_speed(tmp_path, options):
     known = mask != 100
     if not options:
         assert store.tiles.road_fraction == pytest.approx([(mask == 255)[known].mean()])
-
-
-def test_a_resampled_scene_has_the_majority_of_its_mask(tmp_path):
-    mask = drawn(2, 90, 120)
-    store = build_of(tmp_path / "a.zarr", [scene_of(tmp_path, "a", mask)], resize=64, **ROADS)
-    out = np.zeros((64, 64), np.uint8)
-    majority(codes_of(mask), np.linspace(0, 90, 65), np.linspace(0, 120, 65), out, roads=True)
-    np.testing.assert_array_equal(store.speed()[0], out)
-
-
-def test_nodata_of_the_image_is_unknown_whatever_the_mask_says(tmp_path):
-    pixels = texture(SIDE, SIDE)
-    pixels[:, :30] = 0
-    scene = scene_of(tmp_path, "a", drawn(3), pixels)
-    speed = build_of(tmp_path / "a.zarr", [scene], **ROADS).speed()[0]
-    assert (speed[:, :30] == NODATA).all()
-    np.testing.assert_array_equal(speed[:, 30:], codes_of(drawn(3))[:, 30:])
 
 
 def test_speeds_of_a_raster_are_speeds(tmp_path):
@@ -264,26 +246,6 @@ def test_options_for_masks_beside_vectors_are_refused(tmp_path):
         plan_of([scene], label_values="255")
 
 
-@pytest.mark.parametrize(
-    "other", [{"label_values": ">200"}, {"label_nodata": "99"}, {"label_nodata": None}]
-)
-def test_a_store_built_by_another_rule_is_not_taken_for_this_one(tmp_path, other):
-    scene, out = scene_of(tmp_path, "a", drawn(1)), tmp_path / "a.zarr"
-    build_of(out, [scene], **ROADS)
-    with pytest.raises(StoreError, match=r"built differently: label_"):
-        build_of(out, [scene], **ROADS | other)
-    again = build(plan_of([scene], **ROADS), out, Threads(1))
-    assert again.state == "unchanged"
-
-
-def test_another_mask_is_another_input(tmp_path):
-    scene, out = scene_of(tmp_path, "a", drawn(1)), tmp_path / "a.zarr"
-    build_of(out, [scene], **ROADS)
-    scene_of(tmp_path, "a", drawn(2))
-    with pytest.raises(StoreError, match="images or labels have changed"):
-        build_of(out, [scene], **ROADS)
-
-
 def test_a_store_from_before_an_option_was_there_is_complete(tmp_path):
     scene, out = write_vector_scene(tmp_path, "a", texture(SIDE, SIDE)), tmp_path / "a.zarr"
     build_of(out, [scene])
@@ -298,22 +260,3 @@ def test_a_store_from_before_an_option_was_there_is_complete(tmp_path):
     assert build(plan_of([scene]), out, Threads(1)).state == "unchanged"
     with pytest.raises(StoreError, match=r"buffer was 2\.0, now 3\.0"):
         build(plan_of([scene], buffer=3.0), out, Threads(1))
-
-
-def test_a_wider_buffer_makes_wider_roads(tmp_path):
-    scene = write_vector_scene(tmp_path, "a", texture(SIDE, SIDE))
-    stores = [build_of(tmp_path / f"{m}.zarr", [scene], buffer=m) for m in (1.0, 4.0)]
-    narrow, wide = (store.speed()[0] for store in stores)
-    assert ((narrow > 0) <= (wide > 0)).all()
-    assert 2.5 < (wide > 0).sum() / (narrow > 0).sum() < 5
-
-
-def test_the_same_bytes_whatever_the_number_of_workers(tmp_path):
-    scenes = [scene_of(tmp_path, f"s{i}", drawn(i)) for i in range(2)]
-    trees = []
-    for workers in (1, 3):
-        out = tmp_path / f"{workers}.zarr"
-        build_of(out, scenes, workers=workers, tile=32, shard_tiles=5, **ROADS)
-        trees.append(tree_digest(out))
-    assert trees[0] == trees[1]
-    assert StoreReader.open(tmp_path / "1.zarr").meta.shard_tiles == 9

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.consistency import assert_consistent
 from helpers.factory import (
     PLACES,
     Place,
@@ -153,14 +154,6 @@ def test_scenes_without_a_grid_have_no_place_in_the_tables(tmp_path):
     assert np.isnan(store.tiles.transform[1]).all()
 
 
-def test_an_empty_label_means_no_roads(tmp_path):
-    scenes = [write_scene(tmp_path, "field", texture(SIDE, SIDE), roads=())]
-    store = build_of(tmp_path / "a.zarr", scenes)
-    assert store.scenes.status.tolist() == ["ok"]
-    assert not store.speed()[...].any()
-    assert store.tiles.road_fraction.tolist() == [0.0]
-
-
 def test_no_label_means_unlabelled(tmp_path):
     scenes = [
         *row_of_scenes(tmp_path, 1, SIDE),
@@ -212,20 +205,9 @@ def mixed_scenes(folder):
 @pytest.mark.parametrize("options", [{}, {"overlap": 9}, {"shard_tiles": 3, "test": 0.2}])
 def test_statistics_are_those_of_the_pixels(tmp_path, options):
     store = build_of(tmp_path / "a.zarr", mixed_scenes(tmp_path), tile=40, **options)
-    image, speed = store.image()[...], store.speed()[...]
-    tiles = store.tiles
-    valid = (image != 0).any(axis=3)
-    np.testing.assert_allclose(tiles.valid_fraction, valid.mean(axis=(1, 2)), rtol=1e-6)
-    labelled = (speed != 255).sum(axis=(1, 2))
-    roads = ((speed > 0) & (speed < 255)).sum(axis=(1, 2))
-    np.testing.assert_allclose(tiles.road_fraction, roads / np.maximum(labelled, 1), rtol=1e-6)
-    train = (tiles.split == 0) & (store.scenes.status[tiles.scene] == "ok")
+    assert_consistent(store.location)
+    train = (store.tiles.split == 0) & (store.scenes.status[store.tiles.scene] == "ok")
     assert 0 < train.sum() < len(train)
-    for band in range(3):
-        counts = np.bincount(image[train][..., band][valid[train]], minlength=256)
-        np.testing.assert_array_equal(store.histogram_band[band], counts)
-    counts = np.bincount(speed[train].ravel(), minlength=256)
-    np.testing.assert_array_equal(store.histogram_speed, counts)
     assert Counter(store.scenes.status.tolist()) == {
         "ok": 9,
         "unlabelled": 1,

@@ -1,10 +1,7 @@
 """A complete store stays until the store that replaces it is complete."""
 
-import shutil
-
 import numpy as np
 import pytest
-from helpers.crashes import Builder
 from helpers.disks import small_disk
 from helpers.factory import build_of, plan_of, row_of_scenes, tree_digest, write_scene
 
@@ -13,7 +10,6 @@ from geoprep.building.run import build
 from geoprep.building.trial import free_bytes
 from geoprep.errors import StoreError
 from geoprep.executors.threads import Threads
-from geoprep.store import StoreReader
 
 OLD = {"tile": 32, "codec": "zstd"}
 NEW = {"tile": 32, "shard_tiles": 4}
@@ -45,20 +41,6 @@ def test_the_old_store_is_complete_until_the_new_one_is(scenes, stores):
     )
     assert seen
     assert all(digest == old for digest in seen)
-    assert tree_digest(out) == new
-    assert not out.with_name("a.zarr.build").exists()
-
-
-@pytest.mark.parametrize("share", [0.4, 0.9])
-def test_a_killed_replacement_leaves_the_old_store_and_is_resumed(scenes, stores, share):
-    out, old, new = stores
-    with Builder(scenes, **NEW) as builder:
-        trial = shutil.copytree(out, out.with_name("trial.zarr"))
-        events = builder.build(trial, overwrite=True).events
-        assert builder.build(out, overwrite=True, die_at=round(share * events)).killed
-        assert tree_digest(out) in (old, new)
-        assert StoreReader.open(out).meta.complete
-        assert not builder.build(out, overwrite=True).error
     assert tree_digest(out) == new
     assert not out.with_name("a.zarr.build").exists()
 

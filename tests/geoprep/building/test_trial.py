@@ -10,7 +10,7 @@ from helpers.factory import build_of, plan_of, row_of_scenes, texture, truncate,
 
 from geoprep.building.run import build
 from geoprep.building.trial import dry_run
-from geoprep.errors import StoreError, UsageError
+from geoprep.errors import StoreError
 from geoprep.executors.threads import Threads
 from geoprep.sources.scene import Scene
 from geoprep.views import info
@@ -66,15 +66,6 @@ def test_a_store_that_cannot_fit_is_stopped_in_both(scenes, tmp_path, monkeypatc
         build(plan, tmp_path / "s.zarr", Threads(1))
     assert not (tmp_path / "s.zarr").exists()
     assert dry_run(plan, "s3://own/s.zarr", 1).free_bytes is None, "no disk of this machine"
-
-
-def test_drawing_images_far_finer_than_they_are_is_refused(scenes):
-    with pytest.raises(
-        UsageError,
-        match=r"`gsd` 0.001 m is \d+ times as fine as the images, whose pixels are 0.\d+ m",
-    ):
-        plan_of(scenes, gsd=0.001)
-    assert np.isclose(plan_of(scenes, gsd=0.1).meta.gsd_m, 0.1, rtol=0.05).all()
 
 
 def test_tiles_without_a_label_are_not_counted_as_usable(scenes, tmp_path):

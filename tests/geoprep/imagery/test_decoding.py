@@ -243,20 +243,6 @@ def test_images_without_georeference_are_refused_by_name(tmp_path, values, place
     assert "gdal_edit.py" in str(error.value)
 
 
-def test_complex_values_are_refused_with_what_helps(tmp_path, values):
-    path = write_image(tmp_path / "odd.tif", values.astype("complex64"))
-    with open_image(str(path)) as dataset, pytest.raises(ImageError, match="complex64") as error:
-        imagery.check_image(dataset, (1, 2, 3))
-    assert "odd.tif" in str(error.value)
-    assert "amplitude" in str(error.value)
-
-
-def test_a_band_that_is_not_there_is_refused_by_number(tmp_path, values):
-    path = write_image(tmp_path / "a.tif", values)
-    with open_image(str(path)) as dataset, pytest.raises(ImageError, match=r"3 band.*no band 5"):
-        imagery.check_image(dataset, (1, 5))
-
-
 def test_a_truncated_file_says_which_and_what_gdal_said(tmp_path):
     path = write_image(tmp_path / "cut.tif", texture(300, 300))
     truncate(path)
@@ -340,11 +326,6 @@ def test_tables_are_the_reference_but_never_nodata(low, width, dtype):
     assert table.dtype == np.uint8
 
 
-def test_bytes_left_as_they_are_only_lose_zero():
-    table = imagery.lookup_tables(np.array([[0.0, 255.0]]), "uint8")
-    assert table[0].tolist() == [1, *range(1, 256)]
-
-
 SCALED_VRT = """<VRTDataset rasterXSize="{0}" rasterYSize="{1}">
 <VRTRasterBand dataType="Byte" band="1"><ComplexSource>
 <SourceFilename>{2}</SourceFilename><SourceBand>1</SourceBand>
@@ -364,15 +345,6 @@ def test_tables_agree_with_gdals_own_scaling(tmp_path, low, high):
         by_gdal = dataset.read(1)
     table = imagery.lookup_tables(np.array([[low, high]]), "uint16")
     np.testing.assert_array_equal(table[0][values[..., 0]], np.maximum(by_gdal, 1))
-
-
-@pytest.mark.parametrize("text", ["auto", "scene", "city", "none"])
-def test_named_rules_have_no_limits(text):
-    assert parse_rescale(text) is None
-
-
-def test_fixed_limits_are_two_ascending_numbers():
-    assert parse_rescale("63,1178.5") == (63.0, 1178.5)
 
 
 @pytest.mark.parametrize(
@@ -395,32 +367,3 @@ def test_edges_ascend_and_stay_on_the_source(start, count, step, length):
     assert (np.diff(edges) > 0).all()
     assert edges[-1] <= length
     assert edges[-1] == pytest.approx(length)
-
-
-@pytest.mark.parametrize(
-    ("shape", "ys", "xs"),
-    [
-        ((8, 8), [0, 2, 4], [2, 4, 6, 8]),  # whole steps
-        ((7, 8), [0, 2, 4, 6, 7], [0, 2, 4]),  # cut short by the edge
-        ((8, 8), [0, 1.5, 3], [0, 1.5, 3]),  # the general case
-        ((8, 8), [0, 2, 4], [0, 1, 2]),  # steps that differ by axis
-        ((8, 8), [1, 1.5, 2], [1, 1.5, 2]),  # larger than the source
-    ],
-)
-def test_rendering_takes_either_path_to_the_same_pixels(shape, ys, xs):
-    values = texture(*shape, bands=3, dtype="uint16")
-    tables = imagery.lookup_tables(np.tile([1.0, 2047.0], (3, 1)), "uint16")
-    pixels = imagery.ImageWindow(values)
-    out = np.zeros((len(ys) - 1, len(xs) - 1, 3), np.uint8)
-    edges = np.array(ys, float), np.array(xs, float)
-    out_valid = np.zeros(out.shape[:2], np.uint8)
-    imagery.render(pixels, tables, *edges, out, out_valid)
-    assert out_valid.all()
-    for r in range(len(ys) - 1):
-        for c in range(len(xs) - 1):
-            y = [max(0, min(i + 1, ys[r + 1]) - max(i, ys[r])) for i in range(shape[0])]
-            x = [max(0, min(i + 1, xs[c + 1]) - max(i, xs[c])) for i in range(shape[1])]
-            weights = np.outer(y, x)
-            mean = np.tensordot(weights, values.astype(float), 2) / weights.sum()
-            expected = tables[np.arange(3), np.floor(mean + 0.5 + 1e-9).astype(int)]
-            np.testing.assert_array_equal(out[r, c], expected)

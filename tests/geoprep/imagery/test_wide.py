@@ -7,7 +7,7 @@ from helpers.consistency import assert_consistent
 from helpers.factory import PLACES, build_of, plan_of, texture, write_image, write_scene
 
 from geoprep import imagery
-from geoprep.errors import SourceError, UsageError
+from geoprep.errors import SourceError
 from geoprep.imagery.decoding import ImageWindow
 from geoprep.imagery.wide import BINS, WIDE, held_dtype
 from geoprep.sources.scene import Scene
@@ -111,23 +111,6 @@ def test_shards_of_one_scene_agree_and_nan_specks_stay_missing(tmp_path, rescale
     assert missing[:, 20:].sum() == 1
     assert missing[40, 40]
     assert_consistent(several.location)
-
-
-def test_rules_that_do_not_fit_name_the_dtypes(tmp_path):
-    scenes = [
-        Scene(dtype, str(write_image(tmp_path / f"{dtype}.tif", spread(dtype, 1, 9))), None)
-        for dtype in ("int16", "float32")
-    ]
-    with pytest.raises(
-        UsageError, match=r"some images are int16 and some float32.*`rescale` scene"
-    ):
-        plan_of(scenes)
-    with pytest.raises(
-        UsageError, match="city needs images of one data type; these are int16 and float32"
-    ):
-        plan_of(scenes, rescale="city")
-    with pytest.raises(UsageError, match="none needs uint8 images; these are int16"):
-        plan_of(scenes[:1], rescale="none")
 
 
 def test_prediction_reads_floats_as_a_store_does(tmp_path):

@@ -3,9 +3,6 @@
 import os
 import pickle
 import tarfile
-import threading
-import warnings
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -67,25 +64,6 @@ def test_bytes_of_files_and_members(image, packed):
     assert read_bytes(packed[0]) == image.read_bytes()
 
 
-def test_a_relative_path_is_an_address_too(image, monkeypatch):
-    monkeypatch.chdir(image.parent)
-    with open_image("scene.tif") as source:
-        assert source.count == 3
-
-
-def test_a_mask_beside_a_file_counts(image):
-    mask = np.full((64, 64), 255, np.uint8)
-    mask[:10] = 0
-    with (
-        rasterio.Env(GDAL_TIFF_INTERNAL_MASK="NO"),
-        rasterio.open(image, "r+") as out,
-    ):
-        out.write_mask(mask)
-    assert image.with_name("scene.tif.msk").exists()
-    with open_image(str(image)) as source:
-        np.testing.assert_array_equal(source.dataset_mask(), mask)
-
-
 def test_in_an_archive_an_image_is_read_alone(packed, image):
     Path(str(image.parent / "odd, 50%25!/name!.tar") + ".msk").write_bytes(b"not a mask")
     with open_image(packed[0]) as source:
@@ -124,17 +102,6 @@ def test_what_has_no_end_is_refused_at_once(tmp_path, kind):
             read(str(path))
 
 
-def test_damage_met_while_reading_is_named_too(tmp_path):
-    path = tmp_path / "cut.tif"
-    write_image(path, compress="lzw", blockysize=8)
-    raw = bytearray(path.read_bytes())
-    raw[len(raw) // 3 : len(raw) // 2] = bytes(len(raw) // 2 - len(raw) // 3)
-    path.write_bytes(raw)
-    complaint = pytest.raises(ImageError, match=r"cut\.tif: cannot be read as an image \(.+\)")
-    with complaint, open_image(str(path)) as source:
-        source.read()
-
-
 def test_a_missing_file_is_named(tmp_path, packed):
     with (
         pytest.raises(ImageError, match=r"none\.tif: no such file"),
@@ -163,26 +130,3 @@ def test_an_archive_cut_since_it_was_listed_is_noticed(packed, tmp_path):
 def test_errors_of_the_caller_stay_the_callers(image):
     with pytest.raises(ZeroDivisionError), open_image(str(image)):
         raise ZeroDivisionError
-
-
-def test_threads_read_side_by_side(packed, image, tmp_path):
-    expected = [write_image(tmp_path / f"{seed}.tif", seed) for seed in (0, 1)]
-    start = threading.Barrier(4)
-
-    def task(worker):
-        start.wait()
-        for turn in range(20):
-            index = (worker + turn) % 2
-            with open_image(packed[index]) as source:
-                np.testing.assert_array_equal(source.read(), expected[index])
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(task, range(4)))
-
-
-def test_an_image_without_a_place_opens_all_the_same(tmp_path):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        write_image(tmp_path / "plain.tif", crs=None, transform=None)
-        with open_image(str(tmp_path / "plain.tif")) as source:
-            assert source.crs is None

@@ -170,14 +170,6 @@ def test_a_full_disk_is_one_line_and_nothing_half_written(small_store, tmp_path,
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("write", [OUTPUTS["image"], OUTPUTS["city"]], ids=["image", "city"])
-def test_a_place_that_may_not_be_written_is_refused(small_store, tmp_path, write):
-    store = StoreReader.open(small_store)
-    refused = pytest.raises(UsageError, match=r"cannot be written.*Read-only")
-    with small_disk(tmp_path / "disk", 12, read_only=True) as folder, refused:
-        write(store, folder)
-
-
 def test_parts_of_a_file_are_read(tmp_path):
     data = np.arange(100, dtype=np.uint8).tobytes()
     (tmp_path / "a").write_bytes(data)

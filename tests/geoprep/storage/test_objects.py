@@ -108,20 +108,6 @@ def test_the_web_address_of_the_bucket_means_the_same(s3):
     assert find_scenes(MOSCOW, web) == find_scenes(MOSCOW, f"s3://{BUCKET}/{MOSCOW.folder}")
 
 
-def test_an_image_is_read_from_memory(s3, pixels):
-    scene = find_scenes(MOSCOW, f"s3://{BUCKET}/{MOSCOW.folder}").scenes[0]
-    with open_image(scene.image) as source:
-        assert source.crs.to_epsg() == 4326
-        np.testing.assert_array_equal(source.read(), pixels)
-
-
-def test_a_missing_product_and_an_empty_folder(s3):
-    with pytest.raises(SourceError, match=r"images of PAN \(3\), PS-RGB \(3\)"):
-        find_scenes(MOSCOW, f"s3://{BUCKET}/{MOSCOW.folder}", "MS")
-    with pytest.raises(SourceError, match=r"Looked in:\n  s3://spacenet-dataset/elsewhere\n"):
-        find_scenes(MOSCOW, f"s3://{BUCKET}/elsewhere")
-
-
 def test_own_images_and_labels_by_pattern(s3):
     found = images_and_labels(["s3://own/mine/*.tif"], "s3://own/mine/labels")
     assert [(scene.id, scene.label) for scene in found.scenes] == [
@@ -205,15 +191,6 @@ def test_a_missing_store_is_one_line(s3, address, monkeypatch):
         assert "\n" not in str(raised.value)
 
 
-def test_a_server_that_does_not_answer_is_one_line(s3, monkeypatch):
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    with pytest.raises(
-        StoreError, match=r"s3://own/a\.zarr: not readable.*127\.0\.0\.1:9"
-    ) as raised:
-        StoreReader.open("s3://own/a.zarr")
-    assert "\n" not in str(raised.value)
-
-
 @pytest.mark.parametrize(
     ("web", "expected"),
     [
@@ -284,9 +261,3 @@ def test_what_is_no_image_or_cannot_be_read_is_named(s3, opened):
         opened("s3://own/mine/readme.txt").__enter__()
     with pytest.raises(SourceError, match=r"s3://own/private\.tif: access refused"):
         opened("s3://own/private.tif").__enter__()
-
-
-def test_a_header_is_read_in_ranges(s3, pixels):
-    with open_header("s3://own/mine/a b.tif") as source:
-        assert source.crs.to_epsg() == 4326
-        np.testing.assert_array_equal(source.read(), pixels)

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from geoprep.errors import StoreError
-from geoprep.store import CODECS, MISSING, PixelLayout, StoreReader, pixel_layouts, without_checksum
+from geoprep.store import CODECS, PixelLayout, StoreReader, pixel_layouts, without_checksum
 from geoprep.store.layout import checksum, compressor
-from geoprep.store.shards import ShardWriter
 
 
 def chunk_of(tile, codec):
@@ -44,24 +43,6 @@ def test_a_sound_chunk_of_another_size_is_refused(codec, other):
 def test_what_is_no_chunk_is_refused(codec, data):
     with pytest.raises(ValueError, match=r"checksum|holds"):
         PixelLayout("2/speed", (2, 2), 4, codec).decode(data, np.empty((2, 2), np.uint8))
-
-
-def test_an_index_is_read_from_the_end_of_a_shard(tmp_path):
-    layout = PixelLayout("8/speed", (8, 8), 4, "lz4")
-    writer = ShardWriter(tmp_path / "0", layout.shard_tiles, layout.codec)
-    for _ in range(3):
-        writer.add(np.zeros((8, 8), np.uint8))
-    writer.close()
-    data = (tmp_path / "0").read_bytes()
-    index = layout.read_index(data[-layout.index_bytes :])
-    assert index.shape == (4, 2)
-    assert index[0, 0] == 0
-    assert (index[1:3, 0] == index[:2].sum(axis=1)).all()
-    assert (index[3] == MISSING).all()
-    with pytest.raises(ValueError, match="cut short"):
-        layout.read_index(data[-layout.index_bytes + 1 :])
-    with pytest.raises(ValueError, match="checksum"):
-        layout.read_index(data[-layout.index_bytes - 1 : -1])
 
 
 def test_a_checksum_is_four_bytes_little_endian():

@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 import xarray
 import zarr
-from helpers.factory import build_of, plan_of, row_of_scenes, texture, write_scene
+from helpers.factory import build_of, row_of_scenes, texture, write_scene
 
 from geoprep.errors import StoreError, UsageError
 from geoprep.store import StoreMeta, StoreReader
 from geoprep.store.reader import quiet_zarr
 from geoprep.store.schema import SCENE_COLUMNS, TILE_COLUMNS
-from geoprep.store.writer import create_store
 
 TABLES = [
     *TILE_COLUMNS,
@@ -202,13 +201,6 @@ def test_an_incomplete_store_says_how_to_finish_it(bare):
         StoreReader.open(bare)
 
 
-def test_a_store_that_was_only_begun_is_incomplete(tmp_path):
-    plan = plan_of(row_of_scenes(tmp_path, 2))
-    create_store(tmp_path / "a.zarr", plan.meta, plan.tiles)
-    with pytest.raises(StoreError, match="incomplete"):
-        StoreReader.open(tmp_path / "a.zarr")
-
-
 @pytest.mark.parametrize("schema", [0, 3, "1", None])
 def test_another_schema_is_refused_and_both_are_named(bare, schema):
     edit(bare, lambda attrs: attrs.update(schema=schema, version="9.9"))
@@ -253,16 +245,6 @@ def test_a_chunk_of_a_table_that_is_missing_is_no_zeros(copy, name):
     store = StoreReader.open(copy)
     with pytest.raises(StoreError, match=rf"{chunk.relative_to(copy)} is missing.*build-zarr"):
         _ = store.tiles, store.scenes, store.histogram_band, store.histogram_speed
-
-
-@pytest.mark.parametrize("name", ["64/image", "32/speed"])
-def test_a_shard_that_is_missing_is_no_fill_value(copy, name):
-    (copy / name / "c" / "1" / "/".join(["0"] * (3 if "image" in name else 2))).unlink()
-    store = StoreReader.open(copy)
-    array = getattr(store, name.split("/")[1])(int(name.split("/")[0]))
-    assert array[3].shape
-    with pytest.raises(StoreError, match=rf"{name}/c/1/0/0.* is missing.*build-zarr"):
-        array[:]
 
 
 def test_columns_of_different_length_are_refused(copy, tmp_path):

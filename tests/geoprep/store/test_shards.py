@@ -1,20 +1,15 @@
 """The shard writer: what it writes is Zarr, whoever reads it, and always the same bytes."""
 
-import struct
-
-import google_crc32c
-import numcodecs
 import numpy as np
 import pytest
 import tensorstore
-import xxhash
 import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from geoprep.store.layout import MISSING, shard_key
+from geoprep.store.layout import shard_key
 from geoprep.store.schema import CODECS, StoreMeta
-from geoprep.store.shards import ShardWriter, digest
+from geoprep.store.shards import ShardWriter
 from geoprep.store.writer import create_store
 
 SHARD_TILES = 4
@@ -91,35 +86,6 @@ def test_tensorstore_reads_the_pixels(filled):
         np.testing.assert_array_equal(array.read().result(), tiles)
 
 
-def test_the_index_can_be_parsed_by_hand(filled):
-    """From the Zarr specification alone: chunks, then the index, then the checksum of the index."""
-    path, expected = filled
-    codec = zarr.open_array(path / "24/image", mode="r").metadata.to_dict()["codecs"]
-    inner = codec[0]["configuration"]["codecs"][1]["name"]
-    decode = (numcodecs.Blosc() if inner == "blosc" else numcodecs.Zstd()).decode
-    for shard, held in enumerate([4, 4, 2]):
-        data = (path / shard_key("24/image", shard)).read_bytes()
-        footer, checksum = data[-16 * SHARD_TILES - 4 : -4], data[-4:]
-        assert google_crc32c.value(footer) == struct.unpack("<I", checksum)[0]
-        index = np.frombuffer(footer, "<u8").reshape(SHARD_TILES, 2)
-        assert (index[held:] == MISSING).all()
-        assert index[0, 0] == 0
-        assert (index[1:held, 0] == np.cumsum(index[: held - 1, 1])).all(), "no gap, in order"
-        assert int(index[:held, 1].sum()) == len(data) - 16 * SHARD_TILES - 4
-        for i, (offset, size) in enumerate(index[:held].tolist()):
-            chunk = data[offset : offset + size]
-            assert google_crc32c.value(chunk[:-4]) == struct.unpack("<I", chunk[-4:])[0]
-            tile = np.frombuffer(decode(chunk[:-4]), np.uint8).reshape(24, 24, 3)
-            np.testing.assert_array_equal(tile, expected["image"][4 * shard + i])
-
-
-def test_what_was_written_is_told(tmp_path):
-    told = write(tmp_path / "c/0", some_tiles(3))
-    data = (tmp_path / "c/0").read_bytes()
-    assert told.nbytes == len(data)
-    assert told.digest == digest(data) == xxhash.xxh3_128(data).hexdigest()
-
-
 @settings(max_examples=20)
 @given(st.integers(0, 100), st.integers(1, SHARD_TILES), st.sampled_from(CODECS))
 def test_the_same_tiles_are_always_the_same_bytes(tmp_path_factory, seed, count, codec):
@@ -153,21 +119,6 @@ def test_a_shard_appears_whole_or_not_at_all(tmp_path):
     assert not (tmp_path / "c/0").exists()
     writer.close()
     assert [p.name for p in (tmp_path / "c").iterdir()] == ["0"]
-
-
-def test_giving_up_leaves_nothing(tmp_path):
-    writer = ShardWriter(tmp_path / "c/0", SHARD_TILES, "lz4")
-    writer.add(some_tiles(1)[0])
-    writer.abort()
-    assert not list((tmp_path / "c").iterdir())
-
-
-def test_giving_up_afterwards_keeps_what_is_finished(tmp_path):
-    writer = ShardWriter(tmp_path / "c/0", SHARD_TILES, "lz4")
-    writer.add(some_tiles(1)[0])
-    writer.close()
-    writer.abort()
-    assert (tmp_path / "c/0").exists()
 
 
 @pytest.mark.parametrize("where", ["chunk", "index"])
