@@ -18,7 +18,7 @@ from geoprep.building.summary import road_share_warning
 from geoprep.building.tasks import build_shard
 from geoprep.errors import StoreError
 from geoprep.plan import TRAIN, Plan, PlannedScene
-from geoprep.storage import is_bucket
+from geoprep.storage import Files, is_bucket
 from geoprep.store import SPLIT_NAMES
 
 MOST_SAMPLED: Final = 32
@@ -92,6 +92,8 @@ def dry_run(plan: Plan, out: str | Path, workers: int) -> DryRun:
     split_of = Counter(split for one in plan.scenes for split in one.splits)
     labelled = [scene for scene in plan.scenes if scene.label is not None and not scene.failure]
     usable = sum(len(scene.windows) for scene in labelled)
+    there = free is not None and Path(out).is_dir()
+    replaced = sum(Files(out).sizes.values()) if there else 0
     return DryRun(
         scenes=len(plan.scenes),
         tiles=plan.tiles,
@@ -101,7 +103,7 @@ def dry_run(plan: Plan, out: str | Path, workers: int) -> DryRun:
         memory_bytes={str(level): usable * _tile_bytes(plan, level) for level in plan.meta.levels},
         disk_bytes=disk_bytes,
         free_bytes=free,
-        replaced_bytes=0 if free is None or not Path(out).is_dir() else _size(Path(out)),
+        replaced_bytes=replaced,
         seconds=share * seconds / workers,
         workers=workers,
         sample=(scene.id, built),
@@ -132,10 +134,6 @@ def free_bytes(out: Path) -> int:
     """Return the free bytes on the disk of a folder, which need not exist."""
     out = out.resolve()
     return shutil.disk_usage(next(one for one in (out, *out.parents) if one.is_dir())).free
-
-
-def _size(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def _tile_bytes(plan: Plan, level: int) -> int:

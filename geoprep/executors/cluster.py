@@ -188,25 +188,19 @@ def _check_versions(client: Client) -> None:
     # The scheduler unpickles tasks too.
     versions = {f"scheduler at {client.scheduler.address}": found["scheduler"]}
     versions |= {f"worker at {address}": found for address, found in sorted(workers.items())}
-    for name_of, told in versions.items():
-        theirs = _versions(told)
-        wrong = [
-            f"{name} {theirs[name] or 'missing'}, here {version}"
-            for name, version in mine.items()
-            if theirs[name] != version
-        ]
-        if wrong:
+    for place, told in versions.items():
+        if (theirs := _versions(told)) != mine:
             raise UsageError(
-                f"the Dask {name_of} has {'; '.join(wrong)}. The bytes of a store depend on these: "
-                "install the same versions there and restart it"
+                f"the Dask {place} has {theirs}, and here are {mine}. The bytes of a store depend "
+                "on these: install the same versions there and restart it"
             )
 
 
-def _versions(told: dict[str, Any]) -> dict[str, str]:
-    """Return the versions of Python (major.minor) and of packages, "" where missing."""
+def _versions(told: dict[str, Any]) -> str:
+    """Return the versions of Python (major.minor) and of packages."""
     python = ".".join(str(told["host"].get("python", "")).split(".")[:2])
-    packages = {name: str(told["packages"].get(name) or "") for name in _SAME}
-    return {"python": python, **packages}
+    packages = [f"{name} {told['packages'].get(name) or 'missing'}" for name in _SAME]
+    return ", ".join([f"Python {python}", *packages])
 
 
 def _refuse_unreadable(error: RuntimeError) -> None:

@@ -41,18 +41,6 @@ def flush_all(paths: Iterable[Path]) -> None:
             pass
 
 
-def flush_shards(paths: Iterable[Path]) -> None:
-    """Flush shard files, and every folder between them and their array."""
-    found = set()
-    for path in paths:
-        found.add(path)
-        for folder in path.parents:
-            found.add(folder)
-            if folder.name == "c":
-                break
-    flush_all(found)
-
-
 def local_path(path: str | Path) -> Path:
     """Return an absolute local path; raise UsageError for an address such as ``s3://bucket``."""
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", str(path)):

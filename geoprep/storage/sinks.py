@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, cast
 
 from geoprep.errors import OutputError
 from geoprep.storage.addresses import is_bucket
-from geoprep.storage.local_files import flush_shards
+from geoprep.storage.local_files import flush_all
 from geoprep.storage.places import Files
 
 if TYPE_CHECKING:
@@ -101,11 +101,16 @@ class Folder:
 
         What a killed process has half written beside them is removed.
         """
-        paths = [self.path / name for name in names]
-        for path in paths:
+        found = set()
+        for path in (self.path / name for name in names):
             for left_over in path.parent.glob(f".{path.name}.*{PARTIAL_SUFFIX}"):
                 left_over.unlink(missing_ok=True)
-        flush_shards(paths)
+            found.add(path)
+            for folder in path.parents:
+                found.add(folder)
+                if folder.name == "c":
+                    break
+        flush_all(found)
 
 
 class BucketObject:

@@ -9,7 +9,6 @@ from .reader import REPAIR as REPAIR
 from .reader import StoreReader as StoreReader
 from .scenes import class_counts as class_counts
 from .scenes import find_scene as find_scene
-from .scenes import grid_of as grid_of
 from .scenes import is_aligned as is_aligned
 from .scenes import level_grid as level_grid
 from .scenes import read_image as read_image

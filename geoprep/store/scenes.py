@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from geoprep.errors import UsageError
 from geoprep.grid import Grid
 from geoprep.store.reader import StoreReader
-from geoprep.store.schema import SPLIT_NAMES, SceneTable, TileTable
+from geoprep.store.schema import SPLIT_NAMES, TileTable
 from geoprep.store.tiles import TileReader
 
 MOST_NAMED = 5
@@ -53,13 +53,12 @@ def _ends_with(name: str, end: str) -> bool:
 
 
 def scene_grid(store: StoreReader, scene: int) -> Grid | None:
-    """Return the grid of a scene at the finest level; None if it is not georeferenced."""
-    return grid_of(store.tiles, store.scenes, scene, store.meta.tile)
+    """Return the grid of a scene at the finest level; None if its image has none.
 
-
-def grid_of(tiles: TileTable, scenes: SceneTable, scene: int, tile: int) -> Grid | None:
-    """Return a scene's grid, from its bounds and the affine of its first tile of side ``tile``."""
-    rows, bounds = tiles_of(tiles, scene), scenes.bounds[scene]
+    It follows from the bounds of the scene and the affine of its first tile.
+    """
+    tiles = store.tiles
+    rows, bounds = tiles_of(tiles, scene), store.scenes.bounds[scene]
     first = rows.start
     if not np.isfinite([*tiles.transform[first], *bounds]).all():
         return None
@@ -67,8 +66,9 @@ def grid_of(tiles: TileTable, scenes: SceneTable, scene: int, tile: int) -> Grid
     transform = Affine(*tiles.transform[first].tolist()) * offset
     shape = shape_within(transform, tuple(bounds.tolist()))
     if shape is None:  # rotated by 45 degrees: the tiles with their padding
-        shape = int(tiles.row[rows].max()) + tile, int(tiles.col[rows].max()) + tile
-    return Grid(*shape, transform, str(scenes.crs[scene]))
+        side = store.meta.tile
+        shape = int(tiles.row[rows].max()) + side, int(tiles.col[rows].max()) + side
+    return Grid(*shape, transform, str(store.scenes.crs[scene]))
 
 
 def valid_share(store: StoreReader, scene: int) -> float:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from geoprep.grid import tile_windows
-from geoprep.store import StoreReader, grid_of, tiles_of
+from geoprep.store import StoreReader, scene_grid, tiles_of
 from geoprep.verify import verify
 
 TRAIN, UNUSED = 0, 3
@@ -66,7 +66,7 @@ def _check_scene(store: StoreReader, index: int) -> None:
             pixels = seen.setdefault(split, set())
             pixels |= {(y, x) for y in range(top, top + side) for x in range(left, left + side)}
     assert len(set().union(*seen.values())) == sum(map(len, seen.values())), "a pixel of two splits"
-    grid = grid_of(tiles, scenes, index, side)
+    grid = scene_grid(store, index)
     if grid is None:
         assert not with_pixels
         return
