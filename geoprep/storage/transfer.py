@@ -25,7 +25,6 @@ PIECE = 8 << 20
 _PARALLEL = 4
 ATTEMPTS = 6
 """Attempts per file with a wrong checksum."""
-_MIB = 1 << 20
 
 
 def download(
@@ -100,11 +99,9 @@ def _is_current(remote: RemoteFile, path: Path) -> bool:
     if not path.is_file() or path.stat().st_size != remote.size:
         return False
     fits = _checksum_fits(remote, path)
-    if fits is None:
-        with suppress(OSError):
-            return _record(path).read_text() == remote.version
-        return False
-    return fits
+    if fits is None and _record(path).is_file():
+        return _record(path).read_text() == remote.version
+    return fits is not False
 
 
 def _lock(file: IO[bytes], part: Path) -> bool:
@@ -174,36 +171,11 @@ def _checksum_fits(remote: RemoteFile, path: Path) -> bool | None:
         return False
     etag = "" if is_web(remote.address) else remote.etag
     whole = remote.md5 or (etag if re.fullmatch(r"[0-9a-f]{32}", etag) else None)
-    if whole is not None:
-        return [one.hex() for one in _md5s(path, max(1, remote.size))] in ([whole], [])
-    if match := re.fullmatch(r"[0-9a-f]{32}-(\d+)", etag):
-        sizes = _part_sizes(remote.size, int(match[1]))
-        if sizes:
-            return any(_etag(path, size) == etag for size in sizes)
-    return None  # another kind of ETag, such as that of an encrypted object
-
-
-def _part_sizes(size: int, parts: int) -> list[int]:
-    """Return the usual part sizes of uploads that cut a file into so many parts."""
-    usual = [n * _MIB for n in (5, 8, 10, 15, 16, 20, 25, 32, 50, 64, 100, 128, 256, 512, 1024)]
-    even = -(-size // (parts * _MIB)) * _MIB
-    return [one for one in dict.fromkeys([*usual, even]) if -(-size // one) == parts]
-
-
-def _md5s(path: Path, part: int) -> list[bytes]:
-    """Return the MD5 of every part of a file."""
-    digests = []
+    if whole is None:
+        return None  # another kind of ETag, such as that of an upload in parts
     with path.open("rb") as file:
-        while block := file.read(min(part, _MIB)):
-            digest, left = hashlib.md5(block, usedforsecurity=False), part - len(block)
-            while left and (block := file.read(min(left, _MIB))):
-                digest.update(block)
-                left -= len(block)
-            digests.append(digest.digest())
-    return digests
+        return hashlib.file_digest(file, _md5).hexdigest() == whole
 
 
-def _etag(path: Path, part: int) -> str:
-    """Return S3's ETag of an upload in parts: the MD5 of the parts' MD5s, and their number."""
-    digests = _md5s(path, part)
-    return f"{hashlib.md5(b''.join(digests), usedforsecurity=False).hexdigest()}-{len(digests)}"
+def _md5() -> hashlib._Hash:
+    return hashlib.md5(usedforsecurity=False)

@@ -59,19 +59,6 @@ def endpoint():
             put(key, content(key))
         put("spacenet/SN5_roads/tarballs/SN5_roads_train_AOI_7_Moscow.tar.gz", ARCHIVE)
         put("large.bin", ARCHIVE)
-        upload = client.create_multipart_upload(Bucket=BUCKET, Key="parts.bin", ACL="public-read")
-        parts, body = [], RNG.bytes(11 << 20)
-        for number in (1, 2):
-            piece = body[(number - 1) * (8 << 20) : number * (8 << 20)]
-            sent = client.upload_part(
-                Bucket=BUCKET, Key="parts.bin", PartNumber=number, Body=piece,
-                UploadId=upload["UploadId"],
-            )  # fmt: skip
-            parts.append({"PartNumber": number, "ETag": sent["ETag"]})
-        client.complete_multipart_upload(
-            Bucket=BUCKET, Key="parts.bin", UploadId=upload["UploadId"],
-            MultipartUpload={"Parts": parts},
-        )  # fmt: skip
         yield address
 
 
@@ -170,9 +157,8 @@ def _md5(data):
     return hashlib.md5(data, usedforsecurity=False).hexdigest()
 
 
-@pytest.mark.parametrize("name", ["large.bin", "parts.bin"])
-def test_a_file_with_a_flipped_bit_is_downloaded_again(s3, tmp_path, name):
-    remote, path = remote_file(f"s3://{BUCKET}/{name}"), tmp_path / name
+def test_a_file_with_a_flipped_bit_is_downloaded_again(s3, tmp_path):
+    remote, path = remote_file(f"s3://{BUCKET}/large.bin"), tmp_path / "large.bin"
     assert download(remote, path) == "downloaded"
     whole = path.read_bytes()
     path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
