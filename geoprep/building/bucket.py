@@ -19,7 +19,7 @@ from typing import Any, Final
 from geoprep.building.commit import Histograms, finish
 from geoprep.building.journal import NEW, refuse_foreign
 from geoprep.building.records import ShardRecord
-from geoprep.building.target import State, differences, judge, recorded_shards
+from geoprep.building.target import State, attribute, differences, judge, recorded_shards
 from geoprep.errors import StoreError
 from geoprep.plan import Plan
 from geoprep.storage import REQUESTS, Bucket
@@ -97,9 +97,9 @@ class BucketTarget:
                     f"{self.location} exists and is not a geoprep store: choose another `out`"
                 )
             return "none"
-        attrs = _attributes(self._root[0], "geoprep")
-        if _attributes(self._root[0], _REPLACED) and self._finish_copy():
-            attrs = _attributes(self._root[0], "geoprep")
+        attrs = attribute(self._root[0])
+        if attribute(self._root[0], _REPLACED) and self._finish_copy():
+            attrs = attribute(self._root[0])
             if isinstance(attrs, dict) and not differences(attrs, plan.meta):
                 return "complete"
         state = judge(self.location, attrs, plan, overwrite=overwrite)
@@ -182,13 +182,6 @@ class BucketTarget:
             f"{self.location} was taken over or changed by another process during this build. "
             "Make sure that one build runs at a time, and run the same command again to resume"
         )
-
-
-def _attributes(root: bytes, name: str) -> Any:  # noqa: ANN401 - anything that JSON can hold
-    try:
-        return json.loads(root)["attributes"].get(name)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return None
 
 
 def _is_untouched(record: ShardRecord, tags: dict[str, str]) -> bool:

@@ -25,7 +25,6 @@ from geoprep.building.summary import Summary, black_pixels, summarise
 from geoprep.building.survey import survey
 from geoprep.building.target import DiskTarget
 from geoprep.building.tasks import build_shard, try_scenes
-from geoprep.building.trial import free_bytes, require_space
 from geoprep.errors import OutputError, StoreError
 from geoprep.executors import Executor, Survives
 from geoprep.plan import Plan
@@ -54,8 +53,6 @@ def build(
         if state == "complete":
             journal.remove()
             return summarise(plan, target.location, "unchanged", (), time.perf_counter() - start)
-        if isinstance(out, Path):
-            require_space(plan, out, free_bytes(out))
         kept = target.kept(plan) if state == "incomplete" else {}
         if state == "none":
             journal.restart()

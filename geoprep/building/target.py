@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal
-
-import zarr
 
 from geoprep.building.commit import Histograms, finish
 from geoprep.building.journal import NEW, OLD, Journal, refuse_foreign, remove_store
@@ -17,7 +16,6 @@ from geoprep.plan import BuildOptions, Plan
 from geoprep.storage import flush
 from geoprep.store import (
     PARTIAL_SUFFIX,
-    UNREADABLE,
     StoreMeta,
     create_store,
     digest,
@@ -193,14 +191,17 @@ def recorded_shards(plan: Plan, entries: Iterable[dict[str, Any]]) -> Iterator[S
             yield ShardRecord.from_json(entry["shard"])
 
 
-def _attributes(store: Path) -> Any:  # noqa: ANN401 - anything that JSON can hold
-    """Return the root attribute ``geoprep`` of a folder; None if it is no store."""
-    if not (store / "zarr.json").is_file():
-        return None
+def attribute(root: bytes, name: str = "geoprep") -> Any:  # noqa: ANN401 - anything of JSON
+    """Return an attribute of a root ``zarr.json``; None if it is no such file, or has none."""
     try:
-        return zarr.open_group(store, mode="r").attrs.get("geoprep")
-    except (*UNREADABLE, FileNotFoundError):  # the latter for what is no group
+        return json.loads(root)["attributes"].get(name)
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def _attributes(store: Path) -> Any:  # noqa: ANN401 - anything of JSON
+    root = store / "zarr.json"
+    return attribute(root.read_bytes()) if root.is_file() else None
 
 
 def _is_whole(out: Path, array: str, shard: int, expected: str) -> bool:

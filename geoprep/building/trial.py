@@ -23,9 +23,6 @@ from geoprep.store import SPLIT_NAMES
 
 MOST_SAMPLED: Final = 32
 """Tiles of the scene that are built."""
-
-MOST_COMPRESSION: Final = 250
-"""LZ4 compresses by less than 255: a disk with less space cannot hold the store."""
 _MOST_TRIED: Final = 5
 
 
@@ -64,8 +61,6 @@ def dry_run(plan: Plan, out: str | Path, workers: int) -> DryRun:
     in several shards are read once more for the survey, which is added.
     """
     free = None if is_bucket(out) else free_bytes(Path(out))
-    if free is not None:
-        require_space(plan, out, free)
     failures = [(one.id, one.failure) for one in plan.scenes if one.failure]
     for index, scene in _samples(plan):
         record, seconds = _tried(plan, index, scene)
@@ -113,17 +108,6 @@ def dry_run(plan: Plan, out: str | Path, workers: int) -> DryRun:
         warnings=tuple(filter(None, warnings)),
         class_pixels=class_pixels,
     )
-
-
-def require_space(plan: Plan, out: str | Path, free: int) -> None:
-    """Raise StoreError if a store cannot fit on its disk at the highest possible compression."""
-    raw = _raw_bytes(plan)
-    if raw > MOST_COMPRESSION * free:
-        raise StoreError(
-            f"{out} would contain {raw / 1e12:,.1f} TB of pixels, and its disk has "
-            f"{free / 1e9:,.1f} GB free: use a larger `gsd`, fewer `levels` or `bands`, or another "
-            "`out`"
-        )
 
 
 def _raw_bytes(plan: Plan) -> int:

@@ -16,9 +16,6 @@ from geoprep.compiled import compiled
 LARGE_BLOCK: Final = 4096
 """Connected black pixels (by sides or corners) that are not a speck: 64 x 64, 19 m at 0.3 m."""
 
-MOST_RUNS: Final = 20_000_000
-"""Limit of black runs within rows, 0.4 GiB of memory; with more, all black is nodata."""
-
 
 def without_specks(valid: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Return the validity, uint8 (y, x), of a whole image with its black specks valid."""
@@ -32,8 +29,6 @@ def without_specks(valid: NDArray[np.uint8]) -> NDArray[np.uint8]:
 def drop_specks(black: NDArray[np.uint8], width: int) -> int:
     """Clear the specks of a whole image, rows packed by ``numpy.packbits``; return what is left."""
     first = _count_runs(black, width)
-    if first[-1] > MOST_RUNS:
-        return int(np.bitwise_count(black).sum())
     runs = np.empty((first[-1], 2), np.int32)
     _find_runs(black, width, first, runs)
     return int(_clear_specks(black, width, first, runs, LARGE_BLOCK))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ MOST_TILE_BYTES: Final = 256 << 20
 """A tile is one chunk, which is read whole; every thread of a build holds those of a scene."""
 MOST_FINER: Final = 10
 """Largest ratio of an image's pixel size to that of the finest level."""
-MOST_TILES: Final = 5_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +38,8 @@ class Layout:
                 f"{tile**2 * bands / 2**20:,.0f} MiB, more than {MOST_TILE_BYTES >> 20} MiB: use a "
                 "smaller `tile` or `resize`"
             )
-        layout = cls(
-            tile, level_sides(tile, options.levels), options, Counter(shapes).most_common(1)[0][0]
-        )
-        tiles = sum(_tile_count(shape, tile, options.overlap) for shape in shapes)
-        if tiles > MOST_TILES:
-            raise UsageError(
-                f"these images make {tiles:,} tiles of {tile} pixels, more than {MOST_TILES:,}: "
-                "use a larger `tile` or `gsd`"
-            )
-        return layout
+        usual = Counter(shapes).most_common(1)[0][0]
+        return cls(tile, level_sides(tile, options.levels), options, usual)
 
     def shape(self, grid: Grid | None) -> tuple[int, int]:
         """Return height and width of a scene; the most frequent ones for None."""
@@ -63,12 +53,6 @@ class Layout:
 @lru_cache(maxsize=1024)  # scenes of one shape share a tuple: there may be a million
 def _windows(shape: tuple[int, int], tile: int, overlap: int) -> tuple[tuple[int, int], ...]:
     return tuple(tile_windows(shape, tile, overlap))
-
-
-def _tile_count(shape: tuple[int, int], tile: int, overlap: int) -> int:
-    """Return the number of tiles of a scene without listing them; invalid overlaps count as 0."""
-    step = max(tile - overlap, 1)
-    return math.prod(1 + max(0, -(-(length - tile) // step)) for length in shape)
 
 
 def _finest_shape(grid: Grid, options: BuildOptions) -> tuple[int, int]:

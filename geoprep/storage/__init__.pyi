@@ -7,7 +7,6 @@ from .addresses import member_address as member_address
 from .addresses import s3_address as s3_address
 from .addresses import split_address as split_address
 from .addresses import tar_member as tar_member
-from .clients import retried_async as retried_async
 from .failures import errors_named as errors_named
 from .inputs import content_digest as content_digest
 from .inputs import open_header as open_header

@@ -7,10 +7,9 @@ request to a private bucket fails at once, while a search for credentials takes 
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
@@ -137,18 +136,6 @@ def retried(request: Callable[[], Answer], *, unanswered: bool = False) -> Answe
                 raise
             time.sleep(BACKOFF * 2.0**attempt)
     return request()
-
-
-async def retried_async(request: Callable[[], Awaitable[Answer]]) -> Answer:
-    """Await the answer to a request, repeated as by `retried`."""
-    for attempt in range(RETRIES):
-        try:
-            return await request()
-        except Exception as error:
-            if not _broke_off(error):
-                raise
-            await asyncio.sleep(BACKOFF * 2.0**attempt)
-    return await request()
 
 
 def _broke_off(error: Exception) -> bool:

@@ -41,7 +41,6 @@ from .schema import SPLIT_NAMES as SPLIT_NAMES
 from .schema import SPLITS as SPLITS
 from .schema import STATUSES as STATUSES
 from .schema import TILE_COLUMNS as TILE_COLUMNS
-from .schema import UNREADABLE as UNREADABLE
 from .schema import Codec as Codec
 from .schema import SceneTable as SceneTable
 from .schema import StoreMeta as StoreMeta

@@ -21,7 +21,7 @@ from zarr.storage import LocalStore, ObjectStore
 
 from geoprep.errors import StoreError, UsageError
 from geoprep.speed import UNKNOWN_SPEED
-from geoprep.storage import Files, errors_named, retried_async
+from geoprep.storage import Files, errors_named
 from geoprep.store.classes import ClassTable
 from geoprep.store.layout import PixelLayout, pixel_layouts
 from geoprep.store.schema import (
@@ -217,7 +217,7 @@ class StoreReader:
 
 
 class _StrictStore(ZarrStore):
-    """Retries transfers, and raises StoreError for a missing chunk instead of filling it."""
+    """Raises StoreError for a missing chunk instead of filling it."""
 
     location = ""
 
@@ -227,9 +227,8 @@ class _StrictStore(ZarrStore):
         prototype: BufferPrototype | None = None,
         byte_range: ByteRequest | None = None,
     ) -> Buffer | None:
-        inherited = super().get  # type: ignore[safe-super]  # of the other base
         prototype = prototype or default_buffer_prototype()
-        found: Buffer | None = await retried_async(lambda: inherited(key, prototype, byte_range))
+        found = await super().get(key, prototype, byte_range)  # type: ignore[safe-super]  # of the other base
         if found is None and "/c/" in key:
             raise StoreError(f"{self.location}/{key} is missing. {REPAIR}")
         return found

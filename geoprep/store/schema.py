@@ -198,6 +198,3 @@ SCENE_COLUMNS: dict[str, tuple[str, tuple[str, ...]]] = {
 
 CLASS_PIXELS: tuple[str, tuple[str, ...]] = ("uint32", ("tile", "class"))
 """Data type and axes of ``class_pixels``, the pixels per class of every tile, finest level."""
-
-UNREADABLE = (ValueError, KeyError, TypeError, AttributeError)
-"""Exceptions that zarr raises for a zarr.json that is not JSON or not Zarr metadata."""

@@ -28,15 +28,3 @@ def test_groups_are_those_of_scipy(seed, height, width, share, large):
     expected = black_nodata(black, large)
     assert np.array_equal(np.unpackbits(bits, axis=1, count=width), expected)
     assert kept == expected.sum()
-
-
-def test_more_black_than_can_be_looked_at_is_all_nodata(monkeypatch):
-    monkeypatch.setattr(rules, "MOST_RUNS", 10)
-    black = np.zeros((20, 20), bool)
-    black[4:16:2, 4:16:2] = True
-    bits = np.packbits(black, axis=1)
-    assert rules.drop_specks(bits, 20) == 36
-    assert np.array_equal(np.unpackbits(bits, axis=1, count=20), black)
-    monkeypatch.undo()
-    assert rules.drop_specks(bits, 20) == 0
-    assert not bits.any()

@@ -133,7 +133,6 @@ def test_choices_that_make_no_sense_are_refused_at_once(options, says):
         ({"resize": 100_000}, "a tile of 100000 x 100000 pixels in 3 bands"),
         ({"gsd": 1e-9}, "`gsd` 1e-09"),
         ({"gsd": 1e-4}, "times as fine as the images, whose pixels are 0.243 m"),
-        ({"gsd": 0.0245, "tile": 1, "levels": 1}, "tiles of 1 pixels"),
     ],
 )
 def test_choices_that_do_not_fit_the_images_are_refused(tmp_path, options, says):
