@@ -5,7 +5,7 @@ import threading
 
 import numpy as np
 import pytest
-from helpers.buckets import client_of, object_digests, objects, s3_endpoint, use_endpoint
+from helpers.buckets import client_of, object_digests, s3_endpoint, use_endpoint
 from helpers.factory import build_of, plan_of, row_of_scenes, texture, tree_digest, write_scene
 
 from geoprep.building import run
@@ -76,18 +76,6 @@ def test_the_bytes_are_those_of_a_store_on_a_disk(world, endpoint, bucket):
     assert there(endpoint, bucket) == expected
     assert not there(endpoint, bucket + ".build")
     assert build(plan_of(scenes, **OPTIONS), bucket, Threads(2)).state == "unchanged"
-
-
-def test_a_large_file_goes_up_in_parts_and_an_aborted_one_not_at_all(endpoint, bucket):
-    body = np.random.default_rng(0).bytes(17 << 20)
-    sink = sinks.open_sink(bucket)
-    large, aborted = sink.create("large"), sink.create("aborted")
-    for start in range(0, len(body), 1 << 20):
-        large.write(body[start : start + (1 << 20)])
-    aborted.write(body)
-    aborted.abort()
-    assert large.close().rstrip('"').endswith("-2"), "the ETag of an object of two parts"
-    assert objects(endpoint, "own", bucket.removeprefix("s3://own/")) == {"large": body}
 
 
 def test_an_interrupted_build_is_no_store_and_is_finished(world, endpoint, bucket):

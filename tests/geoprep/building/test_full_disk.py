@@ -56,36 +56,6 @@ def test_a_full_disk_says_so_and_costs_nothing_that_was_finished(world, disk):
     assert not (folder / "a.zarr.build").exists()
 
 
-class FullAfter:
-    """A disk that takes so many writes of shards, and no more."""
-
-    def __init__(self, monkeypatch, writes):
-        self.left = writes
-        real = shards.ShardWriter._write
-
-        def write(writer, data):
-            self.left -= 1
-            if self.left < 0:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            real(writer, data)
-
-        monkeypatch.setattr(shards.ShardWriter, "_write", write)
-
-
-@pytest.mark.parametrize("writes", [0, 1, 40, 90])
-@pytest.mark.parametrize("workers", [1, 3])
-def test_a_disk_may_fill_up_at_any_write(world, tmp_path, monkeypatch, writes, workers):
-    scenes, expected = world
-    out = tmp_path / "a.zarr"
-    FullAfter(monkeypatch, writes)
-    with pytest.raises(OutputError, match="no space left"):
-        build(plan_of(scenes, **OPTIONS), out, Threads(workers))
-    assert not partials(tmp_path)
-    monkeypatch.undo()
-    build(plan_of(scenes, **OPTIONS), out, Threads(workers))
-    assert tree_digest(out) == expected
-
-
 @pytest.mark.slow
 def test_a_disk_may_be_full_at_any_change_of_a_file(world, tmp_path):
     scenes, expected = world

@@ -56,15 +56,10 @@ def test_overwrite_builds_a_finished_store_again(done):
     [
         ({"tile": 32}, "tile was 64, now 32"),
         ({"overlap": 4, "tile": 32}, "overlap was 0, now 4"),
-        ({"levels": 1}, "levels"),
         ({"rescale": "scene"}, "rescale was none, now scene"),
         ({"codec": "zstd"}, "codec was lz4, now zstd"),
         ({"val": 0.5}, "val was 0.2, now 0.5"),
-        ({"speed_from": "field"}, "speed_from"),
-        ({"max_nodata": 0.5}, "max_nodata"),
-        ({"shard_tiles": 1}, "shard_tiles"),
         ({"bands": (1, 2)}, "bands"),
-        ({"gsd": 0.6}, "gsd"),
     ],
 )
 def test_other_parameters_are_refused_and_named(done, options, says):

@@ -84,29 +84,21 @@ def test_the_roads_of_a_scene_are_read_once(mosaic, tmp_path, monkeypatch):
 
 
 def test_tasks_end_at_their_next_stage_when_the_build_is_left():
-    ended = []
-    all_begun = threading.Barrier(3, timeout=300)  # one that has not begun is never run
-    too_late = time.monotonic() + 300
+    ended, both_run = [], threading.Barrier(2, timeout=300)
 
-    def endless(number):
+    def task(number):
         record = ShardRecord(number)
-        all_begun.wait()
+        both_run.wait()
         try:
-            while number and time.monotonic() < too_late:
+            while number:
                 with record.stage("decode"):
-                    time.sleep(0.01)
+                    time.sleep(0.001)
         except TaskStopped:
             ended.append(number)
-            raise
-        return number
 
-    def leave():
-        for _ in Threads(3).map_unordered(endless, [0, 1, 2]):
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        leave()
-    assert sorted(ended) == [1, 2]
+    for _ in Threads(2).map_unordered(task, [0, 1]):
+        break
+    assert ended == [1]
     with ShardRecord(0).stage("decode"):  # outside of any executor
         pass
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,11 +33,6 @@ from geoprep.views.page.pictures import _png
 from geoprep.views.page.records import _legend
 
 SIDE = 96
-
-
-@pytest.fixture(autouse=True)
-def _no_waiting_for_the_disk(monkeypatch):
-    monkeypatch.setattr(os, "fsync", lambda handle: None)
 
 
 def drawn(seed, height=SIDE, width=SIDE):

@@ -1,7 +1,6 @@
 """What becomes of each scene, and the figures of the whole store."""
 
 import json
-import os
 import tarfile
 from collections import Counter
 from pathlib import Path
@@ -24,7 +23,6 @@ from helpers.factory import (
 )
 
 from geoprep.building.run import build
-from geoprep.errors import UsageError
 from geoprep.executors.threads import Threads
 from geoprep.plan.options import BuildOptions
 from geoprep.plan.plan import make_plan
@@ -32,13 +30,6 @@ from geoprep.sources.scene import Scene, SourceScenes
 from geoprep.sources.tar import index_tar
 from geoprep.storage.addresses import member_address
 from geoprep.store import StoreReader
-
-
-@pytest.fixture(autouse=True)
-def _no_waiting_for_the_disk(monkeypatch):
-    """These tests are about what is written, not about when it is safe."""
-    monkeypatch.setattr(os, "fsync", lambda handle: None)
-
 
 SIDE = 96
 
@@ -272,28 +263,6 @@ def test_progress_goes_from_nothing_to_all(tmp_path):
 # One file of roads for all scenes
 
 
-def test_one_road_file_gives_every_scene_its_share(tmp_path):
-    scenes = row_of_scenes(tmp_path / "scenes", 3, SIDE)
-    features = [
-        feature
-        for scene in scenes
-        for feature in json.loads(Path(scene.label).read_text())["features"]
-    ]
-    roads = tmp_path / "roads.geojson"
-    roads.write_text(json.dumps({"type": "FeatureCollection", "features": features}))
-    bare = tuple(Scene(scene.id, scene.image, None) for scene in scenes)
-    found = SourceScenes(bare, "x", road_file=str(roads))
-    plan = make_plan([found], ["custom"], BuildOptions(tile=48), Threads(2))
-    build(plan, tmp_path / "a.zarr", Threads(2))
-    store = StoreReader.open(tmp_path / "a.zarr")
-    assert store.scenes.status.tolist() == ["ok"] * 3
-    own = build_of(tmp_path / "b.zarr", scenes, tile=48)
-    shared_mask, own_mask = store.speed()[...], own.speed()[...]
-    # Roads of a neighbour reach over the edge; the rest is the same.
-    assert (shared_mask >= own_mask).all()
-    assert (shared_mask == own_mask).mean() > 0.97
-
-
 def test_padding_and_missing_labels_are_not_held_against_imagery_alone(tmp_path):
     """A scene of 40 pixels fills 39 % of its tile of 64; nobody asked for labels."""
     scene = write_scene(tmp_path, "a", texture(40, 40), labelled=False)
@@ -302,13 +271,3 @@ def test_padding_and_missing_labels_are_not_held_against_imagery_alone(tmp_path)
     assert summary.valid_fraction == 1
     assert summary.statuses == {"unlabelled": 1}
     assert summary.issues == ()
-
-
-@pytest.mark.parametrize("address", ["s3://bucket/a.zarr", "gs://bucket/a.zarr"])
-def test_a_store_is_not_built_in_a_folder_called_like_an_address(tmp_path, monkeypatch, address):
-    monkeypatch.chdir(tmp_path)
-    scene = write_scene(tmp_path / "in", "a", texture(40, 40))
-    plan = make_plan([SourceScenes((scene,), "x")], ["custom"], BuildOptions(tile=40), Threads(1))
-    with pytest.raises(UsageError, match="local folder"):
-        build(plan, Path(address), Threads(1))
-    assert [path.name for path in tmp_path.iterdir()] == ["in"]

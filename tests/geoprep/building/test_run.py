@@ -1,6 +1,5 @@
 """What ends up in a store, against a slow and independent way to compute it."""
 
-import os
 import pickle
 import random
 from dataclasses import replace
@@ -112,12 +111,6 @@ def check_pixels(store, plan, scenes, limits=None):
                 )
                 np.testing.assert_array_equal(speeds[level][n], speed, where)
     assert any((mask[(mask > 0) & (mask < 255)]).size for mask in speeds.values()), "roads are seen"
-
-
-@pytest.fixture(autouse=True)
-def _no_waiting_for_the_disk(monkeypatch):
-    """These tests are about what is written, not about when it is safe."""
-    monkeypatch.setattr(os, "fsync", lambda handle: None)
 
 
 SIZES = [(130, 97), (64, 150), (101, 101)]

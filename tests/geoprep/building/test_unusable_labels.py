@@ -28,11 +28,6 @@ SIDE = 96
 SN3 = {"road_type": "5", "lane_numbe": "2", "paved": "1"}
 
 
-@pytest.fixture(autouse=True)
-def _no_waiting_for_the_disk(monkeypatch):
-    monkeypatch.setattr(os, "fsync", lambda handle: None)
-
-
 def corner(place=PLACES["degrees"]):
     """Return the middle of a scene of SIDE pixels."""
     return place.transform * (SIDE / 2, SIDE / 2)

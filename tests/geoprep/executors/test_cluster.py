@@ -15,7 +15,6 @@ from werkzeug.serving import WSGIRequestHandler
 from geoprep.cli.commands import cli
 from geoprep.errors import UsageError
 from geoprep.executors import Dask
-from geoprep.plan import probe
 
 pytest.importorskip("distributed")
 
@@ -41,19 +40,6 @@ def test_a_lost_scheduler_is_one_error(tmp_path, call):
         executor = Dask.connect(cluster.address)
         with contextlib.closing(executor), pytest.raises(UsageError, match=LOST):
             CALLS[call](executor, partial(kill, cluster.processes[0].pid))
-
-
-@pytest.mark.slow
-def test_a_scheduler_killed_while_a_plan_is_made_is_one_line(tmp_path, monkeypatch):
-    row_of_scenes(tmp_path / "scenes", 40, 32, "uint8")
-    with dask_cluster(tmp_path, workers=1) as cluster:
-        monkeypatch.setattr(probe, "probe_scene", partial(kill, cluster.processes[0].pid))
-        call = ["build-zarr", "--images", f"{tmp_path}/scenes/*.tif", "--quiet"]
-        call += ["--out", str(tmp_path / "a.zarr"), "--scheduler", cluster.address]
-        done = CliRunner().invoke(cli, call, standalone_mode=False)
-    assert isinstance(done.exception, UsageError)
-    assert "no longer answers" in str(done.exception)
-    assert "\n" not in str(done.exception)
 
 
 @pytest.mark.slow

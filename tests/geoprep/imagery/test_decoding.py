@@ -166,17 +166,6 @@ def test_an_image_that_is_stored_turned_is_refused(tmp_path, values):
     assert "6.jpg is stored turned (EXIF orientation 6)" in str(error.value)
 
 
-def test_a_nodata_tag_replaces_zero(tmp_path, values):
-    values[values == 200] = 199
-    values[3, 4] = 200
-    values[5, 6] = 0  # black, and valid: the tag says so
-    values[7, 8, 1] = 200
-    pixels = read(write_image(tmp_path / "a.tif", values, nodata=200))
-    expected = np.ones((40, 50), np.uint8)
-    expected[3, 4] = 0
-    np.testing.assert_array_equal(pixels.valid, expected)
-
-
 def test_alpha_decides_and_is_no_band(tmp_path, values):
     alpha = np.full((40, 50), 255, np.uint8)
     alpha[:, :10] = 0
@@ -213,15 +202,6 @@ def test_alpha_comes_before_the_nodata_tag(tmp_path, values):
     alpha = np.full((40, 50), 255, np.uint8)
     pixels = read(write_image(tmp_path / "a.tif", values, alpha=alpha, nodata=7))
     assert pixels.valid_pixels == 2000
-
-
-@pytest.mark.parametrize("place", sorted(PLACES))
-def test_grids_are_read_as_they_are(tmp_path, values, place):
-    path = write_image(tmp_path / "a.tif", values, PLACES[place])
-    with open_image(str(path)) as dataset:
-        grid = imagery.grid_of(dataset)
-    assert (grid.height, grid.width, grid.crs) == (40, 50, PLACES[place].crs)
-    np.testing.assert_allclose(tuple(grid.transform), tuple(PLACES[place].transform), rtol=1e-15)
 
 
 @pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")

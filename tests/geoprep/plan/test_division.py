@@ -98,10 +98,6 @@ def test_store_loaders_and_views_take_a_divided_scene(mosaic, tmp_path):
         tiles = select(store, name).tiles
         assert (store.tiles.split[tiles] == number).all()
         assert len(tiles) == found["splits"][name]["usable_tiles"] > 0
-    train = np.asarray(store.image()[:])[store.tiles.split == TRAIN]
-    np.testing.assert_array_equal(
-        store.histogram_band[0, 1:], np.bincount(train[..., 0].ravel(), minlength=256)[1:]
-    )
     tiles = json.loads(export_footprints(store, tmp_path / "t.geojson", by="tile").read_text())
     assert {f["properties"]["split"] for f in tiles["features"]} == {
         "train",
