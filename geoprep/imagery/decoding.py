@@ -156,10 +156,7 @@ def read_pixels(
     """
     marker = None if nodata == "none" else nodata
     try:
-        if has_palette(dataset):
-            values, valid = _read_palette(dataset, bands, window, marker)
-        else:
-            values, valid = _read_bands(dataset, bands, window, marker)
+        values, valid = _read_bands(dataset, bands, window, marker)
     except (RasterioError, OSError) as error:
         raise ImageError(f"{dataset.name} cannot be read: {_cause(error)}") from error
     black = 0
@@ -202,19 +199,26 @@ def _nodata_of(dataset: DatasetReader, bands: Sequence[int]) -> list[float | Non
 def _read_bands(
     dataset: DatasetReader, bands: Sequence[int], window: Window | None, nodata: float | None
 ) -> tuple[NDArray[Any], NDArray[np.uint8]]:
-    alpha = _alpha_band(dataset)
-    wanted = [*bands, *([alpha] if alpha else [])]
-    dtype = held_dtype(dataset.dtypes[bands[0] - 1])
-    values = np.empty((*_shape(dataset, window), len(wanted)), dtype)
-    # Read into the final axis order: GDAL fills pixel-interleaved buffers directly.
-    dataset.read(wanted, out=values.transpose(2, 0, 1), window=window)
-    if nodata is not None:
+    alpha, palette = _alpha_band(dataset), has_palette(dataset)
+    if palette:
+        colours, indexes = _colour_table(dataset), dataset.read(1, window=window)
+        values = colours[:, [band - 1 for band in bands]][indexes]
+    else:
+        wanted = [*bands, *([alpha] if alpha else [])]
+        dtype = held_dtype(dataset.dtypes[bands[0] - 1])
+        values = np.empty((*_shape(dataset, window), len(wanted)), dtype)
+        # Read into the final axis order: GDAL fills pixel-interleaved buffers directly.
+        dataset.read(wanted, out=values.transpose(2, 0, 1), window=window)
+    if nodata is not None:  # of a palette the colour, as in other images
         valid = find_valid(values, len(bands), nodata)
     elif alpha is not None:
         valid = (values[..., len(bands)] != 0).view(np.uint8)
     elif MaskFlags.per_dataset in dataset.mask_flag_enums[0]:
         valid = (dataset.read_masks(1, window=window) != 0).view(np.uint8)
-    elif len(set(dataset.nodatavals)) > 1:
+    elif palette and marks_nodata(dataset):
+        marked = np.isin(np.arange(256), [dataset.nodata]) | (colours[:, 3] == 0)
+        valid = (~marked)[indexes].view(np.uint8)
+    elif not palette and len(set(dataset.nodatavals)) > 1:
         valid = _differs(values, _nodata_of(dataset, bands))
     else:
         valid = find_valid(values, len(bands), 0 if dataset.nodata is None else dataset.nodata)
@@ -235,22 +239,6 @@ def _colour_table(dataset: DatasetReader) -> NDArray[np.uint8]:
     for index, colour in dataset.colormap(1).items():
         colours[index] = colour
     return colours
-
-
-def _read_palette(
-    dataset: DatasetReader, bands: Sequence[int], window: Window | None, nodata: float | None
-) -> tuple[NDArray[Any], NDArray[np.uint8]]:
-    colours = _colour_table(dataset)
-    indexes = dataset.read(1, window=window)
-    values = np.ascontiguousarray(colours[:, [band - 1 for band in bands]][indexes])
-    if nodata is not None:  # of the colour, as in other images
-        return values, find_valid(values, len(bands), nodata)
-    if MaskFlags.per_dataset in dataset.mask_flag_enums[0]:
-        return values, (dataset.read_masks(1, window=window) != 0).view(np.uint8)
-    if marks_nodata(dataset):
-        marked = np.isin(np.arange(256), [dataset.nodata]) | (colours[:, 3] == 0)
-        return values, (~marked)[indexes].view(np.uint8)
-    return values, find_valid(values, len(bands), 0)
 
 
 def _shape(dataset: DatasetReader, window: Window | None) -> tuple[int, int]:

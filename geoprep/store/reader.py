@@ -30,6 +30,7 @@ from geoprep.store.schema import (
     SCENE_COLUMNS,
     SCHEMA,
     TILE_COLUMNS,
+    Column,
     SceneTable,
     StoreMeta,
     TileTable,
@@ -75,18 +76,12 @@ class StoreReader:
     @cached_property
     def tiles(self) -> TileTable:
         """The tile table."""
-        columns = {name: self._read(name, *column) for name, column in TILE_COLUMNS.items()}
-        self._same_length(columns)
-        return TileTable(**columns)
+        return TileTable(**self._columns("", TILE_COLUMNS))
 
     @cached_property
     def scenes(self) -> SceneTable:
         """The scene table. Raises the same errors as `tiles`."""
-        columns = {
-            name: self._read(f"scenes/{name}", *column) for name, column in SCENE_COLUMNS.items()
-        }
-        self._same_length(columns)
-        return SceneTable(**columns)
+        return SceneTable(**self._columns("scenes/", SCENE_COLUMNS))
 
     @cached_property
     def histogram_band(self) -> NDArray[np.uint64]:
@@ -201,11 +196,13 @@ class StoreReader:
             ) from error
         return values.astype(object) if dtype == "str" else values
 
-    def _same_length(self, columns: dict[str, NDArray[Any]]) -> None:
-        lengths = {name: len(column) for name, column in columns.items()}
+    def _columns(self, folder: str, columns: dict[str, Column]) -> dict[str, NDArray[Any]]:
+        found = {name: self._read(f"{folder}{name}", *column) for name, column in columns.items()}
+        lengths = {name: len(column) for name, column in found.items()}
         if len(set(lengths.values())) != 1 or not next(iter(lengths.values())):
-            found = ", ".join(f"{name} {length}" for name, length in lengths.items())
-            raise StoreError(f"{self.location}: columns differ in length ({found}). {REPAIR}")
+            listed = ", ".join(f"{name} {length}" for name, length in lengths.items())
+            raise StoreError(f"{self.location}: columns differ in length ({listed}). {REPAIR}")
+        return found
 
     def _shaped(self, name: str, values: NDArray[T], shape: tuple[int, ...]) -> NDArray[T]:
         if values.shape != shape:

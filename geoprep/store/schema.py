@@ -178,7 +178,10 @@ class SceneTable:
         return len(self.id)
 
 
-TILE_COLUMNS: dict[str, tuple[str, tuple[str, ...]]] = {
+Column = tuple[str, tuple[str, ...]]
+"""Data type and names of the axes."""
+
+TILE_COLUMNS: dict[str, Column] = {
     "scene": ("uint32", ("tile",)),
     "row": ("uint32", ("tile",)),
     "col": ("uint32", ("tile",)),
@@ -187,7 +190,7 @@ TILE_COLUMNS: dict[str, tuple[str, tuple[str, ...]]] = {
     "road_fraction": ("float32", ("tile",)),
     "valid_fraction": ("float32", ("tile",)),
 }
-SCENE_COLUMNS: dict[str, tuple[str, tuple[str, ...]]] = {
+SCENE_COLUMNS: dict[str, Column] = {
     "id": ("str", ("scene",)),
     "crs": ("str", ("scene",)),
     "bounds": ("float64", ("scene", "edge")),
@@ -196,5 +199,5 @@ SCENE_COLUMNS: dict[str, tuple[str, tuple[str, ...]]] = {
     "reason": ("str", ("scene",)),
 }
 
-CLASS_PIXELS: tuple[str, tuple[str, ...]] = ("uint32", ("tile", "class"))
+CLASS_PIXELS: Column = ("uint32", ("tile", "class"))
 """Data type and axes of ``class_pixels``, the pixels per class of every tile, finest level."""
