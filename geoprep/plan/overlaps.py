@@ -10,7 +10,6 @@ import numpy as np
 import shapely
 from numpy.typing import NDArray
 
-from geoprep.grid import Grid
 from geoprep.plan.given_splits import tile_outlines
 from geoprep.plan.planned_scene import PlannedScene
 from geoprep.plan.splits import TEST, TRAIN, UNUSED, VAL
@@ -74,7 +73,8 @@ def shared_ground(
     placed = [i for i, one in enumerate(scenes) if used[i] and one.grid and one.grid.georeferenced]
     if len(placed) < 2:
         return None
-    first, second = _pairs(np.concatenate([_outline(scenes[i].grid) for i in placed]))
+    whole = [_outlines(scenes[i], [(0, 0)], max(scenes[i].shape)) for i in placed]
+    first, second = _pairs(np.concatenate(whole))
     involved = {
         placed[i]
         for a, b in zip(first.tolist(), second.tolist(), strict=True)
@@ -90,18 +90,13 @@ def _shared_tiles(
     involved: Sequence[int],
     tile: int,
 ) -> SharedGround | None:
-    grounds, owner, number, split = [], [], [], []
-    for i in involved:
-        grid = scenes[i].target
-        assert grid is not None  # only georeferenced scenes are involved
-        grounds.append(tile_outlines(grid, scenes[i].windows, tile, _INSET))
-        owner.append(np.full(len(splits[i]), i))
-        number.append(np.arange(len(splits[i])))
-        split.append(np.array(splits[i]))
-    owners, numbers, of_tile = map(np.concatenate, (owner, number, split))
+    counts = [len(splits[i]) for i in involved]
+    owners, numbers = np.repeat(involved, counts), np.concatenate([np.arange(n) for n in counts])
+    of_tile = np.concatenate([splits[i] for i in involved])
+    grounds = np.concatenate([_outlines(scenes[i], scenes[i].windows, tile) for i in involved])
     kept = of_tile != UNUSED
     owners, numbers, of_tile = owners[kept], numbers[kept], of_tile[kept]
-    one, other = _pairs(np.concatenate(grounds)[kept])
+    one, other = _pairs(grounds[kept])
     apart = (owners[one] != owners[other]) & (of_tile[one] != of_tile[other])
     one, other = one[apart], other[apart]
     if not len(one):
@@ -115,9 +110,11 @@ def _shared_tiles(
     return SharedGround(owners[tiles], numbers[tiles], weaker, example)
 
 
-def _outline(grid: Grid | None) -> NDArray[np.object_]:
-    assert grid is not None  # the caller leaves others out
-    return tile_outlines(grid, [(0, 0)], max(grid.height, grid.width), _INSET)
+def _outlines(
+    scene: PlannedScene, windows: Sequence[tuple[int, int]], side: int
+) -> NDArray[np.object_]:
+    assert scene.target is not None  # the callers leave others out
+    return tile_outlines(scene.target, windows, side, _INSET)
 
 
 def _pairs(outlines: NDArray[np.object_]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:

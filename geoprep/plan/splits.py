@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 
 import numpy as np
+import shapely
 import xxhash
 from numpy.typing import NDArray
 
@@ -53,35 +54,18 @@ def apart(
     """Return the splits of a scene's tiles, unused where a tile overlaps one of another split.
 
     Training tiles yield to those for validation and testing, validation tiles to those for testing.
-    ``windows`` are (row, col) of every tile, row by row.
+    ``windows`` are (row, col) of every tile.
     """
     if len(set(splits)) == 1:
         return splits
-    rows, cols = (np.unique(offsets) for offsets in np.array(windows).T)
-    lattice = np.array(splits).reshape(len(rows), len(cols))
-    found = lattice.copy()
-    for split, stronger in ((TRAIN, (VAL, TEST)), (VAL, (TEST,))):
-        near = _touched(np.isin(lattice, stronger), rows, cols, tile)
-        found[(lattice == split) & near] = UNUSED
-    return tuple(int(split) for split in found.ravel())
-
-
-def _touched(
-    marked: NDArray[np.bool_], rows: NDArray[np.int64], cols: NDArray[np.int64], tile: int
-) -> NDArray[np.bool_]:
-    """Return bool (row, col): whether each tile of a lattice overlaps a marked one."""
-    sums = np.pad(marked.cumsum(axis=0).cumsum(axis=1), ((1, 0), (1, 0)))
-    top, bottom = _overlapping(rows, tile)
-    left, right = _overlapping(cols, tile)
-    lower, upper = sums[bottom], sums[top]
-    found: NDArray[np.bool_] = (lower - upper)[:, right] - (lower - upper)[:, left] > 0
-    return found
-
-
-def _overlapping(starts: NDArray[np.int64], tile: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return per tile, along one axis, the first tile it overlaps and the one after the last."""
-    first = np.searchsorted(starts, starts - tile, side="right")
-    return first, np.searchsorted(starts, starts + tile, side="left")
+    rows, cols = np.array(windows).T
+    boxes = np.asarray(shapely.box(cols, rows, cols + tile, rows + tile), object)
+    one, other = shapely.STRtree(boxes).query(boxes, predicate="overlaps")
+    given = np.array(splits)
+    # Larger numbers hold more: TEST over VAL over TRAIN.
+    loses = (given[one] < given[other]) & (given[other] != UNUSED)
+    given[one[loses]] = UNUSED
+    return tuple(given.tolist())
 
 
 def blocks(
