@@ -119,7 +119,7 @@ def test_files_are_named_after_out_or_after_the_scene(store, tmp_path):
     ("scene", "out", "what", "message"),
     [
         ("city_black", "a.tif", "both", "no pixels of .*skipped by the build"),
-        ("city_broken", "a.tif", "image", "failed by the build .*not valid JSON"),
+        ("city_broken", "a.tif", "image", "failed by the build .*not readable as a vector"),
         ("city_unlabelled", "a.tif", "speed", "unlabelled"),
         ("city_1", "a.png", "both", "Name the file NAME.tif"),
         ("city_1", "nowhere/a.tif", "both", "create it first"),

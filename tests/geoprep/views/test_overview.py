@@ -154,7 +154,7 @@ def test_scene_that_has_no_pixels_is_shown_as_no_data(store, views, tmp_path):
     for view in (broken, truncated):
         assert view.nodata.all()
         assert (view.label == 255).all()
-        assert "not valid JSON" in broken.reason
+        assert "not readable as a vector" in broken.reason
     np.testing.assert_array_equal(border.nodata[0], np.arange(130) < 37)
     picture = sheet._picture(border, "speed", 2.0)
     greys = {tuple(colour) for colour in picture[:, :37].reshape(-1, 3).tolist()}
