@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from threading import Lock
 
 import numpy as np
 import torch
@@ -33,10 +32,10 @@ Floats = NDArray[np.float32]
 class RowBlender:
     """The prediction under one row of windows.
 
-    It holds as many rows as a window, whatever the height of the image. Pixels of one window only
-    are converted to bytes at once. Weighted sums are kept where windows overlap: in rows at the top
-    (shared with the windows above) and at the bottom, and in columns between neighbours. ``lost``
-    counts pixels where the model's output is not finite; they are nodata.
+    It holds as many rows as a window, whatever the height of the image, and weighted sums: of the
+    pixels of the current window, and of rows that the windows above and below share. Every pixel is
+    converted to bytes with the last window that covers it. ``lost`` counts pixels where the model's
+    output is not finite; they are nodata.
     """
 
     def __init__(
@@ -49,27 +48,20 @@ class RowBlender:
         confidence: bool = False,
         probabilities: bool = False,
     ) -> None:
-        self._has_classes, self._extra = info.has_classes, (confidence, probabilities)
         self._rows, self._columns = rows, columns = grid.rows, grid.columns
-        self._channels = info.channels
-        self._mph = np.array(info.class_mph, np.float32)
-        self._threshold = threshold
-        self._shared = columns.shared()
-        is_shared = np.zeros(columns.covered + 1, np.intp)
-        for part in self._shared:
-            is_shared[part] = 1
-        self._place = (
-            np.cumsum(is_shared) - is_shared
-        ).tolist()  # index of a column among the shared ones
-        self._between = np.zeros((rows.side, self._place[-1], info.channels), np.float32)
-        self._upper = self._lower = np.zeros((0, columns.length, info.channels), np.float32)
+        shape = columns.length, info.channels
+        self._above = self._below = np.zeros((0, *shape), np.float32)
+        self._sums = np.zeros((rows.side, columns.side, info.channels), np.float32)
+        self._end = 0  # of the columns with sums
         self._row: WindowRow | None = None
-        bands = info.channels + (len(info.class_mph) > 0)
+        mph = np.array(info.class_mph, np.float32)
+        bands = info.channels + (len(mph) > 0)
+        self._convert: Callable[..., int] = partial(to_bytes, class_mph=mph, threshold=threshold)
         if info.has_classes:
             bands = 1 + confidence + probabilities * info.channels
+            self._convert = partial(class_bytes, confidence=confidence, probabilities=probabilities)
         self._bytes = np.full((bands, rows.side, columns.length), NODATA, np.uint8)
-        self.lost, self._counting = 0, Lock()
-        self._threads = threads
+        self.lost, self._threads = 0, threads
         self._pool = ThreadPoolExecutor(threads, "predict-blend")
 
     def __enter__(self) -> RowBlender:
@@ -79,11 +71,14 @@ class RowBlender:
         self._pool.shutdown()
 
     def add(self, row: WindowRow, columns: Sequence[int], probabilities: Floats) -> None:
-        """Add windows of a row by their indices, float32 (n, y, x, channel)."""
+        """Add windows of a row by their indices, float32 (n, y, x, channel), from left to right."""
         self._enter(row)
         height = min(self._rows.side, self._rows.length - self._rows.starts[row.number])
+        cuts = [height * i // self._threads for i in range(self._threads + 1)]
         for column, window in zip(columns, probabilities, strict=True):
-            self._share(height, partial(self._add_rows, row, column, window))
+            add = partial(self._add_rows, row, column, window)
+            self.lost += sum(self._pool.map(add, cuts[:-1], cuts[1:]))
+            self._end = self._columns.starts[column] + self._columns.side
 
     def take(self, row: WindowRow) -> NDArray[np.uint8]:
         """Return uint8 (band, y, x), the rows that no further window touches.
@@ -91,74 +86,38 @@ class RowBlender:
         It is valid until the next row of windows is added.
         """
         self._enter(row)
-        top, _ = self._rows.alone(row.number)
-
-        def finish(low: int, high: int) -> None:
-            if low < top:
-                part = low, min(high, top), 0, self._columns.length
-                self._to_bytes(self._upper, part, 0, row)
-            if max(low, top) < high:
-                for x in self._shared:
-                    first, last = self._place[x.start], self._place[x.stop]
-                    part = max(low, top), high, first, last
-                    self._to_bytes(self._between, part, x.start - first, row)
-
-        count = self._rows.finished(row.number) - self._rows.starts[row.number]
-        self._share(count, finish)
-        return self._bytes[:, :count]
+        return self._bytes[:, : self._rows.finished(row.number) - self._rows.starts[row.number]]
 
     def _enter(self, row: WindowRow) -> None:
         """Begin a row of windows, with the sums that it shares with the row above."""
         if row is self._row:
             return
-        before, carried = self._row, self._lower
-        if before is not None:
-            top, bottom = self._rows.alone(before.number)
-            if top == bottom:  # all rows are shared: the upper sums hold everything
-                done = self._rows.starts[row.number] - self._rows.starts[before.number]
-                carried = self._upper[done:]
-            self._between[:] = 0
-            if not row.valid.all():  # otherwise, every pixel is written
-                self._bytes[:] = NODATA
-        top, bottom = self._rows.alone(row.number)
-        shape = self._columns.length, self._channels
-        self._upper = np.zeros((top, *shape), np.float32)
-        self._upper[: len(carried)] = carried
-        self._lower = np.zeros((self._rows.side - bottom, *shape), np.float32)
-        self._row = row
+        finished = self._rows.finished(row.number) - self._rows.starts[row.number]
+        shape = max(0, self._rows.side - finished), *self._below.shape[1:]
+        self._above, self._below = self._below, np.zeros(shape, np.float32)
+        if not row.valid.all():  # otherwise, every pixel is written
+            self._bytes[:] = NODATA
+        self._row, self._end = row, 0
 
-    def _share(self, count: int, work: Callable[[int, int], None]) -> None:
-        """Call ``work`` with ranges of rows in all threads."""
-        cuts = [count * i // self._threads for i in range(self._threads + 1)]
-        list(self._pool.map(work, cuts[:-1], cuts[1:]))
-
-    def _add_rows(self, row: WindowRow, column: int, window: Floats, low: int, high: int) -> None:
-        """Add the rows from ``low`` to ``high`` of one window."""
-        start = self._columns.starts[column]
-        width = min(self._columns.side, self._columns.length - start)
-        (top, bottom), (left, right) = self._rows.alone(row.number), self._columns.alone(column)
-        first, last = max(low, top), min(high, bottom)
-        down, across = self._rows.weights[row.number], self._columns.weights[column]
-        before, after = self._place[start], self._place[start + right] - right
-        for part, above, begin, sums in (
-            ((low, min(high, top), 0, width), 0, start, self._upper),
-            ((first, last, 0, min(left, width)), 0, before, self._between),
-            ((first, last, right, width), 0, after, self._between),
-            ((max(low, bottom), high, 0, width), bottom, start, self._lower),
-        ):
-            if part[0] < part[1] and part[2] < part[3]:
-                fade(window, part, above, begin, down, across, sums)
-        if first < last and left < right:
-            self._to_bytes(window, (first, last, left, right), start, row)
-
-    def _to_bytes(self, values: Floats, part: Part, left: int, row: WindowRow) -> None:
-        if self._has_classes:
-            lost = class_bytes(values, part, left, row.valid, *self._extra, self._bytes)
-        else:
-            how = self._mph, self._threshold, self._bytes
-            lost = to_bytes(values, part, left, row.valid, *how)
-        with self._counting:
-            self.lost += lost
+    def _add_rows(self, row: WindowRow, column: int, window: Floats, low: int, high: int) -> int:
+        """Add the rows from ``low`` to ``high`` of a window; return how many pixels are lost."""
+        rows, columns = self._rows, self._columns
+        start, above, sums = columns.starts[column], self._above[low:high], self._sums[low:high]
+        width = min(columns.side, columns.length - start)
+        known = max(0, self._end - start)  # columns of the window before
+        sums[:, :known] = sums[:, columns.side - known :]
+        sums[:, known:] = 0
+        sums[: len(above), known:width] = above[:, start + known : start + width]
+        fade(window, (low, high), rows.weights[row.number], columns.weights[column], self._sums)
+        done = columns.finished(column) - start
+        bottom = rows.finished(row.number) - rows.starts[row.number]
+        top = max(low, bottom)
+        if top < high:
+            self._below[top - bottom : high - bottom, start : start + done] = sums[
+                top - low :, :done
+            ]
+        part = low, min(high, bottom), 0, done
+        return self._convert(self._sums, part, start, row.valid, out=self._bytes)
 
 
 def label_bytes(probabilities: Tensor, info: ModelInfo, threshold: float) -> Tensor:
@@ -302,28 +261,19 @@ def _speed(row: NDArray[np.float32], class_mph: NDArray[np.float32]) -> int:
 @compiled
 def fade(
     window: NDArray[np.float32],
-    part: Part,
-    above: int,
-    left: int,
+    part: tuple[int, int],
     down: NDArray[np.float32],
     across: NDArray[np.float32],
     sums: NDArray[np.float32],
 ) -> None:
-    """Add a part of a window, float32 (y, x, channel), to the sums, times its weights.
-
-    ``sums`` begin at row ``above`` of the window; the window begins at their column ``left``, which
-    may be negative.
-    """
-    top, bottom, first, last = part
-    channels, width = window.shape[2], last - first
+    """Add a range of rows of a window, float32 (y, x, channel), to the sums, times its weights."""
+    channels, width = window.shape[2], window.shape[1]
     weights = np.empty(width * channels, np.float32)
     for x in range(width):
         for k in range(channels):
-            weights[x * channels + k] = across[first + x]
-    for y in range(top, bottom):
+            weights[x * channels + k] = across[x]
+    for y in range(part[0], part[1]):
         # One simple loop over all channels, which the compiler vectorises.
-        row = window[y].reshape(-1)[first * channels : last * channels]
-        line = sums[y - above].reshape(-1)
-        line = line[(left + first) * channels : (left + last) * channels]
+        row, line = window[y].reshape(-1), sums[y].reshape(-1)
         for i in range(width * channels):
             line[i] += down[y] * weights[i] * row[i]

@@ -36,27 +36,6 @@ class Axis:
         """Return the number of leading pixels that no window after this one touches."""
         return self.starts[index + 1] if index + 1 < len(self.starts) else self.length
 
-    def alone(self, index: int) -> tuple[int, int]:
-        """Return the range of a window's pixels that no other covers, from its start.
-
-        An empty range is (side, side); any other one ends where the next window begins.
-        """
-        start = self.starts[index]
-        low = self.starts[index - 1] + self.side - start if index else 0
-        high = self.finished(index) - start
-        return (low, high) if low < high else (self.side, self.side)
-
-    def shared(self) -> list[slice]:
-        """Return the ranges of the image's pixels that two or more windows cover."""
-        edges = [0]
-        for i, start in enumerate(self.starts):
-            low, high = self.alone(i)
-            if low < high:
-                edges += [start + low, start + high]
-        edges.append(self.length)
-        pairs = zip(edges[::2], edges[1::2], strict=True)
-        return [slice(low, high) for low, high in pairs if low < high]
-
     def first_touching(self, pixel: int) -> int:
         """Return the first window that ends after a pixel; the number of windows if none does."""
         count = len(self.starts)
@@ -107,8 +86,12 @@ class WindowGrid:
 def window_grid(height: int, width: int, window: int, overlap: int, batch: int) -> WindowGrid:
     """Return the windows over an image; smaller windows get more per batch."""
     rows, columns = plan_axis(height, window, overlap), plan_axis(width, window, overlap)
-    fitting = max(1, round(batch * window**2 / (rows.side * columns.side)))
-    return WindowGrid(rows, columns, plan_batch(len(columns.starts), fitting))
+    count = len(columns.starts)
+    most = min(count, max(1, round(batch * window**2 / (rows.side * columns.side))))
+    # A batch never continues in the next row, so that a row that is repeated has the same batches.
+    # Of the sizes down to half of the largest, one leaves fewest places empty at the end of a row.
+    sizes = range(most, most // 2, -1)
+    return WindowGrid(rows, columns, min(sizes, key=lambda size: -count % size))
 
 
 def plan_axis(length: int, window: int, overlap: int) -> Axis:
@@ -143,23 +126,6 @@ def check_window(window: int, overlap: int) -> None:
         raise UsageError(
             f"`overlap` {overlap} is out of range: use 0 to half the window, {window // 2}"
         )
-
-
-def plan_batch(windows: int, preferred: int) -> int:
-    """Return the windows per batch that leave few places empty at the end of a row.
-
-    A batch never continues in the next row, so that a row that is repeated has the same
-    batches. It is larger than ``preferred`` only where that wastes clearly less.
-    """
-    if windows <= preferred:
-        return max(1, windows)
-
-    def waste(size: int) -> float:
-        return -windows % size / windows
-
-    sizes = range(max(1, preferred // 2), preferred + max(1, preferred // 4) + 1)
-    best = min(sizes, key=lambda size: (waste(size), abs(size - preferred)))
-    return best if waste(best) + 0.03 < waste(preferred) else preferred
 
 
 def _rounded_up(length: int) -> int:

@@ -165,7 +165,6 @@ class CogWriter:
             for i, s in enumerate(pyramid(shape))
         ]
         self._rows = [spool.shape.blank_row() for spool in self._spools]
-        self._other = self._spools[0].shape.blank_row()
         self._top_halves = [True] * len(self._spools)
         for row in range(len(rows)):
             self._add_to_overview(1, self._spools[0].read(row), self._is_last(row))
@@ -192,9 +191,7 @@ class CogWriter:
             if self.next_row % TILE == 0 or self.next_row == self._shape.height:
                 self._wait()
                 self._pending = self._pool.submit(self._store, self._rows[0])
-                self._rows[0], self._other = self._other, self._rows[0]
-                if self._shape.height - self.next_row < TILE:
-                    self._rows[0].fill(NODATA)
+                self._rows[0] = self._spools[0].shape.blank_row()
 
     def _wait(self) -> None:
         if self._pending is not None:
