@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from geoprep.errors import UsageError
 from geoprep.speed import BIN_COUNT, BIN_TABLE, BIN_WIDTH_MPH, NODATA, UNKNOWN_SPEED
 from training.checkpoint import ModelInfo
 from training.evaluation.decode import default_threshold, road_probability, speed_bin, speed_mph
@@ -24,16 +23,6 @@ UNIT = 256
 
 STEPS = 256
 """Number of thresholds in a sweep: k / 256."""
-
-TARGETS = ("bins", "continuous", "binary")
-
-
-class Sweep(NamedTuple):
-    """Precision, recall and IoU of roads at every threshold k / 256, fp64 (256,) each."""
-
-    precision: Tensor
-    recall: Tensor
-    iou: Tensor
 
 
 def bin_names() -> tuple[str, ...]:
@@ -60,8 +49,6 @@ class RoadMetrics:
         groups: int = 1,
         device: torch.device | str = "cpu",
     ) -> None:
-        if targets not in TARGETS:
-            raise UsageError(f"`targets` {targets!r} is not one of {', '.join(TARGETS)}")
         self.targets = targets
         self.class_mph = tuple(class_mph)
         self.threshold = default_threshold(targets) if threshold is None else threshold
@@ -120,7 +107,7 @@ class RoadMetrics:
         """
         counts = (self._confusion.sum(0), self._error.sum(), self._roads.sum())
         whole = self._metrics(*(count.cpu() for count in counts))
-        iou = self.sweep().iou
+        iou = self.sweep()["road_iou"]
         highest = iou.nan_to_num().max()
         # Of equal thresholds, as for a perfect prediction, the one closest to 0.5 is used.
         equals = (iou == highest).nonzero().flatten()
@@ -141,14 +128,19 @@ class RoadMetrics:
         counts = zip(self._confusion.cpu(), self._error.cpu(), self._roads.cpu(), strict=True)
         return [self._metrics(*each) for each in counts]
 
-    def sweep(self) -> Sweep:
-        """Return precision, recall and IoU of roads at every threshold k / 256."""
+    def sweep(self) -> dict[str, Tensor]:
+        """Return precision, recall and IoU of roads at every threshold k / 256, fp64 (256,)."""
         scores = self._scores.sum(0).cpu()
         count = scores[1].sum().double()
         roads = torch.where(count > 0, count, torch.nan)
         # Pixels at or above each threshold.
         wrong, right = scores.double().flip(1).cumsum(1).flip(1)
-        return Sweep(right / (right + wrong), right / roads, right / (roads + wrong))
+        return {
+            "threshold": torch.arange(STEPS) / STEPS,
+            "precision": right / (right + wrong),
+            "recall": right / roads,
+            "road_iou": right / (roads + wrong),
+        }
 
     def _metrics(self, confusion: Tensor, error: Tensor, roads: Tensor) -> dict[str, float]:
         table = confusion.double()

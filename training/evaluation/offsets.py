@@ -10,6 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from geoprep.speed import NODATA
+from training.evaluation.decode import road_probability
+
 REACH = 16
 """Largest offset that is searched, in pixels."""
 
@@ -50,14 +53,21 @@ class OffsetSums:
     nodata have no influence (masked normalised cross-correlation, Padfield 2012).
     """
 
-    def __init__(self, groups: int, channels: int = 1, device: torch.device | str = "cpu") -> None:
-        side = 2 * REACH + 1
-        shape = (groups, channels, _SUMS, side, side)
+    def __init__(self, groups: int, classes: int = 0, device: torch.device | str = "cpu") -> None:
+        side, self._classes = 2 * REACH + 1, classes
+        shape = (groups, max(1, classes), _SUMS, side, side)
         self.sums = torch.zeros(shape, dtype=torch.float64, device=device)
 
-    def update(self, probabilities: Tensor, truth: Tensor, valid: Tensor, group: Tensor) -> None:
-        """Add predictions and labels (n, channel, y, x), known where valid (n, y, x)."""
-        probabilities = probabilities.float()
+    def update(self, probabilities: Tensor, label: Tensor, group: Tensor) -> None:
+        """Add predictions (n, channel, y, x), possibly padded, and labels (n, y, x)."""
+        probabilities = probabilities[..., : label.shape[-2], : label.shape[-1]].float()
+        if self._classes:
+            numbers = torch.arange(self._classes, device=label.device).view(1, -1, 1, 1)
+            valid, truth = label < self._classes, label[:, None] == numbers
+        else:
+            probabilities = road_probability(probabilities)[:, None]
+            valid = label != NODATA
+            truth = ((label > 0) & valid)[:, None]
         mask = (valid & probabilities.sum(dim=1).isfinite()).float()
         rows, columns = (side + REACH for side in mask.shape[-2:])  # so that offsets do not wrap
         at = torch.arange(-REACH, REACH + 1, device=mask.device)
@@ -87,12 +97,6 @@ class OffsetSums:
         told = spread > 1e-3 + 1e-6 * count[:, 0]
         score = torch.where(told, both / spread.clamp(min=1e-9), math.nan)
         return [_peak(one) for one in score.cpu().numpy()]
-
-
-def class_channels(label: Tensor, classes: int) -> Tensor:
-    """Return labels of classes as channels of 0 and 1, (n, class, y, x)."""
-    numbers = torch.arange(classes, device=label.device).view(1, -1, 1, 1)
-    return label[:, None] == numbers
 
 
 def _peak(score: NDArray[np.float64]) -> LabelOffset:

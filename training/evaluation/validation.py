@@ -11,27 +11,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from geoprep.errors import UsageError
 from geoprep.speed import MAX_MPH, NODATA
 from geoprep.store import StoreReader
-from loaders import (
-    BatchLoader,
-    DevicePrep,
-    Normalize,
-    SpeedTarget,
-    Split,
-)
+from loaders import BatchLoader, DevicePrep, Normalize, SpeedTarget, Split
 from training.checkpoint import ModelInfo
 from training.data import differences, level_gsd, tiles_of
-from training.engine import (
-    Engine,
-    max_over_ranks,
-    sum_in_place,
-    sum_over_ranks,
-)
+from training.engine import Engine, max_over_ranks, sum_in_place, sum_over_ranks
 from training.evaluation.decode import (
     activated,
     chosen_threshold,
@@ -39,8 +27,8 @@ from training.evaluation.decode import (
     road_probability,
     speed_mph,
 )
-from training.evaluation.metrics import STEPS, ClassMetrics, Sweep, metrics_of
-from training.evaluation.offsets import FAR, OffsetSums, class_channels
+from training.evaluation.metrics import ClassMetrics, metrics_of
+from training.evaluation.offsets import FAR, OffsetSums
 from training.inference import Runner, Views, average_views, pad_batch
 from training.model import Trainable
 from training.monitor import ANY_ROAD_MPH, Example
@@ -67,9 +55,9 @@ def validate(
     on_batch: Callable[[], None] = lambda: None,
 ) -> dict[str, float]:
     """Return the metrics of a model over a loader, of all ranks together."""
-    names, scene_of = _scenes(loader)
+    scenes, scene_of = _scenes(loader)
     scene_of = scene_of.to(engine.device)
-    metrics = metrics_of(info, groups=len(names), device=engine.device)
+    metrics = metrics_of(info, groups=len(scenes), device=engine.device)
     losses: list[Tensor] = []
     counts: list[int] = []
     target = trainable.prep.target
@@ -114,8 +102,8 @@ def examples(
                 logits = trainable.logits(batch)
             prediction = predicted_label(logits, info)[0].cpu().numpy()
             prediction[label == NODATA] = NODATA
-            classes = info.classes if info.has_classes else None
-            found.append(Example(image, label, prediction, info.targets != "binary", classes))
+            has_speed = info.targets != "binary"
+            found.append(Example(image, label, prediction, has_speed, info.classes))
     return found
 
 
@@ -179,44 +167,50 @@ def evaluate_runner(
         which = "these tiles" if split == "train" else "part of these tiles"
         notes.append(f"if its stores are the same, the model was trained on {which}")
     loader = BatchLoader(tiles, batch_size, shuffle=False)
-    names, scene_of = _scenes(loader)
+    scenes, scene_of = _scenes(loader)
     scene_of = scene_of.to(runner.device)
     if not info.has_classes:
         threshold = chosen_threshold(info.targets, threshold, info.threshold)
     elif threshold is not None:
         raise UsageError("`threshold` is for models of roads: leave it out for classes")
-    options: dict[str, Any] = {"threshold": threshold, "device": runner.device}
-    metrics = metrics_of(info, groups=len(names), **options)
-    lying = OffsetSums(len(names), len(info.class_names) or 1, runner.device) if offsets else None
+    device = runner.device
+    metrics = metrics_of(info, groups=len(scenes), threshold=threshold, device=device)
+    lying = OffsetSums(len(scenes), len(info.class_names), device) if offsets else None
     pad = DevicePrep(Normalize(info.mean, info.std), SpeedTarget("binary")).pad
     for batch in loader:
         image = pad_batch(pad(batch.image), batch_size if runner.fixed_batch else 0)
         probabilities = average_views(runner, image, tta)[: len(batch)].permute(0, 3, 1, 2)
-        on_device = batch.to(runner.device)
+        on_device = batch.to(device)
         group = scene_of[on_device.index]
         metrics.update(probabilities, on_device.label, group)
         if lying is not None:
-            _add_offsets(lying, info, probabilities, on_device.label, group)
+            lying.update(probabilities, on_device.label, group)
     sum_in_place(metrics.counts())
-    if lying is not None:
-        sum_in_place([lying.sums])
     if lost := int(metrics.lost):
         notes.append(f"the model returned NaN for {lost:,} labelled pixels, which are left out")
-    shifts = [] if lying is None else _offset_rows(lying, names, loader)
+    shifts: list[dict[str, Any]] = []
+    if lying is not None:
+        sum_in_place([lying.sums])
+        for (store, name), found in zip(scenes, lying.compute(), strict=True):
+            x, y = level_gsd(store, tiles.side)
+            metres = math.hypot(found.x * x, found.y * y)
+            shifts.append({"scene": name, **found._asdict(), "metres": metres, "far": found.far})
     if far := [row["scene"] for row in shifts if row["far"]]:
         notes.append(
             f"the labels of {len(far)} of {len(shifts)} scenes lie more than {FAR:g} pixels off "
             f"the predictions: {', '.join(far)}"
         )
-    each = zip(names, torch.bincount(scene_of).tolist(), metrics.by_group(), strict=True)
+    sweep = {} if isinstance(metrics, ClassMetrics) else metrics.sweep()
+    steps = zip(*(values.tolist() for values in sweep.values()), strict=True)
+    each = zip(scenes, torch.bincount(scene_of).tolist(), metrics.by_group(), strict=True)
     return Evaluation(
         title=title,
         level=tiles.side,
         tiles=len(tiles),
         threshold=math.nan if threshold is None else threshold,
         metrics=metrics.compute(),
-        scenes=[{"scene": name, "tiles": count} | values for name, count, values in each],
-        sweep=[] if isinstance(metrics, ClassMetrics) else _rows(metrics.sweep()),
+        scenes=[{"scene": name, "tiles": n} | values for (_, name), n, values in each],
+        sweep=[dict(zip(sweep, step, strict=True)) for step in steps],
         notes=notes,
         classes=info.class_names,
         confusion=metrics.confusion() if isinstance(metrics, ClassMetrics) else [],
@@ -224,50 +218,11 @@ def evaluate_runner(
     )
 
 
-def _add_offsets(
-    lying: OffsetSums, info: ModelInfo, probabilities: Tensor, label: Tensor, group: Tensor
-) -> None:
-    """Add a batch of predictions (n, channel, y, x), possibly padded, and of its labels."""
-    probabilities = probabilities[..., : label.shape[-2], : label.shape[-1]]
-    if info.has_classes:
-        valid, truth = label < info.channels, class_channels(label, info.channels)
-    else:
-        probabilities = road_probability(probabilities)[:, None]
-        valid = label != NODATA
-        truth = ((label > 0) & valid)[:, None]
-    lying.update(probabilities, truth, valid, group)
-
-
-def _offset_rows(
-    lying: OffsetSums, names: Sequence[str], loader: BatchLoader
-) -> list[dict[str, Any]]:
-    """Return one row per scene, see `Evaluation`."""
-    rows = []
-    for store, name, found in zip(_pairs(loader)[:, 0], names, lying.compute(), strict=True):
-        x, y = level_gsd(loader.tiles.stores[store], loader.tiles.side)
-        metres = math.hypot(found.x * x, found.y * y)
-        rows.append({"scene": name, **found._asdict(), "metres": metres, "far": found.far})
-    return rows
-
-
-def _pairs(loader: BatchLoader) -> NDArray[np.int64]:
-    """Return the indexes of store and scene of all scenes, (scene, 2)."""
-    table = loader.tiles.table
-    found: NDArray[np.int64] = np.unique(np.stack([table["store"], table["scene"]], 1), axis=0)
-    return found
-
-
-def _scenes(loader: BatchLoader) -> tuple[list[str], Tensor]:
-    """Return the ids of all scenes, and the index of each tile's scene, int64 (tile,)."""
+def _scenes(loader: BatchLoader) -> tuple[list[tuple[StoreReader, str]], Tensor]:
+    """Return store and id of all scenes, and the index of each tile's scene, int64 (tile,)."""
     tiles = loader.tiles
     pairs = np.stack([tiles.table["store"], tiles.table["scene"]], axis=1)
-    scenes, scene_of = np.unique(pairs, axis=0, return_inverse=True)
-    names = [str(tiles.stores[store].scenes.id[scene]) for store, scene in scenes.tolist()]
-    return names, torch.from_numpy(scene_of.reshape(-1).astype(np.int64))
-
-
-def _rows(sweep: Sweep) -> list[dict[str, float]]:
-    """Return one row per threshold."""
-    rows = zip(*(values.tolist() for values in sweep), strict=True)
-    names = ("threshold", "precision", "recall", "road_iou")
-    return [dict(zip(names, (k / STEPS, *row), strict=True)) for k, row in enumerate(rows)]
+    found, scene_of = np.unique(pairs, axis=0, return_inverse=True)
+    stores = [(tiles.stores[store], scene) for store, scene in found.tolist()]
+    scenes = [(store, str(store.scenes.id[scene])) for store, scene in stores]
+    return scenes, torch.from_numpy(scene_of.reshape(-1).astype(np.int64))

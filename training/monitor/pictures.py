@@ -38,6 +38,7 @@ HIT, MISSED, FALSE = (120, 125, 135), (255, 236, 70), (224, 62, 110)
 """Colours of errors, without blue and green, so that colour-blind people can tell them apart."""
 
 Colour = tuple[int, int, int]
+NO_CLASSES = ClassTable((), ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class Example:
     label: NDArray[np.uint8]
     prediction: NDArray[np.uint8]
     has_speed: bool = True
-    classes: ClassTable | None = None
+    classes: ClassTable = NO_CLASSES
 
 
 def choose_tiles(road_fraction: NDArray[np.float32], count: int) -> list[int]:
@@ -80,12 +81,10 @@ def draw_examples(
             method = Image.Resampling.BOX if column == 0 else Image.Resampling.NEAREST
             panel = Image.fromarray(np.ascontiguousarray(pixels)).resize((side, side), method)
             sheet.paste(panel, (column * (side + GAP), 2 * LINE + row * (side + GAP)))
-    first = examples[0]
-    entries = legend_entries(None if first.has_speed else ANY_ROAD_MPH)
     errors = [("found", HIT), ("missed", MISSED), ("false", FALSE)]
-    if first.classes is not None:
+    if examples[0].classes:
         errors = [("right", HIT), ("wrong", FALSE)]
-        entries = class_entries(first.classes)
+    _, entries = colours_of(examples[0].classes, examples[0].has_speed)
     draw_legend(sheet, sheet.height - LINE, [*entries, ("nodata", NODATA_GREYS[1])])
     draw_legend(sheet, sheet.height - LINE, errors, left=3 * (side + GAP))
     with replaced(path) as partial:
@@ -96,36 +95,33 @@ def _panels(example: Example, rgb: Sequence[int]) -> list[NDArray[np.uint8]]:
     """Return a panel uint8 (y, x, 3) for each title."""
     image = np.broadcast_to(example.image[..., rgb], (*example.image.shape[:2], 3))
     label, predicted = example.label, example.prediction
-    if example.classes is not None:
-        colours = example.classes.colour_table()
-        right = np.where(label == predicted, 0, 1)
-        errors = np.array([HIT, FALSE], np.uint8)[right]
-        errors[(label == NODATA) | (predicted == NODATA)] = NODATA_GREYS[1]
-        return [image, colours[label], colours[predicted], errors]
-    colours = speed_colours()
-    if not example.has_speed:
-        colours[1:NODATA] = colours[ANY_ROAD_MPH]
+    colours, _ = colours_of(example.classes, example.has_speed)
     known = (label != NODATA) & (predicted != NODATA)
-    road, predicted_road = known & (label != BACKGROUND), known & (predicted != BACKGROUND)
     errors = colours[np.where(known, BACKGROUND, NODATA)]
+    if example.classes:
+        errors[known] = np.array([FALSE, HIT], np.uint8)[(label == predicted)[known].astype(int)]
+        return [image, colours[label], colours[predicted], errors]
+    road, predicted_road = known & (label != BACKGROUND), known & (predicted != BACKGROUND)
     errors[road & predicted_road] = HIT
     errors[road & ~predicted_road] = MISSED
     errors[predicted_road & ~road] = FALSE
     return [image, colours[label], colours[predicted], errors]
 
 
-def class_entries(classes: ClassTable) -> list[tuple[str, Colour]]:
-    """Return name and colour of each class."""
-    rows = classes.rgb.tolist()
-    return [(name, (r, g, b)) for name, (r, g, b) in zip(classes.names, rows, strict=True)]
-
-
-def legend_entries(one_speed: int | None = None) -> list[tuple[str, Colour]]:
-    """Return text and colour of each speed bin; with ``one_speed``, a single entry for roads."""
-    if one_speed is not None:
-        return [("road", SPEED_COLOURS[speed_bin(one_speed) - 1])]
-    labels = [f"{bin_label(number)} mph" for number in range(1, len(SPEED_COLOURS) + 1)]
-    return list(zip(labels, SPEED_COLOURS, strict=True))
+def colours_of(
+    classes: ClassTable, has_speed: bool
+) -> tuple[NDArray[np.uint8], list[tuple[str, Colour]]]:
+    """Return the colour of every label byte, uint8 (256, 3), and text and colour of a legend."""
+    if classes:
+        rows = classes.rgb.tolist()
+        entries = [(name, (r, g, b)) for name, (r, g, b) in zip(classes.names, rows, strict=True)]
+        return classes.colour_table(), entries
+    colours = speed_colours()
+    if has_speed:
+        labels = [f"{bin_label(number)} mph" for number in range(1, len(SPEED_COLOURS) + 1)]
+        return colours, list(zip(labels, SPEED_COLOURS, strict=True))
+    colours[1:NODATA] = road = SPEED_COLOURS[speed_bin(ANY_ROAD_MPH) - 1]
+    return colours, [("road", road)]
 
 
 def draw_legend(

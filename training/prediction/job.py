@@ -18,7 +18,7 @@ from geoprep.views import write_class_names
 from training.inference import Runner
 from training.prediction.cog.write_journal import BusyError, has_locks, locked, remove_leftover
 from training.prediction.images import ImageSource, inspect_image, limits_note
-from training.prediction.overlay import write_class_style, write_overlay, write_style
+from training.prediction.overlay import write_overlay, write_style
 from training.prediction.prediction_tags import difference, found_signature
 from training.prediction.predictor import Predictor, PredictStats, ProgressCallback
 
@@ -175,11 +175,9 @@ class PredictionJob:
                 write_overlay(task.source, task.target, info, threshold)
         style = task.target.with_suffix(".qml")
         if task.stats or not style.exists():
+            write_style(style, info, threshold)
             if info.has_classes:
-                write_class_style(style, info.classes)
                 write_class_names(task.target, info.class_names)
-            else:
-                write_style(style, bool(info.class_mph), threshold)
 
     @contextmanager
     def _copied(self, task: ImageOutcome) -> Iterator[None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import quoteattr
@@ -13,20 +12,13 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from geoprep import imagery
-from geoprep.palette import BACKGROUND_COLOUR, NODATA_GREYS, SPEED_COLOURS, speed_colours
+from geoprep.palette import BACKGROUND_COLOUR, NODATA_GREYS
 from geoprep.speed import BACKGROUND, NODATA
 from geoprep.storage import open_image, replaced
-from geoprep.store import BACKGROUND_NAME, ClassTable
+from geoprep.store import BACKGROUND_NAME
 from geoprep.views import natural_bands
 from training.checkpoint import ModelInfo
-from training.monitor import (
-    ANY_ROAD_MPH,
-    LEGEND_WIDTH,
-    LINE,
-    class_entries,
-    draw_legend,
-    legend_entries,
-)
+from training.monitor import ANY_ROAD_MPH, LEGEND_WIDTH, LINE, colours_of, draw_legend
 from training.prediction.blend import CLASS_BAND, ROAD_BAND, SPEED_BAND
 from training.prediction.images import ImageSource
 from training.prediction.window_rows import bounded_cache
@@ -40,65 +32,42 @@ _DIMMED = 0.7
 _QML = """<!DOCTYPE qgis PUBLIC 'http://mrcc.com/qgis.dtd' 'SYSTEM'>
 <qgis version="3.28" styleCategories="Symbology">
   <pipe>
-    <rasterrenderer type="singlebandpseudocolor" band="{band}" opacity="1" alphaBand="-1"
+    <rasterrenderer type="{kind}" band="{band}" opacity="1" alphaBand="-1"{colours}
+    </rasterrenderer>
+  </pipe>
+</qgis>
+"""
+_SPEEDS = """
         classificationMin="0" classificationMax="254">
       <rastershader>
         <colorrampshader colorRampType="DISCRETE" classificationMode="1" clip="0"
             minimumValue="0" maximumValue="254">
 {items}
         </colorrampshader>
-      </rastershader>
-    </rasterrenderer>
-  </pipe>
-</qgis>
-"""
+      </rastershader>"""
 """One class per colour, up to its ``value``; the first one, background, is transparent."""
 
-_CLASS_QML = """<!DOCTYPE qgis PUBLIC 'http://mrcc.com/qgis.dtd' 'SYSTEM'>
-<qgis version="3.28" styleCategories="Symbology">
-  <pipe>
-    <rasterrenderer type="paletted" band="{band}" opacity="1" alphaBand="-1">
+_CLASSES = """>
       <colorPalette>
 {items}
-      </colorPalette>
-    </rasterrenderer>
-  </pipe>
-</qgis>
-"""
+      </colorPalette>"""
 
 
 def write_overlay(source: ImageSource, target: Path, info: ModelInfo, threshold: float) -> None:
     """Write ``NAME.png`` next to a prediction: its roads or classes over the image."""
-    band = CLASS_BAND if info.has_classes else SPEED_BAND if info.class_mph else ROAD_BAND
     with rasterio.open(target) as dataset:
-        label: NDArray[np.uint8] = dataset.read(1 + band, out_shape=_size(dataset.shape))
+        label: NDArray[np.uint8] = dataset.read(1 + _band(info), out_shape=_size(dataset.shape))
     nodata, hidden, opacity = label == NODATA, BACKGROUND, _OPACITY
     if info.has_classes:
-        colours, legend = info.classes.colour_table(), class_entries(info.classes)
         opacity = _CLASS_OPACITY
         hidden = 0 if info.class_names[0] == BACKGROUND_NAME else NODATA
-    else:
-        colours = speed_colours()
-        legend = legend_entries(None if info.class_mph else ANY_ROAD_MPH)
-        if not info.class_mph:  # one speed for all roads
-            label = np.where(label >= threshold * 255, ANY_ROAD_MPH, BACKGROUND).astype(np.uint8)
+    elif not info.class_mph:  # one speed for all roads
+        label = np.where(label >= threshold * 255, ANY_ROAD_MPH, BACKGROUND).astype(np.uint8)
+    colours, legend = colours_of(info.classes, bool(info.class_mph))
     picture = _brightened(source, info.bands, label.shape) * _DIMMED
     shown = ~nodata & (label != hidden)
     picture[shown] += (colours[label][shown] - picture[shown]) * opacity
     picture[nodata] = NODATA_GREYS[0]
-    _write_sheet(target, picture, legend)
-
-
-def _size(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return a size with the same proportions and at most `LONGEST` pixels a side."""
-    scale = max(1.0, max(shape) / LONGEST)
-    return tuple(max(1, round(side / scale)) for side in shape)
-
-
-def _write_sheet(
-    target: Path, picture: NDArray[np.float32], legend: Sequence[tuple[str, tuple[int, int, int]]]
-) -> None:
-    """Write a picture, float32 (y, x, 3), with a legend below it."""
     height, width = picture.shape[:2]
     sheet = Image.new("RGB", (max(width, LEGEND_WIDTH), height + LINE), BACKGROUND_COLOUR)
     sheet.paste(Image.fromarray(picture.round().astype(np.uint8)), (0, 0))
@@ -107,39 +76,43 @@ def _write_sheet(
         sheet.save(partial, "PNG")
 
 
-def write_class_style(path: Path, classes: ClassTable) -> None:
-    """Write ``NAME.qml`` next to a prediction of classes: their names and colours for QGIS."""
-    items = "\n".join(
-        f'        <paletteEntry value="{value}" label={quoteattr(name)} color="{colour}" '
-        f'alpha="255"/>'
-        for value, (name, colour) in enumerate(zip(classes.names, classes.colors, strict=True))
-    )
-    with replaced(path) as partial:
-        partial.write_text(_CLASS_QML.format(band=1 + CLASS_BAND, items=items), encoding="utf-8")
+def _band(info: ModelInfo) -> int:
+    """Return the index of the band that is shown."""
+    return CLASS_BAND if info.has_classes else SPEED_BAND if info.class_mph else ROAD_BAND
 
 
-def write_style(path: Path, has_speed: bool, threshold: float) -> None:
+def _size(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return a size with the same proportions and at most `LONGEST` pixels a side."""
+    scale = max(1.0, max(shape) / LONGEST)
+    return tuple(max(1, round(side / scale)) for side in shape)
+
+
+def write_style(path: Path, info: ModelInfo, threshold: float) -> None:
     """Write ``NAME.qml`` next to a prediction, a QGIS style with the colours of the overlay."""
-    if has_speed:
-        steps = [(0.0, "no road", BACKGROUND_COLOUR)]
-        steps += [
-            (10.0 * number if number < len(SPEED_COLOURS) else 254.0, label, colour)
-            for number, (label, colour) in enumerate(legend_entries(), start=1)
-        ]
+    _, legend = colours_of(info.classes, bool(info.class_mph))
+    line = '          <item value="{:g}" label={} color="{}" alpha="{}"/>'
+    kind, colours, steps = "singlebandpseudocolor", _SPEEDS, [(0.0, "no road", BACKGROUND_COLOUR)]
+    if info.has_classes:
+        line = '        <paletteEntry value="{}" label={} color="{}" alpha="{}"/>'
+        kind, colours = "paletted", _CLASSES
+        steps = [(value, name, colour) for value, (name, colour) in enumerate(legend)]
+    elif info.class_mph:
+        tops = (*(10.0 * number for number in range(1, len(legend))), 254.0)
+        steps += [(top, *entry) for top, entry in zip(tops, legend, strict=True)]
     else:
-        (label, colour), *_ = legend_entries(ANY_ROAD_MPH)
-        steps = [
-            (np.ceil(threshold * 255) - 1, f"no {label}", BACKGROUND_COLOUR),
-            (254.0, label, colour),
-        ]
+        steps = [(np.ceil(threshold * 255) - 1, "no road", BACKGROUND_COLOUR), (254.0, *legend[0])]
     items = "\n".join(
-        f'          <item value="{value:g}" label={quoteattr(label)} '
-        f'color="#{bytes(colour).hex()}" alpha="{255 if number else 0}"/>'
+        line.format(
+            value,
+            quoteattr(label),
+            f"#{bytes(colour).hex()}",
+            255 if number or info.has_classes else 0,
+        )
         for number, (value, label, colour) in enumerate(steps)
     )
-    band = 1 + (SPEED_BAND if has_speed else ROAD_BAND)
+    text = _QML.format(kind=kind, band=1 + _band(info), colours=colours.format(items=items))
     with replaced(path) as partial:
-        partial.write_text(_QML.format(band=band, items=items), encoding="utf-8")
+        partial.write_text(text, encoding="utf-8")
 
 
 def _brightened(

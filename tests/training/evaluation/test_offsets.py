@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 from helpers.stores import write_store
+from torch.nn import functional
 
 from training.checkpoint import ModelInfo
 from training.evaluate import main
-from training.evaluation.offsets import OffsetSums, class_channels
+from training.evaluation.offsets import OffsetSums
 from training.evaluation.validation import evaluate_runner
 
 SIDE = 96
@@ -46,9 +47,10 @@ def streets(shift=(0.0, 0.0), side=SIDE, blur=1.0, seed=0):
 def offset(probability, label, valid=None):
     """Return the offset of tiles of one scene."""
     sums = OffsetSums(1)
-    valid = torch.ones_like(label, dtype=torch.bool) if valid is None else valid
-    group = torch.zeros(len(label), dtype=torch.int64)
-    sums.update(probability[:, None], label[:, None] > 0.5, valid, group)
+    speed = (label > 0.5).to(torch.uint8) * 25
+    if valid is not None:
+        speed[~valid] = 255
+    sums.update(probability[:, None], speed, torch.zeros(len(label), dtype=torch.int64))
     return sums.compute()[0]
 
 
@@ -68,10 +70,8 @@ def test_unlabelled_pixels_and_predictions_that_are_not_numbers_have_no_influenc
     label, probability = streets((4, 3)), streets()
     valid = torch.ones_like(label, dtype=torch.bool)
     valid[:, 30:60, 20:50] = False
-    cleared = label.clone()
-    cleared[:, 30:60, 20:50] = 0  # as nodata is
     probability[:, 70:80, 70:] = math.nan
-    found = offset(probability, cleared, valid)
+    found = offset(probability, label, valid)
     assert (found.x, found.y) == (pytest.approx(3, abs=0.2), pytest.approx(4, abs=0.2))
 
 
@@ -80,7 +80,7 @@ def test_every_scene_has_its_own_offset_summed_over_its_tiles():
     truth = torch.cat([streets((4, 0), seed=1)[:1], streets((0, -3))[:1], streets((4, 0))[1:]])
     guess = torch.cat([streets(seed=1)[:1], streets()[:1], streets()[1:]])
     group = torch.tensor([0, 1, 0])
-    sums.update(guess[:, None], truth[:, None] > 0.5, torch.ones_like(truth) > 0, group)
+    sums.update(guess[:, None], (truth > 0.5).to(torch.uint8), group)
     one, two = sums.compute()
     assert (one.x, one.y) == (pytest.approx(0, abs=0.2), pytest.approx(4, abs=0.2))
     assert (two.x, two.y) == (pytest.approx(-3, abs=0.2), pytest.approx(0, abs=0.2))
@@ -116,9 +116,8 @@ def test_classes_are_correlated_together():
     guess[streets() > 0.5] = 2
     guess[:, :30, :25] = 1
     sums = OffsetSums(1, 3)
-    valid = torch.ones(label.shape, dtype=torch.bool)
-    truth = class_channels(label, 3)
-    sums.update(class_channels(guess, 3).float(), truth, valid, torch.zeros(2, dtype=torch.int64))
+    probability = functional.one_hot(guess, 3).movedim(3, 1).float()
+    sums.update(probability, label, torch.zeros(2, dtype=torch.int64))
     (found,) = sums.compute()
     assert (found.x, found.y) == (pytest.approx(5, abs=0.3), pytest.approx(0, abs=0.3))
 

@@ -61,7 +61,7 @@ def test_a_prediction_has_classes_with_palette_and_names(case, tmp_path):
     aux = path.with_name("scene.tif.aux.xml").read_text()
     assert "<Category>water &amp; ice</Category>" in aux
     style = path.with_suffix(".qml").read_text()
-    assert 'label="water &amp; ice" color="#0040FF"' in style
+    assert 'label="water &amp; ice" color="#0040ff"' in style
     assert path.with_suffix(".png").stat().st_size > 1000
 
 
