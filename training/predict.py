@@ -57,7 +57,7 @@ def predict(options: PredictOptions) -> int:
         for line in (*header, f"allocator: {allocator}"):
             screen.say(line)
         outcomes = job.run(options.images, screen)
-    for line in summary(outcomes, job.predictor):
+    for line in summary(outcomes):
         screen.say(line)
     return Status.FAILED if any(outcome.error for outcome in outcomes) else Status.DONE
 

@@ -12,14 +12,14 @@ import os
 import queue
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from multiprocessing.context import SpawnProcess
 from multiprocessing.queues import Queue
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from geoprep.cpus import usable_cpus
 from geoprep.errors import GeoprepError, UsageError
@@ -28,13 +28,13 @@ from training.inference import SUFFIXES, chosen_device, parse_devices
 from training.prediction.job import ImageOutcome
 from training.prediction.predict_options import PredictOptions
 from training.prediction.predictor import ProgressCallback
-from training.prediction.screen import Screen, counts, ground_rate
+from training.prediction.screen import Screen, summary
 
 _PR_SET_PDEATHSIG = 1
 _PATIENCE_S = 10.0
 
-Messages: TypeAlias = "Queue[tuple[str, Any]]"
-"""A kind and its value: ``done`` an outcome, ``say`` a line, ``fail`` an error."""
+Messages: TypeAlias = "Queue[ImageOutcome | str | GeoprepError]"
+"""The outcome of an image, a line to show, or an error that ends all processes."""
 
 Work = Callable[[PredictOptions, tuple[int, int], float, "QueueReporter"], None]
 """Called with the options, the index and number of processes, their start time, a reporter."""
@@ -44,20 +44,13 @@ class QueueReporter:
     """A reporter that sends everything to the parent process, which shows it."""
 
     def __init__(self, messages: Messages) -> None:
-        self._messages = messages
+        self.done: Callable[[ImageOutcome], None] = messages.put
+        self.say: Callable[[str], None] = messages.put
 
     def begin(self, target: Path, pixels: int) -> ProgressCallback:
         """Return a callback that does nothing: bars of several processes would mix."""
         del target, pixels
         return lambda _: None
-
-    def done(self, outcome: ImageOutcome) -> None:
-        """Send the outcome of an image."""
-        self._messages.put(("done", outcome))
-
-    def say(self, line: str) -> None:
-        """Send a line."""
-        self._messages.put(("say", line))
 
 
 def share_cores(cores: Sequence[int], count: int) -> list[list[int]]:
@@ -126,7 +119,7 @@ def _run(work: Callable[[QueueReporter], None], cores: Sequence[int], messages: 
     try:
         work(QueueReporter(messages))
     except GeoprepError as error:
-        messages.put(("fail", error))
+        messages.put(error)
 
 
 def _watch(
@@ -141,21 +134,26 @@ def _watch(
         while True:
             alive = any(process.is_alive() for process in processes)
             try:
-                kind, value = messages.get(timeout=0.2)
+                message = messages.get(timeout=0.2)
             except queue.Empty:
                 if not alive:
                     break
                 continue
-            if kind == "fail":
-                raise value
-            if kind == "say":
-                screen.say(value)
+            if isinstance(message, GeoprepError):
+                raise message
+            if isinstance(message, str):
+                screen.say(message)
             else:
-                _record(value, outcomes, screen)
-        for line in _summary(processes, list(outcomes.values()), time.time() - since):
+                _record(message, outcomes, screen)
+        screen.say(f"{len(processes)} processes together, start included:")
+        for line in summary(outcomes.values(), time.time() - since):
             screen.say(line)
-    failed = any(process.exitcode for process in processes)
-    failed |= any(outcome.error for outcome in outcomes.values())
+        ended = [(i, p.exitcode) for i, p in enumerate(processes, 1) if p.exitcode]
+        for number, code in ended:
+            screen.say(
+                f"process {number} ended with status {code}: run the same command again to resume"
+            )
+    failed = ended or any(outcome.error for outcome in outcomes.values())
     return Status.FAILED if failed else Status.DONE
 
 
@@ -170,29 +168,6 @@ def _record(outcome: ImageOutcome, outcomes: dict[Path, ImageOutcome], screen: S
 
 def _weight(outcome: ImageOutcome) -> int:
     return 0 if outcome.theirs else 1 if outcome.stats is None else 2
-
-
-def _summary(
-    processes: Sequence[SpawnProcess], outcomes: Sequence[ImageOutcome], seconds: float
-) -> Iterator[str]:
-    """Yield lines with the rate of all processes together, the counts, and failed processes."""
-    works = [o.stats for o in outcomes if o.stats is not None]
-    if works:
-        network = sum(work.network_pixels for work in works) / 1e6
-        predicting = sum(work.seconds for work in works)
-        area = ground_rate(outcomes, seconds)
-        yield (
-            f"{len(processes)} processes together: {network / seconds:.2f} Mpx/s through the "
-            f"model{area and f', {area}'}, start included ({seconds:.1f} s, {predicting:.1f} s of "
-            "predicting)"
-        )
-    yield counts(outcomes)
-    for i, process in enumerate(processes, 1):
-        if process.exitcode:
-            yield (
-                f"process {i} ended with status {process.exitcode}: run the same command again to "
-                "resume"
-            )
 
 
 def _end(processes: Sequence[SpawnProcess]) -> None:

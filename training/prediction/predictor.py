@@ -54,15 +54,8 @@ class PredictStats:
     network_pixels: int = 0  # through the model, in all views
     seconds: float = 0.0  # from opening the image to the finished file
     forward_seconds: float = 0.0  # the part of them that the model took
-    first_seconds: float = 0.0  # the part of those for the first batch, which may have compiled it
     continued: bool = False  # whether this run resumed another one
-    compiled: bool = False
     lost: int = 0  # pixels where the model's output is not finite
-
-    def add_batch(self, seconds: float) -> None:
-        """Add the time that the model took for a batch."""
-        self.first_seconds = self.first_seconds or seconds
-        self.forward_seconds += seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,11 +133,9 @@ class Predictor:
                     journal.settle(limits=limits.tolist())
                 info, compress = self.info, self.options.compress
                 shape = Shape(len(band_names(info, **self._extra)), source.height, source.width)
-                averaged = (
-                    SPEED_BAND if info.class_mph else None,
-                    CLASS_BAND if info.has_classes else None,
-                )
-                with CogWriter(journal, shape, compress, *averaged) as writer:
+                kinds = {"speed_band": SPEED_BAND if info.class_mph else None}
+                kinds["class_band"] = CLASS_BAND if info.has_classes else None
+                with CogWriter(journal, shape, compress, **kinds) as writer:
                     limits = np.array(journal.settled["limits"])
                     stats = self._write_rows(source, limits, writer, runner, progress)
                     writer.finish(target, tiff_tags(source, info, signed))
@@ -154,8 +145,7 @@ class Predictor:
                 journal.remove()
                 raise
             journal.remove()
-        stats.continued, stats.compiled = continued, runner.fixed_batch
-        stats.seconds = time.perf_counter() - started
+        stats.continued, stats.seconds = continued, time.perf_counter() - started
         return stats
 
     def _write_rows(
@@ -214,7 +204,7 @@ class Predictor:
         def oldest() -> tuple[_WindowBatch, NDArray[np.float32]]:
             batch, wait = waiting.popleft()
             found, seconds = wait()
-            stats.add_batch(seconds / runner.at_once)
+            stats.forward_seconds += seconds / runner.at_once
             return batch, found
 
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from rich.console import Console
@@ -17,9 +17,8 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from training.inference import VIEWS
 from training.prediction.job import ImageOutcome
-from training.prediction.predictor import Predictor, ProgressCallback
+from training.prediction.predictor import ProgressCallback
 
 
 class _Megapixels(ProgressColumn):
@@ -87,44 +86,26 @@ def _size_and_time(outcome: ImageOutcome) -> str:
     return " ".join([*parts, f"in {stats.seconds:.1f} s"])
 
 
-def counts(outcomes: Sequence[ImageOutcome]) -> str:
-    """Return how many images were predicted, complete, busy and failed."""
+def summary(outcomes: Iterable[ImageOutcome], seconds: float | None = None) -> list[str]:
+    """Return a line with the rates of all predictions made, and one with the counts of outcomes.
+
+    ``seconds`` is the time of several processes together; None for that of the predictions.
+    """
+    outcomes = list(outcomes)
+    lines = []
+    if works := [(o.stats, o.source) for o in outcomes if o.stats and o.source]:
+        alone = sum(stats.seconds for stats, _ in works)
+        forward = sum(stats.forward_seconds for stats, _ in works)
+        seconds = alone if seconds is None else seconds
+        rate = sum(stats.network_pixels for stats, _ in works) / 1e6 / seconds
+        sizes = [(stats.image_pixels, source.gsd_m or (0, 0)) for stats, source in works]
+        hourly = sum(pixels * x * y for pixels, (x, y) in sizes) / 1e6 / seconds * 3600
+        lines.append(
+            f"{rate:.2f} Mpx/s through the model{f', {hourly:,.0f} km2/h' if hourly else ''}, "
+            f"reading and writing included ({forward / alone:.0%} of the time in the model)"
+        )
     of = Counter(outcome.state for outcome in outcomes)
     busy = f"{of['busy']} by another process, " if of["busy"] else ""
     made = of["predicted"] + of["resumed"]
-    return f"{made} predicted, {of['complete']} already complete, {busy}{of['failed']} failed"
-
-
-def ground_rate(outcomes: Iterable[ImageOutcome], seconds: float) -> str:
-    """Return the predicted area per hour in km2; empty if no image is georeferenced."""
-    ground = sum(
-        o.stats.image_pixels * o.source.gsd_m[0] * o.source.gsd_m[1] / 1e6
-        for o in outcomes
-        if o.stats is not None and o.source is not None and o.source.gsd_m is not None
-    )
-    return f"{ground / seconds * 3600:,.0f} km2/h" if ground else ""
-
-
-def summary(outcomes: Sequence[ImageOutcome], predictor: Predictor) -> list[str]:
-    """Return lines with the rates of all predictions made, and the counts of outcomes."""
-    works = [o.stats for o in outcomes if o.stats is not None and o.stats.image_pixels]
-    if not works:
-        return [counts(outcomes)]
-    seconds = sum(work.seconds for work in works)
-    forward = sum(work.forward_seconds for work in works)
-    network = sum(work.network_pixels for work in works) / 1e6
-    image = sum(work.image_pixels for work in works) / 1e6
-    views, area = len(VIEWS[predictor.options.tta]), ground_rate(outcomes, seconds)
-    lines = [
-        f"{network / seconds:.2f} Mpx/s through the model, reading and writing included "
-        f"({forward / seconds:.0%} of the time in the model)",
-        f"{image / seconds:.2f} Mpx/s of image: windows with an overlap of "
-        f"{predictor.options.overlap} put {network / views / image - 1:.0%} more pixels through "
-        "the model"
-        + (f", {views} views {views} times as many" if views > 1 else "")
-        + (f"; {area}" if area else ""),
-    ]
-    compiling = sum(work.first_seconds for work in works if work.compiled)
-    if compiling > 0.1 * seconds:
-        lines.append(f"{compiling:.1f} s of it for first batches, which compiled the model")
-    return [*lines, counts(outcomes)]
+    done = f"{made} predicted, {of['complete']} already complete, {busy}{of['failed']} failed"
+    return [*lines, done]

@@ -9,6 +9,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -60,7 +61,8 @@ def test_a_system_without_affinity_divides_its_processors(monkeypatch):
     assert given == [([0, 1, 2, 3], 2)]
     threads = torch.get_num_threads()
     try:
-        instances._run(lambda reporter: given.append(torch.get_num_threads()), [0, 1], None)
+        messages = SimpleNamespace(put=given.append)
+        instances._run(lambda reporter: reporter.say(torch.get_num_threads()), [0, 1], messages)
     finally:
         torch.set_num_threads(threads)
     assert given[1:] == [2]
