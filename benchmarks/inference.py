@@ -40,6 +40,7 @@ from geoprep.cpus import usable_cpus
 from geoprep.sources import get_city
 from geoprep.synth import synthesise
 from training.cli import wait_passively
+from training.inference import export_files
 
 GAIN = 2.0
 SHARE = 0.9
@@ -129,12 +130,6 @@ def export_form(form: Form, checkpoint: Path, store: str, exports: Path, tiles: 
     return file
 
 
-def file_bytes(file: Path) -> int:
-    """Return the size of a form's file or files in bytes."""
-    weights = file.with_suffix(".bin")
-    return file.stat().st_size + (weights.stat().st_size if file.suffix == ".xml" else 0)
-
-
 @dataclass(frozen=True, slots=True)
 class InferenceScale:
     """Sizes of the benchmark.
@@ -203,7 +198,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             except ChildError as error:
                 result.notes.append(f"{name} is left out: {error}")
             else:
-                result.add(f"{name}.size", "MB", [file_bytes(file) / 1e6])
+                nbytes = sum(part.stat().st_size for part in export_files(file))
+                result.add(f"{name}.size", "MB", [nbytes / 1e6])
                 children[name] = child
         _measure(result, children, scale)
         if given.checkpoint is not None:

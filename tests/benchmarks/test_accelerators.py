@@ -72,20 +72,6 @@ def test_without_an_accelerator_one_line_names_the_way_out(monkeypatch, capsys):
     assert "finds no xpu" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("kind", "quick", "names"),
-    [
-        ("cuda", True, ["fp32", "tf32", "fp16", "bf16"]),
-        ("xpu", True, ["fp32", "bf16"]),
-        ("xpu", False, ["fp32", "bf16", "bf16-loss", "bf16-model"]),
-    ],
-)
-def test_every_setting_that_differs_on_a_device_is_a_case(kind, quick, names, monkeypatch):
-    monkeypatch.setattr(benchmark, "computes_bf16", lambda device: True)
-    cases = benchmark.step_cases(torch.device(kind), quick=quick)
-    assert [case.name for case in cases][: len(names)] == names
-
-
 def a_result(kind, device, rate):
     machine = {"device": device, "processor": "one", "cores": 2, "memory_gib": 4, "python": "3.11"}
     machine |= {"libraries": {"geoprep": "0.1", "torch": "2.9"}}

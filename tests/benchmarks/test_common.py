@@ -5,14 +5,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import strategies as st
 
 from benchmarks import loaders
 from benchmarks.child import ChildError, ChildProcess, ask, run
-from benchmarks.common import Figure, Result, parser, run_parts
-from benchmarks.tables import Table, draw, measured, print_report
-
-VALUES = st.lists(st.floats(0.001, 1e6), min_size=1, max_size=9)
+from benchmarks.common import Figure, Result, run_parts
+from benchmarks.tables import Table, print_report
 
 
 def fail() -> None:
@@ -93,21 +90,9 @@ def test_record_has_every_figure_and_the_machine(tmp_path: Path):
     result.add("uint8.share", "", [0.4, 0.5], at_least=0.4, note="a share")
     result.write(tmp_path / "new" / "some.json")
     record = json.loads((tmp_path / "new" / "some.json").read_text())
-    assert record["figures"]["uint8.share"] == {
-        "unit": "",
-        "median": 0.45,
-        "min": 0.4,
-        "max": 0.5,
-        "values": [0.4, 0.5],
-        "at_least": 0.4,
-        "at_most": None,
-        "met": True,
-        "note": "a share",
-    }
-    assert record["settings"] == {"chips": 3}
-    assert record["machine"]["cores"] >= 1
+    assert (record["figures"]["uint8.share"]["median"], record["settings"]) == (0.45, {"chips": 3})
     assert record["machine"]["memory_gib"] > 0
-    assert "numpy" in record["machine"]["libraries"]
+    assert Result.read(tmp_path / "new" / "some.json").figures == result.figures
 
 
 def test_bounds_are_printed(capsys: pytest.CaptureFixture[str]):
@@ -121,16 +106,6 @@ def test_bounds_are_printed(capsys: pytest.CaptureFixture[str]):
     assert said.index("Bounds") < said.index("Other figures") < said.index("unpromised")
     assert "One" not in said
     assert "a note" in said
-
-
-def test_folder_for_scratch_files_is_created(tmp_path: Path, monkeypatch):
-    """The folder is given relative to the current one; child processes run in another."""
-    monkeypatch.chdir(tmp_path)
-    given = parser("x").parse_args(["--quick", "--work", "new/work"])
-    with measured("some", given, size=3) as (result, work):
-        assert work.parent == tmp_path / "new" / "work"
-        assert (result.settings["size"], result.settings["quick"]) == (3, True)
-    assert list((tmp_path / "new" / "work").iterdir()) == []
 
 
 def test_folder_for_scratch_files_that_cannot_be_created_is_reported(tmp_path: Path, capsys):
@@ -173,29 +148,3 @@ def test_a_table_has_the_rows_and_columns_that_were_measured(capsys: pytest.Capt
     assert not {"real", "MB", "(7.00-9.00)", "Other"} & set(said)
     Table("Nothing", {"real": "real.build"}, columns).show(result)
     assert capsys.readouterr().out == ""
-
-
-@pytest.mark.parametrize("suffix", ["png", "svg"])
-def test_a_picture_has_a_panel_for_what_was_measured(
-    tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
-):
-    from matplotlib.axes import Axes
-
-    drawn: list[tuple[list[str], list[float]]] = []
-    plain = Axes.barh
-
-    def barh(axis, rows, widths, **how):
-        drawn.append((rows, widths))
-        return plain(axis, rows, widths, **how)
-
-    monkeypatch.setattr(Axes, "barh", barh)
-    result = Result("some", {})
-    result.add("a.rate", "", [1.0, 2.0])
-    result.add("b.rate", "", [3.0])
-    rows, columns = {"first": "a", "second": "b", "third": "c"}, {"chips/s": "rate"}
-    tables = [Table("One", rows, columns, drawn="chips/s"), Table("Two", rows, columns)]
-    tables.append(Table("Three", {"d": "d"}, columns, drawn="chips/s"))
-    path = tmp_path / f"plot.{suffix}"
-    draw(result, path, tables)
-    assert drawn == [(["first", "second"], [1.5, 3.0])]
-    assert path.stat().st_size > 1000

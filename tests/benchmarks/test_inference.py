@@ -4,7 +4,6 @@ import json
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from helpers.export_cases import FACTS
@@ -12,41 +11,11 @@ from helpers.stores import write_store
 
 from benchmarks import inference as benchmark
 from benchmarks.child import ChildError
-from benchmarks.common import Result
 from benchmarks.inference import BASE, FORMS
 from training.checkpoint import Checkpoint, save
 from training.model.build import build_model
 
 IPEX = {"ipex-bf16", "ipex-int8"}
-
-
-class Talk:
-    """A process with known rates, whose memory grows with every prediction."""
-
-    def __init__(self, speed):
-        self.speed, self.maps = speed, 0
-
-    def ask(self, do, **arguments):
-        if do == "latency":
-            return {"seconds": [k / self.speed for k in range(1, 101)]}
-        if do == "predict":
-            self.maps += 1
-            return {"network_mpx_s": 3 * self.speed, "image_mpx_s": 2 * self.speed}
-        return {"mpx_s": self.speed * arguments["count"], "peak": 2**30 * (1 + self.maps)}
-
-
-def test_latencies_are_percentiles_areas_those_of_batches_and_a_share_is_of_the_bare_rate():
-    result = Result("inference", {"quick": False})
-    scale, talk = benchmark.InferenceScale(), Talk(10.0)
-    benchmark.record(result, "fp32", [benchmark.one_round(talk, scale) for _ in range(2)], scale)
-    assert result["fp32.p50"].median == pytest.approx(50.5 / 10 * 1e3)
-    assert result["fp32.p99"].median == pytest.approx(np.percentile(range(1, 101), 99) * 100)
-    assert result["fp32.rate"].values == (40.0, 40.0)
-    assert result["fp32.area"].median == pytest.approx(40 * 0.3**2 * 3600)
-    assert result["fp32.maps"].median == pytest.approx(20 * 0.3**2 * 3600)
-    assert result["fp32.share"].median == pytest.approx(0.75)
-    assert result["fp32.share"].met is False
-    assert result["fp32.memory"].values == (1.0,)  # of the model, without predictions
 
 
 def test_a_form_is_exported_by_the_command_into_the_folder(tmp_path, monkeypatch):
@@ -62,22 +31,6 @@ def test_a_form_is_exported_by_the_command_into_the_folder(tmp_path, monkeypatch
         == "best.pt"
     )
     assert len(made) == 1
-
-
-def test_failing_form_adds_a_note_and_others_keep_their_figures():
-    class Dying(Talk):
-        def ask(self, do, **arguments):
-            if do == "predict" and self.maps:
-                raise ChildError("no space left")
-            return super().ask(do, **arguments)
-
-    result = Result("inference", {"quick": False, "repeats": 2})
-    talks = {BASE: Talk(2.0), "pt2-int8": Talk(5.0), "openvino-int8": Dying(1.0)}
-    benchmark._measure(result, talks, benchmark.InferenceScale())
-    assert result.notes == ["openvino-int8 is left out: no space left"]
-    assert result["pt2-int8.gain"].values == (2.5, 2.5)
-    assert result["pt2-int8.gain"].met
-    assert not [name for name in result.figures if name.startswith("openvino-int8")]
 
 
 def test_forms_of_the_extension_use_its_interpreter(monkeypatch, tmp_path):

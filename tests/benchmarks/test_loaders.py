@@ -2,7 +2,6 @@ import json
 import os
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -10,16 +9,16 @@ from benchmarks import loaders as benchmark
 from benchmarks.child import ChildError, ask
 from benchmarks.common import Result
 from benchmarks.loading import batches, other_loaders
-from benchmarks.loading.data import LoadingSizes, random_tiles, synthetic_store, write_files
+from benchmarks.loading.data import LoadingSizes, synthetic_store, write_files
 from benchmarks.loading.load_rate import measure_load
-from benchmarks.loading.peer_task import ByteCrops, Task
+from benchmarks.loading.peer_task import Task
 from benchmarks.loading.peers import PEERS
 from benchmarks.loading.process_memory import tree_memory
 from benchmarks.loading.report import blocks
 from benchmarks.loading.throughput import RESIDENCIES, measure_residency
-from benchmarks.loading.worker_memory import batch_bytes, expected_bytes
+from benchmarks.loading.worker_memory import batch_bytes
 from benchmarks.tables import print_report
-from loaders import BatchLoader, RamTiles
+from loaders import RamTiles
 
 OTHERS = list(PEERS)[5:]
 """Packages that are installed apart."""
@@ -36,22 +35,6 @@ def task(store, tmp_path_factory):
     folder = tmp_path_factory.mktemp("files")
     write_files(RamTiles.load(store, split="all", progress=False), folder)
     return Task(str(folder), SIZES.batch_size, 1, str(store))
-
-
-def test_size_of_a_float32_batch():
-    image, mask = 32 * 512 * 512 * 3 * 4, 32 * 512 * 512 * 8
-    assert (image, mask) == (100_663_296, 67_108_864)
-    assert batch_bytes("classic", 32, 512, 3) == image + mask
-    assert 8 * batch_bytes("classic", 32, 512, 3) == pytest.approx(1.34e9, rel=0.01)
-    assert 64 * batch_bytes("classic", 32, 512, 3) == pytest.approx(11e9, rel=0.03)
-
-
-def test_each_worker_prefetches_one_batch():
-    one = batch_bytes("uint8", 32, 512, 3)
-    assert one == pytest.approx(33.6e6, rel=0.01)
-    assert expected_bytes("uint8", 0, 32, 512, 3) == one
-    assert expected_bytes("tiles", 8, 32, 512, 3) == 9 * one
-    assert expected_bytes("threads", 8, 32, 512, 3) == 10 * one
 
 
 def test_unmapped_shared_memory_is_counted():
@@ -101,17 +84,6 @@ def test_other_package_returns_every_pixel(name, task):
         first = conversation.ask("first")
         del first["seconds"]
         other_loaders.compare(first, other_loaders.sums(task))
-
-
-def test_crops_of_a_plain_loader_are_crops_of_the_tile(task):
-    crops = ByteCrops(*task.in_memory(), 64)
-    image, speed = crops[0]
-    assert image.shape == (64, 64, 3)
-    assert speed.shape == (64, 64)
-    windows = np.lib.stride_tricks.sliding_window_view(np.array(task.image[0]), (64, 64), (0, 1))
-    flat = windows.transpose(0, 1, 3, 4, 2)
-    turned = [np.rot90(each, turns) for each in (image, image.flip(1)) for turns in range(4)]
-    assert any((flat == one).all((2, 3, 4)).any() for one in turned)
 
 
 def test_failing_peer_reports_its_error(task):
@@ -189,20 +161,6 @@ def test_quick_run_records_its_figures(store, tmp_path):
     assert {"load.peak", "load.zarrs_touched.rate"} <= set(figures)
 
 
-def test_random_tiles_and_files_hold_the_same_pixels(tmp_path):
-    tiles = random_tiles(2, 32, 8)
-    write_files(tiles, tmp_path)
-    task = Task(str(tmp_path), 1, 0)
-    assert np.array_equal(task.image, tiles.image)
-    assert np.array_equal(task.speed, tiles.speed)
-    import rasterio
-
-    with rasterio.open(task.tiffs("image")[1]) as file:
-        assert np.array_equal(file.read().transpose(1, 2, 0), tiles.image[1])
-    with rasterio.open(task.tiffs("speed")[0]) as file:
-        assert np.array_equal(file.read(1), tiles.speed[0])
-
-
 def test_loading_is_measured_without_zarrs(store, tmp_path, monkeypatch):
     """zarrs is missing in the environment of `make demo`."""
     monkeypatch.setattr("benchmarks.loading.load_rate.find_spec", lambda name: None)
@@ -254,14 +212,6 @@ def test_a_page_is_renewed_from_a_record(tmp_path, capsys):
     capsys.readouterr()
     assert benchmark.main(["--record", str(page)]) == 1
     assert "Name a file written by --json" in capsys.readouterr().err
-
-
-def test_a_loop_that_holds_the_lock_still_gets_its_batches():
-    tiles = random_tiles(4, 32, 3)
-    loader = BatchLoader(tiles, 8, crop=16, augment="d4", crops_per_tile=64, threads=1)
-    rate, late = batches.step(loader, 50, 0.02)
-    assert 0 < rate < 4000 * 1.1
-    assert 0 <= late <= 1
 
 
 def test_a_missing_store_is_one_line(tmp_path, capsys):

@@ -1,14 +1,12 @@
 """The build's benchmark: its chips, what it times, what it compares with, and a whole run."""
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks.builds import MIB, build_store, decode, measure_command
-from benchmarks.child import ChildError
+from benchmarks.builds import build_store, decode
 from benchmarks.chips import KINDS, Chips, draw_chips, link_chips
 from benchmarks.preprocess import main
 from benchmarks.reference import build_reference, missing_library, prepare_chip
@@ -18,7 +16,6 @@ from geoprep.plan.options import BuildOptions
 from geoprep.plan.plan import make_plan
 from geoprep.sources import find_scenes
 from geoprep.store import StoreReader
-from loaders import MemorySampler
 
 SIZE = 128
 needs_reference = pytest.mark.skipif(
@@ -76,37 +73,6 @@ def test_reference_pipeline_writes_its_pixels(chips: Chips, tmp_path: Path):
         half = image.shape[0] // 2
         assert np.array_equal(root[f"{level}/image"][4 * 2 + 3], image[half:, half:])
         assert np.array_equal(root[f"{level}/speed"][4 * 2 + 1], speed[:half, half:])
-
-
-HOLD = """
-import pathlib, sys, time
-held = bytearray(100 << 20)
-while not pathlib.Path(sys.argv[1]).exists():
-    time.sleep(0.01)
-"""
-
-
-def test_memory_is_that_of_the_command(tmp_path, monkeypatch):
-    """The command ends when its memory has been seen."""
-    held = bytearray(300 * MIB)  # of this process, not of the command
-    sample = MemorySampler.sample
-
-    def seen(sampler):
-        now = sample(sampler)
-        if sampler.peak.pss > 100 * MIB:
-            (tmp_path / "seen").touch()
-        return now
-
-    monkeypatch.setattr(MemorySampler, "sample", seen)
-    seconds, pss = measure_command([sys.executable, "-c", HOLD, str(tmp_path / "seen")])
-    assert len(held) == 300 * MIB
-    assert seconds > 0
-    assert 100 * MIB < pss < 200 * MIB
-
-
-def test_failing_command_reports_its_error():
-    with pytest.raises(ChildError, match="no such luck"):
-        measure_command([sys.executable, "-c", "raise SystemExit('no such luck')"])
 
 
 @pytest.mark.slow

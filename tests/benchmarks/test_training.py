@@ -1,20 +1,16 @@
 """The benchmark of training: its commands, figures and complete runs of its parts."""
 
 import json
-import math
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
-import torch
-from torch import nn
 
 from benchmarks import training as benchmark
 from benchmarks.child import ROOT, ChildError
 from benchmarks.common import Result
 from benchmarks.fitting import ladder, learning
-from benchmarks.fitting.convolutions import record
 from benchmarks.fitting.ladder import CEILING, FIT, IPEX, KEPT, PLAIN, RUNGS
 from benchmarks.loading.data import LoadingSizes, synthetic_store
 from training.fit import COMMAND
@@ -47,23 +43,6 @@ def test_the_top_of_the_ladder_is_what_fit_does_by_default():
 def test_every_run_that_is_timed_has_settings_that_exist(rung):
     config = Config.from_flat(COMMAND.parse(["a.zarr", *ladder.STEADY, *rung.options]))
     assert config.epochs == config.val_every == 3
-
-
-def test_the_bound_is_every_convolution_of_a_step_and_nothing_else():
-    network = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.Conv2d(8, 8, 1))
-    found = record(network, torch.rand(BATCH, 3, CROP, CROP))
-    names = [call.name() for call, _ in found]
-    assert names == ["aten::convolution"] * 2 + ["aten::convolution_backward"] * 2
-    images = [given[0] for _, given in found[:2]]
-    assert [tuple(image.shape) for image in images] == [
-        (BATCH, 3, CROP, CROP),
-        (BATCH, 8, CROP, CROP),
-    ]
-    assert all(image.dtype == torch.bfloat16 for image in images)
-    assert all(image.is_contiguous(memory_format=torch.channels_last) for image in images)
-    # The image needs no gradient, so the backward pass computes none.
-    masks = [given[-1] for _, given in found[2:]]
-    assert [mask[0] for mask in masks] == [True, False]
 
 
 def fake_rates(monkeypatch, rates):
@@ -101,60 +80,6 @@ def test_a_rung_that_does_not_start_is_left_out_with_a_note(monkeypatch, store, 
     assert "ladder.ipex.rate" not in result.figures
     assert result["ladder.fit.rate"].median == 2
     assert any("no such luck" in note for note in result.notes)
-
-
-@pytest.fixture
-def learnt(monkeypatch):
-    """Replace commands by functions that write their outputs; return the calls."""
-    asked = []
-
-    def trained(store, out, options):
-        asked.append((out.name, options[-1]))
-        if "--fail" in options:
-            raise ChildError("no such luck")
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "best.pt").touch()
-        ious = ("0.3", "", "0.7") if "--good" in options else ("0.2", "", "0.4")
-        rows = [{"best_road_iou": iou, "bin_iou": iou} for iou in ious]
-        return [{**row, "epoch": i, "seconds": 60 * i} for i, row in enumerate(rows, start=1)]
-
-    def judged(command):
-        metrics = {"road_iou": 0.7, "bin_iou": 0.7, "speed_mae_mph": None}  # nothing found
-        Path(command[command.index("--json") + 1]).write_text(json.dumps({"metrics": metrics}))
-        return ""
-
-    monkeypatch.setattr(learning, "fit", trained)
-    monkeypatch.setattr(learning, "run", judged)
-    return asked
-
-
-def test_recipes_learn_in_turns_a_run_per_seed(store, tmp_path, learnt):
-    recipes = {"good": ["--good"], "bad": [], "broken": ["--fail"]}
-    result = a_result(seeds=2)
-    learning.measure_city(result, store, tmp_path, recipes)
-    turns = [("good", "0"), ("bad", "0"), ("broken", "0"), ("bad", "1"), ("good", "1")]
-    assert learnt == turns
-    assert result["city.good.road_iou"].values == (0.7, 0.7)
-    assert math.isnan(result["city.good.speed_error"].median)
-    assert result["city.good.epoch 3.road_iou"].values == (0.7, 0.7)
-    assert result["city.bad.epoch 1.minutes"].values == (1.0, 1.0)
-    assert "city.bad.epoch 2.minutes" not in result.figures
-    assert any("no such luck" in note for note in result.notes)
-
-
-def test_the_city_is_learnt_as_the_demo_does(tmp_path):
-    made = tmp_path / "Makefile"
-    made.write_text(
-        "EPOCHS = 3\nSIZE ?= 4\ndemo: x\n"
-        "\tgeoprep build-zarr --city moscow --source $(DEMO)/data --tile 64 --out a.zarr\n"
-        "\tpython -m training.fit $(DEMO)/moscow.zarr --epochs $(EPOCHS) --batch-size $(SIZE) "
-        "--out r\n"
-    )
-    assert learning.demo_options(makefile=made) == ["--epochs", "3", "--batch-size", "4"]
-    assert learning.demo_options(learning.BUILD, made) == ["--tile", "64"]
-    made.write_text("demo:\n")
-    with pytest.raises(ChildError, match="--recipe"):
-        learning.demo_options(makefile=made)
 
 
 def test_the_demo_of_this_project_trains_with_settings_that_exist():
