@@ -18,12 +18,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import struct
 import subprocess
 import sys
 import tempfile
 import zipfile
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -94,52 +92,6 @@ EXPORTS = {
     "int8.xml": ["--format", "openvino", "--int8"],
 }
 NETWORKS = ("gpkg", "geojson", "graphml", "parquet", "csv")
-CONFIG = """\
-# Every setting of training.fit that can be set together with the others.
-level: 64
-bands: blue,green,red
-folds: 3
-fold: 1
-residency: stream
-ram_limit: 1GiB
-batch_size: 4
-crop: 32
-crops_per_tile: 2
-augment: flips
-jitter: 0.5
-augmentation: helpers.tiny:darken
-min_road: 0.001
-weights: speed
-model: helpers.tiny:normed
-encoder_weights: none
-encoder_lr: 1.0
-targets: continuous
-loss: bce-dice
-dice: 0.4
-channel_weights: none
-epochs: 1
-optimizer: sgd
-lr: 0.002
-weight_decay: 0.001
-schedule: cosine
-warmup: 0.5
-clip: none
-accumulate: 2
-ema: 0.5
-patience: 3
-seed: 11
-engine: native
-device: cpu
-precision: fp32
-compile: "off"
-threads: 1
-loader_threads: 1
-val_batch_size: 2
-save_every: 30s
-val_every: 1
-log_every: 2
-pictures: 0
-"""
 
 
 def version() -> str:
@@ -329,7 +281,7 @@ def train(work: Path) -> None:
     run("training.fit", *RUN, "--out", "runs/middle", folder=work, killed=killed)
     plain = ["--targets", "binary", "--crop", "none", "--level", "32", "--epochs", "1"]
     run("training.fit", "complete.zarr", *FIT, *plain, "--out", "runs/plain", folder=work)
-    (work / "config.yaml").write_text(CONFIG)
+    shutil.copy(sorted(FROZEN.iterdir())[-1] / "config.yaml", work)  # every setting of fit
     command = ("training.fit", "complete.zarr", "--config", "config.yaml", "--quiet")
     run(*command, "--out", "runs/config", folder=work)
 
@@ -341,28 +293,6 @@ def export(work: Path) -> None:
         calibrate = ["--calibrate", "complete.zarr", "--tiles", "8"] if "int8" in name else []
         command = ("training.export", "runs/whole/best.pt", *MODEL, *options, *calibrate)
         run(*command, "--out", f"exports/{name}", folder=work)
-        remove_paths(work / "exports" / name)
-
-
-def remove_paths(path: Path) -> None:
-    """Overwrite this machine's folders in the stack traces that torch writes into an export."""
-    before = data = path.read_bytes()
-    for folder in (str(TESTS.parent), sys.prefix):
-        name = "/frozen".ljust(len(folder), "_")[: len(folder)]
-        data = data.replace(folder.encode(), name.encode())
-    if data != before and zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            sums = {entry.filename: entry.CRC for entry in archive.infolist()}
-        path.write_bytes(data)
-        with zipfile.ZipFile(path) as archive:
-            for entry in archive.infolist():
-                archive.fp.seek(entry.header_offset + 26)
-                start = archive.fp.tell() + 4 + sum(struct.unpack("<HH", archive.fp.read(4)))
-                new = zlib.crc32(data[start : start + entry.compress_size])
-                old = struct.pack("<I", sums[entry.filename])
-                if entry.compress_type == zipfile.ZIP_STORED:
-                    data = data.replace(old, struct.pack("<I", new))
-    path.write_bytes(data)
 
 
 def predict(work: Path) -> None:

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from geoprep.store.layout import shard_key
-from geoprep.store.schema import FILL_VALUES, Codec, SceneTable, StoreMeta, TileTable
-from geoprep.store.shards import ShardWriter
-from geoprep.store.writer import create_store, finish_store
+from geoprep.store.schema import FILL_VALUES, Codec, StoreMeta
+from geoprep.store.writer import create_store
+from helpers.stores import write_tables, write_tiles
 
 
 def paint(tiles: int, side: int, bands: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
@@ -58,51 +57,20 @@ def write_store(
     )
     create_store(path, meta, tiles)
     states = [status[i % len(status)] if status else "ok" for i in range(scenes)]
-    usable = np.repeat([s == "ok" for s in states], per_scene)
     labelled = np.repeat([s == "ok" for s in states], per_scene)
     seen = np.repeat([s in ("ok", "unlabelled") for s in states], per_scene)
     finest = paint(tiles, levels[0], len(bands))
     for level in levels:
         image, speed = paint(tiles, level, len(bands))
         image[~seen], speed[~labelled] = FILL_VALUES["image"], FILL_VALUES["speed"]
-        _write_pixels(path, f"{level}/image", image, meta)
-        _write_pixels(path, f"{level}/speed", speed, meta)
-    if not complete:
-        return path
-    road = (finest[1] > 0) & (finest[1] < 255)
-    table = TileTable(
-        scene=np.repeat(np.arange(scenes, dtype=np.uint32), per_scene),
-        row=np.tile(np.arange(per_scene, dtype=np.uint32) // 2 * levels[0], scenes),
-        col=np.tile(np.arange(per_scene, dtype=np.uint32) % 2 * levels[0], scenes),
-        split=np.repeat(np.resize(np.array(splits, np.uint8), scenes), per_scene),
-        transform=np.stack([_transform(i) for i in range(tiles)]),
-        road_fraction=np.where(usable, road.mean(axis=(1, 2)), 0).astype(np.float32),
-        valid_fraction=seen.astype(np.float32),
-    )
-    names = np.array([f"{prefix}{i}" for i in range(scenes)], object)
-    scene_table = SceneTable(
-        id=names,
-        crs=np.array(["EPSG:32637"] * scenes, object),
-        bounds=np.zeros((scenes, 4)),
-        limits=np.zeros((scenes, len(bands), 2)),
-        status=np.array(states, object),
-        reason=np.array(["" if s == "ok" else "made so" for s in states], object),
-    )
-    train = usable & (table.split == 0)
-    bands_last = finest[0][train].reshape(-1, len(bands))
-    histogram = np.stack([np.bincount(b, minlength=256) for b in bands_last.T]).astype(np.uint64)
-    speeds = np.bincount(finest[1][train].ravel(), minlength=256).astype(np.uint64)
-    finish_store(path, meta, table, scene_table, histogram, speeds, ledger={})
+        write_tiles(path, f"{level}/image", image, meta)
+        write_tiles(path, f"{level}/speed", speed, meta)
+    if complete:
+        road = np.where(labelled, ((finest[1] > 0) & (finest[1] < 255)).mean(axis=(1, 2)), 0)
+        transform = np.stack([_transform(i) for i in range(tiles)])
+        write_tables(path, meta, *finest, road, transform, states, splits=splits, prefix=prefix)
     return path
 
 
 def _transform(tile: int) -> NDArray[np.float64]:
     return np.array([0.5, 0.0, 400_000.0 + 16 * tile, 0.0, -0.5, 6_000_000.0 - 16 * tile])
-
-
-def _write_pixels(path: Path, name: str, pixels: NDArray[np.uint8], meta: StoreMeta) -> None:
-    for shard, first in enumerate(range(0, len(pixels), meta.shard_tiles)):
-        writer = ShardWriter(path / shard_key(name, shard), meta.shard_tiles, meta.codec)
-        for tile in pixels[first : first + meta.shard_tiles]:
-            writer.add(np.ascontiguousarray(tile))
-        writer.close()

@@ -72,37 +72,64 @@ def write_store(
         speed = as_classes(speed, classes)
     for level in levels:
         step = levels[0] // level
-        _write(path, f"{level}/image", image[:, ::step, ::step], meta)
-        _write(path, f"{level}/{meta.label_array}", speed[:, ::step, ::step], meta)
-    split = np.repeat(np.resize(np.array(splits, np.uint8), scenes), 4)
-    table = TileTable(
-        scene=np.repeat(np.arange(scenes, dtype=np.uint32), 4),
-        row=np.tile(np.array([0, 0, 1, 1], np.uint32) * levels[0], scenes),
-        col=np.tile(np.array([0, 1, 0, 1], np.uint32) * levels[0], scenes),
-        split=split,
-        transform=np.tile([0.5, 0.0, 4e5, 0.0, -0.5, 6e6], (tiles, 1)) + np.arange(tiles)[:, None],
-        road_fraction=road.mean(axis=(1, 2)).astype(np.float32),
-        valid_fraction=np.ones(tiles, np.float32),
-    )
-    scene_table = SceneTable(
-        id=np.array([f"AOI_0_Test_chip{i}" for i in range(scenes)], object),
-        crs=np.array(["EPSG:32637"] * scenes, object),
-        bounds=np.zeros((scenes, 4)),
-        limits=np.tile(np.array(limits, float), (scenes, len(bands), 1)),
-        status=np.array(["ok"] * scenes, object),
-        reason=np.array([""] * scenes, object),
-    )
-    train = split == 0
-    pixels = image[train].reshape(-1, len(bands))
-    histogram = np.stack([np.bincount(band, minlength=256) for band in pixels.T])
-    speeds = np.bincount(speed[train].ravel(), minlength=256).astype(np.uint64)
+        write_tiles(path, f"{level}/image", image[:, ::step, ::step], meta)
+        write_tiles(path, f"{level}/{meta.label_array}", speed[:, ::step, ::step], meta)
     counted = {}
     if classes:
         pixels = [np.bincount(tile.ravel(), minlength=256)[: len(classes)] for tile in speed]
         counted["class_pixels"] = np.stack(pixels).astype(np.uint32)
-    counts = histogram.astype(np.uint64), speeds
-    finish_store(path, meta, table, scene_table, *counts, ledger={}, **counted)
+    transform = np.tile([0.5, 0.0, 4e5, 0.0, -0.5, 6e6], (tiles, 1)) + np.arange(tiles)[:, None]
+    write_tables(
+        *(path, meta, image, speed, road.mean(axis=(1, 2)), transform, ["ok"] * scenes),
+        splits=splits,
+        limits=limits,
+        **counted,
+    )
     return path
+
+
+def write_tables(
+    path,
+    meta,
+    image,
+    label,
+    road_fraction,
+    transform,
+    status,
+    *,
+    splits,
+    limits=(0.0, 0.0),
+    prefix="AOI_0_Test_chip",
+    **counted,
+):
+    """Finish a store of scenes of equal numbers of tiles, two side by side; ``splits`` repeats."""
+    scenes, bands, status = len(status), len(meta.bands), np.array(status, object)
+    each = len(image) // scenes
+    place, split = np.arange(each, dtype=np.uint32), np.resize(np.array(splits, np.uint8), scenes)
+    tables = (
+        TileTable(
+            scene=np.repeat(np.arange(scenes, dtype=np.uint32), each),
+            row=np.tile(place // 2 * meta.tile, scenes),
+            col=np.tile(place % 2 * meta.tile, scenes),
+            split=np.repeat(split, each),
+            transform=transform,
+            road_fraction=road_fraction.astype(np.float32),
+            valid_fraction=np.repeat(np.isin(status, ["ok", "unlabelled"]), each).astype("f4"),
+        ),
+        SceneTable(
+            id=np.array([f"{prefix}{i}" for i in range(scenes)], object),
+            crs=np.array(["EPSG:32637"] * scenes, object),
+            bounds=np.zeros((scenes, 4)),
+            limits=np.tile(np.array(limits, float), (scenes, bands, 1)),
+            status=status,
+            reason=np.where(status == "ok", "", "made so").astype(object),
+        ),
+    )
+    train = np.repeat((split == 0) & (status == "ok"), each)
+    pixels = image[train].reshape(-1, bands)
+    histogram = np.stack([np.bincount(band, minlength=256) for band in pixels.T]).astype(np.uint64)
+    speeds = np.bincount(label[train].ravel(), minlength=256).astype(np.uint64)
+    finish_store(path, meta, *tables, histogram, speeds, ledger={}, **counted)
 
 
 def classes_meta(names):
@@ -124,7 +151,8 @@ def as_classes(speed, names):
     return table[speed]
 
 
-def _write(path, name, pixels, meta):
+def write_tiles(path, name, pixels, meta):
+    """Write the shards of an array."""
     for shard, first in enumerate(range(0, len(pixels), meta.shard_tiles)):
         writer = ShardWriter(path / shard_key(name, shard), meta.shard_tiles, meta.codec)
         for tile in pixels[first : first + meta.shard_tiles]:

@@ -152,10 +152,6 @@ def poisoned(bands, channels):
     return _PoisonedAtFive(normed(bands, channels))
 
 
-def no_arguments():
-    """A factory with wrong parameters."""
-
-
 def half_size(bands, channels):
     """Logits of half the image's size."""
     return nn.Conv2d(bands, channels, 3, stride=2, padding=1)
@@ -164,11 +160,6 @@ def half_size(bands, channels):
 class _Tuple(nn.Module):
     def forward(self, image):
         return image, image
-
-
-def tuple_out(bands, channels):
-    """Returns more than logits."""
-    return _Tuple()
 
 
 def broken(bands, channels):
