@@ -131,24 +131,6 @@ def test_a_run_on_classes_learns_them_without_being_told(fit, tmp_path, cover, c
     assert {tuple(c) for c in store.classes.rgb} <= {tuple(c) for c in picture.reshape(-1, 3)}
 
 
-def test_an_interrupted_epoch_of_classes_resumes_to_the_same_weights(
-    fit, tmp_path, cover, monkeypatch
-):
-    samples = ("--crop", "32", "--crops-per-tile", "1", "--batch-size", "4")
-    network = ("--model", "helpers.tiny:interrupted", *samples)
-    common = ("--epochs", 2, "--lr", "0.03", "--pictures", 0, "--min-share", "fast=0.02")
-    one, two = tmp_path / "one", tmp_path / "two"
-    monkeypatch.setenv("DOOM_AT", "0")
-    assert fit("--out", one, *common, store=cover, network=network) == 0
-    monkeypatch.setenv("DOOM_AT", "3")
-    assert fit("--out", two, *common, store=cover, network=network) == 130
-    monkeypatch.setenv("DOOM_AT", "0")
-    assert fit("--resume", two, store=None, network=network[:2]) == 0
-    assert rows(one)[-1]["loss"] == rows(two)[-1]["loss"]
-    both = [load(folder).model for folder in (one, two)]
-    assert all(torch.equal(a, b) for a, b in zip(*(m.values() for m in both), strict=True))
-
-
 def test_folds_count_the_classes_of_their_training_scenes(fit, tmp_path, cover):
     assert fit("--out", tmp_path / "run", "--epochs", 1, "--folds", 2, store=cover) == 0
     assert "mean_iou" in rows(tmp_path / "run")[0]

@@ -97,18 +97,6 @@ def test_metrics_equal_those_of_training(network, checkpoint, store_path, tmp_pa
         assert value == pytest.approx(said[name], abs=1e-6) or value is None
 
 
-def test_metrics_of_a_run_equal_its_last_validation(fit, store_path, tmp_path):
-    out = tmp_path / "run"
-    assert fit("--out", out, "--epochs", 1, "--lr", "0.02", "--precision", "fp32") == 0
-    found = figures_of(tmp_path, out, store_path)
-    with (out / "metrics.csv").open(newline="") as stream:
-        (row,) = csv.DictReader(stream)
-    assert found["threshold"] == float(row["threshold"])
-    assert 0 <= float(row["threshold_low"]) <= float(row["threshold_high"]) <= 1
-    found = figures_of(tmp_path, out, store_path, "--threshold", row["best_threshold"])
-    assert found["metrics"]["road_iou"] == pytest.approx(float(row["best_road_iou"]))
-
-
 def test_batches_levels_and_splits(checkpoint, store_path):
     path = checkpoint()
     one, three = (judge(path, [store_path], batch_size=size) for size in (1, 3))
@@ -205,17 +193,6 @@ def test_the_last_batch_is_padded_for_runners_of_fixed_batch_size(checkpoint, ne
     assert seen == [3, 3, 3]  # of 8 tiles
     wanted = evaluate_runner(runner, facts, [store_path], batch_size=4)
     assert found.metrics["road_iou"] == pytest.approx(wanted.metrics["road_iou"], abs=1e-6)
-
-
-def test_validation_pads_tiles_as_predictions_do(checkpoint, network, tmp_path):
-    odd = write_store(tmp_path / "odd.zarr", levels=(40, 20))
-    engine = choose_engine("native", "cpu", "fp32", "off")
-    trainable = Trainable(make_prep(FACTS, engine), network, RoadLoss())
-    tiles = RamTiles.load(odd, "val")
-    said = validate(trainable, engine, FACTS, BatchLoader(tiles, 3, shuffle=False))
-    found = judge(checkpoint(level=40), [odd])
-    assert 0 < said.pop("val_loss") < 1
-    assert found.metrics == pytest.approx(said, nan_ok=True, abs=1e-6)
 
 
 def test_a_store_with_other_bands_is_refused(checkpoint, tmp_path, capsys):

@@ -15,7 +15,7 @@ from training.prediction.cog.directory import TILE
 from training.prediction.cog.write_journal import WriteJournal, folder_of
 from training.prediction.cog.writer import CogWriter, Shape
 from training.prediction.images import ImageSource
-from training.prediction.prediction_tags import difference, found_signature, tiff_tags
+from training.prediction.prediction_tags import difference, tiff_tags
 from training.prediction.predictor import Predictor
 
 PREDICTOR = Predictor(FACTS, predict_options(), threshold=0.5, checkpoint="c")
@@ -150,13 +150,6 @@ def test_tiles_of_nodata_are_omitted(tmp_path):
     assert target.stat().st_size < 20_000
 
 
-def test_prediction_smaller_than_a_tile(tmp_path, values):
-    target, _ = write(tmp_path, values[:, :3, :5].copy())
-    with rasterio.open(target) as dataset:
-        np.testing.assert_array_equal(dataset.read(), values[:, :3, :5])
-        assert dataset.overviews(1) == []
-
-
 def test_interrupted_prediction_resumes_to_the_same_bytes(tmp_path, values):
     whole, _ = write(tmp_path, values)
     other = tmp_path / "other"
@@ -185,15 +178,6 @@ def test_journal_with_another_identity_is_discarded(tmp_path):
     with WriteJournal(target, {"a": 2}) as journal:
         assert not journal.continued
         assert journal.rows == []
-
-
-def test_signature_is_read_from_predictions_only(tmp_path, values):
-    target, _ = write(tmp_path, values[:, :10, :10].copy())
-    found = found_signature(target)
-    assert found is not None
-    assert found["checkpoint"] == "c"
-    (tmp_path / "text.tif").write_text("no image")
-    assert found_signature(tmp_path / "text.tif") is None
 
 
 def test_signatures_differ_by_everything_that_pixels_depend_on():

@@ -51,8 +51,7 @@ def run(monkeypatch, capsys):
     monkeypatch.setattr("training.engine.keep_memory", lambda *_, **__: "as it is")
 
     def run(*args, network="pointwise"):
-        consent = ("--model", f"{MODEL}{network}") if network else ()
-        status = command.main([*map(str, args), *consent])
+        status = command.main([*map(str, args), "--model", f"{MODEL}{network}"])
         printed = capsys.readouterr()
         return status, printed.out + printed.err
 
@@ -125,16 +124,6 @@ def test_resampled_prediction_has_the_bounds_of_the_image(run, tmp_path):
     with rasterio.open(tmp_path / "m" / "scene.tif") as dataset:
         assert dataset.shape == (50, 45)
         assert dataset.bounds == rasterio.open(image).bounds
-
-
-def test_sixteen_bits_are_rescaled_as_in_training(run, tmp_path):
-    path, network = make_checkpoint(tmp_path / "best.pt", rescale="100,1500")
-    values = pixels(60, 60, dtype="uint16", top=2000)
-    image = write_image(tmp_path / "scene.tif", values)
-    assert run(path, image, "--out", tmp_path / "m", *FP32)[0] == 0
-    scaled = np.clip(np.floor((values - 100.0) * 255 / 1400 + 0.5), 1, 255).astype(np.uint8)
-    wanted, sure = expected_prediction(probabilities(network, scaled), np.ones((60, 60), bool))
-    np.testing.assert_array_equal(read(tmp_path / "m" / "scene.tif")[:, sure], wanted[:, sure])
 
 
 def test_binary_model_predicts_one_band(run, tmp_path):
@@ -217,36 +206,6 @@ class Killed(BaseException):
     """Stands in for a signal."""
 
 
-def test_killed_and_resumed_prediction_has_the_same_bytes(run, tmp_path, monkeypatch):
-    path, _ = make_checkpoint(tmp_path / "n.pt", model="helpers.predict_cases:neighbourly")
-    image = write_image(tmp_path / "scene.tif", pixels(1700, 70))
-    args = (path, image, *FP32, "--window", 96, "--overlap", 32)
-    assert run(*args, "--out", tmp_path / "whole", network="neighbourly")[0] == 0
-    call = NativeRunner.__call__
-    calls = []
-
-    def dies(self, *args, **kwargs):
-        calls.append(1)
-        if len(calls) == 21:
-            raise Killed
-        return call(self, *args, **kwargs)
-
-    monkeypatch.setattr(NativeRunner, "__call__", dies)
-    with pytest.raises(Killed):
-        run(*args, "--out", tmp_path / "out", network="neighbourly")
-    target = tmp_path / "out" / "scene.tif"
-    assert not target.exists()
-    assert folder_of(target).exists()
-    until_death, calls[:] = len(calls), [1] * 100
-    status, text = run(*args, "--out", tmp_path / "out", network="neighbourly")
-    assert status == 0
-    assert "resumed" in text
-    assert target.read_bytes() == (tmp_path / "whole" / "scene.tif").read_bytes()
-    assert not folder_of(target).exists()
-    whole = 1 + len(range(0, 1700 - 96, 64))
-    assert until_death + len(calls) - 100 < whole + 12  # what was safe was not done again
-
-
 def test_leftover_folder_of_a_complete_prediction_is_deleted(run, checkpoint, tmp_path):
     image = write_image(tmp_path / "scene.tif", pixels(40, 40))
     args = (checkpoint[0], image, "--out", tmp_path / "out", *FP32)
@@ -310,10 +269,11 @@ def test_one_bad_image_does_not_stop_the_others(run, checkpoint, tmp_path):
     cut = write_image(scenes / "cut.tif", pixels(200, 80), compress=None)
     cut.write_bytes(cut.read_bytes()[:30000])
     write_image(scenes / "nowhere.tif", pixels(30, 30), crs=None)
+    write_image(scenes / "u16.tif", pixels(60, 60, dtype="uint16", top=2000))
     (scenes / "text.tif").write_text("not an image")
     status, text = run(path, str(scenes / "*.tif"), "--out", tmp_path / "out", *FP32)
     assert status == 1
-    assert "1 predicted, 0 already complete, 3 failed" in text
+    assert "1 predicted, 0 already complete, 4 failed" in text
     assert "--allow-no-crs" in text
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["good.qml", "good.tif"]
     status, text = run(
@@ -494,72 +454,25 @@ def test_output_that_is_not_finite_is_nodata_and_reported(run, checkpoint, tmp_p
     assert (read(tmp_path / "out" / "scene.tif") == 255).all()
 
 
-def test_code_named_by_a_checkpoint_is_imported_only_with_consent(run, tmp_path, monkeypatch):
-    (tmp_path / "payload.py").write_text(
-        "from pathlib import Path\nfrom helpers.predict_cases import pointwise as build\n"
-        f"Path({str(tmp_path / 'ran')!r}).touch()\n"
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    path, network = make_checkpoint(tmp_path / "best.pt")
-    facts = replace(FACTS, model="payload:build")
-    save(path, Checkpoint(info=facts, model=network.state_dict()))
-    image = write_image(tmp_path / "scene.tif", pixels(40, 40))
-    status, text = run(path, image, "--out", tmp_path / "out", *FP32, network=None)
-    assert status == 2
-    assert "--model payload:build" in text
-    assert not (tmp_path / "ran").exists()
-    consent = ("--model", "payload:build")
-    assert run(path, image, "--out", tmp_path / "out", *FP32, *consent, network=None)[0] == 0
-    assert (tmp_path / "ran").exists()
-
-
-def test_image_that_fails_leaves_nothing_behind(run, checkpoint, tmp_path, monkeypatch):
-    scenes = tmp_path / "scenes"
-    scenes.mkdir()
-    write_image(scenes / "u16.tif", pixels(60, 60, dtype="uint16", top=2000))
-    write_image(scenes / "good.tif", pixels(60, 60))
-    cut = write_image(scenes / "cut.tif", pixels(200, 80), compress=None)
-    cut.write_bytes(cut.read_bytes()[:30000])
-    args = (checkpoint[0], scenes, *FP32, "--out", tmp_path / "out")
-    status, text = run(*args)
-    assert status == 1
-    assert "2 failed" in text
-    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["good.qml", "good.tif"]
-    status, text = run(*args, "--rescale", "scene", "--overwrite")
-    assert "1 failed" in text
-    assert not [p for p in (tmp_path / "out").iterdir() if p.name.startswith(".")]
-
-
-def test_limits_of_a_city_come_from_the_checkpoint_not_the_store(run, tmp_path):
+@pytest.mark.parametrize("rescale", ["100,1500", "city"])
+def test_limits_and_threshold_come_from_the_checkpoint_not_the_store(run, tmp_path, rescale):
     limits = ((100.0, 1500.0), (150.0, 1400.0), (90.0, 1600.0))
+    limits = limits if rescale == "city" else limits[:1] * 3
     values = pixels(60, 60, dtype="uint16", top=2000)
     image = write_image(tmp_path / "scene.tif", values)
-    path, network = make_checkpoint(
-        tmp_path / "best.pt", rescale="city", limits=limits, stores=("gone.zarr",)
-    )
+    facts = {"rescale": rescale, "limits": limits, "stores": ("gone.zarr",), "threshold": 0.3125}
+    path, network = make_checkpoint(tmp_path / "best.pt", **facts)
     status, text = run(path, image, "--out", tmp_path / "out", *FP32)
     assert status == 0, text
+    assert "threshold 0.312 (chosen on validation scenes)" in text
     low, high = np.array(limits).T
     scaled = np.clip(np.floor((values - low) * 255 / (high - low) + 0.5), 1, 255).astype(np.uint8)
-    wanted, sure = expected_prediction(probabilities(network, scaled), np.ones((60, 60), bool))
+    everywhere = np.ones((60, 60), bool)
+    wanted, sure = expected_prediction(probabilities(network, scaled), everywhere, 0.3125)
     found = read(tmp_path / "out" / "scene.tif")
     np.testing.assert_array_equal(found[:, sure], wanted[:, sure])
     with rasterio.open(tmp_path / "out" / "scene.tif") as dataset:
         assert json.loads(dataset.tags()["PREDICTION"])["limits"] == [list(p) for p in limits]
-
-
-def test_roads_begin_at_the_threshold_of_the_checkpoint(run, tmp_path):
-    path, network = make_checkpoint(tmp_path / "best.pt", threshold=0.3125)
-    values = pixels(50, 50)
-    image = write_image(tmp_path / "scene.tif", values)
-    status, text = run(path, image, "--out", tmp_path / "out", *FP32)
-    assert status == 0
-    assert "threshold 0.312 (chosen on validation scenes)" in text
-    wanted, sure = expected_prediction(
-        probabilities(network, values), np.ones((50, 50), bool), 0.3125
-    )
-    found = read(tmp_path / "out" / "scene.tif")
-    np.testing.assert_array_equal(found[:, sure], wanted[:, sure])
 
 
 @pytest.mark.parametrize(("targets", "band"), [("bins", 2), ("binary", 1)])
