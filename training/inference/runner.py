@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -103,8 +103,12 @@ class ModuleRunner(Runner):
 
     def for_pixels(self, pixels: int) -> tuple[Runner, str]:
         """See `Runner`."""
-        compiled, note = should_compile(self.compile_mode, self.device, pixels)
-        return (self.in_shape if compiled else self), note
+        pays = self.device.type == "cpu" and pixels >= WORTH_COMPILING
+        if self.compile_mode == "off" or (self.compile_mode == "auto" and not pays):
+            return self, ""
+        if lacking := missing_compiler(self.device):
+            return self, f"model not compiled, {lacking}"
+        return self.in_shape, "compiling the model with the first batch, up to a minute"
 
     def __call__(self, image: Tensor) -> Tensor:
         """See `Runner`."""
@@ -128,15 +132,11 @@ class NativeRunner(ModuleRunner):
         device: torch.device,
         precision: NativePrecision,
     ) -> None:
-        dtype = choose_dtype(device, precision)
+        rounded = computes_bf16(device) if precision == "auto" else precision == "bf16"
         module = Probabilities(network, info).eval()
         module.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs know this argument alone
-        super().__init__(
-            module,
-            str(dtype).removeprefix("torch."),
-            device=device,
-            autocast=dtype != torch.float32,
-        )
+        dtype = "bfloat16" if rounded else "float32"
+        super().__init__(module, dtype, device=device, autocast=rounded)
 
 
 class CompiledRunner(ModuleRunner):
@@ -168,50 +168,14 @@ class CompiledRunner(ModuleRunner):
             return super()._run(image)
 
 
-def choose_dtype(device: torch.device, precision: NativePrecision) -> torch.dtype:
-    """Return the dtype of the convolutions."""
-    rounded = computes_bf16(device) if precision == "auto" else precision == "bf16"
-    return torch.bfloat16 if rounded else torch.float32
-
-
-def should_compile(mode: Compile, device: torch.device, pixels: int) -> tuple[bool, str]:
-    """Return whether to compile for a shape of batch, and what the user should know."""
-    pays = device.type == "cpu" and pixels >= WORTH_COMPILING
-    if mode == "off" or (mode == "auto" and not pays):
-        return False, ""
-    lacking = missing_compiler(device)
-    if lacking:
-        return False, f"model not compiled, {lacking}"
-    return True, "compiling the model with the first batch, up to a minute"
-
-
-class View(NamedTuple):
-    """A symmetry of the square: flips along the axes, then a transposition."""
-
-    flip_y: bool = False
-    flip_x: bool = False
-    transpose: bool = False
-
-    def of(self, image: Tensor) -> Tensor:
-        """Return the view of an image (n, band, y, x)."""
-        axes = [axis for axis, flipped in ((2, self.flip_y), (3, self.flip_x)) if flipped]
-        seen = image.flip(axes) if axes else image
-        return seen.transpose(2, 3) if self.transpose else seen
-
-    def undo(self, result: Tensor) -> Tensor:
-        """Return the output for the view, (n, y, x, channel), in the orientation of the image."""
-        seen = result.transpose(1, 2) if self.transpose else result
-        axes = [axis for axis, flipped in ((1, self.flip_y), (2, self.flip_x)) if flipped]
-        return seen.flip(axes) if axes else seen
-
-
-_BOTH = (False, True)
-VIEWS: dict[str, tuple[View, ...]] = {
-    "none": (View(),),
-    "flips": tuple(View(y, x) for y in _BOTH for x in _BOTH),
-    "d4": tuple(View(y, x, t) for t in _BOTH for y in _BOTH for x in _BOTH),
+_FLIPS = ((), (3,), (2,), (2, 3))
+VIEWS: dict[str, list[tuple[tuple[int, ...], bool]]] = {
+    "none": [((), False)],
+    "flips": [(axes, False) for axes in _FLIPS],
+    "d4": [(axes, transposed) for transposed in (False, True) for axes in _FLIPS],
 }
-"""The views of each kind of test-time augmentation; the first is the image itself."""
+"""The views of test-time augmentation: the axes of (n, band, y, x) that are flipped, and whether
+these are then exchanged. The first one is the image itself."""
 
 
 def pad_batch(image: Tensor, count: int) -> Tensor:
@@ -225,8 +189,10 @@ def pad_batch(image: Tensor, count: int) -> Tensor:
 
 def average_views(runner: PredictFunction, image: Tensor, views: Views) -> Tensor:
     """Return the mean of a runner's probabilities over all views, fp32 (n, y, x, channel)."""
-    first, *rest = VIEWS[views]
-    total = first.undo(runner(first.of(image)))
-    for view in rest:
-        total += view.undo(runner(view.of(image)))
-    return total.div_(1 + len(rest)) if rest else total
+    total, (_, *others) = runner(image), VIEWS[views]
+    for axes, transposed in others:
+        view = image.flip(axes)
+        found = runner(view.transpose(2, 3) if transposed else view)
+        found = found.transpose(1, 2) if transposed else found
+        total += found.flip([axis - 1 for axis in axes])
+    return total.div_(1 + len(others)) if others else total

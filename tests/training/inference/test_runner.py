@@ -8,12 +8,9 @@ from helpers.predict_cases import FACTS, neighbourly, pixels, probabilities
 from geoprep.errors import UsageError
 from training.inference import runner as runner_module
 from training.inference.runner import (
-    VIEWS,
     CompiledRunner,
     NativeRunner,
     average_views,
-    choose_dtype,
-    should_compile,
 )
 from training.prediction.prediction_tags import check_targets
 
@@ -24,10 +21,10 @@ def batch(n=2, height=32, width=64):
     return torch.from_numpy(np.stack([pixels(height, width, seed=i) for i in range(n)]))
 
 
-def make_runner():
+def make_runner(precision="fp32"):
     torch.manual_seed(3)
     network = neighbourly(3, 8).eval()
-    return NativeRunner(network, FACTS, device=CPU, precision="fp32"), network
+    return NativeRunner(network, FACTS, device=CPU, precision=precision), network
 
 
 def test_probabilities_are_sigmoids_of_the_normalised_image():
@@ -42,13 +39,15 @@ def test_probabilities_are_sigmoids_of_the_normalised_image():
 
 @pytest.mark.parametrize(("name", "count"), [("none", 1), ("flips", 4), ("d4", 8)])
 def test_each_view_counts_exactly_once(name, count):
-    marked = torch.arange(6.0).reshape(1, 1, 2, 3)
-    seen = {(view.of(marked).shape, *view.of(marked).flatten().tolist()) for view in VIEWS[name]}
-    assert len(seen) == len(VIEWS[name]) == count
-    for view in VIEWS[name]:
-        torch.testing.assert_close(
-            view.undo(view.of(marked).permute(0, 2, 3, 1)), marked.permute(0, 2, 3, 1)
-        )
+    marked, seen = torch.arange(6.0).reshape(1, 1, 2, 3), []
+
+    def look(image):
+        seen.append((image.shape, *image.flatten().tolist()))
+        return image.permute(0, 2, 3, 1).clone()
+
+    found = average_views(look, marked, name)
+    assert len(seen) == len(set(seen)) == count
+    torch.testing.assert_close(found, marked.permute(0, 2, 3, 1))
 
 
 def test_views_are_averaged_as_probabilities():
@@ -68,35 +67,32 @@ def test_views_are_averaged_as_probabilities():
 
 def test_a_model_is_compiled_if_that_pays_and_the_user_reads_only_what_matters(monkeypatch):
     few, many = 10**6, 10**10
+    runner, _ = make_runner()
+
+    def chosen(mode, pixels):
+        runner.compile_mode = mode
+        found, note = runner.for_pixels(pixels)
+        return found is runner, note
+
     monkeypatch.setattr(runner_module, "missing_compiler", lambda device: None)
-    assert should_compile("off", CPU, many) == (False, "")
-    assert should_compile("auto", CPU, few) == (False, "")
+    assert chosen("off", many) == chosen("auto", few) == (True, "")
     for mode, size in (("on", few), ("auto", many)):
-        compiled, note = should_compile(mode, CPU, size)
-        assert compiled
-        assert note == "compiling the model with the first batch, up to a minute"
-    assert should_compile("auto", torch.device("cuda"), many) == (False, "")
+        note = "compiling the model with the first batch, up to a minute"
+        assert chosen(mode, size) == (False, note)
     monkeypatch.setattr(runner_module, "missing_compiler", lambda device: "since there is none")
-    assert should_compile("auto", CPU, few) == (False, "")
+    assert chosen("auto", few) == (True, "")
     for mode, size in (("on", few), ("auto", many)):
-        assert should_compile(mode, CPU, size) == (
-            False,
-            "model not compiled, since there is none",
-        )
+        assert chosen(mode, size) == (True, "model not compiled, since there is none")
+    runner.device = torch.device("cuda")
+    assert chosen("auto", many) == (True, "")
 
 
-def test_precision_follows_the_hardware(monkeypatch):
-    assert choose_dtype(CPU, "bf16") == torch.bfloat16
-    assert choose_dtype(CPU, "fp32") == torch.float32
-    for computed in (True, False):
-        monkeypatch.setattr(
-            torch.cuda, "is_bf16_supported", lambda computed=computed, **_: computed
-        )
-        found = choose_dtype(torch.device("cuda"), "auto")
-        assert found == (torch.bfloat16 if computed else torch.float32)
-    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
-    assert choose_dtype(CPU, "auto") == torch.float32
+@pytest.mark.parametrize("computes", [True, False])
+def test_precision_follows_the_hardware(monkeypatch, computes):
+    monkeypatch.setattr(runner_module, "computes_bf16", lambda device: computes)
+    found = {name: make_runner(name)[0].precision for name in ("auto", "bf16", "fp32")}
+    auto = "bfloat16" if computes else "float32"
+    assert found == {"auto": auto, "bf16": "bfloat16", "fp32": "float32"}
 
 
 def test_checkpoints_of_other_targets_are_refused():
