@@ -171,7 +171,7 @@ def _features(source: Path | bytes, layer: _Layer, rule: SpeedRule, name: str) -
             "an SQL condition on the fields of layer "
             f"{layer.name}: {', '.join(layer.fields) or 'none'}"
         ) from error
-    geometry = shapely.force_2d(shapely.from_wkb(wkb, on_invalid="ignore"))
+    geometry = shapely.force_2d(shapely.from_wkb(wkb, on_invalid="fix"))
     lines, feature, notes = _lines(geometry)
     read = dict(zip(meta["fields"], values, strict=True))
     properties = _rows(columns, [read[field] for field in columns], len(notes))

@@ -91,6 +91,11 @@ def test_lines_and_areas_of_one_file_are_burned_together_the_faster_on_top(label
     np.testing.assert_array_equal(mask, expected)
 
 
+def test_a_ring_that_is_not_closed_is_closed(label):
+    mask = mask_of(read_roads(label(("Polygon", [YARD[0][:-1]], {}))))
+    np.testing.assert_array_equal(mask, by_gdal(shapely.Polygon(YARD[0])))
+
+
 def test_an_area_whose_edge_crosses_itself_has_the_pixels_within(label):
     mask = mask_of(read_roads(label(("Polygon", BOW_TIE, {}))))
     np.testing.assert_array_equal(mask > 0, by_gdal(shapely.Polygon(BOW_TIE[0])) > 0)
