@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 from rasterio.windows import Window
 
 from geoprep import imagery
@@ -118,20 +119,26 @@ def survey_rows(task: SurveyTask) -> SurveyRecord:
         found = pixels.valid == 0
         if imagery.is_held_wide(pixels.values):  # NaN is nodata without the rule
             found &= imagery.find_usable(pixels.values, None)
-        black = int(np.count_nonzero(found))
-        record = replace(record, black=black, black_bits=pack_bits(found) if black else b"")
-    return _with_label(record, pixels)
+        if black := int(np.count_nonzero(found)):
+            record = replace(record, black=black, black_bits=pack_bits(found))
+            seen = with_label(record, (pixels.valid != 0) | found)
+            if not seen.label_failure and not seen.unlisted:
+                return seen
+            record = replace(record, is_label_doubtful=True)
+    return with_label(record, None if pixels.valid is None else pixels.valid != 0)
 
 
-def _with_label(record: SurveyRecord, pixels: imagery.ImageWindow) -> SurveyRecord:
-    """Return the record with remarks on, or errors of, a raster label in its rows."""
+def with_label(record: SurveyRecord, valid: NDArray[np.bool_] | None) -> SurveyRecord:
+    """Return the record with remarks on, or errors of, a raster label in its rows.
+
+    Values are errors where pixels of the image are ``valid``, bool (y, x); None: everywhere.
+    """
     scene, rows = record.task.scene, record.task.rows
     rule = record.task.options.raster_rule(scene.label) if scene.label else None
     if rule is None or rows is None or scene.label is None or scene.grid is None:
         return record  # vector labels are read whole by every shard
     try:
         area = SceneWindow(rows[0], 0, rows[1] - rows[0], scene.grid.width)
-        valid = None if pixels.valid is None else pixels.valid != 0
         return replace(record, notes=read_mask(scene.label, rule, scene.grid, area, valid)[1])
     except UnlistedError as error:
         return replace(record, unlisted=error.pixels)

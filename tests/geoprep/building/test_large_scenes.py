@@ -164,6 +164,24 @@ def test_a_label_that_is_wrong_in_one_shard_fails_the_scene(tmp_path, monkeypatc
     assert info(store)["splits"]["train"]["usable_tiles"] == 0
 
 
+@pytest.mark.parametrize("options", PARTS[:3])
+@pytest.mark.parametrize("speck", [True, False], ids=["speck", "nodata"])
+def test_a_value_under_black_counts_if_the_black_is_imagery(tmp_path, monkeypatch, options, speck):
+    monkeypatch.setattr(survey, "_STRIP_ROWS", 32)
+    scene, mask = _mask_scene(tmp_path)
+    values = texture(300, 420)
+    values[60:72, 100:110], mask[60:72, 100:110] = 0, 7  # over the border of two strips
+    if not speck:
+        values[60:72, :110] = 0  # reaches the edge
+    write_image(tmp_path / "m.tif", values, PLACES["utm"])
+    scene = _labelled(tmp_path, scene, mask)
+    store = build_of(
+        tmp_path / "a.zarr", [scene], tile=64, rescale="none", classes="a=0,b=1", **options
+    )
+    assert store.scenes.status.tolist() == ["failed" if speck else "ok"]
+    assert ("no class has: 7 (120 pixels). Add" in store.scenes.reason[0]) == speck
+
+
 @pytest.mark.parametrize("options", PARTS[1:4])
 def test_remarks_on_a_label_count_each_of_its_pixels_once(tmp_path, monkeypatch, options):
     monkeypatch.setattr(survey, "_STRIP_ROWS", 32)
