@@ -297,18 +297,6 @@ def test_a_line_round_the_world_in_the_label_moves_no_other_road():
     assert np.array_equal(*(mask_of(each, grid_at("Moscow")) for each in (roads, beside)))
 
 
-def test_lines_that_the_zone_cannot_reach_leave_the_others_as_they_are():
-    roads = some_roads("Moscow", [30.0])
-    quarter_turn_away = shapely.LineString([(128.9999, 0), (129.0001, 0)])
-    lines = np.array([*roads.lines, quarter_turn_away], object)
-    alone, beside = (
-        speed_polygons(LabelRoads(each, np.full(len(each), 30.0), roads.crs, {}), grid_at("Moscow"))
-        for each in (roads.lines, lines)
-    )
-    assert len(alone.xy)
-    assert np.array_equal(alone.xy, beside.xy)
-
-
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("image_crs", ["EPSG:4326", "EPSG:32637"])
 def test_coordinates_that_are_nowhere_do_not_crash(image_crs):
