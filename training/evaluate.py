@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from geoprep.errors import UsageError
+from geoprep.storage import replaced
 from training.cli import Command, Status, argument, option, run_command
 from training.inference import ModelOptions
 
@@ -139,12 +140,9 @@ def evaluated(options: EvaluateOptions) -> Evaluation:
     set_threads(options.threads)
     runner, info = open_model(options, "auto")
     runner, _ = runner.for_pixels(0)  # compiling does not pay for so few pixels
-    for name, given, kind in (
-        ("sweep", options.sweep, "roads"),
-        ("confusion", options.confusion, "classes"),
-    ):
-        if given and kind != ("classes" if info.has_classes else "roads"):
-            has = "classes" if info.has_classes else "roads"
+    has = "classes" if info.has_classes else "roads"
+    for name, kind in (("sweep", "roads"), ("confusion", "classes")):
+        if getattr(options, name) and kind != has:
             raise UsageError(f"`{name}` is for models of {kind}; this one has {has}")
     return evaluate_runner(
         *(runner, info, options.stores),
@@ -161,12 +159,8 @@ def _compare(options: EvaluateOptions) -> int:
 
     if not (options.compare and options.on and options.stores):
         raise UsageError("`compare` needs at least two models, and a store in `on`")
-    for name, given in (
-        ("csv", options.csv),
-        ("scenes", options.scenes),
-        ("offsets", options.offsets),
-    ):
-        if given:
+    for name in ("csv", "scenes", "offsets"):
+        if getattr(options, name):
             raise UsageError(f"`{name}` is for one model: leave out `compare`")
     files = [model_file(file) for file in (options.checkpoint, *map(Path, options.stores))]
     models = [(file, *_opened(options, file)) for file in files]
@@ -175,12 +169,11 @@ def _compare(options: EvaluateOptions) -> int:
         _write_json(options, [asdict(one) for one in compared])
     if options.json:
         return Status.DONE
-    rows = []
+    shown, rows = [("road_iou", "road IoU"), ("bin_iou", "bin IoU")], []
+    if "mean_iou" in compared[0].metrics:
+        shown = [("mean_iou", "mean IoU")]
     for one in compared:
         cells = []
-        shown = [("road_iou", "road IoU"), ("bin_iou", "bin IoU")]
-        if "mean_iou" in one.metrics:
-            shown = [("mean_iou", "mean IoU")]
         for name, _ in shown:
             cells += [_cell(one.metrics[name]) if name in one.metrics else ""]
             cells += [f"{one.drop[name]:+.4f}" if name in one.drop else ""]
@@ -261,19 +254,14 @@ def _cell(value: float) -> str:
 
 
 def _write(found: Evaluation, options: EvaluateOptions) -> None:
-    from geoprep.storage import replaced
-
-    if options.csv is not None:
-        with replaced(options.csv) as partial, partial.open("w", newline="") as file:
-            rows = csv.DictWriter(file, list(found.scenes[0]))
-            rows.writeheader()
-            rows.writerows(_plain(found.scenes))
-    if options.confusion is not None:
-        with replaced(options.confusion) as partial, partial.open("w", newline="") as file:
-            table = csv.writer(file)
-            table.writerow(("label", *found.classes))
-            pairs = zip(found.classes, found.confusion, strict=True)
-            table.writerows((name, *counts) for name, counts in pairs)
+    rows = _plain([list(row.values()) for row in found.scenes])
+    scenes: list[Any] = [list(found.scenes[0]), *rows]
+    pairs = zip(found.classes, found.confusion, strict=True)
+    confusion: list[Any] = [["label", *found.classes], *([name, *counts] for name, counts in pairs)]
+    for file, table in ((options.csv, scenes), (options.confusion, confusion)):
+        if file is not None:
+            with replaced(file) as partial, partial.open("w", newline="") as stream:
+                csv.writer(stream).writerows(table)
     _write_json(options, evaluation_document(found, options))
 
 
@@ -287,8 +275,6 @@ def evaluation_document(found: Evaluation, options: EvaluateOptions) -> dict[str
 
 
 def _write_json(options: EvaluateOptions, metrics: object) -> None:
-    from geoprep.storage import replaced
-
     document = json.dumps(_plain(metrics), indent=2)
     if options.json:
         print(document)

@@ -19,7 +19,13 @@ from torch import Tensor, nn
 
 from geoprep.storage import replaced
 from training.checkpoint import CheckpointError
-from training.inference.export_record import KEY, ExportRecord, file_hash, required_module
+from training.inference.export_record import (
+    KEY,
+    ExportRecord,
+    damage_reported,
+    file_hash,
+    required_module,
+)
 from training.inference.onnx_file import nodes_of, onnx_model
 from training.inference.runner import Runner
 
@@ -138,7 +144,11 @@ def write(path: Path, network: nn.Module, record: ExportRecord, tiles: Sequence[
         model = openvino.Core().read_model(str(source))
         if record.precision == "int8":
             model = _quantised(model, tiles, nodes_of(proto, record.kept))
-        _save(openvino, model, record, made)
+        halves = record.precision != "float32"
+        openvino.save_model(model, str(made), compress_to_fp16=halves)
+        record = replace(record, weights=file_hash(_weights(made)))
+        model.set_rt_info(record.to_json(), [KEY])
+        openvino.save_model(model, str(made), compress_to_fp16=halves)
         for old, new in ((_weights(made), _weights(path)), (made, path)):
             with replaced(new) as whole:
                 shutil.copyfile(old, whole)
@@ -152,12 +162,8 @@ def read(path: Path) -> tuple[Runner, ExportRecord]:
         raise CheckpointError(
             f"{weights} is missing: it holds the weights of {path}. Keep both files together"
         )
-    try:
+    with damage_reported(path, "an OpenVINO model"):
         model = openvino.Core().read_model(str(path), str(weights))
-    except Exception as error:  # its exceptions have no common base
-        raise CheckpointError(
-            f"{path} is damaged or not an OpenVINO model: export it again"
-        ) from error
     text = model.get_rt_info([KEY]).astype(str) if model.has_rt_info([KEY]) else None
     record = ExportRecord.from_json(text, path)
     if file_hash(weights) != record.weights:
@@ -165,15 +171,6 @@ def read(path: Path) -> tuple[Runner, ExportRecord]:
             f"{weights} is damaged or belongs to another file than {path}: export it again"
         )
     return OpenvinoRunner(model, record.precision), record
-
-
-def _save(openvino: Any, model: Any, record: ExportRecord, path: Path) -> None:  # noqa: ANN401
-    """Save a model and its record, which holds the digest of the weights."""
-    halves = record.precision != "float32"
-    openvino.save_model(model, str(path), compress_to_fp16=halves)
-    record = replace(record, weights=file_hash(_weights(path)))
-    model.set_rt_info(record.to_json(), [KEY])
-    openvino.save_model(model, str(path), compress_to_fp16=halves)
 
 
 def _quantised(model: Any, tiles: Sequence[Tensor], kept: Sequence[str]) -> Any:  # noqa: ANN401

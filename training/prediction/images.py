@@ -86,15 +86,14 @@ def inspect_image(
                 raise ImageError(
                     f"{error}; or use `allow_no_crs` to predict it pixel by pixel"
                 ) from error
-            ratios = _ratios(grid.gsd_m(), info.gsd_m, options.gsd)
-            height, scale_y = _resampled(lengths[0], ratios[1], options.gsd)
-            width, scale_x = _resampled(lengths[1], ratios[0], options.gsd)
+            (x, y), (trained_x, trained_y) = grid.gsd_m(), info.gsd_m
+            height, scale_y = _resampled(lengths[0], y, trained_y, options.gsd)
+            width, scale_x = _resampled(lengths[1], x, trained_x, options.gsd)
             scales = scale_y, scale_x
             transform = grid.transform * Affine.scale(scale_x, scale_y)
             if not grid.georeferenced:  # nor is its prediction
                 transform = Affine.identity()
             crs = dataset.crs.to_wkt() if grid.georeferenced else None
-            x, y = grid.gsd_m()
             gsd = x * scale_x, y * scale_y
     version = version or file_version(address)
     return ImageSource(
@@ -139,24 +138,14 @@ def choose_bands(
     )
 
 
-def _ratios(
-    have: tuple[float, float], trained: tuple[float, float], wanted: str
-) -> tuple[float, float]:
-    """Return the length of the model's pixels in pixels of the image, along x and y."""
-    if wanted == "image":
-        return 1.0, 1.0
-    want = trained if wanted == "checkpoint" else (float(wanted), float(wanted))
-    if not all(0 < metres < math.inf for metres in want):
-        return 1.0, 1.0  # trained on images of unknown pixel size
-    return want[0] / have[0], want[1] / have[1]
-
-
-def _resampled(length: int, ratio: float, wanted: str) -> tuple[int, float]:
+def _resampled(length: int, have: float, trained: float, wanted: str) -> tuple[int, float]:
     """Return the pixels of the model's axis, and their length in pixels of the image.
 
-    A whole length is preferred, as between the levels of a store; the last pixel may then
-    extend beyond the image.
+    Pixels of the image have ``have`` metres. A whole length is preferred, as between the levels of
+    a store; the last pixel may then extend beyond the image.
     """
+    want = have if wanted == "image" else trained if wanted == "checkpoint" else float(wanted)
+    ratio = want / have if 0 < want < math.inf else 1.0  # trained on images of unknown pixel size
     whole = max(1, round(ratio))
     if abs(ratio / whole - 1) <= (TOLERANCE if wanted == "checkpoint" else _EXACT):
         return -(-length // whole), float(whole)
