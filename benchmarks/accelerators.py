@@ -348,8 +348,7 @@ class Measurement:
 
 def step_cases(device: torch.device, *, quick: bool) -> list[StepCase]:
     """Return the forms of the step that differ on a device."""
-    precisions = ["fp32", *(["tf32"] if device.type == "cuda" else [])]
-    precisions += ["fp16"] if device.type == "cuda" else []
+    precisions = ["fp32", *(["tf32", "fp16"] if device.type == "cuda" else [])]
     precisions += ["bf16"] if computes_bf16(device) else []
     cases = [
         StepCase(f"{name}, not compiled", name, {"precision": name, "compile": "off"})

@@ -93,16 +93,13 @@ def _run(given: argparse.Namespace) -> Result:
     step = {"batch_size": sizes.batch_size, "crop": sizes.crop}
     with measured("loaders", given, **step) as (result, work):
         store = given.store
-        if store is None and not set(given.only) <= _storeless(quick=given.quick):
+        # These parts need no store; those of the quick run take random tiles.
+        storeless = {"crops", "augment", "batches", "gil", *(QUICK_PARTS if given.quick else ())}
+        if store is None and not set(given.only) <= storeless:
             announce("creating a city")
             store = synthetic_store(work, sizes, given.threads)
         _measure(result, store, work, sizes)
     return result
-
-
-def _storeless(*, quick: bool) -> set[str]:
-    """Return the parts that need no store: those of the quick run take random tiles."""
-    return {"crops", "augment", "batches", "gil", *(QUICK_PARTS if quick else ())}
 
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:

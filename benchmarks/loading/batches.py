@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
+from itertools import chain, repeat
 from statistics import median
 from typing import Any, Literal
 
@@ -162,12 +163,6 @@ def measure_batches(result: Result) -> None:
         result.add(f"{at}.stack_cpu", "us of one core per tile", stacking)
 
 
-def _batches(loader: BatchLoader) -> Iterator[Batch]:
-    """Yield batches of one epoch after another."""
-    while True:
-        yield from loader
-
-
 def _overshoot(sleep: Callable[[int], object]) -> float:
     """Return the seconds by which sleeping takes longer than asked for."""
 
@@ -193,7 +188,7 @@ def step(loader: BatchLoader, share: int, seconds: float) -> tuple[float, float]
     hold, free = ctypes.PyDLL(None).usleep, ctypes.CDLL(None).usleep
     early = _overshoot(free)
     period = _PERIOD_US / 1e6
-    batches = _batches(loader)
+    batches = chain.from_iterable(repeat(loader))
     batch = next(batches)
     crops, late, steps = 0, 0, 0
     start = begin = time.perf_counter()
@@ -212,10 +207,7 @@ def step(loader: BatchLoader, share: int, seconds: float) -> tuple[float, float]
         sleep(hold, begin + period * share / 100)
         begin = max(begin + period, time.perf_counter() - period)  # no more than a period behind
         sleep(free, begin)
-    rate = crops / (time.perf_counter() - start)
-    del batch
-    batches.close()  # type: ignore[attr-defined]  # of a generator
-    return rate, late / steps
+    return crops / (time.perf_counter() - start), late / steps
 
 
 def measure_gil(result: Result, tiles: int) -> None:

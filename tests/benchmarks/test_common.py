@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import loaders
 from benchmarks.child import ChildError, ChildProcess, ask, run
 from benchmarks.common import Figure, Result, run_parts
 from benchmarks.tables import Table, print_report
@@ -48,13 +47,6 @@ def test_function_answers_or_reports_its_error():
     assert ask("builtins:dict", {"a": 1}) == {"a": 1}
     with pytest.raises(ChildError, match="TypeError"):
         ask("math:sqrt", {})
-
-
-def test_child_process_without_answer_is_killed(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("benchmarks.child.TIMEOUT", 1.0)
-    silent = ChildProcess("subprocess:call", {"args": ["sleep", "60"]})
-    with silent, pytest.raises(ChildError, match="status -9"):
-        silent.answer()
 
 
 @pytest.mark.parametrize(
@@ -109,15 +101,6 @@ def test_bounds_are_printed(capsys: pytest.CaptureFixture[str]):
     assert "a note" in said
 
 
-def test_folder_for_scratch_files_that_cannot_be_created_is_reported(tmp_path: Path, capsys):
-    (tmp_path / "file").touch()
-    for work in ("file", "file/below"):
-        assert loaders.main(["--quick", "--work", str(tmp_path / work)]) == 1
-        error = capsys.readouterr().err
-        assert str(tmp_path / work) in error
-        assert error.count("\n") == 1
-
-
 def test_failing_part_keeps_figures_of_others():
     result = Result("some", {})
     parts = {"a": fail, "b": lambda: result.add("b.rate", "", [1.0]), "c": fail}
@@ -134,18 +117,3 @@ def test_the_record_is_written_after_each_part(tmp_path: Path):
         assert list(Result.read(path).figures) == ["a.rate"]
 
     run_parts(result, {"a": lambda: result.add("a.rate", "", [1.0]), "b": last}, ["a", "b"])
-
-
-def test_a_table_has_the_rows_and_columns_that_were_measured(capsys: pytest.CaptureFixture[str]):
-    result = Result("some", {})
-    result.add("uint8.build.rate", "", [1.0, 2.0, 3.0])
-    result.add("uint16.build.rate", "", [4.0, 5.0, 6.0])
-    result.add("uint8.build.cpu", "", [7.0, 8.0, 9.0])
-    rows = {"8 bits": "uint8.build", "16 bits": "uint16.build", "real": "real.build"}
-    columns = {"chips/s": "rate", "cpu ms": "cpu", "MB": "mb"}
-    print_report(result, [Table("Rates", rows, columns, head="chips", medians=["cpu"])])
-    said = capsys.readouterr().out.split()
-    assert {"Rates", "chips", "chips/s", "cpu", "bits", "(1.00-3.00)", "8.00", "-"} <= set(said)
-    assert not {"real", "MB", "(7.00-9.00)", "Other"} & set(said)
-    Table("Nothing", {"real": "real.build"}, columns).show(result)
-    assert capsys.readouterr().out == ""

@@ -13,7 +13,6 @@ from benchmarks.loading.data import LoadingSizes, synthetic_store, write_files
 from benchmarks.loading.load_rate import measure_load
 from benchmarks.loading.peer_task import Task
 from benchmarks.loading.peers import PEERS
-from benchmarks.loading.process_memory import tree_memory
 from benchmarks.loading.report import blocks
 from benchmarks.loading.throughput import RESIDENCIES, measure_residency
 from benchmarks.loading.worker_memory import batch_bytes
@@ -35,17 +34,6 @@ def task(store, tmp_path_factory):
     folder = tmp_path_factory.mktemp("files")
     write_files(RamTiles.load(store, split="all", progress=False), folder)
     return Task(str(folder), SIZES.batch_size, 1, str(store))
-
-
-def test_unmapped_shared_memory_is_counted():
-    before = tree_memory()
-    fd = os.memfd_create("batch")
-    try:
-        os.write(fd, bytes(32 << 20))
-        assert tree_memory() - before >= 32 << 20
-    finally:
-        os.close(fd)
-    assert tree_memory() - before < 16 << 20
 
 
 def entry_of(name):
@@ -84,14 +72,6 @@ def test_other_package_returns_every_pixel(name, task):
         first = conversation.ask("first")
         del first["seconds"]
         other_loaders.compare(first, other_loaders.sums(task))
-
-
-def test_failing_peer_reports_its_error(task):
-    lost = Task(f"{task.folder}/nowhere", 4, 0)
-    with other_loaders.start(entry_of("uint8"), lost) as conversation:
-        conversation.answer()
-        with pytest.raises(ChildError, match="nowhere"):
-            conversation.ask("open")
 
 
 def test_loader_that_loses_pixels_is_rejected():

@@ -11,7 +11,7 @@ from benchmarks import training as benchmark
 from benchmarks.child import ROOT, ChildError
 from benchmarks.common import Result
 from benchmarks.fitting import ladder, learning
-from benchmarks.fitting.ladder import CEILING, FIT, IPEX, KEPT, PLAIN, RUNGS
+from benchmarks.fitting.ladder import CEILING, FIT, KEPT, PLAIN, RUNGS
 from benchmarks.loading.data import LoadingSizes, synthetic_store
 from training.fit import COMMAND
 from training.settings import Config
@@ -71,15 +71,6 @@ def test_the_ladder_is_judged_by_its_ratios(monkeypatch, store, tmp_path):
     assert found["over_fp32"].median == pytest.approx(2.4)
     assert found["share"].median == pytest.approx(0.75)
     assert [figure.met for figure in found.values()] == [True, False, False]
-
-
-def test_a_rung_that_does_not_start_is_left_out_with_a_note(monkeypatch, store, tmp_path):
-    fake_rates(monkeypatch, {"fit": 2.0, "ipex": None, CEILING: 16.0})
-    result = a_result()
-    ladder.measure_ladder(result, store, tmp_path, everywhere([FIT, IPEX]))
-    assert "ladder.ipex.rate" not in result.figures
-    assert result["ladder.fit.rate"].median == 2
-    assert any("no such luck" in note for note in result.notes)
 
 
 def test_the_demo_of_this_project_trains_with_settings_that_exist():
