@@ -5,7 +5,6 @@ An archive is given by its path, or with a pattern of its members: ``a.zip!/trai
 
 from __future__ import annotations
 
-import fcntl
 import glob
 import gzip
 import json
@@ -100,19 +99,21 @@ def unpacked(
 ) -> tuple[list[Path], list[str]]:
     """Unpack the wanted members of an archive, unless an earlier call has and they are whole.
 
-    Members have their final name only when they are complete. A finished call leaves a mark,
+    Members have their final name only when they are complete, so that several processes may unpack
+    one archive at the same time. A finished call leaves a mark,
     ``what``, which holds while size and time of the archive are the same. Returns the unpacked
     files in the archive's order, and the names of the other members.
     """
     found = archive.stat()
     identity = {"size": found.st_size, "mtime_ns": found.st_mtime_ns}
     mark = into / f".{archive.name}.{what}.json"
-    with errors_named(into, OutputError), _only_one(into):
+    with errors_named(into, OutputError):
         state = _read_mark(mark)
         if state.get("archive") != identity or not all(
             _is_whole(into / name, size) for name, size in state["files"].items()
         ):
             mark.unlink(missing_ok=True)
+            make_folder(into)
             state = _unpack(archive, into, wanted, report) | {"archive": identity}
             with replaced(mark) as partial:
                 partial.write_text(json.dumps(state))
@@ -151,12 +152,12 @@ def _write(member: Member, target: Path, archive: Path) -> None:
 def _zip_members(archive: Path) -> Iterator[Member]:
     with zipfile.ZipFile(archive) as packed:
         infos, done = packed.infolist(), 0
-        for count, info in enumerate(infos):
+        for info in infos:
             kind = stat.S_IFMT(info.external_attr >> 16)
             odd = kind not in (0, stat.S_IFREG, stat.S_IFDIR) or bool(info.flag_bits & 1)
             for name in (info.orig_filename, info.filename):
                 linked = kind == stat.S_IFLNK
-                check_member(archive, name, info.file_size, count, linked=linked, odd=odd)
+                check_member(archive, name, info.file_size, linked=linked, odd=odd)
         for info in infos:
             if not info.is_dir():
                 done += info.compress_size
@@ -174,21 +175,6 @@ def _read_mark(mark: Path) -> dict[str, Any]:
         return state if state.keys() >= {"archive", "files", "others"} else {}
     except (OSError, ValueError, AttributeError):
         return {}
-
-
-@contextmanager
-def _only_one(folder: Path) -> Iterator[None]:
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("wb") as lock:  # released by the kernel when the process ends
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise SourceError(
-                f"{folder}: another process is extracting into it: wait until it has finished."
-            ) from error
-        except OSError:  # some network disks have no locks
-            pass
-        yield
 
 
 @contextmanager

@@ -13,8 +13,6 @@ SUFFIXES = (".tar", ".tar.gz", ".tgz")
 CHUNK = 1 << 20
 # A classic TIFF ends at 4 GiB; a PS-MS chip, the largest member of SpaceNet's, has 27 MB.
 MAX_MEMBER = 4 << 30
-# SpaceNet's largest archive has some 8,000.
-MAX_MEMBERS = 200_000
 
 
 class Member(NamedTuple):
@@ -67,10 +65,10 @@ def index_tar(archive: Path) -> dict[str, tuple[int, int]]:
 
 
 def _plain(tar: tarfile.TarFile, archive: Path) -> Iterator[tarfile.TarInfo]:
-    for count, info in enumerate(tar):
+    for info in tar:
         linked = info.issym() or info.islnk()
         odd = info.issparse() or not (info.isreg() or info.isdir())
-        check_member(archive, info.name, info.size, count, linked=linked, odd=odd)
+        check_member(archive, info.name, info.size, linked=linked, odd=odd)
         if info.isreg():
             yield info
     # `tarfile` takes a damaged or missing header for the end, whose mark are two blocks of zeros.
@@ -80,7 +78,7 @@ def _plain(tar: tarfile.TarFile, archive: Path) -> Iterator[tarfile.TarInfo]:
 
 
 def check_member(
-    archive: Path, name: str, size: int, count: int, *, linked: bool = False, odd: bool = False
+    archive: Path, name: str, size: int, *, linked: bool = False, odd: bool = False
 ) -> None:
     """Raise SourceError for a member that may not be written below a folder."""
     path = PurePosixPath(name)
@@ -92,8 +90,6 @@ def check_member(
         fault = "it is encrypted, or neither a plain file nor a folder"
     elif not 0 <= size <= MAX_MEMBER:
         fault = f"it claims {size:,} bytes"
-    elif count >= MAX_MEMBERS:
-        fault = "one member too many"
     else:
         return
     raise SourceError(
