@@ -14,11 +14,11 @@ from shapely.ops import substring
 
 from geoprep.crs import LONLAT, transformer
 from geoprep.errors import UsageError
-from geoprep.roads.formats import write_geojson
+from geoprep.roads.formats.files import write_geojson
 from geoprep.roads.network import RoadGraph, check_network
 from geoprep.roads.network import points as points_at
-from geoprep.roads.paths import CostGraph, EdgePoints, Weight, cost_graph, nearest_points
-from geoprep.roads.paths.distances import cheapest_edges
+from geoprep.roads.paths.distances import CostGraph, Weight, cheapest_edges, cost_graph
+from geoprep.roads.paths.points import EdgePoints, nearest_points
 from geoprep.speed import MPS_PER_MPH
 from geoprep.storage import replaced, require_folder
 

@@ -1,8 +1,8 @@
 """Shortest distances between points on edges, from the distances between nodes.
 
 A path between two points leaves its first edge at one of two ends and enters its last edge at one
-of two, or stays on the edge that both points share. Distances between all nodes and four sums per
-pair of points therefore suffice: no edge is split, and part of an edge costs its share by length.
+of two, or stays on the edge that both points share. Distances between nodes and four sums per pair
+of points therefore suffice: no edge is split, and part of an edge costs its share by length.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from geoprep.errors import UsageError
 from geoprep.roads.network import RoadGraph
 from geoprep.roads.paths.points import EdgePoints
 from geoprep.speed import MPS_PER_MPH
@@ -23,8 +22,8 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 Weight = Literal["length", "time"]
-_FEW_NODES: Final = 32
-"""Up to this many nodes a dense matrix is faster than a sparse graph."""
+_SCENE_NODES: Final = 1000
+"""Up to this many nodes the distances between all of them are kept."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,24 +38,34 @@ class CostGraph:
 
     @cached_property
     def node_distances(self) -> NDArray[np.float64]:
-        """Shortest distances between all nodes, float64 (node, node); infinite without a path.
+        """Shortest distances between all nodes, float64 (node, node); infinite without a path."""
+        return self._from_nodes(None)
 
-        Memory grows with the square of the nodes, so this is for networks of one scene.
-        """
-        if len(self.nodes) <= _FEW_NODES:
-            return _distances_of_few_nodes(self)
+    def _from_nodes(self, nodes: NDArray[np.int64] | None) -> NDArray[np.float64]:
+        """Return the shortest distances from some nodes (None: all) to all, (node, node)."""
         from scipy.sparse.csgraph import dijkstra
 
-        matrix: NDArray[np.float64] = dijkstra(cheapest_edges(self)[0])
-        return matrix
+        distances: NDArray[np.float64] = dijkstra(cheapest_edges(self)[0], indices=nodes)
+        return distances
+
+    def to_nodes(self, points: EdgePoints) -> NDArray[np.float64]:
+        """Return the shortest distances from every node to some points, float64 (node, point)."""
+        ends, costs = self.ends[points.edge], self.cost_to_ends(points)
+        if len(self.nodes) <= _SCENE_NODES:
+            away = self.node_distances
+        else:
+            nodes, at = np.unique(ends, return_inverse=True)
+            away, ends = self._from_nodes(nodes), at.reshape(-1, 2)
+        first, second = ends.T
+        near = away[first] + costs[:, :1]
+        np.minimum(near, away[second] + costs[:, 1:], out=near)
+        return np.ascontiguousarray(near.T)
 
     def cost_to_ends(self, points: EdgePoints) -> NDArray[np.float64]:
         """Return the cost from every point to both ends of its edge, float64 (point, 2).
 
         Infinite for points on no edge.
         """
-        if not len(self.ends):
-            return np.full((len(points), 2), np.inf)
         first = points.along_m * self.per_m[points.edge]
         cost = self.cost[points.edge]
         first = np.where(points.along_m >= self.length_m[points.edge], cost, first)
@@ -65,33 +74,24 @@ class CostGraph:
         return both
 
 
-def cost_graph(
-    network: RoadGraph, weight: Weight = "length", *, name: str = "the network"
-) -> CostGraph:
-    """Return a network with the cost of its edges."""
+@dataclass(frozen=True, slots=True)
+class PairedPoints:
+    """The control points of one network, and where they lie in another one."""
+
+    own: CostGraph
+    here: EdgePoints
+    other: CostGraph
+    there: EdgePoints
+    least: NDArray[np.float64]  # (point,): shortest path from a point that counts
+
+
+def cost_graph(network: RoadGraph, weight: Weight = "length") -> CostGraph:
+    """Return a network with the cost of its edges; for times all speeds must be known."""
     along = network.length_m
     per_m = np.ones(len(along))
     if weight == "time":
-        unknown = int(np.isnan(network.speed_mph).sum())
-        if unknown:
-            raise UsageError(
-                f"{name}: {unknown} of {len(along)} edges have no speed, so travel times cannot be "
-                "computed. Use lengths, or give every edge a speed."
-            )
         per_m = 1 / (network.speed_mph * MPS_PER_MPH)
     return CostGraph(network.nodes, network.ends, along * per_m, per_m, along)
-
-
-def _distances_of_few_nodes(graph: CostGraph) -> NDArray[np.float64]:
-    """Return shortest distances between all nodes (Floyd-Warshall)."""
-    count, (start, stop) = len(graph.nodes), graph.ends.T
-    matrix = np.full((count, count), np.inf)
-    np.minimum.at(matrix, (start, stop), graph.cost)
-    np.minimum.at(matrix, (stop, start), graph.cost)
-    np.fill_diagonal(matrix, 0.0)
-    for node in range(count):
-        np.minimum(matrix, matrix[:, node, None] + matrix[node], out=matrix)
-    return matrix
 
 
 def cheapest_edges(graph: CostGraph) -> tuple[csr_array, NDArray[np.int64]]:
@@ -117,18 +117,12 @@ def point_distances(graph: CostGraph, points: EdgePoints) -> NDArray[np.float64]
     Infinite where there is no path or a point is on no edge; 0 from a point to itself. Memory grows
     with the square of the points, so this is for networks of one scene.
     """
-    matrix = np.full((len(points), len(points)), np.inf)
-    if len(graph.ends):
-        edge = points.edge
-        first, second = graph.ends[edge].T
-        to_first, to_second = graph.cost_to_ends(points).T
-        nodes = graph.node_distances
-        near = np.minimum(to_first[:, None] + nodes[first], to_second[:, None] + nodes[second])
-        matrix = np.minimum(near[:, first] + to_first, near[:, second] + to_second)
-        shared = (edge[:, None] == edge) & points.on_edge
-        here, there = np.nonzero(shared)
-        matrix[here, there] = np.minimum(
-            matrix[here, there], np.abs(to_first[here] - to_first[there])
-        )
+    edge, (first, second) = points.edge, graph.ends[points.edge].T
+    near, costs = graph.to_nodes(points), graph.cost_to_ends(points)
+    matrix: NDArray[np.float64]
+    matrix = np.minimum(near[first] + costs[:, :1], near[second] + costs[:, 1:])
+    here, there = np.nonzero((edge[:, None] == edge) & points.on_edge)
+    along = np.abs(costs[here, 0] - costs[there, 0])
+    matrix[here, there] = np.minimum(matrix[here, there], along)
     np.fill_diagonal(matrix, 0.0)
     return matrix

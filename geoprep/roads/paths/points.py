@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import shapely
 from numpy.typing import NDArray
 
+from geoprep.roads.chains import ranges
 from geoprep.roads.network import RoadGraph
 
 _AT_END_M: Final = 1e-6
@@ -40,6 +41,9 @@ class EdgePoints:
         )
         return points
 
+    def __getitem__(self, chosen: slice | NDArray[Any]) -> EdgePoints:
+        return EdgePoints(self.edge[chosen], self.along_m[chosen])
+
     def __add__(self, other: EdgePoints) -> EdgePoints:
         return EdgePoints(
             np.concatenate([self.edge, other.edge]), np.concatenate([self.along_m, other.along_m])
@@ -67,10 +71,14 @@ def spaced_points(network: RoadGraph, interval_m: float) -> EdgePoints:
     length = network.length_m
     count = np.maximum(np.ceil(length / interval_m) - 1, 1).astype(np.int64)
     count[length < _UNCUT_SHARE * interval_m] = 0
-    edge = np.repeat(np.arange(len(length)), count)
-    first = np.repeat(np.cumsum(count) - count, count)
-    nth = np.arange(len(edge)) - first + 1
-    return EdgePoints(edge, length[edge] * nth / (count[edge] + 1))
+    return even_points(network, count)
+
+
+def even_points(network: RoadGraph, count: NDArray[np.int64]) -> EdgePoints:
+    """Return a number of points inside every edge, at equal distances."""
+    edge = np.repeat(np.arange(len(count)), count)
+    nth = ranges(np.ones_like(count), count)
+    return EdgePoints(edge, network.length_m[edge] * nth / (count[edge] + 1))
 
 
 def nearest_points(network: RoadGraph, points: NDArray[np.object_], within_m: float) -> EdgePoints:
@@ -134,8 +142,7 @@ class Propagation:
         first = np.floor(from_m / self.interval_m).astype(np.int64) + 1
         count = np.maximum(np.floor(reach / self.interval_m).astype(np.int64) + 1 - first, 0)
         piece = np.repeat(np.arange(len(count)), count)
-        step = first[piece] + np.arange(len(piece)) - np.repeat(np.cumsum(count) - count, count)
-        forth = step * self.interval_m - from_m[piece]
+        forth = ranges(first, count) * self.interval_m - from_m[piece]
         along = begin[piece] + sign[piece] * forth
         return EdgePoints(np.append(edge, line[piece]), np.append(along_m, along))
 
@@ -144,7 +151,7 @@ class Propagation:
 
         Infinite if neither end of the edge of a point is within the radius.
         """
-        walked = self._distances({}, self._stumps(edge, along_m))
+        walked = self._distances(self._stumps(edge, along_m))
         ends, length = self.network.ends[points.edge], self.network.length_m[points.edge]
         to_ends = np.array([[walked.get(node, np.inf) for node in pair] for pair in ends.tolist()])
         to_ends = to_ends.reshape(-1, 2)
@@ -164,7 +171,7 @@ class Propagation:
         """Return the stretches of edges walked, each up to where a shorter path meets it."""
         length = float(self.network.length_m[start])
         stumps = self._stumps(start, along_m)
-        walked = self._distances({}, stumps)
+        walked = self._distances(stumps)
         rows = []
         for node, stump, sign in stumps:
             there = walked.get(node, np.inf)
@@ -180,10 +187,9 @@ class Propagation:
         table = np.array(rows)
         return table[:, 0].astype(np.int64), table[:, 1], table[:, 2], table[:, 3], table[:, 4]
 
-    def _distances(
-        self, walked: dict[int, float], stumps: tuple[tuple[int, float, float], ...]
-    ) -> dict[int, float]:
+    def _distances(self, stumps: tuple[tuple[int, float, float], ...]) -> dict[int, float]:
         """Return the nodes within the radius and their distances in metres (Dijkstra)."""
+        walked: dict[int, float] = {}
         queue = [(length, node) for node, length, _ in stumps]
         heapq.heapify(queue)
         while queue:

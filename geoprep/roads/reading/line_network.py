@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from geoprep.roads.chains import with_chains_joined
 from geoprep.roads.graph import edge_components, subnetwork
 from geoprep.roads.network import RoadGraph
-from geoprep.roads.paths import cost_graph
+from geoprep.roads.paths.distances import cost_graph
 
 _STRAIGHT: Final = 2
 

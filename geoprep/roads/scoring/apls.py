@@ -24,21 +24,20 @@ from typing import Final
 
 import numpy as np
 
-from geoprep.errors import UsageError
-from geoprep.roads.network import RoadGraph, check_network
-from geoprep.roads.paths import (
+from geoprep.roads.network import RoadGraph
+from geoprep.roads.paths.distances import (
     CostGraph,
-    EdgePoints,
+    PairedPoints,
     Weight,
     cost_graph,
-    nearest_points,
-    node_points,
     point_distances,
-    spaced_points,
 )
+from geoprep.roads.paths.points import EdgePoints, nearest_points, node_points, spaced_points
 
 _SMALL_POINTS: Final = 600
-_SMALL_NODES: Final = 1000
+_STRIP_M: Final = 500.0
+"""Control points are taken in strips of this width: those near each other share nodes."""
+_LEAST_PATH: Final = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,6 @@ def apls(
     weight: Weight = "length",
     control_point_spacing_m: float | None = 50.0,
     snap_m: float = 4.0,
-    min_path: float = 0.001,
     threads: int | None = None,
 ) -> AplsScore:
     """Return the average path length similarity of two networks in one plane of metres.
@@ -67,36 +65,26 @@ def apls(
     A network without roads scores 0 against any other: leave scenes without roads in the ground
     truth out of a mean. A network scores 1 against itself, unless it is a single point.
     """
-    _check(truth, proposal, control_point_spacing_m, snap_m)
-    one = cost_graph(truth, weight, name="the ground truth")
-    two = cost_graph(proposal, weight, name="the proposal")
-    spacing = control_point_spacing_m
-    there = _direction(truth, one, proposal, two, spacing, snap_m, min_path, threads)
-    back = _direction(proposal, two, truth, one, spacing, snap_m, min_path, threads)
-    score = 2 * there * back / (there + back) if there > 0 and back > 0 else 0.0
-    return AplsScore(score, there, back)
+    if not len(truth.ends) or not len(proposal.ends):
+        return AplsScore(0.0, 0.0, 0.0)
+    one, two = cost_graph(truth, weight), cost_graph(proposal, weight)
+    there = _direction(truth, one, proposal, two, control_point_spacing_m, snap_m)
+    back = _direction(proposal, two, truth, one, control_point_spacing_m, snap_m)
+    if max(len(there.here), len(back.here)) <= _SMALL_POINTS:
+        sums = [sum_of_terms(there), sum_of_terms(back)]
+    else:
+        from geoprep.roads.scoring.apls_blocks import sums_of_terms
+
+        sums = sums_of_terms(there, back, threads)
+    forth, reverse = (1 - total / count if count else 0.0 for total, count in sums)
+    score = 2 * forth * reverse / (forth + reverse) if forth > 0 and reverse > 0 else 0.0
+    return AplsScore(score, forth, reverse)
 
 
 def control_points(network: RoadGraph, spacing_m: float | None = 50.0) -> EdgePoints:
     """Return the control points of a network: its nodes, and points along its edges."""
     nodes = node_points(network)
     return nodes if spacing_m is None else nodes + spaced_points(network, spacing_m)
-
-
-def _check(truth: RoadGraph, proposal: RoadGraph, spacing_m: float | None, snap_m: float) -> None:
-    check_network(truth, "the ground truth")
-    check_network(proposal, "the proposal")
-    if truth.crs != proposal.crs and len(truth.ends) and len(proposal.ends):
-        raise UsageError(
-            f"the ground truth is in {truth.crs}, the proposal in {proposal.crs}: reproject one of "
-            "them to the CRS of the other"
-        )
-    if not snap_m > 0:
-        raise UsageError(f"`snap` is {snap_m} m: give a distance above 0")
-    if spacing_m is not None and not spacing_m > 0:
-        raise UsageError(
-            f"`control_point_spacing` is {spacing_m} m: give a distance above 0, or None"
-        )
 
 
 def _direction(
@@ -106,37 +94,23 @@ def _direction(
     other_costs: CostGraph,
     spacing_m: float | None,
     snap_m: float,
-    min_path: float,
-    threads: int | None,
-) -> float:
-    """Return the score of one direction."""
-    if not len(own.ends) or not len(other.ends):
-        return 0.0
+) -> PairedPoints:
     here = control_points(own, spacing_m)
+    x, y = own.nodes[own.ends[here.edge, 0]].T
+    here = here[np.lexsort((y, x // _STRIP_M))]
     there = nearest_points(other, here.points(own), snap_m)
-    small = len(here) <= _SMALL_POINTS and max(len(own.nodes), len(other.nodes)) <= _SMALL_NODES
-    if small:
-        total, count = sum_of_terms(own_costs, here, other_costs, there, min_path)
-    else:
-        from geoprep.roads.scoring.apls_blocks import sum_of_terms_in_blocks
-
-        total, count = sum_of_terms_in_blocks(
-            own_costs, here, other_costs, there, min_path, threads
-        )
-    return 1 - total / count if count else 0.0
-
-
-def sum_of_terms(
-    own: CostGraph, here: EdgePoints, other: CostGraph, there: EdgePoints, min_path: float
-) -> tuple[float, int]:
-    """Return the sum of the terms of all ordered pairs, and the number of terms."""
-    path, other_path = point_distances(own, here), point_distances(other, there)
-    missing = ~there.on_edge
     # Every path from a missing point counts, even the shortest, as in the reference program.
-    counts = np.isfinite(path) & ((path >= min_path) | missing[:, None])
+    least = np.where(there.on_edge, _LEAST_PATH, 0.0)
+    return PairedPoints(own_costs, here, other_costs, there, least)
+
+
+def sum_of_terms(points: PairedPoints) -> tuple[float, float]:
+    """Return the sum of the terms of all ordered pairs of points, and the number of terms."""
+    path = point_distances(points.own, points.here)
+    other_path = point_distances(points.other, points.there)
+    counts = np.isfinite(path) & (path >= points.least[:, None])
     np.fill_diagonal(counts, val=False)
     path, other_path = path[counts], other_path[counts]
-    with np.errstate(invalid="ignore", divide="ignore"):
+    with np.errstate(divide="ignore"):
         terms = np.minimum(np.abs(path - other_path) / path, 1.0)
-    terms[np.isinf(other_path)] = 1.0
     return float(terms.sum()), len(terms)

@@ -17,7 +17,7 @@ from geoprep.errors import ImageError, SourceError, UsageError
 from geoprep.grid import Grid
 from geoprep.labels import SpeedRule
 from geoprep.roads.chains import renumbered
-from geoprep.roads.formats import has_layer, is_network_file, read_network
+from geoprep.roads.formats.files import has_layer, is_network_file, read_network
 from geoprep.roads.graph import subnetwork
 from geoprep.roads.names import (
     PICKLE_SUFFIXES,
@@ -28,13 +28,9 @@ from geoprep.roads.names import (
 )
 from geoprep.roads.network import RoadGraph, check_network, empty_network, in_crs
 from geoprep.roads.places import outline, reprojected
-from geoprep.roads.reading import (
-    is_adjacency,
-    json_content,
-    read_adjacency,
-    read_csv,
-    read_labels_with_notes,
-)
+from geoprep.roads.reading.adjacency import is_adjacency, json_content, read_adjacency
+from geoprep.roads.reading.label_files import read_labels_with_notes
+from geoprep.roads.reading.spacenet_csv import read_csv
 from geoprep.sources import natural_key
 
 Border = Literal["image", "ground truth", "none"]
@@ -206,13 +202,17 @@ class _SceneReader:
     def scenes(self, path: Path | RoadGraph) -> dict[str, _SceneRoads]:
         """Return the networks of a file or folder by scene key."""
         if isinstance(path, RoadGraph):
-            check_network(path, "the network")
-            return {"truth": _SceneRoads(path)}
-        if path.is_dir():
-            return dict(self._in_folder(path))
-        if not path.exists():
+            found = {"truth": _SceneRoads(path)}
+        elif path.is_dir():
+            found = dict(self._in_folder(path))
+        elif path.exists():
+            found = self._in_file(path)
+        else:
             raise SourceError(f"{path}: no such file or folder")
-        return self._in_file(path)
+        for scene, roads in found.items():
+            several = f", scene {scene}" if len(found) > 1 else ""
+            check_network(roads.network, _name(path) + several)
+        return found
 
     def _in_file(self, path: Path) -> dict[str, _SceneRoads]:
         if path.suffix.lower() == TABLE_SUFFIX:

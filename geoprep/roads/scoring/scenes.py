@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from geoprep.roads.network import RoadGraph
 from geoprep.roads.options import ScoreOptions
+from geoprep.roads.paths.distances import Weight
 from geoprep.roads.scoring.apls import AplsScore, apls
 from geoprep.roads.scoring.pairs import Border, ScenePair
 from geoprep.roads.scoring.topo import TopoScore, topo
@@ -58,11 +59,11 @@ def _score(pair: ScenePair, settings: ScoreOptions, threads: int | None) -> Scen
         notes = (*pair.notes, "no roads in the ground truth: left out of the mean")
         return SceneScore(pair.scene, None, None, None, *km, pair.border, "; ".join(notes))
 
-    def apls_by(weight: str) -> AplsScore:
+    def apls_by(weight: Weight) -> AplsScore:
         return apls(
             truth,
             proposal,
-            weight="time" if weight == "time" else "length",
+            weight=weight,
             snap_m=settings.snap,
             control_point_spacing_m=settings.control_point_spacing or None,
             threads=threads,

@@ -36,11 +36,9 @@ import numpy as np
 import shapely
 from numpy.typing import NDArray
 
-from geoprep.errors import UsageError
-from geoprep.roads.network import RoadGraph, check_network
+from geoprep.roads.network import RoadGraph
 from geoprep.roads.options import TopoVariant
-from geoprep.roads.paths import EdgePoints
-from geoprep.roads.paths.points import Propagation
+from geoprep.roads.paths.points import EdgePoints, Propagation, even_points
 
 _START_SPACING_M: Final = 50.0
 _START_COSINE: Final = 0.96  # of the angle between roads: 16 degrees, as in Sat2Graph
@@ -82,17 +80,8 @@ def topo(
 
     All scores are 0 if either network has no roads.
     """
-    check_network(truth, "the ground truth")
-    check_network(proposal, "the proposal")
-    if min(radius_m, interval_m, match_m) <= 0:
-        raise UsageError("radius, interval and matching distance of TOPO must be above 0 m")
     if not len(truth.ends) or not len(proposal.ends):
         return TopoScore(0.0, 0.0, 0.0, 0)
-    if truth.crs != proposal.crs:
-        raise UsageError(
-            f"the ground truth is in {truth.crs}, the proposal in {proposal.crs}: reproject one of "
-            "them to the CRS of the other"
-        )
     published = variant == "sat2graph"
     unit = _DEGREES_FOR_METRES if published else 1.0
     points = _drawn(_starting_points(truth, _START_SPACING_M * unit), starts, seed)
@@ -125,16 +114,14 @@ def _starting_points(network: RoadGraph, spacing_m: float) -> EdgePoints:
     count[length < spacing_m / 2] = 0
     if not count.any():  # only short edges: start on the longest
         count[np.argmax(length)] = 1
-    edge = np.repeat(np.arange(len(length)), count)
-    nth = np.arange(len(edge)) - np.repeat(np.cumsum(count) - count, count) + 1
-    return EdgePoints(edge, length[edge] * nth / (count[edge] + 1))
+    return even_points(network, count)
 
 
 def _drawn(points: EdgePoints, most: int | None, seed: int) -> EdgePoints:
     if most is None or len(points) <= most:
         return points
     chosen = np.sort(np.random.default_rng(seed).choice(len(points), most, replace=False))
-    return EdgePoints(points.edge[chosen], points.along_m[chosen])
+    return points[chosen]
 
 
 def _paired_points(
@@ -166,7 +153,7 @@ def _not_shared(
     """
     from scipy.spatial import cKDTree
 
-    paired = EdgePoints(pairs.edge[pairs.on_edge], pairs.along_m[pairs.on_edge])
+    paired = pairs[pairs.on_edge]
     near = Propagation.of(proposal, _SHARED_SEARCH_M * unit, _SHARED_M)
     tree = cKDTree(shapely.get_coordinates(paired.points(proposal)))
     neighbours = tree.query_ball_point(tree.data, _SHARED_M * unit)
@@ -176,7 +163,7 @@ def _not_shared(
         if start in shared and precision[start] < _HIGH_PRECISION:
             continue
         kept.append(start)
-        others = EdgePoints(paired.edge[neighbours[start]], paired.along_m[neighbours[start]])
+        others = paired[np.array(neighbours[start])]
         away = near.distances(int(paired.edge[start]), float(paired.along_m[start]), others)
         shared.update(np.array(neighbours[start])[away < _SHARED_M * unit].tolist())
     return kept

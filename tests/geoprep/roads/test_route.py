@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from geoprep.crs import LONLAT, reproject
 from geoprep.errors import UsageError
 from geoprep.roads.network import in_crs
-from geoprep.roads.paths import EdgePoints, cost_graph, nearest_points, point_distances
+from geoprep.roads.paths.distances import cost_graph, point_distances
+from geoprep.roads.paths.points import EdgePoints, nearest_points
 from geoprep.roads.route import find_route, write_route
 
 # A fast road round a slow one.

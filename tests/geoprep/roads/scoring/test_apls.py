@@ -3,7 +3,6 @@
 import json
 import math
 from dataclasses import replace
-from importlib import import_module
 from itertools import pairwise
 
 import networkx as nx
@@ -14,8 +13,9 @@ from helpers.roads import network
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import geoprep.roads.paths.distances as distances
 import geoprep.roads.scoring.apls as module
-from geoprep.errors import UsageError
+import geoprep.roads.scoring.apls_blocks as apls_blocks
 from geoprep.roads.network import RoadGraph
 from geoprep.roads.scoring.apls import apls
 from geoprep.speed import MPS_PER_MPH
@@ -33,31 +33,50 @@ def published_graph(graph):
         xy = np.array(edge["utm_xy"])
         turned = math.dist(xy[0], nodes[u]) > math.dist(xy[0], nodes[v])
         lines[i] = shapely.LineString(xy[::-1] if turned else xy)
-    return RoadGraph(nodes, ends, lines, np.full(len(ends), 25.0), "EPSG:32611")
+    made = RoadGraph(nodes, ends, lines, np.full(len(ends), 25.0), "EPSG:32611")
+    return made, np.array([edge["length_m"] for edge in graph["edges"]])
 
 
 @pytest.fixture(scope="module")
 def img0(shared_data):
+    """Ground truth and proposal, and the lengths of their edges on a sphere."""
     graphs = json.loads((shared_data / "apls" / "graphs_img0.json").read_text())
-    return published_graph(graphs["gt"]), published_graph(graphs["prop"])
+    (truth, lengths), (proposal, others) = map(published_graph, (graphs["gt"], graphs["prop"]))
+    return truth, proposal, lengths, others
 
 
-def test_published_graphs_without_midpoints(img0):
-    """The published figures have lengths on a sphere in place of those of the lines."""
-    found = apls(*img0, control_point_spacing_m=None)
-    assert found.score == pytest.approx(0.7362019410731921, abs=3e-4)
-    assert found.truth_to_proposal == pytest.approx(0.7973714316363272, abs=3e-4)
-    assert found.proposal_to_truth == pytest.approx(0.6837488820254419, abs=3e-4)
+def test_published_graphs_without_midpoints(img0, monkeypatch):
+    """Published edges are as long as on a sphere, unless a point lies inside them."""
+    truth, proposal, *lengths = img0
+
+    def published(graph, points):
+        given = lengths[0] if graph.nodes is truth.nodes else lengths[1]
+        edge, along = points.edge[points.on_edge], points.along_m[points.on_edge]
+        edge = edge[(along > 0) & (along < graph.length_m[edge])]
+        return replace(
+            graph, cost=np.where(np.isin(np.arange(len(given)), edge), graph.cost, given)
+        )
+
+    def sum_of_terms(points):
+        own, other = published(points.own, points.here), published(points.other, points.there)
+        return ours(replace(points, own=own, other=other))
+
+    ours = module.sum_of_terms
+    monkeypatch.setattr(module, "sum_of_terms", sum_of_terms)
+    found = apls(truth, proposal, control_point_spacing_m=None)
+    assert found.score == pytest.approx(0.7362019410731921, abs=1e-6)
+    assert found.truth_to_proposal == pytest.approx(0.7973714316363272, abs=1e-6)
+    assert found.proposal_to_truth == pytest.approx(0.6837488820254419, abs=1e-6)
 
 
 def test_published_graphs_with_midpoints(img0):
-    found = apls(*img0)
+    found = apls(*img0[:2])
     assert found.score == pytest.approx(0.75611, abs=1e-3)
 
 
 @pytest.mark.parametrize("weight", ["length", "time"])
 def test_a_published_graph_scores_one_against_itself(img0, weight):
-    for graph in img0:
+    for graph in img0[:2]:
         assert apls(graph, graph, weight=weight).score == pytest.approx(1, abs=1e-9)
 
 
@@ -181,18 +200,6 @@ def test_agrees_with_plain_networkx(seed, weight, control_point_spacing_m, snap_
     assert found.score == pytest.approx(slow_apls(truth, proposal, **options), abs=1e-9)
 
 
-@settings(max_examples=12)
-@given(seed=st.integers(0, 1 << 30), weight=st.sampled_from(["length", "time"]))
-def test_blocks_give_the_same_score(seed, weight):
-    truth, proposal = random_pair(seed)
-    small = apls(truth, proposal, weight=weight, control_point_spacing_m=10)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_SMALL_POINTS", 0)
-        large = apls(truth, proposal, weight=weight, control_point_spacing_m=10, threads=1)
-    assert large.truth_to_proposal == pytest.approx(small.truth_to_proposal, abs=1e-12)
-    assert large.proposal_to_truth == pytest.approx(small.proposal_to_truth, abs=1e-12)
-
-
 def grid_network(side, *, jitter, seed, drop):
     rng = np.random.default_rng(seed)
     rows, columns = np.divmod(np.arange(side * side), side)
@@ -209,15 +216,20 @@ def grid_network(side, *, jitter, seed, drop):
 
 
 def test_several_blocks_and_threads_give_the_same_score(monkeypatch):
-    """Enough points for several blocks, several levels of cuts, and several threads."""
+    """As of a city: distances of some control points at a time, from some nodes."""
+    pairs = [random_pair(seed) for seed in range(8)]
     truth = grid_network(12, jitter=0, seed=1, drop=0.1)
-    proposal = grid_network(12, jitter=1, seed=2, drop=0.15)
+    pairs.append((truth, grid_network(12, jitter=1, seed=2, drop=0.15)))
     monkeypatch.setattr(module, "_SMALL_POINTS", 10_000)
-    small = apls(truth, proposal)
+    whole = [apls(*pair) for pair in pairs]
     monkeypatch.setattr(module, "_SMALL_POINTS", 0)
-    large = apls(truth, proposal, threads=3)
-    assert large.score == pytest.approx(small.score, abs=1e-12)
-    assert 0.2 < small.score < 0.95
+    monkeypatch.setattr(apls_blocks, "_SOURCES", 7)
+    monkeypatch.setattr(distances, "_SCENE_NODES", 3)
+    for pair, one in zip(pairs, whole, strict=True):
+        blocks = apls(*pair, threads=3)
+        assert blocks.truth_to_proposal == pytest.approx(one.truth_to_proposal, abs=1e-12)
+        assert blocks.proposal_to_truth == pytest.approx(one.proposal_to_truth, abs=1e-12)
+    assert 0.2 < whole[-1].score < 0.95
 
 
 # --- simple networks ---------------------------------------------------------------------------
@@ -306,39 +318,3 @@ def test_a_network_without_roads_scores_zero():
     road = network([(0, 0), (30, 0)])
     for one, two in ((EMPTY, road), (road, EMPTY), (EMPTY, EMPTY)):
         assert apls(one, two).score == 0
-
-
-def test_networks_that_cannot_be_scored_are_refused_with_their_name():
-    road = network([(0, 0), (30, 0)], crs="EPSG:32611")
-    lost = replace(road, nodes=np.array([[0, 0], [np.nan, 0]]))
-    dangling = replace(road, ends=np.array([[0, 7]]))
-    infinite = replace(road, lines=np.array([shapely.LineString([(0, 0), (np.inf, 0)])]))
-    for broken, why in ((lost, "node 1"), (dangling, "edge 0 ends"), (infinite, "edge 0 has")):
-        with pytest.raises(UsageError, match=f"the proposal: {why}"):
-            apls(road, broken)
-        with pytest.raises(UsageError, match=f"the ground truth: {why}"):
-            apls(broken, road)
-    with pytest.raises(UsageError, match="reproject one"):
-        apls(road, replace(road, crs="EPSG:32612"))
-    with pytest.raises(UsageError, match="the ground truth: 1 of 1 edges have no speed"):
-        apls(road, road, weight="time")
-    with pytest.raises(UsageError, match="above 0"):
-        apls(road, road, snap_m=0)
-    with pytest.raises(UsageError, match="speed that is not above 0"):
-        apls(road, replace(road, speed_mph=np.array([0.0])))
-
-
-def test_distances_of_few_nodes_equal_those_of_dijkstra(monkeypatch):
-    """Small networks use another algorithm; with loops, parallel edges, components and 0 m."""
-    distances = import_module("geoprep.roads.paths.distances")
-    rng = np.random.default_rng(4)
-    for _ in range(20):
-        count = int(rng.integers(1, 12))
-        ends = rng.integers(0, count, (int(rng.integers(1, 20)), 2))
-        cost = np.round(rng.uniform(0, 9, len(ends)), 1)
-        ones = np.ones(len(ends))
-        few = distances.CostGraph(np.zeros((count, 2)), ends, cost, ones, cost).node_distances
-        with monkeypatch.context() as patch:
-            patch.setattr(distances, "_FEW_NODES", 0)
-            many = distances.CostGraph(np.zeros((count, 2)), ends, cost, ones, cost).node_distances
-        assert np.allclose(few, many, rtol=1e-12, atol=0)

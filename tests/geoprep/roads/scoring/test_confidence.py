@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers.roads import network
 
-from geoprep.roads.scoring import reliability
+from geoprep.roads.scoring.scenes import reliability
 
 
 def proposal(*lines, mean):

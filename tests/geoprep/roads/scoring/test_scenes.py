@@ -5,16 +5,19 @@ import shutil
 from dataclasses import replace
 
 import geopandas as gpd
+import numpy as np
 import pytest
 import shapely
+from helpers.roads import network
 from helpers.stores import write_store
 from helpers.towns import make_town, write_labels
 
 from geoprep.errors import SourceError, UsageError
-from geoprep.roads.formats import read_network, write_network
+from geoprep.roads.formats.files import read_network, write_network
 from geoprep.roads.network import in_crs
 from geoprep.roads.options import ScoreOptions
-from geoprep.roads.scoring import mean_scores, pair_scenes, score_scenes
+from geoprep.roads.scoring.pairs import pair_scenes
+from geoprep.roads.scoring.scenes import mean_scores, score_scenes
 
 
 @pytest.fixture
@@ -126,6 +129,21 @@ def test_errors_say_why_nothing_can_be_compared(town):
     table.write_text('ImageId,WKT_Pix\nAOI_7_Moscow_chip10,"LINESTRING (0 0, 90 0)"\n')
     with pytest.raises(UsageError, match="is in pixels, the other is georeferenced"):
         pair_scenes(labels / "AOI_7_Moscow_chip10.geojson", table, pixel_size_m=1)
+
+
+def test_malformed_networks_are_refused():
+    road = network([(0, 0), (30, 0)], crs="EPSG:32611")
+    lost = replace(road, nodes=np.array([[0, 0], [np.nan, 0]]))
+    dangling = replace(road, ends=np.array([[0, 7]]))
+    infinite = replace(road, lines=np.array([shapely.LineString([(0, 0), (np.inf, 0)])]))
+    still = replace(road, speed_mph=np.array([0.0]))
+    for broken, why in (
+        *((lost, "node 1"), (dangling, "edge 0 ends"), (infinite, "edge 0 has coordinates")),
+        (still, "edge 0 has a speed that is not above 0"),
+    ):
+        for pair in ((road, broken), (broken, road)):
+            with pytest.raises(UsageError, match=f"the network: {why}"):
+                pair_scenes(*pair)
 
 
 def test_a_damaged_network_is_not_read_as_labels(town):

@@ -8,9 +8,7 @@ import shapely
 from helpers.roads import network
 
 from geoprep.crs import transformer
-from geoprep.errors import UsageError
-from geoprep.roads.paths import EdgePoints
-from geoprep.roads.paths.points import Propagation
+from geoprep.roads.paths.points import EdgePoints, Propagation
 from geoprep.roads.reading.line_network import network_from_lines
 from geoprep.roads.scoring.topo import TopoScore, topo
 
@@ -80,11 +78,6 @@ def test_a_network_without_roads_scores_zero():
 def test_a_network_of_short_edges_is_scored():
     short = network([(0, 0), (10, 0)])
     assert topo(short, short).f1 == 1
-
-
-def test_distances_must_be_above_zero():
-    with pytest.raises(UsageError, match="above 0 m"):
-        topo(BLOCK, BLOCK, interval_m=0)
 
 
 def test_points_along_a_ring_are_reached_once():
