@@ -111,9 +111,9 @@ def _predict(
         raise RuntimeError(next(outcome.error for outcome in outcomes if outcome.error))
     square_km = 0.0
     for outcome in outcomes:
-        with open_raster(outcome.target, pixel_size_m=None) as raster:
-            square_km += raster.cover.area * raster.gsd_m[0] * raster.gsd_m[1] / 1e6
-            gsd_m = raster.gsd_m
+        raster = open_raster(outcome.target)
+        square_km += raster.cover.area * raster.gsd_m[0] * raster.gsd_m[1] / 1e6
+        gsd_m = raster.gsd_m
     return sum(one.seconds for one in stats), square_km, gsd_m
 
 
@@ -128,8 +128,8 @@ def _score(result: Result, prefix: str, images: Sequence[Path], area: Path, work
     traced = []
     for image in images:
         name = image.name.replace("PS-RGB", "geojson_roads_speed").replace(".tif", ".geojson")
-        with open_raster(work / "predictions" / image.name, pixel_size_m=None) as raster:
-            traced.append((read_labels(truth / name), trace(raster)))
+        raster = open_raster(work / "predictions" / image.name)
+        traced.append((read_labels(truth / name), trace(raster)))
     measure_reliability(result, f"{prefix}.confidence", traced)
     measure_lines(result, f"{prefix}.lines", traced)
     pairs = pair_scenes(truth, work / "city.gpkg", images=area / "PS-RGB")

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import Final, Literal, get_args
+from typing import Final, Literal
 
-from geoprep.choice import choice
+from geoprep.choice import check_choices, choice
 from geoprep.errors import UsageError
 
 Kind = Literal["probability", "speed", "mask"]
-KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 TopoVariant = Literal["default", "sat2graph"]
 
 LABEL_OPTIONS: Final = ("speed_from", "speed_field", "speed_unit", "layer", "where")
@@ -44,20 +43,14 @@ class RasterOptions:
     )
 
     def __post_init__(self) -> None:
-        check_kind(self.kind)
-        _require_above(0, pixel_size=self.pixel_size)
+        check_choices(self, RasterOptions)
+        _require_above_zero(pixel_size=self.pixel_size)
 
 
-def check_kind(kind: str | None) -> None:
-    """Raise UsageError unless a kind exists or is None."""
-    if kind is not None and kind not in KINDS:
-        raise UsageError(f"`kind` is {kind!r}: use one of {', '.join(KINDS)}")
-
-
-def _require_above(least: float, **values: float | None) -> None:
+def _require_above_zero(**values: float | None) -> None:
     for name, value in values.items():
-        if value is not None and not least < value < math.inf:
-            raise UsageError(f"`{name}` is {value}: set it above {least}")
+        if value is not None and not 0 < value < math.inf:
+            raise UsageError(f"`{name}` is {value}: set it above 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,8 +209,8 @@ class ScoreOptions:
     seed: int = choice(0, "TOPO", "Random seed for choosing starting points.")
 
     def __post_init__(self) -> None:
-        _require_above(
-            0,
+        check_choices(self, ScoreOptions)
+        _require_above_zero(
             pixel_size=self.pixel_size,
             snap=self.snap,
             topo_radius=self.topo_radius,
@@ -227,9 +220,6 @@ class ScoreOptions:
             raise UsageError(
                 f"`control_point_spacing` is {self.control_point_spacing}: set it to at least 0"
             )
-        if self.topo_variant not in get_args(TopoVariant):
-            known = ", ".join(get_args(TopoVariant))
-            raise UsageError(f"`topo_variant` {self.topo_variant!r}: use one of {known}")
 
     @property
     def topo_radius_m(self) -> float:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-import weakref
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Protocol, cast
@@ -20,9 +18,7 @@ from geoprep.roads.centrelines.cover import Box, Cover, clipped_range
 from geoprep.roads.centrelines.kernels import put_deepest
 
 _CACHE_BYTES: Final = 64 << 20
-_MOST_OPEN: Final = 16
-"""Number of files that a thread keeps open."""
-_OUTSIDE: Final = -1
+OUTSIDE: Final = -1
 """Value of pixels of whole numbers outside a resampled raster."""
 
 
@@ -62,74 +58,29 @@ class ArrayBands:
         return self.values[band - 1, top : top + height, left : left + width].copy()
 
 
-class OpenRasters:
-    """Open raster files: up to 16 per thread, each thread with its own."""
-
-    def __init__(self) -> None:
-        self._own = threading.local()
-        # Those of threads that have ended close by themselves.
-        self._all: weakref.WeakSet[Any] = weakref.WeakSet()
-
-    def get(self, path: Path, grid: Grid | None = None, *, smooth: bool = False) -> Any:  # noqa: ANN401 - rasterio has no types
-        """Return the calling thread's dataset of a file, resampled onto a grid if one is given."""
-        opened: OrderedDict[Any, Any] | None = getattr(self._own, "opened", None)
-        if opened is None:
-            opened = self._own.opened = OrderedDict()
-        key = path, grid, smooth
-        if key not in opened:
-            if len(opened) >= _MOST_OPEN:
-                _close(opened.popitem(last=False)[1])
-            dataset = open_dataset(path)
-            opened[key] = dataset if grid is None else _resampled(dataset, grid, smooth=smooth)
-            self._all.add(opened[key])
-        opened.move_to_end(key)
-        return opened[key]
-
-    def close(self) -> None:
-        """Close the files of all threads; none may be reading."""
-        for dataset in list(self._all):
-            _close(dataset)
-
-
-def open_dataset(path: Path) -> Any:  # noqa: ANN401 - rasterio has no types
-    """Return an open rasterio dataset; ImageError if the file is not a raster."""
+@contextmanager
+def opened(path: Path) -> Iterator[Any]:
+    """Open a raster with rasterio; ImageError if the file is not one."""
     import rasterio
     from rasterio.errors import RasterioError
 
-    try:
-        with no_georeference_warning(), rasterio.Env():
-            return rasterio.open(path)
-    except RasterioError as error:
-        raise ImageError(f"{path}: not readable as a raster: {error}") from error
-
-
-def _resampled(dataset: Any, grid: Grid, *, smooth: bool) -> Any:  # noqa: ANN401 - as above
-    from rasterio.enums import Resampling
-    from rasterio.vrt import WarpedVRT
-
-    return WarpedVRT(
-        dataset,
-        crs=grid.crs,
-        transform=grid.transform,
-        width=grid.width,
-        height=grid.height,
-        resampling=Resampling.bilinear if smooth else Resampling.nearest,
-        add_alpha=dataset.nodata is None,
-    )
-
-
-def _close(dataset: Any) -> None:  # noqa: ANN401 - as above
-    dataset.close()
-    if source := getattr(dataset, "src_dataset", None):
-        source.close()
+    with no_georeference_warning(), rasterio.Env(GDAL_CACHEMAX=_CACHE_BYTES):
+        try:
+            dataset = rasterio.open(path)
+        except RasterioError as error:
+            raise ImageError(f"{path}: not readable as a raster: {error}") from error
+        with dataset:
+            yield dataset
 
 
 @dataclass(frozen=True, slots=True)
 class FileBands:
-    """Bands of a file, or of a file resampled onto a grid: -1 or NaN where it has no data."""
+    """Bands of a file, or of a file resampled onto a grid: -1 or NaN where it has no data.
+
+    The file is opened for every window: so threads share nothing, and any number of files is read.
+    """
 
     path: Path
-    files: OpenRasters
     shape: tuple[int, int]
     grid: Grid | None = None
     smooth: bool = False
@@ -139,46 +90,53 @@ class FileBands:
         """All pixels of the file."""
         return Cover(((0, 0, *self.shape),))
 
-    def warped(self, grid: Grid, *, smooth: bool) -> tuple[FileBands, float]:
-        """Return the bands resampled onto another grid, and their value without data."""
-        shape = grid.height, grid.width
-        return replace(self, shape=shape, grid=grid, smooth=smooth), _OUTSIDE
+    def warped(self, grid: Grid, *, smooth: bool) -> FileBands:
+        """Return the bands resampled onto another grid; their nodata value is then -1 or NaN."""
+        return replace(self, shape=(grid.height, grid.width), grid=grid, smooth=smooth)
 
     def read(self, band: int, top: int, left: int, height: int, width: int) -> NDArray[Any]:
         """Return a window; ImageError if the file is damaged."""
-        import rasterio
         from rasterio.errors import RasterioError
         from rasterio.windows import Window
 
         window = Window(left, top, width, height)
-        try:
-            with rasterio.Env(GDAL_CACHEMAX=_CACHE_BYTES):
-                dataset = self.files.get(self.path, self.grid, smooth=self.smooth)
-                pixels: NDArray[Any] = dataset.read(band, window=window)
-                known = None if self.grid is None else dataset.dataset_mask(window=window) > 0
-        except RasterioError as error:
-            raise ImageError(
-                f"{self.path}: damaged, band {band} cannot be read: {error}"
-            ) from error
-        if known is None:
-            return pixels
+        with opened(self.path) as dataset:
+            try:
+                if self.grid is None:
+                    return np.asarray(dataset.read(band, window=window))
+                return self._resampled(dataset, self.grid, band, window)
+            except RasterioError as error:
+                raise ImageError(
+                    f"{self.path}: damaged, band {band} cannot be read: {error}"
+                ) from error
+
+    def _resampled(self, dataset: Any, grid: Grid, band: int, window: Any) -> NDArray[Any]:  # noqa: ANN401 - rasterio has no types
+        from rasterio.enums import Resampling
+        from rasterio.vrt import WarpedVRT
+
+        with WarpedVRT(
+            dataset,
+            crs=grid.crs,
+            transform=grid.transform,
+            width=grid.width,
+            height=grid.height,
+            resampling=Resampling.bilinear if self.smooth else Resampling.nearest,
+            add_alpha=dataset.nodata is None,
+        ) as warped:
+            pixels: NDArray[Any] = warped.read(band, window=window)
+            known = warped.dataset_mask(window=window) > 0
         if np.issubdtype(pixels.dtype, np.floating):
             return np.where(known, pixels, pixels.dtype.type(np.nan))
-        return np.where(known, pixels.astype(np.result_type(pixels, np.int16)), _OUTSIDE)
+        return np.where(known, pixels.astype(np.result_type(pixels, np.int16)), OUTSIDE)
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A raster of a mosaic: its bands, their value without data, and its box in the mosaic."""
+    """A raster of a mosaic: its bands, their value without data, and its box in any pixel grid."""
 
     bands: Bands
     nodata: float | None
     box: Box
-
-    def moved(self, down: int, right: int) -> Part:
-        """Return the part with its box moved by some pixels."""
-        top, left, bottom, last = self.box
-        return replace(self, box=(top + down, left + right, bottom + down, last + right))
 
 
 class MosaicBands:
@@ -187,37 +145,42 @@ class MosaicBands:
     A pixel comes from the raster in which it is farthest from the border; if several are more than
     ``rim`` pixels away from theirs, from the first of these. Near its border a raster may have seen
     only half of a road. Nodata pixels come from the next raster. Pixels outside all rasters repeat
-    the nearest covered pixel, and are 0 more than ``reach`` pixels away.
+    the nearest covered pixel, and have no data (or are 0) more than ``reach`` pixels away.
     """
 
     def __init__(
         self, parts: Sequence[Part], *, nodata: float | None, rim: int, reach: int
     ) -> None:
         self._parts, self._nodata, self._rim, self._reach = parts, nodata, rim, reach
-        self._boxes = np.array([part.box for part in parts])
+        boxes = np.array([part.box for part in parts])
+        top, left = boxes[:, :2].min(axis=0).tolist()
+        self.origin: tuple[int, int] = top, left  # row and column of the first pixel, in the grid
+        self._boxes = boxes - (top, left, top, left)
+        self._dtype = parts[0].bands.read(1, 0, 0, 1, 1).dtype
         self._alike = np.array([str(part.nodata) == str(nodata) for part in parts])  # NaN too
         self.cover = Cover.joining(self._boxes, reach)
         self.shape = (int(self._boxes[:, 2].max()), int(self._boxes[:, 3].max()))
 
     def read(self, band: int, top: int, left: int, height: int, width: int) -> NDArray[Any]:
         """Return a window."""
-        out = np.zeros((height, width), self._parts[0].bands.read(band, 0, 0, 1, 1).dtype)
+        outside = 0 if self._nodata is None else self._nodata
+        out = np.full((height, width), outside, self._dtype)
         least = -self._reach - 2
         depth = np.full(out.shape, least, np.min_scalar_type(min(least, -self._rim - 1)))
         reach = np.where(self._alike, self._reach, 0)[:, None]  # others may end in no data
         low = np.maximum(self._boxes[:, :2] - reach, (top, left))
         high = np.minimum(self._boxes[:, 2:] + reach, (top + height, left + width))
         for number in np.flatnonzero((low < high).all(axis=1)).tolist():
-            part = self._parts[number]
+            part, box = self._parts[number], self._boxes[number].tolist()
             (y, x), (tall, wide) = low[number].tolist(), (high - low)[number].tolist()
-            at, start = (y - top, x - left), (y - part.box[0], x - part.box[1])
+            at, start = (y - top, x - left), (y - box[0], x - box[1])
             values = read_extended(part.bands, band, (*start, tall, wide))
             nodata = np.nan if part.nodata is None else float(part.nodata)
             if np.issubdtype(values.dtype, np.floating):
                 nodata = float(values.dtype.type(nodata))
             put_deepest(values, out, depth, at, start, part.bands.shape, self._rim, nodata)
         if not self._alike.all():
-            out[depth == -1] = 0 if self._nodata is None else self._nodata
+            out[depth == -1] = outside
         return out
 
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +20,9 @@ from numpy.typing import NDArray
 from geoprep.crs import is_georeferenced
 from geoprep.errors import ImageError, UsageError
 from geoprep.grid import Grid
-from geoprep.roads.centrelines.bands import FileBands, OpenRasters, open_dataset
+from geoprep.roads.centrelines.bands import FileBands, opened
 from geoprep.roads.centrelines.rasters import RoadRaster
-from geoprep.roads.options import Kind, check_kind
+from geoprep.roads.options import Kind
 from geoprep.speed import BIN_COUNT, BIN_WIDTH_MPH, NODATA, UNKNOWN_SPEED
 
 _SAMPLED: Final = 1024
@@ -40,60 +39,49 @@ _CODES: Final = {int(255 * mph / _FASTEST): float(mph) for mph in _SPEEDS}
 _CODE_STEP: Final = 36
 
 
-@contextmanager
 def open_raster(
-    path: Path, *, kind: Kind | None = None, band: int | None = None, pixel_size_m: float | None
-) -> Iterator[RoadRaster]:
-    """Open a prediction, a mask, or any raster of probabilities or speeds.
+    path: Path,
+    *,
+    kind: Kind | None = None,
+    band: int | None = None,
+    pixel_size_m: float | None = None,
+) -> RoadRaster:
+    """Return a prediction, a mask, or any raster of probabilities or speeds.
 
     Predictions and exported masks state what their bands are. Eight unnamed uint8 bands are read as
     CRESI's (seven classes of 10 mph, then any road). A single band is a mask if it has one value
     besides 0; speeds if it has few whole numbers up to 100, or the codes of CRESI's masks of
     speeds; probabilities otherwise.
     """
-    with closing(OpenRasters()) as files:
-        yield describe_raster(path, files, kind=kind, band=band, pixel_size_m=pixel_size_m)
-
-
-def describe_raster(
-    path: Path,
-    files: OpenRasters,
-    *,
-    kind: Kind | None,
-    band: int | None,
-    pixel_size_m: float | None,
-) -> RoadRaster:
-    """Return what `open_raster` yields, for a file that ``files`` keeps open."""
-    check_kind(kind)
-    dataset = files.get(path)
-    if band is not None and not 1 <= band <= dataset.count:
-        raise UsageError(f"{path}: `band` is {band}, but the file has {dataset.count}")
-    grid, gsd = _grid(path, dataset, pixel_size_m)
-    whole = np.issubdtype(np.dtype(dataset.dtypes[0]), np.integer)
-    raster = RoadRaster(
-        str(path),
-        FileBands(path, files, (dataset.height, dataset.width)),
-        gsd,
-        grid,
-        kind or "probability",
-        (band or 1,),
-        full_value=float(np.iinfo(dataset.dtypes[0]).max) if whole else 1.0,
-        nodata=dataset.nodata,
-        image_shape=_image_shape(dataset),
-        threshold=_threshold(str(path), dataset),
-    )
-    if kind is None and band is None:
-        names = _class_names(raster.name, dataset)
-        if names and "road" not in dataset.descriptions:
-            return _with_class(raster, names)
-    if band is None and dataset.count > 1:
-        return _with_bands(raster, dataset)
-    return _with_meaning(raster, dataset, kind)
+    with opened(path) as dataset:
+        if band is not None and not 1 <= band <= dataset.count:
+            raise UsageError(f"{path}: `band` is {band}, but the file has {dataset.count}")
+        grid, gsd = _grid(path, dataset, pixel_size_m)
+        whole = np.issubdtype(np.dtype(dataset.dtypes[0]), np.integer)
+        raster = RoadRaster(
+            str(path),
+            FileBands(path, (dataset.height, dataset.width)),
+            gsd,
+            grid,
+            kind or "probability",
+            (band or 1,),
+            full_value=float(np.iinfo(dataset.dtypes[0]).max) if whole else 1.0,
+            nodata=dataset.nodata,
+            image_shape=_image_shape(dataset),
+            threshold=_threshold(str(path), dataset),
+        )
+        if kind is None and band is None:
+            names = _class_names(raster.name, dataset)
+            if names and "road" not in dataset.descriptions:
+                return _with_class(raster, names)
+        if band is None and dataset.count > 1:
+            return _with_bands(raster, dataset)
+        return _with_meaning(raster, dataset, kind)
 
 
 def pixel_size_of(path: Path, pixel_size_m: float | None) -> tuple[float, float]:
     """Return the pixel width and height of an image in metres, of its georeference or as given."""
-    with closing(open_dataset(path)) as dataset:
+    with opened(path) as dataset:
         return _grid(path, dataset, pixel_size_m)[1]
 
 
@@ -120,8 +108,8 @@ def _threshold(name: str, dataset: Any) -> float | None:  # noqa: ANN401 - as ab
 
 def stated_threshold(path: Path) -> float | None:
     """Return the threshold that a prediction states (tag ``ROAD_THRESHOLD``); None for others."""
-    with closing(OpenRasters()) as files:
-        return _threshold(str(path), files.get(path))
+    with opened(path) as dataset:
+        return _threshold(str(path), dataset)
 
 
 def _grid(
@@ -188,25 +176,6 @@ def _with_bands(raster: RoadRaster, dataset: Any) -> RoadRaster:  # noqa: ANN401
     )
 
 
-class ClassMask:
-    """The pixels of one class in a band of classes, read as a mask; see `Bands`."""
-
-    def __init__(self, bands: FileBands, value: int) -> None:
-        self._bands, self._value = bands, value
-        self.shape, self.cover = bands.shape, bands.cover
-
-    def warped(self, grid: Grid, *, smooth: bool) -> tuple[ClassMask, float]:
-        """Return the mask resampled onto another grid, and its value without data."""
-        return ClassMask(self._bands.warped(grid, smooth=False)[0], self._value), float(NODATA)
-
-    def read(self, band: int, top: int, left: int, height: int, width: int) -> NDArray[Any]:
-        """Return uint8 (y, x): 1 in the class, 0 in others, 255 without data."""
-        values = self._bands.read(band, top, left, height, width)
-        mask: NDArray[np.uint8] = (values == self._value).astype(np.uint8)
-        mask[(values == NODATA) | (values < 0)] = NODATA
-        return mask
-
-
 def _class_names(name: str, dataset: Any) -> list[str]:  # noqa: ANN401 - as above
     """Return the names of the classes of a prediction by its tag; none for other files."""
     try:
@@ -224,8 +193,8 @@ def _with_class(raster: RoadRaster, names: Sequence[str]) -> RoadRaster:
         raise ImageError(
             f"{raster.name}: has the classes {', '.join(names)}, and none is named road"
         )
-    bands = ClassMask(cast(FileBands, raster.bands), list(names).index("road"))
-    return replace(raster, bands=bands, kind="mask", full_value=1.0, nodata=float(NODATA))
+    value = list(names).index("road")
+    return replace(raster, kind="mask", road_value=value, full_value=1.0, nodata=float(NODATA))
 
 
 def _speed_classes(name: str, dataset: Any) -> tuple[tuple[int, float], ...]:  # noqa: ANN401

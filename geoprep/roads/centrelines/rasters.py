@@ -11,11 +11,7 @@ from numpy.typing import NDArray
 
 from geoprep.errors import ImageError
 from geoprep.grid import Grid
-from geoprep.roads.centrelines.bands import (
-    ArrayBands,
-    Bands,
-    read_extended,
-)
+from geoprep.roads.centrelines.bands import ArrayBands, Bands, read_extended
 from geoprep.roads.centrelines.cover import Cover
 from geoprep.roads.network import Plane
 from geoprep.roads.options import Kind
@@ -41,6 +37,8 @@ class RoadRaster:
     speed_band: int = 0  # band of speeds, counted from 1; 0 for none
     # Value that means a probability of 1; of a raster that looks like a mask, its value on roads
     full_value: float = 255.0
+    # Value of road pixels in a mask of classes; None: all but 0
+    road_value: int | None = None
     nodata: float | None = None  # value of pixels without data; None: there is none
     # Rows and columns of the image that a prediction was made from, which may have finer pixels;
     # None if unknown
@@ -131,7 +129,8 @@ class RoadRaster:
             if self.nodata is not None and 0 <= self.nodata <= 255:
                 np.putmask(values, values == self.nodata, 0)
             return np.asarray(values, np.uint8)
-        road = self._has_data(values) & (values != 0)
+        road = values != 0 if self.road_value is None else values == self.road_value
+        road &= self._has_data(values)
         if self.kind != "probability":
             return np.where(road, np.uint8(255), np.uint8(0))
         scaled = np.where(road, values, 0) * (255.0 / self.full_value)

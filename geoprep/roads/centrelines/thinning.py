@@ -50,16 +50,6 @@ def cleaning_limits(raster: RoadRaster, options: Tracing) -> CleaningLimits:
     )
 
 
-def block_side(raster: RoadRaster, block: int = BLOCK) -> int:
-    """Return the side of a raster's blocks in pixels: equal blocks of at most ``block``."""
-    return ceil(max(raster.shape) / ceil(max(raster.shape) / block))
-
-
-def blocks_of(raster: RoadRaster, block: int = BLOCK) -> list[tuple[int, int]]:
-    """Return top and left of the blocks that a raster is thinned in."""
-    return raster.cover.blocks(block_side(raster, block), _beyond(raster) // 2)
-
-
 def skeleton(
     raster: RoadRaster,
     options: Tracing,
@@ -75,7 +65,8 @@ def skeleton(
     thinning, of which there are as many as roads are deep). Roads reach the raster's border and
     rings stay closed.
     """
-    side, blocks = block_side(raster, block), blocks_of(raster, block)
+    side = ceil(max(raster.shape) / ceil(max(raster.shape) / block))  # of equal blocks
+    blocks = raster.cover.blocks(side, _beyond(raster) // 2)
     found: list[tuple[NDArray[np.int64], NDArray[np.uint8]]] = []
     road_seen, pixels = 0, 0
 

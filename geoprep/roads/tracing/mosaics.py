@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from geoprep.crs import LONLAT
 from geoprep.errors import UsageError
 from geoprep.grid import Grid
-from geoprep.roads.centrelines import RoadRaster
-from geoprep.roads.centrelines.bands import FileBands, MosaicBands, Part
+from geoprep.roads.centrelines.bands import OUTSIDE, FileBands, MosaicBands, Part
 from geoprep.roads.centrelines.cover import Box
+from geoprep.roads.centrelines.rasters import RoadRaster
 from geoprep.roads.centrelines.thinning import BEYOND_M
 from geoprep.roads.graph import connected
 from geoprep.roads.places import outline
@@ -27,8 +27,6 @@ _RIM_M: Final = 12.0
 _STRETCH: Final = 1e-6
 """Pixel sizes of one grid may differ by this share."""
 _METRES_PER_DEGREE: Final = 111_320.0
-
-Ints = NDArray[np.int64]
 
 
 def grid_of(raster: RoadRaster) -> Grid:
@@ -43,18 +41,15 @@ def grid_of(raster: RoadRaster) -> Grid:
 
 def mosaics(rasters: Sequence[RoadRaster]) -> list[list[int]]:
     """Return the groups of rasters that touch or overlap, in order of the first of each."""
-    grids: list[list[int]] = []
-    for number, raster in enumerate(rasters):
-        for grid in grids:
-            if _on_one_grid(grid_of(rasters[grid[0]]), grid_of(raster)):
-                grid.append(number)
-                break
-        else:
-            grids.append([number])
-    near = [np.array(grid)[_touching([rasters[i] for i in grid])] for grid in grids]
-    if len(grids) > 1:
-        near.append(_touching_on_other_grids(rasters, grids))
-    count, group = connected(np.concatenate(near), len(rasters))
+    outlines = np.array([_in_degrees(grid_of(raster)) for raster in rasters], object)
+    again = shapely.transform(outlines, lambda xy: xy + np.array([360, 0]))  # across 180
+    outlines = np.concatenate([outlines, again])
+    _, south, _, north = shapely.bounds(outlines).T
+    aside = np.cos(np.radians(np.minimum(np.maximum(-south, north), 89)))
+    near = shapely.STRtree(outlines).query(
+        outlines, "dwithin", distance=BEYOND_M / _METRES_PER_DEGREE / aside
+    )
+    count, group = connected(near.T % len(rasters), len(rasters))
     return sorted(np.flatnonzero(group == number).tolist() for number in range(count))
 
 
@@ -64,34 +59,6 @@ def _on_one_grid(one: Grid, other: Grid) -> bool:
         return False
     size, size_b = (np.array(grid.transform[:6])[[0, 1, 3, 4]] for grid in (one, other))
     return np.allclose(size, size_b, rtol=0, atol=_STRETCH * np.abs(size).max())
-
-
-def _touching(rasters: Sequence[RoadRaster]) -> Ints:
-    """Return the pairs of rasters of one grid that touch, int64 (pair, 2)."""
-    first = grid_of(rasters[0])
-    boxes = np.array([_box(first, grid_of(raster)) for raster in rasters], np.float64)
-    top, left, bottom, right = boxes.T
-    outlines = shapely.box(left, top, right, bottom)
-    near = shapely.STRtree(outlines).query(outlines, "dwithin", distance=_reach(rasters[0]))
-    return np.asarray(near.T, np.int64)
-
-
-def _touching_on_other_grids(rasters: Sequence[RoadRaster], grids: list[list[int]]) -> Ints:
-    """Return the pairs of rasters of different grids that touch, int64 (pair, 2)."""
-    grid_number = np.empty(len(rasters), np.int64)
-    for number, members in enumerate(grids):
-        grid_number[members] = number
-    outlines = np.array([_in_degrees(grid_of(raster)) for raster in rasters], object)
-    again = shapely.transform(outlines, lambda xy: xy + np.array([360, 0]))  # across 180
-    outlines = np.concatenate([outlines, again])
-    _, south, _, north = shapely.bounds(outlines).T
-    aside = np.cos(np.radians(np.minimum(np.maximum(-south, north), 89)))
-    near = shapely.STRtree(outlines).query(
-        outlines, "dwithin", distance=BEYOND_M / _METRES_PER_DEGREE / aside
-    )
-    pairs: Ints = near.T % len(rasters)
-    others: Ints = pairs[grid_number[pairs[:, 0]] != grid_number[pairs[:, 1]]]
-    return others
 
 
 def _in_degrees(grid: Grid) -> shapely.Polygon:
@@ -120,10 +87,6 @@ def _box_around(first: Grid, grid: Grid) -> Box:
     return floor(north), floor(west), ceil(south), ceil(east)
 
 
-def _reach(raster: RoadRaster) -> int:
-    return ceil(BEYOND_M / min(raster.gsd_m))
-
-
 def mosaic(rasters: Sequence[RoadRaster]) -> RoadRaster:
     """Return rasters as one raster on the first one's grid.
 
@@ -144,22 +107,21 @@ def mosaic(rasters: Sequence[RoadRaster]) -> RoadRaster:
         top, left, bottom, right = box = _box_around(grid, own)
         onto = grid.window(top, left, bottom - top, right - left)
         smooth = raster.kind == "probability" and not raster.speed_band
-        resampled, nodata = cast(FileBands, raster.bands).warped(onto, smooth=smooth)
-        parts.append(Part(resampled, nodata, box))
-    top, left = (min(part.box[side] for part in parts) for side in (0, 1))
+        resampled = cast(FileBands, raster.bands).warped(onto, smooth=smooth)
+        parts.append(Part(resampled, OUTSIDE, box))
     bands = MosaicBands(
-        [part.moved(-top, -left) for part in parts],
+        parts,
         nodata=first.nodata,
         rim=ceil(_RIM_M / min(first.gsd_m)),
-        reach=_reach(first),
+        reach=ceil(BEYOND_M / min(first.gsd_m)),
     )
-    whole = grid.window(top, left, *bands.shape)
+    whole = grid.window(*bands.origin, *bands.shape)
     name = f"{first.name} and {len(rasters) - 1} more"
     return replace(first, name=name, bands=bands, gsd_m=whole.gsd_m(), grid=whole)
 
 
 def _require_one_meaning(one: RoadRaster, other: RoadRaster) -> None:
-    names = ["kind", "road_bands", "speed_classes", "speed_band", "mph_of_value"]
+    names = ["kind", "road_bands", "speed_classes", "speed_band", "mph_of_value", "road_value"]
     names += ["full_value"] if one.kind == "probability" else []
     for name in names:
         if getattr(one, name) != getattr(other, name):

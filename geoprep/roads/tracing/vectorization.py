@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-
 from geoprep.cpus import usable_cpus
-from geoprep.errors import GeoprepWarning, ImageError, SourceError, UsageError
+from geoprep.errors import GeoprepWarning, ImageError, SourceError
 from geoprep.executors import Threads
-from geoprep.roads.centrelines import RoadRaster, open_raster
-from geoprep.roads.centrelines.bands import OpenRasters
-from geoprep.roads.centrelines.opening import describe_raster, of_one_kind
-from geoprep.roads.centrelines.thinning import DENSEST, blocks_of
+from geoprep.roads.centrelines.opening import of_one_kind, open_raster
+from geoprep.roads.centrelines.rasters import RoadRaster
+from geoprep.roads.centrelines.thinning import DENSEST
 from geoprep.roads.graph import side_by_side
 from geoprep.roads.names import GEOTIFF_SUFFIXES, RASTER_SUFFIXES, image_id
 from geoprep.roads.network import RoadGraph, in_crs
-from geoprep.roads.options import Kind, Tracing, check_kind
+from geoprep.roads.options import Kind, Tracing
 from geoprep.roads.places import utm_crs_of
-from geoprep.roads.reading import ImageRoads
+from geoprep.roads.reading.spacenet_csv import ImageRoads
 from geoprep.roads.tracing.mosaics import grid_of, mosaic, mosaics
 from geoprep.roads.tracing.steps import Advance, trace
-
-Warn = Callable[[str], None]
 
 _MANY_EDGES: Final = 1000
 """Networks of fewer edges may have any density: a small raster may be one crossing."""
@@ -56,29 +50,23 @@ def vectorize(
     pixel_size_m: float | None = None,
     workers: int | None = None,
     advance: Advance | None = None,
-    warn: Warn | None = None,
 ) -> RoadGraph:
     """Return one road network of predictions, masks or probability rasters.
 
     Roads are connected across the borders of rasters.
     """
-    _check_inputs(paths, kind)
-    warn = warn or _warn
     threads = workers or usable_cpus()
-    with closing(OpenRasters()) as files:
-        rasters = [
-            describe_raster(path, files, kind=kind, band=band, pixel_size_m=pixel_size_m)
-            for path in paths
-        ]
-        if len(rasters) == 1:
-            network = trace(rasters[0], options, workers=threads, advance=advance)
-        else:
-            rasters = rasters if kind else of_one_kind(rasters)
-            crs = utm_crs_of(*map(grid_of, rasters))
-            whole = [mosaic([rasters[number] for number in group]) for group in mosaics(rasters)]
-            networks = _trace_each(whole, options, threads, advance)
-            network = side_by_side([in_crs(one, crs) for one in networks])
-        _report(rasters, network, warn, options or Tracing())
+    rasters = [open_raster(path, kind=kind, band=band, pixel_size_m=pixel_size_m) for path in paths]
+    if len(rasters) == 1:
+        network = trace(rasters[0], options, workers=threads, advance=advance)
+    else:
+        rasters = rasters if kind else of_one_kind(rasters)
+        crs = utm_crs_of(*map(grid_of, rasters))
+        whole = [mosaic([rasters[number] for number in group]) for group in mosaics(rasters)]
+        networks = _trace_each(whole, options, threads, advance)
+        network = side_by_side([in_crs(one, crs) for one in networks])
+    for message in _warnings(rasters, network, options or Tracing()):
+        _warn(message)
     return network
 
 
@@ -91,7 +79,6 @@ def vectorize_each(
     pixel_size_m: float | None = None,
     workers: int | None = None,
     advance: Advance | None = None,
-    warn: Warn | None = None,
 ) -> Iterator[ImageRoads]:
     """Yield the network of every raster separately, as SpaceNet's tables hold them.
 
@@ -99,43 +86,23 @@ def vectorize_each(
 
     Parameters and errors are those of `vectorize`; no raster needs a georeference.
     """
-    _check_inputs(paths, kind)
-    warn = warn or _warn
     threads = workers or usable_cpus()
 
     def traced(path: Path) -> tuple[ImageRoads, list[str]]:
-        messages: list[str] = []
-        with open_raster(path, kind=kind, band=band, pixel_size_m=pixel_size_m) as raster:
-            network = trace(raster, options)
-            _report([raster], network, messages.append)
-            grid, gsd = raster.image
-            return ImageRoads(image_id(path.name), network, gsd, grid), messages
+        raster = open_raster(path, kind=kind, band=band, pixel_size_m=pixel_size_m)
+        network = trace(raster, options)
+        grid, gsd = raster.image
+        roads = ImageRoads(image_id(path.name), network, gsd, grid)
+        return roads, list(_warnings([raster], network))
 
-    return _each_in_order(paths, traced, threads, advance, warn)
-
-
-def _each_in_order(
-    paths: Sequence[Path],
-    traced: Callable[[Path], tuple[ImageRoads, list[str]]],
-    threads: int,
-    advance: Advance | None,
-    warn: Warn,
-) -> Iterator[ImageRoads]:
-    """Yield the roads of every raster; a few rasters at a time are held in memory."""
-    some = 4 * threads
+    some = 4 * threads  # rasters whose networks are in memory at a time
     for first in range(0, len(paths), some):
         for roads, messages in Threads(threads).map_ordered(traced, paths[first : first + some]):
             for message in messages:
-                warn(message)
+                _warn(message)
             yield roads
         if advance is not None:
             advance(min(first + some, len(paths)), len(paths))
-
-
-def _check_inputs(paths: Sequence[Path], kind: str | None) -> None:
-    if not len(paths):
-        raise UsageError("`rasters` is empty: give at least one raster file or folder")
-    check_kind(kind)
 
 
 def _warn(message: str) -> None:
@@ -146,23 +113,14 @@ def _trace_each(
     rasters: Sequence[RoadRaster], options: Tracing | None, workers: int, advance: Advance | None
 ) -> list[RoadGraph]:
     """Return the networks of rasters: several at a time, or several blocks of each if few."""
-    if len(rasters) < workers:
-        blocks = [len(blocks_of(raster)) for raster in rasters]
-        before = np.concatenate([[0], np.cumsum(blocks)]).tolist()
-
-        def advance_from(first: int) -> Advance | None:
-            return advance and (lambda done, _: advance(first + done, before[-1]))
-
-        return [
-            trace(raster, options, workers=workers, advance=advance_from(first))
-            for raster, first in zip(rasters, before, strict=False)
-        ]
+    few = len(rasters) < workers
 
     def traced(number: int) -> tuple[int, RoadGraph]:
-        return number, trace(rasters[number], options)
+        return number, trace(rasters[number], options, workers=workers if few else 1)
 
     found: dict[int, RoadGraph] = {}
-    for number, network in Threads(workers).map_unordered(traced, range(len(rasters))):
+    threads = Threads(1 if few else workers)
+    for number, network in threads.map_unordered(traced, range(len(rasters))):
         found[number] = network
         if advance is not None:
             advance(len(found), len(rasters))
@@ -185,30 +143,26 @@ def _hint(rasters: Sequence[RoadRaster], best: float, options: Tracing) -> str:
     )
 
 
-def _report(
-    rasters: Sequence[RoadRaster],
-    network: RoadGraph,
-    warn: Warn,
-    options: Tracing | None = None,
-) -> None:
-    """Warn of rasters that may have lost their roads, and of networks too dense to be true."""
+def _warnings(
+    rasters: Sequence[RoadRaster], network: RoadGraph, options: Tracing | None = None
+) -> Iterator[str]:
+    """Yield why rasters may have lost their roads, or have too many; ImageError if all are lost."""
     edges = len(network.ends)
-    doubtful = [raster for raster in rasters if raster.warning]
+    doubtful = [raster.warning for raster in rasters if raster.warning]
     if doubtful and not edges:
-        raise ImageError(doubtful[0].warning)
-    for raster in doubtful:
-        warn(raster.warning)
+        raise ImageError(doubtful[0])
+    yield from doubtful
     if not edges:
         highest = {raster.name: raster.highest() for raster in rasters}
         for name, probability in highest.items():
             if probability is None:
-                warn(f"{name}: has only nodata pixels, so it has no roads")
+                yield f"{name}: has only nodata pixels, so it has no roads"
         if options is not None and (best := max(filter(None, highest.values()), default=0)):
-            warn(_hint(rasters, best, options))
+            yield _hint(rasters, best, options)
     density = float(network.length_m.sum()) / max(sum(raster.area_m2 for raster in rasters), 1e-9)
     if edges > _MANY_EDGES and density > DENSEST:
         others = f" and {len(rasters) - 1} more" if len(rasters) > 1 else ""
-        warn(
+        yield (
             f"{rasters[0].name}{others}: {density * 1000:.0f} km of road per square kilometre "
             f"({edges:,} edges), more than in any city. This is probably noise: try a higher "
             "`threshold`, or check `kind` and `band`."

@@ -82,9 +82,9 @@ def test_confidence_and_probabilities_are_bands_on_request(case, tmp_path):
 
 def test_a_class_named_road_is_a_mask_of_roads(case, tmp_path):
     path = predict(case, tmp_path)
-    with open_raster(path, pixel_size_m=None) as raster:
-        assert raster.kind == "mask"
-        road = raster.probability(0, 0, *raster.shape)
+    raster = open_raster(path)
+    assert raster.kind == "mask"
+    road = raster.probability(0, 0, *raster.shape)
     with rasterio.open(path) as dataset:
         assert ((road == 255) == (dataset.read(1) == 1)).all()
 

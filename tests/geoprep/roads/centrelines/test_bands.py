@@ -18,9 +18,9 @@ windows = st.tuples(st.integers(0, 20), st.integers(0, 20), st.integers(1, 40), 
 
 
 def deepest(parts, nodata, window):
-    """Return what a mosaic of one band holds: the first of the deepest rasters, or 0."""
+    """Return what a mosaic of one band holds: the first of the deepest rasters, or no data."""
     top, left, height, width = window
-    out = np.zeros((height, width), parts[0][0].dtype)
+    out = np.full((height, width), 0 if nodata is None else nodata, parts[0][0].dtype)
     for i, j in np.ndindex(height, width):
         best = -np.inf
         for values, (y0, x0, y1, x1) in parts:
@@ -52,7 +52,8 @@ def test_a_mosaic_holds_the_deepest_raster(dtype, nodata, boxes, window, seed):
             values[rng.random(values.shape) < 0.2] = np.nan
         parts.append((values, (top, left, top + height, left + width)))
     bands = [Part(ArrayBands(values[None]), nodata, box) for values, box in parts]
-    found = MosaicBands(bands, nodata=nodata, rim=RIM, reach=REACH).read(1, *window)
+    mosaic = MosaicBands(bands, nodata=nodata, rim=RIM, reach=REACH)
+    found = mosaic.read(1, window[0] - mosaic.origin[0], window[1] - mosaic.origin[1], *window[2:])
     value = nodata if nodata is None else np.dtype(dtype).type(nodata)
     assert np.array_equal(found, deepest(parts, value, window), equal_nan=dtype == "float32")
 

@@ -3,6 +3,7 @@
 import json
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from threading import Event
 
 import numpy as np
@@ -12,15 +13,15 @@ from helpers.roads import write_raster
 from PIL import Image
 
 from geoprep.errors import ImageError, UsageError
-from geoprep.roads.centrelines import open_raster
 from geoprep.roads.centrelines.bands import FileBands
+from geoprep.roads.centrelines.opening import open_raster
+from geoprep.roads.options import RasterOptions, ScoreOptions
 
 PREDICTION_BANDS = [*(f"road, {10 * i + 1}–{10 * i + 10} mph" for i in range(7)), "road", "speed"]
 
 
 def kind_of(path, **more):
-    with open_raster(path, pixel_size_m=None, **more) as raster:
-        return raster.kind
+    return open_raster(path, **more).kind
 
 
 def test_a_prediction_is_read_by_its_tags(tmp_path):
@@ -34,12 +35,12 @@ def test_a_prediction_is_read_by_its_tags(tmp_path):
         tags={"CLASSES": json.dumps(classes)},
         nodata=255,
     )
-    with open_raster(path, pixel_size_m=None) as raster:
-        assert raster.kind == "probability"
-        assert (raster.road_bands, raster.speed_band) == ((8,), 9)
-        assert raster.speed_classes == tuple((i, 10.0 * i) for i in range(1, 8))
-        assert raster.gsd_m == pytest.approx((1, 1), rel=1e-3)
-        probability = raster.probability(0, 0, 20, 20)
+    raster = open_raster(path)
+    assert raster.kind == "probability"
+    assert (raster.road_bands, raster.speed_band) == ((8,), 9)
+    assert raster.speed_classes == tuple((i, 10.0 * i) for i in range(1, 8))
+    assert raster.gsd_m == pytest.approx((1, 1), rel=1e-3)
+    probability = raster.probability(0, 0, 20, 20)
     assert probability[0, 0] == 0  # nodata has the probability 0
     assert (probability.ravel()[1:] == 200).all()
 
@@ -63,22 +64,18 @@ def test_the_kind_of_a_single_band_is_detected_from_its_values(tmp_path):
 
 def test_probabilities_of_any_type_become_bytes(tmp_path):
     values = np.array([[0, 0.5, 1, np.nan]], np.float32)
-    with open_raster(
-        write_raster(tmp_path / "f.tif", values), pixel_size_m=None, kind="probability"
-    ) as r:
-        assert r.probability(0, 0, 1, 4).tolist() == [[0, 128, 255, 0]]
+    r = open_raster(write_raster(tmp_path / "f.tif", values), kind="probability")
+    assert r.probability(0, 0, 1, 4).tolist() == [[0, 128, 255, 0]]
     wide = np.array([[0, 32768, 65535, 77]], np.uint16)
     path = write_raster(tmp_path / "w.tif", wide, nodata=77)
-    with open_raster(path, pixel_size_m=None, kind="probability") as r:
-        assert r.probability(0, 0, 1, 4).tolist() == [[0, 128, 255, 0]]
+    r = open_raster(path, kind="probability")
+    assert r.probability(0, 0, 1, 4).tolist() == [[0, 128, 255, 0]]
 
 
 def test_values_that_are_not_probabilities_are_refused(tmp_path):
     path = write_raster(tmp_path / "f.tif", np.array([[0, 7.5]], np.float32))
-    with (
-        open_raster(path, pixel_size_m=None, kind="probability") as raster,
-        pytest.raises(ImageError, match=r"f.tif: 7.5 is not a probability.*`kind`"),
-    ):
+    raster = open_raster(path, kind="probability")
+    with pytest.raises(ImageError, match=r"f.tif: 7.5 is not a probability.*`kind`"):
         raster.probability(0, 0, 1, 2)
 
 
@@ -86,24 +83,22 @@ def test_values_that_are_not_probabilities_are_refused(tmp_path):
 def test_pixels_outside_repeat_the_border(tmp_path, in_memory):
     values = np.arange(1, 10, dtype=np.uint8).reshape(3, 3) * 20
     path = write_raster(tmp_path / "p.tif", values, nodata=180)
-    with open_raster(path, pixel_size_m=None) as raster:
-        if in_memory:
-            raster = raster.decoded()
-            assert raster.probabilities is not None
-        padded = np.pad(np.where(values == 180, 0, values), 4, mode="edge")
-        for top in range(-4, 6):
-            for left in (-4, -1, 2, 5):
-                expected = padded[top + 4 : top + 6, left + 4 : left + 6]
-                got = raster.probability(top, left, *expected.shape)
-                assert np.array_equal(got, expected)
+    raster = open_raster(path)
+    if in_memory:
+        raster = raster.decoded()
+        assert raster.probabilities is not None
+    padded = np.pad(np.where(values == 180, 0, values), 4, mode="edge")
+    for top in range(-4, 6):
+        for left in (-4, -1, 2, 5):
+            expected = padded[top + 4 : top + 6, left + 4 : left + 6]
+            got = raster.probability(top, left, *expected.shape)
+            assert np.array_equal(got, expected)
 
 
 def test_eight_unnamed_bands_are_read_as_cresi(tmp_path):
-    with open_raster(
-        write_raster(tmp_path / "c.tif", np.zeros((8, 4, 4), np.uint8)), pixel_size_m=None
-    ) as raster:
-        assert raster.road_bands == (8,)
-        assert [band for band, _ in raster.speed_classes] == list(range(1, 8))
+    raster = open_raster(write_raster(tmp_path / "c.tif", np.zeros((8, 4, 4), np.uint8)))
+    assert raster.road_bands == (8,)
+    assert [band for band, _ in raster.speed_classes] == list(range(1, 8))
 
 
 def test_a_photograph_is_refused_without_a_band(tmp_path):
@@ -111,18 +106,13 @@ def test_a_photograph_is_refused_without_a_band(tmp_path):
     Image.fromarray(np.zeros((4, 4, 3), np.uint8)).save(path)
     with pytest.raises(ImageError, match=r"photo.png: has 3 bands.*`band`"):
         kind_of_png(path)
-    with open_raster(path, pixel_size_m=1.0, band=2) as raster:
-        assert raster.road_bands == (2,)
-    with (
-        pytest.raises(UsageError, match="`band` is 4, but the file has 3"),
-        open_raster(path, band=4, pixel_size_m=1.0),
-    ):
-        pass
+    assert open_raster(path, pixel_size_m=1.0, band=2).road_bands == (2,)
+    with pytest.raises(UsageError, match="`band` is 4, but the file has 3"):
+        open_raster(path, band=4, pixel_size_m=1.0)
 
 
 def kind_of_png(path):
-    with open_raster(path, pixel_size_m=1.0) as raster:
-        return raster.kind
+    return open_raster(path, pixel_size_m=1.0).kind
 
 
 def test_either_a_georeference_or_a_pixel_size(tmp_path):
@@ -142,8 +132,7 @@ def test_degrees_are_converted_to_metres(tmp_path):
         crs="EPSG:4326",
         transform=Affine(2.7e-6, 0, -115.17, 0, -2.7e-6, 36.24),
     )
-    with open_raster(path, pixel_size_m=None) as raster:
-        assert raster.gsd_m == pytest.approx((0.2427, 0.2996), abs=1e-4)
+    assert open_raster(path).gsd_m == pytest.approx((0.2427, 0.2996), abs=1e-4)
 
 
 def test_a_file_that_is_not_a_raster_is_named(tmp_path):
@@ -167,16 +156,22 @@ def test_rasters_without_a_usable_georeference_need_a_pixel_size(tmp_path, crs, 
     path = write_raster(tmp_path / "mask.tif", mask, crs=crs, transform=transform)
     with pytest.raises(UsageError, match="not georeferenced"):
         kind_of(path)
-    with open_raster(path, pixel_size_m=0.5) as raster:
-        assert (raster.grid, raster.gsd_m) == (None, (0.5, 0.5))
+    raster = open_raster(path, pixel_size_m=0.5)
+    assert (raster.grid, raster.gsd_m) == (None, (0.5, 0.5))
 
 
-def test_kinds_that_do_not_exist_are_refused(tmp_path):
-    path = write_raster(tmp_path / "m.tif", np.zeros((4, 4), np.uint8))
-    with pytest.raises(
-        UsageError, match="`kind` is 'rubbish': use one of probability, speed, mask"
-    ):
-        kind_of(path, kind="rubbish")
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (partial(RasterOptions, kind="x"), "`kind` 'x' is unknown: use one of probability, speed"),
+        (partial(RasterOptions, pixel_size=0), "`pixel_size` is 0: set it above 0"),
+        (partial(ScoreOptions, topo_variant="x"), "`topo_variant` 'x' is unknown: use one of def"),
+        (partial(ScoreOptions, snap=-1), "`snap` is -1: set it above 0"),
+    ],
+)
+def test_options_out_of_range_are_refused(options, error):
+    with pytest.raises(UsageError, match=error):
+        options()
 
 
 @pytest.mark.parametrize(
@@ -203,10 +198,10 @@ def test_speeds_of_cresi_masks_are_decoded(tmp_path):
         mask[5], mask[15] = values
         path = write_raster(tmp_path / "c.tif", mask, nodata=0)
         for kind in (None, "speed"):
-            with open_raster(path, kind=kind, pixel_size_m=None) as raster:
-                assert raster.kind == "speed"
-                assert [raster.mph_of_value[v] for v in values] == list(expected)
-                assert (raster.probability(0, 0, 20, 20) > 0).sum() == 40
+            raster = open_raster(path, kind=kind)
+            assert raster.kind == "speed"
+            assert [raster.mph_of_value[v] for v in values] == list(expected)
+            assert (raster.probability(0, 0, 20, 20) > 0).sum() == 40
 
 
 def test_a_code_of_cresi_alone_is_a_mask_unless_called_speeds(tmp_path):
@@ -214,38 +209,35 @@ def test_a_code_of_cresi_alone_is_a_mask_unless_called_speeds(tmp_path):
     mask[5] = 98
     path = write_raster(tmp_path / "c.tif", mask)
     assert kind_of(path) == "mask"
-    with open_raster(path, kind="speed", pixel_size_m=None) as raster:
-        assert raster.mph_of_value[98] == 25
+    assert open_raster(path, kind="speed").mph_of_value[98] == 25
 
 
 def test_speeds_of_the_reference_tool_are_decoded(shared_data):
     for name, speeds in (("img0", (20, 55)), ("img99", (25,))):
-        with open_raster(
-            shared_data / "expected" / f"{name}_continuous.tif", kind="speed", pixel_size_m=None
-        ) as raster:
-            values = np.unique(raster.bands.read(1, 0, 0, *raster.shape))
-            assert tuple(raster.mph_of_value[v] for v in values if v) == speeds
+        raster = open_raster(shared_data / "expected" / f"{name}_continuous.tif", kind="speed")
+        values = np.unique(raster.bands.read(1, 0, 0, *raster.shape))
+        assert tuple(raster.mph_of_value[v] for v in values if v) == speeds
 
 
 def test_values_that_do_not_fit_their_kind_are_warned_of(tmp_path):
     mask = np.zeros((20, 20), np.uint8)
     mask[5] = 255
     path = write_raster(tmp_path / "m.tif", mask)
-    with open_raster(path, kind="speed", pixel_size_m=None) as raster:
-        assert "besides 0 is 255, which means nodata in a raster of speeds" in raster.warning
+    raster = open_raster(path, kind="speed")
+    assert "besides 0 is 255, which means nodata in a raster of speeds" in raster.warning
     ones = write_raster(tmp_path / "ones.tif", mask // 255)
-    with open_raster(ones, kind="speed", pixel_size_m=None) as raster:
-        assert "besides 0 is 1, so all roads have 1 mph. Set `kind` to mask" in raster.warning
+    raster = open_raster(ones, kind="speed")
+    assert "besides 0 is 1, so all roads have 1 mph. Set `kind` to mask" in raster.warning
     tagged = write_raster(tmp_path / "t.tif", mask, nodata=255)
     for kind in (None, "mask"):
-        with open_raster(tagged, kind=kind, pixel_size_m=None) as raster:
-            assert "rio edit-info --unset-nodata" in raster.warning
+        raster = open_raster(tagged, kind=kind)
+        assert "rio edit-info --unset-nodata" in raster.warning
     mask[6] = 130
-    with open_raster(write_raster(path, mask), kind="speed", pixel_size_m=None) as raster:
-        assert "values up to 130, too many for speeds in mph" in raster.warning
+    raster = open_raster(write_raster(path, mask), kind="speed")
+    assert "values up to 130, too many for speeds in mph" in raster.warning
     stated = write_raster(tmp_path / "s.tif", mask // 2 + mask // 128 * 128, names=("speed",))
-    with open_raster(stated, kind="speed", pixel_size_m=None) as raster:
-        assert not raster.warning
+    raster = open_raster(stated, kind="speed")
+    assert not raster.warning
 
 
 def test_opening_in_threads_keeps_warning_filters_of_others(tmp_path, monkeypatch):
@@ -261,8 +253,7 @@ def test_opening_in_threads_keeps_warning_filters_of_others(tmp_path, monkeypatc
     monkeypatch.setattr("geoprep.roads.centrelines.opening.FileBands", slow_bands)
 
     def opened():
-        with open_raster(path, pixel_size_m=1.0) as raster:
-            return raster.shape
+        return open_raster(path, pixel_size_m=1.0).shape
 
     with warnings.catch_warnings(), ThreadPoolExecutor(1) as pool:
         shape = pool.submit(opened)
@@ -278,19 +269,16 @@ def test_a_named_kind_still_finds_the_bands_of_a_prediction(tmp_path):
     bands = np.zeros((3, 20, 20), np.uint8)
     bands[2, 8:12] = 200
     path = write_raster(tmp_path / "p.tif", bands, names=("a", "speed", "road"))
-    with open_raster(path, kind="probability", pixel_size_m=None) as raster:
-        assert (raster.road_bands, raster.speed_band) == ((3,), 2)
-    with open_raster(path, kind="mask", pixel_size_m=None) as raster:
-        assert raster.road_bands == (3,)
-    with open_raster(path, kind="speed", pixel_size_m=None) as raster:
-        assert (raster.road_bands, raster.speed_band) == ((2,), 2)
+    raster = open_raster(path, kind="probability")
+    assert (raster.road_bands, raster.speed_band) == ((3,), 2)
+    raster = open_raster(path, kind="mask")
+    assert raster.road_bands == (3,)
+    raster = open_raster(path, kind="speed")
+    assert (raster.road_bands, raster.speed_band) == ((2,), 2)
     unnamed = write_raster(tmp_path / "u.tif", bands)
     for kind in ("probability", "mask", "speed"):
-        with (
-            pytest.raises(ImageError, match="has 3 bands, and none is named"),
-            open_raster(unnamed, kind=kind, pixel_size_m=None),
-        ):
-            pass
+        with pytest.raises(ImageError, match="has 3 bands, and none is named"):
+            open_raster(unnamed, kind=kind)
 
 
 def test_a_mask_with_blurred_edges_is_refused(tmp_path):
@@ -299,11 +287,7 @@ def test_a_mask_with_blurred_edges_is_refused(tmp_path):
     ramp = np.abs(np.arange(200)[:, None] - 99.5)
     blurred = np.clip(255 - 8 * (ramp - 4), 0, 255) * np.ones((1, 200))
     path = write_raster(tmp_path / "m.tif", np.rint(blurred).astype(np.uint8))
-    with (
-        pytest.raises(ImageError, match=r"m.tif: \d+% .* Set `kind` to probability and a `thresh"),
-        open_raster(path, kind="mask", pixel_size_m=None),
-    ):
-        pass
+    with pytest.raises(ImageError, match=r"m.tif: \d+% .* Set `kind` to probability and a `thr"):
+        open_raster(path, kind="mask")
     sharp = write_raster(tmp_path / "s.tif", road.astype(np.uint8))
-    with open_raster(sharp, kind="mask", pixel_size_m=None) as raster:
-        assert raster.kind == "mask"
+    assert open_raster(sharp, kind="mask").kind == "mask"

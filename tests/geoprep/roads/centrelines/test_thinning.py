@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy.ndimage import gaussian_filter
 
 from geoprep.errors import ImageError
-from geoprep.roads.centrelines import skeleton
+from geoprep.roads.centrelines.thinning import skeleton
 from geoprep.roads.options import Tracing
 from geoprep.roads.tracing.pixel_graph import pixel_network
 

@@ -13,7 +13,7 @@ from rasterio.warp import reproject as resample
 from geoprep.errors import UsageError
 from geoprep.roads.centrelines import rasters
 from geoprep.roads.scoring.apls import apls
-from geoprep.roads.tracing import rasters_in, vectorize
+from geoprep.roads.tracing.vectorization import rasters_in, vectorize
 
 SIDE = 600
 STREETS = {

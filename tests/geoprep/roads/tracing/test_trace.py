@@ -11,11 +11,11 @@ from helpers.roads import array_raster, degree_counts, drawn, traced, write_rast
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from geoprep.roads.centrelines import open_raster
+from geoprep.roads.centrelines.opening import open_raster
 from geoprep.roads.centrelines.thinning import Skeleton
 from geoprep.roads.options import Tracing
-from geoprep.roads.tracing import trace
 from geoprep.roads.tracing.pixel_graph import pixel_network
+from geoprep.roads.tracing.steps import trace
 
 
 def off(made, lines):
@@ -133,8 +133,8 @@ def test_networks_are_georeferenced_like_their_pixels(tmp_path, crs, transform, 
     mask = np.zeros((300, 300), np.uint8)
     mask[150, 40:261] = 1
     path = write_raster(tmp_path / "mask.tif", mask, crs=crs, transform=transform)
-    with open_raster(path, pixel_size_m=None) as raster:
-        made = trace(raster, Tracing(min_area_m2=0))
+    raster = open_raster(path)
+    made = trace(raster, Tracing(min_area_m2=0))
     assert made.crs == utm
     back = pyproj.Transformer.from_crs(utm, crs, always_xy=True)
     xy = shapely.get_coordinates(made.lines)

@@ -7,7 +7,7 @@ from helpers.roads import drawn, write_raster
 
 from geoprep.errors import ImageError, SourceError, UsageError
 from geoprep.roads.options import Tracing
-from geoprep.roads.tracing import rasters_in, vectorize, vectorize_each
+from geoprep.roads.tracing.vectorization import rasters_in, vectorize, vectorize_each
 
 
 def three_rasters(folder):
@@ -17,15 +17,6 @@ def three_rasters(folder):
         write_raster(folder / f"{i}.tif", mask, transform=Affine(1, 0, 4e5 + 1000 * i, 0, -1, 6e6))
         for i in range(3)
     ]
-
-
-@pytest.mark.parametrize("function", [vectorize, vectorize_each])
-def test_inputs_that_cannot_be_vectorized_are_refused_at_once(tmp_path, function):
-    with pytest.raises(UsageError, match="`rasters` is empty"):
-        function([])
-    paths = three_rasters(tmp_path)
-    with pytest.raises(UsageError, match="`kind` is 'rubbish': use one of probability, speed"):
-        function(paths, kind="rubbish")
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 4, 8])
