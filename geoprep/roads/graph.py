@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from shapely.ops import substring
 
 from geoprep.roads.chains import renumbered, with_chains_joined
-from geoprep.roads.network import RoadGraph, segments
+from geoprep.roads.network import RoadGraph, line_ends, segments
 
 Ints = NDArray[np.int64]
 
@@ -78,10 +78,8 @@ def joined_at_ends(
     lines: NDArray[np.object_], speed: NDArray[np.float64], crs: str | None
 ) -> RoadGraph:
     """Return the network of lines that meet where their end points agree to 0.1 mm."""
-    ends = np.stack(
-        [shapely.get_coordinates(shapely.get_point(lines, end)) for end in (0, -1)], axis=1
-    ).reshape(-1, 2)
-    nodes, number = np.unique(np.round(ends, 4), axis=0, return_inverse=True)
+    xy = np.round(line_ends(lines).reshape(-1, 2), 4)
+    nodes, number = np.unique(xy, axis=0, return_inverse=True)
     pairs = number.reshape(-1, 2).astype(np.int64)
     return RoadGraph(nodes, pairs, anchored(lines, pairs, nodes), speed, crs)
 

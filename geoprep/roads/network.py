@@ -197,6 +197,12 @@ def points(xy: NDArray[np.float64]) -> NDArray[np.object_]:
     return np.asarray(shapely.points(xy), object)
 
 
+def line_ends(lines: NDArray[np.object_]) -> NDArray[np.float64]:
+    """Return the first and last point of every line, float64 (line, 2, 2)."""
+    first, last = (shapely.get_coordinates(shapely.get_point(lines, at)) for at in (0, -1))
+    return np.stack([first, last], axis=1)
+
+
 def segments(ends: NDArray[np.float64]) -> NDArray[np.object_]:
     """Return straight lines between the two points of every row of float64 (line, 2, 2)."""
     return np.asarray(shapely.linestrings(ends), object)

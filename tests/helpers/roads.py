@@ -8,12 +8,12 @@ import shapely
 from affine import Affine
 from rasterio.features import rasterize
 
-from geoprep.roads.centrelines import RoadRaster
 from geoprep.roads.centrelines.bands import ArrayBands
 from geoprep.roads.centrelines.opening import as_speeds
+from geoprep.roads.centrelines.rasters import RoadRaster
 from geoprep.roads.network import RoadGraph
 from geoprep.roads.options import Tracing
-from geoprep.roads.tracing import trace
+from geoprep.roads.tracing.steps import trace
 
 
 def drawn(lines, shape, *, width=4.0, pixel=1.0, value=1):

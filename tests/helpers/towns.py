@@ -8,8 +8,8 @@ import rasterio
 from affine import Affine
 
 from geoprep.crs import LONLAT, transformer
-from geoprep.roads.formats import write_network
-from geoprep.roads.reading import read_labels
+from geoprep.roads.formats.files import write_network
+from geoprep.roads.reading.label_files import read_labels
 
 CRS = "EPSG:32637"
 CORNER = 400_000, 6_178_000

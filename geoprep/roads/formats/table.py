@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from geoprep.crs import reproject, transformer
 from geoprep.errors import SourceError
 from geoprep.roads.formats.topology import ends_agree, network_from_ends
-from geoprep.roads.network import RoadGraph
+from geoprep.roads.network import RoadGraph, line_ends
 from geoprep.roads.places import crs_name, metric_crs
 
 if TYPE_CHECKING:
@@ -126,6 +126,5 @@ def _nodes_of_ends(
     numbers, compact = np.unique(ends, return_inverse=True)
     compact = compact.reshape(-1, 2).astype(np.int64)
     nodes = np.full((len(numbers), 2), np.nan)
-    for side, point in ((0, 0), (1, -1)):
-        nodes[compact[:, side]] = shapely.get_coordinates(shapely.get_point(lines, point))
+    nodes[compact.T.ravel()] = line_ends(lines).transpose(1, 0, 2).reshape(-1, 2)
     return compact, nodes

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from shapely.ops import substring
 
 from geoprep.roads.graph import connected
-from geoprep.roads.network import RoadGraph, empty_network
+from geoprep.roads.network import RoadGraph, empty_network, line_ends
 
 _SAME_M: Final = 0.01
 """Distance of a line end from its node up to which node numbers count as right: rounding."""
@@ -35,16 +35,10 @@ def ends_agree(
         return True
     if ends.min() < 0 or ends.max() >= len(nodes):
         return False
-    xy = _end_coordinates(lines)
+    xy = line_ends(lines)
     if not (np.hypot(*(xy - nodes[ends]).reshape(-1, 2).T) <= _SAME_M).all():
         return False
     return not cKDTree(nodes[np.unique(ends)]).query_pairs(_COINCIDENT_M)
-
-
-def _end_coordinates(lines: NDArray[np.object_]) -> NDArray[np.float64]:
-    """Return the first and last point of every line, float64 (line, 2, 2)."""
-    first, last = (shapely.get_coordinates(shapely.get_point(lines, at)) for at in (0, -1))
-    return np.stack([first, last], axis=1)
 
 
 def network_from_ends(
@@ -64,7 +58,7 @@ def network_from_ends(
         return empty_network(crs)
     lines, part_of = _split_where_others_end(lines[real])
     source = real[part_of]
-    xy = _end_coordinates(lines).reshape(-1, 2)
+    xy = line_ends(lines).reshape(-1, 2)
     node = _clusters(xy)
     _, first = np.unique(node, return_index=True)
     confidence = None if confidence is None else confidence[source]
@@ -86,7 +80,7 @@ def _split_where_others_end(
     lines: NDArray[np.object_],
 ) -> tuple[NDArray[np.object_], NDArray[np.int64]]:
     """Return the parts of lines between the points that lines end on, and the line of each part."""
-    ends = np.asarray(shapely.points(_end_coordinates(lines).reshape(-1, 2)), object)
+    ends = np.asarray(shapely.points(line_ends(lines).reshape(-1, 2)), object)
     end, line = shapely.STRtree(lines).query(ends, predicate="dwithin", distance=_JOINED_M)
     along = shapely.line_locate_point(lines[line], ends[end])
     inside = (along > _JOINED_M) & (along < shapely.length(lines)[line] - _JOINED_M)

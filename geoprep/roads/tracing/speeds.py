@@ -10,6 +10,7 @@ import shapely
 from numpy.typing import NDArray
 
 from geoprep.roads.centrelines.rasters import RoadRaster, values_at
+from geoprep.roads.chains import ranges
 from geoprep.roads.graph import degrees
 from geoprep.roads.network import RoadGraph
 from geoprep.speed import BACKGROUND, UNKNOWN_SPEED
@@ -69,7 +70,7 @@ def _samples(
     stop = length - np.where(junction[network.ends[:, 1]], near, 0.0)
     counts = np.maximum(1, np.round((stop - begin) / _STEP_M)).astype(np.int64)
     edge = np.repeat(np.arange(len(counts)), counts)
-    number = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    number = ranges(np.zeros_like(counts), counts)
     along = begin[edge] + (number + 0.5) * ((stop - begin) / counts)[edge]
     return shapely.get_coordinates(shapely.line_interpolate_point(network.lines[edge], along)), edge
 

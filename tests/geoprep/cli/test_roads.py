@@ -14,7 +14,7 @@ from helpers.roads import drawn, write_raster
 from PIL import Image
 
 from geoprep.cli import main
-from geoprep.roads.formats import read_network
+from geoprep.roads.formats.files import read_network
 from geoprep.roads.options import Tracing
 
 CITY = [[(-10, -100), (410, -130)], [(120, 10), (100, -210)], [(300, 10), (310, -210)]]

@@ -14,7 +14,7 @@ import shapely.affinity
 from helpers.roads import network
 
 from geoprep.errors import SourceError, UsageError
-from geoprep.roads.formats import is_network_file, read_network, write_network
+from geoprep.roads.formats.files import is_network_file, read_network, write_network
 from geoprep.roads.network import RoadGraph
 from geoprep.roads.route import find_route
 

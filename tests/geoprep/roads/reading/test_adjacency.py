@@ -11,8 +11,10 @@ import pytest
 
 from geoprep.errors import SourceError
 from geoprep.roads.options import ScoreOptions
-from geoprep.roads.reading import adjacency, read_adjacency
-from geoprep.roads.scoring import pair_scenes, score_scenes
+from geoprep.roads.reading import adjacency
+from geoprep.roads.reading.adjacency import read_adjacency
+from geoprep.roads.scoring.pairs import pair_scenes
+from geoprep.roads.scoring.scenes import score_scenes
 
 # A road of 300 m to the east with a branch of 40 m to the south; rows grow to the south.
 GRAPH = {

@@ -10,7 +10,7 @@ from helpers.roads import degree_counts
 from geoprep.errors import LabelError
 from geoprep.roads.names import scene_key
 from geoprep.roads.network import RoadGraph
-from geoprep.roads.reading import read_labels
+from geoprep.roads.reading.label_files import read_labels
 from geoprep.roads.reading.line_network import network_from_lines
 from geoprep.roads.scoring.apls import apls
 

@@ -10,10 +10,10 @@ from helpers.roads import network, traced
 
 from geoprep.errors import LabelError, UsageError
 from geoprep.grid import Grid
-from geoprep.roads.centrelines import RoadRaster
 from geoprep.roads.centrelines.bands import ArrayBands
-from geoprep.roads.reading import ImageRoads, read_csv, write_csv
-from geoprep.roads.tracing import trace
+from geoprep.roads.centrelines.rasters import RoadRaster
+from geoprep.roads.reading.spacenet_csv import ImageRoads, read_csv, write_csv
+from geoprep.roads.tracing.steps import trace
 
 HEAD = "ImageId,WKT_Pix\n"
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from helpers.roads import array_raster, degree_counts, drawn, network
 
-from geoprep.roads.tracing import trace
 from geoprep.roads.tracing.bridges import with_bridges
+from geoprep.roads.tracing.steps import trace
 
 ACROSS = [[(0, 0), (100, 0)], [(100, 0), (200, 0)]]
 ALONG = [[(100, -90), (100, 0)], [(100, 0), (100, 90)]]

@@ -5,8 +5,8 @@ import pytest
 from helpers.roads import array_raster, degree_counts, drawn, network
 
 from geoprep.roads.options import Tracing
-from geoprep.roads.tracing import trace
 from geoprep.roads.tracing.gaps import with_gaps_closed
+from geoprep.roads.tracing.steps import trace
 
 OPTIONS = Tracing(gap_m=7, aligned_gap_m=24, likely_gap_m=50, path_m=0, reach_m=12, hint=0.1)
 

@@ -9,13 +9,13 @@ from rasterio.features import rasterize
 from scipy.ndimage import gaussian_filter
 from shapely.affinity import rotate
 
-from geoprep.roads.centrelines import RoadRaster
 from geoprep.roads.centrelines.bands import ArrayBands
+from geoprep.roads.centrelines.rasters import RoadRaster
 from geoprep.roads.graph import degrees
 from geoprep.roads.options import Tracing
-from geoprep.roads.tracing import trace
 from geoprep.roads.tracing.gaps import with_gaps_closed
 from geoprep.roads.tracing.junctions import with_forks_moved
+from geoprep.roads.tracing.steps import trace
 
 GSDS = [(0.3, 0.3), (1.0, 1.0), (0.68, 1.2)]
 

@@ -7,9 +7,9 @@ from helpers.roads import array_raster, degree_counts, drawn, network
 
 from geoprep.roads.graph import degrees
 from geoprep.roads.options import Tracing
-from geoprep.roads.tracing import trace
 from geoprep.roads.tracing.gaps import DeadEnds
 from geoprep.roads.tracing.probable_paths import links_along_paths
+from geoprep.roads.tracing.steps import trace
 
 SHAPE = (200, 200)
 BEFORE, AFTER = [(20, -60), (100, -60)], [(126, -86), (126, -170)]

@@ -8,10 +8,9 @@ from helpers.roads import degree_counts, network, traced
 from rasterio.features import rasterize
 from shapely.ops import substring
 
-from geoprep.roads.centrelines import RoadRaster
 from geoprep.roads.centrelines.bands import ArrayBands
+from geoprep.roads.centrelines.rasters import RoadRaster
 from geoprep.roads.graph import subnetwork
-from geoprep.roads.tracing import trace
 from geoprep.roads.tracing.junctions import with_junctions_merged
 from geoprep.roads.tracing.pruning import (
     simplified,
@@ -19,6 +18,7 @@ from geoprep.roads.tracing.pruning import (
     without_small_components,
     without_spurs,
 )
+from geoprep.roads.tracing.steps import trace
 
 
 def test_spurs_are_removed_and_roads_kept():

@@ -6,8 +6,8 @@ from helpers.roads import array_raster, drawn, network
 
 from geoprep.roads.centrelines.bands import ArrayBands
 from geoprep.roads.centrelines.rasters import RoadRaster
-from geoprep.roads.tracing import trace
 from geoprep.roads.tracing.speeds import edge_speeds
+from geoprep.roads.tracing.steps import trace
 
 
 def bins(bands, mph):

@@ -11,9 +11,9 @@ from rasterio.warp import calculate_default_transform
 from rasterio.warp import reproject as resample
 
 from geoprep.crs import LONLAT, reproject, transformer
-from geoprep.roads.formats import read_network, write_network
+from geoprep.roads.formats.files import read_network, write_network
 from geoprep.roads.graph import edge_components
-from geoprep.roads.tracing import rasters_in, vectorize
+from geoprep.roads.tracing.vectorization import rasters_in, vectorize
 
 MOSCOW, MUMBAI, VEGAS = (37.6, 55.75), (72.9, 19.1), (-115.2, 36.2)
 FIJI = (179.999, -17.8)
