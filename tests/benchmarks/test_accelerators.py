@@ -49,19 +49,6 @@ def test_a_run_on_the_cpu_measures_every_part_and_writes_the_page(
     assert not list((tmp_path / "work").iterdir())
 
 
-def test_a_step_that_does_not_fit_is_a_note(store, tmp_path, monkeypatch):
-    def full(*_):
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
-
-    monkeypatch.setattr(benchmark, "training_step", full)
-    small_model(monkeypatch)
-    result = Result("accelerators", {"repeats": 1, "quick": True}, {})
-    cpu = torch.device("cpu")
-    benchmark.Measurement(result, cpu, store, tmp_path, benchmark.QUICK).tiles()
-    assert not result.figures
-    assert result.notes[0] == ("tiles.ram is left out: CUDA out of memory. Tried to allocate 2 GiB")
-
-
 def test_without_an_accelerator_one_line_names_the_way_out(monkeypatch, capsys):
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
     assert benchmark.main([]) == 1

@@ -1,21 +1,18 @@
 import json
 import os
-from pathlib import Path
 
 import pytest
 import torch
 
 from benchmarks import loaders as benchmark
-from benchmarks.child import ChildError, ask
+from benchmarks.child import ChildError
 from benchmarks.common import Result
 from benchmarks.loading import batches, other_loaders
 from benchmarks.loading.data import LoadingSizes, synthetic_store, write_files
-from benchmarks.loading.load_rate import measure_load
 from benchmarks.loading.peer_task import Task
 from benchmarks.loading.peers import PEERS
 from benchmarks.loading.report import blocks
 from benchmarks.loading.throughput import RESIDENCIES, measure_residency
-from benchmarks.loading.worker_memory import batch_bytes
 from benchmarks.tables import print_report
 from loaders import RamTiles
 
@@ -82,35 +79,6 @@ def test_loader_that_loses_pixels_is_rejected():
             other_loaders.compare(dict(truth, **{name: value}), truth)
 
 
-@pytest.mark.slow
-def test_peers_are_compared_and_missing_ones_skipped(task, monkeypatch):
-    monkeypatch.setattr(other_loaders, "PEERS_PYTHON", Path("/nowhere"))
-    names = ("ours", "ours_crops", "uint8_inline")
-    entries = [entry_of(name) for name in (*names, "litdata")]
-    settings = {"crop": 64, "seconds": 0.01, "repeats": 1}
-    result = Result("loaders", settings, {"cores": 2})
-    other_loaders.measure_peers(result, task, entries)
-    for name in names:
-        assert result[f"peers.{name}.rate"].median > 0
-        assert result[f"peers.{name}.start"].median > 0 < result[f"peers.{name}.first"].median
-    for name in ("ours", "ours_crops"):
-        best = max(result[f"peers.{n}.rate"].median for n in names[2:])
-        over = result[f"peers.{name}.rate"].median / best
-        assert result[f"peers.{name}.over_best"].median == pytest.approx(over)
-    missing = "Not installed and left out: LitData. `make bench-peers` installs them."
-    assert missing in result.notes
-
-
-@pytest.mark.slow
-def test_worker_holds_the_batches_of_its_kind(store):
-    tiles = RamTiles.load(store, split="all", progress=False)
-    batch = batch_bytes("classic", 16, tiles.side, 3)
-    for kind, start, least in (("threads", "", batch / 10), ("classic", "fork", 2 * batch)):
-        case = {"kind": kind, "start": start, "workers": [1], "batch_size": 16}
-        found = ask("benchmarks.loading.worker_memory:loader_memory", case | {"store": str(store)})
-        assert found["held"]["1"] >= least
-
-
 def test_quick_run_records_its_figures(store, tmp_path):
     record, picture = tmp_path / "loaders.json", tmp_path / "loaders.png"
     options = ["--quick", "--repeats", "1", "--seconds", "0.02", "--threads", "1"]
@@ -139,19 +107,6 @@ def test_quick_run_records_its_figures(store, tmp_path):
     )
     assert written["notes"][-1].startswith(f"Advice for {store.name}: residency ram (0.0 GB")
     assert {"load.peak", "load.zarrs_touched.rate"} <= set(figures)
-
-
-def test_loading_is_measured_without_zarrs(store, tmp_path, monkeypatch):
-    """zarrs is missing in the environment of `make demo`."""
-    monkeypatch.setattr("benchmarks.loading.load_rate.find_spec", lambda name: None)
-    monkeypatch.setattr("benchmarks.loading.load_rate.synthetic_store", lambda *_: store)
-    monkeypatch.setattr("benchmarks.loading.load_rate.ask", lambda *_: {"peak": 1})
-    result = Result("loaders", {"quick": False, "repeats": 1, "threads": 1}, {"cores": 2})
-    measure_load(result, store, tmp_path, SIZES)
-    assert result["load.ours.rate"].median > 0
-    assert result["load.20.ours.rate"].median > 0
-    assert not any("zarrs" in name for name in result.figures)
-    assert result.notes == ["load: zarrs is not installed and left out: pip install zarrs"]
 
 
 def test_storage_of_tiles_is_compared(store, capsys):

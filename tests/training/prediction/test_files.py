@@ -1,13 +1,13 @@
 """What is written: tiles, overviews, a cloud optimised GeoTIFF; and what is taken up again."""
 
 import json
-import struct
 from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import rasterio
+import tifffile
 from helpers.predict_cases import FACTS, PLACE, UTM, predict_options
 
 from training.prediction.cog import directory as tiff
@@ -66,31 +66,6 @@ def write(folder, values, compression="zstd", until=None, step=170):
     return target, begin
 
 
-def directories(data):
-    """Return [(offset of the directory, {tag: values})] of a TIFF, read by hand."""
-    big = data[2] == 43
-    at = struct.unpack_from("<Q" if big else "<I", data, 8 if big else 4)[0]
-    found = []
-    codes = {3: "H", 4: "I", 16: "Q"}
-    while at:
-        count = struct.unpack_from("<Q" if big else "<H", data, at)[0]
-        head, entry, inline = (8, 20, 8) if big else (2, 12, 4)
-        tags = {}
-        for i in range(count):
-            place = at + head + entry * i
-            number, kind = struct.unpack_from("<HH", data, place)
-            n = struct.unpack_from("<Q" if big else "<I", data, place + 4)[0]
-            if kind in codes:
-                code = f"<{n}{codes[kind]}"
-                value_at = place + entry - inline
-                if struct.calcsize(code) > inline:
-                    value_at = struct.unpack_from("<Q" if big else "<I", data, value_at)[0]
-                tags[number] = struct.unpack_from(code, data, value_at)
-        found.append((at, tags))
-        at = struct.unpack_from("<Q" if big else "<I", data, at + head + entry * count)[0]
-    return found
-
-
 @pytest.mark.parametrize("compression", ["zstd", "deflate"])
 @pytest.mark.parametrize("big", [False, True])
 def test_prediction_is_a_cloud_optimised_geotiff(tmp_path, values, monkeypatch, compression, big):
@@ -110,18 +85,19 @@ def test_prediction_is_a_cloud_optimised_geotiff(tmp_path, values, monkeypatch, 
         assert (dataset.units[:3], dataset.scales[1]) == (("probability", "mph", "probability"), 1)
         assert [c["mph"] for c in json.loads(dataset.tags()["CLASSES"])] == list(FACTS.class_mph)
     data = target.read_bytes()
-    levels = directories(data)
-    assert data[2] == (43 if big else 42)
+    with tifffile.TiffFile(target) as file:
+        assert file.is_bigtiff == big
+        starts = [page.offset for page in file.pages]
+        levels = [(page.tags[324].value, page.tags[325].value) for page in file.pages]
     assert len(levels) == 3
-    starts = [at for at, _ in levels]
     assert starts == sorted(starts)
-    firsts = [min(o for o in tags[324] if o) for _, tags in levels]
+    firsts = [min(o for o in offsets if o) for offsets, _ in levels]
     assert firsts == sorted(firsts, reverse=True)
     assert max(starts) < min(firsts)
-    for _, tags in levels:
-        offsets = [o for o in tags[324] if o]
-        assert offsets == sorted(offsets)
-    places = [(o, n) for _, tags in levels for o, n in zip(tags[324], tags[325], strict=True) if n]
+    for offsets, _ in levels:
+        there = [o for o in offsets if o]
+        assert there == sorted(there)
+    places = [(o, n) for offsets, sizes in levels for o, n in zip(offsets, sizes, strict=True) if n]
     for offset, size in places:
         assert int.from_bytes(data[offset - 4 : offset], "little") == size
         assert data[offset + size : offset + size + 4] == data[offset + size - 4 : offset + size]
