@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
-
-import numpy as np
 
 from geoprep.api.keywords import options, taken, with_options
 from geoprep.api.networks import RoadNetwork, read_network
@@ -22,11 +19,22 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from geoprep.labels import ClassRule
-    from geoprep.roads import RoadGraph, SceneScore
+    from geoprep.roads import RoadGraph
     from geoprep.storage import StrPath
 
 LonLat = tuple[float, float]
 _AREA_FILES = (".gpkg", ".geojson", ".fgb")
+_COLUMNS = {
+    "scene": "scene",
+    "apls.score": "apls",
+    "apls.truth_to_proposal": "apls_truth_to_proposal",
+    "apls.proposal_to_truth": "apls_proposal_to_truth",
+    "apls_time.score": "apls_time",
+    "topo.f1": "topo",
+    "topo.precision": "topo_precision",
+    "topo.recall": "topo_recall",
+    **{name: name for name in ("truth_km", "proposal_km", "note")},
+}
 
 
 @with_options(
@@ -112,7 +120,8 @@ def score(
     )
     with counting_bar("scoring", quiet=not progress) as advance:
         scores = score_scenes(pairs, settings, threads=threads, advance=advance)
-    frame = _score_frame(scores)
+    scenes = [asdict(one) for one in scores]
+    frame = _score_frame(scenes)
     confidence = reliability(((one.truth, one.proposal) for one in pairs), settings.snap)
     frame.attrs = {
         "mean": mean_scores(scores),
@@ -120,7 +129,7 @@ def score(
             "apls": sum(one.apls is not None for one in scores),
             "apls_time": sum(one.apls_time is not None for one in scores),
         },
-        "scenes": [asdict(one) for one in scores],
+        "scenes": scenes,
         **({"confidence": asdict(confidence)} if confidence else {}),
         "settings": _settings(settings),
     }
@@ -238,30 +247,12 @@ def polygonize(
     return frame
 
 
-def _score_frame(scores: Sequence[SceneScore]) -> pd.DataFrame:
-    """Return one row per scene."""
+def _score_frame(scenes: list[dict[str, Any]]) -> pd.DataFrame:
+    """Return one row per scene; figures that are not defined are NaN."""
     import pandas as pd
 
-    rows = []
-    for one in scores:
-        found = asdict(one)
-        apls, time, topo = (found[name] or {} for name in ("apls", "apls_time", "topo"))
-        rows.append(
-            {
-                "scene": one.scene,
-                "apls": apls.get("score", np.nan),
-                "apls_truth_to_proposal": apls.get("truth_to_proposal", np.nan),
-                "apls_proposal_to_truth": apls.get("proposal_to_truth", np.nan),
-                "apls_time": time.get("score", np.nan),
-                "topo": topo.get("f1", np.nan),
-                "topo_precision": topo.get("precision", np.nan),
-                "topo_recall": topo.get("recall", np.nan),
-                "truth_km": one.truth_km,
-                "proposal_km": one.proposal_km,
-                "note": one.note,
-            }
-        )
-    return pd.DataFrame(rows).set_index("scene")
+    frame = pd.json_normalize(scenes).reindex(columns=list(_COLUMNS))
+    return frame.rename(columns=_COLUMNS).set_index("scene")
 
 
 def _side(given: StrPath | RoadNetwork) -> Path | RoadGraph:

@@ -14,7 +14,6 @@ from geoprep.grid import Grid
 from geoprep.speed import NODATA
 from geoprep.storage import replaced
 from geoprep.store import (
-    SPLIT_NAMES,
     SPLITS,
     STATUSES,
     StoreReader,
@@ -24,7 +23,6 @@ from geoprep.store import (
     scene_roads,
     scene_shape,
     scene_splits,
-    valid_share,
 )
 from geoprep.views.display import (
     aspect_of,
@@ -126,8 +124,7 @@ def _view(
     """Read one scene, north up, at about the resolution of the picture."""
     from geoprep.views.sheet import SceneView
 
-    status = str(store.scenes.status[scene])
-    if status in ("ok", "unlabelled"):
+    if store.scenes.status[scene] in ("ok", "unlabelled"):
         step = max(1, scene_shape(store, scene, level)[1] // (2 * pixels))
         image, label = read_thinned(store, scene, level, step)
     else:  # the store has no pixels of it
@@ -140,21 +137,8 @@ def _view(
         width = grid.width * grid.gsd_m()[0]
         flips = north_up(grid)
         rgb, image, label = rgb[flips], image[flips], label[flips]
-    return SceneView(
-        id=str(store.scenes.id[scene]),
-        split=SPLIT_NAMES[scene_splits(store)[scene]],
-        status=status,
-        reason=str(store.scenes.reason[scene]),
-        road_fraction=float(scene_roads(store)[scene]),
-        valid_fraction=valid_share(store, scene),
-        rgb=rgb,
-        nodata=(image == 0).all(axis=2),
-        label=label,
-        classes=store.classes if store.meta.has_classes else None,
-        share_name=store.meta.share_name,
-        aspect=aspect_of(grid),
-        width_m=width,
-    )
+    nodata = (image == 0).all(axis=2)
+    return SceneView(store, scene, rgb, nodata, label, aspect_of(grid), width)
 
 
 def _header(store: StoreReader, level: int) -> tuple[str, str, str]:

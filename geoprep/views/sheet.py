@@ -19,10 +19,17 @@ from geoprep.palette import (
     SPEED_COLOURS,
     UNKNOWN_COLOUR,
     bin_label,
-    speed_colours,
 )
 from geoprep.speed import BACKGROUND, NODATA, UNKNOWN_SPEED
-from geoprep.store import ClassTable
+from geoprep.store import (
+    SPLIT_NAMES,
+    ClassTable,
+    StoreReader,
+    scene_roads,
+    scene_splits,
+    valid_share,
+)
+from geoprep.views.display import label_colours
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,32 +59,20 @@ STRIPE = 0.07
 
 @dataclass(frozen=True, slots=True)
 class SceneView:
-    """One scene of the preview."""
+    """One scene of the preview, with its pixels north up."""
 
-    id: str
-    split: str
-    status: str
-    reason: str
-    road_fraction: float
-    valid_fraction: float
+    store: StoreReader
+    scene: int
     rgb: NDArray[np.uint8]  # (y, x, 3)
     nodata: NDArray[np.bool_]  # (y, x), True without imagery
     label: NDArray[np.uint8]  # (y, x)
     aspect: float  # height divided by width on the ground
     width_m: float | None  # on the ground
-    classes: ClassTable | None = None  # None: speeds
-    share_name: str = "road"  # of the pixels that road_fraction counts
 
     @property
-    def colours(self) -> NDArray[np.uint8]:
-        """Colour of every label byte, uint8 (256, 3)."""
-        return speed_colours() if self.classes is None else self.classes.colour_table()
-
-    @property
-    def shown(self) -> NDArray[np.bool_]:
-        """Pixels whose label the overlay shows: not nodata, not background; bool (y, x)."""
-        hidden = (NODATA,) if self.share_name == "labelled" else (NODATA, BACKGROUND)
-        return ~np.isin(self.label, hidden)
+    def status(self) -> str:
+        """Status of the scene."""
+        return str(self.store.scenes.status[self.scene])
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +200,8 @@ def _draw_legend(figure: Figure, layout: SheetLayout, views: Sequence[SceneView]
     from matplotlib.patches import Rectangle
 
     used = set(np.unique(np.concatenate([v.label.ravel() for v in views])).tolist())
-    classes = views[0].classes if views else None
+    store = views[0].store
+    classes = store.classes if store.meta.has_classes else None
     boxes = _boxes(used) if classes is None else _class_boxes(classes, used)
     width, height = 0.56, 0.2
     if classes is not None:  # names are longer than speeds
@@ -233,14 +229,16 @@ def _draw_caption(
 ) -> None:
     """Write a scene's id, split, and its road share or the reason of its status."""
     line = top + CAPTION - 0.09
-    name = _text(figure, layout, left, line, view.id, fontsize=10.5, fontweight="bold")
+    scene = str(view.store.scenes.id[view.scene])
+    split = SPLIT_NAMES[scene_splits(view.store)[view.scene]]
+    name = _text(figure, layout, left, line, scene, fontsize=10.5, fontweight="bold")
     box = {
         "boxstyle": "round,pad=0.22,rounding_size=0.3",
-        "facecolor": SPLIT_COLOURS[view.split],
+        "facecolor": SPLIT_COLOURS[split],
         "linewidth": 0,
     }
     at = left + _width(name) + 0.12
-    badge = _text(figure, layout, at, line, view.split, fontsize=8.5, color=PAPER, bbox=box)
+    badge = _text(figure, layout, at, line, split, fontsize=8.5, color=PAPER, bbox=box)
     tone = INK if view.status == "ok" else BAD
     facts = _text(figure, layout, left + width, line, "", fontsize=9.5, ha="right", color=tone)
     words = _words(view)
@@ -257,10 +255,13 @@ def _width(text: Text) -> float:
 
 def _words(view: SceneView) -> str:
     """Return a scene's road share, or its status and reason without folder names."""
+    store, scene = view.store, view.scene
     if view.status != "ok":
-        return f"{view.status}: " + re.sub(r"^\S*/\S*: |\S*/", "", view.reason)
-    valid = "" if view.valid_fraction >= NEARLY_ALL else f"valid {view.valid_fraction:.0%}   "
-    return f"{valid}{view.share_name} {view.road_fraction:.1%}"
+        reason = re.sub(r"^\S*/\S*: |\S*/", "", str(store.scenes.reason[scene]))
+        return f"{view.status}: {reason}"
+    valid = valid_share(store, scene)
+    share = f"{store.meta.share_name} {scene_roads(store)[scene]:.1%}"
+    return share if valid >= NEARLY_ALL else f"valid {valid:.0%}   {share}"
 
 
 def _draw_panel(
@@ -310,15 +311,16 @@ def _picture(view: SceneView, name: str, panel: float) -> NDArray[np.uint8]:
     """Return uint8 (y, x, 3) of a panel."""
     hatch = _hatch(view.label.shape, panel, panel * view.aspect)
     unknown = view.label == NODATA
-    shown = view.shown
-    colours = view.colours[view.label]
+    meta, colours = view.store.meta, label_colours(view.store)[view.label]
     if name == "image":
         return np.where(view.nodata[..., None], hatch, view.rgb)
     if name != "overlay":
         return np.where(unknown[..., None], hatch, colours)
+    hidden = (NODATA,) if meta.share_name == "labelled" else (NODATA, BACKGROUND)
+    shown = ~np.isin(view.label, hidden)
     grey = view.rgb @ np.array([0.30, 0.59, 0.11])
     ground = (0.70 * grey[..., None] + 0.15 * view.rgb).astype(np.uint8)
-    if view.classes is not None:
+    if meta.has_classes:
         mixed = _CLASS_OPACITY * colours + (1 - _CLASS_OPACITY) * view.rgb
         over = np.where(shown[..., None], mixed.astype(np.uint8), view.rgb)
         return np.where(view.nodata[..., None], hatch, over)

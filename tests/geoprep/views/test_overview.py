@@ -100,7 +100,7 @@ def test_choice_spans_the_road_fractions(store):
 
 def test_scenes_can_be_named(store, views, tmp_path):
     preview(store, tmp_path / "a.png", scenes=["utm_south", "3"])
-    assert [view.id for view in views] == ["utm_south", "city_3"]
+    assert [store.scenes.id[view.scene] for view in views] == ["utm_south", "city_3"]
     with pytest.raises(UsageError, match="no scene"):
         preview(store, tmp_path / "b.png", scenes=["city_77"])
 
@@ -154,7 +154,7 @@ def test_scene_that_has_no_pixels_is_shown_as_no_data(store, views, tmp_path):
     for view in (broken, truncated):
         assert view.nodata.all()
         assert (view.label == 255).all()
-        assert "not readable as a vector" in broken.reason
+        assert "not readable as a vector" in store.scenes.reason[broken.scene]
     np.testing.assert_array_equal(border.nodata[0], np.arange(130) < 37)
     picture = sheet._picture(border, "speed", 2.0)
     greys = {tuple(colour) for colour in picture[:, :37].reshape(-1, 3).tolist()}
