@@ -286,11 +286,3 @@ def test_a_build_says_that_its_source_is_synthetic_and_refuses_a_mixture(public,
     done = CliRunner().invoke(cli, [*map(str, build[:-2]), "b.zarr", "--source", str(mixed)])
     assert "synthetic scenes" in str(done.exception)
     assert "and real ones" in str(done.exception)
-
-
-def test_an_empty_folder_names_the_commands_that_get_data(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("GEOPREP_DATA", raising=False)
-    done = CliRunner().invoke(cli, ["build-zarr", "--city", "moscow"])
-    assert "geoprep download --city moscow" in str(done.exception)
-    assert "geoprep synth --city moscow" in str(done.exception)

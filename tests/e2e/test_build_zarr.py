@@ -1,6 +1,5 @@
 """``geoprep build-zarr`` as a user meets it: exit statuses, messages, S3, real data."""
 
-import json
 import shutil
 import subprocess
 import sys
@@ -55,17 +54,6 @@ def test_builds_says_what_it_made_and_is_content_the_second_time(city, tmp_path)
     assert not (tmp_path / "moscow.zarr.build").exists()
 
 
-def test_json_summary_is_one_document(city, tmp_path, geoprep_here):
-    done = geoprep_here(
-        "build-zarr", "--city", "moscow", "--source", city, "--out", tmp_path / "m.zarr", "--json"
-    )
-    summary = json.loads(done.stdout)
-    assert summary["statuses"] == {"ok": 6}
-    assert summary["tiles"] == len(StoreReader.open(tmp_path / "m.zarr").tiles)
-    assert done.stderr.startswith("note: ")
-    assert "is synthetic" in done.stderr
-
-
 def test_failed_scene_exits_1_and_the_rest_is_complete(city, tmp_path, geoprep_here):
     source = tmp_path / "city"
     shutil.copytree(city, source)
@@ -96,13 +84,6 @@ def test_usage_errors_exit_2_and_name_the_fix(arguments, words, geoprep_here):
     assert done.returncode == 2, done.stdout + done.stderr
     assert all(word in done.stderr for word in words), done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_tile_that_cannot_be_halved_exits_2(city, tmp_path, geoprep_here):
-    done = geoprep_here("build-zarr", "--city", "moscow", "--source", city, "--tile", "125")
-    assert done.returncode == 2
-    assert "--tile of 124" in done.stderr
-    assert not (tmp_path / "moscow.zarr").exists()
 
 
 def test_other_parameters_are_refused_until_overwrite(city, tmp_path, geoprep_here):

@@ -7,12 +7,15 @@ import shlex
 import zipfile
 from pathlib import Path
 
+import geopandas
 import numpy as np
 import pytest
 import rasterio
+import shapely
 from affine import Affine
 from helpers.factory import PLACES, ROADS, Place, write_image, write_roads
 from PIL import Image
+from rasterio.features import rasterize
 
 from geoprep.store import SPLIT_NAMES, StoreReader
 
@@ -257,8 +260,6 @@ def test_masks_of_speed_bins_made_elsewhere(tmp_path, follow):
 
 
 def test_one_mosaic_and_a_geopackage(tmp_path, follow, run):
-    geopandas = pytest.importorskip("geopandas")
-    shapely = pytest.importorskip("shapely")
     at = place_of(0)
     write_image(tmp_path / "mosaic.tif", photograph(bars(1, 700), 1), at)
     line = [
@@ -318,8 +319,6 @@ def test_classes_from_rasters_to_a_model(tmp_path, follow):
 
 
 def test_a_mask_becomes_a_network_with_a_score(tmp_path, follow):
-    shapely = pytest.importorskip("shapely")
-    geopandas = pytest.importorskip("geopandas")
     road = np.zeros((SIDE, SIDE, 1), np.uint8)
     road[60:70] = 255
     write_image(tmp_path / "mask.tif", road, place_of(0))
@@ -394,10 +393,6 @@ def test_masks_of_colours_for_images_of_several_bands(tmp_path, follow):
 
 
 def test_polygons_with_classes(tmp_path, follow):
-    import geopandas
-    import shapely
-    from rasterio.features import rasterize
-
     place = place_of(0)
     write_image(tmp_path / "ortho.tif", photograph(bars(0), 0), place)
     corner = [place.transform * xy for xy in ((0, 0), (70.3, 90.2), (30.1, 20.4), (110, 120))]

@@ -28,19 +28,6 @@ def test_a_city_becomes_a_store_with_its_summary(city, tmp_path, capsys):
     assert again.summary.state == "unchanged"
 
 
-def test_images_and_labels_are_paths_or_patterns(city, tmp_path):
-    folder = city / "AOI_7_Moscow"
-    store = geoprep.build_zarr(
-        images=folder / "PS-RGB",
-        labels=folder / "geojson_roads_speed",
-        out=tmp_path / "own.zarr",
-        tile=64,
-        levels=1,
-        progress=False,
-    )
-    assert set(store.scenes["status"]) == {"ok"}
-
-
 def test_contradictions_name_keywords(tmp_path):
     with pytest.raises(UsageError, match="`city` or `images`"):
         geoprep.build_zarr(out=tmp_path / "a.zarr")

@@ -6,17 +6,6 @@ import geoprep
 from geoprep.errors import UsageError
 
 
-@pytest.fixture(scope="module")
-def city(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("city")
-    return geoprep.synthesize("moscow", scenes=2, out=str(folder), size=64, progress=False)
-
-
-def test_a_synthetic_city_has_spacenet_layout(city):
-    assert city.name == "AOI_7_Moscow"
-    assert len(list((city / "PS-RGB").glob("*.tif"))) == 2
-
-
 def test_a_download_of_single_files_and_of_archives_at_once_is_refused(tmp_path):
     with pytest.raises(UsageError, match="`scenes` selects single files"):
         geoprep.download("moscow", scenes=3, archives=True, out=tmp_path)

@@ -12,24 +12,9 @@ import pytest
 from helpers.factory import PLACES, row_of_scenes, texture, write_image, write_roads
 
 from geoprep.cli import main
-from geoprep.cli.running import run
 from geoprep.store import StoreReader
 
 SIDE = 64
-
-
-@pytest.fixture
-def geoprep(monkeypatch, capsys, tmp_path):
-    """Return a function that runs a command in this process: (status, stdout, stderr)."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(os, "fsync", lambda handle: None)
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["geoprep", *map(str, arguments)])
-        status = run()
-        return status, *capsys.readouterr()
-
-    return call
 
 
 @pytest.fixture
@@ -61,6 +46,7 @@ def own(scenes, *more):
         (["--tile", "100000"], "more than 256 MiB"),
         (["--resize", "100000"], "more than 256 MiB"),
         (["--levels", "20"], "at most 10"),
+        (["--tile", "125"], "--tile of 124"),
         (["--shard-tiles", "1000000000"], "use at most 10000"),
         (["--gsd", "1e-9"], "--gsd 1e-09"),
         (["--bands", "red"], "5,3,2"),
@@ -94,13 +80,6 @@ def test_a_city_named_twice_is_built_once(geoprep, tmp_path):
     status, _, err = geoprep(*command, "--out", "a.zarr")
     assert status == 0, err
     assert StoreReader.open(tmp_path / "a.zarr").scenes.id.tolist() == ["AOI_2_Vegas_img1"]
-
-
-def test_a_store_that_is_built_otherwise_is_not_a_build_with_failed_scenes(geoprep, scenes):
-    assert geoprep(*own(scenes))[0] == 0
-    status, _, err = geoprep(*own(scenes, "--tile", "32"))
-    assert status == 2
-    assert "--overwrite" in err
 
 
 def test_overwrite_builds_what_is_complete(geoprep, scenes):
@@ -174,19 +153,6 @@ def test_the_help_has_no_marks_of_its_own(geoprep):
     assert "\\b" not in out
     assert "\b" not in out
     assert "\n  geoprep info moscow.zarr " in out
-
-
-def test_every_choice_of_a_build_has_an_option_with_its_default(geoprep):
-    from dataclasses import fields
-
-    from geoprep.plan.options import BuildOptions
-
-    _, out, _ = geoprep("build-zarr", "--help-all")
-    words = " ".join(out.split())
-    for one in fields(BuildOptions):
-        assert f"--{one.name.replace('_', '-')} " in words
-        if one.default is not None:
-            assert f"[default: {one.default}]" in words
 
 
 def test_libraries_do_not_talk_to_the_terminal(scenes, tmp_path):

@@ -13,7 +13,6 @@ from click.testing import CliRunner
 from helpers.roads import drawn, write_raster
 from PIL import Image
 
-from geoprep.cli import main
 from geoprep.roads.formats.files import read_network
 from geoprep.roads.options import Tracing
 
@@ -35,22 +34,9 @@ def predictions(tmp_path):
     return folder
 
 
-def run(monkeypatch, capsys, *arguments):
-    """Return exit status, standard output and standard error."""
-    monkeypatch.setattr("sys.argv", ["geoprep", *map(str, arguments)])
-    try:
-        main()
-        status = 0
-    except SystemExit as stop:
-        status = stop.code or 0
-    return status, *capsys.readouterr()
-
-
-def test_predictions_become_one_network(predictions, tmp_path, monkeypatch, capsys):
+def test_predictions_become_one_network(predictions, tmp_path, geoprep):
     out = tmp_path / "city.gpkg"
-    status, text, _ = run(
-        monkeypatch, capsys, "vectorize", predictions, "--out", out, "--kind", "speed", "--quiet"
-    )
+    status, text, _ = geoprep("vectorize", predictions, "--out", out, "--kind", "speed", "--quiet")
     assert status == 0
     made = read_network(out)
     assert text == f"wrote {out}: {len(made.ends)} edges, {len(made.nodes)} nodes, " + (
@@ -59,20 +45,20 @@ def test_predictions_become_one_network(predictions, tmp_path, monkeypatch, caps
     assert made.speed_mph == pytest.approx(25)
 
 
-def test_a_table_of_images(predictions, tmp_path, monkeypatch, capsys):
+def test_a_table_of_images(predictions, tmp_path, geoprep):
     out = tmp_path / "roads.csv"
-    status, text, _ = run(monkeypatch, capsys, "vectorize", predictions, "--out", out, "--json")
+    status, text, _ = geoprep("vectorize", predictions, "--out", out, "--json")
     assert status == 0
     assert json.loads(text)["images"] == 2
     names = {line.split(",")[0] for line in out.read_text().splitlines()}
     assert names == {"ImageId", "AOI_7_Moscow_chip0", "AOI_7_Moscow_chip1"}
 
 
-def test_a_table_has_the_pixels_of_the_predicted_image(predictions, tmp_path, monkeypatch, capsys):
+def test_a_table_has_the_pixels_of_the_predicted_image(predictions, tmp_path, geoprep):
     ends = []
     for name in ("own", "finer"):
         out = tmp_path / f"{name}.csv"
-        assert run(monkeypatch, capsys, "vectorize", predictions, "--out", out, "--quiet")[0] == 0
+        assert geoprep("vectorize", predictions, "--out", out, "--quiet")[0] == 0
         lines = [row[1] for row in csv.reader(out.open()) if row[1].startswith("LINESTRING (")]
         ends.append(np.array([shapely.from_wkt(line).bounds for line in lines]))
         for path in predictions.iterdir():  # made of images of half the pixel size
@@ -82,17 +68,15 @@ def test_a_table_has_the_pixels_of_the_predicted_image(predictions, tmp_path, mo
     assert ends[1] == pytest.approx(2 * ends[0], abs=0.01)
 
 
-def test_a_mask_without_georeference(tmp_path, monkeypatch, capsys):
+def test_a_mask_without_georeference(tmp_path, geoprep):
     mask = tmp_path / "mask.png"
     Image.fromarray(drawn(CITY, (200, 400), value=255)).save(mask)
     out = tmp_path / "roads.geojson"
-    status, _, error = run(monkeypatch, capsys, "vectorize", mask, "--out", out, "--quiet")
+    status, _, error = geoprep("vectorize", mask, "--out", out, "--quiet")
     assert status == 2
     assert error.startswith(f"Error: {mask}: not georeferenced. Set --pixel-size, the width")
     assert not out.exists()
-    status, _, _ = run(
-        monkeypatch, capsys, "vectorize", mask, "--out", out, "--quiet", "--pixel-size", "2"
-    )
+    status, _, _ = geoprep("vectorize", mask, "--out", out, "--quiet", "--pixel-size", "2")
     assert status == 0
     assert read_network(out).length_m.sum() == pytest.approx(2 * 800, rel=0.05)
 
@@ -108,34 +92,32 @@ def test_a_mask_without_georeference(tmp_path, monkeypatch, capsys):
         (("preview", "a.zarr", "--over", "x.tif"), "--over x.tif is for road networks"),
     ],
 )
-def test_errors_are_one_line(tmp_path, monkeypatch, capsys, arguments, message):
-    monkeypatch.chdir(tmp_path)
-    status, _, error = run(monkeypatch, capsys, *arguments)
+def test_errors_are_one_line(geoprep, arguments, message):
+    status, _, error = geoprep(*arguments)
     assert status == 2
     assert error.startswith("Error: ")
     assert message in error
     assert error.count("\n") == 1
 
 
-def test_a_preview_over_an_image_elsewhere_is_refused(predictions, tmp_path, monkeypatch, capsys):
+def test_a_preview_over_an_image_elsewhere_is_refused(predictions, tmp_path, geoprep):
     far = Affine(1, 0, 700_000, 0, -1, 5_000_000)
     out, away = tmp_path / "city.gpkg", tmp_path / "away.tif"
-    assert run(monkeypatch, capsys, "vectorize", predictions, "--out", out, "--quiet")[0] == 0
+    assert geoprep("vectorize", predictions, "--out", out, "--quiet")[0] == 0
     write_raster(away, np.zeros((64, 64), np.uint8), transform=far)
     picture = tmp_path / "roads.png"
-    status, _, error = run(monkeypatch, capsys, "preview", out, "--over", away, "--out", picture)
+    status, _, error = geoprep("preview", out, "--over", away, "--out", picture)
     assert status == 2
     assert "away.tif does not overlap the roads" in error
     assert not picture.exists()
 
 
-def test_a_missing_folder_is_reported_before_the_work(predictions, tmp_path, monkeypatch, capsys):
+def test_a_missing_folder_is_reported_before_the_work(predictions, geoprep, monkeypatch):
     def traced(*_, **__):
         raise AssertionError("hours of work")
 
     monkeypatch.setattr("geoprep.roads.tracing.vectorization.trace", traced)
-    out = tmp_path / "nowhere" / "x.gpkg"
-    status, _, error = run(monkeypatch, capsys, "vectorize", predictions, "--out", out, "--quiet")
+    status, _, error = geoprep("vectorize", predictions, "--out", "nowhere/x.gpkg", "--quiet")
     assert status == 2
     assert "does not exist: create it first" in error
 
@@ -145,39 +127,33 @@ def test_a_missing_folder_is_reported_before_the_work(predictions, tmp_path, mon
     [(np.full((50, 50), np.nan, np.float32), None), (np.full((50, 50), 255, np.uint8), 255)],
     ids=["NaN", "nodata"],
 )
-def test_a_raster_without_data_is_warned_of(tmp_path, monkeypatch, capsys, values, nodata):
+def test_a_raster_without_data_is_warned_of(tmp_path, geoprep, values, nodata):
     path = write_raster(tmp_path / "blank.tif", values, nodata=nodata)
     for suffix in ("gpkg", "csv"):
-        status, text, error = run(
-            monkeypatch, capsys, "vectorize", path, "--out", tmp_path / f"x.{suffix}", "--quiet"
-        )
+        status, text, error = geoprep("vectorize", path, "--out", f"x.{suffix}", "--quiet")
         assert (status, "0 edges" in text) == (0, True)
         assert error == f"warning: {path}: has only nodata pixels, so it has no roads\n"
     write_raster(path, np.zeros((50, 50), np.uint8))
-    status, _, error = run(
-        monkeypatch, capsys, "vectorize", path, "--out", tmp_path / "x.gpkg", "--quiet"
-    )
+    status, _, error = geoprep("vectorize", path, "--out", "x.gpkg", "--quiet")
     assert (status, error) == (0, "")  # background alone is no reason to warn
 
 
-def test_a_preview_of_one_image_of_a_table(predictions, tmp_path, monkeypatch, capsys):
+def test_a_preview_of_one_image_of_a_table(predictions, tmp_path, geoprep):
     table, picture = tmp_path / "city.csv", tmp_path / "roads.png"
-    assert run(monkeypatch, capsys, "vectorize", predictions, "--out", table, "--quiet")[0] == 0
+    assert geoprep("vectorize", predictions, "--out", table, "--quiet")[0] == 0
     image = next(predictions.iterdir())
-    assert run(monkeypatch, capsys, "preview", table, "--over", image, "--out", picture)[0] == 0
+    assert geoprep("preview", table, "--over", image, "--out", picture)[0] == 0
     assert picture.exists()
-    status, _, error = run(monkeypatch, capsys, "preview", table, "--out", picture)
+    status, _, error = geoprep("preview", table, "--out", picture)
     assert (status, "Name the image by --over" in error) == (2, True)
     other = write_raster(tmp_path / "AOI_7_Moscow_chip9.tif", np.zeros((9, 9), np.uint8))
-    status, _, error = run(monkeypatch, capsys, "preview", table, "--over", other)
+    status, _, error = geoprep("preview", table, "--over", other)
     assert (status, "has no image aoi_7_moscow_chip9" in error) == (2, True)
 
 
-def test_a_raster_that_is_road_everywhere(tmp_path, monkeypatch, capsys):
+def test_a_raster_that_is_road_everywhere(tmp_path, geoprep):
     path = write_raster(tmp_path / "all.tif", np.ones((300, 300), np.uint8))
-    status, _, error = run(
-        monkeypatch, capsys, "vectorize", path, "--out", tmp_path / "x.gpkg", "--quiet"
-    )
+    status, _, error = geoprep("vectorize", path, "--out", "x.gpkg", "--quiet")
     assert status == 1
     assert "all.tif: road everywhere" in error
 
@@ -194,67 +170,64 @@ def test_help_lists_options_by_section_in_order():
     assert "\n  geoprep vectorize predictions/ --out roads.csv" in text
 
 
-def test_deprecated_options_are_accepted_with_a_warning(predictions, tmp_path, monkeypatch, capsys):
+def test_deprecated_options_are_accepted_with_a_warning(predictions, tmp_path, geoprep):
     out = tmp_path / "roads.gpkg"
     command = ("vectorize", predictions, "--out", out, "--quiet")
-    status, text, error = run(monkeypatch, capsys, *command, "--no-repair", "--certain", "0.6")
+    status, text, error = geoprep(*command, "--no-repair", "--certain", "0.6")
     assert status == 0
     assert error.splitlines() == [
         "warning: --no-repair is deprecated, use --no-gap-closing",
         "warning: --certain is deprecated, use --high-threshold",
     ]
     current = ("--no-gap-closing", "--high-threshold", "0.6")
-    assert run(monkeypatch, capsys, *command, *current) == (0, text, "")
+    assert geoprep(*command, *current) == (0, text, "")
 
 
 @pytest.mark.parametrize("suffix", ["gpkg", "csv"])
-def test_a_mask_called_speeds_is_refused(tmp_path, monkeypatch, capsys, suffix):
+def test_a_mask_called_speeds_is_refused(tmp_path, geoprep, suffix):
     path = write_raster(tmp_path / "m.tif", drawn(CITY, (200, 400), value=255))
     out = tmp_path / f"x.{suffix}"
     command = ("vectorize", path, "--out", out, "--quiet")
-    status, _, error = run(monkeypatch, capsys, *command, "--kind", "speed")
+    status, _, error = geoprep(*command, "--kind", "speed")
     assert status == 1
     assert error.startswith(f"Error: {path}: its only value besides 0 is 255, which means nodata")
     assert "Set --kind to mask" in error
     assert not out.exists()
-    assert run(monkeypatch, capsys, *command, "--kind", "mask")[0] == 0
+    assert geoprep(*command, "--kind", "mask")[0] == 0
 
 
-def test_a_mask_whose_nodata_tag_hides_its_roads_is_refused(tmp_path, monkeypatch, capsys):
+def test_a_mask_whose_nodata_tag_hides_its_roads_is_refused(tmp_path, geoprep):
     path = write_raster(tmp_path / "m.tif", drawn(CITY, (200, 400), value=255), nodata=255)
-    command = ("vectorize", path, "--out", tmp_path / "x.gpkg", "--quiet")
+    command = ("vectorize", path, "--out", "x.gpkg", "--quiet")
     for kind in ((), ("--kind", "mask")):
-        status, _, error = run(monkeypatch, capsys, *command, *kind)
+        status, _, error = geoprep(*command, *kind)
         assert status == 1
         assert f"remove the tag: rio edit-info --unset-nodata {path}" in error
 
 
-def test_a_hidden_mask_among_others_is_warned_of(predictions, tmp_path, monkeypatch, capsys):
+def test_a_hidden_mask_among_others_is_warned_of(predictions, tmp_path, geoprep):
     mask = drawn(CITY, (200, 400), value=255)
     path = write_raster(predictions / "z.tif", mask, transform=Affine(1, 0, 5e5, 0, -1, 6e6))
-    out = tmp_path / "x.gpkg"
-    status, _, error = run(
-        monkeypatch, capsys, "vectorize", predictions, "--out", out, "--kind", "speed", "--quiet"
+    status, _, error = geoprep(
+        "vectorize", predictions, "--out", "x.gpkg", "--kind", "speed", "--quiet"
     )
     assert status == 0
     assert error.startswith(f"warning: {path}: its only value besides 0 is 255")
     assert error.count("\n") == 1
 
 
-def test_noise_is_warned_of(tmp_path, monkeypatch, capsys):
+def test_noise_is_warned_of(tmp_path, geoprep):
     noise = (np.random.default_rng(0).random((300, 300)) < 0.5).astype(np.uint8) * 255
     path = write_raster(tmp_path / "noise.tif", noise)
     for suffix in ("gpkg", "csv"):
-        status, _, error = run(
-            monkeypatch, capsys, "vectorize", path, "--out", tmp_path / f"x.{suffix}", "--quiet"
-        )
+        status, _, error = geoprep("vectorize", path, "--out", f"x.{suffix}", "--quiet")
         assert status == 0
         assert error.startswith(f"warning: {path}: ")
         assert "km of road per square kilometre" in error
         assert "try a higher --threshold" in error
 
 
-def test_speeds_of_cresi_masks_are_read(tmp_path, monkeypatch, capsys):
+def test_speeds_of_cresi_masks_are_read(tmp_path, geoprep):
     """A raster with one code is read on the scale of the others."""
     for number, speeds in enumerate(((78, 215), (98,))):
         mask = np.zeros((200, 400), np.uint8)
@@ -263,7 +236,7 @@ def test_speeds_of_cresi_masks_are_read(tmp_path, monkeypatch, capsys):
         place = Affine(1, 0, 400_000 + 1000 * number, 0, -1, 6_000_000)
         write_raster(tmp_path / f"{number}.tif", mask, transform=place, nodata=0)
     out = tmp_path / "x.gpkg"
-    assert run(monkeypatch, capsys, "vectorize", tmp_path, "--out", out, "--quiet")[0] == 0
+    assert geoprep("vectorize", tmp_path, "--out", out, "--quiet")[0] == 0
     assert sorted(read_network(out).speed_mph.tolist()) == pytest.approx([20, 25, 55])
 
 
@@ -275,11 +248,11 @@ def prediction(path, threshold):
     return write_raster(path, values, names=["road"], tags={"ROAD_THRESHOLD": threshold})
 
 
-def test_a_prediction_states_the_threshold(tmp_path, monkeypatch, capsys):
+def test_a_prediction_states_the_threshold(tmp_path, geoprep):
     raster, out = prediction(tmp_path / "p.tif", "0.5"), tmp_path / "roads.gpkg"
 
     def rows(*options):
-        status, text, _ = run(monkeypatch, capsys, "vectorize", raster, "--out", out, *options)
+        status, text, _ = geoprep("vectorize", raster, "--out", out, *options)
         assert status == 0
         return text, len(read_network(out).ends)
 
@@ -296,15 +269,11 @@ def test_a_prediction_states_the_threshold(tmp_path, monkeypatch, capsys):
     assert rows("--threshold", "0.3", "--high-threshold", "0.3")[1] == 3
     assert rows("--high-threshold", "0.55")[1] == 2
     prediction(raster, "much")
-    status, _, error = run(monkeypatch, capsys, "vectorize", raster, "--out", out)
+    status, _, error = geoprep("vectorize", raster, "--out", out)
     assert status == 1
     assert "tag ROAD_THRESHOLD is 'much'" in error
 
 
 def test_high_threshold_follows_the_threshold():
-    assert Tracing().thresholds(None) == (0.3, 0.5)
-    assert Tracing().thresholds(0.5) == (0.3, 0.5)
-    assert Tracing().thresholds(0.7) == (0.5, 0.7)
-    assert Tracing(threshold=0.3).thresholds(0.5) == (0.3, 0.5)
-    assert Tracing(high_threshold=0.4).thresholds(0.5) == (0.3, 0.4)
+    assert Tracing().thresholds(None) == Tracing(threshold=0.3).thresholds(0.5) == (0.3, 0.5)
     assert Tracing().thresholds(1.0) == (1, 1)

@@ -21,17 +21,29 @@ def town(tmp_path):
     return make_town(tmp_path)
 
 
+@pytest.fixture
+def given(town):
+    """Return the options that score the network."""
+    return "--truth", town / "labels", "--proposal", town / "city.gpkg", "--quiet"
+
+
 def run(*arguments):
     return CliRunner().invoke(cli, list(map(str, arguments)), standalone_mode=False)
 
 
-def test_score_prints_a_table_or_json(town):
-    options = ("--truth", town / "labels", "--proposal", town / "city.gpkg", "--quiet")
-    table = run("score", *options)
+def scores_of(*options):
+    """Return the scores as JSON."""
+    shown = run("score", *options, "--json")
+    assert shown.exception is None, shown.exception
+    return json.loads(shown.stdout)
+
+
+def test_score_prints_a_table_or_json(given):
+    table = run("score", *given)
     assert table.exception is None
     assert "aoi_7_moscow_chip10" in table.output
     assert "mean of 2" in table.output
-    document = json.loads(run("score", *options, "--json", "--snap", "5").output)
+    document = scores_of(*given, "--snap", "5")
     assert document["settings"]["snap_m"] == 5
     assert document["mean"]["apls"] == pytest.approx(1, abs=1e-4)
     assert [scene["apls"] is None for scene in document["scenes"]] == [False, False, True]
@@ -45,12 +57,12 @@ def test_score_tells_how_many_edges_of_a_confidence_exist(town):
     table = run("score", *options).output
     assert "0.8-0.9" in table
     assert "calibration error" in table
-    found = json.loads(run("score", *options, "--json").output)["confidence"]
+    found = scores_of(*options)["confidence"]
     (one,) = (part for part in found["bins"] if part["edges"])
     assert one["mean_confidence"] == pytest.approx(0.85)
     assert one["exist"] == 1
     assert found["expected_calibration_error"] == pytest.approx(0.15)
-    bare = json.loads(run("score", *options[:3], town / "city.gpkg", "--json").output)
+    bare = scores_of(*options[:3], town / "city.gpkg")
     assert "confidence" not in bare
 
 
@@ -90,11 +102,10 @@ def test_scenes_with_unknown_speeds_are_left_out_of_the_mean_of_times(town):
         'AOI_7_Moscow_chip2,"LINESTRING (150 150, 150 20)",130,12\n'
         'AOI_7_Moscow_chip10,"LINESTRING (10 150, 290 150)",280,\n'
     )
-    given = ["--truth", str(town / "labels"), "--proposal", str(table)]
-    given += ["--images", str(town / "images")]
-    shown = CliRunner().invoke(cli, ["score", *given, "--quiet"])
+    given = ("--truth", town / "labels", "--proposal", table, "--images", town / "images")
+    shown = run("score", *given, "--quiet")
     assert "time: mean of the 1 scenes whose speeds are known" in shown.output
-    document = json.loads(CliRunner().invoke(cli, ["score", *given, "--json"]).output)
+    document = scores_of(*given)
     assert document["scenes_in_mean"] == {"apls": 2, "apls_time": 1}
     timed = next(s for s in document["scenes"] if s["scene"] == "aoi_7_moscow_chip2")
     assert document["mean"]["apls_time"] == timed["apls_time"]["score"] > 0.5
@@ -102,8 +113,8 @@ def test_scenes_with_unknown_speeds_are_left_out_of_the_mean_of_times(town):
 
 def test_the_error_for_a_corrupt_label_names_file_and_fix(town):
     (town / "bad.geojson").write_text('{"type": "FeatureCollection", "features": [{')
-    given = ["--truth", str(town / "bad.geojson"), "--proposal", str(town / "labels")]
-    shown = CliRunner().invoke(cli, ["score", *given])
+    given = ["--truth", town / "bad.geojson", "--proposal", town / "labels"]
+    shown = run("score", *given)
     assert "download the file again, or leave it out" in str(shown.exception)
     assert "build" not in str(shown.exception)
 
@@ -114,24 +125,18 @@ def test_a_label_with_coordinates_that_are_not_finite_is_refused(town):
     document = json.loads(label.read_text())
     document["features"][1]["geometry"]["coordinates"][0][0] = float("nan")
     label.write_text(json.dumps(document))
-    given = [
-        "--truth",
-        str(label),
-        "--proposal",
-        str(town / "labels" / "AOI_7_Moscow_chip10.geojson"),
-    ]
-    shown = CliRunner().invoke(cli, ["score", *given])
+    other = label.with_name("AOI_7_Moscow_chip10.geojson")
+    shown = run("score", "--truth", label, "--proposal", other)
     assert "chip2.geojson: 1 roads have coordinates that are not finite" in str(shown.exception)
 
 
-def test_a_variant_sets_its_parameters_and_prints_them(town):
-    given = ("--truth", town / "labels", "--proposal", town / "city.gpkg", "--quiet")
+def test_a_variant_sets_its_parameters_and_prints_them(given):
     variants = ("--published", "--topo-variant", "sat2graph")
     own = ("--snap", "3", "--topo-radius", "100")
     for options, snap, radius in (
         ((), 4, 150), (variants, 4, 300), ((*variants, *own), 3, 100)
     ):  # fmt: skip
-        document = json.loads(run("score", *given, *options, "--json").output)
+        document = scores_of(*given, *options)
         assert document["settings"]["snap_m"] == snap
         assert document["settings"]["topo_radius_m"] == radius
         text = " ".join(run("score", *given, *options).output.split())
@@ -139,29 +144,26 @@ def test_a_variant_sets_its_parameters_and_prints_them(town):
         assert f"TOPO: radius {radius} m" in text
 
 
-def test_midpoints_is_a_deprecated_name(town):
-    given = ["--truth", str(town / "labels"), "--proposal", str(town / "city.gpkg"), "--json"]
-    shown = CliRunner().invoke(cli, ["score", *given, "--midpoints", "0"])
+def test_midpoints_is_a_deprecated_name(given):
+    shown = run("score", *given, "--json", "--midpoints", "0")
     assert "--midpoints is deprecated, use --control-point-spacing" in shown.stderr
     assert json.loads(shown.stdout)["settings"]["control_point_spacing_m"] is None
 
 
-def test_without_images_the_output_says_what_does_not_count(town):
-    given = ["--truth", str(town / "labels"), "--proposal", str(town / "city.gpkg"), "--quiet"]
-    shown = CliRunner().invoke(cli, ["score", *given]).output
+def test_without_images_the_output_says_what_does_not_count(town, given):
+    shown = run("score", *given).output
     assert "2 scenes are scored within the bounding box of their ground truth" in shown
     assert "Give --images" in shown
-    with_images = CliRunner().invoke(cli, ["score", *given, "--images", str(town / "images")])
+    with_images = run("score", *given, "--images", town / "images")
     assert "bounding box" not in with_images.output
 
 
-def test_a_store_gives_the_borders_of_scenes_as_its_images_do(town):
+def test_a_store_gives_the_borders_of_scenes_as_its_images_do(town, given):
     store = town / "moscow.zarr"
     built = run("build-zarr", "--images", town / "images" / "*.tif", "--out", store, "--quiet")
     assert built.exception is None
-    given = ("--truth", town / "labels", "--proposal", town / "city.gpkg", "--json")
     by_store, by_images, by_none = (
-        json.loads(run("score", *given, *more).output)
+        scores_of(*given, *more)
         for more in (("--images", store), ("--images", town / "images"), ())
     )
     assert by_store["mean"] == pytest.approx(by_images["mean"], abs=1e-6)
@@ -173,22 +175,19 @@ def test_a_store_gives_the_borders_of_scenes_as_its_images_do(town):
 def test_one_image_gives_the_border_of_one_scene(town):
     image = next((town / "images").glob("*chip2.tif"))
     label = town / "labels" / "AOI_7_Moscow_chip2.geojson"
-    given = ("--truth", label, "--proposal", town / "city.gpkg", "--images", image, "--json")
-    (one,) = json.loads(run("score", *given).output)["scenes"]
+    one = scored("--truth", label, "--proposal", town / "city.gpkg", "--images", image)
     assert one["border"] == "image"
 
 
-def test_a_note_on_many_scenes_is_one_line(town):
+def test_a_note_on_many_scenes_is_one_line(town, given):
     for number in range(20, 25):
         path = town / "labels" / f"AOI_7_Moscow_chip{number}.geojson"
         path.write_bytes((town / "labels" / "AOI_7_Moscow_chip11.geojson").read_bytes())
-    given = ["--truth", str(town / "labels"), "--proposal", str(town / "city.gpkg"), "--quiet"]
-    shown = CliRunner().invoke(cli, ["score", *given]).output
+    shown = run("score", *given).output
     assert "6 scenes: no roads in the ground truth" in shown
 
 
-def test_speed_options_must_fit_together(town):
-    given = ("--truth", town / "labels", "--proposal", town / "city.gpkg")
+def test_speed_options_must_fit_together(given):
     shown = run("score", *given, "--speed-unit", "kmh")
     assert "--speed-unit is the unit of --speed-field" in str(shown.exception)
     shown = run("score", *given, "--speed-field", "v", "--speed-from", "attributes")
@@ -196,7 +195,7 @@ def test_speed_options_must_fit_together(town):
 
 
 def test_help_of_score_says_what_published_and_images_do():
-    text = " ".join(CliRunner().invoke(cli, ["score", "--help-all"]).output.split())
+    text = " ".join(run("score", "--help-all").output.split())
     assert "leave out closed loops" in text
     assert "false roads outside that box do not count" in text
     assert "Random seed for choosing starting points" in text
@@ -205,9 +204,7 @@ def test_help_of_score_says_what_published_and_images_do():
 
 def scored(*arguments):
     """Return the only scene of a score in JSON."""
-    shown = run("score", *arguments, "--json")
-    assert shown.exception is None, shown.exception
-    (one,) = json.loads(shown.output)["scenes"]
+    (one,) = scores_of(*arguments)["scenes"]
     return one
 
 
@@ -231,11 +228,11 @@ def test_speeds_of_labels_come_from_where_the_options_say(tmp_path, options, mph
 
 def test_an_ignored_speed_field_is_noted(tmp_path):
     label = write_labels(tmp_path / "a.geojson", *ROAD, inferred_speed_mph=40)
-    given = ["--truth", str(label), "--proposal", str(label)]
-    shown = CliRunner().invoke(cli, ["score", *given, "--quiet"]).output
+    given = ["--truth", label, "--proposal", label]
+    shown = run("score", *given, "--quiet").output
     note = "field inferred_speed_mph ignored (see --speed-from)"
     assert note in " ".join(shown.split())
-    shown = CliRunner().invoke(cli, ["score", *given, "--quiet", "--speed-from", "field"]).output
+    shown = run("score", *given, "--quiet", "--speed-from", "field").output
     assert "ignored" not in shown
     assert scored("--truth", label, "--proposal", label, "--speed-from", "auto")["note"] == ""
 

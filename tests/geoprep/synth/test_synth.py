@@ -147,15 +147,6 @@ def test_other_parameters_are_refused(small: Path, change: dict[str, int]) -> No
         synthesise(small.parent, MOSCOW, **(SMALL | change))
 
 
-def test_real_imagery_is_not_mixed_with(tmp_path: Path) -> None:
-    real = tmp_path / MOSCOW.aoi / "PS-RGB" / "SN5_roads_train_AOI_7_Moscow_PS-RGB_chip0.tif"
-    real.parent.mkdir(parents=True)
-    real.write_bytes(b"II*")
-    with pytest.raises(UsageError, match="not synthetic"):
-        synthesise(tmp_path, MOSCOW, **SMALL)
-    assert real.read_bytes() == b"II*"
-
-
 BAD = [{"products": ("RGB",)}, {"products": ()}, {"seed": -1}, {"scenes": 0}, {"size": 8}]
 
 

@@ -13,14 +13,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from rasterio.warp import transform_bounds
 
-from geoprep.building.run import build
 from geoprep.errors import OutputError, UsageError
-from geoprep.executors.threads import Threads
 from geoprep.palette import speed_colours
 from geoprep.plan.options import BuildOptions
-from geoprep.plan.plan import make_plan
-from geoprep.sources import find_scenes
-from geoprep.sources.cities import get_city
 from geoprep.speed import BINNED_TABLE, CONTINUOUS_TABLE
 from geoprep.store import StoreReader
 from geoprep.store.scenes import read_label, shape_within
@@ -159,25 +154,6 @@ def test_shape_follows_from_bounds_however_the_grid_is_turned(angle, size, pixel
     corners = np.array([turned * (x, y) for x in (0, width) for y in (0, height)])
     bounds = (*corners.min(axis=0), *corners.max(axis=0))
     assert shape_within(turned, bounds) == (height, width)
-
-
-def test_real_chip_comes_back_with_the_masks_of_the_cresi_tools(shared_data, tmp_path):
-    executor = Threads(2)
-    plan = make_plan(
-        [find_scenes(get_city("vegas"), shared_data)], ["vegas"], BuildOptions(), executor
-    )
-    build(plan, tmp_path / "v.zarr", executor)
-    store = StoreReader.open(tmp_path / "v.zarr")
-    image, mask = export_scenes(store, "img0", tmp_path, coding="continuous")
-    (binned,) = export_scenes(store, "img0", tmp_path / "b.tif", what="speed", coding="binned")
-    source = next((shared_data / "AOI_2_Vegas/PS-RGB").glob("*img0.tif"))
-    with rasterio.open(source) as expected, rasterio.open(image) as made:
-        assert made.transform == expected.transform
-        np.testing.assert_array_equal(made.read(), np.maximum(expected.read([1, 2, 3]), 1))
-    for path, name in ((mask, "continuous"), (binned, "binned7")):
-        reference = shared_data / f"expected/img0_{name}.tif"
-        with rasterio.open(reference) as expected, rasterio.open(path) as made:
-            np.testing.assert_array_equal(made.read(1), expected.read(1))
 
 
 def _features(path) -> list[dict]:
