@@ -115,7 +115,8 @@ def test_the_error_for_a_corrupt_label_names_file_and_fix(town):
     (town / "bad.geojson").write_text('{"type": "FeatureCollection", "features": [{')
     given = ["--truth", town / "bad.geojson", "--proposal", town / "labels"]
     shown = run("score", *given)
-    assert "download the file again, or leave it out" in str(shown.exception)
+    assert "bad.geojson: not readable as a vector file" in str(shown.exception)
+    assert "check it with ogrinfo, or convert it" in str(shown.exception)
     assert "build" not in str(shown.exception)
 
 
