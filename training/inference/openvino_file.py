@@ -6,7 +6,7 @@ import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from pathlib import Path
 from queue import SimpleQueue
 from tempfile import TemporaryDirectory
@@ -59,7 +59,7 @@ class OpenvinoRunner(Runner):
         super().__init__(precision)
         self.compiled, self.at_once = fitted, _at_once() if fitted else 1
         self._model = model
-        self._of_shape = lru_cache(_SHAPES)(partial(_InferRequests, model, precision))
+        self._of_shape = lru_cache(_SHAPES)(self._requests)
         self._compiling = Lock()
 
     @cached_property
@@ -75,58 +75,48 @@ class OpenvinoRunner(Runner):
 
     def __call__(self, image: Tensor) -> Tensor:
         """See `Runner`."""
-        shape = tuple(image.shape) if self.compiled else None
+        openvino = required_module("openvino", _WHAT)
         with self._compiling:
-            requests = self._of_shape(shape)
-        return requests.infer(image)
+            free, channels = self._of_shape(tuple(image.shape) if self.compiled else None)
+        values = np.ascontiguousarray(image.permute(0, 2, 3, 1).numpy())
+        result = torch.empty((*values.shape[:3], channels))
+        request = free.get()
+        try:
+            # OpenVINO reads and writes these arrays without copies.
+            request.set_input_tensor(openvino.Tensor(values, shared_memory=True))
+            request.set_output_tensor(openvino.Tensor(result.numpy(), shared_memory=True))
+            request.start_async()
+            request.wait()
+        finally:
+            free.put(request)
+        return result
+
+    def _requests(self, shape: tuple[int, ...] | None) -> tuple[SimpleQueue[Any], int]:
+        """Return requests of the model compiled for a shape (None: any), and its channels."""
+        openvino = required_module("openvino", _WHAT)
+        settings = {
+            "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+            "INFERENCE_PRECISION_HINT": _HINTS[self.precision],
+            "NUM_STREAMS": 1 if shape is None else _at_once(),
+            "ENABLE_CPU_PINNING": False,
+        }
+        # It takes (n, y, x, band), as windows are in memory: same results.
+        steps = openvino.preprocess.PrePostProcessor(self._model.clone())
+        steps.input().tensor().set_layout(openvino.Layout("NHWC"))
+        steps.input().model().set_layout(openvino.Layout("NCHW"))
+        model = steps.build()
+        if shape is not None:
+            count, band, *sides = shape
+            model.reshape([count, *sides, band])
+        compiled = openvino.Core().compile_model(model, "CPU", settings)
+        free: SimpleQueue[Any] = SimpleQueue()
+        for _ in range(_at_once()):
+            free.put(compiled.create_infer_request())
+        return free, model.output(0).get_partial_shape()[3].get_length()
 
 
 def _at_once() -> int:
     return min(torch.get_num_threads(), _MOST_AT_ONCE)
-
-
-class _InferRequests:
-    """Requests of a model compiled for a shape (None: any), shared by several threads."""
-
-    def __init__(self, model: Any, precision: str, shape: tuple[int, ...] | None = None) -> None:  # noqa: ANN401
-        self._openvino = required_module("openvino", _WHAT)
-        settings = {
-            "INFERENCE_NUM_THREADS": torch.get_num_threads(),
-            "INFERENCE_PRECISION_HINT": _HINTS[precision],
-            "NUM_STREAMS": 1 if shape is None else _at_once(),
-            "ENABLE_CPU_PINNING": False,
-        }
-        model = self._bands_last(model.clone())
-        if shape is not None:
-            count, band, *sides = shape
-            model.reshape([count, *sides, band])
-        self._channels = model.output(0).get_partial_shape()[3].get_length()
-        compiled = self._openvino.Core().compile_model(model, "CPU", settings)
-        self._free: SimpleQueue[Any] = SimpleQueue()
-        for _ in range(_at_once()):
-            self._free.put(compiled.create_infer_request())
-
-    def _bands_last(self, model: Any) -> Any:  # noqa: ANN401
-        """Return a model that takes (n, y, x, band), as windows are in memory: same results."""
-        steps = self._openvino.preprocess.PrePostProcessor(model)
-        steps.input().tensor().set_layout(self._openvino.Layout("NHWC"))
-        steps.input().model().set_layout(self._openvino.Layout("NCHW"))
-        return steps.build()
-
-    def infer(self, image: Tensor) -> Tensor:
-        """Return the probabilities of a batch."""
-        values = np.ascontiguousarray(image.permute(0, 2, 3, 1).numpy())
-        result = torch.empty((*values.shape[:3], self._channels))
-        request = self._free.get()
-        try:
-            # OpenVINO reads and writes these arrays without copies.
-            request.set_input_tensor(self._openvino.Tensor(values, shared_memory=True))
-            request.set_output_tensor(self._openvino.Tensor(result.numpy(), shared_memory=True))
-            request.start_async()
-            request.wait()
-        finally:
-            self._free.put(request)
-        return result
 
 
 def write(path: Path, network: nn.Module, record: ExportRecord, tiles: Sequence[Tensor]) -> None:
