@@ -52,8 +52,10 @@ def test_threads_share_one_filter_and_the_last_removes_it(tmp_path):
         thread.start()
         inside.wait()
     assert len(warnings.filters) == len(before) + 1
+    warnings.filterwarnings("ignore", "set by this thread meanwhile")
     leave.set()
     thread.join()
-    assert list(warnings.filters) == before
+    assert list(warnings.filters)[1:] == before
+    assert warnings.filters[0][1].pattern == "set by this thread meanwhile"
     with pytest.warns(NotGeoreferencedWarning), rasterio.open(path):
         pass

@@ -1,10 +1,7 @@
 """Test how rasters are read: their kind from tags or values, their georeference, their warnings."""
 
 import json
-import warnings
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from threading import Event
 
 import numpy as np
 import pytest
@@ -13,7 +10,6 @@ from helpers.roads import write_raster
 from PIL import Image
 
 from geoprep.errors import ImageError, UsageError
-from geoprep.roads.centrelines.bands import FileBands
 from geoprep.roads.centrelines.opening import open_raster
 from geoprep.roads.options import RasterOptions, ScoreOptions
 
@@ -125,16 +121,6 @@ def test_either_a_georeference_or_a_pixel_size(tmp_path):
         kind_of_png(placed)
 
 
-def test_degrees_are_converted_to_metres(tmp_path):
-    path = write_raster(
-        tmp_path / "d.tif",
-        np.zeros((100, 100), np.uint8),
-        crs="EPSG:4326",
-        transform=Affine(2.7e-6, 0, -115.17, 0, -2.7e-6, 36.24),
-    )
-    assert open_raster(path).gsd_m == pytest.approx((0.2427, 0.2996), abs=1e-4)
-
-
 def test_a_file_that_is_not_a_raster_is_named(tmp_path):
     path = tmp_path / "x.tif"
     path.write_text("no")
@@ -238,31 +224,6 @@ def test_values_that_do_not_fit_their_kind_are_warned_of(tmp_path):
     stated = write_raster(tmp_path / "s.tif", mask // 2 + mask // 128 * 128, names=("speed",))
     raster = open_raster(stated, kind="speed")
     assert not raster.warning
-
-
-def test_opening_in_threads_keeps_warning_filters_of_others(tmp_path, monkeypatch):
-    """A filter that is set while another thread opens a raster is still set afterwards."""
-    path = write_raster(tmp_path / "m.tif", np.zeros((4, 4), np.uint8), crs=None)
-    opening, changed = Event(), Event()
-
-    def slow_bands(*arguments):
-        opening.set()
-        assert changed.wait(300)
-        return FileBands(*arguments)
-
-    monkeypatch.setattr("geoprep.roads.centrelines.opening.FileBands", slow_bands)
-
-    def opened():
-        return open_raster(path, pixel_size_m=1.0).shape
-
-    with warnings.catch_warnings(), ThreadPoolExecutor(1) as pool:
-        shape = pool.submit(opened)
-        assert opening.wait(300)
-        warnings.filterwarnings("error", message="of another thread")
-        changed.set()
-        assert shape.result(300) == (4, 4)
-        with pytest.raises(UserWarning, match="of another thread"):
-            warnings.warn("of another thread", stacklevel=1)
 
 
 def test_a_named_kind_still_finds_the_bands_of_a_prediction(tmp_path):

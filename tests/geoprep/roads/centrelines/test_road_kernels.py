@@ -1,4 +1,4 @@
-"""Test the compiled loops against scikit-image and scipy."""
+"""Test thinning against scikit-image."""
 
 import numpy as np
 from hypothesis import given, settings
@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from scipy import ndimage
 from skimage.morphology import thin as reference
 
-from geoprep.roads.centrelines.kernels import keep_shallow, thinned
+from geoprep.roads.centrelines.kernels import thinned
 
 
 def blobs(seed, shape, share, smooth):
@@ -30,12 +30,3 @@ def test_thin_equals_scikit_image(mask):
     before = mask.copy()
     assert np.array_equal(thinned(mask), reference(mask))
     assert np.array_equal(mask, before)
-
-
-@given(masks, st.integers(1, 9))
-@settings(max_examples=50, deadline=None)
-def test_keep_shallow_equals_the_taxicab_distance(mask, depth):
-    road = mask.astype(np.uint8)
-    keep_shallow(road, depth)
-    steps = ndimage.distance_transform_cdt(mask, metric="taxicab")
-    assert np.array_equal(road, mask & (steps <= depth) & (steps >= 0))

@@ -1,14 +1,15 @@
-"""Test centre lines: the same in blocks as in one piece, up to the border, with closed rings."""
+"""Test centre lines, the same in blocks as in one piece, and the clean-up of masks before."""
 
 import numpy as np
 import pytest
 from helpers.roads import array_raster, drawn
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from scipy.ndimage import gaussian_filter
+from hypothesis.extra.numpy import arrays
+from scipy import ndimage
 
 from geoprep.errors import ImageError
-from geoprep.roads.centrelines.thinning import skeleton
+from geoprep.roads.centrelines.thinning import CleaningLimits, clean, hollow, skeleton
 from geoprep.roads.options import Tracing
 from geoprep.roads.tracing.pixel_graph import pixel_network
 
@@ -16,7 +17,7 @@ from geoprep.roads.tracing.pixel_graph import pixel_network
 def blobs(seed, shape, share):
     """Return a random mask with patches a few pixels wide."""
     rng = np.random.default_rng(seed)
-    field = gaussian_filter(rng.normal(size=shape), rng.uniform(1, 5))
+    field = ndimage.gaussian_filter(rng.normal(size=shape), rng.uniform(1, 5))
     return (field > np.quantile(field, 1 - share)).astype(np.uint8)
 
 
@@ -37,18 +38,6 @@ def test_blocks_join_without_seams(seed, shape, share, width, area, block):
     assert np.array_equal(parts.row, whole.row)
     assert np.array_equal(parts.col, whole.col)
     assert np.array_equal(parts.probability, whole.probability)
-
-
-def test_a_city_in_blocks_equals_the_city_in_one_piece():
-    rng = np.random.default_rng(5)
-    lines = [rng.uniform(-50, 1550, (4, 2)) * [1, -1] for _ in range(60)]
-    mask = drawn(lines, (1500, 1500), width=7)
-    raster = array_raster(mask, pixel_size_m=1.0, kind="mask")
-    options = Tracing(max_width_m=16)
-    whole, parts = skeleton(raster, options), skeleton(raster, options, block=400)
-    assert len(whole.row) > 20_000
-    assert np.array_equal(parts.row, whole.row)
-    assert np.array_equal(parts.col, whole.col)
 
 
 @pytest.mark.parametrize(
@@ -107,3 +96,58 @@ def test_rasters_of_a_few_pixels(shape, value):
             skeleton(raster, Tracing())
     else:
         assert not len(skeleton(raster, Tracing()).row)
+
+
+EIGHT = np.ones((3, 3))
+INSIDE = (False,) * 4
+masks = arrays(bool, st.tuples(st.integers(1, 24), st.integers(1, 24)))
+
+
+def without_small(mask, least, structure, *, keep_border):
+    """Return the mask that scipy's labels give."""
+    labels, _ = ndimage.label(mask, structure)
+    gone = np.bincount(labels.ravel()) < least
+    gone[0] = False
+    if keep_border:
+        gone[np.concatenate([labels[0], labels[-1], labels[:, 0], labels[:, -1]])] = False
+    return mask & ~gone[labels]
+
+
+@given(masks, st.integers(2, 12), st.integers(2, 12))
+@settings(max_examples=40, deadline=None)
+def test_small_patches_and_holes_are_removed(mask, area, hole):
+    expected = without_small(mask, area, EIGHT, keep_border=False)
+    expected = ~without_small(~expected, hole, None, keep_border=True)
+    assume(not expected.all())  # see test_a_mask_without_background_has_no_road
+    clean(mask, CleaningLimits(area, hole, 100), INSIDE)
+    assert np.array_equal(mask, expected)
+
+
+def test_a_patch_that_continues_outside_the_block_is_kept():
+    mask = np.zeros((9, 9), bool)
+    mask[0, 4] = mask[8, 4] = mask[4, 0] = mask[4, 8] = True
+    clean(mask, CleaningLimits(5, 1, 100), (True, False, True, False))
+    assert np.argwhere(mask).tolist() == [[0, 4], [4, 0]]
+
+
+@given(masks, st.integers(1, 5))
+@settings(max_examples=40, deadline=None)
+def test_no_pixel_deeper_than_the_depth_is_left(mask, depth):
+    padded = np.pad(mask, 1)
+    steps = ndimage.distance_transform_cdt(padded, metric="taxicab")
+    mask = padded.copy()
+    hollow(mask, depth)
+    assert np.array_equal(mask, padded & (steps <= depth))
+
+
+def test_a_mask_without_background_has_no_road():
+    mask = np.ones((40, 40), bool)
+    hollow(mask, 5)
+    assert not mask.any()
+
+
+def test_noise_is_refused_before_it_exhausts_memory(monkeypatch):
+    monkeypatch.setattr("geoprep.roads.centrelines.thinning._MOST_RUNS", 100)
+    noise = np.random.default_rng(0).random((100, 100)) < 0.5
+    with pytest.raises(ImageError, match="noise"):
+        clean(noise, CleaningLimits(5, 5, 5), INSIDE)

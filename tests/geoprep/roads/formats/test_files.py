@@ -96,8 +96,9 @@ def test_a_geopackage_has_layers_columns_and_a_style(tmp_path):
     assert "speed_mph IS NULL" in qml
 
 
-def test_geojson_is_in_degrees_and_has_no_nan(tmp_path):
-    path = tmp_path / "roads.geojson"
+@pytest.mark.parametrize("name", ["roads.geojson", "X.GEOJSON"])
+def test_geojson_is_in_degrees_and_has_no_nan(tmp_path, name):
+    path = tmp_path / name
     write_network(some(), path)
     document = json.loads(path.read_text(), parse_constant=lambda name: pytest.fail(name))
     assert set(document) == {"type", "features"}
@@ -294,16 +295,6 @@ def test_a_geopackage_edited_in_place_does_not_need_its_layer_of_nodes(tmp_path)
     assert same_topology(read_network(path), some())
 
 
-def test_edges_deleted_in_another_program_leave_a_network(tmp_path):
-    path = tmp_path / "roads.geojson"
-    write_network(some(), path)
-    document = json.loads(path.read_text())
-    document["features"] = document["features"][2:3]  # nodes 1 and 2 of the file remain
-    path.write_text(json.dumps(document))
-    back = read_network(path)
-    assert (len(back.nodes), len(back.ends)) == (2, 1)
-
-
 def test_labels_are_not_taken_for_a_network(tmp_path):
     table = gpd.GeoDataFrame(
         {"highway": ["residential"], "speed_mph": ["25"]},
@@ -356,10 +347,3 @@ def test_coordinates_outside_the_domain_of_a_crs_are_refused(tmp_path, suffix):
         table.to_file(path)
     with pytest.raises(SourceError, match=r"far.*: has coordinates outside the domain of its CRS"):
         read_network(path)
-
-
-def test_geojson_in_capitals_is_in_degrees(tmp_path):
-    write_network(some(), tmp_path / "X.GEOJSON")
-    document = json.loads((tmp_path / "X.GEOJSON").read_text())
-    lon, lat = document["features"][0]["geometry"]["coordinates"][0]
-    assert (lon, lat) == pytest.approx((39, -9.047), abs=1e-3)

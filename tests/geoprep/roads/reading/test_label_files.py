@@ -12,7 +12,6 @@ from geoprep.roads.names import scene_key
 from geoprep.roads.network import RoadGraph
 from geoprep.roads.reading.label_files import read_labels
 from geoprep.roads.reading.line_network import network_from_lines
-from geoprep.roads.scoring.apls import apls
 
 LABEL = "SN3_roads_train_AOI_2_Vegas_geojson_roads_speed_img{}.geojson"
 
@@ -155,27 +154,6 @@ def test_a_file_without_roads_is_a_network_without_roads(tmp_path):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(LabelError, match=r"gone\.geojson: .*No such file"):
         read_labels(tmp_path / "gone.geojson")
-
-
-@pytest.mark.parametrize(
-    ("midpoints", "score"), [(50.0, 0.78056), (None, 0.73450)], ids=["midpoints", "nodes only"]
-)
-@pytest.mark.parametrize("as_published", [True, False])
-def test_published_score_of_openstreetmap(shared_data, midpoints, score, as_published):
-    labels = shared_data / "AOI_2_Vegas" / "geojson_roads_speed"
-    truth = read_labels(labels / LABEL.format(99), as_published=as_published)
-    proposal = read_labels(shared_data / "apls" / "osm_img99.geojson", as_published=as_published)
-    assert apls(truth, proposal, control_point_spacing_m=midpoints).score == pytest.approx(
-        score, abs=1e-3
-    )
-
-
-@pytest.mark.parametrize("number", [0, 99, 990])
-def test_real_labels_score_one_against_themselves(shared_data, number):
-    labels = shared_data / "AOI_2_Vegas" / "geojson_roads_speed"
-    truth = read_labels(labels / LABEL.format(number))
-    for weight in ("length", "time"):
-        assert apls(truth, truth, weight=weight).score == pytest.approx(1, abs=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -33,23 +33,6 @@ def test_a_junction_at_the_border_stays():
     assert degree_counts(made) == {1: 3, 3: 1}
 
 
-def test_only_vertices_near_the_border_are_measured(monkeypatch):
-    """The work for a border does not grow with the length of the roads that cross it."""
-    asked, to_border = [], Cover.to_border
-
-    def counted(cover, xy, size):
-        asked.append(len(xy))
-        return to_border(cover, xy, size)
-
-    monkeypatch.setattr(Cover, "to_border", counted)
-    counts = []
-    for side in (200, 800):
-        asked.clear()
-        traced([[(60, 10), (70, -side - 10)], [(120, 10), (100, -side - 10)]], (side, 200))
-        counts.append(sum(asked))
-    assert 0 < counts[0] == counts[1]
-
-
 def test_distances_to_the_border_of_many_rasters_are_exact():
     boxes = tuple(
         (9 * i, 9 * j, 9 * i + 9, 9 * j + 9) for i in range(6) for j in range(i % 2, 6, 2)

@@ -34,8 +34,9 @@ def test_roads_that_point_at_each_other_are_joined(gap, probability, links):
         assert joined.length_m.sum() == pytest.approx(made.length_m.sum() + np.hypot(gap, 2))
 
 
-def test_parallel_roads_are_not_joined():
-    made = network([(0, 0), (50, 0)], [(0, 15), (50, 15)])
+@pytest.mark.parametrize("apart", [3, 6, 15])
+def test_parallel_roads_are_not_joined(apart):
+    made = network([(0, 0), (50, 0)], [(0, apart), (50, apart)])
     assert len(closed(made).lines) == 2
 
 

@@ -12,8 +12,6 @@ from shapely.affinity import rotate
 from geoprep.roads.centrelines.bands import ArrayBands
 from geoprep.roads.centrelines.rasters import RoadRaster
 from geoprep.roads.graph import degrees
-from geoprep.roads.options import Tracing
-from geoprep.roads.tracing.gaps import with_gaps_closed
 from geoprep.roads.tracing.junctions import with_forks_moved
 from geoprep.roads.tracing.steps import trace
 
@@ -124,11 +122,3 @@ def test_roads_that_meet_another_4_m_apart_have_two_junctions(apart, junctions):
     if apart:
         nodes = nodes[np.argsort(nodes[:, 0])]
         assert np.abs(nodes - [(73, -75), (77, -75)]).max() < 0.5
-
-
-@pytest.mark.parametrize("apart", [3, 6])
-def test_ends_of_parallel_roads_are_not_joined(apart):
-    made = network([(0, 0), (50, 0)], [(0, apart), (50, apart)])
-    inside = np.zeros(4, bool)
-    closed = with_gaps_closed(made, Tracing(), at_border=inside, mean_probability=None)
-    assert len(closed.lines) == 2

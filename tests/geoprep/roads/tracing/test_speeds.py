@@ -1,5 +1,7 @@
 """Test speeds: sampled all along an edge."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from helpers.roads import array_raster, drawn, network
@@ -50,16 +52,7 @@ def test_nodata_is_ignored():
     shares = np.zeros((2, 20, 100), np.uint8)
     shares[0, 8:12], shares[1, 8:12, 40:] = 200, 255
     raster = bins(shares, (25.0, 55.0))
-    known = RoadRaster(
-        "prediction",
-        raster.bands,
-        (1.0, 1.0),
-        None,
-        "probability",
-        (1,),
-        raster.speed_classes,
-        nodata=255,
-    )
+    known = replace(raster, road_bands=(1,), nodata=255)
     line = network([(5, -10), (95, -10)])
     assert edge_speeds(line, known) == pytest.approx([25])
 

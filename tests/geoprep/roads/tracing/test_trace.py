@@ -7,7 +7,7 @@ import pyproj
 import pytest
 import shapely
 from affine import Affine
-from helpers.roads import array_raster, degree_counts, drawn, traced, write_raster
+from helpers.roads import array_raster, degree_counts, traced, write_raster
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -147,15 +147,6 @@ def test_networks_are_georeferenced_like_their_pixels(tmp_path, crs, transform, 
     assert made.length_m.sum() == pytest.approx(np.hypot(*np.diff(ends).ravel()), rel=1e-3)
     if utm == "EPSG:32737":
         assert 9_000_000 < xy[:, 1].min() < 10_000_000
-
-
-def test_blocks_do_not_change_the_network():
-    rng = np.random.default_rng(3)
-    lines = [rng.uniform(0, 600, (3, 2)) * [1, -1] for _ in range(14)]
-    raster = array_raster(drawn(lines, (600, 600), width=6), pixel_size_m=1.0, kind="mask")
-    whole, parts = trace(raster), trace(raster, block=150)
-    assert np.array_equal(whole.nodes, parts.nodes)
-    assert shapely.equals_exact(whole.lines, parts.lines).all()
 
 
 def test_edges_have_the_probabilities_along_them():

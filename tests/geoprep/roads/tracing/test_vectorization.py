@@ -10,9 +10,9 @@ from geoprep.roads.options import Tracing
 from geoprep.roads.tracing.vectorization import rasters_in, vectorize, vectorize_each
 
 
-def three_rasters(folder):
+def three_rasters(folder, value=1):
     """Write three rasters, each 1 km from the next."""
-    mask = drawn([[(-10, -50), (110, -50)]], (100, 100), width=5)
+    mask = drawn([[(-10, -50), (110, -50)]], (100, 100), width=5, value=value)
     return [
         write_raster(folder / f"{i}.tif", mask, transform=Affine(1, 0, 4e5 + 1000 * i, 0, -1, 6e6))
         for i in range(3)
@@ -69,14 +69,7 @@ def test_previews_of_predictions_are_omitted(tmp_path):
 
 
 def test_separate_rasters_without_roads_give_an_empty_network(tmp_path):
-    paths = [
-        write_raster(
-            tmp_path / f"{i}.tif", np.zeros((99, 99), np.uint8), names=("road",),
-            transform=Affine(1, 0, 4e5 + 1000 * i, 0, -1, 6e6),
-        )
-        for i in range(3)
-    ]  # fmt: skip
-    assert not len(vectorize(paths).ends)
+    assert not len(vectorize(three_rasters(tmp_path, value=0)).ends)
 
 
 def test_a_network_without_edges_has_a_hint(tmp_path):
