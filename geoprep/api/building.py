@@ -204,10 +204,8 @@ def _build(
         check_reachable(given.out)  # before sources that take long are read
     found, names, place = given.find(observer)
     with _executor(workers, scheduler, observer) as executor:
-        if scheduler is None:
+        if scheduler is None:  # workers of a scheduler read the sources themselves
             found = _downloaded(found, place, observer)
-        else:  # workers read the sources themselves, and have other working folders
-            found = [one.absolute() for one in found]
         with observer.counting("reading") as report:
             plan = make_plan(found, names, checked, executor, report)
         if overwrite and is_bucket(place):

@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from geoprep.errors import UsageError
-from geoprep.storage import is_local, is_remote, split_address, tar_member
+from geoprep.storage import is_remote, split_address, tar_member
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class SourceScenes:
-    """The scenes found in one source, in natural order; at least one.
+    """The scenes found in one source, in natural order; at least one. Local paths are absolute.
 
     ``origin`` is what was searched. ``product`` is None for a user's own images. ``orphan_labels``
     have no image. ``road_file`` is one file for all scenes, whose own ``label`` is then None.
@@ -37,18 +37,6 @@ class SourceScenes:
     orphan_labels: tuple[str, ...] = ()
     road_file: str | None = None
     notes: tuple[str, ...] = ()
-
-    def absolute(self) -> "SourceScenes":
-        """Return the same scenes with absolute paths, for workers in other folders."""
-        scenes = tuple(
-            replace(one, image=_absolute(one.image), label=one.label and _absolute(one.label))
-            for one in self.scenes
-        )
-        return replace(self, scenes=scenes, road_file=self.road_file and _absolute(self.road_file))
-
-
-def _absolute(address: str) -> str:
-    return str(Path(address).absolute()) if is_local(address) else address
 
 
 def refuse_inside(
