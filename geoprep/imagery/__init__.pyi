@@ -7,12 +7,14 @@ from .decoding import ImageWindow as ImageWindow
 from .decoding import Nodata as Nodata
 from .decoding import band_names as band_names
 from .decoding import check_image as check_image
+from .decoding import colour_table as colour_table
 from .decoding import default_bands as default_bands
 from .decoding import find_valid as find_valid
 from .decoding import grid_of as grid_of
 from .decoding import has_palette as has_palette
 from .decoding import marks_nodata as marks_nodata
 from .decoding import read_pixels as read_pixels
+from .decoding import require_upright as require_upright
 from .resample import pixel_edges as pixel_edges
 from .resample import render as render
 from .rescale import lookup_tables as lookup_tables

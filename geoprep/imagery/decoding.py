@@ -110,12 +110,7 @@ def check_image(dataset: DatasetReader, bands: Sequence[int]) -> str:
         raise ImageError(
             f"{dataset.name} has {count} band(s) and no band {missing[0]}: choose `bands`"
         )
-    turned = dataset.tags().get("EXIF_Orientation", "1")
-    if turned not in ("0", "1") and not is_georeferenced(dataset.crs, dataset.transform):
-        raise ImageError(
-            f"{dataset.name} is stored turned (EXIF orientation {turned}), and labels are upright: "
-            "turn its pixels with `mogrify -auto-orient FILE`"
-        )
+    require_upright(dataset)
     dtypes = {"uint8"} if has_palette(dataset) else {dataset.dtypes[b - 1] for b in bands}
     if len(dtypes) == 1 and dtypes <= {*SIZES, *WIDE}:
         return str(dtypes.pop())
@@ -129,6 +124,16 @@ def check_image(dataset: DatasetReader, bands: Sequence[int]) -> str:
         f"{dataset.name} holds {held} in the bands to read, which must have one dtype: choose "
         "`bands`, or convert with gdal_translate -ot Float32 IN OUT"
     )
+
+
+def require_upright(dataset: DatasetReader) -> None:
+    """Raise ImageError for a photograph whose pixels viewers turn, so that others do not fit it."""
+    turned = dataset.tags().get("EXIF_Orientation", "1")
+    if turned not in ("0", "1") and dataset.transform.is_identity:
+        raise ImageError(
+            f"{dataset.name} is stored turned (EXIF orientation {turned}), other files upright: "
+            "turn its pixels with `mogrify -auto-orient FILE`"
+        )
 
 
 def has_palette(dataset: DatasetReader) -> bool:
@@ -185,7 +190,7 @@ def marks_nodata(dataset: DatasetReader) -> bool:
     """Return whether a file marks nodata by an alpha band, a mask or a nodata tag."""
     masked = MaskFlags.per_dataset in dataset.mask_flag_enums[0]
     tagged = any(value is not None for value in dataset.nodatavals)
-    clear = has_palette(dataset) and bool((_colour_table(dataset)[:, 3] == 0).any())
+    clear = has_palette(dataset) and bool((colour_table(dataset)[:, 3] == 0).any())
     return _alpha_band(dataset) is not None or masked or tagged or clear
 
 
@@ -201,7 +206,7 @@ def _read_bands(
 ) -> tuple[NDArray[Any], NDArray[np.uint8]]:
     alpha, palette = _alpha_band(dataset), has_palette(dataset)
     if palette:
-        colours, indexes = _colour_table(dataset), dataset.read(1, window=window)
+        colours, indexes = colour_table(dataset), dataset.read(1, window=window)
         values = colours[:, [band - 1 for band in bands]][indexes]
     else:
         wanted = [*bands, *([alpha] if alpha else [])]
@@ -233,7 +238,7 @@ def _differs(values: NDArray[Any], nodata: Sequence[float | None]) -> NDArray[np
     return found.view(np.uint8)
 
 
-def _colour_table(dataset: DatasetReader) -> NDArray[np.uint8]:
+def colour_table(dataset: DatasetReader) -> NDArray[np.uint8]:
     """Return the red, green, blue and alpha of every index of a palette, uint8 (256, 4)."""
     colours = np.full((256, 4), (0, 0, 0, 255), np.uint8)
     for index, colour in dataset.colormap(1).items():

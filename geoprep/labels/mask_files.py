@@ -22,7 +22,7 @@ from rasterio.windows import Window
 from geoprep.crs import LONLAT, is_georeferenced
 from geoprep.errors import GeoprepError, LabelError
 from geoprep.grid import Grid
-from geoprep.imagery import has_palette
+from geoprep.imagery import has_palette, require_upright
 from geoprep.labels.class_rule import ClassRule
 from geoprep.labels.raster_rule import MaskPixels, label_codes
 from geoprep.speed import NODATA
@@ -131,6 +131,7 @@ def _is_georeferenced(dataset: DatasetReader, default_crs: str) -> bool:
 def _opened(label: str) -> Iterator[DatasetReader]:
     try:
         with open_image(label) as dataset:
+            require_upright(dataset)
             yield dataset
     except LabelError:
         raise

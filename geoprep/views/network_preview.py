@@ -104,8 +104,11 @@ def read_picture(path: StrPath) -> Picture:
     import rasterio
     from rasterio.errors import RasterioError
 
+    from geoprep.imagery import require_upright
+
     try:
         with no_georeference_warning(), rasterio.open(path) as image:
+            require_upright(image)
             step = max(1.0, max(image.shape) / _PIXELS)
             shape = tuple(max(1, round(side / step)) for side in image.shape)
             bands = [1, 2, 3] if image.count >= 3 else [1]

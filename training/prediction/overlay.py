@@ -120,10 +120,15 @@ def _brightened(
 ) -> NDArray[np.float32]:
     """Return the image in natural colours, float32 (y, x, 3), stretched to its percentiles."""
     shown = natural_bands(names)
+    bands = [source.bands[i] - 1 for i in shown]
     with bounded_cache(), open_image(source.address) as dataset:
-        read: Any = dataset.read([source.bands[i] for i in shown], out_shape=(len(shown), *shape))
-        nodata = dataset.nodata
-    values = np.ascontiguousarray(np.moveaxis(read, 0, 2), imagery.held_dtype(source.dtype))
+        if imagery.has_palette(dataset):
+            read: Any = imagery.colour_table(dataset)[:, bands][dataset.read(1, out_shape=shape)]
+            nodata: list[float | None] = []
+        else:
+            every = dataset.read([band + 1 for band in bands], out_shape=(len(bands), *shape))
+            read, nodata = np.moveaxis(every, 0, 2), [dataset.nodatavals[band] for band in bands]
+    values = np.ascontiguousarray(read, imagery.held_dtype(source.dtype))
     valid = None
     if imagery.is_held_wide(values):
         usable = imagery.find_usable(values, nodata)

@@ -64,12 +64,15 @@ def opened(path: Path) -> Iterator[Any]:
     import rasterio
     from rasterio.errors import RasterioError
 
+    from geoprep.imagery import require_upright  # imports compiled loops
+
     with no_georeference_warning(), rasterio.Env(GDAL_CACHEMAX=_CACHE_BYTES):
         try:
             dataset = rasterio.open(path)
         except RasterioError as error:
             raise ImageError(f"{path}: not readable as a raster: {error}") from error
         with dataset:
+            require_upright(dataset)
             yield dataset
 
 

@@ -66,7 +66,7 @@ def open_raster(
             kind or "probability",
             (band or 1,),
             full_value=float(np.iinfo(dataset.dtypes[0]).max) if whole else 1.0,
-            nodata=dataset.nodata,
+            nodata=dataset.nodatavals[(band or 1) - 1],
             image_shape=_image_shape(dataset),
             threshold=_threshold(str(path), dataset),
         )
@@ -157,11 +157,14 @@ def _with_bands(raster: RoadRaster, dataset: Any) -> RoadRaster:  # noqa: ANN401
     if raster.kind == "speed" and "speed" in names:
         return as_speeds(replace(raster, road_bands=(names.index("speed") + 1,)))
     if raster.kind == "mask" and roads:
-        return replace(raster, road_bands=(roads[0],))
+        return replace(raster, road_bands=(roads[0],), nodata=dataset.nodatavals[roads[0] - 1])
     if raster.kind == "probability" and (roads or classes):
         speed = names.index("speed") + 1 if "speed" in names else 0
         road = tuple(roads) or tuple(band for band, _ in classes)
-        return replace(raster, road_bands=road, speed_classes=classes, speed_band=speed)
+        nodata = dataset.nodatavals[road[0] - 1]
+        return replace(
+            raster, road_bands=road, speed_classes=classes, speed_band=speed, nodata=nodata
+        )
     unnamed = raster.kind == "probability" and not any(names)
     if unnamed and dataset.count == BIN_COUNT + 1 and dataset.dtypes[0] == "uint8":
         middle = BIN_WIDTH_MPH * (np.arange(BIN_COUNT) + 0.5) + 0.5

@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import rasterio
+import rasterio.shutil
 import torch
 from helpers.buckets import client_of, s3_endpoint, use_endpoint
 from helpers.predict_cases import (
@@ -28,6 +29,7 @@ from helpers.predict_cases import (
     probabilities,
     write_image,
 )
+from PIL import Image
 
 from geoprep.errors import UsageError
 from geoprep.palette import NODATA_GREYS, SPEED_COLOURS
@@ -330,6 +332,33 @@ def test_overlay_shows_roads_and_nodata_over_the_image(run, checkpoint, tmp_path
     picture.unlink()
     assert run(*args)[0] == 0  # of a map that is already complete
     assert picture.exists()
+
+
+def test_overlay_shows_the_colours_of_a_palette(run, checkpoint, tmp_path):
+    indexes = np.repeat(np.repeat(np.array([[1, 0]], np.uint8), 40, axis=1), 64, axis=0)
+    image = write_image(tmp_path / "scene.tif", indexes[..., None])
+    with rasterio.open(image, "r+") as dataset:
+        dataset.write_colormap(1, {0: (250, 10, 10), 1: (10, 10, 250)})
+    assert run(checkpoint[0], image, "--out", tmp_path / "out", "--overlay", *FP32)[0] == 0
+    shown = np.asarray(Image.open(tmp_path / "out" / "scene.png"))[:64, :80]
+    assert (shown[:, :40, 2] > shown[:, :40, 0]).mean() > 0.9
+    assert (shown[:, 40:, 0] > shown[:, 40:, 2]).mean() > 0.9
+
+
+def test_overlay_shows_values_that_are_nodata_in_another_band_only(run, checkpoint, tmp_path):
+    values = pixels(64, 80).astype(np.float32) + 20
+    values[:, :40, 1] = 7
+    image, vrt = write_image(tmp_path / "a.tif", values), tmp_path / "b.vrt"
+    rasterio.shutil.copy(image, vrt, driver="VRT")
+    text = vrt.read_text()
+    for band in range(1, 4):
+        at = text.index(">", text.index(f'<VRTRasterBand dataType="Float32" band="{band}"')) + 1
+        text = f"{text[:at]}<NoDataValue>{6 + band}</NoDataValue>{text[at:]}"
+    vrt.write_text(text)
+    args = ("--out", tmp_path / "out", "--overlay", *FP32, "--rescale", "0,300")
+    assert run(checkpoint[0], image, vrt, *args)[0] == 0
+    plain, tagged = (np.asarray(Image.open(tmp_path / "out" / f"{name}.png")) for name in "ab")
+    assert np.array_equal(plain, tagged)
 
 
 def test_memory_does_not_grow_with_the_height(tmp_path):

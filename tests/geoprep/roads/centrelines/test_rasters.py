@@ -5,6 +5,8 @@ from functools import partial
 
 import numpy as np
 import pytest
+import rasterio
+import rasterio.shutil
 from affine import Affine
 from helpers.roads import write_raster
 from PIL import Image
@@ -39,6 +41,20 @@ def test_a_prediction_is_read_by_its_tags(tmp_path):
     probability = raster.probability(0, 0, 20, 20)
     assert probability[0, 0] == 0  # nodata has the probability 0
     assert (probability.ravel()[1:] == 200).all()
+
+
+def test_nodata_is_that_of_the_band_of_roads(tmp_path):
+    values = np.array([[[9, 9, 9]], [[0, 100, 200]]], np.uint8)
+    path = write_raster(tmp_path / "source.tif", values)
+    vrt = tmp_path / "p.vrt"
+    rasterio.shutil.copy(path, vrt, driver="VRT")
+    text = vrt.read_text()
+    for band, nodata in ((1, 100), (2, 200)):
+        at = text.index(">", text.index(f'<VRTRasterBand dataType="Byte" band="{band}"')) + 1
+        text = f"{text[:at]}<NoDataValue>{nodata}</NoDataValue>{text[at:]}"
+    vrt.write_text(text)
+    raster = open_raster(vrt, pixel_size_m=None, kind="probability", band=2)
+    assert raster.probability(0, 0, 1, 3).tolist() == [[0, 100, 0]]
 
 
 def test_the_kind_of_a_single_band_is_detected_from_its_values(tmp_path):
