@@ -15,7 +15,7 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
-from torch.nn.utils import clip_grad_norm_
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import Optimizer
 from torch.profiler import record_function
 
@@ -131,7 +131,10 @@ def optimizer_step(
         if scaler is not None:
             scale = scaler.scale(torch.ones_like(losses[0][0]))
             scaler.unscale_(optimizer)
-        norm = clip_grad_norm_(module.parameters(), math.inf if clip is None else clip)
+        gradients = [p.grad for p in module.parameters() if p.grad is not None]
+        norm = get_total_norm(gradients)
+        if clip is not None and (engine.skips_steps or norm > clip):
+            clip_grads_with_norm_(module.parameters(), clip, norm)
     result = StepResult(losses, counts, norm, waited, scale)
     if engine.skips_steps:
         skip_unless_finite(optimizer, norm)
