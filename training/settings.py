@@ -318,8 +318,8 @@ class MachineConfig:
 
     engine: EngineName = option(
         "auto",
-        "PyTorch itself (native) or Intel's retired extension (ipex); auto uses ipex if it is "
-        "installed.",
+        "PyTorch itself (native) or Intel's retired extension (ipex), which is not faster; auto: "
+        "native, or that of the run that is resumed.",
     )
     device: DeviceName = option(
         "auto", "Device to train on; auto: cuda or xpu if there is one. mps is best effort."

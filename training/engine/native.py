@@ -178,19 +178,14 @@ def instruction_sets(cpuinfo: str | None = None) -> tuple[str, ...]:
 
 def _choose_name(name: EngineName, device: torch.device) -> tuple[EngineName, str]:
     """Return the name of the engine to use, and the reason."""
-    if name == "native":
-        return "native", "as requested"
+    if name != "ipex":
+        return "native", "as requested" if name == "native" else f"PyTorch on {device.type}"
     if device.type != "cpu":
-        if name == "ipex":
-            raise UsageError(f"`engine` ipex supports the cpu only; use native for {device.type}")
-        return "native", f"PyTorch on {device.type}"
+        raise UsageError(f"`engine` ipex supports the cpu only; use native for {device.type}")
     missing = ipex.problem()
-    if missing is None:
-        requested = name == "ipex"
-        return "ipex", "as requested" if requested else "installed and working; native is as fast"
-    if name == "ipex":
+    if missing is not None:
         raise UsageError(missing)
-    return "native", f"Intel's extension {ipex.state()}"
+    return "ipex", "as requested; native is as fast or faster"
 
 
 def missing_compiler(device: torch.device) -> str | None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from loaders import Normalize
 from training.checkpoint import ModelInfo
-from training.engine import computes_bf16, missing_compiler
+from training.engine import computes_bf16, missing_compiler, slow_bf16
 
 CPU = torch.device("cpu")
 Compile = Literal["auto", "on", "off"]
@@ -35,7 +35,7 @@ class Runner:
 
     device = CPU  # of the probabilities
     form = ""  # library that executes the model; empty for torch
-    note = ""  # a remark on the file for the user
+    note = ""  # a remark for the user
     compiled = False  # for a shape of batch, which may change the last bits
     fixed_batch = False  # every batch needs the same number of windows, and is padded
     at_once = 1  # threads that should call it at the same time, each with its own batch
@@ -137,6 +137,7 @@ class NativeRunner(ModuleRunner):
         module.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs know this argument alone
         dtype = "bfloat16" if rounded else "float32"
         super().__init__(module, dtype, device=device, autocast=rounded)
+        self.note = slow_bf16(device, getattr(torch, dtype)) or ""
 
 
 class CompiledRunner(ModuleRunner):

@@ -14,11 +14,13 @@ from training.checkpoint import LAST, Checkpoint, load, trusted
 from training.data import class_pixels, differences, model_info, open_data
 from training.engine import (
     choose_engine,
+    extension_problem,
     is_rank_zero,
     keep_memory,
     on_rank_zero,
     process_group,
     set_threads,
+    slow_bf16,
 )
 from training.loop import train, training_step
 from training.monitor import (
@@ -34,7 +36,7 @@ from training.run.batch_size import choose_batch_size
 from training.run.capacity import estimate_run
 from training.run.folder import RunLock, check_free, claim, folder_of
 from training.run.state import Run, RunProgress
-from training.settings import OF_ONE_START, Config, counted
+from training.settings import OF_ONE_START, Config, EngineName, counted
 
 UNCHANGEABLE = (
     *("model", "targets", "bands", "optimizer", "encoder_weights", "encoder_lr", "direction"),
@@ -90,13 +92,19 @@ def _run(
             store.check_level(stage.level)
     allocator = keep_memory()
     set_threads(config.threads)
-    engine = choose_engine(config.engine, config.device, config.precision, config.compile)
+    wanted: EngineName = config.engine
+    begun = saved.environment.get("engine") if saved else None
+    if wanted == "auto" and begun == "ipex" and extension_problem() is None:
+        wanted = "ipex"  # before 0.2, `auto` used it where it was installed
+    engine = choose_engine(wanted, config.device, config.precision, config.compile)
     config, chosen = choose_batch_size(config, engine, stores)
     run = Run(config, engine, stores, folder, saved)
     run.enter_stage()
     memory, size = estimate_run(run), run.loader.schedule.batch_size
     notes += [*chosen, *differences(run.info, stores), *_never(run), *_changed_since(run, saved)]
     notes += [*memory.warnings(size), *_nodes(config)]
+    slow = slow_bf16(engine.device, engine.dtype)
+    notes += [slow] if slow else []
     if not config.profile:
         on_rank_zero(lambda: claim(config, folder, lock))
     where = None if config.profile else folder

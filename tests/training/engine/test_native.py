@@ -181,17 +181,12 @@ def test_a_missing_compiler_is_noted_and_nothing_compiled(monkeypatch):
     assert _losses(engine)
 
 
-def test_auto_uses_native_without_the_extension_and_says_why(no_extension):
-    engine = choose_engine("auto", "cpu")
-    assert engine.name == "native"
-    assert "not installed" in engine.reason
-
-
-def test_auto_uses_the_extension_if_it_works(monkeypatch):
+def test_auto_is_native_and_the_extension_is_used_on_request(monkeypatch):
     monkeypatch.setattr(engine_ipex, "state", lambda: "works")
-    engine = choose_engine("auto", "cpu", compile_mode="off")
+    assert choose_engine("auto", "cpu", compile_mode="off").name == "native"
+    engine = choose_engine("ipex", "cpu", compile_mode="off")
     assert engine.name == "ipex"
-    assert "working" in engine.reason
+    assert "as requested" in engine.reason
 
 
 def test_a_missing_extension_is_a_one_line_error_with_the_command(no_extension):
