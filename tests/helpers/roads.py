@@ -23,7 +23,7 @@ def drawn(lines, shape, *, width=4.0, pixel=1.0, value=1):
     return rasterize(shapes, out_shape=shape, transform=transform, dtype="uint8")
 
 
-def array_raster(values, *, pixel_size_m, kind, name="array") -> RoadRaster:
+def array_raster(values, *, pixel_size_m=1.0, kind="mask", name="array") -> RoadRaster:
     """Return a raster (y, x) in memory: uint8 of the kind, or floats from 0 to 1."""
     size, bands = (pixel_size_m, pixel_size_m), ArrayBands(values[None])
     full = 255.0 if values.dtype == np.uint8 else 1.0

@@ -31,7 +31,7 @@ def blobs(seed, shape, share):
 )
 @settings(max_examples=20, deadline=None)
 def test_blocks_join_without_seams(seed, shape, share, width, area, block):
-    raster = array_raster(blobs(seed, shape, share), pixel_size_m=1.0, kind="mask")
+    raster = array_raster(blobs(seed, shape, share))
     options = Tracing(max_width_m=width, min_area_m2=area, min_hole_m2=area)
     whole = skeleton(raster, options)
     parts = skeleton(raster, options, block=block)
@@ -44,7 +44,7 @@ def test_blocks_join_without_seams(seed, shape, share, width, area, block):
     "line", [[(50, 10), (50, -110)], [(-10, -20), (110, -75)], [(-10, 20), (110, -120)]]
 )
 def test_a_road_that_crosses_the_border_reaches_it(line):
-    raster = array_raster(drawn([line], (100, 100), width=6), pixel_size_m=1.0, kind="mask")
+    raster = array_raster(drawn([line], (100, 100), width=6))
     found = skeleton(raster, Tracing())
     on_border = (found.row % 99 == 0) | (found.col % 99 == 0)
     network = pixel_network(found, raster.gsd_m)
@@ -54,9 +54,7 @@ def test_a_road_that_crosses_the_border_reaches_it(line):
 
 
 def test_a_road_along_the_border_is_kept():
-    raster = array_raster(
-        drawn([[(10, -1), (90, -1)]], (100, 100), width=4), pixel_size_m=1.0, kind="mask"
-    )
+    raster = array_raster(drawn([[(10, -1), (90, -1)]], (100, 100), width=4))
     found = skeleton(raster, Tracing())
     assert set(range(15, 85)) <= set(found.col.tolist())
     assert (found.row <= 2).all()
@@ -66,7 +64,7 @@ def test_a_square_is_traced_along_its_edge():
     mask = np.zeros((200, 200), np.uint8)
     mask[50:150, 50:150] = 1
     mask[97:103] = 1
-    raster = array_raster(mask, pixel_size_m=1.0, kind="mask")
+    raster = array_raster(mask)
     found = skeleton(raster, Tracing(max_width_m=30))
     inside = (abs(found.row - 100) < 20) & (abs(found.col - 100) < 20)
     assert not inside.any()
@@ -74,7 +72,7 @@ def test_a_square_is_traced_along_its_edge():
 
 
 def test_a_raster_that_is_road_everywhere_is_refused():
-    raster = array_raster(np.ones((300, 300), np.uint8), pixel_size_m=1.0, kind="mask")
+    raster = array_raster(np.ones((300, 300), np.uint8))
     with pytest.raises(ImageError, match=r"road everywhere.*inverted"):
         skeleton(raster, Tracing())
 
@@ -82,7 +80,7 @@ def test_a_raster_that_is_road_everywhere_is_refused():
 def test_noise_is_refused(monkeypatch):
     monkeypatch.setattr("geoprep.roads.centrelines.thinning._FEW", 1000)
     noise = (np.random.default_rng(0).random((300, 300)) < 0.42).astype(np.uint8)
-    raster = array_raster(noise, pixel_size_m=1.0, kind="mask", name="noise.png")
+    raster = array_raster(noise, name="noise.png")
     with pytest.raises(ImageError, match=r"noise.png: noise, not roads.*`threshold`"):
         skeleton(raster, Tracing(min_hole_m2=0))
 
@@ -90,7 +88,7 @@ def test_noise_is_refused(monkeypatch):
 @pytest.mark.parametrize("shape", [(1, 1), (1, 50), (3, 3)])
 @pytest.mark.parametrize("value", [0, 1])
 def test_rasters_of_a_few_pixels(shape, value):
-    raster = array_raster(np.full(shape, value, np.uint8), pixel_size_m=0.3, kind="mask")
+    raster = array_raster(np.full(shape, value, np.uint8), pixel_size_m=0.3)
     if value:
         with pytest.raises(ImageError, match="road everywhere"):
             skeleton(raster, Tracing())

@@ -200,26 +200,9 @@ def test_agrees_with_plain_networkx(seed, weight, control_point_spacing_m, snap_
     assert found.score == pytest.approx(slow_apls(truth, proposal, **options), abs=1e-9)
 
 
-def grid_network(side, *, jitter, seed, drop):
-    rng = np.random.default_rng(seed)
-    rows, columns = np.divmod(np.arange(side * side), side)
-    base = np.random.default_rng(0).uniform(-20, 20, (side * side, 2))
-    nodes = np.column_stack([columns, rows]) * 90.0 + base
-    nodes += rng.normal(0, jitter, nodes.shape)
-    right = np.flatnonzero(columns < side - 1)
-    down = np.flatnonzero(rows < side - 1)
-    ends = np.concatenate(
-        [np.column_stack([right, right + 1]), np.column_stack([down, down + side])]
-    )
-    ends = ends[rng.random(len(ends)) >= drop]
-    return RoadGraph(nodes, ends, shapely.linestrings(nodes[ends]), np.full(len(ends), 30.0), None)
-
-
 def test_several_blocks_and_threads_give_the_same_score(monkeypatch):
     """As of a city: distances of some control points at a time, from some nodes."""
-    pairs = [random_pair(seed) for seed in range(8)]
-    truth = grid_network(12, jitter=0, seed=1, drop=0.1)
-    pairs.append((truth, grid_network(12, jitter=1, seed=2, drop=0.15)))
+    pairs = [random_pair(seed) for seed in range(12)]
     monkeypatch.setattr(module, "_SMALL_POINTS", 10_000)
     whole = [apls(*pair) for pair in pairs]
     monkeypatch.setattr(module, "_SMALL_POINTS", 0)
@@ -229,7 +212,7 @@ def test_several_blocks_and_threads_give_the_same_score(monkeypatch):
         blocks = apls(*pair, threads=3)
         assert blocks.truth_to_proposal == pytest.approx(one.truth_to_proposal, abs=1e-12)
         assert blocks.proposal_to_truth == pytest.approx(one.proposal_to_truth, abs=1e-12)
-    assert 0.2 < whole[-1].score < 0.95
+    assert len({one.score for one in whole}) > 5
 
 
 # --- simple networks ---------------------------------------------------------------------------

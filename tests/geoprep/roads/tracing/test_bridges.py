@@ -57,6 +57,6 @@ def test_a_motorway_in_a_raster_of_speeds():
         drawn(streets, (200, 200), value=30),
         drawn([[(-10, -60), (210, -80)]], (200, 200), value=65),
     )
-    made = trace(array_raster(mask, pixel_size_m=1.0, kind="speed"))
+    made = trace(array_raster(mask, kind="speed"))
     assert degree_counts(made) == {1: 8, 4: 2}
     assert np.abs(made.speed_mph - np.round(made.speed_mph)).max() < 1e-9

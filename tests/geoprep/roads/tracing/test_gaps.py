@@ -102,5 +102,5 @@ def test_probabilities_decide_across_a_gap():
     values = drawn([[(20, -50), (280, -50)], [(20, -100), (280, -100)]], (150, 300), value=250)
     values[:, 130:170] = np.where(values[:, 130:170] > 0, 40, 0)  # 0.16: below the threshold
     values[90:110, 130:170] = 0
-    made = trace(array_raster(values, pixel_size_m=1.0, kind="probability"))
+    made = trace(array_raster(values, kind="probability"))
     assert sorted(made.length_m.round(-1).tolist()) == [110, 110, 260]

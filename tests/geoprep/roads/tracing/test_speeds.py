@@ -25,7 +25,7 @@ def bins(bands, mph):
 def test_a_road_of_two_speeds_takes_as_long_as_both():
     mask = drawn([[(10, -50), (110, -50)]], (100, 200), value=20)
     mask = np.maximum(mask, drawn([[(112, -50), (190, -50)]], (100, 200), value=60))
-    made = trace(array_raster(mask, pixel_size_m=1.0, kind="speed"))
+    made = trace(array_raster(mask, kind="speed"))
     slow = 112 - made.nodes[:, 0].min()
     fast = made.nodes[:, 0].max() - 112
     assert made.speed_mph == pytest.approx((slow + fast) / (slow / 20 + fast / 60), rel=0.03)
@@ -34,7 +34,7 @@ def test_a_road_of_two_speeds_takes_as_long_as_both():
 def test_a_faster_road_at_the_junction_is_ignored():
     side, through = [(100, -10), (100, -90)], [(10, -50), (190, -50)]
     mask = np.maximum(drawn([side], (100, 200), value=25), drawn([through], (100, 200), value=55))
-    made = trace(array_raster(mask, pixel_size_m=1.0, kind="speed"))
+    made = trace(array_raster(mask, kind="speed"))
     assert sorted(made.speed_mph.tolist()) == pytest.approx([25, 25, 55, 55])
 
 
@@ -58,9 +58,7 @@ def test_nodata_is_ignored():
 
 
 def test_a_mask_has_no_speed():
-    made = trace(
-        array_raster(drawn([[(10, -50), (190, -50)]], (100, 200)), pixel_size_m=1.0, kind="mask")
-    )
+    made = trace(array_raster(drawn([[(10, -50), (190, -50)]], (100, 200))))
     assert np.isnan(made.speed_mph).all()
     assert np.isnan(made.travel_time_s).all()
 
@@ -69,5 +67,5 @@ def test_a_closed_gap_gets_the_speed_of_its_neighbours():
     speeds = np.zeros((20, 300), np.uint8)
     speeds[8:12, :100], speeds[8:12, 200:] = 30, 30
     made = network([(0, -10), (100, -10)], [(100, -10), (200, -10)], [(200, -10), (300, -10)])
-    raster = array_raster(speeds, pixel_size_m=1.0, kind="speed")
+    raster = array_raster(speeds, kind="speed")
     assert edge_speeds(made, raster) == pytest.approx([30, 30, 30])

@@ -41,7 +41,7 @@ def test_a_diagonal_crossing_in_fine_pixels_is_one_node():
 def test_lines_run_through_the_centres_of_pixels():
     mask = np.zeros((41, 60), np.uint8)
     mask[20] = 1
-    made = trace(array_raster(mask, pixel_size_m=0.5, kind="mask"), Tracing(min_area_m2=0))
+    made = trace(array_raster(mask, pixel_size_m=0.5), Tracing(min_area_m2=0))
     assert (shapely.get_coordinates(made.lines)[:, 1] == -20.5 * 0.5).all()
     assert sorted(made.nodes[:, 0]) == [0, 30]  # from border to border
 
@@ -85,14 +85,14 @@ def test_a_component_below_the_high_threshold_is_dropped():
     values[18:22] = 100  # 0.39
     values[38:42] = 100
     values[38:42, 50:54] = 200
-    raster = array_raster(values, pixel_size_m=1.0, kind="probability")
+    raster = array_raster(values, kind="probability")
     made = trace(raster, Tracing(threshold=0.3, high_threshold=0.5))
     assert np.round(made.nodes[:, 1]).tolist() == [-40, -40]
     assert len(trace(raster, Tracing(threshold=0.5, high_threshold=0.5)).lines) == 0
 
 
 def test_a_blank_mask_gives_an_empty_network():
-    made = trace(array_raster(np.zeros((50, 50), np.uint8), pixel_size_m=1.0, kind="mask"))
+    made = trace(array_raster(np.zeros((50, 50), np.uint8)))
     assert made.nodes.shape == (0, 2)
     assert made.ends.shape == (0, 2)
     assert made.lines.shape == made.speed_mph.shape == (0,)
@@ -155,7 +155,7 @@ def test_edges_have_the_probabilities_along_them():
     values[38:42, 20:280] = 230
     values[98:102, 20:280] = 153
     values[98:102, 140:160] = 51
-    raster = array_raster(values, pixel_size_m=1.0, kind="probability")
+    raster = array_raster(values, kind="probability")
     options = Tracing(threshold=0.3, high_threshold=0.5)
     made = trace(raster, options)
     upper, lower = made.confidence[np.argsort(-made.nodes[made.ends[:, 0], 1])]
@@ -164,6 +164,6 @@ def test_edges_have_the_probabilities_along_them():
     kept = trace(raster, replace(options, min_confidence=0.7))
     assert len(kept.lines) == 1
     assert kept.confidence[:, 0] == pytest.approx(0.9, abs=0.01)
-    mask = array_raster(values, pixel_size_m=1.0, kind="mask")
+    mask = array_raster(values)
     assert trace(mask, Tracing(min_confidence=1.0)).confidence is None
     assert len(trace(mask, Tracing(min_confidence=1.0)).lines) == 2
