@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
@@ -34,7 +34,7 @@ class Outcome:
 
     status: str = "ok"  # status and reason as in the store's scene table
     reason: str = ""
-    limits: tuple[tuple[float, float], ...] = ()  # of each band; empty without rescaling
+    limits: Sequence[Sequence[float]] = ()  # of each band; empty without rescaling
     notes: dict[str, int] = field(default_factory=dict)  # remarks on labels, with counts
     black: int = 0  # pixels that are nodata only because they are black
     # File of bits for black pixels that are nodata; None if every window shows that by itself.
@@ -44,12 +44,6 @@ class Outcome:
     def has_pixels(self) -> bool:
         """Whether the scene is in the store."""
         return self.status in ("ok", "unlabelled")
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Outcome:
-        """Return an outcome from the JSON form of ``dataclasses.asdict``."""
-        limits = tuple((float(low), float(high)) for low, high in values["limits"])
-        return cls(**values | {"limits": limits, "notes": dict(values["notes"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +97,7 @@ class ShardRecord:
     """Record of a finished shard; plain values that survive a round trip through JSON."""
 
     shard: int
-    files: dict[str, tuple[str, int]] = field(default_factory=dict)  # array: XXH3-128, bytes
+    files: dict[str, Sequence[Any]] = field(default_factory=dict)  # array: XXH3-128, bytes
     tags: dict[str, str] = field(default_factory=dict)  # array: ETag, for a store in a bucket
     scenes: dict[str, Outcome] = field(default_factory=dict)  # by index, as text for JSON
     road_fraction: list[float] = field(default_factory=list)  # one per tile
@@ -135,8 +129,7 @@ class ShardRecord:
         """Return a record from its JSON form; version 0.1.0 wrote more."""
         known = {one.name: values[one.name] for one in fields(cls) if one.name in values}
         record = cls(**known)
-        record.files = {name: (str(d), int(n)) for name, (d, n) in record.files.items()}
-        record.scenes = {index: Outcome.from_json(one) for index, one in values["scenes"].items()}
+        record.scenes = {index: Outcome(**one) for index, one in values["scenes"].items()}
         return record
 
 

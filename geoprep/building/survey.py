@@ -93,7 +93,7 @@ def _earlier(plan: Plan, journal: Journal | BucketJournal) -> dict[int, Outcome]
         index = int(values["index"])
         file = _bits_file(str(journal.folder), index) if values["missing"] else None
         if file is None or has_bits(file):
-            found[index] = replace(Outcome.from_json(values["outcome"]), nodata_file=file)
+            found[index] = replace(Outcome(**values["outcome"]), nodata_file=file)
     return found
 
 

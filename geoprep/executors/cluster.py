@@ -124,7 +124,11 @@ class Dask:
                         raise
                     except KilledWorker as error:
                         if lost is None or deaths == _DEATHS:
-                            raise UsageError(_deadly(error)) from error
+                            raise UsageError(
+                                f"several Dask workers died over one task ({_first_line(error)}). "
+                                "See their logs, and check that they have memory for one scene per "
+                                "thread. Run the same command again to resume"
+                            ) from error
                         start(lost(item, self.survives), deaths + 1)
                         continue
                     # Refill before the result is yielded, so that no worker waits for the caller.
@@ -210,13 +214,6 @@ def _refuse_unreadable(error: RuntimeError) -> None:
             "the Dask cluster cannot read the tasks: its scheduler or a new worker has another "
             "version of geoprep. Install the same versions everywhere, and restart them"
         ) from error
-
-
-def _deadly(error: Exception) -> str:
-    return (
-        f"several Dask workers died over one task ({_first_line(error)}). See their logs, and "
-        "check that they have memory for one scene per thread. Run the same command again to resume"
-    )
 
 
 def _first_line(error: BaseException) -> str:

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pyproj.exceptions import ProjError
 from rasterio.enums import ColorInterp, MaskFlags
-from rasterio.errors import RasterioError
 from rasterio.io import DatasetReader
 from rasterio.windows import Window
 
@@ -160,10 +159,7 @@ def read_pixels(
     window ``missing``, uint8 (y, x), is 1 where. In wide dtypes one band of NaN or nodata suffices.
     """
     marker = None if nodata == "none" else nodata
-    try:
-        values, valid = _read_bands(dataset, bands, window, marker)
-    except (RasterioError, OSError) as error:
-        raise ImageError(f"{dataset.name} cannot be read: {_cause(error)}") from error
+    values, valid = _read_bands(dataset, bands, window, marker)
     black = 0
     if marker is None and not marks_nodata(dataset) and not valid.all():
         if nodata == "none":
@@ -250,13 +246,6 @@ def _shape(dataset: DatasetReader, window: Window | None) -> tuple[int, int]:
     if window is None:
         return int(dataset.height), int(dataset.width)
     return int(window.height), int(window.width)
-
-
-def _cause(error: BaseException) -> str:
-    """Return the first line of GDAL's error, which rasterio hides behind another exception."""
-    cause = error.__cause__ or error.__context__
-    text = str(cause) if cause is not None else str(error)
-    return (text.splitlines() or [type(error).__name__])[0]
 
 
 def _alpha_band(dataset: DatasetReader) -> int | None:

@@ -11,9 +11,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-_SINGLE: Final = ("int8", "int16", "float32")
-_DOUBLE: Final = ("int32", "uint32", "int64", "uint64", "float64")
-WIDE: Final = (*_SINGLE, *_DOUBLE)
+WIDE: Final = ("int8", "int16", "float32", "int32", "uint32", "int64", "uint64", "float64")
 """Source dtypes that are rescaled by limits rather than a table."""
 
 _DROPPED_BITS: Final = 12
@@ -22,9 +20,7 @@ BINS: Final = 1 << (32 - _DROPPED_BITS)
 
 def held_dtype(dtype: str) -> str:
     """Return the dtype that pixels of a source dtype are read into: it holds its values, or NaN."""
-    if dtype in _SINGLE:
-        return "float32"
-    return "float64" if dtype in _DOUBLE else dtype
+    return np.result_type(dtype, np.float32).name if dtype in WIDE else dtype
 
 
 def is_held_wide(values: NDArray[Any]) -> bool:

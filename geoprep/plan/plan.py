@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -122,7 +122,7 @@ def make_plan(
         levels=layout.levels,
         shard_tiles=shard_tiles([len(scene.windows) for scene in scenes], options.shard_tiles),
         codec=options.codec,
-        speed_unit=_speed_unit(options),
+        speed_unit="mph" if options.label_values is None and options.classes is None else "none",
         build={"options": options.to_attrs(), "product": found[0].product, "inputs": digest},
         version=__version__,
         **_class_attributes(options),
@@ -151,10 +151,6 @@ def _input_files(
         raster = label is not None and options.raster_rule(label) is not None
         files.append([*probe.files, *label_files(label, raster=raster)])
     return files + [label_files(name) for name in shared if name]
-
-
-def _speed_unit(options: BuildOptions) -> Literal["mph", "none"]:
-    return "mph" if options.label_values is None and options.classes is None else "none"
 
 
 def _class_attributes(options: BuildOptions) -> dict[str, Any]:

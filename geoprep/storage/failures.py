@@ -110,8 +110,6 @@ def _of_s3(error: Exception, writing_to: str) -> str:
         if writing_to and "NoSuchBucket" in str(error):
             bucket = bucket_and_key(writing_to)[0]
             return f"no such bucket. Check its name, or create it: aws s3 mb s3://{bucket}"
-        if writing_to:
-            return "no such object. Check the address, and run the same command again."
         return (
             "no such object or bucket. Check the address; "
             "`aws s3 ls --no-sign-request` lists a public folder."

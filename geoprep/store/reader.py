@@ -58,6 +58,14 @@ def seal(attrs: dict[str, Any]) -> str:
     return digest(json.dumps(attrs, sort_keys=True).encode())
 
 
+def read_table(array: zarr.Array[Any], dtype: str, dims: tuple[str, ...]) -> NDArray[Any]:
+    """Return the values of a table array; raise ValueError for another type or number of axes."""
+    kind = "str" if array.dtype.kind in "OTU" else array.dtype.name
+    if kind != dtype or array.ndim != len(dims):
+        raise ValueError(f"expected {dtype} with {len(dims)} axes, found {kind} with {array.ndim}")
+    return np.asarray(array[...])
+
+
 class StoreReader:
     """A finished store, opened for reading."""
 
@@ -181,13 +189,8 @@ class StoreReader:
     def _read(self, name: str, dtype: str, dims: tuple[str, ...]) -> Any:  # noqa: ANN401 - by dtype
         array = self._array(name)
         try:
-            kind = "str" if array.dtype.kind in "OTU" else array.dtype.name
-            if kind != dtype or array.ndim != len(dims):
-                raise ValueError(
-                    f"expected {dtype} with {len(dims)} axes, found {kind} with {array.ndim}"
-                )
             with errors_named(f"{self.location}/{name}", StoreError):
-                values = np.asarray(array[...])
+                values = read_table(array, dtype, dims)
         except StoreError:
             raise
         except Exception as error:  # codecs raise exceptions of any type for damaged bytes

@@ -21,6 +21,7 @@ from geoprep.store import (
     StoreReader,
     digest,
     pixel_layouts,
+    read_table,
 )
 from geoprep.verify.documents import Problem, chunk_of, table_arrays
 
@@ -33,7 +34,10 @@ class Tables:
         self.problems: list[Problem] = []
         for name, (dtype, dims) in table_arrays(store.meta).items():
             try:
-                self.arrays[name] = _table(store, name, dtype, len(dims))
+                array = store.root[name]
+                if not isinstance(array, zarr.Array):
+                    raise TypeError("not an array")
+                self.arrays[name] = read_table(array, dtype, dims)
             except StoreError:  # our own zarr store raises it for missing files only
                 message = f"the file {chunk_of(name, len(dims))} is missing"
                 self.problems.append(Problem.of(name, message))
@@ -74,15 +78,6 @@ class Tables:
         """Return the XXH3-128 of a shard as hex; None if the ledger cannot be read."""
         ledger = self.arrays.get(f"ledger/{array}")
         return None if ledger is None else bytes(ledger[shard]).hex()
-
-
-def _table(store: StoreReader, name: str, dtype: str, axes: int) -> NDArray[Any]:
-    array = store.root[name]
-    if not isinstance(array, zarr.Array) or array.ndim != axes:
-        raise ValueError(f"not an array of {axes} axes")
-    if ("str" if array.dtype.kind in "OTU" else array.dtype.name) != dtype:
-        raise ValueError(f"dtype is {array.dtype}, not {dtype}")
-    return np.asarray(array[...])
 
 
 def check_layouts(store: StoreReader, tiles: int) -> Iterator[Problem]:

@@ -104,32 +104,26 @@ def check_documents(files: Files) -> Iterator[Problem]:
     for name in files.sizes:
         if name.rpartition("/")[2] == DOCUMENT:
             try:
-                documents[name] = json.loads(files.read(name))
+                documents[name.removesuffix(DOCUMENT).rstrip("/")] = json.loads(files.read(name))
             except (StoreError, ValueError) as error:
                 yield Problem.of_file(name, f"{DOCUMENT} is damaged: {error}")
-    root = documents.pop(DOCUMENT, None)
+    root = documents.pop("", None)
     if root is None:
         return
     try:
-        copies = {
-            f"{node}/{DOCUMENT}": c
-            for node, c in root["consolidated_metadata"].pop("metadata").items()
-        }
-        rest = {key: value for key, value in root.items() if key != "attributes"}
+        copies = root["consolidated_metadata"].pop("metadata")
+        for copy in copies.values():
+            if _same(copy.get("consolidated_metadata"), {**CONSOLIDATED, "metadata": {}}):
+                del copy["consolidated_metadata"]
     except (KeyError, TypeError, AttributeError):
         yield Problem.of(".", f"{DOCUMENT} has no consolidated metadata of the arrays")
         return
-    if not _same(rest, {**GROUP, "consolidated_metadata": CONSOLIDATED}):
+    expected = {**GROUP, "consolidated_metadata": CONSOLIDATED}
+    if not _same(root, {**expected, "attributes": root.get("attributes")}):
         yield Problem.of(".", f"{DOCUMENT} has unexpected keys or values")
-    empty = {**CONSOLIDATED, "metadata": {}}
-    for name in sorted(documents.keys() | copies.keys()):
-        copy = copies.get(name)
-        if isinstance(copy, dict) and _same(copy.get("consolidated_metadata"), empty):
-            del copy["consolidated_metadata"]
-        if name not in files.sizes:
-            yield Problem.of_file(name, f"the file {name} is missing")
-        elif name in documents and not _same(documents[name], copy):
-            yield Problem.of_file(name, f"{DOCUMENT} differs from its copy in the root's metadata")
+    for node in sorted(documents.keys() | copies.keys()):
+        if not _same(documents.get(node), copies.get(node)):
+            yield Problem.of(node, f"{DOCUMENT} differs from its copy in the root's metadata")
 
 
 def _same(one: Any, other: Any) -> bool:  # noqa: ANN401 - any JSON

@@ -17,17 +17,13 @@ COLOURS = np.array([[0, 0, 0], [60, 16, 152], [132, 41, 246], [110, 193, 228]], 
 TABLE = "background=#000000,building=60,16,152,land=#8429F6,road=#6EC1E4"
 
 
-def write(path, pixels, colormap=None, **more):
+def write(path, pixels, **more):
     path.parent.mkdir(exist_ok=True)
     at = from_origin(400_000, 6_000_000, 0.5, 0.5)
     bands, height, width = pixels.shape
     profile = {"driver": "GTiff", "height": height, "width": width, "count": bands}
     place = {"crs": "EPSG:32637", "transform": at, "dtype": pixels.dtype.name}
     with rasterio.open(path, "w", **(profile | place | more)) as file:
-        if colormap:
-            file.write_colormap(1, colormap)
-        if colormap:
-            file.write_colormap(1, colormap)
         file.write(pixels)
 
 
@@ -107,18 +103,6 @@ def test_colours_nearby_need_a_tolerance(scenes, colours, tmp_path):
     assert set(exact.scenes.status) == {"failed"}
     assert "values that no class has" in exact.scenes.reason[0]
     assert (exact.label()[:] == 255).all()
-
-
-def test_a_palette_is_read_by_its_colours_or_its_indices(scenes, tmp_path):
-    folder, labels = scenes
-    palette = {7 * k: (*rgb, 255) for k, rgb in enumerate(COLOURS.tolist())}
-    for i, label in enumerate(labels):
-        path = tmp_path / "masks" / f"s{i}.png"
-        write(path, label[None] * np.uint8(7), colormap=palette, driver="PNG")
-    by_index = ",".join(f"{name}={7 * k}" for k, name in enumerate(NAMES))
-    for number, text in enumerate((TABLE, by_index)):
-        store = build(folder, tmp_path / f"{number}.zarr", labels=tmp_path / "masks", classes=text)
-        assert np.array_equal(store.label()[0], labels[0])
 
 
 @pytest.mark.parametrize(("other", "byte"), [("nodata", 255), ("land", 1)])
