@@ -41,13 +41,8 @@ def road_ground(part: ScenePart, task: ShardTask) -> Ground:
             future.set_result(_find(part, task))
         except BaseException as error:  # raised in waiting threads too
             future.set_exception(error)
+            _kept.pop(key, None)
     return future.result()
-
-
-def release_ground() -> None:
-    """Release the outlines, at the end of a build."""
-    with _lock:
-        _kept.clear()
 
 
 def _find(part: ScenePart, task: ShardTask) -> Ground:

@@ -13,7 +13,6 @@ from typing import Any, Final
 import numpy as np
 
 from geoprep.building.records import ScenePart, ShardRecord, ShardTask
-from geoprep.building.road_ground import release_ground
 from geoprep.building.summary import road_share_warning
 from geoprep.building.tasks import build_shard
 from geoprep.errors import StoreError
@@ -146,13 +145,10 @@ def _tried(plan: Plan, index: int, scene: PlannedScene) -> tuple[ShardRecord, fl
     with tempfile.TemporaryDirectory(prefix="geoprep-") as folder:
         task = ShardTask.of(plan, folder, 0, [part])
         meta = replace(plan.meta, shard_tiles=count)
-        task = replace(task, fingerprint=folder, meta=meta)
-        for _ in range(2):
+        task = replace(task, meta=meta)
+        for number in range(2):
             start = time.perf_counter()
-            try:
-                record = build_shard(task)
-            finally:
-                release_ground()
+            record = build_shard(replace(task, fingerprint=f"{folder} {number}"))
         return record, time.perf_counter() - start
 
 

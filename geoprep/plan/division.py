@@ -56,11 +56,9 @@ def divide(
         found = _by_tile(scenes, areas, labelled, layout)
     else:
         found = _by_scene(first_scenes, areas, labelled, scenes, layout)
-    known: dict[tuple[int, ...], tuple[int, ...]] = {}  # equal tuples are held once
-    kept: Splits = []
-    for one, splits in zip(scenes, found, strict=True):
-        used = apart(one.windows, splits, layout.tile)
-        kept.append(known.setdefault(used, used))
+    kept = [
+        apart(one.windows, splits, layout.tile) for one, splits in zip(scenes, found, strict=True)
+    ]
     notes = [*_notes(kept, layout), *_equal_image_notes(scenes, kept, firsts)]
     if (shared := shared_ground(scenes, kept, layout.tile)) is not None:
         removed = options.split_overlap == "unused"

@@ -260,9 +260,6 @@ class Shuffled:
         random.Random(7).shuffle(results)
         yield from results
 
-    def run_everywhere(self, function):
-        function()
-
 
 @pytest.mark.parametrize("options", [{}, {"shard_tiles": 3}, {"rescale": "city", "shard_tiles": 5}])
 def test_the_same_bytes_whatever_the_workers_and_their_order(tmp_path, options):
