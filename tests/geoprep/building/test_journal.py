@@ -193,17 +193,6 @@ def test_a_file_system_without_locks_has_builds_too(done, tmp_path, monkeypatch,
     assert tree_digest(tmp_path / "a.zarr") == tree_digest(done[1])
 
 
-def test_a_journal_can_be_begun_again(tmp_path):
-    with Journal(tmp_path / "a.zarr") as journal:
-        journal.write({"shard": 1})
-    with Journal(tmp_path / "a.zarr") as journal:
-        journal.restart()
-        journal.write({"shard": 2})
-        assert list(journal.entries()) == [{"shard": 2}]
-        journal.remove()
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize("torn", [b'{"shard": 2', b"\x00\x00\xff", b"[1, 2]", b"\n\n", b'"text"'])
 def test_a_line_cut_short_swallows_neither_its_neighbours(tmp_path, torn):
     with Journal(tmp_path / "a.zarr") as journal:

@@ -109,12 +109,6 @@ def test_roads_in_coordinates_are_refused_there(folder, pictures, tmp_path):
     assert not planned.failure.endswith(".")
 
 
-def test_gsd_resamples_a_plain_image(folder, pictures, tmp_path):
-    plan = plan_of([Scene("p0", str(folder / "p0.png"), None)], pixel_size=0.5, gsd=1.0, tile=32)
-    assert plan.scenes[0].shape == (48, 65)
-    assert plan.meta.gsd_m == (1, 1)
-
-
 def test_without_a_size_the_fix_is_named(folder, pictures):
     with pytest.raises(SourceError, match=r"no CRS.*gdal_edit.*`pixel_size`"):
         plan_of([Scene("p0", str(folder / "p0.png"), None)])

@@ -47,11 +47,6 @@ def test_shares_are_met_to_the_nearest_scene(count, share, seed):
         assert abs(got[kind] - part * count) <= max(0.5, 1 - part * count) or got[kind] == 1
 
 
-def test_another_seed_is_another_division():
-    divisions = {split(60, seed=seed).tobytes() for seed in range(20)}
-    assert len(divisions) == 20
-
-
 def test_the_division_does_not_depend_on_the_order_of_the_scenes():
     ids = names(50)
     order = np.random.default_rng(3).permutation(50)
