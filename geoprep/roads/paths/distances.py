@@ -37,6 +37,10 @@ class CostGraph:
     length_m: NDArray[np.float64]  # (edge,): length of the line in metres
 
     @cached_property
+    def _matrix(self) -> csr_array:
+        return cheapest_edges(self)[0]
+
+    @cached_property
     def node_distances(self) -> NDArray[np.float64]:
         """Shortest distances between all nodes, float64 (node, node); infinite without a path."""
         return self._from_nodes(None)
@@ -45,7 +49,7 @@ class CostGraph:
         """Return the shortest distances from some nodes (None: all) to all, (node, node)."""
         from scipy.sparse.csgraph import dijkstra
 
-        distances: NDArray[np.float64] = dijkstra(cheapest_edges(self)[0], indices=nodes)
+        distances: NDArray[np.float64] = dijkstra(self._matrix, indices=nodes)
         return distances
 
     def to_nodes(self, points: EdgePoints) -> NDArray[np.float64]:
