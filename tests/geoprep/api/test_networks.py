@@ -17,6 +17,9 @@ from geoprep.errors import ImageError, UsageError
 
 CRS = "EPSG:32637"
 GRID = Affine(0.5, 0, 400_000, 0, -0.5, 6_180_000)
+WKT, TRANSFORM = rasterio.CRS.from_string(CRS).to_wkt(), " ".join(map(str, GRID.to_gdal()))
+REFERENCE = {"spatial_ref": ((), 0, {"crs_wkt": WKT, "GeoTransform": TRANSFORM})}
+"""Coordinates of a georeferenced array, as rioxarray writes them."""
 
 
 def crossing(side=400, width=12):
@@ -65,12 +68,7 @@ def test_arrays_and_datasets_give_the_network_of_the_file(roads, mask_file, kind
         with rasterio.open(mask_file) as dataset:
             found = geoprep.vectorize(dataset, progress=False)
     elif kind == "georeferenced xarray":  # as rioxarray writes it
-        attributes = {
-            "crs_wkt": rasterio.CRS.from_string(CRS).to_wkt(),
-            "GeoTransform": " ".join(map(str, GRID.to_gdal())),
-        }
-        coordinates = {"spatial_ref": ((), 0, attributes)}
-        array = xr.DataArray(crossing(), coordinates, dims=("y", "x"))
+        array = xr.DataArray(crossing(), REFERENCE, dims=("y", "x"))
         found = geoprep.vectorize(array, progress=False)
     elif kind == "xarray":
         array = xr.DataArray(crossing(), dims=("y", "x"))
@@ -195,11 +193,7 @@ def test_nodata_and_units_of_datasets_and_arrays_count(tmp_path, kind):
     source = path
     if "xarray" in kind:
         kept = {"_FillValue": 255, "units": "mph"}
-        attributes = {
-            "crs_wkt": rasterio.CRS.from_string(CRS).to_wkt(),
-            "GeoTransform": " ".join(map(str, GRID.to_gdal())),
-        }
-        source = xr.DataArray(speeds, {"spatial_ref": ((), 0, attributes)}, ("y", "x"), attrs=kept)
+        source = xr.DataArray(speeds, REFERENCE, ("y", "x"), attrs=kept)
         if kind == "decoded xarray":
             source = xr.decode_cf(source.to_dataset(name="a"))["a"]
             assert np.isnan(source.values[0, 200])

@@ -15,10 +15,25 @@ import geoprep
 from geoprep.errors import StoreError, UsageError
 from geoprep.plan.options import BuildOptions
 
+GRID = Affine(0.5, 0, 400_000, 0, -0.5, 6_000_000)
+
 
 @pytest.fixture(scope="module")
 def store(small_store):
     return geoprep.open_store(small_store)
+
+
+@pytest.fixture
+def built(make, tmp_path):
+    """Return a function that builds a store of one scene in a UTM zone."""
+
+    def build(transform, shape=(64, 96), **options):
+        make.write_scene(tmp_path, "a", shape=shape, transform=transform, crs="EPSG:32637")
+        return geoprep.open_store(
+            make.build_store(tmp_path, tmp_path / "x.zarr", BuildOptions(**options))
+        )
+
+    return build
 
 
 def test_import_is_quick_and_loads_no_heavy_library():
@@ -50,11 +65,8 @@ def test_scenes_of_several_zones_are_in_lon_lat_with_their_own_crs(store):
     assert store.scenes.crs.to_epsg() == 4326
 
 
-def test_scenes_of_one_crs_keep_it(make, tmp_path):
-    grid = Affine(0.5, 0, 400_000, 0, -0.5, 6_000_000)
-    make.write_scene(tmp_path, "a", shape=(64, 96), transform=grid, crs="EPSG:32637")
-    options = BuildOptions(tile=64, levels=1)
-    store = geoprep.open_store(make.build_store(tmp_path, tmp_path / "x.zarr", options))
+def test_scenes_of_one_crs_keep_it(built):
+    store = built(GRID, tile=64, levels=1)
     assert store.scenes.crs.to_epsg() == 32637
     outline = store.scenes.geometry.iloc[0]
     assert outline.bounds == (400_000, 6_000_000 - 32, 400_000 + 48, 6_000_000)
@@ -94,12 +106,9 @@ def test_xarray_reads_the_pixels_of_a_level(store):
         store.to_xarray(7)
 
 
-def test_pixels_of_every_level_are_where_the_scene_is(make, tmp_path, monkeypatch):
+def test_pixels_of_every_level_are_where_the_scene_is(built, monkeypatch):
     """Transform, x, y and CRS are those of the level, and no outline is built for them."""
-    grid = Affine(0.5, 0, 400_000, 0, -0.5, 6_000_000)
-    make.write_scene(tmp_path, "a", shape=(64, 96), transform=grid, crs="EPSG:32637")
-    options = BuildOptions(tile=32, levels=2)
-    store = geoprep.open_store(make.build_store(tmp_path, tmp_path / "x.zarr", options))
+    store = built(GRID, tile=32, levels=2)
     monkeypatch.setattr("shapely.Polygon", None)
     data = store.to_xarray(level=16)
     assert data["transform"].values[1].tolist() == [1, 0, 400_016, 0, -1, 6_000_000]
@@ -110,19 +119,15 @@ def test_pixels_of_every_level_are_where_the_scene_is(make, tmp_path, monkeypatc
     assert store.to_xarray()["x"].values[0, 0] == 400_000.25
 
 
-def test_rotated_pixels_have_a_transform_and_no_x(make, tmp_path):
+def test_rotated_pixels_have_a_transform_and_no_x(built):
     grid = Affine(0.4, 0.3, 400_000, 0.3, -0.4, 6_000_000)
-    make.write_scene(tmp_path, "a", shape=(64, 64), transform=grid, crs="EPSG:32637")
-    options = BuildOptions(tile=64, levels=1)
-    data = geoprep.open_store(make.build_store(tmp_path, tmp_path / "x.zarr", options)).to_xarray()
+    data = built(grid, (64, 64), tile=64, levels=1).to_xarray()
     assert "x" not in data.coords
     assert data["transform"].values[0].tolist() == list(grid)[:6]
 
 
-def test_shares_of_valid_pixels_end_at_1(tmp_path, make):
-    make.write_scene(tmp_path, "a", shape=(61, 61), transform=make.lonlat_grid(0))
-    options = BuildOptions(tile=96, levels=1)
-    store = geoprep.open_store(make.build_store(tmp_path, tmp_path / "x.zarr", options))
+def test_shares_of_valid_pixels_end_at_1(built):
+    store = built(GRID, (61, 61), tile=96, levels=1)
     assert store.scenes["valid_fraction"].max() <= 1
 
 
