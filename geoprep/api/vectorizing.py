@@ -6,7 +6,8 @@ import os
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -66,9 +67,10 @@ def vectorize(
     is_table = out is not None and Path(out).suffix.lower() == ".csv"
     if out is not None:
         check_target(Path(out))
+    traced = partial(_traced, source, transform, crs, workers, progress, options)
     if out is not None and is_table:
-        _write_table(source, transform, crs, Path(out), workers, progress, dict(options))
-    with _traced(trace_rasters, source, transform, crs, workers, progress, options) as graph:
+        _write_table(traced, Path(out))
+    with traced(trace_rasters) as graph:
         network = RoadNetwork(graph)
     if out is not None and not is_table:
         network.to_file(out)
@@ -116,19 +118,13 @@ def write_road_table(
     check_target(table)
     if table.suffix.lower() != ".csv":
         raise UsageError(f"{out}: the name of a table ends in .csv")
-    return _write_table(source, None, None, table, workers, progress, options)
+    return _write_table(partial(_traced, source, None, None, workers, progress, options), table)
 
 
 def _write_table(
-    source: Any,  # noqa: ANN401 - as of `vectorize`
-    transform: Any,  # noqa: ANN401 - as above
-    crs: Any,  # noqa: ANN401 - as above
-    table: Path,
-    workers: int | None,
-    progress: bool,
-    given: dict[str, Any],
+    traced: Callable[..., AbstractContextManager[Iterable[ImageRoads]]], table: Path
 ) -> dict[str, int]:
-    """Write a table; return the number of images and of edges."""
+    """Write a table of what is traced; return the number of images and of edges."""
     from geoprep.roads import vectorize_each, write_csv
 
     images = 0
@@ -139,26 +135,26 @@ def _write_table(
             images += 1
             yield image
 
-    with _traced(vectorize_each, source, transform, crs, workers, progress, given) as roads:
+    with traced(vectorize_each) as roads:
         edges = write_csv(counted(roads), table)
     return {"images": images, "edges": edges}
 
 
 @contextmanager
 def _traced(
-    function: Callable[..., R],
     source: Any,  # noqa: ANN401 - as of `vectorize`
     transform: Any,  # noqa: ANN401 - as above
     crs: Any,  # noqa: ANN401 - as above
     workers: int | None,
     progress: bool,
     given: dict[str, Any],
+    function: Callable[..., R],
 ) -> Iterator[R]:
     """Yield what a function makes of rasters, which exist as long as the context."""
     from geoprep.api.progress import counting_bar
     from geoprep.roads import rasters_in
 
-    reading, tracing = taken(given, RasterOptions), taken(given, Tracing)
+    reading, tracing = taken(dict(given), RasterOptions), taken(dict(given), Tracing)
     with tempfile.TemporaryDirectory() as folder:
         found = _paths_of(source, Path(folder), transform, crs)
         paths = [path for one in found for path in rasters_in(one)]
