@@ -8,7 +8,6 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 from math import prod
@@ -40,17 +39,6 @@ class Crops(NamedTuple):
         return Crops(*(column[part] for column in self))
 
 
-def symmetry(array: NDArray[Any], op: int) -> NDArray[Any]:
-    """Return a view of (side, side, ...) under a symmetry 0..7."""
-    if op & TRANSPOSE:
-        array = array.swapaxes(0, 1)
-    if op & FLIP_Y:
-        array = array[::-1]
-    if op & FLIP_X:
-        array = array[:, ::-1]
-    return array
-
-
 def crop_affine(
     affine: tuple[float, ...], y: int, x: int, op: int, side: int
 ) -> tuple[float, float, float, float, float, float]:
@@ -74,24 +62,8 @@ _HOST = torch.device("cpu")
 
 _PARTS = ("image", "label", "index", "where", "key")
 
-_NUMPY: dict[torch.dtype, np.dtype[Any]] = {
-    torch.uint8: np.dtype(np.uint8),
-    torch.int32: np.dtype(np.int32),
-    torch.int64: np.dtype(np.int64),
-}
 
-
-class _InBlock:
-    """Where the parts of a batch are, for as long as they are not asked for."""
-
-    __slots__ = ("_memory", "_shape")
-
-    _memory: Tensor | NDArray[np.uint8] | None
-    _shape: tuple[int, int, int]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Batch(_InBlock):
+class Batch:
     """Samples as bytes; on the host valid for as long as any part of it is referenced.
 
     Attributes
@@ -118,8 +90,22 @@ class Batch(_InBlock):
     index: Tensor
     where: Tensor
     key: Tensor
-    block: Tensor | None = None
-    has_classes: bool = False
+    block: Tensor | None
+    _memory: Tensor | NDArray[np.uint8] | None = None
+
+    def __init__(
+        self,
+        image: Tensor,
+        label: Tensor,
+        index: Tensor,
+        where: Tensor,
+        key: Tensor,
+        block: Tensor | None = None,
+        has_classes: bool = False,
+    ) -> None:
+        self.image, self.label, self.index, self.where, self.key = image, label, index, where, key
+        self.block, self.has_classes = block, has_classes
+        self._shape = len(index), image.shape[2], image.shape[1]
 
     if not TYPE_CHECKING:  # or every name would be an attribute
 
@@ -129,15 +115,10 @@ class Batch(_InBlock):
             torch releases the interpreter's lock whenever a tensor is made of another, and
             whenever one is freed. Taking it back among threads takes longer than either.
             """
-            if name == "_memory":
-                return None
-            if name == "_shape":
-                value = len(self.index), self.image.shape[2], self.image.shape[1]
-            elif self._memory is None or name not in (*_PARTS, "block"):
+            if name not in (*_PARTS, "block") or self._memory is None:
                 raise AttributeError(f"'Batch' object has no attribute {name!r}")
-            else:
-                value = _part(self._memory, self._shape, name)
-            object.__setattr__(self, name, value)
+            value = _part(self._memory, self._shape, name)
+            setattr(self, name, value)
             return value
 
     def __len__(self) -> int:
@@ -175,11 +156,8 @@ class Batch(_InBlock):
         if self.block is not None:
             block = self.block.to(device, non_blocking=non_blocking)
             return batch_of(block, *self._shape, has_classes=self.has_classes)
-        parts = (self.image, self.label, self.index, self.where, self.key)
-        image, label, index, where, key = (
-            part.to(device, non_blocking=non_blocking) for part in parts
-        )
-        return Batch(image, label, index, where, key, has_classes=self.has_classes)
+        parts = (getattr(self, name).to(device, non_blocking=non_blocking) for name in _PARTS)
+        return Batch(*parts, has_classes=self.has_classes)
 
 
 def has_streams(device: torch.device) -> bool:
@@ -203,20 +181,18 @@ def check_speeds(instead: str, *, has_classes: bool) -> None:
 
 
 @lru_cache(maxsize=16)
-def _layout(
-    n: int, side: int, bands: int
-) -> tuple[tuple[tuple[torch.dtype, tuple[int, ...], int], ...], int]:
+def _layout(n: int, side: int, bands: int) -> tuple[list[tuple[str, tuple[int, ...], int]], int]:
     """Return dtype, shape and first byte of the parts of a block, and its size."""
-    parts: tuple[tuple[torch.dtype, tuple[int, ...]], ...] = (
-        (torch.uint8, (n, side, side, bands)),
-        (torch.uint8, (n, side, side)),
-        (torch.int64, (n,)),
-        (torch.int32, (n, 3)),
-        (torch.int64, (n,)),
+    parts: tuple[tuple[str, tuple[int, ...]], ...] = (
+        ("uint8", (n, side, side, bands)),
+        ("uint8", (n, side, side)),
+        ("int64", (n,)),
+        ("int32", (n, 3)),
+        ("int64", (n,)),
     )
-    sizes = [-(-d.itemsize * prod(shape) // _ALIGN) * _ALIGN for d, shape in parts]
+    sizes = [-(-np.dtype(d).itemsize * prod(shape) // _ALIGN) * _ALIGN for d, shape in parts]
     starts = list(accumulate(sizes, initial=0))
-    return tuple((*part, start) for part, start in zip(parts, starts, strict=False)), starts[-1]
+    return [(*part, start) for part, start in zip(parts, starts, strict=False)], starts[-1]
 
 
 def block_bytes(n: int, side: int, bands: int) -> int:
@@ -230,9 +206,8 @@ def batch_of(
     """Return the batch in a block, uint8 and at least `block_bytes` long."""
     end = _layout(n, side, bands)[1]
     batch = object.__new__(Batch)
-    values = (block if len(block) == end else block[:end], (n, side, bands), has_classes)
-    for name, value in zip(("_memory", "_shape", "has_classes"), values, strict=True):
-        object.__setattr__(batch, name, value)
+    batch._memory = block if len(block) == end else block[:end]
+    batch._shape, batch.has_classes = (n, side, bands), has_classes
     return batch
 
 
@@ -245,7 +220,8 @@ def _part(memory: Tensor | NDArray[np.uint8], shape: tuple[int, int, int], name:
     if isinstance(memory, Tensor):
         # Also on the host: torch finds a pinned block that is still being copied from by its own
         # storage.
-        dtype, size, start = _layout(*shape)[0][number]
+        kind, size, start = _layout(*shape)[0][number]
+        dtype = getattr(torch, kind)
         part = memory[start:][: dtype.itemsize * prod(size)].view(dtype).view(size)
     else:
         part = torch.from_numpy(_arrays(memory, shape)[number])
@@ -255,7 +231,7 @@ def _part(memory: Tensor | NDArray[np.uint8], shape: tuple[int, int, int], name:
 def _arrays(memory: NDArray[np.uint8], shape: tuple[int, int, int]) -> list[NDArray[Any]]:
     """Return the parts of a batch as views of its memory, the image with its bands last."""
     layout = _layout(*shape)[0]
-    return [np.ndarray(size, _NUMPY[dtype], memory, start) for dtype, size, start in layout]
+    return [np.ndarray(size, dtype, memory, start) for dtype, size, start in layout]
 
 
 def _describe(
@@ -304,7 +280,12 @@ class BufferPool:
         alone: see `Batch`.
         """
         shape = n, _, bands = len(crops.tile), self._side, self._bands
-        memory = self.take() if self.pinned or self.device else self._take()
+        memory: Tensor | NDArray[np.uint8]
+        if self.pinned or self.device:
+            where: dict[str, Any] = {"device": self.device} if self.device else {"pin_memory": True}
+            memory = torch.empty(self.nbytes, dtype=torch.uint8, **where)
+        else:
+            memory = self.take()
         batch = batch_of(memory, *shape, has_classes=self.has_classes)
         if not self.device:
             source = memory.numpy() if isinstance(memory, Tensor) else memory
@@ -316,15 +297,8 @@ class BufferPool:
         copy_words(words, batch.block[-len(words) :])
         return batch, batch.image.permute(0, 2, 3, 1), batch.label
 
-    def take(self) -> Tensor:
+    def take(self) -> NDArray[np.uint8]:
         """Return a block, uint8 (nbytes,), with undefined content."""
-        if self.device is not None:
-            return torch.empty(self.nbytes, dtype=torch.uint8, device=self.device)
-        if self.pinned:
-            return torch.empty(self.nbytes, dtype=torch.uint8, pin_memory=True)
-        return torch.from_numpy(self._take())
-
-    def _take(self) -> NDArray[np.uint8]:
         busy = []
         block = None
         with suppress(IndexError):  # no lock, which a fork could leave taken

@@ -1,7 +1,4 @@
-"""Copies of crops of tiles into batches: one compiled loop per batch, or NumPy crop by crop.
-
-NumPy copies pixels of more than 16 bands, and all crops where numba cannot cache what it compiles.
-"""
+"""Copies of crops of tiles into batches, in one compiled loop per batch."""
 
 from __future__ import annotations
 
@@ -13,10 +10,14 @@ import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
+from numba.core.cgutils import raw_memcpy
+from numba.extending import intrinsic, register_jitable
 from numpy.typing import NDArray
 
-from loaders.batch import Crops, symmetry
+from loaders.batch import Crops
+
+Value = Any
+"""Value in compiled code, or what generates it: types of numba and llvmlite, which have none."""
 
 
 def copy_crops(
@@ -26,33 +27,18 @@ def copy_crops(
     image: NDArray[np.uint8],
     label: NDArray[np.uint8],
 ) -> None:
-    """Copy crops of tiles, uint8 (tile, y, x, band) and (tile, y, x), to a batch (n, ...)."""
+    """Copy crops of tiles, uint8 (tile, y, x, band) and (tile, y, x), to a batch (n, ...).
+
+    All arrays are C-contiguous.
+    """
     if not len(image) == len(label) == len(crops.tile):
         raise ValueError(f"{len(crops.tile)} crops do not fit into a batch of {len(image)}")
-    parts = (images, labels[..., None], image, label[..., None])
-    together = all(part.flags.c_contiguous for part in parts)
-    width = images.shape[-1]
-    kernel = crop_kernel(width if width <= _VECTOR else 1) if together else None
-    if kernel is None or width > _VECTOR:
-        _copy_items(images, crops, image)
-        parts = (parts[1], parts[1], parts[3], parts[3])
-    if kernel is None:
-        _copy_items(parts[0], crops, parts[2])
-        return
-    columns = (np.ascontiguousarray(column, np.int64) for column in crops[:4])
+    place = np.concatenate(crops[:4]).reshape(4, -1)
     # Not allocated in compiled code, which frees an array after the last line that names it.
-    scratch = np.empty(_ROWS * image.shape[1] * parts[0].shape[-1], np.uint8)
-    if not kernel(*parts, *columns, scratch):
+    scratch = np.empty(_ROWS * image.shape[1] * images.shape[-1], np.uint8)
+    kernel = crop_kernel(images.shape[-1])
+    if not kernel(images, labels[..., None], image, label[..., None], place, scratch):
         raise IndexError("a crop is outside of its tile")
-
-
-def _copy_items(tiles: NDArray[np.uint8], crops: Crops, out: NDArray[np.uint8]) -> None:
-    """Copy crops one by one with NumPy, a pixel as one item, whatever its number of bands."""
-    items, result = (array.view(f"V{array.shape[-1]}")[..., 0] for array in (tiles, out))
-    side = out.shape[1]
-    places = (column.tolist() for column in crops[:4])
-    for i, (tile, y, x, op) in enumerate(zip(*places, strict=True)):
-        result[i] = symmetry(items[tile, y : y + side, x : x + side], op)
 
 
 # The compiled loops run without the interpreter's lock. They move vectors of 16 bytes, which every
@@ -61,10 +47,11 @@ def _copy_items(tiles: NDArray[np.uint8], crops: Crops, out: NDArray[np.uint8]) 
 # or four, 2 x 2 of up to eight. Where pixels do not fill a vector, its remaining bytes are written
 # too, and then overwritten by the next pixels; the last pixels of a row are moved one by one, so
 # nothing is read or written beyond a row. Large batches are written past the caches, without
-# reading each line of memory before it is replaced; not so rows that are mirrored.
+# reading each line of memory before it is replaced; not so rows that are mirrored. Pixels of more
+# bytes than a vector are moved one by one.
 
 _VECTOR = 16
-"""Bytes of a vector. Wider pixels are not faster than with NumPy."""
+"""Bytes of a vector."""
 
 _ROWS, _COLUMNS = 64, 32
 """Pixels of the sides of a block of the result that is transposed at once."""
@@ -74,7 +61,7 @@ _PAST = 4 << 20
 
 CropKernel = Callable[..., bool]
 """Called with images and labels of tiles, those of a batch, all uint8 (n, y, x, band); tile, y, x
-and op, int64 (n,); uint8 scratch for `_ROWS` rows of a crop. Returns whether all crops are within
+and op, int64 (4, n); uint8 scratch for `_ROWS` rows of a crop. Returns whether all crops are within
 their tiles; if not, nothing is copied."""
 
 _WORD, _BYTES = ir.IntType(64), ir.VectorType(ir.IntType(8), _VECTOR)
@@ -86,23 +73,22 @@ def _instructions(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @_instructions
-def _move(_: Any, target: Any, source: Any, width: Any) -> Any:  # noqa: ANN401 - types of numba
-    """Move a constant number of bytes from address to address."""
-    kind = ir.IntType(8 * width.literal_value)
+def _move(_: Value, target: Value, source: Value, nbytes: Value) -> Value:
+    """Move bytes from address to address."""
 
-    def generate(context: Any, builder: Any, _: Any, arguments: Any) -> Any:  # noqa: ANN401 - of numba
-        to, at = (builder.inttoptr(arguments[i], kind.as_pointer()) for i in range(2))
-        builder.store(builder.load(at, align=1), to, align=1)
+    def generate(context: Value, builder: Value, _: Value, arguments: Value) -> Value:
+        to, at = (builder.inttoptr(arguments[i], ir.IntType(8).as_pointer()) for i in range(2))
+        raw_memcpy(builder, to, at, arguments[2], itemsize=1)
         return context.get_dummy_value()
 
-    return types.void(target, source, width), generate
+    return types.void(target, source, nbytes), generate
 
 
 @_instructions
-def _stream(_: Any, target: Any, source: Any) -> Any:  # noqa: ANN401 - types of numba
+def _stream(_: Value, target: Value, source: Value) -> Value:
     """Move 64 bytes to an address that 16 divides, past the caches: no line is read for it."""
 
-    def generate(context: Any, builder: Any, _: Any, arguments: Any) -> Any:  # noqa: ANN401 - of numba
+    def generate(context: Value, builder: Value, _: Value, arguments: Value) -> Value:
         one = builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)])
         for start in range(0, 64, _VECTOR):
             to, at = (builder.add(arguments[i], _WORD(start)) for i in range(2))
@@ -114,10 +100,10 @@ def _stream(_: Any, target: Any, source: Any) -> Any:  # noqa: ANN401 - types of
 
 
 @_instructions
-def _fence(_: Any) -> Any:  # noqa: ANN401 - types of numba
+def _fence(_: Value) -> Value:
     """Order what was moved past the caches before all that follows."""
 
-    def generate(context: Any, builder: Any, _: Any, arguments: Any) -> Any:  # noqa: ANN401 - of numba
+    def generate(context: Value, builder: Value, _: Value, arguments: Value) -> Value:
         del arguments
         builder.fence("seq_cst")
         return context.get_dummy_value()
@@ -125,17 +111,17 @@ def _fence(_: Any) -> Any:  # noqa: ANN401 - types of numba
     return types.void(), generate
 
 
-def _load(builder: Any, address: Any) -> Any:  # noqa: ANN401 - of numba
+def _load(builder: Value, address: Value) -> Value:
     """Generate the load of a vector."""
     return builder.load(builder.inttoptr(address, _BYTES.as_pointer()), align=1)
 
 
-def _store(builder: Any, vector: Any, address: Any) -> None:  # noqa: ANN401 - of numba
+def _store(builder: Value, vector: Value, address: Value) -> None:
     """Generate the store of a vector."""
     builder.store(vector, builder.inttoptr(address, _BYTES.as_pointer()), align=1)
 
 
-def _shuffle(builder: Any, one: Any, other: Any, lanes: list[int]) -> Any:  # noqa: ANN401 - of numba
+def _shuffle(builder: Value, one: Value, other: Value, lanes: list[int]) -> Value:
     """Generate the vector of some lanes of two vectors, counted through both."""
     mask = ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), lanes)
     return builder.shuffle_vector(one, other, mask)
@@ -149,11 +135,11 @@ def _pixel_bytes(width: int, lane: int, *, backwards: bool) -> list[int]:
 
 
 @_instructions
-def _mirror(_: Any, target: Any, source: Any, width: Any) -> Any:  # noqa: ANN401 - types of numba
+def _mirror(_: Value, target: Value, source: Value, width: Value) -> Value:
     """Move the pixels of a vector in reverse order, given the address of the last one."""
     pixel = width.literal_value
 
-    def generate(context: Any, builder: Any, _: Any, arguments: Any) -> Any:  # noqa: ANN401 - of numba
+    def generate(context: Value, builder: Value, _: Value, arguments: Value) -> Value:
         vector = _load(builder, builder.sub(arguments[1], _WORD(_VECTOR - pixel)))
         lanes = _pixel_bytes(pixel, pixel, backwards=True)
         _store(builder, _shuffle(builder, vector, vector, lanes), arguments[0])
@@ -162,23 +148,21 @@ def _mirror(_: Any, target: Any, source: Any, width: Any) -> Any:  # noqa: ANN40
     return types.void(target, source, width), generate
 
 
+@register_jitable  # type: ignore[untyped-decorator]  # numba has no types
 def _lane(width: int) -> int:
     """Return the bytes that hold a pixel in a transpose: the next power of two."""
-    return 1 << (width - 1).bit_length()
+    lane = 1
+    while lane < width:
+        lane *= 2
+    return lane
 
 
 @_instructions
 def _transpose(
-    _: Any,  # noqa: ANN401 - types of numba
-    target: Any,  # noqa: ANN401 - types of numba
-    down: Any,  # noqa: ANN401 - types of numba
-    source: Any,  # noqa: ANN401 - types of numba
-    along: Any,  # noqa: ANN401 - types of numba
-    width: Any,  # noqa: ANN401 - types of numba
-    backwards: Any,  # noqa: ANN401 - types of numba
-) -> Any:  # noqa: ANN401 - types of numba
-    """Transpose a block from rows ``along`` apart, read backwards if so, to rows ``down`` apart."""
-    pixel, reverse = width.literal_value, bool(backwards.literal_value)
+    _: Value, target: Value, down: Value, source: Value, along: Value, width: Value, back: Value
+) -> Value:
+    """Transpose a block from rows ``along`` apart, read ``back`` if so, to rows ``down`` apart."""
+    pixel, reverse = min(width.literal_value, _VECTOR), bool(back.literal_value)
     lane = _lane(pixel)
     side = _VECTOR // lane
     lanes = ir.VectorType(ir.IntType(8 * lane), side)
@@ -188,7 +172,7 @@ def _transpose(
     pairs = [(i, side + i) for i in range(side)]
     halves = [sum(half, ()) for half in (pairs[: side // 2], pairs[side // 2 :])]
 
-    def generate(context: Any, builder: Any, _: Any, arguments: Any) -> Any:  # noqa: ANN401 - of numba
+    def generate(context: Value, builder: Value, _: Value, arguments: Value) -> Value:
         to, step, at, apart = arguments[:4]
         if reverse:
             at = builder.sub(at, _WORD(_VECTOR - pixel))
@@ -206,40 +190,22 @@ def _transpose(
             to = builder.add(to, step)
         return context.get_dummy_value()
 
-    return types.void(target, down, source, along, width, backwards), generate
+    return types.void(target, down, source, along, width, back), generate
 
 
 @numba.njit
-def _move_row(target: Any, source: Any, nbytes: Any) -> None:  # noqa: ANN401 - compiled
-    """Move a row of bytes from address to address."""
-    done = 0
-    while done + 128 <= nbytes:
-        _move(target + done, source + done, 32)
-        _move(target + done + 32, source + done + 32, 32)
-        _move(target + done + 64, source + done + 64, 32)
-        _move(target + done + 96, source + done + 96, 32)
-        done += 128
-    while done + 8 <= nbytes:
-        _move(target + done, source + done, 8)
-        done += 8
-    while done < nbytes:
-        _move(target + done, source + done, 1)
-        done += 1
-
-
-@numba.njit
-def _move_rows(target: Any, source: Any, nbytes: Any, past: Any) -> None:  # noqa: ANN401 - compiled
+def _move_rows(target: Value, source: Value, nbytes: Value, past: Value) -> None:
     """Move a row of bytes, past the caches if it is to and its address allows."""
     done = 0
     if past and target % _VECTOR == 0:
         while done + 64 <= nbytes:
             _stream(target + done, source + done)
             done += 64
-    _move_row(target + done, source + done, nbytes - done)
+    _move(target + done, source + done, nbytes - done)
 
 
 @numba.njit
-def _within(values: Any, end: Any) -> bool:  # noqa: ANN401 - compiled
+def _within(values: Value, end: Value) -> bool:
     """Return whether all values are at least 0 and less than an end."""
     outside = 0
     for value in values:
@@ -249,36 +215,27 @@ def _within(values: Any, end: Any) -> bool:  # noqa: ANN401 - compiled
 
 @numba.njit(inline="always")
 def _copy_part(
-    images: Any,  # noqa: ANN401 - compiled
-    crops: Any,  # noqa: ANN401 - compiled
-    tile: Any,  # noqa: ANN401 - compiled
-    y: Any,  # noqa: ANN401 - compiled
-    x: Any,  # noqa: ANN401 - compiled
-    op: Any,  # noqa: ANN401 - compiled
-    width: Any,  # noqa: ANN401 - compiled
-    block: Any,  # noqa: ANN401 - compiled
-    past: Any,  # noqa: ANN401 - compiled
-    scratch: Any,  # noqa: ANN401 - compiled
+    images: Value, crops: Value, place: Value, width: Value, past: Value, scratch: Value
 ) -> None:
-    """Copy crops with pixels of ``width`` bytes, transposed in squares of ``block`` pixels."""
-    source, target = images.ctypes.data, crops.ctypes.data
+    """Copy crops with pixels of ``width`` bytes."""
     tile_side, side = images.shape[1], crops.shape[1]
-    mirrored = _VECTOR // width
     row, out_row, last = tile_side * width, side * width, side - 1
     between = np.int64(scratch.ctypes.data)
     # Pixels of a row that whole vectors move: a vector from any of them ends within the row.
-    room = out_row - _VECTOR
+    room = out_row - _VECTOR if width <= _VECTOR else -1
+    mirrored, block = max(1, _VECTOR // width), max(1, _VECTOR // _lane(width))
     even = (room // (mirrored * width) + 1) * mirrored if room >= 0 else 0
     square = (room // (block * width) + 1) * block if room >= 0 else 0
-    for n in range(len(tile)):
-        first = source + ((tile[n] * tile_side + y[n]) * tile_side + x[n]) * width
-        out = target + n * side * out_row
+    for n in range(place.shape[1]):
+        tile, y, x, op = place[0, n], place[1, n], place[2, n], place[3, n]
+        first = images.ctypes.data + ((tile * tile_side + y) * tile_side + x) * width
+        out = crops.ctypes.data + n * side * out_row
         # Row i, column j of the result is at first + i * down + j * along. Bits of op: 1
         # mirrors columns, 2 rows, 4 transposes before either.
-        down, along = (width, row) if op[n] & 4 else (row, width)
-        if op[n] & 2:
+        down, along = (width, row) if op & 4 else (row, width)
+        if op & 2:
             first, down = first + last * down, -down
-        if op[n] & 1:
+        if op & 1:
             first, along = first + last * along, -along
         if along == width and down == out_row:
             _move_rows(out, first, side * out_row, past)
@@ -313,40 +270,28 @@ def _copy_part(
 
 
 @cache
-def crop_kernel(width: int) -> CropKernel | None:
-    """Return the compiled copy of crops with pixels of ``width`` bytes, 1 to `_VECTOR`.
-
-    None where numba finds no folder for its cache: every process would compile for seconds.
-    """
-    block = _VECTOR // _lane(width)
+def crop_kernel(width: int) -> CropKernel:
+    """Return the compiled copy of crops with pixels of ``width`` bytes."""
 
     def copy(
-        images: Any,  # noqa: ANN401 - compiled
-        labels: Any,  # noqa: ANN401 - compiled
-        image: Any,  # noqa: ANN401 - compiled
-        label: Any,  # noqa: ANN401 - compiled
-        tile: Any,  # noqa: ANN401 - compiled
-        y: Any,  # noqa: ANN401 - compiled
-        x: Any,  # noqa: ANN401 - compiled
-        op: Any,  # noqa: ANN401 - compiled
-        scratch: Any,  # noqa: ANN401 - compiled
+        images: Value, labels: Value, image: Value, label: Value, place: Value, scratch: Value
     ) -> bool:
         places = images.shape[1] - image.shape[1] + 1
-        within = _within(tile, len(images)) & _within(op, 8)
-        if not within & _within(y, places) & _within(x, places):
+        within = _within(place[0], len(images)) & _within(place[3], 8)
+        if not within & _within(place[1], places) & _within(place[2], places):
             return False
         past = image.size + label.size >= _PAST
-        _copy_part(images, image, tile, y, x, op, width, block, past, scratch)
-        _copy_part(labels, label, tile, y, x, op, 1, _VECTOR, past, scratch)
+        _copy_part(images, image, place, width, past, scratch)
+        _copy_part(labels, label, place, 1, past, scratch)
         _fence()
         return True
 
     tiles = types.Array(types.uint8, 4, "C", readonly=True)
-    batch, column = types.Array(types.uint8, 4, "C"), types.Array(types.int64, 1, "C")
+    batch, places = types.Array(types.uint8, 4, "C"), types.Array(types.int64, 2, "C")
     bytes_ = types.Array(types.uint8, 1, "C")
-    signature = types.boolean(tiles, tiles, batch, batch, *[column] * 4, bytes_)
+    signature = types.boolean(tiles, tiles, batch, batch, places, bytes_)
     try:
         compiled = numba.njit(signature, nogil=True, cache=True)(copy)
     except RuntimeError:  # "no locator": neither next to the source nor in the user's cache folder
-        return None
+        compiled = numba.njit(signature, nogil=True)(copy)
     return cast(CropKernel, compiled)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from geoprep.store.schema import FILL_VALUES, Codec, StoreMeta
 from geoprep.store.writer import create_store
 from helpers.stores import write_tables, write_tiles
+from loaders.batch import FLIP_X, FLIP_Y, TRANSPOSE
 
 
 def paint(tiles: int, side: int, bands: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
@@ -20,6 +21,17 @@ def paint(tiles: int, side: int, bands: int) -> tuple[NDArray[np.uint8], NDArray
     told = (1 + y % 255, 1 + x % 255, 1 + tile % 255)
     image = np.stack([told[band % 3] for band in range(bands)], axis=-1).astype(np.uint8)
     return image, painted_speed(tile, y, x)
+
+
+def symmetry(array: NDArray[Any], op: int) -> NDArray[Any]:
+    """Return a view of (side, side, ...) under a symmetry 0..7."""
+    if op & TRANSPOSE:
+        array = array.swapaxes(0, 1)
+    if op & FLIP_Y:
+        array = array[::-1]
+    if op & FLIP_X:
+        array = array[:, ::-1]
+    return array
 
 
 def painted_speed(tile: Any, y: Any, x: Any) -> NDArray[np.uint8]:

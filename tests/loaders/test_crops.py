@@ -7,16 +7,15 @@ import mmap
 import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from helpers.painted import paint
+from helpers.painted import paint, symmetry
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loaders import copying
-from loaders.batch import Crops, crop_affine, symmetry
+from loaders.batch import Crops, crop_affine
 from loaders.copying import copy_crops
 from loaders.sampling import Sampling
 
@@ -53,23 +52,6 @@ def test_affine_of_a_crop_keeps_the_place_of_each_pixel(
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
 
 
-def test_threads_do_not_disturb_each_other():
-    bands = 3
-    image = np.random.default_rng(0).integers(0, 256, (16, 64, 64, bands), np.uint8)
-    sampling = Sampling(16, 64, 33, "d4", 4)
-    parts = [sampling.crops(0, np.arange(i, i + 16)) for i in range(0, 64, 16)]
-
-    def run(part: int) -> np.ndarray:
-        out = np.zeros((16, 33, 33, bands), np.uint8)
-        copy_crops(image, image[..., 0].copy(), parts[part], out, np.empty_like(out[..., 0]))
-        return out
-
-    alone = [run(part) for part in range(4)]
-    with ThreadPoolExecutor(4) as pool:
-        for part, out in enumerate(pool.map(run, [0, 1, 2, 3] * 8)):
-            assert (out == alone[part % 4]).all()
-
-
 @settings(deadline=None, max_examples=60)
 @given(places(), st.sampled_from([1, 2, 3, 5, 8, 13, 20]), st.data())
 def test_a_batch_in_one_call_is_that_of_plain_indexing(
@@ -100,25 +82,6 @@ def test_a_crop_outside_of_its_tile_is_refused(column: str, value: int):
     out = np.zeros((2, 8, 8, 3), np.uint8), np.zeros((2, 8, 8), np.uint8)
     with pytest.raises(IndexError, match="outside of its tile"):
         copy_crops(images, labels, crops, *out)
-
-
-@pytest.mark.parametrize("bands", [1, 3, 8])
-def test_without_a_compiled_loop_the_bytes_are_the_same(
-    bands: int, monkeypatch: pytest.MonkeyPatch
-):
-    images = np.random.default_rng(0).integers(0, 256, (8, 40, 40, bands), np.uint8)
-    labels = images[..., 0].copy()
-    drawn = Sampling(8, 40, 21, "d4", 4).crops(0, np.arange(32))
-
-    def run() -> tuple[np.ndarray, np.ndarray]:
-        out = np.zeros((32, 21, 21, bands), np.uint8), np.zeros((32, 21, 21), np.uint8)
-        copy_crops(images, labels, drawn, *out)
-        return out
-
-    compiled = run()
-    monkeypatch.setattr(copying, "crop_kernel", lambda width: None)
-    for one, other in zip(compiled, run(), strict=True):
-        assert (one == other).all()
 
 
 @pytest.mark.parametrize(("bands", "crop"), [(3, 255), (8, 256), (13, 97)])

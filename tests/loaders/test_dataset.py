@@ -8,11 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers.painted import painted_speed
+from helpers.painted import symmetry
 from torch.utils.data import DataLoader, Dataset, Subset, default_collate
 
 from loaders import BatchLoader, RamTiles, TileDataset, collate
-from loaders.batch import symmetry
 
 
 @pytest.fixture(scope="module")
@@ -36,15 +35,6 @@ def test_it_is_a_sequence_of_tiles_times_crops(tiles: RamTiles):
     assert dataset[-1]["index"] == len(tiles) - 1
     with pytest.raises(IndexError):
         dataset[len(dataset)]
-
-
-def test_image_and_label_of_an_item_are_aligned(tiles: RamTiles):
-    dataset = TileDataset(tiles, crop=11, augment="d4", seed=2)
-    for i in range(len(dataset)):
-        item = dataset[i]
-        row, column, _ = item["image"].numpy().astype(int) - 1
-        tile = int(tiles.table["tile"][i])
-        assert (item["speed"].numpy() == painted_speed(tile, row, column)).all()
 
 
 def test_items_are_the_samples_of_the_batch_loader(tiles: RamTiles):
@@ -110,18 +100,6 @@ def test_persistent_workers_follow_the_epoch(tiles: RamTiles):
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     assert torch.equal(other, expected)
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_collate_keeps_channels_last(tiles: RamTiles, workers: int):
-    dataset = TileDataset(tiles, crop=16, georeference=True)
-    plain = next(iter(DataLoader(dataset, batch_size=8)))
-    batch = next(iter(DataLoader(dataset, batch_size=8, num_workers=workers, collate_fn=collate)))
-    assert batch["image"].is_contiguous(memory_format=torch.channels_last)
-    assert torch.equal(batch["image"], plain["image"])
-    assert torch.equal(batch["speed"], plain["speed"])
-    assert batch["index"].tolist() == list(range(8))
-    assert torch.equal(batch["affine"], plain["affine"])
 
 
 @pytest.mark.parametrize("workers", [0, 2])
