@@ -6,9 +6,9 @@ What a batch holds depends on (seed, epoch, position) alone, see :mod:`loaders.s
 from __future__ import annotations
 
 import warnings
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -31,8 +31,6 @@ INLINE_BYTES = 600_000
 """Largest batch that the loop fills by default, in 0.05 to 0.2 ms: another thread takes longer."""
 
 STATE_VERSION = 1
-
-Ahead = Prefetcher[Any, Any]
 
 
 def this_rank() -> tuple[int, int]:
@@ -320,33 +318,26 @@ class BatchLoader:
     def __iter__(self) -> Iterator[Batch]:
         return _Epoch(self)
 
-    def _begin(self) -> tuple[_Place, StepCrops]:
-        """Return the place of a new iteration, and the crops of its steps."""
+    def _begin(self) -> tuple[_Place, Sequence[Step], Iterator[Batch]]:
+        """Return the place of a new iteration, its steps and their batches."""
         schedule, start = self.schedule, self._place
         place = _Place(start.epoch, start.resume, start.resume)
-        steps = list(schedule.steps(place.done))
-        crops = StepCrops(self.sampling, place.epoch, steps)
-        if not steps:  # a rank may have none
-            place.next_epoch()
-        return place, crops
-
-    def _batches(self, crops: StepCrops) -> tuple[Iterator[Batch], tuple[Ahead, ...]]:
-        """Return the batches of some steps, and what works ahead of the loop."""
+        crops = StepCrops(self.sampling, place.epoch, list(schedule.steps(place.done)))
         pool, reader = self._pool, self._reader
-        side = reader.announce(crops) if crops.steps else None
+        if not crops.steps:  # a rank may have none
+            place.next_epoch()
+            return place, (), iter(())
+        side = reader.announce(crops)
 
         def fill(rows: Crops) -> Batch:
             batch, image, label = pool.batch(rows)
             reader.copy(rows, image, label)
             return batch
 
-        # A draw takes the interpreter's lock a hundred times, which may be hard to get.
-        ahead = Prefetcher(crops.draw, crops.parts[1:], threads=1, prefetch=1)
-        drawn = chain.from_iterable(chain(map(crops.draw, crops.parts[:1]), ahead))
         if not self.threads or reader.asynchronous:
-            return map(fill, drawn), (ahead,)
-        filled = Prefetcher(fill, drawn, threads=self.threads, prefetch=self.prefetch, side=side)
-        return filled, (filled, ahead)
+            return place, crops.steps, map(fill, crops)
+        ahead = Prefetcher(fill, crops, threads=self.threads, prefetch=self.prefetch, side=side)
+        return place, crops.steps, ahead
 
     def __getstate__(self) -> dict[str, Any]:
         place = self._place
@@ -380,18 +371,15 @@ class _Epoch(Iterator[Batch]):
     def __init__(self, loader: BatchLoader) -> None:
         self._loader, self._place = loader, _Place()
         self._batches: Iterator[Batch] | None = None
-        self._ahead: tuple[Ahead, ...] = ()
-        self._steps: Iterator[Step] = iter(())
-        self._left = 0
+        self._steps: deque[Step] = deque()
         self._ranks: tuple[int, int] | None = None
 
     def __next__(self) -> Batch:
         if self._batches is None:
             loader = self._loader
-            self._place, crops = loader._begin()
-            self._steps, self._left = iter(crops.steps), len(crops.steps)
+            self._place, steps, self._batches = loader._begin()
+            self._steps.extend(steps)
             self._ranks = loader._ranks()
-            self._batches, self._ahead = loader._batches(crops)
             loader._place = self._place
         if self._ranks not in (None, now := self._loader._ranks()):
             raise UsageError(
@@ -399,24 +387,15 @@ class _Epoch(Iterator[Batch]):
                 f"{self._ranks}, now {now}: initialise the process group before, or give `rank` "
                 "and `world_size`"
             )
-        try:
-            batch = next(self._batches)
-        except Exception:  # StopIteration too
-            self.close()
-            raise
-        except BaseException:
-            for one in self._ahead:
-                one.end()
-            raise
-        self._place.done, self._place.resume = next(self._steps).done, 0
-        self._left -= 1
+        batch = next(self._batches)
+        self._place.done, self._place.resume = self._steps.popleft().done, 0
         # Many loops take len(loader) batches and never see StopIteration.
-        if not self._left:
+        if not self._steps:
             self._place.next_epoch()
         return batch
 
     def close(self) -> None:
         """End the iteration, and wait until its threads have ended."""
-        self._batches = iter(())
-        for one in self._ahead:
-            one.close()
+        ended, self._batches = self._batches, iter(())
+        if isinstance(ended, Prefetcher):
+            ended.close()

@@ -29,9 +29,6 @@ SYMMETRIES: dict[Augment | None, int] = {None: 1, "flips": 4, "d4": 8}
 ROAD_TRIES = 8
 """Crops drawn for a sample under ``min_road`` or ``min_share`` before the best one is taken."""
 
-DRAWN = 4096
-"""Samples whose crops are drawn at once, at least, see `StepCrops.draw`."""
-
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 # Independent random streams of one sample.
@@ -203,11 +200,6 @@ class Step(NamedTuple):
     stride: int = 1
 
     @property
-    def positions(self) -> slice:
-        """The positions, to index an order with: every ``stride``-th from ``first``."""
-        return slice(self.first, self.last, self.stride)
-
-    @property
     def size(self) -> int:
         """Number of samples."""
         return len(range(self.first, self.last, self.stride))
@@ -236,8 +228,8 @@ class Schedule:
         if tail and not full and self._dropped(tail):
             raise UsageError(
                 f"{self.samples} samples do not fill one step of {self.batch_size} x "
-                f"{self.world_size} ranks: use a smaller batch_size, more crops_per_tile, or "
-                "drop_last=False"
+                f"{self.world_size} ranks: use a smaller `batch_size` (at most "
+                f"{self.samples // self.world_size}), more `crops_per_tile`, or fewer ranks"
             )
 
     def __len__(self) -> int:
@@ -274,34 +266,19 @@ class Schedule:
 
 
 class StepCrops:
-    """The crops of every step of an epoch, drawn for many steps at once.
+    """The crops of all steps of an epoch.
 
-    Drawing the crops of a thousand samples takes little longer than those of ten, and between
-    two batches, which have replaced everything in the caches, everything takes long.
+    They are drawn at once: between two batches, which have replaced everything in the caches, a
+    draw takes long, and it takes the interpreter's lock a hundred times, which others may hold.
     """
 
     def __init__(self, sampling: Sampling, epoch: int, steps: Sequence[Step]) -> None:
-        self.epoch = epoch
-        self.steps = steps
-        self._sampling = sampling
-        self._order = sampling.order(epoch)
-        self._drawn = -(-DRAWN // max((step.size for step in steps[:1]), default=1))
-        self.parts = range(0, len(steps), self._drawn)
+        self.epoch, self.steps, self._sampling = epoch, steps, sampling
+        every = [np.arange(step.first, step.last, step.stride) for step in steps]
+        self.positions = np.concatenate([np.empty(0, np.int64), *every])  # in the epoch, ascending
+        self.samples = sampling.order(epoch)[self.positions]
 
-    def positions(self) -> NDArray[np.int64]:
-        """Return the positions of all steps in the epoch, int64 (n,), ascending."""
-        return np.concatenate([np.arange(s.first, s.last, s.stride) for s in self.steps])
-
-    def samples(self) -> NDArray[np.int64]:
-        """Return the samples of all steps, int64 (n,)."""
-        return self._order[self.positions()]
-
-    def draw(self, first: int) -> Iterator[Crops]:
-        """Return the crops of the steps of the part from step ``first`` on; in any thread."""
-        steps = self.steps[first:][: self._drawn]
-        samples = np.concatenate([self._order[step.positions] for step in steps])
-        crops = self._sampling.crops(self.epoch, samples)
-        ends = list(accumulate(step.size for step in steps))
-        slices = list(map(slice, [0, *ends], ends))
-        columns = (map(column.__getitem__, slices) for column in crops)
-        return map(Crops._make, zip(*columns, strict=True))
+    def __iter__(self) -> Iterator[Crops]:
+        crops = self._sampling.crops(self.epoch, self.samples)
+        ends = list(accumulate(step.size for step in self.steps))
+        return map(crops.rows, map(slice, [0, *ends], ends))

@@ -7,7 +7,7 @@ does it again. The order of samples is that of :mod:`loaders.tiles.shuffle_order
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import gcd
 from typing import Any, cast
 
@@ -228,10 +228,11 @@ class StreamReader(CropReader):
         pixels, mask = np.split(memory, [nbytes - held * tiles.side**2])
         shape = (held, tiles.side, tiles.side)
         arrays = pixels.reshape(*shape, -1), mask.reshape(shape)
-        samples = steps.samples()
-        plan = plan_reads(self.sampling, steps.epoch, steps.positions(), samples, self._slots)
-        tiles.buffer.reading = PlannedReading(plan, samples, *arrays, tiles.read, tiles.threads)
-        return tiles.buffer.reading
+        at = steps.epoch, steps.positions, steps.samples
+        plan = plan_reads(self.sampling, *at, self._slots)
+        reading = PlannedReading(plan, steps.samples, *arrays, tiles)
+        tiles.buffer.reading = reading
+        return reading
 
     def copy(self, crops: Crops, image: Any, label: Any) -> None:  # noqa: ANN401 - see CropReader
         """Copy announced crops, waiting for their tiles; see `CropReader.copy`."""
@@ -283,10 +284,6 @@ class StreamReader(CropReader):
         )
 
 
-ReadTiles = Callable[[NDArray[np.int64], NDArray[np.uint8], NDArray[np.uint8]], None]
-"""Reads tiles of one shard, int64 and ascending, into images and labels."""
-
-
 class ReadingStoppedError(Exception):
     """The reading ended while a worker thread waited for a tile; the loop does not see it."""
 
@@ -304,11 +301,10 @@ class PlannedReading(SideThreads):
         samples: NDArray[np.int64],
         image: NDArray[np.uint8],
         label: NDArray[np.uint8],
-        read: ReadTiles,
-        threads: int,
+        tiles: StreamTiles,
     ) -> None:
-        self.threads = threads
-        self._plan, self._image, self._label, self._read = plan, image, label, read
+        self.threads, self._read = tiles.threads, tiles.read
+        self._plan, self._image, self._label = plan, image, label
         self._order = np.argsort(samples, kind="stable")
         self._sorted = samples[self._order]
         self._changed = threading.Condition()

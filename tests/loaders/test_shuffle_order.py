@@ -42,8 +42,8 @@ def samplings(draw: st.DrawFn, **fixed: Any) -> StreamSampling:
 
 def rank_part(sampling: StreamSampling, rank: int, world: int, start: int) -> NDArray[np.int64]:
     schedule = Schedule(len(sampling), 3, rank, world, False, False, interleaved=sampling.shuffle)
-    every = np.arange(len(sampling))
-    parts = [every[step.positions] for step in schedule.steps(min(start, len(sampling)))]
+    steps = schedule.steps(min(start, len(sampling)))
+    parts = [np.arange(step.first, step.last, step.stride) for step in steps]
     return np.concatenate([np.arange(0), *parts])
 
 
