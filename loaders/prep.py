@@ -388,27 +388,29 @@ class DevicePrep(nn.Module):
         """
         opened = open_stores(stores)
         classes = common_classes(opened)
-        random: dict[str, Any] = {"jitter": jitter, "augmentation": augmentation}
-        if classes and targets in (None, "classes"):
-            normalize = Normalize(*band_statistics(opened, bands), dtype)
-            return cls(normalize, ClassTarget(len(classes)), **random, pad_to=pad_to)
-        if classes or targets == "classes":
+        if targets is None:
+            targets = "classes" if classes else "bins"
+        if bool(classes) != (targets == "classes"):
             where = ", ".join(store.location for store in opened)
-            kind, fix = ("classes", "'classes'") if classes else ("speeds", "'bins'")
+            kind, fix = ("classes", "classes") if classes else ("speeds", "bins")
             raise UsageError(
-                f"targets={targets!r} does not fit {where}, whose labels hold {kind}: use "
-                f"targets={fix}"
+                f"`targets` {targets}: the labels of {where} hold {kind}: use `targets` {fix}"
             )
-        target = SpeedTarget("bins" if targets is None else targets, dtype)
+        target = ClassTarget(len(classes)) if classes else SpeedTarget(targets, dtype)
         without = [store.location for store in opened if not store.has_speeds]
-        if without and target.targets != "binary":
+        if without and target.targets not in ("binary", "classes"):
             raise UsageError(
-                f"targets={target.targets!r} needs speeds, but the roads of {', '.join(without)} "
-                "have none (such as roads of masks or areas): use targets='binary', or build the "
+                f"`targets` {target.targets} needs speeds, but the roads of {', '.join(without)} "
+                "have none (such as roads of masks or areas): use `targets` binary, or build the "
                 "store from labels with speeds"
             )
-        normalize = Normalize(*band_statistics(opened, bands), dtype)
-        return cls(normalize, target, **random, pad_to=pad_to)
+        return cls(
+            Normalize(*band_statistics(opened, bands), dtype),
+            target,
+            jitter=jitter,
+            augmentation=augmentation,
+            pad_to=pad_to,
+        )
 
     def forward(self, batch: Batch | Mapping[str, Any]) -> Prepared:
         """Return image, target and valid mask of a batch on the device of this module.

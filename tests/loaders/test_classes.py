@@ -146,7 +146,7 @@ def test_prep_chooses_classes_and_never_counts_nodata(covers):
     assert (valid == (batch.label != 255)).all()
     assert (target[~valid] == -100).all()
     assert DevicePrep.from_store(covers[0], "classes").target.channels == 3
-    with pytest.raises(UsageError, match="hold classes: use targets='classes'"):
+    with pytest.raises(UsageError, match="hold classes: use `targets` classes"):
         DevicePrep.from_store(covers[0], "bins")
 
 

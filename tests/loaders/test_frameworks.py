@@ -9,17 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import geopandas as gpd
-import numpy as np
 import pytest
-import shapely
 import torch
-from helpers.factory import PLACES, build_of, texture, write_image
 from helpers.streams import LARGE, SMALL, samples
 
 from geoprep.errors import UsageError
-from geoprep.sources import Scene
-from geoprep.store import StoreReader
 from loaders import BatchLoader, DevicePrep, DeviceTiles, RamTiles, StreamTiles, loader
 
 MakeStore = Callable[..., Path]
@@ -171,26 +165,6 @@ def test_lightnings_check_of_shuffling_finds_what_it_looks_for(painted: RamTiles
     assert callable(one.sampler.set_epoch)
 
 
-def test_a_finished_epoch_can_be_repeated(painted: RamTiles):
-    one = BatchLoader(painted, 8, **TRAIN)
-    first = keys(batch for _, batch in zip(range(len(one)), one, strict=False))
-    one.set_epoch(0)
-    assert keys(one) == first
-
-
-def test_a_state_after_the_last_batch_continues_with_the_next_epoch(painted: RamTiles):
-    one, whole = BatchLoader(painted, 8, **TRAIN), BatchLoader(painted, 8, **TRAIN)
-    expected = [keys(whole), keys(whole)]
-    for _ in zip(range(len(one)), one, strict=False):
-        pass
-    again = BatchLoader(painted, 8, **TRAIN)
-    again.load_state_dict(one.state_dict())
-    assert again.epoch == one.epoch == 1
-    assert keys(again) == expected[1]
-    copied = pickle.loads(pickle.dumps(one))
-    assert keys(copied) == expected[1]
-
-
 @pytest.mark.parametrize("kind", ["ram", "stream"])
 def test_a_loader_created_before_the_process_group_is_sharded(
     make_store: MakeStore, group: Callable[[int, int], None], kind: str
@@ -268,39 +242,3 @@ def test_the_block_of_the_tutorial_trains_two_epochs(
     exec(block, names)
     assert len(losses) == 2 * len(one)
     assert one.epoch == 2
-
-
-@pytest.fixture(scope="module", params=["mask", "roads of unknown speed"])
-def store_without_speeds(request: pytest.FixtureRequest, tmp_path_factory: Any) -> StoreReader:
-    """Return a store built from masks, and one built from road areas, whose speeds are unknown."""
-    folder = tmp_path_factory.mktemp("no_speeds")
-    values = np.zeros((64, 64, 1), np.uint8)
-    values[20:28] = 255
-    image = write_image(folder / "image.tif", texture(64, 64), PLACES["utm"])
-    if request.param == "mask":
-        label = write_image(folder / "mask.tif", values, PLACES["utm"])
-        options: dict[str, Any] = {"label_values": "255"}
-    else:
-        label, options = folder / "areas.geojson", {"areas": "road"}
-        left, top = PLACES["utm"].transform * (0, 20)
-        right, bottom = PLACES["utm"].transform * (64, 28)
-        area = gpd.GeoSeries([shapely.box(left, bottom, right, top)], crs=PLACES["utm"].crs)
-        area.to_crs("OGC:CRS84").to_file(label)
-    scene = Scene("one", str(image), str(label))
-    return build_of(folder / "store.zarr", [scene], val=0, levels=1, **options)
-
-
-@pytest.mark.parametrize("targets", ["bins", "continuous", "bin_index"])
-def test_targets_with_speeds_need_a_store_with_speeds(
-    store_without_speeds: StoreReader, targets: Any
-):
-    assert store_without_speeds.histogram_speed[254] > 0
-    with pytest.raises(UsageError, match=rf"targets='{targets}' needs speeds.*targets='binary'"):
-        DevicePrep.from_store(store_without_speeds, targets=targets)
-    assert DevicePrep.from_store(store_without_speeds, targets="binary").target.channels == 1
-
-
-def test_targets_with_speeds_accept_a_store_without_roads(make_store: MakeStore):
-    store = StoreReader.open(make_store())
-    assert store.has_speeds
-    assert DevicePrep.from_store(store, targets="bins").target.channels == 8

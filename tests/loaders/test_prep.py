@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from helpers.stores import write_store
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -72,13 +74,6 @@ def test_channels_last_and_dtype_are_kept(dtype: torch.dtype):
     found = Normalize([9.0] * 8, [3.0] * 8, dtype)(image)
     assert found.dtype == dtype
     assert found.is_contiguous(memory_format=torch.channels_last)
-
-
-def test_statistics_are_those_of_the_train_pixels(store: StoreReader):
-    mean, std = band_statistics([store])
-    pixels = RamTiles.load(store).image.reshape(-1, 3).astype(np.float64)
-    np.testing.assert_allclose(mean, pixels.mean(axis=0), rtol=1e-12)
-    np.testing.assert_allclose(std, pixels.std(axis=0), rtol=1e-12)
 
 
 def test_statistics_of_several_stores_are_those_of_all_pixels(make_store: MakeStore):
@@ -242,3 +237,11 @@ def test_preparation_is_one_graph_for_the_compiler(painted: RamTiles):
     traced = torch.compile(prep, fullgraph=True, backend="eager")
     for one, other in zip(prep(parts), traced(parts), strict=True):
         assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("targets", ["bins", "continuous", "bin_index"])
+def test_targets_with_speeds_need_a_store_with_speeds(tmp_path: Path, targets: Any):
+    store = write_store(tmp_path / "masks.zarr", scenes=4, speed_unit="none")
+    with pytest.raises(UsageError, match=rf"`targets` {targets} needs speeds.*`targets` binary"):
+        DevicePrep.from_store(store, targets=targets)
+    assert DevicePrep.from_store(store, targets="binary").target.channels == 1

@@ -50,17 +50,6 @@ def test_a_run_learns_and_writes_its_files(fit, tmp_path, store):
     assert network(torch.zeros(1, 3, 32, 32)).shape == (1, 8, 32, 32)
 
 
-def test_batches_too_large_for_the_memory_limit_are_not_called_larger_than_an_epoch(
-    fit, tmp_path, capfd
-):
-    large = ("--model", "helpers.tiny:build", "--crop", "64", "--crops-per-tile", "1")
-    limited = ("--residency", "stream", "--ram-limit", "1MB", "--batch-size", 24)
-    assert fit("--out", tmp_path / "run", *limited, network=large) == 2
-    said = capfd.readouterr().err
-    assert "--ram-limit of 1 MB is too small" in said
-    assert "less than one batch" not in said
-
-
 def test_a_loss_of_nan_stops_the_run(fit, tmp_path, capfd):
     out = tmp_path / "run"
     network = ("--model", "helpers.tiny:explosive", *STATEFUL[2:])

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from geoprep.errors import UsageError
 from geoprep.store import StoreReader
 from loaders import (
     BatchLoader,
@@ -25,7 +24,6 @@ from loaders import (
     Targets,
     open_stores,
     select,
-    this_rank,
 )
 from training.checkpoint import ModelInfo
 from training.data.stores import check_store, folds_of
@@ -92,7 +90,20 @@ def load_stage(
     }
     room = DeviceTiles.room(device) if config.residency == "device" else None
     tiles = tiles_of(info, stores, "train", limit=config.ram_limit, **options)
-    training = _training_loader(config, tiles, stage)
+    crop, per_tile = crops_of(config, stage, tiles.side)
+    assert isinstance(config.batch_size, int)  # "auto" was replaced before
+    training = BatchLoader(
+        tiles,
+        config.batch_size,
+        crop=crop,
+        augment=config.augment,
+        crops_per_tile=per_tile,
+        seed=config.seed,
+        threads=config.loader_threads,
+        min_road=config.min_road,
+        min_share=parse_shares(config.min_share) if config.min_share else None,
+        weights=config.weights,
+    )
     count = sum(len(select(store, "val", folds_of(config)).tiles) for store in stores)
     if not count:
         return training, None
@@ -113,36 +124,3 @@ def crops_of(config: Config, stage: Stage, side: int) -> tuple[int | None, int]:
     """
     inside = stage.crop is not None and stage.crop < side
     return (stage.crop, config.crops_per_tile) if inside else (None, 1)
-
-
-def _training_loader(
-    config: Config, tiles: RamTiles | DeviceTiles | StreamTiles, stage: Stage
-) -> BatchLoader:
-    assert isinstance(config.batch_size, int)  # "auto" was replaced before
-    crop, per_tile = crops_of(config, stage, tiles.side)
-    options: dict[str, Any] = {
-        "crop": crop,
-        "augment": config.augment,
-        "crops_per_tile": per_tile,
-        "seed": config.seed,
-        "threads": config.loader_threads,
-        "min_road": config.min_road,
-        "min_share": parse_shares(config.min_share) if config.min_share else None,
-        "weights": config.weights,
-    }
-    try:
-        return BatchLoader(tiles, config.batch_size, **options)
-    except UsageError as error:
-        one = BatchLoader(tiles, 1, rank=0, world_size=1, **options)  # raises other errors
-        ranks = this_rank()[1]
-        if one.samples >= config.batch_size * ranks:
-            raise  # another reason, such as a `ram_limit` too small for such batches
-        fits = one.samples // ranks
-        if fits >= config.batch_size:  # too large for something else, such as `ram_limit`
-            raise
-        fix = f"use at most `batch_size` {fits}" if fits else "start fewer ranks"
-        shared = f" on each of {ranks} ranks" if ranks > 1 else ""
-        raise UsageError(
-            f"`batch_size` {config.batch_size}: an epoch has {one.samples} samples, {per_tile} per "
-            f"tile of {one.drawn_tiles} tiles, less than one batch{shared}: {fix}"
-        ) from error

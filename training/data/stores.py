@@ -12,9 +12,8 @@ from geoprep.errors import UsageError
 from geoprep.speed import BIN_COUNT, BIN_TABLE, BIN_WIDTH_MPH
 from geoprep.store import StoreReader
 from loaders import (
+    DevicePrep,
     Folds,
-    SpeedTarget,
-    Targets,
     band_statistics,
     common_classes,
     open_stores,
@@ -107,11 +106,17 @@ def model_info(config: Config, stores: Sequence[StoreReader]) -> ModelInfo:
     if config.bands is not None:
         bands = tuple(name.strip() for name in config.bands.split(","))
     mean, std = band_statistics(stores, bands)
-    targets, names = targets_of(config, stores), common_classes(stores)
+    names, targets = common_classes(stores), config.targets
+    if targets == "auto":
+        speeds = all(store.has_speeds for store in stores)
+        targets = "classes" if names else "bins" if speeds else "binary"
+    target = DevicePrep.from_store(
+        stores, targets, bands=bands
+    ).target  # checks that the labels suit
     return ModelInfo(
         model=config.model,
         bands=bands,
-        channels=len(names) or SpeedTarget(targets).channels,
+        channels=target.channels,
         targets=targets,
         mean=tuple(mean.tolist()),
         std=tuple(std.tolist()),
@@ -126,28 +131,6 @@ def model_info(config: Config, stores: Sequence[StoreReader]) -> ModelInfo:
         class_names=names,
         class_colors=meta.class_colors,
     )
-
-
-def targets_of(config: Config, stores: Sequence[StoreReader]) -> Targets:
-    """Return the targets of a run; ``auto`` means those of the stores' labels."""
-    wanted, classes = config.targets, bool(common_classes(stores))
-    if classes and wanted == "auto":
-        return "classes"
-    if wanted != "auto" and classes != (wanted == "classes"):
-        kind = "classes" if classes else "speeds"
-        raise UsageError(
-            f"`targets` {wanted}: the labels of {stores[0].location} hold {kind}: use auto, or "
-            "another store"
-        )
-    without = [store.location for store in stores if not store.has_speeds]
-    if wanted == "auto":
-        return "binary" if without else "bins"
-    if without and wanted != "binary":
-        raise UsageError(
-            f"`targets` {wanted}: the roads of {', '.join(without)} have no speeds (such as "
-            "roads of masks or areas): use binary, or build from labels with speeds"
-        )
-    return wanted
 
 
 def shared_limits(
@@ -208,9 +191,16 @@ def level_gsd(store: StoreReader, level: int) -> tuple[float, float]:
 def check_store(info: ModelInfo, stores: Sequence[StoreReader], where: str) -> None:
     """Check that stores have the bands and labels that a model was trained on."""
     for store in stores:
-        if info.has_classes or store.meta.has_classes:
-            _check_classes(info, store, where)
-        elif info.targets != "binary" and not store.meta.has_speeds:
+        if set(info.class_names) != set(store.meta.class_names):
+            trained, has = (
+                f"the classes {', '.join(names)}" if names else "speeds of roads"
+                for names in (info.class_names, store.meta.class_names)
+            )
+            raise UsageError(
+                f"{where} was trained on {trained}; the labels of {store.location} hold {has}: use "
+                "a store with such labels, or train a model on this one"
+            )
+        if info.targets not in ("binary", "classes") and not store.meta.has_speeds:
             raise UsageError(
                 f"{where} was trained on {info.targets} of speed; the roads of {store.location} "
                 "have no speeds: train one with `targets` binary, or use a store with speeds"
@@ -222,21 +212,3 @@ def check_store(info: ModelInfo, stores: Sequence[StoreReader], where: str) -> N
                 f"{', '.join(store.meta.bands)}: use a store with the same bands, or train a model "
                 "on this one"
             )
-
-
-def _check_classes(info: ModelInfo, store: StoreReader, where: str) -> None:
-    """Raise UsageError unless model and store both have classes, and the same ones."""
-    mine, theirs = set(info.class_names), set(store.meta.class_names)
-    if mine == theirs:
-        return
-    trained, has = (
-        f"the classes {', '.join(names)}" if names else "speeds of roads"
-        for names in (info.class_names, store.meta.class_names)
-    )
-    raise UsageError(
-        f"{where} was trained on {trained}; the labels of {store.location} hold {has}: use a store "
-        "with the same classes, or train a model on this one"
-        if mine
-        else f"{where} was trained on {trained}; the labels of {store.location} hold {has}: use a "
-        "store of speeds, or train a model on this one"
-    )

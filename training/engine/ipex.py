@@ -47,12 +47,6 @@ def extension_problem() -> str | None:
     return None if found == "works" else f"{PACKAGE} {found}; {INSTALL}. {RETIRED}"
 
 
-def problem() -> str | None:
-    """Return why the engine ``ipex`` cannot be used; None if it works."""
-    found = extension_problem()
-    return found and f"`engine` ipex: {found}"
-
-
 def optimize(
     model: nn.Module, optimizer: Optimizer, dtype: torch.dtype
 ) -> tuple[nn.Module, Optimizer]:

@@ -10,9 +10,8 @@ import importlib.util
 import os
 import shutil
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, field
-from functools import partial
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -52,18 +51,12 @@ class Engine:
     dtype: torch.dtype
     compile_mode: CompileMode
     reason: str
-    autocast: Callable[[], AbstractContextManager[object]] = field(
-        init=False, repr=False, compare=False
-    )
-    skips_steps: bool = field(init=False, repr=False, compare=False)
+    skips_steps: bool
 
-    def __post_init__(self) -> None:
-        autocast: Callable[[], AbstractContextManager[object]] = nullcontext
-        if self.dtype != torch.float32:
-            autocast = partial(torch.autocast, self.device.type, dtype=self.dtype)
-        object.__setattr__(self, "autocast", autocast)  # the class is frozen
-        skips = self.device.type != "cpu" or self.dtype == torch.float16
-        object.__setattr__(self, "skips_steps", skips)
+    def autocast(self) -> torch.autocast:
+        """Return a context in which convolutions compute in the engine's precision."""
+        half = self.dtype != torch.float32
+        return torch.autocast(self.device.type, dtype=self.dtype, enabled=half)
 
     def grad_scaler(self) -> GradScaler | None:
         """Return a scaler of the loss for fp16, in which small gradients are 0; otherwise None."""
@@ -108,7 +101,8 @@ def choose_engine(
     lacking = None if compile_mode == "off" else missing_compiler(place)
     dtype, numbers = choose_precision(place, precision)
     reason = f"{taken}: {why}; {numbers}" + (f"; nothing compiled, {lacking}" if lacking else "")
-    return Engine(taken, place, dtype, "off" if lacking else compile_mode, reason)
+    skips = place.type != "cpu" or dtype == torch.float16
+    return Engine(taken, place, dtype, "off" if lacking else compile_mode, reason, skips)
 
 
 def choose_precision(device: torch.device, precision: Precision) -> tuple[torch.dtype, str]:
@@ -182,9 +176,9 @@ def _choose_name(name: EngineName, device: torch.device) -> tuple[EngineName, st
         return "native", "as requested" if name == "native" else f"PyTorch on {device.type}"
     if device.type != "cpu":
         raise UsageError(f"`engine` ipex supports the cpu only; use native for {device.type}")
-    missing = ipex.problem()
+    missing = ipex.extension_problem()
     if missing is not None:
-        raise UsageError(missing)
+        raise UsageError(f"`engine` ipex: {missing}")
     return "ipex", "as requested; native is as fast or faster"
 
 

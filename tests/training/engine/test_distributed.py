@@ -151,12 +151,6 @@ def test_ranks_wait_for_each_other_as_long_as_asked_for(monkeypatch):
     assert asked == [timedelta(hours=1), timedelta(minutes=2.5)]
 
 
-def test_means_of_one_process_are_its_own():
-    value = torch.tensor([1.0, 2.0])
-    distributed.average_in_place([value])
-    assert value.tolist() == [1.0, 2.0]
-
-
 @pytest.mark.parametrize(
     ("others", "threads"),
     [([(0, 1, 2, 3)], 2), ([(4, 5, 6, 7)], 4), ([(0, 1), (2, 3), (8, 9)], 1)],

@@ -178,7 +178,7 @@ def test_data_of_another_kind_is_refused_in_one_line(fit, tmp_path, cover, store
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (("--targets", "bins"), "hold classes: use auto"),
+        (("--targets", "bins"), "hold classes: use --targets classes"),
         (("--loss", "bce-dice"), "use ce-dice or focal-dice for classes"),
         (("--channel-weights", "auto"), "--channel-weights auto needs --targets bins"),
         (("--class-weights", "none.yaml"), "--class-weights none.yaml cannot be read"),
@@ -197,7 +197,7 @@ def test_settings_that_do_not_fit_classes_are_refused(fit, tmp_path, cover, capf
     [
         (("--class-weights", "auto"), "needs labels of classes"),
         (("--loss", "ce-dice"), "use bce-dice or focal-dice for roads"),
-        (("--targets", "classes"), "hold speeds: use auto"),
+        (("--targets", "classes"), "hold speeds: use --targets bins"),
     ],
 )
 def test_settings_of_classes_are_refused_for_speeds(fit, tmp_path, capfd, options, says):
