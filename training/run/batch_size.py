@@ -56,10 +56,7 @@ def release(device: torch.device) -> None:
 def choose_batch_size(
     config: Config, engine: Engine, stores: Sequence[StoreReader]
 ) -> tuple[Config, list[str]]:
-    """Return settings with a number as batch size, and remarks on how ``auto`` chose it.
-
-    All ranks use the size that rank 0 found to be the fastest of those that fit on every rank.
-    """
+    """Return settings with a number as batch size, and remarks on how ``auto`` chose it."""
     if config.batch_size != "auto":
         return config, []
     trainable = make_trainable(config, model_info(config, stores), engine, stores)
@@ -72,13 +69,12 @@ def choose_batch_size(
     rates = measured_rates(trainable, engine, config, side, max(SIZES[0], min(fits, learns)))
     del trainable
     release(engine.device)
-    tried_most = max(rates)
-    measured = max((size for size, rate in rates.items() if rate), default=0)
-    largest = -max_over_ranks([-measured], engine.device)[0]
-    rates = {size: rate for size, rate in rates.items() if size <= largest}
-    (chosen,) = max_over_ranks(
-        [0 if this_rank()[0] or not rates else fastest(rates)], engine.device
-    )
+    if not rates[max(rates)]:  # the last one did not fit
+        del rates[max(rates)]
+        fits = max(rates, default=0)
+    # The smallest choice of all ranks fits on each of them.
+    best = fastest(rates) if rates else 0
+    chosen = -int(max_over_ranks([-best], engine.device)[0])
     if not chosen:
         raise UsageError(
             f"`batch_size` auto: a batch of {SIZES[0]} x {side} x {side} does not fit into the "
@@ -87,16 +83,15 @@ def choose_batch_size(
         )
     tried = ", ".join(f"{size}: {rate:.1f}" for size, rate in rates.items())
     bound = (
-        f"more than {learns} would give fewer than {STEPS_PER_EPOCH} steps per epoch of {samples} "
-        "samples"
+        f"more than {fits} may not fit into memory"
+        if fits < learns
+        else f"more than {learns} would give fewer than {STEPS_PER_EPOCH} steps per epoch of "
+        f"{samples} samples"
     )
-    if largest < tried_most or fits < learns:
-        bound = f"more than {min(fits, largest):.0f} may not fit into memory"
     note = (
-        f"batch size {chosen:.0f} is the fastest on this machine (images/s by size: {tried}); "
-        f"{bound}"
+        f"batch size {chosen} is the fastest on this machine (images/s by size: {tried}); {bound}"
     )
-    return replace(config, batch_size=int(chosen)), [note]
+    return replace(config, batch_size=chosen), [note]
 
 
 def measured_rates(

@@ -271,16 +271,14 @@ class Run:
 
     def groups(self) -> list[BatchGroup]:
         """Return the remaining optimizer steps of the current epoch."""
-        schedule, every, start = self.loader.schedule, self.config.accumulate, self.position
-        stride = schedule.batch_size * schedule.world_size
-        first = before = -(-start // stride)
-        total = first + sum(1 for _ in schedule.steps(start))
-        groups = []
-        while before < total:
-            end = min(before - before % every + every, total)
-            passed = min(schedule.samples, start + (end - first) * stride)
-            groups.append(BatchGroup(end - before, passed))
-            before = end
+        schedule, every = self.loader.schedule, self.config.accumulate
+        number = -(-self.position // (schedule.batch_size * schedule.world_size))
+        steps, groups, size = list(schedule.steps(self.position)), [], 0
+        for step in steps:
+            number, size = number + 1, size + 1
+            if number % every == 0 or step is steps[-1]:
+                groups.append(BatchGroup(size, step.done))
+                size = 0
         return groups
 
     @property
