@@ -6,8 +6,8 @@ A summed-area table over cells of 16 pixels takes less than two per cent of the 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,11 @@ from numpy.typing import NDArray
 from geoprep.errors import UsageError
 from geoprep.speed import BIN_COUNT, BIN_TABLE, NODATA
 from loaders.prefetch import Prefetcher
+
+if TYPE_CHECKING:
+    from loaders.tiles.base import Tiles
+
+Result = TypeVar("Result")
 
 CELL = 16
 """Side of a cell in pixels."""
@@ -36,17 +41,10 @@ memorise the only fast road, or pond, of a store.
 """
 
 
-class TileLabels(Protocol):
-    """Anything that has the labels of tiles."""
-
-    side: int
-    road_fraction: NDArray[np.float32]
-    class_names: tuple[str, ...]
-
-    def __len__(self) -> int: ...
-
-    def label_of(self, tile: int) -> NDArray[np.uint8]:
-        """Return the label of a tile, uint8 (y, x)."""
+def _each(labels: Tiles, function: Callable[[NDArray[np.uint8]], Result]) -> Iterator[Result]:
+    """Return the results of a function of every label, computed in two threads."""
+    read = range(len(labels))
+    return Prefetcher(lambda tile: function(labels.label_of(tile)), read, threads=2, prefetch=8)
 
 
 class PixelCells:
@@ -57,25 +55,22 @@ class PixelCells:
         self.side = side
 
     @classmethod
-    def count(cls, labels: TileLabels, value: int | None = None, *, threads: int = 2) -> PixelCells:
+    def count(cls, labels: Tiles, value: int | None = None) -> PixelCells:
         """Count the pixels of a class, or (None) of roads, in one pass over all labels."""
         edges = np.arange(0, labels.side, CELL)
-        cells = len(edges)
-        sums = np.zeros((len(labels), cells + 1, cells + 1), np.int32)
 
-        def one(tile: int) -> None:
-            label = labels.label_of(tile)
+        def one(label: NDArray[np.uint8]) -> NDArray[np.int32]:
             # Unsigned, so 0 wraps around: False for 0 and 255.
             found = (
                 (label - np.uint8(1)) < np.uint8(NODATA - 1) if value is None else label == value
             )
             rows = np.add.reduceat(found, edges, axis=0, dtype=np.int32)
             counts = np.add.reduceat(rows, edges, axis=1, dtype=np.int32)
-            np.cumsum(np.cumsum(counts, axis=0), axis=1, out=sums[tile, 1:, 1:])
+            return np.cumsum(np.cumsum(counts, axis=0), axis=1)
 
-        tiles = range(len(labels))
-        for _ in Prefetcher(one, tiles, threads=threads, prefetch=4 * threads):
-            pass
+        sums = np.zeros((len(labels), len(edges) + 1, len(edges) + 1), np.int32)
+        for tile, counted in zip(sums, _each(labels, one), strict=True):
+            tile[1:, 1:] = counted
         return cls(sums, labels.side)
 
     def total(self) -> NDArray[np.int32]:
@@ -105,7 +100,7 @@ class PixelCells:
 
 def tile_weights(
     rule: WeightRule | Sequence[float] | NDArray[np.float64],
-    labels: TileLabels,
+    labels: Tiles,
     chosen: NDArray[np.int64] | None = None,
 ) -> NDArray[np.float64]:
     """Return the relative frequency of each tile, float64 (tile,).
@@ -165,17 +160,14 @@ def _floored(weights: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.maximum(weights, _FLOOR * weights.mean()) if weights.any() else weights + 1.0
 
 
-def _pixels(
-    labels: TileLabels, table: NDArray[Any], kinds: int, threads: int = 2
-) -> NDArray[np.float64]:
+def _pixels(labels: Tiles, table: NDArray[Any], kinds: int) -> NDArray[np.float64]:
     """Return the pixels of every kind, float64 (tile, kind); ``table`` (256,) has the kinds."""
 
-    def count(tile: int) -> NDArray[np.float64]:
-        counts = np.bincount(labels.label_of(tile).ravel(), minlength=256)
+    def count(label: NDArray[np.uint8]) -> NDArray[np.float64]:
+        counts = np.bincount(label.ravel(), minlength=256)
         return np.bincount(table, weights=counts, minlength=kinds).astype(np.float64)
 
-    found = Prefetcher(count, range(len(labels)), threads=threads, prefetch=4 * threads)
-    return np.stack(list(found))
+    return np.stack(list(_each(labels, count)))
 
 
 def _balanced(pixels: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -205,7 +197,7 @@ Minimums = tuple[tuple[float, PixelCells], ...]
 
 
 def tiles_with_enough(
-    labels: TileLabels, min_road: float, min_share: Mapping[str, float], crop: int | None
+    labels: Tiles, min_road: float, min_share: Mapping[str, float], crop: int | None
 ) -> tuple[NDArray[np.int64] | None, Minimums]:
     """Return the tiles (None for all) that can give enough road, or of each class, and the counts.
 

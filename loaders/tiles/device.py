@@ -40,12 +40,10 @@ three batches, the int64 index of each pixel of a batch, and workspaces of convo
 def _upload(source: NDArray[np.uint8], device: torch.device) -> Tensor:
     """Return an array on a device, copied piece by piece without a second copy on the host."""
     target = torch.empty(source.shape, dtype=torch.uint8, device=device)
-    step = max(1, _STAGE_BYTES // max(1, source[:1].nbytes))
-    stage = torch.empty((min(step, len(source)), *source.shape[1:]), dtype=torch.uint8)
+    step = max(1, _STAGE_BYTES // source[0].nbytes)
     for start in range(0, len(source), step):
-        part = source[start : start + step]
-        stage.numpy()[: len(part)] = part
-        target[start : start + len(part)].copy_(stage[: len(part)])
+        stage = torch.from_numpy(source[start : start + step].copy())  # the source is read-only
+        target[start : start + step].copy_(stage)
     return target
 
 

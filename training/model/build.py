@@ -108,30 +108,3 @@ def _summary(error: Exception) -> str:
     last = traceback.extract_tb(error.__traceback__)[-1]
     first = (str(error).strip().splitlines() or [""])[0]
     return f"{type(error).__name__}: {first} ({last.filename}:{last.lineno})"
-
-
-def output_weights(model: nn.Module, bands: int) -> set[str]:
-    """Return the names of the weights that make the channels: the last kernel that runs, and on."""
-    ran: list[str] = []
-    names = {part: name for name, part in model.named_modules() if not [*part.children()]}
-    hooks = [
-        part.register_forward_hook(lambda part, *_: ran.append(names[part]))
-        for part in names
-        if [*part.parameters()]
-    ]
-    training, device = model.training, next(model.parameters()).device
-    try:
-        with torch.no_grad(), torch.random.fork_rng(devices=()):  # it is on the CPU
-            model.eval()(torch.zeros(1, bands, 4 * STRIDE, 4 * STRIDE, device=device))
-    finally:
-        model.train(training)
-        for hook in hooks:
-            hook.remove()
-    kernels = [i for i, n in enumerate(ran) if any(w.ndim > 1 for w in _own(model, n).values())]
-    last = ran[kernels[-1] :] if kernels else ran
-    return {f"{name}.{weight}" for name in last for weight in _own(model, name)}
-
-
-def _own(model: nn.Module, name: str) -> dict[str, Tensor]:
-    weights: dict[str, Tensor] = model.get_submodule(name).state_dict()
-    return weights

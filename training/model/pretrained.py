@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from geoprep.errors import UsageError
 from training.checkpoint import BEST, ModelInfo, load
-from training.model.build import SMP, output_weights, smp_factory
+from training.model.build import SMP, smp_factory
 
 IMAGENET_URL = "https://download.pytorch.org/models/resnet34-b627a593.pth"
 """torchvision's ResNet34_Weights.IMAGENET1K_V1; the name ends in the start of its SHA-256."""
@@ -91,7 +91,7 @@ def load_initial_weights(model: nn.Module, info: ModelInfo, source: str) -> str:
     given, own = saved.ema or saved.model, model.state_dict()
     same_targets = _meaning(saved.info) == _meaning(info)
     bands = len(saved.info.bands), len(info.bands)
-    head = set() if same_targets else output_weights(model, len(info.bands))
+    head = () if same_targets else _output_weights(given)
     kept, adapted = {}, ""
     for name, value in given.items():
         wanted = own.get(name)
@@ -120,9 +120,16 @@ def load_initial_weights(model: nn.Module, info: ModelInfo, source: str) -> str:
     return line
 
 
+def _output_weights(given: dict[str, Tensor]) -> list[str]:
+    """Return the names of the weights that make the channels: the last kernel, and what follows."""
+    names = [*given]
+    kernels = [number for number, name in enumerate(names) if given[name].ndim > 1]
+    return names[max(kernels, default=0) :]
+
+
 def _meaning(info: ModelInfo) -> tuple[Any, ...]:
     """Return what the channels of a model mean."""
-    return info.targets, info.channels, getattr(info, "class_names", ())
+    return info.targets, info.channels, info.class_names
 
 
 def _reads_bands(given: Tensor, wanted: Tensor, bands: tuple[int, int]) -> bool:

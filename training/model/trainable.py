@@ -27,6 +27,10 @@ _DIRECTION = 0.1
 docs/performance/training.md."""
 
 
+_LARGEST = 5.0
+"""Largest weight of a channel or class over that of the most common one."""
+
+
 def make_trainable(
     config: Config, info: ModelInfo, engine: Engine, stores: Sequence[StoreReader]
 ) -> Trainable:
@@ -34,27 +38,21 @@ def make_trainable(
     direction = _direction_weight(config, info)
     size = {"bands": len(info.bands), "channels": info.channels}
     model = build_model(info.model, **size, directions=direction > 0)
-    weights = None
     _check_weights(config, info)
     loss: nn.Module
     if info.has_classes:
         share = class_share(stores, info.class_names)
         set_prior(model, share, exclusive=True)
         loss = ClassLoss(config.loss, class_weights(config.class_weights, info, share), config.dice)
-        return _trainable(config, info, engine, model, loss)
-    if info.targets == "bins":
-        set_prior(model, channel_share(stores))
-        if config.channel_weights == "auto":
-            weights = channel_weights(stores)
-    loss = RoadLoss(config.loss, weights, config.dice, direction)
-    return _trainable(config, info, engine, model, loss)
-
-
-def _trainable(
-    config: Config, info: ModelInfo, engine: Engine, model: nn.Module, loss: nn.Module
-) -> Trainable:
-    prep, spec = make_prep(info, engine, config), config.augmentation
-    return Trainable(prep, model, loss, None if spec is None else own_augmentation(spec))
+    else:
+        weights = None
+        if info.targets == "bins":
+            share = channel_share(stores)
+            set_prior(model, share)
+            weights = inverse_root(share) if config.channel_weights == "auto" else None
+        loss = RoadLoss(config.loss, weights, config.dice, direction)
+    own = None if config.augmentation is None else own_augmentation(config.augmentation)
+    return Trainable(make_prep(info, engine, config), model, loss, own)
 
 
 def own_augmentation(spec: str) -> Augmentation:
@@ -63,11 +61,8 @@ def own_augmentation(spec: str) -> Augmentation:
     wanted = "write function(image, label, key), which returns image and label"
     try:
         inspect.signature(function).bind("image", "label", "key")
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise UsageError(f"`augmentation` {spec}: {error}: {wanted}") from error
-    except ValueError:  # of a builtin
-        pass
-
     if isinstance(function, nn.Module):  # it stays a part of the module, which moves to the device
         return function
 
@@ -155,17 +150,12 @@ def channel_share(stores: Sequence[StoreReader]) -> Tensor:
     return (counts @ torch.from_numpy(CHANNEL_TABLE.astype("float64")) / labelled).float()
 
 
-def channel_weights(stores: Sequence[StoreReader], *, largest: float = 5.0) -> Tensor:
-    """Return channel weights that favour rare speeds: 1 / sqrt(share), scaled to mean 1.
+def inverse_root(share: Tensor) -> Tensor:
+    """Return weights that favour what is rare: 1 / sqrt(share), scaled to mean 1.
 
-    Weights of 1 / share would let a handful of pixels dominate the loss. Bins that never occur in
-    the train split have the weight of the most common one.
+    Weights of 1 / share would let a handful of pixels dominate the loss. What never occurs has the
+    weight of the most common one.
     """
-    return inverse_root(channel_share(stores), largest=largest)
-
-
-def inverse_root(share: Tensor, *, largest: float = 5.0) -> Tensor:
-    """Return 1 / sqrt(share) with mean 1, as `channel_weights`."""
     common = share.max().clamp(min=1e-12)
-    weight = (common / torch.where(share > 0, share, common)).sqrt().clamp(max=largest)
+    weight = (common / torch.where(share > 0, share, common)).sqrt().clamp(max=_LARGEST)
     return weight / weight.mean()

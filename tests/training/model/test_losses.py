@@ -9,7 +9,7 @@ from torch._dynamo.exc import TorchDynamoException
 
 from geoprep.errors import UsageError
 from training.model.losses import Compiled, RoadLoss
-from training.model.trainable import channel_share, channel_weights
+from training.model.trainable import channel_share, inverse_root
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_shares_leave_out_nodata_and_sum_over_stores():
 
 
 def test_rare_speeds_weigh_more_within_bounds():
-    weights = channel_weights([_store(_0=8000, _25=1600, _35=400, _65=1)])
+    weights = inverse_root(channel_share([_store(_0=8000, _25=1600, _35=400, _65=1)]))
     assert weights.mean().item() == pytest.approx(1)
     ratio = weights / weights[7]
     assert ratio[2].item() == pytest.approx((2001 / 1600) ** 0.5)
@@ -122,7 +122,7 @@ def test_rare_speeds_weigh_more_within_bounds():
 
 
 def test_channel_weights_without_labels_are_equal():
-    assert channel_weights([_store(_255=100)]).tolist() == [1] * 8
+    assert inverse_root(channel_share([_store(_255=100)])).tolist() == [1] * 8
 
 
 def test_a_failing_compiler_warns_once_and_the_plain_loss_is_used(monkeypatch):
