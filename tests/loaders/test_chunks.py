@@ -63,13 +63,6 @@ def test_labels_can_be_read_alone(arrays: Arrays):
     assert not speed[[0, 4]].any()
 
 
-def test_bands_are_taken_in_the_order_asked(make_store: MakeStore):
-    store = StoreReader.open(make_store(bands=("coastal", "blue", "green", "red")))
-    image = paint(40, 32, 4)[0]
-    found = read(opened(store, "red", "coastal"), 9, 12)[0]
-    assert (found == image[9:12][..., [3, 0]]).all()
-
-
 def test_both_codecs_are_read(make_store: MakeStore):
     image, speed = paint(40, 32, 3)
     found = read(opened(make_store(codec="zstd")), 1, 4)

@@ -79,20 +79,6 @@ def test_workers_share_one_copy_that_is_smaller(make_store: MakeStore):
         assert (one["speed"] == other["speed"]).all()
 
 
-@pytest.mark.parametrize("array", ["32/image", "32/speed"])
-def test_a_flipped_bit_is_found_while_loading(make_store: MakeStore, array: str):
-    path = make_store(splits=(0,))
-    shard = path / shard_key(array, 2)
-    data = bytearray(shard.read_bytes())
-    data[200] ^= 4
-    shard.write_bytes(data)
-    with pytest.raises(StoreError, match=f"array {array}, shard c/2/.*checksum"):
-        RamTiles.load(path, keep="compressed")
-    shard.unlink()
-    with pytest.raises(StoreError, match=f"array {array}, shard c/2/.*missing"):
-        RamTiles.load(path, keep="compressed")
-
-
 def test_a_chunk_with_a_valid_checksum_that_is_not_a_tile_is_named(make_store: MakeStore):
     path = make_store(splits=(0,), levels=(32,))
     shard = path / shard_key("32/speed", 1)

@@ -44,18 +44,6 @@ def test_a_copy_gives_the_same_batches(store_path: Path, kind: str, again: Again
     assert [digest(batch) for batch in loader] == first  # what the copy did does not show
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_copy_resumes_from_a_loaded_state(store_path: Path, kind: str):
-    loader = make(kind, store_path)
-    whole = [digest(batch) for batch in loader]
-    loader.set_epoch(0)
-    batches = iter(loader)
-    next(batches)
-    other = make(kind, store_path)
-    other.load_state_dict(loader.state_dict())
-    assert [digest(batch) for batch in through_pickle(other)] == whole[1:]
-
-
 def count(loaders: list[BatchLoader], queue: multiprocessing.Queue[object]) -> None:
     queue.put([[digest(batch) for batch in loader] for loader in loaders])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,19 +29,21 @@ def test_tiles_are_cut_where_a_shard_ends(rows: set[int], shard: int):
     assert len(set.union(set(), *shards)) == len(cut)  # a shard is one part
 
 
+@pytest.mark.parametrize("keep", ["pixels", "compressed"])
 @pytest.mark.parametrize("codec_array", ["32/image", "32/speed"])
-def test_a_flipped_bit_names_array_and_shard(make_store: MakeStore, codec_array: str):
+def test_a_flipped_bit_names_array_and_shard(make_store: MakeStore, codec_array: str, keep: Any):
     path = make_store(splits=(0,))
     shard = path / shard_key(codec_array, 2)
     data = bytearray(shard.read_bytes())
     data[200] ^= 4
     shard.write_bytes(data)
     with pytest.raises(StoreError) as error:
-        RamTiles.load(path)
+        RamTiles.load(path, keep=keep)
     message = str(error.value)
     assert f"array {codec_array}, shard {shard.relative_to(path / codec_array)}" in message
     assert "tiles 16 to 23" in message
     assert str(path) in message
+    assert "checksum" in message
     assert RamTiles.load(path, level=16).side == 16  # the other level is whole
 
 

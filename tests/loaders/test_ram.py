@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from helpers.painted import paint
 
-from geoprep.errors import StoreError, UsageError
+from geoprep.errors import UsageError
 from geoprep.store import StoreReader
 from loaders import RamTiles, selection
 from loaders.memory import Available
@@ -111,22 +111,11 @@ def test_too_many_tiles_are_refused_before_loading(
     assert "StreamTiles" in message
 
 
-def test_an_incomplete_store_is_refused_with_the_fix(tmp_path: Path, make_store: MakeStore):
-    with pytest.raises(StoreError, match=r"incomplete.*build-zarr"):
-        RamTiles.load(make_store(complete=False))
-    with pytest.raises(StoreError, match="nowhere"):
-        RamTiles.load(tmp_path / "nowhere.zarr")
-
-
-def test_a_level_that_is_not_there_is_refused_with_those_that_are(store_path: Path):
-    with pytest.raises(UsageError, match="no level 650; its levels are 32, 16"):
-        RamTiles.load(store_path, level=650)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"split": "dev"}, "split='dev' is not one of train, val, test, all"),
+        ({"level": 650}, "no level 650; its levels are 32, 16"),
         ({"split": "test"}, "split 'test' .* has no tile to load"),
         ({"bands": ("nir",)}, "has no band nir; it has red, green, blue"),
         ({"bands": ()}, "bands is empty"),

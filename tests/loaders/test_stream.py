@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import re
-import threading
 import time
 import tracemalloc
 from collections.abc import Callable
@@ -14,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.painted import painted_speed
 from helpers.streams import (
     LARGE,
     SMALL,
@@ -43,18 +41,6 @@ def large(make_store: MakeStore) -> Path:
 @pytest.fixture(scope="module")
 def in_memory(large: Path) -> RamTiles:
     return RamTiles.load(large)
-
-
-@pytest.mark.parametrize("augment", [None, "d4"])
-@pytest.mark.parametrize("crop", [None, 17])
-def test_image_label_and_crop_agree(large: Path, augment: Any, crop: int | None):
-    tiles = StreamTiles.open(large, **SMALL)
-    for batch in BatchLoader(tiles, 3, crop=crop, augment=augment, threads=1):
-        row, column, tile = (batch.image[:, band].numpy().astype(int) - 1 for band in range(3))
-        assert (tile == tiles.rows[batch.index.numpy()][:, None, None]).all()
-        assert (batch.speed.numpy() == painted_speed(tile, row, column)).all()
-        assert (row.min((1, 2)) == batch.where.numpy()[:, 0]).all()
-        assert (column.min((1, 2)) == batch.where.numpy()[:, 1]).all()
 
 
 @pytest.mark.parametrize(
@@ -308,17 +294,3 @@ def damaged(make_store: MakeStore) -> Path:
     path = make_store(scenes=20, splits=(0,), levels=(32,))
     (path / shard_key("32/image", 6)).write_bytes(b"damaged")
     return path
-
-
-def test_many_epochs_leak_neither_threads_nor_descriptors(large: Path):
-    descriptors = Path("/proc/self/fd")
-    loader = BatchLoader(StreamTiles.open(large, **SMALL), 3, threads=2, **TRAIN)
-    list(loader)
-    assert threads_end()
-    before = len(list(descriptors.iterdir())), threading.active_count()
-    for epoch in range(15):
-        for step, _ in enumerate(loader):
-            if epoch % 3 and step == epoch:
-                break
-    assert threads_end()
-    assert (len(list(descriptors.iterdir())), threading.active_count()) == before

@@ -11,7 +11,6 @@ from helpers.buckets import Bucket
 from helpers.streams import LARGE, SMALL, TILE, TRAIN, digest, samples, threads_end
 
 from geoprep.errors import StoreError, UsageError
-from geoprep.store import StoreReader
 from loaders import BatchLoader, RamTiles, memory
 from loaders.memory import Available, memory_limit
 from loaders.tiles import stream
@@ -87,15 +86,6 @@ def test_several_stores_bands_and_levels(make_store: MakeStore):
         _ = tiles.store
     here = BatchLoader(tiles, 1, crop=8, drop_last=False, threads=1)
     assert sorted(samples(here)) == sorted(samples(BatchLoader(held, 2, crop=8, drop_last=False)))
-
-
-def test_unusable_tiles_are_left_out_and_counted(make_store: MakeStore):
-    path = make_store(status=("ok", "failed", "ok", "unlabelled"), splits=(0,), scenes=12)
-    tiles = StreamTiles.open(path, ram_limit="1MB")
-    assert tiles.left_out == {"failed": 12, "unlabelled": 12}
-    assert len(tiles) == 24
-    assert tiles.store.meta == StoreReader.open(path).meta
-    assert "0.0983 MB through 1 MB" in repr(tiles)
 
 
 @pytest.mark.parametrize(

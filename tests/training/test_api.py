@@ -101,15 +101,6 @@ def test_images_of_another_kind_are_refused(model):
         model(bands_first(64, 64, bands=4))
 
 
-def test_predict_writes_a_prediction_per_image(model, tmp_path, monkeypatch):
-    monkeypatch.setattr("training.engine.keep_memory", lambda *_, **__: "as it is")
-    image = write_image(tmp_path / "scene.tif", pixels(100, 120))
-    options = {"gsd": "image", "window": 64, "overlap": 32}  # the factory is known
-    (path,) = model.predict(image, tmp_path / "out", progress=False, **options)
-    with rasterio.open(path) as prediction:
-        assert prediction.shape == (100, 120)
-
-
 def test_evaluate_model_returns_the_metrics(run, store_path):
     options = {"model": SMALL["model"], "offsets": True}
     found = training.evaluate_model(run.best, store_path, progress=False, **options)
