@@ -91,6 +91,7 @@ class Batch:
     where: Tensor
     key: Tensor
     block: Tensor | None
+    has_classes: bool
     _memory: Tensor | NDArray[np.uint8] | None = None
 
     def __init__(
@@ -156,8 +157,8 @@ class Batch:
         if self.block is not None:
             block = self.block.to(device, non_blocking=non_blocking)
             return batch_of(block, *self._shape, has_classes=self.has_classes)
-        parts = (getattr(self, name).to(device, non_blocking=non_blocking) for name in _PARTS)
-        return Batch(*parts, has_classes=self.has_classes)
+        parts = {n: getattr(self, n).to(device, non_blocking=non_blocking) for n in _PARTS}
+        return Batch(**parts, has_classes=self.has_classes)
 
 
 def has_streams(device: torch.device) -> bool:

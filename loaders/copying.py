@@ -1,5 +1,7 @@
 """Copies of crops of tiles into batches, in one compiled loop per batch."""
 
+# ruff: noqa: ANN401 - values in compiled code, and types of numba and llvmlite, have no others
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -15,9 +17,6 @@ from numba.extending import intrinsic, register_jitable
 from numpy.typing import NDArray
 
 from loaders.batch import Crops
-
-Value = Any
-"""Value in compiled code, or what generates it: types of numba and llvmlite, which have none."""
 
 
 def copy_crops(
@@ -73,22 +72,22 @@ def _instructions(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @_instructions
-def _move(_: Value, target: Value, source: Value, nbytes: Value) -> Value:
+def _move(_: Any, target: Any, source: Any, nbytes: Any) -> Any:
     """Move bytes from address to address."""
 
-    def generate(context: Value, builder: Value, _: Value, arguments: Value) -> Value:
+    def generate(context: Any, builder: Any, _: Any, arguments: Any) -> Any:
         to, at = (builder.inttoptr(arguments[i], ir.IntType(8).as_pointer()) for i in range(2))
-        raw_memcpy(builder, to, at, arguments[2], itemsize=1)
+        raw_memcpy(builder, to, at, arguments[2], itemsize=1)  # type: ignore[no-untyped-call]  # numba's
         return context.get_dummy_value()
 
     return types.void(target, source, nbytes), generate
 
 
 @_instructions
-def _stream(_: Value, target: Value, source: Value) -> Value:
+def _stream(_: Any, target: Any, source: Any) -> Any:
     """Move 64 bytes to an address that 16 divides, past the caches: no line is read for it."""
 
-    def generate(context: Value, builder: Value, _: Value, arguments: Value) -> Value:
+    def generate(context: Any, builder: Any, _: Any, arguments: Any) -> Any:
         one = builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)])
         for start in range(0, 64, _VECTOR):
             to, at = (builder.add(arguments[i], _WORD(start)) for i in range(2))
@@ -100,10 +99,10 @@ def _stream(_: Value, target: Value, source: Value) -> Value:
 
 
 @_instructions
-def _fence(_: Value) -> Value:
+def _fence(_: Any) -> Any:
     """Order what was moved past the caches before all that follows."""
 
-    def generate(context: Value, builder: Value, _: Value, arguments: Value) -> Value:
+    def generate(context: Any, builder: Any, _: Any, arguments: Any) -> Any:
         del arguments
         builder.fence("seq_cst")
         return context.get_dummy_value()
@@ -111,17 +110,17 @@ def _fence(_: Value) -> Value:
     return types.void(), generate
 
 
-def _load(builder: Value, address: Value) -> Value:
+def _load(builder: Any, address: Any) -> Any:
     """Generate the load of a vector."""
     return builder.load(builder.inttoptr(address, _BYTES.as_pointer()), align=1)
 
 
-def _store(builder: Value, vector: Value, address: Value) -> None:
+def _store(builder: Any, vector: Any, address: Any) -> None:
     """Generate the store of a vector."""
     builder.store(vector, builder.inttoptr(address, _BYTES.as_pointer()), align=1)
 
 
-def _shuffle(builder: Value, one: Value, other: Value, lanes: list[int]) -> Value:
+def _shuffle(builder: Any, one: Any, other: Any, lanes: list[int]) -> Any:
     """Generate the vector of some lanes of two vectors, counted through both."""
     mask = ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), lanes)
     return builder.shuffle_vector(one, other, mask)
@@ -135,11 +134,11 @@ def _pixel_bytes(width: int, lane: int, *, backwards: bool) -> list[int]:
 
 
 @_instructions
-def _mirror(_: Value, target: Value, source: Value, width: Value) -> Value:
+def _mirror(_: Any, target: Any, source: Any, width: Any) -> Any:
     """Move the pixels of a vector in reverse order, given the address of the last one."""
     pixel = width.literal_value
 
-    def generate(context: Value, builder: Value, _: Value, arguments: Value) -> Value:
+    def generate(context: Any, builder: Any, _: Any, arguments: Any) -> Any:
         vector = _load(builder, builder.sub(arguments[1], _WORD(_VECTOR - pixel)))
         lanes = _pixel_bytes(pixel, pixel, backwards=True)
         _store(builder, _shuffle(builder, vector, vector, lanes), arguments[0])
@@ -148,7 +147,7 @@ def _mirror(_: Value, target: Value, source: Value, width: Value) -> Value:
     return types.void(target, source, width), generate
 
 
-@register_jitable  # type: ignore[untyped-decorator]  # numba has no types
+@register_jitable
 def _lane(width: int) -> int:
     """Return the bytes that hold a pixel in a transpose: the next power of two."""
     lane = 1
@@ -159,8 +158,8 @@ def _lane(width: int) -> int:
 
 @_instructions
 def _transpose(
-    _: Value, target: Value, down: Value, source: Value, along: Value, width: Value, back: Value
-) -> Value:
+    _: Any, target: Any, down: Any, source: Any, along: Any, width: Any, back: Any
+) -> Any:
     """Transpose a block from rows ``along`` apart, read ``back`` if so, to rows ``down`` apart."""
     pixel, reverse = min(width.literal_value, _VECTOR), bool(back.literal_value)
     lane = _lane(pixel)
@@ -172,7 +171,7 @@ def _transpose(
     pairs = [(i, side + i) for i in range(side)]
     halves = [sum(half, ()) for half in (pairs[: side // 2], pairs[side // 2 :])]
 
-    def generate(context: Value, builder: Value, _: Value, arguments: Value) -> Value:
+    def generate(context: Any, builder: Any, _: Any, arguments: Any) -> Any:
         to, step, at, apart = arguments[:4]
         if reverse:
             at = builder.sub(at, _WORD(_VECTOR - pixel))
@@ -194,7 +193,7 @@ def _transpose(
 
 
 @numba.njit
-def _move_rows(target: Value, source: Value, nbytes: Value, past: Value) -> None:
+def _move_rows(target: Any, source: Any, nbytes: Any, past: Any) -> None:
     """Move a row of bytes, past the caches if it is to and its address allows."""
     done = 0
     if past and target % _VECTOR == 0:
@@ -205,7 +204,7 @@ def _move_rows(target: Value, source: Value, nbytes: Value, past: Value) -> None
 
 
 @numba.njit
-def _within(values: Value, end: Value) -> bool:
+def _within(values: Any, end: Any) -> bool:
     """Return whether all values are at least 0 and less than an end."""
     outside = 0
     for value in values:
@@ -214,9 +213,7 @@ def _within(values: Value, end: Value) -> bool:
 
 
 @numba.njit(inline="always")
-def _copy_part(
-    images: Value, crops: Value, place: Value, width: Value, past: Value, scratch: Value
-) -> None:
+def _copy_part(images: Any, crops: Any, place: Any, width: Any, past: Any, scratch: Any) -> None:
     """Copy crops with pixels of ``width`` bytes."""
     tile_side, side = images.shape[1], crops.shape[1]
     row, out_row, last = tile_side * width, side * width, side - 1
@@ -273,9 +270,7 @@ def _copy_part(
 def crop_kernel(width: int) -> CropKernel:
     """Return the compiled copy of crops with pixels of ``width`` bytes."""
 
-    def copy(
-        images: Value, labels: Value, image: Value, label: Value, place: Value, scratch: Value
-    ) -> bool:
+    def copy(images: Any, labels: Any, image: Any, label: Any, place: Any, scratch: Any) -> bool:
         places = images.shape[1] - image.shape[1] + 1
         within = _within(place[0], len(images)) & _within(place[3], 8)
         if not within & _within(place[1], places) & _within(place[2], places):

@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -51,12 +52,8 @@ class Engine:
     dtype: torch.dtype
     compile_mode: CompileMode
     reason: str
+    autocast: Callable[[], torch.autocast]
     skips_steps: bool
-
-    def autocast(self) -> torch.autocast:
-        """Return a context in which convolutions compute in the engine's precision."""
-        half = self.dtype != torch.float32
-        return torch.autocast(self.device.type, dtype=self.dtype, enabled=half)
 
     def grad_scaler(self) -> GradScaler | None:
         """Return a scaler of the loss for fp16, in which small gradients are 0; otherwise None."""
@@ -101,8 +98,16 @@ def choose_engine(
     lacking = None if compile_mode == "off" else missing_compiler(place)
     dtype, numbers = choose_precision(place, precision)
     reason = f"{taken}: {why}; {numbers}" + (f"; nothing compiled, {lacking}" if lacking else "")
-    skips = place.type != "cpu" or dtype == torch.float16
-    return Engine(taken, place, dtype, "off" if lacking else compile_mode, reason, skips)
+    half = dtype != torch.float32
+    return Engine(
+        name=taken,
+        device=place,
+        dtype=dtype,
+        compile_mode="off" if lacking else compile_mode,
+        reason=reason,
+        autocast=partial(torch.autocast, place.type, dtype=dtype, enabled=half),
+        skips_steps=place.type != "cpu" or dtype == torch.float16,
+    )
 
 
 def choose_precision(device: torch.device, precision: Precision) -> tuple[torch.dtype, str]:

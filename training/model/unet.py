@@ -95,7 +95,7 @@ class UpConv(nn.Module):
         # single values took 3 % of a step.
         rows = self.weight.permute(0, 2, 3, 1).reshape(outputs, 9 * inputs)
         if rows.requires_grad:
-            rows.register_hook(torch.Tensor.contiguous)
+            rows.register_hook(torch.Tensor.contiguous)  # type: ignore[no-untyped-call]  # torch's
         taps = rows.t().contiguous().view(9, inputs * outputs)
         kernel = (self.spread @ taps).view(16, inputs, outputs).transpose(0, 1)
         return kernel.contiguous().view(inputs, 4, 4, outputs).permute(0, 3, 1, 2)
