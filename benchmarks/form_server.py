@@ -17,25 +17,10 @@ from training.engine import keep_memory
 from training.evaluation import evaluate_runner
 from training.inference import Runner
 from training.predict import COMMAND, make_job
-from training.prediction import PredictionJob, PredictOptions, ProgressCallback
+from training.prediction import PredictionJob, PredictOptions, Screen
 
 _ENOUGH = 10**12
 """Number of pixels that makes compiling worthwhile."""
-
-
-class SilentProgress:
-    """A progress display of predictions that shows nothing."""
-
-    def begin(self, target: Path, pixels: int) -> ProgressCallback:
-        """Return a callback that does nothing."""
-        del target, pixels
-        return lambda _: None
-
-    def done(self, outcome: object) -> None:
-        """Do nothing."""
-
-    def say(self, line: str) -> None:
-        """Do nothing."""
 
 
 def parse_job(words: Sequence[str]) -> tuple[PredictionJob, tuple[str, ...]]:
@@ -93,7 +78,10 @@ class FormServer:
         """
         if not self._warm:
             self._warm_up()
-        stats = [outcome.stats for outcome in self.job.run(self.images, SilentProgress())]
+        stats = [
+            outcome.stats
+            for outcome in self.job.run(self.images, Screen(quiet=True, send=lambda _: None))
+        ]
         took = sum(one.seconds for one in stats if one)
         return {
             "network_mpx_s": sum(one.network_pixels for one in stats if one) / 1e6 / took,
@@ -114,7 +102,7 @@ class FormServer:
                 place = {"crs": image.crs, "transform": image.transform}
                 with rasterio.open(corner, "w", dtype=pixels.dtype, **size, **place) as file:
                     file.write(pixels)
-            self.job.run([str(corner)], SilentProgress())
+            self.job.run([str(corner)], Screen(quiet=True, send=lambda _: None))
         self._warm = True
 
     def evaluate(self, store: str) -> dict[str, Any]:

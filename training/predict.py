@@ -13,7 +13,7 @@ from training.prediction import PredictOptions
 
 if TYPE_CHECKING:
     from training.checkpoint import ModelInfo
-    from training.prediction import PredictionJob, Reporter
+    from training.prediction import PredictionJob, Screen
 
 __all__ = ["COMMAND", "PredictOptions", "main", "make_job", "predict"]
 
@@ -62,17 +62,15 @@ def predict(options: PredictOptions) -> int:
     return Status.FAILED if any(outcome.error for outcome in outcomes) else Status.DONE
 
 
-def _instance(
-    options: PredictOptions, turn: tuple[int, int], since: float, reporter: Reporter
-) -> None:
+def _instance(options: PredictOptions, turn: tuple[int, int], since: float, screen: Screen) -> None:
     """Predict as one process of several."""
     from training.engine import keep_memory
 
     keep_memory(_RESERVE, one_heap=True)
     job, header = make_job(options)
     for line in header if turn[0] == 0 else ():
-        reporter.say(line)
-    replace(job, turn=turn, since=since).run(options.images, reporter)
+        screen.say(line)
+    replace(job, turn=turn, since=since).run(options.images, screen)
 
 
 def make_job(options: PredictOptions) -> tuple[PredictionJob, list[str]]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from benchmarks.common import Result, announce
 from benchmarks.fitting.runs import fit
-from benchmarks.form_server import SilentProgress, parse_job
+from benchmarks.form_server import parse_job
 from benchmarks.loading.data import CITY, build_city_store
 from benchmarks.tracing.lines import measure_lines
 from benchmarks.tracing.reliability import measure_reliability
@@ -29,6 +29,7 @@ from geoprep.sources import get_city
 from geoprep.store import SPLITS, StoreReader
 from geoprep.synth import synthesise
 from training.checkpoint import BEST
+from training.prediction import Screen
 
 SCENES = 48
 EPOCHS = 3
@@ -102,10 +103,10 @@ def _predict(
     announce("predicting")
     words = [str(checkpoint), *map(str, images), "--out", str(out), "--overwrite"]
     job, _ = parse_job(words)
-    job.run([str(image) for image in images[:_TIMED]], SilentProgress())
+    job.run([str(image) for image in images[:_TIMED]], Screen(quiet=True, send=lambda _: None))
     for made in out.glob("*.tif"):
         made.unlink()
-    outcomes = job.run([str(image) for image in images], SilentProgress())
+    outcomes = job.run([str(image) for image in images], Screen(quiet=True, send=lambda _: None))
     stats = [outcome.stats for outcome in outcomes if outcome.stats is not None]
     if len(stats) < len(images):
         raise RuntimeError(next(outcome.error for outcome in outcomes if outcome.error))

@@ -1,11 +1,9 @@
 from .blend import label_bytes as label_bytes
 from .instances import run_instances as run_instances
 from .job import PredictionJob as PredictionJob
-from .job import Reporter as Reporter
 from .predict_options import PredictOptions as PredictOptions
 from .prediction_tags import check_targets as check_targets
 from .predictor import Predictor as Predictor
-from .predictor import ProgressCallback as ProgressCallback
 from .screen import Screen as Screen
 from .screen import summary as summary
 from .windows import check_window as check_window

@@ -25,9 +25,8 @@ from geoprep.cpus import usable_cpus
 from geoprep.errors import GeoprepError, UsageError
 from training.cli import Status
 from training.inference import SUFFIXES, chosen_device, parse_devices
-from training.prediction.job import ImageOutcome
 from training.prediction.predict_options import PredictOptions
-from training.prediction.predictor import ProgressCallback
+from training.prediction.predictor import ImageOutcome
 from training.prediction.screen import Screen, summary
 
 _PR_SET_PDEATHSIG = 1
@@ -36,21 +35,8 @@ _PATIENCE_S = 10.0
 Messages: TypeAlias = "Queue[ImageOutcome | str | GeoprepError]"
 """The outcome of an image, a line to show, or an error that ends all processes."""
 
-Work = Callable[[PredictOptions, tuple[int, int], float, "QueueReporter"], None]
-"""Called with the options, the index and number of processes, their start time, a reporter."""
-
-
-class QueueReporter:
-    """A reporter that sends everything to the parent process, which shows it."""
-
-    def __init__(self, messages: Messages) -> None:
-        self.done: Callable[[ImageOutcome], None] = messages.put
-        self.say: Callable[[str], None] = messages.put
-
-    def begin(self, target: Path, pixels: int) -> ProgressCallback:
-        """Return a callback that does nothing: bars of several processes would mix."""
-        del target, pixels
-        return lambda _: None
+Work = Callable[[PredictOptions, tuple[int, int], float, Screen], None]
+"""Called with the options, the index and number of processes, their start time, a screen."""
 
 
 def share_cores(cores: Sequence[int], count: int) -> list[list[int]]:
@@ -107,7 +93,7 @@ def run_instances(options: PredictOptions, work: Work, spell: Callable[[str], st
         _end(processes)
 
 
-def _run(work: Callable[[QueueReporter], None], cores: Sequence[int], messages: Messages) -> None:
+def _run(work: Callable[[Screen], None], cores: Sequence[int], messages: Messages) -> None:
     """Work as a child process: stay on its cores, and end with the parent."""
     if prctl := getattr(ctypes.CDLL(None), "prctl", None):  # Linux
         prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
@@ -117,7 +103,7 @@ def _run(work: Callable[[QueueReporter], None], cores: Sequence[int], messages: 
 
     torch.set_num_threads(len(cores))
     try:
-        work(QueueReporter(messages))
+        work(Screen(quiet=True, send=messages.put))
     except GeoprepError as error:
         messages.put(error)
 

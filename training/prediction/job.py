@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from geoprep.errors import GeoprepError, UsageError
 from geoprep.sources import images_and_labels
@@ -20,45 +20,10 @@ from training.prediction.cog.write_journal import BusyError, has_locks, locked, 
 from training.prediction.images import ImageSource, inspect_image, limits_note
 from training.prediction.overlay import write_overlay, write_style
 from training.prediction.prediction_tags import difference, found_signature
-from training.prediction.predictor import Predictor, PredictStats, ProgressCallback
+from training.prediction.predictor import ImageOutcome, Predictor, PredictStats
 
-
-class Reporter(Protocol):
-    """Shows the progress of a job."""
-
-    def begin(self, target: Path, pixels: int) -> ProgressCallback:
-        """Return the progress callback of one image, whose windows have so many pixels."""
-        ...
-
-    def done(self, outcome: ImageOutcome) -> None:
-        """Show the outcome of an image."""
-        ...
-
-    def say(self, line: str) -> None:
-        """Show a line."""
-        ...
-
-
-@dataclass(slots=True)
-class ImageOutcome:
-    """One image of a job, and the outcome of its prediction."""
-
-    address: str
-    target: Path
-    source: ImageSource | None = None  # None if it cannot be opened or is not downloaded
-    version: str = ""
-    kept: bool = False  # the prediction was complete before this run
-    theirs: bool = False  # another process writes it, or has just written it
-    stats: PredictStats | None = None  # None if nothing had to be predicted, or it failed
-    error: str = ""
-
-    @property
-    def state(self) -> str:
-        """The outcome in one word: failed, busy, complete, resumed or predicted."""
-        if self.error:
-            return "failed"
-        done = "resumed" if self.stats and self.stats.continued else "predicted"
-        return "busy" if self.theirs else "complete" if self.kept else done
+if TYPE_CHECKING:
+    from training.prediction.screen import Screen
 
 
 @dataclass(slots=True)
@@ -77,7 +42,7 @@ class PredictionJob:
     _said: set[str] = field(default_factory=set)
     _pixels: Counter[tuple[int, int, int]] = field(default_factory=Counter)
 
-    def run(self, images: Sequence[str], reporter: Reporter) -> list[ImageOutcome]:
+    def run(self, images: Sequence[str], screen: Screen) -> list[ImageOutcome]:
         """Predict all images; one that fails does not stop the others."""
         tasks = [ImageOutcome(address, self.out / f"{name}.tif") for name, address in _find(images)]
         _check_inputs_stay(tasks)
@@ -92,14 +57,14 @@ class PredictionJob:
         for task in (t for k in turns for t in tasks[(number + k) % count :: count]):
             if not task.error:
                 try:
-                    self._one(task, reporter)
+                    self._one(task, screen)
                 except BusyError:
                     task.theirs = True
                 except GeoprepError as error:
                     task.error = str(error)
                 except OSError as error:
                     task.error = f"{error.strerror or error}; run the command again to resume"
-            reporter.done(task)
+            screen.done(task)
         return tasks
 
     def _inspect(self, task: ImageOutcome) -> None:
@@ -159,7 +124,7 @@ class PredictionJob:
         since = self.since
         return since is not None and task.target.exists() and task.target.stat().st_mtime >= since
 
-    def _one(self, task: ImageOutcome, reporter: Reporter) -> None:
+    def _one(self, task: ImageOutcome, screen: Screen) -> None:
         if not task.kept and self._is_new(task) and not self._differs(task):
             task.theirs = True
             return
@@ -170,7 +135,7 @@ class PredictionJob:
         picture = self.predictor.options.overlay and not has_picture
         with self._copied(task) if not task.kept or picture else nullcontext():
             if task.source is not None and not task.kept:
-                task.stats = self._predict(task, task.source, reporter)
+                task.stats = self._predict(task, task.source, screen)
             if task.source is not None and picture:
                 write_overlay(task.source, task.target, info, threshold)
         style = task.target.with_suffix(".qml")
@@ -203,16 +168,16 @@ class PredictionJob:
                 raise
             shutil.rmtree(copy.parent, ignore_errors=True)
 
-    def _predict(self, task: ImageOutcome, source: ImageSource, reporter: Reporter) -> PredictStats:
+    def _predict(self, task: ImageOutcome, source: ImageSource, screen: Screen) -> PredictStats:
         runner, note = self._runner(source)
         for line in (note, limits_note(self.predictor.info, self.predictor.options.rescale)):
             if line and line not in self._said:
                 self._said.add(line)
-                reporter.say(line)
-        progress = reporter.begin(task.target, self.predictor.grid(source).pixels)
+                screen.say(line)
+        progress = screen.begin(task.target, self.predictor.grid(source).pixels)
         stats = self.predictor.run(source, task.target, runner, progress)
         if stats.lost:
-            reporter.say(
+            screen.say(
                 f"warning: {source.name}: the model's output is not finite at {stats.lost:,} "
                 "pixels, which are nodata in the prediction (`precision` fp32 may help)"
             )

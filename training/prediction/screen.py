@@ -17,8 +17,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from training.prediction.job import ImageOutcome
-from training.prediction.predictor import ProgressCallback
+from training.prediction.predictor import ImageOutcome, ProgressCallback
 
 
 class _Megapixels(ProgressColumn):
@@ -31,9 +30,18 @@ class _Megapixels(ProgressColumn):
 
 
 class Screen(Progress):
-    """A progress bar for the current image, and a line for each finished one."""
+    """A progress bar for the current image, and a line for each finished one.
 
-    def __init__(self, *, quiet: bool, spell: Callable[[str], str] = str) -> None:
+    ``send`` takes outcomes and lines in place of the terminal.
+    """
+
+    def __init__(
+        self,
+        *,
+        quiet: bool,
+        spell: Callable[[str], str] = str,
+        send: Callable[[ImageOutcome | str], object] | None = None,
+    ) -> None:
         super().__init__(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -45,7 +53,7 @@ class Screen(Progress):
             disable=quiet,
         )
         self._lines = Console(highlight=False, soft_wrap=True)
-        self._spell = spell
+        self._spell, self._send = spell, send or self._print
 
     def begin(self, target: Path, pixels: int) -> ProgressCallback:
         """Show a new bar; return its progress callback."""
@@ -56,10 +64,14 @@ class Screen(Progress):
 
     def done(self, outcome: ImageOutcome) -> None:
         """Show the outcome of an image."""
-        self.say(describe(outcome))
+        self._send(outcome)
 
     def say(self, line: str) -> None:
         """Show a line."""
+        self._send(line)
+
+    def _print(self, what: ImageOutcome | str) -> None:
+        line = what if isinstance(what, str) else describe(what)
         self._lines.print(self._spell(line), markup=False)
 
 
