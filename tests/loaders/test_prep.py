@@ -169,15 +169,6 @@ def test_padding_mirrors_the_image_as_prediction_does(side: int):
     assert (padded.permute(0, 2, 3, 1).numpy() == expected).all()
 
 
-def test_valid_is_where_the_label_is_known(store_path: Path):
-    tiles = RamTiles.load(store_path)
-    prep = DevicePrep.from_store(tiles.store, targets="bin_index")
-    for batch in BatchLoader(tiles, 8, crop=32):
-        prepared = prep(batch)
-        assert torch.equal(prepared.valid, batch.speed < 254)
-        assert torch.equal(prepared.valid, prepared.target != IGNORE_INDEX)
-
-
 def test_a_dictionary_of_torchs_dataloader_serves_as_well(store_path: Path):
     tiles = RamTiles.load(store_path)
     prep = DevicePrep.from_store(tiles.stores, targets="binary", dtype=torch.bfloat16)

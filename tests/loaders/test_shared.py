@@ -78,18 +78,6 @@ def test_children_attach_under_every_start_method(method: str):
     assert child.exitcode == 0
 
 
-def test_an_unrelated_process_attaches_from_the_pickle_alone():
-    arrays = filled()
-    code = (
-        "import pickle, sys; a = pickle.load(sys.stdin.buffer);"
-        "print(float(a['a'].sum() + a['b'].sum()))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], input=pickle.dumps(arrays), capture_output=True, check=True
-    )
-    assert float(done.stdout) == total(arrays)[0]
-
-
 def test_a_forked_child_has_its_own_handle():
     arrays = filled()
     read, write = os.pipe()

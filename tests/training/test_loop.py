@@ -21,16 +21,6 @@ def changed(model):
             parameter.add_(1.0)
 
 
-def test_averaged_weights_follow_the_model():
-    model = tiny.normed(3, 8)
-    averaged = copy_weights(model)
-    before = model[0].weight.clone()
-    changed(model)
-    update_average(averaged, model, 0.5, 1000)
-    assert torch.allclose(averaged["0.weight"], before + 0.5)
-    assert torch.equal(model[0].weight, before + 1)
-
-
 def test_counters_are_copied_and_early_steps_have_a_smaller_decay():
     model = tiny.normed(3, 8)
     averaged = copy_weights(model)
