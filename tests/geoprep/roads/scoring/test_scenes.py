@@ -20,10 +20,15 @@ from geoprep.roads.scoring.pairs import pair_scenes
 from geoprep.roads.scoring.scenes import mean_scores, reliability, score_scenes
 
 
+@pytest.fixture(scope="module")
+def made_town(tmp_path_factory):
+    return make_town(tmp_path_factory.mktemp("town"))
+
+
 @pytest.fixture
-def town(tmp_path):
+def town(made_town, tmp_path):
     """Three scenes side by side, the last without roads, and one network over all of them."""
-    return make_town(tmp_path)
+    return shutil.copytree(made_town, tmp_path / "town")
 
 
 def scored(town, proposal, **options):
