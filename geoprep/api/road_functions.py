@@ -12,7 +12,7 @@ from geoprep.api.keywords import options, taken, with_options
 from geoprep.api.networks import RoadNetwork, read_network
 from geoprep.errors import UsageError
 from geoprep.labels import ClassOptions, MaskOptions, RoadOptions
-from geoprep.roads import LABEL_OPTIONS, ScoreOptions
+from geoprep.roads import LABEL_OPTIONS, TOPO_INTERVAL_M, TOPO_MATCH_M, ScoreOptions
 
 if TYPE_CHECKING:
     import geopandas as gpd
@@ -142,6 +142,8 @@ def _settings(settings: ScoreOptions) -> dict[str, Any]:
         "snap_m": settings.snap,
         "control_point_spacing_m": settings.control_point_spacing or None,
         "topo_radius_m": settings.topo_radius_m,
+        "topo_interval_m": TOPO_INTERVAL_M,
+        "topo_match_m": TOPO_MATCH_M,
         "topo_starts": settings.topo_starts,
         "seed": settings.seed,
         "topo_variant": settings.topo_variant,

@@ -237,8 +237,12 @@ def export(
     tiles. Scenes that are not georeferenced can also be written as NAME.png.
     """
     from geoprep.api import export_footprints, export_scenes
+    from geoprep.store import StoreReader
 
-    names = [name.strip() for text in scenes for name in text.split(",")]
+    several = any("," in text for text in scenes)
+    ids = set(map(str, StoreReader.open(store).scenes.id)) if several else set()  # some have commas
+    parts = ([text] if text in ids else text.split(",") for text in scenes)
+    names = [name.strip() for one in parts for name in one]
     if bool(names) == (footprints is not None):
         raise UsageError("give either --scene NAME (or all), or --footprints scene")
     if footprints is not None:

@@ -204,7 +204,8 @@ def _settings(used: Mapping[str, Any]) -> str:
     return (
         f"APLS: {points}, snapped within {used['snap_m']:g} m"
         f"{', as published' if used['published'] else ''}; "
-        f"TOPO: radius {used['topo_radius_m']:g} m{variant}."
+        f"TOPO: radius {used['topo_radius_m']:g} m, points every {used['topo_interval_m']:g} m, "
+        f"matched within {used['topo_match_m']:g} m{variant}."
     )
 
 

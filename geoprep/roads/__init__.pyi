@@ -16,6 +16,8 @@ from .names import scene_key as scene_key
 from .network import RoadGraph as RoadGraph
 from .network import in_crs as in_crs
 from .options import LABEL_OPTIONS as LABEL_OPTIONS
+from .options import TOPO_INTERVAL_M as TOPO_INTERVAL_M
+from .options import TOPO_MATCH_M as TOPO_MATCH_M
 from .options import Kind as Kind
 from .options import RasterOptions as RasterOptions
 from .options import ScoreOptions as ScoreOptions

@@ -14,6 +14,8 @@ from geoprep.errors import UsageError
 
 Kind = Literal["probability", "speed", "mask"]
 TopoVariant = Literal["default", "sat2graph"]
+TOPO_INTERVAL_M: Final = 5.0  # between the points that TOPO compares
+TOPO_MATCH_M: Final = 10.0  # largest distance of two that match
 
 LABEL_OPTIONS: Final = ("speed_from", "speed_field", "speed_unit", "layer", "where")
 """Options of label files that `score` has."""

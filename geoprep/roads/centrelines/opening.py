@@ -29,6 +29,8 @@ _SAMPLED: Final = 1024
 """Pixels per side of the sample that tells a mask from probabilities and speeds."""
 _MOST_SPEEDS: Final = 24
 """A band with more distinct values than this does not hold speeds."""
+_MOST_SHARP: Final = 16
+"""Most values of a mask that is not blurred: 0, the speeds of SpaceNet's table, and nodata."""
 _MOST_BLURRED: Final = 0.01
 """Share of pixels of a mask that may have other values than its two most frequent ones."""
 _MOST_MPH: Final = 100
@@ -253,7 +255,7 @@ def _with_meaning(raster: RoadRaster, dataset: Any, kind: Kind | None) -> RoadRa
 def _require_sharp(name: str, values: NDArray[Any], counts: NDArray[np.int64]) -> None:
     """Refuse a mask with edges of many values: its faintest pixels would be road."""
     others = 1 - np.sort(counts)[-2:].sum() / max(counts.sum(), 1)
-    if len(values) > _MOST_SPEEDS and others > _MOST_BLURRED:
+    if len(values) > _MOST_SHARP and others > _MOST_BLURRED:
         raise ImageError(
             f"{name}: {others:.0%} of its pixels have other values than its two most frequent "
             "ones, so its edges are blurred. Set `kind` to probability and a `threshold`, such as "

@@ -37,7 +37,7 @@ import shapely
 from numpy.typing import NDArray
 
 from geoprep.roads.network import RoadGraph
-from geoprep.roads.options import TopoVariant
+from geoprep.roads.options import TOPO_INTERVAL_M, TOPO_MATCH_M, TopoVariant
 from geoprep.roads.paths.points import EdgePoints, Propagation, even_points
 
 _START_SPACING_M: Final = 50.0
@@ -70,8 +70,8 @@ def topo(
     proposal: RoadGraph,
     *,
     radius_m: float = 150.0,
-    interval_m: float = 5.0,
-    match_m: float = 10.0,
+    interval_m: float = TOPO_INTERVAL_M,
+    match_m: float = TOPO_MATCH_M,
     starts: int | None = None,
     seed: int = 0,
     variant: TopoVariant = "default",

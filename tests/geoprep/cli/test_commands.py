@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -285,3 +286,13 @@ def test_all_scenes_are_exported_at_once_and_out_of_an_archive(geoprep, scenes, 
     status, _, err = geoprep("export", "a.zarr", "--scenes", "quay_0,quay_1", "--out", "m.tif")
     assert status == 2
     assert "Give a folder for several scenes" in err
+
+
+def test_an_id_with_a_comma_names_one_scene(geoprep, scenes, tmp_path):
+    folder = tmp_path / "north, east"
+    folder.mkdir()
+    shutil.copy(next(scenes.glob("*.tif")), folder / "left, right.tif")
+    assert geoprep("build-zarr", "--images", folder, "--out", "a.zarr", "--quiet")[0] == 0
+    status, out, err = geoprep("export", "a.zarr", "--scene", "left, right", "--out", "m.tif")
+    assert status == 0, err
+    assert (tmp_path / "m.tif").exists() or "m_" in out

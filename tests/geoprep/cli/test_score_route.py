@@ -142,7 +142,7 @@ def test_a_variant_sets_its_parameters_and_prints_them(given):
         assert document["settings"]["topo_radius_m"] == radius
         text = " ".join(run("score", *given, *options).output.split())
         assert f"snapped within {snap} m" in text
-        assert f"TOPO: radius {radius} m" in text
+        assert f"TOPO: radius {radius} m, points every 5 m, matched within 10 m" in text
 
 
 def test_midpoints_is_a_deprecated_name(given):

@@ -252,6 +252,18 @@ def test_a_named_kind_still_finds_the_bands_of_a_prediction(tmp_path):
             open_raster(unnamed, kind=kind)
 
 
+def test_a_mask_that_was_averaged_is_refused(tmp_path):
+    """From pixels a quarter as large, as antialiased lines are drawn: 17 values."""
+    y, x = np.mgrid[:800, :800]
+    fine = np.abs(y - 0.371 * x - 200) < 30
+    values = np.rint(255 * fine.reshape(200, 4, 200, 4).mean((1, 3))).astype(np.uint8)
+    assert len(np.unique(values)) == 17
+    with pytest.raises(ImageError, match="its edges are blurred"):
+        kind_of(write_raster(tmp_path / "m.tif", values), kind="mask")
+    speeds = np.repeat(np.arange(0, 75, 5, dtype=np.uint8), 20)[None] * np.ones((99, 1), np.uint8)
+    assert kind_of(write_raster(tmp_path / "s.tif", speeds), kind="mask") == "mask"
+
+
 def test_a_mask_with_blurred_edges_is_refused(tmp_path):
     road = np.zeros((200, 200), np.float64)
     road[90:110] = 255

@@ -70,6 +70,13 @@ def test_json_is_read(tmp_path, document):
     assert lengths(read_adjacency(written(tmp_path, document, "graph.json"))) == [40, 100, 200]
 
 
+@pytest.mark.parametrize("name", ["gt", "prop"])
+def test_the_published_pickles_of_sat2graph_are_read(shared_data, name):
+    pair = shared_data / "sat2graph_pair"
+    found, expected = (read_adjacency(pair / f"{name}.{suffix}") for suffix in ("p", "json"))
+    assert sorted(found.length_m) == pytest.approx(sorted(expected.length_m))
+
+
 def test_a_pickle_of_python_2_with_raw_bytes_is_read(tmp_path):
     """As Sat2Graph published them: protocol 0, numbers of NumPy as bytes beyond ASCII."""
     head = (
