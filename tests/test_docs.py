@@ -3,6 +3,7 @@
 import importlib
 import re
 import shlex
+import subprocess
 import sys
 from functools import cache
 from pathlib import Path
@@ -140,3 +141,41 @@ def test_every_page_of_a_section_is_in_its_table_of_contents():
         pages = {page.stem for page in index.parent.glob("*.md")} - {"index"}
         missing = pages - set(tree.split())
         assert "*" in tree.split() or not missing, f"{index}: {sorted(missing)}"
+
+
+@pytest.mark.parametrize(
+    ("searched", "page"),
+    [
+        ("model good enough", "how-to/model-quality"),
+        ("several gpus ranks", "how-to/several-gpus"),
+        ("another machine", "how-to/another-machine"),
+        ("16-bit", "how-to/many-bands"),
+        ("memory per worker", "how-to/out-of-memory"),
+        ("cite", "start/citing"),
+        ("read store without package", "reference/store-format"),
+        ("zarr format", "reference/store-format"),
+        ("install", "start/install"),
+        ("evaluate output", "how-to/model-quality"),
+    ],
+)
+def test_headings_have_the_words_that_are_searched_for(searched, page):
+    """The search of the site ranks titles and headings above text."""
+    text = re.sub(r"^```.*?^```", "", (DOCS / f"{page}.md").read_text(), flags=re.M | re.S)
+    headings = [line.lower() for line in text.splitlines() if line.startswith("#")]
+    assert any(set(searched.split()) <= set(re.findall(r"[\w-]+", line)) for line in headings)
+
+
+def test_documented_code_reads_a_store_without_this_package(tmp_path):
+    import geoprep as gp
+
+    gp.synthesize("moscow", scenes=2, size=64, seed=1, out=tmp_path / "data", progress=False)
+    store = tmp_path / "moscow.zarr"
+    gp.build_zarr("moscow", source=tmp_path / "data", tile=64, val=0, out=store, progress=False)
+    page = (DOCS / "reference" / "store-format.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, flags=re.S)
+    code = f"import sys\nsys.modules['geoprep'] = None\n{code.replace('650', '64')}"
+    code += "print(name, image.shape, label.shape)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=600
+    )
+    assert done.stdout == "AOI_7_Moscow_chip0 (64, 64, 3) (64, 64)\n", done.stderr
