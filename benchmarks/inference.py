@@ -39,7 +39,7 @@ from benchmarks.tables import Table, conclude, measured
 from geoprep.cpus import usable_cpus
 from geoprep.sources import get_city
 from geoprep.synth import synthesise
-from training.cli import wait_passively
+from training.cli import limit_spinning
 from training.inference import export_files
 
 GAIN = 2.0
@@ -171,7 +171,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; return 0 if it ran, even if bounds were missed."""
     given = _arguments(arguments)
     scale = QUICK if given.quick else InferenceScale()
-    wait_passively()
+    limit_spinning()
     with measured("inference", given) as (result, work), ExitStack() as stack:
         store, checkpoint = given.store, given.checkpoint
         if checkpoint is None:

@@ -322,14 +322,18 @@ def write_file(path: Path, sections: Iterable[type[Any]], values: Mapping[str, A
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def wait_passively() -> None:
-    """Let idle threads of GNU OpenMP sleep, unless the environment already sets how they wait.
+SPINS = "10000"
+"""Rounds for which idle threads of GNU OpenMP spin before they sleep, some tens of microseconds."""
 
-    By default they spin, which takes processor time from other processes. Call this before torch is
-    imported.
+
+def limit_spinning() -> None:
+    """Let idle threads spin for a moment, then sleep, unless the environment says how they wait.
+
+    Threads that sleep at once are woken hundreds of times in a step. Threads that spin on take
+    processor time from other processes. Call this before torch is imported.
     """
-    if "GOMP_SPINCOUNT" not in os.environ:
-        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
 
 
 def run_command(command: Callable[[], int], line: Command | None = None) -> int:
@@ -337,7 +341,7 @@ def run_command(command: Callable[[], int], line: Command | None = None) -> int:
 
     It imports torch, if needed, when it is called. Options of ``line`` replace names in errors.
     """
-    wait_passively()
+    limit_spinning()
     # torch's profiler prints on the terminal when it starts and stops, at its highest level: 5.
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")
     spell = str if line is None else line.spell

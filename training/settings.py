@@ -332,9 +332,9 @@ class MachineConfig:
     )
     compile: CompileMode = option(
         "loss",
-        "Parts to compile with torch.compile, if there is a compiler: the loss; model and loss "
-        "(model), with CUDA graphs (reduce-overhead) and also a search for the fastest kernels "
-        "(max-autotune); or nothing (off).",
+        "Parts to compile with torch.compile, if there is a compiler: the loss (and, on a CPU, "
+        "BatchNorm with ReLU); model and loss (model), with CUDA graphs (reduce-overhead) and also "
+        "a search for the fastest kernels (max-autotune); or nothing (off).",
     )
     threads: int | None = option(
         None, "Threads for computation; default: processors divided by ranks.", **THREADS

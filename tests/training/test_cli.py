@@ -156,19 +156,22 @@ def test_malformed_stages_are_refused(text):
 @pytest.mark.parametrize(
     ("given", "wanted"),
     [
-        ({}, "PASSIVE"),
-        ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE"),
-        ({"GOMP_SPINCOUNT": "100"}, None),
+        ({}, (None, "10000")),
+        ({"OMP_WAIT_POLICY": "ACTIVE"}, ("ACTIVE", None)),
+        ({"GOMP_SPINCOUNT": "100"}, (None, "100")),
     ],
 )
-def test_idle_threads_sleep_unless_the_environment_says_otherwise(monkeypatch, given, wanted):
-    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
+def test_idle_threads_spin_briefly_unless_the_environment_says_otherwise(
+    monkeypatch, given, wanted
+):
+    names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+    for name in names:
         monkeypatch.setenv(name, "x")  # so that it is as before afterwards
         monkeypatch.delenv(name)
     for name, value in given.items():
         monkeypatch.setenv(name, value)
     seen = []
-    assert run_command(lambda: seen.append(os.environ.get("OMP_WAIT_POLICY")) or 0) == 0
+    assert run_command(lambda: seen.append(tuple(map(os.environ.get, names))) or 0) == 0
     assert seen == [wanted]
 
 

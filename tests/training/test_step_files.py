@@ -1,4 +1,4 @@
-"""A training step runs code of ten files, which a reader can follow in one sitting."""
+"""A training step runs code of eleven files, which a reader can follow in one sitting."""
 
 import sys
 import threading
@@ -21,6 +21,7 @@ FILES = {
     "loaders/tiles/ram.py",
     "training/loop.py",
     "training/model/losses.py",  # normalisation, model, loss
+    "training/model/norm.py",  # BatchNorm and ReLU
     "training/model/unet.py",
     "training/monitor/console.py",  # progress bar
 }
@@ -29,7 +30,7 @@ FIRST, LAST = 4, 6
 """Steps that are traced, after a warm-up; losses are read every 10 steps."""
 
 
-def test_a_step_runs_ten_files(fit, tmp_path, monkeypatch):
+def test_a_step_runs_eleven_files(fit, tmp_path, monkeypatch):
     files, count = set(), 0
 
     def record(frame, event, argument):

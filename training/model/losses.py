@@ -141,15 +141,22 @@ class ClassLoss(nn.Module):
 class Compiled:
     """A callable that is compiled for each new input shape, or runs as it is if that fails.
 
-    There is one kernel per shape and none for dynamic shapes: otherwise the exact result of a step
-    would depend on the shapes of earlier steps, and a resumed run could differ.
+    There is one kernel per shape, or if ``dynamic`` one for all from the start: otherwise the exact
+    result of a step would depend on the shapes of earlier steps, and a resumed run could differ.
     """
 
-    def __init__(self, plain: Callable[..., Any], what: str, mode: str | None = None) -> None:
+    def __init__(
+        self,
+        plain: Callable[..., Any],
+        what: str,
+        mode: str | None = None,
+        *,
+        dynamic: bool = False,
+    ) -> None:
         self._plain, self._what, self._mode = plain, what, mode
-        self._fast = torch.compile(plain, dynamic=False, mode=mode)
+        self._fast = torch.compile(plain, dynamic=dynamic, mode=mode)
 
-    def __call__(self, *args: Tensor) -> Any:  # noqa: ANN401 - what the plain callable returns
+    def __call__(self, *args: Any) -> Any:  # noqa: ANN401 - what the plain callable returns
         """Return the result of the plain callable, up to rounding."""
         # Imported here: the compiler takes seconds to import, and not every run uses it.
         from torch._dynamo.exc import TorchDynamoException

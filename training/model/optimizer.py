@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from geoprep.errors import UsageError
 from training.engine import CUDA_GRAPHS, Engine
 from training.model.losses import Trainable
+from training.model.norm import fuse_norms
 from training.settings import Config
 
 MOMENTUM = 0.9
@@ -65,6 +66,8 @@ def prepare(trainable: Trainable, engine: Engine, config: Config) -> Optimizer:
     trainable.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's own stubs lack this form
     optimizer = make_optimizer(trainable.model, config)
     trainable.model, optimizer = engine.optimize(trainable.model, optimizer)
+    if engine.name == "native" and engine.device.type == "cpu" and engine.compile_mode == "loss":
+        fuse_norms(trainable.model)
     trainable.compile_parts(engine.compile_mode)
     if engine.compile_mode in CUDA_GRAPHS:
         # A graph writes its gradients to its own memory. Those of several batches need another.

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from geoprep.errors import UsageError
 from training.model.directions import CHANNELS as DIRECTION_CHANNELS
+from training.model.norm import norm_relu
 
 STRIDE = 32
 """Divisor of the sides of input images: the encoder halves them five times."""
@@ -40,8 +41,8 @@ class BasicBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return (n, outputs, y / stride, x / stride)."""
         shortcut = x if self.downsample is None else self.downsample(x)
-        x = functional.relu(self.bn1(self.conv1(x)), inplace=True)
-        return functional.relu(self.bn2(self.conv2(x)).add_(shortcut), inplace=True)
+        x = norm_relu(self.bn1, self.conv1(x))
+        return norm_relu(self.bn2, self.conv2(x), shortcut)
 
 
 class ResNet34(nn.Module):
@@ -58,7 +59,7 @@ class ResNet34(nn.Module):
 
     def forward(self, image: Tensor) -> list[Tensor]:
         """Return the feature maps at 1/2, 1/4, 1/8, 1/16 and 1/32 of the size."""
-        maps = [functional.relu(self.bn1(self.conv1(image)), inplace=True)]
+        maps = [norm_relu(self.bn1, self.conv1(image))]
         maps.append(self.layer1(functional.max_pool2d(maps[0], 3, 2, 1)))
         for stage in (self.layer2, self.layer3, self.layer4):
             maps.append(stage(maps[-1]))
@@ -119,11 +120,11 @@ class DecoderStep(nn.Module):
 
     def forward(self, x: Tensor, skip: Tensor | None) -> Tensor:
         """Return (n, outputs, 2 y, 2 x)."""
-        x = functional.relu(self.up_bn(self.up(x)), inplace=True)
+        x = norm_relu(self.up_bn, self.up(x))
         if self.mix is None or skip is None:
             return x
         x = self.mix(torch.cat([x, skip], 1))
-        return functional.relu(self.mix_bn(x), inplace=True)
+        return norm_relu(self.mix_bn, x)
 
 
 class ResNetUNet(nn.Module):

@@ -1,0 +1,139 @@
+"""BatchNorm, the sum with a shortcut and ReLU as one operation of a training step on a CPU.
+
+Each of torch's operators reads and writes its whole input. Here the forward and the backward pass
+read it twice and write once, and keep no tensor that the convolutions do not keep anyway.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from training.model.losses import Compiled
+
+_SMALLEST = 1 << 20
+"""Values of the smallest input that is computed as one operation: calls cost more below."""
+
+
+def norm_relu(norm: nn.Module, x: Tensor, shortcut: Tensor | None = None) -> Tensor:
+    """Return relu(norm(x) + shortcut), (n, channel, y, x)."""
+    if isinstance(norm, OnePassNorm) and norm.training and x.numel() >= _SMALLEST:
+        return norm.relu(x, shortcut)
+    x = norm(x)
+    if shortcut is not None:
+        x = x.add_(shortcut)
+    return functional.relu(x, inplace=True)
+
+
+class OnePassNorm(nn.BatchNorm2d):
+    """BatchNorm that can be computed together with what follows it."""
+
+    def relu(self, x: Tensor, shortcut: Tensor | None) -> Tensor:
+        """Return relu(self(x) + shortcut) in training mode."""
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        assert self.num_batches_tracked is not None
+        given = x, self.weight, self.bias, shortcut, self.running_mean, self.eps
+        found: tuple[Tensor, ...] = _NormReLU.apply(*given)  # type: ignore[no-untyped-call]  # torch's
+        y, mean, variance = found
+        with torch.no_grad():
+            count = x.numel() // x.shape[1]
+            momentum = 0.1 if self.momentum is None else self.momentum
+            self.num_batches_tracked.add_(1)
+            self.running_mean.lerp_(mean, momentum)
+            self.running_var.lerp_(variance * (count / (count - 1)), momentum)
+        return y
+
+
+def fuse_norms(model: nn.Module) -> None:
+    """Let every BatchNorm of a model be computed as one operation with the ReLU after it."""
+    for module in model.modules():
+        if type(module) is nn.BatchNorm2d:
+            module.__class__ = OnePassNorm
+
+
+def _forward(
+    x: Tensor, weight: Tensor, bias: Tensor, shortcut: Tensor | None, shift: Tensor, eps: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return y (row, column, channel), and mean, variance, 1 / deviation per channel of x."""
+    # Values near 0, whose squares lose no digits: `shift` is about the mean.
+    centred = x.float() - shift
+    count = len(x) * x.shape[1]
+    offset = _sum(centred) / count
+    variance = (_sum(centred.square()) / count - offset.square()).clamp_min(0)
+    mean, inverse = offset + shift, (variance + eps).rsqrt()
+    gain = weight * inverse
+    y = x.float() * gain + (bias - mean * gain)
+    if shortcut is not None:
+        y = y + shortcut.float()
+    return y.clamp_min(0).to(x.dtype), mean, variance, inverse
+
+
+def _backward(
+    grad: Tensor, x: Tensor, y: Tensor, weight: Tensor, mean: Tensor, inverse: Tensor, summed: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Return the gradients of x, weight, bias and, if one was ``summed``, the shortcut."""
+    passed = torch.where(y > 0, grad, 0)
+    normal, g = (x.float() - mean) * inverse, passed.float()
+    of_weight, of_bias = _sum(g * normal), _sum(g)
+    of_x = weight * inverse * (g - (of_bias + normal * of_weight) / (len(x) * x.shape[1]))
+    return of_x.to(x.dtype), of_weight, of_bias, passed if summed else None
+
+
+def _sum(values: Tensor) -> Tensor:
+    """Return the sum per channel, of rows first: one fp32 sum of millions would lose digits."""
+    return values.sum(1).sum(0)
+
+
+@cache
+def _compiled() -> tuple[Compiled, Compiled]:
+    return Compiled(_forward, "BatchNorm", dynamic=True), Compiled(
+        _backward, "BatchNorm", dynamic=True
+    )
+
+
+class _NormReLU(torch.autograd.Function):
+    """relu(norm(x) + shortcut); see Ioffe and Szegedy 2015, section 3, for the gradients."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401  # torch's context takes any attributes
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        shortcut: Tensor | None,
+        shift: Tensor,
+        eps: float,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        added = None if shortcut is None else _rows(shortcut)
+        rows = _rows(x), weight.detach(), bias.detach(), added
+        y, mean, variance, inverse = _compiled()[0](*rows, shift.clone(), eps)
+        y = _maps(y, x)
+        ctx.summed = shortcut is not None
+        ctx.save_for_backward(x, y, weight, mean, inverse)
+        ctx.mark_non_differentiable(mean, variance)
+        return y, mean, variance
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+        x, y, weight, mean, inverse = ctx.saved_tensors
+        given = _rows(grad), _rows(x), _rows(y), weight.detach(), mean, inverse, ctx.summed
+        of_x, of_weight, of_bias, passed = _compiled()[1](*given)
+        of_shortcut = None if passed is None else _maps(passed, x)
+        return _maps(of_x, x), of_weight, of_bias, of_shortcut, None, None
+
+
+def _rows(x: Tensor) -> Tensor:
+    """Return (n, channel, y, x) as (n * y, x, channel), without a copy if channels are last."""
+    return x.permute(0, 2, 3, 1).reshape(-1, x.shape[3], x.shape[1])
+
+
+def _maps(rows: Tensor, like: Tensor) -> Tensor:
+    n, channels, y, x = like.shape
+    return rows.view(n, y, x, channels).permute(0, 3, 1, 2)
