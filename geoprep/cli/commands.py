@@ -236,11 +236,10 @@ def export(
     The files are Cloud Optimised GeoTIFFs. Scenes of any size need the memory of a few rows of
     tiles. Scenes that are not georeferenced can also be written as NAME.png.
     """
-    from geoprep.api import export_footprints, export_scenes
-    from geoprep.store import StoreReader
+    from geoprep.api import export_footprints, export_scenes, open_store
 
     several = any("," in text for text in scenes)
-    ids = set(map(str, StoreReader.open(store).scenes.id)) if several else set()  # some have commas
+    ids = set(open_store(store).scenes.index) if several else set()  # some have commas
     parts = ([text] if text in ids else text.split(",") for text in scenes)
     names = [name.strip() for one in parts for name in one]
     if bool(names) == (footprints is not None):
