@@ -6,7 +6,7 @@ import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from queue import SimpleQueue
 from tempfile import TemporaryDirectory
@@ -108,11 +108,23 @@ class OpenvinoRunner(Runner):
         if shape is not None:
             count, band, *sides = shape
             model.reshape([count, *sides, band])
-        compiled = openvino.Core().compile_model(model, "CPU", settings)
+        compiled = _core().compile_model(model, "CPU", settings)
         free: SimpleQueue[Any] = SimpleQueue()
         for _ in range(_at_once()):
             free.put(compiled.create_infer_request())
         return free, model.output(0).get_partial_shape()[3].get_length()
+
+
+@cache
+def _core() -> Any:  # noqa: ANN401
+    """Return the one core of this process.
+
+    With AMX the CPU plugin of every core sets a stack for signals, and when it is freed it restores
+    the one before, which may be gone: the next Ctrl-C would end the process (2026.4).
+    """
+    core = required_module("openvino", _WHAT).Core()
+    core.get_versions("CPU")  # loads the plugin, before other libraries load theirs
+    return core
 
 
 def _at_once() -> int:
@@ -131,7 +143,7 @@ def write(path: Path, network: nn.Module, record: ExportRecord, tiles: Sequence[
         source, made = Path(folder) / "model.onnx", Path(folder) / "model.xml"
         proto = onnx_model(network, record)
         onnx.save(proto, str(source))
-        model = openvino.Core().read_model(str(source))
+        model = _core().read_model(str(source))
         if record.precision == "int8":
             model = _quantised(model, tiles, nodes_of(proto, record.kept))
         halves = record.precision != "float32"
@@ -146,14 +158,14 @@ def write(path: Path, network: nn.Module, record: ExportRecord, tiles: Sequence[
 
 def read(path: Path) -> tuple[Runner, ExportRecord]:
     """Return the runner of a file and its record."""
-    openvino = required_module("openvino", _WHAT)
+    core = _core()
     weights = _weights(path)
     if not weights.is_file():
         raise CheckpointError(
             f"{weights} is missing: it holds the weights of {path}. Keep both files together"
         )
     with damage_reported(path, "an OpenVINO model"):
-        model = openvino.Core().read_model(str(path), str(weights))
+        model = core.read_model(str(path), str(weights))
     text = model.get_rt_info([KEY]).astype(str) if model.has_rt_info([KEY]) else None
     record = ExportRecord.from_json(text, path)
     if file_hash(weights) != record.weights:

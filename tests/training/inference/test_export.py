@@ -129,6 +129,31 @@ def test_openvino_compiles_for_the_shapes_of_large_jobs(export):
         torch.testing.assert_close(answer, plain(image), atol=0.01, rtol=0)
 
 
+SIGNALLED = """
+import gc, os, signal, sys
+from pathlib import Path
+import torch
+from training.inference import openvino_file
+
+runners = [openvino_file.read(Path(sys.argv[1]))[0] for _ in range(2)]
+for runner in runners:
+    runner(torch.zeros((1, 3, 64, 64), dtype=torch.uint8))
+del runner
+while runners:
+    del runners[0]
+    gc.collect()
+signal.signal(signal.SIGINT, lambda *_: print("handled"))
+os.kill(os.getpid(), signal.SIGINT)
+"""
+
+
+def test_a_signal_after_openvino_models_are_freed_does_not_end_the_process(export):
+    """With AMX, each core of OpenVINO leaves a stack for signals that may be freed."""
+    command = [sys.executable, "-c", SIGNALLED, str(export("bf16.xml"))]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.strip()) == (0, "handled"), done.stderr
+
+
 def documented(suffix):
     """Return the code of docs/reference/model-files.md for a format."""
     text = (REPO / "docs" / "reference" / "model-files.md").read_text()
