@@ -73,7 +73,9 @@ def test_a_painted_spot_stays_under_its_label(scale: float, degrees: float, row:
     # A pixel is labelled where its nearest source is; the image is a mean of its four sources.
     assert ((found[0, 0] >= 50) | ~spot).all()
     assert ((found[0, 0] <= 150) | spot | ~inside).all()
-    if spot.sum() >= 20 and inside.all():
+    at_edge = spot.clone()
+    at_edge[1:-1, 1:-1] = False
+    if spot.any() and not at_edge.any():  # nothing of it is cut off
         assert spot.sum() == pytest.approx(25 * scale**2, rel=0.5)
 
 
