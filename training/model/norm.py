@@ -38,20 +38,20 @@ class OnePassNorm(nn.BatchNorm2d):
         assert self.running_mean is not None
         assert self.running_var is not None
         assert self.num_batches_tracked is not None
+        assert self.momentum is not None
         given = x, self.weight, self.bias, shortcut, self.running_mean, self.eps
         found: tuple[Tensor, ...] = _NormReLU.apply(*given)  # type: ignore[no-untyped-call]  # torch's
         y, mean, variance = found
         with torch.no_grad():
             count = x.numel() // x.shape[1]
-            momentum = 0.1 if self.momentum is None else self.momentum
             self.num_batches_tracked.add_(1)
-            self.running_mean.lerp_(mean, momentum)
-            self.running_var.lerp_(variance * (count / (count - 1)), momentum)
+            self.running_mean.lerp_(mean, self.momentum)
+            self.running_var.lerp_(variance * (count / (count - 1)), self.momentum)
         return y
 
 
 def fuse_norms(model: nn.Module) -> None:
-    """Let every BatchNorm of a model be computed as one operation with the ReLU after it."""
+    """Let `norm_relu` compute every BatchNorm of a model that calls it as one operation."""
     for module in model.modules():
         if type(module) is nn.BatchNorm2d:
             module.__class__ = OnePassNorm
@@ -112,7 +112,7 @@ class _NormReLU(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         added = None if shortcut is None else _rows(shortcut)
         rows = _rows(x), weight.detach(), bias.detach(), added
-        y, mean, variance, inverse = _compiled()[0](*rows, shift.clone(), eps)
+        y, mean, variance, inverse = _compiled()[0](*rows, shift, eps)
         y = _maps(y, x)
         ctx.summed = shortcut is not None
         ctx.save_for_backward(x, y, weight, mean, inverse)

@@ -14,6 +14,7 @@ from geoprep.errors import UsageError
 from training.engine import CUDA_GRAPHS, Engine
 from training.model.losses import Trainable
 from training.model.norm import fuse_norms
+from training.model.unet import ResNetUNet
 from training.settings import Config
 
 MOMENTUM = 0.9
@@ -66,7 +67,8 @@ def prepare(trainable: Trainable, engine: Engine, config: Config) -> Optimizer:
     trainable.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's own stubs lack this form
     optimizer = make_optimizer(trainable.model, config)
     trainable.model, optimizer = engine.optimize(trainable.model, optimizer)
-    if engine.name == "native" and engine.device.type == "cpu" and engine.compile_mode == "loss":
+    native = engine.name == "native" and engine.device.type == "cpu"
+    if native and engine.compile_mode == "loss" and isinstance(trainable.model, ResNetUNet):
         fuse_norms(trainable.model)
     trainable.compile_parts(engine.compile_mode)
     if engine.compile_mode in CUDA_GRAPHS:
