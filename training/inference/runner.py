@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from loaders import Normalize
 from training.checkpoint import ModelInfo
-from training.engine import computes_bf16, missing_compiler, slow_bf16
+from training.engine import computes_bf16, missing_compiler
 
 CPU = torch.device("cpu")
 Compile = Literal["auto", "on", "off"]
@@ -137,7 +137,6 @@ class NativeRunner(ModuleRunner):
         module.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs know this argument alone
         dtype = "bfloat16" if rounded else "float32"
         super().__init__(module, dtype, device=device, autocast=rounded)
-        self.note = slow_bf16(device, getattr(torch, dtype)) or ""
 
 
 class CompiledRunner(ModuleRunner):
