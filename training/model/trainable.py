@@ -61,8 +61,11 @@ def own_augmentation(spec: str) -> Augmentation:
     wanted = "write function(image, label, key), which returns image and label"
     try:
         inspect.signature(function).bind("image", "label", "key")
-    except (TypeError, ValueError) as error:
+    except TypeError as error:
         raise UsageError(f"`augmentation` {spec}: {error}: {wanted}") from error
+    except ValueError:  # of a function without a signature, such as many in C
+        pass
+
     if isinstance(function, nn.Module):  # it stays a part of the module, which moves to the device
         return function
 
