@@ -110,13 +110,11 @@ def model_info(config: Config, stores: Sequence[StoreReader]) -> ModelInfo:
     if targets == "auto":
         speeds = all(store.has_speeds for store in stores)
         targets = "classes" if names else "bins" if speeds else "binary"
-    target = DevicePrep.from_store(
-        stores, targets, bands=bands
-    ).target  # checks that the labels suit
+    prep = DevicePrep.from_store(stores, targets, bands=bands)  # checks that the labels suit
     return ModelInfo(
         model=config.model,
         bands=bands,
-        channels=target.channels,
+        channels=prep.target.channels,
         targets=targets,
         mean=tuple(mean.tolist()),
         std=tuple(std.tolist()),
