@@ -238,15 +238,15 @@ def export(
     """
     from geoprep.api import export_footprints, export_scenes, open_store
 
-    opened = open_store(store)
-    ids = set(map(str, opened.reader.scenes.id))  # some have commas
+    several = any("," in text for text in scenes)
+    ids = set(map(str, open_store(store).reader.scenes.id)) if several else set()  # with commas
     parts = ([text] if text in ids else text.split(",") for text in scenes)
     names = [name.strip() for one in parts for name in one]
     if bool(names) == (footprints is not None):
         raise UsageError("give either --scene NAME (or all), or --footprints scene")
     if footprints is not None:
-        written = [export_footprints(opened, out, by=footprints)]
+        written = [export_footprints(store, out, by=footprints)]
     else:
-        written = export_scenes(opened, names, out, **given)
+        written = export_scenes(store, names, out, **given)
     for path in written:
         click.echo(f"wrote {path}")
