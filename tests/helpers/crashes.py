@@ -18,7 +18,6 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from geoprep.plan import Plan
@@ -65,38 +64,17 @@ class Builder:
     def __enter__(self) -> Builder:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._server.communicate()
 
-    def build(
-        self,
-        out: Path,
-        *,
-        overwrite: bool = False,
-        die_at: int = 0,
-        full_at: int = 0,
-        **options: Any,
-    ) -> Ending:
+    def build(self, out: Path, *, overwrite=False, die_at=0, full_at=0, **options: Any) -> Ending:
         """Build into ``out``.
 
         ``die_at``: SIGKILL before this change of a file (1 is the first); ``full_at``: from this
         change on the disk is full. ``options`` go over those of the builder.
         """
-        request = {
-            **self._common,
-            "out": str(out),
-            "overwrite": overwrite,
-            "die_at": die_at,
-            "full_at": full_at,
-        }
-        request["options"] = {**request["options"], **options}
-        assert self._server.stdin is not None
-        assert self._server.stdout is not None
+        request = {"out": str(out), "overwrite": overwrite, "die_at": die_at, "full_at": full_at}
+        request |= self._common | {"options": self._common["options"] | options}
         self._server.stdin.write(json.dumps(request) + "\n")
         self._server.stdin.flush()
         return Ending(**json.loads(self._server.stdout.readline()))
@@ -119,9 +97,8 @@ def serve() -> None:
             answer = stream.read()
         _, status = os.waitpid(child, 0)
         killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
-        print(
-            answer or json.dumps({"killed": killed, "error": "" if killed else "lost"}), flush=True
-        )
+        lost = {"killed": killed, "error": "" if killed else "lost"}
+        print(answer or json.dumps(lost), flush=True)
 
 
 def _import_and_compile(request: dict[str, Any]) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +21,7 @@ from geoprep.plan.options import BuildOptions
 from geoprep.plan.plan import Plan, make_plan
 from geoprep.sources.scene import Scene, SourceScenes
 from geoprep.store import StoreReader
-
-# Kernels are compiled, and files written, on the first example of a property.
+from helpers.geojson import feature, write_features
 
 Array = NDArray[Any]
 Line = Sequence[tuple[float, float]]
@@ -133,15 +131,8 @@ def write_roads(
     for line, properties in roads:
         points = [place.transform * (x * width, y * height) for x, y in line]
         lonlat = [to_lonlat.transform(*point) for point in points]
-        features.append(
-            {
-                "type": "Feature",
-                "properties": {"paved": "1", **properties},
-                "geometry": {"type": "LineString", "coordinates": lonlat},
-            }
-        )
-    path.write_text(json.dumps({"type": "FeatureCollection", "features": features}))
-    return path
+        features.append(feature(lonlat, **{"paved": "1", **properties}))
+    return write_features(path, features)
 
 
 def write_scene(

@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import rasterio
 import torch
 from affine import Affine
 from torch import nn
 
+from helpers.rasters import write_raster
 from training.checkpoint import Checkpoint, ModelInfo, save
 from training.prediction.predict_options import PredictOptions
 
@@ -82,23 +82,11 @@ def pixels(height, width, bands=3, seed=0, dtype="uint8", top=255):
 
 def write_image(path, values, crs=UTM, transform=PLACE, **profile):
     """Write (y, x, band) pixels as a GeoTIFF; return its path."""
-    height, width, bands = values.shape
     settings = {"tiled": True, "blockxsize": 64, "blockysize": 64, "compress": "deflate"}
-    if bands == 3:
+    if values.shape[2] == 3:
         settings["photometric"] = "rgb"
-    with rasterio.open(
-        Path(path),
-        "w",
-        driver="GTiff",
-        height=height,
-        width=width,
-        count=bands,
-        dtype=values.dtype,
-        crs=crs,
-        transform=transform,
-        **settings | profile,
-    ) as dataset:
-        dataset.write(np.moveaxis(values, 2, 0))
+    bands = np.moveaxis(values, 2, 0)
+    write_raster(Path(path), bands, crs=crs, transform=transform, **settings | profile)
     return path
 
 

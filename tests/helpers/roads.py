@@ -1,9 +1,6 @@
 """Road rasters drawn for tests."""
 
-from pathlib import Path
-
 import numpy as np
-import rasterio
 import shapely
 from affine import Affine
 from rasterio.features import rasterize
@@ -16,18 +13,22 @@ from geoprep.roads.options import Tracing
 from geoprep.roads.tracing.steps import trace
 
 
-def drawn(lines, shape, *, width=4.0, pixel=1.0, value=1):
-    """Return uint8 (y, x): lines in metres (y up, 0 at the top), burned as a mask."""
-    shapes = [(shapely.LineString(line).buffer(width / 2), value) for line in lines]
-    transform = Affine(pixel, 0, 0, 0, -pixel, 0)
+def drawn(lines, shape, *, width=4.0, pixel=1.0, value=1, **ends):
+    """Return uint8 (y, x): lines in metres (y up, 0 at the top), burned as a mask.
+
+    ``pixel`` is the side of a pixel, or its width and height; ``ends`` is for Shapely's buffer.
+    """
+    across, down = pixel if isinstance(pixel, tuple) else (pixel, pixel)
+    shapes = [(shapely.LineString(line).buffer(width / 2, **ends), value) for line in lines]
+    transform = Affine(across, 0, 0, 0, -down, 0)
     return rasterize(shapes, out_shape=shape, transform=transform, dtype="uint8")
 
 
 def array_raster(values, *, pixel_size_m=1.0, kind="mask", name="array") -> RoadRaster:
     """Return a raster (y, x) in memory: uint8 of the kind, or floats from 0 to 1."""
-    size, bands = (pixel_size_m, pixel_size_m), ArrayBands(values[None])
+    size = pixel_size_m if isinstance(pixel_size_m, tuple) else (pixel_size_m, pixel_size_m)
     full = 255.0 if values.dtype == np.uint8 else 1.0
-    raster = RoadRaster(name, bands, size, None, kind, (1,), full_value=full)
+    raster = RoadRaster(name, ArrayBands(values[None]), size, None, kind, (1,), full_value=full)
     return as_speeds(raster) if kind == "speed" else raster
 
 
@@ -48,26 +49,9 @@ def network(*lines, speeds=None, crs=None) -> RoadGraph:
     return RoadGraph(np.array(nodes, float).reshape(-1, 2), number, made, speed, crs)
 
 
-def write_raster(
-    path: Path, bands, *, crs="EPSG:32637", transform=None, names=(), tags=None, **more
-):
-    """Write uint8 or float32 (band, y, x) as GeoTIFF."""
-    bands = np.atleast_3d(bands) if bands.ndim == 3 else bands[None]
-    profile = {
-        "driver": "GTiff",
-        "count": len(bands),
-        "height": bands.shape[1],
-        "width": bands.shape[2],
-        "dtype": bands.dtype.name,
-        "crs": crs,
-        "transform": transform or Affine(1, 0, 400_000, 0, -1, 6_000_000),
-    }
-    with rasterio.open(path, "w", **{**profile, **more}) as file:
-        file.write(bands)
-        if names:
-            file.descriptions = names
-        file.update_tags(**(tags or {}))
-    return path
+def lengths(made: RoadGraph) -> list[float]:
+    """Return the lengths of edges in metres, ascending."""
+    return sorted(made.length_m.round(6).tolist())
 
 
 def degree_counts(made: RoadGraph) -> dict[int, int]:

@@ -1,15 +1,15 @@
 """A town of three scenes: labels, images, and one road network of all of them."""
 
-import json
 from pathlib import Path
 
 import numpy as np
-import rasterio
 from affine import Affine
 
 from geoprep.crs import LONLAT, transformer
 from geoprep.roads.formats.files import write_network
 from geoprep.roads.reading.label_files import read_labels
+from helpers.geojson import feature, write_features
+from helpers.rasters import write_raster
 
 CRS = "EPSG:32637"
 CORNER = 400_000, 6_178_000
@@ -18,37 +18,10 @@ SIDE = 300
 
 def write_labels(path: Path, *lines, **properties) -> Path:
     """Write roads, given in metres from the corner, as a label file."""
-    to_degrees = transformer(CRS, LONLAT)
-    features = [
-        {
-            "type": "Feature",
-            "properties": {
-                "highway": "residential",
-                "lanes": "1",
-                "surface": "paved",
-                **properties,
-            },
-            "geometry": {
-                "type": "LineString",
-                "coordinates": [
-                    to_degrees.transform(CORNER[0] + x, CORNER[1] + y) for x, y in line
-                ],
-            },
-        }
-        for line in lines
-    ]
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps({"type": "FeatureCollection", "features": features}))
-    return path
-
-
-def write_image(path: Path, column: int) -> None:
-    """Write an image of 300 m, shifted east by whole widths."""
-    path.parent.mkdir(exist_ok=True)
-    transform = Affine(1, 0, CORNER[0] + SIDE * column, 0, -1, CORNER[1] + SIDE)
-    profile = {"width": SIDE, "height": SIDE, "count": 1, "dtype": "uint8", "crs": CRS}
-    with rasterio.open(path, "w", driver="GTiff", transform=transform, **profile) as image:
-        image.write(np.ones((1, SIDE, SIDE), np.uint8))
+    to_degrees, (left, bottom) = transformer(CRS, LONLAT), CORNER
+    own = {"highway": "residential", "lanes": "1", "surface": "paved", **properties}
+    degrees = [[to_degrees.transform(left + x, bottom + y) for x, y in line] for line in lines]
+    return write_features(path, [feature(line, **own) for line in degrees])
 
 
 def make_town(folder: Path) -> Path:
@@ -60,7 +33,9 @@ def make_town(folder: Path) -> Path:
     write_labels(folder / "labels" / "AOI_7_Moscow_chip11.geojson")
     for column, number in ((0, 2), (1, 10), (2, 11)):
         name = f"SN5_roads_train_AOI_7_Moscow_PS-RGB_chip{number}.tif"
-        write_image(folder / "images" / name, column)
+        place = Affine(1, 0, CORNER[0] + SIDE * column, 0, -1, CORNER[1] + SIDE)
+        ones = np.ones((SIDE, SIDE), np.uint8)
+        write_raster(folder / "images" / name, ones, crs=CRS, transform=place)
     # All roads, and an unlabelled one along the border of the first scene.
     city = write_labels(
         folder / "all.geojson",

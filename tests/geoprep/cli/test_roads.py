@@ -10,7 +10,8 @@ import rasterio
 import shapely
 from affine import Affine
 from click.testing import CliRunner
-from helpers.roads import drawn, write_raster
+from helpers.rasters import write_raster
+from helpers.roads import drawn
 from PIL import Image
 
 from geoprep.roads.formats.files import read_network

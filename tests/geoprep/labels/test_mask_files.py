@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import rasterio
 from affine import Affine
-from helpers.roads import write_raster
+from helpers.rasters import write_raster
 from hypothesis import given
 from hypothesis import strategies as st
 from rasterio.warp import Resampling, calculate_default_transform, reproject

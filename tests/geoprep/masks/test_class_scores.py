@@ -9,7 +9,7 @@ import pytest
 import rasterio
 from affine import Affine
 from click.testing import CliRunner
-from helpers.roads import write_raster
+from helpers.rasters import write_raster
 from scipy.ndimage import zoom
 from sklearn.metrics import confusion_matrix, f1_score, jaccard_score
 

@@ -10,7 +10,7 @@ import pytest
 import shapely
 from affine import Affine
 from click.testing import CliRunner
-from helpers.roads import write_raster
+from helpers.rasters import write_raster
 from rasterio.features import rasterize
 from scipy.ndimage import gaussian_filter
 

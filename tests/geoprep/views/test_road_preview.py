@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 from affine import Affine
-from helpers.roads import network, write_raster
+from helpers.rasters import write_raster
+from helpers.roads import network
 from PIL import Image
 
 from geoprep.errors import ImageError, UsageError

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import rasterio
 import rasterio.shutil
-from affine import Affine
-from helpers.roads import write_raster
+from helpers.rasters import write_raster
 from PIL import Image
 
 from geoprep.errors import ImageError, UsageError
@@ -128,6 +127,8 @@ def test_either_a_georeference_or_a_pixel_size(tmp_path):
     Image.fromarray(np.zeros((4, 4), np.uint8)).save(path)
     with pytest.raises(UsageError, match=r"not georeferenced. Set `pixel_size_m`"):
         kind_of(path)
+    raster = open_raster(path, pixel_size_m=0.5)
+    assert (raster.grid, raster.gsd_m) == (None, (0.5, 0.5))
     placed = write_raster(tmp_path / "placed.tif", np.zeros((4, 4), np.uint8))
     with pytest.raises(UsageError, match="omit `pixel_size_m`"):
         kind_of(placed, pixel_size_m=1.0)
@@ -138,24 +139,6 @@ def test_a_file_that_is_not_a_raster_is_named(tmp_path):
     path.write_text("no")
     with pytest.raises(ImageError, match=r"x.tif: not readable as a raster"):
         kind_of(path)
-
-
-@pytest.mark.parametrize(
-    ("crs", "transform"),
-    [
-        ("EPSG:32637", Affine.identity()),
-        ("EPSG:4978", Affine(1, 0, 400_000, 0, -1, 6_000_000)),
-        (None, Affine(1, 0, 400_000, 0, -1, 6_000_000)),
-    ],
-    ids=["identity transform", "geocentric CRS", "no CRS"],
-)
-def test_rasters_without_a_usable_georeference_need_a_pixel_size(tmp_path, crs, transform):
-    mask = np.zeros((4, 4), np.uint8)
-    path = write_raster(tmp_path / "mask.tif", mask, crs=crs, transform=transform)
-    with pytest.raises(UsageError, match="not georeferenced"):
-        kind_of(path)
-    raster = open_raster(path, pixel_size_m=0.5)
-    assert (raster.grid, raster.gsd_m) == (None, (0.5, 0.5))
 
 
 @pytest.mark.parametrize(
@@ -252,25 +235,18 @@ def test_a_named_kind_still_finds_the_bands_of_a_prediction(tmp_path):
             open_raster(unnamed, kind=kind)
 
 
-def test_a_mask_that_was_averaged_is_refused(tmp_path):
-    """From pixels a quarter as large, as antialiased lines are drawn: 17 values."""
+def test_a_mask_with_blurred_edges_is_refused(tmp_path):
+    """Averaged from pixels a quarter as large, as antialiased lines are drawn, or with a ramp."""
     y, x = np.mgrid[:800, :800]
     fine = np.abs(y - 0.371 * x - 200) < 30
-    values = np.rint(255 * fine.reshape(200, 4, 200, 4).mean((1, 3))).astype(np.uint8)
-    assert len(np.unique(values)) == 17
-    with pytest.raises(ImageError, match="its edges are blurred"):
-        kind_of(write_raster(tmp_path / "m.tif", values), kind="mask")
-    speeds = np.repeat(np.arange(0, 75, 5, dtype=np.uint8), 20)[None] * np.ones((99, 1), np.uint8)
-    assert kind_of(write_raster(tmp_path / "s.tif", speeds), kind="mask") == "mask"
-
-
-def test_a_mask_with_blurred_edges_is_refused(tmp_path):
-    road = np.zeros((200, 200), np.float64)
-    road[90:110] = 255
-    ramp = np.abs(np.arange(200)[:, None] - 99.5)
-    blurred = np.clip(255 - 8 * (ramp - 4), 0, 255) * np.ones((1, 200))
-    path = write_raster(tmp_path / "m.tif", np.rint(blurred).astype(np.uint8))
-    with pytest.raises(ImageError, match=r"m.tif: \d+% .* Set `kind` to probability and a `thr"):
-        open_raster(path, kind="mask")
-    sharp = write_raster(tmp_path / "s.tif", road.astype(np.uint8))
-    assert open_raster(sharp, kind="mask").kind == "mask"
+    averaged = np.rint(255 * fine.reshape(200, 4, 200, 4).mean((1, 3)))
+    assert len(np.unique(averaged)) == 17
+    ramp = np.clip(255 - 8 * (np.abs(np.arange(200)[:, None] - 99.5) - 4), 0, 255)
+    for values in (averaged, np.rint(ramp).repeat(200, axis=1)):
+        path = write_raster(tmp_path / "m.tif", values.astype(np.uint8))
+        told = r"m.tif: \d+% .*its edges are blurred.* Set `kind` to probability and a `thr"
+        with pytest.raises(ImageError, match=told):
+            kind_of(path, kind="mask")
+    speeds = np.repeat(np.arange(0, 75, 5, dtype=np.uint8), 20)[None].repeat(99, axis=0)
+    for sharp in (speeds, np.where(ramp > 127, 255, 0).astype(np.uint8).repeat(200, axis=1)):
+        assert kind_of(write_raster(tmp_path / "s.tif", sharp), kind="mask") == "mask"

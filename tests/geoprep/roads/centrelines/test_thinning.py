@@ -1,4 +1,4 @@
-"""Test centre lines, the same in blocks as in one piece, and the clean-up of masks before."""
+"""Test centre lines, the same in blocks as in one piece, thinning, and the clean-up of masks."""
 
 import numpy as np
 import pytest
@@ -7,18 +7,35 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import ndimage
+from skimage.morphology import thin
 
 from geoprep.errors import ImageError
+from geoprep.roads.centrelines.kernels import thinned
 from geoprep.roads.centrelines.thinning import CleaningLimits, clean, hollow, skeleton
 from geoprep.roads.options import Tracing
 from geoprep.roads.tracing.pixel_graph import pixel_network
 
 
-def blobs(seed, shape, share):
-    """Return a random mask with patches a few pixels wide."""
+def blobs(seed, shape, share, smooth=None):
+    """Return a random mask, by default with patches a few pixels wide."""
     rng = np.random.default_rng(seed)
-    field = ndimage.gaussian_filter(rng.normal(size=shape), rng.uniform(1, 5))
+    smooth = rng.uniform(1, 5) if smooth is None else smooth
+    field = ndimage.gaussian_filter(rng.normal(size=shape), smooth)
     return (field > np.quantile(field, 1 - share)).astype(np.uint8)
+
+
+@given(
+    seed=st.integers(0, 100_000),
+    shape=st.tuples(st.integers(1, 80), st.integers(1, 200)),
+    share=st.floats(0.1, 0.9),
+    smooth=st.sampled_from([0.0, 1.0, 3.0]),
+)
+@settings(max_examples=50)
+def test_thin_equals_scikit_image(seed, shape, share, smooth):
+    mask = blobs(seed, shape, share, smooth).astype(bool)
+    before = mask.copy()
+    assert np.array_equal(thinned(mask), thin(mask))
+    assert np.array_equal(mask, before)
 
 
 @given(

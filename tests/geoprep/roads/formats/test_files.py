@@ -7,6 +7,7 @@ from pathlib import Path
 
 import geopandas as gpd
 import numpy as np
+import pyarrow.parquet
 import pyogrio
 import pytest
 import shapely
@@ -18,20 +19,13 @@ from geoprep.roads.formats.files import is_network_file, read_network, write_net
 from geoprep.roads.network import RoadGraph
 from geoprep.roads.route import find_route
 
-try:
-    import pyarrow
-except ImportError:
-    pyarrow = None
-
 LINES = [
     [(500_000, 9_000_000), (500_100, 9_000_010)],
     [(500_100, 9_000_010), (500_150, 9_000_060), (500_200, 9_000_010)],
     [(500_100, 9_000_010), (500_200, 9_000_010)],
     [(500_200, 9_000_010), (500_230, 9_000_040), (500_230, 8_999_980), (500_200, 9_000_010)],
 ]
-SUFFIXES = [".gpkg", ".geojson", ".graphml"]
-needs_arrow = pytest.mark.skipif(pyarrow is None, reason="GeoParquet needs pyarrow")
-WITH_PARQUET = [*SUFFIXES, pytest.param(".parquet", marks=needs_arrow)]
+SUFFIXES = [".gpkg", ".geojson", ".graphml", ".parquet"]
 
 
 def some(crs="EPSG:32737") -> RoadGraph:
@@ -43,11 +37,15 @@ def some(crs="EPSG:32737") -> RoadGraph:
 
 
 @pytest.mark.parametrize("crs", ["EPSG:32737", None])
-@pytest.mark.parametrize("suffix", WITH_PARQUET)
+@pytest.mark.parametrize("suffix", SUFFIXES)
 def test_a_network_is_read_back(tmp_path, suffix, crs):
+    shares = np.array([[0.9, 0.5], [0.8, 0.123], [0.7, 0], [0.1234, 0.1]])
     made, path = some(crs), tmp_path / f"roads{suffix}"
+    write_network(replace(made, confidence=shares), path)
+    assert read_network(path).confidence == pytest.approx(shares, abs=5e-4)
     write_network(made, path)
     back = read_network(path)
+    assert back.confidence is None
     assert back.crs == made.crs
     assert np.allclose(back.nodes, made.nodes, rtol=0, atol=2e-3)
     assert np.array_equal(back.ends, made.ends)
@@ -56,12 +54,9 @@ def test_a_network_is_read_back(tmp_path, suffix, crs):
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
 
 
-@pytest.mark.parametrize("suffix", WITH_PARQUET)
+@pytest.mark.parametrize("suffix", SUFFIXES)
 def test_a_network_without_roads_is_read_back(tmp_path, suffix):
-    none = RoadGraph(
-        np.empty((0, 2)), np.empty((0, 2), np.int64), np.empty(0, object), np.empty(0), None
-    )
-    write_network(none, tmp_path / f"no{suffix}")
+    write_network(network(), tmp_path / f"no{suffix}")
     back = read_network(tmp_path / f"no{suffix}")
     assert (back.nodes.shape, back.ends.shape, len(back.lines)) == ((0, 2), (0, 2), 0)
 
@@ -72,13 +67,8 @@ def test_a_geopackage_has_layers_columns_and_a_style(tmp_path):
     layers = dict(pyogrio.list_layers(path).tolist())
     assert layers == {"edges": "LineString", "nodes": "Point", "layer_styles": None}
     info = pyogrio.read_info(path, layer="edges")
-    assert info["fields"].tolist() == [
-        "from_node",
-        "to_node",
-        "length_m",
-        "speed_mph",
-        "travel_time_s",
-    ]
+    columns = ["from_node", "to_node", "length_m", "speed_mph", "travel_time_s"]
+    assert info["fields"].tolist() == columns
     assert info["crs"] == "EPSG:32737"
     with sqlite3.connect(path) as database:
         times = [t for (t,) in database.execute("SELECT travel_time_s FROM edges")]
@@ -107,10 +97,7 @@ def test_geojson_is_in_degrees_and_has_no_nan(tmp_path, name):
     assert document["features"][2]["properties"]["speed_mph"] is None
 
 
-@needs_arrow
 def test_geoparquet_says_its_crs(tmp_path):
-    import pyarrow.parquet
-
     write_network(some(), tmp_path / "roads.parquet")
     schema = pyarrow.parquet.read_schema(tmp_path / "roads.parquet")
     geo = json.loads(schema.metadata[b"geo"])
@@ -149,7 +136,7 @@ def test_other_suffixes_are_refused(tmp_path):
         read_network(tmp_path / "roads.gpkg")
 
 
-@pytest.mark.parametrize("suffix", WITH_PARQUET)
+@pytest.mark.parametrize("suffix", SUFFIXES)
 def test_a_file_that_is_not_a_network_is_refused_with_its_name(tmp_path, suffix):
     path = tmp_path / f"x{suffix}"
     path.write_text("no")
@@ -205,13 +192,9 @@ def same_topology(one, other):
 
 def saved_by_qgis(path, network, *, crs="EPSG:4326", layer="my roads", **columns):
     """Save a network as QGIS does: multi-part lines, any CRS, one layer of any name."""
+    ends = {"from_node": network.ends[:, 0], "to_node": network.ends[:, 1]}
     table = gpd.GeoDataFrame(
-        {
-            "from_node": network.ends[:, 0],
-            "to_node": network.ends[:, 1],
-            "speed_mph": network.speed_mph,
-            **columns,
-        },
+        {**ends, "speed_mph": network.speed_mph, **columns},
         geometry=[shapely.MultiLineString([line]) for line in network.lines],
         crs=network.crs,
     )
@@ -326,22 +309,11 @@ def test_averaged_speeds_are_rounded(tmp_path):
     assert read_network(path).speed_mph.tolist() == [55.0]
 
 
-@pytest.mark.parametrize("suffix", WITH_PARQUET)
-def test_confidence_is_read_back(tmp_path, suffix):
-    shares = np.array([[0.9, 0.5], [0.8, 0.123], [0.7, 0], [0.1234, 0.1]])
-    path = tmp_path / f"roads{suffix}"
-    write_network(replace(some(), confidence=shares), path)
-    assert read_network(path).confidence == pytest.approx(shares, abs=5e-4)
-    write_network(some(), path)
-    assert read_network(path).confidence is None
-
-
 @pytest.mark.parametrize("suffix", [".gpkg", ".parquet"])
 def test_coordinates_outside_the_domain_of_a_crs_are_refused(tmp_path, suffix):
     path, line = tmp_path / f"far{suffix}", shapely.LineString([(1e15, 1e15), (2e15, 1e15)])
     table = gpd.GeoDataFrame({"speed_mph": [9.0]}, geometry=[line], crs="EPSG:32637")
     if suffix == ".parquet":
-        pytest.importorskip("pyarrow")
         table.to_parquet(path)
     else:
         table.to_file(path)

@@ -8,6 +8,7 @@ import struct
 
 import numpy as np
 import pytest
+from helpers.roads import lengths
 
 from geoprep.errors import SourceError
 from geoprep.roads.options import ScoreOptions
@@ -23,10 +24,6 @@ GRAPH = {
     (0, 300): [(0, 100)],
     (40, 100): [(0, 100)],
 }
-
-
-def lengths(network):
-    return sorted(network.length_m.round(6).tolist())
 
 
 def written(tmp_path, data, name="graph.p"):
@@ -57,10 +54,7 @@ def test_a_default_dictionary_and_a_pixel_size(tmp_path):
 @pytest.mark.parametrize(
     "document",
     [
-        {
-            "nodes": [list(node) for node in GRAPH],
-            "edges": [[0, 1], [1, 2], [1, 3], [3, 1]],
-        },
+        {"nodes": [list(node) for node in GRAPH], "edges": [[0, 1], [1, 2], [1, 3], [3, 1]]},
         {f"{row},{column}": others for (row, column), others in GRAPH.items()},
         {str(node): others for node, others in GRAPH.items()},
     ],
@@ -164,12 +158,7 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     "document",
-    [
-        [1],
-        {"a": 1},
-        {"nodes": [[0, 0]], "edges": [[0, 7]]},
-        {"nodes": [[0, 0]], "edges": [[0, -1]]},
-    ],
+    [[1], {"a": 1}, *({"nodes": [[0, 0]], "edges": [[0, end]]} for end in (7, -1))],
 )
 def test_other_json_is_refused(tmp_path, document):
     with pytest.raises(SourceError, match=r"graph\.json: "):

@@ -1,11 +1,10 @@
 """Label files read as networks, as for APLS."""
 
-import json
-
 import numpy as np
 import pytest
 import shapely
-from helpers.roads import degree_counts
+from helpers.geojson import feature, write_features
+from helpers.roads import degree_counts, lengths
 
 from geoprep.errors import LabelError
 from geoprep.roads.names import scene_key
@@ -21,10 +20,6 @@ def made(*lines, speeds=None, **options) -> RoadGraph:
     shapes[:] = [shapely.LineString(line) for line in lines]
     speed = np.full(len(lines), 30.0) if speeds is None else np.array(speeds, float)
     return network_from_lines(shapes, speed, None, **options)
-
-
-def lengths(network):
-    return sorted(network.length_m.round(6).tolist())
 
 
 def test_lines_join_where_they_share_a_point():
@@ -95,40 +90,18 @@ def test_repeated_points_and_no_lines():
     assert len(made().ends) == 0
 
 
-def write(path, *features):
-    document = {
-        "type": "FeatureCollection",
-        "features": [
-            {"type": "Feature", "properties": properties, "geometry": geometry}
-            for geometry, properties in features
-        ],
-    }
-    path.write_text(json.dumps(document))
-    return path
-
-
-def line(*points, **properties):
-    return {"type": "LineString", "coordinates": points}, properties
-
-
 def test_heights_are_ignored_and_multi_part_lines_are_split(tmp_path):
     west, south = -115.17, 36.24
-    path = write(
-        tmp_path / "a.geojson",
-        line((west, south, 0), (west, south + 0.001, 5), highway="residential", lanes="1",
-             surface="paved"),
-        (
-            {
-                "type": "MultiLineString",
-                "coordinates": [
-                    [(west, south + 0.001, 9), (west + 0.001, south + 0.001, 9)],
-                    [(west + 0.005, south), (west + 0.006, south)],
-                ],
-            },
-            {"highway": "primary", "lanes": "2", "surface": "paved"},
-        ),
-    )  # fmt: skip
-    found = read_labels(path)
+    line = [(west, south, 0), (west, south + 0.001, 5)]
+    parts = [
+        [(west, south + 0.001, 9), (west + 0.001, south + 0.001, 9)],
+        [(west + 0.005, south), (west + 0.006, south)],
+    ]
+    features = [
+        feature(line, highway="residential", lanes="1", surface="paved"),
+        feature(parts, "MultiLineString", highway="primary", lanes="2", surface="paved"),
+    ]
+    found = read_labels(write_features(tmp_path / "a.geojson", features))
     assert found.crs == "EPSG:32611"
     assert degree_counts(found) == {1: 4}
     assert found.length_m.max() == pytest.approx(111 + 90, abs=2)
@@ -136,11 +109,11 @@ def test_heights_are_ignored_and_multi_part_lines_are_split(tmp_path):
 
 
 def test_footways_are_roads_only_as_published(tmp_path):
-    path = write(
-        tmp_path / "osm.geojson",
-        line((-115.17, 36.24), (-115.17, 36.241), highway="residential", osm_id=1, version="1"),
-        line((-115.16, 36.24), (-115.16, 36.241), highway="footway", osm_id=2, version="1"),
-    )
+    features = [
+        feature([(lon, 36.24), (lon, 36.241)], highway=highway, osm_id=1, version="1")
+        for lon, highway in ((-115.17, "residential"), (-115.16, "footway"))
+    ]
+    path = write_features(tmp_path / "osm.geojson", features)
     assert len(read_labels(path, schema="osm").ends) == 1
     all_lines = read_labels(path, schema="osm", as_published=True)
     assert len(all_lines.ends) == 2
@@ -148,7 +121,7 @@ def test_footways_are_roads_only_as_published(tmp_path):
 
 
 def test_a_file_without_roads_is_a_network_without_roads(tmp_path):
-    assert len(read_labels(write(tmp_path / "none.geojson")).ends) == 0
+    assert len(read_labels(write_features(tmp_path / "none.geojson", [])).ends) == 0
 
 
 def test_a_missing_file_is_named(tmp_path):

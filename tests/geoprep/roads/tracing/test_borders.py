@@ -34,9 +34,8 @@ def test_a_junction_at_the_border_stays():
 
 
 def test_distances_to_the_border_of_many_rasters_are_exact():
-    boxes = tuple(
-        (9 * i, 9 * j, 9 * i + 9, 9 * j + 9) for i in range(6) for j in range(i % 2, 6, 2)
-    )
+    places = [(9 * i, 9 * j) for i in range(6) for j in range(i % 2, 6, 2)]
+    boxes = tuple((top, left, top + 9, left + 9) for top, left in places)
     cover, random = Cover(boxes), np.random.default_rng(0)
     xy = random.uniform(-5, 60, (500, 2)) * [0.5, -0.3]
     wanted = shapely.distance(cover.border((0.5, 0.3)), shapely.points(xy))

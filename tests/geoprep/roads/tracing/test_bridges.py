@@ -22,14 +22,11 @@ def test_a_road_across_a_motorway_gets_no_junction():
     assert not vertices[0] & vertices[1]  # software that joins equal vertices keeps them apart
 
 
-@pytest.mark.parametrize("speeds", [[55, 55, 30, 30], [65, 65, 65, 65], [65, 30, 65, 30]])
+@pytest.mark.parametrize(
+    "speeds", [[55, 55, 30, 30], [65, 65, 65, 65], [65, 30, 65, 30], [65, 65, np.nan, np.nan]]
+)
 def test_other_crossings_are_junctions(speeds):
     made = with_bridges(network(*ACROSS, *ALONG, speeds=speeds), 60)
-    assert degree_counts(made) == {1: 4, 4: 1}
-
-
-def test_crossings_of_unknown_speed_are_junctions():
-    made = with_bridges(network(*ACROSS, *ALONG, speeds=[65, 65, np.nan, np.nan]), 60)
     assert degree_counts(made) == {1: 4, 4: 1}
 
 
@@ -39,13 +36,8 @@ def test_ramps_are_connected():
 
 
 def test_a_diagonal_crossing_that_was_thinned_to_two_forks():
-    lines = [
-        [(0, 0), (100, 0)],
-        [(100, 0), (112, 0)],
-        [(112, 0), (200, 0)],
-        [(20, -60), (100, 0)],
-        [(112, 0), (190, 60)],
-    ]
+    along = [[(0, 0), (100, 0)], [(100, 0), (112, 0)], [(112, 0), (200, 0)]]
+    lines = [*along, [(20, -60), (100, 0)], [(112, 0), (190, 60)]]
     made = with_bridges(network(*lines, speeds=[65, 65, 65, 30, 30]), 60)
     assert degree_counts(made) == {1: 4}
     assert sorted(made.length_m.round()) == [200, 210]

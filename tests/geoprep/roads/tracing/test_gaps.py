@@ -34,15 +34,23 @@ def test_roads_that_point_at_each_other_are_joined(gap, probability, links):
         assert joined.length_m.sum() == pytest.approx(made.length_m.sum() + np.hypot(gap, 2))
 
 
-@pytest.mark.parametrize("apart", [3, 6, 15])
-def test_parallel_roads_are_not_joined(apart):
-    made = network([(0, 0), (50, 0)], [(0, apart), (50, apart)])
-    assert len(closed(made).lines) == 2
+SIDES = [(50, 8), (50, 60)], [(50, -8), (50, -60)]
+ARC = np.radians(np.linspace(10, 350, 60))
 
 
-def test_near_dead_ends_are_joined_around_a_corner():
-    made = network([(0, 0), (50, 0)], [(54, 4), (54, 60)])
-    assert degree_counts(closed(made)) == {1: 2}
+@pytest.mark.parametrize(
+    ("lines", "degrees"),
+    [
+        *(([[(0, 0), (50, 0)], [(0, apart), (50, apart)]], {1: 4}) for apart in (3, 6, 15)),
+        ([[(0, 0), (100, 0)], [(0, 8), (60, 8)]], {1: 4}),
+        ([[(0, 0), (50, 0)], [(54, 4), (54, 60)]], {1: 2}),
+        ([[(0, 0), (100, 0)], *SIDES], {1: 4, 4: 1}),
+        ([np.column_stack([np.cos(ARC), np.sin(ARC)]) * 40], {2: 1}),
+    ],
+    ids=["parallel, 3 m", "6 m", "15 m", "beside a road", "corner", "on either side", "ring"],
+)
+def test_dead_ends_nearby_are_joined_unless_they_are_parallel(lines, degrees):
+    assert degree_counts(closed(network(*lines))) == degrees
 
 
 def test_a_dead_end_is_extended_to_the_road_ahead():
@@ -63,22 +71,6 @@ def test_masks_without_a_gap_are_complete():
     assert degree_counts(closed(network(*roads, *gap))) == {1: 5, 3: 1}
     complete = [[(1000 * i, 0), (1000 * i + 100, 0)] for i in range(1, 30)]
     assert degree_counts(closed(network(*roads, *gap, *complete))) == {1: 64}
-
-
-def test_a_dead_end_parallel_to_a_road_is_kept():
-    made = network([(0, 0), (100, 0)], [(0, 8), (60, 8)])
-    assert len(closed(made).lines) == 2
-
-
-def test_two_dead_ends_on_either_side_of_a_road_meet_on_it():
-    made = network([(0, 0), (100, 0)], [(50, 8), (50, 60)], [(50, -8), (50, -60)])
-    assert degree_counts(closed(made)) == {1: 4, 4: 1}
-
-
-def test_a_ring_with_a_gap_is_closed():
-    angle = np.radians(np.linspace(10, 350, 60))
-    made = network([tuple(p) for p in np.column_stack([np.cos(angle), np.sin(angle)]) * 40])
-    assert degree_counts(closed(made)) == {2: 1}
 
 
 def test_dead_ends_at_the_border_are_kept():

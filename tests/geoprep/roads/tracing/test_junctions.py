@@ -3,14 +3,10 @@
 import numpy as np
 import pytest
 import shapely
-from affine import Affine
-from helpers.roads import network
-from rasterio.features import rasterize
+from helpers.roads import array_raster, drawn, network
 from scipy.ndimage import gaussian_filter
 from shapely.affinity import rotate
 
-from geoprep.roads.centrelines.bands import ArrayBands
-from geoprep.roads.centrelines.rasters import RoadRaster
 from geoprep.roads.graph import degrees
 from geoprep.roads.tracing.junctions import with_forks_moved
 from geoprep.roads.tracing.steps import trace
@@ -25,13 +21,11 @@ def drawn_at(lines, angle_deg, gsd, *, width=6.0, kind="mask", ends=FLAT):
     """Return the network of roads, turned about the middle, and the lines."""
     lines = [rotate(shapely.LineString(line), angle_deg, origin=(75.1, -74.8)) for line in lines]
     shape = round(150 / gsd[1]), round(150 / gsd[0])
-    shapes = [(line.buffer(width / 2, **ends), 1) for line in lines]
-    transform = Affine(gsd[0], 0, 0, 0, -gsd[1], 0)
-    values = rasterize(shapes, out_shape=shape, transform=transform, dtype="uint8")
+    values = drawn(lines, shape, width=width, pixel=gsd, **ends)
     if kind == "probability":
         soft = gaussian_filter(values.astype(float), [1 / gsd[1], 1 / gsd[0]])
         values = (soft * 254).astype(np.uint8)
-    made = trace(RoadRaster("drawn", ArrayBands(values[None]), gsd, None, kind, (1,)))
+    made = trace(array_raster(values, pixel_size_m=gsd, kind=kind))
     return made, [shapely.get_coordinates(line) for line in lines]
 
 
@@ -74,14 +68,14 @@ def test_coarse_pixels_do_not_tell_the_shape_of_an_end():
 def test_forks_lie_where_the_roads_meet(gsd, angle, fork, width, kind):
     turn = np.radians(fork)
     branch = [(60, -75), (60 + 75 * np.cos(turn), -75 + 75 * np.sin(turn))]
-    drawn = [(15, -75), (135, -75)], branch
-    made, lines = drawn_at(drawn, angle, gsd, width=width, kind=kind)
+    roads = [(15, -75), (135, -75)], branch
+    made, lines = drawn_at(roads, angle, gsd, width=width, kind=kind)
     junction = made.nodes[degrees(made) == 3]
     assert len(junction) == 1
     limit = 1.5 if max(gsd) < 0.5 else 2 if width == 6 and kind == "mask" else 3
     assert np.linalg.norm(junction[0] - lines[1][0]) < limit
-    drawn = shapely.MultiLineString(lines)
-    assert shapely.distance(shapely.points(shapely.get_coordinates(made.lines)), drawn).max() < 1.6
+    vertices = shapely.points(shapely.get_coordinates(made.lines))
+    assert shapely.distance(vertices, shapely.MultiLineString(lines)).max() < 1.6
 
 
 @pytest.mark.parametrize("kind", ["mask", "probability"])

@@ -7,7 +7,8 @@ import pytest
 import rasterio
 import shapely
 from affine import Affine
-from helpers.roads import degree_counts, drawn, network, write_raster
+from helpers.rasters import write_raster
+from helpers.roads import degree_counts, drawn, network
 from rasterio.warp import reproject as resample
 
 from geoprep.errors import UsageError
@@ -158,8 +159,10 @@ def test_an_empty_raster_among_others(tmp_path):
     road = drawn([[(20, -50), (180, -50)]], (300, 200), width=5)
     windows = [(200, 0, 300, 200), (0, 0, 100, 200), (0, 100, 100, 200)]
     paths = written(tmp_path / "tiles", road, windows)
+    write_raster(paths[0].with_name("far.tif"), road[200:], transform=Affine(1, 0, 9e5, 0, -1, 6e6))
     assert degree_counts(vectorize(paths, kind="mask")) == {1: 2}
-    assert not len(vectorize(paths[:1], kind="mask").lines)
+    empty = [paths[0], paths[0].with_name("far.tif")]
+    assert not len(vectorize(empty, kind="mask").lines)
 
 
 @pytest.mark.parametrize("kind", ["mask", "probability"])

@@ -62,18 +62,10 @@ def test_links_end_at_the_first_road():
     rng = np.random.default_rng(1)
     noise = rng.integers(10, 70, SHAPE).astype(np.uint8)
     streets = [[(x, -20), (x + 30, -180)] for x in (60, 90, 120)]
-    ends = [
-        [(10 + 40 * (k % 4), -y), (25 + 40 * (k % 4), -y - 5)]
-        for k, y in enumerate(range(30, 170, 11))
-    ]
-    roads = [
-        *streets,
-        *(
-            end
-            for end in ends
-            if not shapely.MultiLineString(streets).intersects(shapely.LineString(end))
-        ),
-    ]
+    places = [(10 + 40 * (k % 4), -y) for k, y in enumerate(range(30, 170, 11))]
+    ends = [[(x, y), (x + 15, y - 5)] for x, y in places]
+    crossed = shapely.MultiLineString(streets).intersects(shapely.linestrings(ends))
+    roads = [*streets, *(end for end, cut in zip(ends, crossed, strict=True) if not cut)]
     made = network(*roads)
     found = links(made, raster((roads, 250), noise=noise))
     assert len(found.end) > 5

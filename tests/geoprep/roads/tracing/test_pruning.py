@@ -3,21 +3,13 @@
 import numpy as np
 import pytest
 import shapely
-from affine import Affine
-from helpers.roads import degree_counts, network, traced
-from rasterio.features import rasterize
+from helpers.roads import array_raster, degree_counts, drawn, network, traced
 from shapely.ops import substring
 
-from geoprep.roads.centrelines.bands import ArrayBands
-from geoprep.roads.centrelines.rasters import RoadRaster
 from geoprep.roads.graph import subnetwork
+from geoprep.roads.tracing import pruning
 from geoprep.roads.tracing.junctions import with_junctions_merged
-from geoprep.roads.tracing.pruning import (
-    simplified,
-    smoothed,
-    without_small_components,
-    without_spurs,
-)
+from geoprep.roads.tracing.pruning import smoothed, without_small_components, without_spurs
 from geoprep.roads.tracing.steps import trace
 
 
@@ -30,9 +22,8 @@ def test_spurs_are_removed_and_roads_kept():
 
 
 def test_one_branch_of_a_forked_end_is_kept():
-    made = without_spurs(
-        network([(0, 0), (100, 0)], [(100, 0), (106, 3)], [(100, 0), (105, -3)]), 10
-    )
+    forked = network([(0, 0), (100, 0)], [(100, 0), (106, 3)], [(100, 0), (105, -3)])
+    made = without_spurs(forked, 10)
     assert made.length_m.tolist() == [pytest.approx(100 + np.hypot(6, 3))]
 
 
@@ -44,14 +35,8 @@ def test_small_components_are_removed_by_their_total_length():
 
 
 def test_junctions_that_touch_become_one():
-    made = network(
-        [(0, 0), (50, 1)],
-        [(50, 1), (52, 0)],
-        [(52, 0), (100, 0)],
-        [(50, 1), (50, 50)],
-        [(52, 0), (52, -50)],
-    )
-    one = with_junctions_merged(made)
+    road = [[(0, 0), (50, 1)], [(50, 1), (52, 0)], [(52, 0), (100, 0)]]
+    one = with_junctions_merged(network(*road, [(50, 1), (50, 50)], [(52, 0), (52, -50)]))
     assert degree_counts(one) == {1: 4, 4: 1}
     assert [51, 0.5] in one.nodes.tolist()
 
@@ -60,7 +45,7 @@ def test_simplified_lines_stay_within_the_tolerance():
     rng = np.random.default_rng(1)
     xy = np.column_stack([np.arange(200.0), np.cumsum(rng.normal(0, 0.2, 200))])
     made = network([tuple(p) for p in xy])
-    simple = simplified(made, 0.6)
+    simple = pruning.simplified(made, 0.6)
     assert shapely.hausdorff_distance(made.lines[0], simple.lines[0]) <= 0.6
     assert shapely.get_num_coordinates(simple.lines[0]) < 100
 
@@ -70,18 +55,15 @@ def staircase(angle_deg, gsd):
     angle, middle = np.radians(angle_deg), np.array([150.3, -149.6])
     step = 120 * np.array([np.cos(angle), np.sin(angle)])
     line = shapely.LineString([middle - step, middle + step])
-    shape = round(300 / gsd[1]), round(300 / gsd[0])
-    transform = Affine(gsd[0], 0, 0, 0, -gsd[1], 0)
-    mask = rasterize([(line.buffer(3), 1)], out_shape=shape, transform=transform, dtype="uint8")
-    return RoadRaster("mask", ArrayBands(mask[None]), gsd, None, "mask", (1,)), line
+    mask = drawn([line], (round(300 / gsd[1]), round(300 / gsd[0])), width=6, pixel=gsd)
+    return trace(array_raster(mask, pixel_size_m=gsd)), line
 
 
 @pytest.mark.parametrize("gsd", [(0.3, 0.3), (1.0, 1.0), (0.68, 1.2)])
 @pytest.mark.parametrize("angle", [8, 27, 45, 63, 85, 110, 152])
 def test_straight_roads_are_traced_straight(gsd, angle):
     """Excess length below 0.5 % and heading error below 3 degrees, in any direction."""
-    raster, road = staircase(angle, gsd)
-    made = trace(raster)
+    made, road = staircase(angle, gsd)
     assert len(made.lines) == 1
     inner = substring(made.lines[0], 12, made.length_m[0] - 12)  # dead ends are rounded
     steps = np.diff(shapely.get_coordinates(inner), axis=0)

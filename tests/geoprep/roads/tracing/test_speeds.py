@@ -7,19 +7,15 @@ import pytest
 from helpers.roads import array_raster, drawn, network
 
 from geoprep.roads.centrelines.bands import ArrayBands
-from geoprep.roads.centrelines.rasters import RoadRaster
 from geoprep.roads.tracing.speeds import edge_speeds
 from geoprep.roads.tracing.steps import trace
 
 
 def bins(bands, mph):
     """Return a prediction with one band per speed class and one of any road."""
-    stack = np.concatenate([bands, bands.max(axis=0, keepdims=True)])
-    classes = tuple(enumerate(mph, 1))
-    road = (len(stack),)
-    return RoadRaster(
-        "prediction", ArrayBands(stack), (1.0, 1.0), None, "probability", road, classes
-    )
+    stack = ArrayBands(np.concatenate([bands, bands.max(axis=0, keepdims=True)]))
+    roads = {"road_bands": (len(bands) + 1,), "speed_classes": tuple(enumerate(mph, 1))}
+    return replace(array_raster(bands[0], kind="probability"), bands=stack, **roads)
 
 
 def test_a_road_of_two_speeds_takes_as_long_as_both():

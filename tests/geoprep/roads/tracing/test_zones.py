@@ -5,7 +5,8 @@ import pyproj
 import pytest
 import shapely
 from affine import Affine
-from helpers.roads import degree_counts, drawn, write_raster
+from helpers.rasters import write_raster
+from helpers.roads import degree_counts, drawn
 
 from geoprep.crs import LONLAT, reproject, transformer
 from geoprep.roads.formats.files import read_network, write_network
