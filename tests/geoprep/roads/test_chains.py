@@ -45,11 +45,9 @@ def test_two_edges_between_two_nodes_are_a_ring():
 def test_joined_chains_keep_length_and_time(seed):
     rng = np.random.default_rng(seed)
     points = rng.permutation(30)[: rng.integers(3, 20)] * 10.0
-    lines = [
-        [(points[a], points[a] % 7), (points[b], points[b] % 7)]
-        for a, b in rng.integers(0, len(points), (20, 2))
-        if a != b
-    ]
+    corners = np.column_stack([points, points % 7])
+    pairs = rng.integers(0, len(points), (20, 2))
+    lines = [corners[pair] for pair in pairs if pair[0] != pair[1]]
     made = network(*lines, speeds=rng.choice([20, 25, 65], len(lines)))
     joined = with_chains_joined(made)
     assert joined.length_m.sum() == pytest.approx(made.length_m.sum())

@@ -4,14 +4,13 @@ import json
 from dataclasses import replace
 
 import numpy as np
-import pyproj
 import pytest
 import shapely
 from helpers.roads import network
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from geoprep.crs import LONLAT, reproject
+from geoprep.crs import LONLAT, reproject, transformer
 from geoprep.errors import UsageError
 from geoprep.roads.network import in_crs
 from geoprep.roads.paths.distances import cost_graph, point_distances
@@ -49,11 +48,6 @@ def test_start_and_goal_are_moved_to_the_nearest_road():
     assert list(back.line.coords) == [(60, 0), (20, 0)]
 
 
-def test_a_route_between_two_points_of_an_edge_may_leave_it():
-    found = find_route(TOWN, (5, 0), (95, 0))
-    assert found.length_m == pytest.approx(230)
-
-
 def test_start_and_goal_may_be_the_same_point():
     found = find_route(TOWN, (20, 0), (20, 0))
     assert found.length_m == 0
@@ -76,9 +70,8 @@ def test_errors_say_why_there_is_no_route():
 
 def test_a_georeferenced_route_is_written_in_degrees(tmp_path):
     crs = "EPSG:32611"
-    to_ground = pyproj.Transformer.from_crs("OGC:CRS84", crs, always_xy=True)
     start, goal = (-115.17, 36.24), (-115.16, 36.25)
-    ends = [to_ground.transform(*place) for place in (start, goal)]
+    ends = [transformer(LONLAT, crs).transform(*place) for place in (start, goal)]
     found = find_route(network(ends, speeds=[30], crs=crs), start, goal)
     out = tmp_path / "route.geojson"
     write_route(found, out)
@@ -129,16 +122,12 @@ def test_a_route_is_as_long_as_the_shortest_distance(seed):
 def test_a_route_outside_its_utm_zone_has_its_own_length_and_line():
     """Moscow in zone 43, where the plane is stretched by 6 %."""
     origin = np.array([412_000.0, 6_176_000.0])
-    town = replace(TOWN, crs="EPSG:32637")
-    town = replace(
-        town,
-        nodes=town.nodes + origin,
-        lines=shapely.transform(town.lines, lambda xy: xy + origin),
-    )
+    lines = shapely.transform(TOWN.lines, lambda xy: xy + origin)
+    town = replace(TOWN, nodes=TOWN.nodes + origin, lines=lines, crs="EPSG:32637")
     far = in_crs(town, "EPSG:32643")
     assert shapely.length(far.lines).sum() > 1.05 * far.length_m.sum()
     start, goal = (
-        pyproj.Transformer.from_crs("EPSG:32637", LONLAT, always_xy=True).transform(*point)
+        transformer("EPSG:32637", LONLAT).transform(*point)
         for point in ((412_005, 6_176_000), (412_140, 6_176_000))
     )
     one, other = find_route(town, start, goal), find_route(far, start, goal)

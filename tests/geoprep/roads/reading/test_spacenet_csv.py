@@ -1,21 +1,21 @@
 """SpaceNet's table of roads, read and written."""
 
 import csv
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import shapely
 from affine import Affine
-from helpers.roads import network, traced
+from helpers.roads import array_raster, network, traced
 
 from geoprep.errors import LabelError, UsageError
 from geoprep.grid import Grid
-from geoprep.roads.centrelines.bands import ArrayBands
-from geoprep.roads.centrelines.rasters import RoadRaster
 from geoprep.roads.reading.spacenet_csv import ImageRoads, read_csv, write_csv
 from geoprep.roads.tracing.steps import trace
 
 HEAD = "ImageId,WKT_Pix\n"
+TIMES = "ImageId,WKT_Pix,length_m,travel_time_s\n"
 
 
 @pytest.fixture
@@ -40,10 +40,9 @@ def test_pixels_become_metres_with_y_upwards(table):
 
 def test_both_conventions_and_images_without_roads(table):
     path = table(
-        HEAD
-        + "AOI_7_Moscow_chip996,LINESTRING EMPTY\n"
-        + 'SN5_roads_test_public_AOI_9_San_Juan_chip98,"LINESTRING (0 0, 90 0)"\n'
-        + 'AOI_9_San_Juan_chip98,"LINESTRING (90 0, 90 90)"\n'
+        f"{HEAD}AOI_7_Moscow_chip996,LINESTRING EMPTY\n"
+        'SN5_roads_test_public_AOI_9_San_Juan_chip98,"LINESTRING (0 0, 90 0)"\n'
+        'AOI_9_San_Juan_chip98,"LINESTRING (90 0, 90 90)"\n'
     )
     found = read_csv(path, pixel_size_m=1)
     assert set(found) == {"aoi_7_moscow_chip996", "aoi_9_san_juan_chip98"}
@@ -53,7 +52,7 @@ def test_both_conventions_and_images_without_roads(table):
 
 def test_speeds_follow_from_length_and_time(table):
     path = table(
-        "ImageId,WKT_Pix,length_m,travel_time_s\n"
+        f"{TIMES}"
         'a,"LINESTRING (0 0, 100 0)",44.704,4\n'
         'a,"LINESTRING (0 50, 100 50)",44.704,\n'
         "b,LINESTRING EMPTY,0,0\n"
@@ -91,10 +90,7 @@ def test_a_grid_georeferences_the_roads(table):
         (HEAD + "a,LINESTRONG (0 0)\n", "not a geometry"),
         (HEAD + "a,POINT (1 2)\n", "not a LINESTRING"),
         (HEAD + 'a,"LINESTRING (0 0, nan 5)"\n', "not finite|not a geometry"),
-        (
-            "ImageId,WKT_Pix,length_m,travel_time_s\n" + 'a,"LINESTRING (0 0, 9 9)",x,1\n',
-            "line 2: length_m and travel_time_s",
-        ),
+        (TIMES + 'a,"LINESTRING (0 0, 9 9)",x,1\n', "line 2: length_m and travel_time_s"),
     ],
 )
 def test_tables_that_cannot_be_read_are_refused_with_a_reason(table, text, why):
@@ -119,8 +115,7 @@ def test_a_georeferenced_network_is_written_in_pixels(tmp_path):
     mask = np.zeros((200, 300), np.uint8)
     mask[90:110] = 30
     grid = Grid(200, 300, Affine(2.7e-6, 0, -115.17, 0, -2.7e-6, 36.24), "EPSG:4326")
-    pixels = ArrayBands(mask[None])
-    raster = RoadRaster("x", pixels, grid.gsd_m(), grid, "speed", (1,), speed_band=1)
+    raster = replace(array_raster(mask, pixel_size_m=grid.gsd_m(), kind="speed"), grid=grid)
     made = trace(raster)
     path = tmp_path / "roads.csv"
     assert write_csv([ImageRoads("AOI_2_Vegas_img0", made, raster.gsd_m, grid)], path) == 1

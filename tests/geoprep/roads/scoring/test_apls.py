@@ -39,23 +39,21 @@ def published_graph(graph):
 
 @pytest.fixture(scope="module")
 def img0(shared_data):
-    """Ground truth and proposal, and the lengths of their edges on a sphere."""
+    """Ground truth and proposal, each with the lengths of its edges on a sphere."""
     graphs = json.loads((shared_data / "apls" / "graphs_img0.json").read_text())
-    (truth, lengths), (proposal, others) = map(published_graph, (graphs["gt"], graphs["prop"]))
-    return truth, proposal, lengths, others
+    return published_graph(graphs["gt"]), published_graph(graphs["prop"])
 
 
 def test_published_graphs_without_midpoints(img0, monkeypatch):
     """Published edges are as long as on a sphere, unless a point lies inside them."""
-    truth, proposal, *lengths = img0
+    (truth, lengths), (proposal, others) = img0
 
     def published(graph, points):
-        given = lengths[0] if graph.nodes is truth.nodes else lengths[1]
+        given = lengths if graph.nodes is truth.nodes else others
         edge, along = points.edge[points.on_edge], points.along_m[points.on_edge]
         edge = edge[(along > 0) & (along < graph.length_m[edge])]
-        return replace(
-            graph, cost=np.where(np.isin(np.arange(len(given)), edge), graph.cost, given)
-        )
+        inside = np.isin(np.arange(len(given)), edge)
+        return replace(graph, cost=np.where(inside, graph.cost, given))
 
     def sum_of_terms(points):
         own, other = published(points.own, points.here), published(points.other, points.there)
@@ -70,14 +68,9 @@ def test_published_graphs_without_midpoints(img0, monkeypatch):
 
 
 def test_published_graphs_with_midpoints(img0):
-    found = apls(*img0[:2])
-    assert found.score == pytest.approx(0.75611, abs=1e-3)
-
-
-@pytest.mark.parametrize("weight", ["length", "time"])
-def test_a_published_graph_scores_one_against_itself(img0, weight):
-    for graph in img0[:2]:
-        assert apls(graph, graph, weight=weight).score == pytest.approx(1, abs=1e-9)
+    (truth, _), (proposal, _) = img0
+    assert apls(truth, proposal).score == pytest.approx(0.75611, abs=1e-3)
+    assert apls(truth, truth, weight="time").score == pytest.approx(1, abs=1e-9)
 
 
 # --- slow implementation: plain networkx, edges split at every point ---------------------------
@@ -173,29 +166,23 @@ def random_pair(seed):
     proposal = random_network(np.random.default_rng(state), edges, jitter=1.5)
     kept = rng.random(edges) > 0.15  # nodes without edges stay behind
     kept[0] = True
-    proposal = replace(
-        proposal,
-        ends=proposal.ends[kept],
-        lines=proposal.lines[kept],
-        speed_mph=proposal.speed_mph[kept],
-    )
-    return truth, proposal
+    columns = {name: getattr(proposal, name)[kept] for name in ("ends", "lines", "speed_mph")}
+    return truth, replace(proposal, **columns)
 
 
 @settings(max_examples=30)
 @given(
     seed=st.integers(0, 1 << 30),
-    weight=st.sampled_from(["length", "time"]),
-    control_point_spacing_m=st.sampled_from([None, 20.0, 50.0]),
-    snap_m=st.sampled_from([1.0, 4.0]),
+    options=st.fixed_dictionaries(
+        {
+            "weight": st.sampled_from(["length", "time"]),
+            "control_point_spacing_m": st.sampled_from([None, 20.0, 50.0]),
+            "snap_m": st.sampled_from([1.0, 4.0]),
+        }
+    ),
 )
-def test_agrees_with_plain_networkx(seed, weight, control_point_spacing_m, snap_m):
+def test_agrees_with_plain_networkx(seed, options):
     truth, proposal = random_pair(seed)
-    options = {
-        "weight": weight,
-        "control_point_spacing_m": control_point_spacing_m,
-        "snap_m": snap_m,
-    }
     found = apls(truth, proposal, **options)
     assert found.score == pytest.approx(slow_apls(truth, proposal, **options), abs=1e-9)
 
@@ -281,20 +268,19 @@ def test_node_numbers_and_line_directions_do_not_change_the_score():
     assert apls(truth, turned).score == pytest.approx(apls(truth, proposal).score, abs=1e-12)
 
 
-@pytest.mark.parametrize(
-    "lines",
-    [
-        [[(0, 0), (20, 0)]],
-        [[(0, 0), (100, 0), (100, 100), (0, 100), (0, 0)]],
-        [[(0, 0), (50, 50), (100, 0)], [(0, 0), (50, -50), (100, 0)]],
-        [[(0, 0), (30, 0)], [(30, 0), (60, 0), (60, 40), (30, 0)]],
-    ],
-    ids=["one road", "a ring", "parallel edges", "a road with a loop"],
-)
-def test_small_networks_score_one_against_themselves(lines):
-    made = network(*lines, speeds=[25.0] * len(lines))
-    assert apls(made, made).score == pytest.approx(1)
-    assert apls(made, made, weight="time").score == pytest.approx(1)
+SMALL = {
+    "one road": [[(0, 0), (20, 0)]],
+    "a ring": [[(0, 0), (100, 0), (100, 100), (0, 100), (0, 0)]],
+    "parallel edges": [[(0, 0), (50, 50), (100, 0)], [(0, 0), (50, -50), (100, 0)]],
+    "a road with a loop": [[(0, 0), (30, 0)], [(30, 0), (60, 0), (60, 40), (30, 0)]],
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("weight", ["length", "time"])
+def test_small_networks_score_one_against_themselves(name, weight):
+    made = network(*SMALL[name], speeds=[25.0] * len(SMALL[name]))
+    assert apls(made, made, weight=weight).score == pytest.approx(1)
 
 
 def test_a_network_without_roads_scores_zero():

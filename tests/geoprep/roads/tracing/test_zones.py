@@ -52,6 +52,13 @@ def test_roads_of_distant_rasters_have_their_own_lengths(tmp_path):
         assert sorted(again.length_m) == pytest.approx(sorted(made.length_m), rel=1e-3)
 
 
+def across_fiji(folder):
+    """Write two neighbours on either side of the antimeridian."""
+    x, y = transformer(LONLAT, "EPSG:32701").transform(*FIJI)
+    back = transformer("EPSG:32701", LONLAT)
+    return [at(folder, str(i), back.transform(x + 1000 * i, y), "EPSG:32701") for i in range(2)]
+
+
 @pytest.mark.parametrize("zone", ["EPSG:32637", "EPSG:32638"])
 def test_neighbours_across_a_zone_border_are_joined_among_distant_rasters(tmp_path, zone):
     """Zones 37 and 38 meet at 42 degrees east; the second raster continues the first."""
@@ -67,11 +74,7 @@ def test_neighbours_across_a_zone_border_are_joined_among_distant_rasters(tmp_pa
 
 
 def test_neighbours_across_the_antimeridian_are_joined(tmp_path):
-    x, y = transformer(LONLAT, "EPSG:32701").transform(*FIJI)
-    back = transformer("EPSG:32701", LONLAT)
-    paths = [at(tmp_path, str(i), back.transform(x + 1000 * i, y), "EPSG:32701") for i in range(2)]
-    paths.append(at(tmp_path, "far", MUMBAI))
-    made = vectorize(paths, kind="speed")
+    made = vectorize([*across_fiji(tmp_path), at(tmp_path, "far", MUMBAI)], kind="speed")
     assert degree_counts(made) == {1: 4}
     assert len(np.unique(edge_components(made))) == 2
     assert sorted(made.length_m) == pytest.approx([1000, 2000], rel=2e-3)
@@ -79,10 +82,7 @@ def test_neighbours_across_the_antimeridian_are_joined(tmp_path):
 
 @pytest.mark.parametrize("suffix", [".gpkg", ".geojson", ".parquet"])
 def test_roads_across_the_antimeridian_are_read_into_their_zone(tmp_path, suffix):
-    x, y = transformer(LONLAT, "EPSG:32701").transform(*FIJI)
-    back = transformer("EPSG:32701", LONLAT)
-    paths = [at(tmp_path, str(i), back.transform(x + 1000 * i, y), "EPSG:32701") for i in range(2)]
-    made = vectorize(paths, kind="speed")
+    made = vectorize(across_fiji(tmp_path), kind="speed")
     assert made.crs == "EPSG:32701"
     assert len(np.unique(np.sign(shapely.get_coordinates(lonlat(made))[:, 0]))) == 2
     write_network(made, tmp_path / f"fiji{suffix}")
