@@ -6,7 +6,6 @@ wrote it last replaces it, in one conditional request that fails for any other.
 
 from __future__ import annotations
 
-import io
 import json
 import tempfile
 import uuid
@@ -17,17 +16,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from geoprep.building.commit import Histograms, finish
-from geoprep.building.journal import NEW, refuse_foreign
+from geoprep.building.journal import refuse_foreign
 from geoprep.building.records import ShardRecord
-from geoprep.building.target import State, attribute, differences, judge, recorded_shards
+from geoprep.building.target import State, attribute, judge, recorded_shards
 from geoprep.errors import StoreError
 from geoprep.plan import Plan
 from geoprep.storage import REQUESTS, Bucket
 from geoprep.store import create_store, shard_key
 
 ROOT: Final = "zarr.json"
-_REPLACED: Final = "geoprep_replaced"
-"""Root attribute of a store over which version 0.1.0 was copying the objects of another one."""
 
 
 class BucketJournal:
@@ -97,12 +94,7 @@ class BucketTarget:
                     f"{self.location} exists and is not a geoprep store: choose another `out`"
                 )
             return "none"
-        attrs = attribute(self._root[0])
-        if attribute(self._root[0], _REPLACED) and self._finish_copy():
-            attrs = attribute(self._root[0])
-            if isinstance(attrs, dict) and not differences(attrs, plan.meta):
-                return "complete"
-        state = judge(self.location, attrs, plan, overwrite=overwrite)
+        state = judge(self.location, attribute(self._root[0]), plan, overwrite=overwrite)
         if state == "replaced":
             refuse_foreign(self.location, names)
             return "none"
@@ -155,22 +147,6 @@ class BucketTarget:
 
     def discard(self) -> None:
         """Do nothing: a store that is replaced is gone by now."""
-
-    def _finish_copy(self) -> bool:
-        """Finish a replacement that version 0.1.0 was copying over this store, if there is one."""
-        staging = Bucket(f"{self._journal.folder}/{NEW}")
-        new = staging.find(ROOT)
-        if new is None or self._root is None:
-            return False
-        names = [name for name in staging.tags() if name != ROOT]
-        for name in names:
-            self._bucket.send(name, io.BytesIO(staging.read(name)))
-        self._bucket.delete(self._bucket.tags().keys() - {*names, ROOT})
-        tag = self._bucket.put_if(ROOT, new[0], self._root[1])
-        if tag is None:
-            raise self._overtaken()
-        self._root = new[0], tag
-        return True
 
     def _require_owned(self) -> None:
         found = self._bucket.find(ROOT)

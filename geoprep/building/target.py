@@ -191,10 +191,10 @@ def recorded_shards(plan: Plan, entries: Iterable[dict[str, Any]]) -> Iterator[S
             yield ShardRecord.from_json(entry["shard"])
 
 
-def attribute(root: bytes, name: str = "geoprep") -> Any:  # noqa: ANN401 - anything of JSON
-    """Return an attribute of a root ``zarr.json``; None if it is no such file, or has none."""
+def attribute(root: bytes) -> Any:  # noqa: ANN401 - anything of JSON
+    """Return the attribute ``geoprep`` of a root ``zarr.json``; None without one."""
     try:
-        return json.loads(root)["attributes"].get(name)
+        return json.loads(root)["attributes"].get("geoprep")
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
 

@@ -128,10 +128,7 @@ class BucketObject:
     def close(self) -> str:
         """Upload the object; return its ETag."""
         with self._file:
-            if self._file.tell() <= _PART:
-                self._file.seek(0)
-                return self._bucket.put(self._name, self._file.read())
-            return self._bucket.send(self._name, cast("IO[bytes]", self._file))
+            return self._bucket.put(self._name, cast("IO[bytes]", self._file))
 
     def abort(self) -> None:
         """Discard the bytes."""
@@ -151,19 +148,14 @@ class Bucket(Files):
         """Begin an object."""
         return BucketObject(self, name)
 
-    def put(self, name: str, data: bytes) -> str:
-        """Write an object in one request; return its ETag."""
-        import obstore
-
-        return self.ask(name, lambda c: _tag(obstore.put(c, name, data, use_multipart=False)))
-
-    def send(self, name: str, file: IO[bytes]) -> str:
-        """Write an object in parts; return its ETag."""
+    def put(self, name: str, data: bytes | IO[bytes]) -> str:
+        """Write an object, in parts if it is large; return its ETag."""
         import obstore
 
         def sent(client: ObjectStore) -> str:
-            file.seek(0)
-            return _tag(obstore.put(client, name, file, chunk_size=_PART, max_concurrency=4))
+            if not isinstance(data, bytes):
+                data.seek(0)
+            return _tag(obstore.put(client, name, data, chunk_size=_PART, max_concurrency=4))
 
         return self.ask(name, sent, unanswered=True)
 

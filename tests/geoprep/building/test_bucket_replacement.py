@@ -1,6 +1,5 @@
 """A store in a bucket that is replaced: it never looks complete while its objects are mixed."""
 
-import json
 from contextlib import suppress
 
 import pytest
@@ -106,27 +105,6 @@ def test_finished_shards_of_a_replacement_are_kept(endpoint, bucket, scenes, exp
     build(plan_of(scenes, **NEW), bucket, Threads(1), overwrite=True)
     assert len(shards) == 2, "the first of three shards is kept"
     assert there(endpoint, bucket) == expected[1]
-
-
-@pytest.mark.parametrize("copied", [3])
-def test_a_copy_that_version_0_1_0_has_begun_is_finished(
-    endpoint, bucket, scenes, expected, monkeypatch, copied
-):
-    """It wrote the new store to the working folder, and marked and copied over the old one."""
-    build(plan_of(scenes, **NEW), f"{bucket}.build/new", Threads(2))
-    client, place = client_of(endpoint), bucket.removeprefix("s3://own/")
-    for name in sorted(expected[1])[:copied]:
-        source = {"Bucket": "own", "Key": f"{place}.build/new/{name}"}
-        client.copy_object(Bucket="own", Key=f"{place}/{name}", CopySource=source)
-    found = client.get_object(Bucket="own", Key=f"{place}/zarr.json")
-    root = json.loads(found["Body"].read())
-    root["attributes"]["geoprep"]["complete"] = False
-    root["attributes"]["geoprep_replaced"] = True
-    client.put_object(Bucket="own", Key=f"{place}/zarr.json", Body=json.dumps(root).encode())
-    monkeypatch.setattr(run, "build_shard", None)  # nothing is built again
-    build(plan_of(scenes, **NEW), bucket, Threads(2), overwrite=True)
-    assert there(endpoint, bucket) == expected[1]
-    assert not there(endpoint, bucket + ".build")
 
 
 def test_an_object_that_no_build_wrote_is_not_deleted(endpoint, bucket, scenes, expected):
