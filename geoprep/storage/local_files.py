@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import time
 import uuid
-import zlib
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from functools import cache, lru_cache
-from itertools import count
+from functools import lru_cache
 from pathlib import Path
 
 from geoprep.errors import OutputError, UsageError
@@ -20,9 +17,8 @@ from geoprep.storage.failures import errors_named
 
 StrPath = str | os.PathLike[str]
 
-_numbers = count()
-_ABANDONED_S = 7 * 24 * 3600
-"""Age in seconds at which a temporary file of another machine or container is removed."""
+_ABANDONED_S = 24 * 3600
+"""Seconds after the last write at which a temporary file counts as one of a killed process."""
 
 
 def flush(path: Path) -> None:
@@ -57,10 +53,10 @@ def replaced(path: Path) -> Iterator[Path]:
 
     An incomplete file never has the final name, and a failure leaves the previous file untouched.
     Any number of threads and processes may write to one folder. Temporary files of killed processes
-    are removed: those of this machine at once, those of other machines and containers after a week.
+    are removed after a day.
     """
     require_folder(path)
-    name = f".{path.stem}.{_machine()}-{os.getpid()}-{next(_numbers)}.partial{path.suffix}"
+    name = f".{path.stem}.{uuid.uuid4().hex[:16]}.partial{path.suffix}"
     partial = path.with_name(name)
     with errors_named(path, OutputError):
         try:
@@ -75,45 +71,13 @@ def replaced(path: Path) -> Iterator[Path]:
                 partial.unlink(missing_ok=True)
 
 
-@cache
-def _machine() -> str:
-    """Return eight hex digits that processes share which see each other's process numbers.
-
-    They name this start of the machine and the PID namespace: containers with one host name may
-    share a disk, but the process numbers of one mean nothing in the other.
-    """
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        name = f"{boot} {Path('/proc/self/ns/pid').readlink()}"
-    except OSError:
-        name = f"{socket.gethostname()} {uuid.getnode()}"
-    return f"{zlib.crc32(name.encode()):08x}"
-
-
 @lru_cache(maxsize=1024)
 def _sweep(folder: Path) -> None:
-    """Remove temporary files of writers that no longer run; once per process and folder."""
-    pattern = re.compile(r"\..*\.([0-9a-f]{8})-(\d+)-\d+\.partial.*")
-    with suppress(OSError):
-        for name in os.listdir(folder):  # noqa: PTH208 - as text
-            if (match := pattern.fullmatch(name)) and _is_abandoned(folder / name, match):
-                (folder / name).unlink()
-
-
-def _is_abandoned(path: Path, name: re.Match[str]) -> bool:
-    if name[1] == _machine():
-        return not _runs(int(name[2]))
-    return time.time() - path.stat().st_mtime > _ABANDONED_S
-
-
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # it belongs to another user
-        return True
-    return True
+    """Remove temporary files of killed processes; once per process and folder."""
+    for path in folder.glob(f".*.{'[0-9a-f]' * 16}.partial*"):
+        with suppress(OSError):
+            if time.time() - path.stat().st_mtime > _ABANDONED_S:
+                path.unlink()
 
 
 def require_folder(path: Path) -> None:

@@ -3,12 +3,10 @@
 import errno
 import gc
 import os
-import re
 import subprocess
 import sys
 import threading
 import time
-import zlib
 
 import numpy as np
 import pytest
@@ -16,7 +14,7 @@ from helpers.disks import small_disk
 
 from geoprep.errors import OutputError, StoreError, UsageError
 from geoprep.sources.cities import get_city
-from geoprep.storage import Files, local_files, local_path, make_folder, replaced
+from geoprep.storage import Files, local_path, make_folder, replaced
 from geoprep.storage.sinks import Folder
 from geoprep.store import StoreReader
 from geoprep.synth import synthesise
@@ -67,45 +65,23 @@ def test_threads_write_one_file_without_conflict(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_only_temporary_files_of_killed_writers_are_removed(tmp_path):
+def test_temporary_files_of_killed_writers_are_removed_after_a_day(tmp_path):
     path = tmp_path / "a.html"
     half = (
         "import os, sys; from pathlib import Path; from geoprep.storage import replaced\n"
         "with replaced(Path(sys.argv[1])) as partial:\n"
-        "    partial.write_text('half'), print(os.getpid(), flush=True), os.kill(os.getpid(), 9)"
+        "    partial.write_text('half'), os.kill(os.getpid(), 9)"
     )
-    dead = subprocess.run([sys.executable, "-c", half, path], stdout=subprocess.PIPE, check=False)
+    subprocess.run([sys.executable, "-c", half, path], check=False)
     (left,) = tmp_path.iterdir()
-    pid = f"-{int(dead.stdout)}-"
-    assert pid in left.name
-    kept = {
-        left.with_name(left.name.replace(pid, f"-{os.getpid()}-")),  # of a writer that runs
-        left.with_name(re.sub(r"\.[0-9a-f]{8}-", ".00000000-", left.name)),  # of another machine
-        left.with_name(f"my{left.name}"),
-    }
-    for one in kept:
-        one.write_text("another's")
+    old, foreign = left.with_name(f".b{left.name}"), left.with_name(f"my{left.name}")
+    day = time.time() - 25 * 3600
+    for one in (old, foreign):
+        one.write_text("half")
+        os.utime(one, (day, day))
     with replaced(path) as partial:
         partial.write_text("whole")
-    assert {*tmp_path.iterdir()} == {path, *kept}
-
-
-def test_containers_with_one_host_name_spare_each_others_files(tmp_path, monkeypatch):
-    """The process numbers of one PID namespace mean nothing in another."""
-    path = tmp_path / "a.txt"
-    with replaced(path) as partial:
-        partial.write_text("half")
-        (name,) = [one.name for one in tmp_path.iterdir()]
-    other = name.replace(local_files._machine(), f"{zlib.crc32(b'container 2'):08x}")
-    gone = re.sub(r"-\d+-", "-999999999-", other)  # a process that does not run here
-    (tmp_path / gone).write_text("still being written there")
-    (tmp_path / f".b{gone}").write_text("abandoned")
-    week = time.time() - 8 * 24 * 3600
-    os.utime(tmp_path / f".b{gone}", (week, week))
-    local_files._sweep.cache_clear()
-    with replaced(path) as partial:
-        partial.write_text("whole")
-    assert {one.name for one in tmp_path.iterdir()} == {path.name, gone}
+    assert {*tmp_path.iterdir()} == {path, left, foreign}
 
 
 @pytest.mark.parametrize(
