@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Callable
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from geoprep.errors import OutputError, SourceError
 from geoprep.executors import Threads
@@ -44,15 +44,9 @@ def list_files(city: City, product: str, folder: Path, scenes: int | None = None
     numbers = sorted(images, key=lambda number: (number not in labels, number))[:scenes]
     chosen = [images[n] for n in numbers] + [labels[n] for n in numbers if n in labels]
     return {
-        _target(city, prefix, one, folder): listed[one] for one in sorted(chosen, key=natural_key)
+        folder / city.aoi / one.removeprefix(prefix): listed[one]
+        for one in sorted(chosen, key=natural_key)
     }
-
-
-def _target(city: City, prefix: str, address: str, folder: Path) -> Path:
-    inside = PurePosixPath(address.removeprefix(prefix))
-    if ".." in inside.parts or inside.is_absolute():
-        raise SourceError(f"{address}: its name leads out of the folder")
-    return folder / city.aoi / inside
 
 
 def list_archives(city: City, folder: Path) -> Planned:
