@@ -22,7 +22,6 @@ from geoprep.grid import Grid
 from geoprep.labels.noding import noded
 from geoprep.labels.scanline import fill_polygons
 from geoprep.labels.table import LabelRoads
-from geoprep.labels.tangles import untangled
 from geoprep.speed import BACKGROUND
 
 DEFAULT_BUFFER_M: Final = 2.0
@@ -31,6 +30,13 @@ _AREA: Final = 2
 """Dimensions of a polygon."""
 _FARTHEST_M: Final = 1e8
 """No place on Earth is this far from the origin of a zone; GEOS overflows far beyond it."""
+_MOST_PAIRS: Final = 50_000
+"""Close pairs of segments of a line that long lines of a scene may have: two seconds of GEOS."""
+_TANGLE: Final = 64
+"""Close pairs that every road may have: roundabouts, hairpins, cloverleaves."""
+_LONG: Final = 256
+_MOST_COMPARED: Final = 512
+_PIECE_SEGMENTS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +68,7 @@ def speed_polygons(
         raise LabelError(f"roads at {_place(roads)} are not on Earth; check their CRS {roads.crs}")
     is_area = shapely.get_dimensions(lines[reached]) == _AREA
     areas, reached = reached[is_area], reached[~is_area]
-    pieces, owner, cut = untangled(lines[reached], buffers[reached])
+    pieces, owner, cut = _untangled(lines[reached], buffers[reached])
     road = reached[owner]
     outlines = shapely.buffer(pieces, buffers[road], quad_segs=_QUADRANT_SEGMENTS)
     # Areas do not need the vertices that a union would add.
@@ -80,6 +86,47 @@ def speed_polygons(
     bounds = np.hstack([end.reduceat(xy, first[:-1]) for end in (np.minimum, np.maximum)])
     value = roads.label_bytes(mph)
     return SpeedPolygons(xy, ring, first, bounds, value)
+
+
+def _untangled(
+    lines: NDArray[np.object_], buffer_m: NDArray[np.float64]
+) -> tuple[NDArray[np.object_], NDArray[np.intp], NDArray[np.bool_]]:
+    """Return lines that can be buffered quickly: tangles, which take GEOS hours, are cut to pieces.
+
+    Also the index of the line that each is part of, and whether that was cut.
+    """
+    long = np.flatnonzero(shapely.get_num_coordinates(lines) > _LONG)
+    pairs = np.array([_near_pairs(lines[i], buffer_m[i]) for i in long])
+    tangles = long[(pairs > _TANGLE) & (np.cumsum(pairs) > _MOST_PAIRS)]
+    whole = np.setdiff1d(np.arange(len(lines)), tangles)
+    pieces, owner = [lines[whole]], [whole]
+    for index in tangles.tolist():
+        points = shapely.get_coordinates(lines[index])
+        starts = range(0, len(points) - 1, _PIECE_SEGMENTS)
+        pieces.append(
+            np.array([shapely.LineString(points[s : s + _PIECE_SEGMENTS + 1]) for s in starts])
+        )
+        owner.append(np.full(len(starts), index))
+    owners = np.concatenate(owner)
+    return np.concatenate(pieces), owners, np.isin(owners, tangles)
+
+
+def _near_pairs(line: shapely.LineString, buffer_m: float) -> float:
+    """Return the number of pairs of segments that are close but not consecutive, from a sample.
+
+    Close: bounding boxes at most twice the buffer apart; consecutive: less than twice that along
+    the line.
+    """
+    xy = shapely.get_coordinates(line)
+    segments = np.asarray(shapely.linestrings(np.stack([xy[:-1], xy[1:]], axis=1)), object)
+    sample = np.arange(0, len(segments), 1 + len(segments) // _MOST_COMPARED)
+    low, high = np.hsplit(shapely.bounds(segments[sample]), 2)
+    around = shapely.box(*(low - 2 * buffer_m).T, *(high + 2 * buffer_m).T)
+    one, other = shapely.STRtree(segments).query(around)
+    one = sample[one]
+    walked = np.append(0, np.cumsum(np.hypot(*np.diff(xy, axis=0).T)))
+    apart = walked[np.maximum(one, other)] - walked[np.minimum(one, other) + 1] >= 4 * buffer_m
+    return float(np.count_nonzero(apart) / 2 * len(segments) / len(sample))
 
 
 def _outlined(
