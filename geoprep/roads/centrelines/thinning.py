@@ -14,8 +14,7 @@ from geoprep.errors import ImageError
 from geoprep.executors import Threads
 from geoprep.roads.centrelines.kernels import keep_shallow, thinned
 from geoprep.roads.centrelines.rasters import RoadRaster
-from geoprep.roads.chains import ranges
-from geoprep.roads.graph import connected
+from geoprep.roads.graph import connected, ranges
 from geoprep.roads.options import Tracing
 
 BLOCK: Final = 5000

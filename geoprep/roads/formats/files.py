@@ -180,7 +180,6 @@ def _read_vector(path: Path, layer: str | None) -> RoadGraph:
         raise SourceError(f"{path}: not readable as a road network: {error}") from error
     if is_plane:
         frame = frame.set_crs(None, allow_override=True)
-    _require_degrees(path, frame)
     return network_of_frame(path, frame, nodes)
 
 
@@ -225,18 +224,6 @@ def _is_plane(path: Path) -> bool:
         return False
     with path.open("rb") as file:
         return _NULL_CRS.search(file.read(_HEAD_BYTES).partition(b'"features"')[0]) is not None
-
-
-def _require_degrees(path: Path, frame: gpd.GeoDataFrame) -> None:
-    """Refuse coordinates beyond 180 degrees in a geographic CRS: they are metres."""
-    if frame.crs not in ("EPSG:4326", LONLAT) or not len(frame):
-        return
-    west, south, east, north = frame.total_bounds.tolist()
-    if west < -180 or south < -90 or east > 180 or north > 90:
-        raise SourceError(
-            f"{path}: its coordinates are not longitude and latitude, as its CRS {frame.crs} says. "
-            "Assign the right CRS with ogr2ogr -a_srs EPSG:CODE."
-        )
 
 
 def is_network_file(path: Path, *, layer: str | None = None) -> bool:

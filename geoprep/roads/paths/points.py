@@ -10,7 +10,7 @@ import numpy as np
 import shapely
 from numpy.typing import NDArray
 
-from geoprep.roads.chains import ranges
+from geoprep.roads.graph import ranges
 from geoprep.roads.network import RoadGraph
 
 _AT_END_M: Final = 1e-6

@@ -20,8 +20,7 @@ import numpy as np
 import shapely
 from numpy.typing import NDArray
 
-from geoprep.roads.chains import with_chains_joined
-from geoprep.roads.graph import edge_components, subnetwork
+from geoprep.roads.graph import edge_components, subnetwork, with_chains_joined
 from geoprep.roads.network import RoadGraph
 from geoprep.roads.paths.distances import cost_graph
 

@@ -16,9 +16,8 @@ from geoprep.crs import LONLAT, reproject
 from geoprep.errors import ImageError, SourceError, UsageError
 from geoprep.grid import Grid
 from geoprep.labels import SpeedRule
-from geoprep.roads.chains import renumbered
 from geoprep.roads.formats.files import has_layer, is_network_file, read_network
-from geoprep.roads.graph import subnetwork
+from geoprep.roads.graph import renumbered, subnetwork
 from geoprep.roads.names import (
     PICKLE_SUFFIXES,
     RASTER_SUFFIXES,

@@ -10,8 +10,7 @@ import numpy as np
 import shapely
 from numpy.typing import NDArray
 
-from geoprep.roads.chains import with_chains_joined
-from geoprep.roads.graph import anchored, degrees
+from geoprep.roads.graph import anchored, degrees, with_chains_joined
 from geoprep.roads.network import RoadGraph, segments
 
 _SHARED_M: Final = 25.0

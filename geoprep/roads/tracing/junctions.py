@@ -13,8 +13,7 @@ import numpy as np
 import shapely
 from numpy.typing import NDArray
 
-from geoprep.roads.chains import with_chains_joined
-from geoprep.roads.graph import anchored, connected, degrees
+from geoprep.roads.graph import anchored, connected, degrees, with_chains_joined
 from geoprep.roads.network import RoadGraph, segments
 
 Floats = NDArray[np.float64]

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.roads.centrelines.thinning import Skeleton
-from geoprep.roads.chains import chains, lines_through, renumbered
-from geoprep.roads.graph import connected
+from geoprep.roads.graph import chains, connected, lines_through, renumbered
 from geoprep.roads.network import Plane, RoadGraph
 
 Ints = NDArray[np.int64]

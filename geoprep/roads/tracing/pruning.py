@@ -9,8 +9,14 @@ import numpy as np
 import shapely
 from numpy.typing import NDArray
 
-from geoprep.roads.chains import ranges, with_chains_joined
-from geoprep.roads.graph import anchored, degrees, edge_components, subnetwork
+from geoprep.roads.graph import (
+    anchored,
+    degrees,
+    edge_components,
+    ranges,
+    subnetwork,
+    with_chains_joined,
+)
 from geoprep.roads.network import RoadGraph, line_strings
 
 _MOST_ROUNDS: Final = 8

@@ -10,8 +10,7 @@ import shapely
 from numpy.typing import NDArray
 
 from geoprep.roads.centrelines.rasters import RoadRaster, values_at
-from geoprep.roads.chains import ranges
-from geoprep.roads.graph import degrees
+from geoprep.roads.graph import degrees, ranges
 from geoprep.roads.network import RoadGraph
 from geoprep.speed import BACKGROUND, UNKNOWN_SPEED
 

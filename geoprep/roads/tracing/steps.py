@@ -15,8 +15,7 @@ from geoprep.errors import ImageError
 from geoprep.grid import Grid
 from geoprep.roads.centrelines.rasters import RoadRaster, probability_along
 from geoprep.roads.centrelines.thinning import BLOCK, skeleton
-from geoprep.roads.chains import with_chains_joined
-from geoprep.roads.graph import degrees, subnetwork
+from geoprep.roads.graph import degrees, subnetwork, with_chains_joined
 from geoprep.roads.network import RoadGraph
 from geoprep.roads.options import Tracing
 from geoprep.roads.places import utm_crs_of

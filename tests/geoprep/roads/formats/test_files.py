@@ -159,7 +159,10 @@ def changed(path, change):
         (lambda f: f.update(geometry={"type": "Point", "coordinates": [0, 0]}), "not a line"),
         (lambda f: f.update(geometry=None), "feature 0 is not a line"),
         (lambda f: f["properties"].update(speed_mph="fast"), "speed_mph is not a number"),
-        (lambda f: f["geometry"]["coordinates"][0].__setitem__(0, 400.0), "not longitude and lat"),
+        (
+            lambda f: f["geometry"]["coordinates"][0].__setitem__(0, 400.0),
+            "outside the domain of its CRS",
+        ),
         (lambda f: f["geometry"]["coordinates"][0].__setitem__(0, float("nan")), "not finite"),
     ],
 )
