@@ -6,7 +6,7 @@ import os
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,7 +19,6 @@ from geoprep.errors import UsageError
 from geoprep.roads import RasterOptions, Tracing
 
 if TYPE_CHECKING:
-    from geoprep.roads import ImageRoads
     from geoprep.storage import StrPath
 
 R = TypeVar("R")
@@ -61,19 +60,19 @@ def vectorize(
     SourceError, ImageError
         A raster cannot be found or read.
     """
-    from geoprep.roads import check_target
+    from geoprep.roads import check_target, vectorize_each, write_csv
     from geoprep.roads import vectorize as trace_rasters
 
-    is_table = out is not None and Path(out).suffix.lower() == ".csv"
     if out is not None:
         check_target(Path(out))
     traced = partial(_traced, source, transform, crs, workers, progress, options)
-    if out is not None and is_table:
-        _write_table(traced, Path(out))
     with traced(trace_rasters) as graph:
         network = RoadNetwork(graph)
-    if out is not None and not is_table:
+    if out is not None and Path(out).suffix.lower() != ".csv":
         network.to_file(out)
+    elif out is not None:
+        with traced(vectorize_each) as roads:
+            write_csv(roads, Path(out))
     return network
 
 
@@ -112,32 +111,14 @@ def write_road_table(
     SourceError, ImageError
         A raster cannot be found or read.
     """
-    from geoprep.roads import check_target
+    from geoprep.roads import check_target, vectorize_each, write_csv
 
     table = Path(out)
     check_target(table)
     if table.suffix.lower() != ".csv":
         raise UsageError(f"{out}: the name of a table ends in .csv")
-    return _write_table(partial(_traced, source, None, None, workers, progress, options), table)
-
-
-def _write_table(
-    traced: Callable[..., AbstractContextManager[Iterable[ImageRoads]]], table: Path
-) -> dict[str, int]:
-    """Write a table of what is traced; return the number of images and of edges."""
-    from geoprep.roads import vectorize_each, write_csv
-
-    images = 0
-
-    def counted(roads: Iterable[ImageRoads]) -> Iterator[ImageRoads]:
-        nonlocal images
-        for image in roads:
-            images += 1
-            yield image
-
-    with traced(vectorize_each) as roads:
-        edges = write_csv(counted(roads), table)
-    return {"images": images, "edges": edges}
+    with _traced(source, None, None, workers, progress, options, vectorize_each) as roads:
+        return write_csv(roads, table)
 
 
 @contextmanager

@@ -52,8 +52,8 @@ class ImageRoads:
         return shapely.transform(lines, lambda xy: (xy - [x0, y0]) @ inverse.T)
 
 
-def write_csv(images: Iterable[ImageRoads], path: Path) -> int:
-    """Write one row per edge, and return the number of edges; unknown travel times are empty."""
+def write_csv(images: Iterable[ImageRoads], path: Path) -> dict[str, int]:
+    """Write one row per edge; return the numbers of images and edges. Unknown times are empty."""
     seen: set[str] = set()
     edges = 0
     with replaced(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
@@ -67,7 +67,7 @@ def write_csv(images: Iterable[ImageRoads], path: Path) -> int:
             seen.add(image.image_id)
             table.writerows(_written_rows(image))
             edges += len(image.network.lines)
-    return edges
+    return {"images": len(seen), "edges": edges}
 
 
 def _written_rows(image: ImageRoads) -> list[tuple[str, str, str, str]]:

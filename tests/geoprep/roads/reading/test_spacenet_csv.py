@@ -118,7 +118,7 @@ def test_a_georeferenced_network_is_written_in_pixels(tmp_path):
     raster = replace(array_raster(mask, pixel_size_m=grid.gsd_m(), kind="speed"), grid=grid)
     made = trace(raster)
     path = tmp_path / "roads.csv"
-    assert write_csv([ImageRoads("AOI_2_Vegas_img0", made, raster.gsd_m, grid)], path) == 1
+    assert write_csv([ImageRoads("AOI_2_Vegas_img0", made, raster.gsd_m, grid)], path)["edges"] == 1
     head, (image, wkt, length, time) = rows(path)
     assert head == ["ImageId", "WKT_Pix", "length_m", "travel_time_s"]
     line = shapely.from_wkt(wkt)
@@ -133,7 +133,7 @@ def test_an_image_without_roads_has_a_row(tmp_path):
     made = traced([[(20, -50), (180, -50)]], pixel=1.0)
     none = traced([[(20, -50), (20, -51)]], min_length_m=100)
     images = [ImageRoads("b", none, (1.0, 1.0), None), ImageRoads("a", made, (1.0, 1.0), None)]
-    assert write_csv(images, tmp_path / "roads.csv") == 1
+    assert write_csv(images, tmp_path / "roads.csv")["edges"] == 1
     _, empty, full = rows(tmp_path / "roads.csv")
     assert empty == ["b", "LINESTRING EMPTY", "0", "0"]
     assert full[3] == ""
