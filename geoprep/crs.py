@@ -67,16 +67,20 @@ def is_geographic(crs: str) -> bool:
     return bool(pyproj.CRS.from_user_input(crs).is_geographic)
 
 
+def moved(xy: NDArray[np.float64], source: str, target: str) -> NDArray[np.float64]:
+    """Return points (point, 2) in another CRS; those outside its domain become infinite."""
+    return np.column_stack(transformer(source, target).transform(*xy.T))
+
+
 def reproject(geometry: NDArray[np.object_], source: str, target: str) -> NDArray[np.object_]:
     """Return 2-D geometries in another CRS; coordinates outside its domain become infinite."""
     if source == target:
         return geometry
     import shapely  # a store is read without it
 
-    xy = shapely.get_coordinates(geometry)
-    x, y = transformer(source, target).transform(xy[:, 0], xy[:, 1])
-    moved: NDArray[np.object_] = shapely.set_coordinates(geometry.copy(), np.column_stack([x, y]))
-    return moved
+    xy = moved(shapely.get_coordinates(geometry), source, target)
+    result: NDArray[np.object_] = shapely.set_coordinates(geometry.copy(), xy)
+    return result
 
 
 def beside(x: NDArray[np.float64], crs: str, middle: float) -> NDArray[np.float64]:

@@ -12,7 +12,7 @@ import pyproj
 import shapely
 from numpy.typing import ArrayLike, NDArray
 
-from geoprep.crs import LONLAT, reproject, transformer
+from geoprep.crs import LONLAT, moved, reproject
 from geoprep.errors import GeoprepError, UsageError
 from geoprep.speed import MPS_PER_MPH
 
@@ -119,7 +119,7 @@ def _ellipsoid() -> pyproj.Geod:
 def _geodesic_length(lines: NDArray[np.object_], crs: str) -> NDArray[np.float64]:
     """Return the lengths of lines on the WGS 84 ellipsoid in metres, float64 (line,)."""
     xy, line = shapely.get_coordinates(lines, return_index=True)
-    lon, lat = transformer(crs, LONLAT).transform(xy[:, 0], xy[:, 1])
+    lon, lat = moved(xy, crs, LONLAT).T
     _, _, metres = _ellipsoid().inv(lon[:-1], lat[:-1], lon[1:], lat[1:])
     same = line[:-1] == line[1:]
     lengths: NDArray[np.float64] = np.bincount(
@@ -135,14 +135,14 @@ def in_crs(network: RoadGraph, crs: str) -> RoadGraph:
     """
     if network.crs is None or network.crs == crs:
         return network
-    x, y = transformer(network.crs, crs).transform(*network.nodes.T)
+    nodes = moved(network.nodes, network.crs, crs)
     lines = reproject(network.lines, network.crs, crs)
-    if not np.isfinite([x, y]).all() or not np.isfinite(shapely.get_coordinates(lines)).all():
+    if not np.isfinite(nodes).all() or not np.isfinite(shapely.get_coordinates(lines)).all():
         raise GeoprepError(
             f"part of the road network in {network.crs[:60]} has no coordinates in {crs[:60]}: "
             "check the CRS of the inputs"
         )
-    return replace(network, nodes=np.column_stack([x, y]), lines=lines, crs=crs)
+    return replace(network, nodes=nodes, lines=lines, crs=crs)
 
 
 def check_network(network: RoadGraph, name: str) -> None:

@@ -10,7 +10,7 @@ import pyproj
 import shapely
 from numpy.typing import NDArray
 
-from geoprep.crs import LONLAT, is_geographic, reproject, transformer, utm_crs
+from geoprep.crs import LONLAT, is_geographic, moved, reproject, transformer, utm_crs
 from geoprep.grid import Grid
 
 _MOST_SCALE_ERROR: Final = 0.01
@@ -77,6 +77,14 @@ def crs_name(crs: object) -> str | None:
     return f"EPSG:{code}" if code else str(parsed.to_wkt())
 
 
+def pixels_moved(pixels: NDArray[np.float64], grid: Grid, crs: str) -> NDArray[np.float64]:
+    """Return columns and rows of a grid in pixels, (point, 2), as x and y in a CRS."""
+    col, row = pixels.T
+    a, b, c, d, e, f = grid.transform[:6]
+    at = np.column_stack([a * col + b * row + c, d * col + e * row + f])
+    return moved(at, grid.crs, crs)
+
+
 def outline(grid: Grid, crs: str) -> shapely.Polygon:
     """Return the footprint of a raster as a polygon in another CRS."""
     x, y = grid.width, grid.height
@@ -87,5 +95,5 @@ def outline(grid: Grid, crs: str) -> shapely.Polygon:
 def reprojected(area: shapely.Polygon, source: str, target: str) -> shapely.Polygon:
     """Return a polygon in another CRS, where its straight sides are curved."""
     dense = shapely.segmentize(area, area.length / (4 * _SIDE_POINTS))
-    moved: shapely.Polygon = reproject(np.array([dense], object), source, target)[0]
-    return moved
+    polygon: shapely.Polygon = reproject(np.array([dense], object), source, target)[0]
+    return polygon

@@ -12,7 +12,7 @@ import shapely
 from numpy.typing import NDArray
 from shapely.ops import substring
 
-from geoprep.crs import LONLAT, transformer
+from geoprep.crs import LONLAT, moved
 from geoprep.errors import UsageError
 from geoprep.roads.formats.files import write_geojson
 from geoprep.roads.network import RoadGraph, check_network
@@ -100,7 +100,7 @@ def _points(network: RoadGraph, *given: LonLat) -> NDArray[np.object_]:
     """Return points in the CRS of the network."""
     xy = np.array(given, np.float64)
     if network.crs is not None:
-        xy = np.column_stack(transformer(LONLAT, network.crs).transform(*xy.T))
+        xy = moved(xy, LONLAT, network.crs)
     if not np.isfinite(xy).all():
         raise UsageError(
             f"{_text(given[0])} and {_text(given[1])} are not both longitude and latitude"

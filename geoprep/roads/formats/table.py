@@ -11,7 +11,7 @@ import shapely
 from numpy.typing import NDArray
 from shapely.ops import substring
 
-from geoprep.crs import is_geographic, reproject, transformer
+from geoprep.crs import is_geographic, moved, reproject
 from geoprep.errors import SourceError
 from geoprep.roads.graph import connected, renumbered
 from geoprep.roads.network import RoadGraph, empty_network, line_ends
@@ -109,7 +109,7 @@ def network_of_frame(
         if not np.isfinite(shapely.get_coordinates(parts)).all():
             raise outside
         if nodes is not None:
-            nodes = np.column_stack(transformer(crs, metric).transform(*nodes.T))
+            nodes = moved(nodes, crs, metric)
     if ends is not None and len(parts) == len(lines) and np.isfinite(ends).all():
         pairs = ends.astype(np.int64)
         if nodes is not None and ends_agree(parts, pairs, nodes):

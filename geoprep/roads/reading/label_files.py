@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 import shapely
-from numpy.typing import NDArray
 
-from geoprep.crs import transformer, utm_crs
+from geoprep.crs import moved, utm_crs
 from geoprep.errors import LabelError
 from geoprep.labels import Schema, SpeedRule, read_road_table
 from geoprep.roads.network import RoadGraph
@@ -67,10 +67,6 @@ def read_labels_with_notes(
     if crs is None and not len(lines):
         return network_from_lines(lines, mph, None), notes
     target = crs or utm_crs(*middle_of(lines, table.crs))
-    project = transformer(table.crs, target)
-
-    def to_metres(xy: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.column_stack(project.transform(xy[:, 0], xy[:, 1]))
-
+    to_metres = partial(moved, source=table.crs, target=target)
     network = network_from_lines(lines, mph, target, to_metres=to_metres, as_published=as_published)
     return network, notes

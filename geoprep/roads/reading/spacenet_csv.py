@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -14,12 +15,12 @@ import numpy as np
 import shapely
 from numpy.typing import NDArray
 
-from geoprep.crs import reproject, transformer
+from geoprep.crs import reproject
 from geoprep.errors import LabelError, UsageError
 from geoprep.grid import Grid
 from geoprep.roads.names import scene_key
 from geoprep.roads.network import Plane, RoadGraph
-from geoprep.roads.places import utm_crs_of
+from geoprep.roads.places import pixels_moved, utm_crs_of
 from geoprep.roads.reading.line_network import ToMetres, network_from_lines
 from geoprep.speed import MPS_PER_MPH
 from geoprep.storage import replaced
@@ -160,14 +161,7 @@ def _speed(row: Mapping[str, str | None], where: str) -> float:
 
 def _on_ground(lines: NDArray[np.object_], speed: NDArray[np.float64], grid: Grid) -> RoadGraph:
     crs = utm_crs_of(grid)
-    move = transformer(grid.crs, crs)
-    a, b, c, d, e, f = grid.transform[:6]
-
-    def to_metres(xy: NDArray[np.float64]) -> NDArray[np.float64]:
-        x, y = xy.T
-        return np.column_stack(move.transform(a * x + b * y + c, d * x + e * y + f))
-
-    return _network(lines, speed, to_metres, crs)
+    return _network(lines, speed, partial(pixels_moved, grid=grid, crs=crs), crs)
 
 
 def _network(

@@ -10,7 +10,6 @@ import numpy as np
 import shapely
 from numpy.typing import NDArray
 
-from geoprep.crs import transformer
 from geoprep.errors import ImageError
 from geoprep.grid import Grid
 from geoprep.roads.centrelines.rasters import RoadRaster, probability_along
@@ -18,7 +17,7 @@ from geoprep.roads.centrelines.thinning import BLOCK, skeleton
 from geoprep.roads.graph import degrees, subnetwork, with_chains_joined
 from geoprep.roads.network import RoadGraph
 from geoprep.roads.options import Tracing
-from geoprep.roads.places import utm_crs_of
+from geoprep.roads.places import pixels_moved, utm_crs_of
 from geoprep.roads.tracing.borders import at_border, cut_off_ends, split_at_border, straightened
 from geoprep.roads.tracing.bridges import with_bridges
 from geoprep.roads.tracing.gaps import DeadEnds, Links, with_gaps_closed
@@ -164,20 +163,16 @@ def _in_utm(network: RoadGraph, raster: RoadRaster, grid: Grid) -> RoadGraph:
     """Return a network of a raster's plane in the UTM zone of the raster's centre."""
     utm = utm_crs_of(grid)
 
-    def moved(xy: NDArray[np.float64]) -> NDArray[np.float64]:
-        col, row = raster.plane.to_pixels(xy).T
-        a, b, c, d, e, f = grid.transform[:6]
-        at = a * col + b * row + c, d * col + e * row + f
-        return np.column_stack(transformer(grid.crs, utm).transform(*at))
-
-    lines = network.lines
-    if len(lines):
-        xy = moved(shapely.get_coordinates(lines))
-        if not np.isfinite(xy).all():
-            raise ImageError(
-                f"{raster.name}: some of its roads have no coordinates in {utm}. Check its CRS and "
-                "transform."
-            )
-        lines = shapely.set_coordinates(lines.copy(), xy)
-        network = replace(network, nodes=moved(network.nodes))
-    return replace(network, lines=lines, crs=utm)
+    if not len(network.lines):
+        return replace(network, crs=utm)
+    xy, nodes = (
+        pixels_moved(raster.plane.to_pixels(xy), grid, utm)
+        for xy in (shapely.get_coordinates(network.lines), network.nodes)
+    )
+    if not np.isfinite(xy).all():
+        raise ImageError(
+            f"{raster.name}: some of its roads have no coordinates in {utm}. Check its CRS and "
+            "transform."
+        )
+    lines = shapely.set_coordinates(network.lines.copy(), xy)
+    return replace(network, nodes=nodes, lines=lines, crs=utm)
