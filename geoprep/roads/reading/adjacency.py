@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
-import shapely
 
 from geoprep.errors import SourceError
 from geoprep.roads.names import PICKLE_SUFFIXES
-from geoprep.roads.network import Plane, RoadGraph
+from geoprep.roads.network import Plane, RoadGraph, segments
 from geoprep.roads.reading.line_network import network_from_lines
 
 MOST_BYTES: Final = 256 << 20
@@ -57,8 +56,7 @@ def read_adjacency(path: str | os.PathLike[str], pixel_size_m: float = 1.0) -> R
         ) from error
     if not np.isfinite(pixels).all():
         raise SourceError(f"{path}: has coordinates that are not finite")
-    lines = np.empty(len(pixels), object)
-    lines[:] = shapely.linestrings(Plane((pixel_size_m, pixel_size_m)).to_metres(pixels))
+    lines = segments(Plane((pixel_size_m, pixel_size_m)).to_metres(pixels))
     return network_from_lines(lines, np.full(len(lines), np.nan), None, min_path=0)
 
 
@@ -111,13 +109,8 @@ def _graph_of_json(document: Any) -> _Graph:  # noqa: ANN401 - any JSON
 
 def _point(value: Any) -> _Point:  # noqa: ANN401 - anything that a file may hold
     """Return row and column; refuse anything else."""
-    if not isinstance(value, tuple | list) or len(value) != 2 or not all(map(_is_number, value)):
-        raise TypeError("a node is not a pair of numbers")
-    return float(value[0]), float(value[1])
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    row, column = value
+    return float(row), float(column)
 
 
 def _unpickled(data: bytes) -> _Graph:

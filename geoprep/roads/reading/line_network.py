@@ -13,15 +13,15 @@ This may cut the ground truth in two: SpaceNet's Vegas chip 0 scores 0.73 instea
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
 import shapely
 from numpy.typing import NDArray
 
-from geoprep.roads.graph import edge_components, subnetwork, with_chains_joined
+from geoprep.roads.graph import edge_components, renumbered, subnetwork, with_chains_joined
 from geoprep.roads.network import RoadGraph
+from geoprep.roads.network import segments as straight_lines
 from geoprep.roads.paths.distances import cost_graph
 
 _STRAIGHT: Final = 2
@@ -49,7 +49,8 @@ def network_from_lines(
     segments = _duplicates_doubled(segments) if as_published else _unique(segments)
     if min_path_in_lines:
         segments = _without_small_components(segments, min_path, small_nodes)
-    in_metres = _in_metres(segments, to_metres, crs)
+    nodes = segments.nodes if to_metres is None else to_metres(segments.nodes)
+    in_metres = _network(nodes, segments.ends, segments.speed_mph, crs)
     if not min_path_in_lines:
         in_metres = _without_small_components(in_metres, min_path, small_nodes)
     network = with_chains_joined(in_metres)
@@ -105,16 +106,7 @@ def _network(
     speed: NDArray[np.float64],
     crs: str | None,
 ) -> RoadGraph:
-    made = np.empty(len(ends), object)
-    made[:] = shapely.linestrings(nodes[ends])
-    return RoadGraph(nodes, ends, made, speed, crs)
-
-
-def _in_metres(segments: RoadGraph, to_metres: ToMetres | None, crs: str | None) -> RoadGraph:
-    if to_metres is None:
-        return replace(segments, crs=crs)
-    nodes = to_metres(segments.nodes) if len(segments.nodes) else segments.nodes
-    return _network(nodes, segments.ends, segments.speed_mph, crs)
+    return RoadGraph(nodes, ends, straight_lines(nodes[ends]), speed, crs)
 
 
 def _without_small_components(network: RoadGraph, min_path: float, most_nodes: int) -> RoadGraph:
@@ -123,8 +115,7 @@ def _without_small_components(network: RoadGraph, min_path: float, most_nodes: i
     keep = np.ones(len(component), dtype=bool)
     for number in _small_components(network, component, min_path, most_nodes):
         edges = component == number
-        nodes, ends = np.unique(network.ends[edges], return_inverse=True)
-        pairs = ends.reshape(-1, 2).astype(np.int64)
+        nodes, pairs = renumbered(network.ends[edges])
         piece = _network(network.nodes[nodes], pairs, network.speed_mph[edges], None)
         keep[edges] = cost_graph(piece).node_distances.max() >= min_path
     return _network(network.nodes, network.ends[keep], network.speed_mph[keep], network.crs)

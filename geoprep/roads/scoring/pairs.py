@@ -80,16 +80,13 @@ def pair_scenes(
         borders = _borders_of_scenes(images, borders, _name(truth), truths)
     one_file = not _is_table_or_folder(proposal)
     if one_file:
-        city = _is_table_or_folder(truth)
-        whole = next(iter(proposals.values()))
-        proposals = dict.fromkeys(truths, whole)
+        proposals = dict.fromkeys(truths, next(iter(proposals.values())))
     elif not set(truths) & set(proposals):
         raise UsageError(
             f"no scene of {truth} is in {proposal}. The first contains {_some(truths)}, the second "
             f"{_some(proposals)}. Give files of one scene the same name."
         )
-    else:
-        city = False
+    city = one_file and _is_table_or_folder(truth)
     pairs = [
         _pair(name, truth_of, proposals.get(name), borders.get(name), city=city)
         for name, truth_of in truths.items()
@@ -173,7 +170,7 @@ def _pair(
     if grid is not None and grid.crs and proposal.crs is not None:
         proposal, border = clipped(proposal, outline(grid, proposal.crs)), "image"
     elif city:
-        proposal = clipped(proposal, area_of_roads(truth, LONLAT, proposal.crs))
+        proposal = clipped(proposal, area_of_roads(truth, proposal.crs))
         border = "ground truth"
     if truth.crs is not None:
         proposal = in_crs(proposal, truth.crs)
@@ -335,9 +332,9 @@ def _inside(line: shapely.LineString, area: shapely.Polygon) -> list[tuple[float
     return stretches
 
 
-def area_of_roads(network: RoadGraph, axes: str, crs: str | None) -> shapely.Polygon:
-    """Return the bounding box of a network as a polygon in another CRS."""
+def area_of_roads(network: RoadGraph, crs: str | None) -> shapely.Polygon:
+    """Return the bounding box of a network in degrees as a polygon in another CRS."""
     if network.crs is None or crs is None:
         return shapely.box(*shapely.total_bounds(network.lines))
-    bounds = shapely.total_bounds(reproject(network.lines, network.crs, axes))
-    return reprojected(shapely.box(*bounds), axes, crs)
+    bounds = shapely.total_bounds(reproject(network.lines, network.crs, LONLAT))
+    return reprojected(shapely.box(*bounds), LONLAT, crs)

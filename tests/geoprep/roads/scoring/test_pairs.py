@@ -71,11 +71,11 @@ def test_the_bounding_box_of_roads_is_a_box_of_degrees():
     # At the edge of a zone a box of degrees is turned: its sides are no axes of the plane.
     roads = network([(750_000, 4_000_000), (751_000, 4_000_000)], [(750_000, 4_001_000),
                     (751_000, 4_001_000)], crs="EPSG:32611")  # fmt: skip
-    area = area_of_roads(roads, "OGC:CRS84", "EPSG:32611")
+    area = area_of_roads(roads, "EPSG:32611")
     assert area.buffer(0.01).contains(shapely.MultiLineString(list(roads.lines)))
     assert area.area > 1_000 * 1_000
     plane = network([(0, 0), (50, 20)])
-    assert area_of_roads(plane, "OGC:CRS84", None).bounds == (0, 0, 50, 20)
+    assert area_of_roads(plane, None).bounds == (0, 0, 50, 20)
 
 
 def test_a_part_of_a_road_keeps_its_confidence():
