@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from geoprep.storage import StrPath
 
 LonLat = tuple[float, float]
-_AREA_FILES = (".gpkg", ".geojson", ".fgb")
 _COLUMNS = {
     "scene": "scene",
     "apls.score": "apls",
@@ -226,14 +225,13 @@ def polygonize(
         georeferenced, or the file cannot be written.
     """
     from geoprep.masks import polygonize_rasters
-    from geoprep.storage import replaced
+    from geoprep.storage import replaced, require_folder, require_suffix
 
     several = [source] if isinstance(source, str | os.PathLike) else list(source)
     target = None if out is None else Path(out)
-    if target is not None and target.suffix.lower() not in _AREA_FILES:
-        raise UsageError(f"{target}: use a file that ends in {', '.join(_AREA_FILES)}")
-    if target is not None and not target.parent.is_dir():
-        raise UsageError(f"{target}: the folder {target.parent} does not exist: create it first")
+    if target is not None:
+        require_suffix(target, ".gpkg", ".geojson", ".fgb")
+        require_folder(target)
     frame = polygonize_rasters(
         [Path(one) for one in several],
         simplify_m=simplify_m,

@@ -17,6 +17,7 @@ from geoprep.api.keywords import options, taken, with_options
 from geoprep.api.networks import RoadNetwork
 from geoprep.errors import UsageError
 from geoprep.roads import RasterOptions, Tracing
+from geoprep.storage import require_folder, require_suffix
 
 if TYPE_CHECKING:
     from geoprep.storage import StrPath
@@ -111,12 +112,11 @@ def write_road_table(
     SourceError, ImageError
         A raster cannot be found or read.
     """
-    from geoprep.roads import check_target, vectorize_each, write_csv
+    from geoprep.roads import vectorize_each, write_csv
 
     table = Path(out)
-    check_target(table)
-    if table.suffix.lower() != ".csv":
-        raise UsageError(f"{out}: the name of a table ends in .csv")
+    require_suffix(table, ".csv")
+    require_folder(table)
     with _traced(source, None, None, workers, progress, options, vectorize_each) as roads:
         return write_csv(roads, table)
 

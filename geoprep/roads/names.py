@@ -11,7 +11,9 @@ VECTOR_SUFFIXES: Final = (".gpkg", ".geojson", ".json", ".shp", ".fgb")
 NETWORK_SUFFIXES: Final = (".gpkg", ".geojson", ".graphml", ".parquet")
 """Formats that networks are written in."""
 TABLE_SUFFIX: Final = ".csv"
-ROAD_SUFFIXES: Final = tuple(dict.fromkeys((*VECTOR_SUFFIXES, *NETWORK_SUFFIXES, TABLE_SUFFIX)))
+READ_SUFFIXES: Final = tuple(dict.fromkeys((*NETWORK_SUFFIXES, *VECTOR_SUFFIXES)))
+"""Formats that networks are read from."""
+ROAD_SUFFIXES: Final = (*READ_SUFFIXES, TABLE_SUFFIX)
 PICKLE_SUFFIXES: Final = (".p", ".pkl", ".pickle")
 GEOTIFF_SUFFIXES: Final = (".tif", ".tiff")
 RASTER_SUFFIXES: Final = (*GEOTIFF_SUFFIXES, ".png", ".jp2", ".vrt", ".img")

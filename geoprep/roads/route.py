@@ -20,7 +20,7 @@ from geoprep.roads.network import points as points_at
 from geoprep.roads.paths.distances import CostGraph, Weight, cheapest_edges, cost_graph
 from geoprep.roads.paths.points import EdgePoints, nearest_points
 from geoprep.speed import MPS_PER_MPH
-from geoprep.storage import replaced, require_folder
+from geoprep.storage import replaced, require_folder, require_suffix
 
 if TYPE_CHECKING:
     import geopandas as gpd
@@ -74,10 +74,7 @@ def find_route(
 
 def check_route(path: Path) -> None:
     """Raise UsageError if a route cannot be written to a path: wrong suffix, or no such folder."""
-    if path.suffix.lower() not in (".geojson", ".json"):
-        raise UsageError(
-            f"{path}: a route is written as GeoJSON: choose a name that ends in .geojson"
-        )
+    require_suffix(path, ".geojson", ".json")
     require_folder(path)
 
 

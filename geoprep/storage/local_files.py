@@ -80,6 +80,12 @@ def _sweep(folder: Path) -> None:
                 path.unlink()
 
 
+def require_suffix(path: Path, *suffixes: str) -> None:
+    """Raise UsageError if the name of a file has none of some suffixes, in any case."""
+    if path.suffix.lower() not in suffixes:
+        raise UsageError(f"{path}: use a name that ends in {', '.join(suffixes)}")
+
+
 def require_folder(path: Path) -> None:
     """Raise UsageError if the folder of a file to be written does not exist."""
     if not path.parent.is_dir():

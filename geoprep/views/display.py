@@ -13,6 +13,8 @@ from geoprep.palette import speed_colours
 from geoprep.speed import BACKGROUND, NODATA, UNKNOWN_SPEED
 from geoprep.store import StoreReader, read_image, read_label, scene_shape
 
+SUFFIXES = (".png", ".pdf", ".svg", ".jpg")
+"""Files that matplotlib draws pictures into."""
 DARK = 0.45
 """Pictures with a lower median brightness are brightened to this median."""
 MOST_GAMMA = 2.0

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from geoprep.crs import reproject
 from geoprep.errors import UsageError
 from geoprep.grid import Grid
-from geoprep.storage import replaced
+from geoprep.storage import replaced, require_suffix
 from geoprep.store import (
     SPLIT_NAMES,
     StoreReader,
@@ -23,7 +23,6 @@ from geoprep.store import (
 )
 
 By = Literal["scene", "tile"]
-SUFFIXES = (".geojson", ".json", ".gpkg")
 LONLAT: Final = "EPSG:4326"
 DECIMALS = 9
 """Decimal places of a degree: a resolution of 0.1 mm."""
@@ -118,8 +117,7 @@ def export_footprints(store: StoreReader, out: str | Path, *, by: By = "scene") 
             f"{store.location}: none of its scenes is georeferenced, so they have no footprints. "
             "`geoprep info --scenes` lists them"
         )
-    if out.suffix.lower() not in SUFFIXES:
-        raise UsageError(f"{out}: footprints are written as NAME.geojson or NAME.gpkg")
+    require_suffix(out, ".geojson", ".json", ".gpkg")
     columns = columns_of(store, by)
     del columns["crs"]
     for name in ("road_fraction", "valid_fraction"):

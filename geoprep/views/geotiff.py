@@ -17,7 +17,7 @@ from geoprep.errors import OutputError, UsageError
 from geoprep.grid import Grid
 from geoprep.quiet import no_georeference_warning
 from geoprep.speed import BINNED_TABLE, CONTINUOUS_TABLE, NODATA
-from geoprep.storage import make_folder, replaced
+from geoprep.storage import make_folder, replaced, require_suffix
 from geoprep.store import (
     StoreReader,
     find_scene,
@@ -117,9 +117,7 @@ def _targets(out: Path, scene: str, arrays: list[str], *, plain: bool) -> dict[s
     """Return the file of each array to write."""
     if out.is_dir():
         out = out / f"{scene}.tif"
-    if out.suffix.lower() not in (*SUFFIXES, *([".png"] if plain else [])):
-        or_png = " or, as the scene is not georeferenced, NAME.png" if plain else ""
-        raise UsageError(f"{out}: scenes are exported as GeoTIFF. Name the file NAME.tif{or_png}")
+    require_suffix(out, *SUFFIXES, *([".png"] if plain else []))
     others = {array: out.with_name(f"{out.stem}_{array}{out.suffix}") for array in arrays[1:]}
     return {arrays[0]: out, **others}
 

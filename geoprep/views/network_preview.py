@@ -17,13 +17,13 @@ from geoprep.palette import BACKGROUND_COLOUR, SPEED_COLOURS, bin_label
 from geoprep.quiet import no_georeference_warning
 from geoprep.roads import RoadGraph
 from geoprep.speed import BIN_TABLE, to_byte
-from geoprep.storage import replaced
+from geoprep.storage import replaced, require_suffix
+from geoprep.views.display import SUFFIXES
 from geoprep.views.sheet import save
 
 if TYPE_CHECKING:
     from geoprep.storage import StrPath
 
-SUFFIXES: Final = (".png", ".pdf", ".svg", ".jpg")
 _PIXELS: Final = 1600
 _INCHES: Final = 10.0
 _UNKNOWN: Final = (210, 213, 220)
@@ -63,8 +63,7 @@ def preview_network(
 
     ``pixel_size_m`` is that of ``over``, for a network that is not georeferenced.
     """
-    if out.suffix.lower() not in SUFFIXES:
-        raise UsageError(f"{out}: a preview is a picture. Name the file NAME.png")
+    require_suffix(out, *SUFFIXES)
     rgb, lines = _dark(network) if over is None else _image(network, over, pixel_size_m)
     with replaced(out) as partial:
         _draw(partial, network, rgb, lines)

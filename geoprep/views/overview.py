@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from geoprep.errors import UsageError
 from geoprep.grid import Grid
 from geoprep.speed import NODATA
-from geoprep.storage import replaced
+from geoprep.storage import replaced, require_suffix
 from geoprep.store import (
     SPLITS,
     STATUSES,
@@ -25,6 +24,7 @@ from geoprep.store import (
     scene_splits,
 )
 from geoprep.views.display import (
+    SUFFIXES,
     aspect_of,
     brightness_table,
     display_rgb,
@@ -35,8 +35,6 @@ from geoprep.views.display import (
 
 if TYPE_CHECKING:
     from geoprep.views.sheet import SceneView
-
-SUFFIXES = (".png", ".pdf", ".svg", ".jpg")
 
 
 def preview(
@@ -54,8 +52,7 @@ def preview(
     from geoprep.views import sheet
 
     out = Path(out)
-    if out.suffix.lower() not in SUFFIXES:
-        raise UsageError(f"{out}: a preview is a picture. Name the file NAME.png")
+    require_suffix(out, *SUFFIXES)
     chosen = [find_scene(store, name) for name in scenes] if scenes else choose_scenes(store, count)
     grids = [scene_grid(store, scene) for scene in chosen]
     columns = ("image", "classes" if store.meta.has_classes else "speed", "overlay")

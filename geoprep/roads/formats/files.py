@@ -22,9 +22,9 @@ from geoprep.roads.formats.table import (
     edge_frame,
     network_of_frame,
 )
-from geoprep.roads.names import NETWORK_SUFFIXES, TABLE_SUFFIX, VECTOR_SUFFIXES
+from geoprep.roads.names import NETWORK_SUFFIXES, READ_SUFFIXES, TABLE_SUFFIX, VECTOR_SUFFIXES
 from geoprep.roads.network import RoadGraph, check_network
-from geoprep.storage import replaced, require_folder
+from geoprep.storage import replaced, require_folder, require_suffix
 
 if TYPE_CHECKING:
     import geopandas as gpd
@@ -52,12 +52,10 @@ def write_network(network: RoadGraph, path: str | os.PathLike[str]) -> None:
     (GeoParquet). Unknown values are null; speeds are rounded to 0.001 mph.
     """
     path = Path(path)
-    write = _WRITERS.get(path.suffix.lower())
-    if write is None:
-        raise UsageError(_wrong_suffix(path, NETWORK_SUFFIXES))
+    require_suffix(path, *NETWORK_SUFFIXES)
     check_network(network, str(path))
     with replaced(path) as partial:
-        write(network, partial)
+        _WRITERS[path.suffix.lower()](network, partial)
 
 
 def _write_geopackage(network: RoadGraph, path: Path) -> None:
@@ -143,8 +141,7 @@ def read_network(path: str | os.PathLike[str], *, layer: str | None = None) -> R
     """
     path = Path(path)
     suffix = path.suffix.lower()
-    if suffix not in (*VECTOR_SUFFIXES, *NETWORK_SUFFIXES):
-        raise UsageError(_wrong_suffix(path, NETWORK_SUFFIXES))
+    require_suffix(path, *READ_SUFFIXES)
     if not path.is_file():
         raise SourceError(f"{path}: no such file")
     if suffix == ".graphml":
@@ -282,11 +279,5 @@ def has_layer(path: Path, layer: str | None) -> bool:
 
 def check_target(path: Path) -> None:
     """Raise UsageError, before the work, if a network or table cannot be written to a path."""
-    suffixes = (*NETWORK_SUFFIXES, TABLE_SUFFIX)
-    if path.suffix.lower() not in suffixes:
-        raise UsageError(_wrong_suffix(path, suffixes))
+    require_suffix(path, *NETWORK_SUFFIXES, TABLE_SUFFIX)
     require_folder(path)
-
-
-def _wrong_suffix(path: Path, suffixes: tuple[str, ...]) -> str:
-    return f"{path}: the name of a road network file ends in {', '.join(suffixes)}"

@@ -14,15 +14,14 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from geoprep.errors import OutputError, UsageError
+from geoprep.errors import OutputError
 from geoprep.executors import Threads
-from geoprep.storage import errors_named, make_folder, replaced
+from geoprep.storage import errors_named, make_folder, replaced, require_suffix
 from geoprep.store import StoreReader
 from geoprep.views.display import brightness_table
 from geoprep.views.page.pictures import scene_pictures
 from geoprep.views.page.records import page_data, script_json
 
-SUFFIXES = (".html", ".htm")
 MOST_PIXELS = 128_000_000
 """Above this number of pixels (75 chips of 1300 x 1300, about 60 MB), pictures are written to the
 folder ``NAME_files`` beside the page."""
@@ -43,8 +42,7 @@ def make_page(
 ) -> Path:
     """Write an HTML page of a whole store: thumbnails, filters, a map and a viewer."""
     out = Path(out)
-    if out.suffix.lower() not in SUFFIXES:
-        raise UsageError(f"{out}: a page is an HTML file. Name it NAME.html")
+    require_suffix(out, ".html", ".htm")
     level = store.check_level(level)
     data = page_data(store, level)
     pixels = sum(one["width"] * one["height"] / one["step"] ** 2 for one in data["scenes"])

@@ -86,7 +86,7 @@ def test_a_mask_without_georeference(tmp_path, geoprep):
     ("arguments", "message"),
     [
         (("vectorize", "nowhere", "--out", "x.gpkg"), "nowhere: no such file or folder"),
-        (("vectorize", ".", "--out", "x.shp"), "x.shp: the name of a road network file ends in"),
+        (("vectorize", ".", "--out", "x.shp"), "x.shp: use a name that ends in .gpkg"),
         (("vectorize", ".", "--out", "x.shp"), ".geojson, .graphml, .parquet, .csv"),
         (("preview", "nowhere.gpkg"), "nowhere.gpkg: no such file"),
         (("preview", "nowhere.gpkg", "--scene", "chip1"), "--scene and --level are for stores"),

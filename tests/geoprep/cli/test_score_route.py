@@ -89,7 +89,7 @@ def test_route_writes_a_line(town):
     layer = run(
         "route", town / "city.gpkg", "--from", places[0], "--to", places[1], "--out", "x.gpkg"
     )
-    assert "x.gpkg: a route is written as GeoJSON" in str(layer.exception)
+    assert "x.gpkg: use a name that ends in .geojson" in str(layer.exception)
     wrong = run("route", town / "city.gpkg", "--from", "north", "--to", places[1], "--out", out)
     assert "--from north: write longitude and latitude" in str(wrong.exception)
 

@@ -266,7 +266,7 @@ def test_every_speed_has_the_colour_and_label_of_its_bin():
     ("change", "error", "message"),
     [
         ({"level": 16}, UsageError, "its levels are 64, 32"),
-        ({"out": "a.tif"}, UsageError, "NAME.png"),
+        ({"out": "a.tif"}, UsageError, r"ends in \.png"),
         ({"out": "nowhere/a.png"}, UsageError, "create it first"),
     ],
 )

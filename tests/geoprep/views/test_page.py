@@ -114,7 +114,7 @@ def test_what_cannot_be_written_leaves_what_was_there(store, tmp_path, monkeypat
         make_page(store, out)
     assert out.read_text() == "before"
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["a.html", "a_files"]
-    with pytest.raises(UsageError, match=r"a\.png: a page is"):
+    with pytest.raises(UsageError, match=r"a\.png: use a name that ends in \.html"):
         make_page(store, tmp_path / "a.png")
 
 

@@ -52,7 +52,7 @@ def test_images_of_any_type_and_pixels_without_a_place(tmp_path):
 
 def test_what_cannot_be_drawn_is_named(tmp_path):
     made = network([(0, 0), (100, 0)])
-    with pytest.raises(UsageError, match=r"Name the file NAME\.png"):
+    with pytest.raises(UsageError, match=r"ends in \.png"):
         preview_network(made, tmp_path / "roads.gpkg")
     image = lonlat_image(tmp_path / "image.tif")
     with pytest.raises(UsageError, match="pixel_size"):
