@@ -72,17 +72,13 @@ def to_byte(mph: ArrayLike) -> NDArray[np.uint8]:
     return np.clip(np.floor(speeds + 0.5), 1, MAX_MPH).astype(np.uint8)
 
 
-def _continuous(mph: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """Return CRESI's continuous grey value of speeds: int(clip(255 * mph / 65, 0, 255))."""
-    return np.clip(255.0 * mph / CONTINUOUS_MAX_MPH, 0, 255).astype(np.uint8)
-
-
 def _continuous_table() -> NDArray[np.uint8]:
+    """Return CRESI's continuous grey value of label bytes: int(clip(255 * mph / 65, 0, 255))."""
     mph = np.arange(256, dtype=np.float64)
     for byte, fractional in _FRACTIONAL_MPH.items():
         mph[byte] = fractional
     mph[[UNKNOWN_SPEED, NODATA]] = 0
-    return _continuous(mph)
+    return np.clip(255.0 * mph / CONTINUOUS_MAX_MPH, 0, 255).astype(np.uint8)
 
 
 def _bin_table() -> NDArray[np.uint8]:
@@ -90,12 +86,6 @@ def _bin_table() -> NDArray[np.uint8]:
     bins = np.minimum(-(-byte // BIN_WIDTH_MPH), BIN_COUNT)
     bins[[UNKNOWN_SPEED, NODATA]] = 0
     return bins.astype(np.uint8)
-
-
-def _binary_table() -> NDArray[np.uint8]:
-    road = np.ones(256, np.uint8)
-    road[[BACKGROUND, NODATA]] = 0
-    return road
 
 
 def _frozen(table: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -117,7 +107,7 @@ Exact for every speed of the table and every whole speed except 19, 23, 34, 41 a
 read as the fractional speeds of the same byte (one or two grey values away).
 """
 
-BINARY_TABLE: Final = _frozen(_binary_table())
+BINARY_TABLE: Final = _frozen((~np.isin(np.arange(256), (BACKGROUND, NODATA))).astype(np.uint8))
 """uint8 (256,): label byte -> 1 for road, else 0 (nodata included)."""
 
 CHANNEL_TABLE: Final = _frozen(
