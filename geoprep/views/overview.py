@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,32 +74,13 @@ def preview(
 
 
 def choose_scenes(store: StoreReader, count: int) -> list[int]:
-    """Return scenes of all splits and road shares; at most a third of them are not ``ok``."""
+    """Return scenes of every split, and of every status but ``ok``, in turn; each at random."""
     splits, status, roads = scene_splits(store), store.scenes.status, scene_roads(store)
-    odd = [np.flatnonzero(status == one) for one in STATUSES if one != "ok"]
-    usable = [np.flatnonzero((status == "ok") & (splits == i)) for i in range(len(SPLITS))]
-    usable = [members for members in usable if len(members)]
-    firsts = [int(members[0]) for members in odd if len(members)]
-    others = [int(scene) for members in odd for scene in members[1:]]
-    room = max(min(count // 3, len(firsts)), count - sum(map(len, usable)))
-    odd_chosen = (firsts + others)[:room]
-    chosen: list[int] = []
-    left = count - len(odd_chosen)
-    for i, members in enumerate(usable):
-        # The rest is divided by the sizes of the following splits, which need one scene each.
-        share = round(left * len(members) / sum(map(len, usable[i:])))
-        most = max(min(left, 1), left - (len(usable) - i - 1))
-        take = min(max(share, 1), most, len(members))
-        chosen += _spread(members, roads, take)
-        left -= take
-    return sorted(chosen, key=lambda scene: (-roads[scene], scene)) + odd_chosen
-
-
-def _spread(members: NDArray[np.intp], roads: NDArray[np.float64], take: int) -> list[int]:
-    """Return ``take`` scenes at even ranks from the largest road share to the smallest."""
-    ranked = sorted(members.tolist(), key=lambda scene: (-roads[scene], scene))
-    steps = np.linspace(0, len(ranked) - 1, take) if take != 1 else [len(ranked) // 2]
-    return [ranked[round(float(step))] for step in steps]
+    groups = [np.flatnonzero((status == "ok") & (splits == i)) for i in range(len(SPLITS))]
+    groups += [np.flatnonzero(status == one) for one in STATUSES if one != "ok"]
+    shuffled = [np.random.default_rng(0).permutation(members).tolist() for members in groups]
+    in_turn = [scene for turn in zip_longest(*shuffled) for scene in turn if scene is not None]
+    return sorted(in_turn[:count], key=lambda scene: (status[scene] != "ok", -roads[scene], scene))
 
 
 def _fitting_level(store: StoreReader, grids: Sequence[Grid | None], pixels: int) -> int:

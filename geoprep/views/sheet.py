@@ -309,6 +309,8 @@ def round_length(longest: float) -> float:
 
 def _picture(view: SceneView, name: str, panel: float) -> NDArray[np.uint8]:
     """Return uint8 (y, x, 3) of a panel."""
+    from scipy.ndimage import binary_dilation
+
     hatch = _hatch(view.label.shape, panel, panel * view.aspect)
     unknown = view.label == NODATA
     meta, colours = view.store.meta, label_colours(view.store)[view.label]
@@ -324,18 +326,10 @@ def _picture(view: SceneView, name: str, panel: float) -> NDArray[np.uint8]:
         mixed = _CLASS_OPACITY * colours + (1 - _CLASS_OPACITY) * view.rgb
         over = np.where(shown[..., None], mixed.astype(np.uint8), view.rgb)
         return np.where(view.nodata[..., None], hatch, over)
-    casing = _grown(shown, max(1, round(view.label.shape[1] / 400)))
+    casing = binary_dilation(shown, iterations=max(1, round(view.label.shape[1] / 400)))
     ground = np.where(casing[..., None], ground // 3, ground)
     over = np.where(shown[..., None], colours, ground)
     return np.where(view.nodata[..., None], hatch, over)
-
-
-def _grown(mask: NDArray[np.bool_], radius: int) -> NDArray[np.bool_]:
-    """Return a mask dilated by ``radius`` pixels along both axes."""
-    for _ in range(radius):
-        at = np.pad(mask, 1)
-        mask = mask | at[2:, 1:-1] | at[:-2, 1:-1] | at[1:-1, 2:] | at[1:-1, :-2]
-    return mask
 
 
 def _hatch(shape: tuple[int, ...], width: float, height: float) -> NDArray[np.uint8]:
