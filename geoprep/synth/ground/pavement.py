@@ -88,7 +88,7 @@ def draw_road(sketch: Sketch, road: Road, style: Style) -> None:
     else:
         _draw_carriageway(sketch, road, style, lift)
     if road.kind.paved:
-        _draw_markings(sketch, road, style, lift)
+        sketch.add(marking_lines(road), "paint", PAINT + lift, gain=style.markings)
     _draw_cars(sketch, road, style, lift)
 
 
@@ -136,14 +136,11 @@ def lane_offsets(kind: Kind) -> Points:
     return offsets.astype(np.float64)
 
 
-def _draw_markings(sketch: Sketch, road: Road, style: Style, lift: int) -> None:
-    """Add painted lines: none on small streets, edge lines on fast roads only."""
-    lines = list(marking_lines(road))
-    sketch.add(lines, "paint", PAINT + lift, gain=style.markings)
-
-
 def marking_lines(road: Road) -> list[BaseGeometry]:
-    """Return the painted lines of a paved road, one pixel wide when drawn."""
+    """Return the painted lines of a paved road, one pixel wide when drawn.
+
+    Small streets have none, only fast roads have edge lines.
+    """
     kind, line = road.kind, road.line
     lanes = lane_offsets(kind)
     between = [float(d) for d in (lanes[1:] + lanes[:-1]) / 2]

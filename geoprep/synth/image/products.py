@@ -30,19 +30,16 @@ _STEPS: Final = 2048
 Count = TypeVar("Count", np.uint8, np.uint16)
 
 
-def dtype_of(product: str, mission: str) -> str:
-    """Return ``uint8`` for the stretched PS-RGB of SpaceNet 5, else ``uint16`` (11 bits)."""
-    return "uint8" if product == "PS-RGB" and mission == "SN5" else "uint16"
-
-
 def draw_products(
     renderer: Renderer, index: int, products: tuple[str, ...]
 ) -> dict[str, NDArray[np.uint8] | NDArray[np.uint16]]:
     """Return the pixels (band, y, x) of one chip in every product: 0 is nodata and only that."""
     scene = renderer.scene(index)
-    mission, size = renderer.plan.city.mission, renderer.plan.frame.size
+    size = renderer.plan.frame.size
+    # SpaceNet 5 stretches PS-RGB to 8 bits; all others have 11 bits.
+    dtypes = {"PS-RGB": np.uint8} if renderer.plan.city.mission == "SN5" else {}
     out: dict[str, NDArray[np.uint8] | NDArray[np.uint16]] = {
-        product: np.empty((len(PRODUCT_BANDS[product]), size, size), dtype_of(product, mission))
+        product: np.empty((len(PRODUCT_BANDS[product]), size, size), dtypes.get(product, np.uint16))
         for product in products
         if product != CLASS_RASTER
     }
