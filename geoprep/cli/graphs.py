@@ -119,20 +119,13 @@ def score(**given: Any) -> None:  # noqa: ANN401 - click passes options by name
         raise UsageError("--speed-field contradicts --speed-from attributes: leave out one of them")
     frame = score_networks(**given, progress=not (quiet or as_json))
     if as_json:
-        click.echo(json.dumps(_without_nan(frame.attrs), indent=2))
+        # JSON has no NaN: null instead.
+        plain = json.loads(json.dumps(frame.attrs), parse_constant=lambda _: None)
+        click.echo(json.dumps(plain, indent=2))
     elif "pooled" in frame.attrs:
         _print_classes(frame.attrs)
     else:
         _print_scores(frame)
-
-
-def _without_nan(value: Any) -> Any:  # noqa: ANN401 - nested plain values
-    """Return nested values for JSON, which has no NaN: None instead."""
-    if isinstance(value, dict):
-        return {name: _without_nan(part) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_nan(part) for part in value]
-    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def _table(first: str, *others: str) -> Table:
