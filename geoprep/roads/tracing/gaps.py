@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import shapely
@@ -70,8 +70,7 @@ def with_gaps_closed(
     return with_links(network, tips[links.end], links.edge, links.along, links.line)
 
 
-@dataclass(frozen=True, slots=True)
-class Links:
+class Links(NamedTuple):
     """Candidate links of dead ends."""
 
     end: Ints  # (link,): index of a dead end, and of the one that it is linked to (-1: none)
@@ -88,18 +87,13 @@ class Links:
         """Return straight links."""
         return cls(end, other, edge, along, cost, np.full(len(end), None, object))
 
-    @property
-    def columns(self) -> tuple[NDArray[Any], ...]:
-        """All attributes."""
-        return self.end, self.other, self.edge, self.along, self.cost, self.line
-
     def joined(self, more: Links) -> Links:
         """Return these links and others."""
-        return Links(*map(np.concatenate, zip(self.columns, more.columns, strict=True)))
+        return Links(*map(np.concatenate, zip(self, more, strict=True)))
 
     def take(self, chosen: list[int] | NDArray[np.bool_]) -> Links:
         """Return some of the links."""
-        return Links(*(column[chosen] for column in self.columns))
+        return Links(*(column[chosen] for column in self))
 
     def cheapest(self, ends: int) -> Links:
         """Return the links to make, the cheapest first, so that every dead end has at most one."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from geoprep.compiled import compiled
 from geoprep.roads.centrelines.rasters import RoadRaster
 from geoprep.roads.graph import anchored
-from geoprep.roads.network import RoadGraph, line_strings, points
+from geoprep.roads.network import RoadGraph, points
 from geoprep.roads.options import Tracing
 from geoprep.roads.tracing.gaps import DeadEnds, Links
 from geoprep.roads.tracing.pruning import simplified, smoothed
@@ -66,12 +66,8 @@ def links_along_paths(
     if not paths:
         none = np.empty(0, np.int64)
         return Links.straight(none, none, none, np.empty(0), np.empty(0))
-    end = np.array([path.end for path in paths])
-    edge = np.array([path.edge for path in paths])
-    counts = [len(path.xy) for path in paths]
-    lines = line_strings(
-        np.concatenate([path.xy for path in paths]), np.repeat(np.arange(len(paths)), counts)
-    )
+    end, edge = np.array([(path.end, path.edge) for path in paths]).T
+    lines = np.array([shapely.LineString(path.xy) for path in paths], object)
     stop = np.array([path.xy[-1] for path in paths])
     along = shapely.line_locate_point(network.lines[edge], points(stop))
     good = _lengths_fit(paths, lines, options.path_m)
