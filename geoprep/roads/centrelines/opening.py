@@ -243,7 +243,12 @@ def _with_meaning(raster: RoadRaster, dataset: Any, kind: Kind | None) -> RoadRa
         if kind is None:
             raster = replace(raster, kind="mask", full_value=value)
         if len(values) == 1 and value == raster.nodata and has_zero:
-            raster = replace(raster, warning=_hidden_by_nodata(raster.name, value))
+            warning = (
+                f"{raster.name}: its only value besides 0 is {value:g}, which its nodata tag "
+                f"excludes, so it has no roads. If {value:g} marks roads, remove the tag: "
+                f"rio edit-info --unset-nodata {raster.name}"
+            )
+            raster = replace(raster, warning=warning)
         return raster
     if dataset.dtypes[band - 1] == "uint8" and (codes := coded_speeds(values)):
         return as_coded_speeds(raster, codes)
@@ -268,29 +273,13 @@ def _speeds_or_codes(raster: RoadRaster, values: NDArray[Any], has_zero: bool) -
     if codes := coded_speeds(values, least=1):
         return as_coded_speeds(raster, codes)
     speeds, warning = values[(values != NODATA) & (values != UNKNOWN_SPEED)], ""
-    if has_zero and values.tolist() == [NODATA]:
+    looks_like_mask = has_zero and values.tolist() in ([1], [NODATA])
+    if looks_like_mask or speeds.max(initial=0) > _MOST_MPH:
         warning = (
-            f"{raster.name}: its only value besides 0 is 255, which means nodata in a raster of "
-            "speeds, so it has no roads. Set `kind` to mask if 255 marks roads."
-        )
-    elif has_zero and values.tolist() == [1]:
-        warning = (
-            f"{raster.name}: its only value besides 0 is 1, so all roads have 1 mph. Set `kind` to "
-            "mask if 1 marks roads."
-        )
-    elif speeds.max(initial=0) > _MOST_MPH:
-        warning = (
-            f"{raster.name}: has values up to {speeds.max():g}, too many for speeds in mph. Set "
-            "`kind` to probability if they are that, or convert speeds to mph."
+            f"{raster.name}: its values besides 0 are up to {values.max():g}, which are no speeds "
+            "in mph (255 is nodata). Set `kind` to mask or probability if they are that."
         )
     return replace(as_speeds(raster), warning=warning)
-
-
-def _hidden_by_nodata(name: str, value: float) -> str:
-    return (
-        f"{name}: its only value besides 0 is {value:g}, which its nodata tag excludes, so it has "
-        f"no roads. If {value:g} marks roads, remove the tag: rio edit-info --unset-nodata {name}"
-    )
 
 
 def coded_speeds(values: NDArray[Any], *, least: int = 2) -> tuple[float, ...]:

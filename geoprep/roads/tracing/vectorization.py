@@ -127,11 +127,10 @@ def _trace_each(
     return [found[number] for number in range(len(rasters))]
 
 
-def _hint(rasters: Sequence[RoadRaster], best: float, options: Tracing) -> str:
+def _hint(names: str, first: RoadRaster, best: float, options: Tracing) -> str:
     """Return why rasters with roads may have given none."""
-    low, high = options.thresholds(rasters[0].threshold)
-    names = rasters[0].name + (f" and {len(rasters) - 1} more" if len(rasters) > 1 else "")
-    if rasters[0].kind == "probability" and best < max(low, high):
+    low, high = options.thresholds(first.threshold)
+    if first.kind == "probability" and best < max(low, high):
         return (
             f"{names}: no roads found. The highest probability is {best:.2f}; roads need {low:.3g} "
             f"everywhere and {high:.3g} at one pixel. Lower `threshold` and `high_threshold`."
@@ -148,6 +147,7 @@ def _warnings(
 ) -> Iterator[str]:
     """Yield why rasters may have lost their roads, or have too many; ImageError if all are lost."""
     edges = len(network.ends)
+    names = rasters[0].name + (f" and {len(rasters) - 1} more" if len(rasters) > 1 else "")
     doubtful = [raster.warning for raster in rasters if raster.warning]
     if doubtful and not edges:
         raise ImageError(doubtful[0])
@@ -158,12 +158,11 @@ def _warnings(
             if probability is None:
                 yield f"{name}: has only nodata pixels, so it has no roads"
         if options is not None and (best := max(filter(None, highest.values()), default=0)):
-            yield _hint(rasters, best, options)
+            yield _hint(names, rasters[0], best, options)
     density = float(network.length_m.sum()) / max(sum(raster.area_m2 for raster in rasters), 1e-9)
     if edges > _MANY_EDGES and density > DENSEST:
-        others = f" and {len(rasters) - 1} more" if len(rasters) > 1 else ""
         yield (
-            f"{rasters[0].name}{others}: {density * 1000:.0f} km of road per square kilometre "
+            f"{names}: {density * 1000:.0f} km of road per square kilometre "
             f"({edges:,} edges), more than in any city. This is probably noise: try a higher "
             "`threshold`, or check `kind` and `band`."
         )

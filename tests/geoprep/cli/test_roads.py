@@ -191,7 +191,7 @@ def test_a_mask_called_speeds_is_refused(tmp_path, geoprep, suffix):
     command = ("vectorize", path, "--out", out, "--quiet")
     status, _, error = geoprep(*command, "--kind", "speed")
     assert status == 1
-    assert error.startswith(f"Error: {path}: its only value besides 0 is 255, which means nodata")
+    assert error.startswith(f"Error: {path}: its values besides 0 are up to 255, which are no")
     assert "Set --kind to mask" in error
     assert not out.exists()
     assert geoprep(*command, "--kind", "mask")[0] == 0
@@ -213,7 +213,7 @@ def test_a_hidden_mask_among_others_is_warned_of(predictions, tmp_path, geoprep)
         "vectorize", predictions, "--out", "x.gpkg", "--kind", "speed", "--quiet"
     )
     assert status == 0
-    assert error.startswith(f"warning: {path}: its only value besides 0 is 255")
+    assert error.startswith(f"warning: {path}: its values besides 0 are up to 255")
     assert error.count("\n") == 1
 
 
