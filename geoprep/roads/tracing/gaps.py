@@ -89,11 +89,11 @@ class Links(NamedTuple):
 
     def joined(self, more: Links) -> Links:
         """Return these links and others."""
-        return Links(*map(np.concatenate, zip(self, more, strict=True)))
+        return Links._make(map(np.concatenate, zip(self, more, strict=True)))
 
     def take(self, chosen: list[int] | NDArray[np.bool_]) -> Links:
         """Return some of the links."""
-        return Links(*(column[chosen] for column in self))
+        return Links._make(column[chosen] for column in self)
 
     def cheapest(self, ends: int) -> Links:
         """Return the links to make, the cheapest first, so that every dead end has at most one."""

@@ -18,10 +18,8 @@ from geoprep.roads.network import RoadGraph, segments
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-OnRoad = Callable[[Floats, Floats], NDArray[np.bool_]]
-"""Whether the straight lines between two rows of points lie on road pixels."""
-Reach = Callable[[Floats, Floats], Floats]
-"""Share of straight lines between two rows of points up to where they leave road pixels."""
+IsRoad = Callable[[Floats, Floats], NDArray[np.bool_]]
+"""Whether places along the straight lines between two rows of points are road, (line, place)."""
 
 JUNCTION_M: Final = 5.0
 """Junctions linked by a shorter edge are one: a crossing thins to two forks about that far apart.
@@ -56,6 +54,8 @@ _MOVED_M: Final = 2.0, 48.0
 """Forks move by distances between these: a fork of 12 degrees of roads 10 m wide moves by 48 m."""
 _ASIDE_M: Final = 7.0
 """The junction of thinning lies half a road's width off the trunk's line, or more."""
+_MOSTLY: Final = 0.9
+"""Share of a line on road pixels from which on it is on road: edges of coarse pixels are ragged."""
 _ACROSS: Final = np.linspace(-0.75, 0.75, 16)
 """Places across a road, in half widths, where its end is measured: nearer its edge it is ragged."""
 _BEHIND: Final = 0.9
@@ -138,7 +138,7 @@ def _with_offset_junctions(network: RoadGraph, short: Ints) -> tuple[RoadGraph, 
     return replace(network, nodes=nodes, lines=lines), short[apart]
 
 
-def with_forks_moved(network: RoadGraph, on_road: OnRoad) -> RoadGraph:
+def with_forks_moved(network: RoadGraph, is_road: IsRoad) -> RoadGraph:
     """Return a network whose forks are where the lines of their branches meet.
 
     Roads that meet at a small angle share one band of pixels for a while; thinning puts their
@@ -166,7 +166,8 @@ def with_forks_moved(network: RoadGraph, on_road: OnRoad) -> RoadGraph:
     fork &= ((step * back).sum(axis=1) > 0) & (np.abs(_cross(step, back)) <= _ASIDE_M)
     chosen = np.flatnonzero(fork)
     if len(chosen):
-        chosen = chosen[on_road(xy[chosen], a[chosen]) & on_road(xy[chosen], b[chosen])]
+        on_road = [is_road(xy[chosen], end[chosen]).mean(axis=1) >= _MOSTLY for end in (a, b)]
+        chosen = chosen[on_road[0] & on_road[1]]
     cut = np.full(arms.shape, _NEAR_M)
     cut[rows, trunk] = distance
     return _moved(network, nodes[chosen], arms[chosen], cut[chosen], xy[chosen])
@@ -307,7 +308,7 @@ def _cross(a: Floats, b: Floats) -> Floats:
 def with_ends_extended(
     network: RoadGraph,
     tips: Ints,
-    on_road: Reach,
+    is_road: IsRoad,
     farthest_m: float,
     *,
     cap_pixel_m: float | None = None,
@@ -324,7 +325,7 @@ def with_ends_extended(
     cut = np.minimum(_BENT_M, length / 3)
     xy, away, _ = _directions(network, arms, (cut, cut + _LINE_M))
     step = -away
-    ahead = xy + on_road(xy, xy + farthest_m * step)[:, None] * farthest_m * step
+    ahead = xy + _reach(is_road, xy, xy + farthest_m * step)[:, None] * farthest_m * step
     rays = segments(np.stack([xy, ahead + step], axis=1))
     met, other = shapely.STRtree(network.lines).query(rays, predicate="intersects")
     free = np.linalg.norm(ahead - xy, axis=1) > cut / 2
@@ -332,7 +333,7 @@ def with_ends_extended(
     if cap_pixel_m is not None:
         chosen = np.flatnonzero(free)
         for some in np.split(chosen, range(_TOGETHER, len(chosen), _TOGETHER)):
-            radius = _cap_radius(xy[some], ahead[some], step[some], on_road, farthest_m)
+            radius = _cap_radius(xy[some], ahead[some], step[some], is_road, farthest_m)
             ahead[some] -= np.where(radius < _PIXELS * cap_pixel_m, 0, radius)[:, None] * step[some]
         cut += np.maximum(0, cut / 2 - ((ahead - xy) * step).sum(axis=1))  # never turn back
         free &= cut < length * 2 / 3
@@ -343,8 +344,14 @@ def with_ends_extended(
     return replace(network, nodes=nodes, lines=lines)
 
 
+def _reach(is_road: IsRoad, start: Floats, stop: Floats) -> Floats:
+    """Return the share of straight lines up to where they leave road pixels, float64 (line,)."""
+    share: Floats = np.logical_and.accumulate(is_road(start, stop), axis=1).mean(axis=1)
+    return share
+
+
 def _cap_radius(
-    inside: Floats, stop: Floats, step: Floats, on_road: Reach, farthest_m: float
+    inside: Floats, stop: Floats, step: Floats, is_road: IsRoad, farthest_m: float
 ) -> Floats:
     """Return half the width of roads with round or pointed ends in metres; 0 of other ends.
 
@@ -355,7 +362,7 @@ def _cap_radius(
     def reach(xy: Floats, way: Floats) -> Floats:
         way = np.broadcast_to(farthest_m * way, xy.shape).reshape(-1, 2)
         start = xy.reshape(-1, 2)
-        return farthest_m * on_road(start, start + way).reshape(xy.shape[:-1])
+        return farthest_m * _reach(is_road, start, start + way).reshape(xy.shape[:-1])
 
     side = np.column_stack([-step[:, 1], step[:, 0]])[:, None]
     step = step[:, None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -45,8 +46,6 @@ _FINE: Final = 1.25
 """Pixels of up to this many tolerances need no smoothing: simplification straightens lines."""
 _RAGGED_M: Final = 2.0
 """Smoothing that brings the heading error of straight predicted roads below 3 degrees."""
-_MOSTLY: Final = 0.9
-"""Share of a line on road pixels from which on it is on road: edges of coarse pixels are ragged."""
 _EXTENDED_M: Final = 14.0
 """Dead ends are extended by at most this, measured from 6 m before them."""
 _END: Final = 0.7
@@ -71,7 +70,8 @@ def trace(
     network = without_spurs(network, options.spur_m, cut_off_ends(network, raster))
     network = straightened(network, raster, threshold)
     network = smoothed(network, _smoothing_m(raster, options), min(raster.gsd_m))
-    network = with_through_roads_straight(_with_forks_moved(network, raster, threshold))
+    network = with_forks_moved(network, partial(_is_road, raster, threshold))
+    network = with_through_roads_straight(network)
     network = simplified(network, options.simplify_m)
     network = with_junctions_merged(network)
     if options.close_gaps:
@@ -122,37 +122,20 @@ def _with_gaps_closed(network: RoadGraph, raster: RoadRaster, options: Tracing) 
     )
 
 
-def _with_forks_moved(network: RoadGraph, raster: RoadRaster, threshold: float) -> RoadGraph:
-    def on_road(start: NDArray[np.float64], stop: NDArray[np.float64]) -> NDArray[np.bool_]:
-        share = _is_road(raster, start, stop, threshold).mean(axis=1)
-        on: NDArray[np.bool_] = share >= _MOSTLY
-        return on
-
-    return with_forks_moved(network, on_road)
-
-
 def _with_ends_extended(network: RoadGraph, raster: RoadRaster, threshold: float) -> RoadGraph:
     """Return a network whose dead ends inside the raster reach the end of the road's pixels."""
-    if raster.kind == "probability":
-        threshold = max(threshold, _END)
+    probable = raster.kind == "probability"
     tips = np.flatnonzero((degrees(network) == 1) & ~at_border(network.nodes, raster))
     if not len(tips):
         return network
 
-    def share(start: NDArray[np.float64], stop: NDArray[np.float64]) -> NDArray[np.float64]:
-        on = _is_road(raster, start, stop, threshold)
-        reached: NDArray[np.float64] = np.logical_and.accumulate(on, axis=1).mean(axis=1)
-        return reached
-
-    pixel_m = None if raster.kind == "probability" else max(raster.gsd_m)
-    return with_ends_extended(network, tips, share, _EXTENDED_M, cap_pixel_m=pixel_m)
+    is_road = partial(_is_road, raster, max(threshold, _END) if probable else threshold)
+    pixel_m = None if probable else max(raster.gsd_m)
+    return with_ends_extended(network, tips, is_road, _EXTENDED_M, cap_pixel_m=pixel_m)
 
 
 def _is_road(
-    raster: RoadRaster,
-    start: NDArray[np.float64],
-    stop: NDArray[np.float64],
-    threshold: float,
+    raster: RoadRaster, threshold: float, start: NDArray[np.float64], stop: NDArray[np.float64]
 ) -> NDArray[np.bool_]:
     step = min(raster.gsd_m) / 2
     found = probability_along(raster, start, stop, step_m=step) >= max(1, round(threshold * 255))

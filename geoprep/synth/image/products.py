@@ -37,9 +37,9 @@ def draw_products(
     scene = renderer.scene(index)
     size = renderer.plan.frame.size
     # SpaceNet 5 stretches PS-RGB to 8 bits; all others have 11 bits.
-    dtypes = {"PS-RGB": np.uint8} if renderer.plan.city.mission == "SN5" else {}
+    dtypes = {"PS-RGB": "uint8"} if renderer.plan.city.mission == "SN5" else {}
     out: dict[str, NDArray[np.uint8] | NDArray[np.uint16]] = {
-        product: np.empty((len(PRODUCT_BANDS[product]), size, size), dtypes.get(product, np.uint16))
+        product: np.empty((len(PRODUCT_BANDS[product]), size, size), dtypes.get(product, "uint16"))
         for product in products
         if product != CLASS_RASTER
     }

@@ -99,7 +99,7 @@ def test_roads_run_straight_through_the_junctions_of_side_roads(turn, angle, gsd
 def test_branches_along_one_line_stay():
     """No point is where they meet; a road that is drawn twice has such branches."""
     made = network([(-50, 0), (0, 0)], [(0, 0), (50, 0)], [(0, 0), (40, 0)])
-    moved = with_forks_moved(made, lambda start, stop: np.ones(len(start), bool))
+    moved = with_forks_moved(made, lambda start, stop: np.ones((len(start), 1), bool))
     assert np.array_equal(moved.nodes, made.nodes)
 
 
