@@ -130,7 +130,7 @@ def _score(result: Result, prefix: str, images: Sequence[Path], area: Path, work
     for image in images:
         name = image.name.replace("PS-RGB", "geojson_roads_speed").replace(".tif", ".geojson")
         raster = open_raster(work / "predictions" / image.name)
-        traced.append((read_labels(truth / name), trace(raster)))
+        traced.append((read_labels(truth / name)[0], trace(raster)))
     measure_reliability(result, f"{prefix}.confidence", traced)
     measure_lines(result, f"{prefix}.lines", traced)
     pairs = pair_scenes(truth, work / "city.gpkg", images=area / "PS-RGB")

@@ -89,7 +89,7 @@ def chips(area: Path) -> Iterator[Chip]:
     for label in sorted((area / "geojson_roads_speed").glob("*.geojson")):
         image = area / "PS-RGB" / f"{label.stem.replace('geojson_roads_speed', 'PS-RGB')}.tif"
         grid = _grid(image) if image.exists() else _grid_of_label(label)
-        truth = read_labels(label)
+        truth, _ = read_labels(label)
         if len(truth.lines):
             name = re.sub(r".*_(\w+\d+)", r"\1", label.stem)
             roads = read_roads(label)

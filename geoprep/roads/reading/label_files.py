@@ -13,7 +13,7 @@ import shapely
 
 from geoprep.crs import moved, utm_crs
 from geoprep.errors import LabelError
-from geoprep.labels import Schema, SpeedRule, read_road_table
+from geoprep.labels import SpeedRule, read_road_table
 from geoprep.roads.network import RoadGraph
 from geoprep.roads.places import middle_of
 from geoprep.roads.reading.line_network import network_from_lines
@@ -23,19 +23,7 @@ _NOT_LOCATED: Final = {"geometry not finite", "geometry out of range"}
 
 def read_labels(
     path: str | os.PathLike[str],
-    *,
-    schema: Schema = "auto",
-    crs: str | None = None,
-    as_published: bool = False,
-) -> RoadGraph:
-    """Return the roads of a label file as a network in metres, with inferred speeds."""
-    rule = SpeedRule(schema=schema)
-    return read_labels_with_notes(path, rule, crs=crs, as_published=as_published)[0]
-
-
-def read_labels_with_notes(
-    path: str | os.PathLike[str],
-    rule: SpeedRule,
+    rule: SpeedRule | None = None,
     *,
     crs: str | None = None,
     as_published: bool = False,
@@ -47,7 +35,7 @@ def read_labels_with_notes(
     a path of 5 m are left out.
     """
     path = Path(path)
-    table = read_road_table(path, replace(rule, areas="ignore"))
+    table = read_road_table(path, replace(rule or SpeedRule(), areas="ignore"))
     lost = sum(_NOT_LOCATED.intersection(notes) != set() for notes in table.notes)
     if lost:
         raise LabelError(

@@ -28,7 +28,7 @@ from geoprep.roads.names import (
 from geoprep.roads.network import RoadGraph, check_network, empty_network, in_crs
 from geoprep.roads.places import outline, reprojected
 from geoprep.roads.reading.adjacency import is_adjacency, json_content, read_adjacency
-from geoprep.roads.reading.label_files import read_labels_with_notes
+from geoprep.roads.reading.label_files import read_labels
 from geoprep.roads.reading.spacenet_csv import read_csv
 from geoprep.sources import natural_key
 
@@ -236,7 +236,7 @@ class _SceneReader:
         layer = self.rule.layer if has_layer(path, self.rule.layer) else None
         if is_network_file(path, layer=layer):
             return _SceneRoads(read_network(path, layer=layer))
-        return _SceneRoads(*read_labels_with_notes(path, self.rule, as_published=self.as_published))
+        return _SceneRoads(*read_labels(path, self.rule, as_published=self.as_published))
 
 
 def _is_store(path: Path) -> bool:

@@ -221,7 +221,7 @@ def test_speeds_of_labels_come_from_where_the_options_say(tmp_path, options, mph
     """Ground truth at 25 mph by its attributes, 40 mph by one field, 50 km/h by another."""
     label = write_labels(tmp_path / "a.geojson", *ROAD, inferred_speed_mph=40, maxspeed=50)
     same = tmp_path / "roads.gpkg"
-    network = read_labels(label)
+    network, _ = read_labels(label)
     write_network(replace(network, speed_mph=np.full(len(network.ends), mph)), same)
     one = scored("--truth", label, "--proposal", same, *options)
     assert one["apls_time"]["score"] == pytest.approx(1, abs=1e-3)
@@ -260,7 +260,7 @@ def test_layer_and_where_select_the_roads_of_labels(town, options):
     else:
         gpd.GeoDataFrame(pd.concat([rails, roads]), crs=roads.crs).to_file(extract, layer="lines")
     proposal = town / "chip2.gpkg"
-    write_network(read_labels(label), proposal)
+    write_network(read_labels(label)[0], proposal)
     one = scored("--truth", extract, "--proposal", proposal, *options)
     assert one["apls"]["score"] == pytest.approx(1, abs=1e-6)
     if options[0] == "--where":

@@ -7,6 +7,7 @@ from helpers.geojson import feature, write_features
 from helpers.roads import degree_counts, lengths
 
 from geoprep.errors import LabelError
+from geoprep.labels import SpeedRule
 from geoprep.roads.names import scene_key
 from geoprep.roads.network import RoadGraph
 from geoprep.roads.reading.label_files import read_labels
@@ -101,7 +102,7 @@ def test_heights_are_ignored_and_multi_part_lines_are_split(tmp_path):
         feature(line, highway="residential", lanes="1", surface="paved"),
         feature(parts, "MultiLineString", highway="primary", lanes="2", surface="paved"),
     ]
-    found = read_labels(write_features(tmp_path / "a.geojson", features))
+    found, _ = read_labels(write_features(tmp_path / "a.geojson", features))
     assert found.crs == "EPSG:32611"
     assert degree_counts(found) == {1: 4}
     assert found.length_m.max() == pytest.approx(111 + 90, abs=2)
@@ -114,14 +115,15 @@ def test_footways_are_roads_only_as_published(tmp_path):
         for lon, highway in ((-115.17, "residential"), (-115.16, "footway"))
     ]
     path = write_features(tmp_path / "osm.geojson", features)
-    assert len(read_labels(path, schema="osm").ends) == 1
-    all_lines = read_labels(path, schema="osm", as_published=True)
+    assert len(read_labels(path, SpeedRule(schema="osm"))[0].ends) == 1
+    all_lines, _ = read_labels(path, SpeedRule(schema="osm"), as_published=True)
     assert len(all_lines.ends) == 2
     assert np.isnan(all_lines.speed_mph).sum() == 1
 
 
 def test_a_file_without_roads_is_a_network_without_roads(tmp_path):
-    assert len(read_labels(write_features(tmp_path / "none.geojson", [])).ends) == 0
+    network, _ = read_labels(write_features(tmp_path / "none.geojson", []))
+    assert len(network.ends) == 0
 
 
 def test_a_missing_file_is_named(tmp_path):
