@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 import pyproj
+import pytest
 import rasterio
 from affine import Affine
 from numpy.typing import NDArray
 from rasterio.enums import ColorInterp
 
+from geoprep.building.records import Progress
 from geoprep.building.run import build
 from geoprep.executors import Executor, Threads
 from geoprep.plan.options import BuildOptions
@@ -205,6 +207,20 @@ def build_of(
     """Build a store of these scenes and open it."""
     build(plan_of(scenes, **options), out, Threads(workers))
     return StoreReader.open(out)
+
+
+def interrupt(plan: Plan, out: Path | str, shards: int, **options: Any) -> None:
+    """Build some shards and leave, as Ctrl-C does."""
+    left = shards + 1  # this stage is reported at its start, too
+
+    def report(progress: Progress) -> None:
+        nonlocal left
+        left -= progress.stage == "build"
+        if not left:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build(plan, out, Threads(1), report=report, **options)
 
 
 def tree_digest(folder: Path) -> dict[str, str]:

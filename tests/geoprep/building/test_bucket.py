@@ -1,20 +1,29 @@
-"""A store built into a bucket: the same bytes as on a disk, one builder, no half store."""
+"""A store built into a bucket or replaced there: bytes of a disk, one builder, no half store."""
 
 import json
 import threading
+from contextlib import suppress
 
 import numpy as np
 import pytest
 from helpers.buckets import client_of, object_digests, s3_endpoint, use_endpoint
-from helpers.factory import build_of, plan_of, row_of_scenes, texture, tree_digest, write_scene
+from helpers.factory import (
+    build_of,
+    interrupt,
+    plan_of,
+    row_of_scenes,
+    texture,
+    tree_digest,
+    write_scene,
+)
 
 from geoprep.building import run
 from geoprep.building.bucket import BucketTarget
 from geoprep.building.run import build
 from geoprep.errors import OutputError, StoreError
 from geoprep.executors.threads import Threads
+from geoprep.storage import Bucket, sinks
 from geoprep.storage import clients as remote
-from geoprep.storage import sinks
 from geoprep.store import StoreReader
 
 OPTIONS = {"tile": 32, "shard_tiles": 8, "rescale": "city"}
@@ -55,18 +64,9 @@ def there(endpoint, address):
     return object_digests(endpoint, "own", address.removeprefix("s3://own/"))
 
 
-class Stopping(Threads):
-    """Leaves a build after some results, as Ctrl-C does."""
-
-    def __init__(self, after):
-        super().__init__(1)
-        self.after = after
-
-    def map_unordered(self, function, items, lost=None):
-        for count, result in enumerate(super().map_unordered(function, items)):
-            if function is run.build_shard and count == self.after:
-                raise KeyboardInterrupt
-            yield result
+def put(endpoint, address, name, body):
+    key = f"{address.removeprefix('s3://own/')}/{name}"
+    client_of(endpoint).put_object(Bucket="own", Key=key, Body=body)
 
 
 def test_the_bytes_are_those_of_a_store_on_a_disk(world, endpoint, bucket):
@@ -81,8 +81,7 @@ def test_the_bytes_are_those_of_a_store_on_a_disk(world, endpoint, bucket):
 def test_an_interrupted_build_is_no_store_and_is_finished(world, endpoint, bucket):
     scenes, expected = world
     plan = plan_of(scenes, **OPTIONS)
-    with pytest.raises(KeyboardInterrupt):
-        build(plan, bucket, Stopping(2))
+    interrupt(plan, bucket, 2)
     with pytest.raises(StoreError, match="incomplete"):
         StoreReader.open(bucket)
     built = []
@@ -101,10 +100,8 @@ def test_an_interrupted_build_is_no_store_and_is_finished(world, endpoint, bucke
 
 def test_a_shard_that_is_not_the_one_we_wrote_is_built_again(world, endpoint, bucket):
     scenes, expected = world
-    with pytest.raises(KeyboardInterrupt):
-        build(plan_of(scenes, **OPTIONS), bucket, Stopping(3))
-    key = f"{bucket.removeprefix('s3://own/')}/32/image/c/0/0/0/0"
-    client_of(endpoint).put_object(Bucket="own", Key=key, Body=b"torn")
+    interrupt(plan_of(scenes, **OPTIONS), bucket, 3)
+    put(endpoint, bucket, "32/image/c/0/0/0/0", b"torn")
     assert build(plan_of(scenes, **OPTIONS), bucket, Threads(2)).state == "resumed"
     assert there(endpoint, bucket) == expected
 
@@ -161,9 +158,8 @@ def test_who_was_overtaken_cannot_commit(world, endpoint, bucket, monkeypatch):
     real = run.survey
 
     def asleep(*arguments):
-        key = bucket.removeprefix("s3://own/") + "/zarr.json"
         body = json.dumps({"attributes": {"geoprep": {"complete": False}}})
-        client_of(endpoint).put_object(Bucket="own", Key=key, Body=body)
+        put(endpoint, bucket, "zarr.json", body)
         return real(*arguments)
 
     monkeypatch.setattr(run, "survey", asleep)
@@ -184,8 +180,7 @@ def test_another_build_is_refused_and_overwriting_leaves_nothing_of_it(world, en
 
 
 def test_what_is_no_store_is_left_alone(world, endpoint, bucket):
-    key = bucket.removeprefix("s3://own/") + "/thesis.txt"
-    client_of(endpoint).put_object(Bucket="own", Key=key, Body=b"precious")
+    put(endpoint, bucket, "thesis.txt", b"precious")
     with pytest.raises(StoreError, match="not a geoprep store"):
         build(plan_of(world[0], **OPTIONS), bucket, Threads(1))
     assert list(there(endpoint, bucket)) == ["thesis.txt"]
@@ -207,9 +202,84 @@ def test_errors_are_one_line_with_the_fix(endpoint, monkeypatch):
     remote._client.cache_clear()
     told = r"a\.zarr/x: not writable \(no answer from http://127\.0\.0\.1:9\)\. .*AWS_ENDPOINT_URL"
     with pytest.raises(OutputError, match=told) as e:
-        sinks.Bucket("s3://own/a.zarr").put("x", b"")
+        Bucket("s3://own/a.zarr").put("x", b"")
     assert "\n" not in str(e.value)
     assert "retries" not in str(e.value)
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     with pytest.raises(OutputError, match="half of the credentials"):
-        sinks.Bucket("s3://own/a.zarr")
+        Bucket("s3://own/a.zarr")
+
+
+# A store that is replaced: it never looks complete while its objects are mixed
+
+OLD = {"tile": 16}
+NEW = {"tile": 32, "shard_tiles": 4}
+
+
+@pytest.fixture(scope="module")
+def replaced(tmp_path_factory):
+    """Return scenes, and the files of their old and of their new store."""
+    folder = tmp_path_factory.mktemp("replaced")
+    scenes = row_of_scenes(folder / "scenes", 3, 64)
+    build_of(folder / "old", scenes, **OLD)
+    build_of(folder / "new", scenes, **NEW)
+    return scenes, files(folder / "old"), files(folder / "new")
+
+
+@pytest.fixture
+def complete(replaced, bucket):
+    """Return the address of a complete store."""
+    build(plan_of(replaced[0], **OLD), bucket, Threads(2))
+    return bucket
+
+
+@pytest.mark.parametrize("number", [1, 2, 4, 7, 11])
+def test_a_replacement_may_be_interrupted_before_any_change(
+    endpoint, complete, replaced, monkeypatch, number
+):
+    scenes, old, new = replaced
+    changes = []
+
+    def stop_at(real):
+        def step(self, *arguments):
+            changes.append(real.__name__)
+            if len(changes) == number:
+                raise KeyboardInterrupt
+            return real(self, *arguments)
+
+        return step
+
+    with monkeypatch.context() as patch:
+        for name in ("put", "put_if", "delete", "put_all"):
+            patch.setattr(Bucket, name, stop_at(getattr(Bucket, name)))
+        with suppress(KeyboardInterrupt):
+            build(plan_of(scenes, **NEW), complete, Threads(1), overwrite=True)
+    assert len(changes) == number, "the build has more changes"
+    with suppress(StoreError):
+        StoreReader.open(complete)
+        assert there(endpoint, complete) in (old, new), "a store that opens is complete"
+    build(plan_of(scenes, **NEW), complete, Threads(1), overwrite=True)
+    assert there(endpoint, complete) == new
+    assert not there(endpoint, complete + ".build")
+
+
+def test_finished_shards_of_a_replacement_are_kept(endpoint, complete, replaced, monkeypatch):
+    scenes, _, new = replaced
+    interrupt(plan_of(scenes, **NEW), complete, 1, overwrite=True)
+    with pytest.raises(StoreError, match="is incomplete"):
+        StoreReader.open(complete)
+    shards, real = [], run.build_shard
+    monkeypatch.setattr(run, "build_shard", lambda task: shards.append(task) or real(task))
+    build(plan_of(scenes, **NEW), complete, Threads(1), overwrite=True)
+    assert len(shards) == 2, "the first of three shards is kept"
+    assert there(endpoint, complete) == new
+
+
+def test_an_object_that_no_build_wrote_is_not_deleted(endpoint, complete, replaced):
+    scenes, old, _ = replaced
+    put(endpoint, complete, "thesis.txt", b"precious")
+    with pytest.raises(StoreError, match=r"contains thesis\.txt, which no build wrote"):
+        build(plan_of(scenes, **NEW), complete, Threads(1), overwrite=True)
+    found = there(endpoint, complete)
+    del found["thesis.txt"]
+    assert found == old

@@ -1,15 +1,18 @@
 """Stores of classes: value masks, colour masks and polygons, compared with plain NumPy."""
 
+import geopandas as gpd
 import numpy as np
 import pytest
 import rasterio
+import shapely
 from helpers.consistency import assert_consistent
+from helpers.rasters import write_raster
+from rasterio.features import rasterize
 from rasterio.shutil import copy
 from rasterio.transform import from_origin
 
 import geoprep as gp
 from geoprep.errors import LabelError, UsageError
-from geoprep.store import StoreReader
 
 SIDE = 64
 NAMES = ("background", "building", "land", "road")
@@ -17,14 +20,18 @@ COLOURS = np.array([[0, 0, 0], [60, 16, 152], [132, 41, 246], [110, 193, 228]], 
 TABLE = "background=#000000,building=60,16,152,land=#8429F6,road=#6EC1E4"
 
 
-def write(path, pixels, **more):
-    path.parent.mkdir(exist_ok=True)
-    at = from_origin(400_000, 6_000_000, 0.5, 0.5)
-    bands, height, width = pixels.shape
-    profile = {"driver": "GTiff", "height": height, "width": width, "count": bands}
-    place = {"crs": "EPSG:32637", "transform": at, "dtype": pixels.dtype.name}
-    with rasterio.open(path, "w", **(profile | place | more)) as file:
-        file.write(pixels)
+AT = from_origin(400_000, 6_000_000, 0.5, 0.5)
+
+
+def write(path, pixels, transform=AT, **more):
+    return write_raster(path, pixels, transform=transform, **more)
+
+
+def masks(folder, pictures):
+    """Write masks (band, y, x) or (y, x) of the images; return their folder."""
+    for i, picture in enumerate(pictures):
+        write(folder / "masks" / f"s{i}.tif", picture)
+    return folder / "masks"
 
 
 @pytest.fixture(scope="module")
@@ -53,10 +60,9 @@ def build(folder, out, **options):
 
 def test_value_masks_become_classes(scenes, tmp_path):
     folder, labels = scenes
-    for i, label in enumerate(labels):
-        write(tmp_path / "masks" / f"s{i}.tif", label[None] + np.uint16(300))
     text = ",".join(f"{name}={300 + k}" for k, name in enumerate(NAMES))
-    store = build(folder, tmp_path / "a.zarr", labels=tmp_path / "masks", classes=text)
+    given = {"labels": masks(tmp_path, labels + np.uint16(300)), "classes": text}
+    store = build(folder, tmp_path / "a.zarr", **given)
     assert store.meta.schema == 2
     assert (store.meta.kind, store.meta.label_array) == ("classes", "label")
     assert store.meta.class_names == NAMES
@@ -67,29 +73,14 @@ def test_value_masks_become_classes(scenes, tmp_path):
     assert_consistent(store.location)
 
 
-def test_speeds_of_a_store_of_classes_are_refused(scenes, tmp_path):
-    folder, labels = scenes
-    for i, label in enumerate(labels):
-        write(tmp_path / "masks" / f"s{i}.tif", COLOURS[label].transpose(2, 0, 1))
-    store = build(folder, tmp_path / "a.zarr", labels=tmp_path / "masks", classes=TABLE)
-    assert np.array_equal(store.label()[0], labels[0])
-    with pytest.raises(UsageError, match="its labels are classes"):
-        store.speed()
-    assert StoreReader.open(tmp_path / "a.zarr").classes.index("road") == 3
-    assert gp.check_store(tmp_path / "a.zarr").problems == ()
-
-
 @pytest.fixture
 def colours(scenes, tmp_path):
     """Masks of colours: JPEG-like noise of up to 3 grey values, and an alpha band."""
-    rng = np.random.default_rng(1)
-    for i, label in enumerate(scenes[1]):
-        noise = rng.integers(-3, 4, (SIDE, SIDE, 3))
-        rgb = np.clip(COLOURS[label] + noise, 0, 255).astype(np.uint8)
-        alpha = np.full((SIDE, SIDE, 1), 255, np.uint8)
-        alpha[:8] = 0
-        write(tmp_path / "masks" / f"s{i}.tif", np.dstack([rgb, alpha]).transpose(2, 0, 1))
-    return tmp_path / "masks"
+    noise = np.random.default_rng(1).integers(-3, 4, (2, SIDE, SIDE, 3))
+    rgba = np.full((2, SIDE, SIDE, 4), 255, np.uint8)
+    rgba[..., :3] = np.clip(COLOURS[scenes[1]] + noise, 0, 255)
+    rgba[:, :8, :, 3] = 0
+    return masks(tmp_path, rgba.transpose(0, 3, 1, 2))
 
 
 def test_colours_nearby_need_a_tolerance(scenes, colours, tmp_path):
@@ -108,10 +99,8 @@ def test_colours_nearby_need_a_tolerance(scenes, colours, tmp_path):
 @pytest.mark.parametrize(("other", "byte"), [("nodata", 255), ("land", 1)])
 def test_values_that_no_class_has_become_what_other_says(scenes, tmp_path, other, byte):
     folder, labels = scenes
-    for i, label in enumerate(labels):
-        write(tmp_path / "masks" / f"s{i}.tif", label[None])
-    options = {"labels": tmp_path / "masks", "classes": "building=1,land=2", "label_nodata": "0"}
-    store = build(folder, tmp_path / "a.zarr", other=other, **options)
+    options = {"classes": "building=1,land=2", "label_nodata": "0", "other": other}
+    store = build(folder, tmp_path / "a.zarr", labels=masks(tmp_path, labels), **options)
     table = np.array([255, 0, 1, byte], np.uint8)
     assert np.array_equal(store.label()[0], table[labels[0]])
     what = "nodata" if other == "nodata" else "class land"
@@ -120,10 +109,6 @@ def test_values_that_no_class_has_become_what_other_says(scenes, tmp_path, other
 
 
 def test_polygons_are_drawn_in_the_order_of_the_classes(scenes, tmp_path):
-    import geopandas as gpd
-    import shapely
-    from rasterio.features import rasterize
-
     folder, _ = scenes
     shapes = [shapely.box(400_001, 5_999_971, 400_020.3, 5_999_999),
               shapely.box(400_010.2, 5_999_980, 400_031, 5_999_990.3)]  # fmt: skip
@@ -137,8 +122,7 @@ def test_polygons_are_drawn_in_the_order_of_the_classes(scenes, tmp_path):
         expected = rasterize([(shapes[1], 1), (shapes[0], 2)], (level, level), transform=grid)
         assert np.array_equal(store.label(level)[0], expected)
     swapped = build(folder, tmp_path / "b.zarr", classes="water=lake,forest=wood", **options)
-    own = rasterize([(shapes[0], 1), (shapes[1], 2)], (64, 64), transform=from_origin(
-        400_000, 6_000_000, 0.5, 0.5))  # fmt: skip
+    own = rasterize([(shapes[0], 1), (shapes[1], 2)], (64, 64), transform=AT)
     assert np.array_equal(swapped.label()[0], own.astype(np.uint8) - np.uint8(1))  # 0 - 1 is 255
 
 
@@ -165,40 +149,35 @@ def test_classes_that_contradict_themselves_are_one_clear_line(scenes, tmp_path,
 
 def test_a_yaml_file_and_text_give_the_same_store(scenes, tmp_path):
     folder, labels = scenes
-    for i, label in enumerate(labels):
-        write(tmp_path / "masks" / f"s{i}.tif", label[None])
     lines = [f"{name}: {{value: {k}, color: '#00{k}0{k}0'}}" for k, name in enumerate(NAMES)]
     (tmp_path / "classes.yaml").write_text("\n".join(lines))
-    given = {"labels": tmp_path / "masks"}
+    given = {"labels": masks(tmp_path, labels)}
     store = build(folder, tmp_path / "a.zarr", classes=tmp_path / "classes.yaml", **given)
     assert store.meta.class_colors == ("#000000", "#001010", "#002020", "#003030")
-    again = gp.build_zarr(
-        images=folder / "images",
-        out=tmp_path / "a.zarr",
-        classes={n: {"value": k, "color": f"#00{k}0{k}0"} for k, n in enumerate(NAMES)},
-        val=0.5,
-        progress=False,
-        **given,
-    )
+    classes = {n: {"value": k, "color": f"#00{k}0{k}0"} for k, n in enumerate(NAMES)}
+    given |= {"images": folder / "images", "val": 0.5, "progress": False}
+    again = gp.build_zarr(out=tmp_path / "a.zarr", classes=classes, **given)
     assert again.summary.state == "unchanged"
     assert "4 classes: background, building, land, road" in repr(again)
 
 
 def test_a_class_that_training_lacks_is_said(scenes, tmp_path):
     folder, labels = scenes
-    for i, label in enumerate(labels):
-        write(tmp_path / "masks" / f"s{i}.tif", np.minimum(label, 2)[None])
+    given = {"labels": masks(tmp_path, np.minimum(labels, 2))}
     text = ",".join(f"{name}={k}" for k, name in enumerate(NAMES))
     with pytest.warns(UserWarning, match="no pixel of the training split has the class road"):
-        build(folder, tmp_path / "a.zarr", labels=tmp_path / "masks", classes=text)
+        build(folder, tmp_path / "a.zarr", classes=text, **given)
 
 
 def test_views_and_exports_know_the_classes(scenes, tmp_path):
     folder, labels = scenes
-    for i, label in enumerate(labels):
-        write(tmp_path / "masks" / f"s{i}.tif", COLOURS[label].transpose(2, 0, 1))
-    options = {"labels": tmp_path / "masks", "classes": TABLE, "val": 0.5, "progress": False}
+    painted = masks(tmp_path, COLOURS[labels].transpose(0, 3, 1, 2))
+    options = {"labels": painted, "classes": TABLE, "val": 0.5, "progress": False}
     store = gp.build_zarr(images=folder / "images", out=tmp_path / "a.zarr", **options)
+    assert gp.check_store(store.location).problems == ()
+    with pytest.raises(UsageError, match="its labels are classes"):
+        store.reader.speed()
+    assert store.reader.classes.index("road") == 3
     facts = store.info()
     assert [one["name"] for one in facts["classes"]] == list(NAMES)
     assert sum(facts["classes"][3]["pixels"].values()) == int((labels == 3).sum())
@@ -217,30 +196,22 @@ def test_views_and_exports_know_the_classes(scenes, tmp_path):
 
 
 def test_layers_of_other_coordinates_are_classes_by_their_names(scenes, tmp_path):
-    import geopandas as gpd
-    import shapely
-    from rasterio.features import rasterize
-
     path = tmp_path / "land.gpkg"
     lake = shapely.box(400_001, 5_999_971, 400_020.3, 5_999_999)
     way = shapely.LineString([(399_990, 5_999_980.1), (400_050, 5_999_990.2)])
-    gpd.GeoDataFrame({"width": [3.0]}, geometry=[way], crs=32637).to_crs(4326).to_file(
-        path, layer="ways"
-    )
+    ways = gpd.GeoDataFrame({"width": [3.0]}, geometry=[way], crs=32637)
+    ways.to_crs(4326).to_file(path, layer="ways")
     gpd.GeoDataFrame(geometry=[lake], crs=32637).to_file(path, layer="lakes")
     options = {"labels": path, "layer": "ways,lakes", "width_field": "width", "val": 0.0}
     store = build(scenes[0], tmp_path / "a.zarr", classes="lakes=,ways=", **options)
     drawn = [(lake, 1), (way.buffer(1.5, cap_style="flat"), 2)]
-    expected = rasterize(drawn, (64, 64), transform=from_origin(400_000, 6_000_000, 0.5, 0.5))
+    expected = rasterize(drawn, (64, 64), transform=AT)
     assert (store.label()[0] == expected.astype(np.uint8) - np.uint8(1)).mean() > 0.99
     with pytest.raises(LabelError, match=r"no layer 'rivers'.*ways.*lakes"):
         build(scenes[0], tmp_path / "b.zarr", classes="a=", **(options | {"layer": "rivers"}))
 
 
 def test_features_of_other_values_and_options_of_rasters_are_refused(scenes, tmp_path):
-    import geopandas as gpd
-    import shapely
-
     box = shapely.box(400_001, 5_999_971, 400_020.3, 5_999_999)
     frame = gpd.GeoDataFrame({"CLASS": ["lake", None]}, geometry=[box, box], crs=32637)
     frame.to_file(tmp_path / "land.gpkg", layer="use")

@@ -40,20 +40,17 @@ def disk(tmp_path):
 
 
 def test_a_full_disk_says_so_and_costs_nothing_that_was_finished(world, disk):
-    scenes, expected = world
-    folder = disk
-    out = folder / "a.zarr"
-    with pytest.raises(
-        OutputError, match=r"a\.zarr cannot be written: no space left on the disk.*again"
-    ):
+    (scenes, expected), out = world, disk / "a.zarr"
+    told = r"a\.zarr cannot be written: no space left on the disk.*again"
+    with pytest.raises(OutputError, match=told):
         build(plan_of(scenes, **OPTIONS), out, Threads(2))
-    assert not partials(folder), "what was half written was taken away again"
-    kept = [path for path in folder.rglob("c/*/0/0/0") if path.is_file()]
+    assert not partials(disk), "what was half written was taken away again"
+    kept = [path for path in disk.rglob("c/*/0/0/0") if path.is_file()]
     assert kept, "the test is about a disk that fills up in the middle"
-    enlarge(folder, 20 * 1024)
+    enlarge(disk, 20 * 1024)
     assert build(plan_of(scenes, **OPTIONS), out, Threads(2)).state == "resumed"
     assert tree_digest(out) == expected
-    assert not (folder / "a.zarr.build").exists()
+    assert not (disk / "a.zarr.build").exists()
 
 
 @pytest.mark.slow
@@ -107,19 +104,12 @@ def test_an_interrupt_leaves_no_threads_and_a_store_to_carry_on_with(world, tmp_
 # Memory
 
 
-def noisy_scenes(folder, count):
-    """Return scenes with as many different values as a histogram can have."""
-    rng = np.random.default_rng(0)
-    return [
-        write_scene(folder, f"noise_{i}", rng.integers(1, 65536, (200, 200, 3)).astype(np.uint16))
-        for i in range(count)
-    ]
-
-
 @pytest.mark.slow
 def test_three_times_the_scenes_need_no_more_memory(tmp_path):
-    peaks = []
-    scenes = noisy_scenes(tmp_path, 60)
+    """Each scene has as many different values as a histogram can have."""
+    peaks, rng = [], np.random.default_rng(0)
+    noise = rng.integers(1, 65536, (60, 200, 200, 3)).astype(np.uint16)
+    scenes = [write_scene(tmp_path, f"noise_{i}", each) for i, each in enumerate(noise)]
     for count in (20, 60):
         with Builder(scenes[:count], tile=100, rescale="city") as builder:
             ending = builder.build(tmp_path / f"{count}.zarr")

@@ -39,9 +39,8 @@ def fields(path, covered, crs=PLACE.crs, **properties):
     left, top = PLACE.transform * (0, 0)
     right, bottom = PLACE.transform * (SIDE, SIDE * covered)
     shape = shapely.box(left, bottom, right, top)
-    geopandas.GeoDataFrame([{"kind": "field"} | properties], geometry=[shape], crs=crs).to_file(
-        path
-    )
+    frame = geopandas.GeoDataFrame([{"kind": "field"} | properties], geometry=[shape], crs=crs)
+    frame.to_file(path)
     return str(path)
 
 
@@ -156,11 +155,7 @@ def test_georeferenced_masks_of_other_names_together_label_a_mosaic(tmp_path):
 
 def test_masks_of_other_names_without_georeference_are_refused(tmp_path):
     write_image(tmp_path / "mosaic.tif", texture(SIDE, SIDE), PLACE)
-    for number in range(2):
-        write_image(
-            tmp_path / f"masks/part{number}.tif",
-            texture(8, 8, 1),
-            Place(None, Affine.identity()),
-        )
+    for name in ("part0.tif", "part1.tif"):
+        write_image(tmp_path / "masks" / name, texture(8, 8, 1), Place(None, Affine.identity()))
     with pytest.raises(SourceError, match="has the name of a scene"):
         images_and_labels([str(tmp_path / "mosaic.tif")], str(tmp_path / "masks"), masks=True)

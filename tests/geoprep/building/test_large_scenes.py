@@ -7,7 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from helpers.consistency import assert_consistent
-from helpers.factory import PLACES, build_of, plan_of, texture, truncate, write_image, write_scene
+from helpers.factory import (
+    PLACES,
+    build_of,
+    interrupt,
+    plan_of,
+    texture,
+    truncate,
+    write_image,
+    write_scene,
+)
 
 from geoprep.building import road_ground, survey
 from geoprep.building.records import ShardRecord, TaskStopped
@@ -32,44 +41,36 @@ def mosaic(tmp_path_factory):
 OPTIONS = {"tile": 64, "levels": 2}
 
 
-def tiles_of(store):
-    return [
-        array[...]
-        for level in store.meta.levels
-        for array in (store.image(level), store.speed(level))
-    ]
+@pytest.fixture(autouse=True)
+def _narrow_strips(monkeypatch):
+    monkeypatch.setattr(survey, "_STRIP_ROWS", 16)
+
+
+def assert_same_tiles(one, other):
+    for level in one.meta.levels:
+        assert np.array_equal(one.image(level)[...], other.image(level)[...])
+        assert np.array_equal(one.speed(level)[...], other.speed(level)[...])
 
 
 @pytest.mark.parametrize("rescale", ["none", "scene", "city"])
 @pytest.mark.parametrize("overlap", [0, 40])
-def test_shards_of_one_scene_hold_what_one_shard_holds(
-    mosaic, tmp_path, monkeypatch, rescale, overlap
-):
-    monkeypatch.setattr(survey, "_STRIP_ROWS", 16)
+def test_shards_of_one_scene_hold_what_one_shard_holds(mosaic, tmp_path, rescale, overlap):
     options = OPTIONS | {"rescale": rescale, "overlap": overlap}
     whole = build_of(tmp_path / "a.zarr", [mosaic], **options, shard_tiles=1000)
     parted = build_of(tmp_path / "b.zarr", [mosaic], **options, shard_tiles=5)
     assert not plan_of([mosaic], **options, shard_tiles=1000).shards > 1
     assert np.array_equal(whole.scenes.limits, parted.scenes.limits)
-    for one, other in zip(tiles_of(whole), tiles_of(parted), strict=True):
-        assert np.array_equal(one, other)
+    assert_same_tiles(whole, parted)
 
 
 def test_an_interrupted_build_still_knows_where_black_is_nodata(mosaic, tmp_path):
     expected = build_of(tmp_path / "a.zarr", [mosaic], **OPTIONS, shard_tiles=5)
     plan, out = plan_of([mosaic], **OPTIONS, shard_tiles=5), tmp_path / "b.zarr"
-
-    def interrupt(progress):
-        if progress.stage == "build" and progress.pixels_done > 0:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        build(plan, out, Threads(1), report=interrupt)
+    interrupt(plan, out, 1)
     seen = []
     assert build(plan, out, Threads(1), report=seen.append).state == "resumed"
     assert {progress.stage for progress in seen} == {"build"}
-    for one, other in zip(tiles_of(expected), tiles_of(StoreReader.open(out)), strict=True):
-        assert np.array_equal(one, other)
+    assert_same_tiles(expected, StoreReader.open(out))
 
 
 def test_the_roads_of_a_scene_are_read_once(mosaic, tmp_path, monkeypatch):
@@ -105,18 +106,23 @@ def test_tasks_end_at_their_next_stage_when_the_build_is_left():
 # Labels that cannot be used
 
 
-def _mask_scene(folder, place=PLACES["utm"]):
-    """Write an image of 300 x 420 and a mask of classes 0 and 1 beside it."""
-    scene = write_scene(folder, "m", texture(300, 420), place, labelled=False)
+def _checks():
+    """Return a mask of 300 x 420 pixels of the classes 0 and 1."""
     y, x = np.mgrid[:300, :420]
-    return scene, ((y // 20 + x // 30) % 2).astype(np.uint8)
+    return ((y // 20 + x // 30) % 2).astype(np.uint8)
 
 
-def _labelled(folder, scene, mask):
-    label = write_image(folder / "m_mask.tif", mask[..., None], PLACES["utm"], compress=None)
-    return replace(scene, label=str(label))
+def _built(folder, mask, *, values=None, keep=1.0, **options):
+    """Build a scene and its mask, of whose file a share is kept."""
+    utm, values = PLACES["utm"], texture(300, 420) if values is None else values
+    scene = write_scene(folder, "m", values, utm, labelled=False)
+    label = write_image(folder / "m_mask.tif", mask[..., None], utm, compress=None)
+    truncate(label, keep)
+    scene = replace(scene, label=str(label))
+    return build_of(folder / "a.zarr", [scene], tile=64, rescale="none", **options)
 
 
+CLASSES = {"classes": "a=0,b=1"}
 PARTS = [
     {"shard_tiles": 1000},
     {"shard_tiles": 5},
@@ -127,16 +133,10 @@ PARTS = [
 
 
 @pytest.mark.parametrize("options", PARTS)
-def test_values_of_no_class_fail_a_scene_before_any_shard_has_its_pixels(
-    tmp_path, monkeypatch, options
-):
-    monkeypatch.setattr(survey, "_STRIP_ROWS", 32)
-    scene, mask = _mask_scene(tmp_path)
+def test_values_of_no_class_fail_a_scene_before_any_shard_has_its_pixels(tmp_path, options):
+    mask = _checks()
     mask[10:13, 10:20], mask[280:290, 400:410], mask[290, 0:5] = 7, 9, 7
-    scene = _labelled(tmp_path, scene, mask)
-    store = build_of(
-        tmp_path / "a.zarr", [scene], tile=64, rescale="none", classes="a=0,b=1", **options
-    )
+    store = _built(tmp_path, mask, **CLASSES, **options)
     assert store.scenes.status.tolist() == ["failed"]
     assert "no class has: 9 (100 pixels), 7 (35 pixels). Add" in store.scenes.reason[0]
     assert_consistent(store.location)
@@ -145,18 +145,12 @@ def test_values_of_no_class_fail_a_scene_before_any_shard_has_its_pixels(
 
 @pytest.mark.parametrize("damage", ["speed", "strip"])
 @pytest.mark.parametrize("options", PARTS[:2])
-def test_a_label_that_is_wrong_in_one_shard_fails_the_scene(tmp_path, monkeypatch, options, damage):
-    monkeypatch.setattr(survey, "_STRIP_ROWS", 32)
-    scene, mask = _mask_scene(tmp_path)
+def test_a_label_that_is_wrong_in_one_shard_fails_the_scene(tmp_path, options, damage):
+    mask, keep = _checks(), 0.6 if damage == "strip" else 1.0
     if damage == "speed":
         mask = mask.astype(np.uint16)
         mask[280:290, 400:410] = 400
-    scene = _labelled(tmp_path, scene, mask)
-    if damage == "strip":
-        truncate(scene.label, 0.6)
-    store = build_of(
-        tmp_path / "a.zarr", [scene], tile=64, rescale="none", label_speeds="mph", **options
-    )
+    store = _built(tmp_path, mask, keep=keep, label_speeds="mph", **options)
     assert store.scenes.status.tolist() == ["failed"]
     assert ("400 mph" if damage == "speed" else "cannot be read") in store.scenes.reason[0]
     assert_consistent(store.location)
@@ -165,29 +159,19 @@ def test_a_label_that_is_wrong_in_one_shard_fails_the_scene(tmp_path, monkeypatc
 
 @pytest.mark.parametrize("options", PARTS[:3])
 @pytest.mark.parametrize("speck", [True, False], ids=["speck", "nodata"])
-def test_a_value_under_black_counts_if_the_black_is_imagery(tmp_path, monkeypatch, options, speck):
-    monkeypatch.setattr(survey, "_STRIP_ROWS", 32)
-    scene, mask = _mask_scene(tmp_path)
-    values = texture(300, 420)
+def test_a_value_under_black_counts_if_the_black_is_imagery(tmp_path, options, speck):
+    mask, values = _checks(), texture(300, 420)
     values[60:72, 100:110], mask[60:72, 100:110] = 0, 7  # over the border of two strips
     if not speck:
         values[60:72, :110] = 0  # reaches the edge
-    write_image(tmp_path / "m.tif", values, PLACES["utm"])
-    scene = _labelled(tmp_path, scene, mask)
-    store = build_of(
-        tmp_path / "a.zarr", [scene], tile=64, rescale="none", classes="a=0,b=1", **options
-    )
+    store = _built(tmp_path, mask, values=values, **CLASSES, **options)
     assert store.scenes.status.tolist() == ["failed" if speck else "ok"]
     assert ("no class has: 7 (120 pixels). Add" in store.scenes.reason[0]) == speck
 
 
 @pytest.mark.parametrize("options", PARTS[1:4])
-def test_remarks_on_a_label_count_each_of_its_pixels_once(tmp_path, monkeypatch, options):
-    monkeypatch.setattr(survey, "_STRIP_ROWS", 32)
-    scene, mask = _mask_scene(tmp_path)
+def test_remarks_on_a_label_count_each_of_its_pixels_once(tmp_path, options):
+    mask = _checks()
     mask[50:150, 60:160] = 7
-    scene = _labelled(tmp_path, scene, mask)
-    store = build_of(
-        tmp_path / "a.zarr", [scene], tile=64, classes="a=0,b=1", other="nodata", **options
-    )
+    store = _built(tmp_path, mask, other="nodata", **CLASSES, **options)
     assert store.meta.build["notes"] == {"label value 7 read as nodata": 10_000}

@@ -35,25 +35,22 @@ from geoprep.views.page.records import _legend
 SIDE = 96
 
 
-def drawn(seed, height=SIDE, width=SIDE):
+def drawn(seed):
     """Return a mask of 0 and 255 with crossing bars and noise, and some 100, unknown."""
     rng = np.random.default_rng(seed)
-    mask = np.zeros((height, width), np.uint8)
-    at = rng.integers(5, min(height, width) - 15, 2)
+    mask = np.zeros((SIDE, SIDE), np.uint8)
+    at = rng.integers(5, SIDE - 15, 2)
     mask[at[0] : at[0] + 7] = 255
     mask[:, at[1] : at[1] + 5] = 255
     mask[rng.random(mask.shape) < 0.03] = 255
-    mask[: height // 6, : width // 6] = 100
+    mask[: SIDE // 6, : SIDE // 6] = 100
     return mask
 
 
-def scene_of(folder, name, mask, pixels=None, place=PLACES["utm"], **profile):
+def scene_of(folder, name, mask):
     """Write an image and its mask on the same grid."""
-    height, width = mask.shape
-    image = write_image(
-        folder / f"{name}.tif", texture(height, width) if pixels is None else pixels, place
-    )
-    label = write_image(folder / f"{name}_mask.tif", mask[..., None], place, **profile)
+    image = write_image(folder / f"{name}.tif", texture(*mask.shape), PLACES["utm"])
+    label = write_image(folder / f"{name}_mask.tif", mask[..., None], PLACES["utm"])
     return Scene(name, str(image), str(label))
 
 
@@ -91,22 +88,12 @@ def test_a_mask_is_stored_as_roads_of_unknown_speed(tmp_path, options):
         assert store.tiles.road_fraction == pytest.approx([(mask == 255)[known].mean()])
 
 
-def test_speeds_of_a_raster_are_speeds(tmp_path):
-    mask = np.zeros((SIDE, SIDE), np.uint8)
-    mask[10:20], mask[50:60] = 3, 7
-    store = build_of(tmp_path / "a.zarr", [scene_of(tmp_path, "a", mask)], label_speeds="bins")
-    assert store.meta.speed_unit == "mph"
-    assert np.unique(store.speed()[0]).tolist() == [0, 26, 66]
-
-
 def test_a_mask_that_cannot_be_used_fails_its_scene_alone(tmp_path):
     good, bad = (scene_of(tmp_path, name, drawn(4)) for name in ("good", "bad"))
     Path(bad.label).write_bytes(Path(bad.label).read_bytes()[:400])
     away = scene_of(tmp_path, "away", drawn(4))
-    there = Place(
-        PLACES["utm"].crs, PLACES["utm"].transform.translation(9e3, 0) * PLACES["utm"].transform
-    )
-    write_image(Path(away.label), drawn(4)[..., None], there)
+    there = Affine.translation(9e3, 0) * PLACES["utm"].transform
+    write_image(Path(away.label), drawn(4)[..., None], Place(PLACES["utm"].crs, there))
     store = build_of(tmp_path / "a.zarr", [away, bad, good], **ROADS)
     assert store.scenes.status.tolist() == ["failed", "failed", "ok"]
     assert "away_mask.tif: does not overlap its image" in store.scenes.reason[0]
@@ -148,13 +135,9 @@ def masked(tmp_path):
     return build_of(tmp_path / "masks.zarr", scenes, **ROADS)
 
 
-def test_the_store_has_no_speeds(masked):
-    assert masked.meta.speed_unit == "none"
-    assert not masked.meta.has_speeds
-
-
 def test_what_people_read_of_it_names_no_speed(masked):
     facts = info(masked)
+    assert not masked.meta.has_speeds
     assert facts["speeds"] == {}
     assert facts["speed_unit"] == "none"
     train = masked.tiles.split == 0
@@ -188,16 +171,12 @@ def test_export_calls_them_roads_and_comes_back(masked, tmp_path):
         assert file.descriptions == ("road",)
         assert "mph" not in file.units
         np.testing.assert_array_equal(file.read(1), codes_of(drawn(1)))
-    again = replace_label(masked, tmp_path, mask)
+    again = Scene("s1", str(tmp_path / "in" / "s1.tif"), str(mask))
     store = build_of(tmp_path / "again.zarr", [again], label_values="254")
     np.testing.assert_array_equal(store.speed()[0], codes_of(drawn(1)))
     for coding in ("binned", "continuous"):
         with pytest.raises(UsageError, match="no speeds to export"):
             export_scenes(masked, "s1", tmp_path / "x.tif", coding=coding)
-
-
-def replace_label(store, folder, label):
-    return Scene("s1", str(folder / "in" / "s1.tif"), str(label))
 
 
 # --- options ------------------------------------------------------------------------------------

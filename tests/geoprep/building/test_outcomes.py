@@ -67,11 +67,9 @@ def damaged_scenes(folder):
     Path(one_feature.label).write_text('{"type": "Feature"}')
     gone = scene("gone")
     Path(gone.label).unlink()
-    floats = Scene(
-        "floats", str(write_image(folder / "floats.tif", pixels.astype("complex64"))), None
-    )
-    no_crs = Place(None, PLACES["utm"].transform)
-    nowhere = Scene("nowhere", str(write_image(folder / "nowhere.tif", pixels, no_crs)), None)
+    floats = write_scene(folder, "floats", pixels.astype("complex64"), labelled=False)
+    nowhere = scene("nowhere", labelled=False)
+    write_image(Path(nowhere.image), pixels, Place(None, PLACES["utm"].transform))
     return {
         cut_header: "cut_header.tif",
         cut_pixels: "cut_pixels.tif",
@@ -180,6 +178,9 @@ def test_more_nodata_than_allowed_is_skipped_and_said(tmp_path, rescale, shard_t
 # The figures of the store, counted again from its pixels
 
 
+STATUSES = {"ok": 9, "unlabelled": 1, "skipped": 1, "failed": 1}
+
+
 def mixed_scenes(folder):
     """Return scenes of every fate."""
     scenes = row_of_scenes(folder, 8, SIDE)
@@ -199,12 +200,7 @@ def test_statistics_are_those_of_the_pixels(tmp_path, options):
     assert_consistent(store.location)
     train = (store.tiles.split == 0) & (store.scenes.status[store.tiles.scene] == "ok")
     assert 0 < train.sum() < len(train)
-    assert Counter(store.scenes.status.tolist()) == {
-        "ok": 9,
-        "unlabelled": 1,
-        "skipped": 1,
-        "failed": 1,
-    }
+    assert Counter(store.scenes.status.tolist()) == STATUSES
 
 
 def test_the_summary_is_that_of_the_store(tmp_path):
@@ -213,7 +209,7 @@ def test_the_summary_is_that_of_the_store(tmp_path):
     summary = build(plan, tmp_path / "a.zarr", Threads(2))
     store = StoreReader.open(tmp_path / "a.zarr")
     assert (summary.state, summary.tiles, summary.levels) == ("built", 48, (48, 24))
-    assert summary.statuses == {"ok": 9, "unlabelled": 1, "skipped": 1, "failed": 1}
+    assert summary.statuses == STATUSES
     assert [issue[:2] for issue in summary.issues] == [
         ("island", "unlabelled"),
         ("night", "skipped"),
@@ -258,9 +254,6 @@ def test_progress_goes_from_nothing_to_all(tmp_path):
     assert seen[0].pixels == 6 * SIDE * SIDE
     assert seen[-1].pixels == plan.tiles * 48 * 48
     assert json.dumps(seen[-1].bytes_read)
-
-
-# One file of roads for all scenes
 
 
 def test_padding_and_missing_labels_are_not_held_against_imagery_alone(tmp_path):

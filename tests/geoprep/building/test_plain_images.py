@@ -8,6 +8,7 @@ import rasterio
 from affine import Affine
 from helpers.consistency import assert_consistent
 from helpers.factory import PLACES, Place, build_of, plan_of, texture, write_image, write_roads
+from helpers.rasters import write_raster
 from rasterio.control import GroundControlPoint
 from rasterio.errors import NotGeoreferencedWarning
 from rasterio.rpc import RPC
@@ -26,16 +27,6 @@ SIZE = 96, 130
 pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
 
 
-def write_png(path, seed=0):
-    """Write an RGB picture as a camera would, and return it."""
-    values = texture(*SIZE, seed=seed)
-    with rasterio.open(
-        path, "w", driver="PNG", height=SIZE[0], width=SIZE[1], count=3, dtype="uint8"
-    ) as file:
-        file.write(np.moveaxis(values, 2, 0))
-    return values
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("pictures")
@@ -43,7 +34,12 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def pictures(folder):
-    return {f"p{i}": write_png(folder / f"p{i}.png", seed=i) for i in range(3)}
+    """Write RGB pictures as a camera would, and return them, (band, y, x)."""
+    made = {f"p{i}": np.moveaxis(texture(*SIZE, seed=i), 2, 0) for i in range(3)}
+    for name, picture in made.items():
+        png = {"driver": "PNG", "crs": None, "transform": Affine.identity()}
+        write_raster(folder / f"{name}.png", picture, **png)
+    return made
 
 
 @pytest.fixture(scope="module")
@@ -81,11 +77,11 @@ def test_all_views_take_it(store, pictures, tmp_path):
     assert sorted(path.name for path in written) == ["p0.tif", "p2.tif"]
     with rasterio.open(tmp_path / "out" / "p2.tif") as made:
         assert (made.crs, made.transform) == (None, Affine.identity())
-        np.testing.assert_array_equal(made.read(), np.moveaxis(pictures["p2"], 2, 0))
+        np.testing.assert_array_equal(made.read(), pictures["p2"])
     (path,) = export_scenes(store, ["p1"], tmp_path / "p1.png")
     with rasterio.open(path) as made:
         assert made.driver == "PNG"
-        np.testing.assert_array_equal(made.read(), np.moveaxis(pictures["p1"], 2, 0))
+        np.testing.assert_array_equal(made.read(), pictures["p1"])
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "p1.png", "sheet.png"]
     with pytest.raises(UsageError, match=r"NAME\.tif"):  # a PNG would lose the place
         export_scenes(store, ["placed"], tmp_path / "placed.png")

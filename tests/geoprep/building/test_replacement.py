@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from helpers.disks import small_disk
-from helpers.factory import build_of, plan_of, row_of_scenes, tree_digest, write_scene
+from helpers.factory import build_of, interrupt, plan_of, row_of_scenes, tree_digest, write_scene
 
 from geoprep.building import run, target
 from geoprep.building.run import build
@@ -30,15 +30,12 @@ def stores(scenes, tmp_path):
 
 
 def test_the_old_store_is_complete_until_the_new_one_is(scenes, stores):
-    out, old, new = stores
-    seen = []
-    build(
-        plan_of(scenes, **NEW),
-        out,
-        Threads(1),
-        overwrite=True,
-        report=lambda _: seen.append(tree_digest(out)),
-    )
+    (out, old, new), seen = stores, []
+
+    def look(_):
+        seen.append(tree_digest(out))
+
+    build(plan_of(scenes, **NEW), out, Threads(1), overwrite=True, report=look)
     assert seen
     assert all(digest == old for digest in seen)
     assert tree_digest(out) == new
@@ -83,13 +80,7 @@ def test_the_old_store_is_kept_where_no_scene_can_be_built(scenes, stores, tmp_p
 
 def test_a_replacement_that_is_given_up_is_removed_by_the_next_build(scenes, stores):
     out, old, _ = stores
-
-    def interrupt(progress):
-        if progress.stage == "build" and progress.pixels_done:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        build(plan_of(scenes, **NEW), out, Threads(1), overwrite=True, report=interrupt)
+    interrupt(plan_of(scenes, **NEW), out, 1, overwrite=True)
     assert out.with_name("a.zarr.build").exists()
     assert build(plan_of(scenes, **OLD), out, Threads(1)).state == "unchanged"
     assert tree_digest(out) == old

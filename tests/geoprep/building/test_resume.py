@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 from helpers.crashes import Builder
-from helpers.factory import build_of, plan_of, row_of_scenes, texture, tree_digest, write_scene
+from helpers.factory import (
+    build_of,
+    interrupt,
+    plan_of,
+    row_of_scenes,
+    texture,
+    tree_digest,
+    write_scene,
+)
 
 from geoprep.building.journal import Journal
 from geoprep.building.run import build
@@ -43,17 +51,6 @@ def assert_finishes(builder, out, expected):
 # Killed
 
 
-def kill_at(world, out, moments):
-    """Kill a build at each of some shares of its events, one after the other, then finish it."""
-    _, builder, expected, events = world
-    for moment in moments:
-        assert builder.build(out, die_at=max(1, round(moment * events))).killed
-        assert not out.exists()
-        with pytest.raises(StoreError, match=r"is incomplete|no such store"):
-            StoreReader.open(out)
-    assert_finishes(builder, out, expected)
-
-
 def assert_killed(ending, at):
     """A build dies where it was told to, or else had fewer changes of files than that.
 
@@ -64,7 +61,12 @@ def assert_killed(ending, at):
 
 @pytest.mark.parametrize("moment", [0.0, 0.1, 0.25, 0.4])
 def test_a_killed_build_is_finished_to_the_same_bytes(world, tmp_path, moment):
-    kill_at(world, tmp_path / "a.zarr", [moment])
+    (_, builder, expected, events), out = world, tmp_path / "a.zarr"
+    assert builder.build(out, die_at=max(1, round(moment * events))).killed
+    assert not out.exists()
+    with pytest.raises(StoreError, match=r"is incomplete|no such store"):
+        StoreReader.open(out)
+    assert_finishes(builder, out, expected)
 
 
 @pytest.mark.slow
@@ -175,15 +177,7 @@ def test_without_its_journal_a_build_begins_again(world, half):
 def interrupted(tmp_path):
     """Return scenes and a store of them that was interrupted after two of four shards."""
     scenes = row_of_scenes(tmp_path / "scenes", 4, 64)
-    seen = []
-
-    def interrupt(progress):
-        seen.append(progress)
-        if len(seen) == 3:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        build(plan_of(scenes, shard_tiles=1), tmp_path / "a.zarr", Threads(1), report=interrupt)
+    interrupt(plan_of(scenes, shard_tiles=1), tmp_path / "a.zarr", 2)
     return scenes, tmp_path / "a.zarr"
 
 

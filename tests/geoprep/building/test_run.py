@@ -273,13 +273,6 @@ def test_the_same_bytes_whatever_the_workers_and_their_order(tmp_path, options):
     assert len([name for name in digests[0] if "/c/" in name]) > 20
 
 
-def test_the_same_bytes_wherever_the_files_lie(tmp_path):
-    stores = [tmp_path / "here/a.zarr", tmp_path / "there/and/beyond/b.zarr"]
-    for store in stores:
-        build_of(store, row_of_scenes(store.parent, 3))
-    assert tree_digest(stores[0]) == tree_digest(stores[1])
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -367,12 +360,6 @@ def test_fixed_limits_are_those_of_every_scene(tmp_path, rule, limits):
     store = build_of(tmp_path / "a.zarr", scenes, rescale=rule)
     assert (store.scenes.limits == limits).all()
     check_pixels(store, plan_of(scenes, rescale=rule), scenes, limits=[limits] * 3)
-
-
-def test_bytes_are_left_as_they_are_by_default(tmp_path):
-    scenes = row_of_scenes(tmp_path, 1)
-    store = build_of(tmp_path / "a.zarr", scenes)
-    np.testing.assert_array_equal(store.image()[0], source_of(scenes[0], [1, 2, 3])[0])
 
 
 def test_a_real_chip_gets_the_masks_of_the_reference(tmp_path, shared_data):

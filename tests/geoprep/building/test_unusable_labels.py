@@ -4,8 +4,10 @@ import json
 import os
 from pathlib import Path
 
+import geopandas
 import numpy as np
 import pytest
+from affine import Affine
 from helpers.factory import (
     PLACES,
     Place,
@@ -15,6 +17,7 @@ from helpers.factory import (
     write_image,
     write_scene,
 )
+from helpers.geojson import feature, write_features
 
 from geoprep.building.run import build
 from geoprep.errors import LabelError
@@ -34,17 +37,14 @@ def corner(place=PLACES["degrees"]):
 
 
 def line(*points, **properties):
-    geometry = {"type": "LineString", "coordinates": [list(point) for point in points]}
-    return {"type": "Feature", "properties": SN3 | properties, "geometry": geometry}
-
-
-def other(kind, **members):
-    return {"type": "Feature", "properties": SN3, "geometry": {"type": kind, **members}}
+    return feature(points, **SN3 | properties)
 
 
 X, Y = corner()
 STEP = 5e-5
 HERE = line((X - STEP, Y), (X + STEP, Y))
+POINT = feature([X, Y], "Point", **SN3)
+COLLECTION = {"type": "GeometryCollection", "geometries": [POINT["geometry"]]}
 SAYS_NOTHING = {
     "elsewhere": (
         [line((X + 1, Y), (X + 1.1, Y))],
@@ -52,11 +52,8 @@ SAYS_NOTHING = {
     ),
     "swapped": ([line((Y, X + 90), (Y, X + 90.1))], "intersects the scene"),
     "utm": ([line((664_000.0, 4_011_000.0), (664_100.0, 4_011_000.0))], "is a line or area"),
-    "points": ([other("Point", coordinates=[X, Y])], "none of its 1 features is a line or area"),
-    "collection": (
-        [other("GeometryCollection", geometries=[{"type": "Point", "coordinates": [X, Y]}])],
-        "is a line or area",
-    ),
+    "points": ([POINT], "none of its 1 features is a line or area"),
+    "collection": ([POINT | {"geometry": COLLECTION}], "is a line or area"),
     "nan": ([line((X, float("nan")), (X, Y))], "is a line or area"),
     "neighbour": ([line((X + SIDE * 2.7e-6 / 2, Y), (X + 1, Y))], "intersects the scene"),
 }
@@ -68,8 +65,7 @@ def labelled(tmp_path):
 
     def write(name, features, **members):
         scene = write_scene(tmp_path, name, texture(SIDE, SIDE))
-        document = {"type": "FeatureCollection", "features": features, **members}
-        Path(scene.label).write_text(json.dumps(document))
+        write_features(Path(scene.label), features, **members)
         return scene
 
     return write
@@ -90,18 +86,13 @@ def test_a_label_with_nothing_in_the_scene_fails_it_alone(labelled, tmp_path, ca
 
 def test_swapped_coordinates_are_recognised(tmp_path):
     """In Ethiopia both ways round are places on Earth."""
-    place = Place("EPSG:4326", PLACES["degrees"].transform.translation(37.6, 9.0) * scale())
+    place = Place("EPSG:4326", Affine(2.7e-6, 0, 37.6, 0, -2.7e-6, 9.0))
     scene = write_scene(tmp_path, "swapped", texture(SIDE, SIDE), place)
     x, y = corner(place)
-    document = {"type": "FeatureCollection", "features": [line((y, x), (y + STEP, x))]}
-    Path(scene.label).write_text(json.dumps(document))
+    write_features(Path(scene.label), [line((y, x), (y + STEP, x))])
     store = build_of(tmp_path / "a.zarr", [scene])
     assert store.scenes.status.tolist() == ["failed"]
     assert "latitude first" in store.scenes.reason[0]
-
-
-def scale():
-    return PLACES["degrees"].transform.scale(2.7e-6, -2.7e-6)
 
 
 @pytest.mark.parametrize(
@@ -118,8 +109,7 @@ def test_points_with_and_without_a_height_in_one_line_are_a_road(labelled, tmp_p
 
 
 def test_ways_that_no_car_takes_in_the_scene_mean_no_roads(labelled, tmp_path):
-    way = line((X - STEP, Y), (X + STEP, Y))
-    way["properties"] = {"highway": "footway"}
+    way = HERE | {"properties": {"highway": "footway"}}
     store = build_of(tmp_path / "a.zarr", [labelled("park", [way])], schema="osm")
     assert store.scenes.status.tolist() == ["ok"]
     assert not store.speed()[...].any()
@@ -159,7 +149,6 @@ def test_a_file_name_that_is_no_utf8_fails_the_scene_alone(tmp_path):
 
 @pytest.mark.parametrize("suffix", ["gpkg", "shp", "fgb"])
 def test_a_folder_of_files_of_any_format_labels_its_scenes(tmp_path, suffix):
-    geopandas = pytest.importorskip("geopandas")
     scenes = []
     for scene in row_of_scenes(tmp_path, 2, SIDE):
         path = Path(scene.label).with_suffix(f".{suffix}")
@@ -175,8 +164,7 @@ def test_a_folder_of_files_of_any_format_labels_its_scenes(tmp_path, suffix):
 
 
 def build_with_roads(out, scenes, features):
-    roads = out.with_name("roads.geojson")
-    roads.write_text(json.dumps({"type": "FeatureCollection", "features": features}))
+    roads = write_features(out.with_name("roads.geojson"), features)
     bare = tuple(Scene(scene.id, scene.image, None) for scene in scenes)
     found = SourceScenes(bare, "x", road_file=str(roads))
     plan = make_plan([found], ["custom"], BuildOptions(), Threads(1))
@@ -188,8 +176,8 @@ def test_scenes_outside_the_one_file_of_roads_fail_and_the_others_are_built(tmp_
     scenes = row_of_scenes(tmp_path, 6, SIDE)
     label = json.loads(Path(scenes[2].label).read_text())
     left, width = PLACES["degrees"].transform.c, SIDE * 2.7e-6
-    for feature in label["features"]:  # cut at the edge of the scene, as SpaceNet's are
-        for point in feature["geometry"]["coordinates"]:
+    for road in label["features"]:  # cut at the edge of the scene, as SpaceNet's are
+        for point in road["geometry"]["coordinates"]:
             point[0] = float(np.clip(point[0], left + 2 * width, left + 3 * width))
     plan, summary = build_with_roads(tmp_path / "a.zarr", scenes, label["features"])
     assert summary.statuses == {"failed": 5, "ok": 1}
@@ -203,9 +191,7 @@ def test_scenes_outside_the_one_file_of_roads_fail_and_the_others_are_built(tmp_
 def test_a_scene_without_a_road_within_the_extent_of_the_one_file_has_none(tmp_path):
     scenes = row_of_scenes(tmp_path, 3, SIDE)
     width = SIDE * 2.7e-6
-    features = [
-        line((X + step * width, Y - width), (X + step * width, Y + width)) for step in (0, 2)
-    ]
+    features = [line((x, Y - width), (x, Y + width)) for x in (X, X + 2 * width)]
     plan, summary = build_with_roads(tmp_path / "a.zarr", scenes, features)
     assert summary.statuses == {"ok": 3}
     assert plan.notes == ()
@@ -230,7 +216,6 @@ def test_one_file_that_covers_no_scene_stops_the_build(tmp_path, case):
 
 def test_features_of_the_one_file_that_are_no_roads_are_told_once(tmp_path):
     scenes = row_of_scenes(tmp_path, 1, SIDE)
-    features = [HERE, other("Point", coordinates=[X, Y]), other("Point", coordinates=[X, Y])]
-    plan, _ = build_with_roads(tmp_path / "a.zarr", scenes, features)
+    plan, _ = build_with_roads(tmp_path / "a.zarr", scenes, [HERE, POINT, POINT])
     told = [note for note in plan.notes if "left out" in note]  # the other is of the split
     assert told == [f"{tmp_path}/roads.geojson: features left out: 2 x geometry Point"]

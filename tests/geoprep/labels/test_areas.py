@@ -1,12 +1,11 @@
 """Roads drawn as areas, and roads whose width is told."""
 
-import json
-
 import geopandas
 import numpy as np
 import pytest
 import shapely
 from affine import Affine
+from helpers.geojson import feature, write_features
 from rasterio.features import rasterize
 
 from geoprep.errors import LabelError
@@ -38,23 +37,10 @@ BOW_TIE = [ring((2, 2), (35, 25), (35, 2), (2, 25))]
 def label(tmp_path):
     """Return a function that writes (kind, coordinates, properties) as one GeoJSON file in UTM."""
 
-    def write(*features, name="a.geojson"):
-        made = [
-            {
-                "type": "Feature",
-                "properties": SN3 | properties,
-                "geometry": {"type": kind, "coordinates": coordinates},
-            }
-            for kind, coordinates, properties in features
-        ]
-        document = {
-            "type": "FeatureCollection",
-            "features": made,
-            "crs": {"type": "name", "properties": {"name": UTM}},
-        }
-        path = tmp_path / name
-        path.write_text(json.dumps(document))
-        return path
+    def write(*features):
+        made = [feature(points, kind, **SN3 | own) for kind, points, own in features]
+        crs = {"type": "name", "properties": {"name": UTM}}
+        return write_features(tmp_path / "a.geojson", made, crs=crs)
 
     return write
 
@@ -123,12 +109,9 @@ def test_a_road_is_as_wide_as_its_field_says(label):
 @pytest.mark.parametrize(
     ("value", "note"),
     [
-        ("wide", "width unknown"),
-        (0, "width out of range"),
-        (-3, "width out of range"),
-        (800, "width out of range"),
+        *((value, "width unknown") for value in ("wide", True)),
+        *((value, "width out of range") for value in (0, -3, 800)),
         ("nan", "width missing"),
-        (True, "width unknown"),
     ],
 )
 def test_what_is_no_width_falls_back_to_the_buffer_and_is_counted(label, value, note):
@@ -202,12 +185,9 @@ LAYERS = {
 
 
 def layered(path, layers):
+    shapes = {"Polygon": shapely.Polygon(YARD[0]), "LineString": shapely.LineString(YARD[0])}
     for layer, (kind, properties) in layers.items():
-        shape = (
-            shapely.Polygon(YARD[0])
-            if kind == "Polygon"
-            else shapely.LineString([at(0, 15), at(40, 15)])
-        )
+        shape = shapes[kind]
         geopandas.GeoDataFrame([properties], geometry=[shape], crs=UTM).to_file(path, layer=layer)
     return path
 

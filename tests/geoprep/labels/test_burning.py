@@ -1,3 +1,4 @@
+import geopandas
 import numpy as np
 import pyproj
 import pytest
@@ -17,8 +18,6 @@ from geoprep.labels.label_options import SpeedRule
 from geoprep.labels.road_files import open_road_file, read_roads
 from geoprep.labels.table import LabelRoads
 from geoprep.speed import BINNED_TABLE, CONTINUOUS_TABLE, to_byte
-
-geopandas = pytest.importorskip("geopandas")
 
 # affine 3 would rather have @, which affine 2 does not know.
 pytestmark = pytest.mark.filterwarnings("ignore:Use `@` matmul:PendingDeprecationWarning")
@@ -95,7 +94,7 @@ def test_real_chips_equal_the_reference_on_every_pixel(shared_data, number, codi
 # --- an independent rendition -------------------------------------------------------------------
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(
     places,
     st.sampled_from(["OGC:CRS84", "EPSG:4326", "EPSG:3857"]),
@@ -140,7 +139,7 @@ def networks(rng, kind, size):
     return [places[list(street)] for street in sorted(streets)]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     seeds,
     st.sampled_from(["crossing", "lattice", "walks", "streets"]),
@@ -150,11 +149,10 @@ def networks(rng, kind, size):
 )
 def test_roads_drawn_one_by_one_are_their_union_to_the_pixel(seed, kind, size, crs, speeds):
     rng = np.random.default_rng(seed)
-    lines = [
-        shapely.LineString(np.add(line, (665e3, 4011e3))) for line in networks(rng, kind, size)
-    ]
+    lines = np.array([shapely.LineString(line) for line in networks(rng, kind, size)], object)
+    lines = shapely.transform(lines, lambda xy: np.add(xy, (665e3, 4011e3)))
     mph = rng.choice(TABLE_SPEEDS[:speeds], len(lines))
-    roads = LabelRoads(np.array(lines, object), mph.astype(float), "EPSG:32611", {})
+    roads = LabelRoads(lines, mph.astype(float), "EPSG:32611", {})
     left, bottom, right, top = transformer("EPSG:32611", crs).transform_bounds(
         665e3, 4011e3, 665e3 + size, 4011e3 + size
     )
@@ -171,13 +169,14 @@ def test_roads_drawn_one_by_one_are_their_union_to_the_pixel(seed, kind, size, c
 def test_a_vertex_bomb_is_burned(shape):
     rng = np.random.default_rng(0)
     place = (413_871.25, 6_180_032.5)
-    points = {
-        "scribble": lambda: rng.uniform(0, 400, (10_000, 2)),
-        "walk": lambda: np.cumsum(rng.normal(0, 1, (20_000, 2)), axis=0) + 200,
-        "zigzag": lambda: np.column_stack(
-            [np.arange(4000) * 0.01, np.where(np.arange(4000) % 2, 300, 0)]
-        ),
-    }[shape]() + place
+    points = (
+        place
+        + {
+            "scribble": rng.uniform(0, 400, (10_000, 2)),
+            "walk": np.cumsum(rng.normal(0, 1, (20_000, 2)), axis=0) + 200,
+            "zigzag": np.column_stack([np.arange(4000) * 0.01, np.arange(4000) % 2 * 300]),
+        }[shape]
+    )
     usual = shapely.LineString(np.array([(10, -10), (30, 410)]) + place)
     lines = np.array([shapely.LineString(points), usual], object)
     roads = LabelRoads(lines, np.array([25.0, 45.0]), "EPSG:32637", {})
@@ -185,18 +184,15 @@ def test_a_vertex_bomb_is_burned(shape):
     mask = mask_of(roads, grid)  # 2 s; united, it takes from 75 s to hours
     alone = mask_of(LabelRoads(lines[1:], roads.mph[1:], roads.crs, {}), grid)
     assert np.array_equal(mask == 45, alone == 45)
-    rows, columns = (
-        (place[1] + 400 - points[:, 1]).astype(int),
-        (points[:, 0] - place[0]).astype(int),
-    )
-    inside = (rows >= 0) & (rows < 400) & (columns >= 0) & (columns < 400)
-    assert (mask[rows[inside], columns[inside]] >= 25).all()
+    pixels = ((points - (place[0], place[1] + 400)) * (1, -1)).astype(int)
+    columns, rows = pixels[((pixels >= 0) & (pixels < 400)).all(axis=1)].T
+    assert (mask[rows, columns] >= 25).all()
 
 
 # --- what a mask promises -----------------------------------------------------------------------
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(places, seeds, st.lists(st.floats(1, 200), min_size=1, max_size=8), st.randoms())
 def test_the_fastest_road_wins_whatever_the_order(place, seed, speeds, random):
     roads = some_roads(place, speeds, seed)
@@ -213,7 +209,7 @@ def test_the_fastest_road_wins_whatever_the_order(place, seed, speeds, random):
     assert np.array_equal(mask, mask_of(shuffled, grid_at(place)))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(places, seeds, st.data())
 def test_a_window_is_the_slice_of_the_whole(place, seed, data):
     polygons = speed_polygons(some_roads(place, TABLE_SPEEDS, seed), grid_at(place))
@@ -247,15 +243,13 @@ def test_a_south_up_mask_is_the_mask_turned_over():
     assert np.array_equal(mask[::-1], burn(polygons, north_up, (160, 160)))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seeds, st.floats(-180, 180), st.floats(-20, 20))
 def test_turned_and_sheared_grids_are_burned_as_gdal_burns_them(seed, angle, shear):
     roads = some_roads("Vegas", TABLE_SPEEDS, seed)
     polygons = speed_polygons(roads, grid_at("Vegas"))
-    about = Affine.translation(80, 80)
-    transform = (
-        square_degrees("Vegas") * about * Affine.rotation(angle) * Affine.shear(shear) * ~about
-    )
+    about, turned = Affine.translation(80, 80), Affine.rotation(angle) * Affine.shear(shear)
+    transform = square_degrees("Vegas") * about * turned * ~about
     mask = burn(polygons, transform, (160, 160))
     assert mask.any()
     expected = burned_by_gdal(united(roads, grid_at("Vegas")), transform, (160, 160))
@@ -303,9 +297,8 @@ def test_coordinates_that_are_nowhere_do_not_crash(image_crs):
     nowhere, somewhere = [(1e300, 1e300), (2e300, 2e300)], [(5e5, 6e6), (5e5, 6.001e6)]
     x, y = transformer("EPSG:32637", image_crs).transform(5e5, 6.0005e6)
     pixel = 1e-5 if image_crs == "EPSG:4326" else 1.0
-    grid = Grid(
-        1200, 1200, Affine(pixel, 0, x - 600 * pixel, 0, -pixel, y + 600 * pixel), image_crs
-    )
+    place = Affine(pixel, 0, x - 600 * pixel, 0, -pixel, y + 600 * pixel)
+    grid = Grid(1200, 1200, place, image_crs)
     with pytest.raises(LabelError, match="EPSG:32637"):
         speed_polygons(roads_of(nowhere, crs="EPSG:32637"), grid)
     both = roads_of(nowhere, somewhere, crs="EPSG:32637")

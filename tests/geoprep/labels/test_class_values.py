@@ -2,6 +2,7 @@
 
 import json
 
+import geopandas
 import numpy as np
 import pytest
 import shapely
@@ -9,8 +10,6 @@ import shapely
 from geoprep.errors import LabelError
 from geoprep.labels import SpeedRule, read_roads
 from geoprep.labels.class_rule import classes_text, make_class_rule, parse_classes
-
-geopandas = pytest.importorskip("geopandas")
 
 
 def classes_of(path, classes, other="refuse"):

@@ -7,6 +7,7 @@ from affine import Affine
 from helpers.rasters import write_raster
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 from rasterio.warp import Resampling, calculate_default_transform, reproject
 
 from geoprep.errors import LabelError
@@ -15,6 +16,8 @@ from geoprep.labels import SceneWindow, make_mask_rule, mask_files, read_mask
 from geoprep.labels.class_rule import make_class_rule
 from geoprep.labels.downsampling import majority
 from geoprep.speed import NODATA, UNKNOWN_SPEED
+
+pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
 
 UTM = "EPSG:32637"
 GRID = Grid(80, 100, Affine(0.5, 0, 412_000, 0, -0.5, 6_174_000), UTM)
@@ -40,10 +43,10 @@ def expected(mask):
     return np.where(mask == 1, UNKNOWN_SPEED, 0).astype(np.uint8)
 
 
-@pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
-@pytest.mark.parametrize("name", ["a_mask.png", "a_mask.tif"])
-def test_a_mask_without_a_place_lies_on_its_image_pixel_by_pixel(tmp_path, name):
-    label = write(tmp_path / name, drawn())
+@pytest.mark.parametrize(("suffix", "crs"), [("png", None), ("tif", None), ("tif", UTM)])
+def test_a_mask_without_a_place_lies_on_its_image_pixel_by_pixel(tmp_path, suffix, crs):
+    """As `build-zarr` treats images and `vectorize` rasters: a CRS alone is no georeference."""
+    label = write(tmp_path / f"a_mask.{suffix}", drawn(), crs=crs)
     codes, notes = read_mask(label, RULE, GRID, WHOLE)
     np.testing.assert_array_equal(codes, expected(drawn()))
     assert notes == {}
@@ -51,7 +54,6 @@ def test_a_mask_without_a_place_lies_on_its_image_pixel_by_pixel(tmp_path, name)
     np.testing.assert_array_equal(part, expected(drawn())[15:45, 40:90])
 
 
-@pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
 def test_a_mask_without_a_place_and_of_another_size_is_refused(tmp_path):
     label = write(tmp_path / "a_mask.png", drawn(40, 50))
     with pytest.raises(LabelError, match=r"50 x 40 pixels, its.*100 x 80.*georeference both"):
@@ -116,9 +118,8 @@ def test_a_mask_with_a_finer_pixel_is_read_in_parts(tmp_path, monkeypatch):
 
 def test_a_mask_that_lies_elsewhere_is_refused_with_both_places(tmp_path):
     label = write(tmp_path / "a.tif", drawn(), GRID.transform * Affine.translation(900, 0), UTM)
-    with pytest.raises(
-        LabelError, match=r"a\.tif: does not overlap its image; the mask is at 412450.*412000"
-    ):
+    told = r"a\.tif: does not overlap its image; the mask is at 412450.*412000"
+    with pytest.raises(LabelError, match=told):
         read_mask(label, RULE, GRID, WHOLE)
 
 
@@ -130,14 +131,10 @@ def test_a_tag_of_0_is_noticed(tmp_path):
 
 
 def test_palette_and_alpha_are_found_in_the_file(tmp_path):
-    path = tmp_path / "a.tif"
-    profile = {"height": 80, "width": 100, "count": 1, "dtype": "uint8", "photometric": "palette"}
-    with rasterio.open(
-        path, "w", driver="GTiff", crs=UTM, transform=GRID.transform, **profile
-    ) as file:  # fmt: skip
-        file.write(drawn(), 1)
+    path = write(tmp_path / "a.tif", drawn(), GRID.transform, UTM, photometric="palette")
+    with rasterio.open(path, "r+") as file:
         file.write_colormap(1, {0: (0, 0, 0), 1: (255, 0, 0), 9: (0, 255, 0)})
-    codes, _ = read_mask(str(path), make_mask_rule("#ff0000", None, "#00ff00"), GRID, WHOLE)
+    codes, _ = read_mask(path, make_mask_rule("#ff0000", None, "#00ff00"), GRID, WHOLE)
     assert (codes == UNKNOWN_SPEED).sum() == (drawn() == 1).sum()
     assert (codes == NODATA).sum() == (drawn() == 9).sum()
     grey = np.where(drawn() == 1, 255, 0).astype(np.uint8)
@@ -197,14 +194,6 @@ def test_finer_pixels_have_the_code_of_the_one_they_lie_in():
     np.testing.assert_array_equal(out, codes[np.ix_(near, near)])
 
 
-@pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
-def test_a_mask_with_a_crs_and_no_transform_has_the_pixels_of_its_image(tmp_path):
-    """As `build-zarr` treats images and `vectorize` rasters: a CRS alone is no georeference."""
-    label = write(tmp_path / "a.tif", drawn(), Affine.identity(), UTM)
-    codes, _ = read_mask(label, RULE, GRID, WHOLE)
-    np.testing.assert_array_equal(codes, expected(drawn()))
-
-
 @pytest.mark.parametrize("place", ["internal", "beside"])
 def test_pixels_that_a_mask_band_hides_have_no_label(tmp_path, place):
     with rasterio.Env(GDAL_TIFF_INTERNAL_MASK=place == "internal"):
@@ -219,10 +208,7 @@ def test_pixels_that_a_mask_band_hides_have_no_label(tmp_path, place):
         np.testing.assert_array_equal(codes, known.repeat(scale, axis=0).repeat(scale, axis=1))
 
 
-@pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
 def test_transparent_entries_of_a_palette_have_no_label_unless_a_class_has_them(tmp_path):
-    from PIL import Image
-
     mask = np.arange(8000, dtype=np.uint8).reshape(80, 100) % 5
     picture = Image.fromarray(mask, "P")
     picture.putpalette([0, 0, 0, 255, 0, 0, 0, 255, 0, 0, 0, 255, 9, 9, 9])

@@ -4,11 +4,12 @@ import tarfile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import geopandas
 import numpy as np
 import pyproj
 import pytest
 import shapely
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from geoprep.crs import LONLAT
@@ -23,9 +24,13 @@ ROAD = {"road_type": "5", "lane_number": "2", "paved": "1"}
 LINE = [[37.6, 55.7], [37.601, 55.7], [37.602, 55.701]]
 
 
+def shape(kind, *coordinates):
+    return {"type": kind, "coordinates": coordinates}
+
+
 def feature(coordinates=LINE, kind="LineString", **properties):
-    geometry = {"type": kind, "coordinates": coordinates}
-    return {"type": "Feature", "properties": {**ROAD, **properties}, "geometry": geometry}
+    geometry = shape(kind, *coordinates)
+    return {"type": "Feature", "properties": ROAD | properties, "geometry": geometry}
 
 
 def geojson(*features, **members):
@@ -127,22 +132,19 @@ def test_the_crs_member_of_the_first_geojson_is_honoured(member, crs):
     [
         (None, "geometry missing"),
         ("LINESTRING (0 0, 1 1)", "geometry missing"),
-        ({"type": "Point", "coordinates": [1, 2]}, "geometry Point"),
+        (shape("Point", 1, 2), "geometry Point"),
         ({"type": "GeometryCollection", "geometries": []}, "geometry GeometryCollection"),
         ({"type": "LineString"}, "geometry missing"),
-        ({"type": "LineString", "coordinates": ["ab", "cd"]}, "geometry missing"),
-        ({"type": "LineString", "coordinates": [[1, 2], [1, None]]}, "geometry missing"),
-        ({"type": "LineString", "coordinates": [[1, 2]]}, "geometry missing"),
-        ({"type": "LineString", "coordinates": []}, "geometry empty"),
-        ({"type": "Polygon", "coordinates": []}, "geometry empty"),
-        ({"type": "Polygon", "coordinates": [[["a", "b"]]]}, "geometry missing"),
-        (
-            {"type": "Polygon", "coordinates": [[[0, 0], [1, 1], [0, 91], [0, 0]]]},
-            "geometry out of range",
-        ),
-        ({"type": "LineString", "coordinates": [[1, 2], [math.nan, 2]]}, "geometry not finite"),
-        ({"type": "LineString", "coordinates": [[1, 2], [1, math.inf]]}, "geometry not finite"),
-        ({"type": "LineString", "coordinates": [[5e5, 6e6], [5e5, 6e6]]}, "geometry out of range"),
+        (shape("LineString", "ab", "cd"), "geometry missing"),
+        (shape("LineString", [1, 2], [1, None]), "geometry missing"),
+        (shape("LineString", [1, 2]), "geometry missing"),
+        (shape("LineString"), "geometry empty"),
+        (shape("Polygon"), "geometry empty"),
+        (shape("Polygon", [["a", "b"]]), "geometry missing"),
+        (shape("Polygon", [[0, 0], [1, 1], [0, 91], [0, 0]]), "geometry out of range"),
+        (shape("LineString", [1, 2], [math.nan, 2]), "geometry not finite"),
+        (shape("LineString", [1, 2], [1, math.inf]), "geometry not finite"),
+        (shape("LineString", [5e5, 6e6], [5e5, 6e6]), "geometry out of range"),
     ],
 )
 def test_other_geometry_is_left_out_and_counted(geometry, note):
@@ -177,7 +179,6 @@ geometries = json_values | st.fixed_dictionaries(
 features = json_values | st.fixed_dictionaries({"properties": json_values, "geometry": geometries})
 
 
-@settings(deadline=None)
 @given(st.lists(features, max_size=4))
 def test_whatever_the_features_are_every_line_returned_has_a_place_and_a_speed(each):
     try:
@@ -214,7 +215,6 @@ def test_what_is_no_label_is_an_error_that_names_the_file(data, reason, tmp_path
         read_road_table(data, SpeedRule(), "s3://bucket/chip7.geojson")
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=60))
 def test_bytes_are_roads_or_an_error(data):
     try:
@@ -274,10 +274,8 @@ def test_the_neighbours_road_that_ends_at_the_edge_is_not_in_the_scene(crs):
 
 
 def test_a_label_of_any_format_is_read_out_of_an_archive(tmp_path):
-    geopandas = pytest.importorskip("geopandas")
-    frame = geopandas.GeoDataFrame(
-        ROAD, index=[0], geometry=[shapely.LineString(LINE)], crs="EPSG:4326"
-    )
+    line = [shapely.LineString(LINE)]
+    frame = geopandas.GeoDataFrame(ROAD, index=[0], geometry=line, crs="EPSG:4326")
     frame.to_file(tmp_path / "roads.gpkg")
     (tmp_path / "roads.geojson").write_bytes(geojson(feature()))
     with tarfile.open(tmp_path / "all.tar", "w") as tar:

@@ -4,11 +4,13 @@ import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
+import geopandas
 import numpy as np
 import pyproj
 import pytest
 import shapely
 from affine import Affine
+from helpers.roads import network as road_network
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,8 +21,7 @@ from geoprep.labels import road_files as reading
 from geoprep.labels.burning import burn, speed_polygons
 from geoprep.labels.label_options import SpeedRule
 from geoprep.labels.road_files import read_roads
-
-geopandas = pytest.importorskip("geopandas")
+from geoprep.roads import write_network
 
 MOSCOW = (37.6, 55.7)
 UTM = "EPSG:32637"
@@ -81,7 +82,7 @@ def test_roads_of_a_scene_come_out_of_every_format_and_crs(road_files, suffix, c
     assert roads.notes == {}
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     east=st.integers(-1200, 1000),
     north=st.integers(-1200, 1000),
@@ -115,13 +116,10 @@ def test_bounds_are_widened_by_metres_on_the_ground():
     place = (37.6, 55.7, 37.61, 55.71)
     ((west, south, east, north),) = boxes_around(place, "EPSG:4326", "EPSG:4326", 2.0)
     ground = pyproj.Geod(ellps="WGS84")
-    for outer, inner in (
-        ((west, 55.71), (37.6, 55.71)),
-        ((east, 55.71), (37.61, 55.71)),
-        ((37.6, south), (37.6, 55.7)),
-        ((37.6, north), (37.6, 55.71)),
-    ):
-        assert 2 <= ground.inv(*outer, *inner)[2] < 2.1
+    for lon, inner in ((west, 37.6), (east, 37.61)):
+        assert 2 <= ground.inv(lon, 55.71, inner, 55.71)[2] < 2.1
+    for lat, inner in ((south, 55.7), (north, 55.71)):
+        assert 2 <= ground.inv(37.6, lat, 37.6, inner)[2] < 2.1
 
 
 @pytest.mark.parametrize("crs", ["EPSG:4326", "EPSG:32601", "EPSG:3832"])
@@ -170,11 +168,7 @@ def test_features_without_a_line_belong_to_no_scene_and_are_told_apart(tmp_path)
     ]
     frame = geopandas.GeoDataFrame({"road_type": [5] * 5}, geometry=shapes, crs=local_crs(MOSCOW))
     frame.to_crs(UTM).to_file(path)
-    expected = {
-        "geometry Point": 1,
-        "geometry empty": 1,
-        "geometry missing": 1,
-    }
+    expected = {f"geometry {what}": 1 for what in ("Point", "empty", "missing")}
     roads = read_roads(path, bounds=scene(UTM, 0, 0), bounds_crs=UTM)
     assert len(roads.lines) == 3
     assert reading.open_road_file(path, SpeedRule()).table.lineless() == expected
@@ -190,9 +184,7 @@ def test_a_file_is_read_once_by_all_threads_and_again_when_it_changes(tmp_path, 
     network().to_crs(UTM).to_file(path)
     reads = []
     read = reading.read_road_table
-    monkeypatch.setattr(
-        reading, "read_road_table", lambda path, rule: reads.append(path) or read(path, rule)
-    )
+    monkeypatch.setattr(reading, "read_road_table", lambda *a: reads.append(a) or read(*a))
     bounds = scene(UTM, 0, 0, side=2000)
 
     def count(_):
@@ -212,9 +204,8 @@ def test_a_file_is_read_once_by_all_threads_and_again_when_it_changes(tmp_path, 
 
 def test_another_rule_is_another_reading(road_files):
     path = road_files(UTM)
-    opened = [
-        reading.open_road_file(path, SpeedRule(schema=schema)) for schema in ("sn3", "auto", "sn3")
-    ]
+    rules = [SpeedRule(schema=schema) for schema in ("sn3", "auto", "sn3")]
+    opened = [reading.open_road_file(path, rule) for rule in rules]
     assert opened[0] is opened[2] is not opened[1]
 
 
@@ -282,9 +273,8 @@ def test_a_broken_geometry_is_left_out_and_counted(road_files, tmp_path):
     path.write_bytes(road_files(UTM).read_bytes())
     with sqlite3.connect(path) as database:
         (table,) = database.execute("select table_name from gpkg_geometry_columns").fetchone()
-        for (trigger,) in database.execute(
-            "select name from sqlite_master where type = 'trigger'"
-        ).fetchall():
+        triggers = "select name from sqlite_master where type = 'trigger'"
+        for (trigger,) in database.execute(triggers).fetchall():
             database.execute(f'drop trigger "{trigger}"')
         database.execute(f'update "{table}" set geom = ? where fid = 1', (b"GP\x00\x01\x00",))
     database.close()
@@ -309,22 +299,16 @@ def test_geoparquet_is_read_like_any_other_format(tmp_path, road_files):
     frame.to_parquet(path)
     here = {"bounds": scene(UTM, 0, 0, side=2000), "bounds_crs": UTM}
     expected = read_roads(road_files(UTM), **here)
-    for roads in (
-        read_roads(path, **here),
-        read_roads(path, rule=SpeedRule(layer="roads"), **here),
-    ):
+    for rule in (SpeedRule(), SpeedRule(layer="roads")):
+        roads = read_roads(path, rule=rule, **here)
         assert {line.wkb for line in roads.lines} == {line.wkb for line in expected.lines}
         assert sorted(roads.mph) == sorted(expected.mph)
 
 
 def test_a_network_of_vectorize_is_a_label(tmp_path):
     """`vectorize --out roads.parquet` writes what `build-zarr --labels roads.parquet` reads."""
-    from geoprep.roads import RoadGraph, write_network
-
-    nodes = np.array([[412_000.0, 6_174_000.0], [412_100.0, 6_174_050.0]])
-    lines = np.array([shapely.LineString(nodes)], object)
-    network = RoadGraph(nodes, np.array([[0, 1]]), lines, np.array([35.0]), UTM)
-    write_network(network, tmp_path / "roads.parquet")
+    ends = [(412_000, 6_174_000), (412_100, 6_174_050)]
+    write_network(road_network(ends, speeds=[35], crs=UTM), tmp_path / "roads.parquet")
     roads = read_roads(tmp_path / "roads.parquet", rule=SpeedRule(speed_from="field"))
     assert roads.mph.tolist() == [35.0]
     assert roads.crs == UTM
