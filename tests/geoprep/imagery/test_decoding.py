@@ -16,10 +16,12 @@ from geoprep.errors import ImageError, UsageError
 from geoprep.plan.options import parse_rescale
 from geoprep.storage import open_image
 
+pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
 
-def read(path, bands=(1, 2, 3), window=None):
+
+def read(path, bands=(1, 2, 3), window=None, **more):
     with open_image(str(path)) as dataset:
-        return imagery.read_pixels(dataset, bands, window)
+        return imagery.read_pixels(dataset, bands, window, **more)
 
 
 def valid_of(pixels):
@@ -72,9 +74,7 @@ def test_a_window_is_told_where_black_is_nodata(tmp_path, values):
     black = (values[1:16, 2:22] == 0).all(axis=2)
     missing = np.zeros((15, 20), np.uint8)
     missing[:4] = 1
-    with open_image(str(path)) as dataset:
-        alone = imagery.read_pixels(dataset, (1, 2, 3), window)
-        told = imagery.read_pixels(dataset, (1, 2, 3), window, missing=missing)
+    alone, told = read(path, window=window), read(path, window=window, missing=missing)
     np.testing.assert_array_equal(alone.valid == 0, black)
     np.testing.assert_array_equal(told.valid == 0, black & (missing == 1))
 
@@ -83,8 +83,7 @@ def test_a_window_is_told_where_black_is_nodata(tmp_path, values):
 def test_nodata_that_is_given_comes_before_what_the_file_says(tmp_path, values, nodata):
     values[3, 4], values[9, 9], values[5, 6] = 200, 0, 7
     path = write_image(tmp_path / "a.tif", values, nodata=7)
-    with open_image(str(path)) as dataset:
-        pixels = imagery.read_pixels(dataset, (1, 2, 3), nodata=nodata)
+    pixels = read(path, nodata=nodata)
     np.testing.assert_array_equal(pixels.valid, (values != nodata).any(axis=2))
 
 
@@ -109,7 +108,6 @@ def test_a_palette_is_read_by_its_colours(tmp_path, bands, nodata):
     np.testing.assert_array_equal(valid_of(pixels), valid)
 
 
-@pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
 @pytest.mark.parametrize("dtype", ["uint8", "int16"])
 def test_every_band_has_its_own_nodata_as_in_rasterio(tmp_path, dtype):
     """Of bands with nodata 7, 8 and 9, as a VRT has them."""
@@ -136,7 +134,6 @@ def test_every_band_has_its_own_nodata_as_in_rasterio(tmp_path, dtype):
     np.testing.assert_array_equal(valid_of(read(vrt, (2, 3)))[0, :3], [0, 1, 1])
 
 
-@pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
 @pytest.mark.parametrize("clear", [(), (3,), (1, 3)])
 def test_every_transparent_entry_of_a_palette_is_nodata(tmp_path, clear):
     indexes = np.tile(np.arange(4, dtype=np.uint8), (5, 3))
@@ -146,13 +143,12 @@ def test_every_transparent_entry_of_a_palette_is_nodata(tmp_path, clear):
     picture.save(tmp_path / "a.png", **({"transparency": alpha} if clear else {}))
     expected = ~np.isin(indexes, clear or (0,))  # without any, black at the edge
     np.testing.assert_array_equal(valid_of(read(tmp_path / "a.png")) != 0, expected)
+    white = read(tmp_path / "a.png", nodata=255)
     with open_image(str(tmp_path / "a.png")) as dataset:
-        white = imagery.read_pixels(dataset, (1, 2, 3), nodata=255)
         assert imagery.marks_nodata(dataset) == bool(clear)
     np.testing.assert_array_equal(white.valid != 0, indexes != 2)  # the colour, not the index
 
 
-@pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
 def test_an_image_that_is_stored_turned_is_refused(tmp_path, values):
     picture = Image.fromarray(values)
     exif = picture.getexif()
@@ -185,15 +181,11 @@ def test_a_mask_beside_or_inside_the_file_decides(tmp_path, values, internal):
     mask = np.ones((40, 50), bool)
     mask[10:30, 5:25] = False
     values[0, 0] = 0
+    path = write_image(tmp_path / "a.tif", values, mask=None if internal else mask)
     if internal:
-        path = tmp_path / "a.tif"
-        write_image(path, values)
         with rasterio.Env(GDAL_TIFF_INTERNAL_MASK=True), rasterio.open(path, "r+") as file:
             file.write_mask(mask)
-        assert not (tmp_path / "a.tif.msk").exists()
-    else:
-        path = write_image(tmp_path / "a.tif", values, mask=mask)
-        assert (tmp_path / "a.tif.msk").exists()
+    assert (tmp_path / "a.tif.msk").exists() != internal
     np.testing.assert_array_equal(valid_of(read(path)), mask)
 
 
@@ -204,7 +196,6 @@ def test_alpha_comes_before_the_nodata_tag(tmp_path, values):
     assert pixels.valid_pixels == 2000
 
 
-@pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
 @pytest.mark.parametrize(
     ("place", "says"),
     [
@@ -313,7 +304,6 @@ SCALED_VRT = """<VRTDataset rasterXSize="{0}" rasterYSize="{1}">
 </ComplexSource></VRTRasterBand></VRTDataset>"""
 
 
-@pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
 @pytest.mark.parametrize(("low", "high"), [(63.4, 1178.02), (1.0, 2047.0), (158.0, 1285.7)])
 def test_tables_agree_with_gdals_own_scaling(tmp_path, low, high):
     """What ``gdal_translate -ot Byte -scale LO HI 0 255`` makes, which it does by such a VRT."""

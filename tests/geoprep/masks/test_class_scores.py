@@ -24,7 +24,6 @@ PLACE = Affine(0.5, 0, 4e5, 0, -0.5, 6e6)
 
 def write(path, values, names=(), transform=PLACE, **profile):
     """Write (y, x) or (band, y, x) as a GeoTIFF; return its path."""
-    path.parent.mkdir(exist_ok=True)
     tags = {"CLASS_NAMES": json.dumps(names)} if names else None
     return write_raster(path, values.astype(np.uint8), transform=transform, tags=tags, **profile)
 
@@ -101,10 +100,8 @@ def test_colours_and_values_of_the_truth_have_names(tmp_path):
     colours = np.array([[0, 0, 0], [250, 10, 0], [0, 0, 200]], np.uint8)[label].transpose(2, 0, 1)
     painted = write(tmp_path / "painted" / "a.tif", colours, photometric="rgb")
     numbers = "background=7,house=20,lake=30"
-    for truth, classes in (
-        (values, numbers),
-        (painted, "background=#000000,house=250,10,0,lake=#0000C8"),
-    ):
+    paints = "background=#000000,house=250,10,0,lake=#0000C8"
+    for truth, classes in ((values, numbers), (painted, paints)):
         assert gp.score(truth, found, classes=classes).attrs["pooled"]["mean_iou"] == 1
     with pytest.raises(UsageError, match="names wood; the proposal has background, house, lake"):
         gp.score(values, found, classes="wood=7")
@@ -117,35 +114,27 @@ def test_ground_truth_is_read_as_a_build_reads_it(tmp_path):
     label = np.random.default_rng(0).integers(0, 3, (9, 11)).astype(np.uint8)
     found = write(tmp_path / "found" / "a.tif", label, NAMES, nodata=255)
     colours = np.array([[255, 0, 0], [0, 255, 0], [0, 0, 255]], np.uint8)
-    painted = write(
-        tmp_path / "painted" / "a.tif",
-        colours[label].transpose(2, 0, 1),
-        photometric="rgb",
-        nodata=0,
-    )
+    bands = colours[label].transpose(2, 0, 1)
+    painted = write(tmp_path / "painted" / "a.tif", bands, photometric="rgb", nodata=0)
     indexed = write(tmp_path / "indexed" / "a.tif", label + 5)
     with rasterio.open(indexed, "r+") as file:
-        file.write_colormap(
-            1, dict(enumerate([(9, 9, 9)] * 5 + list(map(tuple, colours.tolist()))))
-        )
+        palette = [(9, 9, 9)] * 5 + [tuple(colour) for colour in colours.tolist()]
+        file.write_colormap(1, dict(enumerate(palette)))
     masked = write(tmp_path / "masked" / "a.tif", np.where(label == 2, 0, label))
     with rasterio.open(masked, "r+") as file:
         file.write_mask(label != 2)
-    for truth, classes, known in (
-        (painted, "background=#FF0000,house=#00FF00,lake=#0000FF", label < 3),
-        (indexed, "background=#FF0000,house=#00FF00,lake=#0000FF", label < 3),
-        (masked, None, label < 2),
-    ):
+    paints = "background=#FF0000,house=#00FF00,lake=#0000FF"
+    cases = (painted, paints, label < 3), (indexed, paints, label < 3), (masked, None, label < 2)
+    for truth, classes, known in cases:
         attrs = gp.score(truth, found, classes=classes).attrs
         assert np.sum(attrs["confusion"]) == known.sum()
         assert attrs["pooled"]["accuracy"] == 1
     with pytest.raises(LabelError, match="values that no class has: 7"):
         gp.score(indexed, found, classes="background=5,house=6")
-    two = "background=5,house=6"
-    for other, right in (("nodata", (label < 2).sum()), ("house", (label < 2).sum())):
+    two, right = "background=5,house=6", (label < 2).sum()
+    for other, counted in (("nodata", right), ("house", label.size)):
         table = np.array(gp.score(indexed, found, classes=two, other=other).attrs["confusion"])
-        assert np.trace(table) == right
-        assert table.sum() == (right if other == "nodata" else label.size)
+        assert (np.trace(table), table.sum()) == (right, counted)
     noisy = write(tmp_path / "noisy" / "a.tif", label * 10 + np.uint8(3))
     ten = {"classes": "background=0,house=10,lake=20", "tolerance": 3}
     assert gp.score(noisy, found, **ten).attrs["pooled"]["accuracy"] == 1

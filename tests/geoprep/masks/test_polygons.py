@@ -32,13 +32,10 @@ def blobs(height, width, seed=0):
 
 def write(path, label, confidence=None, left=0, names=NAMES, crs="EPSG:32637"):
     bands = np.stack([label] if confidence is None else [label, confidence])
-    place = {
-        "crs": crs,
-        "transform": PLACE @ Affine.translation(left, 0) if crs else Affine.identity(),
-    }
-    described = ("class", "confidence")[: len(bands)]
+    place = PLACE @ Affine.translation(left, 0) if crs else Affine.identity()
+    more = {"names": ("class", "confidence")[: len(bands)], "nodata": 255}
     tags = {"CLASS_NAMES": json.dumps(names)}
-    return write_raster(path, bands, names=described, tags=tags, nodata=255, **place)
+    return write_raster(path, bands, crs=crs, transform=place, tags=tags, **more)
 
 
 def drawn(frame, shape):
@@ -77,12 +74,8 @@ def test_areas_are_dissolved_across_predictions_and_overlaps_counted_once(tmp_pa
     write(tmp_path / "left.tif", label[:, :60], sure[:, :60])
     write(tmp_path / "right.tif", label[:, 50:], sure[:, 50:], left=50)
     frame = gp.polygonize(tmp_path, simplify_m=0, **ALL)
-    alone = gp.polygonize(
-        write(tmp_path.parent / f"{tmp_path.name}.tif", label),
-        simplify_m=0,
-        background=True,
-        min_area_m2=0,
-    )
+    whole = write(tmp_path / "whole" / "a.tif", label)
+    alone = gp.polygonize(whole, simplify_m=0, **ALL)
     assert (drawn(frame, label.shape) == label).all()
     assert len(frame) == len(alone)
     weights = frame["area_m2"] / frame["area_m2"].sum()
