@@ -14,8 +14,7 @@ from torch import Tensor
 from geoprep.compiled import compiled
 from geoprep.speed import MAX_MPH, NODATA
 from training.checkpoint import ModelInfo
-from training.prediction.window_rows import WindowRow
-from training.prediction.windows import WindowGrid
+from training.prediction.windows import WindowGrid, WindowRow
 
 Part = tuple[int, int, int, int]
 """A rectangle: first row, last row, first column, last column; the last ones are excluded."""

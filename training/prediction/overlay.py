@@ -21,7 +21,7 @@ from training.checkpoint import ModelInfo
 from training.monitor import ANY_ROAD_MPH, LEGEND_WIDTH, LINE, colours_of, draw_legend
 from training.prediction.blend import CLASS_BAND, ROAD_BAND, SPEED_BAND
 from training.prediction.images import ImageSource
-from training.prediction.window_rows import bounded_cache
+from training.prediction.windows import bounded_cache
 
 LONGEST = 2048
 """Largest side of an overlay in pixels."""

@@ -21,26 +21,34 @@ from geoprep.cpus import usable_cpus
 from geoprep.errors import UsageError
 from training.checkpoint import ModelInfo
 from training.inference import VIEWS, Runner, average_views
-from training.prediction.accelerator import IN_FLIGHT, Output, Start, has_streams, queued_on
 from training.prediction.blend import CLASS_BAND, SPEED_BAND, RowBlender
 from training.prediction.cog.write_journal import WriteJournal
 from training.prediction.cog.writer import CogWriter, Shape
 from training.prediction.images import ImageSource, known_limits
 from training.prediction.predict_options import PredictOptions, ReadingOptions, parse_bands
 from training.prediction.prediction_tags import band_names, tiff_tags
-from training.prediction.window_rows import (
+from training.prediction.windows import (
+    WindowGrid,
     WindowRow,
     prefetched,
     read_window_rows,
     scene_limits,
+    window_grid,
 )
-from training.prediction.windows import WindowGrid, window_grid
 
 FORMAT = 2
 """Version of predictions: the contents of each band, and how probabilities become speeds."""
 
+IN_FLIGHT = 2
+"""Batches that are queued on an accelerator while the host blends and writes another one."""
+
 Limits = NDArray[np.float64]
 
+Output = tuple[NDArray[np.float32], float]
+"""Probabilities, float32 (n, y, x, channel), and the seconds that they took."""
+
+Start = Callable[[NDArray[np.uint8]], Callable[[], Output]]
+"""Starts the work on windows, uint8 (n, y, x, band); returns what waits for the output."""
 
 ProgressCallback = Callable[[float], object]
 """Called with the pixels of all windows that are finished so far."""
@@ -263,6 +271,42 @@ def _on_host(forward: Callable[[Tensor], Tensor], image: NDArray[np.uint8]) -> O
     began = time.perf_counter()
     found = forward(torch.from_numpy(image).permute(0, 3, 1, 2)).cpu().numpy()
     return found, time.perf_counter() - began
+
+
+def has_streams(device: torch.device) -> bool:
+    """Return whether work on a device can be queued, such as on a GPU."""
+    return device.type in ("cuda", "xpu")
+
+
+def queued_on(device: torch.device, forward: Callable[[Tensor], Tensor]) -> Start:
+    """Return a function that queues batches on a device, so that the host never waits to start one.
+
+    ``forward`` is the model: uint8 (n, band, y, x) on the device -> fp32 (n, y, x, channel).
+    """
+    module = torch.get_device_module(device)
+    stream = module.Stream(device)
+    stream.wait_stream(module.current_stream(device))  # the weights are copied there
+
+    def start(image: NDArray[np.uint8]) -> Callable[[], Output]:
+        began, ended, copied = (module.Event(enable_timing=True) for _ in range(3))
+        staged = torch.empty(image.shape, dtype=torch.uint8, pin_memory=True)
+        staged.numpy()[...] = image
+        with module.stream(stream):
+            moved = staged.to(device, non_blocking=True).permute(0, 3, 1, 2)
+            began.record(stream)
+            found = forward(moved)
+            ended.record(stream)
+            host = torch.empty(found.shape, pin_memory=True)
+            host.copy_(found, non_blocking=True)
+            copied.record(stream)
+
+        def wait() -> Output:
+            copied.synchronize()
+            return host.numpy(), began.elapsed_time(ended) / 1000
+
+        return wait
+
+    return start
 
 
 def _nothing() -> Output:

@@ -13,8 +13,7 @@ from geoprep.imagery.wide import BINS, WIDE, held_dtype
 from geoprep.sources.scene import Scene
 from geoprep.store.scenes import read_image
 from training.prediction.images import inspect_image
-from training.prediction.window_rows import read_window_rows, scene_limits
-from training.prediction.windows import window_grid
+from training.prediction.windows import read_window_rows, scene_limits, window_grid
 
 RANGES = {
     "int16": (-1500, 700),

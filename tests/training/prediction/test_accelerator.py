@@ -22,11 +22,10 @@ from training import predict as command
 from training.inference import parse_devices
 from training.inference.model_files import chosen_device, open_model
 from training.inference.runner import NativeRunner
-from training.prediction import accelerator, instances, predictor
-from training.prediction.accelerator import IN_FLIGHT, has_streams
+from training.prediction import instances, predictor
 from training.prediction.images import inspect_image
 from training.prediction.instances import run_instances
-from training.prediction.predictor import Predictor
+from training.prediction.predictor import IN_FLIGHT, Predictor, has_streams
 
 CPU = torch.device("cpu")
 
@@ -78,7 +77,7 @@ class Recorder(TorchFunctionMode):
 def recorded(monkeypatch):
     recorder = Recorder()
     monkeypatch.setattr(predictor, "has_streams", lambda device: True)
-    monkeypatch.setattr(accelerator.torch, "get_device_module", lambda device: recorder.module)
+    monkeypatch.setattr(predictor.torch, "get_device_module", lambda device: recorder.module)
     return recorder
 
 

@@ -11,11 +11,16 @@ from helpers.predict_cases import FACTS, GSD, PLACE, pixels, predict_options, wr
 
 from geoprep import imagery
 from geoprep.errors import ImageError, UsageError
-from training.prediction import window_rows
+from training.prediction import windows
 from training.prediction.images import inspect_image, known_limits
 from training.prediction.predict_options import check_gsd
-from training.prediction.window_rows import prefetched, read_window_rows, scene_limits
-from training.prediction.windows import WindowGrid, plan_axis
+from training.prediction.windows import (
+    WindowGrid,
+    plan_axis,
+    prefetched,
+    read_window_rows,
+    scene_limits,
+)
 
 AS_IS = np.tile([0.0, 255.0], (3, 1))
 
@@ -38,7 +43,7 @@ def read_all(source, limits, window, overlap):
 
 @pytest.mark.parametrize(("height", "width"), [(300, 170), (128, 128), (20, 500), (7, 3)])
 def test_window_rows_contain_the_image(tmp_path, height, width, monkeypatch):
-    monkeypatch.setattr(window_rows, "_READ_BYTES", 37 * width * 4)
+    monkeypatch.setattr(windows, "_READ_BYTES", 37 * width * 4)
     values = pixels(height, width)
     values[: height // 2, : width // 3] = 0
     source = inspect_image(str(write_image(tmp_path / "a.tif", values)), FACTS, predict_options())
@@ -160,7 +165,7 @@ def test_image_without_crs_is_resampled_by_its_pixel_size(tmp_path):
 
 
 def test_limits_of_a_scene_equal_those_of_a_store(tmp_path, monkeypatch):
-    monkeypatch.setattr(window_rows, "_READ_BYTES", 50 * 70 * 8)
+    monkeypatch.setattr(windows, "_READ_BYTES", 50 * 70 * 8)
     values = pixels(300, 70, dtype="uint16", top=2000)
     values[:40] = 0
     path = write_image(tmp_path / "a.tif", values)

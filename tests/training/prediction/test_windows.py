@@ -14,8 +14,7 @@ from geoprep.speed import MAX_MPH
 from training.evaluation.decode import speed_mph
 from training.prediction.blend import RowBlender, label_bytes, to_bytes
 from training.prediction.cog.writer import halve
-from training.prediction.window_rows import WindowRow
-from training.prediction.windows import WindowGrid, plan_axis, window_grid
+from training.prediction.windows import WindowGrid, WindowRow, plan_axis, window_grid
 
 axes = st.builds(
     lambda length, window, share: plan_axis(length, 32 * window, int(32 * window * share)),
