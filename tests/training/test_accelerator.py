@@ -19,7 +19,7 @@ from training.engine import choose_engine
 from training.fit import main
 from training.loop import optimizer_step
 from training.model.losses import RoadLoss, Trainable
-from training.model.optimizer import prepare
+from training.model.trainable import prepare
 from training.run.batch_size import choose_batch_size, is_out_of_memory, release
 from training.run.state import TrainingError, copy_weights
 from training.settings import Config

@@ -10,7 +10,7 @@ from training.loop import (
     skip_unless_finite,
     update_average,
 )
-from training.model.optimizer import make_optimizer
+from training.model.trainable import make_optimizer
 from training.run.state import StepResult, TrainingError, copy_weights, running_statistics
 from training.settings import Config, OptimizerConfig
 

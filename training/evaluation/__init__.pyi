@@ -1,5 +1,5 @@
 from .comparison import compare as compare
-from .decode import chosen_threshold as chosen_threshold
+from .metrics import chosen_threshold as chosen_threshold
 from .metrics import worst_class as worst_class
 from .threshold import threshold_text as threshold_text
 from .validation import Evaluation as Evaluation

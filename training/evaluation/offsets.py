@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from geoprep.speed import NODATA
-from training.evaluation.decode import road_probability
+from training.evaluation.metrics import road_probability
 
 REACH = 16
 """Largest offset that is searched, in pixels."""

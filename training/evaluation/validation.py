@@ -20,14 +20,15 @@ from loaders import BatchLoader, DevicePrep, Normalize, SpeedTarget, Split
 from training.checkpoint import ModelInfo
 from training.data import differences, level_gsd, tiles_of
 from training.engine import Engine, max_over_ranks, sum_in_place, sum_over_ranks
-from training.evaluation.decode import (
+from training.evaluation.metrics import (
+    ClassMetrics,
     activated,
     chosen_threshold,
     default_threshold,
+    metrics_of,
     road_probability,
     speed_mph,
 )
-from training.evaluation.metrics import ClassMetrics, metrics_of
 from training.evaluation.offsets import FAR, OffsetSums
 from training.inference import Runner, Views, average_views, pad_batch
 from training.model import Trainable

@@ -6,7 +6,6 @@ augmentation. The modules of the formats have the runners of model files.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from functools import cached_property
 from typing import Literal
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 from loaders import Normalize
 from training.checkpoint import ModelInfo
 from training.engine import computes_bf16, missing_compiler
+from training.model import Compiled
 
 CPU = torch.device("cpu")
 Compile = Literal["auto", "on", "off"]
@@ -150,22 +150,16 @@ class CompiledRunner(ModuleRunner):
         super().__init__(
             plain.module, plain.precision, device=plain.device, autocast=plain.autocast
         )
-        self._frozen: PredictFunction = torch.compile(plain.module, dynamic=False)
+        self._frozen = Compiled(plain.module, "the model")
 
     def _run(self, image: Tensor) -> Tensor:
-        from torch._dynamo.exc import TorchDynamoException
         from torch._inductor import config
 
-        try:
-            # An option of torch.compile would come too late: the tracer, which has to keep the
-            # weights in the module, reads the global setting.
-            with config.patch(freezing=True):
-                return self._frozen(image)
-        except TorchDynamoException as error:
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            warnings.warn(f"model not compiled: {reason}", RuntimeWarning, stacklevel=2)
-            self._frozen = self.module
-            return super()._run(image)
+        # An option of torch.compile would come too late: the tracer, which has to keep the weights
+        # in the module, reads the global setting.
+        with config.patch(freezing=True):
+            found: Tensor = self._frozen(image)
+        return found
 
 
 _FLIPS = ((), (3,), (2,), (2, 3))

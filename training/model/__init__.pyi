@@ -4,14 +4,15 @@ from .losses import AVERAGE as AVERAGE
 from .losses import COPY as COPY
 from .losses import NORMALISE as NORMALISE
 from .losses import WAIT as WAIT
+from .losses import Compiled as Compiled
 from .losses import LossParts as LossParts
 from .losses import Timed as Timed
 from .losses import Trainable as Trainable
-from .optimizer import STATE_PER_PARAMETER as STATE_PER_PARAMETER
-from .optimizer import prepare as prepare
 from .pretrained import load_encoder_weights as load_encoder_weights
 from .pretrained import load_initial_weights as load_initial_weights
+from .trainable import STATE_PER_PARAMETER as STATE_PER_PARAMETER
 from .trainable import make_trainable as make_trainable
+from .trainable import prepare as prepare
 from .unet import STRIDE as STRIDE
 from .unet import DecoderStep as DecoderStep
 from .unet import UpConv as UpConv

@@ -23,7 +23,7 @@ from loaders import Batch, DevicePrep, Normalize, SpeedTarget, this_rank
 from training.engine import average_in_place, choose_engine, data_parallel, process_group
 from training.model.losses import RoadLoss, Trainable
 from training.loop import optimizer_step
-from training.model.optimizer import prepare
+from training.model.trainable import prepare
 from training.settings import Config
 from training.run.state import TrainingError, copy_weights, running_statistics
 

@@ -22,7 +22,7 @@ from training.inference.model_files import load_runner
 from training.inference.runner import NativeRunner
 from training.model.build import build_model
 from training.model.losses import RoadLoss, Trainable
-from training.model.optimizer import prepare
+from training.model.trainable import prepare
 from training.model.unet import UpConv
 from training.settings import Config
 

@@ -16,7 +16,7 @@ from training.engine.native import (
 )
 from training.loop import optimizer_step
 from training.model.losses import RoadLoss, Trainable
-from training.model.optimizer import make_optimizer, prepare
+from training.model.trainable import make_optimizer, prepare
 from training.settings import Config
 
 CPU = torch.device("cpu")

@@ -12,8 +12,13 @@ from torch.overrides import TorchFunctionMode
 
 from geoprep.speed import BIN_TABLE
 from training.data.stores import class_speeds
-from training.evaluation.decode import default_threshold, speed_mph
-from training.evaluation.metrics import ClassMetrics, RoadMetrics, bin_names
+from training.evaluation.metrics import (
+    ClassMetrics,
+    RoadMetrics,
+    bin_names,
+    default_threshold,
+    speed_mph,
+)
 from training.prediction import label_bytes
 
 MPH = (5.0, 15.0, 25.0, 35.0, 45.0, 55.0, 65.0)

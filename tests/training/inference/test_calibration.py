@@ -17,9 +17,9 @@ from training.inference import onnx_file, openvino_file
 from training.inference.calibration import layers_to_keep, named_layers
 from training.inference.export_record import ExportRecord
 from training.inference.graph import exported, inference_module
-from training.inference.int8_graph import quantised
 from training.inference.model_files import load_runner
 from training.inference.runner import NativeRunner
+from training.inference.torch_file import quantised
 from training.model.unet import DecoderStep
 
 TILES = [IMAGE[k : k + 1] for k in range(3)]

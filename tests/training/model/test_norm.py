@@ -11,7 +11,7 @@ from training.model import norm as module
 from training.model.build import build_model
 from training.model.losses import RoadLoss, Trainable
 from training.model.norm import OnePassNorm, fuse_norms, norm_relu
-from training.model.optimizer import prepare
+from training.model.trainable import prepare
 from training.settings import Config
 
 CHANNELS = 5

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from geoprep.errors import UsageError
 from geoprep.speed import MAX_MPH
-from training.evaluation.decode import speed_mph
+from training.evaluation.metrics import speed_mph
 from training.prediction.blend import RowBlender, label_bytes, to_bytes
 from training.prediction.cog.writer import halve
 from training.prediction.windows import WindowGrid, WindowRow, plan_axis, window_grid
