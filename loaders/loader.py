@@ -185,11 +185,7 @@ class BatchLoader:
         self._pool = self._make_pool()
         self._reader = self._make_reader(self.sampling)
         if 2 * self.drawn_tiles < len(tiles):
-            rule, other = (
-                (f"min_share={dict(min_share)}", "classes")
-                if min_share
-                else (f"min_road={min_road:g}", "road")
-            )
+            rule, other = ("min_share", "classes") if min_share else ("min_road", "road")
             warnings.warn(
                 f"{rule} leaves {self.drawn_tiles} of {len(tiles)} tiles to draw from, "
                 f"{self.samples} samples per epoch: use a smaller value, or weights={other!r}",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -225,15 +224,6 @@ def plan_load(
         [store.scenes.crs.tolist() for store in opened],
         common_classes(opened, classes),
     )
-    for store in opened if classes is None else ():
-        if store.meta.class_names != origin.classes:
-            warnings.warn(
-                f"{store.location} has the classes in the order "
-                f"{', '.join(store.meta.class_names)}: its labels are read in the order of "
-                f"{opened[0].location}, {', '.join(origin.classes)}",
-                UserWarning,
-                stacklevel=3,
-            )
     name = f"split {split!r} of {', '.join(origin.stores)}"
     table = np.concatenate(list(map(_rows, range(len(opened)), opened, found)))
     if not len(table):
@@ -306,15 +296,10 @@ def common_classes(
                 f"{store.location} has {kinds[0]}, {reference} {kinds[1]}: use stores of one kind"
             )
         if set(names) != set(wanted):
-            pairs = ((reference, wanted, names), (store.location, names, wanted))
-            only = [
-                f"only {where} has {', '.join(sorted(set(these) - set(others)))}"
-                for where, these, others in pairs
-                if set(these) - set(others)
-            ]
             raise UsageError(
-                f"{store.location} and {reference} differ in their classes ({'; '.join(only)}): "
-                "build the stores with the same `classes`"
+                f"{store.location} and {reference} differ in the classes "
+                f"{', '.join(sorted(set(names) ^ set(wanted)))}: build the stores with the same "
+                "`classes`"
             )
     return wanted
 
@@ -339,15 +324,8 @@ def check_fits(plan: LoadPlan, compressed: int | None = None) -> None:
     if need <= limit:
         return
     levels = set.intersection(*(set(s.meta.levels) for s in plan.stores))
-    coarser = {f"level={n}": plan.nbytes(n, bands) for n in sorted(levels, reverse=True)}
-    fewer = {
-        f"bands= with {n} of {bands} bands": plan.nbytes(level, n) for n in range(bands - 1, 0, -1)
-    }
-    ways = []
-    for sizes in (coarser, fewer):
-        ways += [f"{way} ({format_bytes(size)})" for way, size in sizes.items() if size <= limit][
-            :1
-        ]
+    coarser = sorted(n for n in levels if plan.nbytes(n, bands) <= limit)
+    ways = [*(f"level={n}" for n in coarser[-1:]), "fewer bands="]
     if compressed is None:
         ways.append('keep="compressed", which decodes tiles for every batch')
     ways.append("StreamTiles.open(...), which keeps only a part of them in memory")

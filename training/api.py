@@ -81,9 +81,7 @@ def train(store: Any, *, progress: bool = True, **settings: Any) -> TrainedRun: 
     from training.fit import COMMAND
     from training.run import run_folder, start_run
 
-    several = store if isinstance(store, list | tuple) else [store]
-    stores = [os.fspath(one) for one in several]
-    given = COMMAND.parse_values({"stores": stores, **settings, "quiet": not progress})
+    given = COMMAND.parse_values({"stores": _paths(store), **settings, "quiet": not progress})
     return _finished(run_folder(given), start_run(given))
 
 
@@ -115,6 +113,12 @@ def pretrain_model(
 
     given = COMMAND.parse_values({"store": os.fspath(store), **settings, "quiet": not progress})
     return _finished(run_folder(given), pretrain(given))
+
+
+def _paths(given: Any) -> list[str]:  # noqa: ANN401 - stores or paths
+    """Return the path or address of one thing, or of several."""
+    several = [given] if isinstance(given, str | os.PathLike) else given
+    return [os.fspath(one) for one in several]
 
 
 def _finished(folder: Path, status: int) -> TrainedRun:
@@ -223,11 +227,10 @@ class Model:
         from training.prediction import Screen
 
         _refuse(options, {"instances"}, COMMAND)
-        given = [images] if isinstance(images, str | os.PathLike) else list(images)
         values = COMMAND.parse_values(
             {
                 "checkpoint": os.fspath(self.path),
-                "images": [os.fspath(one) for one in given],
+                "images": _paths(images),
                 "out": os.fspath(out),
                 "quiet": not progress,
                 **self._options,
@@ -331,8 +334,7 @@ def evaluate_model(
     )
 
     _refuse(options, {"compare", "on", *(one.name for one in fields(EvaluateOutput))}, COMMAND)
-    several = store if isinstance(store, list | tuple) else [store]
-    given = {**_opened_with(model, EvaluateOptions), "stores": [os.fspath(one) for one in several]}
+    given = {**_opened_with(model, EvaluateOptions), "stores": _paths(store)}
     values = COMMAND.parse_values({**given, **options, "quiet": not progress})
     made = EvaluateOptions(**values)
     with process_group(made.device_kind):

@@ -10,6 +10,7 @@ import difflib
 import math
 import operator
 import os
+import re
 import signal
 import sys
 import threading
@@ -357,15 +358,25 @@ def run_command(command: Callable[[], int], line: Command | None = None) -> int:
         where = f"{error.filename}: " if error.filename else ""
         return _failed(f"{where}{error.strerror or error}", Status.FAILED)
     except (MemoryError, RuntimeError) as error:
-        first = (str(error).splitlines() or ["no memory left"])[0]
-        signs = ("out of memory", "can't allocate memory")  # of torch's RuntimeErrors
-        if isinstance(error, RuntimeError) and not any(s in str(error).lower() for s in signs):
+        if not is_out_of_memory(error):
             raise
+        first = (str(error).splitlines() or ["no memory left"])[0]
         fix = ": use a smaller --batch-size" if line and "batch_size" in line.settings else ""
         return _failed(f"out of memory ({first}){fix}", Status.FAILED)
     except KeyboardInterrupt as stopped:
         print("\nInterrupted.", file=sys.stderr)
         return 128 + (stopped.args[0] if stopped.args else signal.SIGINT)
+
+
+_MESSAGES = re.compile(r"out[ _]of[ _](\w+_)?memory|alloc_failed|can't allocate memory", re.I)
+"""Messages of the backends of torch that have no memory left."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error says that a device or the host has no memory left."""
+    if type(error).__name__ in ("MemoryError", "OutOfMemoryError"):  # the latter is torch's
+        return True
+    return isinstance(error, RuntimeError) and _MESSAGES.search(str(error)) is not None
 
 
 @contextmanager

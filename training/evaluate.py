@@ -6,7 +6,7 @@ import csv
 import json
 import math
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -294,12 +294,8 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - nested values
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status."""
-    return run_command(_command(arguments), COMMAND)
-
-
-def _command(arguments: Sequence[str] | None) -> Callable[[], int]:
     words = _former_json(sys.argv[1:] if arguments is None else arguments)
-    return lambda: evaluate(EvaluateOptions(**COMMAND.parse(words)))
+    return run_command(lambda: evaluate(EvaluateOptions(**COMMAND.parse(words))), COMMAND)
 
 
 def _former_json(words: Sequence[str]) -> list[str]:

@@ -382,13 +382,6 @@ class OutputConfig:
     quiet: bool = option(False, "Hide the progress bar.")
 
 
-SECTIONS: tuple[type[Any], ...] = (
-    *(DataConfig, SamplingConfig, ModelConfig),
-    *(OptimizerConfig, MachineConfig, OutputConfig),
-)
-"""Groups of settings, in the order of ``--help``."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Config(OutputConfig, MachineConfig, OptimizerConfig, ModelConfig, SamplingConfig, DataConfig):
     """All settings of a run."""
@@ -420,8 +413,8 @@ class Config(OutputConfig, MachineConfig, OptimizerConfig, ModelConfig, Sampling
         return bisect_right(self.ends, epoch)
 
 
-OF_ONE_START = (
-    *("out", "resume", "overwrite", "profile", "quiet"),
-    "distributed_timeout",
-)
+SECTIONS: tuple[type[Any], ...] = Config.__bases__[::-1]
+"""Groups of settings, in the order of ``--help``."""
+
+OF_ONE_START = ("out", "resume", "overwrite", "profile", "quiet", "distributed_timeout")
 """Settings of one start of the command, without influence on the trained weights."""

@@ -15,12 +15,13 @@ from helpers.steps import batch as noise
 from loaders import BatchLoader, DeviceTiles, RamTiles
 from training import export_model, load_model, train
 from training.checkpoint import load
+from training.cli import is_out_of_memory
 from training.engine import choose_engine
 from training.fit import main
 from training.loop import optimizer_step
 from training.model.losses import RoadLoss, Trainable
 from training.model.trainable import prepare
-from training.run.batch_size import choose_batch_size, is_out_of_memory, release
+from training.run.batch_size import choose_batch_size, release
 from training.run.state import TrainingError, copy_weights
 from training.settings import Config
 

@@ -11,13 +11,12 @@ import ctypes
 import os
 import re
 import time
-from pathlib import Path
 
 import torch
 
 from geoprep.cpus import usable_cpus
 from loaders import available_memory
-from training.engine.native import Engine, computes_bf16, instruction_sets
+from training.engine.native import Engine, computes_bf16, instruction_sets, read_text
 
 # Numbers of glibc's malloc.h.
 _M_TRIM_THRESHOLD = -1
@@ -76,21 +75,13 @@ def _advise_huge(libc: ctypes.CDLL, nbytes: int) -> bool:
 
 def _huge_pages_on_request() -> bool:
     """Return whether the kernel gives huge pages on request (``madvise``), not always or never."""
-    return "[madvise]" in _read_text("/sys/kernel/mm/transparent_hugepage/enabled")
-
-
-def _read_text(path: str) -> str:
-    """Return the text of a file of the kernel; empty if there is no such file."""
-    try:
-        return Path(path).read_text()
-    except OSError:
-        return ""
+    return "[madvise]" in read_text("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
 def preloaded_allocator(environment: str | None = None, maps: str | None = None) -> str | None:
     """Return the name of the allocator that replaces the C library's; None if there is none."""
     wanted = os.environ.get("LD_PRELOAD", "") if environment is None else environment
-    maps = _read_text("/proc/self/maps") if maps is None else maps
+    maps = read_text("/proc/self/maps") if maps is None else maps
     return next((name for name in _ALLOCATORS if name in wanted and name in maps), None)
 
 
@@ -105,7 +96,7 @@ def describe(engine: Engine) -> list[tuple[str, str]]:
         ("device", _device_name(engine.device)),
         ("instructions", cpu),
         ("torch", f"{torch.__version__}, oneDNN {_onednn()}"),
-        ("threads", f"{torch.get_num_threads()} of {usable_cpus()} processors, {wait_policy()}"),
+        ("threads", f"{torch.get_num_threads()} of {usable_cpus()} processors"),
     ]
 
 
@@ -150,10 +141,3 @@ def _device_name(device: torch.device) -> str:
     if device.type == "mps":
         return f"mps, {torch.backends.mps.get_name()}"
     return f"{device.type}, {torch.get_device_module(device).get_device_name(device)}"
-
-
-def wait_policy() -> str:
-    """Return how idle threads wait, which affects the speed of a run next to other processes."""
-    spins = os.environ.get("GOMP_SPINCOUNT")
-    policy = os.environ.get("OMP_WAIT_POLICY", "OpenMP default").lower()
-    return f"wait policy {policy if spins is None else f'GOMP_SPINCOUNT={spins}'}"

@@ -10,7 +10,6 @@ import importlib.util
 import os
 import shutil
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -164,12 +163,17 @@ _ISA = (
 """Instruction sets that determine the speed of convolutions, and their flags in /proc/cpuinfo."""
 
 
+def read_text(path: str) -> str:
+    """Return the text of a file of the kernel; empty if there is no such file."""
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""
+
+
 def instruction_sets(cpuinfo: str | None = None) -> tuple[str, ...]:
     """Return the instruction sets of this processor for convolutions, such as ``AVX512_BF16``."""
-    if cpuinfo is None:
-        with suppress(OSError):
-            cpuinfo = Path("/proc/cpuinfo").read_text()
-    lines = (line for line in (cpuinfo or "").splitlines())
+    lines = (read_text("/proc/cpuinfo") if cpuinfo is None else cpuinfo).splitlines()
     flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
     words = set(flags.split(":")[-1].split())
     return tuple(name for name, flag in _ISA if flag in words)

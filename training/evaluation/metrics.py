@@ -86,7 +86,36 @@ def bin_names() -> tuple[str, ...]:
     return (*names, f"iou_{lows[-1]}+")
 
 
-class RoadMetrics:
+class _Confusion:
+    """Pixels by label (rows) and prediction (columns) of each group, counted on the device.
+
+    ``lost`` counts labelled pixels whose prediction is not a number.
+    """
+
+    def __init__(self, kinds: int, groups: int, device: torch.device | str) -> None:
+        self._zeros = partial(torch.zeros, dtype=torch.int64, device=device)
+        self._confusion, self.lost = self._zeros(groups, kinds, kinds), self._zeros(())
+
+    def _known(self, probabilities: Tensor, labelled: Tensor) -> tuple[Tensor, Tensor]:
+        """Return probabilities without padding and NaN, and where label and prediction are."""
+        found = probabilities[..., : labelled.shape[-2], : labelled.shape[-1]].float()
+        known = found.sum(dim=1).isfinite()
+        self.lost += (labelled & ~known).sum()
+        return found.nan_to_num(), labelled & known
+
+    def _count(self, truth: Tensor, found: Tensor, valid: Tensor, group: Tensor) -> None:
+        kinds = self._confusion.shape[-1]
+        cell = (group.view(-1, 1, 1) * kinds + truth) * kinds + found
+        self._confusion.view(-1).scatter_add_(0, cell.flatten(), valid.flatten().long())
+
+
+def _iou(table: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the IoU of every kind in a confusion matrix, and whether the label has it."""
+    hit, truth, found = table.diagonal(), table.sum(dim=1), table.sum(dim=0)
+    return hit / (truth + found - hit), truth > 0
+
+
+class RoadMetrics(_Confusion):
     """Road IoU and F1, IoU per speed bin, and mean absolute speed error on road pixels.
 
     Pixels are decoded as in predictions: road from the threshold on, with the most probable bin.
@@ -103,14 +132,13 @@ class RoadMetrics:
         groups: int = 1,
         device: torch.device | str = "cpu",
     ) -> None:
+        super().__init__(CLASSES, groups, device)
         self.targets = targets
         self.class_mph = tuple(class_mph)
         self.threshold = default_threshold(targets) if threshold is None else threshold
-        zeros = partial(torch.zeros, dtype=torch.int64, device=device)
         self._bins = torch.tensor(BIN_TABLE.astype("int64"), device=device)
-        self._confusion = zeros(groups, CLASSES, CLASSES)
-        self._error, self._roads = zeros(groups), zeros(groups)
-        self._scores, self.lost = zeros(groups, 2, STEPS), zeros(())
+        self._error, self._roads = self._zeros(groups), self._zeros(groups)
+        self._scores = self._zeros(groups, 2, STEPS)
 
     def counts(self) -> tuple[Tensor, ...]:
         """Return all counts, int64, to be summed over ranks in place before `compute`."""
@@ -121,11 +149,8 @@ class RoadMetrics:
 
         Sides beyond those of the label are padding. The host does not wait for the device.
         """
-        probabilities = probabilities[..., : speed.shape[-2], : speed.shape[-1]].float()
-        labelled, known = speed != NODATA, probabilities.sum(dim=1).isfinite()
-        valid = labelled & known
-        self.lost += (labelled & ~known).sum()
-        probabilities = probabilities.nan_to_num()
+        labelled = speed != NODATA
+        probabilities, valid = self._known(probabilities, labelled)
         truth = self._bins[speed.int()]
         score = road_probability(probabilities)
         found = (score >= self.threshold).long()
@@ -134,10 +159,8 @@ class RoadMetrics:
         else:
             found *= speed_bin(probabilities, self.targets)
             valid &= speed != UNKNOWN_SPEED  # its bin is not known
-        if group is None:
-            group = torch.zeros(len(speed), dtype=torch.int64, device=speed.device)
-        cell = (group.view(-1, 1, 1) * CLASSES + truth) * CLASSES + found
-        self._confusion.view(-1).scatter_add_(0, cell.flatten(), valid.flatten().long())
+        group = self._zeros(len(speed)) if group is None else group
+        self._count(truth, found, valid, group)
         step = (score * STEPS).long().clamp(0, STEPS - 1) + STEPS * (truth > 0)
         step += 2 * STEPS * group.view(-1, 1, 1)
         self._scores.view(-1).scatter_add_(0, step.flatten(), valid.flatten().long())
@@ -205,15 +228,14 @@ class RoadMetrics:
             "road_f1": 2 * both / (2 * both + missed + invented),
         }
         if self.targets != "binary":
-            hit, truth, found = table.diagonal(), table.sum(dim=1), table.sum(dim=0)
-            iou = (hit / (truth + found - hit))[1:]
-            results["bin_iou"] = iou[truth[1:] > 0].mean()
-            results |= dict(zip(bin_names(), iou, strict=True))
+            iou, there = _iou(table)
+            results["bin_iou"] = iou[1:][there[1:]].mean()
+            results |= dict(zip(bin_names(), iou[1:], strict=True))
             results["speed_mae_mph"] = error.double() / UNIT / roads
         return {name: value.float().item() for name, value in results.items()}
 
 
-class ClassMetrics:
+class ClassMetrics(_Confusion):
     """IoU of each class, their mean, and the confusion matrix.
 
     Pixels are decoded as in predictions, with the most probable class. Pixels without a label, or
@@ -225,9 +247,7 @@ class ClassMetrics:
         self, names: Sequence[str], *, groups: int = 1, device: torch.device | str = "cpu"
     ) -> None:
         self.names = tuple(names)
-        count = len(self.names)
-        zeros = partial(torch.zeros, dtype=torch.int64, device=device)
-        self._confusion, self.lost = zeros(groups, count, count), zeros(())
+        super().__init__(len(self.names), groups, device)
 
     def counts(self) -> tuple[Tensor, ...]:
         """Return all counts, int64, to be summed over ranks in place before `compute`."""
@@ -235,17 +255,10 @@ class ClassMetrics:
 
     def update(self, probabilities: Tensor, label: Tensor, group: Tensor | None = None) -> None:
         """Count a batch (n, class, y, x) with numbers of classes (n, y, x) and groups (n,)."""
-        probabilities = probabilities[..., : label.shape[-2], : label.shape[-1]].float()
         count = len(self.names)
-        labelled, known = label < count, probabilities.sum(dim=1).isfinite()
-        self.lost += (labelled & ~known).sum()
-        found = probabilities.nan_to_num().argmax(dim=1)
-        truth = label.long().clamp(max=count - 1)
-        if group is None:
-            group = torch.zeros(len(label), dtype=torch.int64, device=label.device)
-        cell = (group.view(-1, 1, 1) * count + truth) * count + found
-        valid = (labelled & known).flatten().long()
-        self._confusion.view(-1).scatter_add_(0, cell.flatten(), valid)
+        probabilities, valid = self._known(probabilities, label < count)
+        group = self._zeros(len(label)) if group is None else group
+        self._count(label.long().clamp(max=count - 1), probabilities.argmax(dim=1), valid, group)
 
     def confusion(self) -> list[list[int]]:
         """Return the pixels of each class in the label (rows) and the prediction (columns)."""
@@ -266,9 +279,8 @@ class ClassMetrics:
 
     def _metrics(self, confusion: Tensor) -> dict[str, float]:
         table = confusion.double()
-        hit, truth, found = table.diagonal(), table.sum(dim=1), table.sum(dim=0)
-        iou = hit / (truth + found - hit)
-        there = iou[truth > 0]
+        iou, present = _iou(table)
+        there, hit = iou[present], table.diagonal()
         results = {
             "mean_iou": there.mean(),
             "worst_iou": there.min() if len(there) else there.mean(),

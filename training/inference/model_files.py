@@ -26,7 +26,12 @@ SUFFIXES = tuple(_FORMATS)
 
 def open_model(options: ModelOptions, compile_mode: Compile = "off") -> tuple[Runner, ModelInfo]:
     """Return the runner of a checkpoint or model file, and what it was trained for."""
-    path = options.checkpoint
+    path, devices = options.checkpoint, len(parse_devices(options.device))
+    if devices > 1:
+        raise UsageError(
+            f"`device` {options.device} names {devices} devices: only the command training.predict "
+            "uses several"
+        )
     if path.suffix == ".bin" and path.with_suffix(".xml").exists():
         raise UsageError(f"{path} holds the weights only: name {path.with_suffix('.xml')} instead")
     if path.suffix in SUFFIXES:
@@ -44,7 +49,6 @@ def open_model(options: ModelOptions, compile_mode: Compile = "off") -> tuple[Ru
 
 def chosen_device(text: str) -> torch.device:
     """Return the device of text such as ``cuda:1``; ``auto`` is an accelerator if there is one."""
-    check_single(text)
     kind, _, number = text.partition(":")
     device = choose_device(cast(DeviceName, kind))
     if not number:
@@ -53,15 +57,6 @@ def chosen_device(text: str) -> torch.device:
     if int(number) >= count:
         raise UsageError(f"`device` {text}: this machine has {count}, counted from {kind}:0")
     return torch.device(text)
-
-
-def check_single(text: str) -> None:
-    """Raise UsageError if text such as ``cuda:0,1`` names several devices."""
-    count = len(parse_devices(text))
-    if count > 1:
-        raise UsageError(
-            f"`device` {text} names {count} devices: only the command training.predict uses several"
-        )
 
 
 def _check_model_file_options(options: ModelOptions) -> None:
@@ -73,7 +68,6 @@ def _check_model_file_options(options: ModelOptions) -> None:
                 f"`{name}` {value} applies to checkpoints only: {path} was exported with its own "
                 "weights and precision. Leave it out"
             )
-    check_single(options.device)
     if options.device_kind not in ("auto", "cpu", "cuda" if path.suffix == ".onnx" else "cpu"):
         fix = "cpu or cuda" if path.suffix == ".onnx" else "cpu, or a checkpoint or .onnx file"
         raise UsageError(f"`device` {options.device}: {path} does not compute on it. Use {fix}")

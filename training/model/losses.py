@@ -191,8 +191,6 @@ class Trainable(nn.Module):
         augmentation: Augmentation | None = None,
     ) -> None:
         super().__init__()
-        if prep.target.targets == "bin_index":
-            raise UsageError("`targets` bin_index needs a loss of your own: train with bins")
         self.prep = prep
         self.model = model
         self.loss = loss

@@ -1,4 +1,3 @@
-from .batch_size import is_out_of_memory as is_out_of_memory
 from .batch_size import release as release
 from .folder import holds_run as holds_run
 from .start import run_folder as run_folder

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import re
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,6 +12,7 @@ import torch
 from geoprep.errors import UsageError
 from geoprep.store import StoreReader
 from loaders import Batch, select, this_rank
+from training.cli import is_out_of_memory
 from training.data import crops_of, folds_of, model_info
 from training.engine import Engine, max_over_ranks
 from training.loop import optimizer_step
@@ -32,18 +32,6 @@ _TIE = 0.02
 
 _GIVE_UP = 0.9
 """A rate below this share of the best ends the search: larger sizes are slower still."""
-
-_MESSAGES = re.compile(
-    r"out[ _]of[ _](\w+_)?memory|alloc_failed|can't allocate memory", re.IGNORECASE
-)
-"""Messages of backends that raise no `torch.OutOfMemoryError`."""
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error says that a device or the host has no memory left."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    return isinstance(error, RuntimeError) and _MESSAGES.search(str(error)) is not None
 
 
 def release(device: torch.device) -> None:

@@ -82,11 +82,6 @@ def test_padding_of_a_whole_tile_does_not_count():
     torch.testing.assert_close(module(image, speed, key), expected)
 
 
-def test_class_numbers_are_refused_as_targets():
-    with pytest.raises(UsageError, match="bins"):
-        _trainable("bin_index")
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(missing_compiler(CPU) is not None, reason="no C++ compiler")
 def test_a_compiled_loss_equals_the_plain_one():

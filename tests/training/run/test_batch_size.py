@@ -8,13 +8,13 @@ from torch import nn
 
 from geoprep.errors import UsageError
 from loaders import DevicePrep, Normalize, SpeedTarget
+from training.cli import is_out_of_memory
 from training.engine.native import choose_engine
 from training.model.losses import RoadLoss, Trainable
 from training.run import batch_size
 from training.run.batch_size import (
     choose_batch_size,
     fastest,
-    is_out_of_memory,
     measured_rates,
 )
 from training.settings import Config
