@@ -278,13 +278,7 @@ class Command(GroupedCommand):
 
     def _read(self, path: str) -> dict[str, Any]:
         """Return the settings of a YAML file."""
-        import yaml
-
-        try:
-            values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            reason = " ".join(str(error).split())
-            raise UsageError(f"`config` {path} cannot be read: {reason}") from error
+        values = read_yaml(path, "config")
         if not isinstance(values, dict | None):
             raise UsageError(f"`config` {path} holds no settings: write lines such as `lr: 2e-4`")
         return self.parse_values(values or {}, f"{path}: ")
@@ -310,6 +304,17 @@ class Command(GroupedCommand):
 def _verbatim(text: str) -> str:
     """Return a text whose lines click leaves as they are."""
     return "\n\n".join(f"\b\n{part}" for part in text.strip().split("\n\n"))
+
+
+def read_yaml(path: str, parameter: str) -> Any:  # noqa: ANN401 - a file may hold anything
+    """Return the content of the YAML file that a parameter names."""
+    import yaml
+
+    try:
+        return yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())
+        raise UsageError(f"`{parameter}` {path} cannot be read: {reason}") from error
 
 
 def write_file(path: Path, sections: Iterable[type[Any]], values: Mapping[str, Any]) -> None:

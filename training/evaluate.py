@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from geoprep.errors import UsageError
-from geoprep.storage import replaced
+from geoprep.storage import replaced, require_folder
 from training.cli import Command, Status, argument, option, run_command
 from training.inference import ModelOptions
 
@@ -115,8 +115,8 @@ def evaluate(options: EvaluateOptions) -> int:
     from training.engine import is_rank_zero, process_group, set_threads
 
     for file in (options.csv, options.confusion, options.json_file):
-        if file is not None and not file.parent.is_dir():
-            raise UsageError(f"{file}: the folder {file.parent} does not exist: create it first")
+        if file is not None:
+            require_folder(file)
     if options.compare or options.on:
         set_threads(options.threads)
         return _compare(options)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from geoprep.errors import UsageError
+from geoprep.storage import require_folder
 from training.cli import Command, Status, option, run_command
 from training.inference import CheckpointOptions
 
@@ -142,8 +143,7 @@ def check(options: ExportOptions) -> tuple[Path, Precision]:
         fitting = [name for name, suffix in SUFFIXES.items() if suffix == out.suffix]
         other = f"; {out.suffix} belongs to `format` {' or '.join(fitting)}" if fitting else ""
         raise UsageError(f"`out` {out}: files of `format` {kind} end in {SUFFIXES[kind]}{other}")
-    if not out.parent.is_dir():
-        raise UsageError(f"{out}: the folder {out.parent} does not exist: create it first")
+    require_folder(out)
     if out.exists() and not options.overwrite:
         raise UsageError(f"{out} exists: use `overwrite` to replace it")
     if options.int8 and kind in ("fp32", "bf16", "ipex-bf16"):

@@ -13,7 +13,7 @@ from training.prediction import PredictOptions
 
 if TYPE_CHECKING:
     from training.checkpoint import ModelInfo
-    from training.prediction import PredictionJob, Screen
+    from training.prediction import ImageOutcome, PredictionJob, Screen
 
 __all__ = ["COMMAND", "PredictOptions", "main", "make_job", "predict"]
 
@@ -45,32 +45,29 @@ COMMAND = Command(
 
 def predict(options: PredictOptions) -> int:
     """Predict all images and return the exit status."""
-    from training.engine import keep_memory
     from training.inference import parse_devices
     from training.prediction import Screen, run_instances, summary
 
     if options.instances > 1 or len(parse_devices(options.device)) > 1:
-        return run_instances(options, _instance, COMMAND.spell)
-    allocator = keep_memory(_RESERVE, one_heap=True)
-    job, header = make_job(options)
+        return run_instances(options, predict_part, COMMAND.spell)
     with Screen(quiet=options.quiet, spell=COMMAND.spell) as screen:
-        for line in (*header, f"allocator: {allocator}"):
+        outcomes = predict_part(options, (0, 1), None, screen)
+        for line in summary(outcomes):
             screen.say(line)
-        outcomes = job.run(options.images, screen)
-    for line in summary(outcomes):
-        screen.say(line)
     return Status.FAILED if any(outcome.error for outcome in outcomes) else Status.DONE
 
 
-def _instance(options: PredictOptions, turn: tuple[int, int], since: float, screen: Screen) -> None:
-    """Predict as one process of several."""
+def predict_part(
+    options: PredictOptions, turn: tuple[int, int], since: float | None, screen: Screen
+) -> list[ImageOutcome]:
+    """Predict as one process, the only one or one of several, see `PredictionJob`."""
     from training.engine import keep_memory
 
-    keep_memory(_RESERVE, one_heap=True)
+    allocator = keep_memory(_RESERVE, one_heap=True)
     job, header = make_job(options)
-    for line in header if turn[0] == 0 else ():
+    for line in (*header, f"allocator: {allocator}") if turn[0] == 0 else ():
         screen.say(line)
-    replace(job, turn=turn, since=since).run(options.images, screen)
+    return replace(job, turn=turn, since=since).run(options.images, screen)
 
 
 def make_job(options: PredictOptions) -> tuple[PredictionJob, list[str]]:

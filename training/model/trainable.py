@@ -6,7 +6,6 @@ import inspect
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from geoprep.speed import CHANNEL_TABLE, VALID_TABLE
 from geoprep.store import StoreReader
 from loaders import Augmentation
 from training.checkpoint import ModelInfo
+from training.cli import read_yaml
 from training.data import class_pixels, make_prep
 from training.engine import CUDA_GRAPHS, Engine
 from training.model.build import RESNET34_UNET, build_model, imported
@@ -130,13 +130,7 @@ def class_weights(given: str, info: ModelInfo, share: Tensor) -> Tensor | None:
     """Return the loss weights of classes, fp32 (class,) with mean 1; None for equal ones."""
     if given in ("none", "auto"):
         return inverse_root(share) if given == "auto" else None
-    import yaml
-
-    try:
-        values = yaml.safe_load(Path(given).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        reason = str(error).replace("\n", " ")
-        raise UsageError(f"`class_weights` {given} cannot be read: {reason}") from error
+    values = read_yaml(given, "class_weights")
     values = values if isinstance(values, dict) else {str(values): math.nan}
     for name, value in values.items():
         if name not in info.class_names:

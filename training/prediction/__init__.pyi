@@ -3,6 +3,7 @@ from .instances import run_instances as run_instances
 from .job import PredictionJob as PredictionJob
 from .predict_options import PredictOptions as PredictOptions
 from .prediction_tags import check_targets as check_targets
+from .predictor import ImageOutcome as ImageOutcome
 from .predictor import Predictor as Predictor
 from .screen import Screen as Screen
 from .screen import summary as summary

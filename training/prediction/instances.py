@@ -35,7 +35,7 @@ _PATIENCE_S = 10.0
 Messages: TypeAlias = "Queue[ImageOutcome | str | GeoprepError]"
 """The outcome of an image, a line to show, or an error that ends all processes."""
 
-Work = Callable[[PredictOptions, tuple[int, int], float, Screen], None]
+Work = Callable[[PredictOptions, tuple[int, int], float, Screen], object]
 """Called with the options, the index and number of processes, their start time, a screen."""
 
 
@@ -93,7 +93,7 @@ def run_instances(options: PredictOptions, work: Work, spell: Callable[[str], st
         _end(processes)
 
 
-def _run(work: Callable[[Screen], None], cores: Sequence[int], messages: Messages) -> None:
+def _run(work: Callable[[Screen], object], cores: Sequence[int], messages: Messages) -> None:
     """Work as a child process: stay on its cores, and end with the parent."""
     if prctl := getattr(ctypes.CDLL(None), "prctl", None):  # Linux
         prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -149,18 +149,10 @@ def _how_to_resume(config: Config, folder: Path) -> str:
 
 def _load(resume: Path) -> Checkpoint:
     """Return the checkpoint to resume from."""
-    if not resume.exists() and resume.suffix != ".pt":
+    if resume.suffix != ".pt" and not (resume / LAST).exists():
         raise UsageError(
-            f"`resume` {resume}: no such folder. A run creates it when its tiles are loaded: if it "
-            "was stopped before, start it again with its first command"
-        )
-    if resume.is_dir() and not (resume / LAST).exists():
-        began = (resume / "config.yaml").exists()
-        raise UsageError(
-            f"`resume` {resume}: the run was stopped before its first checkpoint: start it again "
-            f"with `config` {resume / 'config.yaml'} and `out` {resume}"
-            if began
-            else f"`resume` {resume}: this folder holds no run ({LAST}): name the folder of a run"
+            f"`resume` {resume}: there is no checkpoint ({LAST}) in this folder. Start a run that "
+            "was stopped before its first one again with its first command"
         )
     return load(resume)
 

@@ -12,7 +12,7 @@ from helpers.tiny import build
 
 from loaders import BatchLoader, Folds, RamTiles, select
 from training.checkpoint import Checkpoint, ModelInfo, save
-from training.data.loading import make_prep
+from training.data import make_prep
 from training.engine.native import choose_engine
 from training.evaluate import main
 from training.evaluation.validation import evaluate_runner, examples, predicted_label, validate

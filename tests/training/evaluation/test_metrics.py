@@ -11,7 +11,7 @@ from helpers.predict_cases import FACTS
 from torch.overrides import TorchFunctionMode
 
 from geoprep.speed import BIN_TABLE
-from training.data.stores import class_speeds
+from training.data import class_speeds
 from training.evaluation.metrics import (
     ClassMetrics,
     RoadMetrics,

@@ -196,4 +196,4 @@ def test_every_device_has_a_process(tmp_path, monkeypatch):
     assert command.predict(made) == 0
     assert started == [("cuda:0", (0, 2), [0, 1]), ("cuda:1", (1, 2), [2, 3])]
     with pytest.raises(UsageError, match="`instances` 2 divide cores"):
-        run_instances(replace(made, instances=2), command._instance)
+        run_instances(replace(made, instances=2), command.predict_part)

@@ -272,19 +272,12 @@ def test_two_processes_cannot_lock_one_folder(tmp_path):
 
 def test_resuming_a_run_without_a_checkpoint_says_how_to_start_again(fit, tmp_path, capfd):
     out = tmp_path / "run"
-    assert fit("--resume", out, store=None, network=()) == 2
-    printed = capfd.readouterr().err
-    assert f"--resume {out}: no such folder" in printed
-    assert "start it again with its first command" in printed
-    assert "best.pt" not in printed
-    out.mkdir()
-    assert fit("--resume", out, store=None, network=()) == 2
-    assert "this folder holds no run (last.pt)" in capfd.readouterr().err
-    (out / "config.yaml").write_text("epochs: 2\n")
-    assert fit("--resume", out, store=None, network=()) == 2
-    printed = capfd.readouterr().err
-    assert "stopped before its first checkpoint" in printed
-    assert f"--config {out / 'config.yaml'} and --out {out}" in printed
+    for _ in range(2):
+        assert fit("--resume", out, store=None, network=()) == 2
+        printed = capfd.readouterr().err
+        assert f"--resume {out}: there is no checkpoint (last.pt) in this folder" in printed
+        assert "again with its first command" in printed
+        out.mkdir(exist_ok=True)
 
 
 @pytest.mark.parametrize("stage", [1, 2])

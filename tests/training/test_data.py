@@ -8,10 +8,9 @@ from helpers.stores import write_store
 
 from geoprep.store import StoreReader
 from loaders import DeviceTiles, Folds, StreamTiles, select
+from training import data
 from training.checkpoint import load
-from training.data import stores
-from training.data.loading import tiles_of
-from training.data.stores import model_info, open_data
+from training.data import model_info, open_data, tiles_of
 from training.run import start
 from training.settings import Config
 
@@ -190,9 +189,9 @@ def test_ranks_above_zero_read_no_pixels_of_folds(store, monkeypatch):
     """They get the histograms that rank 0 counted."""
     counted = {}
     config = Config(stores=(str(store.location),), folds=3, fold=1)
-    monkeypatch.setattr(stores, "on_rank_zero", lambda make: counted.setdefault("zero", make()))
+    monkeypatch.setattr(data, "on_rank_zero", lambda make: counted.setdefault("zero", make()))
     (first,) = open_data(config)
-    monkeypatch.setattr(stores, "on_rank_zero", lambda make: counted["zero"])
+    monkeypatch.setattr(data, "on_rank_zero", lambda make: counted["zero"])
     monkeypatch.setattr(StoreReader, "image", lambda *_: pytest.fail("pixels are read again"))
     (second,) = open_data(config)
     assert (first.histogram_band == second.histogram_band).all()
