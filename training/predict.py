@@ -52,8 +52,8 @@ def predict(options: PredictOptions) -> int:
         return run_instances(options, predict_part, COMMAND.spell)
     with Screen(quiet=options.quiet, spell=COMMAND.spell) as screen:
         outcomes = predict_part(options, (0, 1), None, screen)
-        for line in summary(outcomes):
-            screen.say(line)
+    for line in summary(outcomes):
+        screen.say(line)
     return Status.FAILED if any(outcome.error for outcome in outcomes) else Status.DONE
 
 
