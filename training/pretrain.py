@@ -90,11 +90,7 @@ _COMMON = (
     *("seed", "device", "precision", "out", "overwrite"),
 )
 COMMAND = Command(
-    "python -m training.pretrain",
-    PretrainOptions.__bases__,
-    INTRODUCTION,
-    CLOSING,
-    common=_COMMON,
+    "python -m training.pretrain", PretrainOptions.__bases__, INTRODUCTION, CLOSING, common=_COMMON
 )
 
 
@@ -171,13 +167,7 @@ def _build(
         synthesize(city, scenes=cities.scenes, seed=seed, size=side, out=source, progress=not quiet)
         how: dict[str, Any] = {"gsd": pixel, "buffer": cities.buffer, "tile": tile, "levels": 1}
         build_zarr(
-            city,
-            source=source,
-            out=path,
-            overwrite=True,
-            val=0.0,
-            progress=not quiet,
-            **how,
+            city, source=source, out=path, overwrite=True, val=0.0, progress=not quiet, **how
         )
 
 

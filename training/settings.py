@@ -276,11 +276,7 @@ class OptimizerConfig:
     )
     lr: float = option(1e-3, "Peak learning rate.", "NUMBER", above=0)
     weight_decay: float = option(
-        1e-2,
-        "Weight decay of the kernels; decoupled with adamw.",
-        "NUMBER",
-        least=0,
-        below=1,
+        1e-2, "Weight decay of the kernels; decoupled with adamw.", "NUMBER", least=0, below=1
     )
     schedule: Literal["onecycle", "cosine", "constant"] = option(
         "onecycle", "Learning rate schedule over all epochs."

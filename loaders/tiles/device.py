@@ -13,14 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from geoprep.errors import UsageError
-from loaders.batch import (
-    FLIP_X,
-    FLIP_Y,
-    TRANSPOSE,
-    Crops,
-    check_speeds,
-    copy_words,
-)
+from loaders.batch import FLIP_X, FLIP_Y, TRANSPOSE, Crops, check_speeds, copy_words
 from loaders.memory import available_memory, format_bytes
 from loaders.selection import Split, Stores
 from loaders.tiles.base import Tiles

@@ -14,16 +14,7 @@ from geoprep.store import REPAIR, StoreReader
 from loaders.batch import Crops, check_speeds
 from loaders.chunks import Decoder, ReportProgress, ShardRead, progress_bar, read_all, spread
 from loaders.memory import ArrayLayout, MemoryHandle, SharedArrays, format_bytes, load_once
-from loaders.selection import (
-    ROW,
-    LoadPlan,
-    Origin,
-    Split,
-    Stores,
-    TileTable,
-    check_fits,
-    plan_load,
-)
+from loaders.selection import ROW, LoadPlan, Origin, Split, Stores, TileTable, check_fits, plan_load
 from loaders.tiles.base import Tiles
 
 LOAD_THREADS = 4

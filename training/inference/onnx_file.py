@@ -18,13 +18,7 @@ from geoprep.errors import UsageError
 from geoprep.storage import replaced
 from training.checkpoint import CheckpointError
 from training.inference.export_record import KEY, ExportRecord, damage_reported, required_module
-from training.inference.graph import (
-    IMAGE,
-    PROBABILITY,
-    example_image,
-    exported,
-    inference_module,
-)
+from training.inference.graph import IMAGE, PROBABILITY, example_image, exported, inference_module
 from training.inference.runner import Runner
 
 if TYPE_CHECKING:

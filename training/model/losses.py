@@ -102,10 +102,7 @@ class ClassLoss(nn.Module):
     weights: Tensor | None
 
     def __init__(
-        self,
-        name: LossName = "focal-dice",
-        class_weights: Tensor | None = None,
-        dice: float = 0.25,
+        self, name: LossName = "focal-dice", class_weights: Tensor | None = None, dice: float = 0.25
     ) -> None:
         super().__init__()
         if name == "bce-dice":

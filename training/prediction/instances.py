@@ -109,10 +109,7 @@ def _run(work: Callable[[Screen], object], cores: Sequence[int], messages: Messa
 
 
 def _watch(
-    processes: Sequence[SpawnProcess],
-    messages: Messages,
-    since: float,
-    spell: Callable[[str], str],
+    processes: Sequence[SpawnProcess], messages: Messages, since: float, spell: Callable[[str], str]
 ) -> int:
     """Show the progress of the processes until all have ended; return the exit status."""
     outcomes: dict[Path, ImageOutcome] = {}

@@ -76,10 +76,7 @@ def tiff_tags(source: ImageSource, info: ModelInfo, signed: dict[str, Any]) -> T
             {"band": i, "name": names[i - 1], "mph": mph}
             for i, mph in enumerate(info.class_mph, start=first)
         ]
-        contents = {
-            "ROAD_THRESHOLD": f"{signed['threshold']:g}",
-            "CLASSES": json.dumps(classes),
-        }
+        contents = {"ROAD_THRESHOLD": f"{signed['threshold']:g}", "CLASSES": json.dumps(classes)}
     with MemoryFile() as memory:
         with memory.open(**profile) as dataset:
             dataset.descriptions = names

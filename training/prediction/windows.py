@@ -185,12 +185,7 @@ def read_window_rows(
 
 
 def _fill(
-    dataset: DatasetReader,
-    source: ImageSource,
-    tables: Bytes,
-    top: int,
-    image: Bytes,
-    valid: Bytes,
+    dataset: DatasetReader, source: ImageSource, tables: Bytes, top: int, image: Bytes, valid: Bytes
 ) -> None:
     """Write rows of the model's grid into ``image`` and ``valid``, from row ``top`` on."""
     scale_y, scale_x = source.scales
