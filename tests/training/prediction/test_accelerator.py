@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from geoprep.errors import UsageError
 from training import predict as command
-from training.inference import parse_devices
+from training.inference import ModelOptions, parse_devices
 from training.inference.model_files import chosen_device, open_model
 from training.inference.runner import NativeRunner
 from training.prediction import instances, predictor
@@ -166,9 +166,9 @@ def test_devices_are_named_by_number():
             parse_devices(text)
 
 
-def test_a_device_that_is_not_there_is_refused(monkeypatch):
+def test_a_device_that_is_not_there_is_refused(tmp_path, monkeypatch):
     with pytest.raises(UsageError, match="names 2 devices"):
-        chosen_device("cuda:0,1")
+        open_model(ModelOptions(checkpoint=tmp_path / "x.pt", device="cuda:0,1"))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert chosen_device("cuda:1") == torch.device("cuda:1")
