@@ -10,7 +10,6 @@ import mmap
 import os
 import pickle
 import re
-import sys
 import tempfile
 import threading
 import weakref
@@ -59,19 +58,8 @@ def _anonymous_file(nbytes: int) -> int:
     else:
         with tempfile.TemporaryFile(prefix="loaders-") as file:
             fd = os.dup(file.fileno())
-    try:
-        os.ftruncate(fd, nbytes)
-    except OSError:
-        os.close(fd)
-        raise
+    os.ftruncate(fd, nbytes)
     return fd
-
-
-def _map(fd: int, nbytes: int, *, writable: bool) -> mmap.mmap:
-    prot = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-    if sys.version_info >= (3, 13):  # saves the second descriptor that mmap keeps otherwise
-        return mmap.mmap(fd, nbytes, mmap.MAP_SHARED, prot, trackfd=False)
-    return mmap.mmap(fd, nbytes, mmap.MAP_SHARED, prot)
 
 
 class SharedArrays(dict[str, NDArray[Any]]):
@@ -94,7 +82,8 @@ class SharedArrays(dict[str, NDArray[Any]]):
         self._fd = fd
         self._layout = layout
         self._close = weakref.finalize(self, os.close, fd)
-        memory = _map(fd, os.fstat(fd).st_size, writable=writable)
+        access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+        memory = mmap.mmap(fd, os.fstat(fd).st_size, mmap.MAP_SHARED, access)
         start = 0
         for name, (dtype, shape) in layout.items():
             self[name] = np.frombuffer(memory, dtype, prod(shape), start).reshape(shape)

@@ -1,4 +1,4 @@
-"""What a run trains on: stores, folds, tiles, loaders; and the inputs and outputs of its model."""
+"""Stores, folds, tiles and loaders of a run, and the inputs and outputs of its model."""
 
 from __future__ import annotations
 

@@ -29,14 +29,6 @@ CUDA_GRAPHS: tuple[CompileMode, ...] = ("reduce-overhead", "max-autotune")
 """Modes that replay the model's kernels as CUDA graphs on CUDA devices."""
 
 
-_DTYPES = {
-    "bf16": torch.bfloat16,
-    "fp16": torch.float16,
-    "tf32": torch.float32,
-    "fp32": torch.float32,
-}
-
-
 @dataclass(frozen=True, slots=True)
 class Engine:
     """Device, precision and compiler that training steps use.
@@ -120,7 +112,7 @@ def choose_precision(device: torch.device, precision: Precision) -> tuple[torch.
     if precision in ("auto", "bf16"):
         other = "fp16" if cuda else "fp32"
         note = "bf16" if computed or (precision == "bf16" and not cuda) else other
-    dtype = _DTYPES[note]
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(note, torch.float32)
     if note == "fp16":
         note += ", loss scaled"
     if precision in ("auto", "bf16") and dtype != torch.bfloat16:

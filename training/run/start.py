@@ -209,11 +209,8 @@ def _changes(before: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[st
                 f"`{name}` was {before.get(name)} and cannot become {value} in a resumed run: "
                 "weights, normalisation or optimizer state would not fit. Start a new run (`out`)"
             )
-        if name == "stores":
-            yield f"stores were {', '.join(before.get(name, []))}, are {', '.join(value)}"
-            continue
         yield (
-            f"`{name}` was {before.get(name)}, is {value}: the result differs from a run without "
+            f"`{name}` was {before.get(name)}, is {plain}: the result differs from a run without "
             "interruption"
         )
 
