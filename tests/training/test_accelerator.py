@@ -21,7 +21,7 @@ from training.fit import main
 from training.loop import optimizer_step
 from training.model.losses import RoadLoss, Trainable
 from training.model.trainable import prepare
-from training.run.batch_size import choose_batch_size, release
+from training.run.capacity import choose_batch_size, release
 from training.run.state import TrainingError, copy_weights
 from training.settings import Config
 

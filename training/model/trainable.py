@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -148,12 +149,8 @@ def class_weights(given: str, info: ModelInfo, share: Tensor) -> Tensor | None:
 
 def channel_share(stores: Sequence[StoreReader]) -> Tensor:
     """Return the share of labelled pixels on which each channel of the target ``bins`` is 1."""
-    counts = sum(
-        (torch.from_numpy(store.histogram_speed.astype("float64")) for store in stores),
-        start=torch.zeros(256, dtype=torch.float64),
-    )
-    labelled = (counts * torch.from_numpy(VALID_TABLE.astype("float64"))).sum().clamp(min=1)
-    return (counts @ torch.from_numpy(CHANNEL_TABLE.astype("float64")) / labelled).float()
+    counts = np.sum([store.histogram_speed for store in stores], axis=0).astype(np.float64)
+    return torch.from_numpy(counts @ CHANNEL_TABLE / max(counts @ VALID_TABLE, 1)).float()
 
 
 def inverse_root(share: Tensor) -> Tensor:

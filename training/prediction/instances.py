@@ -71,14 +71,10 @@ def run_instances(options: PredictOptions, work: Work, spell: Callable[[str], st
     context = multiprocessing.get_context("spawn")
     messages: Messages = context.Queue()
     since = time.time()
-    works = [
-        partial(work, replace(options, device=device), (i, count), since)
-        for i, device in enumerate(devices)
-    ]
-    processes = [
-        context.Process(target=_run, args=(one, cores, messages))
-        for one, cores in zip(works, shares, strict=True)
-    ]
+    processes = []
+    for i, (device, share) in enumerate(zip(devices, shares, strict=True)):
+        one = partial(work, replace(options, device=device), (i, count), since)
+        processes.append(context.Process(target=_run, args=(one, share, messages)))
     try:
         # Ctrl-C in a terminal reaches the children as well; they ignore it, and the parent ends
         # them.
@@ -157,10 +153,8 @@ def _end(processes: Sequence[SpawnProcess]) -> None:
     """End the processes that still run; the next run resumes their work."""
     running = [process for process in processes if process.pid is not None]
     for process in running:
-        if process.is_alive():
-            process.terminate()
+        process.terminate()
     for process in running:
         process.join(_PATIENCE_S)
-        if process.is_alive():
-            process.kill()
-            process.join()
+        process.kill()
+        process.join()

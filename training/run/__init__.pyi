@@ -1,4 +1,4 @@
-from .batch_size import release as release
+from .capacity import release as release
 from .folder import holds_run as holds_run
 from .start import run_folder as run_folder
 from .start import start_run as start_run

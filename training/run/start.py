@@ -32,8 +32,7 @@ from training.monitor import (
     profile,
     signal_name,
 )
-from training.run.batch_size import choose_batch_size
-from training.run.capacity import estimate_run
+from training.run.capacity import choose_batch_size, estimate_run
 from training.run.folder import RunLock, check_free, claim, folder_of
 from training.run.state import Run, RunProgress
 from training.settings import OF_ONE_START, Config, EngineName, counted

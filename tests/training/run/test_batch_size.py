@@ -11,8 +11,8 @@ from loaders import DevicePrep, Normalize, SpeedTarget
 from training.cli import is_out_of_memory
 from training.engine.native import choose_engine
 from training.model.losses import RoadLoss, Trainable
-from training.run import batch_size
-from training.run.batch_size import (
+from training.run import capacity
+from training.run.capacity import (
     choose_batch_size,
     fastest,
     measured_rates,
@@ -57,7 +57,7 @@ def limit(monkeypatch):
 
     It returns the sizes that were tried, and weak references to what failed steps held.
     """
-    real = batch_size.optimizer_step
+    real = capacity.optimizer_step
 
     def limit_to(most, error):
         tried, held = [], []
@@ -71,9 +71,9 @@ def limit(monkeypatch):
                 raise type(error)(*error.args)
             return real(module, optimizer, engine, batches, **options)
 
-        monkeypatch.setattr(batch_size, "optimizer_step", step)
+        monkeypatch.setattr(capacity, "optimizer_step", step)
         # As if larger batches were always faster.
-        monkeypatch.setattr(batch_size, "_GIVE_UP", 0.0)
+        monkeypatch.setattr(capacity, "_GIVE_UP", 0.0)
         return tried, held
 
     return limit_to
@@ -111,16 +111,16 @@ def test_tiles_in_memory_leave_less_for_batches(store_path, store, monkeypatch):
     """The memory that fits batches of 8 has to hold 32 tiles of 64 x 64 x 4 bytes as well."""
     tiles = 32 * 64 * 64 * 4
     seen = []
-    real = batch_size.estimate
+    real = capacity.estimate
 
     def estimate(*given):
         found = real(*given)
         room = found.total(8)
         seen.append(room)
-        return batch_size.replace(found, available=room + (tiles if len(seen) > 1 else 0))
+        return capacity.replace(found, available=room + (tiles if len(seen) > 1 else 0))
 
-    monkeypatch.setattr(batch_size, "estimate", estimate)
-    monkeypatch.setattr(batch_size, "measured_rates", lambda *given: {given[-1]: 1.0})
+    monkeypatch.setattr(capacity, "estimate", estimate)
+    monkeypatch.setattr(capacity, "measured_rates", lambda *given: {given[-1]: 1.0})
     (less, _), (more, note) = (choose(auto(store_path), store) for _ in range(2))
     assert (less < 8, more) == (True, 8)
     assert note.endswith("more than 8 may not fit into memory")
@@ -128,7 +128,7 @@ def test_tiles_in_memory_leave_less_for_batches(store_path, store, monkeypatch):
 
 def test_steps_are_measured_as_in_training(trainable, monkeypatch):
     seen = []
-    real = batch_size.optimizer_step
+    real = capacity.optimizer_step
 
     def step(module, optimizer, engine, batches, **options):
         result = real(module, optimizer, engine, batches, **options)
@@ -136,7 +136,7 @@ def test_steps_are_measured_as_in_training(trainable, monkeypatch):
         seen.append((all(modes), engine.dtype, len(optimizer.state), options["clip"]))
         return result
 
-    monkeypatch.setattr(batch_size, "optimizer_step", step)
+    monkeypatch.setattr(capacity, "optimizer_step", step)
     engine = choose_engine("native", "cpu", "bf16", "off")
     assert measured_rates(trainable.eval(), engine, Config.from_flat({"clip": 1.0}), 32, 2)[2] > 0
     parameters = len(list(trainable.model.parameters()))
@@ -156,8 +156,8 @@ def test_sizes_are_tried_until_rates_fall_or_the_bound_is_reached(trainable, mon
     def step(module, optimizer, engine, batches, **_):
         now[0] += takes[len(batches[0])]
 
-    monkeypatch.setattr(batch_size, "optimizer_step", step)
-    monkeypatch.setattr(batch_size.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(capacity, "optimizer_step", step)
+    monkeypatch.setattr(capacity.time, "perf_counter", lambda: now[0])
     given = trainable, engine, Config(), 32
     assert measured_rates(*given, 128) == pytest.approx({2: 8.0, 4: 10.0, 8: 8.0})
     assert list(measured_rates(*given, 4)) == [2, 4]
