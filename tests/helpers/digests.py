@@ -1,7 +1,6 @@
 """Reference digests of what this version computes from nothing, to compare two versions.
 
     python -m helpers.digests               # in tests/; prints them as JSON
-    python -m helpers.digests --out FILE    # also writes them to a file
     python -m helpers.digests --record      # writes them beside the frozen files of this version
 
 exact           a synthetic city; its store, file by file; batches of one epoch at two levels; a
@@ -15,6 +14,7 @@ resnet34-unet   shape of every tensor of its state by name: with other names, ch
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import json
 import sys
@@ -31,7 +31,6 @@ from helpers.frozen import (
     command,
     cpu,
     digest,
-    inside,
     lines_digest,
     map_of,
     tree_digest,
@@ -94,7 +93,7 @@ def training_digests(work: Path) -> tuple[dict[str, str], dict[str, list[int]]]:
 def measure() -> dict[str, Any]:
     """Return all digests."""
     found: dict[str, Any] = {"version": command("geoprep", "--version").split()[-1], "cpu": cpu()}
-    with tempfile.TemporaryDirectory() as name, inside(Path(name)):
+    with tempfile.TemporaryDirectory() as name, contextlib.chdir(name):
         found["exact"] = data_digests(Path(name))
         found["same_cpu"], found["resnet34-unet"] = training_digests(Path(name))
     return found
@@ -103,7 +102,6 @@ def measure() -> dict[str, Any]:
 def main() -> None:
     """Print all digests."""
     parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--out", type=Path, help="Also write them to this file.")
     parser.add_argument("--record", action="store_true", help="Write them beside the frozen files.")
     given = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -113,9 +111,8 @@ def main() -> None:
     shapes = ",\n".join(f"  {json.dumps(n)}: {s}" for n, s in found.pop("resnet34-unet").items())
     text = json.dumps(found, indent=1)[:-2] + f',\n "resnet34-unet": {{\n{shapes}\n }}\n}}\n'
     sys.stdout.write(text)
-    for path in (given.out, FROZEN / found["version"] / "digests.json" if given.record else None):
-        if path is not None:
-            path.write_text(text)
+    if given.record:
+        (FROZEN / found["version"] / "digests.json").write_text(text)
 
 
 if __name__ == "__main__":

@@ -25,10 +25,12 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
-import rasterio
 import shapely
 import shapely.ops
 from affine import Affine
+
+from helpers.geojson import feature
+from helpers.rasters import write_raster
 
 TESTS = Path(__file__).resolve().parents[1]
 FROZEN = TESTS / "data" / "frozen"
@@ -158,29 +160,11 @@ def draw_sources(work: Path) -> None:
     draw_network(work / "network")
 
 
-def _image(path: Path, values: np.ndarray, place: Affine | None, driver: str = "GTiff") -> None:
-    """Write uint8 (band, y, x) as an image, in UTM 37N where it has a transform."""
-    path.parent.mkdir(exist_ok=True)
-    count, height, width = values.shape
-    crs = None if place is None else "EPSG:32637"
-    size = {"count": count, "height": height, "width": width}
-    with rasterio.open(
-        path, "w", driver=driver, dtype="uint8", crs=crs, transform=place, **size
-    ) as file:
-        file.write(values)
-    path.with_name(path.name + ".aux.xml").unlink(missing_ok=True)
-
-
 def _ground(height: int, width: int) -> np.ndarray:
     """Return uint8 (3, y, x): fields of one colour each, without nodata."""
     y, x = np.mgrid[0:height, 0:width]
     field = (y // 24 * 7 + x // 40 * 11) % 17
     return np.stack([40 + 5 * field, 60 + 3 * field, 35 + 4 * field]).astype(np.uint8)
-
-
-def _feature(points: list[tuple[float, float]], **properties: object) -> dict[str, object]:
-    geometry = {"type": "LineString", "coordinates": points}
-    return {"type": "Feature", "properties": properties, "geometry": geometry}
 
 
 def _write_lines(path: Path, features: list[dict[str, object]]) -> None:
@@ -194,25 +178,26 @@ def _draw_mosaic(folder: Path) -> None:
     """Draw one scene of 256 x 192 pixels with three roads, whose speeds are in km/h."""
     values = _ground(192, 256)
     values[:, 90:98], values[:, :, 60:66], values[:, :40, 200:] = 190, 170, 0
-    _image(folder / "image.tif", values, PLACE)
-    _write_lines(
-        folder / "roads.geojson",
-        [
-            _feature([PLACE * (0, 94), PLACE * (256, 94)], maxspeed=60),
-            _feature([PLACE * (63, 0), PLACE * (63, 192)], maxspeed=90),
-            _feature([PLACE * (100, 180), PLACE * (240, 110)], maxspeed=None),
-        ],
-    )
+    write_raster(folder / "image.tif", values, transform=PLACE)
+    roads = [
+        feature([PLACE * (0, 94), PLACE * (256, 94)], maxspeed=60),
+        feature([PLACE * (63, 0), PLACE * (63, 192)], maxspeed=90),
+        feature([PLACE * (100, 180), PLACE * (240, 110)], maxspeed=None),
+    ]
+    _write_lines(folder / "roads.geojson", roads)
 
 
 def _draw_masks(folder: Path) -> None:
     """Draw three pictures that are not georeferenced, with a mask each."""
+    png = {"driver": "PNG", "crs": None, "transform": Affine.identity()}
     for number in range(3):
         values, mask = _ground(64, 64 + 16 * number), np.zeros((64, 64 + 16 * number), np.uint8)
         at = 12 + 14 * number
         values[:, at : at + 6], mask[at : at + 6] = 180, 255
-        _image(folder / f"{number}_sat.png", values, None, "PNG")
-        _image(folder / f"{number}_mask.png", mask[None], None, "PNG")
+        write_raster(folder / f"{number}_sat.png", values, **png)
+        write_raster(folder / f"{number}_mask.png", mask, **png)
+    for beside in folder.glob("*.aux.xml"):
+        beside.unlink()
 
 
 def _draw_strip(folder: Path) -> None:
@@ -221,7 +206,7 @@ def _draw_strip(folder: Path) -> None:
     values[:, :, 40:48] = 200
     values[:, 100:1200:220] = 160
     values[:, 700:720, :20] = 0
-    _image(folder / "strip.tif", values, PLACE)
+    write_raster(folder / "strip.tif", values, transform=PLACE)
     os.utime(folder / "strip.tif", ns=(MODIFIED_NS, MODIFIED_NS))
 
 
@@ -234,8 +219,7 @@ def draw_network(folder: Path) -> None:
     for offset in range(9):
         speed[diagonal, diagonal + offset - 4] = 35
     speed[200:208, 120:126] = 0  # a gap to close
-    folder.mkdir()
-    _image(folder / "AOI_7_Moscow_chip1.tif", speed[None], PLACE)
+    write_raster(folder / "AOI_7_Moscow_chip1.tif", speed, transform=PLACE)
     lines = [((0, at + 5), (400, at + 5), 25.0) for at in (60, 200, 330)]
     lines += [((at + 25, 0), (at + 25, 400), 45.0) for at in (60, 200, 330)]
     lines += [((42, 40), (362, 360), 35.0)]
@@ -247,12 +231,11 @@ def draw_network(folder: Path) -> None:
         for piece in shapely.get_parts(shapely.ops.split(road, _crossings(road, roads)))
     ]
     features = [
-        _feature([PLACE * point for point in piece.coords], inferred_speed_mph=mph, road_id=number)
+        feature([PLACE * point for point in piece.coords], inferred_speed_mph=mph, road_id=number)
         for number, (piece, mph) in enumerate(pieces)
     ]
-    labels = folder / "truth"
-    labels.mkdir()
-    _write_lines(labels / "AOI_7_Moscow_chip1.geojson", features)
+    (folder / "truth").mkdir()
+    _write_lines(folder / "truth" / "AOI_7_Moscow_chip1.geojson", features)
 
 
 def _crossings(road: shapely.LineString, roads: list[shapely.LineString]) -> shapely.MultiPoint:

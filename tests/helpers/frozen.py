@@ -35,7 +35,7 @@ import traceback
 import warnings
 import zipfile
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -392,7 +392,7 @@ def measure(fixtures: Path) -> dict[str, Any]:
     """Return what each part gives, or ``error`` with its traceback."""
     found: dict[str, Any] = {"cpu": cpu(), "version": command("geoprep", "--version").split()[-1]}
     seconds = {}
-    with tempfile.TemporaryDirectory() as name, inside(Path(name)):
+    with tempfile.TemporaryDirectory() as name, contextlib.chdir(name):
         copied(fixtures, Path(name))
         for part, function in PARTS.items():
             started = time.perf_counter()
@@ -403,17 +403,6 @@ def measure(fixtures: Path) -> dict[str, Any]:
             seconds[part] = round(time.perf_counter() - started, 1)
     print(f"seconds: {seconds}", file=sys.stderr)
     return found
-
-
-@contextlib.contextmanager
-def inside(folder: Path) -> Iterator[None]:
-    """Work in a folder, and return to the one before."""
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(before)
 
 
 def main() -> None:

@@ -17,5 +17,6 @@ def write_raster(path, bands, *, crs="EPSG:32637", transform=None, names=(), tag
         file.write(bands)
         if names:
             file.descriptions = names
-        file.update_tags(**(tags or {}))
+        if tags:
+            file.update_tags(**tags)
     return path

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from helpers.consistency import assert_consistent
 from helpers.factory import PLACES, build_of, plan_of, texture, write_image, write_scene
-from helpers.predict_cases import FACTS, predict_options
 
 from geoprep import imagery
 from geoprep.errors import SourceError
@@ -12,8 +11,6 @@ from geoprep.imagery.decoding import ImageWindow
 from geoprep.imagery.wide import BINS, WIDE, held_dtype
 from geoprep.sources.scene import Scene
 from geoprep.store.scenes import read_image
-from training.prediction.images import inspect_image
-from training.prediction.windows import read_window_rows, scene_limits, window_grid
 
 RANGES = {
     "int16": (-1500, 700),
@@ -114,6 +111,11 @@ def test_shards_of_one_scene_agree_and_nan_specks_stay_missing(tmp_path, rescale
 
 
 def test_prediction_reads_floats_as_a_store_does(tmp_path):
+    from helpers.predict_cases import FACTS, predict_options
+
+    from training.prediction.images import inspect_image
+    from training.prediction.windows import read_window_rows, scene_limits, window_grid
+
     values = spread("float32", 0.02, 0.31)
     path = write_image(tmp_path / "a.tif", values, PLACES["utm"])
     source = inspect_image(str(path), FACTS, predict_options(rescale="scene", gsd="image"))
