@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from geoprep.store.schema import FILL_VALUES, Codec, StoreMeta
+from geoprep.store.schema import FILL_VALUES, Codec
 from geoprep.store.writer import create_store
-from helpers.stores import write_tables, write_tiles
+from helpers.stores import store_meta, write_tables, write_tiles
 from loaders.batch import FLIP_X, FLIP_Y, TRANSPOSE
 
 
@@ -55,18 +55,7 @@ def write_store(
 ) -> Path:
     """Write a store of painted tiles; ``status`` and ``splits`` repeat over the scenes."""
     tiles = scenes * per_scene
-    meta = StoreMeta(
-        cities=("test",),
-        bands=tuple(bands),
-        band_indexes=tuple(range(1, len(bands) + 1)),
-        gsd_m=(0.5, 0.5),
-        tile=levels[0],
-        overlap=0,
-        rescale="none",
-        levels=tuple(levels),
-        shard_tiles=shard_tiles,
-        codec=codec,
-    )
+    meta = store_meta(bands, levels, shard_tiles=shard_tiles, codec=codec)
     create_store(path, meta, tiles)
     states = [status[i % len(status)] if status else "ok" for i in range(scenes)]
     labelled = np.repeat([s == "ok" for s in states], per_scene)

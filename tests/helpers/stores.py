@@ -26,6 +26,13 @@ def draw_tiles(count, side, bands, seed):
     return image, speed
 
 
+def store_meta(bands, levels, **more):
+    """Return the attributes of a store without an overlap."""
+    numbers = {"band_indexes": tuple(range(1, len(bands) + 1)), "gsd_m": (0.5, 0.5)}
+    tiling = {"tile": levels[0], "overlap": 0, "levels": tuple(levels), "rescale": "none"}
+    return StoreMeta(cities=("test",), bands=tuple(bands), **numbers | tiling | more)
+
+
 def write_store(
     path,
     *,
@@ -50,18 +57,8 @@ def write_store(
     tiles = 4 * scenes
     order = list(range(len(bands)) if order is None else order)
     bands = [bands[i] for i in order]
-    meta = StoreMeta(
-        cities=("test",),
-        bands=tuple(bands),
-        band_indexes=tuple(range(1, len(bands) + 1)),
-        gsd_m=gsd_m,
-        tile=levels[0],
-        overlap=0,
-        rescale=rescale,
-        levels=tuple(levels),
-        speed_unit="none" if classes else speed_unit,
-        **(classes_meta(classes) if classes else {}),
-    )
+    kind = classes_meta(classes) if classes else {"speed_unit": speed_unit}
+    meta = store_meta(bands, levels, gsd_m=gsd_m, rescale=rescale, **kind)
     create_store(path, meta, tiles)
     image, speed = draw_tiles(tiles, levels[0], len(bands), seed)
     image = np.ascontiguousarray(image[..., order])
@@ -135,12 +132,8 @@ def write_tables(
 def classes_meta(names):
     """Return the attributes of a store of classes."""
     colours = tuple(f"#{40 * i % 256:02X}80{255 - 30 * i % 256:02X}" for i in range(len(names)))
-    return {
-        "kind": "classes",
-        "schema": 2,
-        "class_names": tuple(names),
-        "class_colors": colours,
-    }
+    named = {"class_names": tuple(names), "class_colors": colours}
+    return {"kind": "classes", "schema": 2, "speed_unit": "none", **named}
 
 
 def as_classes(speed, names):

@@ -207,8 +207,6 @@ def test_layers_of_other_coordinates_are_classes_by_their_names(scenes, tmp_path
     drawn = [(lake, 1), (way.buffer(1.5, cap_style="flat"), 2)]
     expected = rasterize(drawn, (64, 64), transform=AT)
     assert (store.label()[0] == expected.astype(np.uint8) - np.uint8(1)).mean() > 0.99
-    with pytest.raises(LabelError, match=r"no layer 'rivers'.*ways.*lakes"):
-        build(scenes[0], tmp_path / "b.zarr", classes="a=", **(options | {"layer": "rivers"}))
 
 
 def test_features_of_other_values_and_options_of_rasters_are_refused(scenes, tmp_path):

@@ -124,34 +124,30 @@ def test_a_worker_may_be_killed_in_mid_build(world, executor, tmp_path, monkeypa
     assert tree_digest(tmp_path / "a.zarr") == expected
 
 
+TASKS = (survey, "survey_rows"), (run, "build_shard"), (run, "try_scenes")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "options",
-    [{"rescale": "scene", "shard_tiles": 12}, {"rescale": "city", "shard_tiles": 3}],
-    ids=["build", "survey"],
+    ("tasks", "options", "says"),
+    [
+        (TASKS, {"rescale": "scene", "shard_tiles": 12}, "crashes the process"),
+        (TASKS, {"rescale": "city", "shard_tiles": 3}, "crashes the process"),
+        ([(probe, "probe_scene")], {"rescale": "city"}, "opening it crashes the process"),
+    ],
+    ids=["build", "survey", "header"],
 )
-def test_a_scene_that_kills_its_worker_fails_alone(world, fragile, tmp_path, monkeypatch, options):
-    scenes, _ = world
-    monkeypatch.setattr(survey, "survey_rows", deadly.survey_rows)
-    monkeypatch.setattr(run, "build_shard", deadly.build_shard)
-    monkeypatch.setattr(run, "try_scenes", deadly.try_scenes)
+def test_a_scene_that_kills_its_worker_fails_alone(
+    world, fragile, tmp_path, monkeypatch, tasks, options, says
+):
+    for module, name in tasks:
+        monkeypatch.setattr(module, name, getattr(deadly, name))
     with contextlib.closing(Dask.connect(fragile.address)) as executor:
-        build(plan_of(scenes, tile=32, **options), tmp_path / "a.zarr", executor)
-    failed = reasons(tmp_path / "a.zarr")
-    assert set(failed) == {"quay_3", "torn"}
-    assert "crashes the process" in failed["quay_3"]
-
-
-@pytest.mark.slow
-def test_a_header_that_kills_its_worker_fails_alone(world, fragile, tmp_path, monkeypatch):
-    scenes, _ = world
-    monkeypatch.setattr(probe, "probe_scene", deadly.probe_scene)
-    with contextlib.closing(Dask.connect(fragile.address)) as executor:
-        plan = plan_of(scenes, executor=executor, **OPTIONS)
+        plan = plan_of(world[0], tile=32, executor=executor, **options)
         build(plan, tmp_path / "a.zarr", executor)
     failed = reasons(tmp_path / "a.zarr")
     assert set(failed) == {"quay_3", "torn"}
-    assert "opening it crashes the process" in failed["quay_3"]
+    assert says in failed["quay_3"]
 
 
 def test_no_scheduler_and_no_workers_are_one_line(monkeypatch, tmp_path):

@@ -86,19 +86,6 @@ def test_block_means_leave_nodata_out(seed, height, width, bands, factor, dtype,
     assert (out_valid[outside] == 88).all()
 
 
-def test_means_are_rounded_half_up_before_they_are_mapped():
-    identity = np.arange(256, dtype=np.uint8)[None]
-    edges = np.array([0.0, 2.0])
-    quads = {(1, 1, 1, 3): 2, (1, 2, 1, 2): 2, (1, 1, 1, 2): 1, (0, 255, 0, 255): 128}
-    for quad, expected in quads.items():
-        values = np.array(quad, np.uint8).reshape(2, 2, 1)
-        out, out_valid = np.zeros((1, 1, 1), np.uint8), np.zeros((1, 1), np.uint8)
-        imagery.render(pixels_of(values, ALL_VALID), identity, edges, edges, out, out_valid)
-        assert out[0, 0, 0] == expected, quad
-        map_area_means(values, ALL_VALID, edges, edges, identity, out, out_valid)
-        assert out[0, 0, 0] == expected, quad
-
-
 def map_area_means(values, valid, ys, xs, tables, out, out_valid):
     means, bands = np.empty(out.shape), (0,) * out.shape[2]
     kernels.area_means(values, valid, bands, ys, xs, means, out_valid)

@@ -88,12 +88,6 @@ def test_a_square_is_traced_along_its_edge():
     assert len(np.unique(found.row)) > 70
 
 
-def test_a_raster_that_is_road_everywhere_is_refused():
-    raster = array_raster(np.ones((300, 300), np.uint8))
-    with pytest.raises(ImageError, match=r"road everywhere.*inverted"):
-        skeleton(raster, Tracing())
-
-
 def test_noise_is_refused(monkeypatch):
     monkeypatch.setattr("geoprep.roads.centrelines.thinning._FEW", 1000)
     noise = (np.random.default_rng(0).random((300, 300)) < 0.42).astype(np.uint8)
@@ -102,12 +96,12 @@ def test_noise_is_refused(monkeypatch):
         skeleton(raster, Tracing(min_hole_m2=0))
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (1, 50), (3, 3)])
+@pytest.mark.parametrize("shape", [(1, 1), (1, 50), (3, 3), (300, 300)])
 @pytest.mark.parametrize("value", [0, 1])
-def test_rasters_of_a_few_pixels(shape, value):
+def test_rasters_that_are_road_nowhere_or_everywhere(shape, value):
     raster = array_raster(np.full(shape, value, np.uint8), pixel_size_m=0.3)
     if value:
-        with pytest.raises(ImageError, match="road everywhere"):
+        with pytest.raises(ImageError, match=r"road everywhere.*inverted"):
             skeleton(raster, Tracing())
     else:
         assert not len(skeleton(raster, Tracing()).row)
