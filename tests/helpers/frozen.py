@@ -85,10 +85,7 @@ def command(*words: object) -> str:
 
 def digest(*parts: bytes) -> str:
     """Return the SHA-256 of some bytes."""
-    found = hashlib.sha256()
-    for part in parts:
-        found.update(part)
-    return found.hexdigest()
+    return hashlib.sha256(b"".join(parts)).hexdigest()
 
 
 def array_digest(*arrays: np.ndarray) -> str:

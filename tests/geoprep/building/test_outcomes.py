@@ -59,25 +59,19 @@ def damaged_scenes(folder):
     cut_header, cut_pixels = scene("cut_header"), scene("cut_pixels", compress=None)
     truncate(cut_header.image, 0.001)
     truncate(cut_pixels.image, 0.7)
-    cut_label, no_bytes, not_json = scene("cut_label"), scene("no_bytes"), scene("not_json")
-    truncate(cut_label.label, 0.6)
-    truncate(no_bytes.label, 0.0)
-    Path(not_json.label).write_text("<html>404</html>")
-    one_feature = scene("one_feature")
-    Path(one_feature.label).write_text('{"type": "Feature"}')
-    gone = scene("gone")
-    Path(gone.label).unlink()
+    labels = {name: scene(name) for name in ("cut", "empty", "not_json", "one_feature", "gone")}
+    truncate(labels["cut"].label, 0.6)
+    truncate(labels["empty"].label, 0.0)
+    Path(labels["not_json"].label).write_text("<html>404</html>")
+    Path(labels["one_feature"].label).write_text('{"type": "Feature"}')
+    Path(labels["gone"].label).unlink()
     floats = write_scene(folder, "floats", pixels.astype("complex64"), labelled=False)
     nowhere = scene("nowhere", labelled=False)
     write_image(Path(nowhere.image), pixels, Place(None, PLACES["utm"].transform))
     return {
         cut_header: "cut_header.tif",
         cut_pixels: "cut_pixels.tif",
-        cut_label: "cut_label.geojson",
-        no_bytes: "no_bytes.geojson",
-        not_json: "not_json.geojson",
-        one_feature: "one_feature.geojson",
-        gone: "gone.geojson",
+        **{one: f"{name}.geojson" for name, one in labels.items()},
         floats: "floats.tif holds complex64",
         nowhere: "nowhere.tif has no CRS",
     }
