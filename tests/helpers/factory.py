@@ -186,15 +186,16 @@ def truncate(path: str | Path, keep: float = 0.5) -> None:
 
 
 def plan_of(
-    scenes: Sequence[Scene],
+    scenes: Sequence[Scene] | SourceScenes,
     *,
     product: str | None = None,
     executor: Executor | None = None,
     **options: Any,
 ) -> Plan:
     """Return the plan of a build of these scenes."""
-    found = SourceScenes(tuple(scenes), origin="factory", product=product)
-    return make_plan([found], ["custom"], BuildOptions(**options), executor or Threads(2))
+    if not isinstance(scenes, SourceScenes):
+        scenes = SourceScenes(tuple(scenes), origin="factory", product=product)
+    return make_plan([scenes], ["custom"], BuildOptions(**options), executor or Threads(2))
 
 
 def build_of(

@@ -18,7 +18,6 @@ from geoprep.building.trial import dry_run
 from geoprep.errors import LabelError, SourceError, StoreError
 from geoprep.executors import Threads
 from geoprep.plan.options import BuildOptions
-from geoprep.plan.plan import make_plan
 from geoprep.sources.own_images import images_and_labels
 from geoprep.sources.scene import Scene, SourceScenes
 from geoprep.speed import UNKNOWN_SPEED
@@ -56,7 +55,7 @@ def test_land_cover_is_not_taken_for_roads(tmp_path, image):
     assert "1 areas, and no road attributes" in store.scenes.reason[0]
     found = SourceScenes((Scene("a", image, None),), "x", road_file=cover)
     with pytest.raises(LabelError, match=r"cover\.gpkg.*`where`"):
-        make_plan([found], ["custom"], BuildOptions(), Threads(1))
+        plan_of(found)
 
 
 def test_areas_that_are_asked_for_are_254_and_too_much_road_is_warned_of(tmp_path, image):
@@ -143,9 +142,7 @@ def test_georeferenced_masks_of_other_names_together_label_a_mosaic(tmp_path):
         place = Place(PLACE.crs, PLACE.transform * Affine.translation(left, top))
         write_image(tmp_path / f"masks/part{number}.tif", mask[top:, left:][:64, :64], place)
     found = images_and_labels([str(tmp_path / "mosaic.tif")], str(tmp_path / "masks"), masks=True)
-    plan = make_plan([found], ["custom"], BuildOptions(tile=64, label_values="1"), Threads(1))
-    build(plan, tmp_path / "a.zarr", Threads(1))
-    store = StoreReader.open(tmp_path / "a.zarr")
+    _, store = built(tmp_path, found, label_values="1")
     assert list(store.scenes.status) == ["ok"]
     tiles = store.speed(64)[:].reshape(2, 2, 64, 64).swapaxes(1, 2).reshape(SIDE, SIDE)
     expected = np.where(mask[..., 0] == 1, UNKNOWN_SPEED, 0)

@@ -24,8 +24,6 @@ from helpers.factory import (
 
 from geoprep.building.run import build
 from geoprep.executors.threads import Threads
-from geoprep.plan.options import BuildOptions
-from geoprep.plan.plan import make_plan
 from geoprep.sources.scene import Scene, SourceScenes
 from geoprep.sources.tar import index_tar
 from geoprep.storage.addresses import member_address
@@ -199,8 +197,7 @@ def test_statistics_are_those_of_the_pixels(tmp_path, options):
 
 def test_the_summary_is_that_of_the_store(tmp_path):
     found = SourceScenes(tuple(mixed_scenes(tmp_path)), "x", orphan_labels=("chip77.geojson",))
-    plan = make_plan([found], ["custom"], BuildOptions(tile=48), Threads(2))
-    summary = build(plan, tmp_path / "a.zarr", Threads(2))
+    summary = build(plan_of(found, tile=48), tmp_path / "a.zarr", Threads(2))
     store = StoreReader.open(tmp_path / "a.zarr")
     assert (summary.state, summary.tiles, summary.levels) == ("built", 48, (48, 24))
     assert summary.statuses == STATUSES
@@ -253,8 +250,7 @@ def test_progress_goes_from_nothing_to_all(tmp_path):
 def test_padding_and_missing_labels_are_not_held_against_imagery_alone(tmp_path):
     """A scene of 40 pixels fills 39 % of its tile of 64; nobody asked for labels."""
     scene = write_scene(tmp_path, "a", texture(40, 40), labelled=False)
-    plan = make_plan([SourceScenes((scene,), "x")], ["custom"], BuildOptions(tile=64), Threads(1))
-    summary = build(plan, tmp_path / "a.zarr", Threads(1))
+    summary = build(plan_of([scene], tile=64), tmp_path / "a.zarr", Threads(1))
     assert summary.valid_fraction == 1
     assert summary.statuses == {"unlabelled": 1}
     assert summary.issues == ()

@@ -27,10 +27,7 @@ from geoprep.executors.threads import Threads
 from geoprep.labels.road_files import read_roads
 from geoprep.plan.options import BuildOptions
 from geoprep.plan.plan import make_plan
-from geoprep.sources import find_scenes
-from geoprep.sources.cities import get_city
 from geoprep.sources.scene import SourceScenes
-from geoprep.speed import CONTINUOUS_TABLE
 from geoprep.store import StoreReader
 
 # The reference: NumPy in float64, GDAL's rasterizer, one tile at a time
@@ -359,16 +356,3 @@ def test_fixed_limits_are_those_of_every_scene(tmp_path, rule, limits):
     store = build_of(tmp_path / "a.zarr", scenes, rescale=rule)
     assert (store.scenes.limits == limits).all()
     check_pixels(store, plan_of(scenes, rescale=rule), scenes, limits=[limits] * 3)
-
-
-def test_a_real_chip_gets_the_masks_of_the_reference(tmp_path, shared_data):
-    found = find_scenes(get_city("vegas"), shared_data)
-    plan = make_plan([found], ["vegas"], BuildOptions(), Threads(2))
-    build(plan, tmp_path / "vegas.zarr", Threads(2))
-    store = StoreReader.open(tmp_path / "vegas.zarr")
-    speed = store.speed(650)[...].reshape(2, 2, 650, 650).swapaxes(1, 2).reshape(1300, 1300)
-    with rasterio.open(shared_data / "expected/img0_continuous.tif") as expected:
-        np.testing.assert_array_equal(CONTINUOUS_TABLE[speed], expected.read(1))
-    image = store.image(650)[...].reshape(2, 2, 650, 650, 3).swapaxes(1, 2).reshape(1300, 1300, 3)
-    values, valid = source_of(found.scenes[0], [1, 2, 3])
-    np.testing.assert_array_equal(image, np.where(valid[..., None], np.maximum(values, 1), 0))

@@ -1,6 +1,5 @@
 """A label that says nothing about its scene is no "no road": the scene fails and says why."""
 
-import json
 import os
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from helpers.factory import (
     PLACES,
     Place,
     build_of,
+    plan_of,
     row_of_scenes,
     texture,
     write_image,
@@ -22,8 +22,6 @@ from helpers.geojson import feature, write_features
 from geoprep.building.run import build
 from geoprep.errors import LabelError
 from geoprep.executors.threads import Threads
-from geoprep.plan.options import BuildOptions
-from geoprep.plan.plan import make_plan
 from geoprep.sources.scene import Scene, SourceScenes
 from geoprep.store import StoreReader
 
@@ -167,19 +165,16 @@ def build_with_roads(out, scenes, features):
     roads = write_features(out.with_name("roads.geojson"), features)
     bare = tuple(Scene(scene.id, scene.image, None) for scene in scenes)
     found = SourceScenes(bare, "x", road_file=str(roads))
-    plan = make_plan([found], ["custom"], BuildOptions(), Threads(1))
+    plan = plan_of(found)
     return plan, build(plan, out, Threads(1))
 
 
 def test_scenes_outside_the_one_file_of_roads_fail_and_the_others_are_built(tmp_path):
     """As where one chip's own label is taken for the roads of all."""
     scenes = row_of_scenes(tmp_path, 6, SIDE)
-    label = json.loads(Path(scenes[2].label).read_text())
-    left, width = PLACES["degrees"].transform.c, SIDE * 2.7e-6
-    for road in label["features"]:  # cut at the edge of the scene, as SpaceNet's are
-        for point in road["geometry"]["coordinates"]:
-            point[0] = float(np.clip(point[0], left + 2 * width, left + 3 * width))
-    plan, summary = build_with_roads(tmp_path / "a.zarr", scenes, label["features"])
+    west, width = PLACES["degrees"].transform.c, SIDE * 2.7e-6
+    cut = line((west + 2 * width, Y), (west + 3 * width, Y))  # at the edge, as SpaceNet's are
+    plan, summary = build_with_roads(tmp_path / "a.zarr", scenes, [cut])
     assert summary.statuses == {"failed": 5, "ok": 1}
     assert all("outside the extent of its roads" in reason for _, _, reason in summary.issues)
     assert "is the label of all 6 scenes; 5 are outside its extent" in plan.notes[0]

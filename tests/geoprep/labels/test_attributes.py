@@ -52,13 +52,13 @@ def test_sn3_both_spellings_of_lanes_are_read_and_the_shapefile_one_first():
     assert speed(sn3(road_type=1, lane_numbe=None, lane_number="3")).mph == 65
 
 
+def test_sn3_missing_keys_are_an_unclassified_paved_road():
+    assert speed({}) == (20, ("road_type missing", "lane_number missing", "paved missing"))
+
+
 @pytest.mark.parametrize("key", ["bridge", "bridge_typ", "bridge_type"])
 def test_sn3_bridges_have_the_speed_of_the_road(key):
     assert speed(sn3(**{key: "1"})) == speed(sn3(**{key: None})) == (25, ())
-
-
-def test_sn3_missing_keys_are_an_unclassified_paved_road():
-    assert speed({}) == (20, ("road_type missing", "lane_number missing", "paved missing"))
 
 
 @pytest.mark.parametrize(
@@ -77,10 +77,26 @@ def test_sn3_missing_keys_are_an_unclassified_paved_road():
         (sn5(lanes=None), 45, "lanes missing"),
         (sn5(lanes="3;4"), 45, "lanes unknown"),
         (sn5(lanes="99"), 55, "lanes out of range"),
+        *((osm(surface=value), 45, "surface missing") for value in (None, "None")),
+        (osm(surface="unobtainium"), 45, "surface unknown"),
+        (osm(lanes="None"), 45, "lanes missing"),
     ],
 )
 def test_values_that_say_nothing_fall_back_and_are_noted(road, mph, note):
     assert speed(road) == (mph, (note,))
+
+
+@pytest.mark.parametrize(
+    ("road", "mph"),
+    [
+        (sn5(highway="Motorway_Link", lanes="3.0"), 65),
+        *((osm(surface=paved), 45) for paved in ("asphalt", "concrete:plates")),
+        *((osm(surface=unpaved), 33.75) for unpaved in ("gravel", "Dirt")),
+        (osm(lanes="4"), 55),
+    ],
+)
+def test_values_are_read_in_any_spelling(road, mph):
+    assert speed(road) == (mph, ())
 
 
 # --- SpaceNet 5 ---------------------------------------------------------------------------------
@@ -92,10 +108,6 @@ def test_sn5_anything_but_the_text_paved_is_unpaved(surface):
     notes = () if known else ("surface missing" if missing else "surface unknown",)
     assert speed(sn5(surface=surface)) == (33.75, notes)
     assert speed(sn5(surface="paved")) == (45, ())
-
-
-def test_sn5_highway_is_read_in_any_case_and_lanes_as_text_of_a_float():
-    assert speed(sn5(highway="Motorway_Link", lanes="3.0")) == (65, ())
 
 
 # --- OpenStreetMap ------------------------------------------------------------------------------
@@ -134,27 +146,6 @@ def test_osm_lines_that_are_no_visible_road_have_no_speed(road, note):
     mph, notes = speed(road)
     assert math.isnan(mph)
     assert notes == (note,)
-
-
-@pytest.mark.parametrize(
-    ("surface", "mph", "notes"),
-    [
-        ("asphalt", 45, ()),
-        ("concrete:plates", 45, ()),
-        ("gravel", 33.75, ()),
-        ("Dirt", 33.75, ()),
-        (None, 45, ("surface missing",)),
-        ("None", 45, ("surface missing",)),
-        ("unobtainium", 45, ("surface unknown",)),
-    ],
-)
-def test_osm_surface_decides_where_it_is_known_and_is_paved_where_not(surface, mph, notes):
-    assert speed(osm(surface=surface)) == (mph, notes)
-
-
-def test_osm_lanes_are_used_when_they_can_be_read():
-    assert speed(osm(lanes="4")).mph == 55
-    assert speed(osm(lanes="None")) == (45, ("lanes missing",))
 
 
 # --- which schema -------------------------------------------------------------------------------

@@ -45,6 +45,12 @@ def some_roads(place, speeds, seed=0, crs="OGC:CRS84"):
     return LabelRoads(np.array(moved, dtype=object), np.array(speeds, dtype=float), crs, {})
 
 
+def roads_of(*lines, mph=30, crs="OGC:CRS84"):
+    """Return roads of one speed, or of a speed each."""
+    geometry = np.array([shapely.LineString(line) for line in lines], object)
+    return LabelRoads(geometry, np.full(len(lines), mph, float), crs, {})
+
+
 def square_degrees(place, pixel=2.7e-6 * 4, size=160):
     """Return the affine of a SpaceNet-like chip about a place: pixels square in degrees."""
     lon, lat = PLACES[place]
@@ -149,10 +155,9 @@ def networks(rng, kind, size):
 )
 def test_roads_drawn_one_by_one_are_their_union_to_the_pixel(seed, kind, size, crs, speeds):
     rng = np.random.default_rng(seed)
-    lines = np.array([shapely.LineString(line) for line in networks(rng, kind, size)], object)
-    lines = shapely.transform(lines, lambda xy: np.add(xy, (665e3, 4011e3)))
+    lines = [np.add(line, (665e3, 4011e3)) for line in networks(rng, kind, size)]
     mph = rng.choice(TABLE_SPEEDS[:speeds], len(lines))
-    roads = LabelRoads(lines, mph.astype(float), "EPSG:32611", {})
+    roads = roads_of(*lines, mph=mph, crs="EPSG:32611")
     left, bottom, right, top = transformer("EPSG:32611", crs).transform_bounds(
         665e3, 4011e3, 665e3 + size, 4011e3 + size
     )
@@ -177,12 +182,11 @@ def test_a_vertex_bomb_is_burned(shape):
             "zigzag": np.column_stack([np.arange(4000) * 0.01, np.arange(4000) % 2 * 300]),
         }[shape]
     )
-    usual = shapely.LineString(np.array([(10, -10), (30, 410)]) + place)
-    lines = np.array([shapely.LineString(points), usual], object)
-    roads = LabelRoads(lines, np.array([25.0, 45.0]), "EPSG:32637", {})
+    usual = np.array([(10, -10), (30, 410)]) + place
     grid = Grid(400, 400, Affine(1, 0, place[0], 0, -1, place[1] + 400), "EPSG:32637")
-    mask = mask_of(roads, grid)  # 2 s; united, it takes from 75 s to hours
-    alone = mask_of(LabelRoads(lines[1:], roads.mph[1:], roads.crs, {}), grid)
+    # 2 s; united, it takes from 75 s to hours
+    mask = mask_of(roads_of(points, usual, mph=[25, 45], crs=grid.crs), grid)
+    alone = mask_of(roads_of(usual, mph=45, crs=grid.crs), grid)
     assert np.array_equal(mask == 45, alone == 45)
     pixels = ((points - (place[0], place[1] + 400)) * (1, -1)).astype(int)
     columns, rows = pixels[((pixels >= 0) & (pixels < 400)).all(axis=1)].T
@@ -197,15 +201,13 @@ def test_a_vertex_bomb_is_burned(shape):
 def test_the_fastest_road_wins_whatever_the_order(place, seed, speeds, random):
     roads = some_roads(place, speeds, seed)
     mask = mask_of(roads, grid_at(place))
-    alone = [
-        mask_of(LabelRoads(roads.lines[[i]], roads.mph[[i]], roads.crs, {}), grid_at(place))
-        for i in range(len(speeds))
-    ]
+    each = zip(roads.lines, speeds, strict=True)
+    alone = [mask_of(roads_of(line, mph=mph), grid_at(place)) for line, mph in each]
     # The union puts vertices where outlines cross, which may move an edge by a hair.
     assert (mask != np.max(alone, axis=0)).sum() <= 3
     order = list(range(len(speeds)))
     random.shuffle(order)
-    shuffled = LabelRoads(roads.lines[order], roads.mph[order], roads.crs, {})
+    shuffled = roads_of(*roads.lines[order], mph=roads.mph[order])
     assert np.array_equal(mask, mask_of(shuffled, grid_at(place)))
 
 
@@ -225,12 +227,11 @@ def test_a_window_is_the_slice_of_the_whole(place, seed, data):
 def test_a_road_is_four_metres_wide_on_the_ground(place):
     lon, lat = PLACES[place]
     line = shapely.LineString([(lon - 0.004, lat - 0.003), (lon + 0.004, lat + 0.003)])
-    roads = LabelRoads(np.array([line], dtype=object), np.array([30.0]), "OGC:CRS84", {})
     length = pyproj.Geod(ellps="WGS84").geometry_length(line)
     # On a grid of an equal-area projection, not of the one that the road was widened in.
     (x, y), metre = transformer("OGC:CRS84", "EPSG:6933").transform(lon, lat), 0.25
     grid = Grid(6000, 6000, Affine(metre, 0, x - 750, 0, -metre, y + 750), "EPSG:6933")
-    ground = np.count_nonzero(mask_of(roads, grid)) * metre**2
+    ground = np.count_nonzero(mask_of(roads_of(line), grid)) * metre**2
     assert ground == pytest.approx(4 * length, rel=0.004)
 
 
@@ -259,11 +260,6 @@ def test_turned_and_sheared_grids_are_burned_as_gdal_burns_them(seed, angle, she
 # --- edges --------------------------------------------------------------------------------------
 
 
-def roads_of(*lines, crs="OGC:CRS84"):
-    geometry = np.array([shapely.LineString(line) for line in lines], dtype=object)
-    return LabelRoads(geometry, np.full(len(lines), 30.0), crs, {})
-
-
 def test_no_roads_give_an_empty_mask():
     polygons = speed_polygons(roads_of(), grid_at("Moscow"))
     assert isinstance(polygons, SpeedPolygons)
@@ -286,8 +282,7 @@ def test_the_zone_is_that_of_the_scenes_centre(lon, zone):
 def test_a_line_round_the_world_in_the_label_moves_no_other_road():
     roads = some_roads("Moscow", TABLE_SPEEDS)
     long = shapely.LineString([(-170, 20), (-40, 60), (60, 10), (170, 30)])
-    lines = np.array([*roads.lines, long], object)
-    beside = LabelRoads(lines, np.append(roads.mph, 20.0), roads.crs, {})
+    beside = roads_of(*roads.lines, long, mph=[*roads.mph, 20])
     assert np.array_equal(*(mask_of(each, grid_at("Moscow")) for each in (roads, beside)))
 
 
@@ -310,12 +305,8 @@ def test_a_tangle_that_is_the_only_road_is_burned():
     """Driven to and fro thousands of times, as a recorder that was left on writes it."""
     roads, grid = some_roads("Moscow", [25]), grid_at("Moscow")
     there = shapely.get_coordinates(roads.lines[0])
-    tangle = shapely.linestrings(np.tile(there, (2000, 1)))
-    closed = shapely.linestrings(np.vstack([there, there[:1]]))
-    tangled, plain = (
-        mask_of(LabelRoads(np.array([line], object), roads.mph, roads.crs, {}), grid)
-        for line in (tangle, closed)
-    )
+    tangle, closed = np.tile(there, (2000, 1)), np.vstack([there, there[:1]])
+    tangled, plain = (mask_of(roads_of(line, mph=25), grid) for line in (tangle, closed))
     assert (tangled == 25).any()
     np.testing.assert_array_equal(tangled, plain)
 
