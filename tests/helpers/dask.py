@@ -41,13 +41,6 @@ class Cluster:
             )
         return log
 
-    def worker(self, *more: str) -> Path:
-        """Start a worker of one thread that its nanny starts again when it dies."""
-        return self.start(
-            *("worker", self.address, "--nthreads", "1", "--no-dashboard"),
-            *("--local-directory", str(self.folder), *more),
-        )
-
 
 def waited_for(log: Path, pattern: str, seconds: float = 300) -> str:
     """Return the first report of a process."""
@@ -60,9 +53,7 @@ def waited_for(log: Path, pattern: str, seconds: float = 300) -> str:
 
 
 @contextmanager
-def dask_cluster(
-    folder: Path, workers: int = 2, *more: str, failures: int = 3
-) -> Iterator[Cluster]:
+def dask_cluster(folder: Path, workers: int = 2, *, failures: int = 3) -> Iterator[Cluster]:
     """Start a scheduler and workers; ``failures`` of a task's workers may die before it fails."""
     path = os.pathsep.join([str(TESTS.parent), str(TESTS), os.environ.get("PYTHONPATH", "")])
     environment = {
@@ -76,8 +67,10 @@ def dask_cluster(
     )
     try:
         cluster.address = waited_for(log, r"Scheduler at:\s+(tcp://\S+)")
-        logs = [cluster.worker(*more) for _ in range(workers)]
-        for one in logs:
+        # Of one thread; its nanny starts it again when it dies.
+        worker = ("worker", cluster.address, "--nthreads", "1", "--no-dashboard")
+        place = ("--local-directory", str(folder))
+        for one in [cluster.start(*worker, *place) for _ in range(workers)]:
             waited_for(one, r"Registered to:\s+(tcp://\S+)")
         yield cluster
     finally:

@@ -25,6 +25,7 @@ from geoprep.palette import UNKNOWN_COLOUR, speed_colours
 from geoprep.plan.options import BuildOptions
 from geoprep.sources.scene import Scene
 from geoprep.speed import NODATA, UNKNOWN_SPEED
+from geoprep.store import read_label
 from geoprep.store.reader import quiet_zarr, seal
 from geoprep.views.display import thinned_speed
 from geoprep.views.facts import info, render
@@ -58,17 +59,6 @@ def codes_of(mask):
     return np.select([mask == 255, mask == 100], [UNKNOWN_SPEED, NODATA], 0).astype(np.uint8)
 
 
-def mosaic(store, level, scene=0):
-    """Return the tiles of a scene put together."""
-    step = store.meta.tile // level
-    tiles = np.flatnonzero(store.tiles.scene == scene)
-    rows, cols = store.tiles.row[tiles] // step, store.tiles.col[tiles] // step
-    out = np.zeros((rows.max() + level, cols.max() + level), np.uint8)
-    for tile, row, col in zip(tiles, rows, cols, strict=True):
-        out[row : row + level, col : col + level] = store.speed(level)[tile]
-    return out
-
-
 ROADS = {"label_values": "255", "label_nodata": "100"}
 
 
@@ -78,11 +68,11 @@ def test_a_mask_is_stored_as_roads_of_unknown_speed(tmp_path, options):
     store = build_of(tmp_path / "a.zarr", [scene_of(tmp_path, "a", mask)], **ROADS, **options)
     assert store.scenes.status.tolist() == ["ok"]
     assert_consistent(store.location)
-    np.testing.assert_array_equal(mosaic(store, store.meta.levels[0]), codes_of(mask))
+    np.testing.assert_array_equal(read_label(store, 0), codes_of(mask))
     half = np.zeros((SIDE // 2, SIDE // 2), np.uint8)
     edges = np.arange(0, SIDE + 1, 2.0)
     majority(codes_of(mask), edges, edges, half, roads=True)
-    np.testing.assert_array_equal(mosaic(store, store.meta.levels[1]), half)
+    np.testing.assert_array_equal(read_label(store, 0, store.meta.levels[1]), half)
     known = mask != 100
     if not options:
         assert store.tiles.road_fraction == pytest.approx([(mask == 255)[known].mean()])
