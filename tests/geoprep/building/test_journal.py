@@ -32,19 +32,12 @@ def beside(out):
     return [path.name for path in out.parent.iterdir() if path.name.startswith(out.name)]
 
 
-def test_a_finished_store_is_left_alone(done):
-    scenes, out = done
-    before = times(out)
-    assert build(plan_of(scenes), out, Threads(1)).state == "unchanged"
-    assert times(out) == before
-    assert beside(out) == ["a.zarr"]
-
-
-def test_overwrite_builds_a_finished_store_again(done):
+@pytest.mark.parametrize(("overwrite", "state"), [(False, "unchanged"), (True, "built")])
+def test_a_finished_store_is_left_alone_unless_it_is_overwritten(done, overwrite, state):
     scenes, out = done
     before, bytes_before = times(out), tree_digest(out)
-    assert build(plan_of(scenes), out, Threads(1), overwrite=True).state == "built"
-    assert times(out) != before
+    assert build(plan_of(scenes), out, Threads(1), overwrite=overwrite).state == state
+    assert (times(out) != before) == overwrite
     assert tree_digest(out) == bytes_before
     assert beside(out) == ["a.zarr"]
 
@@ -72,18 +65,13 @@ def test_other_parameters_are_refused_and_named(done, options, says):
 
 def foreign(kind, path):
     """Make something that is not ours."""
-    if kind == "file":
+    if kind in ("group", "array"):
+        zarr.create_array(path, name="data" if kind == "group" else None, shape=(3,), dtype="u1")
+    elif kind == "file":
         path.write_text("precious")
-    elif kind == "folder":
-        path.mkdir()
-        (path / "thesis.txt").write_text("precious")
-    elif kind == "group":
-        zarr.create_array(path, name="data", shape=(3,), dtype="u1")
-    elif kind == "array":
-        zarr.create_array(path, shape=(3,), dtype="u1")
     else:
         path.mkdir()
-        (path / "zarr.json").write_text("not JSON")
+        (path / ("thesis.txt" if kind == "folder" else "zarr.json")).write_text("not JSON")
 
 
 @pytest.mark.parametrize("kind", ["file", "folder", "group", "array", "broken"])

@@ -1,12 +1,12 @@
 """What becomes of each scene, and the figures of the whole store."""
 
 import json
-import tarfile
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.archives import write_tar
 from helpers.consistency import assert_consistent
 from helpers.factory import (
     PLACES,
@@ -119,8 +119,7 @@ def test_a_store_knows_nothing_of_the_folders_it_was_built_from(tmp_path):
 
 def in_archive(scene, archive):
     """Return a scene whose image lies in a tar archive."""
-    with tarfile.open(archive, "w") as tar:
-        tar.add(scene.image, "PS-RGB/cut_header.tif")
+    write_tar(archive, {"PS-RGB/cut_header.tif": Path(scene.image).read_bytes()})
     ((name, place),) = index_tar(archive).items()
     address = member_address(archive, name, *place)
     return Scene("packed", address, None)

@@ -152,14 +152,12 @@ def test_a_finished_shard_that_was_damaged_is_built_again(world, half, damage):
     _, builder, expected, _ = world
     out, kept = half
     file = begun(out) / shard_key("32/image", kept[0])
-    data = bytearray(file.read_bytes())
-    if damage == "flipped":
-        data[len(data) // 2] ^= 1
-        file.write_bytes(data)
-    elif damage == "gone":
+    data = file.read_bytes()
+    half = len(data) // 2
+    flipped = data[:half] + bytes([data[half] ^ 1]) + data[half + 1 :]
+    file.write_bytes({"flipped": flipped, "cut": data[:half]}.get(damage, b""))
+    if damage == "gone":
         file.unlink()
-    else:
-        file.write_bytes(data[: len(data) // 2] if damage == "cut" else b"")
     assert_finishes(builder, out, expected)
 
 

@@ -169,7 +169,7 @@ def holes(height=130, width=130):
         ("zeros", {}),
         ("zeros", {"tile": 48, "gsd": 0.5}),
         ("zeros", {"rescale": "scene"}),
-        ("tag", {}),
+        ("nodata", {}),
         ("alpha", {"tile": 48, "gsd": 0.5}),
         ("mask", {"rescale": "scene"}),
     ],
@@ -177,17 +177,13 @@ def holes(height=130, width=130):
 def test_nodata_is_left_out_and_never_reads_as_no_road(tmp_path, kind, options):
     values, missing = texture(130, 130), holes()
     values[100:104, 100:104] = 1 if kind == "zeros" else 0
-    extra = {}
     if kind == "zeros":
         values[missing] = 0
-    elif kind == "tag":
+    elif kind == "nodata":
         values[values == 9] = 10
         values[missing] = 9
-        extra = {"nodata": 9}
-    elif kind == "alpha":
-        extra = {"alpha": np.where(missing, 0, 255)}
-    else:
-        extra = {"mask": ~missing}
+    tags = {"nodata": 9, "alpha": np.where(missing, 0, 255), "mask": ~missing}
+    extra = {kind: tags[kind]} if kind in tags else {}
     scenes, options = [write_scene(tmp_path, "a", values, **extra)], {"tile": 64} | options
     store = build_of(tmp_path / "a.zarr", scenes, levels=3, **options)
     check_pixels(store, plan_of(scenes, levels=3, **options), scenes)

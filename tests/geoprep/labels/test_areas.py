@@ -149,23 +149,19 @@ def test_areas_without_road_attributes_are_refused_with_the_options_that_help(ho
         read_roads(houses)
 
 
-def test_areas_that_are_asked_for_are_roads_of_unknown_speed(houses):
-    roads = read_roads(houses, rule=SpeedRule(areas="road"))
-    assert roads.notes == {"area of unknown speed": 2}
-    expected = by_gdal(shapely.Polygon(YARD[0], YARD[1:]), UNKNOWN_SPEED)
+@pytest.mark.parametrize(
+    ("rule", "count", "notes"),
+    [
+        ({"areas": "road"}, 2, {"area of unknown speed": 2}),
+        ({"where": "type = 'road'"}, 1, {"area of unknown speed": 1}),
+        ({"areas": "ignore"}, 0, {"area ignored": 2}),
+    ],
+)
+def test_areas_that_are_asked_for_are_roads_of_unknown_speed(houses, rule, count, notes):
+    roads = read_roads(houses, rule=SpeedRule(**rule))
+    assert (len(roads.lines), roads.notes) == (count, notes)
+    expected = by_gdal(shapely.Polygon(YARD[0], YARD[1:]), UNKNOWN_SPEED if count else 0)
     np.testing.assert_array_equal(mask_of(roads), expected)
-
-
-def test_areas_selected_by_a_condition_are_roads(houses):
-    roads = read_roads(houses, rule=SpeedRule(where="type = 'road'"))
-    assert len(roads.lines) == 1
-    assert set(np.unique(mask_of(roads))) == {0, UNKNOWN_SPEED}
-
-
-def test_areas_can_be_left_out(houses):
-    roads = read_roads(houses, rule=SpeedRule(areas="ignore"))
-    assert len(roads.lines) == 0
-    assert roads.notes == {"area ignored": 2}
 
 
 def test_known_speeds_are_drawn_over_an_area_of_unknown_speed(label):

@@ -1,6 +1,5 @@
 import json
 import math
-import tarfile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -9,6 +8,7 @@ import numpy as np
 import pyproj
 import pytest
 import shapely
+from helpers.archives import write_tar
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -277,10 +277,9 @@ def test_a_label_of_any_format_is_read_out_of_an_archive(tmp_path):
     line = [shapely.LineString(LINE)]
     frame = geopandas.GeoDataFrame(ROAD, index=[0], geometry=line, crs="EPSG:4326")
     frame.to_file(tmp_path / "roads.gpkg")
-    (tmp_path / "roads.geojson").write_bytes(geojson(feature()))
-    with tarfile.open(tmp_path / "all.tar", "w") as tar:
-        for name in ("roads.gpkg", "roads.geojson"):
-            tar.add(tmp_path / name, name)
+    package = (tmp_path / "roads.gpkg").read_bytes()
+    members = {"roads.gpkg": package, "roads.geojson": geojson(feature())}
+    write_tar(tmp_path / "all.tar", members)
     for name, place in index_tar(tmp_path / "all.tar").items():
         roads = read_roads(member_address(tmp_path / "all.tar", name, *place))
         assert [coordinates(line) for line in roads.lines] == [LINE]

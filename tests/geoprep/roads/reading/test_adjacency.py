@@ -26,6 +26,9 @@ GRAPH = {
 }
 
 
+TEXTS = {f"{row},{column}": others for (row, column), others in GRAPH.items()}
+
+
 def written(tmp_path, data, name="graph.p"):
     path = tmp_path / name
     path.write_bytes(data if isinstance(data, bytes) else json.dumps(data).encode())
@@ -55,7 +58,7 @@ def test_a_default_dictionary_and_a_pixel_size(tmp_path):
     "document",
     [
         {"nodes": [list(node) for node in GRAPH], "edges": [[0, 1], [1, 2], [1, 3], [3, 1]]},
-        {f"{row},{column}": others for (row, column), others in GRAPH.items()},
+        TEXTS,
         {str(node): others for node, others in GRAPH.items()},
     ],
     ids=["nodes and edges", "row,column", "(row, column)"],
@@ -170,8 +173,7 @@ def test_adjacency_dictionaries_are_scored(tmp_path):
     (tmp_path / "proposal").mkdir()
     for name in ("region_8", "region_9"):
         written(tmp_path / "truth", pickle.dumps(GRAPH), f"{name}.p")
-        document = {f"{row},{column}": others for (row, column), others in GRAPH.items()}
-        written(tmp_path / "proposal", document, f"{name}.json")
+        written(tmp_path / "proposal", TEXTS, f"{name}.json")
     scores = score_scenes(pair_scenes(tmp_path / "truth", tmp_path / "proposal"), ScoreOptions())
     assert [one.scene for one in scores] == ["region_8", "region_9"]
     assert all(one.apls.score == pytest.approx(1) for one in scores)

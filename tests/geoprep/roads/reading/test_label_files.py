@@ -23,19 +23,27 @@ def made(*lines, speeds=None, **options) -> RoadGraph:
     return network_from_lines(shapes, speed, None, **options)
 
 
-def test_lines_join_where_they_share_a_point():
-    tee = made([(0, 0), (50, 0), (100, 0)], [(50, 0), (50, 40)])
-    assert lengths(tee) == [40, 50, 50]
-    assert degree_counts(tee) == {1: 3, 3: 1}
+RING = [(0, 0), (40, 0), (40, 40), (0, 40), (0, 0)]
+LENS = [(0, 0), (20, 20), (40, 0)], [(0, 0), (20, -20), (40, 0)]
 
 
-def test_lines_that_cross_without_a_point_are_not_joined():
-    bridge = made([(0, 0), (100, 0)], [(50, -50), (50, 50)])
-    assert lengths(bridge) == [100, 100]
-
-
-def test_points_that_are_nearly_equal_stay_apart():
-    assert degree_counts(made([(0, 0), (50, 0)], [(50, 1e-9), (100, 0)])) == {1: 4}
+@pytest.mark.parametrize(
+    ("lines", "long", "degrees"),
+    [
+        ([[(0, 0), (50, 0), (100, 0)], [(50, 0), (50, 40)]], [40, 50, 50], {1: 3, 3: 1}),
+        ([[(0, 0), (100, 0)], [(50, -50), (50, 50)]], [100, 100], {1: 4}),
+        ([[(0, 0), (50, 0)], [(50, 1e-9), (100, 0)]], [50, 50], {1: 4}),
+        ([[(0, 0), (0, 0), (50, 0), (50, 0)]], [50], {1: 2}),
+        ([RING], [160], {2: 1}),
+        ([RING, [(0, 0), (-30, 0)]], [30, 160], {1: 1, 3: 1}),
+        ([*LENS, [(0, 0), (-9, 0)], [(40, 0), (49, 0)]], [9, 9, *[56.568542] * 2], {1: 2, 3: 2}),
+        ([], [], {}),
+    ],
+    ids=["shared point", "bridge", "nearly equal", "repeated", "ring", "loop", "parallel", "none"],
+)
+def test_lines_join_where_they_share_a_point(lines, long, degrees):
+    found = made(*lines)
+    assert (lengths(found), degree_counts(found)) == (long, degrees)
 
 
 def test_segments_are_merged_and_keep_their_travel_time():
@@ -67,28 +75,12 @@ def test_as_published_a_segment_of_two_lines_is_left_out():
     assert lengths(made([(0, 0), (60, 0)], [(60, 0), (0, 0)], as_published=True)) == []
 
 
-def test_rings_loops_and_parallel_edges_are_kept():
-    ring = [(0, 0), (40, 0), (40, 40), (0, 40), (0, 0)]
-    assert lengths(made(ring)) == [160]
-    assert degree_counts(made(ring)) == {2: 1}
-    handle = made(ring, [(0, 0), (-30, 0)])
-    assert degree_counts(handle) == {1: 1, 3: 1}
-    parallel = made([(0, 0), (20, 20), (40, 0)], [(0, 0), (20, -20), (40, 0)],
-                    [(0, 0), (-9, 0)], [(40, 0), (49, 0)])  # fmt: skip
-    assert degree_counts(parallel) == {1: 2, 3: 2}
-
-
 def test_components_without_a_path_of_five_metres_are_left_out():
     road = [(0, 0), (100, 0)]
     assert lengths(made(road, [(0, 50), (4.9, 50)])) == [100]
     assert lengths(made(road, [(0, 50), (5.1, 50)])) == [5.1, 100]
     wound = [(0, 50), (3, 50), (3, 53), (0, 53)]  # a path of 9 m in a box of 3 m
     assert lengths(made(road, wound)) == [9, 100]
-
-
-def test_repeated_points_and_no_lines():
-    assert lengths(made([(0, 0), (0, 0), (50, 0), (50, 0)])) == [50]
-    assert len(made().ends) == 0
 
 
 def test_heights_are_ignored_and_multi_part_lines_are_split(tmp_path):
