@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
@@ -57,12 +58,12 @@ def _each(labels: TileLabels, function: Callable[[NDArray[np.uint8]], Result]) -
     return Prefetcher(lambda tile: function(labels.label_of(tile)), read, threads=2, prefetch=8)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class PixelCells:
     """Summed-area table of counted pixels over cells, int32 (tile, cells + 1, cells + 1)."""
 
-    def __init__(self, sums: NDArray[np.int32], side: int) -> None:
-        self.sums = sums
-        self.side = side
+    sums: NDArray[np.int32]
+    side: int
 
     @classmethod
     def count(cls, labels: TileLabels, value: int | None = None) -> PixelCells:

@@ -256,9 +256,8 @@ class Model:
 
 def _refuse(options: Mapping[str, Any], names: Set[str], command: Command) -> None:
     """Refuse options that only the command has."""
-    for name in options:
-        if name in names:
-            raise UsageError(f"`{name}` is an option of {command.name} only: leave it out")
+    for name in options.keys() & names:
+        raise UsageError(f"`{name}` is an option of {command.name} only: leave it out")
 
 
 def load_model(path: StrPath, **options: Any) -> Model:  # noqa: ANN401 - options of many types

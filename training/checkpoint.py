@@ -133,8 +133,12 @@ class ModelInfo:
         given = {
             f.name: values[key] for f in fields(cls) if (key := _KEYS.get(f.name, f.name)) in values
         }
-        kept: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
-        return cls(**kept)
+        return cls(**{name: _tuples(value) for name, value in given.items()})
+
+
+def _tuples(value: Any) -> Any:  # noqa: ANN401 - nested plain values
+    """Return nested lists, as of JSON, as tuples."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

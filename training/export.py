@@ -190,7 +190,7 @@ def _compare_with_checkpoint(
     info = record.info
     runner, _ = opened.for_pixels(0)
     native = NativeRunner(model, info, device=torch.device("cpu"), precision="fp32")
-    threshold = None if info.has_classes else chosen_threshold(info.targets, None, info.threshold)
+    threshold = None if info.has_classes else chosen_threshold(info)
     compared = tiles[:_COMPARED] or [example_image(info) for _ in range(_COMPARED)]
     apart, alike = agreement(native, runner, compared, threshold)
     files = export_files(out)

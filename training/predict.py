@@ -12,7 +12,6 @@ from training.cli import Command, Status, run_command
 from training.prediction import PredictOptions
 
 if TYPE_CHECKING:
-    from training.checkpoint import ModelInfo
     from training.prediction import ImageOutcome, PredictionJob, Screen
 
 __all__ = ["COMMAND", "PredictOptions", "main", "make_job", "predict"]
@@ -84,8 +83,10 @@ def make_job(options: PredictOptions) -> tuple[PredictionJob, list[str]]:
     check_window(options.window, options.overlap)
     runner, info = open_model(options, options.compile)
     check_targets(info)
-    _check_kind(options, info)
-    threshold = chosen_threshold(info.targets, options.threshold, info.threshold)
+    for name in ("confidence", "probabilities"):
+        if getattr(options, name) and not info.has_classes:
+            raise UsageError(f"`{name}` is for models of classes; this one has roads")
+    threshold = chosen_threshold(info, options.threshold)
     origin = "default: never validated" if info.threshold is None else "chosen on validation scenes"
     origin = origin if options.threshold is None else "from the options"
     file = model_file(options.checkpoint)
@@ -101,15 +102,6 @@ def make_job(options: PredictOptions) -> tuple[PredictionJob, list[str]]:
         note = slow_bf16(runner.device, getattr(torch, runner.precision)) or ""
     header += [f"note: {note}"] if note else []
     return PredictionJob(predictor, runner, options.out), header
-
-
-def _check_kind(options: PredictOptions, info: ModelInfo) -> None:
-    """Raise UsageError for options of roads with a model of classes, or the reverse."""
-    if info.has_classes and options.threshold is not None:
-        raise UsageError("`threshold` is for models of roads: leave it out for classes")
-    for name in ("confidence", "probabilities"):
-        if getattr(options, name) and not info.has_classes:
-            raise UsageError(f"`{name}` is for models of classes; this one has roads")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from geoprep.errors import UsageError
 from geoprep.speed import (
     BIN_COUNT,
     BIN_TABLE,
@@ -43,10 +44,12 @@ def default_threshold(targets: str) -> float:
     return SLOWEST_MPH / CONTINUOUS_MAX_MPH if targets == "continuous" else 0.5
 
 
-def chosen_threshold(targets: str, wanted: float | None, best: float | None) -> float:
+def chosen_threshold(info: ModelInfo, wanted: float | None = None) -> float:
     """Return the requested threshold, else the best one of validation, else the default."""
-    known = (threshold for threshold in (wanted, best) if threshold is not None)
-    return next(known, default_threshold(targets))
+    if info.has_classes and wanted is not None:
+        raise UsageError("`threshold` is for models of roads: leave it out for classes")
+    known = (threshold for threshold in (wanted, info.threshold) if threshold is not None)
+    return next(known, default_threshold(info.targets))
 
 
 def activated(logits: Tensor, targets: str) -> Tensor:

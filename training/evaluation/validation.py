@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from geoprep.errors import UsageError
 from geoprep.speed import MAX_MPH, NODATA
 from geoprep.store import StoreReader
 from loaders import BatchLoader, DevicePrep, Normalize, SpeedTarget, Split
@@ -56,8 +55,7 @@ def validate(
     on_batch: Callable[[], None] = lambda: None,
 ) -> dict[str, float]:
     """Return the metrics of a model over a loader, of all ranks together."""
-    scenes, scene_of = _scenes(loader)
-    scene_of = scene_of.to(engine.device)
+    scenes, scene_of = _scenes(loader, engine.device)
     metrics = metrics_of(info, groups=len(scenes), device=engine.device)
     losses: list[Tensor] = []
     counts: list[int] = []
@@ -168,13 +166,8 @@ def evaluate_runner(
         which = "these tiles" if split == "train" else "part of these tiles"
         notes.append(f"if its stores are the same, the model was trained on {which}")
     loader = BatchLoader(tiles, batch_size, shuffle=False)
-    scenes, scene_of = _scenes(loader)
-    scene_of = scene_of.to(runner.device)
-    if not info.has_classes:
-        threshold = chosen_threshold(info.targets, threshold, info.threshold)
-    elif threshold is not None:
-        raise UsageError("`threshold` is for models of roads: leave it out for classes")
-    device = runner.device
+    scenes, scene_of = _scenes(loader, runner.device)
+    threshold, device = chosen_threshold(info, threshold), runner.device
     metrics = metrics_of(info, groups=len(scenes), threshold=threshold, device=device)
     lying = OffsetSums(len(scenes), len(info.class_names), device) if offsets else None
     pad = DevicePrep(Normalize(info.mean, info.std), SpeedTarget("binary")).pad
@@ -208,7 +201,7 @@ def evaluate_runner(
         title=title,
         level=tiles.side,
         tiles=len(tiles),
-        threshold=math.nan if threshold is None else threshold,
+        threshold=math.nan if info.has_classes else threshold,
         metrics=metrics.compute(),
         scenes=[{"scene": name, "tiles": n} | values for (_, name), n, values in each],
         sweep=[dict(zip(sweep, step, strict=True)) for step in steps],
@@ -219,11 +212,13 @@ def evaluate_runner(
     )
 
 
-def _scenes(loader: BatchLoader) -> tuple[list[tuple[StoreReader, str]], Tensor]:
+def _scenes(
+    loader: BatchLoader, device: torch.device
+) -> tuple[list[tuple[StoreReader, str]], Tensor]:
     """Return store and id of all scenes, and the index of each tile's scene, int64 (tile,)."""
     tiles = loader.tiles
     pairs = np.stack([tiles.table["store"], tiles.table["scene"]], axis=1)
     found, scene_of = np.unique(pairs, axis=0, return_inverse=True)
     stores = [(tiles.stores[store], scene) for store, scene in found.tolist()]
     scenes = [(store, str(store.scenes.id[scene])) for store, scene in stores]
-    return scenes, torch.from_numpy(scene_of.reshape(-1).astype(np.int64))
+    return scenes, torch.from_numpy(scene_of.reshape(-1).astype(np.int64)).to(device)

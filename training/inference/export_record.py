@@ -53,8 +53,7 @@ class ExportRecord:
             if values.pop("version") != VERSION:
                 raise ValueError("another version")
             info = ModelInfo.from_plain(values.pop("facts"))
-            limits = tuple((low, high) for low, high in info.limits)
-            record = cls(**values | {"info": replace(info, limits=limits)})
+            record = cls(**values | {"info": info, "kept": tuple(values.get("kept", ()))})
             if record.precision not in get_args(Precision):
                 raise ValueError(record.precision)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -62,7 +61,7 @@ class ExportRecord:
                 f"{path} has no record of what it was trained for that this version can read: "
                 "export it again with python -m training.export"
             ) from error
-        return replace(record, kept=tuple(record.kept))
+        return record
 
 
 def file_hash(path: Path) -> str:
