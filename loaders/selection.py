@@ -104,7 +104,8 @@ def _refold(store: StoreReader, folds: Folds) -> NDArray[np.uint8]:
             f"for folds={folds.count}: use fewer folds"
         )
     # Usable scenes are assigned first, so that they are balanced, not the failed ones.
-    drawn = [_digest(f"{folds.seed}:{store.scenes.id[scene]}") for scene in free]
+    keys = (f"{folds.seed}:{store.scenes.id[scene]}".encode() for scene in free)
+    drawn = [hashlib.blake2b(key, digest_size=8).digest() for key in keys]
     rank = sorted(range(len(free)), key=lambda i: (not usable[i], drawn[i]))
     fold = np.empty(len(free), np.int64)
     fold[rank] = np.arange(len(free)) % folds.count
@@ -112,10 +113,6 @@ def _refold(store: StoreReader, folds: Folds) -> NDArray[np.uint8]:
     of_scene[free] = np.where(fold == folds.fold, val, train)
     again: NDArray[np.uint8] = np.where(mine, of_scene[store.tiles.scene], store.tiles.split)
     return again
-
-
-def _digest(text: str) -> bytes:
-    return hashlib.blake2b(text.encode(), digest_size=8).digest()
 
 
 ROW = np.dtype(

@@ -57,7 +57,8 @@ def _advise_huge(libc: ctypes.CDLL, nbytes: int) -> bool:
     The block stays in the heap, which no longer shrinks. ``glibc.malloc.hugetlb=1`` does the same,
     but has to be in the environment before the process starts.
     """
-    if not _huge_pages_on_request() or nbytes < 2 * _HUGE_PAGE:
+    on_request = "[madvise]" in read_text("/sys/kernel/mm/transparent_hugepage/enabled")
+    if not on_request or nbytes < 2 * _HUGE_PAGE:  # others are always given, or never
         return False
     libc.malloc.restype = ctypes.c_void_p
     libc.malloc.argtypes = [ctypes.c_size_t]
@@ -73,15 +74,9 @@ def _advise_huge(libc: ctypes.CDLL, nbytes: int) -> bool:
     return done
 
 
-def _huge_pages_on_request() -> bool:
-    """Return whether the kernel gives huge pages on request (``madvise``), not always or never."""
-    return "[madvise]" in read_text("/sys/kernel/mm/transparent_hugepage/enabled")
-
-
-def preloaded_allocator(environment: str | None = None, maps: str | None = None) -> str | None:
+def preloaded_allocator() -> str | None:
     """Return the name of the allocator that replaces the C library's; None if there is none."""
-    wanted = os.environ.get("LD_PRELOAD", "") if environment is None else environment
-    maps = read_text("/proc/self/maps") if maps is None else maps
+    wanted, maps = os.environ.get("LD_PRELOAD", ""), read_text("/proc/self/maps")
     return next((name for name in _ALLOCATORS if name in wanted and name in maps), None)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -89,7 +90,8 @@ def load_initial_weights(model: nn.Module, info: ModelInfo, source: str) -> str:
     path = path / BEST if (path / BEST).exists() else path
     saved = load(path)
     given, own = saved.ema or saved.model, model.state_dict()
-    same_targets = _meaning(saved.info) == _meaning(info)
+    meaning = attrgetter("targets", "channels", "class_names")  # of the channels
+    same_targets = meaning(saved.info) == meaning(info)
     bands = len(saved.info.bands), len(info.bands)
     head = () if same_targets else _output_weights(given)
     kept, adapted = {}, ""
@@ -125,11 +127,6 @@ def _output_weights(given: dict[str, Tensor]) -> list[str]:
     names = [*given]
     kernels = [number for number, name in enumerate(names) if given[name].ndim > 1]
     return names[max(kernels, default=0) :]
-
-
-def _meaning(info: ModelInfo) -> tuple[Any, ...]:
-    """Return what the channels of a model mean."""
-    return info.targets, info.channels, info.class_names
 
 
 def _reads_bands(given: Tensor, wanted: Tensor, bands: tuple[int, int]) -> bool:

@@ -167,11 +167,9 @@ def _rule(info: ModelInfo, rule: str) -> str:
 
 
 def limits_note(info: ModelInfo, rule: str) -> str:
-    """Return a line for the user on limits that were shared by a city; empty for other rules."""
-    if _rule(info, rule) != "city":
+    """Return a line for the user if limits of a city are not known; else an empty one."""
+    if _rule(info, rule) != "city" or info.limits:
         return ""
-    if info.limits:
-        return "rescaling: limits of the city that the model was trained on"
     return (
         "rescaling: the model was trained on several cities with different limits, so each image's "
         "own limits are used (`rescale` LO,HI sets others)"

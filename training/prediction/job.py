@@ -153,7 +153,8 @@ class PredictionJob:
         if not is_remote(task.address):
             yield
             return
-        predictor, copy = self.predictor, _copy_of(task)
+        predictor, name = self.predictor, PurePosixPath(task.address).name
+        copy = task.target.with_name(f".{task.target.name}.image") / name
         with locked(copy.parent):
             try:
                 remote = remote_file(task.address)
@@ -200,8 +201,3 @@ def _check_inputs_stay(tasks: Sequence[ImageOutcome]) -> None:
                 f"the prediction of {task.address} would replace an image: use another folder as "
                 "`out`"
             )
-
-
-def _copy_of(task: ImageOutcome) -> Path:
-    """Return the path of the local copy of a remote image."""
-    return task.target.with_name(f".{task.target.name}.image") / PurePosixPath(task.address).name

@@ -116,7 +116,6 @@ def plan_axis(length: int, window: int, overlap: int) -> Axis:
     An image smaller than the window gets one window that just covers it. Otherwise the windows
     have the requested side, unless another side covers the image with clearly fewer pixels.
     """
-    check_window(window, overlap)
     if length <= window:
         return Axis(length, _rounded_up(length), (0,), overlap)
     count = math.ceil((length - overlap) / (window - overlap))

@@ -17,6 +17,8 @@ XEON = (
     "processor\t: 0\nflags\t\t: fpu sse avx2 avx512f avx512_vnni avx512_bf16 amx_bf16\nbugs : x\n"
 )
 LAPTOP = "processor\t: 0\nflags\t\t: fpu sse avx2\n"
+TCMALLOC = "/usr/lib/libtcmalloc_minimal.so.4"
+MAPS = f"7f0000-7f1000 r-xp 00000000 08:01 42 {TCMALLOC}\n"
 GRAVITON = "processor : 0\nFeatures : fp asimd sve bf16\n"
 
 
@@ -115,11 +117,14 @@ def test_autocast_on_mps_only_where_it_computes_bf16(monkeypatch, precision, mac
         assert torch.is_autocast_enabled("mps") is bf16
 
 
-def test_a_preloaded_allocator_is_named_if_it_is_mapped():
-    maps = "7f0000-7f1000 r-xp 00000000 08:01 42 /usr/lib/libtcmalloc_minimal.so.4\n"
-    assert machine.preloaded_allocator("/usr/lib/libtcmalloc_minimal.so.4", maps) == "tcmalloc"
-    assert machine.preloaded_allocator("/usr/lib/libtcmalloc_minimal.so.4", "") is None
-    assert machine.preloaded_allocator("", maps) is None
+@pytest.mark.parametrize(
+    ("preload", "maps", "found"),
+    [(TCMALLOC, MAPS, "tcmalloc"), (TCMALLOC, "", None), ("", MAPS, None)],
+)
+def test_a_preloaded_allocator_is_named_if_it_is_mapped(monkeypatch, preload, maps, found):
+    monkeypatch.setenv("LD_PRELOAD", preload)
+    monkeypatch.setattr(machine, "read_text", lambda path: maps)
+    assert machine.preloaded_allocator() == found
 
 
 def test_a_preloaded_allocator_is_not_changed(monkeypatch):
