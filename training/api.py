@@ -176,7 +176,7 @@ class Model:
         """
         import torch
 
-        from loaders import DevicePrep, Normalize, SpeedTarget
+        from training.inference import pad_image
 
         pixels = torch.as_tensor(image)
         single = pixels.ndim == 3
@@ -189,9 +189,8 @@ class Model:
                 f"{', '.join(self.info.bands)}"
             )
         height, width = pixels.shape[2:]
-        pad = DevicePrep(Normalize(self.info.mean, self.info.std), SpeedTarget("binary")).pad
         with torch.inference_mode():
-            found = self._runner(pad(pixels))[:, :height, :width].permute(0, 3, 1, 2)
+            found = self._runner(pad_image(pixels))[:, :height, :width].permute(0, 3, 1, 2)
         result: NDArray[np.float32] = found.float().cpu().numpy()
         return result[0] if single else result
 

@@ -300,14 +300,10 @@ def worst_class(metrics: Mapping[str, float], names: Sequence[str]) -> str:
 
 
 def metrics_of(
-    info: ModelInfo,
-    *,
-    groups: int = 1,
-    device: torch.device | str = "cpu",
-    threshold: float | None = None,
+    info: ModelInfo, groups: int, device: torch.device, threshold: float | None = None
 ) -> RoadMetrics | ClassMetrics:
     """Return empty metrics of a model."""
-    if info.has_classes:
-        return ClassMetrics(info.class_names, groups=groups, device=device)
     where: dict[str, Any] = {"groups": groups, "device": device}
+    if info.has_classes:
+        return ClassMetrics(info.class_names, **where)
     return RoadMetrics(info.targets, info.class_mph, threshold=threshold, **where)

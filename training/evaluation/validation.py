@@ -15,7 +15,7 @@ from torch import Tensor
 
 from geoprep.speed import MAX_MPH, NODATA
 from geoprep.store import StoreReader
-from loaders import BatchLoader, DevicePrep, Normalize, SpeedTarget, Split
+from loaders import BatchLoader, Split
 from training.checkpoint import ModelInfo
 from training.data import differences, level_gsd, tiles_of
 from training.engine import Engine, max_over_ranks, sum_in_place, sum_over_ranks
@@ -29,7 +29,7 @@ from training.evaluation.metrics import (
     speed_mph,
 )
 from training.evaluation.offsets import FAR, OffsetSums
-from training.inference import Runner, Views, average_views, pad_batch
+from training.inference import Runner, Views, average_views, pad_batch, pad_image
 from training.model import Trainable
 from training.monitor import ANY_ROAD_MPH, Example
 from training.prediction import label_bytes
@@ -56,7 +56,7 @@ def validate(
 ) -> dict[str, float]:
     """Return the metrics of a model over a loader, of all ranks together."""
     scenes, scene_of = _scenes(loader, engine.device)
-    metrics = metrics_of(info, groups=len(scenes), device=engine.device)
+    metrics = metrics_of(info, len(scenes), engine.device)
     losses: list[Tensor] = []
     counts: list[int] = []
     target = trainable.prep.target
@@ -168,11 +168,10 @@ def evaluate_runner(
     loader = BatchLoader(tiles, batch_size, shuffle=False)
     scenes, scene_of = _scenes(loader, runner.device)
     threshold, device = chosen_threshold(info, threshold), runner.device
-    metrics = metrics_of(info, groups=len(scenes), threshold=threshold, device=device)
+    metrics = metrics_of(info, len(scenes), device, threshold)
     lying = OffsetSums(len(scenes), len(info.class_names), device) if offsets else None
-    pad = DevicePrep(Normalize(info.mean, info.std), SpeedTarget("binary")).pad
     for batch in loader:
-        image = pad_batch(pad(batch.image), batch_size if runner.fixed_batch else 0)
+        image = pad_batch(pad_image(batch.image), batch_size if runner.fixed_batch else 0)
         probabilities = average_views(runner, image, tta)[: len(batch)].permute(0, 3, 1, 2)
         on_device = batch.to(device)
         group = scene_of[on_device.index]

@@ -24,3 +24,4 @@ from .runner import Runner as Runner
 from .runner import Views as Views
 from .runner import average_views as average_views
 from .runner import pad_batch as pad_batch
+from .runner import pad_image as pad_image

@@ -15,10 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from geoprep.errors import UsageError
-from loaders import BatchLoader, DevicePrep, Normalize, SpeedTarget
+from loaders import BatchLoader
 from training.checkpoint import ModelInfo
 from training.data import tiles_of
 from training.inference.graph import inference_module
+from training.inference.runner import pad_image
 
 BOUND = 0.01
 """Largest mean difference between the probabilities of INT8 and of the float model.
@@ -41,10 +42,9 @@ def calibration_tiles(
 ) -> list[Tensor]:
     """Return at most ``count`` training tiles in random order, uint8 (1, band, y, x) each."""
     tiles = tiles_of(info, stores)
-    pad = DevicePrep(Normalize(info.mean, info.std), SpeedTarget("binary")).pad
     loader = BatchLoader(tiles, 1, shuffle=True, seed=seed, drop_last=False)
     # The loader reuses its buffers.
-    return [pad(batch.image).clone() for batch in islice(loader, count)]
+    return [pad_image(batch.image).clone() for batch in islice(loader, count)]
 
 
 def layers_of(module: nn.Module) -> dict[str, _Layer]:

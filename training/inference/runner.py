@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from loaders import Normalize
+from loaders import DevicePrep, Normalize, SpeedTarget
 from training.checkpoint import ModelInfo
 from training.engine import computes_bf16, missing_compiler
 from training.model import Compiled
@@ -24,6 +24,9 @@ NativePrecision = Literal["auto", "bf16", "fp32"]
 Views = Literal["none", "flips", "d4"]
 PredictFunction = Callable[[Tensor], Tensor]
 """uint8 (n, band, y, x) -> fp32 (n, y, x, channel)."""
+
+pad_image = DevicePrep(Normalize([0.0], [1.0]), SpeedTarget("binary")).pad
+"""Pads uint8 (n, band, y, x) by reflection to sides that a model takes, see `DevicePrep.pad`."""
 
 WORTH_COMPILING = 300_000_000
 """Pixels in batches of one shape from which on compiling pays on a CPU: it takes 10 to 20 s and

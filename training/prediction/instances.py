@@ -141,12 +141,12 @@ def _record(outcome: ImageOutcome, outcomes: dict[Path, ImageOutcome], screen: S
     before = outcomes.get(outcome.target)
     if before is None or _weight(outcome) > _weight(before):
         outcomes[outcome.target] = outcome
-        if not outcome.theirs:
+        if outcome.state != "busy":
             screen.done(outcome)
 
 
 def _weight(outcome: ImageOutcome) -> int:
-    return 0 if outcome.theirs else 1 if outcome.stats is None else 2
+    return 0 if outcome.state == "busy" else 1 if outcome.stats is None else 2
 
 
 def _end(processes: Sequence[SpawnProcess]) -> None:

@@ -59,11 +59,12 @@ class PredictionJob:
                 try:
                     self._one(task, screen)
                 except BusyError:
-                    task.theirs = True
+                    task.state = "busy"
                 except GeoprepError as error:
                     task.error = str(error)
                 except OSError as error:
                     task.error = f"{error.strerror or error}; run the command again to resume"
+            task.state = "failed" if task.error else task.state
             screen.done(task)
         return tasks
 
@@ -108,7 +109,7 @@ class PredictionJob:
                     f"{task.target} exists and {differs}: use `overwrite` to replace it, or "
                     "another folder as `out`"
                 )
-            task.kept = True
+            task.state = "complete"
 
     def _differs(self, task: ImageOutcome) -> str:
         """Return how the prediction that exists differs from the requested one; empty if equal."""
@@ -125,17 +126,19 @@ class PredictionJob:
         return since is not None and task.target.exists() and task.target.stat().st_mtime >= since
 
     def _one(self, task: ImageOutcome, screen: Screen) -> None:
-        if not task.kept and self._is_new(task) and not self._differs(task):
-            task.theirs = True
+        complete = task.state == "complete"
+        if not complete and self._is_new(task) and not self._differs(task):
+            task.state = "busy"
             return
-        if task.kept:
+        if complete:
             remove_leftover(task.target)
         info, threshold = self.predictor.info, self.predictor.threshold
-        has_picture = task.kept and task.target.with_suffix(".png").exists()
+        has_picture = complete and task.target.with_suffix(".png").exists()
         picture = self.predictor.options.overlay and not has_picture
-        with self._copied(task) if not task.kept or picture else nullcontext():
-            if task.source is not None and not task.kept:
+        with self._copied(task) if not complete or picture else nullcontext():
+            if task.source is not None and not complete:
                 task.stats = self._predict(task, task.source, screen)
+                task.state = "resumed" if task.stats.continued else "predicted"
             if task.source is not None and picture:
                 write_overlay(task.source, task.target, info, threshold)
         style = task.target.with_suffix(".qml")

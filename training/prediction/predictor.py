@@ -74,18 +74,11 @@ class ImageOutcome:
     target: Path
     source: ImageSource | None = None  # None if it cannot be opened or is not downloaded
     version: str = ""
-    kept: bool = False  # the prediction was complete before this run
-    theirs: bool = False  # another process writes it, or has just written it
+    # Or: resumed; complete, before this run; busy: another process writes it, or has just written
+    # it; failed.
+    state: str = "predicted"
     stats: PredictStats | None = None  # None if nothing had to be predicted, or it failed
     error: str = ""
-
-    @property
-    def state(self) -> str:
-        """The outcome in one word: failed, busy, complete, resumed or predicted."""
-        if self.error:
-            return "failed"
-        done = "resumed" if self.stats and self.stats.continued else "predicted"
-        return "busy" if self.theirs else "complete" if self.kept else done
 
 
 @dataclass(frozen=True, slots=True)
