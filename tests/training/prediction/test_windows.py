@@ -14,7 +14,13 @@ from geoprep.speed import MAX_MPH
 from training.evaluation.metrics import speed_mph
 from training.prediction.blend import RowBlender, label_bytes, to_bytes
 from training.prediction.cog.writer import halve
-from training.prediction.windows import WindowGrid, WindowRow, plan_axis, window_grid
+from training.prediction.windows import (
+    WindowGrid,
+    WindowRow,
+    check_window,
+    plan_axis,
+    window_grid,
+)
 
 axes = st.builds(
     lambda length, window, share: plan_axis(length, 32 * window, int(32 * window * share)),
@@ -67,7 +73,7 @@ def test_side_is_fitted_to_the_image_if_that_saves_pixels():
 @pytest.mark.parametrize(("window", "overlap"), [(500, 64), (0, 0), (512, 300), (512, -1)])
 def test_invalid_windows_are_refused(window, overlap):
     with pytest.raises(UsageError, match=r"`window`|`overlap`"):
-        plan_axis(1000, window, overlap)
+        check_window(window, overlap)
 
 
 def test_batches_leave_few_places_empty():
