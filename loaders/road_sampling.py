@@ -242,6 +242,5 @@ def tiles_with_enough(
         pixels = _pixels(labels, np.arange(256), 256)[:, kinds]
         enough = (pixels >= np.array(shares) * labels.side**2).all(axis=1)
     if not enough.any():
-        kind, fix = ("", "smaller values") if min_share else (" road", "a smaller value")
-        raise UsageError(f"no tile has enough{kind} for {rule}: use {fix}")
+        raise UsageError(f"no tile has enough for {rule}: use a smaller value")
     return np.flatnonzero(enough), least

@@ -267,7 +267,7 @@ def test_min_road_of_whole_tiles_leaves_the_others_out():
         loader = BatchLoader(tiles, 1, min_road=0.5, crops_per_tile=2)
     assert (loader.drawn_tiles, loader.samples) == (1, 2)
     assert [int(b.index[0]) for b in loader] == [2, 2]
-    with pytest.raises(UsageError, match="no tile has enough road"):
+    with pytest.raises(UsageError, match="no tile has enough for min_road"):
         BatchLoader(tiles, 1, min_road=0.6)
 
 

@@ -241,14 +241,10 @@ def choose_batch_size(
             + (", or `residency` ram" if config.residency == "device" else "")
         )
     tried = ", ".join(f"{size}: {rate:.1f}" for size, rate in rates.items())
-    bound = (
-        f"more than {fits} may not fit into memory"
-        if fits < learns
-        else f"more than {learns} would give fewer than {STEPS_PER_EPOCH} steps per epoch of "
-        f"{samples} samples"
-    )
     note = (
-        f"batch size {chosen} is the fastest on this machine (images/s by size: {tried}); {bound}"
+        f"batch size {chosen} is the fastest on this machine (images/s by size: {tried}); at most "
+        f"{fits} fit into memory, and {learns} give {STEPS_PER_EPOCH} steps per epoch of {samples} "
+        "samples"
     )
     return replace(config, batch_size=chosen), [note]
 
