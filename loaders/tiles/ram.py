@@ -191,10 +191,9 @@ class RamTiles(Tiles):
         self, tile: int, image: NDArray[np.uint8] | None, label: NDArray[np.uint8] | None
     ) -> None:
         """Copy one whole tile; see `Tiles.decode`."""
-        if image is not None:
-            image[:] = self.image[tile]
-        if label is not None:
-            label[:] = self.label[tile]
+        for source, target in ((self.image, image), (self.label, label)):
+            if target is not None:
+                target[:] = source[tile]
 
     @property
     def handle(self) -> MemoryHandle:

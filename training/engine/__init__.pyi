@@ -23,3 +23,4 @@ from .native import choose_device as choose_device
 from .native import choose_engine as choose_engine
 from .native import computes_bf16 as computes_bf16
 from .native import missing_compiler as missing_compiler
+from .native import wait_for as wait_for

@@ -75,6 +75,12 @@ def choose_device(name: DeviceName = "auto") -> torch.device:
     return torch.device(name)
 
 
+def wait_for(device: torch.device) -> None:
+    """Wait until an accelerator has finished its work."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
+
+
 def choose_engine(
     name: EngineName = "auto",
     device: DeviceName = "auto",

@@ -14,6 +14,7 @@ from torch import Tensor
 from geoprep.errors import UsageError
 from loaders import Split
 from training.checkpoint import ModelInfo
+from training.engine import wait_for
 from training.evaluation.validation import evaluate_runner
 from training.inference import Runner, export_files
 
@@ -47,8 +48,7 @@ class TimedRunner(Runner):
         """See `Runner`."""
         started = time.perf_counter()
         result = self._runner(image)
-        if self.device.type != "cpu":
-            torch.accelerator.synchronize()
+        wait_for(self.device)
         if image.shape == self._shape:
             self._seconds += time.perf_counter() - started
             self._pixels += image.shape[0] * image.shape[2] * image.shape[3]

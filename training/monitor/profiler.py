@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from itertools import chain, repeat
 from statistics import median
 
-import torch
 from rich.console import Console as Terminal
 from rich.table import Table
 from torch.profiler import ProfilerActivity, record_function
 from torch.profiler import profile as torch_profile
 
 from loaders import Batch
+from training.engine import wait_for
 from training.model import AVERAGE, COPY, NORMALISE, WAIT
 from training.monitor.console import Console
 from training.run import BatchGroup, Run, StepResult
@@ -45,7 +45,7 @@ def profile(run: Run, console: Console, step: TrainingStep) -> None:
     for _ in range(WARM_UP + STEPS):
         begun = time.perf_counter()
         step(run, batches, group)
-        _wait(device)
+        wait_for(device)
         times.append(time.perf_counter() - begun)
     seconds, phases = median(times[WARM_UP:]), {}
 
@@ -55,7 +55,7 @@ def profile(run: Run, console: Console, step: TrainingStep) -> None:
         phases[phase] = 0.0
         with record_function(phase):
             yield
-            _wait(device)
+            wait_for(device)
 
     run.timed = run.trainable.timed = timed
     other = {"cuda": ProfilerActivity.CUDA, "xpu": ProfilerActivity.XPU}.get(device.type)
@@ -86,9 +86,3 @@ def profile(run: Run, console: Console, step: TrainingStep) -> None:
     for name, (spent, calls) in sorted(found.items(), key=lambda one: -one[1][0])[:OPERATORS]:
         table.add_row(name[:60], f"{spent / total:.1%}", f"{calls / PROFILED:.0f}")
     terminal.print(table)
-
-
-def _wait(device: torch.device) -> None:
-    """Wait until an accelerator has finished its work."""
-    if device.type != "cpu":
-        torch.accelerator.synchronize(device)

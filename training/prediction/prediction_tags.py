@@ -14,7 +14,7 @@ from rasterio.io import MemoryFile
 from geoprep import __version__
 from geoprep.errors import UsageError
 from geoprep.palette import bin_label
-from geoprep.speed import BIN_COUNT, NODATA
+from geoprep.speed import NODATA
 from training.checkpoint import ModelInfo
 from training.prediction.cog.directory import TILE, Tags, read_tags
 from training.prediction.images import ImageSource
@@ -37,14 +37,8 @@ def band_names(
     """Return the names of a prediction's bands."""
     if info.has_classes:
         return ["class", *["confidence"] * confidence, *info.class_names * probabilities]
-    classes = len(info.class_mph)
-    if not classes:
-        return ["road"]
-    if classes == BIN_COUNT:
-        names = [f"road, {bin_label(i)} mph" for i in range(1, classes + 1)]
-    else:
-        names = [f"road, about {mph:g} mph" for mph in info.class_mph]
-    return ["road", "speed", *names]
+    bins = [f"road, {bin_label(i)} mph" for i, _ in enumerate(info.class_mph, start=1)]
+    return ["road", *["speed"] * bool(bins), *bins]
 
 
 def tiff_tags(source: ImageSource, info: ModelInfo, signed: dict[str, Any]) -> Tags:

@@ -22,7 +22,7 @@ from geoprep.store import StoreReader
 from loaders import PAD_TO, Batch, Split, available_memory, select, this_rank
 from training.cli import is_out_of_memory
 from training.data import crops_of, folds_of, model_info
-from training.engine import Engine, max_over_ranks, ranks_here
+from training.engine import Engine, max_over_ranks, ranks_here, wait_for
 from training.loop import optimizer_step
 from training.model import STATE_PER_PARAMETER, Trainable, make_trainable, prepare
 from training.run.state import Run, random_state, set_random_state
@@ -270,8 +270,7 @@ def measured_rates(
                 begun = time.perf_counter()
                 given = (trainable, optimizer, engine, [batch])
                 optimizer_step(*given, clip=config.clip, scaler=scaler)
-                if engine.device.type != "cpu":
-                    torch.accelerator.synchronize(engine.device)
+                wait_for(engine.device)
                 times.append(time.perf_counter() - begun)
             rates[size] = size / min(times[1:])
     except (RuntimeError, MemoryError) as error:
