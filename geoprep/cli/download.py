@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -41,15 +42,7 @@ from geoprep.cli.help import QUIET, GroupedCommand, OutputPath, filled, grouped_
 )
 @grouped_option("Run", "--dry-run", is_flag=True, help="List objects and bytes; download nothing.")
 @QUIET
-def download(
-    city: str,
-    product: str,
-    out: Path,
-    scenes: int | None,
-    archives: bool,
-    dry_run: bool,
-    quiet: bool,
-) -> None:
+def download(city: str, out: Path, dry_run: bool, quiet: bool, **given: Any) -> None:  # noqa: ANN401 - options by name
     """Download a SpaceNet city from the public bucket; no account is needed.
 
     Copies single files of one product and their road labels: at most 7 GB for Moscow's PS-RGB,
@@ -58,15 +51,7 @@ def download(
     """
     from geoprep.api import download as download_city
 
-    done = download_city(
-        city,
-        product=product,
-        scenes=scenes,
-        archives=archives,
-        out=out,
-        dry_run=dry_run,
-        progress=not quiet,
-    )
+    done = download_city(city, out=out, dry_run=dry_run, progress=not quiet, **given)
     if dry_run:
         for address, path, size in done.files:
             click.echo(f"{size:>14,}  {address} -> {path}")

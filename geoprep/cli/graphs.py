@@ -293,15 +293,7 @@ def _lon_lat(_: click.Context, option: click.Parameter, text: str) -> tuple[floa
     help="GeoJSON file to write.",
 )
 @JSON
-def route(
-    network: Path,
-    start: tuple[float, float],
-    goal: tuple[float, float],
-    out: Path,
-    shortest: bool,
-    within: float,
-    as_json: bool,
-) -> None:
+def route(network: Path, out: Path, shortest: bool, as_json: bool, **given: Any) -> None:  # noqa: ANN401 - options by name
     """Find the fastest route between two points and write it as GeoJSON.
 
     NETWORK is a road network of `geoprep vectorize`, or any file of lines with a field speed_mph.
@@ -311,7 +303,7 @@ def route(
     from geoprep.api import route as find_route
 
     by: Literal["time", "length"] = "length" if shortest else "time"
-    (found,) = find_route(network, start, goal, by=by, within=within, out=out).itertuples()
+    (found,) = find_route(network, by=by, out=out, **given).itertuples()
     seconds = float(found.travel_time)
     known = seconds == seconds  # false for NaN
     if as_json:
