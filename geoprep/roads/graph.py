@@ -203,12 +203,9 @@ def _in_order(links: Ints, nodes: Ints, count: int) -> tuple[Ints, Ints, Ints, I
     end to the other.
     """
     from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import breadth_first_order, connected_components
+    from scipy.sparse.csgraph import breadth_first_order
 
-    def graph(pairs: Ints) -> coo_array:
-        return coo_array((np.ones(len(pairs), np.int8), pairs.T), shape=(count, count)).tocsr()
-
-    number, chain = connected_components(graph(links), directed=False)
+    number, chain = connected(links, count)
     members = np.bincount(chain, minlength=number)
     ring = np.bincount(chain[links[:, 0]], minlength=number) == members
     _, cut = np.unique(chain[links[:, 0]], return_index=True)
@@ -220,7 +217,8 @@ def _in_order(links: Ints, nodes: Ints, count: int) -> tuple[Ints, Ints, Ints, I
     twice = np.where(degree[tips] == 0, 2, 1)  # a single edge is both ends of its chain
     pairs = np.repeat(tips, twice).reshape(number, 2)
     ties = np.column_stack([pairs[:-1, 1], pairs[1:, 0]])
-    path = graph(np.concatenate([links, ties]))
+    steps = np.concatenate([links, ties])
+    path = coo_array((np.ones(len(steps), np.int8), steps.T), shape=(count, count)).tocsr()
     order = breadth_first_order(path, pairs[0, 0], directed=False, return_predecessors=False)
     offsets = np.concatenate([[0], np.cumsum(members)])
     return order.astype(np.int64), offsets, links, nodes

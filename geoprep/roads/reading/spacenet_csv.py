@@ -98,16 +98,28 @@ def read_csv(
     networks = {}
     for key, rows in _rows(path).items():
         lines, speed = _lines(rows, f"{path}, {key}")
+        crs: str | None = None
+        to_metres: ToMetres
         if key in grids:
-            networks[key] = _on_ground(lines, speed, grids[key])
-        elif pixel_size_m is not None or not len(lines):
-            wide, high = np.broadcast_to(pixel_size_m or 1.0, 2).tolist()
-            networks[key] = _network(lines, speed, Plane((wide, high)).to_metres, None)
-        else:
+            crs = utm_crs_of(grids[key])
+            to_metres = partial(pixels_moved, grid=grids[key], crs=crs)
+        elif pixel_size_m is None and len(lines):
             raise UsageError(
                 f"{path}: the roads of {key} are in pixels. Give `images`, or `pixel_size` in "
                 "metres."
             )
+        else:
+            wide, high = np.broadcast_to(pixel_size_m or 1.0, 2).tolist()
+            to_metres = Plane((wide, high)).to_metres
+        networks[key] = network_from_lines(
+            lines,
+            speed,
+            crs,
+            to_metres=to_metres,
+            min_path=_SMALL_PX,
+            small_nodes=_SMALL_NODES,
+            min_path_in_lines=True,
+        )
     return networks
 
 
@@ -157,22 +169,3 @@ def _speed(row: Mapping[str, str | None], where: str) -> float:
     if not (0 < metres < math.inf and 0 < seconds < math.inf):
         return math.nan
     return metres / seconds / MPS_PER_MPH
-
-
-def _on_ground(lines: NDArray[np.object_], speed: NDArray[np.float64], grid: Grid) -> RoadGraph:
-    crs = utm_crs_of(grid)
-    return _network(lines, speed, partial(pixels_moved, grid=grid, crs=crs), crs)
-
-
-def _network(
-    lines: NDArray[np.object_], speed: NDArray[np.float64], to_metres: ToMetres, crs: str | None
-) -> RoadGraph:
-    return network_from_lines(
-        lines,
-        speed,
-        crs,
-        to_metres=to_metres,
-        min_path=_SMALL_PX,
-        small_nodes=_SMALL_NODES,
-        min_path_in_lines=True,
-    )
