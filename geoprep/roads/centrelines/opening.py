@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,8 @@ from geoprep.roads.centrelines.bands import FileBands, opened
 from geoprep.roads.centrelines.rasters import RoadRaster
 from geoprep.roads.options import Kind
 from geoprep.speed import BIN_COUNT, BIN_WIDTH_MPH, NODATA, UNKNOWN_SPEED
+
+T = TypeVar("T")
 
 _SAMPLED: Final = 1024
 """Pixels per side of the sample that tells a mask from probabilities and speeds."""
@@ -70,10 +73,12 @@ def open_raster(
             full_value=float(np.iinfo(dataset.dtypes[0]).max) if whole else 1.0,
             nodata=dataset.nodatavals[(band or 1) - 1],
             image_shape=_image_shape(dataset),
-            threshold=_threshold(str(path), dataset),
+            threshold=_tag(str(path), dataset, "ROAD_THRESHOLD", _share),
         )
         if kind is None and band is None:
-            names = _class_names(raster.name, dataset)
+            names = _tag(
+                raster.name, dataset, "CLASS_NAMES", lambda text: list(map(str, json.loads(text)))
+            )
             if names and "road" not in dataset.descriptions:
                 return _with_class(raster, names)
         if band is None and dataset.count > 1:
@@ -93,25 +98,29 @@ def _image_shape(dataset: Any) -> tuple[int, int] | None:  # noqa: ANN401 - rast
     return (int(size[1]), int(size[2])) if size else None
 
 
-def _threshold(name: str, dataset: Any) -> float | None:  # noqa: ANN401 - as above
-    """Return the minimum probability of road pixels by the tag of a prediction."""
-    tag = dataset.tags().get("ROAD_THRESHOLD")
+def _tag(name: str, dataset: Any, tag: str, parse: Callable[[str], T]) -> T | None:  # noqa: ANN401 - as above
+    """Return the value of a prediction's tag; None if there is none."""
+    text = dataset.tags().get(tag)
     try:
-        value = None if tag is None else float(tag)
-    except ValueError:
-        value = 0.0
-    if value is not None and not 0 < value <= 1:
+        return None if text is None else parse(text)
+    except (ValueError, TypeError, KeyError) as error:
         raise ImageError(
-            f"{name}: its tag ROAD_THRESHOLD is {tag[:60]!r}. It should be above 0 and at most 1; "
-            "predict again or correct the tag."
-        )
+            f"{name}: its tag {tag} is malformed: {text[:60]!r} ({error}). Predict again or "
+            "correct the tag."
+        ) from error
+
+
+def _share(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= 1:
+        raise ValueError("it should be above 0 and at most 1")
     return value
 
 
 def stated_threshold(path: Path) -> float | None:
     """Return the threshold that a prediction states (tag ``ROAD_THRESHOLD``); None for others."""
     with opened(path) as dataset:
-        return _threshold(str(path), dataset)
+        return _tag(str(path), dataset, "ROAD_THRESHOLD", _share)
 
 
 def _grid(
@@ -154,7 +163,8 @@ def as_coded_speeds(raster: RoadRaster, mph_of_value: tuple[float, ...]) -> Road
 def _with_bands(raster: RoadRaster, dataset: Any) -> RoadRaster:  # noqa: ANN401 - as above
     """Return a raster of several bands, read by its tags and band names."""
     names: Sequence[str] = [name or "" for name in dataset.descriptions]
-    classes = _speed_classes(raster.name, dataset)
+    of_file = partial(_speed_classes, count=dataset.count)
+    classes = _tag(raster.name, dataset, "CLASSES", of_file) or ()
     roads = [i for i, name in enumerate(names, 1) if name == "road"]
     if raster.kind == "speed" and "speed" in names:
         return as_speeds(replace(raster, road_bands=(names.index("speed") + 1,)))
@@ -181,17 +191,6 @@ def _with_bands(raster: RoadRaster, dataset: Any) -> RoadRaster:  # noqa: ANN401
     )
 
 
-def _class_names(name: str, dataset: Any) -> list[str]:  # noqa: ANN401 - as above
-    """Return the names of the classes of a prediction by its tag; none for other files."""
-    try:
-        names = json.loads(dataset.tags().get("CLASS_NAMES", "[]"))
-    except ValueError:
-        names = None
-    if not isinstance(names, list):
-        raise ImageError(f"{name}: its tag CLASS_NAMES is malformed: predict again")
-    return [str(one) for one in names]
-
-
 def _with_class(raster: RoadRaster, names: Sequence[str]) -> RoadRaster:
     """Return a prediction of classes with the class ``road`` as a mask."""
     if "road" not in names:
@@ -202,21 +201,12 @@ def _with_class(raster: RoadRaster, names: Sequence[str]) -> RoadRaster:
     return replace(raster, kind="mask", road_value=value, full_value=1.0, nodata=float(NODATA))
 
 
-def _speed_classes(name: str, dataset: Any) -> tuple[tuple[int, float], ...]:  # noqa: ANN401
-    """Return the bands of speed classes and their mph, by the tag of a prediction."""
-    tag = dataset.tags().get("CLASSES", "[]")
-    try:
-        classes = tuple((int(one["band"]), float(one["mph"])) for one in json.loads(tag))
-    except (ValueError, TypeError, KeyError) as error:
-        raise ImageError(
-            f"{name}: its tag CLASSES is malformed: {tag[:60]!r}. It should be a JSON list of "
-            'objects such as {"band": 1, "mph": 25}; predict again or correct the tag.'
-        ) from error
-    wrong = [band for band, _ in classes if not 1 <= band <= dataset.count]
+def _speed_classes(text: str, count: int) -> tuple[tuple[int, float], ...]:
+    """Return the bands of speed classes and their mph, of a tag of a prediction of some bands."""
+    classes = tuple((int(one["band"]), float(one["mph"])) for one in json.loads(text))
+    wrong = [band for band, _ in classes if not 1 <= band <= count]
     if wrong:
-        raise ImageError(
-            f"{name}: its tag CLASSES names band {wrong[0]}, but the file has {dataset.count}"
-        )
+        raise ValueError(f"it names band {wrong[0]}, but the file has {count}")
     return classes
 
 

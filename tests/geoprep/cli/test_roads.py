@@ -272,7 +272,7 @@ def test_a_prediction_states_the_threshold(tmp_path, geoprep):
     prediction(raster, "much")
     status, _, error = geoprep("vectorize", raster, "--out", out)
     assert status == 1
-    assert "tag ROAD_THRESHOLD is 'much'" in error
+    assert "tag ROAD_THRESHOLD is malformed: 'much'" in error
 
 
 def test_high_threshold_follows_the_threshold():

@@ -166,7 +166,7 @@ def test_options_out_of_range_are_refused(options, error):
 def test_a_wrong_tag_of_classes_is_named(tmp_path, tag, error):
     bands = np.zeros((3, 4, 4), np.uint8)
     path = write_raster(tmp_path / "m.tif", bands, tags={"CLASSES": tag})
-    with pytest.raises(ImageError, match=f"m.tif: its tag CLASSES {error}"):
+    with pytest.raises(ImageError, match=f"m.tif: its tag CLASSES .*{error}"):
         kind_of(path)
 
 
