@@ -1,11 +1,5 @@
 """Fixtures of the loaders' tests: painted stores and tiles."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
-
 import pytest
 from helpers.buckets import Bucket, s3_endpoint, use_endpoint
 from helpers.painted import paint, write_store
@@ -13,38 +7,36 @@ from helpers.painted import paint, write_store
 from geoprep.store import StoreReader
 from loaders import RamTiles
 
-MakeStore = Callable[..., Path]
-
 
 @pytest.fixture(scope="session")
-def make_store(tmp_path_factory: pytest.TempPathFactory) -> MakeStore:
+def make_store(tmp_path_factory):
     """Return a function that writes a painted store into a folder of its own."""
 
-    def make(**options: Any) -> Path:
+    def make(**options):
         return write_store(tmp_path_factory.mktemp("store") / "test.zarr", **options)
 
     return make
 
 
 @pytest.fixture(scope="session")
-def store_path(make_store: MakeStore) -> Path:
+def store_path(make_store):
     """Return a store of ten good scenes; its shards do not end where scenes do. Do not change."""
     return make_store(shard_tiles=7)
 
 
 @pytest.fixture(scope="session")
-def store(store_path: Path) -> StoreReader:
+def store(store_path):
     return StoreReader.open(store_path)
 
 
 @pytest.fixture(scope="session")
-def painted() -> RamTiles:
+def painted():
     """Return 24 painted tiles of 40 x 40 x 3 in shared memory, from no store."""
     return RamTiles.from_arrays(*paint(24, 40, 3))
 
 
 @pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
+def bucket(monkeypatch):
     """Return the empty bucket ``tiles`` of an endpoint that this process is told of."""
     with s3_endpoint("tiles") as endpoint:
         use_endpoint(monkeypatch, endpoint)

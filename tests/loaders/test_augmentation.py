@@ -1,7 +1,5 @@
 """Random scale, rotation, blur, noise and shadow on the device."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -24,7 +22,7 @@ ALL = {"scale": 1.33, "rotate": 180.0, "blur": 1.0, "noise": 8.0, "shadow": 0.5}
 KEYS = torch.arange(64) * 0x1234567 - 9_000_000
 
 
-def pictures(n: int, bands: int, rows: int, columns: int, seed: int = 0):
+def pictures(n, bands, rows, columns, seed=0):
     """Return random images, and labels of every byte."""
     random = np.random.default_rng(seed)
     image = random.integers(0, 256, (n, rows, columns, bands), np.uint8)
@@ -32,7 +30,7 @@ def pictures(n: int, bands: int, rows: int, columns: int, seed: int = 0):
     return torch.from_numpy(image).permute(0, 3, 1, 2), torch.from_numpy(label)
 
 
-def fixed(scale: float = 1.0, degrees: float = 0.0) -> DeviceAugmentation:
+def fixed(scale=1.0, degrees=0.0):
     """Return an augmentation that draws one scale and one angle only."""
     module = DeviceAugmentation(scale=4.0, rotate=180.0)
     angle = np.radians(degrees)
@@ -43,7 +41,7 @@ def fixed(scale: float = 1.0, degrees: float = 0.0) -> DeviceAugmentation:
 
 @given(st.integers(1, 16), st.integers(1, 33), st.integers(1, 33))
 @settings(max_examples=10)
-def test_scale_1_and_angle_0_change_nothing(bands: int, rows: int, columns: int):
+def test_scale_1_and_angle_0_change_nothing(bands, rows, columns):
     image, label = pictures(2, bands, rows, columns)
     for module in (fixed(), DeviceAugmentation()):
         found, known = module(image, label, KEYS[:2])
@@ -53,7 +51,7 @@ def test_scale_1_and_angle_0_change_nothing(bands: int, rows: int, columns: int)
 
 @pytest.mark.parametrize("quarters", [1, 2, 3])
 @pytest.mark.parametrize("side", [32, 33])
-def test_quarter_turns_are_those_of_the_symmetries(quarters: int, side: int):
+def test_quarter_turns_are_those_of_the_symmetries(quarters, side):
     image, label = pictures(3, 2, side, side)
     found, known = fixed(degrees=90 * quarters)(image, label, KEYS[:3])
     assert torch.equal(found, torch.rot90(image, quarters, (2, 3)))
@@ -62,7 +60,7 @@ def test_quarter_turns_are_those_of_the_symmetries(quarters: int, side: int):
 
 @given(st.floats(0.75, 1.33), st.floats(-180, 180), st.integers(4, 35), st.integers(4, 35))
 @settings(max_examples=25)
-def test_a_painted_spot_stays_under_its_label(scale: float, degrees: float, row: int, column: int):
+def test_a_painted_spot_stays_under_its_label(scale, degrees, row, column):
     image = torch.zeros((1, 1, 40, 40), dtype=torch.uint8)
     label = torch.zeros((1, 40, 40), dtype=torch.uint8)
     image[0, 0, row - 2 : row + 3, column - 2 : column + 3] = 200
@@ -93,7 +91,7 @@ def test_scale_magnifies_about_the_centre_and_the_outside_is_unlabelled():
 
 
 @pytest.mark.parametrize("bands", [1, 3, 16])
-def test_a_picture_depends_on_its_key_alone(bands: int):
+def test_a_picture_depends_on_its_key_alone(bands):
     image, label = pictures(7, bands, 37, 50)
     module = DeviceAugmentation(**ALL)
     together = module(image, label, KEYS[:7])
@@ -171,6 +169,6 @@ def test_autocast_does_not_change_the_picture():
 
 
 @pytest.mark.parametrize("name", list(ALL))
-def test_a_value_out_of_range_is_named(name: str):
+def test_a_value_out_of_range_is_named(name):
     with pytest.raises(UsageError, match=rf"{name}=-1.* must be within"):
         DeviceAugmentation(**{name: -1.0})

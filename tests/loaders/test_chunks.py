@@ -1,11 +1,7 @@
 """Reading tiles from shards: correct pixels or an error, never damaged pixels."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import google_crc32c
 import numpy as np
@@ -19,17 +15,15 @@ from geoprep.errors import StoreError
 from geoprep.store import StoreReader
 from geoprep.store.layout import shard_key
 from geoprep.store.shards import ShardWriter
-from loaders.chunks import Arrays, ShardRead, open_arrays, spread
-
-MakeStore = Callable[..., Path]
+from loaders.chunks import ShardRead, open_arrays, spread
 
 
-def opened(store: StoreReader | Path, *bands: str) -> Arrays:
+def opened(store, *bands):
     store = StoreReader.open(store) if isinstance(store, Path) else store
     return open_arrays(store, 32, bands or store.meta.bands)
 
 
-def read(arrays: Arrays, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+def read(arrays, start, stop):
     """Return image and speed of tiles, read into the end of larger arrays."""
     bands = len(arrays[0].decode.bands or range(arrays[0].layout.tile_shape[-1]))
     image = np.full((40, 32, 32, bands), 77, np.uint8)
@@ -42,12 +36,12 @@ def read(arrays: Arrays, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]
 
 
 @pytest.fixture(scope="module")
-def arrays(store: StoreReader) -> Arrays:
+def arrays(store):
     return opened(store)
 
 
 @given(shard=st.integers(0, 5), ends=st.tuples(st.integers(0, 7), st.integers(0, 7)))
-def test_any_part_of_a_shard_can_be_read(arrays: Arrays, shard: int, ends: tuple[int, int]):
+def test_any_part_of_a_shard_can_be_read(arrays, shard, ends):
     start, stop = (min(40, 7 * shard + end) for end in sorted(ends))
     assume(start < stop)
     image, speed = paint(40, 32, 3)
@@ -56,21 +50,21 @@ def test_any_part_of_a_shard_can_be_read(arrays: Arrays, shard: int, ends: tuple
     assert (found[1] == speed[start:stop]).all()
 
 
-def test_labels_can_be_read_alone(arrays: Arrays):
+def test_labels_can_be_read_alone(arrays):
     speed = np.zeros((5, 32, 32), np.uint8)
     arrays[1].read(range(15, 18), speed[1:])
     assert (speed[1:4] == paint(40, 32, 3)[1][15:18]).all()
     assert not speed[[0, 4]].any()
 
 
-def test_both_codecs_are_read(make_store: MakeStore):
+def test_both_codecs_are_read(make_store):
     image, speed = paint(40, 32, 3)
     found = read(opened(make_store(codec="zstd")), 1, 4)
     assert (found[0] == image[1:4]).all()
     assert (found[1] == speed[1:4]).all()
 
 
-def test_chunks_may_be_in_any_order_in_a_shard(make_store: MakeStore):
+def test_chunks_may_be_in_any_order_in_a_shard(make_store):
     path = make_store(splits=(0,), levels=(32,))
     shard = path / shard_key("32/image", 1)
     data = shard.read_bytes()
@@ -89,14 +83,14 @@ def test_chunks_may_be_in_any_order_in_a_shard(make_store: MakeStore):
 
 
 @pytest.fixture(scope="module")
-def damaged(make_store: MakeStore) -> Path:
+def damaged(make_store):
     """Return a store whose first shard of images the tests may damage."""
     return make_store(splits=(0,), levels=(32,))
 
 
 @settings(deadline=None, max_examples=60)
 @given(place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
-def test_no_flipped_bit_becomes_a_pixel(damaged: Path, place: float, bit: int):
+def test_no_flipped_bit_becomes_a_pixel(damaged, place, bit):
     image = paint(40, 32, 3)[0]
     shard = damaged / shard_key("32/image", 0)
     whole = shard.read_bytes()
@@ -116,7 +110,7 @@ def test_no_flipped_bit_becomes_a_pixel(damaged: Path, place: float, bit: int):
         shard.write_bytes(whole)
 
 
-def test_the_error_names_the_tile(damaged: Path):
+def test_the_error_names_the_tile(damaged):
     shard = damaged / shard_key("32/speed", 2)
     whole = shard.read_bytes()
     writer = ShardWriter(shard, 8, "lz4")
@@ -135,7 +129,7 @@ def test_the_error_names_the_tile(damaged: Path):
 
 
 @pytest.mark.parametrize("size", [0, 3, 100, 1500])
-def test_a_truncated_shard_is_an_error(make_store: MakeStore, size: int):
+def test_a_truncated_shard_is_an_error(make_store, size):
     path = make_store(splits=(0,), levels=(32,))
     shard = path / shard_key("32/image", 3)
     shard.write_bytes(shard.read_bytes()[:size])
@@ -143,7 +137,7 @@ def test_a_truncated_shard_is_an_error(make_store: MakeStore, size: int):
         read(opened(path), 24, 25)
 
 
-def test_a_lost_shard_does_not_read_as_background(make_store: MakeStore):
+def test_a_lost_shard_does_not_read_as_background(make_store):
     path = make_store(status=("ok", "failed"), levels=(32,))
     (path / shard_key("32/image", 0)).unlink()
     arrays = opened(path)
@@ -152,7 +146,7 @@ def test_a_lost_shard_does_not_read_as_background(make_store: MakeStore):
             read(arrays, tile, tile + 2)
 
 
-def test_a_lost_chunk_does_not_read_as_background(make_store: MakeStore):
+def test_a_lost_chunk_does_not_read_as_background(make_store):
     path = make_store(levels=(32,))
     shard = path / shard_key("32/speed", 1)
     data = shard.read_bytes()
@@ -166,14 +160,14 @@ def test_a_lost_chunk_does_not_read_as_background(make_store: MakeStore):
         read(arrays, 9, 11)
 
 
-LAYOUTS: list[dict[str, Any]] = [{"shards": None}, {"compressors": None}, {"chunks": (2, 32, 32)}]
+LAYOUTS = [{"shards": None}, {"compressors": None}, {"chunks": (2, 32, 32)}]
 
 
 @pytest.mark.parametrize("options", LAYOUTS)
-def test_another_layout_is_refused(make_store: MakeStore, options: dict[str, Any]):
+def test_another_layout_is_refused(make_store, options):
     path = make_store(levels=(32,))
     opened(path)
-    shape: dict[str, Any] = {"shape": (40, 32, 32), "chunks": (1, 32, 32), "shards": (8, 32, 32)}
+    shape = {"shape": (40, 32, 32), "chunks": (1, 32, 32), "shards": (8, 32, 32)}
     zarr.create_array(path / "32/speed", dtype="uint8", overwrite=True, **(shape | options))
     root = path / "zarr.json"
     text = json.loads(root.read_text())
@@ -183,7 +177,7 @@ def test_another_layout_is_refused(make_store: MakeStore, options: dict[str, Any
         opened(path)
 
 
-def test_few_shards_are_spread_over_threads(arrays: Arrays):
+def test_few_shards_are_spread_over_threads(arrays):
     reads = [ShardRead(arrays, list(range(7)), slice(0, 7))]
     reads += [ShardRead(arrays, [8, 10], slice(7, 9))]
     parts = spread(reads, 4)

@@ -1,9 +1,5 @@
 """Labels of classes: every residency, several stores, sampling by class, targets."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -28,7 +24,7 @@ OTHER = ("fast", "background", "slow")
 
 
 @pytest.fixture(scope="module")
-def covers(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def covers(tmp_path_factory):
     """Return two stores with the same classes in different orders, and different tiles."""
     folder = tmp_path_factory.mktemp("covers")
     one = write_store(folder / "one.zarr", classes=NAMES)
@@ -36,7 +32,7 @@ def covers(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.fixture(scope="module")
-def tiles() -> RamTiles:
+def tiles():
     """Return tiles of which only the last has fast roads."""
     image, speed = draw_tiles(12, 64, 3, 0)
     label = as_classes(speed, NAMES)

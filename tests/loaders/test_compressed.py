@@ -1,11 +1,6 @@
 """Compressed tiles give the same batches from less memory."""
 
-from __future__ import annotations
-
 import pickle
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import google_crc32c
 import numpy as np
@@ -18,18 +13,16 @@ from geoprep.store.layout import shard_key
 from loaders import BatchLoader, DeviceTiles, RamTiles, TileDataset, chunks, collate, selection
 from loaders.memory import Available
 
-MakeStore = Callable[..., Path]
-
 
 @pytest.fixture(scope="module")
-def two_stores(make_store: MakeStore) -> list[Path]:
+def two_stores(make_store):
     """Return stores of different codecs, shards and bands."""
     lz4 = make_store(bands=("red", "green", "blue", "nir"), shard_tiles=7, prefix="AOI_1_A_")
     zstd = make_store(bands=("nir", "blue", "red"), codec="zstd", scenes=6, prefix="AOI_2_B_")
     return [lz4, zstd]
 
 
-def both(stores: Any, *given: Any, **options: Any) -> tuple[RamTiles, RamTiles]:
+def both(stores, *given, **options):
     return (
         RamTiles.load(stores, *given, **options),
         RamTiles.load(stores, *given, keep="compressed", **options),
@@ -44,7 +37,7 @@ def both(stores: Any, *given: Any, **options: Any) -> tuple[RamTiles, RamTiles]:
         {"shuffle": False},
     ],
 )
-def test_the_batches_are_those_of_pixels(two_stores: list[Path], options: Any):
+def test_the_batches_are_those_of_pixels(two_stores, options):
     pixels, compressed = both(two_stores, "train", bands=("blue", "red"))
     assert compressed.fingerprint == pixels.fingerprint
     loaders = [BatchLoader(each, 5, seed=3, **options) for each in (pixels, compressed)]
@@ -53,7 +46,7 @@ def test_the_batches_are_those_of_pixels(two_stores: list[Path], options: Any):
         assert there == here
 
 
-def test_a_tile_is_that_of_pixels(two_stores: list[Path]):
+def test_a_tile_is_that_of_pixels(two_stores):
     pixels, compressed = both(two_stores, "all", 16, bands=("nir", "red"))
     for tile in (0, 39, 40, len(pixels) - 1):
         for one, other in zip(pixels.pixels(tile), compressed.pixels(tile), strict=True):
@@ -61,7 +54,7 @@ def test_a_tile_is_that_of_pixels(two_stores: list[Path]):
         assert (pixels.label_of(tile) == compressed.label_of(tile)).all()
 
 
-def test_workers_share_one_copy_that_is_smaller(make_store: MakeStore):
+def test_workers_share_one_copy_that_is_smaller(make_store):
     path = make_store(levels=(128,), bands=("red", "green"))
     pixels, compressed = both(path, "all")
     assert compressed.handle.nbytes < 0.8 * pixels.nbytes
@@ -69,7 +62,7 @@ def test_workers_share_one_copy_that_is_smaller(make_store: MakeStore):
     attached = pickle.loads(pickle.dumps(compressed))
     assert attached.handle[2:] == compressed.handle[2:]  # device, inode, bytes: the same memory
     assert f"{compressed!r}".startswith("CompressedTiles(40 tiles of 128 x 128 x 2")
-    shapes: dict[str, Any] = {"crop": 64, "augment": "d4", "seed": 1}
+    shapes = {"crop": 64, "augment": "d4", "seed": 1}
     batches = [
         list(DataLoader(TileDataset(each, **shapes), 8, num_workers=workers, collate_fn=collate))
         for each, workers in ((pixels, 0), (compressed, 2))
@@ -79,7 +72,7 @@ def test_workers_share_one_copy_that_is_smaller(make_store: MakeStore):
         assert (one["speed"] == other["speed"]).all()
 
 
-def test_a_chunk_with_a_valid_checksum_that_is_not_a_tile_is_named(make_store: MakeStore):
+def test_a_chunk_with_a_valid_checksum_that_is_not_a_tile_is_named(make_store):
     path = make_store(splits=(0,), levels=(32,))
     shard = path / shard_key("32/speed", 1)
     data = bytearray(shard.read_bytes())
@@ -94,10 +87,8 @@ def test_a_chunk_with_a_valid_checksum_that_is_not_a_tile_is_named(make_store: M
         list(BatchLoader(tiles, 4))
 
 
-def test_too_many_tiles_are_refused_before_pixels_are_read(
-    store_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    size = RamTiles.load(store_path, keep="compressed")._chunks.nbytes  # type: ignore[attr-defined]  # of that kind
+def test_too_many_tiles_are_refused_before_pixels_are_read(store_path, monkeypatch):
+    size = RamTiles.load(store_path, keep="compressed")._chunks.nbytes
     little = Available(selection.RESERVE + size - 1, "the machine")
     monkeypatch.setattr(selection, "available_memory", lambda: little)
     monkeypatch.setattr(chunks.PixelArray, "read_stored", None)
@@ -108,11 +99,11 @@ def test_too_many_tiles_are_refused_before_pixels_are_read(
         RamTiles.load(store_path)
 
 
-def test_use_as_arrays_is_refused_with_the_alternative(store_path: Path):
+def test_use_as_arrays_is_refused_with_the_alternative(store_path):
     tiles = RamTiles.load(store_path, keep="compressed")
     with pytest.raises(UsageError, match="compressed tiles are not arrays"):
         _ = tiles.speed
     with pytest.raises(UsageError, match="keep='pixels'"):
         DeviceTiles(tiles, "cpu")
     with pytest.raises(UsageError, match="keep='zip' is not one of pixels, compressed"):
-        RamTiles.load(store_path, keep="zip")  # type: ignore[arg-type]  # on purpose
+        RamTiles.load(store_path, keep="zip")

@@ -1,40 +1,33 @@
 """Loaders are pickled and copied with their position, and describe themselves."""
 
-from __future__ import annotations
-
 import copy
 import multiprocessing
 import pickle
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 from helpers.streams import SMALL, TRAIN, digest
 
 from loaders import BatchLoader, DeviceTiles, RamTiles, StreamTiles
 
-Again = Callable[[BatchLoader], BatchLoader]
 KINDS = ["ram", "compressed", "device", "stream"]
 
 
-def make(kind: str, path: Path, **options: Any) -> BatchLoader:
+def make(kind, path, **options):
     if kind == "stream":
-        tiles: Any = StreamTiles.open(path, **SMALL)
+        tiles = StreamTiles.open(path, **SMALL)
     else:
         tiles = RamTiles.load(path, keep="compressed" if kind == "compressed" else "pixels")
         tiles = DeviceTiles(tiles, "cpu") if kind == "device" else tiles
     return BatchLoader(tiles, 3, **(TRAIN | {"weights": "road"} | options))
 
 
-def through_pickle(loader: BatchLoader) -> BatchLoader:
-    again: BatchLoader = pickle.loads(pickle.dumps(loader))
-    return again
+def through_pickle(loader):
+    return pickle.loads(pickle.dumps(loader))
 
 
 @pytest.mark.parametrize("again", [through_pickle, copy.deepcopy])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_copy_gives_the_same_batches(store_path: Path, kind: str, again: Again):
+def test_a_copy_gives_the_same_batches(store_path, kind, again):
     loader = make(kind, store_path)
     first = [digest(batch) for batch in loader]
     twin = again(loader)
@@ -44,11 +37,11 @@ def test_a_copy_gives_the_same_batches(store_path: Path, kind: str, again: Again
     assert [digest(batch) for batch in loader] == first  # what the copy did does not show
 
 
-def count(loaders: list[BatchLoader], queue: multiprocessing.Queue[object]) -> None:
+def count(loaders, queue):
     queue.put([[digest(batch) for batch in loader] for loader in loaders])
 
 
-def test_loaders_reach_a_spawned_process(store_path: Path):
+def test_loaders_reach_a_spawned_process(store_path):
     loaders = [make(kind, store_path) for kind in ("ram", "stream")]
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()
@@ -60,7 +53,7 @@ def test_loaders_reach_a_spawned_process(store_path: Path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_repr_describes_the_loader(store_path: Path, kind: str):
+def test_the_repr_describes_the_loader(store_path, kind):
     loader = make(kind, store_path)
     next(iter(loader))
     text = repr(loader)

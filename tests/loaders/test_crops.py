@@ -1,7 +1,5 @@
 """Crops: image and label stay aligned under every symmetry, and the affine follows them."""
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 import os
@@ -21,7 +19,7 @@ from loaders.sampling import Sampling
 
 
 @st.composite
-def places(draw: st.DrawFn) -> tuple[int, int, int, int, int]:
+def places(draw):
     side = draw(st.integers(1, 60))
     crop = draw(st.integers(1, side))
     y, x = (draw(st.integers(0, side - crop)) for _ in range(2))
@@ -37,9 +35,7 @@ def test_the_eight_symmetries_are_eight():
 
 
 @given(places())
-def test_affine_of_a_crop_keeps_the_place_of_each_pixel(
-    place: tuple[int, int, int, int, int],
-):
+def test_affine_of_a_crop_keeps_the_place_of_each_pixel(place):
     side, crop, y, x, op = place
     tile = (0.31, 0.07, 413871.25, 0.05, -0.29, 6180032.5)
     rows, columns = np.meshgrid(np.arange(side), np.arange(side), indexing="ij")
@@ -54,9 +50,7 @@ def test_affine_of_a_crop_keeps_the_place_of_each_pixel(
 
 @settings(deadline=None, max_examples=60)
 @given(places(), st.sampled_from([1, 2, 3, 5, 8, 13, 20]), st.data())
-def test_a_batch_in_one_call_is_that_of_plain_indexing(
-    place: tuple[int, int, int, int, int], bands: int, data: st.DataObject
-):
+def test_a_batch_in_one_call_is_that_of_plain_indexing(place, bands, data):
     side, crop, *_ = place
     n, rng = data.draw(st.integers(1, 6)), np.random.default_rng(side * bands)
     images = rng.integers(0, 256, (3, side, side, bands), np.uint8)
@@ -76,7 +70,7 @@ def test_a_batch_in_one_call_is_that_of_plain_indexing(
 
 
 @pytest.mark.parametrize(("column", "value"), [("tile", 3), ("y", 5), ("x", -1), ("op", 8)])
-def test_a_crop_outside_of_its_tile_is_refused(column: str, value: int):
+def test_a_crop_outside_of_its_tile_is_refused(column, value):
     images, labels = paint(3, 12, 3)
     crops = Crops(*np.zeros((6, 2), np.int64))._replace(**{column: np.array([0, value])})
     out = np.zeros((2, 8, 8, 3), np.uint8), np.zeros((2, 8, 8), np.uint8)
@@ -85,7 +79,7 @@ def test_a_crop_outside_of_its_tile_is_refused(column: str, value: int):
 
 
 @pytest.mark.parametrize(("bands", "crop"), [(3, 255), (8, 256), (13, 97)])
-def test_a_batch_past_the_caches_has_the_same_bytes(bands: int, crop: int):
+def test_a_batch_past_the_caches_has_the_same_bytes(bands, crop):
     n = -(-copying._PAST // (crop * crop * (bands + 1)))
     rng = np.random.default_rng(bands)
     images = rng.integers(0, 256, (2, 258, 258, bands), np.uint8)
@@ -130,7 +124,7 @@ def test_compiled_copies_write_to_no_memory_that_is_freed():
 
 @pytest.mark.parametrize("end", [False, True])
 @pytest.mark.parametrize("bands", [1, 2, 3, 5, 8, 13])
-def test_nothing_beyond_the_tiles_is_read(bands: int, end: bool):
+def test_nothing_beyond_the_tiles_is_read(bands, end):
     """The tiles begin after, or end before, a page that must not be read."""
     page, side = mmap.PAGESIZE, 16
     memory = mmap.mmap(-1, 4 * page)

@@ -1,11 +1,5 @@
 """Errors of damaged stores, and the split of tiles by shard."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -16,11 +10,9 @@ from geoprep.store.layout import shard_key
 from loaders import RamTiles
 from loaders.chunks import by_shard
 
-MakeStore = Callable[..., Path]
-
 
 @given(st.sets(st.integers(0, 200)), st.integers(1, 40))
-def test_tiles_are_cut_where_a_shard_ends(rows: set[int], shard: int):
+def test_tiles_are_cut_where_a_shard_ends(rows, shard):
     tiles = np.array(sorted(rows), np.int64)
     cut = by_shard(tiles, shard)
     assert [row for part in cut for row in part] == tiles.tolist()
@@ -31,7 +23,7 @@ def test_tiles_are_cut_where_a_shard_ends(rows: set[int], shard: int):
 
 @pytest.mark.parametrize("keep", ["pixels", "compressed"])
 @pytest.mark.parametrize("codec_array", ["32/image", "32/speed"])
-def test_a_flipped_bit_names_array_and_shard(make_store: MakeStore, codec_array: str, keep: Any):
+def test_a_flipped_bit_names_array_and_shard(make_store, codec_array, keep):
     path = make_store(splits=(0,))
     shard = path / shard_key(codec_array, 2)
     data = bytearray(shard.read_bytes())
@@ -47,7 +39,7 @@ def test_a_flipped_bit_names_array_and_shard(make_store: MakeStore, codec_array:
     assert RamTiles.load(path, level=16).side == 16  # the other level is whole
 
 
-def test_damage_outside_the_split_does_not_matter(make_store: MakeStore):
+def test_damage_outside_the_split_does_not_matter(make_store):
     path = make_store(splits=(0, 1), shard_tiles=4)
     (path / shard_key("32/image", 1)).write_bytes(b"nonsense")  # tiles 4 to 7: the second scene
     assert len(RamTiles.load(path, "train")) == 20

@@ -1,9 +1,6 @@
 """Tiles for torch's own DataLoader."""
 
-from __future__ import annotations
-
 import pickle
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,11 +12,11 @@ from loaders import BatchLoader, RamTiles, TileDataset, collate
 
 
 @pytest.fixture(scope="module")
-def tiles(store_path: Path) -> RamTiles:
+def tiles(store_path):
     return RamTiles.load(store_path)
 
 
-def test_an_item_is_what_torch_users_expect(tiles: RamTiles):
+def test_an_item_is_what_torch_users_expect(tiles):
     item = TileDataset(tiles)[3]
     assert set(item) == {"image", "speed", "index", "key"}
     assert (item["image"].shape, item["image"].dtype) == ((3, 32, 32), torch.uint8)
@@ -28,7 +25,7 @@ def test_an_item_is_what_torch_users_expect(tiles: RamTiles):
     assert (item["image"].permute(1, 2, 0).numpy() == tiles.image[3]).all()
 
 
-def test_it_is_a_sequence_of_tiles_times_crops(tiles: RamTiles):
+def test_it_is_a_sequence_of_tiles_times_crops(tiles):
     dataset = TileDataset(tiles, crop=8, crops_per_tile=3)
     assert len(dataset) == 3 * len(tiles)
     assert dataset[7]["index"] == 2
@@ -37,7 +34,7 @@ def test_it_is_a_sequence_of_tiles_times_crops(tiles: RamTiles):
         dataset[len(dataset)]
 
 
-def test_items_are_the_samples_of_the_batch_loader(tiles: RamTiles):
+def test_items_are_the_samples_of_the_batch_loader(tiles):
     options = {"crop": 16, "augment": "d4", "crops_per_tile": 2, "seed": 9}
     dataset = TileDataset(tiles, **options)
     dataset.set_epoch(1)
@@ -54,7 +51,7 @@ def test_items_are_the_samples_of_the_batch_loader(tiles: RamTiles):
     assert at == len(dataset)
 
 
-def test_the_affine_is_that_of_the_crop_after_its_symmetry(tiles: RamTiles):
+def test_the_affine_is_that_of_the_crop_after_its_symmetry(tiles):
     dataset = TileDataset(tiles, crop=16, augment="d4", georeference=True, seed=4)
     row, column = np.meshgrid(np.arange(32) + 0.5, np.arange(32) + 0.5, indexing="ij")
     for i in range(12):
@@ -72,13 +69,13 @@ def test_the_affine_is_that_of_the_crop_after_its_symmetry(tiles: RamTiles):
         assert item["crs"] == "EPSG:32637"
 
 
-def test_it_pickles_as_bytes_not_pixels(tiles: RamTiles):
+def test_it_pickles_as_bytes_not_pixels(tiles):
     dataset = TileDataset(tiles, crop=16, augment="d4")
     assert len(pickle.dumps(dataset)) < 1500
     assert (pickle.loads(pickle.dumps(dataset))[5]["image"] == dataset[5]["image"]).all()
 
 
-def test_workers_give_what_one_process_gives(tiles: RamTiles):
+def test_workers_give_what_one_process_gives(tiles):
     dataset = TileDataset(tiles, crop=16, augment="d4", georeference=True)
     alone = list(DataLoader(dataset, batch_size=10))
     workers = DataLoader(
@@ -90,7 +87,7 @@ def test_workers_give_what_one_process_gives(tiles: RamTiles):
         assert one["crs"] == other["crs"]
 
 
-def test_persistent_workers_follow_the_epoch(tiles: RamTiles):
+def test_persistent_workers_follow_the_epoch(tiles):
     dataset = TileDataset(tiles, crop=8)
     loader = DataLoader(dataset, batch_size=32, num_workers=1, persistent_workers=True)
     first, again = (next(iter(loader))["image"].clone() for _ in range(2))
@@ -103,7 +100,7 @@ def test_persistent_workers_follow_the_epoch(tiles: RamTiles):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_batch_is_copied_once_and_needs_no_collation(tiles: RamTiles, workers: int):
+def test_a_batch_is_copied_once_and_needs_no_collation(tiles, workers):
     """With DataLoader's defaults: images channels last, in a worker in shared memory."""
     dataset = TileDataset(tiles, crop=16, augment="d4", crops_per_tile=2, seed=3)
     for number, batch in enumerate(DataLoader(dataset, batch_size=6, num_workers=workers)):
@@ -119,7 +116,7 @@ def test_a_batch_is_copied_once_and_needs_no_collation(tiles: RamTiles, workers:
 
 
 @pytest.mark.parametrize("collation", [default_collate, collate])
-def test_what_is_put_into_items_before_they_are_collated_is_kept(tiles: RamTiles, collation):
+def test_what_is_put_into_items_before_they_are_collated_is_kept(tiles, collation):
     def changed(items):
         items[1]["image"] = items[1]["image"] * 0
         items[2]["speed"].zero_()
@@ -146,7 +143,7 @@ def test_what_is_put_into_items_before_they_are_collated_is_kept(tiles: RamTiles
     assert torch.equal(batch["image"][0], dataset[1]["image"])
 
 
-def test_subsets_and_wrappers_work(tiles: RamTiles):
+def test_subsets_and_wrappers_work(tiles):
     class Wrapped(Dataset):
         def __len__(self):
             return len(tiles)

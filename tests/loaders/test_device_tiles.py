@@ -1,10 +1,7 @@
 """Tiles on a device give the batches of tiles in memory."""
 
-from __future__ import annotations
-
 import gc
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +21,7 @@ from loaders.tiles import device as device_module
 
 
 @pytest.fixture(params=["cpu", pytest.param("found", marks=pytest.mark.accelerator)])
-def device(request: pytest.FixtureRequest) -> str:
+def device(request):
     """Return the device under test."""
     return request.getfixturevalue("accelerator") if request.param == "found" else "cpu"
 
@@ -38,7 +35,7 @@ def device(request: pytest.FixtureRequest) -> str:
         {"shuffle": False},
     ],
 )
-def test_residency_changes_no_sample(painted: RamTiles, device: str, options: dict[str, Any]):
+def test_residency_changes_no_sample(painted, device, options):
     here = BatchLoader(painted, 5, seed=3, **options)
     there = BatchLoader(DeviceTiles(painted, device), 5, seed=3, **options)
     for one, other in zip(here, there, strict=True):
@@ -49,7 +46,7 @@ def test_residency_changes_no_sample(painted: RamTiles, device: str, options: di
             assert getattr(one, name).dtype == getattr(other, name).dtype
 
 
-def test_the_state_does_not_depend_on_residency(painted: RamTiles):
+def test_the_state_does_not_depend_on_residency(painted):
     here, there = BatchLoader(painted, 5), BatchLoader(DeviceTiles(painted, "cpu"), 5)
     batches = iter(here)
     next(batches)
@@ -57,9 +54,9 @@ def test_the_state_does_not_depend_on_residency(painted: RamTiles):
     assert torch.equal(next(batches).key, next(iter(there)).key)
 
 
-def test_a_host_ahead_of_the_device_changes_no_sample(painted: RamTiles, device: str):
+def test_a_host_ahead_of_the_device_changes_no_sample(painted, device):
     """Blocks are dropped while the device still works, and their memory is used again."""
-    options: dict[str, Any] = {"crop": 33, "augment": "d4", "crops_per_tile": 5}
+    options = {"crop": 33, "augment": "d4", "crops_per_tile": 5}
     work = torch.ones(256, 256, device=device)
     found = []
     for batch in BatchLoader(DeviceTiles(painted, device), 4, **options):
@@ -71,15 +68,15 @@ def test_a_host_ahead_of_the_device_changes_no_sample(painted: RamTiles, device:
     assert torch.stack(found).tolist() == torch.stack(sums).tolist()
 
 
-def test_a_batch_on_the_device_is_prepared_there(painted: RamTiles, device: str):
+def test_a_batch_on_the_device_is_prepared_there(painted, device):
     loader = BatchLoader(DeviceTiles(painted, device), 5, crop=32)
     prep = DevicePrep(Normalize([9.0] * 3, [2.0] * 3), SpeedTarget("bins")).to(device)
     image, target, valid = prep(next(iter(loader)).to(device))
     assert {t.device.type for t in (image, target, valid)} == {device}
 
 
-def test_the_hosts_copy_is_given_back(store_path: Path):
-    def held() -> int:
+def test_the_hosts_copy_is_given_back(store_path):
+    def held():
         return sum("memfd:loaders" in line for line in Path("/proc/self/maps").open())
 
     gc.collect()  # errors of earlier tests may keep their tiles until then
@@ -93,9 +90,7 @@ def test_the_hosts_copy_is_given_back(store_path: Path):
     assert all((a == b).all() for a, b in zip(tiles.pixels(7), here.pixels(7), strict=True))
 
 
-def test_large_tiles_are_uploaded_piece_by_piece(
-    painted: RamTiles, monkeypatch: pytest.MonkeyPatch
-):
+def test_large_tiles_are_uploaded_piece_by_piece(painted, monkeypatch):
     monkeypatch.setattr(device_module, "_STAGE_BYTES", 10_000)
     tiles = DeviceTiles(painted, "cpu")
     assert (tiles.image.numpy() == painted.image).all()
@@ -110,9 +105,7 @@ class Accelerator:
     memory_allocated = staticmethod(lambda device: 150_000)
 
 
-def test_tiles_leave_half_of_the_device_to_training(
-    painted: RamTiles, monkeypatch: pytest.MonkeyPatch
-):
+def test_tiles_leave_half_of_the_device_to_training(painted, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(torch, "get_device_module", lambda device: Accelerator)
         assert DeviceTiles.room(torch.device("cpu")) is None
@@ -129,9 +122,7 @@ def test_tiles_leave_half_of_the_device_to_training(
     assert len(DeviceTiles(painted, "cpu")) == 24
 
 
-def test_without_an_accelerator_a_device_must_be_named(
-    painted: RamTiles, monkeypatch: pytest.MonkeyPatch
-):
+def test_without_an_accelerator_a_device_must_be_named(painted, monkeypatch):
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: None)
     with pytest.raises(UsageError, match="finds no accelerator"):
         DeviceTiles(painted)
@@ -146,17 +137,15 @@ def test_offsets_of_many_large_tiles_do_not_overflow():
     assert int(last) == 2 * 60_000**2 - 1
 
 
-def test_a_batch_is_gathered_without_waiting_for_the_device(
-    painted: RamTiles, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_batch_is_gathered_without_waiting_for_the_device(painted, monkeypatch):
     """The words of a batch and the positions of its crops are copied from pinned memory."""
     pinned, copied, copy = [], [], torch.Tensor.copy_
 
-    def pin(tensor: torch.Tensor) -> torch.Tensor:
+    def pin(tensor):
         pinned.append(tensor.clone())
         return pinned[-1]
 
-    def copy_(target: torch.Tensor, source: torch.Tensor, *, non_blocking: bool = False) -> Any:
+    def copy_(target, source, *, non_blocking=False):
         assert non_blocking
         copied.append(source)
         return copy(target, source)
@@ -174,7 +163,7 @@ def test_a_batch_is_gathered_without_waiting_for_the_device(
             assert torch.equal(getattr(one, name), getattr(other, name))
 
 
-def test_mps_has_no_streams_and_pins_nothing(monkeypatch: pytest.MonkeyPatch, painted: RamTiles):
+def test_mps_has_no_streams_and_pins_nothing(monkeypatch, painted):
     found = {"check_available": True}
     monkeypatch.setattr(
         torch.accelerator,
@@ -187,13 +176,11 @@ def test_mps_has_no_streams_and_pins_nothing(monkeypatch: pytest.MonkeyPatch, pa
 
 
 @pytest.mark.parametrize("streams", [True, False])
-def test_a_batch_waits_for_its_copy_to_a_device_that_pins_nothing(
-    painted: RamTiles, monkeypatch: pytest.MonkeyPatch, streams: bool
-):
-    asked: list[bool] = []
+def test_a_batch_waits_for_its_copy_to_a_device_that_pins_nothing(painted, monkeypatch, streams):
+    asked = []
     to = torch.Tensor.to
 
-    def recorded(tensor: torch.Tensor, device: torch.device, *, non_blocking: bool) -> Any:
+    def recorded(tensor, device, *, non_blocking):
         asked.append(non_blocking)
         return to(tensor, device)
 

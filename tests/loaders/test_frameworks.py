@@ -1,13 +1,9 @@
 """A loader in the loops of other frameworks: epochs advance, and ranks are found when needed."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -16,22 +12,21 @@ from helpers.streams import LARGE, SMALL, samples
 from geoprep.errors import UsageError
 from loaders import BatchLoader, DevicePrep, DeviceTiles, RamTiles, StreamTiles, loader
 
-MakeStore = Callable[..., Path]
-TRAIN: dict[str, Any] = {"crop": 16, "augment": "d4", "seed": 5, "threads": 1}
+TRAIN = {"crop": 16, "augment": "d4", "seed": 5, "threads": 1}
 
 
-def keys(batches: Any) -> list[int]:
+def keys(batches):
     return [int(key) for batch in batches for key in batch.key]
 
 
 @pytest.fixture
-def group(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
+def group(monkeypatch):
     """Return a function that pretends to be a rank of a process group."""
     return lambda rank, ranks: monkeypatch.setattr(loader, "this_rank", lambda: (rank, ranks))
 
 
 @pytest.mark.parametrize("kind", ["ram", "device"])
-def test_an_epoch_ends_with_its_last_batch(painted: RamTiles, kind: str):
+def test_an_epoch_ends_with_its_last_batch(painted, kind):
     tiles = DeviceTiles(painted, "cpu") if kind == "device" else painted
     one = BatchLoader(tiles, 8, **TRAIN)
     first, second = (
@@ -43,7 +38,7 @@ def test_an_epoch_ends_with_its_last_batch(painted: RamTiles, kind: str):
     assert first != second
 
 
-def fit_like_lightning(one: Any, epochs: int, start: int = 0) -> list[list[int]]:
+def fit_like_lightning(one, epochs, start=0):
     """Iterate as Lightning's fit loop does, with what it does to any loader.
 
     Each epoch has an iterator; that of the first one is made before `set_epoch`, as by a restart.
@@ -62,14 +57,14 @@ def fit_like_lightning(one: Any, epochs: int, start: int = 0) -> list[list[int]]
     return found
 
 
-def test_lightnings_loop_sees_another_order_every_epoch(painted: RamTiles):
+def test_lightnings_loop_sees_another_order_every_epoch(painted):
     found = fit_like_lightning(BatchLoader(painted, 8, **TRAIN), 3)
     plain = BatchLoader(painted, 8, **TRAIN)
     assert found == [keys(plain) for _ in range(3)]
     assert fit_like_lightning(BatchLoader(painted, 8, **TRAIN), 3, start=2) == found[2:]
 
 
-def test_an_iteration_belongs_to_the_epoch_at_its_first_batch(painted: RamTiles):
+def test_an_iteration_belongs_to_the_epoch_at_its_first_batch(painted):
     one, plain = BatchLoader(painted, 8, **TRAIN), BatchLoader(painted, 8, **TRAIN)
     first, second = keys(plain), keys(plain)
     batches = iter(one)
@@ -84,7 +79,7 @@ def test_an_iteration_belongs_to_the_epoch_at_its_first_batch(painted: RamTiles)
 
 
 @pytest.mark.parametrize("world", [1, 2])
-def test_a_loop_saved_every_epoch_resumes_with_the_next(painted: RamTiles, world: int):
+def test_a_loop_saved_every_epoch_resumes_with_the_next(painted, world):
     ranks = [BatchLoader(painted, 4, rank=rank, world_size=world, **TRAIN) for rank in range(world)]
     expected = [[keys(one) for one in ranks] for _ in range(3)]
     for one in ranks:
@@ -104,15 +99,15 @@ def test_a_loop_saved_every_epoch_resumes_with_the_next(painted: RamTiles, world
             assert [keys(one) for one in copies] == expected[epoch + 1]
 
 
-def test_an_own_loop_resumes_at_every_moment(painted: RamTiles):
-    whole: list[list[int]] = []
+def test_an_own_loop_resumes_at_every_moment(painted):
+    whole = []
     one = BatchLoader(painted, 8, **TRAIN)
     while one.epoch < 2:
         whole += [keys([batch]) for batch in one]
     assert len(whole) == 2 * len(one)
     for stop in range(1 + len(whole)):
         one, again = BatchLoader(painted, 8, **TRAIN), BatchLoader(painted, 8, **TRAIN)
-        seen: list[list[int]] = []
+        seen = []
         while len(seen) < stop:
             for batch in one:
                 seen.append(keys([batch]))
@@ -126,7 +121,7 @@ def test_an_own_loop_resumes_at_every_moment(painted: RamTiles):
 
 @pytest.mark.parametrize("position", [72, 64])
 def test_a_state_that_an_earlier_version_saved_after_an_epoch_resumes_with_the_next(
-    painted: RamTiles, position: int
+    painted, position
 ):
     options = {**TRAIN, "crops_per_tile": 3, "drop_last": position == 64}
     one = BatchLoader(painted, 16 if position == 64 else 8, **options)
@@ -138,7 +133,7 @@ def test_a_state_that_an_earlier_version_saved_after_an_epoch_resumes_with_the_n
     assert keys(again) == second
 
 
-def test_two_iterations_at_a_time_skip_no_epoch(painted: RamTiles):
+def test_two_iterations_at_a_time_skip_no_epoch(painted):
     one, plain = BatchLoader(painted, 8, **TRAIN), BatchLoader(painted, 8, **TRAIN)
     first, second = keys(plain), keys(plain)
     earlier, later = iter(one), iter(one)
@@ -149,7 +144,7 @@ def test_two_iterations_at_a_time_skip_no_epoch(painted: RamTiles):
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
-def test_a_copy_in_mid_epoch_resumes_there(painted: RamTiles, copied: Callable[[Any], Any]):
+def test_a_copy_in_mid_epoch_resumes_there(painted, copied):
     one = BatchLoader(painted, 8, **TRAIN)
     batches = iter(one)
     begun = keys([next(batches)])
@@ -159,19 +154,17 @@ def test_a_copy_in_mid_epoch_resumes_there(painted: RamTiles, copied: Callable[[
     assert begun + rest == keys(BatchLoader(painted, 8, **TRAIN))
 
 
-def test_lightnings_check_of_shuffling_finds_what_it_looks_for(painted: RamTiles):
+def test_lightnings_check_of_shuffling_finds_what_it_looks_for(painted):
     one = BatchLoader(painted, 8, shuffle=False)
     assert one.batch_sampler is None
     assert callable(one.sampler.set_epoch)
 
 
 @pytest.mark.parametrize("kind", ["ram", "stream"])
-def test_a_loader_created_before_the_process_group_is_sharded(
-    make_store: MakeStore, group: Callable[[int, int], None], kind: str
-):
+def test_a_loader_created_before_the_process_group_is_sharded(make_store, group, kind):
     path = make_store(**LARGE)
 
-    def create() -> BatchLoader:
+    def create():
         tiles = RamTiles.load(path) if kind == "ram" else StreamTiles.open(path, **SMALL)
         return BatchLoader(tiles, 4, **TRAIN)
 
@@ -188,9 +181,7 @@ def test_a_loader_created_before_the_process_group_is_sharded(
     assert set(seen[0]) | set(seen[1]) == set(expected)
 
 
-def test_a_state_that_is_loaded_before_the_process_group_is_sharded(
-    painted: RamTiles, group: Callable[[int, int], None]
-):
+def test_a_state_that_is_loaded_before_the_process_group_is_sharded(painted, group):
     one = BatchLoader(painted, 4, drop_last=False, **TRAIN)
     next(iter(one))
     again = BatchLoader(painted, 4, drop_last=False, **TRAIN)
@@ -203,9 +194,7 @@ def test_a_state_that_is_loaded_before_the_process_group_is_sharded(
     assert sorted(keys(other) + second) == sorted(rest)
 
 
-def test_a_process_group_that_changes_in_mid_iteration_is_refused(
-    painted: RamTiles, group: Callable[[int, int], None]
-):
+def test_a_process_group_that_changes_in_mid_iteration_is_refused(painted, group):
     one = BatchLoader(painted, 4, **TRAIN)
     batches = iter(one)
     next(batches)
@@ -217,18 +206,16 @@ def test_a_process_group_that_changes_in_mid_iteration_is_refused(
 
 
 @pytest.mark.parametrize("framework", ["lightning", "accelerate"])
-def test_the_block_of_the_tutorial_trains_two_epochs(
-    make_store: MakeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, framework: str
-):
+def test_the_block_of_the_tutorial_trains_two_epochs(make_store, tmp_path, monkeypatch, framework):
     pytest.importorskip(framework)
     page = Path(__file__).resolve().parents[2] / "docs" / "tutorials" / "training-loop.md"
     pattern = rf"```python {framework}\n(.*?)```"
     (block,) = re.findall(pattern, page.read_text("utf-8"), flags=re.DOTALL)
     monkeypatch.chdir(tmp_path)
     tiles = RamTiles.load(make_store())
-    losses: list[torch.Tensor] = []
+    losses = []
 
-    def loss_of(logits: torch.Tensor, target: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
+    def loss_of(logits, target, valid):
         losses.append(((logits - target).square().mean(dim=1) * valid).mean())
         return losses[-1]
 

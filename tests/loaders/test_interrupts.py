@@ -1,15 +1,9 @@
 """Ctrl-C at any moment of a loop: it is raised once, and no thread is left."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-
-MakeStore = Callable[..., Path]
 
 LOOP = """
 import faulthandler, random, signal, sys, threading, time
@@ -61,9 +55,7 @@ print(f"a whole epoch after it: {len(list(loader))} of {len(loader)}")
 
 
 @pytest.mark.parametrize(("kind", "leave"), [("ram", "exhaust"), ("stream", "break")])
-def test_every_interrupt_is_raised_and_no_thread_is_left(
-    make_store: MakeStore, tmp_path: Path, kind: str, leave: str
-):
+def test_every_interrupt_is_raised_and_no_thread_is_left(make_store, tmp_path, kind, leave):
     path = make_store(scenes=50, shard_tiles=7, levels=(32,))
     script = tmp_path / "loop.py"
     script.write_text(
@@ -91,7 +83,7 @@ print("done")
 
 
 @pytest.mark.parametrize("kind", ["ram", "stream"])
-def test_a_program_that_ends_in_mid_epoch_ends(store_path: Path, tmp_path: Path, kind: str):
+def test_a_program_that_ends_in_mid_epoch_ends(store_path, tmp_path, kind):
     script = tmp_path / "end.py"
     script.write_text(EXIT)
     command = [sys.executable, str(script), kind, str(store_path)]
@@ -119,7 +111,7 @@ print(len(list(batches)))
 """
 
 
-def test_a_forked_child_does_not_wait_for_threads_of_its_parent(store_path: Path, tmp_path: Path):
+def test_a_forked_child_does_not_wait_for_threads_of_its_parent(store_path, tmp_path):
     script = tmp_path / "fork.py"
     script.write_text(FORK)
     # Python 3.12 warns of any fork in a process with threads, which this test needs.

@@ -1,12 +1,9 @@
 """Batches do not depend on threads or processes, can be resumed anywhere, and leave no thread."""
 
-from __future__ import annotations
-
 import json
 import threading
 import warnings
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,11 +17,11 @@ from geoprep.errors import UsageError
 from loaders import BatchLoader, RamTiles, StreamTiles
 
 
-def digests(loader: BatchLoader) -> list[tuple[int, ...]]:
+def digests(loader):
     return [digest(batch) for batch in loader]
 
 
-def test_a_batch_is_bytes_in_channels_last_order(painted: RamTiles):
+def test_a_batch_is_bytes_in_channels_last_order(painted):
     batch = next(iter(BatchLoader(painted, 8, **TRAIN)))
     assert (batch.image.dtype, batch.speed.dtype) == (torch.uint8, torch.uint8)
     assert batch.image.shape == (8, 3, 16, 16)
@@ -35,7 +32,7 @@ def test_a_batch_is_bytes_in_channels_last_order(painted: RamTiles):
 
 @pytest.mark.parametrize("augment", [None, "flips", "d4"])
 @pytest.mark.parametrize("crop", [None, 1, 17, 40])
-def test_image_label_and_crop_agree(painted: RamTiles, augment: Any, crop: int | None):
+def test_image_label_and_crop_agree(painted, augment, crop):
     side = crop or 40
     for batch in BatchLoader(painted, 7, crop=crop, augment=augment, drop_last=False):
         row, column, tile = (batch.image[:, band].int().numpy() - 1 for band in range(3))
@@ -46,7 +43,7 @@ def test_image_label_and_crop_agree(painted: RamTiles, augment: Any, crop: int |
         assert (row.max((1, 2)) == batch.where[:, 0].numpy() + side - 1).all()
 
 
-def test_batches_do_not_depend_on_threads_or_prefetch(painted: RamTiles):
+def test_batches_do_not_depend_on_threads_or_prefetch(painted):
     expected = digests(BatchLoader(painted, 5, threads=1, prefetch=0, **TRAIN))
     assert len(expected) == 14
     for threads in range(2, 9):
@@ -54,7 +51,7 @@ def test_batches_do_not_depend_on_threads_or_prefetch(painted: RamTiles):
         assert digests(loader) == expected
 
 
-def test_epochs_differ_repeat_and_follow_each_other(painted: RamTiles):
+def test_epochs_differ_repeat_and_follow_each_other(painted):
     loader = BatchLoader(painted, 8, **TRAIN)
     first, second = digests(loader), digests(loader)
     assert loader.epoch == 2
@@ -66,9 +63,7 @@ def test_epochs_differ_repeat_and_follow_each_other(painted: RamTiles):
 
 @settings(deadline=None, max_examples=25)
 @given(st.integers(1, 9), st.integers(1, 4), st.booleans())
-def test_the_union_over_ranks_is_the_epoch_of_one(
-    painted: RamTiles, batch: int, world: int, drop_last: bool
-):
+def test_the_union_over_ranks_is_the_epoch_of_one(painted, batch, world, drop_last):
     options = {**TRAIN, "drop_last": drop_last, "threads": 1}
     alone = samples(BatchLoader(painted, batch * world, **options))
     ranks = [
@@ -84,7 +79,7 @@ def test_the_union_over_ranks_is_the_epoch_of_one(
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 5])
-def test_evaluation_sees_every_tile_exactly_once(painted: RamTiles, world: int):
+def test_evaluation_sees_every_tile_exactly_once(painted, world):
     loaders = [
         BatchLoader(painted, 7, shuffle=False, rank=r, world_size=world) for r in range(world)
     ]
@@ -96,7 +91,7 @@ def test_evaluation_sees_every_tile_exactly_once(painted: RamTiles, world: int):
 
 @pytest.mark.parametrize("stop", [0, 1, 4, 8])
 @pytest.mark.parametrize(("batch", "world"), [(8, 1), (8, 2), (3, 3)])
-def test_a_state_resumes_where_it_was_taken(painted: RamTiles, stop: int, batch: int, world: int):
+def test_a_state_resumes_where_it_was_taken(painted, stop, batch, world):
     options = {**TRAIN, "drop_last": False}
     loader = BatchLoader(painted, 8, **options)
     loader.set_epoch(4)
@@ -107,7 +102,7 @@ def test_a_state_resumes_where_it_was_taken(painted: RamTiles, stop: int, batch:
     state = json.loads(json.dumps(loader.state_dict()))
     batches.close()
 
-    after: list[tuple[int, ...]] = []
+    after = []
     for rank in range(world):
         again = BatchLoader(painted, batch, rank=rank, world_size=world, **options)
         again.load_state_dict(state)
@@ -123,13 +118,13 @@ def test_a_state_resumes_where_it_was_taken(painted: RamTiles, stop: int, batch:
     assert len(rest) - len(after) == (tail if tail < world else 0)
 
 
-def test_a_state_is_small_and_plain(painted: RamTiles):
+def test_a_state_is_small_and_plain(painted):
     loader = BatchLoader(painted, 8, weights="road", **TRAIN)
     next(iter(loader))
     assert len(json.dumps(loader.state_dict())) < 500
 
 
-def test_prefetched_batches_do_not_count_as_seen(painted: RamTiles):
+def test_prefetched_batches_do_not_count_as_seen(painted):
     loader = BatchLoader(painted, 4, prefetch=6, **TRAIN)
     batches = iter(loader)
     next(batches)
@@ -137,7 +132,7 @@ def test_prefetched_batches_do_not_count_as_seen(painted: RamTiles):
     assert loader.state_dict()["position"] == 8
 
 
-def test_choosing_another_epoch_forgets_the_position(painted: RamTiles):
+def test_choosing_another_epoch_forgets_the_position(painted):
     loader = BatchLoader(painted, 8, **TRAIN)
     next(iter(loader))
     again = BatchLoader(painted, 8, **TRAIN)
@@ -157,14 +152,14 @@ def test_choosing_another_epoch_forgets_the_position(painted: RamTiles):
         {"min_road": 0.1},
     ],
 )
-def test_a_state_of_other_samples_is_refused(painted: RamTiles, change: dict[str, Any]):
+def test_a_state_of_other_samples_is_refused(painted, change):
     before = {**TRAIN, "crop": 33}
     state = BatchLoader(painted, 8, **before).state_dict()
     with pytest.raises(UsageError, match=f"other samples.*{next(iter(change))} was"):
         BatchLoader(painted, 8, **{**before, **change}).load_state_dict(state)
 
 
-def test_a_state_of_other_tiles_or_another_version_is_refused(painted: RamTiles):
+def test_a_state_of_other_tiles_or_another_version_is_refused(painted):
     state = BatchLoader(painted, 8, **TRAIN).state_dict()
     with pytest.raises(UsageError, match="tiles was"):
         BatchLoader(painted, 8, **TRAIN).load_state_dict(
@@ -177,7 +172,7 @@ def test_a_state_of_other_tiles_or_another_version_is_refused(painted: RamTiles)
 @pytest.mark.parametrize(
     ("name", "value"), [("position", 10**9), ("position", -1), ("position", None), ("epoch", -1)]
 )
-def test_a_state_outside_the_epoch_is_refused(painted: RamTiles, name: str, value: int | None):
+def test_a_state_outside_the_epoch_is_refused(painted, name, value):
     loader = BatchLoader(painted, 8, **TRAIN)
     whole = digests(loader)
     with pytest.raises(UsageError, match=f"{name} {value}.*72 samples"):
@@ -186,7 +181,7 @@ def test_a_state_outside_the_epoch_is_refused(painted: RamTiles, name: str, valu
     assert digests(loader) == whole
 
 
-def test_held_batches_never_change(painted: RamTiles):
+def test_held_batches_never_change(painted):
     loader = BatchLoader(painted, 4, threads=3, prefetch=5, **TRAIN)
     held = list(loader)
     assert [digest(batch) for batch in held] == digests(loader.__class__(painted, 4, **TRAIN))
@@ -198,13 +193,13 @@ def test_held_batches_never_change(painted: RamTiles):
     assert (part == copy).all()
 
 
-def test_released_buffers_are_reused(painted: RamTiles):
+def test_released_buffers_are_reused(painted):
     loader = BatchLoader(painted, 4, threads=2, prefetch=2, **TRAIN)
     seen = {batch.image.data_ptr() for _ in range(4) for batch in loader}
     assert len(seen) <= 2 + 2
 
 
-def test_the_loop_fills_small_batches_itself(painted: RamTiles, monkeypatch: pytest.MonkeyPatch):
+def test_the_loop_fills_small_batches_itself(painted, monkeypatch):
     monkeypatch.setattr("loaders.loader.INLINE_BYTES", 40 * 40 * 4 * 10)
     small, large = (BatchLoader(painted, size) for size in (8, 16))
     assert (small.threads, small.prefetch) == (0, 0)
@@ -220,7 +215,7 @@ def test_the_loop_fills_small_batches_itself(painted: RamTiles, monkeypatch: pyt
     assert list(batches) == []
 
 
-def test_tiles_that_are_decoded_or_read_need_a_thread(store_path: Path):
+def test_tiles_that_are_decoded_or_read_need_a_thread(store_path):
     for tiles in (RamTiles.load(store_path, keep="compressed"), StreamTiles.open(store_path)):
         assert BatchLoader(tiles, 1).threads > 0
         with pytest.raises(UsageError, match="threads=0"):
@@ -228,7 +223,7 @@ def test_tiles_that_are_decoded_or_read_need_a_thread(store_path: Path):
 
 
 @pytest.mark.parametrize("kind", ["ram", "stream"])
-def test_many_epochs_leak_neither_threads_nor_descriptors(store_path: Path, kind: str):
+def test_many_epochs_leak_neither_threads_nor_descriptors(store_path, kind):
     descriptors = Path("/proc/self/fd")
     stream = kind == "stream"
     tiles = StreamTiles.open(store_path, **SMALL) if stream else RamTiles.load(store_path)
@@ -271,14 +266,14 @@ def test_min_road_of_whole_tiles_leaves_the_others_out():
         BatchLoader(tiles, 1, min_road=0.6)
 
 
-def test_a_crop_as_large_as_the_tile_keeps_its_crops_per_tile(painted: RamTiles):
+def test_a_crop_as_large_as_the_tile_keeps_its_crops_per_tile(painted):
     with warnings.catch_warnings(action="error"):  # all are drawn from
         loader = BatchLoader(painted, 8, crop=40, augment="d4", crops_per_tile=4)
     assert (loader.samples, loader.sampling.crops_per_tile, loader.drawn_tiles) == (96, 4, 24)
     assert sum(len(batch) for batch in loader) == 96
 
 
-def test_weights_draw_what_they_say(painted: RamTiles):
+def test_weights_draw_what_they_say(painted):
     weights = np.zeros(24)
     weights[[3, 9]] = 1, 3
     loader = BatchLoader(painted, 8, weights=weights, crops_per_tile=2)
@@ -299,19 +294,17 @@ def test_weights_draw_what_they_say(painted: RamTiles):
         ({"rank": 2, "world_size": 2}, "rank=2"),
     ],
 )
-def test_arguments_that_do_not_fit_are_refused(
-    painted: RamTiles, options: dict[str, Any], message: str
-):
+def test_arguments_that_do_not_fit_are_refused(painted, options, message):
     with pytest.raises(UsageError, match=message):
         BatchLoader(painted, 8, **options)
 
 
-def test_a_batch_that_is_where_it_should_be_is_not_copied(painted: RamTiles):
+def test_a_batch_that_is_where_it_should_be_is_not_copied(painted):
     batch = next(iter(BatchLoader(painted, 8, **TRAIN)))
     assert batch.to("cpu") is batch
 
 
-def test_moving_a_batch_moves_every_part(painted: RamTiles):
+def test_moving_a_batch_moves_every_part(painted):
     batch = next(iter(BatchLoader(painted, 8, **TRAIN)))
     moved = batch.to("meta", non_blocking=True)
     for name in ("image", "speed", "index", "where", "key"):
@@ -322,7 +315,7 @@ def test_moving_a_batch_moves_every_part(painted: RamTiles):
 
 @pytest.mark.accelerator
 @pytest.mark.skipif(not torch.accelerator.is_available(), reason="needs an accelerator")
-def test_a_pinned_batch_may_be_dropped_while_it_is_copied(painted: RamTiles):
+def test_a_pinned_batch_may_be_dropped_while_it_is_copied(painted):
     device = torch.accelerator.current_accelerator()
     assert device is not None
     loader = BatchLoader(painted, 8, pin_memory=True, **TRAIN)

@@ -3,15 +3,12 @@
 Here a machine is a PID namespace with its own /proc: processes of two cannot attach to each other.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -39,13 +36,13 @@ dist.destroy_process_group()
 """
 
 
-def free_port() -> int:
+def free_port():
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])
 
 
-def in_own_machine(command: list[str]) -> list[str]:
+def in_own_machine(command):
     """Return a command that runs in its own PID namespace."""
     apart = ["unshare", "--pid", "--fork", "--mount", "--mount-proc"]
     if shutil.which("unshare") is None or subprocess.run([*apart, "true"], check=False).returncode:
@@ -54,9 +51,7 @@ def in_own_machine(command: list[str]) -> list[str]:
 
 
 @pytest.mark.slow
-def test_ranks_on_two_machines_load_a_copy_each_and_share_the_epoch(
-    store_path: Path, tmp_path: Path
-) -> None:
+def test_ranks_on_two_machines_load_a_copy_each_and_share_the_epoch(store_path, tmp_path):
     script, port = tmp_path / "job.py", str(free_port())
     script.write_text(JOB)
     own = shutil.copytree(store_path, tmp_path / "other machine.zarr")

@@ -1,13 +1,10 @@
 """Memory of processes, against allocations of known size."""
 
-from __future__ import annotations
-
 import mmap
 import multiprocessing
 import os
 import subprocess
 import sys
-from multiprocessing.synchronize import Event
 
 import numpy as np
 import psutil
@@ -19,7 +16,7 @@ MIB = 1 << 20
 SIZE = 128 * MIB
 
 
-def hold(arrays: SharedArrays, ready: Event, done: Event) -> None:
+def hold(arrays, ready, done):
     int(arrays["a"].sum(dtype=np.int64))  # every page is mapped here
     ready.set()
     done.wait(600)

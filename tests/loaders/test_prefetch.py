@@ -1,7 +1,5 @@
 """Prefetching: in order, bounded, no thread left after a loop, no buffer reused while in use."""
 
-from __future__ import annotations
-
 import gc
 import threading
 import time
@@ -15,17 +13,17 @@ from loaders.batch import BufferPool
 from loaders.prefetch import Prefetcher
 
 
-def workers() -> int:
+def workers():
     return sum(thread.name.startswith("loaders-fill") for thread in threading.enumerate())
 
 
-def slow_first(item: int) -> int:
+def slow_first(item):
     time.sleep(0.02 if item == 0 else 0)
     return item * item
 
 
 @pytest.mark.parametrize("prefetch", [0, 1, 7, 100])
-def test_results_come_in_order_whatever_is_ready_first(prefetch: int):
+def test_results_come_in_order_whatever_is_ready_first(prefetch):
     results = Prefetcher(slow_first, range(30), threads=3, prefetch=prefetch)
     assert list(results) == [i * i for i in range(30)]
     assert workers() == 0
@@ -34,7 +32,7 @@ def test_results_come_in_order_whatever_is_ready_first(prefetch: int):
 def test_no_more_items_are_taken_than_prefetch_allows():
     taken = 0
 
-    def items() -> object:
+    def items():
         nonlocal taken
         for i in range(100):
             taken = i + 1
@@ -56,8 +54,8 @@ def test_a_broken_loop_ends_its_threads():
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_an_exception_in_the_loop_ends_its_threads(error: type[BaseException]):
-    def loop() -> None:
+def test_an_exception_in_the_loop_ends_its_threads(error):
+    def loop():
         for _ in Prefetcher(slow_first, range(100), threads=2, prefetch=4):
             raise error("on purpose")
 
@@ -67,7 +65,7 @@ def test_an_exception_in_the_loop_ends_its_threads(error: type[BaseException]):
 
 
 def test_an_exception_in_a_thread_is_raised_in_order():
-    def fail_at_three(item: int) -> int:
+    def fail_at_three(item):
         if item == 3:
             raise RuntimeError("item 3")
         return item
@@ -79,11 +77,11 @@ def test_an_exception_in_a_thread_is_raised_in_order():
     assert workers() == 0
 
 
-def pool(spare: int) -> BufferPool:
+def pool(spare):
     return BufferPool(2, 5, 3, spare)
 
 
-def block(blocks: BufferPool) -> torch.Tensor:
+def block(blocks):
     return torch.from_numpy(blocks.take())
 
 

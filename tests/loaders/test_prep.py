@@ -1,11 +1,5 @@
 """Preparation on the device, against float64 arithmetic and the tables of `geoprep.speed`."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -29,11 +23,10 @@ from loaders import (
 )
 from loaders.prep import IGNORE_INDEX
 
-MakeStore = Callable[..., Path]
 EVERY_BYTE = torch.arange(256, dtype=torch.uint8).view(1, 16, 16)
 
 
-def every_value(bands: int) -> torch.Tensor:
+def every_value(bands):
     return (
         EVERY_BYTE[:, None].expand(1, bands, 16, 16).contiguous(memory_format=torch.channels_last)
     )
@@ -43,7 +36,7 @@ def every_value(bands: int) -> torch.Tensor:
     arrays(np.float64, 4, elements=st.floats(0, 255)),
     arrays(np.float64, 4, elements=st.floats(0.5, 120)),
 )
-def test_bf16_is_the_float64_result_rounded_once(mean: np.ndarray, std: np.ndarray):
+def test_bf16_is_the_float64_result_rounded_once(mean, std):
     found = Normalize(mean, std, torch.bfloat16)(every_value(4)).double().numpy()
     value = np.arange(256.0).reshape(1, 1, 16, 16)
     exact = (value - mean[:, None, None]) / std[:, None, None]
@@ -55,7 +48,7 @@ def test_bf16_is_the_float64_result_rounded_once(mean: np.ndarray, std: np.ndarr
     arrays(np.float64, 3, elements=st.floats(0, 255)),
     arrays(np.float64, 3, elements=st.floats(0.5, 120)),
 )
-def test_fp32_is_exact_to_the_last_bits_even_near_the_mean(mean: np.ndarray, std: np.ndarray):
+def test_fp32_is_exact_to_the_last_bits_even_near_the_mean(mean, std):
     found = Normalize(mean, std)(every_value(3)).double().numpy()
     exact = (np.arange(256.0).reshape(1, 1, 16, 16) - mean[:, None, None]) / std[:, None, None]
     np.testing.assert_allclose(found, exact, rtol=4e-7, atol=1e-30)
@@ -68,7 +61,7 @@ def test_a_band_that_never_varies_is_only_centred():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_channels_last_and_dtype_are_kept(dtype: torch.dtype):
+def test_channels_last_and_dtype_are_kept(dtype):
     image = torch.randint(0, 256, (2, 8, 24, 40), dtype=torch.uint8)
     image = image.contiguous(memory_format=torch.channels_last)
     found = Normalize([9.0] * 8, [3.0] * 8, dtype)(image)
@@ -76,7 +69,7 @@ def test_channels_last_and_dtype_are_kept(dtype: torch.dtype):
     assert found.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_statistics_of_several_stores_are_those_of_all_pixels(make_store: MakeStore):
+def test_statistics_of_several_stores_are_those_of_all_pixels(make_store):
     paths = [make_store(scenes=5, levels=(32,)), make_store(scenes=9, levels=(24,))]
     stores = [StoreReader.open(path) for path in paths]
     pixels = np.concatenate([RamTiles.load(s).image.reshape(-1, 3) for s in stores]).astype(float)
@@ -85,14 +78,14 @@ def test_statistics_of_several_stores_are_those_of_all_pixels(make_store: MakeSt
     np.testing.assert_allclose(std, pixels.std(axis=0), rtol=1e-12)
 
 
-def test_statistics_follow_the_bands_that_were_loaded(store: StoreReader):
+def test_statistics_follow_the_bands_that_were_loaded(store):
     all_bands, two = band_statistics([store]), band_statistics([store], ("blue", "red"))
     assert two.mean.tolist() == all_bands.mean[[2, 0]].tolist()
     with pytest.raises(UsageError, match="has no band nir"):
         band_statistics([store], ("nir",))
 
 
-def test_a_train_split_without_pixels_is_an_error(make_store: MakeStore):
+def test_a_train_split_without_pixels_is_an_error(make_store):
     with pytest.raises(UsageError, match="no valid pixels"):
         DevicePrep.from_store(make_store(splits=(1,)))
 
@@ -122,7 +115,7 @@ def test_classes_are_bins_and_no_data_is_ignored_by_losses():
 @pytest.mark.parametrize(
     ("targets", "known"), [("binary", True), ("bins", False), ("continuous", False)]
 )
-def test_a_road_of_unknown_speed_is_a_road_and_teaches_no_speed(targets: str, known: bool):
+def test_a_road_of_unknown_speed_is_a_road_and_teaches_no_speed(targets, known):
     speed = torch.tensor([[[0, 25, 254, 255]]], dtype=torch.uint8)
     image = torch.full((1, 3, 1, 4), 9, dtype=torch.uint8)
     prep = DevicePrep(Normalize([0.0] * 3, [1.0] * 3), SpeedTarget(targets), pad_to=1)
@@ -136,13 +129,13 @@ def test_a_road_of_unknown_speed_is_a_road_and_teaches_no_speed(targets: str, kn
 
 def test_channels_are_those_of_the_target():
     for kind, channels in (("bins", 8), ("continuous", 1), ("binary", 1), ("bin_index", 8)):
-        assert SpeedTarget(kind).channels == channels  # type: ignore[arg-type]  # a literal each
+        assert SpeedTarget(kind).channels == channels
     with pytest.raises(UsageError, match="'speed' is not one of"):
-        SpeedTarget("speed")  # type: ignore[arg-type]  # wrong on purpose
+        SpeedTarget("speed")
 
 
 @pytest.mark.parametrize(("side", "padded"), [(40, 64), (32, 32), (650, 672)])
-def test_whole_tiles_are_padded_and_the_padding_is_not_valid(side: int, padded: int):
+def test_whole_tiles_are_padded_and_the_padding_is_not_valid(side, padded):
     tiles = RamTiles.from_arrays(
         np.full((2, side, side, 3), 9, np.uint8), np.full((2, side, side), 25, np.uint8)
     )
@@ -159,7 +152,7 @@ def test_whole_tiles_are_padded_and_the_padding_is_not_valid(side: int, padded: 
 
 
 @pytest.mark.parametrize("side", [1, 2, 7, 16, 31, 33, 650])
-def test_padding_mirrors_the_image_as_prediction_does(side: int):
+def test_padding_mirrors_the_image_as_prediction_does(side):
     image = np.random.default_rng(0).integers(0, 256, (2, side, side, 3), np.uint8)
     lacking = -side % 32
     expected = np.pad(image, ((0, 0), (0, lacking), (0, lacking), (0, 0)), "reflect")
@@ -169,7 +162,7 @@ def test_padding_mirrors_the_image_as_prediction_does(side: int):
     assert (padded.permute(0, 2, 3, 1).numpy() == expected).all()
 
 
-def test_a_dictionary_of_torchs_dataloader_serves_as_well(store_path: Path):
+def test_a_dictionary_of_torchs_dataloader_serves_as_well(store_path):
     tiles = RamTiles.load(store_path)
     prep = DevicePrep.from_store(tiles.stores, targets="binary", dtype=torch.bfloat16)
     batch = next(iter(BatchLoader(tiles, 8, crop=32)))
@@ -179,7 +172,7 @@ def test_a_dictionary_of_torchs_dataloader_serves_as_well(store_path: Path):
         assert torch.equal(one, other)
 
 
-def test_statistics_travel_in_a_checkpoint(store: StoreReader):
+def test_statistics_travel_in_a_checkpoint(store):
     prep = DevicePrep.from_store(store)
     blank = DevicePrep(Normalize([0.0] * 3, [1.0] * 3), SpeedTarget("bins"))
     blank.load_state_dict(prep.state_dict())
@@ -219,7 +212,7 @@ def test_jitter_that_could_turn_a_band_over_is_refused():
         Jitter(contrast=1.5)
 
 
-def test_preparation_is_one_graph_for_the_compiler(painted: RamTiles):
+def test_preparation_is_one_graph_for_the_compiler(painted):
     changed = DeviceAugmentation(scale=1.3, rotate=9, blur=1, noise=4, shadow=0.5)
     random = {"jitter": Jitter(), "augmentation": changed}
     prep = DevicePrep(Normalize([9.0] * 3, [2.0] * 3), SpeedTarget("bins"), **random)
@@ -231,7 +224,7 @@ def test_preparation_is_one_graph_for_the_compiler(painted: RamTiles):
 
 
 @pytest.mark.parametrize("targets", ["bins", "continuous", "bin_index"])
-def test_targets_with_speeds_need_a_store_with_speeds(tmp_path: Path, targets: Any):
+def test_targets_with_speeds_need_a_store_with_speeds(tmp_path, targets):
     store = write_store(tmp_path / "masks.zarr", scenes=4, speed_unit="none")
     with pytest.raises(UsageError, match=rf"`targets` {targets} needs speeds.*`targets` binary"):
         DevicePrep.from_store(store, targets=targets)

@@ -1,11 +1,7 @@
 """A progress bar on a terminal, nothing in a file."""
 
-from __future__ import annotations
-
 import io
 import sys
-
-import pytest
 
 from loaders.chunks import progress_bar
 
@@ -13,11 +9,11 @@ from loaders.chunks import progress_bar
 class Terminal(io.StringIO):
     """Standard error with somebody in front of it."""
 
-    def isatty(self) -> bool:
+    def isatty(self):
         return True
 
 
-def run(wanted: bool | None) -> bool:
+def run(wanted):
     with progress_bar(wanted, "loading tiles") as report:
         if report is not None:
             report(3, 8)
@@ -25,7 +21,7 @@ def run(wanted: bool | None) -> bool:
     return report is not None
 
 
-def test_a_terminal_gets_a_bar_with_counts(monkeypatch: pytest.MonkeyPatch):
+def test_a_terminal_gets_a_bar_with_counts(monkeypatch):
     screen = Terminal()
     monkeypatch.setattr(sys, "stderr", screen)
     monkeypatch.setenv("TERM", "xterm")
@@ -34,7 +30,7 @@ def test_a_terminal_gets_a_bar_with_counts(monkeypatch: pytest.MonkeyPatch):
     assert "8/8" in screen.getvalue()
 
 
-def test_a_file_gets_none_unless_asked(monkeypatch: pytest.MonkeyPatch):
+def test_a_file_gets_none_unless_asked(monkeypatch):
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     assert not run(None)
     assert not run(False)
@@ -42,9 +38,9 @@ def test_a_file_gets_none_unless_asked(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_function_is_called_as_it_is():
-    seen: list[tuple[int, int]] = []
+    seen = []
 
-    def note(done: int, total: int) -> None:
+    def note(done, total):
         seen.append((done, total))
 
     with progress_bar(note, "loading") as report:

@@ -1,30 +1,23 @@
 """A split in memory: the right tiles, one copy, and clear errors."""
 
-from __future__ import annotations
-
 import pickle
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers.painted import paint
 
 from geoprep.errors import UsageError
-from geoprep.store import StoreReader
 from loaders import RamTiles, selection
 from loaders.memory import Available
 from loaders.tiles import ram
 
-MakeStore = Callable[..., Path]
 
-
-def split_rows(store: StoreReader, split: int) -> np.ndarray:
+def split_rows(store, split):
     return np.flatnonzero(store.tiles.split == split)
 
 
 @pytest.mark.parametrize(("split", "number"), [("train", 0), ("val", 1)])
-def test_a_split_is_loaded_pixel_by_pixel(store: StoreReader, split: str, number: int):
+def test_a_split_is_loaded_pixel_by_pixel(store, split, number):
     tiles = RamTiles.load(store, split)
     image, speed = paint(40, 32, 3)
     rows = split_rows(store, number)
@@ -35,7 +28,7 @@ def test_a_split_is_loaded_pixel_by_pixel(store: StoreReader, split: str, number
     assert tiles.left_out == {}
 
 
-def test_a_coarser_level_has_the_same_tiles_and_extent(store_path: Path):
+def test_a_coarser_level_has_the_same_tiles_and_extent(store_path):
     fine, coarse = RamTiles.load(store_path), RamTiles.load(store_path, level=16)
     assert coarse.side == 16
     assert (coarse.table["tile"] == fine.table["tile"]).all()
@@ -45,7 +38,7 @@ def test_a_coarser_level_has_the_same_tiles_and_extent(store_path: Path):
     assert (b, c, d, f) == tuple(fine.affine(5)[i] for i in (1, 2, 3, 5))
 
 
-def test_bands_are_chosen_by_name_and_in_order(make_store: MakeStore):
+def test_bands_are_chosen_by_name_and_in_order(make_store):
     path = make_store(bands=("coastal", "blue", "green", "red"), shard_tiles=7)
     tiles = RamTiles.load(path, bands=("red", "blue"))
     image = paint(40, 32, 4)[0][tiles.table["tile"]]
@@ -53,7 +46,7 @@ def test_bands_are_chosen_by_name_and_in_order(make_store: MakeStore):
     assert (tiles.image == image[..., [3, 1]]).all()
 
 
-def test_unusable_tiles_are_left_out_and_counted(make_store: MakeStore):
+def test_unusable_tiles_are_left_out_and_counted(make_store):
     path = make_store(status=("ok", "failed", "ok", "unlabelled", "skipped"), splits=(0,))
     tiles = RamTiles.load(path, "all")
     assert tiles.left_out == {"failed": 8, "skipped": 8, "unlabelled": 8}
@@ -62,7 +55,7 @@ def test_unusable_tiles_are_left_out_and_counted(make_store: MakeStore):
     assert "left out" in repr(tiles)
 
 
-def test_several_stores_are_one_data_set(make_store: MakeStore):
+def test_several_stores_are_one_data_set(make_store):
     paths = [make_store(scenes=3, prefix="AOI_1_A_"), make_store(scenes=2, prefix="AOI_2_B_")]
     tiles = RamTiles.load(paths, "all")
     assert len(tiles) == 20
@@ -74,12 +67,12 @@ def test_several_stores_are_one_data_set(make_store: MakeStore):
         _ = tiles.store
 
 
-def describe(tiles: RamTiles) -> tuple[int, int, str, str, str]:
+def describe(tiles):
     pixels = int(tiles.image.sum(dtype=np.int64) + tiles.speed.sum(dtype=np.int64))
     return len(tiles), pixels, tiles.scene(3), tiles.crs(3), tiles.fingerprint
 
 
-def test_the_pickle_has_some_hundred_bytes_and_needs_no_store(make_store: MakeStore):
+def test_the_pickle_has_some_hundred_bytes_and_needs_no_store(make_store):
     small, large = (RamTiles.load(make_store(scenes=n), "all") for n in (2, 40))
     assert len(pickle.dumps(large)) < 1000
     assert abs(len(pickle.dumps(large)) - len(pickle.dumps(small))) < 50
@@ -88,17 +81,15 @@ def test_the_pickle_has_some_hundred_bytes_and_needs_no_store(make_store: MakeSt
     assert attached.store.meta == large.store.meta
 
 
-def test_progress_counts_every_tile(store_path: Path):
-    seen: list[tuple[int, int]] = []
+def test_progress_counts_every_tile(store_path):
+    seen = []
     RamTiles.load(store_path, progress=lambda done, total: seen.append((done, total)))
     assert seen[-1] == (32, 32)
     assert seen == sorted(seen)
 
 
-def test_too_many_tiles_are_refused_before_loading(
-    store_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    def little() -> Available:
+def test_too_many_tiles_are_refused_before_loading(store_path, monkeypatch):
+    def little():
         return Available(selection.RESERVE + 100_000, "the control group /sys/fs/cgroup/job")
 
     monkeypatch.setattr(selection, "available_memory", little)
@@ -123,17 +114,17 @@ def test_too_many_tiles_are_refused_before_loading(
         ({"folds": 5, "fold": 5}, "fold=5"),
     ],
 )
-def test_invalid_arguments_are_refused(store_path: Path, options: dict, message: str):
+def test_invalid_arguments_are_refused(store_path, options, message):
     with pytest.raises(UsageError, match=message):
         RamTiles.load(store_path, **options)
 
 
-def test_a_split_of_unusable_tiles_says_why_it_is_empty(make_store: MakeStore):
+def test_a_split_of_unusable_tiles_says_why_it_is_empty(make_store):
     with pytest.raises(UsageError, match=r"no tile to load \(40 unlabelled\)"):
         RamTiles.load(make_store(status=("unlabelled",)), "all")
 
 
-def test_stores_that_do_not_match_are_refused(make_store: MakeStore):
+def test_stores_that_do_not_match_are_refused(make_store):
     rgb, other = make_store(), make_store(bands=("red", "nir"))
     with pytest.raises(UsageError, match=r"has bands red, nir.*bands=\(...\)"):
         RamTiles.load([rgb, other])

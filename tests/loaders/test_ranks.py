@@ -1,18 +1,12 @@
 """Ranks of a torchrun job on one machine share one copy."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from loaders import is_distributed, this_rank
-
-MakeStore = Callable[..., Path]
 
 JOB = """
 import json, sys
@@ -48,9 +42,7 @@ dist.destroy_process_group()
 
 
 @pytest.mark.slow
-def test_two_ranks_share_one_copy_the_epoch_and_errors(
-    store_path: Path, make_store: MakeStore, tmp_path: Path
-):
+def test_two_ranks_share_one_copy_the_epoch_and_errors(store_path, make_store, tmp_path):
     script = tmp_path / "job.py"
     script.write_text(JOB)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]

@@ -1,29 +1,23 @@
 """A store on S3 is loaded like one on disk, in few requests."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections import Counter
-from collections.abc import Callable
 from functools import partial, partialmethod
-from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.buckets import Bucket, use_endpoint
+from helpers.buckets import use_endpoint
 from helpers.proxy import Proxy, faulty_proxy
 
 from geoprep.errors import StoreError
 from geoprep.storage import clients
 from loaders import BatchLoader, RamTiles, StreamTiles
 
-MakeStore = Callable[..., Path]
-
 pytestmark = pytest.mark.filterwarnings("ignore:Successfully reconstructed a store:RuntimeWarning")
 
 
-def test_a_split_on_s3_is_the_split_on_disk(store_path: Path, bucket: Bucket):
+def test_a_split_on_s3_is_the_split_on_disk(store_path, bucket):
     address = bucket.upload(store_path, "whole.zarr")
     there = RamTiles.load(address, "train", bands=("green", "red"))
     here = RamTiles.load(store_path, "train", bands=("green", "red"))
@@ -32,14 +26,14 @@ def test_a_split_on_s3_is_the_split_on_disk(store_path: Path, bucket: Bucket):
     assert there.store.location == address
 
 
-def test_a_shard_lost_on_s3_is_named(store_path: Path, bucket: Bucket):
+def test_a_shard_lost_on_s3_is_named(store_path, bucket):
     address = bucket.upload(store_path, "lost.zarr")
     bucket.delete("lost.zarr/32/image/c/2/0/0/0")
     with pytest.raises(StoreError, match=r"lost\.zarr/32/image/c/2/0/0/0 is missing"):
         RamTiles.load(address, "all")
 
 
-def shards_requested(bucket: Bucket) -> Counter[str]:
+def shards_requested(bucket):
     """Return the requests per shard since the last call."""
     found = Counter(path for path in bucket.asked if "/32/" in path and "/c/" in path)
     bucket.asked.clear()
@@ -47,14 +41,14 @@ def shards_requested(bucket: Bucket) -> Counter[str]:
 
 
 @pytest.fixture
-def remote(make_store: MakeStore, bucket: Bucket) -> str:
+def remote(make_store, bucket):
     """Return a store of six shards, 16 tiles each, from which val takes one scene in four."""
     options = {"scenes": 12, "shard_tiles": 16, "levels": (32,), "splits": (0, 1, 0, 0)}
     return bucket.upload(make_store(**options), "a.zarr")
 
 
 @pytest.mark.parametrize("keep", ["pixels", "compressed"])
-def test_a_shard_is_loaded_in_two_requests(remote: str, bucket: Bucket, keep: str):
+def test_a_shard_is_loaded_in_two_requests(remote, bucket, keep):
     bucket.asked.clear()
     assert len(RamTiles.load(remote, "train", keep=keep, threads=8)) == 36
     tables = [path for path in bucket.asked if "/32/" not in path]
@@ -64,7 +58,7 @@ def test_a_shard_is_loaded_in_two_requests(remote: str, bucket: Bucket, keep: st
     assert set(asked.values()) == {2}  # its index, and all of its tiles
 
 
-def test_a_stream_requests_an_index_once_and_runs_of_tiles(remote: str, bucket: Bucket):
+def test_a_stream_requests_an_index_once_and_runs_of_tiles(remote, bucket):
     tiles = StreamTiles.open(remote, "train", ram_limit="5MB", lanes=1)
     bucket.asked.clear()
     loader = BatchLoader(tiles, 4, crop=16, crops_per_tile=3)
@@ -84,9 +78,7 @@ LOADS = {
 
 
 @pytest.mark.parametrize("load", LOADS)
-def test_an_unreliable_endpoint_gives_the_right_pixels(
-    remote: str, monkeypatch: pytest.MonkeyPatch, load: str
-):
+def test_an_unreliable_endpoint_gives_the_right_pixels(remote, monkeypatch, load):
     here = RamTiles.load(remote, "train")
     kinds = ("drop", "reset", "truncate", "short", "503", "stall")
     monkeypatch.setattr(clients, "BACKOFF", 0.01)
@@ -102,13 +94,7 @@ def test_an_unreliable_endpoint_gives_the_right_pixels(
     assert proxy.faults.total() > 10
 
 
-def answerable(
-    proxy: Proxy,
-    fate: Callable[[Proxy, str, str], str],
-    failed: Counter[str],
-    method: str,
-    what: str,
-) -> str:
+def answerable(proxy, fate, failed, method, what):
     """Send short answers only to requests of a range, and fewer faults than the client repeats."""
     request = re.sub(r"=\d+-", "=-", what)  # the rest of a cut answer has a later first byte
     if failed[request] >= clients.RETRIES - 1:

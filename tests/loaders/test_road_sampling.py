@@ -1,9 +1,5 @@
 """Road counts and weights against a plain count of pixels."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -15,7 +11,7 @@ from loaders import RamTiles
 from loaders.road_sampling import CELL, PixelCells, tile_weights
 
 
-def tiles_of(speed: np.ndarray, road_fraction: Sequence[float] = ()) -> RamTiles:
+def tiles_of(speed, road_fraction=()):
     """Return tiles with these labels."""
     tiles = RamTiles.from_arrays(np.zeros((*speed.shape, 1), np.uint8), speed.astype(np.uint8))
     if road_fraction:
@@ -23,24 +19,24 @@ def tiles_of(speed: np.ndarray, road_fraction: Sequence[float] = ()) -> RamTiles
     return tiles
 
 
-def random_labels(tiles: int, side: int, seed: int) -> np.ndarray:
+def random_labels(tiles, side, seed):
     values = np.array([0, 0, 0, 25, 254, 1, 255], np.uint8)
     return np.random.default_rng(seed).choice(values, (tiles, side, side))
 
 
-def is_road(speed: np.ndarray) -> np.ndarray:
+def is_road(speed):
     return (speed != 0) & (speed != 255)
 
 
 @given(st.integers(20, 75), st.data())
-def test_fraction_counts_the_cells_wholly_inside(side: int, data: st.DataObject):
+def test_fraction_counts_the_cells_wholly_inside(side, data):
     speed = random_labels(3, side, side)
     crop = data.draw(st.integers(1, side))
     y, x = (data.draw(st.integers(0, side - crop)) for _ in range(2))
     cells = PixelCells.count(tiles_of(speed))
     found = cells.fraction(np.array([1]), np.array([y]), np.array([x]), crop)[0] * crop**2
 
-    def edges(first: int) -> tuple[int, int]:
+    def edges(first):
         last = first + crop
         return -(-first // CELL) * CELL, last if last == side else last // CELL * CELL
 
@@ -51,7 +47,7 @@ def test_fraction_counts_the_cells_wholly_inside(side: int, data: st.DataObject)
 
 
 @pytest.mark.parametrize("side", [32, 40])
-def test_total_is_every_road_pixel(side: int):
+def test_total_is_every_road_pixel(side):
     speed = random_labels(5, side, 0)
     assert PixelCells.count(tiles_of(speed)).total().tolist() == is_road(speed).sum((1, 2)).tolist()
 
@@ -88,7 +84,7 @@ def test_without_any_road_all_tiles_weigh_the_same():
 
 def test_an_unknown_rule_is_refused():
     with pytest.raises(UsageError, match="'roads' is not"):
-        tile_weights("roads", tiles_of(np.zeros((1, 8, 8), np.uint8)))  # type: ignore[arg-type]  # wrong on purpose
+        tile_weights("roads", tiles_of(np.zeros((1, 8, 8), np.uint8)))
 
 
 @pytest.mark.parametrize(
@@ -100,7 +96,7 @@ def test_an_unknown_rule_is_refused():
         (np.zeros(2), "not all zero"),
     ],
 )
-def test_invalid_weights_are_refused(weights: np.ndarray, message: str):
+def test_invalid_weights_are_refused(weights, message):
     with pytest.raises(UsageError, match=message):
         tile_weights(weights, tiles_of(np.zeros((2, 8, 8), np.uint8)))
 

@@ -1,7 +1,5 @@
 """Order, crops and symmetries are a function of (seed, epoch, position) alone."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -19,7 +17,7 @@ seeds = st.integers(-(2**63), 2**64)
 epochs = st.integers(0, 10_000)
 
 
-def columns(sampling: Sampling, epoch: int, samples: np.ndarray) -> np.ndarray:
+def columns(sampling, epoch, samples):
     w = sampling.crops(epoch, samples)
     return np.stack([w.tile, w.y, w.x, w.op, w.key])
 
@@ -40,7 +38,7 @@ def test_samples_of_a_seed_never_change():
 
 
 @given(seeds, epochs, st.integers(1, 60), st.integers(1, 4))
-def test_order_is_a_permutation_and_repeats(seed: int, epoch: int, tiles: int, crops: int):
+def test_order_is_a_permutation_and_repeats(seed, epoch, tiles, crops):
     sampling = Sampling(tiles, 64, 32, "d4", crops, seed)
     order = sampling.order(epoch)
     assert sorted(order) == list(range(tiles * crops))
@@ -48,7 +46,7 @@ def test_order_is_a_permutation_and_repeats(seed: int, epoch: int, tiles: int, c
 
 
 @given(seeds, epochs, st.data())
-def test_a_crop_does_not_depend_on_other_samples(seed: int, epoch: int, data: st.DataObject):
+def test_a_crop_does_not_depend_on_other_samples(seed, epoch, data):
     sampling = Sampling(50, 97, 40, "d4", 3, seed)
     samples = np.array(data.draw(st.lists(st.integers(0, 149), min_size=1, max_size=20)))
     together = columns(sampling, epoch, samples)
@@ -59,7 +57,7 @@ def test_a_crop_does_not_depend_on_other_samples(seed: int, epoch: int, data: st
 
 
 @given(seeds, st.integers(1, 80), st.integers(1, 80))
-def test_crops_are_inside_their_tile(seed: int, crop: int, more: int):
+def test_crops_are_inside_their_tile(seed, crop, more):
     side = crop + more - 1
     w = Sampling(9, side, crop, "flips", 4, seed).crops(0, np.arange(36))
     assert (w.tile == np.arange(36) // 4).all()
@@ -98,7 +96,7 @@ def test_whole_tiles_start_at_their_corner_and_have_symmetries():
 
 
 @given(st.lists(st.floats(0, 100), min_size=2, max_size=30), seeds)
-def test_weighted_tiles_come_within_two_of_their_expected_number(weights: list[float], seed: int):
+def test_weighted_tiles_come_within_two_of_their_expected_number(weights, seed):
     given_weights = np.array(weights)
     if given_weights.sum() < 1e-3:
         return
@@ -129,9 +127,9 @@ def test_weights_draw_only_from_the_chosen_tiles():
         ({"crops_per_tile": 0}, "crops_per_tile=0"),
     ],
 )
-def test_invalid_arguments_are_refused(options: dict[str, object], message: str):
+def test_invalid_arguments_are_refused(options, message):
     with pytest.raises(UsageError, match=message):
-        Sampling(2, 64, **options)  # type: ignore[arg-type]  # wrong on purpose
+        Sampling(2, 64, **options)
 
 
 def test_random_streams_of_a_sample_are_distinct():

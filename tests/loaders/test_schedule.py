@@ -1,7 +1,5 @@
 """Positions are split over ranks without repeats or losses, but for the end of a training epoch."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -12,16 +10,16 @@ from loaders.sampling import Schedule
 sizes = st.integers(1, 200), st.integers(1, 9), st.integers(1, 5)
 
 
-def ranks(samples: int, batch: int, world: int, **options: bool) -> list[Schedule]:
+def ranks(samples, batch, world, **options):
     return [Schedule(samples, batch, rank, world, **options) for rank in range(world)]
 
 
-def positions(schedules: list[Schedule], start: int = 0) -> list[int]:
+def positions(schedules, start=0):
     return [p for s in schedules for step in s.steps(start) for p in range(*step[:2])]
 
 
 @given(*sizes)
-def test_evaluation_sees_every_position_exactly_once(samples: int, batch: int, world: int):
+def test_evaluation_sees_every_position_exactly_once(samples, batch, world):
     split = ranks(samples, batch, world, drop_last=False, equal=False)
     assert sorted(positions(split)) == list(range(samples))
     assert all(len(s) == len(list(s.steps())) for s in split)
@@ -29,7 +27,7 @@ def test_evaluation_sees_every_position_exactly_once(samples: int, batch: int, w
 
 
 @given(*sizes, st.booleans())
-def test_training_ranks_take_equal_steps(samples: int, batch: int, world: int, drop: bool):
+def test_training_ranks_take_equal_steps(samples, batch, world, drop):
     assume(samples >= batch * world)
     split = ranks(samples, batch, world, drop_last=drop, equal=True)
     assert len({len(s) for s in split}) == 1
@@ -43,7 +41,7 @@ def test_training_ranks_take_equal_steps(samples: int, batch: int, world: int, d
 
 @given(*sizes, st.integers(1, 9), st.integers(1, 5), st.data())
 def test_another_number_of_ranks_resumes_where_the_first_stopped(
-    samples: int, batch: int, world: int, batch2: int, world2: int, data: st.DataObject
+    samples, batch, world, batch2, world2, data
 ):
     first = ranks(samples, batch, world, drop_last=False, equal=False)
     done = [0, *sorted({step.done for s in first for step in s.steps()})]
@@ -54,7 +52,7 @@ def test_another_number_of_ranks_resumes_where_the_first_stopped(
 
 
 @given(*sizes)
-def test_a_step_of_many_ranks_is_a_step_of_one(samples: int, batch: int, world: int):
+def test_a_step_of_many_ranks_is_a_step_of_one(samples, batch, world):
     assume(samples >= batch * world)
     one = list(Schedule(samples, batch * world).steps())
     many = list(zip(*(s.steps() for s in ranks(samples, batch, world)), strict=True))
@@ -69,6 +67,6 @@ def test_a_step_of_many_ranks_is_a_step_of_one(samples: int, batch: int, world: 
         ((10, 4, 0, 3), "10 samples do not fill one step of 4 x 3 ranks"),
     ],
 )
-def test_invalid_arguments_are_refused(arguments: tuple[int, ...], message: str):
+def test_invalid_arguments_are_refused(arguments, message):
     with pytest.raises(UsageError, match=message):
         Schedule(*arguments)

@@ -1,10 +1,5 @@
 """Selection of the tiles of a split, with and without k-fold."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -13,25 +8,23 @@ from geoprep.store import StoreReader
 from loaders import RamTiles, StreamTiles
 from loaders.selection import Folds, select
 
-MakeStore = Callable[..., Path]
-
 
 @pytest.fixture(scope="module")
-def with_test(make_store: MakeStore) -> StoreReader:
+def with_test(make_store):
     return StoreReader.open(make_store(scenes=23, splits=(0, 0, 0, 1, 2), levels=(16,)))
 
 
-def scenes(store: StoreReader, split: str, folds: Folds | None = None) -> set[int]:
-    return set(store.tiles.scene[select(store, split, folds).tiles].tolist())  # type: ignore[arg-type]  # any text
+def scenes(store, split, folds=None):
+    return set(store.tiles.scene[select(store, split, folds).tiles].tolist())
 
 
-def test_splits_partition_the_tiles(with_test: StoreReader):
+def test_splits_partition_the_tiles(with_test):
     parts = [scenes(with_test, split) for split in ("train", "val", "test")]
     assert sum(map(len, parts)) == 23
     assert set.union(*parts) == scenes(with_test, "all") == set(range(23))
 
 
-def test_tiles_that_the_split_leaves_unused_are_not_among_all(make_store: MakeStore):
+def test_tiles_that_the_split_leaves_unused_are_not_among_all(make_store):
     """They overlap other tiles: metrics would count these pixels twice."""
     store = StoreReader.open(make_store(scenes=6, splits=(0, 1, 3), levels=(16,)))
     assert scenes(store, "all") == {0, 1, 3, 4}
@@ -39,7 +32,7 @@ def test_tiles_that_the_split_leaves_unused_are_not_among_all(make_store: MakeSt
 
 
 @pytest.mark.parametrize("count", [2, 5])
-def test_folds_partition_train_and_val_and_leave_test_alone(with_test: StoreReader, count: int):
+def test_folds_partition_train_and_val_and_leave_test_alone(with_test, count):
     free = scenes(with_test, "train") | scenes(with_test, "val")
     seen = []
     for fold in range(count):
@@ -54,13 +47,13 @@ def test_folds_partition_train_and_val_and_leave_test_alone(with_test: StoreRead
     assert max(map(len, seen)) - min(map(len, seen)) <= 1
 
 
-def test_a_seed_makes_other_folds_and_the_same_again(with_test: StoreReader):
+def test_a_seed_makes_other_folds_and_the_same_again(with_test):
     folds = [scenes(with_test, "val", Folds(3, 0, seed)) for seed in (0, 1, 0)]
     assert folds[0] == folds[2]
     assert folds[0] != folds[1]
 
 
-def test_usable_scenes_are_assigned_evenly(make_store: MakeStore):
+def test_usable_scenes_are_assigned_evenly(make_store):
     store = StoreReader.open(make_store(scenes=12, status=("ok", "failed"), levels=(16,)))
     sizes = [len(scenes(store, "val", Folds(3, fold))) for fold in range(3)]
     assert sizes == [2, 2, 2]
@@ -68,12 +61,12 @@ def test_usable_scenes_are_assigned_evenly(make_store: MakeStore):
     assert sum(left_out) == 24
 
 
-def test_more_folds_than_scenes_are_refused(with_test: StoreReader):
+def test_more_folds_than_scenes_are_refused(with_test):
     with pytest.raises(UsageError, match="too few for folds=30"):
         select(with_test, "train", Folds(30, 0))
 
 
-def test_a_tile_without_a_valid_pixel_is_left_out(make_store: MakeStore):
+def test_a_tile_without_a_valid_pixel_is_left_out(make_store):
     store = StoreReader.open(make_store(scenes=3, levels=(16,)))
     store.tiles.valid_fraction[[1, 5]] = 0
     selection = select(store, "all")
@@ -83,9 +76,7 @@ def test_a_tile_without_a_valid_pixel_is_left_out(make_store: MakeStore):
 
 @pytest.mark.parametrize("column", ["split", "scene", "transform", "road_fraction"])
 @pytest.mark.parametrize("read", [RamTiles.load, StreamTiles.open])
-def test_a_lost_chunk_of_a_table_is_damage(
-    make_store: MakeStore, column: str, read: Callable[..., object]
-):
+def test_a_lost_chunk_of_a_table_is_damage(make_store, column, read):
     path = make_store(scenes=50, levels=(32,))
     chunks = sorted((path / column / "c").rglob("*"))
     next(file for file in chunks if file.is_file()).unlink()

@@ -1,7 +1,5 @@
 """Shared memory: one copy under any start method, and nothing is left after its last process."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import pickle
@@ -15,31 +13,31 @@ import pytest
 
 from geoprep.errors import UsageError
 from loaders import memory
-from loaders.memory import ArrayLayout, SharedArrays
+from loaders.memory import SharedArrays
 
-LAYOUT: ArrayLayout = {"a": ("uint8", (3, 5)), "b": ("float64", (7,))}
+LAYOUT = {"a": ("uint8", (3, 5)), "b": ("float64", (7,))}
 
 
-def filled() -> SharedArrays:
+def filled():
     arrays = SharedArrays.create(LAYOUT)
     arrays["a"][:] = np.arange(15).reshape(3, 5)
     arrays["b"][:] = np.linspace(0, 1, 7)
     return arrays
 
 
-def total(arrays: SharedArrays) -> tuple[float, bool]:
+def total(arrays):
     return float(arrays["a"].sum() + arrays["b"].sum()), arrays["a"].flags.writeable
 
 
-def send_total(arrays: SharedArrays, queue: multiprocessing.Queue[tuple[float, bool]]) -> None:
+def send_total(arrays, queue):
     queue.put(total(arrays))
 
 
-def descriptors() -> int:
+def descriptors():
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def shm_names() -> set[str]:
+def shm_names():
     # Without semaphores: those of other processes of this machine come and go.
     return {p.name for p in Path("/dev/shm").iterdir() if not p.name.startswith("sem.")}
 
@@ -67,7 +65,7 @@ def test_freeze_makes_the_owner_read_only_too():
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_children_attach_under_every_start_method(method: str):
+def test_children_attach_under_every_start_method(method):
     context = multiprocessing.get_context(method)
     arrays, queue = filled(), context.Queue()
     child = context.Process(target=send_total, args=(arrays, queue))
@@ -125,7 +123,7 @@ def test_arrays_outlive_their_owner_and_descriptors_are_closed():
     assert descriptors() == before
 
 
-def test_without_memfd_an_unlinked_file_serves(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_without_memfd_an_unlinked_file_serves(monkeypatch, tmp_path):
     monkeypatch.delattr(os, "memfd_create")
     monkeypatch.setattr(memory.tempfile, "tempdir", str(tmp_path))
     arrays = filled()
@@ -134,9 +132,7 @@ def test_without_memfd_an_unlinked_file_serves(monkeypatch: pytest.MonkeyPatch, 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_proc_forked_children_share_and_others_are_refused(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-):
+def test_without_proc_forked_children_share_and_others_are_refused(monkeypatch, tmp_path):
     """As on macOS."""
     monkeypatch.delattr(os, "memfd_create")
     monkeypatch.setattr(memory, "_OPEN_FILES", tmp_path / "fd")

@@ -1,19 +1,13 @@
 """The order of a stream: a shuffle that needs a bounded part of the tiles at a time."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from loaders.sampling import Schedule
 from loaders.tiles.shuffle_order import (
     LEAST_LANE,
-    ReadPlan,
     ShuffleWindow,
     StreamSampling,
     cut_runs,
@@ -24,10 +18,10 @@ shapes = st.builds(ShuffleWindow, st.integers(1, 9), st.integers(1, 40), st.inte
 
 
 @st.composite
-def samplings(draw: st.DrawFn, **fixed: Any) -> StreamSampling:
+def samplings(draw, **fixed):
     """Draw tiles in shards with gaps, and what is sampled from them."""
     shard = np.sort(draw(st.lists(st.integers(0, 12), min_size=1, max_size=120)))
-    options: dict[str, Any] = {
+    options = {
         "crops_per_tile": draw(st.integers(1, 5)),
         "seed": draw(st.integers(0, 99)),
     }
@@ -40,23 +34,21 @@ def samplings(draw: st.DrawFn, **fixed: Any) -> StreamSampling:
     return StreamSampling(len(shard), 8, **(options | fixed))
 
 
-def rank_part(sampling: StreamSampling, rank: int, world: int, start: int) -> NDArray[np.int64]:
+def rank_part(sampling, rank, world, start):
     schedule = Schedule(len(sampling), 3, rank, world, False, False, interleaved=sampling.shuffle)
     steps = schedule.steps(min(start, len(sampling)))
     parts = [np.arange(step.first, step.last, step.stride) for step in steps]
     return np.concatenate([np.arange(0), *parts])
 
 
-def plan_of(
-    sampling: StreamSampling, positions: NDArray[np.int64], spare: int = 0
-) -> tuple[ReadPlan, NDArray[np.int64]]:
+def plan_of(sampling, positions, spare=0):
     samples = sampling.order(1)[positions]
     slots = max(sampling.shape.lane_tiles, 2 * sampling.shape.run) + spare
     return plan_reads(sampling, 1, positions, samples, slots), samples
 
 
 @given(st.lists(st.integers(0, 9), min_size=1), st.integers(1, 9))
-def test_runs_stay_in_their_shard_and_are_nearly_equal(shards: list[int], most: int):
+def test_runs_stay_in_their_shard_and_are_nearly_equal(shards, most):
     shard = np.sort(shards)
     runs = cut_runs(shard, most)
     assert set(np.diff(runs)) <= {0, 1}
@@ -71,15 +63,13 @@ def test_runs_stay_in_their_shard_and_are_nearly_equal(shards: list[int], most: 
 
 
 @given(samplings())
-def test_an_epoch_holds_every_sample_once(sampling: StreamSampling):
+def test_an_epoch_holds_every_sample_once(sampling):
     assert sorted(sampling.order(0)) == list(range(len(sampling)))
     assert (sampling.order(3) == sampling.order(3)).all()
 
 
 @given(samplings(), st.integers(1, 5), st.integers(0, 4), st.integers(0, 60), st.integers(0, 9))
-def test_reading_in_the_order_of_need_never_waits_for_itself(
-    sampling: StreamSampling, world: int, rank: int, start: int, spare: int
-):
+def test_reading_in_the_order_of_need_never_waits_for_itself(sampling, world, rank, start, spare):
     positions = rank_part(sampling, rank % world, world, start * 2)
     if not len(positions):
         return
@@ -100,7 +90,7 @@ def test_reading_in_the_order_of_need_never_waits_for_itself(
 
 
 @given(samplings(), st.integers(1, 4))
-def test_a_read_is_of_one_run_and_of_neighbours_in_memory(sampling: StreamSampling, world: int):
+def test_a_read_is_of_one_run_and_of_neighbours_in_memory(sampling, world):
     positions = rank_part(sampling, 0, world, 0)
     if not len(positions):
         return
@@ -115,7 +105,7 @@ def test_a_read_is_of_one_run_and_of_neighbours_in_memory(sampling: StreamSampli
 
 
 @given(samplings(shuffle=True, weights=None), st.sampled_from([1, 2, 3, 4, 8]))
-def test_ranks_that_divide_the_lanes_read_disjoint_tiles(sampling: StreamSampling, parts: int):
+def test_ranks_that_divide_the_lanes_read_disjoint_tiles(sampling, parts):
     lanes = sampling.shape.lanes
     world = parts if lanes % parts == 0 else 1
     visits = 0
@@ -149,14 +139,14 @@ def test_a_batch_mixes_many_shards():
 
 
 @pytest.mark.parametrize("lanes", [1, 8])
-def test_half_the_memory_is_the_window(lanes: int):
+def test_half_the_memory_is_the_window(lanes):
     shape = ShuffleWindow.fitting(capacity=2400, lanes=lanes, tiles=100_000)
     assert shape.window * lanes == 1200
     assert shape.run == 8
 
 
 @given(st.integers(1, 8), st.integers(0, 5000), st.integers(1, 9000))
-def test_every_capacity_gives_a_window_that_fits_it(lanes: int, more: int, tiles: int):
+def test_every_capacity_gives_a_window_that_fits_it(lanes, more, tiles):
     capacity = LEAST_LANE * lanes + more
     shape = ShuffleWindow.fitting(capacity, lanes, tiles)
     assert min(shape.window, shape.run) >= 1
@@ -164,9 +154,7 @@ def test_every_capacity_gives_a_window_that_fits_it(lanes: int, more: int, tiles
 
 
 @given(st.integers(1, 200), st.integers(1, 9), st.integers(1, 5), st.booleans(), st.data())
-def test_ranks_take_turns_without_gaps(
-    samples: int, batch: int, world: int, drop: bool, data: st.DataObject
-):
+def test_ranks_take_turns_without_gaps(samples, batch, world, drop, data):
     if samples < batch * world:
         return
     dealt = [Schedule(samples, batch, rank, world, drop, interleaved=True) for rank in range(world)]

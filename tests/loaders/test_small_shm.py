@@ -1,7 +1,5 @@
 """A container's /dev/shm of 64 MB: tiles and batches do not need it, torch's DataLoader does."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
@@ -38,14 +36,14 @@ if __name__ == "__main__":
 """
 
 
-def run(arguments: list[str]) -> subprocess.CompletedProcess[str]:
+def run(arguments):
     return subprocess.run(
         [*SMALL, MOUNT, "bash", *arguments], capture_output=True, text=True, cwd=REPO, timeout=900
     )
 
 
 @pytest.mark.slow
-def test_a_split_larger_than_shared_memory_is_loaded_shared_and_batched(tmp_path: Path):
+def test_a_split_larger_than_shared_memory_is_loaded_shared_and_batched(tmp_path):
     try:
         allowed = run(["true"]).returncode == 0
     except FileNotFoundError:

@@ -1,15 +1,9 @@
 """Batches of a stream: those of memory in another order, resumable, within a limit."""
 
-from __future__ import annotations
-
 import json
-import random
 import re
 import time
 import tracemalloc
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -30,16 +24,14 @@ from geoprep.store.layout import shard_key
 from loaders import BatchLoader, RamTiles
 from loaders.tiles.stream import StreamTiles
 
-MakeStore = Callable[..., Path]
-
 
 @pytest.fixture(scope="module")
-def large(make_store: MakeStore) -> Path:
+def large(make_store):
     return make_store(**LARGE)
 
 
 @pytest.fixture(scope="module")
-def in_memory(large: Path) -> RamTiles:
+def in_memory(large):
     return RamTiles.load(large)
 
 
@@ -53,9 +45,7 @@ def in_memory(large: Path) -> RamTiles:
         {"crop": 32, "min_road": 0.9, "crops_per_tile": 2},
     ],
 )
-def test_an_epoch_has_the_samples_that_memory_would_give(
-    large: Path, in_memory: RamTiles, options: dict[str, Any]
-):
+def test_an_epoch_has_the_samples_that_memory_would_give(large, in_memory, options):
     options = {**options, "seed": 3, "drop_last": False, "threads": 1}
     here = samples(BatchLoader(StreamTiles.open(large, **SMALL), 2, **options))
     there = samples(BatchLoader(in_memory, 2, **options))
@@ -64,10 +54,10 @@ def test_an_epoch_has_the_samples_that_memory_would_give(
 
 
 @pytest.mark.parametrize("world", [1, 3])
-def test_evaluation_gives_the_batches_of_memory(large: Path, in_memory: RamTiles, world: int):
+def test_evaluation_gives_the_batches_of_memory(large, in_memory, world):
     seen = []
     for rank in range(world):
-        options: dict[str, Any] = {"shuffle": False, "rank": rank, "world_size": world}
+        options = {"shuffle": False, "rank": rank, "world_size": world}
         here = list(BatchLoader(StreamTiles.open(large, **SMALL), 5, **options))
         there = list(BatchLoader(in_memory, 5, **options))
         assert [digest(b) for b in here] == [digest(b) for b in there]
@@ -85,7 +75,7 @@ def test_evaluation_gives_the_batches_of_memory(large: Path, in_memory: RamTiles
     seed=st.integers(0, 99),
 )
 def test_every_tile_occurs_once_per_crop_and_ranks_share_the_epoch(
-    large: Path, capacity: int, lanes: int, batch: int, world: int, crops: int, seed: int
+    large, capacity, lanes, batch, world, crops, seed
 ):
     options = {"crop": 8, "crops_per_tile": crops, "seed": seed, "threads": 1, "drop_last": False}
     tiles = StreamTiles.open(large, ram_limit=capacity * TILE, lanes=lanes)
@@ -105,18 +95,16 @@ def test_every_tile_occurs_once_per_crop_and_ranks_share_the_epoch(
 
 @settings(deadline=None, max_examples=8)
 @given(st.integers(1, 6), st.integers(1, 5), st.integers(0, 4), st.randoms())
-def test_batches_do_not_depend_on_threads_or_time(
-    large: Path, fill: int, read: int, prefetch: int, rng: random.Random
-):
-    def digests(fill: int, read: int, prefetch: int, pause: float) -> list[tuple[int, ...]]:
+def test_batches_do_not_depend_on_threads_or_time(large, fill, read, prefetch, rng):
+    def digests(fill, read, prefetch, pause):
         tiles = StreamTiles.open(large, **{**SMALL, "ram_limit": 80 * TILE}, threads=read)
         straight = tiles.read
 
-        def halting(*where: Any) -> None:
+        def halting(*where):
             time.sleep(pause * rng.random())
             straight(*where)
 
-        tiles.read = halting  # type: ignore[method-assign]  # a disk of varying speed
+        tiles.read = halting  # a disk of varying speed
         loader = BatchLoader(tiles, 5, threads=fill, prefetch=prefetch, **TRAIN)
         return [digest(batch) for batch in loader]
 
@@ -125,7 +113,7 @@ def test_batches_do_not_depend_on_threads_or_time(
 
 @pytest.mark.parametrize("stop", [1, 40, 157])
 @pytest.mark.parametrize(("batch", "world"), [(3, 1), (1, 3)])
-def test_a_state_resumes_where_it_was_taken(large: Path, stop: int, batch: int, world: int):
+def test_a_state_resumes_where_it_was_taken(large, stop, batch, world):
     options = {**TRAIN, "drop_last": False, "threads": 1}
     loader = BatchLoader(StreamTiles.open(large, **SMALL), 3, **options)
     loader.set_epoch(4)
@@ -150,22 +138,22 @@ def test_a_state_resumes_where_it_was_taken(large: Path, stop: int, batch: int, 
     assert len(whole) - 3 * stop - len(union) < world
 
 
-def tiles_read(loader: BatchLoader) -> list[int]:
+def tiles_read(loader):
     """Return the tiles that a loader reads from its store to the end of the epoch."""
-    found: list[int] = []
+    found = []
     straight = loader.tiles.read
 
-    def noted(tiles: np.ndarray, *where: Any) -> None:
+    def noted(tiles, *where):
         found.extend(tiles.tolist())
         straight(tiles, *where)
 
-    loader.tiles.read = noted  # type: ignore[method-assign]
+    loader.tiles.read = noted
     for _ in loader:
         pass
     return found
 
 
-def test_a_tile_is_read_once_an_epoch_whatever_its_crops(large: Path):
+def test_a_tile_is_read_once_an_epoch_whatever_its_crops(large):
     loader = BatchLoader(StreamTiles.open(large, **SMALL), 3, drop_last=False, **TRAIN)
     counts = np.bincount(tiles_read(loader))
     assert len(counts) == 160
@@ -173,7 +161,7 @@ def test_a_tile_is_read_once_an_epoch_whatever_its_crops(large: Path):
     assert counts.sum() <= 160 + loader.tiles.shape.lanes - 1  # in two lanes where one is cut
 
 
-def test_resuming_reads_only_the_window_and_later_tiles(large: Path):
+def test_resuming_reads_only_the_window_and_later_tiles(large):
     options = {**TRAIN, "drop_last": False}
     loader = BatchLoader(StreamTiles.open(large, **SMALL), 3, **options)
     batches = iter(loader)
@@ -186,10 +174,10 @@ def test_resuming_reads_only_the_window_and_later_tiles(large: Path):
     assert 40 <= len(tiles_read(again)) <= 40 + 2 * (shape.window + shape.run)
 
 
-def test_a_state_keeps_its_shuffle_window(large: Path):
+def test_a_state_keeps_its_shuffle_window(large):
     options = {**TRAIN, "drop_last": False}
 
-    def loader(capacity: int, lanes: int, batch: int) -> BatchLoader:
+    def loader(capacity, lanes, batch):
         tiles = StreamTiles.open(large, ram_limit=capacity * TILE, lanes=lanes)
         return BatchLoader(tiles, batch, **options)
 
@@ -209,7 +197,7 @@ def test_a_state_keeps_its_shuffle_window(large: Path):
     assert narrow.sampling is before
 
 
-def test_a_state_of_another_order_or_seed_is_refused(large: Path, in_memory: RamTiles):
+def test_a_state_of_another_order_or_seed_is_refused(large, in_memory):
     here = BatchLoader(StreamTiles.open(large, **SMALL), 3, **TRAIN)
     there = BatchLoader(in_memory, 3, **TRAIN)
     with pytest.raises(UsageError, match="shuffle was True, is 'window'"):
@@ -221,7 +209,7 @@ def test_a_state_of_another_order_or_seed_is_refused(large: Path, in_memory: Ram
         other.load_state_dict(here.state_dict())
 
 
-def test_no_more_pixels_are_allocated_than_the_limit(make_store: MakeStore):
+def test_no_more_pixels_are_allocated_than_the_limit(make_store):
     path = make_store(scenes=25, levels=(128,), splits=(0,))
     limit = 3_000_000  # of 6.5 MB
     tracemalloc.start()
@@ -241,9 +229,7 @@ def test_no_more_pixels_are_allocated_than_the_limit(make_store: MakeStore):
         tracemalloc.stop()
 
 
-def test_a_limit_too_small_for_the_batches_is_refused_with_one_that_is_enough(
-    make_store: MakeStore,
-):
+def test_a_limit_too_small_for_the_batches_is_refused_with_one_that_is_enough(make_store):
     path = make_store(scenes=40, levels=(96,), splits=(0,))
     with pytest.raises(UsageError, match="for batches and reading makes") as error:
         BatchLoader(StreamTiles.open(path, ram_limit=3_000_000), 32, threads=2)
@@ -253,7 +239,7 @@ def test_a_limit_too_small_for_the_batches_is_refused_with_one_that_is_enough(
 
 
 @pytest.mark.parametrize("codec_array", ["32/image", "32/speed"])
-def test_a_flipped_bit_names_array_and_shard(make_store: MakeStore, codec_array: str):
+def test_a_flipped_bit_names_array_and_shard(make_store, codec_array):
     path = make_store(scenes=20, splits=(0,), levels=(32,))
     shard = path / shard_key(codec_array, 6)  # tiles 48 to 55
     data = bytearray(shard.read_bytes())
@@ -261,7 +247,7 @@ def test_a_flipped_bit_names_array_and_shard(make_store: MakeStore, codec_array:
     shard.write_bytes(data)
     loader = BatchLoader(StreamTiles.open(path, **SMALL), 4, shuffle=False)
     for _ in range(2):
-        seen: list[int] = []
+        seen = []
         with pytest.raises(StoreError) as error:
             seen.extend(int(i) for batch in loader for i in batch.index)
         where = f"array {codec_array}, shard {shard.relative_to(path / codec_array)}"
@@ -273,11 +259,11 @@ def test_a_flipped_bit_names_array_and_shard(make_store: MakeStore, codec_array:
 @settings(deadline=None, max_examples=6)
 @given(st.integers(1, 6), st.integers(0, 6), st.integers(1, 4), st.integers(0, 99))
 def test_damage_ends_an_epoch_in_the_same_place_whatever_fills_it(
-    damaged: Path, threads: int, prefetch: int, read: int, seed: int
+    damaged, threads, prefetch, read, seed
 ):
-    def epoch(threads: int, prefetch: int, read: int) -> list[tuple[int, ...]]:
+    def epoch(threads, prefetch, read):
         tiles = StreamTiles.open(damaged, ram_limit=18 * TILE, lanes=1, threads=read)
-        options: dict[str, Any] = {"crop": 8, "crops_per_tile": 2, "seed": seed}
+        options = {"crop": 8, "crops_per_tile": 2, "seed": seed}
         loader = BatchLoader(tiles, 6, threads=threads, prefetch=prefetch, **options)
         seen = []
         with pytest.raises(StoreError, match=r"shard c/6/0/0/0"):
@@ -289,7 +275,7 @@ def test_damage_ends_an_epoch_in_the_same_place_whatever_fills_it(
 
 
 @pytest.fixture(scope="module")
-def damaged(make_store: MakeStore) -> Path:
+def damaged(make_store):
     """Return a store of 80 tiles with a shard that cannot be read."""
     path = make_store(scenes=20, splits=(0,), levels=(32,))
     (path / shard_key("32/image", 6)).write_bytes(b"damaged")

@@ -1,13 +1,6 @@
 """Opening a store larger than memory: limits, tables, folders and buckets."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import pytest
-from helpers.buckets import Bucket
 from helpers.streams import LARGE, SMALL, TILE, TRAIN, digest, samples, threads_end
 
 from geoprep.errors import StoreError, UsageError
@@ -16,11 +9,9 @@ from loaders.memory import Available, memory_limit
 from loaders.tiles import stream
 from loaders.tiles.stream import StreamTiles
 
-MakeStore = Callable[..., Path]
-
 
 @pytest.fixture(scope="module")
-def large(make_store: MakeStore) -> Path:
+def large(make_store):
     return make_store(**LARGE)
 
 
@@ -35,11 +26,11 @@ def large(make_store: MakeStore) -> Path:
         (12345, 12345),
     ],
 )
-def test_a_limit_is_an_amount(given_limit: str | int, nbytes: int):
+def test_a_limit_is_an_amount(given_limit, nbytes):
     assert memory_limit(given_limit) == nbytes
 
 
-def test_a_limit_may_be_a_share(monkeypatch: pytest.MonkeyPatch):
+def test_a_limit_may_be_a_share(monkeypatch):
     monkeypatch.setattr(memory, "available_memory", lambda: Available(1000, "the machine"))
     assert memory_limit(0.25) == 250
     assert memory_limit(1.0) == 1000
@@ -48,12 +39,12 @@ def test_a_limit_may_be_a_share(monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize(
     "wrong", ["4G", "much", "GiB", "-1MB", "1.2.3MB", ".MB", "5ib", "0MB", 0, -5, 1.5, True]
 )
-def test_a_limit_that_is_no_amount_is_refused(wrong: Any):
+def test_a_limit_that_is_no_amount_is_refused(wrong):
     with pytest.raises(UsageError, match="'4GiB', '500MB', a number"):
         memory_limit(wrong)
 
 
-def test_a_limit_too_small_for_a_window_is_refused_with_figures(large: Path):
+def test_a_limit_too_small_for_a_window_is_refused_with_figures(large):
     with pytest.raises(UsageError) as error:
         StreamTiles.open(large, ram_limit=31 * TILE)
     message = str(error.value)
@@ -62,18 +53,18 @@ def test_a_limit_too_small_for_a_window_is_refused_with_figures(large: Path):
     assert "0.0041 MB" in message
 
 
-def test_a_limit_beyond_memory_is_refused(large: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_limit_beyond_memory_is_refused(large, monkeypatch):
     monkeypatch.setattr(stream, "available_memory", lambda: Available(100_000, "the group"))
     with pytest.raises(UsageError, match=r"more than the 0\.1 MB that the group has left"):
         StreamTiles.open(large, ram_limit="1GB")
 
 
-def test_several_stores_bands_and_levels(make_store: MakeStore):
+def test_several_stores_bands_and_levels(make_store):
     paths = [
         make_store(scenes=9, prefix="AOI_1_A_", bands=("coastal", "blue", "red"), splits=(0,)),
         make_store(scenes=7, prefix="AOI_2_B_", bands=("coastal", "blue", "red"), splits=(0, 0, 1)),
     ]
-    options: dict[str, Any] = {"level": 16, "bands": ("red", "coastal")}
+    options = {"level": 16, "bands": ("red", "coastal")}
     tiles = StreamTiles.open(paths, ram_limit=60 * 16 * 16 * 3, lanes=1, **options)
     held = RamTiles.load(paths, **options)
     assert tiles.fingerprint == held.fingerprint
@@ -92,13 +83,13 @@ def test_several_stores_bands_and_levels(make_store: MakeStore):
     ("options", "message"),
     [({"lanes": 0}, "lanes=0"), ({"threads": 0}, "threads=0"), ({"level": 7}, "no level 7")],
 )
-def test_a_store_is_not_opened_as_it_cannot_be(large: Path, options: dict[str, Any], message: str):
+def test_a_store_is_not_opened_as_it_cannot_be(large, options, message):
     with pytest.raises((UsageError, StoreError), match=message):
         StreamTiles.open(large, ram_limit="1MB", **options)
 
 
 @pytest.mark.filterwarnings("ignore:Successfully reconstructed a store:RuntimeWarning")
-def test_a_bucket_gives_the_batches_of_a_folder(make_store: MakeStore, bucket: Bucket):
+def test_a_bucket_gives_the_batches_of_a_folder(make_store, bucket):
     path = make_store(scenes=12, levels=(32,), splits=(0,))
     there = StreamTiles.open(bucket.upload(path, "mine/a.zarr"), **SMALL)
     here = StreamTiles.open(path, **SMALL)

@@ -1,10 +1,6 @@
 """One memory limit for training and validation, which alternate."""
 
-from __future__ import annotations
-
 import tracemalloc
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,24 +9,23 @@ from helpers.streams import digest
 from geoprep.errors import UsageError
 from loaders import BatchLoader, StreamTiles
 
-MakeStore = Callable[..., Path]
 LIMIT = 3_000_000
 """Bytes; the tiles of train have 5.2 MB, those of val 1.3 MB."""
 
 
 @pytest.fixture(scope="module")
-def path(make_store: MakeStore) -> Path:
+def path(make_store):
     return make_store(scenes=25, levels=(128,))
 
 
-def held() -> int:
+def held():
     """Return the bytes of all arrays that were allocated since tracing began."""
     only = [tracemalloc.DomainFilter(True, np.lib.tracemalloc_domain)]
     return sum(t.size for t in tracemalloc.take_snapshot().filter_traces(only).traces)
 
 
 @pytest.mark.parametrize("together", [True, False])
-def test_training_and_validation_share_a_limit(path: Path, together: bool):
+def test_training_and_validation_share_a_limit(path, together):
     tracemalloc.start()
     try:
         train = StreamTiles.open(path, "train", ram_limit=LIMIT, lanes=2)
@@ -47,7 +42,7 @@ def test_training_and_validation_share_a_limit(path: Path, together: bool):
         tracemalloc.stop()
 
 
-def test_turns_do_not_change_a_batch(path: Path):
+def test_turns_do_not_change_a_batch(path):
     train = StreamTiles.open(path, "train", ram_limit=LIMIT, lanes=2)
     alone = StreamTiles.open(path, "val", ram_limit=LIMIT, lanes=2)
     shared = StreamTiles.open(path, "val", ram_limit=train, lanes=2)
@@ -64,7 +59,7 @@ def test_turns_do_not_change_a_batch(path: Path):
         assert [digest(batch) for batch in val_loader] == expected
 
 
-def test_two_epochs_at_a_time_are_refused(path: Path):
+def test_two_epochs_at_a_time_are_refused(path):
     train = StreamTiles.open(path, "train", ram_limit=LIMIT, lanes=2)
     val = StreamTiles.open(path, "val", ram_limit=train, lanes=2)
     running = iter(BatchLoader(train, 4, crop=100))
