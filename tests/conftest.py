@@ -2,6 +2,7 @@
 
 import gc
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -85,6 +86,31 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def accelerator() -> str:
     """Return the name of the device of the tests marked `accelerator`."""
     return device_of_tests()
+
+
+@pytest.fixture(scope="module")
+def same_process():
+    """Leave allocator, threads and random numbers of this process as training finds them."""
+    import torch
+
+    threads, random = torch.get_num_threads(), torch.get_rng_state()
+    with pytest.MonkeyPatch.context() as patch:
+        for place in ("training.engine", "training.run.start"):
+            patch.setattr(f"{place}.keep_memory", lambda *_, **__: "as it is")
+        yield
+    torch.set_num_threads(threads)
+    torch.set_rng_state(random)
+
+
+@pytest.fixture(scope="session")
+def python():
+    """Return a function that runs Python with some words, in a process of its own, to its end."""
+
+    def run(*words, **options):
+        command = [sys.executable, *map(str, words)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=1800, **options)
+
+    return run
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,9 @@
 
 import torch
 
+from loaders import DevicePrep, Normalize, SpeedTarget
+from training.model.losses import RoadLoss, Trainable
+
 SAMPLES = ("--crop", "32", "--crops-per-tile", "1", "--batch-size", "4")
 """Options of small batches from the store of `training/conftest.py`."""
 
@@ -13,6 +16,12 @@ def batch(n=2, side=32):
     speed = torch.zeros(n, side, side, dtype=torch.uint8)
     speed[:, 4:9], speed[:, :, 20:24], speed[0, :2] = 25, 45, 255
     return image.permute(0, 3, 1, 2), speed, torch.arange(n)
+
+
+def trainable_of(model, targets="bins", dtype=torch.float32):
+    """Return a model with a preparation of images and the loss of roads."""
+    prep = DevicePrep(Normalize([100.0] * 3, [50.0] * 3, dtype), SpeedTarget(targets))
+    return Trainable(prep, model, RoadLoss())
 
 
 def losses(engine, module, optimizer, steps, side=32):

@@ -30,9 +30,11 @@ def through_pickle(loader):
 def test_a_copy_gives_the_same_batches(store_path, kind, again):
     loader = make(kind, store_path)
     first = [digest(batch) for batch in loader]
-    twin = again(loader)
+    batches = iter(loader)
+    next(batches)
+    twin = again(loader)  # in the middle of the second epoch
     assert (twin.epoch, twin.state_dict()) == (1, loader.state_dict())
-    assert [digest(batch) for batch in twin] == [digest(batch) for batch in loader]
+    assert [digest(batch) for batch in twin] == [digest(batch) for batch in batches]
     loader.set_epoch(0)
     assert [digest(batch) for batch in loader] == first  # what the copy did does not show
 

@@ -3,8 +3,6 @@
 import ctypes
 import mmap
 import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -48,6 +46,12 @@ def test_affine_of_a_crop_keeps_the_place_of_each_pixel(place):
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
 
 
+def assert_copied(crops, tiles, found):
+    crop = found.shape[1]
+    for one, (tile, y, x, op, *_) in zip(found, zip(*crops, strict=True), strict=True):
+        assert (one == symmetry(tiles[tile, y : y + crop, x : x + crop], op)).all()
+
+
 @settings(deadline=None, max_examples=60)
 @given(places(), st.sampled_from([1, 2, 3, 5, 8, 13, 20]), st.data())
 def test_a_batch_in_one_call_is_that_of_plain_indexing(place, bands, data):
@@ -62,10 +66,8 @@ def test_a_batch_in_one_call_is_that_of_plain_indexing(place, bands, data):
     around = np.full((n + 2, crop, crop, bands), 77, np.uint8)  # to see what is written beyond
     image, label = around[1:-1], np.zeros((n, crop, crop), np.uint8)
     copy_crops(images, labels, crops, image, label)
-    for i, (tile, y, x, op, *_) in enumerate(rows):
-        inside = np.s_[tile, y : y + crop, x : x + crop]
-        assert (image[i] == symmetry(images[inside], op)).all()
-        assert (label[i] == symmetry(labels[inside], op)).all()
+    assert_copied(crops, images, image)
+    assert_copied(crops, labels, label)
     assert (around[[0, -1]] == 77).all()
 
 
@@ -90,10 +92,8 @@ def test_a_batch_past_the_caches_has_the_same_bytes(bands, crop):
         image = around[start : len(around) - 15 + start].reshape(n, crop, crop, bands)
         label = np.zeros((n, crop, crop), np.uint8)
         copy_crops(images, labels, drawn, image, label)
-        for i, (tile, y, x, op, *_) in enumerate(zip(*drawn, strict=True)):
-            inside = np.s_[tile, y : y + crop, x : x + crop]
-            assert (image[i] == symmetry(images[inside], op)).all()
-            assert (label[i] == symmetry(labels[inside], op)).all()
+        assert_copied(drawn, images, image)
+        assert_copied(drawn, labels, label)
 
 
 _BATCHES = """
@@ -113,12 +113,10 @@ print("intact")
 """
 
 
-def test_compiled_copies_write_to_no_memory_that_is_freed():
+def test_compiled_copies_write_to_no_memory_that_is_freed(python):
     """The C library checks each block that is freed, where its debug library is installed."""
     checks = {"MALLOC_CHECK_": "3", "LD_PRELOAD": "libc_malloc_debug.so.0"}
-    done = subprocess.run(
-        [sys.executable, "-c", _BATCHES], env=os.environ | checks, capture_output=True, text=True
-    )
+    done = python("-c", _BATCHES, env=os.environ | checks)
     assert (done.returncode, done.stdout) == (0, "intact\n"), done.stderr
 
 

@@ -143,17 +143,6 @@ def test_two_iterations_at_a_time_skip_no_epoch(painted):
     assert keys(one) == second
 
 
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
-def test_a_copy_in_mid_epoch_resumes_there(painted, copied):
-    one = BatchLoader(painted, 8, **TRAIN)
-    batches = iter(one)
-    begun = keys([next(batches)])
-    again = copied(one)
-    rest = keys(batches)
-    assert keys(again) == rest
-    assert begun + rest == keys(BatchLoader(painted, 8, **TRAIN))
-
-
 def test_lightnings_check_of_shuffling_finds_what_it_looks_for(painted):
     one = BatchLoader(painted, 8, shuffle=False)
     assert one.batch_sampler is None

@@ -1,12 +1,10 @@
 """Ctrl-C at any moment of a loop: it is raised once, and no thread is left."""
 
-import subprocess
-import sys
-
 import pytest
 
 LOOP = """
 import faulthandler, random, signal, sys, threading, time
+signal.signal(signal.SIGALRM, signal.default_int_handler)
 from loaders import BatchLoader, RamTiles, StreamTiles
 
 kind, path, trials, leave = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4] == "break"
@@ -55,14 +53,9 @@ print(f"a whole epoch after it: {len(list(loader))} of {len(loader)}")
 
 
 @pytest.mark.parametrize(("kind", "leave"), [("ram", "exhaust"), ("stream", "break")])
-def test_every_interrupt_is_raised_and_no_thread_is_left(make_store, tmp_path, kind, leave):
+def test_every_interrupt_is_raised_and_no_thread_is_left(make_store, python, kind, leave):
     path = make_store(scenes=50, shard_tiles=7, levels=(32,))
-    script = tmp_path / "loop.py"
-    script.write_text(
-        "import signal\nsignal.signal(signal.SIGALRM, signal.default_int_handler)\n" + LOOP
-    )
-    command = [sys.executable, str(script), kind, str(path), "150", leave]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=3600, check=False)
+    done = python("-c", LOOP, kind, path, 150, leave)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
         "arrived 150, lost 0, others [], left 0",
@@ -83,11 +76,8 @@ print("done")
 
 
 @pytest.mark.parametrize("kind", ["ram", "stream"])
-def test_a_program_that_ends_in_mid_epoch_ends(store_path, tmp_path, kind):
-    script = tmp_path / "end.py"
-    script.write_text(EXIT)
-    command = [sys.executable, str(script), kind, str(store_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+def test_a_program_that_ends_in_mid_epoch_ends(store_path, python, kind):
+    done = python("-c", EXIT, kind, store_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
 
 
@@ -111,13 +101,9 @@ print(len(list(batches)))
 """
 
 
-def test_a_forked_child_does_not_wait_for_threads_of_its_parent(store_path, tmp_path):
-    script = tmp_path / "fork.py"
-    script.write_text(FORK)
+def test_a_forked_child_does_not_wait_for_threads_of_its_parent(store_path, python):
     # Python 3.12 warns of any fork in a process with threads, which this test needs.
-    quiet = ("-W", "ignore::DeprecationWarning")
-    command = [sys.executable, *quiet, str(script), str(store_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    done = python("-W", "ignore::DeprecationWarning", "-c", FORK, store_path)
     assert done.stderr == ""
     assert done.stdout.splitlines() == [
         "this process was forked in the middle of an iteration",

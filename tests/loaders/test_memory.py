@@ -3,8 +3,6 @@
 import mmap
 import multiprocessing
 import os
-import subprocess
-import sys
 
 import numpy as np
 import psutil
@@ -36,10 +34,9 @@ print(block[0], after.uss - before.uss, after.uss, after.pss, after.rss)
 """
 
 
-def test_unique_memory_grows_by_what_was_allocated():
+def test_unique_memory_grows_by_what_was_allocated(python):
     # In a process of its own: what other tests have left in this one may grow or shrink meanwhile.
-    command = [sys.executable, "-c", ALLOCATE, str(SIZE)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
+    done = python("-c", ALLOCATE, SIZE)
     one, grown, uss, pss, rss = map(int, done.stdout.split())
     assert one == 1
     assert SIZE - MIB < grown < SIZE + 4 * MIB

@@ -1,8 +1,6 @@
 """Ranks of a torchrun job on one machine share one copy."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
@@ -42,13 +40,11 @@ dist.destroy_process_group()
 
 
 @pytest.mark.slow
-def test_two_ranks_share_one_copy_the_epoch_and_errors(store_path, make_store, tmp_path):
+def test_two_ranks_share_one_copy_the_epoch_and_errors(store_path, make_store, tmp_path, python):
     script = tmp_path / "job.py"
     script.write_text(JOB)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node=2", str(script), str(store_path)]
-    command += [str(make_store(complete=False)), str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    done = python(*launch, script, store_path, make_store(complete=False), tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
     assert first["inode"] == second["inode"]

@@ -26,7 +26,7 @@ def filled():
 
 
 def total(arrays):
-    return float(arrays["a"].sum() + arrays["b"].sum()), arrays["a"].flags.writeable
+    return float(arrays["a"].sum() + arrays["b"].sum())
 
 
 def send_total(arrays, queue):
@@ -42,12 +42,6 @@ def shm_names():
     return {p.name for p in Path("/dev/shm").iterdir() if not p.name.startswith("sem.")}
 
 
-def test_pickle_is_a_handle_whatever_the_size():
-    arrays = SharedArrays.create({"big": ("uint8", (64, 1 << 20))})
-    assert len(pickle.dumps(arrays)) < 400
-    assert arrays["big"].nbytes == 64 << 20
-
-
 def test_attached_arrays_are_the_same_memory_and_read_only():
     arrays = filled()
     attached = pickle.loads(pickle.dumps(arrays))
@@ -57,22 +51,15 @@ def test_attached_arrays_are_the_same_memory_and_read_only():
         attached["a"][0, 0] = 1
 
 
-def test_freeze_makes_the_owner_read_only_too():
-    arrays = filled()
-    arrays.freeze()
-    with pytest.raises(ValueError, match="read-only"):
-        arrays["b"][0] = 1
-
-
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_children_attach_under_every_start_method(method):
     context = multiprocessing.get_context(method)
     arrays, queue = filled(), context.Queue()
     child = context.Process(target=send_total, args=(arrays, queue))
     child.start()
-    found, _ = queue.get(timeout=600)
+    found = queue.get(timeout=600)
     child.join(600)
-    assert found == total(arrays)[0]
+    assert found == total(arrays)
     assert child.exitcode == 0
 
 
@@ -95,12 +82,10 @@ def test_a_forked_child_has_its_own_handle():
         os.close(write)
 
 
-def test_attaching_after_the_owner_ended_is_an_error():
-    gone = subprocess.run(
-        [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True
-    )
-    handle = filled().handle._replace(pid=int(gone.stdout))
-    with pytest.raises(UsageError, match=f"process {int(gone.stdout)}.*RamTiles.load"):
+def test_attaching_after_the_owner_ended_is_an_error(python):
+    gone = int(python("-c", "import os; print(os.getpid())").stdout)
+    handle = filled().handle._replace(pid=gone)
+    with pytest.raises(UsageError, match=f"process {gone}.*RamTiles.load"):
         SharedArrays.attach(handle, LAYOUT)
 
 
@@ -128,7 +113,7 @@ def test_without_memfd_an_unlinked_file_serves(monkeypatch, tmp_path):
     monkeypatch.setattr(memory.tempfile, "tempdir", str(tmp_path))
     arrays = filled()
     attached = pickle.loads(pickle.dumps(arrays))
-    assert total(attached)[0] == total(arrays)[0]
+    assert total(attached) == total(arrays)
     assert list(tmp_path.iterdir()) == []
 
 
