@@ -11,15 +11,15 @@ import torch
 from helpers import tiny
 from helpers.predict_cases import pixels, write_image
 from helpers.steps import batch as noise
+from helpers.steps import trainable_of
 
-from loaders import BatchLoader, DeviceTiles, RamTiles
+from loaders import BatchLoader, RamTiles
 from training import export_model, load_model, train
 from training.checkpoint import load
 from training.cli import is_out_of_memory
 from training.engine import choose_engine
 from training.fit import main
 from training.loop import optimizer_step
-from training.model.losses import RoadLoss, Trainable
 from training.model.trainable import prepare
 from training.run.capacity import choose_batch_size, release
 from training.run.state import TrainingError, copy_weights
@@ -42,24 +42,19 @@ def device(request, accelerator):
 
 
 @pytest.fixture(scope="module")
-def runs(store_path, tmp_path_factory, device):
+def runs(store_path, tmp_path_factory, device, same_process):
     """Return two runs of the same settings: on the CPU, and on the device with its own tiles."""
     folder = tmp_path_factory.mktemp("runs")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("training.run.start.keep_memory", lambda: "as it is")
-        return [
-            train(store_path, out=folder / name, device=where, residency=kept, **SETTINGS)
-            for name, where, kept in (("cpu", "cpu", "ram"), ("device", device, "device"))
-        ]
+    return [
+        train(store_path, out=folder / name, device=where, residency=kept, **SETTINGS)
+        for name, where, kept in (("cpu", "cpu", "ram"), ("device", device, "device"))
+    ]
 
 
 def a_step(device, build, **settings):
     """Return module, optimizer and a function that takes a step on the device."""
-    from loaders import DevicePrep, Normalize, SpeedTarget
-
     torch.manual_seed(0)
-    prep = DevicePrep(Normalize([100.0] * 3, [50.0] * 3), SpeedTarget())
-    module = Trainable(prep, build(3, 8), RoadLoss()).train()
+    module = trainable_of(build(3, 8)).train()
     config = Config.from_flat({"optimizer": "adamw", **settings})
     engine = choose_engine("native", device, config.precision, "off")
     optimizer = prepare(module, engine, config)
@@ -79,27 +74,6 @@ def test_training_equals_that_of_the_cpu(runs):
     assert load(runs[1].folder / "last.pt").progress["step"] == STEPS
     for name, value in weights.items():
         torch.testing.assert_close(others[name].cpu(), value, rtol=1e-3, atol=1e-4)
-
-
-@pytest.mark.parametrize("options", [{"crop": 17, "augment": "d4"}, {"shuffle": False}])
-def test_batches_of_device_tiles_are_those_of_tiles_in_memory(store_path, device, options):
-    tiles = RamTiles.load(store_path, progress=False)
-    here = BatchLoader(tiles, 5, seed=3, **options)
-    there = BatchLoader(DeviceTiles(tiles, device), 5, seed=3, **options)
-    for one, other in zip(here, there, strict=True):
-        assert other.device.type == torch.device(device).type
-        assert torch.equal(one.image, other.image.cpu())
-        assert torch.equal(one.label, other.label.cpu())
-
-
-def test_batches_reach_the_device_unchanged(store_path, device):
-    tiles = RamTiles.load(store_path, progress=False)
-    sums = []
-    for batch in BatchLoader(tiles, 5, crop=32, threads=2):
-        copied = batch.to(device, non_blocking=True)
-        sums.append((copied.image.long().sum(), batch.image.long().sum()))
-        del copied, batch  # the buffer may be filled anew while it is copied
-    assert all(there.item() == here.item() for there, here in sums)
 
 
 def test_a_checkpoint_of_the_device_opens_on_the_cpu(runs):

@@ -1,30 +1,15 @@
 """Test training and models as notebooks use them."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import rasterio
-import torch
 from helpers.predict_cases import make_checkpoint, pixels, write_image
+from helpers.runs import KEYWORDS
 
 import geoprep
 import training
 from geoprep.errors import UsageError
 from training import evaluate, export, fit, pretrain
-
-SMALL = {
-    "model": "helpers.tiny:build",
-    "crop": 32,
-    "crops_per_tile": 1,
-    "batch_size": 4,
-    "device": "cpu",
-    "compile": "off",
-    "threads": 1,
-    "loader_threads": 1,
-    "epochs": 1,
-}
 
 
 def bands_first(height, width, bands=3):
@@ -33,26 +18,14 @@ def bands_first(height, width, bands=3):
 
 
 @pytest.fixture(scope="module")
-def run(store_path, tmp_path_factory):
-    patch = pytest.MonkeyPatch()
-    patch.setattr("training.run.start.keep_memory", lambda: "as it is")
-    random, threads = torch.get_rng_state(), torch.get_num_threads()
+def run(store_path, tmp_path_factory, same_process):
     out = tmp_path_factory.mktemp("runs") / "tiny"
-    yield training.train(geoprep.open_store(store_path), out=str(out), progress=False, **SMALL)
-    torch.set_rng_state(random)
-    torch.set_num_threads(threads)
-    patch.undo()
+    return training.train(geoprep.open_store(store_path), out=str(out), progress=False, **KEYWORDS)
 
 
 @pytest.fixture(scope="module")
 def model(run):
-    return run.model(model=SMALL["model"])
-
-
-def test_importing_the_package_loads_no_torch():
-    code = "import sys, training; print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
+    return run.model(model=KEYWORDS["model"])
 
 
 def test_train_returns_the_run_with_its_metrics(run):
@@ -102,7 +75,7 @@ def test_images_of_another_kind_are_refused(model):
 
 
 def test_evaluate_model_returns_the_metrics(run, store_path):
-    options = {"model": SMALL["model"], "offsets": True}
+    options = {"model": KEYWORDS["model"], "offsets": True}
     found = training.evaluate_model(run.best, store_path, progress=False, **options)
     assert 0 <= found["metrics"]["road_iou"] <= 1
     assert len(found["offsets"]) == 2
@@ -172,8 +145,8 @@ def test_a_command_and_its_function_do_the_same(
 
 
 def test_export_model_writes_a_file_that_loads(run, tmp_path):
-    options = {"format": "fp32", "model": SMALL["model"]}
+    options = {"format": "fp32", "model": KEYWORDS["model"]}
     path = training.export_model(run.best, tmp_path / "tiny.pt2", **options)
     image = bands_first(64, 64)
-    expected = training.load_model(run.best, model=SMALL["model"], precision="fp32")(image)
+    expected = training.load_model(run.best, model=KEYWORDS["model"], precision="fp32")(image)
     np.testing.assert_allclose(training.load_model(path)(image), expected, atol=1e-5)

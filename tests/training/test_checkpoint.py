@@ -6,25 +6,14 @@ from dataclasses import replace
 
 import pytest
 import torch
+from helpers import predict_cases
 
 from geoprep.errors import UsageError
 from training import checkpoint as module
-from training.checkpoint import Checkpoint, CheckpointError, ModelInfo, load, load_model, save
+from training.checkpoint import Checkpoint, CheckpointError, load, load_model, save
 from training.model.build import build_model
 
-FACTS = ModelInfo(
-    model="resnet34-unet",
-    bands=("red", "green", "blue"),
-    channels=8,
-    targets="bins",
-    mean=(100.0, 90.5, 80.25),
-    std=(30.0, 20.0, 10.0),
-    rescale="scene",
-    gsd_m=(0.3, 0.3),
-    level=650,
-    class_mph=(5.0, 15.0, 25.0, 35.0, 45.0, 55.0, 65.0),
-    stores=("moscow.zarr",),
-)
+FACTS = replace(predict_cases.FACTS, model="resnet34-unet", stores=("moscow.zarr",))
 
 
 def made(step=0):

@@ -300,22 +300,6 @@ def test_training_works_outside_the_main_thread(fit, tmp_path):
     assert status == [0]
 
 
-def test_smp_names_the_package_that_is_missing(fit, tmp_path, monkeypatch, capfd):
-    """Its own dependencies may be missing as well."""
-    package = tmp_path / "packages" / "segmentation_models_pytorch"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text("import nowhere_vision.ops\n")
-    monkeypatch.setitem(sys.modules, "segmentation_models_pytorch", None)
-    assert fit("--out", tmp_path / "run", network=("--model", "smp:Unet:resnet18")) == 2
-    assert "pip install segmentation-models-pytorch" in capfd.readouterr().err
-    monkeypatch.delitem(sys.modules, "segmentation_models_pytorch")
-    monkeypatch.syspath_prepend(str(package.parent))
-    assert fit("--out", tmp_path / "run", network=("--model", "smp:Unet:resnet18")) == 2
-    printed = capfd.readouterr().err
-    assert "--model smp:Unet:resnet18 needs nowhere_vision" in printed
-    assert "pip install nowhere_vision" in printed
-
-
 def test_a_run_begins_with_the_weights_of_another(fit, tmp_path, capfd):
     """With other targets and one band; the encoder learns at its own rate, here not at all."""
     encoded = ("--model", "helpers.tiny:encoded", *SMALL[2:])

@@ -1,11 +1,10 @@
 """Test initial weights from synthetic cities."""
 
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
+from helpers.runs import KEYWORDS
 
 import training
 from geoprep.errors import UsageError
@@ -15,32 +14,16 @@ from geoprep.synth.city.frame import SIZES
 from training import pretrain
 from training.checkpoint import load
 
-TINY = {
-    "model": "helpers.tiny:build",
-    "crop": 32,
-    "crops_per_tile": 1,
-    "batch_size": 2,
-    "device": "cpu",
-    "compile": "off",
-    "threads": 1,
-    "loader_threads": 1,
-}
-
 
 @pytest.fixture(scope="module")
-def start(store_path, tmp_path_factory):
+def start(store_path, tmp_path_factory, same_process):
     """A run of one epoch on two cities of one scene each."""
-    patch = pytest.MonkeyPatch()
-    patch.setattr("training.run.start.keep_memory", lambda: "as it is")
-    threads = torch.get_num_threads()
     out = tmp_path_factory.mktemp("start") / "start"
-    settings = {"cities": 2, "scenes": 1, "epochs": 1, "out": str(out)}
-    yield training.pretrain_model(store_path, progress=False, **settings, **TINY)
-    torch.set_num_threads(threads)
-    patch.undo()
+    settings = {"cities": 2, "scenes": 1, "out": str(out)}
+    return training.pretrain_model(store_path, progress=False, **settings, **KEYWORDS)
 
 
-def cities(run: training.TrainedRun) -> list[Path]:
+def cities(run):
     return sorted(run.folder.with_name("start-cities").iterdir())
 
 
@@ -55,15 +38,8 @@ def test_cities_have_the_pixel_size_and_tiles_of_the_store(start, store_path):
 
 
 def test_a_training_starts_from_the_weights(start, store_path, tmp_path):
-    run = training.train(
-        store_path,
-        init_from=str(start.folder),
-        out=str(tmp_path / "run"),
-        lr=1e-12,
-        epochs=1,
-        progress=False,
-        **TINY,
-    )
+    given = {"init_from": str(start.folder), "out": str(tmp_path / "run"), "lr": 1e-12}
+    run = training.train(store_path, progress=False, **given, **KEYWORDS)
     before, after = (load(one.best).model for one in (start, run))
     assert set(before) == set(after)
     for name in before:

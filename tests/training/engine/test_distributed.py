@@ -3,8 +3,6 @@
 import json
 import os
 import socket
-import subprocess
-import sys
 from datetime import timedelta
 from pathlib import Path
 
@@ -18,10 +16,9 @@ RANK = """
 import json, sys, torch
 from torch import nn
 from helpers import tiny
-from helpers.steps import batch
-from loaders import Batch, DevicePrep, Normalize, SpeedTarget, this_rank
+from helpers.steps import batch, trainable_of
+from loaders import Batch, this_rank
 from training.engine import average_in_place, choose_engine, data_parallel, process_group
-from training.model.losses import RoadLoss, Trainable
 from training.loop import optimizer_step
 from training.model.trainable import prepare
 from training.settings import Config
@@ -51,8 +48,7 @@ class Partial(nn.Module):
 
 def made(model, **options):
     engine = choose_engine("native", "cpu", "fp32", "off")
-    prep = DevicePrep(Normalize([100.0] * 3, [50.0] * 3), SpeedTarget("bins"))
-    trainable = Trainable(prep, model, RoadLoss())
+    trainable = trainable_of(model)
     optimizer = prepare(trainable, engine, Config(lr=0.01))
     return engine, trainable, optimizer, data_parallel(trainable, engine.device, **options)
 
@@ -111,13 +107,12 @@ with process_group("cpu"):
 
 
 @pytest.mark.slow
-def test_two_ranks_agree_on_steps_and_average_their_statistics(tmp_path):
+def test_two_ranks_agree_on_steps_and_average_their_statistics(tmp_path, python):
     script = tmp_path / "rank.py"
     script.write_text(RANK)
     launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     env = os.environ | {"PYTHONPATH": f"{REPO}{os.pathsep}{REPO / 'tests'}", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, *launch, str(script), str(tmp_path)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600)
+    done = python(*launch, script, tmp_path, env=env)
     assert done.returncode == 0, done.stderr[-3000:]
     ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
     (one, means), (other, same_means) = (rank["statistics"] for rank in ranks)

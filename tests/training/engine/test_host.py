@@ -2,8 +2,6 @@
 
 import ctypes
 import re
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -140,7 +138,7 @@ def test_a_preloaded_allocator_is_not_changed(monkeypatch):
     ("given", "fill"),
     [(f"{256 << 20}", "fill()"), ("0, one_heap=True", "threaded()")],
 )
-def test_freed_memory_stays_with_the_process(given, fill):
+def test_freed_memory_stays_with_the_process(python, given, fill):
     """Pages written once are not faulted in again: neither taken anew nor returned.
 
     Nor by another thread, where all share one heap.
@@ -159,9 +157,6 @@ def test_freed_memory_stays_with_the_process(given, fill):
         f"for _ in range(5): {fill}\n"
         "print(line, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before, sep='|')\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout
-    line, faults = done.strip().split("|")
+    line, faults = python("-c", code).stdout.strip().split("|")
     assert line.startswith("glibc, keeps freed memory")
     assert int(faults) < 1000  # given back and taken again: 5 x 16,384

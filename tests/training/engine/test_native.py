@@ -2,20 +2,14 @@
 
 import pytest
 import torch
-from helpers.steps import batch, losses
+from helpers.steps import batch, losses, trainable_of
 from torch import nn
 
 from geoprep.errors import UsageError
 from loaders import Batch
-from loaders.prep import DevicePrep, Normalize, SpeedTarget
 from training.engine import ipex as engine_ipex
-from training.engine.native import (
-    choose_engine,
-    choose_precision,
-    missing_compiler,
-)
+from training.engine.native import choose_engine, choose_precision, missing_compiler
 from training.loop import optimizer_step
-from training.model.losses import RoadLoss, Trainable
 from training.model.trainable import make_optimizer, prepare
 from training.settings import Config
 
@@ -24,23 +18,16 @@ CPU = torch.device("cpu")
 
 def _trainable(targets="bins", dtype=torch.float32):
     torch.manual_seed(0)
-    prep = DevicePrep(Normalize([100.0] * 3, [50.0] * 3, dtype), SpeedTarget(targets))
-    channels = prep.target.channels
     model = nn.Sequential(
-        nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, channels, 1)
+        nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 8, 1)
     )
-    return Trainable(prep, model, RoadLoss())
+    return trainable_of(model, targets, dtype)
 
 
 def _losses(engine):
     module = _trainable(dtype=engine.dtype)
     optimizer = prepare(module, engine, Config(lr=0.01))
     return losses(engine, module, optimizer, steps=4)
-
-
-@pytest.fixture
-def no_extension(monkeypatch):
-    monkeypatch.setattr(engine_ipex, "state", lambda: "is not installed")
 
 
 def test_bf16_and_fp32_reach_the_same_loss():
@@ -159,7 +146,8 @@ def test_auto_is_native_and_the_extension_is_used_on_request(monkeypatch):
     assert "as requested" in engine.reason
 
 
-def test_a_missing_extension_is_a_one_line_error_with_the_command(no_extension):
+def test_a_missing_extension_is_a_one_line_error_with_the_command(monkeypatch):
+    monkeypatch.setattr(engine_ipex, "state", lambda: "is not installed")
     with pytest.raises(UsageError) as error:
         choose_engine("ipex", "cpu")
     message = str(error.value)

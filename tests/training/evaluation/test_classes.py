@@ -1,13 +1,14 @@
 """Training on labels of classes: loss, metrics, runs."""
 
-from __future__ import annotations
-
 import csv
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from helpers.predict_cases import FACTS
+from helpers.runs import rows
 from helpers.stores import write_store
 from PIL import Image
 from sklearn.metrics import confusion_matrix, jaccard_score
@@ -42,11 +43,6 @@ def batch():
     target = torch.randint(0, 3, (2, 8, 9), generator=random)
     valid = torch.rand(2, 8, 9, generator=random) > 0.2
     return logits, target.masked_fill(~valid, -100), valid
-
-
-def rows(folder):
-    with (folder / "metrics.csv").open(newline="") as file:
-        return list(csv.DictReader(file))
 
 
 @pytest.mark.parametrize("weights", [None, WEIGHTS])
@@ -256,7 +252,7 @@ def test_an_exported_model_of_classes_scores_as_its_checkpoint(fit, tmp_path, co
 
 
 def test_class_weights_of_a_file(tmp_path, cover):
-    info = ModelInfo(**_info() | {"class_names": NAMES, "targets": "classes"})
+    info = replace(FACTS, class_names=NAMES, targets="classes")
     share = class_share([StoreReader.open(cover)], NAMES)
     file = tmp_path / "weights.yaml"
     file.write_text("fast: 4\n")
@@ -268,9 +264,3 @@ def test_class_weights_of_a_file(tmp_path, cover):
         file.write_text(text)
         with pytest.raises(UsageError, match=says):
             class_weights(str(file), info, share)
-
-
-def _info():
-    numbers = {"channels": 3, "level": 64, "gsd_m": (1, 1), "mean": (), "std": ()}
-    names = {"model": "", "bands": (), "targets": "bins", "rescale": "none", "class_mph": ()}
-    return numbers | names

@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from helpers import predict_cases
 from helpers.stores import write_store
 from helpers.tiny import build
 
 from loaders import BatchLoader, Folds, RamTiles, select
-from training.checkpoint import Checkpoint, ModelInfo, save
+from training.checkpoint import Checkpoint, save
 from training.data import make_prep
 from training.engine.native import choose_engine
 from training.evaluate import main
@@ -21,18 +22,22 @@ from training.model.losses import RoadLoss, Trainable
 
 MODEL = "helpers.tiny:build"
 FP32 = ("--precision", "fp32", "--device", "cpu", "--quiet", "--model", MODEL)
-FACTS = ModelInfo(
-    model=MODEL,
-    bands=("red", "green", "blue"),
-    channels=8,
-    targets="bins",
-    mean=(60.0, 60.0, 60.0),
-    std=(30.0, 30.0, 30.0),
-    rescale="none",
-    gsd_m=(0.5, 0.5),
-    level=64,
-    class_mph=(5.5, 15.5, 25.0, 35.0, 45.0, 55.0, 65.0),
+FACTS = replace(
+    predict_cases.FACTS, model=MODEL, gsd_m=(0.5, 0.5), mean=(60.0,) * 3, std=(30.0,) * 3
 )
+
+
+class Watched:
+    """A runner that keeps what it is given."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, runner, *, fixed_batch):
+        self.runner, self.fixed_batch, self.seen = runner, fixed_batch, []
+
+    def __call__(self, image):
+        self.seen.append(image)
+        return self.runner(image)
 
 
 def opened(path):
@@ -160,37 +165,19 @@ def test_views_are_averaged(checkpoint, store_path, tmp_path):
 def test_tiles_are_padded_by_mirroring_as_in_predictions(checkpoint, network, tmp_path):
     """A tile of 40 pixels goes through the network as 64: with its own mirror image."""
     odd = write_store(tmp_path / "odd.zarr", levels=(40, 20))
-    seen = []
     runner, facts = opened(checkpoint(level=40))
-
-    class Watched:
-        device = torch.device("cpu")
-        fixed_batch = False
-
-        def __call__(self, image):
-            seen.append(image)
-            return runner(image)
-
-    evaluate_runner(Watched(), facts, [odd])
+    watched = Watched(runner, fixed_batch=False)
+    evaluate_runner(watched, facts, [odd])
     image = torch.from_numpy(RamTiles.load(odd, "val").image[0].copy()).permute(2, 0, 1)
     wanted = torch.nn.functional.pad(image[None].float(), (0, 24, 0, 24), mode="reflect")
-    assert torch.equal(seen[0][0].float(), wanted[0])
+    assert torch.equal(watched.seen[0][0].float(), wanted[0])
 
 
 def test_the_last_batch_is_padded_for_runners_of_fixed_batch_size(checkpoint, network, store_path):
     runner, facts = opened(checkpoint())
-    seen = []
-
-    class Fixed:
-        device = torch.device("cpu")
-        fixed_batch = True
-
-        def __call__(self, image):
-            seen.append(len(image))
-            return runner(image)
-
-    found = evaluate_runner(Fixed(), facts, [store_path], batch_size=3)
-    assert seen == [3, 3, 3]  # of 8 tiles
+    watched = Watched(runner, fixed_batch=True)
+    found = evaluate_runner(watched, facts, [store_path], batch_size=3)
+    assert [len(image) for image in watched.seen] == [3, 3, 3]  # of 8 tiles
     wanted = evaluate_runner(runner, facts, [store_path], batch_size=4)
     assert found.metrics["road_iou"] == pytest.approx(wanted.metrics["road_iou"], abs=1e-6)
 
@@ -243,8 +230,11 @@ def test_a_model_of_speeds_is_not_evaluated_on_roads_without_speeds(checkpoint, 
     assert "masks.zarr have no speeds: train one with `targets` binary" in capfd.readouterr().err
 
 
-def test_json_is_one_document_on_stdout(checkpoint, store_path, tmp_path, capsys):
-    assert main([str(checkpoint()), str(store_path), *FP32, "--json"]) == 0
+@pytest.mark.parametrize("first", [True, False])
+def test_json_is_one_document_on_stdout(checkpoint, store_path, capsys, first):
+    """The option takes no value, also before a store."""
+    words = [str(checkpoint()), str(store_path), *FP32]
+    assert main(["--json", *words] if first else [*words, "--json"]) == 0
     printed = capsys.readouterr()
     assert json.loads(printed.out)["tiles"] == 8
     assert not printed.err
@@ -260,8 +250,3 @@ def test_json_with_a_file_works_with_a_warning(
     assert "road IoU" in printed.out
     assert printed.err == "warning: --json FILE is deprecated, use --json > FILE\n"
     assert json.loads((tmp_path / "m.json").read_text())["tiles"] == 8
-
-
-def test_json_before_a_store_takes_no_value(checkpoint, store_path, capsys):
-    assert main(["--json", str(checkpoint()), str(store_path), *FP32]) == 0
-    assert json.loads(capsys.readouterr().out)["split"] == "val"

@@ -1,31 +1,21 @@
 """Offsets between labels and predictions, on painted predictions of known shift."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from helpers.predict_cases import FACTS
 from helpers.stores import write_store
 from torch.nn import functional
 
-from training.checkpoint import ModelInfo
 from training.evaluate import main
 from training.evaluation.offsets import OffsetSums
 from training.evaluation.validation import evaluate_runner
 
 SIDE = 96
-BINARY = ModelInfo(
-    model="helpers.tiny:build",
-    bands=("red", "green", "blue"),
-    channels=1,
-    targets="binary",
-    mean=(60.0, 60.0, 60.0),
-    std=(30.0, 30.0, 30.0),
-    rescale="none",
-    gsd_m=(0.5, 2.0),
-    level=64,
-    class_mph=(),
-)
+BINARY = replace(FACTS, channels=1, targets="binary", gsd_m=(0.5, 2.0), class_mph=())
 
 
 def streets(shift=(0.0, 0.0), side=SIDE, blur=1.0, seed=0):

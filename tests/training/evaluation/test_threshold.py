@@ -1,7 +1,5 @@
 """Choice of the threshold from scores that are made for scenes with a known best threshold."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

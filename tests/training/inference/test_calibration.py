@@ -128,37 +128,37 @@ def test_torch_leaves_kept_layers_in_float():
     assert len(kernels) == 2
 
 
-def test_export_keeps_named_or_found_layers(skewed, tmp_path, capsys):
+@pytest.fixture
+def export(skewed, tmp_path):
+    """Return a function that exports it to ONNX, and returns the exit status."""
     info = replace(FACTS, model="helpers.tiny:build")
     save(tmp_path / "best.pt", Checkpoint(info=info, model=skewed.state_dict()))
-    store = write_store(tmp_path / "tiny.zarr")
+    usual = [tmp_path / "best.pt", "--model", info.model, "--format", "onnx", "--tiles", 8]
+    usual += ["--calibrate", write_store(tmp_path / "tiny.zarr"), "--out", tmp_path / "x.onnx"]
+    return lambda *words: main([str(word) for word in (*usual, *words)])
 
-    def export(keep):
-        words = [tmp_path / "best.pt", "--model", info.model, "--format", "onnx", "--int8"]
-        words += ["--calibrate", store, "--tiles", 8, "--out", tmp_path / "x.onnx", "--overwrite"]
-        assert main([str(w) for w in (*words, "--keep-float", keep)]) == 0
-        return load_runner(tmp_path / "x.onnx")[1].kept, capsys.readouterr().out
 
-    kept, said = export("network.4,network.0")
-    assert kept == ("network.0", "network.4")
-    assert "left in float: network.0, network.4 (as named)" in said
-    kept, said = export("auto")
-    assert kept == (WORST,)
-    assert f"left in float: {WORST} (probabilities differ by 0.0" in said
+@pytest.mark.parametrize(
+    ("named", "kept", "says"),
+    [
+        ("network.4,network.0", ("network.0", "network.4"), "network.0, network.4 (as named)"),
+        ("auto", (WORST,), f"{WORST} (probabilities differ by 0.0"),
+    ],
+)
+def test_export_keeps_named_or_found_layers(export, tmp_path, capsys, named, kept, says):
+    assert export("--int8", "--keep-float", named) == 0
+    assert load_runner(tmp_path / "x.onnx")[1].kept == kept
+    assert f"left in float: {says}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--format", "onnx", "--keep-float", "auto"), "--keep-float needs INT8"),
-        (("--format", "onnx", "--int8", "--keep-float", "tail"), "tail: no such layer"),
+        (("--keep-float", "auto"), "--keep-float needs INT8"),
+        (("--int8", "--keep-float", "tail"), "tail: no such layer"),
     ],
 )
-def test_keeping_an_unknown_layer_is_refused(skewed, tmp_path, capsys, words, message):
-    info = replace(FACTS, model="helpers.tiny:build")
-    save(tmp_path / "best.pt", Checkpoint(info=info, model=skewed.state_dict()))
-    usual = ("--model", info.model, "--calibrate", write_store(tmp_path / "tiny.zarr"))
-    line = (tmp_path / "best.pt", *usual, *words, "--out", tmp_path / "x.onnx")
-    assert main([str(word) for word in line]) == 2
+def test_keeping_an_unknown_layer_is_refused(export, tmp_path, capsys, words, message):
+    assert export(*words) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "x.onnx").exists()

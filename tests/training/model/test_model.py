@@ -98,7 +98,7 @@ def test_an_unknown_model_is_refused(spec):
         build_model(spec, bands=3, channels=8)
 
 
-def test_models_of_smp_are_built_and_a_missing_package_is_named(monkeypatch):
+def test_models_of_smp_are_built_and_a_missing_package_is_named(monkeypatch, tmp_path):
     made = {}
 
     def create_model(arch, encoder_name, encoder_weights, in_channels, classes):
@@ -114,4 +114,10 @@ def test_models_of_smp_are_built_and_a_missing_package_is_named(monkeypatch):
     assert not is_code("smp:Unet:resnet34")
     monkeypatch.setitem(sys.modules, "segmentation_models_pytorch", None)
     with pytest.raises(UsageError, match="pip install segmentation-models-pytorch"):
+        build_model("smp:Unet:resnet34", bands=3, channels=8)
+    (tmp_path / "segmentation_models_pytorch.py").write_text("import nowhere_vision.ops\n")
+    monkeypatch.delitem(sys.modules, "segmentation_models_pytorch")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    says = "`model` smp:Unet:resnet34 needs nowhere_vision.*pip install nowhere_vision"
+    with pytest.raises(UsageError, match=says):
         build_model("smp:Unet:resnet34", bands=3, channels=8)

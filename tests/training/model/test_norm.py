@@ -2,14 +2,13 @@
 
 import pytest
 import torch
+from helpers.steps import trainable_of
 from torch import nn
 from torch.nn import functional
 
-from loaders.prep import DevicePrep, Normalize, SpeedTarget
 from training.engine.native import choose_engine, missing_compiler
 from training.model import norm as module
 from training.model.build import build_model
-from training.model.losses import RoadLoss, Trainable
 from training.model.norm import OnePassNorm, fuse_norms, norm_relu
 from training.model.trainable import prepare
 from training.settings import Config
@@ -110,7 +109,6 @@ def test_training_fuses_norms_where_it_compiles_the_loss_only(mode, fused):
     engine = choose_engine("native", "cpu", "fp32", mode)
     model = build_model(bands=3, channels=8)
     names = list(model.state_dict())
-    prep = DevicePrep(Normalize([100.0] * 3, [50.0] * 3), SpeedTarget())
-    prepare(Trainable(prep, model, RoadLoss()), engine, Config())
+    prepare(trainable_of(model), engine, Config())
     assert isinstance(model.encoder.bn1, OnePassNorm) == (fused and engine.compile_mode == "loss")
     assert list(model.state_dict()) == names

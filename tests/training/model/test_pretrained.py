@@ -1,16 +1,18 @@
 """Published weights into the encoder, by file, for any number of bands."""
 
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 from urllib.error import URLError
 
 import pytest
 import torch
+from helpers.predict_cases import FACTS
 from helpers.tiny import build, encoded
 from torch import nn
 
 from geoprep.errors import UsageError
-from training.checkpoint import Checkpoint, ModelInfo, save
+from training.checkpoint import Checkpoint, save
 from training.model.build import build_model
 from training.model.pretrained import adapt_bands, load_encoder_weights, load_initial_weights
 from training.model.unet import ResNet34
@@ -67,11 +69,6 @@ def test_none_does_not_change_the_model():
     assert torch.equal(network.encoder.conv1.weight, before)
 
 
-def test_adapting_to_the_same_bands_is_the_identity():
-    kernel = torch.randn(2, 4, 3, 3)
-    assert adapt_bands(kernel, 4) is kernel
-
-
 def _damaged(weights, kind):
     if kind == "other network":
         return {"features.0.weight": torch.zeros(3)}
@@ -114,12 +111,7 @@ def test_without_connection_the_error_says_what_to_do(monkeypatch):
 
 
 def info(**changed):
-    facts = {
-        **{"model": "helpers.tiny:encoded", "bands": ("red", "green", "blue"), "channels": 8},
-        **{"targets": "bins", "mean": (0.0,) * 3, "std": (1.0,) * 3, "rescale": "scene"},
-        **{"gsd_m": (0.5, 0.5), "level": 64, "class_mph": (25.0,) * 7},
-    }
-    return ModelInfo(**facts | changed)
+    return replace(FACTS, model="helpers.tiny:encoded", **changed)
 
 
 @pytest.fixture

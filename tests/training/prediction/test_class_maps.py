@@ -1,7 +1,5 @@
 """Predictions of classes: bands, palette, names, blending, and a class named road."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -15,6 +15,7 @@ import pytest
 import torch
 from helpers.predict_cases import FACTS, make_checkpoint, pixels, predict_options, write_image
 
+from geoprep.cpus import usable_cpus
 from geoprep.errors import UsageError
 from training.predict import COMMAND, main, make_job
 from training.prediction import PredictOptions, Screen, instances
@@ -24,6 +25,7 @@ from training.prediction.instances import share_cores
 HERE = Path(__file__).resolve().parents[2]
 OPTIONS = ("--model", FACTS.model, "--precision", "fp32", "--compile", "off", "--window", "64")
 OPTIONS += ("--overlap", "32", "--quiet")
+several_cores = pytest.mark.skipif(usable_cpus() < 2, reason="one core")
 
 
 @pytest.fixture(scope="module")
@@ -68,10 +70,8 @@ def test_a_system_without_affinity_divides_its_processors(monkeypatch):
     assert given[1:] == [2]
 
 
-def test_two_instances_predict_the_bytes_of_one(scenes, tmp_path, monkeypatch, capfd):
-    if len(os.sched_getaffinity(0)) < 2:
-        pytest.skip("one core")
-    monkeypatch.syspath_prepend(str(HERE))
+@several_cores
+def test_two_instances_predict_the_bytes_of_one(scenes, tmp_path, capfd):
     assert main(words(scenes, tmp_path / "one")) == 0
     capfd.readouterr()
     assert main(words(scenes, tmp_path / "two", "--instances", 2)) == 0
@@ -84,10 +84,8 @@ def test_two_instances_predict_the_bytes_of_one(scenes, tmp_path, monkeypatch, c
         assert said.count(str(two)) == 1
 
 
-def test_error_of_several_instances_is_printed_once(scenes, tmp_path, monkeypatch, capfd):
-    if len(os.sched_getaffinity(0)) < 2:
-        pytest.skip("one core")
-    monkeypatch.syspath_prepend(str(HERE))
+@several_cores
+def test_error_of_several_instances_is_printed_once(scenes, tmp_path, capfd):
     out = tmp_path / "out"
     assert main(words(scenes, out)) == 0
     assert main(words(scenes, out, "--instances", 2, "--tta", "flips")) == 2
@@ -96,8 +94,7 @@ def test_error_of_several_instances_is_printed_once(scenes, tmp_path, monkeypatc
     assert "made with other options (tta)" in error
 
 
-def test_image_of_another_process_is_busy(scenes, tmp_path, monkeypatch, capsys):
-    monkeypatch.syspath_prepend(str(HERE))
+def test_image_of_another_process_is_busy(scenes, tmp_path, capsys):
     out = tmp_path / "out"
     out.mkdir()
     with WriteJournal(out / "2.tif", {"someone": "else"}):
@@ -120,10 +117,7 @@ def without_locks(monkeypatch):
 
 
 @pytest.mark.parametrize("turn", [(0, 1), (1, 2)])
-def test_images_are_predicted_on_file_systems_without_locks(
-    scenes, tmp_path, monkeypatch, without_locks, turn
-):
-    monkeypatch.syspath_prepend(str(HERE))
+def test_images_are_predicted_on_file_systems_without_locks(scenes, tmp_path, without_locks, turn):
     values = COMMAND.parse(words(scenes, tmp_path / "out"))
     job, _ = make_job(PredictOptions(**values))
     outcomes = replace(job, turn=turn).run(values["images"], Screen(quiet=True))
@@ -147,9 +141,8 @@ def test_a_lock_of_a_folder_that_was_removed_is_taken_again(tmp_path, monkeypatc
 
 
 @pytest.mark.slow
+@several_cores
 def test_ctrl_c_ends_all_instances(scenes, tmp_path):
-    if len(os.sched_getaffinity(0)) < 2:
-        pytest.skip("one core")
     for i in range(40):
         source, target = scenes / "images" / f"{i % 4}.tif", tmp_path / "images" / f"{i}.tif"
         target.parent.mkdir(exist_ok=True)

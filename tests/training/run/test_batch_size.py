@@ -4,13 +4,12 @@ import weakref
 
 import pytest
 import torch
+from helpers.steps import trainable_of
 from torch import nn
 
 from geoprep.errors import UsageError
-from loaders import DevicePrep, Normalize, SpeedTarget
 from training.cli import is_out_of_memory
 from training.engine.native import choose_engine
-from training.model.losses import RoadLoss, Trainable
 from training.run import capacity
 from training.run.capacity import (
     choose_batch_size,
@@ -31,9 +30,8 @@ MESSAGES = (
 @pytest.fixture
 def trainable():
     torch.manual_seed(0)
-    prep = DevicePrep(Normalize([100.0] * 3, [50.0] * 3), SpeedTarget())
     model = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.Conv2d(4, 8, 1))
-    return Trainable(prep, model, RoadLoss())
+    return trainable_of(model)
 
 
 def auto(store_path, **settings):

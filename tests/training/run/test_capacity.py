@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.steps import trainable_of
 from torch import nn
 
 from loaders.memory import Available
 from training.engine.native import choose_engine
-from training.model.losses import RoadLoss, Trainable
 from training.run.capacity import LOSS_BYTES, Estimate, available, estimate, measure_activations
 from training.settings import Config
 
@@ -34,10 +34,6 @@ def _estimate(available=10 * GIB, per_sample=GIB):
         limited_by="the machine",
         side=256,
     )
-
-
-def _trainable(model, prep):
-    return Trainable(prep, model, RoadLoss())
 
 
 def test_activations_of_a_known_model():
@@ -68,12 +64,12 @@ def test_measuring_changes_no_state():
     assert all(module.training for module in model.modules())
 
 
-def test_the_estimate_counts_weights_optimizer_and_tiles(tiny_prep):
+def test_the_estimate_counts_weights_optimizer_and_tiles():
     model = _model()
     values = sum(p.numel() for p in model.parameters()) * 4
     engine = choose_engine("native", "cpu", "fp32")
     adam, sgd = (
-        estimate(_trainable(model, tiny_prep), Config.from_flat(settings), engine, 64)
+        estimate(trainable_of(model), Config.from_flat(settings), engine, 64)
         for settings in ({"optimizer": "adamw"}, {"optimizer": "sgd", "ema": 0.9})
     )
     assert (adam.state, sgd.state) == (4 * values, 4 * values)
@@ -128,13 +124,6 @@ class _Device:
 def test_unused_memory_of_torch_counts_as_available(monkeypatch):
     monkeypatch.setattr(torch, "get_device_module", lambda device: _Device())
     assert available(torch.device("cuda")) == (7 * GIB // 2, "device cuda")
-
-
-@pytest.fixture
-def tiny_prep():
-    from loaders import DevicePrep, Normalize, SpeedTarget
-
-    return DevicePrep(Normalize([100.0] * 3, [50.0] * 3), SpeedTarget())
 
 
 def test_ranks_of_a_machine_share_its_memory(monkeypatch):

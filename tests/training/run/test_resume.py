@@ -181,16 +181,11 @@ def test_an_invalid_request_does_not_delete_a_finished_run(fit, finished, capfd,
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory, store_path):
+def finished(tmp_path_factory, store_path, same_process):
     """Return the folder of a finished run. Read only."""
     out = tmp_path_factory.mktemp("finished") / "run"
-    random, threads = torch.get_rng_state(), torch.get_num_threads()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("training.run.start.keep_memory", lambda: "as it is")
-        options = ("--crop", "32", "--crops-per-tile", "1", "--compile", "off", "--threads", "1")
-        assert main([str(store_path), *SMALL, *options, "--epochs", "1", "--out", str(out)]) == 0
-    torch.set_rng_state(random)
-    torch.set_num_threads(threads)
+    options = ("--crop", "32", "--crops-per-tile", "1", "--compile", "off", "--threads", "1")
+    assert main([str(store_path), *SMALL, *options, "--epochs", "1", "--out", str(out)]) == 0
     return out
 
 
