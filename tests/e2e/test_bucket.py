@@ -11,11 +11,11 @@ from unittest import mock
 
 import numpy as np
 import pytest
-import rasterio
 from affine import Affine
 from click.testing import CliRunner
 from helpers.buckets import client_of, objects, s3_endpoint, use_endpoint
 from helpers.factory import tree_digest
+from helpers.rasters import write_raster
 
 from geoprep.cli.commands import cli
 from geoprep.errors import UsageError
@@ -26,7 +26,7 @@ from geoprep.sources.cities import BUCKET, CITIES
 from geoprep.storage import Files, open_header, open_image
 from geoprep.store import StoreReader
 from geoprep.synth import synthesise
-from loaders import BatchLoader, RamTiles, StreamTiles
+from loaders import RamTiles
 
 MOSCOW = CITIES["moscow"]
 STORE = "s3://own/two.zarr"
@@ -100,20 +100,6 @@ def test_a_flipped_bit_in_a_bucket_is_found_and_not_delivered(s3, built):
     assert "260/image" in geoprep("verify", "s3://own/hurt.zarr", status=1).output
     with pytest.raises(Exception, match=r"s3://own/hurt\.zarr"):
         RamTiles.load("s3://own/hurt.zarr", split="all")
-
-
-def test_loaders_give_the_batches_of_a_store_on_a_disk(s3, built):
-    for tiles, same in (
-        (RamTiles.load(STORE, split="train"), RamTiles.load(built, split="train")),
-        (StreamTiles.open(STORE, split="train"), StreamTiles.open(built, split="train")),
-    ):
-        loaders = [BatchLoader(one, batch_size=5, crop=64, seed=3) for one in (tiles, same)]
-        count = 0
-        for a, b in zip(*loaders, strict=True):
-            assert a.image.equal(b.image)
-            assert a.speed.equal(b.speed)
-            count += len(a.image)
-        assert count > 10
 
 
 def test_the_block_of_the_tutorial_runs(s3, cities, tmp_path, monkeypatch, capsys):
@@ -204,15 +190,6 @@ def test_an_archive_is_downloaded_and_built(public, cities, tmp_path, monkeypatc
 # Remote images and masks
 
 
-def _image(pixels, transform, crs="EPSG:32637", **more):
-    with rasterio.MemoryFile() as memory:
-        profile = {"driver": "GTiff", "height": pixels.shape[1], "width": pixels.shape[2]}
-        profile |= {"count": len(pixels), "dtype": pixels.dtype, "crs": crs, **more}
-        with memory.open(transform=transform, **profile) as out:
-            out.write(pixels)
-        return bytes(memory.getbuffer())
-
-
 def test_remote_images_and_masks_of_equal_names_are_not_mixed_up(s3, tmp_path):
     rng = np.random.default_rng(0)
     for number in range(3):
@@ -220,11 +197,11 @@ def test_remote_images_and_masks_of_equal_names_are_not_mixed_up(s3, tmp_path):
         image = rng.integers(1, 255, (3, 64, 64), np.uint8)
         mask = np.zeros((1, 64, 64), np.uint8)
         mask[:, 10:14] = 255
-        for folder, body in (("img", _image(image, place)), ("mask", _image(mask, place))):
-            key = f"set/{folder}/{number}.tif"
-            client_of(s3).put_object(Bucket="own", Key=key, Body=body)
+        for folder, pixels in (("img", image), ("mask", mask)):
             (tmp_path / folder).mkdir(exist_ok=True)
-            (tmp_path / folder / f"{number}.tif").write_bytes(body)
+            path = write_raster(tmp_path / folder / f"{number}.tif", pixels, transform=place)
+            key = f"set/{folder}/{number}.tif"
+            client_of(s3).put_object(Bucket="own", Key=key, Body=path.read_bytes())
     for name, place in (("remote", "s3://own/set"), ("local", tmp_path)):
         geoprep(
             *("build-zarr", "--images", f"{place}/img/*.tif", "--labels", f"{place}/mask/*.tif"),
@@ -236,8 +213,7 @@ def test_remote_images_and_masks_of_equal_names_are_not_mixed_up(s3, tmp_path):
 
 def test_a_dry_run_reads_only_the_headers_of_remote_images(s3, tmp_path):
     pixels = np.random.default_rng(0).integers(1, 255, (3, 2600, 2600), np.uint8)
-    place = Affine(0.5, 0, 400_000, 0, -0.5, 6_000_000)
-    body = _image(pixels, place, tiled=True)
+    body = write_raster(tmp_path / "a.tif", pixels, tiled=True).read_bytes()
     client_of(s3).put_object(Bucket="own", Key="large/a.tif", Body=body)
     address = "s3://own/large/a.tif"
     with open_header(address) as header, open_image(address) as whole:

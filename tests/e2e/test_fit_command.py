@@ -1,6 +1,5 @@
 """Training in processes of its own: killed, with several ranks, started by launchers."""
 
-import csv
 import json
 import os
 import socket
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.runs import rows
 from helpers.stores import write_store
 
 from training.checkpoint import load
@@ -28,44 +28,37 @@ def store(tmp_path_factory):
     return write_store(tmp_path_factory.mktemp("store") / "tiny.zarr")
 
 
-def run(*command, folder, doom="0", module=("-m", "training.fit"), python=(sys.executable,)):
-    """Run a command as its own process that can import the tests' models."""
+@pytest.fixture
+def run(tmp_path, python):
+    """Return a function that trains in a process of its own that can import the tests' models."""
     env = {k: v for k, v in os.environ.items() if k not in ("OMP_NUM_THREADS", "LD_PRELOAD")}
-    env |= {"PYTHONPATH": f"{REPO}{os.pathsep}{HELPERS}", "DOOM_AT": doom}
-    return subprocess.run(
-        [*python, *module, *map(str, command)],
-        cwd=folder,
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=1800,
-    )
+    env["PYTHONPATH"] = f"{REPO}{os.pathsep}{HELPERS}"
+
+    def run(*words, doom="0", before=()):
+        line = (*before, "-m", "training.fit", *words)
+        return python(*line, cwd=tmp_path, env=env | {"DOOM_AT": doom})
+
+    return run
 
 
 def column(folder, name):
-    with (folder / "metrics.csv").open(newline="") as file:
-        return [float(row[name]) for row in csv.DictReader(file)]
+    return [float(row[name]) for row in rows(folder)]
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
+def here(tmp_path, monkeypatch, same_process):
     """Return a function that trains in this process; the other processes are under test."""
-    threads, random = torch.get_num_threads(), torch.get_rng_state()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DOOM_AT", "0")
-    monkeypatch.syspath_prepend(str(HELPERS))
-    monkeypatch.setattr("training.run.start.keep_memory", lambda: "as it is")
-    yield lambda *command: main([*map(str, command)])
-    torch.set_num_threads(threads)
-    torch.set_rng_state(random)
+    return lambda *command: main([*map(str, command)])
 
 
 @pytest.mark.slow
-def test_killed_in_mid_epoch_and_resumed_equals_never_killed(store, tmp_path, here):
+def test_killed_in_mid_epoch_and_resumed_equals_never_killed(store, tmp_path, here, run):
     common = ("--model", "helpers.tiny:killed", *ONE, *SAMPLES, "--batch-size", "4", "--ema", "0.9")
     common = (store, *common, "--epochs", "2", "--save-every", "2")
     assert here(*common, "--out", "whole") == 0
-    killed = run(*common, "--out", "parts", folder=tmp_path, doom="6")
+    killed = run(*common, "--out", "parts", doom="6")
     assert killed.returncode == -9
     assert load(tmp_path / "parts").progress["step"] == 4
     assert here("--resume", "parts", "--model", "helpers.tiny:killed") == 0
@@ -111,14 +104,13 @@ def ranks(tmp_path):
 
 
 @pytest.mark.slow
-def test_two_ranks_have_the_losses_of_one_process(store, tmp_path, here, ranks, capfd):
+def test_two_ranks_have_the_losses_of_one_process(store, tmp_path, here, run, ranks, capfd):
     """The same global batch, no BatchNorm: what differs is dice, taken per rank and averaged."""
     common = (store, "--model", "helpers.tiny:build", *ONE, *SAMPLES, "--precision", "fp32")
     common = (*common, "--epochs", "3", "--lr", "0.02")
     assert here(*common, "--batch-size", "8", "--out", "alone") == 0
     launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    launch = (*launch, "-m", "training.fit")
-    two = run(*common, "--batch-size", "4", "--out", "ranks", folder=tmp_path, module=launch)
+    two = run(*common, "--batch-size", "4", "--out", "ranks", before=launch)
     assert two.returncode == 0, two.stderr
     assert "2 ranks" in two.stdout
     assert two.stdout.count("epoch 1/3") == 1
@@ -187,39 +179,39 @@ def test_one_rank_reads_the_checkpoint_for_all(store, tmp_path, here, ranks):
 
 
 @pytest.mark.slow
-def test_the_xeon_launcher_starts_a_run(store, tmp_path):
+def test_the_xeon_launcher_starts_a_run(store, tmp_path, run):
     launch = ("-m", "torch.backends.xeon.run_cpu", "--ninstances", "1", "--no-python")
-    launch = (*launch, sys.executable, "-m", "training.fit")
+    launch = (*launch, sys.executable)
     common = (store, "--model", "helpers.tiny:build", *SAMPLES, "--epochs", "1", "--compile", "off")
-    done = run(*common, "--out", "run", folder=tmp_path, module=launch)
+    done = run(*common, "--out", "run", before=launch)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "run" / "best.pt").exists()
 
 
-def test_help_and_usage_errors_do_not_import_torch(tmp_path):
+def test_help_and_usage_errors_do_not_import_torch(tmp_path, run):
     blocked = tmp_path / "torch"
     blocked.mkdir()
     (blocked / "__init__.py").write_text("raise ImportError('torch was imported')")
-    shown = run("--help", folder=tmp_path, python=(sys.executable,))
+    shown = run("--help")
     assert shown.returncode == 0, shown.stderr
     assert "torchrun --nproc-per-node 2" in shown.stdout
-    wrong = run("moscow.zarr", "--bach-size", "3", folder=tmp_path)
+    wrong = run("moscow.zarr", "--bach-size", "3")
     assert wrong.returncode == 2
     assert "'--batch-size'" in wrong.stderr
 
 
 def test_a_folder_of_the_user_with_the_name_training_is_imported_first_unless_python_is_safe(
-    tmp_path,
+    tmp_path, run
 ):
     """As docs/how-to/troubleshooting.md says."""
     (tmp_path / "training").mkdir()
     (tmp_path / "training" / "__init__.py").touch()
-    shadowed = run("--help", folder=tmp_path)
+    shadowed = run("--help")
     assert (shadowed.returncode, "No module named training.fit" in shadowed.stderr) == (1, True)
-    safe = run("--help", folder=tmp_path, python=(sys.executable, "-P"))
+    safe = run("--help", before=["-P"])
     assert safe.returncode == 0, safe.stderr
     (tmp_path / "training" / "__init__.py").unlink()  # a folder that is no package does no harm
-    assert run("--help", folder=tmp_path).returncode == 0
+    assert run("--help").returncode == 0
 
 
 def test_a_missing_store_is_a_one_line_error_without_files(tmp_path, here, capfd):

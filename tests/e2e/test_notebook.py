@@ -4,31 +4,15 @@ import geopandas as gpd
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 import xarray as xr
+from helpers.runs import KEYWORDS
 
 import geoprep as gp
 from training import load_model, train
 
-TINY = {
-    "model": "helpers.tiny:build",
-    **{"crop": 32, "crops_per_tile": 1, "batch_size": 2, "pictures": 0, "epochs": 1},
-    **{"device": "cpu", "compile": "off", "threads": 1, "loader_threads": 1},
-}
 
-
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    """Keep memory settings, threads and random numbers of this process."""
-    threads, random = torch.get_num_threads(), torch.get_rng_state()
+def test_from_imagery_to_scores(tmp_path, monkeypatch, same_process):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("training.run.start.keep_memory", lambda: "as it is")
-    yield tmp_path
-    torch.set_num_threads(threads)
-    torch.set_rng_state(random)
-
-
-def test_from_imagery_to_scores(here):
     city = gp.synthesize(city="moscow", scenes=2, size=128, out="data/", progress=False)
     store = gp.build_zarr(
         city="moscow", source="data/", out="moscow.zarr", tile=64, levels=1, progress=False
@@ -42,13 +26,13 @@ def test_from_imagery_to_scores(here):
     assert xr.open_zarr("moscow.zarr").split.shape == (8,)
     assert xr.open_zarr("moscow.zarr", group="64").speed.shape == (8, 64, 64)
 
-    run = train(store, out="runs/moscow", progress=False, **TINY)
-    model = load_model(run.best, model=TINY["model"])
+    run = train(store, out="runs/moscow", progress=False, pictures=0, **KEYWORDS)
+    model = load_model(run.best, model=KEYWORDS["model"])
     assert model.info.bands == ("red", "green", "blue")
     probabilities = model(pixels.image[:2].values.transpose(0, 3, 1, 2))
     assert (probabilities.dtype, probabilities.shape[0]) == (np.float32, 2)
     images = sorted((city / "PS-RGB").glob("*.tif"))
-    options = {"model": TINY["model"], "window": 64, "overlap": 32, "gsd": "image"}
+    options = {"model": KEYWORDS["model"], "window": 64, "overlap": 32, "gsd": "image"}
     predicted = model.predict(images, out="predictions/", progress=False, **options)
 
     roads = gp.vectorize(predicted, threshold=0.9, high_threshold=1.0, progress=False)

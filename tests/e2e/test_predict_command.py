@@ -3,8 +3,7 @@
 import json
 import os
 import signal
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -39,23 +38,12 @@ OPTIONS += ("--model", "helpers.predict_cases:neighbourly")
 
 
 @pytest.fixture
-def start(tmp_path):
-    """Start Python in a folder that has a checkpoint and an image."""
-    paths = os.pathsep.join([str(CASES), str(REPO)])
-    environment = {**os.environ, "PYTHONPATH": paths}
-
-    def start(*args):
-        return subprocess.Popen(
-            [sys.executable, *args],
-            cwd=tmp_path,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-
-    assert start("-c", MAKE).wait(600) == 0
-    return start
+def here(tmp_path, python):
+    """Return a function that runs Python in a folder that has a checkpoint and an image."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(CASES), str(REPO)])}
+    here = partial(python, cwd=tmp_path, env=environment)
+    assert here("-c", MAKE).returncode == 0
+    return here
 
 
 def rows_safe(target):
@@ -65,18 +53,18 @@ def rows_safe(target):
 
 
 @pytest.mark.slow
-def test_killed_and_restarted_command_predicts_the_same_bytes(start, tmp_path):
+def test_killed_and_restarted_command_predicts_the_same_bytes(here, tmp_path):
     request = ("best.pt", "scene.tif", *OPTIONS)
-    first = start("-c", KILLED, *request, "--out", "out")
+    first = here("-c", KILLED, *request, "--out", "out")
     target = tmp_path / "out" / "scene.tif"
-    assert first.wait(600) == -signal.SIGKILL
+    assert first.returncode == -signal.SIGKILL
     assert rows_safe(target) == 1
     assert not target.exists()
-    again = start("-m", "training.predict", *request, "--out", "out")
-    assert "resumed   out/scene.tif" in again.communicate(timeout=600)[0]
-    assert again.returncode == 0
-    whole = start("-m", "training.predict", *request, "--out", "whole", "--overlay")
-    assert "predicted whole/scene.tif" in whole.communicate(timeout=600)[0]
+    again = here("-m", "training.predict", *request, "--out", "out")
+    assert again.returncode == 0, again.stderr
+    assert "resumed   out/scene.tif" in again.stdout
+    whole = here("-m", "training.predict", *request, "--out", "whole", "--overlay")
+    assert "predicted whole/scene.tif" in whole.stdout, whole.stderr
     assert target.read_bytes() == (tmp_path / "whole" / "scene.tif").read_bytes()
     assert sorted(path.name for path in (tmp_path / "whole").iterdir()) == [
         "scene.png",
