@@ -8,11 +8,11 @@ REPO = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]
 
 
-def normal(name: str) -> str:
+def normal(name):
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def pinned(lines: str) -> dict[str, str]:
+def pinned(lines):
     """Return the version of each package of a constraints file."""
     pairs = (line.split("==") for line in lines.splitlines() if line and not line.startswith("#"))
     return {normal(name): version for name, version in pairs}

@@ -3,7 +3,6 @@
 import importlib
 import re
 import shlex
-import subprocess
 import sys
 from functools import cache
 from pathlib import Path
@@ -165,7 +164,7 @@ def test_headings_have_the_words_that_are_searched_for(searched, page):
     assert any(set(searched.split()) <= set(re.findall(r"[\w-]+", line)) for line in headings)
 
 
-def test_documented_code_reads_a_store_without_this_package(tmp_path):
+def test_documented_code_reads_a_store_without_this_package(tmp_path, python):
     import geoprep as gp
 
     gp.synthesize("moscow", scenes=2, size=64, seed=1, out=tmp_path / "data", progress=False)
@@ -175,7 +174,5 @@ def test_documented_code_reads_a_store_without_this_package(tmp_path):
     (code,) = re.findall(r"```python\n(.*?)```", page, flags=re.S)
     code = f"import sys\nsys.modules['geoprep'] = None\n{code.replace('650', '64')}"
     code += "print(name, image.shape, label.shape)"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=600
-    )
+    done = python("-c", code, cwd=tmp_path)
     assert done.stdout == "AOI_7_Moscow_chip0 (64, 64, 3) (64, 64)\n", done.stderr

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -19,22 +17,22 @@ PARTS = (
 )
 
 
-def run(module, *words, folder):
-    """Run a module of the helpers in a process of its own, with one thread; return its JSON."""
+@pytest.fixture(scope="session")
+def run(python):
+    """Return a function that runs a module, with one thread, and returns the JSON it prints."""
     paths = os.pathsep.join([str(TESTS.parent), str(TESTS)])
-    done = subprocess.run(
-        [sys.executable, "-m", module, *map(str, words)],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+
+    def run(module, *words, folder):
+        done = python("-m", module, *words, cwd=folder, env=environment)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    return run
 
 
 @pytest.fixture(scope="module", params=FROZEN, ids=lambda path: path.name)
-def frozen(request, tmp_path_factory):
+def frozen(request, tmp_path_factory, run):
     """Return the recorded values, and those that this version gives."""
     folder = tmp_path_factory.mktemp("frozen")
     found = run("helpers.frozen", "--fixtures", request.param, folder=folder)
@@ -77,7 +75,7 @@ def test_a_run_resumed_in_mid_epoch_has_the_weights_of_a_run_never_stopped(froze
 
 @pytest.mark.slow
 @pytest.mark.parametrize("folder", FROZEN, ids=lambda path: path.name)
-def test_reference_digests_are_the_recorded_ones(tmp_path, folder):
+def test_reference_digests_are_the_recorded_ones(tmp_path, run, folder):
     recorded = json.loads((folder / "digests.json").read_text())
     found = run("helpers.digests", folder=tmp_path)
     assert found["exact"] == recorded["exact"]

@@ -1,11 +1,6 @@
 """Test that imports point one way: to lower layers and to public names, never in a circle."""
 
-from __future__ import annotations
-
 import ast
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,10 +19,9 @@ LAYERS = {
     "storage": 2,
     "executors": 1,
 }
-HEAVY = ("rasterio", "zarr", "numba", "torch")
 
 
-def modules(package: str) -> dict[str, Path]:
+def modules(package):
     """Return every module of a package by its dotted name."""
     found = {}
     for path in sorted((REPO / package).rglob("*.py")):
@@ -39,7 +33,7 @@ def modules(package: str) -> dict[str, Path]:
 MODULES = {name: path for package in PACKAGES for name, path in modules(package).items()}
 
 
-def imports(path: Path) -> Iterator[tuple[str, str]]:
+def imports(path):
     """Yield (module, imported name or "") of every import of ours, inside functions too."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -51,29 +45,29 @@ def imports(path: Path) -> Iterator[tuple[str, str]]:
                 yield (whole, "") if whole in MODULES else (node.module or "", alias.name)
 
 
-def ours(path: Path) -> set[str]:
+def ours(path):
     """Return the modules of this repository that a file imports."""
     return {module for module, _ in imports(path) if module.split(".")[0] in PACKAGES}
 
 
-def package_of(module: str) -> str:
+def package_of(module):
     """Return the package of a module: geoprep.NAME or training.NAME where there is one."""
     parts = module.split(".")
     nested = len(parts) > 1 and (REPO / parts[0] / parts[1] / "__init__.py").exists()
     return ".".join(parts[:2]) if nested and parts[0] in ("geoprep", "training") else parts[0]
 
 
-def layer(module: str) -> int:
+def layer(module):
     """Return the layer of a module of geoprep."""
     return LAYERS.get(module.split(".")[1], 0) if "." in module else 0
 
 
-def exported(package: str) -> set[str]:
+def exported(package):
     """Return the names that a package exports: those of its stub, or ``__all__``."""
     init = MODULES[package]
     stub = init.with_suffix(".pyi")
     tree = ast.parse((stub if stub.exists() else init).read_text())
-    names: set[str] = set()
+    names = set()
     for node in tree.body:
         if stub.exists() and isinstance(node, ast.ImportFrom):
             names |= {alias.asname or alias.name for alias in node.names}
@@ -127,9 +121,9 @@ def test_loaders_import_the_store_and_small_modules_only(module):
 @pytest.mark.parametrize("package", ["geoprep", "loaders", "training", "benchmarks"])
 def test_nothing_imports_in_a_circle(package):
     graph = {m: {o for o in ours(p) if o != m} for m, p in MODULES.items() if m.startswith(package)}
-    visited: set[str] = set()
+    visited = set()
 
-    def visit(module: str, above: tuple[str, ...]) -> None:
+    def visit(module, above):
         assert module not in above, " -> ".join((*above[above.index(module) :], module))
         if module not in visited:
             for other in sorted(graph.get(module, ())):
@@ -146,7 +140,16 @@ def test_nothing_imports_benchmarks():
             assert not [o for o in ours(path) if o.startswith("benchmarks")], module
 
 
-def test_the_command_line_loads_no_heavy_library():
-    code = f"import sys, geoprep.cli; print(sorted(set(sys.modules) & {set(HEAVY)!r}))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+@pytest.mark.parametrize(
+    ("modules", "heavy"),
+    [
+        ("geoprep", "rasterio zarr torch pandas geopandas xarray matplotlib numba"),
+        ("geoprep.cli", "rasterio zarr numba torch"),
+        ("geoprep.sources.city_scenes", "rasterio obstore numpy"),
+        ("geoprep.views, geoprep.views.sheet", "matplotlib rasterio torch rich pyogrio"),
+        ("training", "torch"),
+    ],
+)
+def test_what_is_imported_loads_no_heavy_library(python, modules, heavy):
+    done = python("-c", f"import sys, {modules}; print({set(heavy.split())} & {{*sys.modules}})")
+    assert done.stdout.strip() == "set()", done.stderr

@@ -4,22 +4,15 @@ A change of that file is a change of the public API: it needs a line in CHANGELO
 name a deprecation. ``make api`` renews the file.
 """
 
-from __future__ import annotations
-
 import ast
 import difflib
 import importlib
 import inspect
 import sys
-from collections.abc import Iterator
 from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    import griffe
 
 REPO = Path(__file__).resolve().parents[1]
 SNAPSHOT = REPO / "tests" / "data" / "public_api.txt"
@@ -42,7 +35,7 @@ WITH_OPTIONS = ("geoprep.score", "geoprep.vectorize", "geoprep.write_road_table"
 SPECIAL = ("__call__", "__enter__", "__getitem__", "__iter__", "__len__", "__fspath__")
 
 
-def public_api() -> list[str]:
+def public_api():
     """Return one line per public name, method, attribute and keyword."""
     import griffe
 
@@ -50,7 +43,7 @@ def public_api() -> list[str]:
     for package in PACKAGES:
         loader.load(package)
     loader.resolve_aliases()
-    lines: list[str] = []
+    lines = []
     for module in ("geoprep", "geoprep.errors", "loaders", "training"):
         for name in sorted(public_names(loader.modules_collection[module].filepath)):
             found = loader.modules_collection[f"{module}.{name}"]
@@ -62,14 +55,14 @@ def public_api() -> list[str]:
     return lines
 
 
-def public_names(path: Path) -> list[str]:
+def public_names(path):
     """Return the names of ``__all__``: a list in the module, or what its stub re-exports.
 
     Type checkers and lazy_loader both read ``from .module import NAME as NAME`` of a stub.
     """
     stub = path.with_suffix(".pyi")
     lazy = "__getattr__, __dir__, __all__ = lazy.attach_stub(__name__, __file__)"
-    names: list[str] = []
+    names = []
     for node in ast.parse((stub if stub.exists() else path).read_text()).body:
         if isinstance(node, ast.ImportFrom) and stub.exists():
             assert all(alias.asname == alias.name for alias in node.names), f"{stub}:{node.lineno}"
@@ -80,7 +73,7 @@ def public_names(path: Path) -> list[str]:
     return names
 
 
-def described(path: str, found: griffe.Object | griffe.Alias) -> Iterator[str]:
+def described(path, found):
     """Yield the lines of a class with its members, of a function, or of a value."""
     import griffe
 
@@ -97,7 +90,7 @@ def described(path: str, found: griffe.Object | griffe.Alias) -> Iterator[str]:
         yield f"{path}{type_or_value(target)}"
 
 
-def type_or_value(attribute: griffe.Attribute) -> str:
+def type_or_value(attribute):
     """Return the type of an attribute, or the value of a constant or type alias."""
     owner = attribute.parent
     if attribute.annotation:
@@ -109,7 +102,7 @@ def type_or_value(attribute: griffe.Attribute) -> str:
     return f": {given[str(attribute.value)]}" if str(attribute.value) in given else ""
 
 
-def parameters(target: griffe.Function | griffe.Class) -> str:
+def parameters(target):
     """Return the parameters of a function or class, without ``self`` and ``cls``."""
     found, starred = [], False
     for one in target.parameters:
@@ -127,7 +120,7 @@ def parameters(target: griffe.Function | griffe.Class) -> str:
     return f"({', '.join(found)})"
 
 
-def keywords(function: str, record: str) -> Iterator[str]:
+def keywords(function, record):
     """Yield the further keywords of a function: the fields of a record, with their defaults."""
     module, name = record.rsplit(".", 1)
     for one in sorted(fields(getattr(importlib.import_module(module), name)), key=lambda f: f.name):
@@ -135,7 +128,7 @@ def keywords(function: str, record: str) -> Iterator[str]:
             yield f"{function} keyword {one.name}: {one.type} = {one.default!r}"
 
 
-def declared_keywords(function: str) -> Iterator[str]:
+def declared_keywords(function):
     """Yield the keywords of a function that only its signature at run time has."""
     package, name = function.split(".")
     found = getattr(importlib.import_module(package), name)
@@ -145,11 +138,11 @@ def declared_keywords(function: str) -> Iterator[str]:
             yield f"{function} keyword {one.name}: {one.annotation} = {one.default!r}"
 
 
-def init_files() -> list[Path]:
+def init_files():
     return sorted(path for name in PACKAGES for path in (REPO / name).rglob("__init__.py"))
 
 
-def relative(path: Path) -> str:
+def relative(path):
     return str(path.relative_to(REPO))
 
 

@@ -11,12 +11,12 @@ from benchmarks.common import Figure, Result, run_parts
 from benchmarks.tables import Table, print_report
 
 
-def fail() -> None:
+def fail():
     raise ChildError("no such luck")
 
 
 def test_every_second_round_runs_backwards():
-    order: list[str] = []
+    order = []
     cases = {name: lambda name=name: order.append(name) or len(order) for name in "abc"}
     results = Result("some", {"repeats": 3}).turns(cases)
     assert "".join(order) == "abccbaabc"
@@ -34,7 +34,7 @@ def test_failing_command_reports_its_error():
         run([sys.executable, "-c", "raise SystemExit('no such luck')"])
 
 
-def test_allocator_variables_are_removed_for_child_processes(monkeypatch: pytest.MonkeyPatch):
+def test_allocator_variables_are_removed_for_child_processes(monkeypatch):
     monkeypatch.setenv("MALLOC_MMAP_MAX_", "0")
     monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
     code = "import os; print([k for k in os.environ if 'MALLOC' in k or 'GLIBC' in k])"
@@ -58,7 +58,7 @@ def test_function_answers_or_reports_its_error():
         (Figure("MiB", (3.0,), at_least=1, at_most=4), True),
     ],
 )
-def test_median_meets_or_misses_its_bounds(figure: Figure, met: bool):
+def test_median_meets_or_misses_its_bounds(figure, met):
     assert figure.met is met
     assert ("met" in figure.promise) is met
 
@@ -73,11 +73,11 @@ def test_median_meets_or_misses_its_bounds(figure: Figure, met: bool):
         ((0.0, 0.0), "0"),
     ],
 )
-def test_figures_are_written_with_three_digits(values: tuple[float, ...], text: str):
+def test_figures_are_written_with_three_digits(values, text):
     assert str(Figure("", values)) == text
 
 
-def test_record_has_every_figure_and_the_machine(tmp_path: Path):
+def test_record_has_every_figure_and_the_machine(tmp_path):
     result = Result("some", {"chips": 3})
     result.add("uint8.share", "", [0.4, 0.5], at_least=0.4, note="a share")
     result.write(tmp_path / "new" / "some.json")
@@ -88,7 +88,7 @@ def test_record_has_every_figure_and_the_machine(tmp_path: Path):
     assert (str(read), read.at_least, read.note) == ("0.45 (0.40-0.50)", 0.4, "a share")
 
 
-def test_bounds_are_printed(capsys: pytest.CaptureFixture[str]):
+def test_bounds_are_printed(capsys):
     result = Result("some", {})
     result.add("rate", "chips/s", [1.0], at_least=2)
     result.add("unpromised", "s", [1.0])
@@ -109,11 +109,11 @@ def test_failing_part_keeps_figures_of_others():
     assert list(result.figures) == ["b.rate"]
 
 
-def test_the_record_is_written_after_each_part(tmp_path: Path):
+def test_the_record_is_written_after_each_part(tmp_path):
     path = tmp_path / "record.json"
     result = Result("some", {"json": path})
 
-    def last() -> None:
+    def last():
         assert list(Result.read(path).figures) == ["a.rate"]
 
     run_parts(result, {"a": lambda: result.add("a.rate", "", [1.0]), "b": last}, ["a", "b"])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks.builds import build_store, decode
-from benchmarks.chips import KINDS, Chips, draw_chips, link_chips
+from benchmarks.chips import KINDS, draw_chips, link_chips
 from benchmarks.preprocess import main
 from benchmarks.reference import missing_library, prepare_chip
 from geoprep.building.run import build
@@ -24,12 +24,12 @@ needs_reference = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module", params=list(KINDS))
-def chips(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Chips:
+def chips(request, tmp_path_factory):
     return draw_chips(tmp_path_factory.mktemp("chips"), request.param, 3, SIZE, workers=1)
 
 
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])
-def test_a_timed_build_is_whole_and_leaves_nothing(chips: Chips, codec: str, tmp_path: Path):
+def test_a_timed_build_is_whole_and_leaves_nothing(chips, codec, tmp_path):
     run = build_store(chips, tmp_path / "o.zarr", workers=2, codec=codec)
     assert list(tmp_path.iterdir()) == []
     assert run.source_bytes == decode(chips.scenes(), 1).source_bytes
@@ -38,7 +38,7 @@ def test_a_timed_build_is_whole_and_leaves_nothing(chips: Chips, codec: str, tmp
     assert {"decode", "labels", "burn", "render"} <= set(run.stages)
 
 
-def test_a_build_with_failed_scenes_is_not_timed(chips: Chips, tmp_path: Path):
+def test_a_build_with_failed_scenes_is_not_timed(chips, tmp_path):
     broken = link_chips(chips, tmp_path / "broken", 4)
     image = Path(broken.scenes()[2].image)
     image.unlink()
@@ -48,7 +48,7 @@ def test_a_build_with_failed_scenes_is_not_timed(chips: Chips, tmp_path: Path):
 
 
 @needs_reference
-def test_reference_pipeline_makes_the_same_pixels(chips: Chips, tmp_path: Path):
+def test_reference_pipeline_makes_the_same_pixels(chips, tmp_path):
     found = find_scenes(chips.city, chips.folder)
     plan = make_plan([found], [chips.city.name], BuildOptions(), Threads(1))
     build(plan, tmp_path / "o.zarr", Threads(1))
@@ -63,9 +63,7 @@ def test_reference_pipeline_makes_the_same_pixels(chips: Chips, tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_a_quick_run_records_prints_and_draws_everything(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
+def test_a_quick_run_records_prints_and_draws_everything(tmp_path, capsys, monkeypatch):
     # Reading the page table of a process stops it: 50 times per second doubles its time.
     monkeypatch.setattr("benchmarks.builds.INTERVAL", 0.2)
     monkeypatch.setattr("benchmarks.preprocess.QUICK_CITY_CHIPS", (1, 2))

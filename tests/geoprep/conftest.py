@@ -2,9 +2,8 @@
 
 import json
 import shutil
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,40 +16,16 @@ from geoprep.executors.threads import Threads
 from geoprep.plan.options import BuildOptions
 from geoprep.plan.plan import make_plan
 from geoprep.sources import images_and_labels
+from geoprep.store import StoreReader
 
 LONLAT_ORIGIN = 37.60, 55.75
 LONLAT_PIXEL = 2.7e-6
 UTM = "EPSG:32637"
+ROADS = (("motorway", 4), ("residential", 1))
 OPTIONS = BuildOptions(tile=64, overlap=8, levels=2, shard_tiles=8, val=0.25, test=0.1)
 
 
-@dataclass(frozen=True)
-class Sources:
-    """Where the scenes of the small store came from."""
-
-    folder: Path
-
-    def image(self, scene: str) -> Path:
-        return self.folder / f"{scene}.tif"
-
-    @property
-    def usable(self) -> list[str]:
-        """Scenes whose pixels are in the store."""
-        broken = ("city_black", "city_broken", "city_truncated")
-        return sorted(p.stem for p in self.folder.glob("*.tif") if p.stem not in broken)
-
-
-def write_scene(
-    folder: Path,
-    name: str,
-    *,
-    shape: tuple[int, int],
-    transform: Affine,
-    crs: str = "EPSG:4326",
-    seed: int = 0,
-    roads: Sequence[tuple[str, int]] = (("motorway", 4), ("residential", 1)),
-    bands: int = 3,
-) -> np.ndarray:
+def write_scene(folder, name, *, shape, transform, crs="EPSG:4326", seed=0, roads=ROADS, bands=3):
     """Write NAME.tif of seeded noise and NAME.geojson with one straight road a pair."""
     rng = np.random.default_rng(seed)
     height, width = shape
@@ -62,36 +37,29 @@ def write_scene(
     for i, (highway, lanes) in enumerate(roads):
         y = height * (i + 1) / (len(roads) + 1)
         ends = [transform * at for at in ((0, y - height / 5), (width, y + height / 5))]
-        features.append(
-            {
-                "type": "Feature",
-                "properties": {"highway": highway, "lanes": str(lanes), "surface": "asphalt"},
-                "geometry": {
-                    "type": "LineString",
-                    "coordinates": [to_lonlat.transform(*end) for end in ends],
-                },
-            }
-        )
+        line = {"type": "LineString", "coordinates": [to_lonlat.transform(*end) for end in ends]}
+        tags = {"highway": highway, "lanes": str(lanes), "surface": "asphalt"}
+        features.append({"type": "Feature", "properties": tags, "geometry": line})
     document = {"type": "FeatureCollection", "features": features}
     (folder / f"{name}.geojson").write_text(json.dumps(document))
     return pixels
 
 
-def write_image(path: Path, pixels: np.ndarray, transform: Affine, crs: str) -> None:
+def write_image(path, pixels, transform, crs):
     height, width, bands = pixels.shape
     profile = {"height": height, "width": width, "count": bands, "dtype": "uint8"}
     with rasterio.open(path, "w", driver="GTiff", crs=crs, transform=transform, **profile) as out:
         out.write(pixels.transpose(2, 0, 1))
 
 
-def lonlat_grid(column: int, row: int = 0) -> Affine:
+def lonlat_grid(column, row=0):
     """Return the affine of a chip in square degrees, ``column`` chips to the east."""
     step = 200 * LONLAT_PIXEL
     west, north = LONLAT_ORIGIN[0] + column * step, LONLAT_ORIGIN[1] - row * step
     return Affine(LONLAT_PIXEL, 0, west, 0, -LONLAT_PIXEL, north)
 
 
-def _write_sources(folder: Path) -> None:
+def _write_sources(folder):
     for i in range(6):
         roads = (("motorway", 4), ("residential", 1), ("tertiary", 3))[: 1 + i % 3]
         write_scene(
@@ -115,7 +83,7 @@ def _write_sources(folder: Path) -> None:
     write_scene(folder, "utm_small", shape=(41, 50), transform=north_up, crs=UTM, seed=13)
 
 
-def build_store(images: Path, out: Path, options: BuildOptions = OPTIONS) -> Path:
+def build_store(images, out, options=OPTIONS):
     """Build all scenes of a folder, labels beside the images."""
     found = images_and_labels([str(images / "*.tif")], str(images / "*.geojson"))
     executor = Threads(2)
@@ -123,37 +91,35 @@ def build_store(images: Path, out: Path, options: BuildOptions = OPTIONS) -> Pat
     return out
 
 
-@dataclass(frozen=True)
-class Maker:
+@pytest.fixture(scope="session")
+def make():
     """What the fixtures here are made with, for tests that need scenes of their own."""
-
-    write_scene = staticmethod(write_scene)
-    write_image = staticmethod(write_image)
-    lonlat_grid = staticmethod(lonlat_grid)
-    build_store = staticmethod(build_store)
+    return SimpleNamespace(
+        write_scene=write_scene, lonlat_grid=lonlat_grid, build_store=build_store
+    )
 
 
 @pytest.fixture(scope="session")
-def make() -> Maker:
-    """Functions that write scenes and build stores."""
-    return Maker()
-
-
-@pytest.fixture(scope="session")
-def sources(tmp_path_factory: pytest.TempPathFactory) -> Sources:
-    """Fifteen small scenes: two CRSs, both ways up, odd sizes, and one of every way to go wrong."""
+def sources(tmp_path_factory):
+    """A folder of fifteen small scenes: two CRSs, both ways up, and every way to go wrong."""
     folder = tmp_path_factory.mktemp("scenes")
     _write_sources(folder)
-    return Sources(folder)
+    return folder
 
 
 @pytest.fixture(scope="session")
-def small_store(sources: Sources, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def small_store(sources, tmp_path_factory):
     """The store of these scenes: overlapping tiles of 64, two levels, several shards. Read only."""
-    return build_store(sources.folder, tmp_path_factory.mktemp("stores") / "small.zarr")
+    return build_store(sources, tmp_path_factory.mktemp("stores") / "small.zarr")
+
+
+@pytest.fixture(scope="session")
+def store(small_store):
+    """This store, opened. Read only."""
+    return StoreReader.open(small_store)
 
 
 @pytest.fixture
-def store_copy(small_store: Path, tmp_path: Path) -> Path:
+def store_copy(small_store, tmp_path):
     """A copy of the small store that a test may damage."""
     return Path(shutil.copytree(small_store, tmp_path / "copy.zarr"))

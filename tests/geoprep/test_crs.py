@@ -1,7 +1,5 @@
 """Test georeferencing, UTM zones and boxes."""
 
-from __future__ import annotations
-
 import pyproj
 import pytest
 from affine import Affine

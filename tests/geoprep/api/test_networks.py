@@ -10,6 +10,7 @@ import rasterio
 import shapely
 import xarray as xr
 from affine import Affine
+from helpers.rasters import write_raster
 from PIL import Image
 
 import geoprep
@@ -34,13 +35,7 @@ def crossing(side=400, width=12):
 @pytest.fixture(scope="module")
 def mask_file(tmp_path_factory):
     path = tmp_path_factory.mktemp("masks") / "mask.tif"
-    mask = crossing()
-    with rasterio.open(
-        path, "w", driver="GTiff", width=400, height=400, count=1, dtype="uint8", crs=CRS,
-        transform=GRID,
-    ) as file:  # fmt: skip
-        file.write(mask, 1)
-    return path
+    return write_raster(path, crossing(), transform=GRID)
 
 
 @pytest.fixture(scope="module")
@@ -185,12 +180,9 @@ def test_nodata_and_units_of_datasets_and_arrays_count(tmp_path, kind):
     speeds = np.zeros((200, 400), np.uint8)
     speeds[95:105] = 30
     speeds[:, 180:220] = 255
-    path = tmp_path / "speeds.tif"
-    size = {"width": 400, "height": 200, "count": 1, "dtype": "uint8"}
-    with rasterio.open(path, "w", driver="GTiff", crs=CRS, transform=GRID, nodata=255, **size) as f:
-        f.write(speeds, 1)
-        f.units = ["mph"]
-    source = path
+    source = path = write_raster(tmp_path / "speeds.tif", speeds, transform=GRID, nodata=255)
+    with rasterio.open(path, "r+") as file:
+        file.units = ["mph"]
     if "xarray" in kind:
         kept = {"_FillValue": 255, "units": "mph"}
         source = xr.DataArray(speeds, REFERENCE, ("y", "x"), attrs=kept)

@@ -1,8 +1,6 @@
 """Test stores as notebooks use them: tables, pixels, pictures, reprs."""
 
 import os
-import subprocess
-import sys
 
 import geopandas as gpd
 import matplotlib as mpl
@@ -34,13 +32,6 @@ def built(make, tmp_path):
         )
 
     return build
-
-
-def test_import_is_quick_and_loads_no_heavy_library():
-    heavy = ("rasterio", "zarr", "torch", "pandas", "geopandas", "xarray", "matplotlib", "numba")
-    code = f"import sys, geoprep; print([m for m in {heavy!r} if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
 
 
 def test_a_missing_store_is_a_clear_error(tmp_path):

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tarfile
 from pathlib import Path
@@ -57,6 +56,10 @@ def own(scenes, *more):
         (["--label-values", "255", "--width-field", "w"], "leave out one of them"),
         (["--label-speeds", "bins", "--speed-from", "field"], "--label-speeds for raster labels"),
         (["--label-values", "1", "--schema", "osm"], "--schema is for vector labels"),
+        (["--images", "nothing/*.tif"], "nothing/*.tif"),
+        (["--gsd", "1", "--resize", "9"], "--gsd and --resize"),
+        (["--tile", "many"], "auto"),
+        (["--rescale", "9,1"], "LO,HI"),
     ],
 )
 def test_what_has_no_effect_or_cannot_be_held_is_refused(geoprep, scenes, tmp_path, more, says):
@@ -125,19 +128,13 @@ def test_a_name_that_is_no_utf8_fails_its_scene_alone_and_is_printed(geoprep, sc
 
 def test_one_label_taken_for_all_scenes_is_said_and_ends_with_1(geoprep, scenes):
     """As where a shell makes one file of a pattern that is not quoted."""
-    far = PLACES["mercator"]
-    write_image(scenes / "far.tif", texture(SIDE, SIDE), far)
+    write_image(scenes / "far.tif", texture(SIDE, SIDE), PLACES["mercator"])
     command = ["build-zarr", "--images", scenes, "--labels", scenes / "quay_0.geojson"]
     status, out, _ = geoprep(*command, "--out", "a.zarr")
     assert status == 1
     assert "is the label of all 3 scenes; 1 are outside its extent and fail" in out
     assert "far: failed" in out
-
-
-def test_notes_do_not_disturb_the_json(geoprep, scenes):
-    write_image(scenes / "far.tif", texture(SIDE, SIDE), PLACES["mercator"])
-    command = ["build-zarr", "--images", scenes, "--labels", scenes / "quay_0.geojson", "--json"]
-    status, out, err = geoprep(*command, "--out", "a.zarr")
+    status, out, err = geoprep(*command, "--out", "b.zarr", "--json")
     assert (status, json.loads(out)["statuses"]) == (1, {"failed": 1, "ok": 2})
     assert "note: " in err
 
@@ -156,7 +153,7 @@ def test_the_help_has_no_marks_of_its_own(geoprep):
     assert "\n  geoprep info moscow.zarr " in out
 
 
-def test_libraries_do_not_talk_to_the_terminal(scenes, tmp_path):
+def test_libraries_do_not_talk_to_the_terminal(scenes, tmp_path, python):
     """Neither rasterio of images without a place, nor pyogrio or GDAL of files cut short."""
     place = PLACES["degrees"]
     pixels = np.ones((SIDE, SIDE, 3), np.uint8)
@@ -165,16 +162,11 @@ def test_libraries_do_not_talk_to_the_terminal(scenes, tmp_path):
     cut = write_image(scenes / "cut.tif", texture(SIDE, SIDE), compress=None)
     cut.write_bytes(cut.read_bytes()[:-3000])
     (scenes / "cut.fgb").write_bytes(b"fgb\x03fgb\x00" + b"\xff" * 99)
-    done = subprocess.run(
-        command(*own(scenes, "--quiet")), cwd=tmp_path, capture_output=True, text=True, timeout=600
-    )
+    main = "from geoprep.cli import main; main()"
+    done = python("-c", main, *own(scenes, "--quiet"), cwd=tmp_path)
     assert done.returncode == 1
     assert nowhere.name in done.stdout
     assert done.stderr == ""
-
-
-def command(*arguments, code="from geoprep.cli import main; main()"):
-    return [sys.executable, "-c", code, *map(str, arguments)]
 
 
 INTERRUPTED = """
@@ -199,10 +191,9 @@ main()
     "moment",
     ["import 1", "import 40", "import 400", "import 900", "os.mkdir 1", "os.rename 1"],
 )
-def test_ctrl_c_is_one_line_from_the_beginning_on(scenes, tmp_path, moment):
+def test_ctrl_c_is_one_line_from_the_beginning_on(scenes, tmp_path, python, moment):
     """It arrives before the first import, while libraries are imported, and in the build."""
-    call = command(*moment.split(), *own(scenes, "--quiet"), code=INTERRUPTED)
-    done = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    done = python("-c", INTERRUPTED, *moment.split(), *own(scenes, "--quiet"), cwd=tmp_path)
     assert done.returncode == 130, done.stderr
     assert "Traceback" not in done.stderr
     assert "Interrupted." in done.stderr
@@ -231,8 +222,8 @@ cli.main()
 """
 
 
-def test_ctrl_c_that_a_callback_swallows_arrives_all_the_same():
-    done = subprocess.run([sys.executable, "-c", LOST], capture_output=True, text=True, timeout=600)
+def test_ctrl_c_that_a_callback_swallows_arrives_all_the_same(python):
+    done = python("-c", LOST)
     assert done.returncode == 130
     assert done.stderr.strip().startswith("Interrupted.")
 

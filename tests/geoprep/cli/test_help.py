@@ -21,21 +21,18 @@ def command(out, cities):
     click.echo(f"{out} {cities}")
 
 
-@pytest.mark.parametrize("arguments", [["--dest", "here"], ["--dest=here"]])
+@pytest.mark.parametrize("arguments", [["--dest", "here"], ["--dest=here"], ["--out", "here"]])
 def test_a_deprecated_name_is_accepted_with_a_warning(arguments):
     done = CliRunner().invoke(command, arguments)
     assert done.stdout == "here ()\n"
-    assert done.stderr == "warning: --dest is deprecated, use --out\n"
+    former = "dest" in arguments[0]
+    assert done.stderr == "warning: --dest is deprecated, use --out\n" * former
 
 
 def test_the_help_hides_deprecated_names():
     text = CliRunner().invoke(command, ["--help"]).output
     assert "--out" in text
     assert "--dest" not in text
-
-
-def test_the_current_name_gives_no_warning():
-    assert CliRunner().invoke(command, ["--out", "here"]).stderr == ""
 
 
 def test_errors_name_options_in_place_of_parameters():

@@ -1,8 +1,5 @@
 """Test that commands import libraries without the optional ones that these look for."""
 
-import subprocess
-import sys
-
 CODE = """
 import sys
 from geoprep.cli.imports import import_quickly
@@ -16,7 +13,6 @@ print(geopandas.read_file(sys.argv[1]).geometry[0])
 """
 
 
-def test_quick_imports_load_no_pandas_and_leave_geopandas_usable(tmp_path):
-    path = str(tmp_path / "points.gpkg")
-    done = subprocess.run([sys.executable, "-c", CODE, path], capture_output=True, text=True)
+def test_quick_imports_load_no_pandas_and_leave_geopandas_usable(tmp_path, python):
+    done = python("-c", CODE, tmp_path / "points.gpkg")
     assert done.stdout.splitlines() == ["[]", "POINT (1 2)"], done.stderr

@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 from functools import partial
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -56,9 +57,8 @@ def test_a_worker_downloads_an_image_once_for_digest_survey_and_build(tmp_path, 
     with s3_endpoint("own") as endpoint:
         use_endpoint(monkeypatch, endpoint)
         for scene in scenes:
-            with open(scene.image, "rb") as file:  # noqa: PTH123 - a text
-                key = f"in/{scene.id}.tif"
-                client_of(endpoint).put_object(Bucket="own", Key=key, Body=file.read())
+            body = Path(scene.image).read_bytes()
+            client_of(endpoint).put_object(Bucket="own", Key=f"in/{scene.id}.tif", Body=body)
         monkeypatch.setattr(WSGIRequestHandler, "log_request", note)
         with dask_cluster(tmp_path, workers=1) as cluster:
             call = ["build-zarr", "--images", "s3://own/in/*.tif", *options]

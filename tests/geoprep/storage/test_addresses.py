@@ -8,34 +8,26 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 import pytest
 import rasterio
-from rasterio.transform import Affine
+from helpers.rasters import write_raster
 
 from geoprep.errors import ImageError, SourceError
 from geoprep.sources.tar import index_tar
 from geoprep.storage import content_digest, member_address, open_image, read_bytes
 
 
-def write_image(path, seed=0, **profile):
-    pixels = np.random.default_rng(seed).integers(0, 255, (3, 64, 64), np.uint8)
-    settings = {
-        "driver": "GTiff", "width": 64, "height": 64, "count": 3, "dtype": "uint8",
-        "crs": "EPSG:4326", "transform": Affine(2.7e-6, 0, 37.0, 0, -2.7e-6, 55.0),
-    }  # fmt: skip
-    with rasterio.open(path, "w", **settings | profile) as out:
-        out.write(pixels)
-    return pixels
+def pixels(seed=0):
+    return np.random.default_rng(seed).integers(0, 255, (3, 64, 64), np.uint8)
 
 
 @pytest.fixture
 def image(tmp_path):
-    write_image(tmp_path / "scene.tif")
-    return tmp_path / "scene.tif"
+    return write_raster(tmp_path / "scene.tif", pixels())
 
 
 @pytest.fixture
 def packed(tmp_path, image):
     """Two images in one tar, as addresses."""
-    write_image(tmp_path / "other.tif", seed=1)
+    write_raster(tmp_path / "other.tif", pixels(seed=1))
     (tmp_path / "odd, 50%25!").mkdir()
     with tarfile.open(tmp_path / "odd, 50%25!/name!.tar", "w") as tar:
         tar.add(image, "AOI/PS-RGB/scene.tif")
@@ -51,11 +43,10 @@ def test_a_file_is_opened_as_it_is(image):
         np.testing.assert_array_equal(source.read(), same.read())
 
 
-def test_a_member_of_a_tar_is_read_in_place(packed, tmp_path):
+def test_a_member_of_a_tar_is_read_in_place(packed):
     for address, seed in zip(packed, (0, 1), strict=True):
-        expected = write_image(tmp_path / "again.tif", seed)
         with open_image(pickle.loads(pickle.dumps(address))) as source:
-            np.testing.assert_array_equal(source.read(), expected)
+            np.testing.assert_array_equal(source.read(), pixels(seed))
     assert [PurePosixPath(address).stem for address in packed] == ["scene", "other"]
 
 

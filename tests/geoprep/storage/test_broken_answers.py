@@ -46,41 +46,39 @@ WRITES = {
 
 
 @pytest.fixture(scope="module")
-def server():
+def endpoint():
     with s3_endpoint("cities") as address:
         client_of(address).put_object(Bucket="cities", Key="in/a.bin", Body=DATA)
         yield address
 
 
-@pytest.mark.parametrize("name", READS)
-def test_a_request_whose_answer_breaks_off_is_repeated(server, tmp_path, monkeypatch, name):
+@pytest.fixture
+def server(endpoint, monkeypatch):
     monkeypatch.setattr(clients, "BACKOFF", 0.01)
-    use_endpoint(monkeypatch, server)
-    right = READS[name](tmp_path)
-    with faulty_proxy(server, rate=1.0, kinds=("truncate",), once=True) as proxy:
-        use_endpoint(monkeypatch, proxy.address)
-        assert READS[name](tmp_path) == right
-        assert proxy.faults["truncate"] >= 1
+    use_endpoint(monkeypatch, endpoint)
+    return endpoint
 
 
-@pytest.mark.parametrize("name", ["ranges", "bucket read_range", "end", "download"])
-def test_an_answer_with_fewer_bytes_than_requested_is_repeated(server, tmp_path, monkeypatch, name):
-    """The server announces what it sends, so the answer is whole by itself."""
-    monkeypatch.setattr(clients, "BACKOFF", 0.01)
-    use_endpoint(monkeypatch, server)
+RANGES = ("ranges", "bucket read_range", "end", "download")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [*((name, "truncate") for name in READS), *((name, "short") for name in RANGES)],
+)
+def test_a_request_whose_answer_breaks_off_is_repeated(server, tmp_path, monkeypatch, name, kind):
+    """A short answer is whole by itself: the server announces what it sends."""
     right = READS[name](tmp_path)
-    with faulty_proxy(server, rate=1.0, kinds=("short",), once=True) as proxy:
+    with faulty_proxy(server, rate=1.0, kinds=(kind,), once=True) as proxy:
         use_endpoint(monkeypatch, proxy.address)
         assert READS[name](tmp_path) == right
-        assert proxy.faults["short"] >= 1
+        assert proxy.faults[kind] >= 1
 
 
 @pytest.mark.parametrize("kind", ["reset", "drop", "stall", "truncate"])
 @pytest.mark.parametrize("name", WRITES)
 def test_a_write_whose_answer_is_lost_is_repeated_safely(server, monkeypatch, name, kind):
-    monkeypatch.setattr(clients, "BACKOFF", 0.01)
     folder, (write, left) = f"s3://cities/{name} {kind}", WRITES[name]
-    use_endpoint(monkeypatch, server)
     Bucket(folder).put("old", b"old")
     with faulty_proxy(server, rate=1.0, kinds=(kind,), once=True, stall=0.01) as proxy:
         use_endpoint(monkeypatch, proxy.address)
@@ -92,15 +90,13 @@ def test_a_write_whose_answer_is_lost_is_repeated_safely(server, monkeypatch, na
     assert tag in [one and one[1] for one in found.values()]
 
 
-def test_the_end_of_an_empty_object_is_nothing(server, monkeypatch):
-    use_endpoint(monkeypatch, server)
+def test_the_end_of_an_empty_object_is_nothing(server):
     client_of(server).put_object(Bucket="cities", Key="out/empty", Body=b"")
     assert Files("s3://cities/out").end("empty", 9) == b""
 
 
-def test_tables_are_written_only_if_no_other_writer_has_changed_them(server, monkeypatch, tmp_path):
+def test_tables_are_written_only_if_no_other_writer_has_changed_them(server, tmp_path):
     """A build that lost its lock must not replace tables of the build that took over."""
-    use_endpoint(monkeypatch, server)
     late, owner = Bucket("s3://cities/c.zarr"), Bucket("s3://cities/c.zarr")
     files = {name: tmp_path / name for name in ("scene", "row")}
     for name, path in files.items():

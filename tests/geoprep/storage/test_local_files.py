@@ -3,8 +3,6 @@
 import errno
 import gc
 import os
-import subprocess
-import sys
 import threading
 import time
 
@@ -65,14 +63,14 @@ def test_threads_write_one_file_without_conflict(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_temporary_files_of_killed_writers_are_removed_after_a_day(tmp_path):
+def test_temporary_files_of_killed_writers_are_removed_after_a_day(tmp_path, python):
     path = tmp_path / "a.html"
     half = (
         "import os, sys; from pathlib import Path; from geoprep.storage import replaced\n"
         "with replaced(Path(sys.argv[1])) as partial:\n"
         "    partial.write_text('half'), os.kill(os.getpid(), 9)"
     )
-    subprocess.run([sys.executable, "-c", half, path], check=False)
+    python("-c", half, path)
     (left,) = tmp_path.iterdir()
     old, foreign = left.with_name(f".b{left.name}"), left.with_name(f"my{left.name}")
     day = time.time() - 25 * 3600

@@ -5,14 +5,14 @@ import os
 
 import numpy as np
 import pytest
-import rasterio
-from helpers.buckets import client_of, s3_endpoint
+from helpers.buckets import client_of, s3_endpoint, use_endpoint
 from helpers.proxy import faulty_proxy
-from rasterio.transform import Affine
+from helpers.rasters import write_raster
 
 from geoprep.errors import ImageError, SourceError, StoreError
 from geoprep.sources import find_scenes, images_and_labels
 from geoprep.sources.cities import CITIES
+from geoprep.sources.city_downloads import list_files
 from geoprep.storage import (
     Files,
     clients,
@@ -56,15 +56,10 @@ def pixels():
 
 
 @pytest.fixture(scope="module")
-def filled(server, pixels):
+def filled(server, pixels, tmp_path_factory):
     """Put three chips and two labels into the public bucket's layout, and one private object."""
     client = client_of(server)
-    with rasterio.MemoryFile() as memory:
-        profile = {"driver": "GTiff", "height": 40, "width": 50, "count": 3, "dtype": "uint16"}
-        place = {"crs": "EPSG:4326", "transform": Affine(2.7e-6, 0, 37.0, 0, -2.7e-6, 55.0)}
-        with memory.open(**profile, **place) as out:
-            out.write(pixels)
-        image = bytes(memory.getbuffer())
+    image = write_raster(tmp_path_factory.mktemp("image") / "a.tif", pixels).read_bytes()
 
     def put(key, body, bucket=BUCKET, acl="public-read"):
         client.put_object(Bucket=bucket, Key=key, Body=body, ACL=acl)
@@ -146,8 +141,7 @@ def test_a_private_object_is_refused_with_the_variables_to_set(s3):
 
 
 def test_credentials_are_used_if_set(s3, monkeypatch):
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "someone")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    use_endpoint(monkeypatch, s3)
     assert read_bytes("s3://own/private.tif")[:2] == b"II"
     monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
     with pytest.raises(SourceError, match="access refused"):
@@ -172,8 +166,7 @@ def test_a_store_is_read_by_the_same_rule_over_plain_http(
     assert not [name for name in os.environ if name == "AWS_ALLOW_HTTP"]
     with pytest.raises(StoreError, match=r"s3://own/.*access refused.*AWS_ACCESS_KEY_ID"):
         StoreReader.open(store_in_bucket)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "someone")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    use_endpoint(monkeypatch, s3)
     there, here = StoreReader.open(store_in_bucket), StoreReader.open(small_store)
     assert (there.tiles.transform[0] == here.tiles.transform[0]).all()
     assert info(there) | {"store": ""} == info(here) | {"store": ""}
@@ -183,8 +176,7 @@ def test_a_store_is_read_by_the_same_rule_over_plain_http(
 
 @pytest.mark.parametrize("address", ["s3://own/stores/none.zarr", "s3://no-such-bucket/a.zarr"])
 def test_a_missing_store_is_one_line(s3, address, monkeypatch):
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "someone")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    use_endpoint(monkeypatch, s3)
     for look in (StoreReader.open, verify):
         with pytest.raises(StoreError, match=rf"{address}.*zarr\.json\. Check") as raised:
             look(address)
@@ -227,12 +219,19 @@ def test_a_server_that_stays_down_is_reported_after_the_retries(s3, monkeypatch)
         assert proxy.faults["503"] == 3
 
 
-def test_no_network_is_said_with_the_endpoint(no_credentials, monkeypatch):
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda _: find_scenes(MOSCOW, f"s3://{BUCKET}/{MOSCOW.folder}"),
+        lambda folder: list_files(MOSCOW, "PS-RGB", folder),
+    ],
+)
+def test_no_network_is_said_in_one_line(no_credentials, monkeypatch, tmp_path, look):
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    with pytest.raises(
-        SourceError, match=r"Check the network and the endpoint http://127"
-    ) as error:
-        find_scenes(MOSCOW, f"s3://{BUCKET}/{MOSCOW.folder}")
+    message = "Check the network and the endpoint http://127"
+    with pytest.raises(SourceError, match=message) as error:
+        look(tmp_path)
+    assert "\n" not in str(error.value)
     assert "Debug source" not in str(error.value)
 
 

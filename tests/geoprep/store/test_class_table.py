@@ -1,5 +1,7 @@
 """Names and colours of classes, and stores with the same classes in another order."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -30,28 +32,13 @@ def test_colours_and_numbers():
         TABLE.index("lake")
 
 
-def meta(**changes):
-    known = {
-        "cities": ("custom",),
-        "bands": ("red",),
-        "band_indexes": (1,),
-        "gsd_m": (0.5, 0.5),
-        "tile": 64,
-        "overlap": 0,
-        "rescale": "none",
-        "levels": (64, 32),
-    }
-    return StoreMeta(**(known | changes))
-
-
-def test_attributes_of_speeds_are_those_of_schema_1():
-    attrs = meta().to_attrs()
+def test_attributes_of_speeds_are_those_of_schema_1(store):
+    attrs = store.meta.to_attrs()
     assert not {"kind", "class_names", "class_colors"} & attrs.keys()
-    assert StoreMeta.from_attrs(attrs) == meta()
-    assert meta().pixel_arrays() == ("64/image", "64/speed", "32/image", "32/speed")
+    assert StoreMeta.from_attrs(attrs) == store.meta
 
 
-def test_attributes_of_classes_are_read_back():
+def test_attributes_of_classes_are_read_back(store):
     classes = {
         "schema": 2,
         "kind": "classes",
@@ -59,6 +46,6 @@ def test_attributes_of_classes_are_read_back():
         "class_names": ("a", "b"),
         "class_colors": ("#FF0000", "#00FF00"),
     }
-    whole = meta(**classes)
+    whole = replace(store.meta, **classes)
     assert StoreMeta.from_attrs(whole.to_attrs()) == whole
     assert whole.label_array == "label"

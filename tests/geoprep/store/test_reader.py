@@ -3,6 +3,7 @@
 import json
 import shutil
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -139,20 +140,21 @@ def test_every_array_ends_in_a_checksum(built):
 # Opening what is not fine
 
 
-def test_nothing_there(tmp_path):
-    with pytest.raises(StoreError, match=r"gone\.zarr.*no such store.*build-zarr"):
-        StoreReader.open(tmp_path / "gone.zarr")
-
-
-def test_a_file_is_no_store(tmp_path):
-    (tmp_path / "file.zarr").write_text("text")
-    with pytest.raises(StoreError, match=r"file\.zarr"):
-        StoreReader.open(tmp_path / "file.zarr")
-
-
-def test_a_folder_is_no_store(tmp_path):
-    with pytest.raises(StoreError, match=r"not a Zarr store.*zarr\.json"):
-        StoreReader.open(tmp_path)
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda path: None, "no such store.*build-zarr"),
+        (lambda path: path.write_text("text"), ""),
+        (Path.mkdir, r"not a Zarr store.*zarr\.json"),
+        (lambda path: zarr.open_group(path, mode="w"), "without a geoprep attribute"),
+        (lambda path: zarr.create_array(path, shape=(2,), dtype="u1"), ""),
+    ],
+    ids=["nothing", "file", "folder", "group", "array"],
+)
+def test_what_is_no_store_is_named(tmp_path, make, says):
+    make(tmp_path / "no.zarr")
+    with pytest.raises(StoreError, match=rf"no\.zarr.*{says}"):
+        StoreReader.open(tmp_path / "no.zarr")
 
 
 @pytest.mark.parametrize(
@@ -170,18 +172,6 @@ def test_a_file_address_is_read_like_a_path(built):
     np.testing.assert_array_equal(store.tiles.transform, built.tiles.transform)
 
 
-def test_another_zarr_group_is_no_store(tmp_path):
-    zarr.open_group(tmp_path / "other.zarr", mode="w")
-    with pytest.raises(StoreError, match="without a geoprep attribute"):
-        StoreReader.open(tmp_path / "other.zarr")
-
-
-def test_an_array_is_no_store(tmp_path):
-    zarr.create_array(tmp_path / "array.zarr", shape=(2,), dtype="u1")
-    with pytest.raises(StoreError, match=r"array\.zarr"):
-        StoreReader.open(tmp_path / "array.zarr")
-
-
 @pytest.mark.parametrize("text", ["", "{", "[1, 2]", '"text"', "{}", "null"])
 def test_root_metadata_that_cannot_be_read(bare, text):
     (bare / "zarr.json").write_text(text)
@@ -191,28 +181,27 @@ def test_root_metadata_that_cannot_be_read(bare, text):
 
 def edit(folder, change):
     document = json.loads((folder / "zarr.json").read_text())
-    change(document["attributes"]["geoprep"])
+    attributes = document["attributes"]
+    attributes["geoprep"] = change(attributes["geoprep"])
     (folder / "zarr.json").write_text(json.dumps(document))
 
 
 def test_an_incomplete_store_says_how_to_finish_it(bare):
-    edit(bare, lambda attrs: attrs.update(complete=False))
+    edit(bare, lambda attrs: attrs | {"complete": False})
     with pytest.raises(StoreError, match=r"incomplete.*again"):
         StoreReader.open(bare)
 
 
 @pytest.mark.parametrize("schema", [0, 3, "1", None])
 def test_another_schema_is_refused_and_both_are_named(bare, schema):
-    edit(bare, lambda attrs: attrs.update(schema=schema, version="9.9"))
+    edit(bare, lambda attrs: attrs | {"schema": schema, "version": "9.9"})
     with pytest.raises(StoreError, match=rf"schema {schema}.*schemas 1 and 2.*9\.9"):
         StoreReader.open(bare)
 
 
 @pytest.mark.parametrize("value", ["text", 7, [1], None])
 def test_an_attribute_of_another_kind_is_no_store(bare, value):
-    document = json.loads((bare / "zarr.json").read_text())
-    document["attributes"]["geoprep"] = value
-    (bare / "zarr.json").write_text(json.dumps(document))
+    edit(bare, lambda _: value)
     with pytest.raises(StoreError, match="without a geoprep attribute"):
         StoreReader.open(bare)
 
@@ -262,7 +251,7 @@ def test_columns_of_different_length_are_refused(copy, tmp_path):
 
 @pytest.mark.parametrize(("key", "value"), [("levels", [64, 31]), ("bands", 7), ("complete", 1)])
 def test_an_attribute_that_was_edited_is_refused(bare, key, value):
-    edit(bare, lambda attrs: attrs.update({key: value}))
+    edit(bare, lambda attrs: attrs | {key: value})
     with pytest.raises(StoreError, match=r"copy\.zarr/zarr\.json: the geoprep attribute differs"):
         StoreReader.open(bare)
 

@@ -4,8 +4,6 @@ import hashlib
 import json
 from collections import Counter
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
 import networkx
 import numpy as np
@@ -14,7 +12,6 @@ import rasterio
 import shapely
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from pyproj import Geod
 from rasterio.features import rasterize
 
@@ -22,11 +19,11 @@ from geoprep.errors import UsageError
 from geoprep.sources.cities import CITIES, get_city
 from geoprep.synth import synthesise
 from geoprep.synth.city.frame import PIXEL_DEG, make_frame
-from geoprep.synth.city.kinds import Kind, Road
+from geoprep.synth.city.kinds import Kind
 from geoprep.synth.city.plan import make_plan
 
 MOSCOW = get_city("moscow")
-SMALL: dict[str, Any] = {"scenes": 9, "seed": 2, "size": 200}
+SMALL = {"scenes": 9, "seed": 2, "size": 200}
 SN5_KEYS = {
     *("OBJECTID", "bridge", "highway", "osm_id", "surface", "lanes", "inferred_speed_mph"),
     *("inferred_speed_mps", "origarea", "origlen", "partialDec", "truncated"),
@@ -38,33 +35,31 @@ MPH = {
     **dict.fromkeys(("unclassified", "service", "track"), (20, 20)),
 }
 
-Pixels = NDArray[np.uint8]
-
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def small(tmp_path_factory):
     return synthesise(tmp_path_factory.mktemp("small"), MOSCOW, **SMALL)
 
 
 @pytest.fixture(scope="module")
-def city(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def city(tmp_path_factory):
     return synthesise(tmp_path_factory.mktemp("city"), MOSCOW, scenes=9, seed=5, size=800)
 
 
-def number(image: Path) -> int:
+def number(image):
     return int(image.stem.rsplit("chip", 1)[1])
 
 
-def images(folder: Path, product: str = "PS-RGB") -> list[Path]:
+def images(folder, product="PS-RGB"):
     return sorted((folder / product).glob("*.tif"), key=number)
 
 
-def label_of(image: Path) -> Path:
+def label_of(image):
     name = image.name.replace(image.parent.name, "geojson_roads_speed")
     return (image.parents[1] / "geojson_roads_speed" / name).with_suffix(".geojson")
 
 
-def features(image: Path) -> list[tuple[dict[str, Any], list[list[list[float]]]]]:
+def features(image):
     """Return the properties and the lines of every road of an image's label."""
     document = json.loads(label_of(image).read_text())
     assert document["crs"]["properties"]["name"] == "urn:ogc:def:crs:OGC:1.3:CRS84"
@@ -77,7 +72,7 @@ def features(image: Path) -> list[tuple[dict[str, Any], list[list[list[float]]]]
     return found
 
 
-def digests(folder: Path) -> dict[str, str]:
+def digests(folder):
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("*"))
@@ -85,20 +80,20 @@ def digests(folder: Path) -> dict[str, str]:
     }
 
 
-def read(path: Path) -> Pixels:
+def read(path):
     with rasterio.open(path) as file:
         return np.asarray(file.read())
 
 
-def road_mask(image: Path, east_m: float = 0.0, south_m: float = 0.0) -> NDArray[np.bool_]:
+def road_mask(image, east_m=0.0, south_m=0.0):
     """Burn the label, 2 m to either side, on the image's grid; moved by some metres if asked."""
     with rasterio.open(image) as file:
         grid, shape = file.transform, file.shape
     frame = make_frame(MOSCOW, 9, 1300)
     step = np.array([frame.px, frame.py])
 
-    def to_metres(degrees: NDArray[np.float64]) -> NDArray[np.float64]:
-        metres: NDArray[np.float64] = (degrees - [grid.c, grid.f]) / [grid.a, grid.e] * step
+    def to_metres(degrees):
+        metres = (degrees - [grid.c, grid.f]) / [grid.a, grid.e] * step
         metres += np.array([east_m, south_m])
         return metres
 
@@ -110,19 +105,19 @@ def road_mask(image: Path, east_m: float = 0.0, south_m: float = 0.0) -> NDArray
     if not lines:
         return np.zeros(shape, dtype=bool)
     metric = rasterio.Affine(step[0], 0, 0, 0, step[1], 0)
-    burnt: Pixels = rasterize(lines, shape, transform=metric, dtype="uint8")
+    burnt = rasterize(lines, shape, transform=metric, dtype="uint8")
     return burnt > 0
 
 
-def test_bytes_depend_on_the_seed_and_not_on_the_workers(small: Path, tmp_path: Path) -> None:
+def test_bytes_depend_on_the_seed_and_not_on_the_workers(small, tmp_path):
     other = synthesise(tmp_path, MOSCOW, **SMALL, workers=2)
     assert digests(other) == digests(small)
     seeded = synthesise(tmp_path / "other", MOSCOW, **(SMALL | {"seed": 1}))
     assert not {*digests(seeded / "PS-RGB").values()} & {*digests(small / "PS-RGB").values()}
 
 
-def test_an_interrupted_run_is_taken_up_where_it_stopped(small: Path, tmp_path: Path) -> None:
-    def stop(finished: int, _: int) -> None:
+def test_an_interrupted_run_is_taken_up_where_it_stopped(small, tmp_path):
+    def stop(finished, _):
         if finished == 3:
             raise InterruptedError
 
@@ -133,7 +128,7 @@ def test_an_interrupted_run_is_taken_up_where_it_stopped(small: Path, tmp_path: 
     assert 3 <= len(there) < 9
     label_of(there[0]).unlink()  # a scene with one of its two files is not finished
     kept = {path: path.stat().st_mtime_ns for path in there[1:3]}
-    calls: list[tuple[int, int]] = []
+    calls = []
     for _ in range(2):  # the second finds a finished city and leaves it alone
         synthesise(tmp_path, MOSCOW, **SMALL, on_scene=lambda *call: calls.append(call))
     assert digests(folder) == digests(small)
@@ -142,7 +137,7 @@ def test_an_interrupted_run_is_taken_up_where_it_stopped(small: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("change", [{"seed": 1}, {"size": 201}, {"scenes": 10}])
-def test_other_parameters_are_refused(small: Path, change: dict[str, int]) -> None:
+def test_other_parameters_are_refused(small, change):
     with pytest.raises(UsageError, match=rf"{small}.*other parameters.*another folder"):
         synthesise(small.parent, MOSCOW, **(SMALL | change))
 
@@ -151,13 +146,13 @@ BAD = [{"products": ("RGB",)}, {"products": ()}, {"seed": -1}, {"scenes": 0}, {"
 
 
 @pytest.mark.parametrize("change", [*BAD, {"workers": 0}])
-def test_what_cannot_be_drawn_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
+def test_what_cannot_be_drawn_is_refused(tmp_path, change):
     with pytest.raises(UsageError):
         synthesise(tmp_path, MOSCOW, **(SMALL | change))
     assert not any(tmp_path.iterdir())
 
 
-def test_files_are_named_and_placed_as_in_spacenet(small: Path) -> None:
+def test_files_are_named_and_placed_as_in_spacenet(small):
     assert images(small)[0].name == "SN5_roads_train_AOI_7_Moscow_PS-RGB_chip0.tif"
     numbers = {number(path) for path in images(small)}
     assert len(numbers) == 9 <= max(numbers)  # numbers have gaps, as in the real data
@@ -166,7 +161,7 @@ def test_files_are_named_and_placed_as_in_spacenet(small: Path) -> None:
     assert folders == ["PS-RGB", "geojson_roads_speed", "synth.json"]
 
 
-def test_profile_is_that_of_a_real_chip(small: Path, shared_data: Path) -> None:
+def test_profile_is_that_of_a_real_chip(small, shared_data):
     real = next((shared_data / "AOI_2_Vegas" / "PS-RGB").glob("*.tif"))
     with rasterio.open(real) as expected, rasterio.open(images(small)[0]) as made:
         for key in ("dtype", "nodata", "crs", "tiled", "compress", "interleave", "blockysize"):
@@ -176,7 +171,7 @@ def test_profile_is_that_of_a_real_chip(small: Path, shared_data: Path) -> None:
         assert made.colorinterp == expected.colorinterp[:3]
 
 
-def test_chips_touch_on_one_lattice(small: Path) -> None:
+def test_chips_touch_on_one_lattice(small):
     corners = set()
     for image in images(small):
         with rasterio.open(image) as file:
@@ -190,7 +185,7 @@ def test_chips_touch_on_one_lattice(small: Path) -> None:
 
 
 @given(st.sampled_from(sorted(CITIES)), st.integers(1, 400), st.integers(64, 1300), st.data())
-def test_metres_and_degrees_agree(name: str, scenes: int, size: int, data: st.DataObject) -> None:
+def test_metres_and_degrees_agree(name, scenes, size, data):
     frame = make_frame(get_city(name), scenes, size)
     index = data.draw(st.integers(0, scenes - 1))
     pixel = np.array(data.draw(st.tuples(st.integers(0, size), st.integers(0, size))), float)
@@ -201,7 +196,7 @@ def test_metres_and_degrees_agree(name: str, scenes: int, size: int, data: st.Da
     assert (frame.px, frame.py) == pytest.approx((east * 2.7e-4, south * 2.7e-4), rel=1e-4)
 
 
-def test_an_eighth_of_the_chips_has_a_slanted_black_border(tmp_path: Path) -> None:
+def test_an_eighth_of_the_chips_has_a_slanted_black_border(tmp_path):
     folder = synthesise(tmp_path, MOSCOW, scenes=16, seed=3, size=128)
     black = [(read(image) == 0).all(axis=0) for image in images(folder)]
     cut = [mask for mask in black if mask.any()]
@@ -218,14 +213,14 @@ def test_an_eighth_of_the_chips_has_a_slanted_black_border(tmp_path: Path) -> No
 @settings(max_examples=6, deadline=None)
 @given(seed=st.integers(0, 10_000), scenes=st.integers(4, 12))
 @example(seed=241, scenes=5)  # the cheapest chip to leave empty would cut the city in two
-def test_only_the_chosen_chip_has_no_road(seed: int, scenes: int) -> None:
+def test_only_the_chosen_chip_has_no_road(seed, scenes):
     plan = make_plan(MOSCOW, scenes, seed, 325)
     lines = shapely.union_all([road.line for road in plan.roads])
     touched = shapely.length(shapely.intersection(plan.frame.boxes(), lines)) > 0
     assert np.flatnonzero(~touched).tolist() == [plan.empty]
 
 
-def test_label_schema_and_speeds_are_those_of_spacenet_5(city: Path) -> None:
+def test_label_schema_and_speeds_are_those_of_spacenet_5(city):
     seen = Counter[tuple[str, str | None, str | None]]()
     for image in images(city):
         for road, _ in features(image):
@@ -244,11 +239,11 @@ def test_label_schema_and_speeds_are_those_of_spacenet_5(city: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def roads() -> list[Road]:
+def roads():
     return make_plan(MOSCOW, 24, 0, 1300).roads
 
 
-def test_every_speed_bin_occurs_in_24_scenes(roads: list[Road]) -> None:
+def test_every_speed_bin_occurs_in_24_scenes(roads):
     length = Counter[int]()
     for road in roads:
         length[-int(-road.kind.mph // 10)] += int(road.line.length)
@@ -257,7 +252,7 @@ def test_every_speed_bin_occurs_in_24_scenes(roads: list[Road]) -> None:
     assert {None, "paved", "unpaved"} == {road.kind.surface for road in roads}
 
 
-def test_sn3_cities_have_the_sn3_schema_and_11_bit_pixels(tmp_path: Path) -> None:
+def test_sn3_cities_have_the_sn3_schema_and_11_bit_pixels(tmp_path):
     vegas = get_city("vegas")
     folder = synthesise(tmp_path, vegas, scenes=2, seed=0, size=325)
     image = next((folder / "PS-RGB").glob("SN3_roads_train_AOI_2_Vegas_PS-RGB_img*.tif"))
@@ -270,14 +265,14 @@ def test_sn3_cities_have_the_sn3_schema_and_11_bit_pixels(tmp_path: Path) -> Non
         assert isinstance(road[key], str), key
 
 
-def test_a_city_without_labels_gets_none(tmp_path: Path) -> None:
+def test_a_city_without_labels_gets_none(tmp_path):
     folder = synthesise(tmp_path, get_city("san_juan"), scenes=1, seed=0, size=200)
     assert [path.name for path in sorted(folder.iterdir())] == ["PS-RGB", "synth.json"]
     assert len(list(folder.glob("PS-RGB/SN5_roads_test_public_AOI_9_San_Juan_*.tif"))) == 1
 
 
-def test_the_roads_of_all_labels_are_one_network(city: Path) -> None:
-    graph: networkx.Graph[tuple[float, float]] = networkx.Graph()
+def test_the_roads_of_all_labels_are_one_network(city):
+    graph = networkx.Graph()
     for image in images(city):
         for _, lines in features(image):
             for line in lines:
@@ -288,7 +283,7 @@ def test_the_roads_of_all_labels_are_one_network(city: Path) -> None:
     assert sum(degree >= 3 for _, degree in graph.degree) > 15  # junctions
 
 
-def test_roads_cross_without_a_vertex_on_bridges_only(roads: list[Road]) -> None:
+def test_roads_cross_without_a_vertex_on_bridges_only(roads):
     lines = [road.line for road in roads]
     pairs = zip(*shapely.STRtree(lines).query(lines, predicate="intersects"), strict=True)
     over = 0
@@ -301,7 +296,7 @@ def test_roads_cross_without_a_vertex_on_bridges_only(roads: list[Road]) -> None
     assert over >= 4  # every pair is met twice
 
 
-def test_faster_classes_are_wider() -> None:
+def test_faster_classes_are_wider():
     order = [("track", 1), ("service", 1), ("residential", 2), ("tertiary", 2), ("secondary", 2)]
     order += [("primary", 2), ("motorway", 3), ("primary", 4)]
     kinds = [Kind(highway, lanes, "paved") for highway, lanes in order]
@@ -309,7 +304,7 @@ def test_faster_classes_are_wider() -> None:
 
 
 @pytest.mark.parametrize(("east_m", "south_m"), [(14.0, 0), (0, -14.0)])
-def test_labels_lie_on_the_roads(city: Path, east_m: float, south_m: float) -> None:
+def test_labels_lie_on_the_roads(city, east_m, south_m):
     green = np.zeros((2, 2))
     for image in images(city):
         r, g, b = read(image).astype(int)
@@ -321,10 +316,10 @@ def test_labels_lie_on_the_roads(city: Path, east_m: float, south_m: float) -> N
     assert beside > 2 * on
 
 
-def color_iou(train: list[Path], test: list[Path], bits: int) -> float:
+def color_iou(train, test, bits):
     """Return the best road IoU of any threshold on the share of roads in each bin of colour."""
 
-    def counts(paths: list[Path]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def counts(paths):
         road, total = np.zeros((2, 1 << 3 * bits))
         for path in paths:
             coarse = (read(path) >> (8 - bits)).astype(np.intp)
@@ -340,7 +335,7 @@ def color_iou(train: list[Path], test: list[Path], bits: int) -> float:
     return float((hit / (called + road.sum() - hit)).max())
 
 
-def test_roads_are_not_found_by_color(city: Path) -> None:
+def test_roads_are_not_found_by_color(city):
     chips = images(city)
     in_sample = color_iou(chips, chips, bits=5)
     held_out = color_iou(chips[::2], chips[1::2], bits=5)
@@ -349,16 +344,16 @@ def test_roads_are_not_found_by_color(city: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def products(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def products(tmp_path_factory):
     folder = tmp_path_factory.mktemp("products")
-    some: dict[str, Any] = {"scenes": 2, "seed": 0, "size": 300}
+    some = {"scenes": 2, "seed": 0, "size": 300}
     every = synthesise(folder, MOSCOW, **some, products=("PAN", "PS-MS", "PS-RGB"))
     alone = synthesise(folder / "alone", MOSCOW, **some)
     assert digests(alone).items() < digests(every).items()  # a product does not mind the others
     return every
 
 
-def unexplained(counts: NDArray[np.uint16], gray: Pixels) -> float:
+def unexplained(counts, gray):
     """Return the share of the variance of counts left within each grey level but the extremes."""
     inner = (gray > 1) & (gray < 255)
     level, value = gray[inner].astype(int), counts[inner].astype(float)
@@ -366,7 +361,7 @@ def unexplained(counts: NDArray[np.uint16], gray: Pixels) -> float:
     return float((value - mean[level]).var() / value.var())
 
 
-def test_all_products_show_one_scene(products: Path) -> None:
+def test_all_products_show_one_scene(products):
     every = [images(products, name) for name in ("PS-RGB", "PS-MS", "PAN")]
     for rgb, ms, pan in zip(*every, strict=True):
         color, bands, gray = read(rgb), read(ms), read(pan)
@@ -378,7 +373,7 @@ def test_all_products_show_one_scene(products: Path) -> None:
         assert np.corrcoef(bands[1:6].mean(axis=0).ravel(), gray.ravel())[0, 1] > 0.95
 
 
-def test_multispectral_bands_have_plausible_spectra(products: Path) -> None:
+def test_multispectral_bands_have_plausible_spectra(products):
     bands = np.concatenate([read(p).reshape(8, -1) for p in images(products, "PS-MS")], axis=1)
     red, infrared = bands[[4, 6]].astype(float)
     greenness = (infrared - red) / (infrared + red)
@@ -388,7 +383,7 @@ def test_multispectral_bands_have_plausible_spectra(products: Path) -> None:
 
 
 def test_classes_show_what_is_uppermost_and_change_no_other_file(tmp_path):
-    size: dict[str, Any] = {"scenes": 2, "seed": 0, "size": 128}
+    size = {"scenes": 2, "seed": 0, "size": 128}
     plain = synthesise(tmp_path / "plain", MOSCOW, **size)
     folder = synthesise(tmp_path / "classes", MOSCOW, classes=True, **size)
     files = sorted(path.relative_to(plain) for path in plain.rglob("*") if path.is_file())

@@ -17,11 +17,6 @@ from geoprep.views.facts import info, render
 
 
 @pytest.fixture(scope="module")
-def store(small_store):
-    return StoreReader.open(small_store)
-
-
-@pytest.fixture(scope="module")
 def facts(store):
     return info(store, scenes=True)
 
@@ -85,11 +80,11 @@ def test_road_fraction_and_speeds_are_those_of_the_masks(facts, store):
 def test_area_is_that_of_the_imagery(make, tmp_path, sources):
     """In metres of UTM, and without overlap, nodata or padding the area is known."""
     for name in ("utm_north", "utm_south"):
-        (tmp_path / f"{name}.tif").write_bytes(sources.image(name).read_bytes())
-        label = sources.folder / f"{name}.geojson"
+        (tmp_path / f"{name}.tif").write_bytes((sources / f"{name}.tif").read_bytes())
+        label = sources / f"{name}.geojson"
         (tmp_path / f"{name}.geojson").write_bytes(label.read_bytes())
     facts = info(StoreReader.open(make.build_store(tmp_path, tmp_path / "utm.zarr")))
-    with rasterio.open(sources.image("utm_north")) as source:
+    with rasterio.open(sources / "utm_north.tif") as source:
         one = source.height * source.width * 0.25 / 1e6
     assert facts["km2"] == pytest.approx(2 * one, rel=2e-3)  # UTM's own scale is 0.9996 here
     assert facts["gsd_m"] == pytest.approx([0.5, 0.5], rel=1e-3)
@@ -158,7 +153,7 @@ def test_a_store_without_labels_claims_no_share_of_road(facts):
 
 def test_store_without_training_tiles_is_described(make, tmp_path, sources):
     for name in ("city_unlabelled", "city_black"):
-        (tmp_path / f"{name}.tif").write_bytes(sources.image(name).read_bytes())
+        (tmp_path / f"{name}.tif").write_bytes((sources / f"{name}.tif").read_bytes())
     (tmp_path / "city_black.geojson").write_text('{"type": "FeatureCollection", "features": []}')
     facts = info(StoreReader.open(make.build_store(tmp_path, tmp_path / "x.zarr")))
     assert facts["statistics"][0]["mean"] is None
