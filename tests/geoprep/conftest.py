@@ -1,14 +1,14 @@
 """A small store with one scene of every kind, built once for all tests of this folder."""
 
-import json
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import rasterio
 from affine import Affine
+from helpers.geojson import feature, write_features
+from helpers.rasters import write_raster
 from pyproj import Transformer
 
 from geoprep.building.run import build
@@ -31,25 +31,16 @@ def write_scene(folder, name, *, shape, transform, crs="EPSG:4326", seed=0, road
     height, width = shape
     light = np.linspace(60, 180, width)[None, :, None]
     pixels = np.clip(rng.normal(light, 25, (height, width, bands)), 1, 255).astype(np.uint8)
-    write_image(folder / f"{name}.tif", pixels, transform, crs)
+    write_raster(folder / f"{name}.tif", np.moveaxis(pixels, 2, 0), crs=crs, transform=transform)
     features = []
     to_lonlat = Transformer.from_crs(crs, "EPSG:4326", always_xy=True)
     for i, (highway, lanes) in enumerate(roads):
         y = height * (i + 1) / (len(roads) + 1)
         ends = [transform * at for at in ((0, y - height / 5), (width, y + height / 5))]
-        line = {"type": "LineString", "coordinates": [to_lonlat.transform(*end) for end in ends]}
         tags = {"highway": highway, "lanes": str(lanes), "surface": "asphalt"}
-        features.append({"type": "Feature", "properties": tags, "geometry": line})
-    document = {"type": "FeatureCollection", "features": features}
-    (folder / f"{name}.geojson").write_text(json.dumps(document))
+        features.append(feature([to_lonlat.transform(*end) for end in ends], **tags))
+    write_features(folder / f"{name}.geojson", features)
     return pixels
-
-
-def write_image(path, pixels, transform, crs):
-    height, width, bands = pixels.shape
-    profile = {"height": height, "width": width, "count": bands, "dtype": "uint8"}
-    with rasterio.open(path, "w", driver="GTiff", crs=crs, transform=transform, **profile) as out:
-        out.write(pixels.transpose(2, 0, 1))
 
 
 def lonlat_grid(column, row=0):
@@ -70,12 +61,12 @@ def _write_sources(folder):
     (folder / "city_unlabelled.geojson").unlink()
     write_scene(folder, "city_broken", shape=(150, 130), transform=lonlat_grid(8), seed=8)
     (folder / "city_broken.geojson").write_text("{")
-    write_scene(folder, "city_black", shape=(150, 130), transform=lonlat_grid(9), seed=9)
-    black = np.zeros((150, 130, 3), np.uint8)
-    write_image(folder / "city_black.tif", black, lonlat_grid(9), "EPSG:4326")
-    border = write_scene(folder, "city_border", shape=(150, 130), transform=lonlat_grid(10))
-    border[:, :37] = 0
-    write_image(folder / "city_border.tif", border, lonlat_grid(10), "EPSG:4326")
+    for name, column, black in (("city_black", 9, 130), ("city_border", 10, 37)):
+        place = lonlat_grid(column)
+        pixels = write_scene(folder, name, shape=(150, 130), transform=place, seed=column)
+        pixels[:, :black] = 0
+        image = np.moveaxis(pixels, 2, 0)
+        write_raster(folder / f"{name}.tif", image, transform=place, crs="EPSG:4326")
     (folder / "city_truncated.tif").write_bytes(b"II*\0")
     north_up, south_up = Affine(0.5, 0, 4e5, 0, -0.5, 6.2e6), Affine(0.5, 0, 4.01e5, 0, 0.5, 6.2e6)
     write_scene(folder, "utm_north", shape=(97, 131), transform=north_up, crs=UTM, seed=11)

@@ -7,6 +7,7 @@ import pytest
 from affine import Affine
 from helpers.consistency import assert_consistent
 from helpers.factory import PLACES, Place, build_of, plan_of, texture, write_image, write_scene
+from helpers.geojson import feature, write_features
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -105,16 +106,9 @@ def write_areas(path, place, boxes):
     features = []
     for split, left, top, right, bottom in boxes:
         ring = [(left, top), (right, top), (right, bottom), (left, bottom), (left, top)]
-        points = [list(turn.transform(*(place.transform * at))) for at in ring]
-        features.append(
-            {
-                "type": "Feature",
-                "properties": {"split": split},
-                "geometry": {"type": "Polygon", "coordinates": [points]},
-            }
-        )
-    path.write_text(json.dumps({"type": "FeatureCollection", "features": features}))
-    return str(path)
+        points = [turn.transform(*(place.transform * at)) for at in ring]
+        features.append(feature([points], "Polygon", split=split))
+    return str(write_features(path, features))
 
 
 def test_areas_say_which_ground_is_what(mosaic, tmp_path):
