@@ -40,7 +40,7 @@ WRITES = {
     "put_if none": (lambda bucket: bucket.put_if("new", DATA, None), DATA),
     "put_if the same": (lambda bucket: bucket.put_if("old", DATA, bucket.find("old")[1]), DATA),
     "put_if another": (lambda bucket: bucket.put_if("old", DATA, '"other"'), b"old"),
-    "send": (lambda bucket: bucket.send("new", io.BytesIO(LARGE)), LARGE),
+    "put large": (lambda bucket: bucket.put("new", io.BytesIO(LARGE)), LARGE),
     "delete": (lambda bucket: bucket.delete(["old"]), None),
 }
 
