@@ -45,7 +45,7 @@ class Screen(Progress):
             transient=True,
             disable=quiet,
         )
-        self._lines = Console(highlight=False, soft_wrap=True)
+        self._lines = Console()
         self._spell, self._send = spell, send or self._print
 
     def begin(self, target: Path, pixels: int) -> ProgressCallback:
@@ -65,7 +65,10 @@ class Screen(Progress):
 
     def _print(self, what: ImageOutcome | str) -> None:
         line = what if isinstance(what, str) else describe(what)
-        self._lines.print(self._spell(line), markup=False)
+        # Above the bar, if both are on a terminal.
+        above = self.live.is_started and self._lines.is_terminal
+        console = self.console if above else self._lines
+        console.print(self._spell(line), markup=False, highlight=False, soft_wrap=True)
 
 
 def describe(outcome: ImageOutcome) -> str:

@@ -1,7 +1,10 @@
 """What is written: tiles, overviews, a cloud optimised GeoTIFF; and what is taken up again."""
 
+import io
 import json
+import sys
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,6 +20,7 @@ from training.prediction.cog.writer import CogWriter, Shape
 from training.prediction.images import ImageSource
 from training.prediction.prediction_tags import difference, tiff_tags
 from training.prediction.predictor import Predictor
+from training.prediction.screen import Screen
 
 PREDICTOR = Predictor(FACTS, predict_options(), threshold=0.5, checkpoint="c")
 
@@ -174,3 +178,23 @@ def test_signatures_differ_by_everything_that_pixels_depend_on():
 def test_prediction_keeps_any_crs(crs):
     tags = tiff_tags(source(crs=crs), FACTS, SIGNED)
     assert (34735 in tags) == (crs is not None)
+
+
+class Terminal(io.StringIO):
+    """A terminal that both standard output and standard error are shown on."""
+
+    def isatty(self):
+        return True
+
+
+def test_a_line_is_printed_above_the_progress_bar(monkeypatch):
+    terminal = Terminal()
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    with Screen(quiet=False) as screen:
+        screen.begin(Path("a.tif"), 10)
+        screen.say("a line")
+    before, after = terminal.getvalue().split("a line")
+    assert before.endswith("\x1b[2K")  # the bar was cleared
+    assert after.startswith("\n")
