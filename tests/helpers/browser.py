@@ -49,10 +49,9 @@ class Browser:
         """Return the document as it is after its scripts have run."""
         return self._open(page, fragment, "--dump-dom")
 
-    def picture(self, page, fragment, path, size=(1400, 900)):
+    def picture(self, page, fragment, path):
         """Write what is seen to a PNG."""
-        sides = ",".join(map(str, size))
-        self._open(page, fragment, f"--window-size={sides}", f"--screenshot={path}")
+        self._open(page, fragment, "--window-size=1400,900", f"--screenshot={path}")
         return path
 
 

@@ -126,10 +126,7 @@ def _import_and_compile(request: dict[str, Any]) -> bool:
 def _plan(request: dict[str, Any]) -> Plan:
     from helpers.factory import plan_of
 
-    options = dict(request["options"])
-    if options.get("bands"):
-        options["bands"] = tuple(options["bands"])
-    return plan_of([Scene(**scene) for scene in request["scenes"]], **options)
+    return plan_of([Scene(**scene) for scene in request["scenes"]], **request["options"])
 
 
 def _build(request: dict[str, Any]) -> dict[str, Any]:

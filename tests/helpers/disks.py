@@ -1,4 +1,4 @@
-"""A file system of its own that is small, or may not be written to; without one, no test."""
+"""A file system of its own that is small; without one, no test."""
 
 import ctypes
 import os
@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 _REMOUNT = 32  # MS_REMOUNT
-_READ_ONLY = 1  # MS_RDONLY
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -25,13 +24,11 @@ def enlarge(folder: Path, kib: int) -> None:
 
 
 @contextmanager
-def small_disk(folder: Path, kib: int, *, read_only: bool = False) -> Iterator[Path]:
+def small_disk(folder: Path, kib: int) -> Iterator[Path]:
     """Mount a disk of some KiB at a new folder; the test is skipped where that is not allowed."""
     folder.mkdir()
     _mount(folder, kib)
     try:
-        if read_only:
-            _mount(folder, kib, _REMOUNT | _READ_ONLY)
         yield folder
     finally:
         _libc.umount2(bytes(folder), 2)  # MNT_DETACH

@@ -40,8 +40,7 @@ def traced(lines, shape=(200, 200), *, pixel=1.0, width=4.0, **options) -> RoadG
 
 def network(*lines, speeds=None, crs=None) -> RoadGraph:
     """Return the road network of lines that meet where their ends are equal."""
-    made = np.empty(len(lines), object)
-    made[:] = [shapely.LineString(line) for line in lines]
+    made = np.array([shapely.LineString(line) for line in lines], object)
     ends = [tuple(map(float, line[end])) for line in lines for end in (0, -1)]
     nodes = sorted(set(ends))
     number = np.array([nodes.index(end) for end in ends], np.int64).reshape(-1, 2)

@@ -154,12 +154,12 @@ def test_pixels_and_masks_of_every_level(tmp_path, case):
     check_pixels(store, plan, scenes)
 
 
-def holes(height=130, width=130):
+def holes():
     """Return where a scene has no imagery: an edge, a hole, single pixels."""
-    missing = np.zeros((height, width), bool)
+    missing = np.zeros((130, 130), bool)
     missing[:, :21] = True
     missing[60:83, 50:71] = True
-    missing[np.random.default_rng(5).random((height, width)) < 0.15] = True
+    missing[np.random.default_rng(5).random((130, 130)) < 0.15] = True
     return missing
 
 
@@ -276,8 +276,7 @@ def test_the_same_bytes_whatever_the_workers_and_their_order(tmp_path, options):
     ],
 )
 def test_scenes_cut_by_shards_are_like_whole_ones(tmp_path, options):
-    sizes = [(130, 97), (64, 150), (101, 101)]
-    scenes = row_of_scenes(tmp_path / "scenes", 5, sizes, "uint16")
+    scenes = row_of_scenes(tmp_path / "scenes", 5, SIZES, "uint16")
     hollow = texture(130, 130, 3, "uint16")
     hollow[holes()] = 0
     scenes.append(write_scene(tmp_path / "scenes", "hollow", hollow))

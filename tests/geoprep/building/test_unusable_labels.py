@@ -44,10 +44,7 @@ HERE = line((X - STEP, Y), (X + STEP, Y))
 POINT = feature([X, Y], "Point", **SN3)
 COLLECTION = {"type": "GeometryCollection", "geometries": [POINT["geometry"]]}
 SAYS_NOTHING = {
-    "elsewhere": (
-        [line((X + 1, Y), (X + 1.1, Y))],
-        "intersects the scene; its lines are at longitude",
-    ),
+    "elsewhere": ([line((X + 1, Y), (X + 1.1, Y))], "intersects the scene; its lines are at lon"),
     "swapped": ([line((Y, X + 90), (Y, X + 90.1))], "intersects the scene"),
     "utm": ([line((664_000.0, 4_011_000.0), (664_100.0, 4_011_000.0))], "is a line or area"),
     "points": ([POINT], "none of its 1 features is a line or area"),

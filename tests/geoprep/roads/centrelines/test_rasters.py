@@ -205,6 +205,8 @@ def test_values_that_do_not_fit_their_kind_are_warned_of(tmp_path):
     raster = open_raster(ones, kind="speed")
     assert "besides 0 are up to 1, which are no speeds in mph" in raster.warning
     mask[6] = 130
+    raster = open_raster(write_raster(tmp_path / "m.tif", mask), kind="speed")
+    assert "besides 0 are up to 255, which are no speeds in mph (255 is nodata)" in raster.warning
     stated = write_raster(tmp_path / "s.tif", mask // 2 + mask // 128 * 128, names=("speed",))
     raster = open_raster(stated, kind="speed")
     assert not raster.warning

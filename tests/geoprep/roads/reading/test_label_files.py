@@ -17,8 +17,7 @@ LABEL = "SN3_roads_train_AOI_2_Vegas_geojson_roads_speed_img{}.geojson"
 
 
 def made(*lines, speeds=None, **options) -> RoadGraph:
-    shapes = np.empty(len(lines), object)
-    shapes[:] = [shapely.LineString(line) for line in lines]
+    shapes = np.array([shapely.LineString(line) for line in lines], object)
     speed = np.full(len(lines), 30.0) if speeds is None else np.array(speeds, float)
     return network_from_lines(shapes, speed, None, **options)
 

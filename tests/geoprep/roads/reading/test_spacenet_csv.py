@@ -51,12 +51,8 @@ def test_both_conventions_and_images_without_roads(table):
 
 
 def test_speeds_follow_from_length_and_time(table):
-    path = table(
-        f"{TIMES}"
-        'a,"LINESTRING (0 0, 100 0)",44.704,4\n'
-        'a,"LINESTRING (0 50, 100 50)",44.704,\n'
-        "b,LINESTRING EMPTY,0,0\n"
-    )
+    slow, unknown = '"LINESTRING (0 0, 100 0)",44.704,4', '"LINESTRING (0 50, 100 50)",44.704,'
+    path = table(f"{TIMES}a,{slow}\na,{unknown}\nb,LINESTRING EMPTY,0,0\n")
     found = read_csv(path, pixel_size_m=0.3)
     assert found["a"].speed_mph.tolist() == [pytest.approx(25), pytest.approx(np.nan, nan_ok=True)]
 
