@@ -32,8 +32,6 @@ _SAMPLED: Final = 1024
 """Pixels per side of the sample that tells a mask from probabilities and speeds."""
 _MOST_SPEEDS: Final = 24
 """A band with more distinct values than this does not hold speeds."""
-_MOST_SHARP: Final = 16
-"""Most values of a mask that is not blurred: 0, the speeds of SpaceNet's table, and nodata."""
 _MOST_BLURRED: Final = 0.01
 """Share of pixels of a mask that may have other values than its two most frequent ones."""
 _MOST_MPH: Final = 100
@@ -227,7 +225,7 @@ def _with_meaning(raster: RoadRaster, dataset: Any, kind: Kind | None) -> RoadRa
     if kind == "speed":
         return _speeds_or_codes(raster, values, has_zero)
     if kind == "mask":
-        _require_sharp(raster.name, sample, counts)
+        _require_sharp(raster, sample, counts)
     if kind == "mask" or len(values) <= 1:
         value = float(values.max(initial=0))
         if kind is None:
@@ -242,19 +240,25 @@ def _with_meaning(raster: RoadRaster, dataset: Any, kind: Kind | None) -> RoadRa
         return raster
     if dataset.dtypes[band - 1] == "uint8" and (codes := coded_speeds(values)):
         return as_coded_speeds(raster, codes)
-    speeds = values[values != NODATA]
-    all_whole = bool((speeds == np.round(speeds)).all() and speeds.max() <= _MOST_MPH)
-    return as_speeds(raster) if all_whole and len(speeds) <= _MOST_SPEEDS else raster
+    return as_speeds(raster) if _may_be_speeds(values) else raster
 
 
-def _require_sharp(name: str, values: NDArray[Any], counts: NDArray[np.int64]) -> None:
-    """Refuse a mask with edges of many values: its faintest pixels would be road."""
+def _may_be_speeds(values: NDArray[Any]) -> bool:
+    """Return whether values besides 0 may be speeds in mph, or numbers of classes."""
+    few = values[values != NODATA]
+    whole = bool((few == np.round(few)).all() and few.max(initial=0) <= _MOST_MPH)
+    return whole and len(few) <= _MOST_SPEEDS
+
+
+def _require_sharp(raster: RoadRaster, values: NDArray[Any], counts: NDArray[np.int64]) -> None:
+    """Refuse a mask with edges of other values: its faintest pixels would be road."""
+    counts, values = counts[values != raster.nodata], values[values != 0]
     others = 1 - np.sort(counts)[-2:].sum() / max(counts.sum(), 1)
-    if len(values) > _MOST_SHARP and others > _MOST_BLURRED:
+    if others > _MOST_BLURRED and not (_may_be_speeds(values) or coded_speeds(values)):
         raise ImageError(
-            f"{name}: {others:.0%} of its pixels have other values than its two most frequent "
-            "ones, so its edges are blurred. Set `kind` to probability and a `threshold`, such as "
-            "0.5."
+            f"{raster.name}: {others:.0%} of its pixels have other values than its two most "
+            "frequent ones, so its edges are blurred. Set `kind` to probability and a `threshold`, "
+            "such as 0.5."
         )
 
 

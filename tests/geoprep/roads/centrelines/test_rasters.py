@@ -228,12 +228,13 @@ def test_a_named_kind_still_finds_the_bands_of_a_prediction(tmp_path):
             open_raster(unnamed, kind=kind)
 
 
-def test_a_mask_with_blurred_edges_is_refused(tmp_path):
-    """Averaged from pixels a quarter as large, as antialiased lines are drawn, or with a ramp."""
-    y, x = np.mgrid[:800, :800]
-    fine = np.abs(y - 0.371 * x - 200) < 30
-    averaged = np.rint(255 * fine.reshape(200, 4, 200, 4).mean((1, 3)))
-    assert len(np.unique(averaged)) == 17
+@pytest.mark.parametrize("factor", [2, 3, 4])
+def test_a_mask_with_blurred_edges_is_refused(tmp_path, factor):
+    """Averaged from finer pixels, as antialiased lines are drawn (5, 10, 17 values), or a ramp."""
+    y, x = np.mgrid[: 200 * factor, : 200 * factor]
+    fine = (y - 0.371 * x) % (50 * factor) < 15 * factor
+    averaged = np.rint(255 * fine.reshape(200, factor, 200, factor).mean((1, 3)))
+    assert len(np.unique(averaged)) == factor**2 + 1
     ramp = np.clip(255 - 8 * (np.abs(np.arange(200)[:, None] - 99.5) - 4), 0, 255)
     for values in (averaged, np.rint(ramp).repeat(200, axis=1)):
         path = write_raster(tmp_path / "m.tif", values.astype(np.uint8))
