@@ -45,6 +45,12 @@ def road_ground(part: ScenePart, task: ShardTask) -> Ground:
     return future.result()
 
 
+def release_ground() -> None:
+    """Release the outlines, at the end of a build."""
+    with _lock:
+        _kept.clear()
+
+
 def _find(part: ScenePart, task: ShardTask) -> Ground:
     options, scene = task.options, part.scene
     grid, label = scene.grid, scene.label

@@ -20,6 +20,7 @@ from geoprep.building.records import (
     ShardRecord,
     ShardTask,
 )
+from geoprep.building.road_ground import release_ground
 from geoprep.building.summary import Summary, black_pixels, summarise
 from geoprep.building.survey import survey
 from geoprep.building.target import DiskTarget
@@ -60,10 +61,13 @@ def build(
         for record in kept.values():
             histograms.take(record)
         new = {}
-        surveyed = survey(plan, executor, journal, report)
-        for record in _built(plan, target.folder, executor, kept, surveyed, report):
-            journal.write({"stamp": plan.fingerprint, "shard": record.to_json()})
-            new[record.shard] = histograms.take(record)
+        try:
+            surveyed = survey(plan, executor, journal, report)
+            for record in _built(plan, target.folder, executor, kept, surveyed, report):
+                journal.write({"stamp": plan.fingerprint, "shard": record.to_json()})
+                new[record.shard] = histograms.take(record)
+        finally:
+            executor.run_everywhere(release_ground)
         if target.replaces:
             _require_a_scene(plan, target, kept | new)
         target.finish(plan, kept | new, histograms)

@@ -82,6 +82,11 @@ class Dask:
         """Disconnect from the cluster, which keeps running."""
         self._client.close(timeout=_CLOSING_S)
 
+    def run_everywhere(self, function: Callable[[], None]) -> None:
+        """Run a function in every worker process, unless the cluster is gone."""
+        with suppress(Exception):
+            self._client.run(function, on_error="ignore")
+
     def map_unordered(
         self,
         function: Callable[[T], R],

@@ -46,6 +46,10 @@ class Executor(Protocol):
         """
         ...
 
+    def run_everywhere(self, function: Callable[[], None]) -> None:
+        """Run a function in every process that runs tasks, unless it cannot be reached."""
+        ...
+
 
 class Threads:
     """Threads of this process, since GDAL, the compressors and the compiled loops release the GIL.
@@ -55,6 +59,10 @@ class Threads:
 
     def __init__(self, workers: int | None = None) -> None:
         self.workers = workers or usable_cpus()
+
+    def run_everywhere(self, function: Callable[[], None]) -> None:
+        """Run a function in this process."""
+        function()
 
     def map_ordered(self, function: Callable[[T], R], items: Sequence[T]) -> list[R]:
         """Return the results in the order of the items; the first exception is raised."""

@@ -11,7 +11,7 @@ from helpers import deadly
 from helpers.dask import dask_cluster
 from helpers.factory import build_of, plan_of, row_of_scenes, texture, tree_digest, write_scene
 
-from geoprep.building import run, survey
+from geoprep.building import road_ground, run, survey
 from geoprep.building.run import build
 from geoprep.cli.commands import cli
 from geoprep.errors import UsageError
@@ -78,6 +78,16 @@ def test_all_results_are_there(executor):
     assert sorted(executor.map_unordered(double, range(30))) == [2 * x for x in range(30)]
     with pytest.raises(ValueError, match="item"):
         list(executor.map_unordered(fail, range(3)))
+
+
+def outlines_kept():
+    return len(road_ground._kept)
+
+
+def test_outlines_of_roads_are_released_on_every_worker(executor, tmp_path):
+    scene = write_scene(tmp_path, "wide", texture(96, 224))
+    build(plan_of([scene], tile=32, shard_tiles=4), tmp_path / "a.zarr", executor)
+    assert set(executor._client.run(outlines_kept).values()) == {0}
 
 
 def test_few_items_are_in_flight(executor):

@@ -246,6 +246,9 @@ class Shuffled:
     def __init__(self, workers):
         self.workers = workers
 
+    def run_everywhere(self, function):
+        function()
+
     def map_unordered(self, function, items, lost=None):
         items = pickle.loads(pickle.dumps(list(items)))
         random.Random(self.workers).shuffle(items)
