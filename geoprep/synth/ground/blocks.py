@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
@@ -32,31 +33,6 @@ def draw_use(zone: float, wild: bool, rng: np.random.Generator) -> Use:
     shares = _USES[name]
     use: Use = list(shares)[int(rng.choice(len(shares), p=list(shares.values())))]
     return use
-
-
-def draw_block(
-    sketch: Sketch, block: shapely.Polygon, rooms: list[shapely.Polygon], use: Use, angle: float
-) -> None:
-    """Add the contents of a block."""
-    if use in ("field", "soil", "forest", "lake"):
-        _draw_open(sketch, block, rooms, use, angle)
-        return
-    sketch.add(block, "lawn" if use in ("slabs", "park") else "yard", GROUND)
-    for room in rooms:
-        if room.area < 350:
-            continue
-        if use == "houses":
-            taken, density = add_houses(sketch, room), 1 / 90
-        elif use == "slabs":
-            taken, density = add_slabs(sketch, room, angle), 1 / 80
-            _add_paths(sketch, room, 2, 1.0)
-        elif use == "mall":
-            taken, density = add_mall(sketch, room, angle), 1 / 700
-        elif use == "works":
-            taken, density = add_works(sketch, room, angle), 1 / 600
-        else:
-            taken, density = _add_park(sketch, room), 1 / 75
-        scatter_trees(sketch, room, taken, density)
 
 
 def scatter_trees(
@@ -93,7 +69,7 @@ def _add_paths(
     return paths
 
 
-def _add_park(sketch: Sketch, room: shapely.Polygon) -> BaseGeometry:
+def _add_park(sketch: Sketch, room: shapely.Polygon, _angle: float) -> BaseGeometry:
     rng = sketch.rng
     paths = _add_paths(sketch, room, int(rng.integers(3, 6)), 1.2)
     pond = blob(_some_point(room, rng), rng.uniform(7, 16), rng).intersection(room)
@@ -121,25 +97,6 @@ def blob(centre: Points, radius: float, rng: np.random.Generator) -> shapely.Pol
     reach = radius * np.clip(1 + bumps, 0.4, 1.8)
     ring = np.stack((np.cos(turn) * reach * rng.uniform(0.7, 1.4), np.sin(turn) * reach), axis=1)
     return shapely.Polygon(ring + centre)
-
-
-def _draw_open(
-    sketch: Sketch, block: shapely.Polygon, rooms: list[shapely.Polygon], use: Use, angle: float
-) -> None:
-    """Add fields, bare ground, woods or a lake."""
-    ground = {"field": "meadow", "soil": "yard", "forest": "litter", "lake": "meadow"}[use]
-    sketch.add(block, ground, GROUND)
-    for room in rooms:
-        if room.area < 150:
-            continue
-        if use == "field":
-            _add_crop(sketch, room, angle)
-        elif use == "soil":
-            _add_bare_ground(sketch, room)
-        elif use == "forest":
-            _add_wood(sketch, room)
-        else:
-            _add_lake(sketch, room)
 
 
 def _add_crop(sketch: Sketch, room: shapely.Polygon, angle: float) -> None:
@@ -171,7 +128,7 @@ def _furrows(field: BaseGeometry, turn: float, step: float, shift: float = 0.0) 
     return segments(np.stack((middle - reach * along, middle + reach * along), axis=1))
 
 
-def _add_bare_ground(sketch: Sketch, room: shapely.Polygon) -> None:
+def _add_bare_ground(sketch: Sketch, room: shapely.Polygon, _angle: float) -> None:
     """Add a building site: earth like that of unpaved roads, heaps, a concrete base."""
     rng = sketch.rng
     material = str(rng.choice(["dirt", "gravel"]))
@@ -186,7 +143,7 @@ def _add_bare_ground(sketch: Sketch, room: shapely.Polygon) -> None:
     scatter_trees(sketch, room, base, 1 / 900)
 
 
-def _add_wood(sketch: Sketch, room: shapely.Polygon) -> None:
+def _add_wood(sketch: Sketch, room: shapely.Polygon, _angle: float) -> None:
     """Add a closed wood, trees a few metres apart."""
     rng = sketch.rng
     step = 4.3
@@ -202,10 +159,42 @@ def _add_wood(sketch: Sketch, room: shapely.Polygon) -> None:
     _add_paths(sketch, room, 1, 0.8)
 
 
-def _add_lake(sketch: Sketch, room: shapely.Polygon) -> None:
+def _add_lake(sketch: Sketch, room: shapely.Polygon, _angle: float) -> None:
     """Add a lake with reeds along its shore, and a jetty."""
     centre = shapely.get_coordinates(room.centroid)[0]
     lake = blob(centre, 0.42 * room.area**0.5, sketch.rng).intersection(room.buffer(-5))
     sketch.add(strip(lake, 3.0).intersection(room), "reeds", SHORE)
     sketch.add(lake, "water", WATER, gain=sketch.rng.uniform(0.8, 1.6))
     scatter_trees(sketch, room, lake.buffer(2), 1 / 120)
+
+
+_Draw = Callable[[Sketch, shapely.Polygon, float], BaseGeometry | None]
+# Per use: the ground, least area of a room in square metres, what is drawn there, and trees per
+# square metre outside of it.
+_CONTENTS: dict[Use, tuple[str, float, _Draw, float]] = {
+    "houses": ("yard", 350, add_houses, 1 / 90),
+    "slabs": ("lawn", 350, add_slabs, 1 / 80),
+    "mall": ("yard", 350, add_mall, 1 / 700),
+    "works": ("yard", 350, add_works, 1 / 600),
+    "park": ("lawn", 350, _add_park, 1 / 75),
+    "field": ("meadow", 150, _add_crop, 0),
+    "soil": ("yard", 150, _add_bare_ground, 0),
+    "forest": ("litter", 150, _add_wood, 0),
+    "lake": ("meadow", 150, _add_lake, 0),
+}
+
+
+def draw_block(
+    sketch: Sketch, block: shapely.Polygon, rooms: list[shapely.Polygon], use: Use, angle: float
+) -> None:
+    """Add the contents of a block."""
+    ground, least, draw, density = _CONTENTS[use]
+    sketch.add(block, ground, GROUND)
+    for room in rooms:
+        if room.area < least:
+            continue
+        taken = draw(sketch, room, angle)
+        if use == "slabs":
+            _add_paths(sketch, room, 2, 1.0)
+        if taken is not None:
+            scatter_trees(sketch, room, taken, density)

@@ -38,7 +38,7 @@ def fitting(boxes: NDArray[np.object_], room: BaseGeometry, apart: float) -> NDA
     return np.array(chosen, dtype=np.intp)
 
 
-def add_houses(sketch: Sketch, room: shapely.Polygon) -> BaseGeometry:
+def add_houses(sketch: Sketch, room: shapely.Polygon, _angle: float) -> BaseGeometry:
     """Add detached houses around a block, with drives and sheds; return their ground."""
     rng = sketch.rng
     ring = room.buffer(-rng.uniform(7.5, 9.5))
