@@ -48,7 +48,8 @@ def with_bridges(network: RoadGraph, motorway_mph: float) -> RoadGraph:
     new_edges: list[tuple[int, int]] = []
     speeds: list[float] = []
     for slow in _crossings(network, approaches, fast):
-        moved = {one.node: len(nodes) + k for k, one in enumerate(_one_per_node(slow))}
+        here = dict.fromkeys(one.node for one in slow)
+        moved = {node: len(nodes) + k for k, node in enumerate(here)}
         for node in moved:
             nodes.append([nodes[node][0] + _ASIDE_M, nodes[node][1] + _ASIDE_M])
         for one in slow:
@@ -71,10 +72,6 @@ def with_bridges(network: RoadGraph, motorway_mph: float) -> RoadGraph:
             crs=network.crs,
         )
     )
-
-
-def _one_per_node(approaches: list[_Approach]) -> list[_Approach]:
-    return list({one.node: one for one in approaches}.values())
 
 
 def _approaches(network: RoadGraph, fast: NDArray[np.bool_]) -> dict[int, list[_Approach]]:
