@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
 from geoprep.api.progress import build_bar, counting_bar
-from geoprep.building import DryRun, Progress, Summary, build
+from geoprep.building import DryRun, Progress, build
 from geoprep.building import dry_run as estimate
 from geoprep.errors import GeoprepWarning, UsageError
 from geoprep.executors import Dask, Executor, Threads
@@ -163,14 +163,14 @@ def build_zarr(
     from geoprep.api.stores import Store, open_store
 
     several: Sequence[Any] = [images] if isinstance(images, str | os.PathLike) else images
-    place = None if out is None else os.fspath(out)
+    address = None if out is None else os.fspath(out)
     given = _Request(
         (city,) if isinstance(city, str) else tuple(city),
         None if source is None else os.fspath(source),
         product,
         tuple(os.fspath(one) for one in several),
         None if labels is None else os.fspath(labels),
-        place if place is None or "://" in place else Path(place),
+        address if address is None or "://" in address else Path(address),
         options,
     )
     observer = progress
@@ -184,22 +184,6 @@ def build_zarr(
         result = estimate(plan, target, threads.workers)
         _note(found, plan, observer)
         return result
-    summary = _build(given, checked, workers, scheduler, observer, overwrite, drop_source)
-    for warning in summary.warnings:
-        warnings.warn(warning, GeoprepWarning, stacklevel=2)
-    return Store(open_store(summary.store).reader, summary)
-
-
-def _build(
-    given: _Request,
-    checked: BuildOptions,
-    workers: int | None,
-    scheduler: Any,  # noqa: ANN401 - an address or a Dask client
-    observer: BuildObserver,
-    overwrite: bool,
-    drop_source: bool,
-) -> Summary:
-    """Build the store of a request and return the summary."""
     if given.out is not None:
         check_reachable(given.out)  # before sources that take long are read
     found, names, place = given.find(observer)
@@ -219,7 +203,10 @@ def _build(
             drop_copies(copies)
         except UsageError as error:  # the store is complete all the same
             observer.note(str(error))
-    return replace(summary, source_copy=str(copies) if copies.is_dir() else None)
+    for warning in summary.warnings:
+        warnings.warn(warning, GeoprepWarning, stacklevel=2)
+    summary = replace(summary, source_copy=str(copies) if copies.is_dir() else None)
+    return Store(open_store(summary.store).reader, summary)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,24 +15,17 @@ if TYPE_CHECKING:
 
 def _bar(*extra: TextColumn) -> Progress:
     """Return a progress bar on standard error; standard output is for results."""
+    from rich import progress
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
 
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
+    return progress.Progress(
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
         *extra,
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
+        progress.TimeElapsedColumn(),
+        progress.TextColumn("left"),
+        progress.TimeRemainingColumn(),
         # Without ipywidgets, a notebook shows the finished bar only, as a log file does.
         console=Console(stderr=True, force_jupyter=None if find_spec("ipywidgets") else False),
     )
