@@ -83,7 +83,9 @@ def test_all_views_take_it(store, pictures, tmp_path):
         assert made.driver == "PNG"
         np.testing.assert_array_equal(made.read(), pictures["p1"])
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "p1.png", "sheet.png"]
-    with pytest.raises(UsageError, match=r"NAME\.tif"):  # a PNG would lose the place
+    with pytest.raises(
+        UsageError, match=r"placed\.png: use .* ends in \.tif"
+    ):  # a PNG has no place
         export_scenes(store, ["placed"], tmp_path / "placed.png")
 
 
