@@ -38,16 +38,7 @@ _OUTPUT = "Output"
 
 @click.command(
     cls=GroupedCommand,
-    common=(
-        "out",
-        "kind",
-        "band",
-        "pixel_size",
-        "threshold",
-        "spur_m",
-        "close_gaps",
-        "as_json",
-    ),
+    common=("out", "kind", "band", "pixel_size", "threshold", "spur_m", "close_gaps", "as_json"),
     help=HELP,
     short_help="Turn predictions or masks into a road network.",
 )

@@ -154,6 +154,8 @@ Read = Callable[[int, int, int, int], NDArray[Any]]
 
 def values_at(raster: RoadRaster, xy: Floats, read: Read) -> NDArray[Any]:
     """Return the values under points of a raster's plane, (point, ...)."""
+    if not len(xy):
+        return read(0, 0, 1, 1)[:0, 0]
     height, width = raster.shape
     at = np.clip(raster.plane.to_pixels(xy), 0, (width - 1, height - 1)).astype(np.int64)
     col, row = at.T
@@ -162,13 +164,9 @@ def values_at(raster: RoadRaster, xy: Floats, read: Read) -> NDArray[Any]:
     parts, back = [], np.empty(len(order), np.int64)
     back[order] = np.arange(len(order))
     for mine in np.split(order, np.flatnonzero(np.diff(cell[order])) + 1):
-        if not len(mine):
-            continue
         top, left = int(row[mine].min()), int(col[mine].min())
         size = int(row[mine].max()) - top + 1, int(col[mine].max()) - left + 1
         parts.append(read(top, left, *size)[row[mine] - top, col[mine] - left])
-    if not parts:
-        return read(0, 0, 1, 1)[:0, 0]
     values: NDArray[Any] = np.concatenate(parts)[back]
     return values
 
