@@ -67,6 +67,13 @@ def test_previews_of_predictions_are_omitted(tmp_path):
     assert [path.name for path in rasters_in(tmp_path)] == ["a.png"]
 
 
+def test_separate_rasters_without_roads_give_empty_columns(tmp_path):
+    blank = np.zeros((9, 9), np.uint8)
+    places = [Affine(1, 0, 4e5 + 1000 * i, 0, -1, 6e6) for i in range(2)]
+    paths = [write_raster(tmp_path / f"{at.c}.tif", blank, transform=at) for at in places]
+    assert not vectorize(paths, kind="probability").confidence.shape[0]
+
+
 def test_a_network_without_edges_has_a_hint(tmp_path):
     faint = drawn([[(-10, -50), (110, -50)]], (100, 100), width=5, value=50)
     path = write_raster(tmp_path / "p.tif", faint, names=("road",))
