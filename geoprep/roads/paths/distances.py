@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
 from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from geoprep.compiled import compiled
 from geoprep.roads.network import RoadGraph
 from geoprep.roads.paths.points import EdgePoints
 from geoprep.speed import MPS_PER_MPH
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 Weight = Literal["length", "time"]
+_LEAF_NODES: Final = 4
 _SCENE_NODES: Final = 1000
 """Up to this many nodes the distances between all of them are kept."""
 
@@ -43,27 +46,27 @@ class CostGraph:
     @cached_property
     def node_distances(self) -> NDArray[np.float64]:
         """Shortest distances between all nodes, float64 (node, node); infinite without a path."""
-        return self._from_nodes(None)
-
-    def _from_nodes(self, nodes: NDArray[np.int64] | None) -> NDArray[np.float64]:
-        """Return the shortest distances from some nodes (None: all) to all, (node, node)."""
         from scipy.sparse.csgraph import dijkstra
 
-        distances: NDArray[np.float64] = dijkstra(self._matrix, indices=nodes)
+        distances: NDArray[np.float64] = dijkstra(self._matrix)
         return distances
+
+    @cached_property
+    def _hierarchy(self) -> Hierarchy:
+        return contracted(self._matrix, self.nodes)
 
     def to_nodes(self, points: EdgePoints) -> NDArray[np.float64]:
         """Return the shortest distances from every node to some points, float64 (node, point)."""
-        ends, costs = self.ends[points.edge], self.cost_to_ends(points)
+        (first, second), costs = self.ends[points.edge].T, self.cost_to_ends(points)
         if len(self.nodes) <= _SCENE_NODES:
             away = self.node_distances
-        else:
-            nodes, at = np.unique(ends, return_inverse=True)
-            away, ends = self._from_nodes(nodes), at.reshape(-1, 2)
-        first, second = ends.T
-        near = away[first] + costs[:, :1]
-        np.minimum(near, away[second] + costs[:, 1:], out=near)
-        return np.ascontiguousarray(near.T)
+            near = np.minimum(away[first] + costs[:, :1], away[second] + costs[:, 1:])
+            return np.ascontiguousarray(near.T)
+        near, point = np.full((len(self.nodes), len(points)), np.inf), np.arange(len(points))
+        near[first, point] = costs[:, 0]
+        near[second, point] = np.minimum(near[second, point], costs[:, 1])
+        _climb_and_descend(near, *self._hierarchy)
+        return near
 
     def cost_to_ends(self, points: EdgePoints) -> NDArray[np.float64]:
         """Return the cost from every point to both ends of its edge, float64 (point, 2).
@@ -76,6 +79,75 @@ class CostGraph:
         both = np.column_stack([first, cost - first])
         both[~points.on_edge] = np.inf
         return both
+
+
+Hierarchy = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]
+"""Nodes in the order of contraction, and the arcs of each to nodes contracted later: the first arc
+of each (and the end of the last), the node an arc leads to, and its cost."""
+
+
+def contracted(matrix: csr_array, nodes: NDArray[np.float64]) -> Hierarchy:
+    """Return a network with shortcuts, from which all distances follow in one climb and descent.
+
+    Neighbours of a contracted node get a shortcut as long as the path through it. Every shortest
+    path then has a form that first climbs to nodes contracted later, and then descends. Sources:
+    customizable contraction hierarchies, Dibbelt, Strasser and Wagner 2014, arXiv:1402.0402; the
+    order of contraction, nested dissection, George 1973.
+    """
+    arcs: list[dict[int, float]] = [{} for _ in nodes]
+    for start, stop, cost in zip(*matrix.tocoo().coords, matrix.data, strict=True):
+        if start != stop:
+            arcs[int(start)][int(stop)] = float(cost)
+    order = _dissected(np.arange(len(nodes)), nodes, matrix)
+    for node in order.tolist():
+        for (one, first), (two, second) in combinations(arcs[node].items(), 2):
+            if first + second < arcs[one].get(two, np.inf):
+                arcs[one][two] = arcs[two][one] = first + second
+        for neighbour in arcs[node]:
+            del arcs[neighbour][node]
+    offsets = np.cumsum([0, *(len(arcs[node]) for node in order)])
+    above = np.array([stop for node in order for stop in arcs[node]], np.int64)
+    return order, offsets, above, np.array([c for node in order for c in arcs[node].values()])
+
+
+def _dissected(
+    part: NDArray[np.int64], nodes: NDArray[np.float64], matrix: csr_array
+) -> NDArray[np.int64]:
+    """Return nodes in an order of contraction: two halves of the area, then what separates them."""
+    if len(part) <= _LEAF_NODES:
+        return part
+    axis = int(np.argmax(np.ptp(nodes[part], axis=0)))
+    part = part[np.argsort(nodes[part, axis])]
+    low, high = np.split(part, [len(part) // 2])
+    cut = np.diff(matrix[low][:, high].indptr) > 0
+    halves = (_dissected(half, nodes, matrix) for half in (low[~cut], high))
+    return np.concatenate([*halves, low[cut]])
+
+
+@compiled
+def _climb_and_descend(
+    near: NDArray[np.float64],
+    order: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+    above: NDArray[np.int64],
+    costs: NDArray[np.float64],
+) -> None:
+    """Lower distances from nodes to points, (node, point), along the paths of a hierarchy."""
+    reached = np.array([near[node].min() < np.inf for node in range(len(near))])
+    for rank, node in enumerate(order):
+        if reached[node]:
+            for arc in range(offsets[rank], offsets[rank + 1]):
+                reached[above[arc]] = True
+                _lower(near[above[arc]], near[node], costs[arc])
+    for rank in range(len(order) - 1, -1, -1):
+        for arc in range(offsets[rank], offsets[rank + 1]):
+            _lower(near[order[rank]], near[above[arc]], costs[arc])
+
+
+@compiled
+def _lower(row: NDArray[np.float64], other: NDArray[np.float64], cost: float) -> None:
+    for point in range(len(row)):
+        row[point] = min(row[point], other[point] + cost)
 
 
 @dataclass(frozen=True, slots=True)

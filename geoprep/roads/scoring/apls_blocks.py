@@ -31,6 +31,8 @@ def sums_of_terms(
     Both directions need the distances from the same nodes. Paths are as long either way, so each
     two points are compared once and counted twice.
     """
+    there.own.to_nodes(there.here[:1])  # prepares both networks before threads need them
+    there.other.to_nodes(back.here[:1])
     points = len(there.here), len(back.here)
     blocks = math.ceil(sum(points) / _SOURCES)
 
@@ -40,23 +42,25 @@ def sums_of_terms(
         far = there.other.to_nodes(there.there[a] + back.here[b])
         cut = a.stop - a.start
         return [
-            _terms_from(there, near[:, :cut], far[:, :cut], a.start),
-            _terms_from(back, far[:, cut:], near[:, cut:], b.start),
+            _terms_from(there, near, far, a, 0),
+            _terms_from(back, far, near, b, cut),
         ]
 
     sums = np.array(Threads(threads).map_ordered(block, range(blocks)))
     return [(math.fsum(total), float(count.sum())) for total, count in sums.transpose(1, 2, 0)]
 
 
-def _terms_from(points: PairedPoints, near: Floats, far: Floats, begin: int) -> tuple[float, float]:
+def _terms_from(
+    points: PairedPoints, near: Floats, far: Floats, block: slice, column: int
+) -> tuple[float, float]:
     """Return the sum and number of the terms from a block of points to all later ones and back."""
     here, there = points.here, points.there
     return _sum_of_terms(
-        np.ascontiguousarray(near), here.edge, points.own.ends[here.edge],
+        near, here.edge, points.own.ends[here.edge],
         points.own.cost_to_ends(here),
-        np.ascontiguousarray(far), there.edge, points.other.ends[there.edge],
+        far, there.edge, points.other.ends[there.edge],
         points.other.cost_to_ends(there),
-        points.least, begin,
+        points.least, block.start, block.stop, column,
     )  # fmt: skip
 
 
@@ -64,21 +68,21 @@ def _terms_from(points: PairedPoints, near: Floats, far: Floats, begin: int) -> 
 def _sum_of_terms(
     near: Floats, edge: Ints, ends: Ints, costs: Floats,
     far: Floats, edge_2: Ints, ends_2: Ints, costs_2: Floats,
-    least: Floats, begin: int,
+    least: Floats, begin: int, end: int, column: int,
 ) -> tuple[float, float]:  # fmt: skip
     """Return the sum and number of the terms from some sources to all later points and back."""
     total, count = 0.0, 0.0
-    sources = slice(begin, begin + near.shape[1])
+    sources = slice(begin, end)
     from_edge, from_cost = edge[sources], costs[sources, 0].copy()
     from_edge_2, from_cost_2 = edge_2[sources], costs_2[sources, 0].copy()
     from_least = least[sources]
     for point in range(begin + 1, len(edge)):
-        first, second = near[ends[point, 0]], near[ends[point, 1]]
-        first_2, second_2 = far[ends_2[point, 0]], far[ends_2[point, 1]]
+        first, second = near[ends[point, 0]][column:], near[ends[point, 1]][column:]
+        first_2, second_2 = far[ends_2[point, 0]][column:], far[ends_2[point, 1]][column:]
         cost, back, on = costs[point, 0], costs[point, 1], edge[point]
         cost_2, back_2, on_2 = costs_2[point, 0], costs_2[point, 1], edge_2[point]
         to_least = least[point]
-        for source in range(min(near.shape[1], point - begin)):
+        for source in range(min(end, point) - begin):
             # A path enters the last edge by one of its ends, or stays on the shared edge.
             path, other = first[source] + cost, second[source] + back
             path = other if other < path else path
