@@ -28,6 +28,7 @@ mean absolute speed error on road pixels. Of classes: mean IoU, IoU per class, c
   python -m training.evaluate runs/moscow moscow.zarr                 best.pt of the run, split val
   python -m training.evaluate runs/moscow/last.pt moscow.zarr --split test --json > metrics.json
   python -m training.evaluate runs/moscow moscow.zarr --scenes --sweep --tta d4
+  python -m training.evaluate runs/moscow moscow.zarr --baseline      beside simple methods
   python -m training.evaluate runs/moscow moscow.zarr --split all --offsets
   python -m training.evaluate --compare runs/moscow moscow-int8.pt2 moscow.onnx --on moscow.zarr
 
@@ -70,6 +71,12 @@ class EvaluatedTiles:
         "Estimate by how many pixels the labels of each scene lie off the predictions, and report "
         "scenes with more than 2.",
     )
+    baseline: bool = option(
+        False,
+        "Score simple methods on a sample of the same pixels: the most common class (of roads: "
+        "road everywhere), and a random forest on single pixels and their surroundings, which "
+        "needs scikit-learn.",
+    )
     batch_size: int = option(4, "Tiles per batch.", "N", least=1)
     threads: int | None = option(
         None, "Threads for computation; default: all processors.", "N", least=1
@@ -103,7 +110,7 @@ class EvaluateOptions(ModelOptions, EvaluatedTiles, EvaluateOutput):
 
 _COMMON = (
     *("checkpoint", "threshold", "tta", "device", "stores", "compare", "on", "split"),
-    *("scenes", "sweep", "csv", "json"),
+    *("baseline", "scenes", "sweep", "csv", "json"),
 )
 COMMAND = Command(
     "python -m training.evaluate", EvaluateOptions.__bases__, INTRODUCTION, common=_COMMON
@@ -148,6 +155,7 @@ def evaluated(options: EvaluateOptions) -> Evaluation:
         *(runner, info, options.stores),
         **options.shared(),
         offsets=options.offsets,
+        baseline=options.baseline,
         quiet=options.quiet,
     )
 
@@ -159,7 +167,7 @@ def _compare(options: EvaluateOptions) -> int:
 
     if not (options.compare and options.on and options.stores):
         raise UsageError("`compare` needs at least two models, and a store in `on`")
-    for name in ("csv", "scenes", "offsets"):
+    for name in ("csv", "scenes", "offsets", "baseline"):
         if getattr(options, name):
             raise UsageError(f"`{name}` is for one model: leave out `compare`")
     files = [model_file(file) for file in (options.checkpoint, *map(Path, options.stores))]
@@ -229,6 +237,16 @@ def _print(found: Evaluation, options: EvaluateOptions) -> None:
     if options.sweep:
         rows = [[*map(_cell, step.values())] for step in found.sweep[SWEPT::SWEPT]]
         _table(("threshold", "precision", "recall", "road IoU"), rows)
+    if base := found.baseline:
+        score = "mean IoU of classes" if found.classes else "road IoU"
+        methods = {
+            "model": "this model",
+            "forest": f"random forest, learned from {base['learned']:,} pixels",
+            "most_common": "most common class" if found.classes else "road everywhere",
+        }
+        sample = f"{base['pixels']:,} pixels of {base['tiles']:,} of these tiles"
+        rows = [[title, _cell(base[name])] for name, title in methods.items() if name in base]
+        _table((f"baseline: {sample}", score), rows)
     if options.offsets:
         titles = ("scene", "right, px", "down, px", "metres", "correlation", "without offset")
         names = ("x", "y", "metres", "correlation", "unmoved")
@@ -270,7 +288,7 @@ def evaluation_document(found: Evaluation, options: EvaluateOptions) -> dict[str
     given = {"checkpoint": str(options.checkpoint), "stores": options.stores, "tta": options.tta}
     metrics = asdict(found) | given | {"split": options.split}
     hidden = {"title", "notes"} | (set() if found.classes else {"classes", "confusion"})
-    hidden |= set() if options.offsets else {"offsets"}
+    hidden |= {name for name in ("offsets", "baseline") if not getattr(options, name)}
     return {k: v for k, v in metrics.items() if k not in hidden}
 
 

@@ -19,6 +19,7 @@ from loaders import BatchLoader, Split
 from training.checkpoint import ModelInfo
 from training.data import differences, level_gsd, tiles_of
 from training.engine import Engine, max_over_ranks, sum_in_place, sum_over_ranks
+from training.evaluation.baseline import Baseline
 from training.evaluation.metrics import (
     ClassMetrics,
     activated,
@@ -123,6 +124,7 @@ class Evaluation:
     """Metrics of a model: in all, per scene, per threshold k / 256 (of roads).
 
     ``confusion`` are the pixels of each class in the label (rows) and in the prediction (columns).
+    ``baseline`` see `Baseline.compute`.
     """
 
     title: str
@@ -136,6 +138,7 @@ class Evaluation:
     classes: tuple[str, ...] = ()
     confusion: list[list[int]] = field(default_factory=list)
     offsets: list[dict[str, Any]] = field(default_factory=list)
+    baseline: dict[str, float] = field(default_factory=dict)
 
 
 def evaluate_runner(
@@ -149,6 +152,7 @@ def evaluate_runner(
     tta: Views = "none",
     batch_size: int = 4,
     offsets: bool = False,
+    baseline: bool = False,
     quiet: bool = True,
 ) -> Evaluation:
     """Return the metrics of a model on a split of one or more stores.
@@ -170,6 +174,7 @@ def evaluate_runner(
     threshold, device = chosen_threshold(info, threshold), runner.device
     metrics = metrics_of(info, len(scenes), device, threshold)
     lying = OffsetSums(len(scenes), len(info.class_names), device) if offsets else None
+    simple = Baseline(info, tiles, threshold) if baseline else None
     for batch in loader:
         image = pad_batch(pad_image(batch.image), batch_size if runner.fixed_batch else 0)
         probabilities = average_views(runner, image, tta)[: len(batch)].permute(0, 3, 1, 2)
@@ -178,6 +183,8 @@ def evaluate_runner(
         metrics.update(probabilities, on_device.label, group)
         if lying is not None:
             lying.update(probabilities, on_device.label, group)
+        if simple is not None:
+            simple.update(probabilities, batch.image, batch.label, batch.index)
     sum_in_place(metrics.counts())
     if lost := int(metrics.lost):
         notes.append(f"the model returned NaN for {lost:,} labelled pixels, which are left out")
@@ -193,6 +200,7 @@ def evaluate_runner(
             f"the labels of {len(far)} of {len(shifts)} scenes lie more than {FAR:g} pixels off "
             f"the predictions: {', '.join(far)}"
         )
+    notes += simple.notes if simple else []
     sweep = {} if isinstance(metrics, ClassMetrics) else metrics.sweep()
     steps = zip(*(values.tolist() for values in sweep.values()), strict=True)
     each = zip(scenes, torch.bincount(scene_of).tolist(), metrics.by_group(), strict=True)
@@ -208,6 +216,7 @@ def evaluate_runner(
         classes=info.class_names,
         confusion=metrics.confusion() if isinstance(metrics, ClassMetrics) else [],
         offsets=shifts,
+        baseline=simple.compute() if simple else {},
     )
 
 

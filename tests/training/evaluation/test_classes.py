@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -225,8 +226,10 @@ def test_evaluation_has_iou_per_class_and_the_confusion_matrix(fit, tmp_path, co
     assert "iou_fast" in files[0].read_text()
     assert evaluate_main([*usual, "--quiet", "--sweep"]) == 2
     assert "--sweep is for models of roads; this one has classes" in capfd.readouterr().err
-    assert evaluate_main([*usual, "--quiet"]) == 0
+    assert evaluate_main([*usual, "--quiet", "--baseline"]) == 0
     printed = capfd.readouterr().out
+    assert re.search(r"random forest, learned from 49,992 pixels\W+(0\.9|1\.0)", printed)
+    assert re.search(r"most common class\W+0\.2", printed)  # background, one of three
     assert "mean IoU of classes" in printed
     assert "label \\ prediction" in printed
     assert "has the classes in the order fast, slow, background" in printed

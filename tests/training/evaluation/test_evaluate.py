@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import sys
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ from helpers import predict_cases
 from helpers.stores import write_store
 from helpers.tiny import build
 
+from geoprep.errors import UsageError
 from loaders import BatchLoader, Folds, RamTiles, select
 from training.checkpoint import Checkpoint, save
 from training.data import make_prep
@@ -152,6 +154,22 @@ def test_a_sweep_over_thresholds(checkpoint, store_path, tmp_path, capsys):
     assert found["sweep"][1]["recall"] >= half["recall"]
     best = max(step["road_iou"] or 0 for step in found["sweep"])
     assert found["metrics"]["best_road_iou"] == pytest.approx(best, abs=1e-6)
+
+
+def test_a_baseline_is_scored_on_the_same_pixels(checkpoint, store_path, tmp_path, monkeypatch):
+    found = figures_of(tmp_path, checkpoint(), store_path, "--baseline")
+    base, label = found["baseline"], RamTiles.load(store_path, "val").label
+    assert (base["tiles"], base["pixels"]) == (8, (label != 255).sum())
+    assert base["model"] == pytest.approx(found["metrics"]["road_iou"])
+    assert base["most_common"] == pytest.approx((label[label != 255] > 0).mean())
+    assert base["forest"] > 0.9  # bright is road
+    monkeypatch.setitem(sys.modules, "sklearn.ensemble", None)
+    without = judge(checkpoint(), [store_path], baseline=True)
+    assert "forest" not in without.baseline
+    assert any("pip install 'geoprep[baseline]'" in note for note in without.notes)
+    held_out = write_store(tmp_path / "held_out.zarr", scenes=2, splits=(1,))
+    with pytest.raises(UsageError, match=r"learns from training scenes, and .*held_out.zarr has"):
+        judge(checkpoint(), [held_out], baseline=True)
 
 
 def test_views_are_averaged(checkpoint, store_path, tmp_path):

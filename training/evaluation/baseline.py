@@ -1,0 +1,160 @@
+"""Scores of simple methods on the pixels that a model is evaluated on, for comparison."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from geoprep.errors import UsageError
+from geoprep.speed import NODATA
+from geoprep.store import StoreReader
+from loaders import DeviceTiles, Folds, RamTiles, StreamTiles, select
+from training.checkpoint import ModelInfo
+from training.data import tiles_of
+from training.engine import sum_in_place
+from training.evaluation.metrics import RoadMetrics, metrics_of
+
+MOST_TILES = 200
+"""Tiles of a split that are read; of more, evenly spaced ones."""
+
+LEARNED, JUDGED = 50_000, 400_000
+"""Pixels that the random forest learns from, and that all methods are scored on, at most."""
+
+TREES = 50
+
+WINDOWS = (5, 21)
+"""Sides of the windows around a pixel, whose mean and deviation the forest sees, in pixels."""
+
+INSTALL = "the random forest needs scikit-learn: pip install 'geoprep[baseline]'"
+
+
+class Baseline:
+    """The most common class (of roads: road everywhere) and a random forest beside a model.
+
+    All are scored on the same sample of pixels: every few tiles, rows and columns.
+    """
+
+    def __init__(
+        self, info: ModelInfo, tiles: RamTiles | DeviceTiles | StreamTiles, threshold: float
+    ) -> None:
+        self._info = info if info.has_classes else replace(info, targets="binary")
+        self._every = -(-len(tiles) // MOST_TILES)
+        area = -(-len(tiles) // self._every) * tiles.side**2
+        self._step = max(1, math.ceil(math.sqrt(area / JUDGED)))
+        self._seen = torch.zeros(2, dtype=torch.int64)  # tiles, pixels
+        pixels, label = _training_sample(info, tiles.stores)
+        self._learned, self._common = len(label), 1
+        if info.has_classes:
+            self._common = int(np.bincount(label).argmax())
+        self._forest, forest_threshold = _forest(pixels, label, roads=not info.has_classes)
+        self.notes = [] if self._forest is not None else [INSTALL]
+        self._scores = {
+            "model": self._metrics(threshold),
+            "most_common": self._metrics(),
+            **({} if self._forest is None else {"forest": self._metrics(forest_threshold)}),
+        }
+
+    def _metrics(self, threshold: float = 0.5) -> Any:  # noqa: ANN401 - of roads or classes
+        return metrics_of(self._info, 1, torch.device("cpu"), threshold)
+
+    def update(self, probabilities: Tensor, image: Tensor, label: Tensor, index: Tensor) -> None:
+        """Score the sampled pixels of a batch (n, band, y, x) with predictions and tile numbers."""
+        step, (height, width) = self._step, label.shape[-2:]
+        for number in (index.cpu() % self._every == 0).nonzero().flatten().tolist():
+            truth = label[number, ::step, ::step].cpu()[None]
+            found = probabilities[number, :, :height:step, :width:step].cpu()[None]
+            self._scores["model"].update(found, truth)
+            common = torch.zeros(len(self._info.class_names) or 2)
+            common[self._common] = 1
+            shape = (1, -1, *truth.shape[1:])
+            self._scores["most_common"].update(common.view(1, -1, 1, 1).expand(shape), truth)
+            if self._forest is not None:
+                surroundings = _surroundings(image[number].permute(1, 2, 0).cpu().numpy())
+                pixels = surroundings[::step, ::step].reshape(-1, surroundings.shape[2])
+                guessed = np.zeros((len(pixels), len(common)), np.float32)
+                guessed[:, self._forest.classes_] = self._forest.predict_proba(pixels)
+                grid = torch.from_numpy(guessed.T.reshape(1, -1, *truth.shape[1:]))
+                self._scores["forest"].update(grid, truth)
+            self._seen += torch.tensor([1, int((truth != NODATA).sum())])
+
+    def compute(self) -> dict[str, float]:
+        """Return the score of each method, and the tiles and pixels of the sample.
+
+        The score is road IoU, or the mean IoU of classes; ``learned`` are the training pixels.
+        """
+        for metrics in self._scores.values():
+            sum_in_place(metrics.counts())
+        sum_in_place([self._seen])
+        name = self._info.score
+        found = {key: metrics.compute()[name] for key, metrics in self._scores.items()}
+        tiles, pixels = self._seen.tolist()
+        return found | {"tiles": tiles, "pixels": pixels, "learned": self._learned}
+
+
+def _surroundings(image: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Return bands (y, x, band) with means and standard deviations of the `WINDOWS` around."""
+    from scipy.ndimage import uniform_filter
+
+    pixels = image.astype(np.float32)
+    parts = [pixels]
+    for side in WINDOWS:
+        mean = uniform_filter(pixels, (side, side, 1))
+        square = uniform_filter(pixels * pixels, (side, side, 1))
+        parts += [mean, np.sqrt(np.maximum(square - mean * mean, 0))]
+    return np.concatenate(parts, axis=2)
+
+
+def _training_sample(
+    info: ModelInfo, stores: Sequence[StoreReader]
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Return random labelled pixels of the training tiles, and their class, or 1 for road."""
+    folds = None if info.folds is None else Folds(info.folds, info.fold or 0)
+    if not sum(len(select(store, "train", folds).tiles) for store in stores):
+        where = ", ".join(store.location for store in stores)
+        raise UsageError(
+            f"`baseline` learns from training scenes, and {where} has none: evaluate on the store "
+            "that the model was trained on, or leave it out"
+        )
+    tiles = tiles_of(info, stores, "train", residency="stream", limit="1GiB")
+    chosen = range(0, len(tiles), -(-len(tiles) // MOST_TILES))
+    random, found = np.random.default_rng(0), []
+    for tile in chosen:
+        image, label = tiles.pixels(tile)
+        known = np.flatnonzero(label != NODATA)
+        at = random.choice(known, min(len(known), LEARNED // len(chosen)), replace=False)
+        surroundings = _surroundings(image)
+        found.append((surroundings.reshape(-1, surroundings.shape[2])[at], label.ravel()[at]))
+    pixels, label = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    return pixels, label.astype(np.int64) if info.has_classes else (label > 0).astype(np.int64)
+
+
+def _forest(
+    pixels: NDArray[np.float32], label: NDArray[np.int64], *, roads: bool
+) -> tuple[Any, float]:
+    """Return a random forest and its best threshold of roads; None without scikit-learn."""
+    try:
+        from sklearn.ensemble import RandomForestClassifier
+    except ImportError:
+        return None, 0.5
+    forest = RandomForestClassifier(
+        *(TREES,),
+        min_samples_leaf=3,
+        oob_score=roads,
+        n_jobs=torch.get_num_threads(),
+        random_state=0,
+    )
+    forest.fit(pixels, label)
+    if not roads or len(forest.classes_) < 2:
+        return forest, 0.5
+    # Judged out of bag: each tree on the training pixels that it has not seen.
+    judged = RoadMetrics("binary")
+    probability = torch.from_numpy(forest.oob_decision_function_[:, 1])
+    judged.update(probability.view(1, 1, 1, -1), torch.from_numpy(label).view(1, 1, -1).byte())
+    return forest, judged.compute()["best_threshold"]
