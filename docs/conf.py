@@ -6,6 +6,7 @@ import hashlib
 import os
 import shutil
 import sys
+import tomllib
 from pathlib import Path
 
 import geoprep
@@ -27,7 +28,9 @@ def digest_of_packages() -> str:
 # Commands of the notebooks are those of this interpreter's environment.
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
-project = "geoprep"
+PROJECT = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]
+SOURCE = PROJECT["urls"]["Source"]
+project = PROJECT["name"]
 author = "The geoprep developers"
 release = version = geoprep.__version__
 
@@ -47,8 +50,9 @@ templates_path = ["_templates"]
 smartquotes = False  # options begin with two hyphens
 default_role = "py:obj"
 
-myst_enable_extensions = ["attrs_block", "attrs_inline", "colon_fence", "deflist"]
+myst_enable_extensions = ["attrs_block", "attrs_inline", "colon_fence", "deflist", "substitution"]
 myst_heading_anchors = 4
+myst_substitutions = {"github": f"[GitHub]({SOURCE})"}
 
 nb_execution_mode = "cache"
 CACHE = REPO / "build" / "docs-cache" / digest_of_packages()
@@ -76,6 +80,7 @@ html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sourcelink = False
 html_theme_options = {
+    "github_url": SOURCE,
     "header_links_before_dropdown": 6,
     "navigation_with_keys": False,
     "show_nav_level": 1,

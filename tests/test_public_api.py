@@ -21,7 +21,6 @@ PACKAGES = ("geoprep", "loaders", "training")
 
 # Functions and methods that take further keywords, and the record whose fields these are.
 KEYWORDS = {
-    "geoprep.build_zarr": "geoprep.plan.BuildOptions",
     "training.train": "training.settings.Config",
     "training.pretrain_model": "training.pretrain.PretrainOptions",
     "training.load_model": "training.inference.ModelOptions",
@@ -30,7 +29,9 @@ KEYWORDS = {
     "training.export_model": "training.export.ExportOptions",
 }
 # Functions whose signature is made of records.
-WITH_OPTIONS = ("geoprep.score", "geoprep.vectorize", "geoprep.write_road_table")
+WITH_OPTIONS = (
+    *("geoprep.build_zarr", "geoprep.score", "geoprep.vectorize", "geoprep.write_road_table"),
+)
 # Special methods that are part of an interface; others serve Python itself.
 SPECIAL = ("__call__", "__enter__", "__getitem__", "__iter__", "__len__", "__fspath__")
 

@@ -7,10 +7,11 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
+from geoprep.api.keywords import with_options
 from geoprep.api.progress import build_bar, counting_bar
 from geoprep.building import DryRun, Progress, build
 from geoprep.building import dry_run as estimate
@@ -91,6 +92,7 @@ def build_zarr(
     dry_run: Literal[True],
     **given: Any,  # noqa: ANN401
 ) -> DryRun: ...
+@with_options(fields(BuildOptions))
 def build_zarr(
     city: str | Sequence[str] = (),
     *,
@@ -138,7 +140,6 @@ def build_zarr(
     progress
         Whether to show progress bars and notes; or an observer that receives them.
     **options
-        Fields of `geoprep.plan.BuildOptions`: the other options of ``geoprep build-zarr``.
 
     Returns
     -------
@@ -204,7 +205,7 @@ def build_zarr(
         except UsageError as error:  # the store is complete all the same
             observer.note(str(error))
     for warning in summary.warnings:
-        warnings.warn(warning, GeoprepWarning, stacklevel=2)
+        warnings.warn(warning, GeoprepWarning, stacklevel=3)  # the decorated function's caller
     summary = replace(summary, source_copy=str(copies) if copies.is_dir() else None)
     return Store(open_store(summary.store).reader, summary)
 

@@ -11,13 +11,15 @@ from geoprep.grid import Grid
 from geoprep.labels import majority
 from geoprep.palette import speed_colours
 from geoprep.speed import BACKGROUND, NODATA, UNKNOWN_SPEED
-from geoprep.store import StoreReader, read_image, read_label, scene_shape
+from geoprep.store import StoreMeta, StoreReader, read_image, read_label, scene_shape
 
 SUFFIXES = (".png", ".pdf", ".svg", ".jpg")
 """Files that matplotlib draws pictures into."""
 DARK = 0.45
 """Pictures with a lower median brightness are brightened to this median."""
 MOST_GAMMA = 2.0
+MOSTLY_VALID = 0.9
+"""Examples with a smaller share of imagery are shown only where there are too few others."""
 STRIP_TILES = 8
 """Rows of tiles in memory at once. Tiles at the edge of a strip are read twice."""
 
@@ -75,6 +77,11 @@ def display_rgb(
     """Return uint8 (y, x, 3) of an image (y, x, band), mapped by a `brightness_table`."""
     rgb = brighten[image[..., list(natural_bands(store.meta.bands))]]
     return np.broadcast_to(rgb, (*rgb.shape[:2], 3))
+
+
+def label_title(meta: StoreMeta) -> str:
+    """Return what the labels of a store show: classes, the speed of roads, or roads alone."""
+    return "classes" if meta.has_classes else "speed" if meta.has_speeds else "road"
 
 
 def label_colours(store: StoreReader) -> NDArray[np.uint8]:

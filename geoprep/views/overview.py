@@ -23,12 +23,15 @@ from geoprep.store import (
     scene_roads,
     scene_shape,
     scene_splits,
+    valid_share,
 )
 from geoprep.views.display import (
+    MOSTLY_VALID,
     SUFFIXES,
     aspect_of,
     brightness_table,
     display_rgb,
+    label_title,
     natural_bands,
     north_up,
     read_thinned,
@@ -56,7 +59,7 @@ def preview(
     require_suffix(out, *SUFFIXES)
     chosen = [find_scene(store, name) for name in scenes] if scenes else choose_scenes(store, count)
     grids = [scene_grid(store, scene) for scene in chosen]
-    columns = ("image", "classes" if store.meta.has_classes else "speed", "overlay")
+    columns = ("image", label_title(store.meta), "overlay")
     layout = sheet.lay_out([aspect_of(grid) for grid in grids], columns)
     level = (
         _fitting_level(store, grids, layout.panel_pixels)
@@ -74,11 +77,16 @@ def preview(
 
 
 def choose_scenes(store: StoreReader, count: int) -> list[int]:
-    """Return scenes of every split, and of every status but ``ok``, in turn; each at random."""
+    """Return scenes of every split, and of every status but ``ok``, in turn; each at random.
+
+    Scenes with much nodata come last.
+    """
     splits, status, roads = scene_splits(store), store.scenes.status, scene_roads(store)
     groups = [np.flatnonzero((status == "ok") & (splits == i)) for i in range(len(SPLITS))]
     groups += [np.flatnonzero(status == one) for one in STATUSES if one != "ok"]
     shuffled = [np.random.default_rng(0).permutation(members).tolist() for members in groups]
+    for members in shuffled[: len(SPLITS)]:
+        members.sort(key=lambda scene: valid_share(store, scene) < MOSTLY_VALID)
     in_turn = [scene for turn in zip_longest(*shuffled) for scene in turn if scene is not None]
     return sorted(in_turn[:count], key=lambda scene: (status[scene] != "ok", -roads[scene], scene))
 

@@ -223,7 +223,10 @@ class Callbacks:
         run, number = self.run, self.run.progress.epoch + 1
         folder = run.folder / "pictures"
         folder.mkdir(exist_ok=True)
-        chosen = choose_tiles(loader.tiles.road_fraction, run.config.pictures)
+        tiles = loader.tiles
+        chosen = choose_tiles(
+            tiles.road_fraction, tiles.table["valid_fraction"], run.config.pictures
+        )
         shown = examples(run.trainable, run.engine, run.info, loader, chosen)
         score = f"{TITLES[run.info.score]} {self._score:.3f}"
         title = f"epoch {number}, {score} over all validation tiles"

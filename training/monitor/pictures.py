@@ -21,7 +21,7 @@ from geoprep.palette import (
 from geoprep.speed import BACKGROUND, NODATA
 from geoprep.storage import replaced
 from geoprep.store import ClassTable
-from geoprep.views import natural_bands
+from geoprep.views import MOSTLY_VALID, natural_bands
 
 PANELS = (240, 320)
 """Minimum and maximum side of a tile in a picture, in pixels."""
@@ -55,9 +55,16 @@ class Example:
     classes: ClassTable = NO_CLASSES
 
 
-def choose_tiles(road_fraction: NDArray[np.float32], count: int) -> list[int]:
-    """Return indices of tiles for a picture, spread evenly over the half with more road."""
-    order = np.argsort(-road_fraction, kind="stable")[: max(count, len(road_fraction) // 2)]
+def choose_tiles(
+    road_fraction: NDArray[np.float32], valid_fraction: NDArray[np.float32], count: int
+) -> list[int]:
+    """Return indices of tiles for a picture, spread evenly over the half with more road.
+
+    Tiles with more than a tenth of nodata are taken only where the others are too few.
+    """
+    mostly_valid = int((valid_fraction >= MOSTLY_VALID).sum())
+    order = np.lexsort((-road_fraction, valid_fraction < MOSTLY_VALID))
+    order = order[: max(count, (mostly_valid or len(order)) // 2)]
     picks = np.linspace(0, len(order) - 1, min(count, len(order))).round().astype(int)
     return [int(tile) for tile in order[picks]]
 

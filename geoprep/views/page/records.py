@@ -31,7 +31,7 @@ from geoprep.store import (
     scene_splits,
     valid_share,
 )
-from geoprep.views.display import aspect_of, natural_bands
+from geoprep.views.display import aspect_of, label_title, natural_bands
 from geoprep.views.facts import info
 from geoprep.views.footprints import LONLAT, outlines
 from geoprep.views.page.pictures import shown_step
@@ -67,7 +67,7 @@ def page_data(store: StoreReader, level: int) -> dict[str, Any]:
         "speeds": [
             {"mph": int(mph), "pixels": pixels, "bin": speed_bin(int(mph))}
             for mph, pixels in facts["speeds"].items()
-        ] + [{"mph": "unknown", "pixels": pixels, "bin": 0}
+        ] + [{"mph": "unknown" if store.meta.has_speeds else "road", "pixels": pixels, "bin": 0}
              for pixels in [facts["unknown_speed"]] if pixels]
         + [{"mph": one["name"], "pixels": one["pixels"].get("train", 0), "bin": number}
            for number, one in _shown_classes(facts, store.meta)],
@@ -174,9 +174,9 @@ def _words(meta: StoreMeta) -> dict[str, Any]:
     roads_and_classes = {
         "share": ("road", meta.share_name),
         "tile": ("of labelled pixels road", f"of {counted}"),
-        "label": ("speed", "classes"),
         "labels": ("roads", "classes"),
         "unit": (" mph", ""),
+        "unknown": ("road of unknown speed", ""),
         "chart": ("Road pixels per speed", "Pixels per class"),
         "pixels": ("road pixels", shown),
         "note": (
@@ -186,7 +186,12 @@ def _words(meta: StoreMeta) -> dict[str, Any]:
         "none": ("no roads in the training scenes", "no classes in the training scenes"),
         "background": (True, meta.has_background),
     }
-    return {name: words[meta.has_classes] for name, words in roads_and_classes.items()}
+    words = {name: texts[meta.has_classes] for name, texts in roads_and_classes.items()}
+    words["label"] = label_title(meta)
+    if words["label"] == "road":
+        note = "share of the training scenes' road"
+        words |= {"unit": "", "unknown": "road", "chart": "Road pixels", "note": note}
+    return words
 
 
 def _shown_classes(facts: dict[str, Any], meta: StoreMeta) -> list[tuple[int, dict[str, Any]]]:

@@ -1,6 +1,7 @@
 """The sheet shows what is there, reads no more than it shows, and can be read by everyone."""
 
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from geoprep.plan.options import BuildOptions
 from geoprep.store import StoreReader, scenes
 from geoprep.views import display, sheet
 from geoprep.views import overview as module
-from geoprep.views.display import natural_bands
+from geoprep.views.display import label_title, natural_bands
 from geoprep.views.overview import choose_scenes, preview
 
 # Machado, Oliveira and Fernandes (2009), severity 1, on linear RGB.
@@ -86,6 +87,19 @@ def test_choice_spans_the_road_fractions(store):
     assert roads.max() > 0.3
     assert roads[:4].min() < 0.2
     assert choose_scenes(store, 7) == choose_scenes(store, 7)
+
+
+def test_scenes_with_much_nodata_come_last(store, monkeypatch):
+    scene = choose_scenes(store, 1)[0]
+    shares = np.ones(len(store.scenes))
+    shares[scene] = 0.5
+    monkeypatch.setattr(module, "valid_share", lambda _, scene: shares[scene])
+    assert scene not in choose_scenes(store, 1)
+
+
+def test_masks_are_called_road_and_speeds_speed(store):
+    assert label_title(store.meta) == "speed"
+    assert label_title(replace(store.meta, speed_unit="none")) == "road"
 
 
 def test_scenes_can_be_named(store, views, tmp_path):

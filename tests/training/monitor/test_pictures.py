@@ -61,10 +61,16 @@ def test_roads_without_speeds_have_one_colour(tmp_path):
 
 
 def test_chosen_tiles_have_roads_and_do_not_change():
-    road = np.array([0, 0.5, 0.1, 0.4, 0, 0.3], np.float32)
-    assert choose_tiles(road, 2) == [1, 5]
-    assert set(choose_tiles(road, 99)) == set(range(6))
-    assert choose_tiles(road[:1], 4) == [0]
+    road, valid = np.array([0, 0.5, 0.1, 0.4, 0, 0.3], np.float32), np.ones(6, np.float32)
+    assert choose_tiles(road, valid, 2) == [1, 5]
+    assert set(choose_tiles(road, valid, 99)) == set(range(6))
+    assert choose_tiles(road[:1], valid[:1], 4) == [0]
+
+
+def test_chosen_tiles_have_little_nodata():
+    road, valid = np.full(6, 0.5, np.float32), np.array([1, 0.2, 0.95, 0.5, 1, 0], np.float32)
+    assert choose_tiles(road, valid, 3) == [0, 2, 4]
+    assert choose_tiles(road, np.zeros(6, np.float32), 2) == [0, 2]
 
 
 def test_curves_of_any_history(tmp_path):

@@ -60,7 +60,7 @@ function drawSpeeds() {
       x: middle - wide / 2, y: chart.base - tall, width: wide, height: tall, rx: 3,
       fill: DATA.legend.bins[bar.bin].colour, stroke: "rgb(0 0 0 / 18%)", "stroke-width": 0.7,
     });
-    box.append(draw("title", {}, `${bar.bin ? `${bar.label}${DATA.words.unit}` : "unknown speed"}: ${share(bar.pixels / total)} of the ${DATA.words.pixels}`));
+    box.append(draw("title", {}, `${bar.bin ? `${bar.label}${DATA.words.unit}` : DATA.words.unknown}: ${share(bar.pixels / total)} of the ${DATA.words.pixels}`));
     chart.svg.append(box);
     if (step > 26) chart.svg.append(draw("text", { x: middle, y: chart.base - tall - 5, "text-anchor": "middle" }, bar.pixels < total / 200 ? "< 1 %" : `${number((100 * bar.pixels) / total)} %`));
   });

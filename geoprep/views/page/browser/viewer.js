@@ -145,7 +145,7 @@ function pointed(u, v) {
   const [red, green, blue, opacity] = VIEW.pixels.getImageData(Math.floor(u * width), Math.floor(v * height), 1, 1).data;
   const colour = `rgb(${red},${green},${blue})`;
   const [number, bin] = Object.entries(DATA.legend.bins).find(([, one]) => one.colour === colour) || [];
-  const named = number === "0" ? "road, speed unknown" : bin ? `${bin.label}${DATA.words.unit}` : "nodata";
+  const named = number === "0" ? DATA.words.unknown : bin ? `${bin.label}${DATA.words.unit}` : "nodata";
   return `${where}: ${opacity ? named : "background"}`;
 }
 
