@@ -136,12 +136,13 @@ class RoadNetwork:
         return RoadNetwork(self.graph, pyproj.CRS.from_user_input(crs).to_string())
 
     def to_file(self, path: StrPath) -> None:
-        """Write the network: .gpkg, .geojson, .graphml or .parquet; see `read_network`.
+        """Write the network: .gpkg, .geojson, .graphml, .parquet or .osm; see `read_network`.
 
         Raises
         ------
         UsageError
-            The suffix is another one, or the folder does not exist.
+            The suffix is another one, the folder does not exist, or the network is not
+            georeferenced and the file is .osm.
         """
         from geoprep.roads import write_network
 
@@ -196,7 +197,9 @@ def read_network(path: StrPath, *, layer: str | None = None) -> RoadNetwork:
     Parameters
     ----------
     path
-        .gpkg, .geojson, .graphml, .parquet, .shp or .fgb, as `vectorize` or another program wrote.
+        .gpkg, .geojson, .graphml, .parquet, .shp or .fgb, as `vectorize` or another program wrote;
+        or OpenStreetMap data (.osm, .osm.pbf): a network that `vectorize` wrote, also after it was
+        edited, or the roads for cars of other data, with speeds from their tags as for labels.
     layer
         Layer of a file with several.
 

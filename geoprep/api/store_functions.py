@@ -102,7 +102,7 @@ def preview(
     ----------
     source
         A store, or its path or address; or a road network, or its file (.gpkg, .geojson, .graphml,
-        .parquet, or a SpaceNet table .csv).
+        .parquet, .osm, or a SpaceNet table .csv).
     out
         Picture (.png, .pdf, .svg, .jpg) or page (.html) to write.
     scenes

@@ -185,8 +185,8 @@ def preview(
 
     For a store, the picture shows images, labels and overlays. --out NAME.html writes a page of all
     scenes with filters, a map and histograms, which needs no network connection. For a road network
-    (.gpkg, .geojson, .graphml, .parquet), the picture shows its edges coloured by speed, over the
-    --over image if given. For a SpaceNet table (.csv), it shows the roads of the --over image.
+    (.gpkg, .geojson, .graphml, .parquet, .osm), the picture shows its edges coloured by speed, over
+    the --over image if given. For a SpaceNet table (.csv), it shows the roads of the --over image.
     """
     from geoprep.api import preview as draw
 

@@ -48,7 +48,7 @@ _OUTPUT = "Output"
     "--out",
     required=True,
     type=click.Path(path_type=Path, dir_okay=False),
-    help="File to write; its suffix sets the format: .gpkg, .geojson, .graphml, .parquet or .csv.",
+    help="File to write; format by suffix: .gpkg, .geojson, .graphml, .parquet, .osm or .csv.",
 )
 @options_of(RasterOptions)
 @options_of(Tracing)

@@ -20,7 +20,10 @@ from .raster_rule import unlisted_error as unlisted_error
 from .road_files import RoadFile as RoadFile
 from .road_files import open_road_file as open_road_file
 from .road_files import read_roads as read_roads
+from .vectors import OSM_LINES as OSM_LINES
+from .vectors import OSM_SUFFIXES as OSM_SUFFIXES
 from .vectors import SHAPEFILE_PARTS as SHAPEFILE_PARTS
 from .vectors import VECTOR_SUFFIXES as VECTOR_SUFFIXES
 from .vectors import is_vector as is_vector
+from .vectors import open_options as open_options
 from .vectors import read_road_table as read_road_table

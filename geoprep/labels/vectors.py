@@ -27,7 +27,12 @@ from geoprep.labels.table import RoadTable, build_table
 
 GEOJSON_SUFFIXES: Final = (".geojson", ".json")
 PARQUET_SUFFIXES: Final = (".parquet", ".geoparquet")
-VECTOR_SUFFIXES: Final = (*GEOJSON_SUFFIXES, ".gpkg", ".shp", ".fgb", ".csv", *PARQUET_SUFFIXES)
+OSM_SUFFIXES: Final = (".osm", ".pbf")
+OSM_LINES: Final = "lines"  # layer of the ways of OpenStreetMap data that are no areas
+VECTOR_SUFFIXES: Final = (
+    *(*GEOJSON_SUFFIXES, ".gpkg", ".shp", ".fgb", ".csv"),
+    *(*PARQUET_SUFFIXES, *OSM_SUFFIXES),
+)
 """Of files that are read as vectors when they are named as labels."""
 SHAPEFILE_PARTS: Final = (".dbf", ".prj", ".shx")
 
@@ -55,6 +60,15 @@ _UNUSED: Final = {
 def is_vector(label: str) -> bool:
     """Return whether a label is a vector file, by its name."""
     return PurePosixPath(label).suffix.lower() in VECTOR_SUFFIXES
+
+
+def open_options(name: str) -> dict[str, str]:
+    """Return the options that GDAL opens a file of some name with."""
+    if not name.lower().endswith(OSM_SUFFIXES):
+        return {}
+    fields = {"CONFIG_FILE": str(Path(__file__).with_name("osm.ini"))}
+    # Editors number new objects below 0, which GDAL's fast index of nodes refuses.
+    return fields if name.lower().endswith(".pbf") else {**fields, "USE_CUSTOM_INDEXING": "NO"}
 
 
 def read_road_table(source: Path | bytes, rule: SpeedRule, name: str = "") -> RoadTable:
@@ -134,7 +148,7 @@ def _layers(source: Path | bytes, name: str) -> tuple[dict[str, _Layer], str]:
     found = {}
     for index, (layer, kind) in enumerate(listed):
         if _is_of(kind, (*_LINE, *_AREA)):
-            info = _ogr(pyogrio.read_info, source, name, layer=index)
+            info = _ogr(pyogrio.read_info, source, name, layer=index, **open_options(name))
             kind, fields = info["geometry_type"] or "", tuple(info["fields"])
             found[layer] = _Layer(index, layer, kind, info["crs"] or "", fields)
     return found, present
@@ -162,6 +176,7 @@ def _features(source: Path | bytes, layer: _Layer, rule: SpeedRule, name: str) -
             columns=columns if rule.where is None else None,
             force_2d=True,
             where=rule.where,
+            **open_options(name),
         )
     except LabelError as error:
         if rule.where is None:
@@ -234,12 +249,13 @@ class _Layer:
 def _road_layer(source: Path | bytes, rule: SpeedRule, name: str) -> tuple[_Layer, tuple[str, ...]]:
     """Return the layer that holds the roads, and a note if layers of lines or areas are not read.
 
-    That is the named layer; else the only layer of lines, or the only one of them with road
-    attributes; in a file without lines likewise the layer of areas.
+    That is the named layer, of OpenStreetMap data `OSM_LINES`; else the only layer of lines, or the
+    only one of them with road attributes; in a file without lines likewise the layer of areas.
     """
     usable, present = _layers(source, name)
-    if rule.layer is not None:
-        return _named(usable, present, rule.layer, name), ()
+    named = rule.layer or (OSM_LINES if name.lower().endswith(OSM_SUFFIXES) else None)
+    if named is not None:
+        return _named(usable, present, named, name), ()
     if not usable:
         raise LabelError(
             f"{name}: no layer of lines or areas; layers: {present}. Give a file of road centre "

@@ -6,9 +6,9 @@ import re
 from pathlib import Path, PurePath
 from typing import Final
 
-VECTOR_SUFFIXES: Final = (".gpkg", ".geojson", ".json", ".shp", ".fgb")
+VECTOR_SUFFIXES: Final = (".gpkg", ".geojson", ".json", ".shp", ".fgb", ".osm", ".pbf")
 """Files of lines that GDAL reads."""
-NETWORK_SUFFIXES: Final = (".gpkg", ".geojson", ".graphml", ".parquet")
+NETWORK_SUFFIXES: Final = (".gpkg", ".geojson", ".graphml", ".parquet", ".osm")
 """Formats that networks are written in."""
 TABLE_SUFFIX: Final = ".csv"
 READ_SUFFIXES: Final = tuple(dict.fromkeys((*NETWORK_SUFFIXES, *VECTOR_SUFFIXES)))

@@ -17,7 +17,7 @@ from geoprep.errors import SourceError
 
 # Files used from a folder, or from a pattern without a suffix of its own.
 IMAGE_SUFFIXES = (".tif", ".tiff", ".vrt", ".jp2", ".img", ".png", ".jpg", ".jpeg")
-LABEL_SUFFIXES = (".geojson", ".gpkg", ".shp", ".fgb", ".parquet", ".geoparquet")
+LABEL_SUFFIXES = (".geojson", ".gpkg", ".shp", ".fgb", ".parquet", ".geoparquet", ".osm", ".pbf")
 # `chip1_roads` belongs to scene `chip1`, but `chip1_2` is another scene's.
 _WORD_MORE = re.compile(r"[_\-. ]+[^\W\d]")
 _IMAGE_WORD = re.compile(r"[_\-. ]+(sat|satellite|image|img|rgb|aerial|ortho|photo)$", re.I)

@@ -327,6 +327,8 @@ def test_a_mask_becomes_a_network_with_a_score(tmp_path, follow):
     frame.to_crs("OGC:CRS84").to_file(tmp_path / "truth.geojson")
     assert "APLS" in follow("network")
     assert len(geopandas.read_file(tmp_path / "roads.gpkg", layer="edges")) == 1
+    follow("josm")
+    assert (tmp_path / "reviewed.png").is_file()
 
 
 CODES = np.array([[0, 255, 255], [255, 255, 0], [0, 255, 0], [0, 0, 255]], np.uint8)

@@ -14,7 +14,9 @@ import shapely
 
 from geoprep.crs import LONLAT
 from geoprep.errors import SourceError, UsageError
+from geoprep.labels import OSM_SUFFIXES
 from geoprep.roads.formats.graphs import read_graphml, write_graphml
+from geoprep.roads.formats.osm import our_roads, read_osm, write_osm
 from geoprep.roads.formats.style import style_row
 from geoprep.roads.formats.table import (
     COLUMNS,
@@ -48,12 +50,18 @@ def write_network(network: RoadGraph, path: str | os.PathLike[str]) -> None:
     """Write a network to a file, which appears complete or not at all.
 
     The suffix says the format: ``.gpkg`` (layers ``edges`` and ``nodes``, with a style by speed
-    that QGIS applies), ``.geojson`` (longitude and latitude), ``.graphml`` or ``.parquet``
-    (GeoParquet). Unknown values are null; speeds are rounded to 0.001 mph.
+    that QGIS applies), ``.geojson`` (longitude and latitude), ``.graphml``, ``.parquet``
+    (GeoParquet) or ``.osm`` (OpenStreetMap). Unknown values are null; speeds are rounded to 0.001
+    mph.
     """
     path = Path(path)
     require_suffix(path, *NETWORK_SUFFIXES)
     check_network(network, str(path))
+    if path.suffix.lower() in OSM_SUFFIXES and network.crs is None:
+        raise UsageError(
+            f"{path}: the road network is not georeferenced, and OpenStreetMap data has longitude "
+            "and latitude. Write a .gpkg file"
+        )
     with replaced(path) as partial:
         _WRITERS[path.suffix.lower()](network, partial)
 
@@ -127,6 +135,7 @@ _WRITERS: Final[dict[str, Callable[[RoadGraph, Path], None]]] = {
     ".geojson": _write_edges,
     ".graphml": write_graphml,
     ".parquet": _write_parquet,
+    ".osm": write_osm,
 }
 
 
@@ -146,6 +155,8 @@ def read_network(path: str | os.PathLike[str], *, layer: str | None = None) -> R
         raise SourceError(f"{path}: no such file")
     if suffix == ".graphml":
         return read_graphml(path)
+    if suffix in OSM_SUFFIXES:
+        return read_osm(path, layer)
     return _read_parquet(path) if suffix == ".parquet" else _read_vector(path, layer)
 
 
@@ -232,6 +243,8 @@ def is_network_file(path: Path, *, layer: str | None = None) -> bool:
     suffix = path.suffix.lower()
     if suffix == ".parquet":
         return are_network_fields(_parquet_columns(path))
+    if suffix in OSM_SUFFIXES:
+        return our_roads(path, layer) is not None
     if suffix not in VECTOR_SUFFIXES:
         return suffix == ".graphml"
     if suffix in _JSON:

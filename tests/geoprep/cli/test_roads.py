@@ -87,7 +87,7 @@ def test_a_mask_without_georeference(tmp_path, geoprep):
     [
         (("vectorize", "nowhere", "--out", "x.gpkg"), "nowhere: no such file or folder"),
         (("vectorize", ".", "--out", "x.shp"), "x.shp: use a name that ends in .gpkg"),
-        (("vectorize", ".", "--out", "x.shp"), ".geojson, .graphml, .parquet, .csv"),
+        (("vectorize", ".", "--out", "x.shp"), ".geojson, .graphml, .parquet, .osm, .csv"),
         (("preview", "nowhere.gpkg"), "nowhere.gpkg: no such file"),
         (("preview", "nowhere.gpkg", "--scene", "chip1"), "--scene and --level are for stores"),
         (("preview", "a.zarr", "--over", "x.tif"), "--over x.tif is for road networks"),

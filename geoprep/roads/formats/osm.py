@@ -1,0 +1,117 @@
+"""Road networks as OpenStreetMap data, which editors such as JOSM open."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import shapely
+from numpy.typing import NDArray
+
+from geoprep.crs import LONLAT, moved
+from geoprep.errors import SourceError
+from geoprep.labels import HIGHWAY_TYPES, OSM_LINES, open_options
+from geoprep.roads.formats.table import CONFIDENCE, edge_frame, network_of_frame
+from geoprep.roads.graph import renumbered
+from geoprep.roads.network import RoadGraph, line_strings
+from geoprep.roads.reading.label_files import read_labels
+
+if TYPE_CHECKING:
+    import geopandas as gpd
+
+_SOURCE: Final = "geoprep"
+"""Value of ``source`` and prefix of our keys. A speed is no ``maxspeed``: that is a legal limit."""
+_COLUMNS: Final = ("speed_mph", *CONFIDENCE)
+_FIELDS: Final = {f"{_SOURCE}_{column}": column for column in _COLUMNS}
+_TAGS: Final = f"<tag k='highway' v='road'/><tag k='source' v='{_SOURCE}'/>"
+_MOST_NODES: Final = 2000  # of a way, as the API of OpenStreetMap accepts them
+
+
+def write_osm(network: RoadGraph, path: Path) -> None:
+    """Write OpenStreetMap XML: one way per edge, and one node where edges meet.
+
+    Numbers are negative, as of objects that OpenStreetMap does not have yet.
+    """
+    points, way_nodes = _nodes(network)
+    tags = edge_frame(network, rounded=True).reindex(columns=_COLUMNS).to_numpy(np.float64)
+    with path.open("w", encoding="utf-8") as file:
+        file.write("<?xml version='1.0' encoding='UTF-8'?>\n")
+        file.write(f"<osm version='0.6' generator='{_SOURCE}' upload='false'>\n")
+        for number, (lon, lat) in enumerate(points.tolist(), 1):
+            file.write(f"<node id='-{number}' lat='{lat:.7f}' lon='{lon:.7f}'/>\n")
+        number = 0
+        for nodes, values in zip(way_nodes, tags.tolist(), strict=True):
+            known = zip(_COLUMNS, values, strict=True)
+            own = "".join(f"<tag k='{_SOURCE}:{key}' v='{v:.6g}'/>" for key, v in known if v == v)
+            for begin in range(0, len(nodes) - 1, _MOST_NODES - 1):
+                number += 1
+                part = nodes[begin : begin + _MOST_NODES]
+                refs = "".join(f"<nd ref='-{node}'/>" for node in part)
+                file.write(f"<way id='-{number}'>{refs}{_TAGS}{own}</way>\n")
+        file.write("</osm>\n")
+
+
+def _nodes(network: RoadGraph) -> tuple[NDArray[np.float64], list[list[int]]]:
+    """Return all points in degrees, and the numbers, from 1, of those of every edge."""
+    used, ends = renumbered(network.ends)
+    xy, edge = shapely.get_coordinates(network.lines, return_index=True)
+    first, last = _first_and_last(edge)
+    inner = ~(first | last)
+    number = np.empty(len(xy), np.int64)
+    number[first], number[last] = ends.T
+    number[inner] = len(used) + np.arange(np.count_nonzero(inner))
+    points = moved(np.concatenate([network.nodes[used], xy[inner]]), str(network.crs), LONLAT)
+    parts = np.split(number + 1, np.flatnonzero(first)[1:])[: len(ends)]
+    return points, [part.tolist() for part in parts]
+
+
+def _first_and_last(line: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return which vertices are the first and the last of their lines."""
+    return np.diff(line, prepend=-1) != 0, np.diff(line, append=-1) != 0
+
+
+def read_osm(path: Path, layer: str | None = None) -> RoadGraph:
+    """Return the network that geoprep wrote, as edited since; else that of the roads for cars.
+
+    Roads are joined where they share a node. In a network of ours, speeds are those of its keys.
+    """
+    frame = our_roads(path, layer)
+    if frame is None:
+        return read_labels(path)[0]
+    lines, part_of = _split_at_shared_points(frame.geometry.to_numpy())
+    return network_of_frame(path, frame.iloc[part_of].set_geometry(lines))
+
+
+def our_roads(path: Path, layer: str | None) -> gpd.GeoDataFrame | None:
+    """Return the roads for cars of a network of ours; None of other data."""
+    import pyogrio.errors
+
+    try:
+        frame = pyogrio.read_dataframe(
+            path,
+            layer=layer or OSM_LINES,
+            columns=["highway", "source", *_FIELDS],
+            where="highway IS NOT NULL",
+            **open_options(path.name),
+        )
+    except (pyogrio.errors.DataSourceError, pyogrio.errors.DataLayerError) as error:
+        raise SourceError(f"{path}: not readable as OpenStreetMap data: {error}") from error
+    if not (frame["source"].eq(_SOURCE) | frame[list(_FIELDS)].notna().any(axis=1)).any():
+        return None
+    return frame[frame["highway"].isin(HIGHWAY_TYPES)].rename(columns=_FIELDS)
+
+
+def _split_at_shared_points(
+    lines: NDArray[np.object_],
+) -> tuple[NDArray[np.object_], NDArray[np.int64]]:
+    """Return the parts of lines between the points that they share, and the line of each part."""
+    xy, line = shapely.get_coordinates(lines, return_index=True)
+    _, number, counts = np.unique(xy, axis=0, return_inverse=True, return_counts=True)
+    first, last = _first_and_last(line)
+    cut = (counts[number.reshape(-1)] > 1) & ~first & ~last
+    copies = np.where(cut, 2, 1)  # one ends a part, the other begins the next
+    begins = np.zeros(copies.sum(), np.bool_)
+    begins[np.cumsum(copies)[first | cut] - 1] = True
+    parts = line_strings(np.repeat(xy, copies, axis=0), np.cumsum(begins) - 1)
+    return parts, np.repeat(line, copies)[begins]
