@@ -78,6 +78,41 @@ def test_an_iteration_belongs_to_the_epoch_at_its_first_batch(painted):
     assert keys(one) == second
 
 
+@pytest.mark.parametrize("moment", [{"every_n_epochs": 1}, {"every_n_train_steps": 1}])
+def test_checkpoints_of_lightning_resume_with_the_batches_that_follow(painted, tmp_path, moment):
+    lightning = pytest.importorskip("lightning", reason="Lightning is not installed")
+
+    class Model(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.weight, self.seen = torch.nn.Parameter(torch.zeros(1)), []
+
+        def training_step(self, batch, index):
+            self.seen.append(keys([batch]))
+            return self.weight.sum()
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    def seen(resumed=None):
+        save = lightning.pytorch.callbacks.ModelCheckpoint(
+            tmp_path / "saved", "{step}", save_top_k=-1, **moment
+        )
+        off = dict.fromkeys(["logger", "enable_progress_bar", "enable_model_summary"], False)
+        trainer = lightning.Trainer(
+            max_epochs=3, accelerator="cpu", callbacks=[] if resumed else [save],
+            enable_checkpointing=not resumed, **off,
+        )  # fmt: skip
+        trainer.fit(model := Model(), BatchLoader(painted, 8, **TRAIN), ckpt_path=resumed)
+        return model.seen
+
+    whole = seen()
+    saved = sorted((tmp_path / "saved").glob("*.ckpt"))
+    assert len(saved) in {3, len(whole)}
+    for path in saved:
+        assert seen(path) == whole[int(path.stem.removeprefix("step=")) :]
+
+
 @pytest.mark.parametrize("world", [1, 2])
 def test_a_loop_saved_every_epoch_resumes_with_the_next(painted, world):
     ranks = [BatchLoader(painted, 4, rank=rank, world_size=world, **TRAIN) for rank in range(world)]
