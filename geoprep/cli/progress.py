@@ -56,7 +56,7 @@ def print_summary(summary: Summary, notes: Sequence[str]) -> None:
     _print_list(
         console,
         "remarks on the labels, and defaults that were used",
-        [f"{count} x {what}" for what, count in summary.notes.items()],
+        [f"{what}: {count:,}" for what, count in summary.notes.items()],
     )
     if summary.source_copy is not None:
         line = f"local copies of the inputs are in {summary.source_copy}"

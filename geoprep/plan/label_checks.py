@@ -129,6 +129,6 @@ def check_shared_roads(
         )
     notes += [f"{roads.name}: {note}" for note in roads.table.file_notes]
     if left_out := roads.table.lineless():
-        listed = ", ".join(f"{count} x {what}" for what, count in left_out.items())
-        notes.append(f"{roads.name}: features left out: {listed}")
+        listed = ", ".join(f"{what}: {count:,}" for what, count in left_out.items())
+        notes.append(f"{roads.name}: features left out ({listed})")
     return failures, tuple(notes)

@@ -1,3 +1,4 @@
+from .display import CLASS_OPACITY as CLASS_OPACITY
 from .display import MOSTLY_VALID as MOSTLY_VALID
 from .display import brightness_table as brightness_table
 from .display import display_rgb as display_rgb

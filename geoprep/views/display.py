@@ -18,6 +18,8 @@ SUFFIXES = (".png", ".pdf", ".svg", ".jpg")
 DARK = 0.45
 """Pictures with a lower median brightness are brightened to this median."""
 MOST_GAMMA = 2.0
+CLASS_OPACITY = 0.4
+"""Opacity of classes over an image, which stays visible."""
 MOSTLY_VALID = 0.9
 """Examples with a smaller share of imagery are shown only where there are too few others."""
 STRIP_TILES = 8

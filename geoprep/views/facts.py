@@ -177,7 +177,7 @@ def render(facts: dict[str, Any]) -> RenderableType:
     if facts["classes"] and facts["classes"][0]["pixels"]:
         parts.append(_classes_table(facts["classes"]))
     if facts["notes"]:
-        notes = (f"  {count} × {note}" for note, count in facts["notes"].items())
+        notes = (f"  {note}: {count:,}" for note, count in facts["notes"].items())
         parts.append(
             Text("remarks on the labels, and defaults that were used\n" + "\n".join(notes))
         )

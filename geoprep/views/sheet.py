@@ -29,7 +29,7 @@ from geoprep.store import (
     scene_splits,
     valid_share,
 )
-from geoprep.views.display import label_colours
+from geoprep.views.display import CLASS_OPACITY, label_colours
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -175,7 +175,6 @@ _WITHOUT_SPEEDS: Final = 2
 """Number of legend entries of a store without speeds: background and road."""
 _MOST_CLASSES: Final = 11
 """Classes in the legend."""
-_CLASS_OPACITY: Final = 0.5
 
 
 def _boxes(used: set[int]) -> list[tuple[str, tuple[int, int, int]]]:
@@ -211,7 +210,7 @@ def _draw_legend(figure: Figure, layout: SheetLayout, views: Sequence[SceneView]
     for i, (label, colour) in enumerate(boxes):
         rgb = tuple(value / 255 for value in colour)
         axes.add_patch(Rectangle((i * width, 0.06), width, height, facecolor=rgb, linewidth=0))
-        most = max(3, int(width / 0.075))
+        most = 10 if classes is None else max(3, int(width / 0.075))  # "background"
         text = label if len(label) <= most else label[: most - 1] + "…"
         axes.text((i + 0.5) * width, 0.4, text, ha="center", fontsize=8.5, color=INK)
     at = len(boxes) * width + 0.15
@@ -260,8 +259,8 @@ def _words(view: SceneView) -> str:
         reason = re.sub(r"^\S*/\S*: |\S*/", "", str(store.scenes.reason[scene]))
         return f"{view.status}: {reason}"
     valid = valid_share(store, scene)
-    share = f"{store.meta.share_name} {scene_roads(store)[scene]:.1%}"
-    return share if valid >= NEARLY_ALL else f"valid {valid:.0%}   {share}"
+    share = f"{scene_roads(store)[scene]:.1%} {store.meta.share_name}"
+    return share if valid >= NEARLY_ALL else f"{valid:.0%} valid   {share}"
 
 
 def _draw_panel(
@@ -323,7 +322,7 @@ def _picture(view: SceneView, name: str, panel: float) -> NDArray[np.uint8]:
     grey = view.rgb @ np.array([0.30, 0.59, 0.11])
     ground = (0.70 * grey[..., None] + 0.15 * view.rgb).astype(np.uint8)
     if meta.has_classes:
-        mixed = _CLASS_OPACITY * colours + (1 - _CLASS_OPACITY) * view.rgb
+        mixed = CLASS_OPACITY * colours + (1 - CLASS_OPACITY) * view.rgb
         over = np.where(shown[..., None], mixed.astype(np.uint8), view.rgb)
         return np.where(view.nodata[..., None], hatch, over)
     casing = binary_dilation(shown, iterations=max(1, round(view.label.shape[1] / 400)))

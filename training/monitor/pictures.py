@@ -34,8 +34,9 @@ TITLES = ("image", "label", "prediction", "errors")
 ANY_ROAD_MPH = 45
 """Speed whose colour roads without a speed have."""
 
-HIT, MISSED, FALSE = (120, 125, 135), (255, 236, 70), (224, 62, 110)
-"""Colours of errors, without blue and green, so that colour-blind people can tell them apart."""
+HIT, MISSED, FALSE = (64, 132, 214), (255, 236, 70), (224, 62, 110)
+"""Colours of errors, without green and grey: colour-blind people can tell them apart, and from
+nodata (at least 20 in CIEDE2000)."""
 
 Colour = tuple[int, int, int]
 NO_CLASSES = ClassTable((), ())
@@ -90,7 +91,7 @@ def draw_examples(
             sheet.paste(panel, (column * (side + GAP), 2 * LINE + row * (side + GAP)))
     errors = [("found", HIT), ("missed", MISSED), ("false", FALSE)]
     if examples[0].classes:
-        errors = [("right", HIT), ("wrong", FALSE)]
+        errors = [("wrong", FALSE)]
     _, entries = colours_of(examples[0].classes, examples[0].has_speed)
     draw_legend(sheet, sheet.height - LINE, [*entries, ("nodata", NODATA_GREYS[1])])
     draw_legend(sheet, sheet.height - LINE, errors, left=3 * (side + GAP))
@@ -106,7 +107,8 @@ def _panels(example: Example, rgb: Sequence[int]) -> list[NDArray[np.uint8]]:
     known = (label != NODATA) & (predicted != NODATA)
     errors = colours[np.where(known, BACKGROUND, NODATA)]
     if example.classes:
-        errors[known] = np.array([FALSE, HIT], np.uint8)[(label == predicted)[known].astype(int)]
+        errors[known] = image[known] // 2
+        errors[known & (label != predicted)] = FALSE
         return [image, colours[label], colours[predicted], errors]
     road, predicted_road = known & (label != BACKGROUND), known & (predicted != BACKGROUND)
     errors[road & predicted_road] = HIT

@@ -16,7 +16,7 @@ from geoprep.palette import BACKGROUND_COLOUR, NODATA_GREYS
 from geoprep.speed import BACKGROUND, NODATA
 from geoprep.storage import open_image, replaced
 from geoprep.store import BACKGROUND_NAME
-from geoprep.views import natural_bands
+from geoprep.views import CLASS_OPACITY, natural_bands
 from training.checkpoint import ModelInfo
 from training.monitor import ANY_ROAD_MPH, LEGEND_WIDTH, LINE, colours_of, draw_legend
 from training.prediction.blend import CLASS_BAND, ROAD_BAND, SPEED_BAND
@@ -27,7 +27,6 @@ LONGEST = 2048
 """Largest side of an overlay in pixels."""
 
 _OPACITY = 0.85
-_CLASS_OPACITY = 0.55
 _DIMMED = 0.7
 _QML = """<!DOCTYPE qgis PUBLIC 'http://mrcc.com/qgis.dtd' 'SYSTEM'>
 <qgis version="3.28" styleCategories="Symbology">
@@ -57,21 +56,23 @@ def write_overlay(source: ImageSource, target: Path, info: ModelInfo, threshold:
     """Write ``NAME.png`` next to a prediction: its roads or classes over the image."""
     with rasterio.open(target) as dataset:
         label: NDArray[np.uint8] = dataset.read(1 + _band(info), out_shape=_size(dataset.shape))
-    nodata, hidden, opacity = label == NODATA, BACKGROUND, _OPACITY
+    nodata, hidden, opacity, brightness = label == NODATA, BACKGROUND, _OPACITY, _DIMMED
     if info.has_classes:
-        opacity = _CLASS_OPACITY
+        opacity, brightness = CLASS_OPACITY, 1.0
         hidden = 0 if info.class_names[0] == BACKGROUND_NAME else NODATA
     elif not info.class_mph:  # one speed for all roads
         label = np.where(label >= threshold * 255, ANY_ROAD_MPH, BACKGROUND).astype(np.uint8)
     colours, legend = colours_of(info.classes, bool(info.class_mph))
-    picture = _brightened(source, info.bands, label.shape) * _DIMMED
+    picture = _brightened(source, info.bands, label.shape) * brightness
     shown = ~nodata & (label != hidden)
     picture[shown] += (colours[label][shown] - picture[shown]) * opacity
     picture[nodata] = NODATA_GREYS[0]
+    larger = -(-LEGEND_WIDTH // label.shape[1])  # of small images, to the width of the legend
+    picture = picture.repeat(larger, axis=0).repeat(larger, axis=1)
     height, width = picture.shape[:2]
     sheet = Image.new("RGB", (max(width, LEGEND_WIDTH), height + LINE), BACKGROUND_COLOUR)
     sheet.paste(Image.fromarray(picture.round().astype(np.uint8)), (0, 0))
-    draw_legend(sheet, height, [*legend, ("no data", NODATA_GREYS[0])])
+    draw_legend(sheet, height, [*legend, ("nodata", NODATA_GREYS[0])])
     with replaced(target.with_suffix(".png")) as partial:
         sheet.save(partial, "PNG")
 

@@ -210,4 +210,4 @@ def test_features_of_the_one_file_that_are_no_roads_are_told_once(tmp_path):
     scenes = row_of_scenes(tmp_path, 1, SIDE)
     plan, _ = build_with_roads(tmp_path / "a.zarr", scenes, [HERE, POINT, POINT])
     told = [note for note in plan.notes if "left out" in note]  # the other is of the split
-    assert told == [f"{tmp_path}/roads.geojson: features left out: 2 x geometry Point"]
+    assert told == [f"{tmp_path}/roads.geojson: features left out (geometry Point: 2)"]
