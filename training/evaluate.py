@@ -18,12 +18,14 @@ from training.inference import ModelOptions
 
 if TYPE_CHECKING:
     from training.checkpoint import ModelInfo
-    from training.evaluation import Evaluation
+    from training.evaluation import Evaluation, Rows, Standing
     from training.inference import Runner
 
 INTRODUCTION = """\
 Evaluate a model on whole tiles, decoded as in predictions: road IoU and F1, IoU per speed bin, and
 mean absolute speed error on road pixels. Of classes: mean IoU, IoU per class, confusion matrix.
+Then where the model stands: spread over scenes, the split test if the stores have it, and the next
+step that follows from them.
 
   python -m training.evaluate runs/moscow moscow.zarr                 best.pt of the run, split val
   python -m training.evaluate runs/moscow/last.pt moscow.zarr --split test --json > metrics.json
@@ -131,11 +133,39 @@ def evaluate(options: EvaluateOptions) -> int:
         raise UsageError("give a model and a store: training.evaluate MODEL STORE")
     with process_group(options.device_kind):
         found = evaluated(options)
+        test = _test(options)
         if is_rank_zero():
             if not options.json:
-                _print(found, options)
+                _print(found, options, standing_of(found, options, test))
             _write(found, options)
     return Status.DONE
+
+
+def _test(options: EvaluateOptions) -> Rows:
+    """Return the metrics of the scenes of the split test beside those of validation."""
+    from loaders import open_stores, select
+
+    stores = [] if options.json or options.split != "val" else open_stores(options.stores)
+    if not any(len(select(store, "test").tiles) for store in stores):
+        return []
+    return evaluated(replace(options, split="test", baseline=False, offsets=False)).scenes
+
+
+def standing_of(found: Evaluation, options: EvaluateOptions, test: Rows = ()) -> Standing:
+    """Return where a model stands by its metrics, and by the log of its run if that is there."""
+    from training.evaluation import Standing, read_history
+    from training.inference import model_file
+
+    return Standing(
+        score="mean_iou" if found.classes else "road_iou",
+        scenes=found.scenes,
+        metrics=found.metrics,
+        test=test,
+        history=read_history(model_file(options.checkpoint).parent),
+        training_scenes=found.training_scenes,
+        unlearned=found.unlearned,
+        offsets=found.offsets,
+    )
 
 
 def evaluated(options: EvaluateOptions) -> Evaluation:
@@ -202,7 +232,7 @@ def _opened(options: EvaluateOptions, file: Path) -> tuple[Runner, ModelInfo]:
     return open_model(replace(options, checkpoint=file), "auto")
 
 
-def _print(found: Evaluation, options: EvaluateOptions) -> None:
+def _print(found: Evaluation, options: EvaluateOptions, standing: Standing) -> None:
     from training.evaluation import threshold_text
 
     rows = []
@@ -252,8 +282,12 @@ def _print(found: Evaluation, options: EvaluateOptions) -> None:
         names = ("x", "y", "metres", "correlation", "unmoved")
         rows = [[row["scene"], *(_cell(row[name]) for name in names)] for row in found.offsets]
         _table(titles, rows, width=1000)
+    if facts := standing.facts():
+        _table(("where the model stands", ""), facts, width=160)
     for note in found.notes:
         print(f"note: {note}")
+    for step in standing.next_steps():
+        print(f"next step: {step}")
 
 
 def _table(titles: Sequence[str], rows: Iterable[Sequence[str]], width: int = 0) -> None:
@@ -289,7 +323,8 @@ def evaluation_document(found: Evaluation, options: EvaluateOptions) -> dict[str
     metrics = asdict(found) | given | {"split": options.split}
     hidden = {"title", "notes"} | (set() if found.classes else {"classes", "confusion"})
     hidden |= {name for name in ("offsets", "baseline") if not getattr(options, name)}
-    return {k: v for k, v in metrics.items() if k not in hidden}
+    steps = {"next_steps": standing_of(found, options).next_steps()}
+    return {k: v for k, v in metrics.items() if k not in hidden} | steps
 
 
 def _write_json(options: EvaluateOptions, metrics: object) -> None:

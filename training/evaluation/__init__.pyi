@@ -1,6 +1,9 @@
 from .comparison import compare as compare
 from .metrics import chosen_threshold as chosen_threshold
 from .metrics import worst_class as worst_class
+from .standing import Rows as Rows
+from .standing import Standing as Standing
+from .standing import read_history as read_history
 from .threshold import threshold_text as threshold_text
 from .validation import Evaluation as Evaluation
 from .validation import evaluate_runner as evaluate_runner

@@ -46,13 +46,11 @@ class Baseline:
     ) -> None:
         self._info = info if info.has_classes else replace(info, targets="binary")
         self._every = -(-len(tiles) // MOST_TILES)
-        area = -(-len(tiles) // self._every) * tiles.side**2
-        self._step = max(1, math.ceil(math.sqrt(area / JUDGED)))
-        self._seen = torch.zeros(2, dtype=torch.int64)  # tiles, pixels
+        self._tiles = -(-len(tiles) // self._every)
+        self._step = max(1, math.ceil(math.sqrt(self._tiles * tiles.side**2 / JUDGED)))
         pixels, label = _training_sample(info, tiles.stores)
-        self._learned, self._common = len(label), 1
-        if info.has_classes:
-            self._common = int(np.bincount(label).argmax())
+        self._learned, self._common = len(label), torch.zeros(len(info.class_names) or 2)
+        self._common[np.bincount(label).argmax() if info.has_classes else 1] = 1
         self._forest, forest_threshold = _forest(pixels, label, roads=not info.has_classes)
         self.notes = [] if self._forest is not None else [INSTALL]
         self._scores = {
@@ -71,18 +69,15 @@ class Baseline:
             truth = label[number, ::step, ::step].cpu()[None]
             found = probabilities[number, :, :height:step, :width:step].cpu()[None]
             self._scores["model"].update(found, truth)
-            common = torch.zeros(len(self._info.class_names) or 2)
-            common[self._common] = 1
-            shape = (1, -1, *truth.shape[1:])
-            self._scores["most_common"].update(common.view(1, -1, 1, 1).expand(shape), truth)
+            common = self._common.view(1, -1, 1, 1).expand(1, -1, *truth.shape[1:])
+            self._scores["most_common"].update(common, truth)
             if self._forest is not None:
                 surroundings = _surroundings(image[number].permute(1, 2, 0).cpu().numpy())
                 pixels = surroundings[::step, ::step].reshape(-1, surroundings.shape[2])
-                guessed = np.zeros((len(pixels), len(common)), np.float32)
+                guessed = np.zeros((len(pixels), len(self._common)), np.float32)
                 guessed[:, self._forest.classes_] = self._forest.predict_proba(pixels)
                 grid = torch.from_numpy(guessed.T.reshape(1, -1, *truth.shape[1:]))
                 self._scores["forest"].update(grid, truth)
-            self._seen += torch.tensor([1, int((truth != NODATA).sum())])
 
     def compute(self) -> dict[str, float]:
         """Return the score of each method, and the tiles and pixels of the sample.
@@ -91,11 +86,9 @@ class Baseline:
         """
         for metrics in self._scores.values():
             sum_in_place(metrics.counts())
-        sum_in_place([self._seen])
-        name = self._info.score
-        found = {key: metrics.compute()[name] for key, metrics in self._scores.items()}
-        tiles, pixels = self._seen.tolist()
-        return found | {"tiles": tiles, "pixels": pixels, "learned": self._learned}
+        found = {key: one.compute()[self._info.score] for key, one in self._scores.items()}
+        pixels = int(self._scores["most_common"].counts()[0].sum())
+        return found | {"tiles": self._tiles, "pixels": pixels, "learned": self._learned}
 
 
 def _surroundings(image: NDArray[np.uint8]) -> NDArray[np.float32]:

@@ -17,7 +17,7 @@ from geoprep.speed import MAX_MPH, NODATA
 from geoprep.store import StoreReader
 from loaders import BatchLoader, Split
 from training.checkpoint import ModelInfo
-from training.data import differences, level_gsd, tiles_of
+from training.data import class_pixels, differences, level_gsd, tiles_of
 from training.engine import Engine, max_over_ranks, sum_in_place, sum_over_ranks
 from training.evaluation.baseline import Baseline
 from training.evaluation.metrics import (
@@ -30,6 +30,7 @@ from training.evaluation.metrics import (
     speed_mph,
 )
 from training.evaluation.offsets import FAR, OffsetSums
+from training.evaluation.standing import km_to_training, training_scenes
 from training.inference import Runner, Views, average_views, pad_batch, pad_image
 from training.model import Trainable
 from training.monitor import ANY_ROAD_MPH, Example
@@ -124,7 +125,7 @@ class Evaluation:
     """Metrics of a model: in all, per scene, per threshold k / 256 (of roads).
 
     ``confusion`` are the pixels of each class in the label (rows) and in the prediction (columns).
-    ``baseline`` see `Baseline.compute`.
+    ``baseline`` see `Baseline.compute`; ``unlearned`` are classes without a training pixel.
     """
 
     title: str
@@ -139,6 +140,8 @@ class Evaluation:
     confusion: list[list[int]] = field(default_factory=list)
     offsets: list[dict[str, Any]] = field(default_factory=list)
     baseline: dict[str, float] = field(default_factory=dict)
+    training_scenes: int = 0
+    unlearned: list[str] = field(default_factory=list)
 
 
 def evaluate_runner(
@@ -203,20 +206,30 @@ def evaluate_runner(
     notes += simple.notes if simple else []
     sweep = {} if isinstance(metrics, ClassMetrics) else metrics.sweep()
     steps = zip(*(values.tolist() for values in sweep.values()), strict=True)
-    each = zip(scenes, torch.bincount(scene_of).tolist(), metrics.by_group(), strict=True)
+    count, km = sum(map(len, training_scenes(info, tiles.stores))), km_to_training(loader, info)
+    numbers, road = torch.bincount(scene_of).tolist(), tiles.table["road_fraction"]
+    share = (np.bincount(scene_of.cpu(), road) / numbers).tolist()
+    each = zip(scenes, numbers, share, km, metrics.by_group(), strict=True)
+    names = info.class_names if count else ()
+    pixels = class_pixels(tiles.stores, names)
     return Evaluation(
         title=title,
         level=tiles.side,
         tiles=len(tiles),
         threshold=math.nan if info.has_classes else threshold,
         metrics=metrics.compute(),
-        scenes=[{"scene": name, "tiles": n} | values for (_, name), n, values in each],
+        scenes=[
+            {"scene": name, "tiles": n, "road_fraction": part, "km_to_training": far} | values
+            for (_, name), n, part, far, values in each
+        ],
         sweep=[dict(zip(sweep, step, strict=True)) for step in steps],
         notes=notes,
         classes=info.class_names,
         confusion=metrics.confusion() if isinstance(metrics, ClassMetrics) else [],
         offsets=shifts,
         baseline=simple.compute() if simple else {},
+        training_scenes=count,
+        unlearned=[name for name, n in zip(names, pixels, strict=True) if not n],
     )
 
 

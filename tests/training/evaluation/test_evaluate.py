@@ -172,6 +172,23 @@ def test_a_baseline_is_scored_on_the_same_pixels(checkpoint, store_path, tmp_pat
         judge(checkpoint(), [held_out], baseline=True)
 
 
+def test_where_the_model_stands_is_printed(checkpoint, tmp_path, capsys):
+    divided = write_store(tmp_path / "divided.zarr", splits=(0, 0, 1, 2))
+    path = checkpoint(stores=(str(divided),))
+    (path.parent / "metrics.csv").write_text(
+        "epoch,level,loss,worst_class\n" + "".join(f"{i},64,{2 / i},a\n" for i in range(1, 5))
+    )
+    assert main([str(path), str(divided), *FP32]) == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"road IoU of 2 scenes\W+median 0", printed)
+    assert re.search(r"worst\W+AOI_0_Test_chip\d 0", printed)
+    assert re.search(r"test\W+mean of 2 scenes 0", printed)
+    assert "next step: the loss still falls, from 0.667 to 0.5 in the last quarter of 4" in printed
+    found = figures_of(tmp_path, path, divided)
+    assert [row["km_to_training"] < 1 for row in found["scenes"]] == [True, True]
+    assert (len(found["next_steps"]), found["training_scenes"]) == (1, 4)
+
+
 def test_views_are_averaged(checkpoint, store_path, tmp_path):
     path = checkpoint()
     plain = figures_of(tmp_path, path, store_path)

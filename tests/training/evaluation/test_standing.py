@@ -1,0 +1,86 @@
+"""Rules that derive a next step, each on a case made for it."""
+
+import math
+import re
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import shapely
+
+from training.evaluation import standing
+from training.evaluation.standing import Standing, km_to_training
+
+
+def scenes(*scores, km=math.nan):
+    return [
+        {"scene": f"s{number}", "road_iou": score, "km_to_training": km}
+        for number, score in enumerate(scores)
+    ]
+
+
+def epochs(losses, validation, scores):
+    names = ("loss", "val_loss", "road_iou")
+    rows = zip(losses, validation, scores, strict=True)
+    return [{"level": 64.0} | dict(zip(names, row, strict=True)) for row in rows]
+
+
+GOOD = {"score": "road_iou", "scenes": scenes(0.60, 0.62, 0.58, 0.61), "metrics": {}}
+EQUAL = [{"far": False, "metres": 0.3}] * 3
+FALLING = epochs((0.4, 0.3, 0.2, 0.15), (0.4, 0.3, 0.25, 0.22), (0.2, 0.3, 0.4, 0.5))
+
+
+@pytest.mark.parametrize(
+    ("case", "step"),
+    [
+        ({}, None),
+        ({"unlearned": ("ice",)}, "no training pixel has the class ice"),
+        ({"offsets": [{"far": True, "metres": 4.0}, *EQUAL]}, "labels of 1 of 4 .* by 4.0 m"),
+        ({"offsets": [{"far": True, "metres": 4.0}, *EQUAL * 2]}, None),  # one of seven
+        ({"history": FALLING}, "from 0.2 to 0.15 in the last quarter of 4 .*`epochs` 8"),
+        ({"history": FALLING[:2]}, None),
+        # Training loss falls, but that of validation does not, or an earlier epoch is the best.
+        ({"history": [row | {"val_loss": 0.25} for row in FALLING]}, None),
+        ({"history": [*FALLING[:-1], FALLING[-1] | {"road_iou": 0.1}]}, None),
+        ({"history": epochs((0.4, 0.2, 0.15, 0.149), (0.3,) * 4, (0.2, 0.3, 0.4, 0.5))}, None),
+        ({"test": scenes(0.41, 0.40, 0.43)}, "0.19 less .*validation 0.60, test 0.41"),
+        ({"test": scenes(0.55, 0.57, 0.56)}, None),
+        ({"test": scenes(0.1, 0.8)}, None),  # too unlike to say
+        ({"test": scenes(0.2)}, None),
+        (
+            {"scenes": [*scenes(0.6, 0.61, km=0), *scenes(0.4, 0.41, km=30)]},
+            "0.20 less .*near training scenes 0.60, more than 10 km",
+        ),
+        ({"scenes": scenes(0.8, 0.2, 0.7, 0.3), "training_scenes": 7}, "worst, s1, s3, s2"),
+        ({"scenes": scenes(0.8, 0.2, 0.7, 0.3), "training_scenes": 500}, None),
+        ({"scenes": scenes(math.nan)}, None),
+    ],
+)
+def test_a_next_step_is_given_only_with_its_evidence(case, step):
+    found = Standing(**GOOD | case).next_steps()
+    assert len(found) == (step is not None)
+    assert step is None or re.search(step, found[0])
+
+
+def test_scenes_with_hardly_a_road_are_not_ranked():
+    found = Standing(
+        **GOOD | {"scenes": [*GOOD["scenes"], {**scenes(0.0)[0], "road_fraction": 1e-4}]}
+    )
+    assert found.facts()[0] == (
+        "road IoU of 4 scenes",
+        "median 0.605, 10 % to 90 %: 0.586 to 0.617",
+    )
+    assert dict(found.facts())["worst"] == "s2 0.580, s0 0.600, s3 0.610"
+    assert dict(found.facts())["best"] == "s1 0.620"
+
+
+def test_distances_to_training_scenes_are_those_on_the_ground(monkeypatch):
+    y = 6378137 * math.asinh(math.tan(math.radians(60)))  # lengths there are doubled
+    at = [shapely.box(x, y, x + 1, y + 1) for x in (0, 40_001)]
+    monkeypatch.setattr(standing, "outlines", lambda *_: (np.array([*at, None], object), ""))
+    monkeypatch.setattr(standing, "training_scenes", lambda *_: [[0]])
+    table = {"store": np.zeros(3, int), "scene": np.arange(3)}
+    loader = SimpleNamespace(tiles=SimpleNamespace(stores=[None], table=table))
+    assert km_to_training(loader, None) == pytest.approx([0, 20, math.nan], nan_ok=True, abs=0.01)
+    monkeypatch.setattr(standing, "training_scenes", lambda *_: [[2]])
+    assert all(map(math.isnan, km_to_training(loader, None)))

@@ -1,0 +1,214 @@
+"""Spread of a model over scenes, gaps between groups of them, and the next steps that follow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import shapely
+from numpy.typing import NDArray
+
+from geoprep.store import StoreReader
+from geoprep.views import outlines
+from loaders import BatchLoader, Folds, select
+from training.checkpoint import ModelInfo
+
+SCORES = {"road_iou": "road IoU", "mean_iou": "mean IoU"}
+"""Metrics that scenes are compared by."""
+
+NEW_PLACE_KM = 10.0
+"""A scene farther than this from all training scenes is of a new place."""
+
+GAP = 0.1
+"""Mean scores of two groups of scenes that differ by more, and by two standard errors."""
+
+SPREAD, FEW_SCENES = 0.12, 50
+"""Standard deviation of scores from which fewer training scenes than this are too few."""
+
+FALLS = {"loss": 0.05, "val_loss": 0.02}
+"""Share by which the losses of an undertrained model fall in the last quarter of the epochs."""
+
+MISPLACED = 0.25
+"""Share of scenes with labels that lie off from which these are corrected first."""
+
+LEAST_ROAD = 0.001
+"""Share of road, or of classes without background, from which the score of a scene counts."""
+
+EARTH_RADIUS_M = 6378137.0
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """Results of a model and of its training, from which facts and next steps follow.
+
+    ``scenes``, ``metrics`` and ``offsets`` as in `Evaluation`; ``test`` are the scenes of the split
+    test, ``history`` the rows of metrics.csv, ``unlearned`` the classes without a training pixel.
+    """
+
+    score: str
+    scenes: Rows
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    test: Rows = ()
+    history: Rows = ()
+    training_scenes: int = 0
+    unlearned: Sequence[str] = ()
+    offsets: Rows = ()
+
+    def extremes(self) -> dict[str, Rows]:
+        """Return the three worst and the three best other scenes, the outermost first."""
+        ranked = sorted(_known(self.scenes, self.score), key=lambda row: float(row[self.score]))
+        return {"worst": ranked[:3], "best": ranked[:2:-1][:3]}
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Return spread, worst and best scenes, gaps and threshold, as names and values."""
+        title, scores = SCORES[self.score], _scores(self.scenes, self.score)
+        if not len(scores):
+            return []
+        low, middle, high = np.quantile(scores, (0.1, 0.5, 0.9))
+        spread = f"median {middle:.3f}, 10 % to 90 %: {low:.3f} to {high:.3f}"
+        facts = [(f"{title} of {len(scores)} scenes", spread)]
+        for name, rows in self.extremes().items():
+            facts.append((name, ", ".join(f"{r['scene']} {r[self.score]:.3f}" for r in rows)))
+        if "best_road_iou" in self.metrics:
+            cost = self.metrics["best_road_iou"] - self.metrics["road_iou"]
+            best = f"the best of these tiles, {self.metrics['best_threshold']:.3f}"
+            facts.append(("cost of the threshold", f"{cost:.3f} of {title} against {best}"))
+        for near, far, one, other in self.groups():
+            facts.append((near, f"mean of {len(one)} scenes {one.mean():.3f}"))
+            text = f"{other.mean():.3f} ({other.mean() - one.mean():+.3f})"
+            facts.append((far, f"mean of {len(other)} scenes {text}"))
+        return [fact for fact in facts if fact[1]]
+
+    def groups(self) -> Iterator[tuple[str, str, NDArray[np.float64], NDArray[np.float64]]]:
+        """Yield names and scores of two groups of scenes, the second of which may be harder."""
+        every, far = [*self.scenes, *self.test], f"more than {NEW_PLACE_KM:g} km from them"
+        km = [row.get("km_to_training", math.nan) for row in every]
+        near = [row for row, at in zip(every, km, strict=True) if at <= NEW_PLACE_KM]
+        new = [row for row, at in zip(every, km, strict=True) if at > NEW_PLACE_KM]
+        for name, hard, rows in (
+            ("validation", "test", (self.scenes, self.test)),
+            ("near training scenes", far, (near, new)),
+        ):
+            one, other = (_scores(part, self.score) for part in rows)
+            if len(one) and len(other):
+                yield name, hard, one, other
+
+    def next_steps(self) -> list[str]:
+        """Return the next steps, the first one first; none unless a rule's evidence is there."""
+        rules = (_unlearned, _misplaced, _undertrained, _elsewhere, _few_scenes)
+        return [step for rule in rules for step in rule(self)]
+
+
+def _unlearned(standing: Standing) -> Iterator[str]:
+    if standing.unlearned:
+        yield (
+            f"no training pixel has the class {', '.join(standing.unlearned)}: add training scenes "
+            "that have it"
+        )
+
+
+def _misplaced(standing: Standing) -> Iterator[str]:
+    far = [row["metres"] for row in standing.offsets if row["far"]]
+    if far and len(far) >= MISPLACED * len(standing.offsets):
+        yield (
+            f"the labels of {len(far)} of {len(standing.offsets)} scenes lie off, by "
+            f"{np.median(far):.1f} m in the median: correct them first"
+        )
+
+
+def _undertrained(standing: Standing) -> Iterator[str]:
+    """Yield a step if the losses fall until the end, and the best epoch is one of the last."""
+    rows = [row for row in standing.history if row["level"] == standing.history[-1]["level"]]
+    size = max(1, len(rows) // 4)
+    before, last = rows[-2 * size : -size], rows[-size:]
+    losses = [(_scores(before, name), _scores(last, name), FALLS[name]) for name in FALLS]
+    falls = [b.mean() < (1 - least) * a.mean() for a, b, least in losses if len(a) and len(b)]
+    scores = _scores(rows, standing.score)
+    late = not len(scores) or scores.argmax() >= len(scores) - size
+    if len(rows) > 2 and all(falls) and late:
+        yield (
+            f"the loss still falls, from {before[-1]['loss']:.3g} to {last[-1]['loss']:.3g} in the "
+            f"last quarter of {len(rows)} epochs: train longer, such as `epochs` {2 * len(rows)}"
+        )
+
+
+def _elsewhere(standing: Standing) -> Iterator[str]:
+    for near, far, one, other in standing.groups():
+        gap, many = one.mean() - other.mean(), min(len(one), len(other)) > 1
+        if many and gap > max(GAP, 2 * math.hypot(_error(one), _error(other))):
+            yield (
+                f"scenes score {gap:.2f} less in other places ({near} {one.mean():.2f}, {far} "
+                f"{other.mean():.2f}): add training scenes of those places, or of similar ones"
+            )
+            return
+
+
+def _few_scenes(standing: Standing) -> Iterator[str]:
+    scores, count = _scores(standing.scenes, standing.score), standing.training_scenes
+    if len(scores) > 3 and 0 < count < FEW_SCENES and scores.std(ddof=1) > SPREAD:
+        worst = ", ".join(row["scene"] for row in standing.extremes()["worst"])
+        yield (
+            f"the scores of scenes differ by {scores.std(ddof=1):.2f} (standard deviation) after "
+            f"{count} training scenes: add some that look like the worst, {worst}"
+        )
+
+
+def _scores(rows: Rows, name: str) -> NDArray[np.float64]:
+    """Return a figure of the rows that have it."""
+    return np.array([row[name] for row in _known(rows, name)], np.float64)
+
+
+def _known(rows: Rows, name: str) -> list[Mapping[str, Any]]:
+    """Return the rows that have a figure; without scenes that have hardly a road."""
+    enough = (row for row in rows if row.get("road_fraction", 1) >= LEAST_ROAD)
+    return [row for row in enough if not math.isnan(row.get(name, math.nan))]
+
+
+def _error(scores: NDArray[np.float64]) -> float:
+    """Return the standard error of the mean."""
+    return float(scores.std(ddof=1)) / math.sqrt(len(scores))
+
+
+def read_history(folder: Path) -> Rows:
+    """Return the rows of metrics.csv in a folder; none without such a file."""
+    file = folder / "metrics.csv"
+    table: Any = pd.read_csv(file) if file.is_file() else pd.DataFrame()
+    rows: Rows = table.to_dict("records")
+    return rows
+
+
+def training_scenes(info: ModelInfo, stores: Sequence[StoreReader]) -> list[NDArray[np.uint32]]:
+    """Return the training scenes of each store; none of stores the model was not trained on."""
+    folds = None if info.folds is None else Folds(info.folds, info.fold or 0)
+    names, found = {Path(location).name for location in info.stores}, []
+    for store in stores:
+        tiles = select(store, "train", folds).tiles
+        tiles = tiles if Path(store.location).name in names else tiles[:0]
+        found.append(np.unique(store.tiles.scene[tiles]))
+    return found
+
+
+def km_to_training(loader: BatchLoader, info: ModelInfo) -> list[float]:
+    """Return the distance of each scene of a loader to the nearest training scene in km.
+
+    It is NaN where the scene, or all training scenes, are not georeferenced.
+    """
+    stores, table = loader.tiles.stores, loader.tiles.table
+    shapes = [outlines(store, "scene", "EPSG:3857")[0] for store in stores]
+    trained = zip(shapes, training_scenes(info, stores), strict=True)
+    tree = shapely.STRtree(np.concatenate([each[numbers] for each, numbers in trained]))
+    pairs = np.unique(np.stack([table["store"], table["scene"]], axis=1), axis=0).tolist()
+    found = np.array([shapes[store][scene] for store, scene in pairs], object)
+    km = np.full(len(found), math.nan)
+    (at, _), far = tree.query_nearest(found, return_distance=True, all_matches=False)
+    # Mercator magnifies by the hyperbolic cosine.
+    km[at] = far / 1000 / np.cosh(shapely.get_y(shapely.centroid(found[at])) / EARTH_RADIUS_M)
+    result: list[float] = km.tolist()
+    return result
