@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
     from numpy.typing import NDArray
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from geoprep.storage import StrPath
     from training.checkpoint import ModelInfo
@@ -284,6 +284,85 @@ def load_model(path: StrPath, **options: Any) -> Model:  # noqa: ANN401 - option
     values = command.parse_values({"checkpoint": os.fspath(path), **options})
     runner, info = open_model(ModelOptions(**values))
     return Model(model_file(Path(path)), runner, info, options)
+
+
+def save_model(
+    model: nn.Module,
+    path: StrPath,
+    *,
+    store: Any,  # noqa: ANN401 - stores or paths
+    targets: str = "auto",
+    factory: str | None = None,
+    level: int | None = None,
+    bands: Sequence[str] | None = None,
+) -> Path:
+    """Write a model that your own loop trained as a checkpoint, and return its path.
+
+    `load_model`, `evaluate_model`, `export_model` and the commands of ``training`` open the file.
+    Bands, normalisation, classes, speeds and pixel size are those of the store: train on images
+    that `loaders.DevicePrep.from_store` normalised for the same store, targets and bands.
+
+    Parameters
+    ----------
+    model
+        The trained module: normalised images, float (n, band, y, x), to logits (n, channel, y, x);
+        of a sigmoid, or of a softmax for classes. It may be compiled or wrapped for DDP.
+    path
+        File to write, such as ``model.pt``. An existing file is replaced.
+    store
+        The training data: a `geoprep.Store`, a path or an address; or several.
+    targets
+        ``bins``, ``continuous``, ``binary`` or ``classes``, as those of `loaders.DevicePrep`;
+        ``auto``: as ``training.fit`` chooses them for the store.
+    factory
+        What builds the model again: ``smp:ARCHITECTURE:ENCODER``, or ``package.module:factory``,
+        called with ``bands`` and ``channels``, which `load_model` then needs as ``model``. None:
+        the built-in model.
+    level
+        Tile side in pixels of the level it was trained on. None: the finest.
+    bands
+        Names of the bands it was trained on, in order. None: all of the store.
+
+    Raises
+    ------
+    UsageError
+        The factory is missing or builds another model, or the store lacks a level, a band, or
+        labels for the targets.
+    StoreError
+        A store cannot be opened.
+    CheckpointError
+        The file cannot be written.
+    """
+    import torch
+
+    from loaders import open_stores
+    from training.checkpoint import Checkpoint, save
+    from training.data import level_gsd, model_info
+    from training.fit import COMMAND
+    from training.model import build_model, factory_of, training_only, unwrapped
+    from training.settings import Config
+
+    trained, stores = unwrapped(model), open_stores(_paths(store))
+    given = {"model": factory or factory_of(trained), "targets": targets}
+    given |= {} if bands is None else {"bands": ",".join(bands)}
+    info = model_info(Config.from_flat(COMMAND.parse_values(given)), stores)
+    chosen = stores[0].check_level(level)
+    info = replace(info, level=chosen, gsd_m=level_gsd(stores[0], chosen))
+    spare = training_only(trained)
+    weights = {name: one for name, one in trained.state_dict().items() if name not in spare}
+    with torch.random.fork_rng(devices=()):  # the loop draws the same numbers afterwards
+        built = build_model(info.model, bands=len(info.bands), channels=info.channels)
+    try:
+        built.load_state_dict(weights)
+    except RuntimeError as error:
+        difference = " ".join(str(error).splitlines()[1:2]).strip()
+        raise UsageError(
+            f"{info.model}, called with bands={len(info.bands)}, channels={info.channels} (targets "
+            f"{info.targets}), builds another model ({difference}): check `factory`, `targets` and "
+            "`bands`"
+        ) from error
+    save(Path(path), Checkpoint(info=info, model=weights))
+    return Path(path)
 
 
 def _opened_with(model: Model | StrPath, command: type[CheckpointOptions]) -> dict[str, Any]:

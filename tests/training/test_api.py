@@ -3,13 +3,17 @@
 import numpy as np
 import pytest
 import rasterio
+import torch
+from helpers import tiny
 from helpers.predict_cases import make_checkpoint, pixels, write_image
 from helpers.runs import KEYWORDS
 
 import geoprep
 import training
 from geoprep.errors import UsageError
+from loaders import DevicePrep
 from training import evaluate, export, fit, pretrain
+from training.model import build_model
 
 
 def bands_first(height, width, bands=3):
@@ -150,3 +154,53 @@ def test_export_model_writes_a_file_that_loads(run, tmp_path):
     image = bands_first(64, 64)
     expected = training.load_model(run.best, model=KEYWORDS["model"], precision="fp32")(image)
     np.testing.assert_allclose(training.load_model(path)(image), expected, atol=1e-5)
+
+
+def probabilities(network, store_path, image):
+    """Return the output of a module for the images that the loop of a user normalises."""
+    prep = DevicePrep.from_store(store_path, targets="binary")
+    with torch.inference_mode():
+        return network.eval()(prep.normalize(torch.tensor(image)[None])).sigmoid()[0].numpy()
+
+
+def test_a_model_of_a_users_own_loop_is_saved_with_its_factory(store_path, tmp_path):
+    network, factory = tiny.normed(bands=3, channels=1), "helpers.tiny:normed"
+    store, image, state = geoprep.open_store(store_path), bands_first(64, 96), torch.get_rng_state()
+    options = {"targets": "binary", "factory": factory, "level": 32}
+    path = training.save_model(torch.compile(network), tmp_path / "own.pt", store=store, **options)
+    assert torch.equal(torch.get_rng_state(), state)
+    with pytest.raises(UsageError, match=f"own.pt imports {factory}.*add `model` {factory}"):
+        training.load_model(path)
+    model = training.load_model(path, model=factory, precision="fp32")
+    expected = probabilities(network, store_path, image)
+    np.testing.assert_allclose(model(image), expected, atol=1e-6)
+    assert (model.info.targets, model.info.level, model.info.gsd_m) == ("binary", 32, (1.0, 1.0))
+    assert "road_iou" in training.evaluate_model(model, store, progress=False)["metrics"]
+    exported = training.export_model(model, tmp_path / "own.pt2", format="fp32")
+    np.testing.assert_allclose(training.load_model(exported)(image), expected, atol=1e-5)
+
+
+def test_a_built_in_model_of_a_users_own_loop_opens_without_a_factory(store_path, tmp_path):
+    network, image = build_model(bands=3, channels=1, directions=True), bands_first(64, 64)
+    path = training.save_model(network, tmp_path / "own.pt", store=store_path, targets="binary")
+    found = training.load_model(path, precision="fp32")(image)
+    np.testing.assert_allclose(found, probabilities(network, store_path, image), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "`factory` is missing: the model is a Sequential"),
+        ({"factory": "helpers.tiny:build"}, "helpers.tiny:build.*channels=1.*another model"),
+        ({"factory": "helpers.tiny:normed", "targets": "bins"}, "channels=8.*check .*`targets`"),
+        ({"factory": "helpers.tiny:normed", "targets": "bin_index"}, "`targets`: 'bin_index'"),
+        ({"factory": "helpers.tiny:normed", "bands": ["nir"]}, "nir"),
+    ],
+)
+def test_a_model_that_could_not_be_opened_again_is_not_saved(
+    store_path, tmp_path, options, message
+):
+    network, options = tiny.normed(bands=3, channels=1), {"targets": "binary"} | options
+    with pytest.raises(UsageError, match=message):
+        training.save_model(network, tmp_path / "own.pt", store=store_path, **options)
+    assert not list(tmp_path.iterdir())

@@ -1,5 +1,7 @@
 from .build import build_model as build_model
+from .build import factory_of as factory_of
 from .build import is_code as is_code
+from .build import unwrapped as unwrapped
 from .losses import AVERAGE as AVERAGE
 from .losses import COPY as COPY
 from .losses import NORMALISE as NORMALISE

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from geoprep.errors import UsageError
 from training.model.unet import STRIDE, ResNetUNet
@@ -47,6 +48,24 @@ def build_model(
         raise UsageError(f"`model` {spec} returned a {type(model).__name__}, not a torch module")
     _check_output(model, spec, bands, channels)
     return model
+
+
+def factory_of(model: nn.Module) -> str:
+    """Return the name of the built-in model; raise UsageError for another one."""
+    if isinstance(model, ResNetUNet):
+        return RESNET34_UNET
+    raise UsageError(
+        f"`factory` is missing: the model is a {type(model).__name__}. Name what builds it again, "
+        "smp:ARCHITECTURE:ENCODER or package.module:factory; a factory is called with bands and "
+        "channels and returns the model"
+    )
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """Return a model without what torch.compile and DDP wrap around it."""
+    ddp = isinstance(model, DistributedDataParallel)
+    inner = model.module if ddp else getattr(model, "_orig_mod", None)
+    return unwrapped(inner) if isinstance(inner, nn.Module) else model
 
 
 def is_code(spec: str) -> bool:
