@@ -1,4 +1,4 @@
-"""Draw the picture of README.md: image, label, prediction and road network of one scene.
+"""Draw the picture of README.md and of the site: one scene from image to road network.
 
     make demo
     .venv/bin/python docs/front_page.py demo chip55
@@ -52,7 +52,7 @@ def draw(demo: Path, scene: str, out: Path) -> None:
         ("image", pixels),
         ("label: speed of roads", colours[speeds]),
         ("prediction", colours[predicted]),
-        (f"road network: {edges.length.size} edges", pixels // 2),
+        (f"road network: {len(edges)} edges", pixels // 2),
     )
     for ax, (title, array) in zip(axes, shown, strict=True):
         ax.imshow(array, extent=extent, aspect="auto", interpolation="antialiased")

@@ -164,6 +164,17 @@ def test_headings_have_the_words_that_are_searched_for(searched, page):
     assert any(set(searched.split()) <= set(re.findall(r"[\w-]+", line)) for line in headings)
 
 
+def test_pages_state_the_measured_rate_of_loaders():
+    """The table of the newest run is the source of the figure on every other page."""
+    table = (DOCS / "performance" / "loaders.md").read_text()
+    (rate,) = re.findall(r"^\| ours: BatchLoader \| ([\d,]+) ", table, re.M)
+    ratio = float(re.findall(r"DataLoader, uint8, no workers: \*\*([\d.]+) ", table)[0])
+    for page in ("explanation/offline-uint8", "explanation/comparison", "how-to/loader-benchmark"):
+        assert rate in (DOCS / f"{page}.md").read_text(), page
+    for path in (REPO / "README.md", DOCS / "explanation" / "when-not-to-use.md"):
+        assert f"{ratio:.1f} times" in path.read_text(), path
+
+
 def test_documented_code_reads_a_store_without_this_package(tmp_path, python):
     import geoprep as gp
 
