@@ -265,7 +265,7 @@ def load_model(path: StrPath, **options: Any) -> Model:  # noqa: ANN401 - option
     Parameters
     ----------
     path
-        The file or folder.
+        The file or folder, or the STAC item beside a file (``moscow.onnx.stac.json``).
     options
         Options of ``python -m training.predict`` for models: ``device``, ``precision``,
         ``weights``, ``model``, ``tta``.
@@ -275,7 +275,7 @@ def load_model(path: StrPath, **options: Any) -> Model:  # noqa: ANN401 - option
     UsageError
         An option is invalid, or the file needs a library that is not installed.
     CheckpointError
-        The file is missing or damaged.
+        The file is missing or damaged, or not the one that the item describes.
     """
     from training.cli import Command
     from training.inference import ModelOptions, model_file, open_model

@@ -13,6 +13,7 @@ from geoprep.errors import UsageError
 from geoprep.storage import require_folder
 from training.cli import Command, Status, option, run_command
 from training.inference import CheckpointOptions
+from training.settings import LICENCE
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -38,7 +39,8 @@ Write the model of a checkpoint to a file that runs without this package, smalle
 Input of every format: images, uint8 (n, band, y, x), sides multiples of 32. Output: probabilities,
 float32 (n, y, x, channel). The model normalises the image itself. The file records what the model
 was trained for: bands, rescaling, speeds, pixel size and threshold. training.predict and
-training.evaluate accept it in place of a checkpoint.
+training.evaluate accept it in place of a checkpoint, and so they do FILE.stac.json beside it: a
+STAC item (MLM extension) that says how to run the model without this package.
 """
 CLOSING = """\
 INT8 takes a quarter of the bytes, and is two to three times as fast as float32 on processors with
@@ -64,6 +66,7 @@ class ModelFileOptions:
     int8: bool = option(False, "Write INT8; for the formats onnx and openvino.")
     out: Path | None = option(None, "File to write, such as moscow.onnx.", "FILE")
     overwrite: bool = option(False, "Replace a file that exists.")
+    licence: str | None = option(None, "Licence of the model, for its STAC item.", **LICENCE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +106,7 @@ def export(options: ExportOptions) -> int:
         calibration_tiles,
         file_hash,
         model_file,
+        write_export_item,
         write_model,
     )
 
@@ -125,6 +129,7 @@ def export(options: ExportOptions) -> int:
     calibrated = f", calibrated on {len(ranges)} tiles" if ranges else ""
     _say(f"exporting {info.model} of {file} in {precision}{calibrated}")
     write_model(out, model, record, ranges)
+    _say(write_export_item(out, file, precision, options.licence))
     _compare_with_checkpoint(options, out, model, tiles)
     _say(f"done in {time.perf_counter() - started:.0f} s")
     return Status.DONE

@@ -20,9 +20,9 @@ Train a model of roads and speeds on the tiles of one or more stores.
   torchrun --nproc-per-node 2 -m training.fit moscow.zarr   two processes or accelerators
 """
 CLOSING = """\
-The folder of a run holds last.pt, best.pt, log.txt, metrics.csv, curves.png, config.yaml (for
---config), tensorboard/ and pictures/ with one picture per epoch. Ctrl-C saves the run and prints
-how to resume it.
+The folder of a run holds last.pt, best.pt with its STAC item best.pt.stac.json, log.txt,
+metrics.csv, curves.png, config.yaml (for --config), tensorboard/ and pictures/ with one picture per
+epoch. Ctrl-C saves the run and prints how to resume it.
 """
 _COMMON = (
     *("stores", "bands", "level", "residency", "batch_size", "crop", "model", "targets"),

@@ -92,6 +92,13 @@ def parse_shares(text: str) -> dict[str, float]:
     return shares
 
 
+def check_licence(text: str) -> None:
+    """Raise UsageError unless a text can be the licence of a STAC item."""
+    if not re.fullmatch(r"[\w.+-]+", text):
+        raise UsageError(f"`licence` {text}: use an SPDX identifier such as CC-BY-4.0, or other")
+
+
+LICENCE: dict[str, Any] = {"metavar": "SPDX", "check": check_licence}
 PIXELS: dict[str, Any] = {"metavar": "PIXELS", "least": 1}
 SHARE: dict[str, Any] = {"metavar": "SHARE", "least": 0, "below": 1}
 THREADS: dict[str, Any] = {"metavar": "N", "least": 1, "most": 1024}
@@ -363,6 +370,9 @@ class OutputConfig:
         None, "Resume the run in this folder where it stopped, with its settings.", "FOLDER"
     )
     overwrite: bool = option(False, "Replace the run in the folder.")
+    licence: str | None = option(
+        None, "Licence of the model, for its STAC item (best.pt.stac.json).", **LICENCE
+    )
     save_every: str = option(
         "10m",
         "Interval of checkpoints within an epoch: a number of steps (500) or a time (30s, 10m).",

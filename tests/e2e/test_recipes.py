@@ -50,7 +50,8 @@ def run(here, tmp_path, monkeypatch):
             words += [word for pair in SMALL.items() if pair[0] not in words for word in pair]
             words += QUICK.split()
         elif program in ("training.predict", "training.evaluate", "training.export"):
-            words += [] if "--model" in words else ["--model", SMALL["--model"]]
+            if "--model" not in words and not words[0].endswith(".json"):
+                words += ["--model", SMALL["--model"]]
             words += [] if program == "training.export" else ["--device", "cpu"]
         done = here(program, *words, folder=tmp_path)
         assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
@@ -194,6 +195,8 @@ def test_pairs_of_images_and_masks_and_what_is_trained_on_them(tmp_path, follow)
     assert len(list((tmp_path / "predictions").glob("*.tif"))) == 3
     follow("export")
     assert (tmp_path / "own.pt2").stat().st_size > 1000
+    follow("stac-item")
+    assert len(list((tmp_path / "described").glob("*.tif"))) == 3
 
 
 @pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -18,6 +19,7 @@ from training.inference.export_record import ExportRecord
 from training.inference.graph import silenced
 from training.inference.model_options import ModelOptions, parse_devices
 from training.inference.runner import Compile, NativeRunner, Runner
+from training.inference.stac_item import item_model
 
 # A format is a module with the functions `write` and `read`.
 _FORMATS = {".pt2": torch_file, ".onnx": onnx_file, ".xml": openvino_file, ".ipex": ipex_file}
@@ -26,6 +28,7 @@ SUFFIXES = tuple(_FORMATS)
 
 def open_model(options: ModelOptions, compile_mode: Compile = "off") -> tuple[Runner, ModelInfo]:
     """Return the runner of a checkpoint or model file, and what it was trained for."""
+    options = replace(options, checkpoint=model_file(options.checkpoint))
     path, devices = options.checkpoint, len(parse_devices(options.device))
     if devices > 1:
         raise UsageError(
@@ -100,7 +103,9 @@ def load_runner(
 
 
 def model_file(path: Path) -> Path:
-    """Return the file of a trained model; of a run's folder its best checkpoint."""
+    """Return the file of a trained model: of a run's folder its best one, of an item its model."""
+    if path.suffix == ".json":
+        return item_model(path)
     return path / BEST if path.is_dir() else path
 
 

@@ -15,7 +15,8 @@ from training.checkpoint import BEST, LAST
 from training.cli import write_file
 from training.settings import OF_ONE_START, SECTIONS, Config
 
-ARTEFACTS = ("log.txt", "metrics.csv", "curves.png", "config.yaml", BEST, LAST)
+_BEST_FILES = (BEST, f"{BEST}.stac.json")
+ARTEFACTS = ("log.txt", "metrics.csv", "curves.png", "config.yaml", *_BEST_FILES, LAST)
 FOLDERS = ("pictures", "tensorboard")
 
 
@@ -72,8 +73,9 @@ def claim(config: Config, folder: Path, lock: RunLock) -> None:
             (folder / name).unlink(missing_ok=True)
         for name in FOLDERS:
             shutil.rmtree(folder / name, ignore_errors=True)
-    if before is not None and not here and (before / BEST).exists():
-        shutil.copyfile(before / BEST, folder / BEST)
+    for name in _BEST_FILES:
+        if before is not None and not here and (before / name).exists():
+            shutil.copyfile(before / name, folder / name)
     flat = {name: value for name, value in config.flat().items() if name not in OF_ONE_START}
     write_file(folder / "config.yaml", SECTIONS, flat)
 

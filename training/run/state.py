@@ -30,6 +30,7 @@ from training.engine import (
     max_over_ranks,
     sum_over_ranks,
 )
+from training.inference import training_area, write_item
 from training.model import (
     Timed,
     load_encoder_weights,
@@ -354,9 +355,11 @@ class Run:
         files.save(self.folder / LAST, whole)
 
     def save_best(self) -> None:
-        """Write best.pt, the weights without the optimizer, from the first rank."""
+        """Write best.pt, the weights without the optimizer, and its item, from the first rank."""
         if is_rank_zero():
-            files.save(self.folder / BEST, self._weights())
+            weights = self._weights()
+            files.save(self.folder / BEST, weights)
+            write_item(self.folder / BEST, weights, area=training_area(self.stores))
 
     def _weights(self) -> Checkpoint:
         model, averaged = self.trainable.model, self.averaged

@@ -1,0 +1,7 @@
+"""Versions and schema addresses of the specifications that written files declare."""
+
+from typing import Final
+
+STAC_VERSION: Final = "1.1.0"
+MLM_SCHEMA: Final = "https://stac-extensions.github.io/mlm/v1.5.1/schema.json"
+FILE_SCHEMA: Final = "https://stac-extensions.github.io/file/v2.1.0/schema.json"

@@ -1,0 +1,115 @@
+"""The STAC item of a model file is valid, and suffices to run the model without this package."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import rasterio
+from helpers.predict_cases import FACTS, make_checkpoint, pixels, write_image
+from helpers.runs import KEYWORDS
+from helpers.stac import problems
+
+import geoprep
+import training
+from geoprep.errors import UsageError
+from training.checkpoint import CheckpointError
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "model-files.md"
+CLASSES = {"targets": "classes", "class_mph": (), "class_names": ("open water", "other")}
+CLASSES |= {"class_colors": ("#0000FF", "#00FF00"), "channels": 2}
+BINARY = {"targets": "binary", "class_mph": (), "channels": 1}
+MODEL = "helpers.predict_cases:neighbourly"
+
+
+def exported(folder, name="moscow.onnx", kind="onnx", **facts):
+    """Export a checkpoint with these facts; return the file and its item."""
+    make_checkpoint(folder / "best.pt", model=MODEL, **facts)
+    file = training.export_model(folder / "best.pt", folder / name, format=kind, model=MODEL)
+    return file, json.loads((folder / f"{name}.stac.json").read_text())
+
+
+CITY = {"rescale": "city", "limits": ((5, 900), (0, 1800), (100, 1500))}
+
+
+@pytest.mark.parametrize("facts", [{}, {"rescale": "scene"}, CITY, BINARY, CLASSES])
+def test_onnx_runtime_and_the_item_alone_give_the_prediction(tmp_path, python, facts):
+    file, item = exported(tmp_path, **facts)
+    assert problems(item) == []
+    assert "bbox" not in item
+    wide = {"dtype": "uint16", "top": 2000} if "rescale" in facts else {}
+    values = pixels(70, 90, **wide)
+    values[:20, :30] = 0
+    image = write_image(tmp_path / "scene.tif", values, nodata=0)
+    np.save(tmp_path / "image.npy", values.transpose(2, 0, 1)[None])
+    code = "import sys\nsys.modules |= dict.fromkeys(['training', 'geoprep', 'loaders', 'torch'])\n"
+    code += PAGE.read_text().split("## The STAC item")[1].split("```python\n")[1].split("```")[0]
+    code += "np.savez('out.npz', p=probabilities, valid=valid, label=label)"
+    done = python("-c", code, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = np.load(tmp_path / "out.npz")
+    model = training.load_model(file.with_name("moscow.onnx.stac.json"))
+    more = {"probabilities": True} if facts == CLASSES else {}
+    (prediction,) = model.predict(image, tmp_path / "out", progress=False, **more)
+    with rasterio.open(prediction) as dataset:
+        wanted = dataset.read()
+    bands = {"bins": (1, *range(2, 9), 0), "binary": (None, 0), "classes": (0, 1, 2)}
+    label, *order = bands[facts.get("targets", "bins")]
+    valid = found["valid"]
+    assert not valid[:20, :30].any()
+    assert (wanted[:, ~valid] == 255).all()
+    probability = np.moveaxis(found["p"], 2, 0)[:, valid] * 255
+    assert np.abs(probability - wanted[order][:, valid]).max() < 0.51 + (probability.max() > 254.5)
+    if label is None:
+        assert found["label"].dtype == bool
+    else:
+        assert (found["label"][valid] == wanted[label][valid]).mean() > 0.999
+
+
+def test_an_item_has_the_facts_of_its_model_and_no_path(tmp_path):
+    file, item = exported(tmp_path, "moscow.xml", "openvino", stores=("/home/someone/secret.zarr",))
+    said, assets = item["properties"], item["assets"]
+    assert problems(item) == []
+    assert assets["weights"]["href"] == "./moscow.bin"
+    assert assets["model"]["file:size"] == file.stat().st_size
+    assert said["mlm:total_parameters"] == 3 * 8 * 25 + 8
+    assert (said["mlm:framework"], said["mlm:pretrained"]) == ("OpenVINO", False)
+    assert "Nor is their area: the geometry is null." in said["description"]
+    assert [c["name"] for c in said["mlm:output"][0]["classification:classes"]][-1] == "road"
+    assert not any(word in json.dumps(item) for word in (str(tmp_path), "secret"))
+    # An axis named bands needs bands: the rule of MLM 1.5 that the schema of 1.4 lacks.
+    (entry,) = said["mlm:input"]
+    assert entry["bands"] == list(FACTS.bands) == [band["name"] for band in said["bands"]]
+    assert entry["input"]["shape"][entry["input"]["dim_order"].index("bands")] == 3
+
+
+def test_a_run_writes_the_item_of_its_best_model(store_path, tmp_path, same_process):
+    geoprep.synthesize("moscow", scenes=4, size=64, out=tmp_path / "data", progress=False)
+    store = geoprep.build_zarr(
+        "moscow", source=tmp_path / "data", tile=64, out=tmp_path / "a.zarr", progress=False
+    )
+    options = KEYWORDS | {"licence": "CC-BY-4.0", "out": tmp_path / "run", "progress": False}
+    best = training.train(store, **options).best
+    item = json.loads(best.with_name("best.pt.stac.json").read_text())
+    assert problems(item) == []
+    assert item["properties"]["license"] == "CC-BY-4.0"
+    np.testing.assert_allclose(item["bbox"], store.scenes.to_crs(4326).total_bounds, atol=1e-5)
+    training.export_model(best, tmp_path / "a.pt2", format="fp32", model=KEYWORDS["model"])
+    after = json.loads((tmp_path / "a.pt2.stac.json").read_text())
+    assert after["geometry"] == item["geometry"]
+    assert after["properties"]["license"] == "CC-BY-4.0"
+    with pytest.raises(UsageError, match="`licence` my own: use an SPDX identifier"):
+        training.train(store, licence="my own")
+
+
+def test_an_item_of_another_or_no_file_is_refused(tmp_path):
+    file, _ = exported(tmp_path)
+    item = shutil.copy(tmp_path / "moscow.onnx.stac.json", tmp_path / "moved.json")
+    assert training.load_model(item).path == file
+    file.write_bytes(file.read_bytes() + b" ")
+    with pytest.raises(CheckpointError, match=r"or not the file that .*moved\.json describes"):
+        training.load_model(item)
+    (tmp_path / "moved.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"moved\.json is damaged or not the STAC item"):
+        training.load_model(item)

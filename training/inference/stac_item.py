@@ -1,0 +1,215 @@
+"""The STAC item beside a model file: how to run it without this package, by the MLM extension."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Sequence
+from importlib.metadata import version
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import shapely
+import shapely.geometry
+
+from geoprep.palette import bin_label
+from geoprep.plan import parse_rescale
+from geoprep.specifications import FILE_SCHEMA, MLM_SCHEMA, STAC_VERSION
+from geoprep.speed import CONTINUOUS_MAX_MPH
+from geoprep.storage import replaced
+from geoprep.store import StoreReader
+from geoprep.views import outlines
+from training.checkpoint import Checkpoint, CheckpointError, ModelInfo, load
+from training.inference.export_record import damage_reported
+from training.model import STRIDE
+
+Area = dict[str, Any] | None
+"""Geometry of GeoJSON, in degrees of longitude and latitude; None if it is not known."""
+
+_STATISTICS = re.compile(r"\.(running_mean|running_var|num_batches_tracked)$")
+"""Buffers of BatchNorm, which are no parameters."""
+_FORMATS = {
+    ".pt": ("PyTorch", "torch", "torch.save"),
+    ".pt2": ("PyTorch", "torch", "torch.export.save"),
+    ".ipex": ("PyTorch", "torch", "torch.jit.save"),
+    ".onnx": ("ONNX", "onnx", "onnx.save"),
+    ".xml": ("OpenVINO", "openvino", "openvino.save_model"),
+}
+"""Framework, its package, and the function that writes the file."""
+
+_BEFORE = '''\
+import numpy as np
+
+def pre_process(values, valid):
+    """Return uint8 (1, band, y, x) of an image (y, x, band) and its valid pixels, bool (y, x)."""
+    {limits}
+    scaled = np.floor((values - low) * 255 / (high - low) + 0.5)
+    image = np.where(valid[..., None], np.clip(scaled, 1, 255), 0).astype(np.uint8)
+    padding = [(0, -side % {stride}) for side in valid.shape]
+    return np.pad(image, (*padding, (0, 0)), "reflect").transpose(2, 0, 1)[None]
+'''
+_OF_IMAGE = """\
+low, high = np.array([np.percentile(band[band > 0], (2, 98)) for band in values[valid].T]).T
+    low = np.maximum(low, 1)
+    high = np.where(high > low, high, low + 1)"""
+_AFTER = """\
+import numpy as np
+
+def post_process(probabilities):  # (y, x, channel)
+    {code}
+"""
+_SPEEDS = """\
+mph = np.clip(np.array({mph}) + 0.5, 1, 253).astype(np.uint8)
+    speed = mph[probabilities[..., :-1].argmax(-1)]
+    return np.where(probabilities[..., -1] >= {threshold}, speed, 0)  # mph, 0 for no road"""
+_USE = """\
+Resample an image to the model's pixel size by area averages; apply pre_processing_function, the \
+model and post_processing_function; crop the padding below and at the right. For a checkpoint the \
+model is what training.load_model returns. The dates of the training images are not known."""
+
+
+def item_path(file: Path) -> Path:
+    """Return the path of the item of a model file, such as ``moscow.onnx.stac.json``."""
+    return file.with_name(f"{file.name}.stac.json")
+
+
+def training_area(stores: Sequence[StoreReader]) -> Area:
+    """Return the box around the scenes of each store; None if none is georeferenced."""
+    scenes = [outlines(store, "scene", "EPSG:4326")[0] for store in stores]
+    area = shapely.union_all([shapely.union_all(shapes).envelope for shapes in scenes])
+    area = shapely.transform(area, lambda xy: xy.round(6))
+    return None if area.is_empty else json.loads(shapely.to_geojson(area))
+
+
+def write_export_item(file: Path, checkpoint: Path, precision: str, licence: str | None) -> str:
+    """Write the item of a model file made from a checkpoint; return a line for the user.
+
+    Its area is that of the item beside the checkpoint.
+    """
+    area: Area = None
+    if (beside := item_path(checkpoint)).exists():
+        with damage_reported(beside, "a STAC item"):
+            area = json.loads(beside.read_text(encoding="utf-8"))["geometry"]
+    write_item(file, load(checkpoint), area=area, precision=precision, licence=licence)
+    return f"{item_path(file)}: STAC item" + ("" if area else ", its training area is not known")
+
+
+def write_item(
+    file: Path,
+    checkpoint: Checkpoint,
+    *,
+    area: Area,
+    precision: str = "float32",
+    licence: str | None = None,
+) -> None:
+    """Write the item of a checkpoint or of a model file made from it."""
+    info, settings = checkpoint.info, checkpoint.config
+    name = f"{file.resolve().parent.name}-best" if file.suffix == ".pt" else file.stem
+    name = f"geoprep-{re.sub('[^A-Za-z0-9]+', '-', name)}".strip("-")
+    framework, package, writer = _FORMATS[file.suffix]
+    pretrained = settings.get("encoder_weights", "none") != "none" or settings.get("init_from")
+    counted = [v.numel() for n, v in checkpoint.model.items() if not _STATISTICS.search(n)]
+    threshold = 0.5 if info.threshold is None else info.threshold
+    bands = [{"name": band} for band in info.bands]  # STAC wants an asset's, MLM the item's
+    properties = {
+        "description": _USE + ("" if area else " Nor is their area: the geometry is null."),
+        **({"gsd": max(info.gsd_m)} if 0 < max(info.gsd_m) < math.inf else {}),
+        # As the extension's best practices say, where the dates of the imagery are not known.
+        **{"bands": bands, "datetime": None, "start_datetime": "1900-01-01T00:00:00Z"},
+        "end_datetime": "9999-12-31T23:59:59Z",
+        **({"license": given} if (given := licence or settings.get("licence")) else {}),
+        **{"mlm:name": name, "mlm:architecture": info.model, "mlm:framework": framework},
+        "mlm:framework_version": re.split("[^0-9.]", version(package))[0],
+        **{"mlm:tasks": ["semantic-segmentation"], "mlm:total_parameters": sum(counted)},
+        **({} if pretrained else {"mlm:pretrained_source": None}),
+        **{"mlm:pretrained": bool(pretrained), "mlm:input": [_input(info)]},
+        "mlm:output": [_output(info, threshold)],
+        "mlm:hyperparameters": {
+            **{"precision": precision, "rescale": info.rescale, "threshold": threshold},
+            **{"mean": info.mean, "std": info.std},
+        },
+    }
+    assets = {"model": _asset(file, "mlm:model") | {"bands": bands, "mlm:artifact_type": writer}}
+    if file.suffix == ".xml":
+        assets["weights"] = _asset(file.with_suffix(".bin"), "mlm:weights")
+    item = {
+        **{"type": "Feature", "stac_version": STAC_VERSION, "id": name},
+        **{"stac_extensions": [MLM_SCHEMA, FILE_SCHEMA], "geometry": area},
+        **({"bbox": shapely.geometry.shape(area).bounds} if area else {}),
+        **{"properties": properties, "links": [], "assets": assets},
+    }
+    with replaced(item_path(file)) as partial:
+        partial.write_text(json.dumps(item, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def item_model(path: Path) -> Path:
+    """Return the model file that an item describes, beside it and unchanged."""
+    with damage_reported(path, "the STAC item of a model"):
+        assets = json.loads(path.read_text(encoding="utf-8"))["assets"].values()
+        (model,) = [asset for asset in assets if "mlm:model" in asset["roles"]]
+        file, checksum = path.parent / str(model["href"]), model["file:checksum"]
+    if not file.is_file() or checksum != _checksum(file):
+        raise CheckpointError(
+            f"{file} is missing, or not the file that {path} describes: its checksum differs. Keep "
+            "both in one folder, or export the model again"
+        )
+    return file
+
+
+def _input(info: ModelInfo) -> dict[str, Any]:
+    fixed = (0.0, 255.0) if info.rescale == "none" else parse_rescale(info.rescale)
+    limits = [fixed] * len(info.bands) if fixed else info.limits
+    code = f"low, high = np.array({[*map(list, limits)]}).T" if limits else _OF_IMAGE
+    axes = {"batch": -1, "bands": len(info.bands), "height": -1, "width": -1}
+    return {
+        **{"name": "image", "bands": info.bands, "input": _array(axes, "uint8")},
+        "description": "Bytes 1 to 255, 0 without imagery; the model normalises them.",
+        **{"value_scaling": None, "resize_type": None},
+        "pre_processing_function": _python(_BEFORE.format(limits=code, stride=STRIDE)),
+    }
+
+
+def _output(info: ModelInfo, threshold: float) -> dict[str, Any]:
+    """Return the channels, and the function that turns them into speeds, roads or classes."""
+    bins = [f"road, {bin_label(i)} mph" for i, _ in enumerate(info.class_mph, start=1)]
+    names = [*info.class_names] if info.has_classes else [*bins, "road"]
+    code = {
+        "bins": _SPEEDS.format(mph=[*info.class_mph], threshold=threshold),
+        "continuous": f"return probabilities[..., 0] * {CONTINUOUS_MAX_MPH}  # mph",
+        "classes": "return probabilities.argmax(-1)",
+    }.get(info.targets, f"return probabilities[..., -1] >= {threshold}")
+    classes = [
+        {"value": i, "name": re.sub("[^0-9A-Za-z_-]+", "-", name), "description": name}
+        | ({"color_hint": colour.removeprefix("#")} if colour else {})
+        for i, (name, colour) in enumerate(zip_longest(names, info.class_colors))
+    ]
+    axes = {"batch": -1, "height": -1, "width": -1, "channel": info.channels}
+    return {
+        **{"name": "probability", "tasks": ["semantic-segmentation"], "bands": []},
+        **{"result": _array(axes, "float32"), "classification:classes": classes},
+        "post_processing_function": _python(_AFTER.format(code=code)),
+    }
+
+
+def _array(axes: dict[str, int], dtype: str) -> dict[str, Any]:
+    return {"shape": [*axes.values()], "dim_order": [*axes], "data_type": dtype}
+
+
+def _python(code: str) -> dict[str, str]:
+    return {"format": "python", "expression": code}
+
+
+def _asset(file: Path, role: str) -> dict[str, Any]:
+    return {
+        **{"href": f"./{file.name}", "type": "application/octet-stream", "roles": [role]},
+        **{"file:size": file.stat().st_size, "file:checksum": _checksum(file)},
+    }
+
+
+def _checksum(file: Path) -> str:
+    """Return the SHA-256 of a file as a multihash: code 12, length 20, digest."""
+    with file.open("rb") as opened:
+        return "1220" + hashlib.file_digest(opened, "sha256").hexdigest()
