@@ -22,6 +22,7 @@ from training.engine import Engine, max_over_ranks, sum_in_place, sum_over_ranks
 from training.evaluation.baseline import Baseline
 from training.evaluation.metrics import (
     ClassMetrics,
+    RoadMetrics,
     activated,
     chosen_threshold,
     default_threshold,
@@ -55,8 +56,8 @@ def validate(
     loader: BatchLoader,
     *,
     on_batch: Callable[[], None] = lambda: None,
-) -> dict[str, float]:
-    """Return the metrics of a model over a loader, of all ranks together."""
+) -> tuple[dict[str, float], list[dict[str, Any]]]:
+    """Return the metrics of a model over a loader, of all ranks together, and those per scene."""
     scenes, scene_of = _scenes(loader, engine.device)
     metrics = metrics_of(info, len(scenes), engine.device)
     losses: list[Tensor] = []
@@ -83,7 +84,8 @@ def validate(
     read = torch.stack(losses).tolist() if losses else []  # only now, so that no batch waits
     total = sum(count * loss for count, loss in zip(counts, read, strict=True))
     summed, seen = sum_over_ranks([total, sum(counts)], engine.device)
-    return {"val_loss": summed / max(seen, 1)} | metrics.compute()
+    rows = _rows(loader, scenes, scene_of, metrics)
+    return {"val_loss": summed / max(seen, 1)} | metrics.compute(), rows
 
 
 def examples(
@@ -207,9 +209,7 @@ def evaluate_runner(
     sweep = {} if isinstance(metrics, ClassMetrics) else metrics.sweep()
     steps = zip(*(values.tolist() for values in sweep.values()), strict=True)
     count, km = sum(map(len, training_scenes(info, tiles.stores))), km_to_training(loader, info)
-    numbers, road = torch.bincount(scene_of).tolist(), tiles.table["road_fraction"]
-    share = (np.bincount(scene_of.cpu(), road) / numbers).tolist()
-    each = zip(scenes, numbers, share, km, metrics.by_group(), strict=True)
+    each = zip(_rows(loader, scenes, scene_of, metrics), km, strict=True)
     names = info.class_names if count else ()
     pixels = class_pixels(tiles.stores, names)
     return Evaluation(
@@ -218,10 +218,7 @@ def evaluate_runner(
         tiles=len(tiles),
         threshold=math.nan if info.has_classes else threshold,
         metrics=metrics.compute(),
-        scenes=[
-            {"scene": name, "tiles": n, "road_fraction": part, "km_to_training": far} | values
-            for (_, name), n, part, far, values in each
-        ],
+        scenes=[row | {"km_to_training": far} for row, far in each],
         sweep=[dict(zip(sweep, step, strict=True)) for step in steps],
         notes=notes,
         classes=info.class_names,
@@ -243,3 +240,17 @@ def _scenes(
     stores = [(tiles.stores[store], scene) for store, scene in found.tolist()]
     scenes = [(store, str(store.scenes.id[scene])) for store, scene in stores]
     return scenes, torch.from_numpy(scene_of.reshape(-1).astype(np.int64)).to(device)
+
+
+def _rows(
+    loader: BatchLoader,
+    scenes: Sequence[tuple[StoreReader, str]],
+    scene_of: Tensor,
+    metrics: RoadMetrics | ClassMetrics,
+) -> list[dict[str, Any]]:
+    """Return id, number of tiles, share of road and metrics of each scene."""
+    scene, road = scene_of.cpu().numpy(), loader.tiles.table["road_fraction"]
+    tiles = np.bincount(scene)
+    share = np.bincount(scene, road) / tiles
+    each = zip(scenes, tiles.tolist(), share.tolist(), metrics.by_group(), strict=True)
+    return [{"scene": one[1], "tiles": n, "road_fraction": r} | rest for one, n, r, rest in each]

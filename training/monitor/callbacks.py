@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -10,12 +11,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from loaders import BatchLoader, is_distributed, this_rank
 from training.checkpoint import BEST, LAST
 from training.engine import average_in_place, is_rank_zero, max_over_ranks, sum_over_ranks
-from training.evaluation import examples, threshold_text, validate, worst_class
+from training.evaluation import Rows, Standing, examples, threshold_text, validate, worst_class
 from training.monitor.console import Console, duration
 from training.monitor.pictures import choose_tiles, draw_curves, draw_examples
 from training.monitor.signals import RunStopped, StopSignals
@@ -66,6 +68,8 @@ class Callbacks:
         there = (run.folder / LAST).exists()
         self._saved_step = run.progress.step if there else None
         self._score = math.nan
+        self._scenes: Rows = ()  # of the last validation, and of the best
+        self._best_scenes: Rows = ()
 
     def enter_stage(self) -> None:
         """Go to the stage of the current epoch, and show it if it is new."""
@@ -177,6 +181,7 @@ class Callbacks:
         progress.epoch, run.position = progress.epoch + 1, 0
         progress.reset_sums()
         if best:
+            self._best_scenes = self._scenes
             run.save_best()
         self._save()
         self._record(row, best)
@@ -208,7 +213,7 @@ class Callbacks:
         arguments = (run.trainable, run.engine, run.info, run.validation)
         try:
             with run.averaged_weights():
-                results = validate(*arguments, on_batch=on_batch)
+                results, self._scenes = validate(*arguments, on_batch=on_batch)
                 self._score = results[run.info.score]
                 if is_rank_zero() and run.config.pictures:
                     self._draw(run.validation)
@@ -266,9 +271,26 @@ class Callbacks:
                 f"best {TITLES[run.info.score]} {progress.best:.3f} after epoch "
                 f"{progress.best_epoch + 1}: {run.folder / BEST}"
             )
+            for line in self._standing():
+                self.console.line(line)
         made = ("curves.png", "metrics.csv", "pictures", "tensorboard")
         there = ", ".join(name for name in made if (run.folder / name).exists())
         self.console.line(f"in {run.folder}: {there}")
+
+    def _standing(self) -> Iterator[str]:
+        """Yield at most three lines: the spread over scenes, a next step, and where more is."""
+        run = self.run
+        standing = Standing(
+            score=run.info.score,
+            scenes=self._best_scenes,
+            history=run.progress.history,
+            training_scenes=len(np.unique(run.loader.tiles.table[["store", "scene"]])),
+        )
+        if facts := standing.facts()[:2]:  # a resumed run may have its best epoch behind it
+            yield "; ".join(f"{name}: {text}" for name, text in facts)
+        yield from [f"next step: {step}" for step in standing.next_steps()[:1]]
+        words = ("python", "-m", "training.evaluate", str(run.folder), *run.config.stores)
+        yield f"more: {shlex.join(words)} --baseline"
 
 
 def _pace_text(pace: Mapping[str, float]) -> str:

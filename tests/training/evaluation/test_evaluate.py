@@ -86,7 +86,7 @@ def test_metrics_equal_those_of_training(network, checkpoint, store_path, tmp_pa
     engine = choose_engine("native", "cpu", "fp32", "off")
     tiles = RamTiles.load(store_path, "val")
     trainable = Trainable(make_prep(FACTS, engine), network, RoadLoss())
-    said = validate(trainable, engine, FACTS, BatchLoader(tiles, 3, shuffle=False))
+    said, rows = validate(trainable, engine, FACTS, BatchLoader(tiles, 3, shuffle=False))
     path = checkpoint(threshold=said["best_threshold"])
     found = figures_of(tmp_path, path, store_path)
     printed = capsys.readouterr().out
@@ -95,6 +95,7 @@ def test_metrics_equal_those_of_training(network, checkpoint, store_path, tmp_pa
     assert found["tiles"] == 8
     assert found["threshold"] == said["best_threshold"]
     assert found["metrics"]["threshold"] == said["threshold"]
+    assert [row["scene"] for row in rows] == [row["scene"] for row in found["scenes"]]
     low, high = (f"{said[f'threshold_{end}']:.3f}" for end in ("low", "high"))
     assert re.search(rf"threshold chosen by scenes\W+0\.\d+ \(best {low}-{high}\)", printed)
     assert found["metrics"]["road_iou"] == pytest.approx(said["best_road_iou"], abs=1e-6)
