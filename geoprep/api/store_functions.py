@@ -225,3 +225,38 @@ def export_footprints(
     from geoprep.views import export_footprints as export
 
     return export(_opened(store), Path(out), by=by)
+
+
+def export_stac(
+    store: Store | StrPath, out: StrPath, *, tiles: bool = False, datetime: str | None = None
+) -> list[Path]:
+    """Describe a store as a STAC collection, its items as GeoParquet (stac-geoparquet 1.1).
+
+    Parameters
+    ----------
+    store
+        A store, or its path or address.
+    out
+        File of the items, NAME.parquet, which contains the collection too. NAME.json is written
+        beside it.
+    tiles
+        Whether to write an item per tile in place of one per scene.
+    datetime
+        When the images were taken, such as ``2019-05-01`` or ``2019-05-01/2019-06-01``, in UTC; a
+        store does not record it. None: unknown, which programs that validate items refuse.
+
+    Returns
+    -------
+    list of Path
+        The items, and the collection.
+
+    Raises
+    ------
+    UsageError
+        No scene is georeferenced, the suffix or ``datetime`` is not valid, or pyarrow is missing.
+    StoreError
+        The store cannot be opened.
+    """
+    from geoprep.views import export_stac as export
+
+    return export(_opened(store), Path(out), "tile" if tiles else "scene", datetime)

@@ -193,7 +193,7 @@ def preview(
     click.echo(f"wrote {draw(source, progress=not quiet, **given)}")
 
 
-@cli.command(cls=GroupedCommand, short_help="Export scenes as GeoTIFF, or footprints.")
+@cli.command(cls=GroupedCommand, short_help="Export scenes as GeoTIFF, footprints or STAC items.")
 @STORE
 @click.option(
     "--scene",
@@ -209,7 +209,14 @@ def preview(
     help="Export the outlines of all scenes or tiles (.geojson, .gpkg) instead of pixels.",
 )
 @click.option(
-    "--out", required=True, type=OutputPath(), help="File NAME.tif, or a folder for several scenes."
+    "--as", "form", type=click.Choice(["stac"]), help="Describe all scenes as a STAC collection."
+)
+@click.option("--tiles", is_flag=True, help="One STAC item per tile.  [default: per scene]")
+@click.option(
+    "--datetime", metavar="TIME[/TIME]", help="When images were taken, for STAC, as 2019-05-01."
+)
+@click.option(
+    "--out", required=True, type=OutputPath(), help="File NAME.tif, a folder, or NAME.parquet."
 )
 @click.option("--level", type=click.IntRange(1), help="Level to export.  [default: the finest]")
 @click.option(
@@ -228,23 +235,28 @@ def export(
     store: str,
     scenes: tuple[str, ...],
     footprints: By | None,
+    form: str | None,
+    tiles: bool,
+    datetime: str | None,
     out: Path,
     **given: Any,  # noqa: ANN401 - options by name
 ) -> None:
-    """Export scenes as GeoTIFF, image and label, or the footprints of all scenes.
+    """Export scenes as GeoTIFF, image and label, or describe all as footprints or STAC items.
 
     The files are Cloud Optimised GeoTIFFs. Scenes of any size need the memory of a few rows of
     tiles. Scenes that are not georeferenced can also be written as NAME.png.
     """
-    from geoprep.api import export_footprints, export_scenes, open_store
+    from geoprep.api import export_footprints, export_scenes, export_stac, open_store
 
     several = any("," in text for text in scenes)
     ids = set(map(str, open_store(store).reader.scenes.id)) if several else set()  # with commas
     parts = ([text] if text in ids else text.split(",") for text in scenes)
     names = [name.strip() for one in parts for name in one]
-    if bool(names) == (footprints is not None):
-        raise UsageError("give either --scene NAME (or all), or --footprints scene")
-    if footprints is not None:
+    if [bool(names), footprints is not None, form is not None].count(True) != 1:
+        raise UsageError("give one of --scene NAME (or all), --footprints scene, and --as stac")
+    if form is not None:
+        written = export_stac(store, out, tiles=tiles, datetime=datetime)
+    elif footprints is not None:
         written = [export_footprints(store, out, by=footprints)]
     else:
         written = export_scenes(store, names, out, **given)

@@ -63,7 +63,7 @@ def outlines(store: StoreReader, by: By, crs: str | None = None) -> tuple[NDArra
     It is None if not georeferenced. The CRS is that of all scenes, else EPSG:4326; if that is
     given, outlines across the 180th meridian continue beyond it.
     """
-    grids = _grids(store, by)
+    grids = grids_of(store, by)
     of_row = np.array([grid.crs if grid else "" for grid in grids], object)
     shapes = np.array([_outline(grid) for grid in grids], object)
     found = sorted(set(of_row) - {""})
@@ -75,7 +75,7 @@ def outlines(store: StoreReader, by: By, crs: str | None = None) -> tuple[NDArra
     return shapes, common
 
 
-def _grids(store: StoreReader, by: By) -> list[Grid | None]:
+def grids_of(store: StoreReader, by: By) -> list[Grid | None]:
     """Return the grid of every scene or, without padding, of every tile."""
     scenes = [scene_grid(store, scene) for scene in range(len(store.scenes))]
     if by == "scene":
@@ -105,18 +105,24 @@ def _continuous(shape: shapely.Polygon) -> shapely.Polygon | None:
     return shapely.Polygon(np.column_stack([np.unwrap(lon, period=360), lat]))
 
 
-def export_footprints(store: StoreReader, out: str | Path, *, by: By = "scene") -> Path:
-    """Write one polygon per scene or tile, in longitude and latitude, with its properties.
-
-    A scene without a readable, georeferenced image has no geometry.
-    """
-    out = Path(out)
+def georeferenced_outlines(store: StoreReader, by: By) -> NDArray[np.object_]:
+    """Return outlines in longitude and latitude; raise UsageError if there are none."""
     polygons, _ = outlines(store, by, LONLAT)
     if not any(polygons):
         raise UsageError(
             f"{store.location}: none of its scenes is georeferenced, so they have no footprints. "
             "`geoprep info --scenes` lists them"
         )
+    return polygons
+
+
+def export_footprints(store: StoreReader, out: str | Path, *, by: By = "scene") -> Path:
+    """Write one polygon per scene or tile, in longitude and latitude, with its properties.
+
+    A scene without a readable, georeferenced image has no geometry.
+    """
+    out = Path(out)
+    polygons = georeferenced_outlines(store, by)
     require_suffix(out, ".geojson", ".json", ".gpkg")
     columns = columns_of(store, by)
     del columns["crs"]

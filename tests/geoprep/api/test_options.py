@@ -78,8 +78,9 @@ VALUES = {
     "by": lambda shortest: "length" if shortest else "time",
     "progress": lambda quiet: not quiet,
 }
-# Options that choose the function or how its result is printed, and keywords of notebooks only.
-OF_THE_COMMAND = {"as_json", "footprints"}
+# Options that choose the function, are of its other function, or say how its result is printed;
+# and keywords of notebooks only.
+OF_THE_COMMAND = {"as_json", "footprints", "form", "tiles", "datetime"}
 OF_NOTEBOOKS = {"transform", "crs", "progress", "options"}
 
 

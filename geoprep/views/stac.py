@@ -1,0 +1,120 @@
+"""A store as a STAC collection and its items, in the layout of stac-geoparquet."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+from geoprep.errors import UsageError
+from geoprep.specifications import PROJECTION_SCHEMA, STAC_GEOPARQUET_VERSION, STAC_VERSION
+from geoprep.storage import is_local, replaced, require_suffix
+from geoprep.store import StoreReader, tiles_of
+from geoprep.views.footprints import LONLAT, By, columns_of, georeferenced_outlines, grids_of
+
+_PARQUET: Final = "application/vnd.apache.parquet"
+_ZARR: Final = "application/vnd.zarr; version=3"
+_KEPT: Final = ("split", "status", "reason", "road_fraction", "valid_fraction")
+
+
+def export_stac(store: StoreReader, out: Path, by: By, datetime: str | None) -> list[Path]:
+    """Write items to NAME.parquet, which contains the collection, and the collection to NAME.json.
+
+    Scenes that are not georeferenced are items without geometry.
+    """
+    require_suffix(out, ".parquet")
+    polygons = georeferenced_outlines(store, by)
+    try:
+        import pyarrow.compute
+        import pyarrow.parquet
+    except ImportError as error:
+        raise UsageError("GeoParquet needs pyarrow: pip install 'geoprep[parquet]'") from error
+    import geopandas as gpd
+    import pandas as pd
+
+    try:
+        times = pd.to_datetime((datetime or "NaT").split("/", 1), utc=True, format="ISO8601")
+    except ValueError as error:
+        raise UsageError(f"`datetime` {datetime}: give 2019-05-01 or START/END") from error
+    frame = gpd.GeoDataFrame(_items(store, by, out.stem), geometry=polygons, crs=LONLAT)
+    of_all = [pd.DatetimeIndex([one] * len(frame), tz="UTC") for one in (None, times[0], times[-1])]
+    frame["datetime"], frame["start_datetime"], frame["end_datetime"] = of_all
+    interval = [None if one != one else one.isoformat() for one in (times[0], times[-1])]
+    box = frame.total_bounds.round(9).tolist()
+    extent = {"spatial": {"bbox": [box]}, "temporal": {"interval": [interval]}}
+    collection = _collection(store, out, extent)
+    embedded = {"version": STAC_GEOPARQUET_VERSION, "collections": {out.stem: collection}}
+    with replaced(out) as partial:
+        frame.to_parquet(partial, schema_version="1.1.0", write_covering_bbox=True, index=False)
+        table = pyarrow.parquet.read_table(partial)
+        metadata = {**table.schema.metadata, b"stac-geoparquet": json.dumps(embedded).encode()}
+        # A scene that lies nowhere has no bounds: STAC allows a null, and no NaN.
+        boxes = pyarrow.compute.if_else(table["geometry"].is_valid(), table["bbox"], None)
+        table = table.set_column(table.schema.names.index("bbox"), "bbox", boxes)
+        pyarrow.parquet.write_table(table.replace_schema_metadata(metadata), partial)
+    described = out.with_suffix(".json")
+    with replaced(described) as partial:
+        partial.write_text(json.dumps(collection, indent=2) + "\n", encoding="utf-8")
+    return [out, described]
+
+
+def _items(store: StoreReader, by: By, name: str) -> dict[str, Any]:
+    """Return the fields of all items, one value per item."""
+    columns, table = columns_of(store, by), store.tiles
+    ids, count = columns["scene"], len(columns["scene"])
+    rows = [tiles_of(table, scene) for scene in range(count)]
+    if by == "tile":
+        rows = [slice(tile, tile + 1) for tile in range(count)]
+        ids = [f"{i}_{row}_{col}" for i, row, col in zip(ids, table.row, table.col, strict=True)]
+    known = [grid if grid and grid.georeferenced else None for grid in grids_of(store, by)]
+    links = [{"rel": "collection", "href": f"./{name}.json", "type": "application/json"}]
+    items = {
+        "stac_version": STAC_VERSION,
+        "stac_extensions": [[PROJECTION_SCHEMA]] * count,
+        "id": ids,
+        "collection": name,
+        "links": [links] * count,
+        "assets": [_assets(store)] * count,
+        "gsd": max(store.meta.gsd_m),
+        "proj:code": [crs if crs.startswith("EPSG:") else None for crs in columns["crs"]],
+        "proj:wkt2": [None if crs.startswith("EPSG:") else crs or None for crs in columns["crs"]],
+        "proj:shape": [grid and [grid.height, grid.width] for grid in known],
+        "proj:transform": [grid and list(grid.transform)[:6] for grid in known],
+        "geoprep:tiles": [[row.start, row.stop] for row in rows],
+        **{f"geoprep:{column}": columns[column] for column in _KEPT},
+    }
+    if store.meta.has_classes:
+        pixels = [store.class_pixels[row].sum(axis=0) for row in rows]
+        shares = [(one / max(one.sum(), 1)).tolist() for one in pixels]
+        named = [dict(zip(store.classes.names, one, strict=True)) for one in shares]
+        items["geoprep:class_fractions"] = named
+    return items
+
+
+def _address(store: StoreReader) -> str:
+    return str(Path(store.location).resolve()) if is_local(store.location) else store.location
+
+
+def _assets(store: StoreReader) -> dict[str, Any]:
+    """Return the arrays of the finest level."""
+    bands, (image, label) = [{"name": band} for band in store.meta.bands], store.meta.array_names
+    where = f"{_address(store)}/{store.meta.levels[0]}"
+    return {
+        image: {"href": f"{where}/{image}", "type": _ZARR, "roles": ["data"], "bands": bands},
+        label: {"href": f"{where}/{label}", "type": _ZARR, "roles": ["labels"]},
+    }
+
+
+def _collection(store: StoreReader, out: Path, extent: dict[str, Any]) -> dict[str, Any]:
+    """Return the collection of the items of a file."""
+    items = {"href": f"./{out.name}", "type": _PARQUET, "roles": ["collection-mirror"]}
+    return {
+        "type": "Collection",
+        "stac_version": STAC_VERSION,
+        "id": out.stem,
+        "description": f"Images and labels of {', '.join(store.meta.cities)}, made by geoprep",
+        "license": "other",
+        "extent": extent,
+        "links": [{"rel": "store", "href": _address(store), "type": _ZARR}],
+        "assets": {"items": items},
+    }

@@ -1,0 +1,84 @@
+"""A store as a STAC collection: items in GeoParquet, as geopandas reads them."""
+
+import json
+
+import geopandas as gpd
+import numpy as np
+import pyarrow.parquet
+import pytest
+from helpers.stores import write_store
+
+import geoprep
+from geoprep.errors import UsageError
+
+
+@pytest.fixture(scope="module")
+def exported(store, tmp_path_factory):
+    out = tmp_path_factory.mktemp("stac") / "moscow.parquet"
+    assert geoprep.export_stac(store.location, out, datetime="2019-05-01/2019-06-01T12:00:00Z") == [
+        out,
+        out.with_suffix(".json"),
+    ]
+    return out
+
+
+def test_every_scene_is_an_item(store, exported):
+    items = gpd.read_parquet(exported)
+    assert list(items["id"]) == list(store.scenes.id)
+    assert set(items["stac_version"]) == {"1.1.0"}
+    assert list(items["geoprep:status"]) == list(store.scenes.status)
+    assert [len(one) for one in items["stac_extensions"]] == [1] * len(items)
+    located = items[items.geometry.notna()]
+    assert 0 < len(located) < len(items)
+    boxes = pyarrow.parquet.read_table(exported)["bbox"].to_pylist()  # geopandas leaves it out
+    known = [list(box.values()) for box in boxes if box is not None]
+    np.testing.assert_allclose(known, located.bounds, atol=1e-12)
+    small = items.set_index("id").loc["utm_small"]
+    grid = geoprep.open_store(store.location).scenes.loc["utm_small"]
+    assert small["proj:code"] == grid["crs"]
+    assert small["geoprep:road_fraction"] == pytest.approx(grid["road_fraction"])
+    first, stop = small["geoprep:tiles"]
+    index = list(store.scenes.id).index("utm_small")
+    assert set(store.tiles.scene[first:stop]) == {index}
+    assert small["assets"]["image"]["href"] == f"{store.location}/{store.meta.levels[0]}/image"
+    assert store.image()[first:stop].shape[0] == grid["tiles"]
+
+
+def test_the_collection_is_in_the_file_and_beside_it(exported):
+    metadata = pyarrow.parquet.read_schema(exported).metadata
+    embedded = json.loads(metadata[b"stac-geoparquet"])
+    collection = json.loads(exported.with_suffix(".json").read_text())
+    assert embedded == {"version": "1.1.0", "collections": {"moscow": collection}}
+    times = ["2019-05-01T00:00:00+00:00", "2019-06-01T12:00:00+00:00"]
+    assert collection["extent"]["temporal"]["interval"] == [times]
+    assert collection["assets"]["items"]["href"] == "./moscow.parquet"
+    items = gpd.read_parquet(exported)
+    left, _, right, _ = items.total_bounds
+    assert collection["extent"]["spatial"]["bbox"][0][::2] == pytest.approx([left, right])
+    assert items["datetime"].isna().all()
+    assert items["start_datetime"][0].isoformat() == "2019-05-01T00:00:00+00:00"
+
+
+def test_tiles_have_items_of_their_own_on_request(store, tmp_path):
+    geoprep.export_stac(store.location, tmp_path / "t.parquet", tiles=True)
+    items = gpd.read_parquet(tmp_path / "t.parquet")
+    assert items["id"].is_unique
+    assert [list(one) for one in items["geoprep:tiles"]] == [[i, i + 1] for i in range(len(items))]
+    assert len(items) == len(store.tiles)
+    assert items["start_datetime"].isna().all()  # a store does not know it
+
+
+def test_classes_have_shares(tmp_path):
+    made = write_store(tmp_path / "x.zarr", classes=("background", "slow", "fast"))
+    geoprep.export_stac(made, tmp_path / "x.parquet")
+    shares = gpd.read_parquet(tmp_path / "x.parquet")["geoprep:class_fractions"]
+    assert list(shares[0]) == ["background", "slow", "fast"]
+    assert sum(shares[0].values()) == pytest.approx(1)
+    assert shares[0]["slow"] > 0
+
+
+def test_errors_say_what_to_give(store, tmp_path):
+    with pytest.raises(UsageError, match=r"`datetime` May: give 2019-05-01 or START/END"):
+        geoprep.export_stac(store.location, tmp_path / "t.parquet", datetime="May")
+    with pytest.raises(UsageError, match=r"\.parquet"):
+        geoprep.export_stac(store.location, tmp_path / "t.json")
