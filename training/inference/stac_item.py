@@ -66,9 +66,10 @@ mph = np.clip(np.array({mph}) + 0.5, 1, 253).astype(np.uint8)
     speed = mph[probabilities[..., :-1].argmax(-1)]
     return np.where(probabilities[..., -1] >= {threshold}, speed, 0)  # mph, 0 for no road"""
 _USE = """\
-Resample an image to the model's pixel size by area averages; apply pre_processing_function, the \
-model and post_processing_function; crop the padding below and at the right. For a checkpoint the \
-model is what training.load_model returns. The dates of the training images are not known."""
+Resample an image to the model's pixel size along x and y (gsd_m) by area averages; apply \
+pre_processing_function, the model and post_processing_function; crop the padding below and at the \
+right. For a checkpoint the model is what training.load_model returns. The dates of the training \
+images are not known."""
 
 
 def item_path(file: Path) -> Path:
@@ -130,6 +131,7 @@ def write_item(
         "mlm:hyperparameters": {
             **{"precision": precision, "rescale": info.rescale, "threshold": threshold},
             **{"mean": info.mean, "std": info.std},
+            "gsd_m": info.gsd_m if math.isfinite(sum(info.gsd_m)) else None,
         },
     }
     assets = {"model": _asset(file, "mlm:model") | {"bands": bands, "mlm:artifact_type": writer}}

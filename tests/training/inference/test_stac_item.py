@@ -73,6 +73,7 @@ def test_an_item_has_the_facts_of_its_model_and_no_path(tmp_path):
     assert problems(item) == []
     assert assets["weights"]["href"] == "./moscow.bin"
     assert assets["model"]["file:size"] == file.stat().st_size
+    assert said["mlm:hyperparameters"]["gsd_m"] == list(FACTS.gsd_m)
     assert said["mlm:total_parameters"] == 3 * 8 * 25 + 8
     assert (said["mlm:framework"], said["mlm:pretrained"]) == ("OpenVINO", False)
     assert "Nor is their area: the geometry is null." in said["description"]
