@@ -134,6 +134,14 @@ def test_every_variable_that_the_code_reads_is_on_the_page_of_variables():
     assert not [name for name in sorted(variables) if f"`{name}`" not in page]
 
 
+def test_every_module_is_in_the_tables_of_the_architecture():
+    page = (DOCS / "explanation" / "architecture.md").read_text().split("## Three walks")[0]
+    named = {word for code in re.findall(r"`([^`]+)`", page) for word in re.findall(r"\w+", code)}
+    packages = (REPO / name for name in ("geoprep", "loaders", "training"))
+    modules = [path for package in packages for path in package.rglob("*.py")]
+    assert not [str(p) for p in modules if not p.stem.startswith("__") and p.stem not in named]
+
+
 def test_every_page_of_a_section_is_in_its_table_of_contents():
     for index in sorted(DOCS.glob("*/index.md")):
         tree = "".join(re.findall(r"```\{toctree\}\n(.*?)```", index.read_text(), re.S))
