@@ -240,7 +240,8 @@ def export_stac(
         File of the items, NAME.parquet, which contains the collection too. NAME.json is written
         beside it.
     tiles
-        Whether to write an item per tile in place of one per scene.
+        Whether to write an item per tile in place of one per scene. Scenes that are not
+        georeferenced are left out.
     datetime
         When the images were taken, such as ``2019-05-01`` or ``2019-05-01/2019-06-01``, in UTC; a
         store does not record it. None: unknown, which programs that validate items refuse.

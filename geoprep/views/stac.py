@@ -20,12 +20,11 @@ _KEPT: Final = ("split", "status", "reason", "road_fraction", "valid_fraction")
 def export_stac(store: StoreReader, out: Path, by: By, datetime: str | None) -> list[Path]:
     """Write items to NAME.parquet, which contains the collection, and the collection to NAME.json.
 
-    Scenes that are not georeferenced are items without geometry.
+    Scenes that are not georeferenced are left out: readers of this layout need all bounds.
     """
     require_suffix(out, ".parquet")
     polygons = georeferenced_outlines(store, by)
     try:
-        import pyarrow.compute
         import pyarrow.parquet
     except ImportError as error:
         raise UsageError("GeoParquet needs pyarrow: pip install 'geoprep[parquet]'") from error
@@ -37,6 +36,7 @@ def export_stac(store: StoreReader, out: Path, by: By, datetime: str | None) -> 
     except ValueError as error:
         raise UsageError(f"`datetime` {datetime}: give 2019-05-01 or START/END") from error
     frame = gpd.GeoDataFrame(_items(store, by, out.stem), geometry=polygons, crs=LONLAT)
+    frame = frame[frame.geometry.notna()]
     of_all = [pd.DatetimeIndex([one] * len(frame), tz="UTC") for one in (None, times[0], times[-1])]
     frame["datetime"], frame["start_datetime"], frame["end_datetime"] = of_all
     interval = [None if one != one else one.isoformat() for one in (times[0], times[-1])]
@@ -48,9 +48,6 @@ def export_stac(store: StoreReader, out: Path, by: By, datetime: str | None) -> 
         frame.to_parquet(partial, schema_version="1.1.0", write_covering_bbox=True, index=False)
         table = pyarrow.parquet.read_table(partial)
         metadata = {**table.schema.metadata, b"stac-geoparquet": json.dumps(embedded).encode()}
-        # A scene that lies nowhere has no bounds: STAC allows a null, and no NaN.
-        boxes = pyarrow.compute.if_else(table["geometry"].is_valid(), table["bbox"], None)
-        table = table.set_column(table.schema.names.index("bbox"), "bbox", boxes)
         pyarrow.parquet.write_table(table.replace_schema_metadata(metadata), partial)
     described = out.with_suffix(".json")
     with replaced(described) as partial:
