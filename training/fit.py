@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
+from geoprep.errors import UsageError
 from training.cli import Command, run_command
 from training.settings import SECTIONS
 
 INTRODUCTION = """\
 Train a model of roads and speeds on the tiles of one or more stores.
 
+  python -m training.fit                                    on the only store in this folder
   python -m training.fit moscow.zarr                        with defaults, into runs/moscow
   python -m training.fit moscow.zarr mumbai.zarr --epochs 60 --out runs/both
   python -m training.fit moscow.zarr --config run.yaml --lr 2e-4      options override the file
@@ -33,11 +37,33 @@ COMMAND = Command(
 )
 
 
+def store_here() -> str:
+    """Return the only store in the current folder; raise UsageError if there is none or more."""
+    marked = (one for one in Path().glob("*/zarr.json") if b'"geoprep"' in one.read_bytes())
+    found = sorted(one.parent.name for one in marked)
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise UsageError(
+            f"this folder has the stores {', '.join(found)}: name those to train on, such as "
+            f"`python -m training.fit {found[0]}`"
+        )
+    raise UsageError(
+        "no store was given, and this folder has none. Make one: `geoprep synth --city moscow` (or "
+        "`geoprep download --city moscow`), then `geoprep build-zarr --city moscow`. Or name one, "
+        "such as `python -m training.fit moscow.zarr`, or a run to resume: --resume runs/moscow"
+    )
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status, see `training.cli.Status`."""
 
     def fit() -> int:
         given = COMMAND.parse(arguments)
+        if not given.get("stores") and given.get("resume") is None:
+            given["stores"] = (store_here(),)
+            if os.environ.get("RANK", "0") == "0":
+                print(f"training on {given['stores'][0]}, the only store in this folder")
         from training.run import start_run  # here: --help and usage errors do not need torch
 
         return start_run(given, COMMAND.spell)

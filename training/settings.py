@@ -108,7 +108,9 @@ THREADS: dict[str, Any] = {"metavar": "N", "least": 1, "most": 1024}
 class DataConfig:
     """Data: stores, bands, levels and folds."""
 
-    stores: tuple[str, ...] = argument("One or more stores to train on.", "STORE", default=())
+    stores: tuple[str, ...] = argument(
+        "Stores to train on; default: the only one in the current folder.", "STORE", default=()
+    )
     level: int | None = option(
         None, "Tile side in pixels, one of the store's levels; default: the finest.", **PIXELS
     )

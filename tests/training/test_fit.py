@@ -319,3 +319,19 @@ def test_a_run_begins_with_the_weights_of_another(fit, tmp_path, capfd):
     assert "--init-from and --resume both set the weights" in capfd.readouterr().err
     assert fit("--out", tmp_path / "x", "--init-from", tmp_path / "no", network=encoded) == 1
     assert "no such checkpoint" in capfd.readouterr().err
+
+
+def test_without_a_store_the_only_one_in_the_folder_is_trained_on(
+    fit, store_path, tmp_path, monkeypatch, capfd
+):
+    monkeypatch.chdir(tmp_path)
+    assert fit(store=None) == 2
+    said = capfd.readouterr().err
+    assert all(command in said for command in ("geoprep synth", "geoprep build-zarr", "--resume"))
+    (tmp_path / "one.zarr").symlink_to(store_path)
+    assert fit("--epochs", 1, "--pictures", 0, store=None) == 0
+    assert "training on one.zarr, the only store in this folder" in capfd.readouterr().out
+    assert Path("runs/one/best.pt").exists()
+    (tmp_path / "two").symlink_to(store_path)
+    assert fit(store=None) == 2
+    assert "the stores one.zarr, two: name those to train on" in capfd.readouterr().err

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from geoprep.errors import UsageError
+from geoprep.errors import StoreError, UsageError
 from loaders import touched_nodes
 from training.checkpoint import LAST, Checkpoint, load, trusted
 from training.data import class_pixels, differences, model_info, open_data
@@ -85,7 +85,13 @@ def _run(
 ) -> int:
     if not config.profile:
         on_rank_zero(lambda: check_free(config, folder, lock))
-    stores = open_data(config)
+    try:
+        stores = open_data(config)
+    except StoreError as error:
+        if config.resume is None:
+            raise
+        new = _resume_command(config, Path(config.resume), "NEW.zarr ")
+        raise StoreError(f"{error}. If it was moved, give its new path: {new}") from error
     for store in stores:
         for stage in config.plan:
             store.check_level(stage.level)
@@ -120,8 +126,8 @@ def _run(
             train(run, Callbacks(run, console, stop))
         except RunStopped as stopped:
             console.end_bar()
-            how = _how_to_resume(config, folder)
-            console.line(f"{stopped}, saved in {folder / LAST}. {how}")
+            again = _resume_command(config, folder)
+            console.line(f"{stopped}, saved in {folder / LAST}. To resume: {again}")
             return stopped.exit_code
     return 0
 
@@ -132,18 +138,19 @@ def _interrupted(config: Config, folder: Path, number: int) -> str:
     before = Path(config.resume) if config.resume else folder
     for path in (folder, before):
         if not config.profile and (path / LAST).exists():
-            return f"stopped by {name}; the last checkpoint is kept. {_how_to_resume(config, path)}"
+            again = _resume_command(config, path)
+            return f"stopped by {name}; the last checkpoint is kept. To resume: {again}"
     return f"stopped by {name} before the first checkpoint: start again with the same command"
 
 
-def _how_to_resume(config: Config, folder: Path) -> str:
-    """Return a sentence with the command that resumes a run."""
+def _resume_command(config: Config, folder: Path, stores: str = "") -> str:
+    """Return the command that resumes a run."""
     from training.model import is_code
 
     model, augmentation = config.model, config.augmentation
     code = f" --model {shlex.quote(model)}" if is_code(model) else ""
     code += f" --augmentation {shlex.quote(augmentation)}" if augmentation else ""
-    return f"To resume: python -m training.fit --resume {shlex.quote(str(folder))}{code}"
+    return f"python -m training.fit {stores}--resume {shlex.quote(str(folder))}{code}"
 
 
 def _load(resume: Path) -> Checkpoint:

@@ -125,6 +125,19 @@ def test_resuming_from_weights_only_is_noted(fit, tmp_path, capfd):
     assert "note: this checkpoint holds weights only" in capfd.readouterr().out
 
 
+def test_the_command_that_resumes_with_a_moved_store_is_named(fit, store_path, tmp_path, capfd):
+    before, after = tmp_path / "before.zarr", tmp_path / "after.zarr"
+    before.symlink_to(store_path)
+    run, resume = tmp_path / "run", ("--epochs", 2, "--resume", tmp_path / "run", *SMALL)
+    assert fit("--out", run, "--epochs", 1, store=before) == 0
+    before.rename(after)
+    assert fit(*resume, store=None, network=()) == 1
+    command = f"python -m training.fit NEW.zarr --resume {run} --model helpers.tiny:build"
+    assert "before.zarr: no such store. Check the path" in (said := capfd.readouterr().err)
+    assert f"If it was moved, give its new path: {command}" in said
+    assert fit(*resume, store=after, network=()) == 0
+
+
 def test_changes_on_resume_are_noted(fit, tmp_path, capfd):
     out = tmp_path / "run"
     assert fit("--out", out, "--epochs", 1) == 0
