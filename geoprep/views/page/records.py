@@ -31,7 +31,7 @@ from geoprep.store import (
     scene_splits,
     valid_share,
 )
-from geoprep.views.display import aspect_of, label_title, natural_bands
+from geoprep.views.display import CLASS_OPACITY, aspect_of, label_title, natural_bands
 from geoprep.views.facts import info
 from geoprep.views.footprints import LONLAT, outlines
 from geoprep.views.page.pictures import shown_step
@@ -185,6 +185,7 @@ def _words(meta: StoreMeta) -> dict[str, Any]:
         ),
         "none": ("no roads in the training scenes", "no classes in the training scenes"),
         "background": (True, meta.has_background),
+        "opacity": (75, round(100 * CLASS_OPACITY)),
     }
     words = {name: texts[meta.has_classes] for name, texts in roads_and_classes.items()}
     words["label"] = label_title(meta)
