@@ -6,19 +6,19 @@ import csv
 import json
 import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from geoprep.errors import UsageError
-from geoprep.storage import replaced, require_folder
+from geoprep.storage import replaced, require_folder, require_suffix
 from training.cli import Command, Status, argument, option, run_command
 from training.inference import ModelOptions
 
 if TYPE_CHECKING:
     from training.checkpoint import ModelInfo
-    from training.evaluation import Evaluation, Rows, Standing
+    from training.evaluation import Evaluation, Rows, Standing, Table
     from training.inference import Runner
 
 INTRODUCTION = """\
@@ -30,7 +30,7 @@ step that follows from them.
   python -m training.evaluate runs/moscow moscow.zarr                 best.pt of the run, split val
   python -m training.evaluate runs/moscow/last.pt moscow.zarr --split test --json > metrics.json
   python -m training.evaluate runs/moscow moscow.zarr --scenes --sweep --tta d4
-  python -m training.evaluate runs/moscow moscow.zarr --baseline      beside simple methods
+  python -m training.evaluate runs/moscow moscow.zarr --baseline --report moscow.html
   python -m training.evaluate runs/moscow moscow.zarr --split all --offsets
   python -m training.evaluate --compare runs/moscow moscow-int8.pt2 moscow.onnx --on moscow.zarr
 
@@ -92,6 +92,12 @@ class EvaluateOutput:
     scenes: bool = option(False, "Print the metrics of each scene.")
     sweep: bool = option(False, "Print precision, recall and IoU of roads for several thresholds.")
     csv: Path | None = option(None, "CSV file for the metrics of each scene.", "FILE")
+    report: Path | None = option(
+        None,
+        "HTML file for all tables and pictures of the worst and best scenes.",
+        "FILE",
+        check=lambda path: require_suffix(path, ".html", ".htm"),
+    )
     confusion: Path | None = option(
         None, "CSV file for the confusion matrix of classes, in pixels.", "FILE"
     )
@@ -112,7 +118,7 @@ class EvaluateOptions(ModelOptions, EvaluatedTiles, EvaluateOutput):
 
 _COMMON = (
     *("checkpoint", "threshold", "tta", "device", "stores", "compare", "on", "split"),
-    *("baseline", "scenes", "sweep", "csv", "json"),
+    *("baseline", "scenes", "sweep", "csv", "report", "json"),
 )
 COMMAND = Command(
     "python -m training.evaluate", EvaluateOptions.__bases__, INTRODUCTION, common=_COMMON
@@ -123,7 +129,7 @@ def evaluate(options: EvaluateOptions) -> int:
     """Evaluate a model, print and write its metrics, and return the exit status."""
     from training.engine import is_rank_zero, process_group, set_threads
 
-    for file in (options.csv, options.confusion, options.json_file):
+    for file in (options.csv, options.report, options.confusion, options.json_file):
         if file is not None:
             require_folder(file)
     if options.compare or options.on:
@@ -135,8 +141,11 @@ def evaluate(options: EvaluateOptions) -> int:
         found = evaluated(options)
         test = _test(options)
         if is_rank_zero():
+            standing = standing_of(found, options, test)
             if not options.json:
-                _print(found, options, standing_of(found, options, test))
+                _print(found, options, standing)
+            if options.report:
+                _report(options.report, found, options, standing)
             _write(found, options)
     return Status.DONE
 
@@ -197,7 +206,7 @@ def _compare(options: EvaluateOptions) -> int:
 
     if not (options.compare and options.on and options.stores):
         raise UsageError("`compare` needs at least two models, and a store in `on`")
-    for name in ("csv", "scenes", "offsets", "baseline"):
+    for name in ("csv", "report", "scenes", "offsets", "baseline"):
         if getattr(options, name):
             raise UsageError(f"`{name}` is for one model: leave out `compare`")
     files = [model_file(file) for file in (options.checkpoint, *map(Path, options.stores))]
@@ -233,6 +242,42 @@ def _opened(options: EvaluateOptions, file: Path) -> tuple[Runner, ModelInfo]:
 
 
 def _print(found: Evaluation, options: EvaluateOptions, standing: Standing) -> None:
+    for table in _tables(found, options, standing):
+        _table(*table)
+    for line in _lines(found, standing):
+        print(line)
+
+
+def _lines(found: Evaluation, standing: Standing) -> list[str]:
+    """Return notes, and next steps with the options of training.fit."""
+    from training.fit import COMMAND as FIT
+
+    notes = [f"note: {note}" for note in found.notes]
+    return notes + [f"next step: {FIT.spell(step)}" for step in standing.next_steps()]
+
+
+def _report(path: Path, found: Evaluation, options: EvaluateOptions, standing: Standing) -> None:
+    """Write all tables, and pictures of the worst and best scenes."""
+    from training.data import tiles_of
+    from training.evaluation import scene_examples, write_report
+    from training.inference import open_model
+
+    runner, info = open_model(options, "auto")
+    tiles = tiles_of(replace(info, level=found.level), options.stores, options.split)
+    pictures = {}
+    for kind, rows in standing.extremes().items():
+        names = [row["scene"] for row in rows]
+        if names:
+            shown = scene_examples(runner, info, tiles, names, found.threshold, options.tta)
+            pictures[f"{kind} scenes, from the top: {', '.join(names)}"] = shown
+    every = replace(options, scenes=True, sweep=not found.classes)
+    tables = _tables(found, every, standing)
+    title = f"{options.checkpoint} on {', '.join(options.stores)}"
+    write_report(path, title, _lines(found, standing), tables, pictures, info.bands)
+
+
+def _tables(found: Evaluation, options: EvaluateOptions, standing: Standing) -> Iterator[Table]:
+    """Yield the tables to show."""
     from training.evaluation import threshold_text
 
     rows = []
@@ -247,7 +292,7 @@ def _print(found: Evaluation, options: EvaluateOptions, standing: Standing) -> N
     unit = "" if found.classes else " mph"
     rows += [[f"  IoU {name[4:]}{unit}", _cell(value)] for name, value in bins.items()]
     roads = "" if found.classes else f", roads from {found.threshold:.3g}"
-    _table((f"{found.title}{roads}", ""), rows)
+    yield (f"{found.title}{roads}", ""), rows, 0
     if found.classes:
         total = max(1, sum(map(sum, found.confusion)))
         rows = [
@@ -255,7 +300,7 @@ def _print(found: Evaluation, options: EvaluateOptions, standing: Standing) -> N
             for name, counts in zip(found.classes, found.confusion, strict=True)
         ]
         titles = ("label \\ prediction, share of pixels", *found.classes)
-        _table(titles, rows, width=1000 if len(titles) > 8 else 0)
+        yield titles, rows, 1000 if len(titles) > 8 else 0
     if options.scenes:
         shown = [name for name in TITLES if name in found.metrics]
         rows = [
@@ -263,10 +308,10 @@ def _print(found: Evaluation, options: EvaluateOptions, standing: Standing) -> N
             for scene in found.scenes
         ]
         # Names are not shortened, even on a narrow terminal.
-        _table(("scene", "tiles", *(TITLES[name] for name in shown)), rows, width=1000)
+        yield ("scene", "tiles", *(TITLES[name] for name in shown)), rows, 1000
     if options.sweep:
         rows = [[*map(_cell, step.values())] for step in found.sweep[SWEPT::SWEPT]]
-        _table(("threshold", "precision", "recall", "road IoU"), rows)
+        yield ("threshold", "precision", "recall", "road IoU"), rows, 0
     if base := found.baseline:
         score = "mean IoU of classes" if found.classes else "road IoU"
         methods = {
@@ -276,18 +321,13 @@ def _print(found: Evaluation, options: EvaluateOptions, standing: Standing) -> N
         }
         sample = f"{base['pixels']:,} pixels of {base['tiles']:,} of these tiles"
         rows = [[title, _cell(base[name])] for name, title in methods.items() if name in base]
-        _table((f"baseline: {sample}", score), rows)
+        yield (f"baseline: {sample}", score), rows, 0
     if options.offsets:
         titles = ("scene", "right, px", "down, px", "metres", "correlation", "without offset")
         names = ("x", "y", "metres", "correlation", "unmoved")
         rows = [[row["scene"], *(_cell(row[name]) for name in names)] for row in found.offsets]
-        _table(titles, rows, width=1000)
-    if facts := standing.facts():
-        _table(("where the model stands", ""), facts, width=160)
-    for note in found.notes:
-        print(f"note: {note}")
-    for step in standing.next_steps():
-        print(f"next step: {step}")
+        yield titles, rows, 1000
+    yield ("where the model stands", ""), standing.facts(), 160
 
 
 def _table(titles: Sequence[str], rows: Iterable[Sequence[str]], width: int = 0) -> None:

@@ -19,4 +19,5 @@ from .network_preview import preview_network as preview_network
 from .network_preview import read_picture as read_picture
 from .overview import preview as preview
 from .page import make_page as make_page
+from .page import static_page as static_page
 from .stac import export_stac as export_stac

@@ -1,6 +1,8 @@
 from .comparison import compare as compare
 from .metrics import chosen_threshold as chosen_threshold
 from .metrics import worst_class as worst_class
+from .report import Table as Table
+from .report import write_report as write_report
 from .standing import Rows as Rows
 from .standing import Standing as Standing
 from .standing import read_history as read_history
@@ -8,4 +10,5 @@ from .threshold import threshold_text as threshold_text
 from .validation import Evaluation as Evaluation
 from .validation import evaluate_runner as evaluate_runner
 from .validation import examples as examples
+from .validation import scene_examples as scene_examples
 from .validation import validate as validate

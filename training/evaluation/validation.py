@@ -15,7 +15,7 @@ from torch import Tensor
 
 from geoprep.speed import MAX_MPH, NODATA
 from geoprep.store import StoreReader
-from loaders import BatchLoader, Split
+from loaders import BatchLoader, DeviceTiles, RamTiles, Split, StreamTiles
 from training.checkpoint import ModelInfo
 from training.data import class_pixels, differences, level_gsd, tiles_of
 from training.engine import Engine, max_over_ranks, sum_in_place, sum_over_ranks
@@ -111,8 +111,12 @@ def examples(
 
 
 def predicted_label(logits: Tensor, info: ModelInfo) -> Tensor:
-    """Return the predicted label, uint8 (n, y, x): classes, or 0 for background and mph from 1."""
-    probabilities, threshold = activated(logits, info.targets), default_threshold(info.targets)
+    """Return the predicted label at the default threshold, see `_decoded`."""
+    return _decoded(activated(logits, info.targets), info, default_threshold(info.targets))
+
+
+def _decoded(probabilities: Tensor, info: ModelInfo, threshold: float) -> Tensor:
+    """Return the label, uint8 (n, y, x): classes, or 0 for background and mph from 1."""
     if info.has_classes or info.class_mph:
         return label_bytes(probabilities, info, threshold)
     road = road_probability(probabilities) >= threshold
@@ -120,6 +124,29 @@ def predicted_label(logits: Tensor, info: ModelInfo) -> Tensor:
         return road.to(torch.uint8) * ANY_ROAD_MPH
     mph = speed_mph(probabilities, info.targets, ()).add(0.5).floor().clamp(1, MAX_MPH)
     return (mph.nan_to_num() * road).to(torch.uint8)
+
+
+def scene_examples(
+    runner: Runner,
+    info: ModelInfo,
+    tiles: RamTiles | DeviceTiles | StreamTiles,
+    scenes: Sequence[str],
+    threshold: float,
+    tta: Views = "none",
+) -> list[Example]:
+    """Return the tile with most road of each scene, with its label and prediction."""
+    found, ids = [], np.array([tiles.scene(tile) for tile in range(len(tiles))])
+    road = tiles.table["road_fraction"] * tiles.table["valid_fraction"]
+    for scene in scenes:
+        image, label = tiles.pixels(int(np.where(ids == scene, road, -1).argmax()))
+        batch = pad_image(torch.from_numpy(image)[None].permute(0, 3, 1, 2))
+        probabilities = average_views(runner, pad_batch(batch, 1), tta)[
+            :, : len(label), : len(label)
+        ]
+        prediction = _decoded(probabilities.permute(0, 3, 1, 2), info, threshold)[0].cpu().numpy()
+        prediction[label == NODATA] = NODATA
+        found.append(Example(image, label, prediction, info.targets != "binary", info.classes))
+    return found
 
 
 @dataclass(frozen=True, slots=True)

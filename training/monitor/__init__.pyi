@@ -6,6 +6,7 @@ from .pictures import LEGEND_WIDTH as LEGEND_WIDTH
 from .pictures import LINE as LINE
 from .pictures import Example as Example
 from .pictures import colours_of as colours_of
+from .pictures import draw_examples as draw_examples
 from .pictures import draw_legend as draw_legend
 from .profiler import profile as profile
 from .signals import RunStopped as RunStopped

@@ -123,25 +123,42 @@ def _remove_older(out: Path, name: str) -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
+def static_page(title: str, body: str) -> str:
+    """Return an HTML page in the style of the page of a store; ``body`` is HTML, not text."""
+    head = _asset("page.html").partition("<body>")[0]
+    script = (
+        'if (matchMedia("(prefers-color-scheme: dark)").matches) '
+        'document.documentElement.dataset.theme = "dark";'
+    )
+    head = _filled(head, title, script)
+    return f"{head}<body>\n<script>{script}</script>\n{body}\n</body>\n</html>\n"
+
+
 def _write(path: Path, data: dict[str, Any], blocks: Iterable[str]) -> None:
     """Write the page: HTML, data, pictures, and the script at the end."""
-    style = _asset("page.css")
     script = '"use strict";\n{\n' + "\n".join(map(_asset, SCRIPTS)) + "}\n"
-    frame = _asset("page.html")
-    for name, text in {
-        "TITLE": html.escape(data["title"]),
-        "STYLE_HASH": _hash(style),
-        "SCRIPT_HASH": _hash(script),
-        "STYLE": style,
-        **{name.upper(): html.escape(str(word)) for name, word in data["words"].items()},
-    }.items():
-        frame = frame.replace(f"{{{{{name}}}}}", text)
+    frame = _filled(_asset("page.html"), data["title"], script)
+    for name, word in data["words"].items():
+        frame = frame.replace(f"{{{{{name.upper()}}}}}", html.escape(str(word)))
     head, tail = frame.split("{{DATA}}")
     with path.open("w", encoding="utf-8") as file:
         file.write(head)
         file.write(f'<script type="application/json" id="data">{script_json(data)}</script>\n')
         file.writelines(blocks)
         file.write(tail.replace("{{SCRIPT}}", script))
+
+
+def _filled(frame: str, title: str, script: str) -> str:
+    """Return HTML with its title, style, and the hashes of style and script."""
+    style = _asset("page.css")
+    for name, text in {
+        "TITLE": html.escape(title),
+        "STYLE_HASH": _hash(style),
+        "SCRIPT_HASH": _hash(script),
+        "STYLE": style,
+    }.items():
+        frame = frame.replace(f"{{{{{name}}}}}", text)
+    return frame
 
 
 def _asset(name: str) -> str:

@@ -190,6 +190,21 @@ def test_where_the_model_stands_is_printed(checkpoint, tmp_path, capsys):
     assert (len(found["next_steps"]), found["training_scenes"]) == (1, 4)
 
 
+def test_a_report_has_all_tables_and_pictures(checkpoint, store_path, tmp_path, capsys):
+    file = tmp_path / "report.html"
+    words = (str(checkpoint()), str(store_path), "--split", "all", "--report", str(file))
+    assert main([*words, *FP32]) == 0
+    page = file.read_text(encoding="utf-8")
+    worst = re.search(r"worst\W+(AOI_0_Test_chip\d) 0", capsys.readouterr().out)[1]
+    assert f"<h2>worst scenes, from the top: {worst}, " in page
+    assert page.count("data:image/png;base64,") == 2
+    for title in ("where the model stands", "road F1", "precision", "AOI_0_Test_chip7"):
+        assert f">{title}<" in page
+    assert "http" not in re.sub("http-equiv", "", page)
+    assert main([*words[:-1], "report.pdf", *FP32]) == 2
+    assert "report.pdf" in capsys.readouterr().err
+
+
 def test_views_are_averaged(checkpoint, store_path, tmp_path):
     path = checkpoint()
     plain = figures_of(tmp_path, path, store_path)
