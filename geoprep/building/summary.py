@@ -58,6 +58,10 @@ class Summary:
     source_copy: str | None = None  # folder of downloaded and unpacked inputs that is left
     share_name: str = "road"  # of the pixels that road_fraction counts
     class_pixels: dict[str, dict[str, int]] = field(default_factory=dict)  # split, class: pixels
+    rescale: str = "none"  # rule by which source values were stretched to bytes
+    stretched_scenes: int = 0
+    # Band: range over these scenes of the source values that became 1, and that of 255.
+    limits: dict[str, tuple[tuple[float, float], tuple[float, float]]] = field(default_factory=dict)
 
 
 def summarise(
@@ -102,7 +106,25 @@ def summarise(
         black=dict(black or {}),
         share_name=store.meta.share_name,
         class_pixels=class_counts(store),
+        rescale=store.meta.rescale,
+        **_stretching(store),
     )
+
+
+def _stretching(store: StoreReader) -> dict[str, Any]:
+    """Return the fields of `Summary` on scenes whose limits are not those of bytes, 0 and 255."""
+    limits = store.scenes.limits  # NaN: the scene was not rescaled
+    limits = limits[(np.isfinite(limits) & (limits != (0, 255))).any(axis=(1, 2))]
+    if not len(limits):
+        return {}
+    pairs = np.stack([limits.min(axis=0), limits.max(axis=0)], axis=-1).tolist()
+    return {
+        "stretched_scenes": len(limits),
+        "limits": {
+            band: tuple(map(tuple, pair))
+            for band, pair in zip(store.meta.bands, pairs, strict=True)
+        },
+    }
 
 
 def black_pixels(

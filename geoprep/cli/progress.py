@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 MOST_LISTED = 20
 MOST_PROBLEMS = 50
+_RULES = {
+    "scene": "percentiles 2 and 98 of each scene and band",
+    "city": "percentiles 2 and 98 of each band over all scenes of a city",
+}
 WIDEST = 10_000
 """Characters per line: longer than any scene id."""
 
@@ -133,8 +137,20 @@ def _facts(summary: Summary) -> Table:
         shares = (f"{name} {pixels / total:.1%}" for name, pixels in counts.items() if pixels)
         table.add_row(f"classes, {split}", ", ".join(shares) or "no labelled pixels")
     table.add_row("imagery", f"{summary.valid_fraction:.1%} of the scenes' pixels")
+    if summary.limits:
+        spans = [f"{_span(*low)} to {_span(*high)}" for low, high in summary.limits.values()]
+        named = (f"{band} {span}" for band, span in zip(summary.limits, spans, strict=True))
+        ranges = spans[0] if len(set(spans)) == 1 else ", ".join(named)
+        rule = _RULES.get(summary.rescale, f"--rescale {summary.rescale}")
+        count = f"{summary.stretched_scenes} scene{'s' * (summary.stretched_scenes != 1)}"
+        table.add_row("stretched", f"to bytes in {count}, by {rule}: {ranges}")
     table.add_row("on disk", f"{summary.store_bytes / 1e6:.1f} MB")
     return table
+
+
+def _span(least: float, most: float) -> str:
+    """Return one number, or a range of two."""
+    return f"{least:,.5g}" if least == most else f"{least:,.5g}–{most:,.5g}"
 
 
 def _print_list(console: Console, title: str, lines: list[str]) -> None:

@@ -287,3 +287,19 @@ def test_an_id_with_a_comma_names_one_scene(geoprep, scenes, tmp_path):
     status, out, err = geoprep("export", "a.zarr", "--scene", "left, right", "--out", "m.tif")
     assert status == 0, err
     assert (tmp_path / "m.tif").exists() or "m_" in out
+
+
+def test_a_build_says_in_how_many_scenes_and_between_which_limits_values_were_stretched(
+    geoprep, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "200")
+    halves = np.indices((64, 64, 3))[1] % 2
+    for low in (200, 300):
+        values = np.uint16(low + 1000 * halves)
+        write_image(tmp_path / "wide" / f"{low}.tif", values, PLACES["utm"])
+    write_image(tmp_path / "bytes" / "a.tif", np.uint8(halves * 90 + 9), PLACES["utm"])
+    build = ("build-zarr", "--quiet", "--tile", 64, "--out", "a.zarr", "--overwrite", "--images")
+    found = geoprep(*build, "wide")[1]
+    assert "2 scenes, by percentiles 2 and 98 of each scene and band: 200–300 to 1,200–1," in found
+    assert "--rescale 100,900: 100 to 900\n" in geoprep(*build, "wide", "--rescale", "100,900")[1]
+    assert "stretched" not in geoprep(*build, "bytes")[1]
