@@ -22,7 +22,14 @@ def _opened(store: Store | StrPath) -> StoreReader:
     return store.reader if isinstance(store, Store) else StoreReader.open(str(store))
 
 
-def store_info(store: Store | StrPath, *, scenes: bool = False) -> dict[str, Any]:
+def store_info(
+    store: Store | StrPath,
+    *,
+    scenes: bool = False,
+    batch_size: int = 8,
+    crop: int = 256,
+    workers: int = 4,
+) -> dict[str, Any]:
     """Return facts about a store as plain JSON values.
 
     Parameters
@@ -31,6 +38,9 @@ def store_info(store: Store | StrPath, *, scenes: bool = False) -> dict[str, Any
         A store, or its path or address.
     scenes
         Whether to add a row per scene, under ``scene_table``.
+    batch_size, crop, workers
+        Samples per batch, side of the crops in pixels (that of the tiles if they are smaller), and
+        worker threads of the loader whose ``memory`` is computed.
 
     Returns
     -------
@@ -40,7 +50,9 @@ def store_info(store: Store | StrPath, *, scenes: bool = False) -> dict[str, Any
         ``levels``, ``splits``, ``statuses``, ``issues`` (scenes that were not built as planned),
         ``statistics`` (mean and standard deviation per band, 1 to 255), ``speeds`` (pixels per mph
         over the training tiles), ``unknown_speed`` (pixels), ``classes`` (name, color, and pixels
-        by split) and ``notes`` (remarks of the build, counted).
+        by split), ``memory`` (bytes by level: ``tiles`` of the splits train and val, once per
+        machine; ``batch``, which each worker adds; ``loader``, a `loaders.BatchLoader`; and
+        ``total``, of tiles and loader) and ``notes`` (remarks of the build, counted).
 
     Raises
     ------
@@ -49,7 +61,8 @@ def store_info(store: Store | StrPath, *, scenes: bool = False) -> dict[str, Any
     """
     from geoprep.views import info
 
-    return info(_opened(store), scenes=scenes)
+    sizes = {"batch_size": batch_size, "crop": crop, "workers": workers}
+    return info(_opened(store), scenes=scenes, **sizes)
 
 
 def check_store(

@@ -114,14 +114,26 @@ def cities(as_json: bool) -> None:
 @cli.command(cls=GroupedCommand)
 @STORE
 @click.option("--scenes", is_flag=True, help="List every scene.")
+@click.option(
+    "--batch-size", default=8, type=click.IntRange(1), help="Samples per batch, for the memory."
+)
+@click.option(
+    "--crop",
+    default=256,
+    type=click.IntRange(1),
+    help="Side of the crops in pixels, for the memory; larger than a tile: whole tiles.",
+)
+@click.option(
+    "--workers", default=4, type=click.IntRange(1), help="Workers of a loader, for the memory."
+)
 @JSON
-def info(store: str, scenes: bool, as_json: bool) -> None:
-    """Print the contents of a store and its size in memory."""
+def info(store: str, as_json: bool, **given: Any) -> None:  # noqa: ANN401 - options by name
+    """Print the contents of a store, and the memory that its tiles and a loader take."""
     import_quickly("zarr")
     from geoprep.api import store_info
     from geoprep.cli.progress import print_info
 
-    facts = store_info(store, scenes=scenes)
+    facts = store_info(store, **given)
     if as_json:
         click.echo(json.dumps(facts, indent=2))
     else:

@@ -35,7 +35,14 @@ SHOWN_SPEEDS = 16
 BAR_WIDTH = 32
 
 
-def info(store: StoreReader, *, scenes: bool = False) -> dict[str, Any]:
+def info(
+    store: StoreReader,
+    *,
+    scenes: bool = False,
+    batch_size: int = 8,
+    crop: int = 256,
+    workers: int = 4,
+) -> dict[str, Any]:
     """Return all facts about a store as plain JSON values; with ``scenes``, a row per scene too."""
     meta, files = store.meta, Files(store.location)
     usable, pixels = usable_tiles(store), valid_pixels(store)
@@ -76,6 +83,7 @@ def info(store: StoreReader, *, scenes: bool = False) -> dict[str, Any]:
         **_label_facts(store),
         "notes": dict(meta.build.get("notes", {})),
     }
+    facts["memory"] = _memory(facts, batch_size, crop, workers)
     return {**facts, "scene_table": _scene_table(store)} if scenes else facts
 
 
@@ -127,6 +135,18 @@ def _split(store: StoreReader, usable: NDArray[np.bool_], split: int) -> dict[st
     }
 
 
+def _memory(facts: dict[str, Any], batch_size: int, crop: int, workers: int) -> dict[str, Any]:
+    """Return the bytes of tiles and loader by level, as docs/how-to/out-of-memory.md has them."""
+    levels = {}
+    for entry in facts["levels"]:
+        level = str(entry["level"])
+        batch = batch_size * min(crop, entry["level"]) ** 2 * (len(facts["bands"]) + 1)
+        tiles = sum(facts["splits"][name]["ram_bytes"][level] for name in ("train", "val"))
+        parts = {"tiles": tiles, "batch": batch, "loader": (workers + 2) * batch}
+        levels[level] = {**parts, "total": tiles + parts["loader"]}
+    return {"batch_size": batch_size, "crop": crop, "workers": workers, "levels": levels}
+
+
 def _scene_table(store: StoreReader) -> list[dict[str, Any]]:
     from geoprep.views.footprints import columns_of  # imports shapely
 
@@ -171,7 +191,7 @@ def render(facts: dict[str, Any]) -> RenderableType:
     from rich.text import Text
 
     parts: list[RenderableType] = [_heading(facts), _levels_table(facts), _splits_table(facts)]
-    parts.append(_bands_table(facts))
+    parts += [_memory_table(facts["memory"]), _bands_table(facts)]
     if facts["speeds"] or facts["unknown_speed"]:
         parts.append(_speeds_table(facts))
     if facts["classes"] and facts["classes"][0]["pixels"]:
@@ -235,6 +255,22 @@ def _splits_table(facts: dict[str, Any]) -> Table:
         counts = [f"{split[key]:,}" for key in ("scenes", "tiles", "usable_tiles")]
         ram = [_bytes(split["ram_bytes"][level]) for level in levels]
         table.add_row(name, *counts, f"{split['road_fraction']:.2%}", *ram)
+    return table
+
+
+def _memory_table(memory: dict[str, Any]) -> Table:
+    workers, crop = memory["workers"], memory["crop"]
+    loader = f">loader, {workers} worker{'s' * (workers != 1)}"
+    table = _table("memory at", ">tiles, train and val", ">each worker", loader, ">together")
+    for level, parts in memory["levels"].items():
+        table.add_row(
+            level, *(_bytes(parts[name]) for name in ("tiles", "batch", "loader", "total"))
+        )
+    table.caption = (
+        f"tiles once per machine; {memory['batch_size']} crops of {crop} px per batch: "
+        "--batch-size, --crop"
+    )
+    table.caption_justify = "left"
     return table
 
 

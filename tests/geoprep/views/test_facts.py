@@ -57,6 +57,16 @@ def test_memory_is_that_of_the_pixels_a_split_loads(facts, store):
     assert sum(s["scenes"] for s in facts["splits"].values()) == facts["scenes"]
 
 
+def test_memory_of_a_loader_follows_the_formula_of_the_documentation(store):
+    memory = info(store, batch_size=3, crop=40, workers=5)["memory"]
+    assert list(memory["levels"]) == ["64", "32"]
+    for level, side in (("64", 40), ("32", 32)):  # tiles of 32 pixels are whole samples
+        found, splits = memory["levels"][level], info(store)["splits"]
+        assert found["tiles"] == sum(splits[n]["ram_bytes"][level] for n in ("train", "val"))
+        assert found["batch"] == 3 * side * side * (len(store.meta.bands) + 1)
+        assert found["loader"] == 7 * found["batch"] == found["total"] - found["tiles"]
+
+
 def test_statistics_are_those_of_the_training_pixels(facts, store):
     usable = (store.scenes.status == "ok")[store.tiles.scene]
     image = np.asarray(store.image()[:])[usable & (store.tiles.split == 0)]
@@ -107,7 +117,8 @@ def test_every_scene_that_is_not_ok_has_its_reason(facts, store):
 def test_terminal_shows_what_decides_on_a_training(facts):
     text = _printed(facts)
     for piece in ("Custom", "121 tiles of 64 px", "overlap 8 px", "64 × 64 × 3", "RAM at 32",
-                  "red", "rescale none", "city_broken: failed: ", "unlabelled"):  # fmt: skip
+                  "loader, 4 workers", "red", "rescale none", "city_broken: failed: ",
+                  "unlabelled"):  # fmt: skip
         assert piece in text, piece
     bars = {line.split()[0]: line.count("█") for line in text.splitlines() if "█" in line}
     assert set(bars) == set(facts["speeds"])
