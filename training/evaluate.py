@@ -157,7 +157,9 @@ def _test(options: EvaluateOptions) -> Rows:
     stores = [] if options.json or options.split != "val" else open_stores(options.stores)
     if not any(len(select(store, "test").tiles) for store in stores):
         return []
-    return evaluated(replace(options, split="test", baseline=False, offsets=False)).scenes
+    return evaluated(
+        replace(options, split="test", baseline=False, offsets=False, report=None)
+    ).scenes
 
 
 def standing_of(found: Evaluation, options: EvaluateOptions, test: Rows = ()) -> Standing:
@@ -165,15 +167,12 @@ def standing_of(found: Evaluation, options: EvaluateOptions, test: Rows = ()) ->
     from training.evaluation import Standing, read_history
     from training.inference import model_file
 
+    names = ("scenes", "metrics", "training_scenes", "unlearned", "offsets")
     return Standing(
         score="mean_iou" if found.classes else "road_iou",
-        scenes=found.scenes,
-        metrics=found.metrics,
         test=test,
         history=read_history(model_file(options.checkpoint).parent),
-        training_scenes=found.training_scenes,
-        unlearned=found.unlearned,
-        offsets=found.offsets,
+        **{name: getattr(found, name) for name in names},
     )
 
 
@@ -193,7 +192,7 @@ def evaluated(options: EvaluateOptions) -> Evaluation:
     return evaluate_runner(
         *(runner, info, options.stores),
         **options.shared(),
-        offsets=options.offsets,
+        offsets=options.offsets or options.report is not None,
         baseline=options.baseline,
         quiet=options.quiet,
     )

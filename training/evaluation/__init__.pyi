@@ -3,6 +3,7 @@ from .metrics import chosen_threshold as chosen_threshold
 from .metrics import worst_class as worst_class
 from .report import Table as Table
 from .report import write_report as write_report
+from .standing import SCORES as SCORES
 from .standing import Rows as Rows
 from .standing import Standing as Standing
 from .standing import read_history as read_history

@@ -17,9 +17,10 @@ from geoprep.store import StoreReader
 from geoprep.views import outlines
 from loaders import BatchLoader, Folds, select
 from training.checkpoint import ModelInfo
+from training.settings import counted
 
 SCORES = {"road_iou": "road IoU", "mean_iou": "mean IoU"}
-"""Metrics that scenes are compared by."""
+"""Metrics that scenes are compared by, and the best checkpoint is chosen by."""
 
 NEW_PLACE_KM = 10.0
 """A scene farther than this from all training scenes is of a new place."""
@@ -73,7 +74,7 @@ class Standing:
             return []
         low, middle, high = np.quantile(scores, (0.1, 0.5, 0.9))
         spread = f"median {middle:.3f}, 10 % to 90 %: {low:.3f} to {high:.3f}"
-        facts = [(f"{title} of {len(scores)} scenes", spread)]
+        facts = [(f"{title} of {counted(len(scores), 'scene')}", spread)]
         for name, rows in self.extremes().items():
             facts.append((name, ", ".join(f"{r['scene']} {r[self.score]:.3f}" for r in rows)))
         if "best_road_iou" in self.metrics:
@@ -81,21 +82,20 @@ class Standing:
             best = f"the best of these tiles, {self.metrics['best_threshold']:.3f}"
             facts.append(("cost of the threshold", f"{cost:.3f} of {title} against {best}"))
         for near, far, one, other in self.groups():
-            facts.append((near, f"mean of {len(one)} scenes {one.mean():.3f}"))
+            facts.append((near, f"mean of {counted(len(one), 'scene')} {one.mean():.3f}"))
             text = f"{other.mean():.3f} ({other.mean() - one.mean():+.3f})"
-            facts.append((far, f"mean of {len(other)} scenes {text}"))
+            facts.append((far, f"mean of {counted(len(other), 'scene')} {text}"))
         return [fact for fact in facts if fact[1]]
 
     def groups(self) -> Iterator[tuple[str, str, NDArray[np.float64], NDArray[np.float64]]]:
         """Yield names and scores of two groups of scenes, the second of which may be harder."""
-        every, far = [*self.scenes, *self.test], f"more than {NEW_PLACE_KM:g} km from them"
-        km = [row.get("km_to_training", math.nan) for row in every]
-        near = [row for row, at in zip(every, km, strict=True) if at <= NEW_PLACE_KM]
-        new = [row for row, at in zip(every, km, strict=True) if at > NEW_PLACE_KM]
-        for name, hard, rows in (
-            ("validation", "test", (self.scenes, self.test)),
-            ("near training scenes", far, (near, new)),
-        ):
+        near, new = [], []
+        for row in (*self.scenes, *self.test):
+            km = row.get("km_to_training", math.nan)  # NaN is neither
+            near += [row] if km <= NEW_PLACE_KM else []
+            new += [row] if km > NEW_PLACE_KM else []
+        places = ("near training scenes", f"more than {NEW_PLACE_KM:g} km from them", near, new)
+        for name, hard, *rows in (("validation", "test", self.scenes, self.test), places):
             one, other = (_scores(part, self.score) for part in rows)
             if len(one) and len(other):
                 yield name, hard, one, other
@@ -177,11 +177,13 @@ def _error(scores: NDArray[np.float64]) -> float:
 
 
 def read_history(folder: Path) -> Rows:
-    """Return the rows of metrics.csv in a folder; none without such a file."""
-    file = folder / "metrics.csv"
-    table: Any = pd.read_csv(file) if file.is_file() else pd.DataFrame()
+    """Return the rows of a run's metrics.csv; none without one, or with that of another program."""
+    try:
+        table: Any = pd.read_csv(folder / "metrics.csv")
+    except (OSError, ValueError):
+        return ()
     rows: Rows = table.to_dict("records")
-    return rows
+    return rows if {"level", "loss"} <= set(table) else ()
 
 
 def training_scenes(info: ModelInfo, stores: Sequence[StoreReader]) -> list[NDArray[np.uint32]]:

@@ -17,7 +17,8 @@ import torch
 from loaders import BatchLoader, is_distributed, this_rank
 from training.checkpoint import BEST, LAST
 from training.engine import average_in_place, is_rank_zero, max_over_ranks, sum_over_ranks
-from training.evaluation import Rows, Standing, examples, threshold_text, validate, worst_class
+from training.evaluation import SCORES, Standing, examples, threshold_text, validate, worst_class
+from training.model import is_code
 from training.monitor.console import Console, duration
 from training.monitor.pictures import choose_tiles, draw_curves, draw_examples
 from training.monitor.signals import RunStopped, StopSignals
@@ -25,9 +26,6 @@ from training.run import Run, StepResult, TrainingError
 from training.settings import counted, parse_interval
 
 PARTS = ("loss", "main", "dice")
-TITLES = {"road_iou": "road IoU", "mean_iou": "mean IoU"}
-"""Metrics that the best checkpoint is chosen by."""
-
 CPU = torch.device("cpu")
 
 
@@ -68,8 +66,8 @@ class Callbacks:
         there = (run.folder / LAST).exists()
         self._saved_step = run.progress.step if there else None
         self._score = math.nan
-        self._scenes: Rows = ()  # of the last validation, and of the best
-        self._best_scenes: Rows = ()
+        self._scenes: list[dict[str, Any]] = []  # of the last validation, and of the best
+        self._best_scenes = self._scenes
 
     def enter_stage(self) -> None:
         """Go to the stage of the current epoch, and show it if it is new."""
@@ -150,7 +148,7 @@ class Callbacks:
         run, done, figures = self.run, self.run.done, pace.figures()
         per_epoch = (time.monotonic() - self._began) / max(done - self._began_at, 1e-9)
         remaining = duration(per_epoch * (run.epochs - done))
-        iou = "" if math.isnan(self._score) else f"{TITLES[run.info.score]} {self._score:.3f}  "
+        iou = "" if math.isnan(self._score) else f"{SCORES[run.info.score]} {self._score:.3f}  "
         self.console.state(f"loss {loss:.4f}  {iou}{_pace_text(figures)}  {remaining} left")
         scalars = {"loss": loss, "lr": run.optimizer.param_groups[0]["lr"], **figures}
         self.console.scalars("train", scalars, run.progress.step)
@@ -233,7 +231,7 @@ class Callbacks:
             tiles.road_fraction, tiles.table["valid_fraction"], run.config.pictures
         )
         shown = examples(run.trainable, run.engine, run.info, loader, chosen)
-        score = f"{TITLES[run.info.score]} {self._score:.3f}"
+        score = f"{SCORES[run.info.score]} {self._score:.3f}"
         title = f"epoch {number}, {score} over all validation tiles"
         draw_examples(folder / f"epoch_{number:03d}.png", shown, run.info.bands, title)
 
@@ -241,7 +239,7 @@ class Callbacks:
         run, progress = self.run, self.run.progress
         parts = [f"epoch {progress.epoch}/{run.epochs}", f"loss {row['loss']:.4f}"]
         if run.validation is not None:  # the header says if there is none
-            shown = {"val_loss": "val", **TITLES, "bin_iou": "bin IoU"}
+            shown = {"val_loss": "val", **SCORES, "bin_iou": "bin IoU"}
             parts += [f"{label} {row[name]:.3f}" for name, label in shown.items() if name in row]
         if row.get("worst_class"):
             parts.append(f"worst {row['worst_class']} {row['worst_iou']:.3f}")
@@ -264,11 +262,11 @@ class Callbacks:
         draw_curves(run.folder / "curves.png", progress.history)
         patience = run.config.patience
         if patience and run.out_of_patience:
-            what = f"no better {TITLES[run.info.score]}"
+            what = f"no better {SCORES[run.info.score]}"
             self.console.line(f"stopped early: {what} for {counted(patience, 'epoch')}")
         if not math.isnan(progress.best):
             self.console.line(
-                f"best {TITLES[run.info.score]} {progress.best:.3f} after epoch "
+                f"best {SCORES[run.info.score]} {progress.best:.3f} after epoch "
                 f"{progress.best_epoch + 1}: {run.folder / BEST}"
             )
             for line in self._standing():
@@ -289,7 +287,8 @@ class Callbacks:
         if facts := standing.facts()[:2]:  # a resumed run may have its best epoch behind it
             yield "; ".join(f"{name}: {text}" for name, text in facts)
         yield from [f"next step: {step}" for step in standing.next_steps()[:1]]
-        words = ("python", "-m", "training.evaluate", str(run.folder), *run.config.stores)
+        words = ["python", "-m", "training.evaluate", str(run.folder), *run.config.stores]
+        words += ["--model", run.info.model] if is_code(run.info.model) else []
         yield f"more: {shlex.join(words)} --baseline"
 
 
