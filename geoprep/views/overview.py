@@ -84,10 +84,15 @@ def choose_scenes(store: StoreReader, count: int) -> list[int]:
     splits, status, roads = scene_splits(store), store.scenes.status, scene_roads(store)
     groups = [np.flatnonzero((status == "ok") & (splits == i)) for i in range(len(SPLITS))]
     groups += [np.flatnonzero(status == one) for one in STATUSES if one != "ok"]
-    shuffled = [np.random.default_rng(0).permutation(members).tolist() for members in groups]
-    for members in shuffled[: len(SPLITS)]:
-        members.sort(key=lambda scene: valid_share(store, scene) < MOSTLY_VALID)
+
+    def bordering(scene: int) -> bool:
+        return bool(status[scene] == "ok" and valid_share(store, scene) < MOSTLY_VALID)
+
+    rng = np.random.default_rng(0)
+    shuffled = [sorted(rng.permutation(group).tolist(), key=bordering) for group in groups]
     in_turn = [scene for turn in zip_longest(*shuffled) for scene in turn if scene is not None]
+    first = sum(map(bool, shuffled))  # one of every split and status
+    in_turn[first:] = sorted(in_turn[first:], key=bordering)
     return sorted(in_turn[:count], key=lambda scene: (status[scene] != "ok", -roads[scene], scene))
 
 
