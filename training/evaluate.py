@@ -262,7 +262,8 @@ def _report(path: Path, found: Evaluation, options: EvaluateOptions, standing: S
     from training.inference import open_model
 
     runner, info = open_model(options, "auto")
-    tiles = tiles_of(replace(info, level=found.level), options.stores, options.split)
+    level = replace(info, level=found.level)
+    tiles = tiles_of(level, options.stores, options.split, residency="stream")
     pictures = {}
     for kind, rows in standing.extremes().items():
         names = [row["scene"] for row in rows]
