@@ -53,9 +53,9 @@ def open_data(config: Config) -> tuple[StoreReader, ...]:
     return tuple(_with_counts(*pair) for pair in zip(stores, counts, strict=True))
 
 
-def folds_of(config: Config) -> Folds | None:
+def folds_of(run: Config | ModelInfo) -> Folds | None:
     """Return the folds of a run; None if it uses the splits of the stores."""
-    return None if config.folds is None else Folds(config.folds, config.fold)
+    return None if run.folds is None else Folds(run.folds, run.fold or 0)
 
 
 Counts = tuple[NDArray[np.uint64], NDArray[np.uint64]]

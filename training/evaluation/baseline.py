@@ -15,9 +15,9 @@ from torch import Tensor
 from geoprep.errors import UsageError
 from geoprep.speed import NODATA
 from geoprep.store import StoreReader
-from loaders import DeviceTiles, Folds, RamTiles, StreamTiles, select
+from loaders import DeviceTiles, RamTiles, StreamTiles, select
 from training.checkpoint import ModelInfo
-from training.data import tiles_of
+from training.data import folds_of, tiles_of
 from training.engine import sum_in_place
 from training.evaluation.metrics import RoadMetrics, metrics_of
 
@@ -108,7 +108,7 @@ def _training_sample(
     info: ModelInfo, stores: Sequence[StoreReader]
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Return random labelled pixels of the training tiles, and their class, or 1 for road."""
-    folds = None if info.folds is None else Folds(info.folds, info.fold or 0)
+    folds = folds_of(info)
     if not sum(len(select(store, "train", folds).tiles) for store in stores):
         where = ", ".join(store.location for store in stores)
         raise UsageError(
@@ -137,7 +137,7 @@ def _forest(
     except ImportError:
         return None, 0.5
     forest = RandomForestClassifier(
-        *(TREES,),
+        n_estimators=TREES,
         min_samples_leaf=3,
         oob_score=roads,
         n_jobs=torch.get_num_threads(),

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from geoprep.store import StoreReader
 from geoprep.views import outlines
-from loaders import BatchLoader, Folds, select
+from loaders import BatchLoader, select
 from training.checkpoint import ModelInfo
+from training.data import folds_of
 from training.settings import counted
 
 SCORES = {"road_iou": "road IoU", "mean_iou": "mean IoU"}
@@ -188,23 +189,22 @@ def read_history(folder: Path) -> Rows:
 
 def training_scenes(info: ModelInfo, stores: Sequence[StoreReader]) -> list[NDArray[np.uint32]]:
     """Return the training scenes of each store; none of stores the model was not trained on."""
-    folds = None if info.folds is None else Folds(info.folds, info.fold or 0)
     names, found = {Path(location).name for location in info.stores}, []
     for store in stores:
-        tiles = select(store, "train", folds).tiles
+        tiles = select(store, "train", folds_of(info)).tiles
         tiles = tiles if Path(store.location).name in names else tiles[:0]
         found.append(np.unique(store.tiles.scene[tiles]))
     return found
 
 
-def km_to_training(loader: BatchLoader, info: ModelInfo) -> list[float]:
-    """Return the distance of each scene of a loader to the nearest training scene in km.
+def km_to_training(loader: BatchLoader, training: Sequence[NDArray[np.uint32]]) -> list[float]:
+    """Return the distance of each scene of a loader to the nearest of `training_scenes` in km.
 
     It is NaN where the scene, or all training scenes, are not georeferenced.
     """
     stores, table = loader.tiles.stores, loader.tiles.table
     shapes = [outlines(store, "scene", "EPSG:3857")[0] for store in stores]
-    trained = zip(shapes, training_scenes(info, stores), strict=True)
+    trained = zip(shapes, training, strict=True)
     tree = shapely.STRtree(np.concatenate([each[numbers] for each, numbers in trained]))
     pairs = np.unique(np.stack([table["store"], table["scene"]], axis=1), axis=0).tolist()
     found = np.array([shapes[store][scene] for store, scene in pairs], object)

@@ -235,7 +235,8 @@ def evaluate_runner(
     notes += simple.notes if simple else []
     sweep = {} if isinstance(metrics, ClassMetrics) else metrics.sweep()
     steps = zip(*(values.tolist() for values in sweep.values()), strict=True)
-    count, km = sum(map(len, training_scenes(info, tiles.stores))), km_to_training(loader, info)
+    training = training_scenes(info, tiles.stores)
+    count, km = sum(map(len, training)), km_to_training(loader, training)
     each = zip(_rows(loader, scenes, scene_of, metrics), km, strict=True)
     names = info.class_names if count else ()
     pixels = class_pixels(tiles.stores, names)

@@ -118,19 +118,28 @@ def write_item(
     properties = {
         "description": _USE + ("" if area else " Nor is their area: the geometry is null."),
         **({"gsd": max(info.gsd_m)} if 0 < max(info.gsd_m) < math.inf else {}),
+        "bands": bands,
         # As the extension's best practices say, where the dates of the imagery are not known.
-        **{"bands": bands, "datetime": None, "start_datetime": "1900-01-01T00:00:00Z"},
+        "datetime": None,
+        "start_datetime": "1900-01-01T00:00:00Z",
         "end_datetime": "9999-12-31T23:59:59Z",
         **({"license": given} if (given := licence or settings.get("licence")) else {}),
-        **{"mlm:name": name, "mlm:architecture": info.model, "mlm:framework": framework},
+        "mlm:name": name,
+        "mlm:architecture": info.model,
+        "mlm:framework": framework,
         "mlm:framework_version": re.split("[^0-9.]", version(package))[0],
-        **{"mlm:tasks": ["semantic-segmentation"], "mlm:total_parameters": sum(counted)},
+        "mlm:tasks": ["semantic-segmentation"],
+        "mlm:total_parameters": sum(counted),
         **({} if pretrained else {"mlm:pretrained_source": None}),
-        **{"mlm:pretrained": bool(pretrained), "mlm:input": [_input(info)]},
+        "mlm:pretrained": bool(pretrained),
+        "mlm:input": [_input(info)],
         "mlm:output": [_output(info, threshold)],
         "mlm:hyperparameters": {
-            **{"precision": precision, "rescale": info.rescale, "threshold": threshold},
-            **{"mean": info.mean, "std": info.std},
+            "precision": precision,
+            "rescale": info.rescale,
+            "threshold": threshold,
+            "mean": info.mean,
+            "std": info.std,
             "gsd_m": info.gsd_m if math.isfinite(sum(info.gsd_m)) else None,
         },
     }
@@ -138,10 +147,15 @@ def write_item(
     if file.suffix == ".xml":
         assets["weights"] = _asset(file.with_suffix(".bin"), "mlm:weights")
     item = {
-        **{"type": "Feature", "stac_version": STAC_VERSION, "id": name},
-        **{"stac_extensions": [MLM_SCHEMA, FILE_SCHEMA], "geometry": area},
+        "type": "Feature",
+        "stac_version": STAC_VERSION,
+        "id": name,
+        "stac_extensions": [MLM_SCHEMA, FILE_SCHEMA],
+        "geometry": area,
         **({"bbox": shapely.geometry.shape(area).bounds} if area else {}),
-        **{"properties": properties, "links": [], "assets": assets},
+        "properties": properties,
+        "links": [],
+        "assets": assets,
     }
     with replaced(item_path(file)) as partial:
         partial.write_text(json.dumps(item, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -167,9 +181,12 @@ def _input(info: ModelInfo) -> dict[str, Any]:
     code = f"low, high = np.array({[*map(list, limits)]}).T" if limits else _OF_IMAGE
     axes = {"batch": -1, "bands": len(info.bands), "height": -1, "width": -1}
     return {
-        **{"name": "image", "bands": info.bands, "input": _array(axes, "uint8")},
+        "name": "image",
+        "bands": info.bands,
+        "input": _array(axes, "uint8"),
         "description": "Bytes 1 to 255, 0 without imagery; the model normalises them.",
-        **{"value_scaling": None, "resize_type": None},
+        "value_scaling": None,
+        "resize_type": None,
         "pre_processing_function": _python(_BEFORE.format(limits=code, stride=STRIDE)),
     }
 
@@ -190,8 +207,11 @@ def _output(info: ModelInfo, threshold: float) -> dict[str, Any]:
     ]
     axes = {"batch": -1, "height": -1, "width": -1, "channel": info.channels}
     return {
-        **{"name": "probability", "tasks": ["semantic-segmentation"], "bands": []},
-        **{"result": _array(axes, "float32"), "classification:classes": classes},
+        "name": "probability",
+        "tasks": ["semantic-segmentation"],
+        "bands": [],
+        "result": _array(axes, "float32"),
+        "classification:classes": classes,
         "post_processing_function": _python(_AFTER.format(code=code)),
     }
 
@@ -206,8 +226,11 @@ def _python(code: str) -> dict[str, str]:
 
 def _asset(file: Path, role: str) -> dict[str, Any]:
     return {
-        **{"href": f"./{file.name}", "type": "application/octet-stream", "roles": [role]},
-        **{"file:size": file.stat().st_size, "file:checksum": _checksum(file)},
+        "href": f"./{file.name}",
+        "type": "application/octet-stream",
+        "roles": [role],
+        "file:size": file.stat().st_size,
+        "file:checksum": _checksum(file),
     }
 
 

@@ -78,9 +78,7 @@ def test_distances_to_training_scenes_are_those_on_the_ground(monkeypatch):
     y = 6378137 * math.asinh(math.tan(math.radians(60)))  # lengths there are doubled
     at = [shapely.box(x, y, x + 1, y + 1) for x in (0, 40_001)]
     monkeypatch.setattr(standing, "outlines", lambda *_: (np.array([*at, None], object), ""))
-    monkeypatch.setattr(standing, "training_scenes", lambda *_: [[0]])
     table = {"store": np.zeros(3, int), "scene": np.arange(3)}
     loader = SimpleNamespace(tiles=SimpleNamespace(stores=[None], table=table))
-    assert km_to_training(loader, None) == pytest.approx([0, 20, math.nan], nan_ok=True, abs=0.01)
-    monkeypatch.setattr(standing, "training_scenes", lambda *_: [[2]])
-    assert all(map(math.isnan, km_to_training(loader, None)))
+    assert km_to_training(loader, [[0]]) == pytest.approx([0, 20, math.nan], nan_ok=True, abs=0.01)
+    assert all(map(math.isnan, km_to_training(loader, [[2]])))
