@@ -24,6 +24,7 @@ from geoprep.labels.class_rule import ClassRule
 from geoprep.labels.features import LAYER_KEY
 from geoprep.labels.label_options import SPEED_FIELDS, SpeedRule
 from geoprep.labels.table import RoadTable, build_table
+from geoprep.storage import require_pyarrow
 
 GEOJSON_SUFFIXES: Final = (".geojson", ".json")
 PARQUET_SUFFIXES: Final = (".parquet", ".geoparquet")
@@ -333,12 +334,7 @@ def _ogr(function: Any, source: Path | bytes, name: str, **options: Any) -> Any:
 
 def _read_parquet(data: bytes, rule: SpeedRule, name: str) -> RoadTable:
     """Read GeoParquet, which the GDAL of pyogrio's wheels cannot."""
-    try:
-        import pyarrow  # noqa: F401  geopandas' own message names another package
-    except ImportError as error:
-        raise LabelError(
-            f"{name}: GeoParquet needs pyarrow; install it with pip install 'geoprep[parquet]'"
-        ) from error
+    require_pyarrow()
     import geopandas
     from pyarrow.lib import ArrowException
 

@@ -19,6 +19,7 @@ from .local_files import local_path as local_path
 from .local_files import make_folder as make_folder
 from .local_files import replaced as replaced
 from .local_files import require_folder as require_folder
+from .local_files import require_pyarrow as require_pyarrow
 from .local_files import require_suffix as require_suffix
 from .places import Files as Files
 from .places import RemoteFile as RemoteFile

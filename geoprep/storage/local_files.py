@@ -92,6 +92,14 @@ def require_folder(path: Path) -> None:
         raise UsageError(f"{path}: the folder {path.parent} does not exist: create it first")
 
 
+def require_pyarrow() -> None:
+    """Raise UsageError unless pyarrow is installed, without which there is no GeoParquet."""
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError as error:
+        raise UsageError("GeoParquet needs pyarrow: pip install 'geoprep[parquet]'") from error
+
+
 def make_folder(folder: Path) -> Path:
     """Create a folder and its parents where missing, and return it; raises as `replaced`."""
     with errors_named(folder, OutputError):

@@ -129,12 +129,6 @@ def _write(
     from rasterio.windows import Window
 
     meta, table = store.meta, _TABLES.get(coding)
-    tags = {
-        "SCENE": str(store.scenes.id[scene]),
-        "SPLIT": split_names(store, scene),
-        "LEVEL": str(level),
-        "TIFFTAG_SOFTWARE": f"geoprep {__version__}",
-    }
     nodata: int | None = 0
     bands, overviews = len(meta.bands), "average"
     if array != "image":  # speeds have no mean
@@ -142,7 +136,12 @@ def _write(
         nodata = NODATA if table is None else None
     step = level - meta.overlap * level // meta.tile
     with _created(path, grid, bands, nodata, overviews) as file:
-        file.update_tags(**tags)
+        file.update_tags(
+            SCENE=store.scenes.id[scene],
+            SPLIT=split_names(store, scene),
+            LEVEL=level,
+            TIFFTAG_SOFTWARE=f"geoprep {__version__}",
+        )
         if array == "image":
             _describe_image(file, meta.bands)
         else:
@@ -209,15 +208,27 @@ def _created(
         final: dict[str, Any] = {"driver": "PNG"}
     else:
         final = {
-            **{"driver": "COG", "compress": "deflate", "predictor": "yes" if bands > 1 else "no"},
-            **{"blocksize": BLOCK, "overview_resampling": overviews, "bigtiff": "if_safer"},
-            **{"overview_compress": "deflate", "num_threads": "all_cpus"},
+            "driver": "COG",
+            "compress": "deflate",
+            "predictor": "yes" if bands > 1 else "no",
+            "blocksize": BLOCK,
+            "overview_resampling": overviews,
+            "overview_compress": "deflate",
+            "bigtiff": "if_safer",
+            "num_threads": "all_cpus",
         }
-    profile = {
-        **{"driver": "GTiff", "dtype": "uint8", "height": grid.height, "width": grid.width},
-        **{"count": bands, "nodata": nodata, "interleave": "pixel", "bigtiff": "if_safer"},
-        **({"crs": grid.crs, "transform": grid.transform} if grid.georeferenced else {}),
+    profile: dict[str, Any] = {
+        "driver": "GTiff",
+        "dtype": "uint8",
+        "height": grid.height,
+        "width": grid.width,
+        "count": bands,
+        "nodata": nodata,
+        "interleave": "pixel",
+        "bigtiff": "if_safer",
     }
+    if grid.georeferenced:
+        profile |= {"crs": grid.crs, "transform": grid.transform}
     with (
         replaced(path) as partial,
         rasterio.Env(GDAL_CACHEMAX=_CACHE_MB, GDAL_PAM_ENABLED="NO"),

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from geoprep.errors import UsageError
 from geoprep.specifications import PROJECTION_SCHEMA, STAC_GEOPARQUET_VERSION, STAC_VERSION
-from geoprep.storage import is_local, replaced, require_suffix
+from geoprep.storage import is_local, replaced, require_pyarrow, require_suffix
 from geoprep.store import StoreReader, tiles_of
 from geoprep.views.footprints import LONLAT, By, columns_of, georeferenced_outlines, grids_of
 
@@ -24,12 +24,10 @@ def export_stac(store: StoreReader, out: Path, by: By, datetime: str | None) -> 
     """
     require_suffix(out, ".parquet")
     polygons = georeferenced_outlines(store, by)
-    try:
-        import pyarrow.parquet
-    except ImportError as error:
-        raise UsageError("GeoParquet needs pyarrow: pip install 'geoprep[parquet]'") from error
+    require_pyarrow()
     import geopandas as gpd
     import pandas as pd
+    import pyarrow.parquet
 
     try:
         times = pd.to_datetime((datetime or "NaT").split("/", 1), utc=True, format="ISO8601")

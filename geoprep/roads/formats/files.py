@@ -26,7 +26,7 @@ from geoprep.roads.formats.table import (
 )
 from geoprep.roads.names import NETWORK_SUFFIXES, READ_SUFFIXES, TABLE_SUFFIX, VECTOR_SUFFIXES
 from geoprep.roads.network import RoadGraph, check_network
-from geoprep.storage import replaced, require_folder, require_suffix
+from geoprep.storage import replaced, require_folder, require_pyarrow, require_suffix
 
 if TYPE_CHECKING:
     import geopandas as gpd
@@ -43,7 +43,6 @@ _NULL_CRS: Final = re.compile(rb'"crs"\s*:\s*null')
 _COLLECTION: Final = '"type": "FeatureCollection",'
 _LINES: Final = ("LineString", "Unknown", "Geometry")
 _GEOPARQUET: Final = "1.1.0"
-_NO_PYARROW: Final = "GeoParquet needs pyarrow: pip install 'geoprep[parquet]', or use a .gpkg file"
 
 
 def write_network(network: RoadGraph, path: str | os.PathLike[str]) -> None:
@@ -122,12 +121,9 @@ def write_geojson(frame: gpd.GeoDataFrame, path: Path) -> None:
 
 
 def _write_parquet(network: RoadGraph, path: Path) -> None:
-    try:
-        edge_frame(network, rounded=True).to_parquet(
-            path, index=False, compression="zstd", schema_version=_GEOPARQUET
-        )
-    except ImportError as error:
-        raise UsageError(_NO_PYARROW) from error
+    require_pyarrow()
+    frame = edge_frame(network, rounded=True)
+    frame.to_parquet(path, index=False, compression="zstd", schema_version=_GEOPARQUET)
 
 
 _WRITERS: Final[dict[str, Callable[[RoadGraph, Path], None]]] = {
@@ -161,12 +157,11 @@ def read_network(path: str | os.PathLike[str], *, layer: str | None = None) -> R
 
 
 def _read_parquet(path: Path) -> RoadGraph:
+    require_pyarrow()
     import geopandas as gpd
 
     try:
         frame = gpd.read_parquet(path)
-    except ImportError as error:
-        raise UsageError(_NO_PYARROW) from error
     except Exception as error:  # pyarrow has many
         raise SourceError(f"{path}: not readable as GeoParquet: {error}") from error
     return network_of_frame(path, frame)
@@ -263,10 +258,9 @@ def is_network_file(path: Path, *, layer: str | None = None) -> bool:
 
 
 def _parquet_columns(path: Path) -> list[str]:
-    try:
-        import pyarrow.parquet
-    except ImportError as error:
-        raise UsageError(_NO_PYARROW) from error
+    require_pyarrow()
+    import pyarrow.parquet
+
     try:
         names: list[str] = pyarrow.parquet.read_schema(path).names
     except (pyarrow.ArrowException, OSError) as error:

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from geoprep.crs import boxes_around
-from geoprep.errors import LabelError
+from geoprep.errors import LabelError, UsageError
 from geoprep.grid import Grid
 from geoprep.labels import road_files as reading
 from geoprep.labels.burning import burn, speed_polygons
@@ -320,7 +320,7 @@ def test_broken_geoparquet_and_a_missing_library_say_what_helps(tmp_path, monkey
     with pytest.raises(LabelError, match=r"roads\.parquet: not readable as GeoParquet"):
         read_roads(path)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(LabelError, match=r"pip install 'geoprep\[parquet\]'"):
+    with pytest.raises(UsageError, match=r"pip install 'geoprep\[parquet\]'"):
         read_roads(path)
 
 

@@ -109,7 +109,7 @@ def test_geoparquet_says_its_crs(tmp_path):
 
 def test_without_pyarrow_the_error_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    missing = r"pip install 'geoprep\[parquet\]', or use a \.gpkg"
+    missing = r"pip install 'geoprep\[parquet\]'"
     with pytest.raises(UsageError, match=missing):
         write_network(some(), tmp_path / "roads.parquet")
     assert not list(tmp_path.iterdir())
