@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.synth.ground.spectra import BANDS, RGB_BANDS
-from geoprep.synth.image.light import Field, strips
+from geoprep.synth.image.light import Field
 from geoprep.synth.image.render import PAN, RenderedChip, Renderer
 
 PRODUCT_BANDS: Final[dict[str, tuple[int, ...]]] = {
@@ -61,13 +61,9 @@ def _to_8_bit(value: Field, scene: RenderedChip, band: int) -> NDArray[np.uint8]
     light = scene.light
     curve = np.linspace(0, 1, _STEPS) ** light.gamma
     table = np.clip(np.rint(255 * curve), 1, 255).astype(np.uint8)
-    out = np.empty(value.shape, dtype=np.uint8)
     scale = np.float32((_STEPS - 1) / (light.bright - light.dark))
-    for rows in strips(len(value)):
-        steps = (value[rows] - np.float32(light.dark)) * scale
-        np.clip(steps, 0, _STEPS - 1, out=steps)
-        np.take(table, steps.astype(np.uint16), out=out[rows], mode="clip")
-    return _blacken(out, scene)
+    steps = ((value - np.float32(light.dark)) * scale).clip(0, _STEPS - 1)
+    return _blacken(table[steps.astype(np.uint16)], scene)
 
 
 def _to_11_bit(value: Field, scene: RenderedChip, band: int) -> NDArray[np.uint16]:

@@ -31,17 +31,7 @@ from geoprep.synth.ground.spectra import (
 )
 from geoprep.synth.ground.things import BRIDGE, CAR, DECK, ROAD, ROADSIDE, ROOF, Things
 from geoprep.synth.ground.world import Ground
-from geoprep.synth.image.light import (
-    HAZE,
-    SKYLIGHT,
-    Field,
-    Light,
-    Noise,
-    draw_light,
-    lookup,
-    make_noise,
-    strips,
-)
+from geoprep.synth.image.light import HAZE, SKYLIGHT, Field, Light, Noise, draw_light, make_noise
 from geoprep.synth.image.trees import UNIT_M, TreeSprites
 
 PAN = len(BANDS)
@@ -110,7 +100,7 @@ class Renderer:
         coarse = self.noise.window(self.noise.coarse, size, rng)
         white = self.noise.window(self.noise.white, size, rng)
         self._let_through(ids, things, 0.69 * medium + 0.61 * coarse + 0.38 * white)
-        units = lookup(_heights(things), ids)
+        units = _heights(things)[ids]
         crowns = self._sprites.stamp(things.trees, to_metres, size)
         tree = crowns > units
         np.maximum(units, crowns, out=units)
@@ -148,15 +138,7 @@ class Renderer:
         size = self.plan.frame.size
         rng = generator(self.plan.seed, self.plan.city, NOISE, index, band)
         noise = self.noise.window(self.noise.white, size, rng)
-        table = np.ascontiguousarray(scene.table[:, band])
-        out = np.empty((size, size), dtype=np.float32)
-        for rows in strips(size):
-            first, last = max(rows.start - 1, 0), min(rows.stop + 1, size)
-            value = np.take(table, scene.ids[first:last], mode="clip")
-            value *= scene.texture[first:last]
-            out[rows] = _optics(value, first < rows.start, last > rows.stop)
-            out[rows] += _NOISE * noise[rows]
-        return out
+        return _optics(scene.table[scene.ids, band] * scene.texture) + _NOISE * noise
 
     def _let_through(self, ids: NDArray[np.uint16], things: Things, patch: Field) -> None:
         """Replace patches of a material by what shows through: weeds, bare spots, puddles."""
@@ -165,7 +147,7 @@ class Renderer:
         bare = np.concatenate(([9.0], self._bare, self._bare[material])).astype(np.float32)
         other = np.concatenate(([0], self._other + 1, self._other[material] + 1))
         bare[: count + 1] = 9.0
-        through = patch > lookup(bare, ids)
+        through = patch > bare[ids]
         ids[through] = other.astype(np.uint16)[ids[through]]
 
     def _texture(
@@ -176,7 +158,7 @@ class Renderer:
         amounts = np.concatenate((np.zeros((1, 3), np.float32), self._variation, own))
         texture = np.ones(ids.shape, np.float32)
         for k, field in enumerate(fields):
-            texture += field * lookup(amounts[:, k], ids)
+            texture += field * amounts[ids, k]
         return np.maximum(texture, 0.2, out=texture)
 
     def _table(self, things: Things, light: Light) -> Field:
@@ -283,15 +265,15 @@ def _moved(field: NDArray[T], dy: int, dx: int) -> NDArray[T]:
     return out
 
 
-def _optics(value: Field, above: bool, below: bool) -> Field:
+def _optics(value: Field) -> Field:
     """Blur by the telescope: binomial, wider along x where pixels are narrower on the ground."""
     for _ in range(2):
         value[:, 1:] += value[:, :-1]
         value[:, 0] *= 2
         value[:, :-1] += value[:, 1:]
         value[:, -1] *= 2
-    padded = np.pad(value, ((not above, not below), (0, 0)), mode="edge")
-    blurred = padded[:-2] + padded[2:]
+    padded = np.pad(value, ((1, 1), (0, 0)), mode="edge")
+    blurred: Field = padded[:-2] + padded[2:]
     blurred += 2 * padded[1:-1]
     blurred *= np.float32(1 / 64)
     return blurred
