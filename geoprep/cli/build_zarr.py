@@ -20,7 +20,6 @@ from geoprep.cli.help import (
     name_options,
     options_of,
 )
-from geoprep.cli.imports import import_quickly
 from geoprep.errors import GeoprepError, GeoprepWarning, UsageError
 from geoprep.plan import BuildOptions
 
@@ -136,7 +135,6 @@ def build_zarr(context: click.Context, /, **given: Any) -> int:  # noqa: ANN401 
     An interrupted build is resumed by the same command, with the same result to the last byte.
     docs/how-to/data-sets.md lists the options for common data sets.
     """  # noqa: D301 - click's own mark, which keeps lines as they are
-    import_quickly("rasterio", "pyogrio", "zarr")
     from geoprep.api import build_zarr as build
 
     as_json = given["as_json"]

@@ -16,7 +16,6 @@ from geoprep.cli.build_zarr import build_zarr
 from geoprep.cli.download import download
 from geoprep.cli.graphs import route, score
 from geoprep.cli.help import JSON, POSITIVE, QUIET, WORKERS, GroupedCommand, OutputPath
-from geoprep.cli.imports import import_quickly
 from geoprep.cli.roads import polygonize, vectorize
 from geoprep.errors import UsageError
 
@@ -129,7 +128,6 @@ def cities(as_json: bool) -> None:
 @JSON
 def info(store: str, as_json: bool, **given: Any) -> None:  # noqa: ANN401 - options by name
     """Print the contents of a store, and the memory that its tiles and a loader take."""
-    import_quickly("zarr")
     from geoprep.api import store_info
     from geoprep.cli.progress import print_info
 

@@ -19,7 +19,6 @@ from geoprep.cli.help import (
     name_options,
     options_of,
 )
-from geoprep.cli.imports import import_quickly
 from geoprep.errors import UsageError
 from geoprep.labels import ClassOptions, MaskOptions, RoadOptions
 from geoprep.roads import LABEL_OPTIONS, ScoreOptions
@@ -109,7 +108,6 @@ _PATH = click.Path(path_type=Path)
 @JSON
 def score(**given: Any) -> None:  # noqa: ANN401 - click passes options by name
     """Score networks scene by scene."""
-    import_quickly("rasterio", "pyogrio")
     from geoprep.api import score as score_networks
 
     as_json, quiet = given.pop("as_json"), given.pop("quiet")
@@ -299,7 +297,6 @@ def route(network: Path, out: Path, shortest: bool, as_json: bool, **given: Any)
     NETWORK is a road network of `geoprep vectorize`, or any file of lines with a field speed_mph.
     Every road can be driven both ways.
     """
-    import_quickly("pyogrio")
     from geoprep.api import route as find_route
 
     by: Literal["time", "length"] = "length" if shortest else "time"

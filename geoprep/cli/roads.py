@@ -17,7 +17,6 @@ from geoprep.cli.help import (
     grouped_option,
     options_of,
 )
-from geoprep.cli.imports import import_quickly
 from geoprep.roads import RasterOptions, Tracing
 
 HELP = """Turn predictions or masks of roads into a road network.
@@ -57,7 +56,6 @@ _OUTPUT = "Output"
 @JSON
 def vectorize(rasters: tuple[Path, ...], out: Path, **given: Any) -> None:  # noqa: ANN401 - options by name
     """Trace rasters, join their networks, and write the result."""
-    import_quickly("rasterio", "pyogrio")
     from geoprep.api import vectorize, write_road_table
 
     as_json, quiet = given.pop("as_json"), given.pop("quiet")
@@ -143,7 +141,6 @@ geoprep polygonize maps/ --out areas.gpkg --simplify 2 --min-area 20
 @JSON
 def polygonize(out: Path, *, as_json: bool, maps: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN401 - click passes options by name
     """Write the polygons of classes."""
-    import_quickly("rasterio", "pyogrio")
     from geoprep.api import polygonize as polygonize_classes
 
     frame = polygonize_classes(list(maps), out=out, **options)

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import sys
 import tarfile
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import numpy as np
 import pytest
 from helpers.factory import PLACES, row_of_scenes, texture, write_image, write_roads
 
-from geoprep.cli import main
 from geoprep.store import StoreReader
 
 SIDE = 64
@@ -198,55 +196,6 @@ def test_ctrl_c_is_one_line_from_the_beginning_on(scenes, tmp_path, python, mome
     assert "Traceback" not in done.stderr
     assert "Interrupted." in done.stderr
     assert Path(tmp_path / "in").exists()
-
-
-LOST = """
-import signal, sys, weakref
-from geoprep import cli
-from geoprep.cli import running
-
-class Thing:
-    pass
-
-def raises(_):
-    raise KeyboardInterrupt
-
-def run():
-    thing = Thing()
-    held = weakref.ref(thing, raises)
-    del thing
-    signal.pause()
-
-running.run = run
-cli.main()
-"""
-
-
-def test_ctrl_c_that_a_callback_swallows_arrives_all_the_same(python):
-    done = python("-c", LOST)
-    assert done.returncode == 130
-    assert done.stderr.strip().startswith("Interrupted.")
-
-
-def test_ctrl_c_that_an_import_prints_and_hides_is_one_line(monkeypatch, capsys):
-    """As NumPy's C interface does of an interrupt while another library imports it."""
-
-    def broken():
-        try:
-            raise KeyboardInterrupt
-        except KeyboardInterrupt as error:
-            sys.excepthook(type(error), error, None)
-        raise ImportError("numpy._core.multiarray failed to import")
-
-    monkeypatch.setattr("geoprep.cli.running.run", broken)
-    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
-    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 130
-    assert capsys.readouterr().err.strip().splitlines() == [
-        "Interrupted. Finished work is kept. Run the same command again to resume."
-    ]
 
 
 def test_dry_run_builds_nothing_and_says_what_would_fail(geoprep, scenes, tmp_path):
