@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -16,6 +15,7 @@ import numpy as np
 from geoprep.api.keywords import options, taken, with_options
 from geoprep.api.networks import RoadNetwork
 from geoprep.errors import UsageError
+from geoprep.quiet import no_georeference_warning
 from geoprep.roads import RasterOptions, Tracing
 from geoprep.storage import require_folder, require_suffix
 
@@ -142,15 +142,7 @@ def _traced(
         if not paths:
             raise UsageError("`source` is empty: give at least one raster")
         with counting_bar("vectorizing", quiet=not progress) as advance:
-            yield function(
-                paths,
-                tracing,
-                kind=reading.kind,
-                band=reading.band,
-                pixel_size_m=reading.pixel_size,
-                workers=workers,
-                advance=advance,
-            )
+            yield function(paths, tracing, reading, workers=workers, advance=advance)
 
 
 def stated_thresholds(source: StrPath) -> tuple[Path, float, float] | None:
@@ -218,7 +210,6 @@ def _write(
 ) -> None:
     """Write an array (y, x) or (band, y, x) as a GeoTIFF."""
     import rasterio
-    from rasterio.errors import NotGeoreferencedWarning
 
     values = values[None] if values.ndim == 2 else values
     if values.ndim != 3:
@@ -228,12 +219,10 @@ def _write(
     kinds = {"b": "uint8", "f": "float32"}
     values = values.astype(kinds.get(values.dtype.kind, values.dtype), copy=False)
     bands, height, width = values.shape
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", NotGeoreferencedWarning)
-        with rasterio.open(
-            path, "w", driver="GTiff", count=bands, height=height, width=width,
-            dtype=values.dtype, transform=transform, crs=crs, nodata=nodata,
-        ) as file:  # fmt: skip
-            file.write(values)
-            if unit:
-                file.units = [unit] * bands
+    with no_georeference_warning(), rasterio.open(
+        path, "w", driver="GTiff", count=bands, height=height, width=width,
+        dtype=values.dtype, transform=transform, crs=crs, nodata=nodata,
+    ) as file:  # fmt: skip
+        file.write(values)
+        if unit:
+            file.units = [unit] * bands

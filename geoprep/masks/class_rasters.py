@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import rasterio
 from numpy.typing import NDArray
 from rasterio.enums import Resampling
-from rasterio.errors import RasterioError
 from rasterio.io import DatasetReader
 from rasterio.vrt import WarpedVRT
 
 from geoprep.errors import ImageError, UsageError
 from geoprep.grid import Grid
+from geoprep.storage import open_image
 
 if TYPE_CHECKING:
     from geoprep.labels import ClassRule
@@ -59,7 +57,7 @@ def raster_files(path: Path, *, required: bool = True) -> list[Path]:
 
 def class_names(path: Path) -> tuple[str, ...]:
     """Return the names of the classes of a prediction; none for other rasters."""
-    with opened(path) as dataset:
+    with open_image(str(path)) as dataset:
         text = dataset.tags().get("CLASS_NAMES", "[]")
     try:
         return tuple(map(str, json.loads(text)))
@@ -80,7 +78,7 @@ def read_classes(
     if own := class_names(path):
         return _prediction(path, own, names, like)
     rule = rule or _numbered(names)
-    with opened(path) as dataset:
+    with open_image(str(path)) as dataset:
         place = like or ClassRaster(
             path, np.empty(dataset.shape, np.uint8), dataset.transform, dataset.crs
         )
@@ -90,24 +88,15 @@ def read_classes(
     return ClassRaster(path, _renumbered(rule.names, names)[codes], place.transform, place.crs)
 
 
-@contextmanager
-def opened(path: Path) -> Iterator[DatasetReader]:
-    """Yield an open raster; errors of reading name the file."""
-    try:
-        with rasterio.open(path) as dataset:
-            yield dataset
-    except RasterioError as error:
-        raise ImageError(f"{path}: cannot be read: {error}") from error
-
-
 def _prediction(
     path: Path, own: Sequence[str], names: Sequence[str], like: ClassRaster | None
 ) -> ClassRaster:
-    with opened(path) as dataset:
-        values, crs, transform = _on_grid(path, dataset, like)
+    with open_image(str(path)) as dataset:
+        values = dataset.read() if like is None else _on_grid(path, dataset, like)
         bands = dict(zip(dataset.descriptions, values.astype(np.uint8), strict=True))
-    label = _renumbered(own, names)[values[0]]
-    return ClassRaster(path, label, transform, crs, bands.get("confidence"))
+        place = like or dataset
+        label = _renumbered(own, names)[values[0]]
+        return ClassRaster(path, label, place.transform, place.crs, bands.get("confidence"))
 
 
 def _renumbered(own: Sequence[str], names: Sequence[str]) -> NDArray[np.uint8]:
@@ -125,22 +114,16 @@ def _numbered(names: Sequence[str]) -> ClassRule:
     return ClassRule(tuple(names), values, (), UNLABELLED)
 
 
-def _on_grid(
-    path: Path,
-    dataset: DatasetReader,
-    like: ClassRaster | None,
-) -> tuple[NDArray[Any], Any, Any]:
-    """Return the pixels (band, y, x), CRS and transform, on another raster's grid if given."""
-    if like is None:
-        return dataset.read(), dataset.crs, dataset.transform
+def _on_grid(path: Path, dataset: DatasetReader, like: ClassRaster) -> NDArray[Any]:
+    """Return the nearest pixels (band, y, x) on another raster's grid."""
     height, width = like.label.shape
     if bool(like.crs) != bool(dataset.crs):
         raise ImageError(f"{path} and {like.path}: only one of them is georeferenced")
     if not like.crs:
         shape = (dataset.count, height, width)
-        return dataset.read(out_shape=shape, resampling=Resampling.nearest), None, like.transform
+        return np.asarray(dataset.read(out_shape=shape, resampling=Resampling.nearest))
     grid = {"crs": like.crs, "transform": like.transform, "width": width, "height": height}
     fill = NODATA if dataset.nodata is None else dataset.nodata
     options = {"resampling": Resampling.nearest, "nodata": fill}
     with WarpedVRT(dataset, **grid, **options) as warped:
-        return warped.read(), like.crs, like.transform
+        return np.asarray(warped.read())

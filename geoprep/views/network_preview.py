@@ -12,12 +12,11 @@ from affine import Affine
 from numpy.typing import NDArray
 
 from geoprep.crs import is_georeferenced, reproject
-from geoprep.errors import ImageError, UsageError
+from geoprep.errors import UsageError
 from geoprep.palette import BACKGROUND_COLOUR, SPEED_COLOURS, bin_label
-from geoprep.quiet import no_georeference_warning
 from geoprep.roads import RoadGraph
 from geoprep.speed import BIN_TABLE, to_byte
-from geoprep.storage import replaced, require_suffix
+from geoprep.storage import open_image, replaced, require_suffix
 from geoprep.views.display import SUFFIXES
 from geoprep.views.sheet import save
 
@@ -100,22 +99,16 @@ def _image(
 
 def read_picture(path: StrPath) -> Picture:
     """Read an image with at most about 1600 pixels per side; other dtypes become uint8."""
-    import rasterio
-    from rasterio.errors import RasterioError
-
     from geoprep.imagery import require_upright
 
-    try:
-        with no_georeference_warning(), rasterio.open(path) as image:
-            require_upright(image)
-            step = max(1.0, max(image.shape) / _PIXELS)
-            shape = tuple(max(1, round(side / step)) for side in image.shape)
-            bands = [1, 2, 3] if image.count >= 3 else [1]
-            values = image.read(bands, out_shape=(len(bands), *shape))
-            placed = is_georeferenced(image.crs, image.transform)
-            crs = image.crs.to_wkt() if placed else None
-    except RasterioError as error:
-        raise ImageError(f"{path}: not readable as an image: {error}") from error
+    with open_image(str(path)) as image:
+        require_upright(image)
+        step = max(1.0, max(image.shape) / _PIXELS)
+        shape = tuple(max(1, round(side / step)) for side in image.shape)
+        bands = [1, 2, 3] if image.count >= 3 else [1]
+        values = image.read(bands, out_shape=(len(bands), *shape))
+        placed = is_georeferenced(image.crs, image.transform)
+        crs = image.crs.to_wkt() if placed else None
     return Picture(_shown(values), image.height, image.width, image.transform, crs)
 
 
@@ -153,14 +146,12 @@ def _draw(
     path: Path, network: RoadGraph, rgb: NDArray[np.uint8], drawn: NDArray[np.object_]
 ) -> None:
     import matplotlib.patheffects as effects
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.collections import LineCollection
     from matplotlib.figure import Figure
 
     height, width = rgb.shape[:2]
     inches = _INCHES * np.array([width, height]) / max(width, height)
     figure = Figure(figsize=inches, facecolor=_PAPER)
-    FigureCanvasAgg(figure)
     axes = figure.add_axes((0, 0, 1, 1))
     axes.imshow(rgb, extent=(0, width, height, 0), interpolation="bilinear")
     axes.set(xlim=(0, width), ylim=(height, 0))

@@ -11,11 +11,10 @@ from typing import Any, Final, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from geoprep.errors import ImageError
 from geoprep.grid import Grid
-from geoprep.quiet import no_georeference_warning
 from geoprep.roads.centrelines.cover import Box, Cover, clipped_range
 from geoprep.roads.centrelines.kernels import put_deepest
+from geoprep.storage import open_image
 
 _CACHE_BYTES: Final = 64 << 20
 OUTSIDE: Final = -1
@@ -60,20 +59,14 @@ class ArrayBands:
 
 @contextmanager
 def opened(path: Path) -> Iterator[Any]:
-    """Open a raster with rasterio; ImageError if the file is not one."""
+    """Open a raster with rasterio; ImageError if it is not one or damaged."""
     import rasterio
-    from rasterio.errors import RasterioError
 
     from geoprep.imagery import require_upright  # imports compiled loops
 
-    with no_georeference_warning(), rasterio.Env(GDAL_CACHEMAX=_CACHE_BYTES):
-        try:
-            dataset = rasterio.open(path)
-        except RasterioError as error:
-            raise ImageError(f"{path}: not readable as a raster: {error}") from error
-        with dataset:
-            require_upright(dataset)
-            yield dataset
+    with rasterio.Env(GDAL_CACHEMAX=_CACHE_BYTES), open_image(str(path)) as dataset:
+        require_upright(dataset)
+        yield dataset
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,19 +92,13 @@ class FileBands:
 
     def read(self, band: int, top: int, left: int, height: int, width: int) -> NDArray[Any]:
         """Return a window; ImageError if the file is damaged."""
-        from rasterio.errors import RasterioError
         from rasterio.windows import Window
 
         window = Window(left, top, width, height)
         with opened(self.path) as dataset:
-            try:
-                if self.grid is None:
-                    return np.asarray(dataset.read(band, window=window))
-                return self._resampled(dataset, self.grid, band, window)
-            except RasterioError as error:
-                raise ImageError(
-                    f"{self.path}: damaged, band {band} cannot be read: {error}"
-                ) from error
+            if self.grid is None:
+                return np.asarray(dataset.read(band, window=window))
+            return self._resampled(dataset, self.grid, band, window)
 
     def _resampled(self, dataset: Any, grid: Grid, band: int, window: Any) -> NDArray[Any]:  # noqa: ANN401 - rasterio has no types
         from rasterio.enums import Resampling

@@ -23,7 +23,7 @@ from geoprep.errors import ImageError, UsageError
 from geoprep.grid import Grid
 from geoprep.roads.centrelines.bands import FileBands, opened
 from geoprep.roads.centrelines.rasters import RoadRaster
-from geoprep.roads.options import Kind
+from geoprep.roads.options import Kind, RasterOptions
 from geoprep.speed import BIN_COUNT, BIN_WIDTH_MPH, NODATA, UNKNOWN_SPEED
 
 T = TypeVar("T")
@@ -42,13 +42,7 @@ _CODES: Final = {int(255 * mph / _FASTEST): float(mph) for mph in _SPEEDS}
 _CODE_STEP: Final = 36
 
 
-def open_raster(
-    path: Path,
-    *,
-    kind: Kind | None = None,
-    band: int | None = None,
-    pixel_size_m: float | None = None,
-) -> RoadRaster:
+def open_raster(path: Path, reading: RasterOptions | None = None) -> RoadRaster:
     """Return a prediction, a mask, or any raster of probabilities or speeds.
 
     Predictions and exported masks state what their bands are. Eight unnamed uint8 bands are read as
@@ -56,10 +50,12 @@ def open_raster(
     besides 0; speeds if it has few whole numbers up to 100, or the codes of CRESI's masks of
     speeds; probabilities otherwise.
     """
+    reading = reading or RasterOptions()
+    kind, band = reading.kind, reading.band
     with opened(path) as dataset:
         if band is not None and not 1 <= band <= dataset.count:
             raise UsageError(f"{path}: `band` is {band}, but the file has {dataset.count}")
-        grid, gsd = _grid(path, dataset, pixel_size_m)
+        grid, gsd = _grid(path, dataset, reading.pixel_size)
         whole = np.issubdtype(np.dtype(dataset.dtypes[0]), np.integer)
         raster = RoadRaster(
             str(path),
@@ -84,10 +80,10 @@ def open_raster(
         return _with_meaning(raster, dataset, kind)
 
 
-def pixel_size_of(path: Path, pixel_size_m: float | None) -> tuple[float, float]:
+def pixel_size_of(path: Path, pixel_size: float | None) -> tuple[float, float]:
     """Return the pixel width and height of an image in metres, of its georeference or as given."""
     with opened(path) as dataset:
-        return _grid(path, dataset, pixel_size_m)[1]
+        return _grid(path, dataset, pixel_size)[1]
 
 
 def _image_shape(dataset: Any) -> tuple[int, int] | None:  # noqa: ANN401 - rasterio has no types
@@ -124,18 +120,18 @@ def stated_threshold(path: Path) -> float | None:
 def _grid(
     path: Path,
     dataset: Any,  # noqa: ANN401 - rasterio has no types
-    pixel_size_m: float | None,
+    pixel_size: float | None,
 ) -> tuple[Grid | None, tuple[float, float]]:
     """Return a raster's grid on the ground, if any, and its pixel size in metres."""
     if not is_georeferenced(dataset.crs, dataset.transform):
-        if pixel_size_m is None:
+        if pixel_size is None:
             raise UsageError(
-                f"{path}: not georeferenced. Set `pixel_size_m`, the width of a pixel in metres, "
+                f"{path}: not georeferenced. Set `pixel_size`, the width of a pixel in metres, "
                 "or give the file a CRS and a transform."
             )
-        return None, (pixel_size_m, pixel_size_m)
-    if pixel_size_m is not None:
-        raise UsageError(f"{path}: georeferenced, so its pixel size is known: omit `pixel_size_m`")
+        return None, (pixel_size, pixel_size)
+    if pixel_size is not None:
+        raise UsageError(f"{path}: georeferenced, so its pixel size is known: omit `pixel_size`")
     code = dataset.crs.to_epsg()
     crs = f"EPSG:{code}" if code else dataset.crs.to_wkt()
     grid = Grid(dataset.height, dataset.width, dataset.transform, crs)

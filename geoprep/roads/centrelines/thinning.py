@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from math import ceil
 from typing import Final
 
@@ -55,7 +56,7 @@ def skeleton(
     *,
     block: int = BLOCK,
     workers: int = 1,
-    advance: Callable[[int, int], None] | None = None,
+    advance: Callable[[int, int], None] = lambda done, total: None,
 ) -> Skeleton:
     """Return the centre lines of a raster's roads, one pixel wide and 8-connected.
 
@@ -69,9 +70,7 @@ def skeleton(
     found: list[tuple[NDArray[np.int64], NDArray[np.uint8]]] = []
     road_seen, pixels = 0, 0
 
-    def in_block(at: tuple[int, int]) -> tuple[NDArray[np.int64], NDArray[np.uint8], int]:
-        return _thinned(raster, options, *at, side)
-
+    in_block = partial(_thinned, raster, options, side)
     for done, (at, probability, roads) in enumerate(
         Threads(workers).map_unordered(in_block, blocks), 1
     ):
@@ -79,8 +78,7 @@ def skeleton(
         road_seen += roads
         pixels += len(at)
         _refuse_noise(raster, pixels, done / len(blocks))
-        if advance is not None:
-            advance(done, len(blocks))
+        advance(done, len(blocks))
     at, first = np.unique(np.concatenate([at for at, _ in found]), return_index=True)
     if road_seen and not len(at) and road_seen >= raster.cover.area // 2:
         raise ImageError(
@@ -108,7 +106,7 @@ def _beyond(raster: RoadRaster) -> int:
 
 
 def _thinned(
-    raster: RoadRaster, options: Tracing, top: int, left: int, block: int
+    raster: RoadRaster, options: Tracing, block: int, corner: tuple[int, int]
 ) -> tuple[NDArray[np.int64], NDArray[np.uint8], int]:
     """Return flat indices and probabilities of a block's skeleton, and its count of road pixels."""
     limits = cleaning_limits(raster, options)
@@ -116,7 +114,7 @@ def _thinned(
     around = 2 * limits.depth + 16
     spans = [
         _Span.of(start, block, whole, beyond, around, limits.margin)
-        for start, whole in zip((top, left), raster.shape, strict=True)
+        for start, whole in zip(corner, raster.shape, strict=True)
     ]
     down, across = spans
     probability = raster.probability(down.read, across.read, down.size, across.size)

@@ -31,6 +31,7 @@ from geoprep.roads.reading.adjacency import is_adjacency, json_content, read_adj
 from geoprep.roads.reading.label_files import read_labels
 from geoprep.roads.reading.spacenet_csv import read_csv
 from geoprep.sources import natural_key
+from geoprep.storage import open_image
 
 Border = Literal["image", "ground truth", "none"]
 
@@ -249,23 +250,18 @@ def _borders(images: Path) -> dict[str, Grid]:
         from geoprep.store import StoreReader, scene_grid
 
         store = StoreReader.open(images)
-        in_store = {
-            scene_key(str(name)): scene_grid(store, number)
-            for number, name in enumerate(store.scenes.id)
-        }
-        borders = {key: grid for key, grid in in_store.items() if grid is not None and grid.crs}
-        problem = "its scenes are not georeferenced"
+        grids = {name: scene_grid(store, i) for i, name in enumerate(store.scenes.id.tolist())}
+        borders = {scene_key(name): grid for name, grid in grids.items() if grid and grid.crs}
     else:
         borders = _borders_of_images(images)
-        problem = "contains no georeferenced image"
     if not borders:
-        raise SourceError(f"{images}: {problem}. Choose other `images`, or leave it out.")
+        raise SourceError(
+            f"{images}: contains nothing georeferenced. Choose other `images`, or leave it out."
+        )
     return borders
 
 
 def _borders_of_images(images: Path) -> dict[str, Grid]:
-    import rasterio
-
     from geoprep.imagery import grid_of
 
     if not images.exists():
@@ -276,9 +272,9 @@ def _borders_of_images(images: Path) -> dict[str, Grid]:
         if path.suffix.lower() not in RASTER_SUFFIXES:
             continue
         try:
-            with rasterio.open(path) as image:
+            with open_image(str(path)) as image:
                 borders[scene_key(path.name)] = grid_of(image)
-        except (ImageError, rasterio.errors.RasterioIOError):
+        except ImageError:
             continue  # an image of no scene does no harm
     return borders
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from geoprep.errors import ImageError
 from geoprep.grid import Grid
 from geoprep.roads.centrelines.rasters import RoadRaster, probability_along
-from geoprep.roads.centrelines.thinning import BLOCK, skeleton
+from geoprep.roads.centrelines.thinning import skeleton
 from geoprep.roads.graph import degrees, subnetwork, with_chains_joined
 from geoprep.roads.network import RoadGraph
 from geoprep.roads.options import Tracing
@@ -56,13 +56,12 @@ def trace(
     raster: RoadRaster,
     options: Tracing | None = None,
     *,
-    block: int = BLOCK,
     workers: int = 1,
-    advance: Advance | None = None,
+    advance: Advance = lambda done, total: None,
 ) -> RoadGraph:
     """Return the road network of a raster, with the speeds that it holds."""
     options, raster = options or Tracing(), raster.decoded()
-    pixels = skeleton(raster, options, block=block, workers=workers, advance=advance)
+    pixels = skeleton(raster, options, workers=workers, advance=advance)
     threshold, high = options.thresholds(raster.threshold)
     high = high if raster.kind == "probability" else 0.0
     network = pixel_network(pixels, raster.gsd_m, high_threshold=high)
@@ -145,9 +144,6 @@ def _is_road(
 def _in_utm(network: RoadGraph, raster: RoadRaster, grid: Grid) -> RoadGraph:
     """Return a network of a raster's plane in the UTM zone of the raster's centre."""
     utm = utm_crs_of(grid)
-
-    if not len(network.lines):
-        return replace(network, crs=utm)
     xy, nodes = (
         pixels_moved(raster.plane.to_pixels(xy), grid, utm)
         for xy in (shapely.get_coordinates(network.lines), network.nodes)

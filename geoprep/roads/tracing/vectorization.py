@@ -16,7 +16,7 @@ from geoprep.roads.centrelines.thinning import DENSEST
 from geoprep.roads.graph import side_by_side
 from geoprep.roads.names import GEOTIFF_SUFFIXES, RASTER_SUFFIXES, image_id
 from geoprep.roads.network import RoadGraph, in_crs
-from geoprep.roads.options import Kind, Tracing
+from geoprep.roads.options import RasterOptions, Tracing
 from geoprep.roads.places import utm_crs_of
 from geoprep.roads.reading.spacenet_csv import ImageRoads
 from geoprep.roads.tracing.mosaics import grid_of, mosaic, mosaics
@@ -44,23 +44,21 @@ def rasters_in(path: Path) -> list[Path]:
 def vectorize(
     paths: Sequence[Path],
     options: Tracing | None = None,
+    reading: RasterOptions | None = None,
     *,
-    kind: Kind | None = None,
-    band: int | None = None,
-    pixel_size_m: float | None = None,
     workers: int | None = None,
-    advance: Advance | None = None,
+    advance: Advance = lambda done, total: None,
 ) -> RoadGraph:
     """Return one road network of predictions, masks or probability rasters.
 
     Roads are connected across the borders of rasters.
     """
     threads = workers or usable_cpus()
-    rasters = [open_raster(path, kind=kind, band=band, pixel_size_m=pixel_size_m) for path in paths]
+    rasters = [open_raster(path, reading) for path in paths]
     if len(rasters) == 1:
         network = trace(rasters[0], options, workers=threads, advance=advance)
     else:
-        rasters = rasters if kind else of_one_kind(rasters)
+        rasters = rasters if reading and reading.kind else of_one_kind(rasters)
         crs = utm_crs_of(*map(grid_of, rasters))
         whole = [mosaic([rasters[number] for number in group]) for group in mosaics(rasters)]
         networks = _trace_each(whole, options, threads, advance)
@@ -73,23 +71,19 @@ def vectorize(
 def vectorize_each(
     paths: Sequence[Path],
     options: Tracing | None = None,
+    reading: RasterOptions | None = None,
     *,
-    kind: Kind | None = None,
-    band: int | None = None,
-    pixel_size_m: float | None = None,
     workers: int | None = None,
-    advance: Advance | None = None,
+    advance: Advance = lambda done, total: None,
 ) -> Iterator[ImageRoads]:
     """Yield the network of every raster separately, as SpaceNet's tables hold them.
 
     Pixel coordinates are those of the image that a prediction was made from.
-
-    Parameters and errors are those of `vectorize`; no raster needs a georeference.
     """
     threads = workers or usable_cpus()
 
     def traced(path: Path) -> tuple[ImageRoads, list[str]]:
-        raster = open_raster(path, kind=kind, band=band, pixel_size_m=pixel_size_m)
+        raster = open_raster(path, reading)
         network = trace(raster, options)
         grid, gsd = raster.image
         roads = ImageRoads(image_id(path.name), network, gsd, grid)
@@ -101,8 +95,7 @@ def vectorize_each(
             for message in messages:
                 _warn(message)
             yield roads
-        if advance is not None:
-            advance(min(first + some, len(paths)), len(paths))
+        advance(min(first + some, len(paths)), len(paths))
 
 
 def _warn(message: str) -> None:
@@ -110,7 +103,7 @@ def _warn(message: str) -> None:
 
 
 def _trace_each(
-    rasters: Sequence[RoadRaster], options: Tracing | None, workers: int, advance: Advance | None
+    rasters: Sequence[RoadRaster], options: Tracing | None, workers: int, advance: Advance
 ) -> list[RoadGraph]:
     """Return the networks of rasters: several at a time, or several blocks of each if few."""
     few = len(rasters) < workers
@@ -122,8 +115,7 @@ def _trace_each(
     threads = Threads(1 if few else workers)
     for number, network in threads.map_unordered(traced, range(len(rasters))):
         found[number] = network
-        if advance is not None:
-            advance(len(found), len(rasters))
+        advance(len(found), len(rasters))
     return [found[number] for number in range(len(rasters))]
 
 

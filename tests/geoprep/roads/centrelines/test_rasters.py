@@ -18,7 +18,7 @@ PREDICTION_BANDS = [*(f"road, {10 * i + 1}–{10 * i + 10} mph" for i in range(7
 
 
 def kind_of(path, **more):
-    return open_raster(path, **more).kind
+    return open_raster(path, RasterOptions(**more)).kind
 
 
 def test_a_prediction_is_read_by_its_tags(tmp_path):
@@ -52,7 +52,7 @@ def test_nodata_is_that_of_the_band_of_roads(tmp_path):
         at = text.index(">", text.index(f'<VRTRasterBand dataType="Byte" band="{band}"')) + 1
         text = f"{text[:at]}<NoDataValue>{nodata}</NoDataValue>{text[at:]}"
     vrt.write_text(text)
-    raster = open_raster(vrt, pixel_size_m=None, kind="probability", band=2)
+    raster = open_raster(vrt, RasterOptions(kind="probability", band=2))
     assert raster.probability(0, 0, 1, 3).tolist() == [[0, 100, 0]]
 
 
@@ -75,17 +75,17 @@ def test_the_kind_of_a_single_band_is_detected_from_its_values(tmp_path):
 
 def test_probabilities_of_any_type_become_bytes(tmp_path):
     values = np.array([[0, 0.5, 1, np.nan]], np.float32)
-    r = open_raster(write_raster(tmp_path / "f.tif", values), kind="probability")
+    r = open_raster(write_raster(tmp_path / "f.tif", values), RasterOptions(kind="probability"))
     assert r.probability(0, 0, 1, 4).tolist() == [[0, 128, 255, 0]]
     wide = np.array([[0, 32768, 65535, 77]], np.uint16)
     path = write_raster(tmp_path / "w.tif", wide, nodata=77)
-    r = open_raster(path, kind="probability")
+    r = open_raster(path, RasterOptions(kind="probability"))
     assert r.probability(0, 0, 1, 4).tolist() == [[0, 128, 255, 0]]
 
 
 def test_values_that_are_not_probabilities_are_refused(tmp_path):
     path = write_raster(tmp_path / "f.tif", np.array([[0, 7.5]], np.float32))
-    raster = open_raster(path, kind="probability")
+    raster = open_raster(path, RasterOptions(kind="probability"))
     with pytest.raises(ImageError, match=r"f.tif: 7.5 is not a probability.*`kind`"):
         raster.probability(0, 0, 1, 2)
 
@@ -116,28 +116,28 @@ def test_a_photograph_is_refused_without_a_band(tmp_path):
     path = tmp_path / "photo.png"
     Image.fromarray(np.zeros((4, 4, 3), np.uint8)).save(path)
     with pytest.raises(ImageError, match=r"photo.png: has 3 bands.*`band`"):
-        kind_of(path, pixel_size_m=1.0)
-    assert open_raster(path, pixel_size_m=1.0, band=2).road_bands == (2,)
+        kind_of(path, pixel_size=1.0)
+    assert open_raster(path, RasterOptions(pixel_size=1.0, band=2)).road_bands == (2,)
     with pytest.raises(UsageError, match="`band` is 4, but the file has 3"):
-        open_raster(path, band=4, pixel_size_m=1.0)
+        open_raster(path, RasterOptions(band=4, pixel_size=1.0))
 
 
 def test_either_a_georeference_or_a_pixel_size(tmp_path):
     path = tmp_path / "mask.png"
     Image.fromarray(np.zeros((4, 4), np.uint8)).save(path)
-    with pytest.raises(UsageError, match=r"not georeferenced. Set `pixel_size_m`"):
+    with pytest.raises(UsageError, match=r"not georeferenced. Set `pixel_size`"):
         kind_of(path)
-    raster = open_raster(path, pixel_size_m=0.5)
+    raster = open_raster(path, RasterOptions(pixel_size=0.5))
     assert (raster.grid, raster.gsd_m) == (None, (0.5, 0.5))
     placed = write_raster(tmp_path / "placed.tif", np.zeros((4, 4), np.uint8))
-    with pytest.raises(UsageError, match="omit `pixel_size_m`"):
-        kind_of(placed, pixel_size_m=1.0)
+    with pytest.raises(UsageError, match="omit `pixel_size`"):
+        kind_of(placed, pixel_size=1.0)
 
 
 def test_a_file_that_is_not_a_raster_is_named(tmp_path):
     path = tmp_path / "x.tif"
     path.write_text("no")
-    with pytest.raises(ImageError, match=r"x.tif: not readable as a raster"):
+    with pytest.raises(ImageError, match=r"x.tif: cannot be read as an image"):
         kind_of(path)
 
 
@@ -177,7 +177,7 @@ def test_speeds_of_cresi_masks_are_decoded(tmp_path):
         mask[5], mask[15] = values
         path = write_raster(tmp_path / "c.tif", mask, nodata=0)
         for kind in (None, "speed"):
-            raster = open_raster(path, kind=kind)
+            raster = open_raster(path, RasterOptions(kind=kind))
             assert raster.kind == "speed"
             assert [raster.mph_of_value[v] for v in values] == list(expected)
             assert (raster.probability(0, 0, 20, 20) > 0).sum() == 40
@@ -188,12 +188,14 @@ def test_a_code_of_cresi_alone_is_a_mask_unless_called_speeds(tmp_path):
     mask[5] = 98
     path = write_raster(tmp_path / "c.tif", mask)
     assert kind_of(path) == "mask"
-    assert open_raster(path, kind="speed").mph_of_value[98] == 25
+    assert open_raster(path, RasterOptions(kind="speed")).mph_of_value[98] == 25
 
 
 def test_speeds_of_the_reference_tool_are_decoded(shared_data):
     for name, speeds in (("img0", (20, 55)), ("img99", (25,))):
-        raster = open_raster(shared_data / "expected" / f"{name}_continuous.tif", kind="speed")
+        raster = open_raster(
+            shared_data / "expected" / f"{name}_continuous.tif", RasterOptions(kind="speed")
+        )
         values = np.unique(raster.bands.read(1, 0, 0, *raster.shape))
         assert tuple(raster.mph_of_value[v] for v in values if v) == speeds
 
@@ -202,13 +204,13 @@ def test_values_that_do_not_fit_their_kind_are_warned_of(tmp_path):
     mask = np.zeros((20, 20), np.uint8)
     mask[5] = 255
     ones = write_raster(tmp_path / "ones.tif", mask // 255)
-    raster = open_raster(ones, kind="speed")
+    raster = open_raster(ones, RasterOptions(kind="speed"))
     assert "besides 0 are up to 1, which are no speeds in mph" in raster.warning
     mask[6] = 130
-    raster = open_raster(write_raster(tmp_path / "m.tif", mask), kind="speed")
+    raster = open_raster(write_raster(tmp_path / "m.tif", mask), RasterOptions(kind="speed"))
     assert "besides 0 are up to 255, which are no speeds in mph (255 is nodata)" in raster.warning
     stated = write_raster(tmp_path / "s.tif", mask // 2 + mask // 128 * 128, names=("speed",))
-    raster = open_raster(stated, kind="speed")
+    raster = open_raster(stated, RasterOptions(kind="speed"))
     assert not raster.warning
 
 
@@ -216,16 +218,16 @@ def test_a_named_kind_still_finds_the_bands_of_a_prediction(tmp_path):
     bands = np.zeros((3, 20, 20), np.uint8)
     bands[2, 8:12] = 200
     path = write_raster(tmp_path / "p.tif", bands, names=("a", "speed", "road"))
-    raster = open_raster(path, kind="probability")
+    raster = open_raster(path, RasterOptions(kind="probability"))
     assert (raster.road_bands, raster.speed_band) == ((3,), 2)
-    raster = open_raster(path, kind="mask")
+    raster = open_raster(path, RasterOptions(kind="mask"))
     assert raster.road_bands == (3,)
-    raster = open_raster(path, kind="speed")
+    raster = open_raster(path, RasterOptions(kind="speed"))
     assert (raster.road_bands, raster.speed_band) == ((2,), 2)
     unnamed = write_raster(tmp_path / "u.tif", bands)
     for kind in ("probability", "mask", "speed"):
         with pytest.raises(ImageError, match="has 3 bands, and none is named"):
-            open_raster(unnamed, kind=kind)
+            open_raster(unnamed, RasterOptions(kind=kind))
 
 
 @pytest.mark.parametrize("factor", [2, 3, 4])

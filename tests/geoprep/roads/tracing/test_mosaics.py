@@ -13,6 +13,7 @@ from rasterio.warp import reproject as resample
 
 from geoprep.errors import UsageError
 from geoprep.roads.centrelines import rasters
+from geoprep.roads.options import RasterOptions
 from geoprep.roads.scoring.apls import apls
 from geoprep.roads.tracing.vectorization import rasters_in, vectorize
 
@@ -123,7 +124,7 @@ def test_roads_end_at_the_border_of_missing_tiles(tmp_path):
     mask = drawn(lines, (300, 300), width=5)
     windows = [(0, 0, 100, 100), (0, 100, 100, 200), (100, 0, 200, 100), (100, 200, 200, 300)]
     windows += [(100, 100, 200, 200), (200, 0, 300, 100), (200, 200, 300, 300)]
-    made = vectorize(written(tmp_path / "tiles", mask, windows), kind="mask")
+    made = vectorize(written(tmp_path / "tiles", mask, windows), reading=RasterOptions(kind="mask"))
     truth = network(
         [(400_000, 5_999_850), (400_150, 5_999_850)],
         [(400_300, 5_999_850), (400_150, 5_999_850)],
@@ -144,7 +145,7 @@ def test_overlaps_come_from_the_raster_whose_border_is_farthest(tmp_path):
     paths = written(tmp_path / "tiles", road, windows)
     with rasterio.open(paths[0], "r+") as file:
         file.write(blind[:, :200], 1)
-    made = vectorize(paths, kind="mask")
+    made = vectorize(paths, reading=RasterOptions(kind="mask"))
     assert degree_counts(made) == {1: 2}
     assert made.length_m.sum() == pytest.approx(400, abs=1)
 
@@ -160,9 +161,9 @@ def test_an_empty_raster_among_others(tmp_path):
     windows = [(200, 0, 300, 200), (0, 0, 100, 200), (0, 100, 100, 200)]
     paths = written(tmp_path / "tiles", road, windows)
     write_raster(paths[0].with_name("far.tif"), road[200:], transform=Affine(1, 0, 9e5, 0, -1, 6e6))
-    assert degree_counts(vectorize(paths, kind="mask")) == {1: 2}
+    assert degree_counts(vectorize(paths, reading=RasterOptions(kind="mask"))) == {1: 2}
     empty = [paths[0], paths[0].with_name("far.tif")]
-    assert not len(vectorize(empty, kind="mask").lines)
+    assert not len(vectorize(empty, reading=RasterOptions(kind="mask")).lines)
 
 
 @pytest.mark.parametrize("kind", ["mask", "probability"])
@@ -181,8 +182,8 @@ def test_tiles_of_other_grids_are_resampled_onto_the_first(tmp_path, kind, nodat
         resample(rasterio.band(file, 1), right, dst_transform=turned, dst_crs=file.crs,
                  dst_nodata=nodata, init_dest_nodata=nodata is not None)  # fmt: skip
     write_raster(tmp_path / "right.tif", right, transform=turned, nodata=nodata)
-    made = vectorize([*left, tmp_path / "right.tif"], kind=kind)
-    expected = vectorize(whole, kind=kind)
+    made = vectorize([*left, tmp_path / "right.tif"], reading=RasterOptions(kind=kind))
+    expected = vectorize(whole, reading=RasterOptions(kind=kind))
     assert apls(expected, made).score > 0.98
     assert made.length_m.sum() == pytest.approx(expected.length_m.sum(), rel=0.02)
 

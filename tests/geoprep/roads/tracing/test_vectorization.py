@@ -7,7 +7,7 @@ from helpers.rasters import write_raster
 from helpers.roads import drawn
 
 from geoprep.errors import ImageError, SourceError, UsageError
-from geoprep.roads.options import Tracing
+from geoprep.roads.options import RasterOptions, Tracing
 from geoprep.roads.tracing.vectorization import rasters_in, vectorize, vectorize_each
 
 
@@ -47,8 +47,8 @@ def test_rasters_without_georeference_are_vectorized_alone(tmp_path):
     for name in "ab":
         write_raster(tmp_path / f"{name}.tif", np.zeros((9, 9), np.uint8), crs=None)
     with pytest.raises(UsageError, match=r"a.tif: not georeferenced.*alone"):
-        vectorize(rasters_in(tmp_path), pixel_size_m=1)
-    assert vectorize([tmp_path / "a.tif"], pixel_size_m=1).crs is None
+        vectorize(rasters_in(tmp_path), reading=RasterOptions(pixel_size=1))
+    assert vectorize([tmp_path / "a.tif"], reading=RasterOptions(pixel_size=1)).crs is None
 
 
 def test_a_folder_without_rasters_is_named(tmp_path):
@@ -71,7 +71,7 @@ def test_separate_rasters_without_roads_give_empty_columns(tmp_path):
     blank = np.zeros((9, 9), np.uint8)
     places = [Affine(1, 0, 4e5 + 1000 * i, 0, -1, 6e6) for i in range(2)]
     paths = [write_raster(tmp_path / f"{at.c}.tif", blank, transform=at) for at in places]
-    assert not vectorize(paths, kind="probability").confidence.shape[0]
+    assert not vectorize(paths, reading=RasterOptions(kind="probability")).confidence.shape[0]
 
 
 def test_a_network_without_edges_has_a_hint(tmp_path):

@@ -11,6 +11,7 @@ from helpers.roads import degree_counts, drawn
 from geoprep.crs import LONLAT, reproject, transformer
 from geoprep.roads.formats.files import read_network, write_network
 from geoprep.roads.graph import edge_components
+from geoprep.roads.options import RasterOptions
 from geoprep.roads.tracing.vectorization import vectorize
 
 MOSCOW, MUMBAI, VEGAS = (37.6, 55.75), (72.9, 19.1), (-115.2, 36.2)
@@ -40,7 +41,7 @@ def lonlat(network):
 def test_roads_of_distant_rasters_have_their_own_lengths(tmp_path):
     places = (MOSCOW, MUMBAI, VEGAS)
     paths = [at(tmp_path, str(i), place) for i, place in enumerate(places)]
-    made = vectorize(paths, kind="speed")
+    made = vectorize(paths, reading=RasterOptions(kind="speed"))
     assert made.length_m.tolist() == pytest.approx([1000] * len(places), abs=1.5)
     assert made.length_m == pytest.approx(geodesic_m(made), rel=1e-3)
     assert made.travel_time_s == pytest.approx(made.length_m / (30 * 0.44704))
@@ -69,12 +70,14 @@ def test_neighbours_across_a_zone_border_are_joined_among_distant_rasters(tmp_pa
     east = transformer(zone, LONLAT).transform(x, y + 50)
     paths += [at(tmp_path, "east", east, zone)]
     paths += [at(tmp_path, "far", MUMBAI)]
-    made = vectorize(paths, kind="speed")
+    made = vectorize(paths, reading=RasterOptions(kind="speed"))
     assert sorted(made.length_m) == pytest.approx([1000, 2000], rel=2e-3)
 
 
 def test_neighbours_across_the_antimeridian_are_joined(tmp_path):
-    made = vectorize([*across_fiji(tmp_path), at(tmp_path, "far", MUMBAI)], kind="speed")
+    made = vectorize(
+        [*across_fiji(tmp_path), at(tmp_path, "far", MUMBAI)], reading=RasterOptions(kind="speed")
+    )
     assert degree_counts(made) == {1: 4}
     assert len(np.unique(edge_components(made))) == 2
     assert sorted(made.length_m) == pytest.approx([1000, 2000], rel=2e-3)
@@ -82,7 +85,7 @@ def test_neighbours_across_the_antimeridian_are_joined(tmp_path):
 
 @pytest.mark.parametrize("suffix", [".gpkg", ".geojson", ".parquet"])
 def test_roads_across_the_antimeridian_are_read_into_their_zone(tmp_path, suffix):
-    made = vectorize(across_fiji(tmp_path), kind="speed")
+    made = vectorize(across_fiji(tmp_path), reading=RasterOptions(kind="speed"))
     assert made.crs == "EPSG:32701"
     assert len(np.unique(np.sign(shapely.get_coordinates(lonlat(made))[:, 0]))) == 2
     write_network(made, tmp_path / f"fiji{suffix}")
