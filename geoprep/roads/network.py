@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -17,6 +17,7 @@ from geoprep.errors import GeoprepError, UsageError
 from geoprep.speed import MPS_PER_MPH
 
 _UTM: Final = re.compile(r"EPSG:32[67](0[1-9]|[1-5]\d|60)")
+_GEOD: Final = pyproj.Geod(ellps="WGS84")
 _FALSE_EASTING_M: Final = 500_000.0
 _HALF_ZONE_M: Final = 350_000.0
 """A UTM zone is at most 334 km wide on either side of its central meridian."""
@@ -111,16 +112,11 @@ class RoadGraph:
         return self.length_m / (self.speed_mph * MPS_PER_MPH)
 
 
-@lru_cache(maxsize=1)
-def _ellipsoid() -> pyproj.Geod:
-    return pyproj.Geod(ellps="WGS84")
-
-
 def _geodesic_length(lines: NDArray[np.object_], crs: str) -> NDArray[np.float64]:
     """Return the lengths of lines on the WGS 84 ellipsoid in metres, float64 (line,)."""
     xy, line = shapely.get_coordinates(lines, return_index=True)
     lon, lat = moved(xy, crs, LONLAT).T
-    _, _, metres = _ellipsoid().inv(lon[:-1], lat[:-1], lon[1:], lat[1:])
+    _, _, metres = _GEOD.inv(lon[:-1], lat[:-1], lon[1:], lat[1:])
     same = line[:-1] == line[1:]
     lengths: NDArray[np.float64] = np.bincount(
         line[:-1][same], weights=np.asarray(metres)[same], minlength=len(lines)
@@ -146,39 +142,21 @@ def in_crs(network: RoadGraph, crs: str) -> RoadGraph:
 
 
 def check_network(network: RoadGraph, name: str) -> None:
-    """Raise an error if the arrays of a network do not fit together or are not finite.
-
-    Unknown speeds (NaN) pass.
-    """
-    edges = len(network.ends)
-    columns = {"lines": network.lines, "speeds": network.speed_mph}
-    columns |= {} if network.confidence is None else {"confidences": network.confidence}
-    for what, values in columns.items():
-        if len(values) != edges:
-            raise UsageError(
-                f"{name}: {edges} edges and {len(values)} {what}; every edge needs one of each"
-            )
-    _refuse(
-        name, ~np.isfinite(network.nodes).all(axis=1), "node", "has coordinates that are not finite"
-    )
-    if not edges:
-        return
-    dangling = ((network.ends < 0) | (network.ends >= len(network.nodes))).any(axis=1)
-    _refuse(name, dangling, "edge", "ends at a node that is not in the network")
-    lines = shapely.get_type_id(network.lines) == shapely.GeometryType.LINESTRING
-    _refuse(name, ~lines | shapely.is_empty(network.lines), "edge", "has no LineString")
+    """Raise UsageError if coordinates are not finite, or speeds neither unknown nor above 0."""
+    not_finite = "has coordinates that are not finite"
+    _refuse(name, ~np.isfinite(network.nodes).all(axis=1), "node", not_finite)
     xy, line = shapely.get_coordinates(network.lines, return_index=True)
-    infinite = np.zeros(edges, dtype=bool)
+    infinite = np.zeros(len(network.lines), np.bool_)
     infinite[line[~np.isfinite(xy).all(axis=1)]] = True
-    _refuse(name, infinite, "edge", "has coordinates that are not finite")
-    bad = (network.speed_mph <= 0) | np.isinf(network.speed_mph)
+    _refuse(name, infinite, "edge", not_finite)
+    wrong = (network.speed_mph <= 0) | np.isinf(network.speed_mph)
     _refuse(
-        name, bad, "edge", "has a speed that is not above 0 and finite; use NaN if it is unknown"
+        name, wrong, "edge", "has a speed that is not above 0 and finite; use NaN if it is unknown"
     )
 
 
 def _refuse(name: str, wrong: ArrayLike, kind: str, problem: str) -> None:
-    bad = np.asarray(wrong, dtype=bool)
+    bad = np.asarray(wrong, np.bool_)
     if bad.any():
         more = f" ({int(bad.sum())} in all)" if bad.sum() > 1 else ""
         raise UsageError(

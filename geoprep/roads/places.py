@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Final
 
 import numpy as np
@@ -17,23 +16,15 @@ _MOST_SCALE_ERROR: Final = 0.01
 _SIDE_POINTS: Final = 11
 
 
-def centre_of(grid: Grid) -> tuple[float, float]:
-    """Return longitude and latitude of the centre of a grid in degrees."""
-    middle = grid.transform * (grid.width / 2, grid.height / 2)
-    lon, lat = transformer(grid.crs, LONLAT).transform(*middle)
-    return float(lon), float(lat)
-
-
-def mean_place(lonlat: NDArray[np.float64]) -> tuple[float, float]:
-    """Return the mean longitude, the shorter way around the Earth, and latitude in degrees."""
-    lon, lat = lonlat.T
-    east = np.exp(1j * np.radians(lon)).mean()
-    return math.degrees(math.atan2(east.imag, east.real)), float(lat.mean())
-
-
 def utm_crs_of(*grids: Grid) -> str:
-    """Return the UTM zone of the mean centre of grids."""
-    return utm_crs(*mean_place(np.array([centre_of(grid) for grid in grids])))
+    """Return the UTM zone of the mean centre of grids, the shorter way around the Earth."""
+    centres = [
+        transformer(grid.crs, LONLAT).transform(*grid.transform * (grid.width / 2, grid.height / 2))
+        for grid in grids
+    ]
+    lon, lat = np.array(centres).T
+    east = np.exp(1j * np.radians(lon)).mean()
+    return utm_crs(float(np.degrees(np.angle(east))), float(lat.mean()))
 
 
 def middle_of(lines: NDArray[np.object_], crs: str) -> tuple[float, float]:

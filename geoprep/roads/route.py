@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import shapely
@@ -21,9 +20,6 @@ from geoprep.roads.paths.distances import CostGraph, Weight, cheapest_edges, cos
 from geoprep.roads.paths.points import EdgePoints, nearest_points
 from geoprep.speed import MPS_PER_MPH
 from geoprep.storage import replaced, require_folder, require_suffix
-
-if TYPE_CHECKING:
-    import geopandas as gpd
 
 LonLat = tuple[float, float]
 
@@ -78,19 +74,14 @@ def check_route(path: Path) -> None:
     require_folder(path)
 
 
-def route_frame(route: Route) -> gpd.GeoDataFrame:
-    """Return a route as a frame of one row, in the CRS of its network."""
+def write_route(route: Route, path: Path) -> None:
+    """Write a route as GeoJSON: one line with its length and travel time (null: unknown)."""
     import geopandas as gpd
 
     columns = {"length_m": [route.length_m], "travel_time_s": [route.travel_time_s]}
-    return gpd.GeoDataFrame(columns, geometry=[route.line], crs=route.crs)
-
-
-def write_route(route: Route, path: Path) -> None:
-    """Write a route as GeoJSON: one line with its length and travel time (null: unknown)."""
-    check_route(path)
+    frame = gpd.GeoDataFrame(columns, geometry=[route.line], crs=route.crs)
     with replaced(path) as partial:
-        write_geojson(route_frame(route).round(3), partial)
+        write_geojson(frame.round(3), partial)
 
 
 def _points(network: RoadGraph, *given: LonLat) -> NDArray[np.object_]:

@@ -44,5 +44,5 @@ def make_town(folder: Path) -> Path:
         [(450, 150), (450, 280)],
         [(5, 5), (295, 5)],
     )
-    write_network(read_labels(city, crs=CRS)[0], folder / "city.gpkg")
+    write_network(read_labels(city)[0], folder / "city.gpkg")
     return folder

@@ -7,7 +7,7 @@ import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import shapely
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 EDGES: Final = "edges"
-NODES: Final = "nodes"
 _JSON: Final = (".geojson", ".json")
 _DECIMALS: Final = 8
 """Decimal places of a degree: 1 mm."""
@@ -71,7 +70,7 @@ def _write_geopackage(network: RoadGraph, path: Path) -> None:
     points = gpd.points_from_xy(*network.nodes.T, crs=network.crs)
     nodes = gpd.GeoDataFrame({"node": np.arange(len(network.nodes))}, geometry=points)
     _write_layer(edge_frame(network, rounded=True), path, EDGES, "LineString")
-    _write_layer(nodes, path, NODES, "Point")
+    _write_layer(nodes, path, "nodes", "Point")
     _write_layer(style_row(EDGES), path, "layer_styles", None)
 
 
@@ -168,7 +167,7 @@ def _read_parquet(path: Path) -> RoadGraph:
 
 
 def _read_vector(path: Path, layer: str | None) -> RoadGraph:
-    """Return the network of a layer of lines, and of the layer ``nodes`` where there is one."""
+    """Return the network of a layer of lines."""
     import pyogrio
     from pyogrio.errors import DataLayerError, DataSourceError
 
@@ -178,12 +177,11 @@ def _read_vector(path: Path, layer: str | None) -> RoadGraph:
         layer = layer or _network_layer(path, layers)
         with np.errstate(invalid="ignore"):  # coordinates that are NaN are reported below
             frame = pyogrio.read_dataframe(path, layer=layer, columns=list(COLUMNS), force_2d=True)
-        nodes = _nodes(path) if layer == EDGES and NODES in layers else None
     except (DataSourceError, DataLayerError) as error:
         raise SourceError(f"{path}: not readable as a road network: {error}") from error
     if is_plane:
         frame = frame.set_crs(None, allow_override=True)
-    return network_of_frame(path, frame, nodes)
+    return network_of_frame(path, frame)
 
 
 def _network_layer(path: Path, layers: dict[str, str | None]) -> str:
@@ -207,18 +205,6 @@ def _fields(path: Path, layer: str) -> list[str]:
 
     fields: list[str] = pyogrio.read_info(path, layer=layer)["fields"].tolist()
     return fields
-
-
-def _nodes(path: Path) -> np.ndarray[Any, np.dtype[np.float64]] | None:
-    """Return the coordinates of the layer of nodes by number; None if numbers are missing."""
-    import pyogrio
-
-    frame = pyogrio.read_dataframe(path, layer=NODES, force_2d=True)
-    if "node" not in frame or frame.geometry.is_empty.any() or frame.geometry.isna().any():
-        return None
-    frame = frame.sort_values("node", kind="stable")
-    numbered = np.array_equal(frame["node"], np.arange(len(frame)))
-    return frame.get_coordinates().to_numpy() if numbered else None
 
 
 def _is_plane(path: Path) -> bool:

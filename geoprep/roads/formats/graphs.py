@@ -55,7 +55,6 @@ def read_graphml(path: Path) -> RoadGraph:
 
     try:
         graph = nx.read_graphml(path, node_type=int, force_multigraph=True)
-        coordinates = sorted((node, data["x"], data["y"]) for node, data in graph.nodes(data=True))
         rows = sorted((data for *_, data in graph.edges(data=True)), key=lambda data: data["edge"])
         lines = np.array([shapely.from_wkt(data["geometry"]) for data in rows], object)
         crs = graph.graph.get("crs") or None
@@ -65,5 +64,4 @@ def read_graphml(path: Path) -> RoadGraph:
         raise SourceError(f"{path}: not readable as GraphML of a road network: {error}") from error
     except (shapely.errors.ShapelyError, pyproj.exceptions.CRSError) as error:
         raise SourceError(f"{path}: a geometry or the CRS is invalid: {error}") from error
-    nodes = np.array(coordinates, float).reshape(-1, 3)[:, 1:]
-    return network_of_frame(path, frame, nodes)
+    return network_of_frame(path, frame)

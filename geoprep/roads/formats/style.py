@@ -56,18 +56,8 @@ _STYLE: Final = (
 
 def _qml() -> str:
     """Return the QGIS style: one colour per 10 mph, grey for unknown speeds."""
-    rules = symbols = ""
-    unknown = ("speed_mph IS NULL", "unknown", _UNKNOWN_COLOUR)
-    for number, (condition, label, colour) in enumerate([*_speed_rules(), unknown]):
-        rules += _RULE.format(number=number, filter=quoteattr(condition), label=quoteattr(label))
-        symbols += _SYMBOL.format(number=number, colour=",".join(map(str, (*colour, 255))))
-    return _STYLE.format(rules=rules, symbols=symbols)
-
-
-def _speed_rules() -> list[tuple[str, str, tuple[int, int, int]]]:
-    """Return condition, label and colour of every speed bin."""
     last = len(SPEED_COLOURS)
-    return [
+    bins = [
         (
             f"speed_mph > {(number - 1) * BIN_WIDTH_MPH} AND "
             f"speed_mph <= {number * BIN_WIDTH_MPH if number < last else _NO_LIMIT_MPH}",
@@ -76,3 +66,9 @@ def _speed_rules() -> list[tuple[str, str, tuple[int, int, int]]]:
         )
         for number, colour in enumerate(SPEED_COLOURS, 1)
     ]
+    unknown = ("speed_mph IS NULL", "unknown", _UNKNOWN_COLOUR)
+    rules = symbols = ""
+    for number, (condition, label, colour) in enumerate([*bins, unknown]):
+        rules += _RULE.format(number=number, filter=quoteattr(condition), label=quoteattr(label))
+        symbols += _SYMBOL.format(number=number, colour=",".join(map(str, (*colour, 255))))
+    return _STYLE.format(rules=rules, symbols=symbols)

@@ -11,7 +11,7 @@ import shapely
 from numpy.typing import NDArray
 from shapely.ops import substring
 
-from geoprep.crs import is_geographic, moved, reproject
+from geoprep.crs import is_geographic, reproject
 from geoprep.errors import SourceError
 from geoprep.roads.graph import connected, renumbered
 from geoprep.roads.network import RoadGraph, empty_network, line_ends
@@ -62,13 +62,11 @@ def are_network_fields(names: Collection[str]) -> bool:
     return "speed_mph" in names and (numbered or not _ROAD_ATTRIBUTES & set(names))
 
 
-def network_of_frame(
-    name: object, frame: gpd.GeoDataFrame, nodes: NDArray[np.float64] | None = None
-) -> RoadGraph:
+def network_of_frame(name: object, frame: gpd.GeoDataFrame) -> RoadGraph:
     """Return the network of a frame of edges with the columns of files; ``name`` is for errors.
 
-    Geometries are LineStrings, or MultiLineStrings whose parts become edges. ``nodes``, (node, 2),
-    are in the CRS of the frame; missing and stale ones are rebuilt from the lines.
+    Geometries are LineStrings, or MultiLineStrings whose parts become edges. Missing and stale
+    numbers of nodes are made anew from the lines.
     """
     crs = crs_name(frame.crs)
     columns = {column: frame[column].to_numpy() for column in COLUMNS if column in frame}
@@ -108,15 +106,10 @@ def network_of_frame(
         parts = reproject(parts, crs, metric)
         if not np.isfinite(shapely.get_coordinates(parts)).all():
             raise outside
-        if nodes is not None:
-            nodes = moved(nodes, crs, metric)
     if ends is not None and len(parts) == len(lines) and np.isfinite(ends).all():
-        pairs = ends.astype(np.int64)
-        if nodes is not None and ends_agree(parts, pairs, nodes):
-            return RoadGraph(nodes, pairs, parts, speed, metric, confidence)
-        pairs, nodes = _nodes_of_ends(parts, pairs)
-        if ends_agree(parts, pairs, nodes):
-            return RoadGraph(nodes, pairs, parts, speed, metric, confidence)
+        numbered = _numbered_nodes(parts, ends.astype(np.int64))
+        if numbered is not None:
+            return RoadGraph(*numbered, parts, speed, metric, confidence)
     return network_from_ends(parts, speed, metric, confidence)
 
 
@@ -128,16 +121,6 @@ def _numbers(columns: Mapping[str, NDArray[Any]], *names: str) -> NDArray[np.flo
         return None
 
 
-def _nodes_of_ends(
-    lines: NDArray[np.object_], ends: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return nodes numbered from 0 and their coordinates, from the lines that end at them."""
-    numbers, compact = renumbered(ends)
-    nodes = np.full((len(numbers), 2), np.nan)
-    nodes[compact.T.ravel()] = line_ends(lines).transpose(1, 0, 2).reshape(-1, 2)
-    return compact, nodes
-
-
 _SAME_M: Final = 0.01
 """Distance of a line end from its node up to which node numbers count as right: rounding."""
 _JOINED_M: Final = 0.1
@@ -146,24 +129,21 @@ centimetres away from it in another."""
 _COINCIDENT_M: Final = 0.001
 
 
-def ends_agree(
-    lines: NDArray[np.object_], ends: NDArray[np.int64], nodes: NDArray[np.float64]
-) -> bool:
-    """Return whether lines end where the nodes lie that they name.
+def _numbered_nodes(
+    lines: NDArray[np.object_], ends: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.int64]] | None:
+    """Return the nodes that lines end at, and those of each line; None if numbers are stale.
 
-    Node numbers are stale where a line ends more than 1 cm from its node, and where two different
-    nodes that lines end at coincide within 1 mm.
+    They are where a line ends more than 1 cm from its node, and where two nodes coincide within
+    1 mm.
     """
     from scipy.spatial import cKDTree
 
-    if not len(ends):
-        return True
-    if ends.min() < 0 or ends.max() >= len(nodes):
-        return False
-    xy = line_ends(lines)
-    if not (np.hypot(*(xy - nodes[ends]).reshape(-1, 2).T) <= _SAME_M).all():
-        return False
-    return not cKDTree(nodes[np.unique(ends)]).query_pairs(_COINCIDENT_M)
+    numbers, pairs = renumbered(ends)
+    nodes, xy = np.empty((len(numbers), 2)), line_ends(lines)
+    nodes[pairs.T.ravel()] = xy.transpose(1, 0, 2).reshape(-1, 2)
+    agree = (np.hypot(*(xy - nodes[pairs]).reshape(-1, 2).T) <= _SAME_M).all()
+    return (nodes, pairs) if agree and not cKDTree(nodes).query_pairs(_COINCIDENT_M) else None
 
 
 def network_from_ends(

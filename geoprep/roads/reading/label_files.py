@@ -25,7 +25,6 @@ def read_labels(
     path: str | os.PathLike[str],
     rule: SpeedRule | None = None,
     *,
-    crs: str | None = None,
     as_published: bool = False,
 ) -> tuple[RoadGraph, tuple[str, ...]]:
     """Return the roads of a label file as a network in metres, and notes about the file.
@@ -52,9 +51,9 @@ def read_labels(
     if table.ignored_speed_fields:
         fields = ", ".join(table.ignored_speed_fields)
         notes = (*notes, f"speeds of labels inferred, field {fields} ignored (see `speed_from`)")
-    if crs is None and not len(lines):
+    if not len(lines):
         return network_from_lines(lines, mph, None), notes
-    target = crs or utm_crs(*middle_of(lines, table.crs))
+    target = utm_crs(*middle_of(lines, table.crs))
     to_metres = partial(moved, source=table.crs, target=target)
     network = network_from_lines(lines, mph, target, to_metres=to_metres, as_published=as_published)
     return network, notes

@@ -25,16 +25,10 @@ from typing import Final
 import numpy as np
 
 from geoprep.roads.network import RoadGraph
-from geoprep.roads.paths.distances import (
-    CostGraph,
-    PairedPoints,
-    Weight,
-    cost_graph,
-    point_distances,
-)
+from geoprep.roads.paths.distances import CostGraph, PairedPoints, Weight, cost_graph
 from geoprep.roads.paths.points import EdgePoints, nearest_points, node_points, spaced_points
+from geoprep.roads.scoring.apls_blocks import sums_of_terms
 
-_SMALL_POINTS: Final = 600
 _STRIP_M: Final = 500.0
 """Control points are taken in strips of this width: those near each other share nodes."""
 _LEAST_PATH: Final = 0.001
@@ -70,12 +64,7 @@ def apls(
     one, two = cost_graph(truth, weight), cost_graph(proposal, weight)
     there = _direction(truth, one, proposal, two, control_point_spacing_m, snap_m)
     back = _direction(proposal, two, truth, one, control_point_spacing_m, snap_m)
-    if max(len(there.here), len(back.here)) <= _SMALL_POINTS:
-        sums = [sum_of_terms(there), sum_of_terms(back)]
-    else:
-        from geoprep.roads.scoring.apls_blocks import sums_of_terms
-
-        sums = sums_of_terms(there, back, threads)
+    sums = sums_of_terms(there, back, threads)
     forth, reverse = (1 - total / count if count else 0.0 for total, count in sums)
     score = 2 * forth * reverse / (forth + reverse) if forth > 0 and reverse > 0 else 0.0
     return AplsScore(score, forth, reverse)
@@ -102,15 +91,3 @@ def _direction(
     # Every path from a missing point counts, even the shortest, as in the reference program.
     least = np.where(there.on_edge, _LEAST_PATH, 0.0)
     return PairedPoints(own_costs, here, other_costs, there, least)
-
-
-def sum_of_terms(points: PairedPoints) -> tuple[float, float]:
-    """Return the sum of the terms of all ordered pairs of points, and the number of terms."""
-    path = point_distances(points.own, points.here)
-    other_path = point_distances(points.other, points.there)
-    counts = np.isfinite(path) & (path >= points.least[:, None])
-    np.fill_diagonal(counts, val=False)
-    path, other_path = path[counts], other_path[counts]
-    with np.errstate(divide="ignore"):
-        terms = np.minimum(np.abs(path - other_path) / path, 1.0)
-    return float(terms.sum()), len(terms)

@@ -1,4 +1,4 @@
-"""The sum of APLS terms over all pairs of control points of a large network, in bounded memory.
+"""The sum of APLS terms over all pairs of control points of two networks, in bounded memory.
 
 Control points are taken as sources in blocks: first their distances to all nodes of both networks,
 then, pair by pair, the path to every other control point and its term. No array grows with the

@@ -70,7 +70,6 @@ def topo(
     proposal: RoadGraph,
     *,
     radius_m: float = 150.0,
-    interval_m: float = TOPO_INTERVAL_M,
     match_m: float = TOPO_MATCH_M,
     starts: int | None = None,
     seed: int = 0,
@@ -87,8 +86,8 @@ def topo(
     points = _drawn(_starting_points(truth, _START_SPACING_M * unit), starts, seed)
     match_m *= unit
     pairs = _paired_points(truth, points, proposal, match_m)
-    one = Propagation.of(truth, radius_m * unit, interval_m * unit)
-    two = Propagation.of(proposal, radius_m * unit, interval_m * unit)
+    one = Propagation.of(truth, radius_m * unit, TOPO_INTERVAL_M * unit)
+    two = Propagation.of(proposal, radius_m * unit, TOPO_INTERVAL_M * unit)
     precision, recall = [], []
     for start in np.flatnonzero(pairs.on_edge).tolist():
         holes = _Marbles.from_start(one, int(points.edge[start]), float(points.along_m[start]))

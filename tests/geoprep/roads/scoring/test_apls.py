@@ -55,12 +55,15 @@ def test_published_graphs_without_midpoints(img0, monkeypatch):
         inside = np.isin(np.arange(len(given)), edge)
         return replace(graph, cost=np.where(inside, graph.cost, given))
 
-    def sum_of_terms(points):
+    def sum_of_terms(points, back):
         own, other = published(points.own, points.here), published(points.other, points.there)
-        return ours(replace(points, own=own, other=other))
+        return ours(replace(points, own=own, other=other), back, None)[0]
 
-    ours = module.sum_of_terms
-    monkeypatch.setattr(module, "sum_of_terms", sum_of_terms)
+    def sums_of_terms(there, back, _threads):
+        return [sum_of_terms(there, back), sum_of_terms(back, there)]
+
+    ours = module.sums_of_terms
+    monkeypatch.setattr(module, "sums_of_terms", sums_of_terms)
     found = apls(truth, proposal, control_point_spacing_m=None)
     assert found.score == pytest.approx(0.7362019410731921, abs=1e-6)
     assert found.truth_to_proposal == pytest.approx(0.7973714316363272, abs=1e-6)
@@ -190,9 +193,7 @@ def test_agrees_with_plain_networkx(seed, options):
 def test_several_blocks_and_threads_give_the_same_score(monkeypatch):
     """As of a city: distances of some control points at a time, from some nodes."""
     pairs = [random_pair(seed) for seed in range(12)]
-    monkeypatch.setattr(module, "_SMALL_POINTS", 10_000)
     whole = [apls(*pair) for pair in pairs]
-    monkeypatch.setattr(module, "_SMALL_POINTS", 0)
     monkeypatch.setattr(apls_blocks, "_SOURCES", 7)
     monkeypatch.setattr(distances, "_SCENE_NODES", 3)
     for pair, one in zip(pairs, whole, strict=True):

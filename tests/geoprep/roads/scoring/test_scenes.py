@@ -137,12 +137,10 @@ def test_errors_say_why_nothing_can_be_compared(town):
 def test_malformed_networks_are_refused():
     road = network([(0, 0), (30, 0)], crs="EPSG:32611")
     lost = replace(road, nodes=np.array([[0, 0], [np.nan, 0]]))
-    dangling = replace(road, ends=np.array([[0, 7]]))
     infinite = replace(road, lines=np.array([shapely.LineString([(0, 0), (np.inf, 0)])]))
     still = replace(road, speed_mph=np.array([0.0]))
     for broken, why in (
         (lost, "node 1"),
-        (dangling, "edge 0 ends"),
         (infinite, "edge 0 has coordinates"),
         (still, "edge 0 has a speed that is not above 0"),
     ):
