@@ -90,12 +90,11 @@ def check_store(
         The store cannot be opened.
     """
     from geoprep.api.progress import counting_bar
-    from geoprep.cpus import usable_cpus
     from geoprep.verify import verify
 
     location = store.location if isinstance(store, Store) else str(store)
     with counting_bar("checking shards", quiet=not progress) as report:
-        return verify(location, workers=workers or usable_cpus(), report=report)
+        return verify(location, workers=workers, report=report)
 
 
 def preview(

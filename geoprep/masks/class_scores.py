@@ -41,8 +41,7 @@ class ClassCounts:
             iou = hit / (truth + found - hit)
             f1 = 2 * hit / (truth + found)
             recall, precision = near_truth / all_truth, near_found / np.maximum(all_found, 1)
-            edges = np.where(recall + precision > 0, 2 * recall * precision, 0)
-            edges = edges / np.where(recall + precision > 0, recall + precision, 1)
+            edges = np.nan_to_num(2 * recall * precision / (recall + precision))
         edged = there & (all_truth > 0)
         values = {
             "mean_iou": _mean(iou[there]),

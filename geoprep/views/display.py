@@ -95,6 +95,8 @@ def read_thinned(
     store: StoreReader, scene: int, level: int, step: int
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Return a scene's image and label, reduced by ``step``, read in strips to save memory."""
+    if step == 1:
+        return read_image(store, scene, level), read_label(store, scene, level)
     height = scene_shape(store, scene, level)[0]
     strip = step * -(-STRIP_TILES * level // step)
     reduce = thinned_classes if store.meta.has_classes else thinned_speed
@@ -115,16 +117,12 @@ def _blocks(values: NDArray[np.uint8], step: int) -> NDArray[np.uint8]:
 
 def thinned_image(image: NDArray[np.uint8], step: int) -> NDArray[np.uint8]:
     """Return the means of square blocks, uint8 (y, x, band), without incomplete blocks."""
-    if step == 1:
-        return image
     mean: NDArray[np.float64] = _blocks(image, step).mean(axis=(1, 3))
     return np.ceil(mean).astype(np.uint8)  # rounded up: a block with some imagery is not nodata
 
 
 def thinned_speed(speed: NDArray[np.uint8], step: int) -> NDArray[np.uint8]:
     """Return the highest speed of each square block; nodata only if the whole block is."""
-    if step == 1:
-        return speed
     blocks = _blocks(speed, step)
     known = np.where(blocks < UNKNOWN_SPEED, blocks, BACKGROUND)
     fastest: NDArray[np.uint8] = known.max(axis=(1, 3))
@@ -135,8 +133,6 @@ def thinned_speed(speed: NDArray[np.uint8], step: int) -> NDArray[np.uint8]:
 
 def thinned_classes(label: NDArray[np.uint8], step: int) -> NDArray[np.uint8]:
     """Return the most frequent class of each square block, without incomplete blocks."""
-    if step == 1:
-        return label
     height, width = label.shape[0] // step, label.shape[1] // step
     out = np.empty((height, width), np.uint8)
     ys, xs = (np.arange(length + 1) * float(step) for length in (height, width))

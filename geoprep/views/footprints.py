@@ -121,6 +121,8 @@ def export_footprints(store: StoreReader, out: str | Path, *, by: By = "scene") 
 
     A scene without a readable, georeferenced image has no geometry.
     """
+    import geopandas as gpd
+
     out = Path(out)
     polygons = georeferenced_outlines(store, by)
     require_suffix(out, ".geojson", ".json", ".gpkg")
@@ -128,26 +130,12 @@ def export_footprints(store: StoreReader, out: str | Path, *, by: By = "scene") 
     del columns["crs"]
     for name in ("road_fraction", "valid_fraction"):
         columns[name] = np.round(np.asarray(columns[name], np.float64), 6)
+    frame = gpd.GeoDataFrame(columns, geometry=polygons, crs=LONLAT)
+    written: dict[str, Any] = {"driver": "GPKG"}
+    if out.suffix.lower() != ".gpkg":
+        # RFC 7946: longitude and latitude, counterclockwise, cut at the 180th meridian.
+        rules = {"RFC7946": "YES", "COORDINATE_PRECISION": str(DECIMALS)}
+        written = {"driver": "GeoJSON", "layer_options": rules}
     with replaced(out) as partial:
-        _write(partial, polygons, columns, f"{by}s")
+        frame.to_file(partial, layer=f"{by}s", geometry_type="Polygon", engine="pyogrio", **written)
     return out
-
-
-def _write(path: Path, polygons: NDArray[np.object_], columns: dict[str, Any], layer: str) -> None:
-    import pyogrio
-
-    values = [np.asarray(column) for column in columns.values()]
-    geojson = path.suffix.lower() != ".gpkg"
-    # RFC 7946: longitude and latitude, counterclockwise, cut at the 180th meridian.
-    options = {"RFC7946": "YES", "COORDINATE_PRECISION": str(DECIMALS)} if geojson else {}
-    pyogrio.raw.write(
-        path,
-        geometry=shapely.to_wkb(polygons),
-        field_data=[one.astype(object) if one.dtype.kind == "U" else one for one in values],
-        fields=list(columns),
-        geometry_type="Polygon",
-        crs="EPSG:4326",
-        layer=layer,
-        driver="GeoJSON" if geojson else "GPKG",
-        layer_options=options,
-    )

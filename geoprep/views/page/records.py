@@ -78,11 +78,10 @@ def page_data(store: StoreReader, level: int) -> dict[str, Any]:
 
 def script_json(data: object) -> str:
     """Return JSON that is safe in a script element: no text in it can end the element."""
-    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    for sign in "<>&\u2028\u2029":
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
+    for sign in "<>&":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
-    # File names that are not UTF-8 hold lone surrogates, which cannot be encoded as UTF-8.
-    return re.sub("[\ud800-\udfff]", lambda half: f"\\u{ord(half[0]):04x}", text)
+    return text
 
 
 def _scenes(store: StoreReader, level: int) -> Iterator[dict[str, Any]]:

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import html
 import re
+import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -51,10 +52,10 @@ def make_page(
         if pixels <= MOST_PIXELS:
             _write(page, {**data, "folder": ""}, _inline(encoded))
             return out
-        with _asset_folder(out, data, store) as (folder, name):
+        with _asset_folder(out) as folder:
             _fill(folder, encoded)
-            _write(page, {**data, "folder": name}, ())
-    _remove_older(out, name)
+            _write(page, {**data, "folder": f"{folder.parent.name}/{folder.name}"}, ())
+    _remove_older(folder)
     return out
 
 
@@ -94,32 +95,24 @@ def _fill(folder: Path, encoded: Iterator[tuple[int, dict[str, bytes]]]) -> None
 
 
 @contextmanager
-def _asset_folder(
-    out: Path, data: dict[str, Any], store: StoreReader
-) -> Iterator[tuple[Path, str]]:
-    """Yield a temporary folder and its final name relative to the page; rename it at the end."""
-    # Named by its content: the pictures of an older page stay until the new page replaces it.
-    seen = script_json([data, store.root.attrs.asdict()]).encode()
-    digest = hashlib.sha256(seen).hexdigest()[:16]
-    parent = make_folder(out.with_name(f"{out.stem}_files"))
-    partial_folder, final = parent / f".{digest}.partial", parent / digest
-    with errors_named(parent, OutputError):
-        shutil.rmtree(partial_folder, ignore_errors=True)
-        partial_folder.mkdir()
+def _asset_folder(out: Path) -> Iterator[Path]:
+    """Yield a new folder for the pictures of a page, which is removed if the block fails."""
+    # The pictures of an older page stay until the new page replaces it.
+    folder = make_folder(out.with_name(f"{out.stem}_files")) / secrets.token_hex(8)
+    with errors_named(folder, OutputError):
+        folder.mkdir()
         try:
-            yield partial_folder, f"{parent.name}/{digest}"
-            shutil.rmtree(final, ignore_errors=True)
-            partial_folder.rename(final)
-        finally:
-            shutil.rmtree(partial_folder, ignore_errors=True)
+            yield folder
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
 
 
-def _remove_older(out: Path, name: str) -> None:
+def _remove_older(kept: Path) -> None:
     """Remove the pictures of replaced pages and of interrupted runs."""
-    kept = Path(name).name
-    for folder in out.with_name(f"{out.stem}_files").iterdir():
+    for folder in kept.parent.iterdir():
         own = re.fullmatch(r"[0-9a-f]{16}|\.[0-9a-f]{16}\.partial", folder.name)
-        if own and folder.name != kept:
+        if own and folder != kept:
             shutil.rmtree(folder, ignore_errors=True)
 
 
