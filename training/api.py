@@ -207,7 +207,7 @@ class Model:
         Parameters
         ----------
         images
-            GeoTIFFs, folders or patterns, also on S3.
+            GeoTIFFs, folders or patterns, also on S3; or STAC items.
         out
             Folder for the predictions, one NAME.tif per image.
         progress

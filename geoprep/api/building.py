@@ -27,6 +27,7 @@ from geoprep.sources import (
     find_scenes,
     get_city,
     images_and_labels,
+    is_items,
     local_pattern,
     refuse_inside,
     remote_scenes,
@@ -99,6 +100,7 @@ def build_zarr(
     source: StrPath | None = None,
     product: str | None = None,
     images: StrPath | Sequence[StrPath] = (),
+    asset: str | Sequence[str] = (),
     labels: StrPath | None = None,
     out: StrPath | None = None,
     overwrite: bool = False,
@@ -120,7 +122,9 @@ def build_zarr(
     product
         Imagery product of the cities; None for ``PS-RGB``.
     images
-        Pattern, folder or archive of other imagery, or several.
+        Pattern, folder or archive of other imagery, or of STAC items; or several.
+    asset
+        Asset of the STAC items, such as ``visual``; by default their only raster.
     labels
         Road file for all ``images``, or a folder or pattern of one label per image; None for none.
     out
@@ -170,6 +174,7 @@ def build_zarr(
         None if source is None else os.fspath(source),
         product,
         tuple(os.fspath(one) for one in several),
+        ",".join([asset] if isinstance(asset, str) else asset) or None,
         None if labels is None else os.fspath(labels),
         address if address is None or "://" in address else Path(address),
         options,
@@ -218,6 +223,7 @@ class _Request:
     source: str | None
     product: str | None
     images: tuple[str, ...]
+    asset: str | None
     labels: str | None
     out: str | Path | None
     options: dict[str, Any]
@@ -231,6 +237,8 @@ class _Request:
                 raise UsageError(f"`{name}` needs `city`; `images` are found by their own paths")
         if scheduler and workers:
             raise UsageError("`workers` are threads of this machine: leave it out with `scheduler`")
+        if self.asset and not self.images:
+            raise UsageError("`asset` needs `images`, STAC items that have it")
         if self.labels and not self.images:
             raise UsageError("`labels` needs `images`; labels of `city` are found by their names")
         if self.images and self.out is None:
@@ -243,7 +251,7 @@ class _Request:
             assert self.out is not None  # checked
             images, labels = self._local_patterns(self.out, observer)
             masks = self._reads_rasters(labels)
-            found = [images_and_labels(images, labels, masks=masks)]
+            found = [images_and_labels(images, labels, masks=masks, asset=self.asset)]
             refuse_inside(found, self.out, [*self.images, *([self.labels] if self.labels else [])])
             return found, ["custom"], self.out
         cities = list(dict.fromkeys(get_city(name) for name in self.cities))
@@ -280,7 +288,7 @@ class _Request:
                 said.add(note)
             return found
 
-        images = [local(pattern) for pattern in self.images]
+        images = [one if is_items(one) else local(one) for one in self.images]
         return images, self.labels and local(self.labels)
 
 

@@ -70,8 +70,16 @@ Exit status:
     multiple=True,
     callback=filled,
     help="Images instead of --city; repeatable: a quoted pattern, a folder, or an archive (.tar, "
-    ".tar.gz, .zip), whose members 'A.zip!/train/*_sat.jpg' selects; local, s3://, gs:// or "
-    "https://.",
+    ".tar.gz, .zip), whose members 'A.zip!/train/*_sat.jpg' selects; or STAC items (.json, "
+    ".parquet, a search); local, s3://, gs:// or https://.",
+)
+@grouped_option(
+    "Source",
+    "--asset",
+    multiple=True,
+    callback=filled,
+    metavar="NAME",
+    help="Asset of the STAC items of --images, such as visual.  [default: their only raster]",
 )
 @grouped_option(
     "Source",

@@ -123,7 +123,12 @@ def make_plan(
         shard_tiles=shard_tiles([len(scene.windows) for scene in scenes], options.shard_tiles),
         codec=options.codec,
         speed_unit="mph" if options.label_values is None and options.classes is None else "none",
-        build={"options": options.to_attrs(), "product": found[0].product, "inputs": digest},
+        build={
+            "options": options.to_attrs(),
+            "product": found[0].product,
+            "inputs": digest,
+            **({"datetimes": dict(found[0].datetimes)} if found[0].datetimes else {}),
+        },
         version=__version__,
         **_class_attributes(options),
     )

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
 from geoprep.crs import is_georeferenced
-from geoprep.errors import GeoprepError, SourceError
+from geoprep.errors import GeoprepError, SourceError, UsageError
 from geoprep.sources.label_matching import (
     IMAGE_SUFFIXES,
     LABEL_SUFFIXES,
@@ -16,14 +16,19 @@ from geoprep.sources.label_matching import (
     is_called_label,
 )
 from geoprep.sources.scene import Scene, SourceScenes, natural_key
-from geoprep.sources.synthetic import synthetic_notes
-from geoprep.storage import is_remote, joined, list_remote, open_image, s3_address
+from geoprep.sources.stac_items import is_items, read_items
+from geoprep.sources.synthetic import MANIFEST, synthetic_notes
+from geoprep.storage import is_remote, is_web, joined, list_remote, open_image, s3_address
 
 _WILD = re.compile(r"[*?\[]")
 
 
 def images_and_labels(
-    images: Sequence[str], labels: str | None = None, *, masks: bool = False
+    images: Sequence[str],
+    labels: str | None = None,
+    *,
+    masks: bool = False,
+    asset: str | None = None,
 ) -> SourceScenes:
     """Match images and labels of a user's own files.
 
@@ -33,21 +38,25 @@ def images_and_labels(
     scenes. A folder or a pattern: one file per scene, with the name of its image (see
     `label_matching`), or georeferenced rasters of other names that together are the label of all
     scenes. ``masks``: labels are rasters.
+
+    Files of STAC items count as the images that ``asset`` of the items is, with the items' ids.
     """
     addresses = dict.fromkeys(
-        address
-        for pattern in images
-        for address in _expand(pattern, IMAGE_SUFFIXES, "images")
+        address for pattern in images for address in _image_files(pattern)
     )  # fmt: skip
     files = [] if labels is None else _label_files(labels, masks=masks)
     # Images and labels in one folder are distinguished by their names.
     twice = set(files) & set(addresses)
     called = {file for file in twice if is_called_label(file)}
     files = [file for file in files if file not in twice - called]
-    found = sorted(
-        _identified([address for address in addresses if address not in called]),
-        key=lambda image: natural_key(image.id),
-    )
+    listed = [address for address in addresses if is_items(address)]
+    if asset and not listed:
+        raise UsageError("`asset` applies to STAC items only: leave it out")
+    items, times, more = read_items(listed, asset)
+    plain = _identified([one for one in addresses if one not in called and not is_items(one)])
+    found = sorted([*plain, *items], key=lambda image: natural_key(image.id))
+    if twins := {image.id for image in plain} & {item.id for item in items}:
+        raise SourceError(f"`images`: {min(twins)} is an image and a STAC item. Leave one out")
     road_file, owned, orphans = _labels_for(found, labels, files, masks=masks)
     scenes = tuple(Scene(image.id, image.address, owned.get(image.id)) for image in found)
     origin = ", ".join(images)
@@ -56,8 +65,18 @@ def images_and_labels(
         origin,
         orphan_labels=tuple(orphans),
         road_file=road_file,
-        notes=synthetic_notes(scenes, origin),
+        notes=(*synthetic_notes(scenes, origin), *more),
+        datetimes=times,
     )
+
+
+def _image_files(pattern: str) -> list[str]:
+    """Return the images that match a pattern, or where there are none the files of STAC items."""
+    if is_web(pattern) and is_items(pattern):
+        return [pattern]
+    if not (found := _matching(pattern, IMAGE_SUFFIXES)):
+        found = [one for one in _matching(pattern, (".json",)) if Path(one).name != MANIFEST]
+    return found or _expand(pattern, IMAGE_SUFFIXES, "images")
 
 
 def _label_files(labels: str, *, masks: bool) -> list[str]:
@@ -90,7 +109,7 @@ def _labels_for(
         return None, owned, orphans
     if len(files) > 1 and _are_georeferenced_rasters(files):
         return None, {image.id: joined(files) for image in images}, []
-    first = f" ({PurePosixPath(files[0]).name}; an image: {images[0].stem})" if files else ""
+    first = f" ({PurePosixPath(files[0]).name}; an image: {images[0].id})" if files else ""
     raise SourceError(
         f"`labels` {labels}: none of its {len(files)} files has the name of a scene{first}. Give "
         "them the names of the images, give the path of one road file for all scenes, or give a "

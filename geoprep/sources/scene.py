@@ -1,8 +1,8 @@
 """Records that every source returns: scenes, and the scenes found in one source."""
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from geoprep.errors import UsageError
@@ -28,7 +28,8 @@ class SourceScenes:
 
     ``origin`` is what was searched. ``product`` is None for a user's own images. ``orphan_labels``
     have no image. ``road_file`` is one file for all scenes, whose own ``label`` is then None.
-    ``notes`` are for the user, such as folders that could not be read.
+    ``notes`` are for the user, such as folders that could not be read. ``datetimes`` are times by
+    scene id, where known.
     """
 
     scenes: tuple[Scene, ...]
@@ -37,6 +38,7 @@ class SourceScenes:
     orphan_labels: tuple[str, ...] = ()
     road_file: str | None = None
     notes: tuple[str, ...] = ()
+    datetimes: Mapping[str, str] = field(default_factory=dict)
 
 
 def refuse_inside(

@@ -61,6 +61,13 @@ def _in_s3(address: str) -> str | None:
     return f"s3://{path}" if re.fullmatch(r"s3[.-](?:[a-z0-9-]+\.)?amazonaws\.com", host) else None
 
 
+def s3_region(address: str) -> str:
+    """Return the region that the host of a web address of S3 names, "" if it names none."""
+    host = urlsplit(address).netloc
+    match = re.search(r"(?:^|\.)s3[.-]([a-z]+(?:-[a-z]+)+-\d)\.amazonaws\.com$", host)
+    return match[1] if match else ""
+
+
 def bucket_and_key(address: str) -> tuple[str, str]:
     """Return bucket and key of an S3 address, or raise SourceError."""
     bucket, _, key = s3_address(address).removeprefix("s3://").partition("/")

@@ -61,12 +61,12 @@ def is_unsigned(bucket: str) -> bool:
     return not any(os.environ.get(name) for name in _CREDENTIALS)
 
 
-def open_client(location: str) -> ObjectStore:
+def open_client(location: str, region: str = "") -> ObjectStore:
     """Return the client for a local folder or any address, shared by all threads.
 
     Names are relative to the location. A process that was forked from one that reads from servers
     gets a SourceError: the client's threads do not survive a fork, and the first request would
-    never return.
+    never return. ``region`` is that of a bucket where it is known.
     """
     if "://" not in location:
         from obstore.store import LocalStore
@@ -82,13 +82,15 @@ def open_client(location: str) -> ObjectStore:
         )
     if is_s3(location):
         bucket, prefix = bucket_and_key(location)
-        return _client(f"s3://{bucket}", prefix.strip("/"), endpoint(), is_unsigned(bucket))
+        return _client(f"s3://{bucket}", prefix.strip("/"), endpoint(), is_unsigned(bucket), region)
     signed = any(name in os.environ for name in _GOOGLE_CREDENTIALS)
     return _client(location, "", None, not signed)
 
 
 @lru_cache(maxsize=32)
-def _client(place: str, prefix: str, server: str | None, unsigned: bool) -> ObjectStore:
+def _client(
+    place: str, prefix: str, server: str | None, unsigned: bool, region: str = ""
+) -> ObjectStore:
     from obstore.store import S3Store, from_url
 
     plain = (server or place).startswith("http://")
@@ -109,6 +111,8 @@ def _client(place: str, prefix: str, server: str | None, unsigned: bool) -> Obje
         settings: dict[str, Any] = {"prefix": prefix} if prefix else {}
         if server is not None:
             settings["endpoint"] = server
+        elif region:
+            settings["region"] = region
         bucket = place.removeprefix("s3://")
         return S3Store(bucket, **settings, skip_signature=unsigned, **common)
     if place.startswith("gs://"):

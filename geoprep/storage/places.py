@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from geoprep.errors import GeoprepError, SourceError, StoreError
-from geoprep.storage.addresses import bucket_and_key, is_web, web_parts
+from geoprep.storage.addresses import bucket_and_key, is_web, s3_region, web_parts
 from geoprep.storage.clients import CutShortError, open_client, retried
 from geoprep.storage.failures import errors_named
 
@@ -31,6 +31,7 @@ class Files:
 
     The place is a local folder, or an address on S3, Google Cloud Storage or a web server. All
     errors are of one kind. The query of a signed web address is sent with every request.
+    ``region`` is that of a bucket where it is known.
     """
 
     def __init__(
@@ -38,12 +39,13 @@ class Files:
         location: str | Path,
         failure: type[GeoprepError] = StoreError,
         query: str = "",
+        region: str = "",
     ) -> None:
         self.location = str(location).rstrip("/")
         self._failure = failure
         with errors_named(self.location, failure):
             try:
-                self.client = open_client(str(location) + (query and f"?{query}"))
+                self.client = open_client(str(location) + (query and f"?{query}"), region)
             except SourceError as error:  # the address is wrong
                 raise failure(str(error)) from error
 
@@ -196,7 +198,7 @@ def located(address: str) -> tuple[Files, str]:
         server, name, query = web_parts(address)
         return Files(server, SourceError, query), name
     bucket, key = bucket_and_key(address)
-    return Files(f"s3://{bucket}", SourceError), key
+    return Files(f"s3://{bucket}", SourceError, region=s3_region(address)), key
 
 
 def read_object(address: str) -> bytes:

@@ -14,6 +14,8 @@ import rasterio
 import shapely
 from affine import Affine
 from helpers.factory import PLACES, ROADS, Place, write_image, write_roads
+from helpers.items import collection_of, sentinel_item, write_json
+from helpers.web import served
 from PIL import Image
 from rasterio.features import rasterize
 
@@ -247,6 +249,22 @@ def test_spacenet_3_and_5_as_their_archives_unpack(tmp_path, follow):
         store = StoreReader.open(tmp_path / f"{name}.zarr")
         assert store.scenes.status.tolist() == ["ok"] * 2
         assert np.unique(store.speed()[...]).tolist() == [0, slowest, 25, 65]
+
+
+def test_stac_items_of_a_search(tmp_path, follow):
+    names = ("S2A_37UDB_20240503_0_L2A", "S2B_37UDB_20240501_0_L2A")
+    (tmp_path / "labels").mkdir()
+    for number, name in enumerate(names):
+        image = tmp_path / "www" / name / "TCI.tif"
+        write_image(image, photograph(bars(number), number), place_of(number))
+        write_roads(tmp_path / "labels" / f"{name}.geojson", place_of(number), (SIDE, SIDE))
+    with served(tmp_path / "www") as (address, _):
+        items = [sentinel_item(name, f"{address}/{name}") for name in names]
+        write_json(tmp_path / "search.json", collection_of(*items))
+        follow("stac")
+    store = StoreReader.open(tmp_path / "sentinel.zarr")
+    assert store.scenes.id.tolist() == [*names]
+    assert store.scenes.status.tolist() == ["ok"] * 2
 
 
 @pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")

@@ -44,7 +44,8 @@ class PredictionJob:
 
     def run(self, images: Sequence[str], screen: Screen) -> list[ImageOutcome]:
         """Predict all images; one that fails does not stop the others."""
-        tasks = [ImageOutcome(address, self.out / f"{name}.tif") for name, address in _find(images)]
+        found = _find(images, self.predictor.options.asset)
+        tasks = [ImageOutcome(address, self.out / f"{name}.tif") for name, address in found]
         _check_inputs_stay(tasks)
         self.out.mkdir(parents=True, exist_ok=True)
         self._pixels.clear()
@@ -188,12 +189,13 @@ class PredictionJob:
         return stats
 
 
-def _find(images: Sequence[str]) -> list[tuple[str, str]]:
+def _find(images: Sequence[str], asset: str | None) -> list[tuple[str, str]]:
     """Return the name and address of every image."""
     try:
-        return [(scene.id, scene.image) for scene in images_and_labels(images).scenes]
+        scenes = images_and_labels(images, asset=asset).scenes
     except GeoprepError as error:  # `images` are positional here
         raise type(error)(re.sub("(--|`)images`? ", "", str(error))) from error
+    return [(scene.id, scene.image) for scene in scenes]
 
 
 def _check_inputs_stay(tasks: Sequence[ImageOutcome]) -> None:

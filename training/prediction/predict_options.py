@@ -45,7 +45,12 @@ def check_rescale(text: str) -> None:
 class FileOptions:
     """Files: what is read and written."""
 
-    images: tuple[str, ...] = argument("GeoTIFFs, folders or patterns, also on S3.", "IMAGE")
+    images: tuple[str, ...] = argument(
+        "GeoTIFFs, folders or patterns, also on S3; or STAC items.", "IMAGE"
+    )
+    asset: str | None = option(
+        None, "Asset of the STAC items, such as visual; by default their only raster.", "NAME"
+    )
     out: Path | None = option(None, "Folder for the predictions, one NAME.tif per image.", "FOLDER")
     overlay: bool = option(False, "Also write NAME.png: the prediction over the image.")
     confidence: bool = option(

@@ -40,6 +40,7 @@ def test_contradictions_name_keywords(tmp_path):
 def test_every_option_of_the_command_is_a_keyword():
     options = {option.name for option in cli.commands["build-zarr"].params}
     keywords = {one.name for one in dataclasses.fields(BuildOptions)}
-    own = {"cities", "source", "product", "images", "labels", "out", "overwrite", "drop_source"}
+    own = {"cities", "source", "product", "images", "labels", "out"}
+    own |= {"asset", "overwrite", "drop_source"}
     printing = {"workers", "scheduler", "dry_run", "as_json", "quiet"}
     assert options == keywords | own | printing

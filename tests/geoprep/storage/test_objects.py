@@ -23,6 +23,7 @@ from geoprep.storage import (
     read_bytes,
     s3_address,
 )
+from geoprep.storage.places import located
 from geoprep.store import StoreReader
 from geoprep.store.scenes import read_image
 from geoprep.verify import verify
@@ -196,6 +197,22 @@ def test_a_missing_store_is_one_line(s3, address, monkeypatch):
 )
 def test_web_addresses_of_s3(web, expected):
     assert s3_address(web) == expected
+
+
+@pytest.mark.parametrize(
+    ("address", "region"),
+    [
+        ("https://sentinel-cogs.s3.us-west-2.amazonaws.com/x/TCI.tif", "us-west-2"),
+        ("https://s3.eu-central-1.amazonaws.com/own/x.tif", "eu-central-1"),
+        ("https://own.s3-ap-southeast-2.amazonaws.com/x.tif", "ap-southeast-2"),
+        ("https://own.s3-accelerate.amazonaws.com/x.tif", None),
+        ("https://own.s3.amazonaws.com/x.tif", None),
+        ("s3://own/x.tif", None),
+    ],
+)
+def test_the_region_is_that_of_the_address(address, region, no_credentials):
+    files, _ = located(address)
+    assert files.client.config.get("region") == region
 
 
 @pytest.mark.parametrize("web", ["https://example.com/x.tif", "http://s3.evil.com/b", "s3://"])

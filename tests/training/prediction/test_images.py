@@ -16,6 +16,7 @@ import rasterio
 import rasterio.shutil
 import torch
 from helpers.buckets import client_of, s3_endpoint, use_endpoint
+from helpers.items import sentinel_item, write_json
 from helpers.predict_cases import (
     FACTS,
     GSD,
@@ -30,6 +31,7 @@ from helpers.predict_cases import (
     probabilities,
     write_image,
 )
+from helpers.web import served
 from PIL import Image
 
 from geoprep.errors import UsageError
@@ -404,6 +406,18 @@ def test_remote_image_is_downloaded_and_the_copy_deleted(
     run(checkpoint[0], image, "--out", tmp_path / "near", *FP32)
     near, far = read(tmp_path / "near" / "scene.tif"), read(tmp_path / "far" / "scene.tif")
     np.testing.assert_array_equal(near, far)
+
+
+def test_images_of_stac_items(run, checkpoint, tmp_path):
+    image = write_image(tmp_path / "www" / "TCI.tif", pixels(96, 96))
+    with served(tmp_path / "www") as (address, _):
+        found = write_json(tmp_path / "search.json", sentinel_item("S2A_1", address))
+        args = (checkpoint[0], found, *FP32, "--out", tmp_path / "out")
+        assert "has not one raster asset" in run(*args, status=2)
+        run(*args, "--asset", "visual")
+    run(checkpoint[0], image, *FP32, "--out", tmp_path / "near")
+    found = read(tmp_path / "out" / "S2A_1.tif")
+    np.testing.assert_array_equal(found, read(tmp_path / "near" / "TCI.tif"))
 
 
 def test_copy_of_an_earlier_version_of_an_object_is_not_used(

@@ -1,0 +1,151 @@
+"""Reads STAC items as images: one asset of each, by its address, and when it was taken.
+
+Items are a GeoJSON FeatureCollection, single items, the answer of a STAC API, or stac-geoparquet.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote, urljoin, urlsplit
+
+from geoprep.errors import SourceError, UsageError
+from geoprep.sources.archives import INSIDE
+from geoprep.sources.label_matching import IMAGE_SUFFIXES, NamedImage
+from geoprep.storage import is_remote, is_web, read_bytes
+
+_PARQUET: Final = (".parquet", ".geoparquet")
+_SUFFIXES: Final = (".json", ".geojson", *_PARQUET)
+_ENDPOINT: Final = re.compile(r"/(search|items(/[^/.]+)?)/?$")
+"""Paths at which a STAC API answers with items."""
+_COLUMNS: Final = ("id", "assets", "links", "datetime", "start_datetime", "end_datetime")
+_NO_DATA: Final = {"thumbnail", "overview", "metadata"}
+"""Roles of assets that are not imagery, whatever their media type is."""
+
+
+def is_items(pattern: str) -> bool:
+    """Return whether a path or address is one of STAC items: by its suffix, or that of an API."""
+    path = pattern.partition("?")[0] if is_web(pattern) else pattern
+    named = path.lower().endswith(_SUFFIXES) or (is_web(pattern) and _ENDPOINT.search(path))
+    return bool(named) and INSIDE not in pattern
+
+
+def read_items(
+    addresses: Sequence[str], asset: str | None
+) -> tuple[list[NamedImage], dict[str, str], list[str]]:
+    """Return the images of all items in some files, their times by id, and notes for the user.
+
+    ``asset`` is the name of an asset; None means the only raster of an item. Raises SourceError
+    for files that are not items, for items without the asset, and for equal ids.
+    """
+    found, times, notes = dict[str, NamedImage](), dict[str, str](), list[str]()
+    for address in addresses:
+        data = read_bytes(address)
+        shown = address.partition("?")[0] if is_web(address) else address  # without a signature
+        try:
+            items, is_page = _items_of(data, shown)
+            for item in items:
+                image = _image(item, shown, asset)
+                if image.id in found:
+                    raise SourceError(f"{shown}: a second item {image.id}. Leave one of them out")
+                found[image.id] = image
+                if time := _time(item["properties"]):
+                    times[image.id] = time
+        except (LookupError, TypeError, AttributeError, ValueError, RuntimeError, OSError) as error:
+            raise SourceError(
+                f"{shown}: cannot be read as STAC items ({type(error).__name__}: {error}). Give "
+                "a FeatureCollection, an item or stac-geoparquet; download a damaged file again"
+            ) from error
+        if is_page:
+            notes.append(
+                f"{shown}: the first {len(items):,} items of a longer result. Request more by "
+                "its `limit`, or save all pages in one file"
+            )
+    return [*found.values()], times, notes
+
+
+def _items_of(data: bytes, address: str) -> tuple[list[dict[str, Any]], bool]:
+    """Return the items of a file, at least one, and whether the result has further pages."""
+    if address.lower().endswith(_PARQUET):
+        document: dict[str, Any] = {"type": "FeatureCollection", "features": _rows(data)}
+    else:
+        document = json.loads(data)
+    kind = document["type"]
+    if kind not in ("FeatureCollection", "Feature"):
+        raise SourceError(f"{address} is a STAC {kind}. Give its items, with a pattern or one file")
+    items = document["features"] if kind == "FeatureCollection" else [document]
+    if not items:
+        raise SourceError(f"{address} has no items. Check the search that it is the result of")
+    return items, any(link["rel"] == "next" for link in document.get("links") or [])
+
+
+def _rows(data: bytes) -> list[dict[str, Any]]:
+    """Return the rows of stac-geoparquet as items, which have times among their properties."""
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        raise UsageError("stac-geoparquet needs pyarrow: pip install 'geoprep[parquet]'") from error
+    table = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(data)).read([*_COLUMNS])
+    return [{**row, "properties": row} for row in table.to_pylist()]
+
+
+def _image(item: dict[str, Any], document: str, asset: str | None) -> NamedImage:
+    name = re.sub(r"[/\\\x00-\x1f]", "_", item["id"]).encode("utf-8", "backslashreplace").decode()
+    assets = {key: one for key, one in item["assets"].items() if one}  # absent ones of a table
+    chosen = asset or _only_raster(assets)
+    if chosen not in assets:
+        problem = f"no asset {asset}" if asset else "not one raster asset, but several or none"
+        raise SourceError(
+            f"{document}: item {name} has {problem}. Choose a single one with `asset` (stack bands "
+            f"first, with gdalbuildvrt -separate): {', '.join(assets)}"
+        )
+    own = [link["href"] for link in item.get("links") or [] if link["rel"] == "self"]
+    base = next(filter(is_remote, own), document)
+    return NamedImage(name, _resolved(base, assets[chosen]["href"]))
+
+
+def _only_raster(assets: dict[str, Any]) -> str | None:
+    """Return the only asset with pixels, or the only one with a role of data; None if unclear."""
+    roles = {key: set(one.get("roles") or ()) for key, one in assets.items()}
+    # By the media type, or where it is not given by the suffix.
+    kinds = {key: one.get("type") or one["href"].lower() for key, one in assets.items()}
+    rasters = [
+        key
+        for key, kind in kinds.items()
+        if (kind.startswith("image/") or kind.endswith(IMAGE_SUFFIXES))
+        and not roles[key] & _NO_DATA
+    ]
+    data = [key for key in rasters if roles[key] & {"data", "visual"}]
+    return next((some[0] for some in (rasters, data) if len(some) == 1), None)
+
+
+def _resolved(base: str, href: str) -> str:
+    """Return the address of an asset; a document on a server cannot name a local file.
+
+    Raises ValueError for texts that are no address.
+    """
+    urlsplit(href)
+    href.encode()
+    if is_remote(href):
+        return href
+    path = href if is_remote(base) else unquote(href.removeprefix("file://"))
+    if path.startswith("/vsi") or "\0" in path or re.match(r"[a-z][a-z0-9+.-]*:", path, re.I):
+        where = f"{base} is on a server and" if is_remote(base) else base
+        raise SourceError(
+            f"{where} names the asset {href!r}, which is refused. Give the item http(s):// or "
+            "s3:// addresses, or paths relative to it"
+        )
+    if not is_remote(base):
+        return str((Path(base).parent / path).absolute())
+    scheme, _, rest = base.partition("://")
+    return f"{scheme}:{urljoin(f'//{rest}', path)}"
+
+
+def _time(properties: dict[str, Any]) -> str:
+    """Return when an image was taken, as START/END if that is known instead, or "" if neither."""
+    one, *both = (properties.get(key) for key in _COLUMNS[-3:])
+    known = filter(None, [one] if one else both)
+    return "/".join(time if isinstance(time, str) else time.isoformat() for time in known)
