@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
-from concurrent.futures import Future
+from functools import lru_cache
 
 from shapely.errors import GEOSException
 
@@ -15,10 +14,18 @@ from geoprep.labels import SpeedPolygons, read_roads, speed_polygons
 Ground = tuple[SpeedPolygons, dict[str, int]]
 """Outlines of the roads, and fallbacks of their attributes with counts."""
 
-_KEPT_SCENES = 4
-_Key = tuple[object, ...]
-_lock = threading.Lock()
-_kept: OrderedDict[_Key, Future[Ground]] = OrderedDict()
+
+class _Slot:
+    """The outlines of one scene, once they are computed."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.ground: Ground | None = None
+
+
+@lru_cache(maxsize=4)
+def _slot(*_scene: object) -> _Slot:
+    return _Slot()
 
 
 def road_ground(part: ScenePart, task: ShardTask) -> Ground:
@@ -28,27 +35,16 @@ def road_ground(part: ScenePart, task: ShardTask) -> Ground:
     """
     if part.whole:
         return _find(part, task)
-    key = task.fingerprint, task.store, task.options, part.index
-    with _lock:
-        future = _kept.get(key)
-        mine = future is None
-        if future is None:
-            future = _kept[key] = Future()
-            while len(_kept) > _KEPT_SCENES:
-                _kept.popitem(last=False)
-    if mine:
-        try:
-            future.set_result(_find(part, task))
-        except BaseException as error:  # raised in waiting threads too
-            future.set_exception(error)
-            _kept.pop(key, None)
-    return future.result()
+    slot = _slot(task.fingerprint, task.store, task.options, part.index)
+    with slot.lock:
+        if slot.ground is None:
+            slot.ground = _find(part, task)
+        return slot.ground
 
 
 def release_ground() -> None:
     """Release the outlines, at the end of a build."""
-    with _lock:
-        _kept.clear()
+    _slot.cache_clear()
 
 
 def _find(part: ScenePart, task: ShardTask) -> Ground:

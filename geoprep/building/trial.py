@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 import time
 from collections import Counter
@@ -17,7 +16,7 @@ from geoprep.building.summary import road_share_warning
 from geoprep.building.tasks import build_shard
 from geoprep.errors import StoreError
 from geoprep.plan import TRAIN, Plan, PlannedScene
-from geoprep.storage import Files, is_bucket
+from geoprep.storage import Files, free_bytes, is_bucket
 from geoprep.store import SPLIT_NAMES
 
 MOST_SAMPLED: Final = 32
@@ -111,12 +110,6 @@ def dry_run(plan: Plan, out: str | Path, workers: int) -> DryRun:
 
 def _raw_bytes(plan: Plan) -> int:
     return plan.tiles * sum(_tile_bytes(plan, level) for level in plan.meta.levels)
-
-
-def free_bytes(out: Path) -> int:
-    """Return the free bytes on the disk of a folder, which need not exist."""
-    out = out.resolve()
-    return shutil.disk_usage(next(one for one in (out, *out.parents) if one.is_dir())).free
 
 
 def _tile_bytes(plan: Plan, level: int) -> int:

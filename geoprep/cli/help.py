@@ -7,14 +7,12 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import click
 
+from geoprep.choice import Choice, value_type
 from geoprep.errors import GeoprepError, GeoprepWarning
-
-if TYPE_CHECKING:
-    from geoprep.choice import Choice
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -201,8 +199,7 @@ def _option_of(
     kind: Any,  # noqa: ANN401 - a type
     choice: Choice,
 ) -> Callable[[F], F]:
-    if type(None) in get_args(kind):  # TYPE | None
-        kind = get_args(kind)[0]
+    kind = value_type(kind)
     if get_origin(kind) is Literal:
         kind = click.Choice(get_args(kind))
     of_value = {"type": str if choice.parse else kind, "show_default": default is not None}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import xxhash
 
 from geoprep import imagery
-from geoprep.errors import GeoprepError, ImageError, SourceError
+from geoprep.errors import GeoprepError, SourceError
 from geoprep.executors import Executor, Survives
 from geoprep.grid import Grid
 from geoprep.labels import SHAPEFILE_PARTS
@@ -30,8 +30,6 @@ BAND_NAMES = {
     "MS": WORLDVIEW_BANDS,
     "PAN": ("pan",),
 }
-MOST_BANDS: Final = 512
-"""Hyperspectral sensors have about 450; lookup tables take 64 kB per band and scene."""
 # Statistics that viewers write next to an image, and overviews: a build does not read them.
 _NOT_READ: Final = (".aux.xml", ".ovr")
 _MOST_TOGETHER: Final = 64
@@ -121,11 +119,6 @@ def _usable(
     bands = options.bands or imagery.default_bands(dataset)
     if options.bands is None and product == "PS-RGB":
         bands = bands[:3]
-    if len(bands) > MOST_BANDS:
-        raise ImageError(
-            f"{dataset.name} has {len(bands)} bands, more than {MOST_BANDS}: choose some of them "
-            "with `bands`"
-        )
     dtype = imagery.check_image(dataset, bands)
     names = BAND_NAMES.get(product or "", ())
     if max(bands) > len(names):

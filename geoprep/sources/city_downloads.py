@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +17,7 @@ from geoprep.storage import (
     RemoteFile,
     bytes_missing,
     download,
+    free_bytes,
     list_remote,
     make_folder,
     remote_file,
@@ -65,8 +65,7 @@ def bytes_to_download(files: Planned) -> int:
 def check_free_space(files: Planned, folder: Path) -> None:
     """Raise OutputError if the disk has less free space than the download needs."""
     needed = bytes_to_download(files)
-    place = next(one for one in (folder, *folder.parents) if one.is_dir())
-    free = shutil.disk_usage(place).free
+    free = free_bytes(folder)
     if needed > free:
         raise OutputError(
             f"{folder}: {needed / 1e9:.1f} GB are to be downloaded, and {free / 1e9:.1f} GB are "

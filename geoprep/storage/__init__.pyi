@@ -8,6 +8,7 @@ from .addresses import s3_address as s3_address
 from .addresses import split_address as split_address
 from .addresses import tar_member as tar_member
 from .failures import errors_named as errors_named
+from .failures import free_bytes as free_bytes
 from .inputs import content_digest as content_digest
 from .inputs import open_header as open_header
 from .inputs import open_image as open_image

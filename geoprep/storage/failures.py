@@ -66,7 +66,8 @@ def _unwritten(path: Path, error: Exception) -> GeoprepError | None:
     if code in _REFUSED:
         reason = os.strerror(code)
         return UsageError(f"{path} cannot be written ({reason}): choose another place")
-    if code in _FULL or (code is None and _is_full(path)):
+    # GDAL does not report a full disk as the reason.
+    if code in _FULL or (code is None and free_bytes(path) < _NEARLY_FULL):
         return OutputError(
             f"{path} cannot be written: no space left on the disk. Free some, or choose another "
             "place, and run the same command again"
@@ -78,10 +79,10 @@ def _unwritten(path: Path, error: Exception) -> GeoprepError | None:
     return None
 
 
-def _is_full(path: Path) -> bool:
-    """Return whether the disk of a path is full, which GDAL does not report as the reason."""
-    folder = next(one for one in (path, *path.parents) if one.is_dir())
-    return shutil.disk_usage(folder).free < _NEARLY_FULL
+def free_bytes(path: Path) -> int:
+    """Return the free bytes on the disk of a file or folder, which need not exist."""
+    path = path.resolve()
+    return shutil.disk_usage(next(one for one in (path, *path.parents) if one.is_dir())).free
 
 
 def _status(error: Exception) -> tuple[str, str]:

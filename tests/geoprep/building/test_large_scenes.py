@@ -81,7 +81,7 @@ def test_the_roads_of_a_scene_are_read_once(mosaic, tmp_path, monkeypatch):
     assert len(store.tiles.row) > 3 * 5
     assert (store.tiles.road_fraction > 0).any()
     assert len(read) == 1
-    assert not road_ground._kept
+    assert not road_ground._slot.cache_info().currsize
 
 
 def test_tasks_end_at_their_next_stage_when_the_build_is_left():

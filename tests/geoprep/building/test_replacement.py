@@ -7,9 +7,9 @@ from helpers.factory import build_of, interrupt, plan_of, row_of_scenes, tree_di
 
 from geoprep.building import run, target
 from geoprep.building.run import build
-from geoprep.building.trial import free_bytes
 from geoprep.errors import StoreError
 from geoprep.executors.threads import Threads
+from geoprep.storage import free_bytes
 
 OLD = {"tile": 32, "codec": "zstd"}
 NEW = {"tile": 32, "shard_tiles": 4}

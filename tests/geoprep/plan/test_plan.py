@@ -191,13 +191,6 @@ def test_images_of_other_bands_than_most_are_refused_by_name(tmp_path):
         assert not any(scene.failure for scene in plan_of(scenes, bands=(3, 2, 1)).scenes)
 
 
-def test_more_bands_than_anything_has_are_refused_unless_chosen(tmp_path):
-    scenes = [image(tmp_path, "cube", np.ones((4, 4, 600), np.uint8))]
-    with pytest.raises(SourceError, match=r"has 600 bands, more than 512.*`bands`"):
-        plan_of(scenes)
-    assert plan_of(scenes, bands=(1, 300, 600), levels=1).meta.band_indexes == (1, 300, 600)
-
-
 # Images that cannot be used
 
 

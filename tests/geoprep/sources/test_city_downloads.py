@@ -3,7 +3,6 @@
 import hashlib
 import re
 import signal
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -200,7 +199,7 @@ def test_the_right_bytes_arrive_through_a_bad_network(s3, tmp_path, monkeypatch,
 
 def test_a_disk_that_is_too_small_is_reported_before_the_download(s3, tmp_path, monkeypatch):
     files = list_files(MOSCOW, "PS-RGB", tmp_path / "in")
-    monkeypatch.setattr(city_downloads.shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+    monkeypatch.setattr(city_downloads, "free_bytes", lambda _: 1000)
     with pytest.raises(OutputError, match=r"GB are to be downloaded, and 0\.0 GB are free"):
         download_files(files, tmp_path / "in", quiet)
     assert not list(tmp_path.rglob("*.*"))
