@@ -6,19 +6,16 @@ hosts, times and paths must not enter a store whose bytes depend on the inputs o
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import json
 import os
 import re
-import socket
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Final, TextIO
 
 from geoprep.errors import OutputError, StoreError
-from geoprep.storage import errors_named, flush
+from geoprep.storage import LockHeldError, errors_named, flush, hold_lock, is_at
 from geoprep.store import PARTIAL_SUFFIX
 
 NEW: Final = "new"
@@ -28,8 +25,6 @@ OLD: Final = "old"
 _OF_STORES: Final = re.compile(rf"(.+/)?(zarr\.json|c(/\d+)*|[^/]*{re.escape(PARTIAL_SUFFIX)})")
 """Names of all files that a build may write into a store."""
 _OURS: Final = ("journal.jsonl", "*.bits", "lock")
-# Errors of a lock that another process holds; others say that the file system has no locks.
-_HELD: Final = (errno.EWOULDBLOCK, errno.EACCES)
 
 
 class Journal:
@@ -42,41 +37,17 @@ class Journal:
         self._out: TextIO | None = None
 
     def __enter__(self) -> Journal:
-        with ExitStack() as stack:
-            lock = stack.enter_context(self._open_lock())
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                if error.errno in _HELD:
-                    raise self._taken(lock.read().strip()) from error
-            if not self._is_current(lock):  # its owner has finished and removed the folder
-                raise self._taken("")
-            lock.truncate(0)
-            lock.write(f"process {os.getpid()} on {socket.gethostname()}")
-            lock.flush()
-            stack.callback(self._remove_unused, lock)
-            self._open = stack.pop_all()
-        return self
-
-    def _open_lock(self) -> TextIO:
-        with errors_named(self.folder, OutputError):
-            self.folder.mkdir(parents=True, exist_ok=True)
-            lock = (self.folder / "lock").open("a+")
-        lock.seek(0)
-        return lock
-
-    def _taken(self, owner: str) -> StoreError:
-        return StoreError(
-            f"{self.folder.with_suffix('')} is being built by {owner or 'another process'}. "
-            "Wait for it, or stop it and run the same command again to resume"
-        )
-
-    def _is_current(self, lock: TextIO) -> bool:
-        """Return whether the lock belongs to the present folder and not to a removed one."""
         try:
-            return os.path.samestat(os.fstat(lock.fileno()), (self.folder / "lock").stat())
-        except FileNotFoundError:
-            return False
+            with errors_named(self.folder, OutputError):
+                lock = hold_lock(self.folder / "lock")
+        except LockHeldError as owner:
+            raise StoreError(
+                f"{self.folder.with_suffix('')} is being built by {owner}. Wait for it, or stop it "
+                "and run the same command again to resume"
+            ) from owner
+        self._open.enter_context(lock)
+        self._open.callback(self._remove_unused, lock)
+        return self
 
     def __exit__(self, *_: object) -> None:
         self._open.close()
@@ -84,7 +55,7 @@ class Journal:
     def _remove_unused(self, lock: TextIO) -> None:
         """Remove the folder if it has nothing for a next run."""
         resumable = self._lines.exists() or (self.folder / OLD).exists()
-        if not resumable and self._is_current(lock):
+        if not resumable and is_at(lock, self.folder / "lock"):
             self.remove()
 
     def entries(self) -> Iterator[dict[str, Any]]:

@@ -18,6 +18,7 @@ from geoprep.errors import OutputError, SourceError
 from geoprep.storage.addresses import is_web
 from geoprep.storage.failures import errors_named
 from geoprep.storage.local_files import flush
+from geoprep.storage.locks import is_at
 from geoprep.storage.places import Files, RemoteFile, located
 
 PIECE = 8 << 20
@@ -108,10 +109,7 @@ def _lock(file: IO[bytes], part: Path) -> bool:
     """Wait until no other process writes a part; return whether it still has its name then."""
     with suppress(OSError):  # some network disks have no locks
         fcntl.flock(file, fcntl.LOCK_EX)
-    try:
-        return part.stat().st_ino == os.fstat(file.fileno()).st_ino
-    except FileNotFoundError:
-        return False
+    return is_at(file, part)
 
 
 def _fill(remote: RemoteFile, file: IO[bytes], report: Callable[[int], None]) -> None:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from geoprep.errors import GeoprepError, UsageError
 from geoprep.sources import images_and_labels
-from geoprep.storage import download, is_remote, remote_file
+from geoprep.storage import download, has_locks, is_remote, remote_file
 from geoprep.views import write_class_names
 from training.inference import Runner
-from training.prediction.cog.write_journal import BusyError, has_locks, locked, remove_leftover
+from training.prediction.cog.write_journal import BusyError, locked, remove_leftover
 from training.prediction.images import ImageSource, inspect_image, limits_note
 from training.prediction.overlay import write_overlay, write_style
 from training.prediction.prediction_tags import difference, found_signature

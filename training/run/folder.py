@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
-import os
 import shutil
-import socket
 from pathlib import Path
 from typing import TextIO
 
 from geoprep.errors import UsageError
+from geoprep.storage import LockHeldError, hold_lock
 from training.checkpoint import BEST, LAST
 from training.cli import write_file
 from training.settings import OF_ONE_START, SECTIONS, Config
@@ -53,8 +50,7 @@ def holds_run(folder: Path) -> bool:
 
 def check_free(config: Config, folder: Path, lock: RunLock) -> None:
     """Raise UsageError if the folder holds another run, or one that is training now."""
-    if folder.exists():
-        lock.check()
+    lock.check()
     if holds_run(folder) and not (config.overwrite or _resumes_in(config, folder)):
         raise UsageError(
             f"{folder} holds a run: resume it (`resume` {folder}), choose another folder (`out`), "
@@ -65,7 +61,6 @@ def check_free(config: Config, folder: Path, lock: RunLock) -> None:
 def claim(config: Config, folder: Path, lock: RunLock) -> None:
     """Create and lock the folder of a run, and remove a run that is to be overwritten."""
     before, here = _resumed_folder(config), _resumes_in(config, folder)
-    folder.mkdir(parents=True, exist_ok=True)
     lock.take()
     check_free(config, folder, lock)  # again: another run may have finished in it meanwhile
     if config.overwrite and not here:
@@ -97,40 +92,15 @@ class RunLock:
 
     def take(self) -> None:
         """Lock the folder; raise UsageError if another process trains in it."""
-        while self._file is None:
-            file = self._locked(fcntl.LOCK_EX)
-            if _is_file(file, self._path):
-                self._file = file
-            else:  # its owner has just removed it
-                file.close()
-        self._file.truncate(0)
-        self._file.write(f"process {os.getpid()} on {socket.gethostname()}")
-        self._file.flush()
+        try:
+            self._file = self._file or hold_lock(self._path)
+        except LockHeldError as owner:
+            raise UsageError(
+                f"{self.folder}: {owner} is training in this folder: wait for it, or choose "
+                "another `out`"
+            ) from owner
 
     def check(self) -> None:
         """Raise UsageError if another process has locked the folder."""
         if self._file is None and self._path.exists():
-            self._locked(fcntl.LOCK_SH).close()
-
-    def _locked(self, kind: int) -> TextIO:
-        file = self._path.open("a+", encoding="utf-8")
-        try:
-            fcntl.flock(file, kind | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):  # others have no locks
-                with file:
-                    file.seek(0)
-                    owner = file.read().strip() or "another process"
-                raise UsageError(
-                    f"{self.folder}: {owner} is training in this folder: wait for it, or choose "
-                    "another `out`"
-                ) from error
-        return file
-
-
-def _is_file(file: TextIO, path: Path) -> bool:
-    """Return whether an open file is the one at a path, not a removed one."""
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except FileNotFoundError:
-        return False
+            self.take()

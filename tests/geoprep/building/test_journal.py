@@ -3,7 +3,6 @@
 import errno
 import fcntl
 import os
-import shutil
 
 import pytest
 import zarr
@@ -133,24 +132,6 @@ def test_a_lock_of_another_holds_until_its_file_is_closed(done, tmp_path):
         with pytest.raises(StoreError, match="process 7 on elsewhere"):
             build(plan_of(scenes), tmp_path / "a.zarr", Threads(1))
     assert build(plan_of(scenes), tmp_path / "a.zarr", Threads(1)).state == "built"
-
-
-def test_a_lock_on_a_folder_that_was_taken_away_is_none(tmp_path, monkeypatch):
-    """Between opening and locking, the owner may finish and remove what we are about to lock."""
-    real = fcntl.flock
-
-    def remove_then_lock(handle, operation):
-        shutil.rmtree(tmp_path / "a.zarr.build")
-        real(handle, operation)
-
-    monkeypatch.setattr(fcntl, "flock", remove_then_lock)
-    with pytest.raises(StoreError, match="being built by another process"):
-        Journal(tmp_path / "a.zarr").__enter__()
-    monkeypatch.undo()
-    with Journal(tmp_path / "a.zarr") as journal:
-        journal.write({"shard": 1})
-    with Journal(tmp_path / "a.zarr") as journal:
-        assert list(journal.entries()) == [{"shard": 1}]
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])

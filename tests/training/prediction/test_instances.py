@@ -3,7 +3,6 @@
 import errno
 import fcntl
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -19,7 +18,7 @@ from geoprep.cpus import usable_cpus
 from geoprep.errors import UsageError
 from training.predict import COMMAND, main, make_job
 from training.prediction import PredictOptions, Screen, instances
-from training.prediction.cog.write_journal import BusyError, WriteJournal, folder_of, locked
+from training.prediction.cog.write_journal import WriteJournal, folder_of
 from training.prediction.instances import share_cores
 
 HERE = Path(__file__).resolve().parents[2]
@@ -125,19 +124,6 @@ def test_images_are_predicted_on_file_systems_without_locks(scenes, tmp_path, wi
     made = sorted(path.name for path in (tmp_path / "out").glob("*.tif"))
     # A process of several leaves the images of the others alone.
     assert made == [f"{i}.tif" for i in range(turn[0], 4, turn[1])]
-
-
-def test_a_lock_of_a_folder_that_was_removed_is_taken_again(tmp_path, monkeypatch):
-    folder, flock = tmp_path / "folder", fcntl.flock
-
-    def removed_first(file, how):
-        monkeypatch.setattr(fcntl, "flock", flock)
-        shutil.rmtree(folder)
-        flock(file, how)
-
-    monkeypatch.setattr(fcntl, "flock", removed_first)
-    with locked(folder), pytest.raises(BusyError):
-        locked(folder)
 
 
 @pytest.mark.slow

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import json
 import os
 import shutil
 from contextlib import suppress
 from pathlib import Path
-from tempfile import NamedTemporaryFile
-from typing import IO, Any, TextIO
+from typing import Any, TextIO
 
 from geoprep.errors import UsageError
+from geoprep.storage import LockHeldError, hold_lock
 
 FORMAT = 1
 
@@ -89,38 +87,13 @@ def remove_leftover(target: Path) -> None:
 
 
 def locked(folder: Path) -> TextIO:
-    """Make a folder and return its lock, held until it is closed; BusyError if another holds it.
-
-    File systems without locks give one that holds nothing, see `has_locks`.
-    """
-    while True:
-        folder.mkdir(parents=True, exist_ok=True)
-        with suppress(FileNotFoundError):  # the folder was removed by the process that held it
-            lock = (folder / "lock").open("w")
-            if not _lock(lock):
-                lock.close()
-                raise BusyError(
-                    f"{folder}: another process predicts this image. Wait for it, or choose "
-                    "another folder as `out`"
-                )
-            if os.path.samestat(os.fstat(lock.fileno()), (folder / "lock").stat()):
-                return lock
-            lock.close()
-
-
-def _lock(file: IO[str]) -> bool:
-    """Lock a file; return whether no other process holds it."""
+    """Make a folder and return its lock, held until closed; BusyError if another holds it."""
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:  # others say that the file system has no locks
-        return error.errno not in (errno.EWOULDBLOCK, errno.EACCES)
-    return True
-
-
-def has_locks(folder: Path) -> bool:
-    """Return whether the file system of a folder has locks: two of one file exclude each other."""
-    with NamedTemporaryFile("w", dir=folder) as file, open(file.name) as other:  # noqa: PTH123 - twice
-        return _lock(file) and not _lock(other)
+        return hold_lock(folder / "lock")
+    except LockHeldError as owner:
+        raise BusyError(
+            f"{folder}: {owner} predicts this image. Wait for it, or choose another folder as `out`"
+        ) from owner
 
 
 def folder_of(target: Path) -> Path:

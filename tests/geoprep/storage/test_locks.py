@@ -1,0 +1,31 @@
+"""Locks of folders."""
+
+import fcntl
+import os
+import shutil
+
+import pytest
+
+from geoprep.storage import LockHeldError, has_locks, hold_lock
+
+
+def test_a_lock_names_its_process_and_ends_with_its_file(tmp_path):
+    path = tmp_path / "folder" / "lock"
+    with hold_lock(path), pytest.raises(LockHeldError, match=rf"^process {os.getpid()} on \S+$"):
+        hold_lock(path)
+    hold_lock(path).close()
+    assert has_locks(tmp_path)
+
+
+def test_a_lock_of_a_folder_that_was_removed_is_taken_again(tmp_path, monkeypatch):
+    """Between opening and locking, the owner may finish and remove what we are about to lock."""
+    folder, flock = tmp_path / "folder", fcntl.flock
+
+    def removed_first(file, how):
+        monkeypatch.setattr(fcntl, "flock", flock)
+        shutil.rmtree(folder)
+        flock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", removed_first)
+    with hold_lock(folder / "lock"), pytest.raises(LockHeldError):
+        hold_lock(folder / "lock")
