@@ -37,6 +37,8 @@ from training.checkpoint import ModelInfo
 from training.engine import Engine, max_over_ranks, on_rank_zero
 from training.settings import Config, Residency, SamplingConfig, Stage, parse_shares
 
+Tiles = RamTiles | DeviceTiles | StreamTiles
+
 LIKE = 1.25
 """Pixel sizes that differ by more than this factor are reported."""
 
@@ -250,7 +252,7 @@ def tiles_of(
     residency: Residency = "ram",
     limit: StreamTiles | str = "4GiB",
     device: torch.device | None = None,
-) -> RamTiles | DeviceTiles | StreamTiles:
+) -> Tiles:
     """Return tiles for a model, with its bands, level and folds."""
     opened = open_stores(stores)
     check_store(info, opened, "the model")

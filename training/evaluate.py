@@ -18,7 +18,7 @@ from training.inference import ModelOptions
 
 if TYPE_CHECKING:
     from training.checkpoint import ModelInfo
-    from training.evaluation import Evaluation, Rows, Standing, Table
+    from training.evaluation import Evaluation, Standing, Table
     from training.inference import Runner
 
 INTRODUCTION = """\
@@ -139,9 +139,8 @@ def evaluate(options: EvaluateOptions) -> int:
         raise UsageError("give a model and a store: training.evaluate MODEL STORE")
     with process_group(options.device_kind):
         found = evaluated(options)
-        test = _test(options)
         if is_rank_zero():
-            standing = standing_of(found, options, test)
+            standing = standing_of(found, options)
             if not options.json:
                 _print(found, options, standing)
             if options.report:
@@ -150,34 +149,25 @@ def evaluate(options: EvaluateOptions) -> int:
     return Status.DONE
 
 
-def _test(options: EvaluateOptions) -> Rows:
-    """Return the metrics of the scenes of the split test beside those of validation."""
-    from loaders import open_stores, select
-
-    stores = [] if options.json or options.split != "val" else open_stores(options.stores)
-    if not any(len(select(store, "test").tiles) for store in stores):
-        return []
-    return evaluated(
-        replace(options, split="test", baseline=False, offsets=False, report=None)
-    ).scenes
-
-
-def standing_of(found: Evaluation, options: EvaluateOptions, test: Rows = ()) -> Standing:
+def standing_of(found: Evaluation, options: EvaluateOptions) -> Standing:
     """Return where a model stands by its metrics, and by the log of its run if that is there."""
     from training.evaluation import Standing, read_history
     from training.inference import model_file
 
-    names = ("scenes", "metrics", "training_scenes", "unlearned", "offsets")
+    names = ("scenes", "metrics", "test", "training_scenes", "unlearned", "offsets")
     return Standing(
         score="mean_iou" if found.classes else "road_iou",
-        test=test,
         history=read_history(model_file(options.checkpoint).parent),
         **{name: getattr(found, name) for name in names},
     )
 
 
 def evaluated(options: EvaluateOptions) -> Evaluation:
-    """Return the metrics of a model on its stores; options of tables and files are ignored."""
+    """Return the metrics of a model on its stores; options of tables and files are ignored.
+
+    Beside those of the split val, if the stores have a split test, the metrics of its scenes.
+    """
+    from loaders import open_stores, select
     from training.engine import set_threads
     from training.evaluation import evaluate_runner
     from training.inference import open_model
@@ -189,13 +179,17 @@ def evaluated(options: EvaluateOptions) -> Evaluation:
     for name, kind in (("sweep", "roads"), ("confusion", "classes")):
         if getattr(options, name) and kind != has:
             raise UsageError(f"`{name}` is for models of {kind}; this one has {has}")
-    return evaluate_runner(
-        *(runner, info, options.stores),
-        **options.shared(),
+    stores, shared = open_stores(options.stores), options.shared() | {"quiet": options.quiet}
+    found = evaluate_runner(
+        *(runner, info, stores),
+        **shared,
         offsets=options.offsets or options.report is not None,
         baseline=options.baseline,
-        quiet=options.quiet,
     )
+    if options.split != "val" or not any(len(select(store, "test").tiles) for store in stores):
+        return found
+    test = evaluate_runner(runner, info, stores, **shared | {"split": "test"})
+    return replace(found, test=test.scenes)
 
 
 def _compare(options: EvaluateOptions) -> int:
@@ -361,9 +355,14 @@ def evaluation_document(found: Evaluation, options: EvaluateOptions) -> dict[str
     """Return the metrics of a model as ``--json`` prints them."""
     given = {"checkpoint": str(options.checkpoint), "stores": options.stores, "tta": options.tta}
     metrics = asdict(found) | given | {"split": options.split}
-    hidden = {"title", "notes"} | (set() if found.classes else {"classes", "confusion"})
+    hidden = {"title", "notes", "test"} | (set() if found.classes else {"classes", "confusion"})
     hidden |= {name for name in ("offsets", "baseline") if not getattr(options, name)}
-    steps = {"next_steps": standing_of(found, options).next_steps()}
+    standing = standing_of(found, options)
+    gaps = [
+        {"scenes": [near, far], "count": [len(one), len(other)], "mean": [one.mean(), other.mean()]}
+        for near, far, one, other in standing.groups()
+    ]
+    steps = {"gaps": gaps, "next_steps": standing.next_steps()}
     return {k: v for k, v in metrics.items() if k not in hidden} | steps
 
 

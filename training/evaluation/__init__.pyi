@@ -4,7 +4,6 @@ from .metrics import worst_class as worst_class
 from .report import Table as Table
 from .report import write_report as write_report
 from .standing import SCORES as SCORES
-from .standing import Rows as Rows
 from .standing import Standing as Standing
 from .standing import read_history as read_history
 from .threshold import threshold_text as threshold_text

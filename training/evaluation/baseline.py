@@ -15,9 +15,9 @@ from torch import Tensor
 from geoprep.errors import UsageError
 from geoprep.speed import NODATA
 from geoprep.store import StoreReader
-from loaders import DeviceTiles, RamTiles, StreamTiles, select
+from loaders import select
 from training.checkpoint import ModelInfo
-from training.data import folds_of, tiles_of
+from training.data import Tiles, folds_of, tiles_of
 from training.engine import sum_in_place
 from training.evaluation.metrics import RoadMetrics, metrics_of
 
@@ -41,9 +41,7 @@ class Baseline:
     All are scored on the same sample of pixels: every few tiles, rows and columns.
     """
 
-    def __init__(
-        self, info: ModelInfo, tiles: RamTiles | DeviceTiles | StreamTiles, threshold: float
-    ) -> None:
+    def __init__(self, info: ModelInfo, tiles: Tiles, threshold: float) -> None:
         self._info = info if info.has_classes else replace(info, targets="binary")
         self._every = -(-len(tiles) // MOST_TILES)
         self._tiles = -(-len(tiles) // self._every)

@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from geoprep.speed import MAX_MPH, NODATA
 from geoprep.store import StoreReader
-from loaders import BatchLoader, DeviceTiles, RamTiles, Split, StreamTiles
+from loaders import BatchLoader, Split
 from training.checkpoint import ModelInfo
-from training.data import class_pixels, differences, level_gsd, tiles_of
+from training.data import Tiles, class_pixels, differences, level_gsd, tiles_of
 from training.engine import Engine, max_over_ranks, sum_in_place, sum_over_ranks
 from training.evaluation.baseline import Baseline
 from training.evaluation.metrics import (
@@ -96,18 +97,27 @@ def examples(
     chosen: Sequence[int],
 ) -> list[Example]:
     """Return tiles of a loader with their labels and predictions."""
-    found = []
+
+    def predicted(image: Tensor) -> Tensor:
+        with engine.autocast():
+            logits = trainable.logits(image.to(engine.device))
+        return predicted_label(logits, info)
+
     with evaluation_mode(trainable):
-        for tile in chosen:
-            image, label = loader.tiles.pixels(tile)
-            batch = torch.from_numpy(image)[None].permute(0, 3, 1, 2).to(engine.device)
-            with engine.autocast():
-                logits = trainable.logits(batch)
-            prediction = predicted_label(logits, info)[0].cpu().numpy()
-            prediction[label == NODATA] = NODATA
-            has_speed = info.targets != "binary"
-            found.append(Example(image, label, prediction, has_speed, info.classes))
-    return found
+        return [_example(*loader.tiles.pixels(tile), info, predicted) for tile in chosen]
+
+
+def _example(
+    image: NDArray[np.uint8],
+    label: NDArray[np.uint8],
+    info: ModelInfo,
+    predicted: Callable[[Tensor], Tensor],
+) -> Example:
+    """Return a tile with the label that is predicted from it, uint8 (1, band, y, x)."""
+    found = predicted(torch.from_numpy(image)[None].permute(0, 3, 1, 2))[0].cpu().numpy()
+    prediction = found[: len(label), : len(label)]
+    prediction[label == NODATA] = NODATA
+    return Example(image, label, prediction, info.targets != "binary", info.classes)
 
 
 def predicted_label(logits: Tensor, info: ModelInfo) -> Tensor:
@@ -129,24 +139,21 @@ def _decoded(probabilities: Tensor, info: ModelInfo, threshold: float) -> Tensor
 def scene_examples(
     runner: Runner,
     info: ModelInfo,
-    tiles: RamTiles | DeviceTiles | StreamTiles,
+    tiles: Tiles,
     scenes: Sequence[str],
     threshold: float,
     tta: Views = "none",
 ) -> list[Example]:
     """Return the tile with most road of each scene, with its label and prediction."""
-    found, ids = [], np.array([tiles.scene(tile) for tile in range(len(tiles))])
+
+    def predicted(image: Tensor) -> Tensor:
+        found = average_views(runner, pad_image(image), tta)
+        return _decoded(found.permute(0, 3, 1, 2), info, threshold)
+
+    ids = np.array([tiles.scene(tile) for tile in range(len(tiles))])
     road = tiles.table["road_fraction"] * tiles.table["valid_fraction"]
-    for scene in scenes:
-        image, label = tiles.pixels(int(np.where(ids == scene, road, -1).argmax()))
-        batch = pad_image(torch.from_numpy(image)[None].permute(0, 3, 1, 2))
-        probabilities = average_views(runner, pad_batch(batch, 1), tta)[
-            :, : len(label), : len(label)
-        ]
-        prediction = _decoded(probabilities.permute(0, 3, 1, 2), info, threshold)[0].cpu().numpy()
-        prediction[label == NODATA] = NODATA
-        found.append(Example(image, label, prediction, info.targets != "binary", info.classes))
-    return found
+    chosen = [int(np.where(ids == scene, road, -1).argmax()) for scene in scenes]
+    return [_example(*tiles.pixels(tile), info, predicted) for tile in chosen]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +161,8 @@ class Evaluation:
     """Metrics of a model: in all, per scene, per threshold k / 256 (of roads).
 
     ``confusion`` are the pixels of each class in the label (rows) and in the prediction (columns).
-    ``baseline`` see `Baseline.compute`; ``unlearned`` are classes without a training pixel.
+    ``baseline`` see `Baseline.compute`; ``unlearned`` are classes without a training pixel;
+    ``test`` are metrics of each scene of the split test.
     """
 
     title: str
@@ -171,6 +179,7 @@ class Evaluation:
     baseline: dict[str, float] = field(default_factory=dict)
     training_scenes: int = 0
     unlearned: list[str] = field(default_factory=list)
+    test: list[dict[str, Any]] = field(default_factory=list)
 
 
 def evaluate_runner(

@@ -188,6 +188,9 @@ def test_where_the_model_stands_is_printed(checkpoint, tmp_path, capsys):
     found = figures_of(tmp_path, path, divided)
     assert [row["km_to_training"] < 1 for row in found["scenes"]] == [True, True]
     assert (len(found["next_steps"]), found["training_scenes"]) == (1, 4)
+    (gap,) = found["gaps"]
+    assert (gap["scenes"], gap["count"]) == (["validation", "test"], [2, 2])
+    assert f"mean of 2 scenes {gap['mean'][0]:.3f}" in printed
     for other in ("", "epoch,train_loss\n1,0.5\n"):  # of another program
         (path.parent / "metrics.csv").write_text(other)
         assert figures_of(tmp_path, path, divided)["next_steps"] == []
