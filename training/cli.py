@@ -342,7 +342,7 @@ def limit_spinning() -> None:
         os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
 
 
-def run_command(command: Callable[[], int], line: Command | None = None) -> int:
+def run_command(command: Callable[[], int], line: Command) -> int:
     """Run a command and return its exit status; print expected errors as one line.
 
     It imports torch, if needed, when it is called. Options of ``line`` replace names in errors.
@@ -350,13 +350,12 @@ def run_command(command: Callable[[], int], line: Command | None = None) -> int:
     limit_spinning()
     # torch's profiler prints on the terminal when it starts and stops, at its highest level: 5.
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")
-    spell = str if line is None else line.spell
     try:
         with _signals():
             return command()
     except GeoprepError as error:
         usage = isinstance(error, UsageError | SourceError)
-        return _failed(spell(str(error)), Status.REFUSED if usage else Status.FAILED)
+        return _failed(line.spell(str(error)), Status.REFUSED if usage else Status.FAILED)
     except BrokenPipeError:
         return Status.BROKEN_PIPE
     except OSError as error:
@@ -366,7 +365,7 @@ def run_command(command: Callable[[], int], line: Command | None = None) -> int:
         if not is_out_of_memory(error):
             raise
         first = (str(error).splitlines() or ["no memory left"])[0]
-        fix = ": use a smaller --batch-size" if line and "batch_size" in line.settings else ""
+        fix = ": use a smaller --batch-size" if "batch_size" in line.settings else ""
         return _failed(f"out of memory ({first}){fix}", Status.FAILED)
     except KeyboardInterrupt as stopped:
         print("\nInterrupted.", file=sys.stderr)

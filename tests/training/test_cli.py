@@ -171,13 +171,13 @@ def test_idle_threads_spin_briefly_unless_the_environment_says_otherwise(
     for name, value in given.items():
         monkeypatch.setenv(name, value)
     seen = []
-    assert run_command(lambda: seen.append(tuple(map(os.environ.get, names))) or 0) == 0
+    assert run_command(lambda: seen.append(tuple(map(os.environ.get, names))) or 0, RENAMED) == 0
     assert seen == [wanted]
 
 
 def test_the_profiler_is_told_to_print_no_messages_of_its_own(monkeypatch):
     monkeypatch.delenv("KINETO_LOG_LEVEL", raising=False)
-    assert run_command(lambda: int(os.environ["KINETO_LOG_LEVEL"] != "6")) == 0
+    assert run_command(lambda: int(os.environ["KINETO_LOG_LEVEL"] != "6"), RENAMED) == 0
     monkeypatch.delenv("KINETO_LOG_LEVEL")
 
 
@@ -196,7 +196,7 @@ def test_errors_are_one_line_with_an_exit_status(capsys, error, status, says):
     def command():
         raise error
 
-    assert run_command(command) == status
+    assert run_command(command, RENAMED) == status
     assert says in capsys.readouterr().err
 
 
@@ -290,5 +290,5 @@ def test_a_signal_before_a_command_handles_it_gives_its_status(name, capsys, req
     if name == "SIGHUP":  # ignored in what nohup started
         before = signal.signal(number, signal.SIG_DFL)
         request.addfinalizer(lambda: signal.signal(number, before))
-    assert run_command(lambda: signal.raise_signal(number) or 0) == 128 + number
+    assert run_command(lambda: signal.raise_signal(number) or 0, RENAMED) == 128 + number
     assert "Interrupted" in capsys.readouterr().err
