@@ -45,8 +45,6 @@ LIKE = 1.25
 
 def open_data(config: Config) -> tuple[StoreReader, ...]:
     """Return the opened stores of a run; their histograms count its training scenes."""
-    if not config.stores:
-        raise UsageError("give at least one store: python -m training.fit moscow.zarr")
     stores = open_stores(config.stores)
     folds = folds_of(config)
     if folds is None:

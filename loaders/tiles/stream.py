@@ -215,11 +215,6 @@ class StreamReader(CropReader):
             raise self._too_small(shape)
         self._tiles_held = self._slots * self._lanes_and_need(shape)[0]
 
-    @property
-    def nbytes(self) -> int:
-        """Maximum memory in bytes: tiles, batches, and the buffers of threads that read."""
-        return self._tiles_held * self.tiles.tile_bytes + self._other
-
     def announce(self, steps: StepCrops) -> SideThreads:
         """Plan the reads of an epoch; see `CropReader.announce`."""
         tiles, held = self.tiles, self._tiles_held

@@ -142,7 +142,7 @@ def _record(outcome: ImageOutcome, outcomes: dict[Path, ImageOutcome], screen: S
     if before is None or _weight(outcome) > _weight(before):
         outcomes[outcome.target] = outcome
         if outcome.state != "busy":
-            screen.done(outcome)
+            screen.say(outcome)
 
 
 def _weight(outcome: ImageOutcome) -> int:

@@ -66,7 +66,7 @@ class PredictionJob:
                 except OSError as error:
                     task.error = f"{error.strerror or error}; run the command again to resume"
             task.state = "failed" if task.error else task.state
-            screen.done(task)
+            screen.say(task)
         return tasks
 
     def _inspect(self, task: ImageOutcome) -> None:

@@ -55,13 +55,9 @@ class Screen(Progress):
         task = self.add_task(target.name, total=pixels)
         return lambda completed: self.update(task, completed=completed)
 
-    def done(self, outcome: ImageOutcome) -> None:
-        """Show the outcome of an image."""
-        self._send(outcome)
-
-    def say(self, line: str) -> None:
-        """Show a line."""
-        self._send(line)
+    def say(self, what: ImageOutcome | str) -> None:
+        """Show a line, or that on the outcome of an image."""
+        self._send(what)
 
     def _print(self, what: ImageOutcome | str) -> None:
         line = what if isinstance(what, str) else describe(what)

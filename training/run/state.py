@@ -180,13 +180,14 @@ class Run:
         check_store(self.info, stores, str(folder))
         seed_all(config.seed)
         self.trainable = make_trainable(config, self.info, engine, stores)
-        self.initial = ""
-        if saved is None:
-            self.initial = self._load_initial_weights()
-        else:
-            model = self.trainable.model  # best.pt has no auxiliary weights: they stay at random
+        model, self.initial = self.trainable.model, ""
+        if saved is not None:  # best.pt has no auxiliary weights: they stay at random
             whole = training_only(model) | saved.model | saved.auxiliary
             files.load_weights(model, whole, str(folder))
+        elif config.init_from is not None:
+            self.initial = load_initial_weights(model, self.info, config.init_from)
+        else:
+            self.initial = load_encoder_weights(model, config.encoder_weights, config.model)
         self.optimizer = prepare(self.trainable, engine, config)
         self.scaler = engine.grad_scaler()
         self.module: nn.Module = data_parallel(
@@ -197,12 +198,6 @@ class Run:
             self.averaged = copy_weights(self.trainable.model)
         self.statistics = running_statistics(self.trainable.model)
         self._restore(saved)
-
-    def _load_initial_weights(self) -> str:
-        config, model = self.config, self.trainable.model
-        if config.init_from is not None:
-            return load_initial_weights(model, self.info, config.init_from)
-        return load_encoder_weights(model, config.encoder_weights, config.model)
 
     def _restore(self, saved: Checkpoint | None) -> None:
         """Restore optimizer, averaged weights and random states of a checkpoint."""
