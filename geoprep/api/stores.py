@@ -113,29 +113,49 @@ class Store:
             raise UsageError(f"{self.location}: no scene is georeferenced, so none has a footprint")
         return frame.to_crs(_LONLAT)
 
-    def to_xarray(self, level: int | None = None, *, chunks: Any = None) -> xr.Dataset:  # noqa: ANN401 - xarray's
+    def to_xarray(
+        self,
+        level: int | None = None,
+        *,
+        scene: str | None = None,
+        chunks: Any = None,  # noqa: ANN401 - xarray's
+    ) -> xr.Dataset:
         """Return images and labels of a level, read when they are used.
 
         Parameters
         ----------
         level
             Tile side in pixels. None: the finest.
+        scene
+            Id of a scene, or its end such as ``chip55``, whose tiles are joined as
+            `export_scenes` joins them. None: all tiles of the store, one by one.
         chunks
             As of `xarray.open_zarr`. None: NumPy arrays; ``{}``: dask arrays of one tile each.
 
         Returns
         -------
         xarray.Dataset
-            ``image`` uint8 (tile, y, x, band) and ``speed`` (of classes: ``label``) uint8
-            (tile, y, x), with coordinates ``band`` (names), ``scene`` (ids), ``split`` (text),
-            ``row``, ``col``, ``transform`` (tile, 6; of the level), ``crs`` (of the scene) and,
-            unless pixels are rotated, ``x`` (tile, x) and ``y`` (tile, y): the centres of pixels.
+            Without ``scene``: ``image`` uint8 (tile, y, x, band) and ``speed`` (of classes:
+            ``label``) uint8 (tile, y, x), with coordinates ``band`` (names), ``scene`` (ids),
+            ``split`` (text), ``row``, ``col``, ``transform`` (tile, 6; of the level), ``crs`` (of
+            the scene) and, unless pixels are rotated, ``x`` (tile, x) and ``y`` (tile, y): the
+            centres of pixels.
+
+            With ``scene``: ``image`` uint8 (band, y, x) and, unless it is unlabelled, ``speed`` or
+            ``label`` uint8 (y, x), with their nodata values as ``_FillValue``, and coordinates
+            ``band``, ``spatial_ref`` (CRS and ``GeoTransform`` as rioxarray reads them) and, of
+            georeferenced pixels that are not rotated, ``x`` and ``y``.
 
         Raises
         ------
         UsageError
-            The store has no such level.
+            The store has no such level or scene, or the scene has no pixels at that level.
         """
+        if scene is not None:
+            from geoprep.views import open_scene
+
+            level = self.reader.check_level(level)
+            return open_scene(self.reader, find_scene(self.reader, scene), level, chunks)
         import xarray as xr
 
         from geoprep.views import columns_of

@@ -12,6 +12,7 @@ from .scenes import class_counts as class_counts
 from .scenes import find_scene as find_scene
 from .scenes import is_aligned as is_aligned
 from .scenes import level_grid as level_grid
+from .scenes import level_step as level_step
 from .scenes import read_image as read_image
 from .scenes import read_label as read_label
 from .scenes import road_fraction as road_fraction

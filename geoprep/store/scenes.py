@@ -17,6 +17,9 @@ from geoprep.store.tiles import TileReader
 MOST_NAMED = 5
 """Number of scenes that an error lists."""
 
+Span = range | None
+"""Rows or columns of a scene; None: all."""
+
 
 def tiles_of(tiles: TileTable, scene: int) -> slice:
     """Return the rows of a scene's tiles, which are consecutive in the tile table."""
@@ -201,6 +204,11 @@ def level_grid(store: StoreReader, scene: int, level: int) -> Grid | None:
     return Grid(height, width, grid.transform * Affine.scale(factor), grid.crs)
 
 
+def level_step(store: StoreReader, level: int) -> int:
+    """Return the pixels of a level from one tile to the next: its side without the overlap."""
+    return level - store.meta.overlap * level // store.meta.tile
+
+
 def is_aligned(store: StoreReader, scene: int, level: int) -> bool:
     """Return whether all tiles of a scene share one pixel grid at a level."""
     # A tile that was shifted inwards by an odd number of pixels lies half a coarser pixel off.
@@ -209,20 +217,21 @@ def is_aligned(store: StoreReader, scene: int, level: int) -> bool:
 
 
 def read_image(
-    store: StoreReader, scene: int, level: int | None = None, rows: range | None = None
+    store: StoreReader, scene: int, level: int | None = None, rows: Span = None, cols: Span = None
 ) -> NDArray[np.uint8]:
     """Return a scene's image, uint8 (y, x, band), without padding; 0 is nodata.
 
-    Tiles that are not aligned (:func:`is_aligned`) are shifted by less than one pixel.
+    ``rows`` and ``cols`` choose a window. Tiles that are not aligned (:func:`is_aligned`) are
+    shifted by less than one pixel.
     """
-    return _assemble(store, scene, store.check_level(level), "image", rows)
+    return _assemble(store, scene, store.check_level(level), "image", rows, cols)
 
 
 def read_label(
-    store: StoreReader, scene: int, level: int | None = None, rows: range | None = None
+    store: StoreReader, scene: int, level: int | None = None, rows: Span = None, cols: Span = None
 ) -> NDArray[np.uint8]:
     """Return a scene's label, speeds or classes, uint8 (y, x); see :func:`read_image`."""
-    return _assemble(store, scene, store.check_level(level), store.meta.label_array, rows)
+    return _assemble(store, scene, store.check_level(level), store.meta.label_array, rows, cols)
 
 
 def scene_shape(store: StoreReader, scene: int, level: int) -> tuple[int, int]:
@@ -245,17 +254,21 @@ def _corners(
 
 
 def _assemble(
-    store: StoreReader, scene: int, level: int, name: str, rows: range | None
+    store: StoreReader, scene: int, level: int, name: str, rows: Span, cols: Span
 ) -> NDArray[np.uint8]:
     reader = TileReader(store, level, name)
     height, width = scene_shape(store, scene, level)
-    chosen = range(height) if rows is None else range(rows.start, min(rows.stop, height))
-    shape = (len(chosen), width, *reader.layout.tile_shape[2:])
+    rows = range(height) if rows is None else range(rows.start, min(rows.stop, height))
+    cols = range(width) if cols is None else range(cols.start, min(cols.stop, width))
+    shape = (len(rows), len(cols), *reader.layout.tile_shape[2:])
     out = np.full(shape, reader.layout.fill, np.uint8)
     first = tiles_of(store.tiles, scene).start
     for i, (top, left) in enumerate(zip(*_corners(store, scene, level), strict=True)):
-        begin, end = max(top, chosen.start), min(top + level, chosen.stop)
-        if begin < end:
-            target = out[begin - chosen.start : end - chosen.start, left : left + level]
-            target[...] = reader.read(first + i)[begin - top : end - top, : target.shape[1]]
+        begin, end = max(top, rows.start), min(top + level, rows.stop)
+        west, east = max(left, cols.start), min(left + level, cols.stop)
+        if begin < end and west < east:
+            target = out[
+                begin - rows.start : end - rows.start, west - cols.start : east - cols.start
+            ]
+            target[...] = reader.read(first + i)[begin - top : end - top, west - left : east - left]
     return out

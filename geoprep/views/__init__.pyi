@@ -20,4 +20,5 @@ from .network_preview import read_picture as read_picture
 from .overview import preview as preview
 from .page import make_page as make_page
 from .page import static_page as static_page
+from .scene_dataset import open_scene as open_scene
 from .stac import export_stac as export_stac

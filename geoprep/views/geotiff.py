@@ -23,6 +23,7 @@ from geoprep.store import (
     find_scene,
     is_aligned,
     level_grid,
+    level_step,
     read_image,
     read_label,
     split_names,
@@ -73,7 +74,7 @@ def export_scenes(
     chosen = _with_pixels(store, arrays) if ALL in names else [find_scene(store, n) for n in names]
     written: list[Path] = []
     for scene in chosen:
-        grid = _exportable(store, scene, level, arrays)
+        grid = exportable_grid(store, scene, level, arrays)
         targets = _targets(out, str(store.scenes.id[scene]), arrays, plain=not grid.georeferenced)
         if store.scenes.status[scene] == "unlabelled":
             targets.pop(meta.label_array, None)
@@ -92,7 +93,7 @@ def _with_pixels(store: StoreReader, arrays: list[str]) -> list[int]:
     return found
 
 
-def _exportable(store: StoreReader, index: int, level: int, arrays: list[str]) -> Grid:
+def exportable_grid(store: StoreReader, index: int, level: int, arrays: list[str]) -> Grid:
     """Return the scene's grid. Raise UsageError if its raster would be empty or inexact."""
     name, status = store.scenes.id[index], store.scenes.status[index]
     if status in ("skipped", "failed"):
@@ -134,7 +135,7 @@ def _write(
     if array != "image":  # speeds have no mean
         bands, overviews = 1, "mode" if meta.has_classes else "nearest"
         nodata = NODATA if table is None else None
-    step = level - meta.overlap * level // meta.tile
+    step = level_step(store, level)
     with _created(path, grid, bands, nodata, overviews) as file:
         file.update_tags(
             SCENE=store.scenes.id[scene],

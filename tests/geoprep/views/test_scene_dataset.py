@@ -1,0 +1,157 @@
+"""A scene as one xarray Dataset: the pixels of its GeoTIFF, read by windows."""
+
+import dask
+import numpy as np
+import pyproj
+import pytest
+import rasterio
+import xarray as xr
+from affine import Affine
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from PIL import Image
+
+import geoprep
+from geoprep.errors import UsageError
+from geoprep.plan.options import BuildOptions
+from geoprep.store.tiles import TileReader
+
+SCENES = ["city_border", "city_unlabelled", "utm_north", "utm_south", "utm_small"]
+PLACED = Affine(0.5, 0, 400_000, 0, -0.5, 6_000_000)
+ROTATED = Affine(0.4, 0.3, 400_000, 0.3, -0.4, 6_000_000)
+
+
+@pytest.fixture(scope="module")
+def opened(small_store):
+    return geoprep.open_store(small_store)
+
+
+@pytest.fixture
+def built(make, tmp_path):
+    """Return a function that builds a store of one scene."""
+
+    def build(transform, crs="EPSG:32637", **options):
+        make.write_scene(tmp_path, "a", shape=(64, 96), transform=transform, crs=crs)
+        options = BuildOptions(tile=32, levels=1, **options)
+        return geoprep.open_store(make.build_store(tmp_path, tmp_path / "x.zarr", options))
+
+    return build
+
+
+def transform_of(data):
+    return Affine.from_gdal(*map(float, data.spatial_ref.attrs["GeoTransform"].split()))
+
+
+@pytest.mark.parametrize("scene", SCENES)
+@pytest.mark.parametrize("chunks", [None, {}])
+def test_pixels_and_place_are_those_of_the_geotiff(opened, tmp_path, scene, chunks):
+    data = opened.to_xarray(scene=scene, chunks=chunks)
+    files = geoprep.export_scenes(opened, scene, tmp_path / "out.tif")
+    assert list(data.data_vars) == ["image", "speed"][: len(files)]
+    for variable, path in zip(data.data_vars.values(), files, strict=True):
+        with rasterio.open(path) as made:
+            pixels = made.read() if variable.name == "image" else made.read(1)
+            np.testing.assert_array_equal(variable.values, pixels)
+            assert variable.dtype == np.uint8
+            assert variable.attrs["_FillValue"] == made.nodata
+            assert transform_of(data) == made.transform
+            crs = pyproj.CRS.from_wkt(data.spatial_ref.attrs["crs_wkt"])
+            assert crs == pyproj.CRS.from_user_input(made.crs)
+            for axis, at in (("x", (0, 3)), ("y", (3, 0))):
+                centre = made.xy(*at)["xy".index(axis)]
+                assert data[axis].values[3] == pytest.approx(centre, abs=1e-9)
+    assert data.sizes["x"] == data["x"].size
+    assert data["band"].values.tolist() == ["red", "green", "blue"]
+    assert data.attrs["scene"] == scene
+
+
+def test_a_coarser_level_covers_the_same_ground(opened):
+    fine, coarse = (opened.to_xarray(level, scene="city_2") for level in (64, 32))
+    assert coarse.image.shape == (3, 75, 65)
+    assert transform_of(coarse) == transform_of(fine) * Affine.scale(2)
+    assert coarse.attrs["level"] == 32
+
+
+@given(data=st.data())
+def test_any_index_gives_what_numpy_gives(small_store, data):
+    lazy = geoprep.open_store(small_store).to_xarray(scene="city_1").image
+    whole = lazy.copy().values
+    slices = st.tuples(*(st.slices(n) | st.integers(-n, n - 1) for n in lazy.shape))
+    at = data.draw(slices)
+    assume(whole[at].size)  # xarray itself has no empty slice backwards
+    np.testing.assert_array_equal(lazy[at].values, whole[at])
+
+
+def test_only_tiles_under_the_pixels_are_read(opened, monkeypatch):
+    read, original = [], TileReader.read
+    monkeypatch.setattr(TileReader, "read", lambda *at: read.append(at[1]) or original(*at))
+    data = opened.to_xarray(scene="city_3")
+    assert not read
+    corner = data.image[:, :5, :5]
+    assert corner.values.any()
+    assert len(read) == 1
+    corner.values  # noqa: B018 - kept since it was read
+    assert len(read) == 1
+    with dask.config.set(scheduler="synchronous"):
+        opened.to_xarray(scene="city_3", chunks={}).speed[:5, :5].compute()
+    assert len(read) == 2
+
+
+def test_pixels_that_are_not_north_up_have_a_transform_and_no_x(built):
+    data = built(ROTATED).to_xarray(scene="a")
+    assert not {"x", "y"} & set(data.coords)
+    assert transform_of(data) == ROTATED
+    assert "crs_wkt" in data.spatial_ref.attrs
+
+
+def test_a_scene_that_is_not_georeferenced_has_no_crs(tmp_path):
+    image = np.random.default_rng(0).integers(1, 255, (64, 96, 3), np.uint8)
+    Image.fromarray(image).save(tmp_path / "a.png")
+    Image.fromarray(image[..., 0] // 128).save(tmp_path / "a_mask.png")
+    store = geoprep.build_zarr(
+        images=tmp_path / "a.png",
+        labels=tmp_path / "a_mask.png",
+        classes="dark=0,bright=1",
+        pixel_size=0.5,
+        out=tmp_path / "x.zarr",
+        progress=False,
+    )
+    data = store.to_xarray(scene="a")
+    np.testing.assert_array_equal(data.image.values, image.transpose(2, 0, 1))
+    assert list(data.data_vars) == ["image", "label"]
+    assert set(data.spatial_ref.attrs) == {"GeoTransform"}
+    assert not {"x", "y"} & set(data.coords)
+
+
+@pytest.mark.parametrize(
+    ("scene", "level", "message"),
+    [
+        ("city_99", None, r"no scene 'city_99'.* the first are city_0"),
+        ("utm_", None, "no scene 'utm_'"),
+        ("city_black", None, "skipped by the build"),
+        ("utm_north", 32, "Export level 64"),
+        ("city_1", 7, "no level 7"),
+    ],
+)
+def test_a_scene_without_such_pixels_is_a_clear_error(opened, scene, level, message):
+    with pytest.raises(UsageError, match=message):
+        opened.to_xarray(level, scene=scene)
+
+
+def test_a_dataset_is_written_and_read_by_xarray(opened, tmp_path):
+    data = opened.to_xarray(scene="utm_small")
+    data.to_zarr(tmp_path / "a.zarr", zarr_format=3, consolidated=False)
+    back = xr.open_zarr(tmp_path / "a.zarr", mask_and_scale=False, decode_coords="all")
+    np.testing.assert_array_equal(back.image.values, data.image.values)
+    assert back.spatial_ref.attrs["GeoTransform"] == data.spatial_ref.attrs["GeoTransform"]
+
+
+@pytest.mark.parametrize("scene", SCENES)
+def test_rioxarray_finds_crs_transform_and_nodata(opened, sources, scene):
+    pytest.importorskip("rioxarray", reason="rioxarray is not installed")
+    data = opened.to_xarray(scene=scene)
+    with rasterio.open(sources / f"{scene}.tif") as source:
+        assert data.rio.crs == source.crs
+        assert data.rio.transform() == source.transform
+        assert sorted(data.image.rio.bounds()) == pytest.approx(sorted(source.bounds))
+        assert data.image.rio.nodata == 0
