@@ -41,7 +41,7 @@ def with_options(declared: Iterable[Field[Any]]) -> Callable[[F], F]:
             return function(*arguments, **keywords)
 
         documented = [one for one in declared if one.metadata]
-        texts = (f"{one.name}\n{_indented(_help_of(one))}\n" for one in documented)
+        texts = (f"{one.name}\n{textwrap.indent(_help_of(one), ' ' * 4)}\n" for one in documented)
         entries = textwrap.indent("".join(texts), " " * 4)
         checked.__doc__ = (function.__doc__ or "").replace(_OPTIONS, entries)
         checked.__signature__ = signature  # type: ignore[attr-defined]  # as inspect documents
@@ -53,11 +53,8 @@ def with_options(declared: Iterable[Field[Any]]) -> Callable[[F], F]:
 def _help_of(one: Field[Any]) -> str:
     """Return the help of an option, which turns a keyword off that is on by default."""
     text: str = one.metadata["choice"].help
-    return f"False: {text[0].lower()}{text[1:]}" if one.default is True else text
-
-
-def _indented(text: str) -> str:
-    return textwrap.fill(text, 92, initial_indent=" " * 4, subsequent_indent=" " * 4)
+    text = f"False: {text[0].lower()}{text[1:]}" if one.default is True else text
+    return textwrap.fill(text, 88)
 
 
 def taken(given: dict[str, Any], record: type[R], *only: str) -> R:

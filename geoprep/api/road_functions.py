@@ -165,8 +165,7 @@ def _score_classes(
 
     found = score_rasters(Path(truth), Path(proposal), rule, boundary=boundary, scene_key=scene_key)
     frame = pd.DataFrame(found["scenes"])
-    attrs: dict[Any, Any] = dict(found)
-    frame.attrs = attrs
+    frame.attrs.update(found)
     return _with_csv(frame, csv)
 
 

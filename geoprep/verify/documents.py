@@ -131,11 +131,6 @@ def _same(one: Any, other: Any) -> bool:  # noqa: ANN401 - any JSON
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
-def _ledger(store: StoreReader) -> dict[str, Any]:
-    ledger = store.root.get("ledger")
-    return dict(ledger.attrs) if isinstance(ledger, zarr.Group) else {}
-
-
 def expected_files(meta: StoreMeta) -> set[str]:
     """Return the names of all files of a store but its shards."""
     arrays = table_arrays(meta)
@@ -159,8 +154,9 @@ def check_names(files: Files, expected: Collection[str]) -> Iterator[Problem]:
 
 def check_digests(store: StoreReader, files: Files, expected: Iterable[str]) -> Iterator[Problem]:
     """Check every file without pixels against its digest. Older stores have no digests."""
-    digests = _ledger(store).get("files", {})
-    if not digests:
+    ledger = store.root.get("ledger")
+    digests = ledger.attrs.get("files") if isinstance(ledger, zarr.Group) else None
+    if not isinstance(digests, dict):
         return
     for name in sorted(files.sizes.keys() & set(expected) - set(UNLISTED)):
         if name not in digests:

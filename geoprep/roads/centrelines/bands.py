@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol, cast
 
@@ -85,10 +85,6 @@ class FileBands:
     def cover(self) -> Cover:
         """All pixels of the file."""
         return Cover(((0, 0, *self.shape),))
-
-    def warped(self, grid: Grid, *, smooth: bool) -> FileBands:
-        """Return the bands resampled onto another grid; their nodata value is then -1 or NaN."""
-        return replace(self, shape=(grid.height, grid.width), grid=grid, smooth=smooth)
 
     def read(self, band: int, top: int, left: int, height: int, width: int) -> NDArray[Any]:
         """Return a window; ImageError if the file is damaged."""

@@ -39,17 +39,6 @@ class Skeleton:
     shape: tuple[int, int]  # height and width of the raster in pixels
 
 
-def cleaning_limits(raster: RoadRaster, options: Tracing) -> CleaningLimits:
-    """Return the areas and widths of the options in pixels of a raster."""
-    wide, high = raster.gsd_m
-    return CleaningLimits(
-        area=round(options.min_area_m2 / (wide * high)),
-        hole=round(options.min_hole_m2 / (wide * high)),
-        # Steps run along rows and columns: across a diagonal road there are sqrt(2) as many.
-        depth=max(1, ceil(options.max_width_m / 2 * 2**0.5 / min(wide, high))),
-    )
-
-
 def skeleton(
     raster: RoadRaster,
     options: Tracing,
@@ -109,7 +98,13 @@ def _thinned(
     raster: RoadRaster, options: Tracing, block: int, corner: tuple[int, int]
 ) -> tuple[NDArray[np.int64], NDArray[np.uint8], int]:
     """Return flat indices and probabilities of a block's skeleton, and its count of road pixels."""
-    limits = cleaning_limits(raster, options)
+    wide, high = raster.gsd_m
+    limits = CleaningLimits(
+        area=round(options.min_area_m2 / (wide * high)),
+        hole=round(options.min_hole_m2 / (wide * high)),
+        # Steps run along rows and columns: across a diagonal road there are sqrt(2) as many.
+        depth=max(1, ceil(options.max_width_m / 2 * 2**0.5 / min(wide, high))),
+    )
     beyond = _beyond(raster)
     around = 2 * limits.depth + 16
     spans = [
@@ -190,17 +185,10 @@ class CleaningLimits:
 
 def clean(road: Mask, limits: CleaningLimits, continues: tuple[bool, bool, bool, bool]) -> None:
     """Remove small patches, small holes and the insides of wide areas from a mask, in place."""
-    if limits.area > 1:
-        _flip_small(road, True, limits.area, continues)
-    if limits.hole > 1:
-        _flip_small(road, False, limits.hole, (True, True, True, True))
-    hollow(road, limits.depth)
-
-
-def hollow(road: Mask, depth: int) -> None:
-    """Remove, in place, pixels more than ``depth`` steps inside the road."""
-    if _has_square(road, max(1, depth // 2)):
-        keep_shallow(road.view(np.uint8), depth)
+    _flip_small(road, True, limits.area, continues)
+    _flip_small(road, False, limits.hole, (True, True, True, True))
+    if _has_square(road, max(1, limits.depth // 2)):
+        keep_shallow(road.view(np.uint8), limits.depth)
 
 
 def _has_square(road: Mask, side: int) -> bool:

@@ -74,8 +74,6 @@ def with_junctions_merged(network: RoadGraph, within_m: float = JUNCTION_M) -> R
     Two roads that meet a third one in different places keep their two junctions.
     """
     short = _short_links(network, within_m)
-    if not short.any():
-        return network
     network, apart = _with_offset_junctions(network, np.flatnonzero(short))
     short[apart] = False
     if not short.any():
@@ -103,13 +101,10 @@ def _with_offset_junctions(network: RoadGraph, short: Ints) -> tuple[RoadGraph, 
 
     Each junction is put where the line of its side road meets that of the road through both.
     """
-    none = short[:0]
     pairs = network.ends[short]
     alone = (np.bincount(pairs.reshape(-1), minlength=len(network.nodes)) == 1)[pairs].all(axis=1)
     three = (degrees(network)[pairs] == 3).all(axis=1)
     short = short[alone & three]
-    if not len(short):
-        return network, none
     arms = _arms(network, network.ends[short].reshape(-1))
     outer = arms[arms // 2 != np.repeat(short, 2)[:, None]].reshape(-1, 2, 2)
     near, heading, known = _directions(network, outer)
@@ -146,8 +141,6 @@ def with_forks_moved(network: RoadGraph, is_road: IsRoad) -> RoadGraph:
     extended, stay on road.
     """
     nodes = np.flatnonzero(degrees(network) == 3)
-    if not len(nodes):
-        return network
     arms = _arms(network, nodes)
     near, heading, known = _directions(network, arms)
     others = _cosines(heading)
@@ -165,9 +158,8 @@ def with_forks_moved(network: RoadGraph, is_road: IsRoad) -> RoadGraph:
     fork &= (distance >= _MOVED_M[0]) & (distance <= _MOVED_M[1])
     fork &= ((step * back).sum(axis=1) > 0) & (np.abs(_cross(step, back)) <= _ASIDE_M)
     chosen = np.flatnonzero(fork)
-    if len(chosen):
-        on_road = [is_road(xy[chosen], end[chosen]).mean(axis=1) >= _MOSTLY for end in (a, b)]
-        chosen = chosen[on_road[0] & on_road[1]]
+    on_road = [is_road(xy[chosen], end[chosen]).mean(axis=1) >= _MOSTLY for end in (a, b)]
+    chosen = chosen[on_road[0] & on_road[1]]
     cut = np.full(arms.shape, _NEAR_M)
     cut[rows, trunk] = distance
     return _moved(network, nodes[chosen], arms[chosen], cut[chosen], xy[chosen])
@@ -180,8 +172,6 @@ def with_through_roads_straight(network: RoadGraph) -> RoadGraph:
     wide. The junction is put where the line of the side road meets the through road.
     """
     nodes = np.flatnonzero(degrees(network) == 3)
-    if not len(nodes):
-        return network
     arms = _arms(network, nodes)
     cut = np.minimum(_DRAWN_M, network.length_m[arms // 2] / 3)
     near, heading, known = _directions(network, arms, (cut, cut + _LINE_M))

@@ -107,17 +107,18 @@ def mosaic(rasters: Sequence[RoadRaster]) -> RoadRaster:
         top, left, bottom, right = box = _box_around(grid, own)
         onto = grid.window(top, left, bottom - top, right - left)
         smooth = raster.kind == "probability" and not raster.speed_band
-        resampled = cast(FileBands, raster.bands).warped(onto, smooth=smooth)
+        bands = cast(FileBands, raster.bands)
+        resampled = FileBands(bands.path, (onto.height, onto.width), onto, smooth)
         parts.append(Part(resampled, OUTSIDE, box))
-    bands = MosaicBands(
+    joined = MosaicBands(
         parts,
         nodata=first.nodata,
         rim=ceil(_RIM_M / min(first.gsd_m)),
         reach=ceil(BEYOND_M / min(first.gsd_m)),
     )
-    whole = grid.window(*bands.origin, *bands.shape)
+    whole = grid.window(*joined.origin, *joined.shape)
     name = f"{first.name} and {len(rasters) - 1} more"
-    return replace(first, name=name, bands=bands, gsd_m=whole.gsd_m(), grid=whole)
+    return replace(first, name=name, bands=joined, gsd_m=whole.gsd_m(), grid=whole)
 
 
 def _require_one_meaning(one: RoadRaster, other: RoadRaster) -> None:

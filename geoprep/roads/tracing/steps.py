@@ -125,9 +125,6 @@ def _with_ends_extended(network: RoadGraph, raster: RoadRaster, threshold: float
     """Return a network whose dead ends inside the raster reach the end of the road's pixels."""
     probable = raster.kind == "probability"
     tips = np.flatnonzero((degrees(network) == 1) & ~at_border(network.nodes, raster))
-    if not len(tips):
-        return network
-
     is_road = partial(_is_road, raster, max(threshold, _END) if probable else threshold)
     pixel_m = None if probable else max(raster.gsd_m)
     return with_ends_extended(network, tips, is_road, _EXTENDED_M, cap_pixel_m=pixel_m)

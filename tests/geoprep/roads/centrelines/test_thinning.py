@@ -11,7 +11,7 @@ from skimage.morphology import thin
 
 from geoprep.errors import ImageError
 from geoprep.roads.centrelines.kernels import thinned
-from geoprep.roads.centrelines.thinning import CleaningLimits, clean, hollow, skeleton
+from geoprep.roads.centrelines.thinning import CleaningLimits, clean, skeleton
 from geoprep.roads.options import Tracing
 from geoprep.roads.tracing.pixel_graph import pixel_network
 
@@ -145,13 +145,13 @@ def test_no_pixel_deeper_than_the_depth_is_left(mask, depth):
     padded = np.pad(mask, 1)
     steps = ndimage.distance_transform_cdt(padded, metric="taxicab")
     mask = padded.copy()
-    hollow(mask, depth)
+    clean(mask, CleaningLimits(1, 1, depth), INSIDE)
     assert np.array_equal(mask, padded & (steps <= depth))
 
 
 def test_a_mask_without_background_has_no_road():
     mask = np.ones((40, 40), bool)
-    hollow(mask, 5)
+    clean(mask, CleaningLimits(1, 1, 5), INSIDE)
     assert not mask.any()
 
 

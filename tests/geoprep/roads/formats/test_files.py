@@ -273,14 +273,6 @@ def test_several_layers_of_roads_need_a_choice(tmp_path):
     assert len(read_network(path, layer="south").ends) == 4
 
 
-def test_a_geopackage_edited_in_place_does_not_need_its_layer_of_nodes(tmp_path):
-    path = tmp_path / "roads.gpkg"
-    write_network(some(), path)
-    with sqlite3.connect(path) as database:
-        database.execute("DELETE FROM nodes WHERE node = 0")
-    assert same_topology(read_network(path), some())
-
-
 def test_labels_are_not_taken_for_a_network(tmp_path):
     table = gpd.GeoDataFrame(
         {"highway": ["residential"], "speed_mph": ["25"]},
