@@ -265,7 +265,8 @@ def load_model(path: StrPath, **options: Any) -> Model:  # noqa: ANN401 - option
     Parameters
     ----------
     path
-        The file or folder, or the STAC item beside a file (``moscow.onnx.stac.json``).
+        The file or folder, or the path or address of the STAC item beside a file
+        (``moscow.onnx.stac.json``).
     options
         Options of ``python -m training.predict`` for models: ``device``, ``precision``,
         ``weights``, ``model``, ``tta``.

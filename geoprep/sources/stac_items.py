@@ -104,7 +104,7 @@ def _image(item: dict[str, Any], document: str, asset: str | None) -> NamedImage
         )
     own = [link["href"] for link in item.get("links") or [] if link["rel"] == "self"]
     base = next(filter(is_remote, own), document)
-    return NamedImage(name, _resolved(base, assets[chosen]["href"]))
+    return NamedImage(name, asset_address(base, assets[chosen]["href"]))
 
 
 def _only_raster(assets: dict[str, Any]) -> str | None:
@@ -122,7 +122,7 @@ def _only_raster(assets: dict[str, Any]) -> str | None:
     return next((some[0] for some in (rasters, data) if len(some) == 1), None)
 
 
-def _resolved(base: str, href: str) -> str:
+def asset_address(base: str, href: str) -> str:
     """Return the address of an asset; a document on a server cannot name a local file.
 
     Raises ValueError for texts that are no address.

@@ -55,7 +55,7 @@ class ModelOptions(CheckpointOptions):
 
     checkpoint: Path = argument(
         "Checkpoint, folder of a run (its best.pt), or model file of training.export: .pt2, "
-        ".onnx, .xml, .ipex; or the STAC item (.json) beside one of these files.",
+        ".onnx, .xml, .ipex; or the STAC item (.json) beside one of these files, also by address.",
         "MODEL",
     )
     threshold: float | None = option(

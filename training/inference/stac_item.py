@@ -14,12 +14,14 @@ from typing import Any
 
 import shapely
 import shapely.geometry
+import torch
 
 from geoprep.palette import bin_label
 from geoprep.plan import parse_rescale
+from geoprep.sources import asset_address
 from geoprep.specifications import FILE_SCHEMA, MLM_SCHEMA, STAC_VERSION
 from geoprep.speed import CONTINUOUS_MAX_MPH
-from geoprep.storage import replaced
+from geoprep.storage import download, is_remote, remote_file, replaced
 from geoprep.store import StoreReader
 from geoprep.views import outlines
 from training.checkpoint import Checkpoint, CheckpointError, ModelInfo, load
@@ -162,17 +164,37 @@ def write_item(
 
 
 def item_model(path: Path) -> Path:
-    """Return the model file that an item describes, beside it and unchanged."""
+    """Return the model file that an item describes, beside it and unchanged.
+
+    Of an item on a server, both are copies in torch's folder of downloads.
+    """
+    address = re.sub("^(https?|s3|gs):/", r"\1://", path.as_posix())  # a Path merges slashes
+    if is_remote(address):
+        digest = hashlib.sha256(address.encode()).hexdigest()[:16]
+        path = Path(torch.hub.get_dir(), "geoprep", digest, path.name)
+        download(remote_file(address), path)
     with damage_reported(path, "the STAC item of a model"):
         assets = json.loads(path.read_text(encoding="utf-8"))["assets"].values()
         (model,) = [asset for asset in assets if "mlm:model" in asset["roles"]]
-        file, checksum = path.parent / str(model["href"]), model["file:checksum"]
-    if not file.is_file() or checksum != _checksum(file):
-        raise CheckpointError(
-            f"{file} is missing, or not the file that {path} describes: its checksum differs. Keep "
-            "both in one folder, or export the model again"
-        )
-    return file
+        weights = [asset for asset in assets if "mlm:weights" in asset["roles"]]
+        files = {str(one["href"]): one["file:checksum"] for one in (model, *weights)}
+    for href, checksum in files.items():
+        file = path.parent / href
+        if is_remote(address) and not _is_file(file, checksum):
+            if not file.resolve().is_relative_to(path.parent.resolve()):
+                raise CheckpointError(f"{address}: its file {href} is not below its folder")
+            file.unlink(missing_ok=True)
+            download(remote_file(asset_address(address, href)), file)
+        if not _is_file(file, checksum):
+            raise CheckpointError(
+                f"{file} is missing, or not the file that {path} describes: its checksum differs. "
+                "Keep both in one folder, or export the model again"
+            )
+    return path.parent / str(model["href"])
+
+
+def _is_file(file: Path, checksum: str) -> bool:
+    return file.is_file() and checksum == _checksum(file)
 
 
 def _input(info: ModelInfo) -> dict[str, Any]:

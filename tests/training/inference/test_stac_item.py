@@ -10,11 +10,14 @@ import rasterio
 from helpers.predict_cases import FACTS, make_checkpoint, pixels, write_image
 from helpers.runs import KEYWORDS
 from helpers.stac import problems
+from helpers.web import served
 
 import geoprep
 import training
-from geoprep.errors import UsageError
-from training.checkpoint import CheckpointError
+from geoprep.errors import GeoprepError, UsageError
+from training.checkpoint import CheckpointError, load
+from training.inference import write_item
+from training.predict import main as predict
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "model-files.md"
 CLASSES = {"targets": "classes", "class_mph": (), "class_names": ("open water", "other")}
@@ -102,6 +105,67 @@ def test_a_run_writes_the_item_of_its_best_model(store_path, tmp_path, same_proc
     assert after["properties"]["license"] == "CC-BY-4.0"
     with pytest.raises(UsageError, match="`licence` my own: use an SPDX identifier"):
         training.train(store, licence="my own")
+
+
+@pytest.fixture
+def web(tmp_path, monkeypatch):
+    """Yield the address of a server, its folder, the paths of requests, and the local copies."""
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
+    (tmp_path / "www").mkdir()
+    with served(tmp_path / "www") as (address, gets):
+        yield address, tmp_path / "www", gets, tmp_path / "torch" / "hub" / "geoprep"
+
+
+@pytest.mark.parametrize(("name", "kind"), [("moscow.xml", "openvino"), ("best.pt", None)])
+def test_a_model_is_opened_by_the_address_of_its_item(tmp_path, web, name, kind):
+    address, folder, gets, copies = web
+    file = folder / name
+    if kind:
+        exported(folder, name, kind)
+    else:
+        make_checkpoint(file, model=MODEL)
+        write_item(file, load(file), area=None)
+    files = [f"/{name}"] + ["/moscow.bin"] * (kind is not None)
+    image = np.ones((3, 64, 64), np.uint8)
+    options = {} if kind else {"model": MODEL, "precision": "fp32"}
+    expected = training.load_model(file, **options)(image)
+    item = f"{address}/{name}.stac.json"
+    for _ in range(2):
+        model = training.load_model(item, **options)
+        np.testing.assert_array_equal(model(image), expected)
+    assert model.path.is_relative_to(copies)
+    assert sorted(gets) == sorted([f"/{name}.stac.json", *files])
+    model.path.write_bytes(bytes(model.path.stat().st_size))  # damage is repaired
+    np.testing.assert_array_equal(training.load_model(item, **options)(image), expected)
+    scene = write_image(tmp_path / "scene.tif", pixels(64, 64))
+    words = [item, str(scene), "--out", str(tmp_path / "out"), "--quiet"]
+    assert predict(words + ([] if kind else ["--model", MODEL])) == 0
+    file.write_bytes(file.read_bytes() + b" ")
+    model.path.unlink()
+    with pytest.raises(CheckpointError, match="its checksum differs"):
+        training.load_model(item, **options)
+
+
+@pytest.mark.parametrize(
+    ("href", "error"),
+    [
+        ("../../../../out.pt", "is not below its folder"),
+        ("/tmp/out.pt", "is not below its folder"),
+        ("file:///etc/passwd", "is on a server and names the asset"),
+        ("gone.pt", "cannot be downloaded"),
+    ],
+)
+def test_an_item_on_a_server_names_no_file_elsewhere(tmp_path, web, href, error):
+    address, folder, *_ = web
+    model = {"href": href, "roles": ["mlm:model"], "file:checksum": "1220"}
+    (folder / "a.json").write_text(json.dumps({"assets": {"model": model}}))
+    with pytest.raises(GeoprepError, match=error):
+        training.load_model(f"{address}/a.json")
+    found = {path.name for path in tmp_path.rglob("*") if path.is_file()}
+    assert {name for name in found if not name.startswith(".")} == {"a.json"}
+    (folder / "a.json").write_text('{"assets"')
+    with pytest.raises(CheckpointError, match=r"a\.json is damaged or not the STAC item"):
+        training.load_model(f"{address}/a.json")
 
 
 def test_an_item_of_another_or_no_file_is_refused(tmp_path):
