@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from geoprep.storage import StrPath
     from geoprep.views import By
 
-_LONLAT = "EPSG:4326"
-
 
 def open_store(path: StrPath) -> Store:
     """Return the store at a path or address.
@@ -111,7 +109,7 @@ class Store:
         frame = frame[frame.geometry.notna()]
         if frame.empty:
             raise UsageError(f"{self.location}: no scene is georeferenced, so none has a footprint")
-        return frame.to_crs(_LONLAT)
+        return frame.to_crs("EPSG:4326")
 
     def to_xarray(
         self,

@@ -44,8 +44,6 @@ def connected(pairs: Ints, count: int) -> tuple[int, NDArray[np.int32]]:
 
 def edge_components(network: RoadGraph) -> NDArray[np.int32]:
     """Return the number of the connected component that every edge belongs to, int32 (edge,)."""
-    if not len(network.ends):
-        return np.empty(0, np.int32)
     return connected(network.ends, len(network.nodes))[1][network.ends[:, 0]]
 
 

@@ -188,6 +188,4 @@ def segments(ends: NDArray[np.float64]) -> NDArray[np.object_]:
 
 def line_strings(xy: NDArray[np.float64], line: NDArray[np.int64]) -> NDArray[np.object_]:
     """Return lines from their vertices."""
-    if not len(xy):
-        return np.empty(0, object)
     return np.asarray(shapely.linestrings(xy, indices=line), object)

@@ -208,8 +208,6 @@ def _flip_small(
     Road is connected across corners, background is not: a line of road separates the background.
     """
     runs = _Runs.of(mask if value else ~mask)
-    if not len(runs.starts):
-        return
     patch = runs.patches(8 if value else 4)
     small = np.bincount(patch, weights=runs.lengths) < least
     small[patch[runs.touching(mask.shape, open_sides)]] = False

@@ -14,7 +14,7 @@ from shapely.ops import substring
 from geoprep.crs import is_geographic, reproject
 from geoprep.errors import SourceError
 from geoprep.roads.graph import connected, renumbered
-from geoprep.roads.network import RoadGraph, empty_network, line_ends
+from geoprep.roads.network import RoadGraph, line_ends
 from geoprep.roads.places import crs_name, metric_crs
 
 if TYPE_CHECKING:
@@ -159,8 +159,6 @@ def network_from_ends(
     left out.
     """
     real = np.flatnonzero(shapely.length(lines) > 0)
-    if not len(real):
-        return empty_network(crs)
     lines, part_of = _split_where_others_end(lines[real])
     source = real[part_of]
     xy = line_ends(lines).reshape(-1, 2)

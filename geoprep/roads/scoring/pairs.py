@@ -124,9 +124,7 @@ def _name(side: Path | RoadGraph) -> str:
 
 def _is_table_or_folder(path: Path | RoadGraph) -> bool:
     """Return whether a path may name several scenes."""
-    if isinstance(path, RoadGraph):
-        return False
-    return path.is_dir() or path.suffix.lower() == TABLE_SUFFIX
+    return isinstance(path, Path) and (path.is_dir() or path.suffix.lower() == TABLE_SUFFIX)
 
 
 def _some(scenes: Mapping[str, object]) -> str:

@@ -238,8 +238,6 @@ def _on_trunk(
 def _begun_at(network: RoadGraph, arms: Ints, cut: Floats, xy: Floats) -> NDArray[np.object_]:
     """Return the lines of a network, of which arms begin at other points."""
     lines, (edge, side) = network.lines.copy(), np.divmod(arms, 2)
-    if not len(arms):
-        return lines
     changed, line = np.unique(edge, return_inverse=True)
     length = network.length_m[changed]
     bounds = np.stack([np.full(len(changed), -1.0), length + 1])

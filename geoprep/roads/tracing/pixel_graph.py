@@ -49,8 +49,6 @@ def _touching(skeleton: Skeleton) -> Ints:
     """Return the pairs of pixels that are linked, int64 (pair, 2)."""
     stride = skeleton.shape[1] + 2
     at = (skeleton.row.astype(np.int64) + 1) * stride + skeleton.col + 1
-    if not len(at):
-        return np.empty((0, 2), np.int64)
     below = np.searchsorted(at, at + stride - 1)  # the pixel below to the left, or the next one
     here = np.arange(len(at))
 

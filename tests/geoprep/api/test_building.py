@@ -1,13 +1,9 @@
 """Test building a store from a notebook."""
 
-import dataclasses
-
 import pytest
 
 import geoprep
-from geoprep.cli import cli
 from geoprep.errors import UsageError
-from geoprep.plan import BuildOptions
 
 
 @pytest.fixture(scope="module")
@@ -35,12 +31,3 @@ def test_contradictions_name_keywords(tmp_path):
         geoprep.build_zarr(images=tmp_path, progress=False)
     with pytest.raises(TypeError, match="tiles"):
         geoprep.build_zarr("moscow", tiles=64)
-
-
-def test_every_option_of_the_command_is_a_keyword():
-    options = {option.name for option in cli.commands["build-zarr"].params}
-    keywords = {one.name for one in dataclasses.fields(BuildOptions)}
-    own = {"cities", "source", "product", "images", "labels", "out"}
-    own |= {"asset", "overwrite", "drop_source"}
-    printing = {"workers", "scheduler", "dry_run", "as_json", "quiet"}
-    assert options == keywords | own | printing
