@@ -12,7 +12,7 @@ from training.cli import Command, Status, run_command
 from training.prediction import PredictOptions
 
 if TYPE_CHECKING:
-    from training.prediction import ImageOutcome, PredictionJob, Screen
+    from training.prediction import ImageOutcome, PredictionJob, Screen, Take
 
 __all__ = ["COMMAND", "PredictOptions", "main", "make_job", "predict"]
 
@@ -50,23 +50,26 @@ def predict(options: PredictOptions) -> int:
     if options.instances > 1 or len(parse_devices(options.device)) > 1:
         return run_instances(options, predict_part, COMMAND.spell)
     with Screen(quiet=options.quiet, spell=COMMAND.spell) as screen:
-        outcomes = predict_part(options, (0, 1), None, screen)
+        outcomes = predict_part(options, None, screen, first=True)
     for line in summary(outcomes):
         screen.say(line)
     return Status.FAILED if any(outcome.error for outcome in outcomes) else Status.DONE
 
 
 def predict_part(
-    options: PredictOptions, turn: tuple[int, int], since: float | None, screen: Screen
+    options: PredictOptions, take: Take | None, screen: Screen, *, first: bool
 ) -> list[ImageOutcome]:
-    """Predict as one process, the only one or one of several, see `PredictionJob`."""
+    """Predict as one process, the only one or one of several, see `PredictionJob`.
+
+    The ``first`` one shows what is the same for all.
+    """
     from training.engine import keep_memory
 
     allocator = keep_memory(_RESERVE, one_heap=True)
     job, header = make_job(options)
-    for line in (*header, f"allocator: {allocator}") if turn[0] == 0 else ():
+    for line in (*header, f"allocator: {allocator}") if first else ():
         screen.say(line)
-    return replace(job, turn=turn, since=since).run(options.images, screen)
+    return replace(job, take=take).run(options.images, screen)
 
 
 def make_job(options: PredictOptions) -> tuple[PredictionJob, list[str]]:

@@ -23,7 +23,6 @@ from .local_files import require_folder as require_folder
 from .local_files import require_pyarrow as require_pyarrow
 from .local_files import require_suffix as require_suffix
 from .locks import LockHeldError as LockHeldError
-from .locks import has_locks as has_locks
 from .locks import hold_lock as hold_lock
 from .locks import is_at as is_at
 from .places import Files as Files

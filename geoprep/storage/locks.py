@@ -8,7 +8,6 @@ import os
 import socket
 from contextlib import suppress
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import IO, TextIO
 
 
@@ -19,8 +18,7 @@ class LockHeldError(Exception):
 def hold_lock(path: Path) -> TextIO:
     """Return the file of a lock, made with its folder: held, and names this process, until closed.
 
-    On file systems without locks it holds nothing, see `has_locks`. LockHeldError: another process
-    holds it.
+    On file systems without locks it holds nothing. LockHeldError: another process holds it.
     """
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -44,12 +42,6 @@ def is_at(file: IO[str] | IO[bytes], path: Path) -> bool:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:
         return False
-
-
-def has_locks(folder: Path) -> bool:
-    """Return whether the file system of a folder has locks: two of one file exclude each other."""
-    with NamedTemporaryFile("w", dir=folder) as file, open(file.name) as other:  # noqa: PTH123 - twice
-        return _lock(file) and not _lock(other)
 
 
 def _lock(file: IO[str]) -> bool:

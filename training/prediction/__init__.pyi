@@ -1,6 +1,7 @@
 from .blend import label_bytes as label_bytes
 from .instances import run_instances as run_instances
 from .job import PredictionJob as PredictionJob
+from .job import Take as Take
 from .predict_options import PredictOptions as PredictOptions
 from .prediction_tags import check_targets as check_targets
 from .predictor import ImageOutcome as ImageOutcome

@@ -1,7 +1,7 @@
 """Predict in several processes, each on its own cores or with its own accelerator.
 
-One model on many cores waits for its slowest thread after every layer. The lock of a prediction's
-journal keeps two processes from the same image, as between independent commands.
+One model on many cores waits for its slowest thread after every layer. Each process takes the next
+image that no other has taken.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from functools import partial
 from itertools import pairwise
 from multiprocessing.context import SpawnProcess
 from multiprocessing.queues import Queue
-from pathlib import Path
+from multiprocessing.sharedctypes import Synchronized
 from typing import TypeAlias
 
 from geoprep.cpus import usable_cpus
@@ -35,8 +35,8 @@ _PATIENCE_S = 10.0
 Messages: TypeAlias = "Queue[ImageOutcome | str | GeoprepError]"
 """The outcome of an image, a line to show, or an error that ends all processes."""
 
-Work = Callable[[PredictOptions, tuple[int, int], float, Screen], object]
-"""Called with the options, the index and number of processes, their start time, a screen."""
+Work = Callable[..., object]
+"""Called with the options, what takes the next image, a screen, and whether it is the first."""
 
 
 def share_cores(cores: Sequence[int], count: int) -> list[list[int]]:
@@ -70,10 +70,10 @@ def run_instances(options: PredictOptions, work: Work, spell: Callable[[str], st
     shares = share_cores(cores, count)
     context = multiprocessing.get_context("spawn")
     messages: Messages = context.Queue()
-    since = time.time()
+    taken, begun = context.Value("q"), time.time()
     processes = []
     for i, (device, share) in enumerate(zip(devices, shares, strict=True)):
-        one = partial(work, replace(options, device=device), (i, count), since)
+        one = partial(work, replace(options, device=device), partial(_next, taken), first=i == 0)
         processes.append(context.Process(target=_run, args=(one, share, messages)))
     try:
         # Ctrl-C in a terminal reaches the children as well; they ignore it, and the parent ends
@@ -84,9 +84,16 @@ def run_instances(options: PredictOptions, work: Work, spell: Callable[[str], st
                 process.start()
         finally:
             signal.signal(signal.SIGINT, before)
-        return _watch(processes, messages, since, spell)
+        return _watch(processes, messages, begun, spell)
     finally:
         _end(processes)
+
+
+def _next(taken: Synchronized[int]) -> int:
+    """Return how many images were taken, and count one more."""
+    with taken.get_lock():
+        taken.value += 1
+        return taken.value - 1
 
 
 def _run(work: Callable[[Screen], object], cores: Sequence[int], messages: Messages) -> None:
@@ -105,10 +112,10 @@ def _run(work: Callable[[Screen], object], cores: Sequence[int], messages: Messa
 
 
 def _watch(
-    processes: Sequence[SpawnProcess], messages: Messages, since: float, spell: Callable[[str], str]
+    processes: Sequence[SpawnProcess], messages: Messages, begun: float, spell: Callable[[str], str]
 ) -> int:
     """Show the progress of the processes until all have ended; return the exit status."""
-    outcomes: dict[Path, ImageOutcome] = {}
+    outcomes: list[ImageOutcome] = []
     with Screen(quiet=True, spell=spell) as screen:
         while True:
             alive = any(process.is_alive() for process in processes)
@@ -120,33 +127,18 @@ def _watch(
                 continue
             if isinstance(message, GeoprepError):
                 raise message
-            if isinstance(message, str):
-                screen.say(message)
-            else:
-                _record(message, outcomes, screen)
+            screen.say(message)
+            outcomes += [message] if isinstance(message, ImageOutcome) else []
         screen.say(f"{len(processes)} processes together, start included:")
-        for line in summary(outcomes.values(), time.time() - since):
+        for line in summary(outcomes, time.time() - begun):
             screen.say(line)
         ended = [(i, p.exitcode) for i, p in enumerate(processes, 1) if p.exitcode]
         for number, code in ended:
             screen.say(
                 f"process {number} ended with status {code}: run the same command again to resume"
             )
-    failed = ended or any(outcome.error for outcome in outcomes.values())
+    failed = ended or any(outcome.error for outcome in outcomes)
     return Status.FAILED if failed else Status.DONE
-
-
-def _record(outcome: ImageOutcome, outcomes: dict[Path, ImageOutcome], screen: Screen) -> None:
-    """Keep and show the outcome of an image: of several, that of the process that predicted it."""
-    before = outcomes.get(outcome.target)
-    if before is None or _weight(outcome) > _weight(before):
-        outcomes[outcome.target] = outcome
-        if outcome.state != "busy":
-            screen.say(outcome)
-
-
-def _weight(outcome: ImageOutcome) -> int:
-    return 0 if outcome.state == "busy" else 1 if outcome.stats is None else 2
 
 
 def _end(processes: Sequence[SpawnProcess]) -> None:

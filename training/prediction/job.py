@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from geoprep.errors import GeoprepError, UsageError
 from geoprep.sources import images_and_labels
-from geoprep.storage import download, has_locks, is_remote, remote_file
+from geoprep.storage import download, is_remote, remote_file
 from geoprep.views import write_class_names
 from training.inference import Runner
 from training.prediction.cog.write_journal import BusyError, locked, remove_leftover
@@ -25,20 +26,22 @@ from training.prediction.predictor import ImageOutcome, Predictor, PredictStats
 if TYPE_CHECKING:
     from training.prediction.screen import Screen
 
+Take = Callable[[], int]
+"""Returns the number of the next image that nobody predicts, from 0 on and beyond the last."""
+
 
 @dataclass(slots=True)
 class PredictionJob:
     """Predictions of many images.
 
-    Of several processes each (``turn``: index and number) begins with its own images, then
-    helps with the others. Predictions made after ``since``, when they started, are kept.
+    ``take`` returns the number of the next image, which several processes share; None for one
+    process, which predicts all of them.
     """
 
     predictor: Predictor
     runner: Runner
     out: Path
-    turn: tuple[int, int] = (0, 1)
-    since: float | None = None
+    take: Take | None = None
     _said: set[str] = field(default_factory=set)
     _pixels: Counter[tuple[int, int, int]] = field(default_factory=Counter)
 
@@ -52,10 +55,9 @@ class PredictionJob:
         for task in tasks:
             self._inspect(task)
         self._check_outputs(tasks)
-        number, count = self.turn
-        # Without locks, two processes could write the same prediction: none helps with the others.
-        turns = range(count if count == 1 or has_locks(self.out) else 1)
-        for task in (t for k in turns for t in tasks[(number + k) % count :: count]):
+        take = self.take or count().__next__
+        while (number := take()) < len(tasks):
+            task = tasks[number]
             if not task.error:
                 try:
                     self._one(task, screen)
@@ -100,12 +102,9 @@ class PredictionJob:
     def _check_outputs(self, tasks: Sequence[ImageOutcome]) -> None:
         """Mark complete predictions; raise UsageError for one made with other options."""
         for task in tasks:
-            if task.error or not task.target.exists():
+            if task.error or not task.target.exists() or self.predictor.options.overwrite:
                 continue
-            differs = self._differs(task)
-            if self.predictor.options.overwrite and (differs or not self._is_new(task)):
-                continue
-            if differs:
+            if differs := self._differs(task):
                 raise UsageError(
                     f"{task.target} exists and {differs}: use `overwrite` to replace it, or "
                     "another folder as `out`"
@@ -121,16 +120,8 @@ class PredictionJob:
         loose = ("compiled",) if self.predictor.options.compile == "auto" else ()
         return difference(found_signature(task.target), wanted, loose)
 
-    def _is_new(self, task: ImageOutcome) -> bool:
-        """Return whether a prediction was made since the processes of this job started."""
-        since = self.since
-        return since is not None and task.target.exists() and task.target.stat().st_mtime >= since
-
     def _one(self, task: ImageOutcome, screen: Screen) -> None:
         complete = task.state == "complete"
-        if not complete and self._is_new(task) and not self._differs(task):
-            task.state = "busy"
-            return
         if complete:
             remove_leftover(task.target)
         info, threshold = self.predictor.info, self.predictor.threshold

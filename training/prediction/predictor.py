@@ -67,8 +67,7 @@ class ImageOutcome:
     target: Path
     source: ImageSource | None = None  # None if it cannot be opened or is not downloaded
     version: str = ""
-    # Or: resumed; complete, before this run; busy: another process writes it, or has just written
-    # it; failed.
+    # Or: resumed; complete, before this run; busy: another command writes it; failed.
     state: str = "predicted"
     stats: PredictStats | None = None  # None if nothing had to be predicted, or it failed
     error: str = ""

@@ -120,15 +120,17 @@ def test_every_device_has_a_process(tmp_path, monkeypatch):
         def Queue(self):  # noqa: N802 - as in multiprocessing
             return None
 
+        Value = staticmethod(lambda kind: None)
+
         def Process(self, target, args):  # noqa: N802
             work, cores, _ = args
-            started.append((work.args[0].device, work.args[1], cores))
+            started.append((work.args[0].device, work.keywords["first"], cores))
             return SimpleNamespace(start=lambda: None, pid=None)
 
     monkeypatch.setattr(instances.multiprocessing, "get_context", lambda kind: Context())
     monkeypatch.setattr(instances, "_watch", lambda *args: 0)
     made = predict_options(out=tmp_path, device="cuda:0,1")
     assert command.predict(made) == 0
-    assert started == [("cuda:0", (0, 2), [0, 1]), ("cuda:1", (1, 2), [2, 3])]
+    assert started == [("cuda:0", True, [0, 1]), ("cuda:1", False, [2, 3])]
     with pytest.raises(UsageError, match="`instances` 2 divide cores"):
         run_instances(replace(made, instances=2), command.predict_part)

@@ -2,11 +2,13 @@
 
 import errno
 import fcntl
+import multiprocessing
 import os
 import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -115,15 +117,21 @@ def without_locks(monkeypatch):
     monkeypatch.setattr(fcntl, "flock", flock)
 
 
-@pytest.mark.parametrize("turn", [(0, 1), (1, 2)])
-def test_images_are_predicted_on_file_systems_without_locks(scenes, tmp_path, without_locks, turn):
-    values = COMMAND.parse(words(scenes, tmp_path / "out"))
+def test_images_are_predicted_on_file_systems_without_locks(scenes, tmp_path, without_locks):
+    assert main(words(scenes, tmp_path / "out")) == 0
+    assert len(list((tmp_path / "out").glob("*.tif"))) == 4
+
+
+@pytest.mark.parametrize("more", [(), ("--overwrite",)])
+def test_a_process_predicts_the_images_that_it_takes(scenes, tmp_path, more):
+    values = COMMAND.parse(words(scenes, tmp_path / "out", *more))
     job, _ = make_job(PredictOptions(**values))
-    outcomes = replace(job, turn=turn).run(values["images"], Screen(quiet=True))
+    taken = multiprocessing.get_context("spawn").Value("q", 1)  # another one has the first
+    one = partial(instances._next, taken)
+    outcomes = replace(job, take=one).run(values["images"], Screen(quiet=True))
     assert {one.error for one in outcomes} == {""}
     made = sorted(path.name for path in (tmp_path / "out").glob("*.tif"))
-    # A process of several leaves the images of the others alone.
-    assert made == [f"{i}.tif" for i in range(turn[0], 4, turn[1])]
+    assert made == ["1.tif", "2.tif", "3.tif"]
 
 
 @pytest.mark.slow
