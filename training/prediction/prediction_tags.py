@@ -50,12 +50,23 @@ def tiff_tags(source: ImageSource, info: ModelInfo, signed: dict[str, Any]) -> T
     names = band_names(info, **extra)
     has_palette = info.has_classes and len(names) == 1
     profile = {
-        **{"driver": "GTiff", "tiled": True, "blockxsize": TILE, "blockysize": TILE},
-        **{"sparse_ok": True, "bigtiff": "no", "interleave": "band", "dtype": "uint8"},
-        **{"width": source.width, "height": source.height, "count": len(names), "alpha": "no"},
-        **{"crs": source.crs, "transform": source.transform, "nodata": NODATA},
-        **{"photometric": "palette" if has_palette else "minisblack"},
+        "driver": "GTiff",
+        "width": source.width,
+        "height": source.height,
+        "count": len(names),
+        "dtype": "uint8",
+        "nodata": NODATA,
+        "crs": source.crs,
+        "transform": source.transform,
+        "tiled": True,
+        "blockxsize": TILE,
+        "blockysize": TILE,
+        "interleave": "band",
         "compress": signed["compression"],
+        "photometric": "palette" if has_palette else "minisblack",
+        "alpha": "no",
+        "bigtiff": "no",
+        "sparse_ok": True,
     }
     units = ["class" if info.has_classes else "probability"]
     units += ["mph" if info.class_mph and i == 1 else "probability" for i in range(1, len(names))]

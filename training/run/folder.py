@@ -102,5 +102,5 @@ class RunLock:
 
     def check(self) -> None:
         """Raise UsageError if another process has locked the folder."""
-        if self._file is None and self._path.exists():
+        if self._path.exists():
             self.take()
