@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from training.prediction.screen import Screen
 
 Take = Callable[[], int]
-"""Returns the number of the next image that nobody predicts, from 0 on and beyond the last."""
+"""Returns the number of the next image that no process has taken, from 0 on."""
 
 
 @dataclass(slots=True)
