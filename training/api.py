@@ -299,6 +299,7 @@ def save_model(
 ) -> Path:
     """Write a model that your own loop trained as a checkpoint, and return its path.
 
+    Its STAC item is written beside it, as ``training.fit`` does (``model.pt.stac.json``).
     `load_model`, `evaluate_model`, `export_model` and the commands of ``training`` open the file.
     Bands, normalisation, classes, speeds and pixel size are those of the store: train on images
     that `loaders.DevicePrep.from_store` normalised for the same store, targets and bands.
@@ -340,6 +341,7 @@ def save_model(
     from training.checkpoint import Checkpoint, save
     from training.data import level_gsd, model_info
     from training.fit import COMMAND
+    from training.inference import training_area, write_item
     from training.model import build_model, factory_of, training_only, unwrapped
     from training.settings import Config
 
@@ -362,7 +364,9 @@ def save_model(
             f"{info.targets}), builds another model ({difference}): check `factory`, `targets` and "
             "`bands`"
         ) from error
-    save(Path(path), Checkpoint(info=info, model=weights))
+    saved = Checkpoint(info=info, model=weights)
+    save(Path(path), saved)
+    write_item(Path(path), saved, area=training_area(stores))
     return Path(path)
 
 

@@ -1,5 +1,7 @@
 """Test training and models as notebooks use them."""
 
+import json
+
 import numpy as np
 import pytest
 import rasterio
@@ -7,6 +9,7 @@ import torch
 from helpers import tiny
 from helpers.predict_cases import make_checkpoint, pixels, write_image
 from helpers.runs import KEYWORDS
+from helpers.stac import problems
 
 import geoprep
 import training
@@ -183,8 +186,16 @@ def test_a_model_of_a_users_own_loop_is_saved_with_its_factory(store_path, tmp_p
 def test_a_built_in_model_of_a_users_own_loop_opens_without_a_factory(store_path, tmp_path):
     network, image = build_model(bands=3, channels=1, directions=True), bands_first(64, 64)
     path = training.save_model(network, tmp_path / "own.pt", store=store_path, targets="binary")
-    found = training.load_model(path, precision="fp32")(image)
+    item = path.with_name("own.pt.stac.json")
+    found = training.load_model(item, precision="fp32")(image)
     np.testing.assert_allclose(found, probabilities(network, store_path, image), atol=1e-4)
+    written = json.loads(item.read_text())
+    assert problems(written) == []
+    assert written["id"] == "geoprep-own"
+    assert written["geometry"]["type"] == "Polygon"
+    training.save_model(network, tmp_path / "own.pth", store=store_path, targets="binary")
+    other = json.loads((tmp_path / "own.pth.stac.json").read_text())
+    assert other["properties"]["mlm:framework"] == "PyTorch"
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from geoprep.speed import CONTINUOUS_MAX_MPH
 from geoprep.storage import download, is_remote, remote_file, replaced
 from geoprep.store import StoreReader
 from geoprep.views import outlines
-from training.checkpoint import Checkpoint, CheckpointError, ModelInfo, load
+from training.checkpoint import BEST, Checkpoint, CheckpointError, ModelInfo, load
 from training.inference.export_record import damage_reported
 from training.model import STRIDE
 
@@ -110,9 +110,9 @@ def write_item(
 ) -> None:
     """Write the item of a checkpoint or of a model file made from it."""
     info, settings = checkpoint.info, checkpoint.config
-    name = f"{file.resolve().parent.name}-best" if file.suffix == ".pt" else file.stem
+    name = f"{file.resolve().parent.name}-best" if file.name == BEST else file.stem
     name = f"geoprep-{re.sub('[^A-Za-z0-9]+', '-', name)}".strip("-")
-    framework, package, writer = _FORMATS[file.suffix]
+    framework, package, writer = _FORMATS.get(file.suffix, _FORMATS[".pt"])
     pretrained = settings.get("encoder_weights", "none") != "none" or settings.get("init_from")
     counted = [v.numel() for n, v in checkpoint.model.items() if not _STATISTICS.search(n)]
     threshold = 0.5 if info.threshold is None else info.threshold
