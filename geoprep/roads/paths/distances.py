@@ -7,9 +7,9 @@ of points therefore suffice: no edge is split, and part of an edge costs its sha
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations
 from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
@@ -55,17 +55,31 @@ class CostGraph:
     def _hierarchy(self) -> Hierarchy:
         return contracted(self._matrix, self.nodes)
 
-    def to_nodes(self, points: EdgePoints) -> NDArray[np.float64]:
-        """Return the shortest distances from every node to some points, float64 (node, point)."""
+    def to_nodes(
+        self,
+        points: EdgePoints,
+        needed: EdgePoints | None = None,
+        memory: NDArray[np.float64] | None = None,
+    ) -> NDArray[np.float64]:
+        """Return the shortest distances from every node to some points, float64 (node, point).
+
+        Given points that need them, only the distances of the ends of their edges are right.
+        ``memory`` is used for the result.
+        """
         (first, second), costs = self.ends[points.edge].T, self.cost_to_ends(points)
         if len(self.nodes) <= _SCENE_NODES:
             away = self.node_distances
             near = np.minimum(away[first] + costs[:, :1], away[second] + costs[:, 1:])
             return np.ascontiguousarray(near.T)
-        near, point = np.full((len(self.nodes), len(points)), np.inf), np.arange(len(points))
+        shape, point = (len(self.nodes), len(points)), np.arange(len(points))
+        near = np.empty(shape) if memory is None else memory[: math.prod(shape)].reshape(shape)
+        near.fill(np.inf)
         near[first, point] = costs[:, 0]
         near[second, point] = np.minimum(near[second, point], costs[:, 1])
-        _climb_and_descend(near, *self._hierarchy)
+        reached, wanted = np.zeros((2, len(self.nodes)), bool)
+        reached[self.ends[points.edge]] = True
+        wanted[() if needed is None else self.ends[needed.edge]] = True
+        _climb_and_descend(near, reached, wanted, *self._hierarchy)
         return near
 
     def cost_to_ends(self, points: EdgePoints) -> NDArray[np.float64]:
@@ -94,20 +108,49 @@ def contracted(matrix: csr_array, nodes: NDArray[np.float64]) -> Hierarchy:
     customizable contraction hierarchies, Dibbelt, Strasser and Wagner 2014, arXiv:1402.0402; the
     order of contraction, nested dissection, George 1973.
     """
-    arcs: list[dict[int, float]] = [{} for _ in nodes]
-    for start, stop, cost in zip(*matrix.tocoo().coords, matrix.data, strict=True):
-        if start != stop:
-            arcs[int(start)][int(stop)] = float(cost)
-    order = _dissected(np.arange(len(nodes)), nodes, matrix)
-    for node in order.tolist():
-        for (one, first), (two, second) in combinations(arcs[node].items(), 2):
-            if first + second < arcs[one].get(two, np.inf):
-                arcs[one][two] = arcs[two][one] = first + second
-        for neighbour in arcs[node]:
-            del arcs[neighbour][node]
-    offsets = np.cumsum([0, *(len(arcs[node]) for node in order)])
-    above = np.array([stop for node in order for stop in arcs[node]], np.int64)
-    return order, offsets, above, np.array([c for node in order for c in arcs[node].values()])
+    order, count = _dissected(np.arange(len(nodes)), nodes, matrix), len(nodes)
+    start, stop = np.argsort(order)[np.array(matrix.tocoo().coords)]
+    upwards = start < stop
+    higher: list[set[int]] = [set() for _ in nodes]
+    for low, high in zip(start[upwards].tolist(), stop[upwards].tolist(), strict=True):
+        higher[low].add(high)
+    for ranks in higher:
+        if ranks:  # a shortcut between each two neighbours of a contracted node
+            higher[min(ranks)] |= ranks - {min(ranks)}
+    offsets = np.cumsum([0, *map(len, higher)])
+    above = np.array([rank for ranks in higher for rank in sorted(ranks)], np.int64)
+    arc = np.repeat(np.arange(count), np.diff(offsets)) * count + above
+    costs = np.full(len(above), np.inf)
+    costs[np.searchsorted(arc, (start * count + stop)[upwards])] = matrix.data[upwards]
+    useful = _shorten(offsets, above, costs)
+    offsets = np.cumsum([0, *useful])[offsets]
+    return order, offsets, order[above[useful]], costs[useful]
+
+
+@compiled
+def _shorten(
+    offsets: NDArray[np.int64], above: NDArray[np.int64], costs: NDArray[np.float64]
+) -> NDArray[np.bool_]:
+    """Give arcs the cost of the shortest path; return those than which no other path is shorter.
+
+    First the paths through nodes contracted earlier, then those through nodes contracted later.
+    """
+    nodes, through_lower = len(offsets) - 1, costs
+    for step in range(2 * nodes):
+        if step == nodes:
+            through_lower = costs.copy()
+        rank = step if step < nodes else 2 * nodes - 1 - step
+        for one in range(offsets[rank], offsets[rank + 1]):
+            arc = offsets[above[one]]
+            for two in range(one + 1, offsets[rank + 1]):
+                while above[arc] != above[two]:
+                    arc += 1
+                if step < nodes:
+                    costs[arc] = min(costs[arc], costs[one] + costs[two])
+                else:
+                    costs[one] = min(costs[one], costs[two] + costs[arc])
+                    costs[two] = min(costs[two], costs[one] + costs[arc])
+    return costs >= through_lower
 
 
 def _dissected(
@@ -127,27 +170,31 @@ def _dissected(
 @compiled
 def _climb_and_descend(
     near: NDArray[np.float64],
+    reached: NDArray[np.bool_],
+    wanted: NDArray[np.bool_],
     order: NDArray[np.int64],
     offsets: NDArray[np.int64],
     above: NDArray[np.int64],
     costs: NDArray[np.float64],
 ) -> None:
     """Lower distances from nodes to points, (node, point), along the paths of a hierarchy."""
-    reached = np.array([near[node].min() < np.inf for node in range(len(near))])
     for rank, node in enumerate(order):
-        if reached[node]:
-            for arc in range(offsets[rank], offsets[rank + 1]):
-                reached[above[arc]] = True
+        for arc in range(offsets[rank], offsets[rank + 1]):
+            reached[above[arc]] |= reached[node]
+            wanted[above[arc]] |= wanted[node]
+            if reached[node]:
                 _lower(near[above[arc]], near[node], costs[arc])
     for rank in range(len(order) - 1, -1, -1):
-        for arc in range(offsets[rank], offsets[rank + 1]):
-            _lower(near[order[rank]], near[above[arc]], costs[arc])
+        if wanted[order[rank]]:
+            for arc in range(offsets[rank], offsets[rank + 1]):
+                _lower(near[order[rank]], near[above[arc]], costs[arc])
 
 
 @compiled
 def _lower(row: NDArray[np.float64], other: NDArray[np.float64], cost: float) -> None:
     for point in range(len(row)):
-        row[point] = min(row[point], other[point] + cost)
+        through = other[point] + cost
+        row[point] = through if through < row[point] else row[point]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,8 @@ import geoprep.roads.paths.distances as distances
 import geoprep.roads.scoring.apls as module
 import geoprep.roads.scoring.apls_blocks as apls_blocks
 from geoprep.roads.network import RoadGraph
+from geoprep.roads.paths.distances import cost_graph
+from geoprep.roads.paths.points import EdgePoints
 from geoprep.roads.scoring.apls import apls
 from geoprep.speed import MPS_PER_MPH
 
@@ -201,6 +203,24 @@ def test_several_blocks_and_threads_give_the_same_score(monkeypatch):
         assert blocks.truth_to_proposal == pytest.approx(one.truth_to_proposal, abs=1e-12)
         assert blocks.proposal_to_truth == pytest.approx(one.proposal_to_truth, abs=1e-12)
     assert len({one.score for one in whole}) > 5
+
+
+@given(seed=st.integers(0, 1 << 30))
+def test_distances_of_large_networks_are_those_of_dijkstra(seed):
+    """Nodes in any order, with shortcuts that only some paths need."""
+    rng = np.random.default_rng(seed)
+    nodes = rng.uniform(0, 1000, (150, 2))
+    near = shapely.STRtree(shapely.points(nodes)).query(shapely.points(nodes), "dwithin", 130).T
+    ends = near[(near[:, 0] < near[:, 1]) & (rng.random(len(near)) < 0.7)]
+    graph = cost_graph(network(*nodes[ends], speeds=rng.choice([10, 60], len(ends))), "time")
+    graph = replace(graph, nodes=nodes, ends=ends)
+    points, needed = (EdgePoints(rng.integers(0, len(ends), 9), np.zeros(9)) for _ in range(2))
+    right = graph.to_nodes(points)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(distances, "_SCENE_NODES", 3)
+        np.testing.assert_allclose(graph.to_nodes(points), right)
+        some = graph.to_nodes(points, needed, np.zeros(2000))
+    np.testing.assert_allclose(some[ends[needed.edge]], right[ends[needed.edge]])
 
 
 # --- simple networks ---------------------------------------------------------------------------
