@@ -246,15 +246,14 @@ def _levels_table(facts: dict[str, Any]) -> Table:
 
 def _splits_table(facts: dict[str, Any]) -> Table:
     levels = [str(level["level"]) for level in facts["levels"]]
-    table = _table("split", ">scenes", ">tiles", ">usable", f">{facts['share_name']}")
-    for level in levels:
-        table.add_column(f"RAM at {level}", justify="right")
+    ram = (f">RAM at {level}" for level in levels)
+    table = _table("split", ">scenes", ">tiles", ">usable", f">{facts['share_name']}", *ram)
     for name, split in facts["splits"].items():
         if not split["tiles"]:
             continue
         counts = [f"{split[key]:,}" for key in ("scenes", "tiles", "usable_tiles")]
-        ram = [_bytes(split["ram_bytes"][level]) for level in levels]
-        table.add_row(name, *counts, f"{split['road_fraction']:.2%}", *ram)
+        sizes = [_bytes(split["ram_bytes"][level]) for level in levels]
+        table.add_row(name, *counts, f"{split['road_fraction']:.2%}", *sizes)
     return table
 
 

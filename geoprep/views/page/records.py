@@ -87,7 +87,7 @@ def script_json(data: object) -> str:
 def _scenes(store: StoreReader, level: int) -> Iterator[dict[str, Any]]:
     roads, splits, scenes = scene_roads(store), scene_splits(store), store.scenes
     rings, _ = outlines(store, "scene", LONLAT)
-    for index in range(len(scenes)):
+    for index, ring in enumerate(rings):
         grid, status = scene_grid(store, index), str(scenes.status[index])
         shape = scene_shape(store, index, level)
         yield {
@@ -103,16 +103,9 @@ def _scenes(store: StoreReader, level: int) -> Iterator[dict[str, Any]]:
             "aspect": round(aspect_of(grid), 4),
             "metres": round(grid.width * grid.gsd_m()[0], 2) if grid is not None else None,
             "crs": "" if grid is None else grid.crs.split("\n")[0][:60],
-            "ring": _ring(rings[index]),
+            "ring": ring and np.round(shapely.get_coordinates(ring)[:-1], 7).tolist(),
             "built": status in BUILT,
         }
-
-
-def _ring(polygon: shapely.Polygon | None) -> list[list[float]] | None:
-    if polygon is None:
-        return None
-    ring: list[list[float]] = np.round(shapely.get_coordinates(polygon)[:-1], 7).tolist()
-    return ring
 
 
 def areas_of(scenes: Sequence[dict[str, Any]]) -> list[int]:
