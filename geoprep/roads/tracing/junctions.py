@@ -68,12 +68,14 @@ _TOGETHER: Final = 2000
 """Number of dead ends whose shape is measured at a time, to limit memory."""
 
 
-def with_junctions_merged(network: RoadGraph, within_m: float = JUNCTION_M) -> RoadGraph:
+def with_junctions_merged(network: RoadGraph) -> RoadGraph:
     """Return a network in which junctions linked by a short edge are one, at their mean position.
 
     Two roads that meet a third one in different places keep their two junctions.
     """
-    short = _short_links(network, within_m)
+    a, b = network.ends.T
+    junction, is_short = degrees(network) > 2, network.length_m < JUNCTION_M
+    short = is_short & junction[a] & junction[b] & (a != b)
     network, apart = _with_offset_junctions(network, np.flatnonzero(short))
     short[apart] = False
     if not short.any():
@@ -83,17 +85,10 @@ def with_junctions_merged(network: RoadGraph, within_m: float = JUNCTION_M) -> R
     size = np.bincount(group, minlength=number)[:, None]
     middle = np.column_stack([np.bincount(group, weights=v) for v in network.nodes.T]) / size
     ends = group[network.ends].astype(np.int64)
-    inside = (ends[:, 0] == ends[:, 1]) & (network.length_m < within_m)
+    inside = (ends[:, 0] == ends[:, 1]) & (network.length_m < JUNCTION_M)
     ends, speed = ends[~inside], network.speed_mph[~inside]
     lines = anchored(network.lines[~inside], ends, middle)
     return with_chains_joined(RoadGraph(middle, ends, lines, speed, network.crs))
-
-
-def _short_links(network: RoadGraph, within_m: float) -> NDArray[np.bool_]:
-    a, b = network.ends.T
-    junction = degrees(network) > 2
-    short: NDArray[np.bool_] = (network.length_m < within_m) & junction[a] & junction[b] & (a != b)
-    return short
 
 
 def _with_offset_junctions(network: RoadGraph, short: Ints) -> tuple[RoadGraph, Ints]:
