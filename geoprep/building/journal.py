@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, TextIO
 
 from geoprep.errors import OutputError, StoreError
-from geoprep.storage import LockHeldError, errors_named, flush, hold_lock, is_at
+from geoprep.storage import LockHeldError, errors_named, flush, hold_lock, is_at, json_lines
 from geoprep.store import PARTIAL_SUFFIX
 
 NEW: Final = "new"
@@ -60,15 +60,7 @@ class Journal:
 
     def entries(self) -> Iterator[dict[str, Any]]:
         """Yield the entries of earlier runs, without a last line that a crash cut short."""
-        if not self._lines.exists():
-            return
-        for line in self._lines.read_text(encoding="utf-8", errors="replace").splitlines():
-            try:
-                entry = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(entry, dict):
-                yield entry
+        return json_lines(self._lines)
 
     def write(self, entry: dict[str, Any]) -> None:
         """Append an entry; when this returns, it is on the disk."""

@@ -16,6 +16,7 @@ from .inputs import read_bytes as read_bytes
 from .local_files import StrPath as StrPath
 from .local_files import flush as flush
 from .local_files import flush_all as flush_all
+from .local_files import json_lines as json_lines
 from .local_files import local_path as local_path
 from .local_files import make_folder as make_folder
 from .local_files import replaced as replaced

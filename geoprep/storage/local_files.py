@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import time
@@ -11,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from geoprep.errors import OutputError, UsageError
 from geoprep.storage.failures import errors_named
@@ -105,3 +107,13 @@ def make_folder(folder: Path) -> Path:
     with errors_named(folder, OutputError):
         folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def json_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the JSON objects of a file, one a line, without a line that a crash cut short."""
+    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    for line in text.splitlines():
+        with suppress(ValueError):
+            entry = json.loads(line)
+            if isinstance(entry, dict):
+                yield entry

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from geoprep.errors import UsageError
-from geoprep.storage import LockHeldError, hold_lock
+from geoprep.storage import LockHeldError, hold_lock, json_lines
 
 FORMAT = 1
 
@@ -68,7 +68,7 @@ class WriteJournal:
 
     def _resume(self) -> None:
         """Read the journal of an earlier run; discard it if its identity differs."""
-        head, *rest = _entries(self._path) or [{}]
+        head, *rest = [*json_lines(self._path)] or [{}]
         settled = head.pop("settled", {})
         if head == self._identity:
             self.settled, self.rows = settled, [entry["row"] for entry in rest]
@@ -99,16 +99,3 @@ def locked(folder: Path) -> TextIO:
 def folder_of(target: Path) -> Path:
     """Return the folder of the journal and the tiles of a file."""
     return target.with_name(f".{target.name}.partial")
-
-
-def _entries(path: Path) -> list[dict[str, Any]]:
-    """Return all complete lines of a journal."""
-    if not path.exists():
-        return []
-    entries = []
-    for line in path.read_text().splitlines():
-        try:
-            entries.append(json.loads(line))
-        except ValueError:
-            break
-    return entries
