@@ -30,6 +30,13 @@ _AREA: Final = 2
 """Dimensions of a polygon."""
 _FARTHEST_M: Final = 1e8
 """No place on Earth is this far from the origin of a zone; GEOS overflows far beyond it."""
+_MOST_PAIRS: Final = 50_000
+"""Close pairs of segments of a line that long lines of a scene may have: two seconds of GEOS."""
+_TANGLE: Final = 64
+"""Close pairs that every road may have: roundabouts, hairpins, cloverleaves."""
+_LONG: Final = 256
+_MOST_COMPARED: Final = 512
+_PIECE_SEGMENTS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +67,14 @@ def speed_polygons(
     if len(roads.lines) and not len(reached):
         raise LabelError(f"roads at {_place(roads)} are not on Earth; check their CRS {roads.crs}")
     is_area = shapely.get_dimensions(lines[reached]) == _AREA
-    outlines, line = lines[reached], reached[~is_area]
-    outlines[~is_area] = shapely.buffer(lines[line], buffers[line], quad_segs=_QUADRANT_SEGMENTS)
-    xy, ring, first, mph = _outlined(outlines, roads.mph[reached], is_area)
+    areas, reached = reached[is_area], reached[~is_area]
+    pieces, owner, cut = _untangled(lines[reached], buffers[reached])
+    road = reached[owner]
+    outlines = shapely.buffer(pieces, buffers[road], quad_segs=_QUADRANT_SEGMENTS)
+    # Areas do not need the vertices that a union would add.
+    apart = np.concatenate([cut, np.ones(len(areas), np.bool_)])
+    outlines, mph = np.concatenate([outlines, lines[areas]]), roads.mph[np.append(road, areas)]
+    xy, ring, first, mph = _outlined(outlines, mph, apart)
     x, y = transformer(utm, grid.crs).transform(*xy.T)
     left, _, right, _ = grid.bounds
     xy = np.column_stack([beside(x, grid.crs, (left + right) / 2), y])
@@ -76,20 +88,62 @@ def speed_polygons(
     return SpeedPolygons(xy, ring, first, bounds, value)
 
 
+def _untangled(
+    lines: NDArray[np.object_], buffer_m: NDArray[np.float64]
+) -> tuple[NDArray[np.object_], NDArray[np.intp], NDArray[np.bool_]]:
+    """Return lines that can be buffered quickly: tangles, which take GEOS hours, are cut to pieces.
+
+    Also the index of the line that each is part of, and whether that was cut.
+    """
+    long = np.flatnonzero(shapely.get_num_coordinates(lines) > _LONG)
+    pairs = np.array([_near_pairs(lines[i], buffer_m[i]) for i in long])
+    tangles = long[(pairs > _TANGLE) & (np.cumsum(pairs) > _MOST_PAIRS)]
+    whole = np.setdiff1d(np.arange(len(lines)), tangles)
+    pieces, owner = [lines[whole]], [whole]
+    for index in tangles.tolist():
+        points = shapely.get_coordinates(lines[index])
+        starts = range(0, len(points) - 1, _PIECE_SEGMENTS)
+        pieces.append(
+            np.array([shapely.LineString(points[s : s + _PIECE_SEGMENTS + 1]) for s in starts])
+        )
+        owner.append(np.full(len(starts), index))
+    owners = np.concatenate(owner)
+    return np.concatenate(pieces), owners, np.isin(owners, tangles)
+
+
+def _near_pairs(line: shapely.LineString, buffer_m: float) -> float:
+    """Return the number of pairs of segments that are close but not consecutive, from a sample.
+
+    Close: bounding boxes at most twice the buffer apart; consecutive: less than twice that along
+    the line.
+    """
+    xy = shapely.get_coordinates(line)
+    segments = np.asarray(shapely.linestrings(np.stack([xy[:-1], xy[1:]], axis=1)), object)
+    sample = np.arange(0, len(segments), 1 + len(segments) // _MOST_COMPARED)
+    low, high = np.hsplit(shapely.bounds(segments[sample]), 2)
+    around = shapely.box(*(low - 2 * buffer_m).T, *(high + 2 * buffer_m).T)
+    one, other = shapely.STRtree(segments).query(around)
+    one = sample[one]
+    walked = np.append(0, np.cumsum(np.hypot(*np.diff(xy, axis=0).T)))
+    apart = walked[np.maximum(one, other)] - walked[np.minimum(one, other) + 1] >= 4 * buffer_m
+    return float(np.count_nonzero(apart) / 2 * len(segments) / len(sample))
+
+
 def _outlined(
-    outlines: NDArray[np.object_], mph: NDArray[np.float64], is_area: NDArray[np.bool_]
+    outlines: NDArray[np.object_], mph: NDArray[np.float64], cut: NDArray[np.bool_]
 ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
     """Return polygons in the form of `SpeedPolygons`, in metres, and the speed of each.
 
-    Areas do not need the vertices that a union would add.
+    ``cut`` marks areas and pieces of tangles. They get no vertices from others, as there may be
+    millions.
     """
     ascending = np.argsort(mph, kind="stable")
     ascending = ascending[~shapely.is_empty(outlines[ascending])]  # a buffer of 1e-9 m, say
-    outlines, mph, is_area = outlines[ascending], mph[ascending], is_area[ascending]
+    outlines, mph, cut = outlines[ascending], mph[ascending], cut[ascending]
     rings, polygon = shapely.get_rings(outlines, return_index=True)
     xy, ring = shapely.get_coordinates(rings, return_index=True)
     _, speed = np.unique(mph, return_inverse=True)
-    xy, ring = noded(xy, ring, polygon, np.where(is_area, -1, speed))
+    xy, ring = noded(xy, ring, polygon, np.where(cut, -1, speed))
     first = np.searchsorted(polygon[ring], np.arange(len(outlines) + 1))
     return xy, ring, first, mph
 

@@ -34,7 +34,7 @@ def noded(
     ``group`` (polygons,) below 0 are compared with none.
     """
     start = np.flatnonzero((ring[:-1] == ring[1:]) & (group[polygon[ring[:-1]]] >= 0))
-    if not len(start):  # there are areas only
+    if not len(start):  # every road is a tangle
         return xy, ring
     if np.subtract(*np.ptp(xy, axis=0)) < 0:  # the sweep goes along x, the longer side
         turned, ring = noded(xy[:, ::-1], ring, polygon, group)

@@ -301,6 +301,16 @@ def test_coordinates_that_are_nowhere_do_not_crash(image_crs):
     assert mask_of(both, grid).any()
 
 
+def test_a_tangle_that_is_the_only_road_is_burned():
+    """Driven to and fro thousands of times, as a recorder that was left on writes it."""
+    roads, grid = some_roads("Moscow", [25]), grid_at("Moscow")
+    there = shapely.get_coordinates(roads.lines[0])
+    tangle, closed = np.tile(there, (2000, 1)), np.vstack([there, there[:1]])
+    tangled, plain = (mask_of(roads_of(line, mph=25), grid) for line in (tangle, closed))
+    assert (tangled == 25).any()
+    np.testing.assert_array_equal(tangled, plain)
+
+
 def test_a_line_of_no_length_does_not_crash():
     mask = mask_of(roads_of([PLACES["Moscow"], PLACES["Moscow"]]), grid_at("Moscow"))
     assert mask.sum() in range(30 * 40)
