@@ -27,9 +27,13 @@ class Grid:
     transform: Affine  # pixel corner (column, row) -> CRS coordinate
     crs: str  # EPSG:4326 or WKT; "" for an image that is not georeferenced
 
-    def window(self, row: int, col: int, height: int, width: int) -> Grid:
+    def window(self, row: float, col: float, height: int, width: int) -> Grid:
         """Return the grid of a window; it may extend beyond the edge."""
         return Grid(height, width, self.transform * Affine.translation(col, row), self.crs)
+
+    def before(self, right: float, down: float) -> Grid:
+        """Return the grid that moves onto this one by some pixels to the right and down."""
+        return self.window(-down, -right, self.height, self.width)
 
     def resized(self, height: int, width: int) -> Grid:
         """Return the grid of the same extent in another number of pixels."""

@@ -91,7 +91,11 @@ class EvaluateOutput:
 
     scenes: bool = option(False, "Print the metrics of each scene.")
     sweep: bool = option(False, "Print precision, recall and IoU of roads for several thresholds.")
-    csv: Path | None = option(None, "CSV file for the metrics of each scene.", "FILE")
+    csv: Path | None = option(
+        None,
+        "CSV file for the metrics, and with --offsets the label offset, of each scene.",
+        "FILE",
+    )
     report: Path | None = option(
         None,
         "HTML file for all tables and pictures of the worst and best scenes.",
@@ -317,10 +321,10 @@ def _tables(found: Evaluation, options: EvaluateOptions, standing: Standing) -> 
         rows = [[title, _cell(base[name])] for name, title in methods.items() if name in base]
         yield (f"baseline: {sample}", score), rows, 0
     if options.offsets:
-        titles = ("scene", "right, px", "down, px", "metres", "correlation", "without offset")
-        names = ("x", "y", "metres", "correlation", "unmoved")
+        titles = ("scene", "right, px", "down, px", "± px", "metres", "correlation")
+        names = ("x", "y", "interval", "metres", "correlation", "unmoved")
         rows = [[row["scene"], *(_cell(row[name]) for name in names)] for row in found.offsets]
-        yield titles, rows, 1000
+        yield (*titles, "without offset"), rows, 1000
     yield ("where the model stands", ""), standing.facts(), 160
 
 
@@ -340,8 +344,9 @@ def _cell(value: float) -> str:
 
 
 def _write(found: Evaluation, options: EvaluateOptions) -> None:
-    rows = _plain([list(row.values()) for row in found.scenes])
-    scenes: list[Any] = [list(found.scenes[0]), *rows]
+    moves = [row["move"] for row in found.offsets] if options.offsets else [{}] * len(found.scenes)
+    each = [row | move for row, move in zip(found.scenes, moves, strict=True)]
+    scenes: list[Any] = [list(each[0]), *_plain([list(row.values()) for row in each])]
     pairs = zip(found.classes, found.confusion, strict=True)
     confusion: list[Any] = [["label", *found.classes], *([name, *counts] for name, counts in pairs)]
     for file, table in ((options.csv, scenes), (options.confusion, confusion)):

@@ -60,10 +60,11 @@ def read_mask(
 
     ``label`` is the address of a raster, or of several georeferenced ones
     (`geoprep.storage.joined`); where these overlap the first with a value counts. ``grid`` is that
-    of the whole scene. Values are refused only where pixels of the image are ``valid`` (y, x).
+    of the whole scene, beyond whose edges ``part`` may lie; pixels without a raster are nodata.
+    Values are refused only where pixels of the image are ``valid`` (y, x).
     """
     out = np.full((part.height, part.width), NODATA, np.uint8)
-    notes: Counter[str] = Counter()
+    notes: dict[str, int] = {}
     apart: list[str] = []
     addresses = split_address(label)
     for address in addresses:
@@ -71,9 +72,15 @@ def read_mask(
             if len(addresses) > 1:
                 _require_georeference(dataset, grid, address, len(addresses))
             elif _pixel_by_pixel(dataset, grid, address):
-                window = Window(part.col, part.row, part.width, part.height)
-                return label_codes(rule, _pixels(dataset, window, address), valid)
-            if _window_under(dataset, grid) is None:
+                rows = slice(max(0, -part.row), max(0, grid.height - part.row))
+                cols = slice(max(0, -part.col), max(0, grid.width - part.col))
+                codes = out[rows, cols]
+                if codes.size:
+                    window = Window(max(0, part.col), max(0, part.row), *codes.shape[::-1])
+                    used = None if valid is None else valid[rows, cols]
+                    codes[:], notes = label_codes(rule, _pixels(dataset, window, address), used)
+                return out, notes
+            if all(_window_under(dataset, one) is None for one in (grid, grid.window(*part))):
                 apart.append(f"{_numbers(dataset.bounds)} in {str(dataset.crs)[:40]}")
                 continue
             used = out == NODATA if valid is None else valid & (out == NODATA)
@@ -81,14 +88,14 @@ def read_mask(
         if len(addresses) == 1:
             return codes, found
         np.copyto(out, codes, where=out == NODATA)
-        notes += Counter(found)
+        notes = dict(Counter(notes) + Counter(found))
     if len(apart) == len(addresses):
         which = "and none of the other masks overlaps" if len(apart) > 1 else "does not overlap"
         raise LabelError(
             f"{addresses[0]}: {which} its image; the mask is at {apart[0]}, the image at "
             f"{_numbers(grid.bounds)} in {grid.crs[:40]}. Check the CRS and transform of both"
         )
-    return out, dict(notes)
+    return out, notes
 
 
 def _require_georeference(dataset: DatasetReader, grid: Grid, label: str, count: int) -> None:

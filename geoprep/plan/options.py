@@ -193,6 +193,15 @@ class StoreOptions:
         "The rest is for training, or unused if the file has train.",
         metavar="FILE",
     )
+    label_offsets: str | None = choice(
+        None,
+        "Source",
+        "CSV file that moves labels: columns scene, dx and dy, metres to the right and down. "
+        "`python -m training.evaluate --offsets --csv FILE` writes it, with a column certain; "
+        "labels with no in it, or with a larger interval, stay.",
+        metavar="FILE",
+        later=True,
+    )
     split_overlap: SplitOverlap = choice(
         "warn",
         "Splits",
@@ -294,7 +303,7 @@ class BuildOptions(StoreOptions, MaskOptions, ClassOptions, RoadOptions, ImageOp
     def to_attrs(self) -> dict[str, Any]:
         """Return the options as plain JSON values, for the store's attributes.
 
-        Of ``split_file`` the name remains, since a store does not depend on folders.
+        Of files the name remains, since a store does not depend on folders.
         """
         attrs: dict[str, Any] = {}
         for one in fields(self):
@@ -304,4 +313,6 @@ class BuildOptions(StoreOptions, MaskOptions, ClassOptions, RoadOptions, ImageOp
         if self.classes is not None:
             attrs["classes"] = json.loads(self.classes)
         attrs["split_file"] = self.split_file and PurePath(self.split_file).name
+        if self.label_offsets is not None:
+            attrs["label_offsets"] = PurePath(self.label_offsets).name
         return attrs

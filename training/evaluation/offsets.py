@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional
 
 from geoprep.speed import NODATA
 from training.evaluation.metrics import road_probability
@@ -28,22 +30,39 @@ _TIE = 0.01
 _SUMS = 6
 """Sums at every offset: pixels, p, t, p p, t t, p t."""
 
+_QUARTERS = 4
+"""Parts of every tile that are measured apart too, to see how far they agree."""
+
+_STUDENT = {2: 12.706, 3: 4.303, 4: 3.182}
+"""Student's t of the two-sided 95 % interval of a mean, by number of parts."""
+
+_SIDE = 2 * REACH + 1
+"""Offsets along each axis."""
+
 
 class LabelOffset(NamedTuple):
     """Pixels by which labels lie right of, and below, the predictions; NaN below `LEAST`.
 
-    ``unmoved`` is the correlation without an offset.
+    ``unmoved`` is the correlation without an offset; ``interval`` the radius in pixels around the
+    offset that holds the true one at 95 % confidence, NaN where that is not known.
     """
 
     x: float
     y: float
     correlation: float
     unmoved: float
+    interval: float = math.nan
 
     @property
     def far(self) -> bool:
         """Whether the offset is larger than `FAR`."""
         return math.hypot(self.x, self.y) > FAR
+
+    def move(self, gsd: tuple[float, float]) -> dict[str, float | str]:
+        """Return how the label must move, in metres to the right and down, as a build reads it."""
+        dx, dy, interval = -self.x * gsd[0], -self.y * gsd[1], self.interval * max(gsd)
+        certain = "yes" if interval < math.hypot(dx, dy) else "no"
+        return {"dx": dx, "dy": dy, "interval": interval, "unit": "metres", "certain": certain}
 
 
 class OffsetSums:
@@ -54,8 +73,8 @@ class OffsetSums:
     """
 
     def __init__(self, groups: int, classes: int = 0, device: torch.device | str = "cpu") -> None:
-        side, self._classes = 2 * REACH + 1, classes
-        shape = (groups, max(1, classes), _SUMS, side, side)
+        self._classes = classes
+        shape = (groups, _QUARTERS, max(1, classes), _SUMS, _SIDE, _SIDE)
         self.sums = torch.zeros(shape, dtype=torch.float64, device=device)
 
     def update(self, probabilities: Tensor, label: Tensor, group: Tensor) -> None:
@@ -69,34 +88,57 @@ class OffsetSums:
             valid = label != NODATA
             truth = ((label > 0) & valid)[:, None]
         mask = (valid & probabilities.sum(dim=1).isfinite()).float()
-        rows, columns = (side + REACH for side in mask.shape[-2:])  # so that offsets do not wrap
-        at = torch.arange(-REACH, REACH + 1, device=mask.device)
-        of_mask = torch.fft.rfft2(mask, s=(rows, columns))
+        around = functional.pad(mask, (REACH,) * 4)  # so that offsets do not wrap
+        ys, xs = ([slice(0, n // 2), slice(n // 2, n)] for n in mask.shape[-2:])
         for channel in range(probabilities.shape[1]):
-            p, t = probabilities[:, channel].nan_to_num() * mask, truth[:, channel] * mask
-            of_p, of_t, of_pp, of_tt = (
-                torch.fft.rfft2(part, s=(rows, columns)) for part in (p, t, p * p, t * t)
-            )
-            pairs = (
-                *((of_mask, of_mask), (of_p, of_mask), (of_mask, of_t)),
-                *((of_pp, of_mask), (of_mask, of_tt), (of_p, of_t)),
-            )
-            for place, (one, other) in enumerate(pairs):
-                found = torch.fft.irfft2(one.conj() * other, s=(rows, columns))
-                found = found.index_select(1, at % rows).index_select(2, at % columns)
-                self.sums[:, channel, place].index_add_(0, group, found.double())
+            p = probabilities[:, channel].nan_to_num() * mask
+            t = functional.pad(truth[:, channel] * mask, (REACH,) * 4)
+            for quarter, (y, x) in enumerate(product(ys, xs)):
+                inner = np.s_[:, y, x]
+                outer = np.s_[:, y.start : y.stop + 2 * REACH, x.start : x.stop + 2 * REACH]
+                found = _correlated(p[inner], mask[inner], t[outer], around[outer])
+                self.sums[:, quarter, channel].index_add_(0, group, found)
 
     def compute(self) -> list[LabelOffset]:
         """Return the offset of every group."""
-        count, p, t, pp, tt, pt = self.sums.unbind(dim=2)
-        count = count.clamp(min=1)
-        both = (pt - p * t / count).sum(dim=1)
-        spread = (pp - p * p / count).clamp(min=0).sum(dim=1)
-        spread = (spread * (tt - t * t / count).clamp(min=0).sum(dim=1)).sqrt()
-        # Rounding of the transforms is about 1e-6 of a pixel per pixel.
-        told = spread > 1e-3 + 1e-6 * count[:, 0]
-        score = torch.where(told, both / spread.clamp(min=1e-9), math.nan)
-        return [_peak(one) for one in score.cpu().numpy()]
+        whole, parts = (_scores(sums).cpu().numpy() for sums in (self.sums.sum(dim=1), self.sums))
+        return [_measured(*scores) for scores in zip(whole, parts, strict=True)]
+
+
+def _correlated(p: Tensor, mask: Tensor, t: Tensor, around: Tensor) -> Tensor:
+    """Return the sums at every offset, float64 (n, sum, offset y, offset x), of some tiles.
+
+    ``t`` and its mask ``around`` are `REACH` pixels larger on each side than ``p`` and ``mask``.
+    """
+    size = t.shape[-2:]
+    one = torch.fft.rfft2(torch.stack([mask, p, p * p], dim=1), s=size).conj()
+    other = torch.fft.rfft2(torch.stack([around, t, t * t], dim=1))
+    products = one[:, [0, 1, 0, 2, 0, 1]] * other[:, [0, 0, 1, 0, 2, 1]]  # as `_SUMS` lists them
+    found: Tensor = torch.fft.irfft2(products, s=size)
+    return found[..., :_SIDE, :_SIDE].double()
+
+
+def _scores(sums: Tensor) -> Tensor:
+    """Return the correlation at every offset from sums (..., class, sum, offset y, offset x)."""
+    count, p, t, pp, tt, pt = sums.unbind(dim=-3)
+    count = count.clamp(min=1)
+    both = (pt - p * t / count).sum(dim=-3)
+    spread = (pp - p * p / count).clamp(min=0).sum(dim=-3)
+    spread = (spread * (tt - t * t / count).clamp(min=0).sum(dim=-3)).sqrt()
+    # Rounding of the transforms is about 1e-6 of a pixel per pixel.
+    told = spread > 1e-3 + 1e-6 * count[..., 0, :, :]
+    return torch.where(told, both / spread.clamp(min=1e-9), math.nan)
+
+
+def _measured(score: NDArray[np.float64], quarters: NDArray[np.float64]) -> LabelOffset:
+    """Return an offset with its interval, from how far the quarters lie from the whole."""
+    whole, parts = _peak(score), map(_peak, quarters)
+    apart = [math.hypot(one.x - whole.x, one.y - whole.y) for one in parts]
+    apart = [distance for distance in apart if not math.isnan(distance)]
+    if len(apart) < 2:
+        return whole
+    error = math.sqrt(sum(far**2 for far in apart) / (len(apart) - 1) / len(apart))
+    return whole._replace(interval=_STUDENT[len(apart)] * error)
 
 
 def _peak(score: NDArray[np.float64]) -> LabelOffset:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from geoprep.speed import MAX_MPH, NODATA
-from geoprep.store import StoreReader
+from geoprep.store import StoreReader, level_grid
 from loaders import BatchLoader, Split
 from training.checkpoint import ModelInfo
 from training.data import Tiles, class_pixels, differences, level_gsd, tiles_of
@@ -232,10 +232,12 @@ def evaluate_runner(
     shifts: list[dict[str, Any]] = []
     if lying is not None:
         sum_in_place([lying.sums])
-        for (store, name), found in zip(scenes, lying.compute(), strict=True):
+        for (store, scene, name), found in zip(scenes, lying.compute(), strict=True):
             x, y = level_gsd(store, tiles.side)
             metres = math.hypot(found.x * x, found.y * y)
-            shifts.append({"scene": name, **found._asdict(), "metres": metres, "far": found.far})
+            row = {"scene": name, **found._asdict(), "metres": metres, "far": found.far}
+            grid = level_grid(store, scene, tiles.side)  # pixels may differ from the median's
+            shifts.append(row | {"move": found.move(grid.gsd_m() if grid else (x, y))})
     if far := [row["scene"] for row in shifts if row["far"]]:
         notes.append(
             f"the labels of {len(far)} of {len(shifts)} scenes lie more than {FAR:g} pixels off "
@@ -269,19 +271,19 @@ def evaluate_runner(
 
 def _scenes(
     loader: BatchLoader, device: torch.device
-) -> tuple[list[tuple[StoreReader, str]], Tensor]:
-    """Return store and id of all scenes, and the index of each tile's scene, int64 (tile,)."""
+) -> tuple[list[tuple[StoreReader, int, str]], Tensor]:
+    """Return store, index and id of all scenes, and the scene of each tile, int64 (tile,)."""
     tiles = loader.tiles
     pairs = np.stack([tiles.table["store"], tiles.table["scene"]], axis=1)
     found, scene_of = np.unique(pairs, axis=0, return_inverse=True)
     stores = [(tiles.stores[store], scene) for store, scene in found.tolist()]
-    scenes = [(store, str(store.scenes.id[scene])) for store, scene in stores]
+    scenes = [(store, scene, str(store.scenes.id[scene])) for store, scene in stores]
     return scenes, torch.from_numpy(scene_of.reshape(-1).astype(np.int64)).to(device)
 
 
 def _rows(
     loader: BatchLoader,
-    scenes: Sequence[tuple[StoreReader, str]],
+    scenes: Sequence[tuple[StoreReader, int, str]],
     scene_of: Tensor,
     metrics: RoadMetrics | ClassMetrics,
 ) -> list[dict[str, Any]]:
@@ -290,4 +292,4 @@ def _rows(
     tiles = np.bincount(scene)
     share = np.bincount(scene, road) / tiles
     each = zip(scenes, tiles.tolist(), share.tolist(), metrics.by_group(), strict=True)
-    return [{"scene": one[1], "tiles": n, "road_fraction": r} | rest for one, n, r, rest in each]
+    return [{"scene": one[2], "tiles": n, "road_fraction": r} | rest for one, n, r, rest in each]

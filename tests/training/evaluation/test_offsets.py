@@ -137,3 +137,77 @@ def test_evaluation_reports_the_scenes_whose_labels_lie_off(tmp_path):
 def test_comparisons_of_models_have_no_offsets(capsys):
     assert main(["a.pt", "b.pt", "--compare", "--on", "s.zarr", "--offsets"]) == 2
     assert "--offsets is for one model" in capsys.readouterr().err
+
+
+# Intervals: what a model does not clearly see moves no label
+
+
+def speckled(seed, share=0.5, side=SIDE):
+    """Return noise of two tiles."""
+    random = torch.rand((2, side, side), generator=torch.Generator().manual_seed(seed))
+    return random * share
+
+
+@pytest.mark.parametrize(("down", "right"), [(3, -2), (-7, 5), (2.4, 0.3)])
+def test_the_interval_of_a_clear_shift_is_narrow_and_holds_it(down, right):
+    found = offset(streets(blur=1.5) * 0.8 + 0.05, streets((down, right), blur=0.05))
+    assert math.hypot(found.x - right, found.y - down) <= found.interval + 0.1
+    assert found.interval < 0.7
+    move = found.move((0.5, 2.0))
+    assert move["certain"] == "yes"
+    assert (move["dx"], move["dy"]) == (-found.x * 0.5, -found.y * 2)
+    assert (move["interval"], move["unit"]) == (found.interval * 2, "metres")
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_model_that_sees_nothing_moves_no_label(seed):
+    """Predictions of blobs at random places may resemble the label somewhere by chance."""
+    noise = functional.avg_pool2d(speckled(seed, 1.0)[:, None], 9, 1, 4)[:, 0]
+    found = offset(((noise - noise.mean()) * 8 + 0.3).clamp(0, 1), streets(seed=seed))
+    assert found.move((1, 1))["certain"] == "no"
+
+
+def test_a_label_in_place_is_not_moved_by_a_noisy_model():
+    for seed in range(6):
+        truth = streets(seed=seed)
+        seen = (truth * 0.5 + speckled(seed, 0.5)).clamp(0, 1)
+        found = offset(seen, (truth > 0.5).float())
+        assert math.hypot(found.x, found.y) < 0.3
+
+
+def test_quarters_that_lie_off_in_different_directions_have_no_certain_offset():
+    label = streets()
+    guess = label.clone()
+    half = SIDE // 2
+    guess[:, :half] = streets((0, 5))[:, :half]
+    guess[:, half:] = streets((0, -4))[:, half:]
+    found = offset(guess, (label > 0.5).float())
+    assert found.interval > abs(found.x)
+    assert found.move((1, 1))["certain"] == "no"
+
+
+def test_an_offset_of_a_single_quarter_has_no_interval():
+    label, guess = torch.zeros(1, SIDE, SIDE), torch.zeros(1, SIDE, SIDE)
+    label[:, 10:30, 12:30], guess[:, 6:26, 12:30] = 1, 1
+    found = offset(guess, label)
+    assert found.y == pytest.approx(4, abs=0.3)
+    assert math.isnan(found.interval)
+    assert found.move((1, 1))["certain"] == "no"
+
+
+def test_quarters_add_up_to_the_sums_of_whole_tiles_of_any_size():
+    """Every pixel is compared with those around it, also beyond the border of its quarter."""
+    for height, width in ((37, 50), (64, 33)):
+        label = (streets()[:, :height, :width] > 0.5).to(torch.uint8)
+        guess = streets((2, 1))[:, :height, :width]
+        sums = OffsetSums(1)
+        sums.update(guess[:, None], label, torch.zeros(2, dtype=torch.int64))
+        products = sums.sums[0].sum(dim=0)[0, 5]
+        for down, right in ((0, 0), (-16, 9), (3, 16)):
+            rows = slice(max(0, -down), min(height, height - down))
+            cols = slice(max(0, -right), min(width, width - right))
+            moved = label[:, max(0, down) :, max(0, right) :][
+                :, : rows.stop - rows.start, : cols.stop - cols.start
+            ]
+            expected = (guess[:, rows, cols] * moved).sum()
+            assert products[down + 16, right + 16] == pytest.approx(float(expected), abs=0.01)
