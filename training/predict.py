@@ -74,8 +74,11 @@ def predict_part(
 
 def make_job(options: PredictOptions) -> tuple[PredictionJob, list[str]]:
     """Return the job of the options, and lines that describe its model and threshold."""
+    import torch
+
+    from training.engine import slow_bf16
     from training.evaluation import chosen_threshold
-    from training.inference import file_hash, model_file, open_model
+    from training.inference import NativeRunner, file_hash, model_file, open_model
     from training.prediction import PredictionJob, Predictor, check_targets, check_window
 
     if options.out is None:
@@ -97,7 +100,10 @@ def make_job(options: PredictOptions) -> tuple[PredictionJob, list[str]]:
         f"{x:.3g} x {y:.3g} m, {runner.description}",
         f"classes {info.classes}" if info.has_classes else f"threshold {threshold:.3g} ({origin})",
     ]
-    header += [f"note: {runner.note}"] if runner.note else []
+    note = runner.note
+    if isinstance(runner, NativeRunner):
+        note = slow_bf16(runner.device, getattr(torch, runner.precision)) or ""
+    header += [f"note: {note}"] if note else []
     return PredictionJob(predictor, runner, options.out), header
 
 

@@ -19,7 +19,7 @@ from geoprep.storage import replaced
 from training.checkpoint import CheckpointError
 from training.inference.export_record import KEY, ExportRecord, damage_reported, required_module
 from training.inference.graph import IMAGE, PROBABILITY, example_image, exported, inference_module
-from training.inference.runner import ON_ACCELERATOR, Runner
+from training.inference.runner import Runner
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -33,6 +33,8 @@ _NO_DIGEST = "0" * 32
 
 
 _CUDA = "CUDAExecutionProvider"
+_CUDA_AT_ONCE = 2
+"""Batches at a time on a CUDA device: one is copied while another is computed."""
 
 
 class OnnxRunner(Runner):
@@ -44,7 +46,7 @@ class OnnxRunner(Runner):
         super().__init__(precision)
         self._session, self._computes_on = session, computes_on
         if computes_on != "cpu":  # it chooses kernels for each shape of batch
-            self.fixed_batch, self.at_once = True, ON_ACCELERATOR
+            self.fixed_batch, self.at_once = True, _CUDA_AT_ONCE
 
     @property
     def description(self) -> str:

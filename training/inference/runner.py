@@ -28,9 +28,6 @@ PredictFunction = Callable[[Tensor], Tensor]
 pad_image = DevicePrep(Normalize([0.0], [1.0]), SpeedTarget("binary")).pad
 """Pads uint8 (n, band, y, x) by reflection to sides that a model takes, see `DevicePrep.pad`."""
 
-ON_ACCELERATOR = 2
-"""Batches at a time on a CUDA or XPU device: one is copied while another is computed."""
-
 WORTH_COMPILING = 300_000_000
 """Pixels in batches of one shape from which on compiling pays on a CPU: it takes 10 to 20 s and
 makes predictions 9 % faster (measured on two cores, ResNet34-UNet in bf16)."""
@@ -101,7 +98,6 @@ class ModuleRunner(Runner):
     ) -> None:
         super().__init__(precision)
         self.module, self.device, self.autocast = module, device, autocast
-        self.at_once = ON_ACCELERATOR if device.type in ("cuda", "xpu") else 1
 
     @cached_property
     def in_shape(self) -> CompiledRunner:
@@ -157,7 +153,6 @@ class CompiledRunner(ModuleRunner):
         super().__init__(
             plain.module, plain.precision, device=plain.device, autocast=plain.autocast
         )
-        self.at_once = 1  # the compiler reads global settings
         self._frozen = Compiled(plain.module, "the model")
 
     def _run(self, image: Tensor) -> Tensor:

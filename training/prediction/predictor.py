@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from geoprep.cpus import usable_cpus
 from geoprep.errors import UsageError
@@ -38,10 +39,16 @@ from training.prediction.windows import (
 FORMAT = 2
 """Version of predictions: the contents of each band, and how probabilities become speeds."""
 
+IN_FLIGHT = 2
+"""Batches that are queued on an accelerator while the host blends and writes another one."""
+
 Limits = NDArray[np.float64]
 
 Output = tuple[NDArray[np.float32], float]
 """Probabilities, float32 (n, y, x, channel), and the seconds that they took."""
+
+Start = Callable[[NDArray[np.uint8]], Callable[[], Output]]
+"""Starts the work on windows, uint8 (n, y, x, band); returns what waits for the output."""
 
 ProgressCallback = Callable[[float], object]
 """Called with the pixels of all windows that are finished so far."""
@@ -202,16 +209,19 @@ class Predictor:
         self, batches: Iterator[_WindowBatch], runner: Runner, stats: PredictStats
     ) -> Generator[tuple[_WindowBatch, NDArray[np.float32]], None, None]:
         """Yield batches with the model's output on the host, in order."""
+        forward = partial(self._forward, runner)
         pool = ThreadPoolExecutor(runner.at_once, "predict-model")
-        ahead = 0 if runner.at_once == 1 else runner.at_once + 1  # one waits for a free thread
-        waiting = deque[tuple[_WindowBatch, Callable[[], Output]]]()
 
-        def start(image: NDArray[np.uint8]) -> Callable[[], Output]:
-            if not len(image):
-                return lambda: (np.zeros(0, np.float32), 0.0)
-            if ahead:
-                return pool.submit(self._forward, runner, image).result
-            return partial(self._forward, runner, image)  # computed when it is waited for
+        def in_thread(image: NDArray[np.uint8]) -> Callable[[], Output]:
+            return pool.submit(_on_host, forward, image).result
+
+        start: Start = partial(partial, _on_host, forward)  # computed when it is waited for
+        ahead = 0
+        if has_streams(runner.device):
+            start, ahead = queued_on(runner.device, forward), IN_FLIGHT
+        elif runner.at_once > 1:
+            start, ahead = in_thread, runner.at_once + 1  # one waits for the first free thread
+        waiting = deque[tuple[_WindowBatch, Callable[[], Output]]]()
 
         def oldest() -> tuple[_WindowBatch, NDArray[np.float32]]:
             batch, wait = waiting.popleft()
@@ -221,7 +231,7 @@ class Predictor:
 
         try:
             for batch in batches:
-                waiting.append((batch, start(batch.image)))
+                waiting.append((batch, start(batch.image) if len(batch.image) else _nothing))
                 if len(waiting) > ahead:
                     yield oldest()
             while waiting:
@@ -229,12 +239,10 @@ class Predictor:
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def _forward(self, runner: Runner, image: NDArray[np.uint8]) -> Output:
-        """Return the mean over all views of windows, uint8 (n, y, x, band)."""
-        began = time.perf_counter()
-        count, height, width, _ = image.shape
+    def _forward(self, runner: Runner, windows: Tensor) -> Tensor:
+        """Return the mean over all views, fp32 (n, y, x, channel), of uint8 (n, band, y, x)."""
+        count, _, height, width = windows.shape
         wanted = (count, height, width, self.info.channels)
-        windows = torch.from_numpy(image).permute(0, 3, 1, 2)
         try:
             found = average_views(runner, windows, self.options.tta)
         except torch.OutOfMemoryError as error:
@@ -248,7 +256,53 @@ class Predictor:
                 f"windows instead of {wanted} (window, y, x, channel): its factory does not fit "
                 "the checkpoint"
             )
-        return found.cpu().numpy(), time.perf_counter() - began
+        return found
+
+
+def _on_host(forward: Callable[[Tensor], Tensor], image: NDArray[np.uint8]) -> Output:
+    began = time.perf_counter()
+    found = forward(torch.from_numpy(image).permute(0, 3, 1, 2)).cpu().numpy()
+    return found, time.perf_counter() - began
+
+
+def has_streams(device: torch.device) -> bool:
+    """Return whether work on a device can be queued, such as on a GPU."""
+    return device.type in ("cuda", "xpu")
+
+
+def queued_on(device: torch.device, forward: Callable[[Tensor], Tensor]) -> Start:
+    """Return a function that queues batches on a device, so that the host never waits to start one.
+
+    ``forward`` is the model: uint8 (n, band, y, x) on the device -> fp32 (n, y, x, channel).
+    """
+    module = torch.get_device_module(device)
+    stream = module.Stream(device)
+    stream.wait_stream(module.current_stream(device))  # the weights are copied there
+
+    def start(image: NDArray[np.uint8]) -> Callable[[], Output]:
+        began, ended, copied = (module.Event(enable_timing=True) for _ in range(3))
+        staged = torch.empty(image.shape, dtype=torch.uint8, pin_memory=True)
+        staged.numpy()[...] = image
+        with module.stream(stream):
+            moved = staged.to(device, non_blocking=True).permute(0, 3, 1, 2)
+            began.record(stream)
+            found = forward(moved)
+            ended.record(stream)
+            host = torch.empty(found.shape, pin_memory=True)
+            host.copy_(found, non_blocking=True)
+            copied.record(stream)
+
+        def wait() -> Output:
+            copied.synchronize()
+            return host.numpy(), began.elapsed_time(ended) / 1000
+
+        return wait
+
+    return start
+
+
+def _nothing() -> Output:
+    return np.zeros(0, np.float32), 0.0
 
 
 class _WindowBatch(NamedTuple):

@@ -20,6 +20,7 @@ from training.engine import (
     on_rank_zero,
     process_group,
     set_threads,
+    slow_bf16,
 )
 from training.loop import train, training_step
 from training.monitor import (
@@ -107,6 +108,8 @@ def _run(
     memory, size = estimate_run(run), run.loader.schedule.batch_size
     notes += [*chosen, *differences(run.info, stores), *_never(run), *_changed_since(run, saved)]
     notes += [*memory.warnings(size), *_nodes(config)]
+    slow = slow_bf16(engine.device, engine.dtype)
+    notes += [slow] if slow else []
     if not config.profile:
         on_rank_zero(lambda: claim(config, folder, lock))
     where = None if config.profile else folder

@@ -1,5 +1,6 @@
-"""Predictions on an accelerator: the same bytes, and one process per device."""
+"""Predictions on an accelerator: the same bytes, and no batch waits; by a recording stand-in."""
 
+from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -14,16 +15,70 @@ from helpers.predict_cases import (
     predict_options,
     write_image,
 )
+from torch.overrides import TorchFunctionMode
 
 from geoprep.errors import UsageError
 from training import predict as command
 from training.inference import ModelOptions, parse_devices
 from training.inference.model_files import chosen_device, open_model
-from training.inference.runner import ON_ACCELERATOR, ModuleRunner, NativeRunner
-from training.prediction import instances
+from training.inference.runner import NativeRunner
+from training.prediction import instances, predictor
 from training.prediction.images import inspect_image
 from training.prediction.instances import run_instances
-from training.prediction.predictor import Predictor
+from training.prediction.predictor import IN_FLIGHT, Predictor, has_streams
+
+CPU = torch.device("cpu")
+
+
+class Recorder(TorchFunctionMode):
+    """A device with a stream on the CPU: computes at once, and notes what is queued where."""
+
+    def __init__(self):
+        super().__init__()
+        self.notes, self.pinned, self.inside = [], set(), False
+        self.module = SimpleNamespace(
+            Stream=lambda device: SimpleNamespace(wait_stream=self.notes.append),
+            Event=self._event,
+            stream=self._using,
+            current_stream=lambda device: "begins after the current stream",
+        )
+
+    def _event(self, enable_timing):
+        assert enable_timing
+        return SimpleNamespace(
+            record=lambda stream: None,
+            elapsed_time=lambda other: 1.0,
+            synchronize=lambda: self.notes.append("host waits"),
+        )
+
+    @contextmanager
+    def _using(self, stream):
+        self.inside = True
+        yield
+        self.inside = False
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        kwargs = dict(kwargs or {})
+        if kwargs.pop("pin_memory", False):
+            result = function(*args, **kwargs)
+            self.pinned.add(result.data_ptr())
+            return result
+        # The runner moves its input too, which is on the device already.
+        up = function is torch.Tensor.to and args[0].shape[-1] == 3
+        if (up or function is torch.Tensor.copy_) and kwargs.get("non_blocking"):
+            assert self.inside
+            assert args[0].data_ptr() in self.pinned
+            self.notes.append("up" if up else "down")
+        assert not self.inside or function not in (torch.Tensor.cpu, torch.Tensor.item)
+        return function(*args, **kwargs)
+
+
+@pytest.fixture
+def recorded(monkeypatch):
+    recorder = Recorder()
+    monkeypatch.setattr(predictor, "has_streams", lambda device: True)
+    monkeypatch.setattr(predictor.torch, "get_device_module", lambda device: recorder.module)
+    return recorder
 
 
 def case(tmp_path, shape=(300, 250), **options):
@@ -45,22 +100,15 @@ def predicted(target, source, runner, made):
     return target.read_bytes(), stats
 
 
-def test_batches_in_threads_give_the_bytes_of_one_at_a_time(tmp_path):
+def test_an_accelerator_gives_the_bytes_of_the_cpu(tmp_path, recorded, monkeypatch):
     source, runner, made = case(tmp_path)
+    with recorded:
+        found, stats = predicted(tmp_path / "device.tif", source, runner, made)
+    monkeypatch.setattr(predictor, "has_streams", has_streams)
     wanted, before = predicted(tmp_path / "cpu.tif", source, runner, made)
-    assert runner.at_once == 1
-    runner.at_once = ON_ACCELERATOR
-    found, stats = predicted(tmp_path / "device.tif", source, runner, made)
     assert found == wanted
     assert stats.image_pixels == before.image_pixels
     assert stats.network_pixels == before.network_pixels
-
-
-def test_a_gpu_gets_several_batches_unless_the_model_is_compiled():
-    gpu = ModuleRunner(torch.nn.Identity(), "fp32", device=torch.device("cuda"))
-    assert gpu.at_once == ON_ACCELERATOR
-    assert gpu.in_shape.at_once == 1
-    assert ModuleRunner(torch.nn.Identity(), "fp32", device=torch.device("mps")).at_once == 1
 
 
 @pytest.mark.accelerator
@@ -80,6 +128,23 @@ def test_predictions_of_an_accelerator_are_close_to_those_of_the_cpu(tmp_path):
     probabilities = [0, *range(2, len(wanted))]
     assert np.abs(wanted - found)[probabilities].max() <= 2
     assert (wanted[1] != found[1]).mean() < 0.01
+
+
+def test_the_host_waits_for_the_oldest_of_several_batches(tmp_path, recorded):
+    source, runner, made = case(tmp_path)
+    with recorded:
+        _, stats = predicted(tmp_path / "device.tif", source, runner, made)
+    first, *notes = recorded.notes
+    assert first == "begins after the current stream"
+    batches = notes.count("up")
+    assert batches > 3 * IN_FLIGHT
+    begun = ["up", "down"] * IN_FLIGHT
+    assert notes == [
+        *begun,
+        *["up", "down", "host waits"] * (batches - IN_FLIGHT),
+        *["host waits"] * IN_FLIGHT,
+    ]
+    assert stats.forward_seconds == pytest.approx(batches / 1000)
 
 
 def test_a_batch_too_large_for_the_device_names_the_options(tmp_path, monkeypatch):
