@@ -15,8 +15,15 @@ from pathlib import Path
 from typing import Any, Final, TextIO
 
 from geoprep.errors import OutputError, StoreError
-from geoprep.storage import LockHeldError, errors_named, flush, hold_lock, is_at, json_lines
-from geoprep.store import PARTIAL_SUFFIX
+from geoprep.storage import (
+    PARTIAL_SUFFIX,
+    LockHeldError,
+    errors_named,
+    flush,
+    hold_lock,
+    is_at,
+    json_lines,
+)
 
 NEW: Final = "new"
 """Name, in the working folder, of the store that is being built."""

@@ -13,14 +13,8 @@ from geoprep.building.journal import NEW, OLD, Journal, refuse_foreign, remove_s
 from geoprep.building.records import ShardRecord
 from geoprep.errors import StoreError
 from geoprep.plan import BuildOptions, Plan
-from geoprep.storage import flush
-from geoprep.store import (
-    PARTIAL_SUFFIX,
-    StoreMeta,
-    create_store,
-    digest,
-    shard_key,
-)
+from geoprep.storage import PARTIAL_SUFFIX, flush
+from geoprep.store import StoreMeta, create_store, digest, shard_key
 
 State = Literal["none", "incomplete", "complete"]
 """State of what an earlier run has left of the store that a plan makes."""

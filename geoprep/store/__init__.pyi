@@ -47,7 +47,6 @@ from .schema import Codec as Codec
 from .schema import SceneTable as SceneTable
 from .schema import StoreMeta as StoreMeta
 from .schema import TileTable as TileTable
-from .shards import PARTIAL_SUFFIX as PARTIAL_SUFFIX
 from .shards import ShardWriter as ShardWriter
 from .shards import digest as digest
 from .writer import create_store as create_store

@@ -13,11 +13,9 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from geoprep.storage import PARTIAL_SUFFIX, DiskFile, Upload
+from geoprep.storage import DiskFile, Upload
 from geoprep.store.layout import CRC_BYTES, MISSING, checksum, compressor
 from geoprep.store.schema import Codec
-
-__all__ = ["PARTIAL_SUFFIX", "ShardFile", "ShardWriter", "digest"]
 
 
 @dataclass(frozen=True, slots=True)
