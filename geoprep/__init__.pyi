@@ -5,6 +5,7 @@ from .api import build_zarr as build_zarr
 from .api import check_store as check_store
 from .api import download as download
 from .api import export_footprints as export_footprints
+from .api import export_geozarr as export_geozarr
 from .api import export_scenes as export_scenes
 from .api import export_stac as export_stac
 from .api import list_cities as list_cities

@@ -13,6 +13,7 @@ from .road_functions import route as route
 from .road_functions import score as score
 from .store_functions import check_store as check_store
 from .store_functions import export_footprints as export_footprints
+from .store_functions import export_geozarr as export_geozarr
 from .store_functions import export_scenes as export_scenes
 from .store_functions import export_stac as export_stac
 from .store_functions import preview as preview

@@ -239,6 +239,37 @@ def export_footprints(
     return export(_opened(store), Path(out), by=by)
 
 
+def export_geozarr(
+    store: Store | StrPath, out: StrPath, *, scenes: str | Sequence[str] = "all"
+) -> Path:
+    """Export scenes as GeoZarr: a Zarr v3 group per scene, and in it a group per level.
+
+    Parameters
+    ----------
+    store
+        A store, or its path or address.
+    out
+        Folder to write, which must not exist.
+    scenes
+        Id of a scene, or its end such as ``chip12``; several; or ``all``.
+
+    Returns
+    -------
+    Path
+        The folder.
+
+    Raises
+    ------
+    UsageError
+        There is no such scene, a scene has no pixels, or ``out`` exists.
+    StoreError
+        The store cannot be opened, or a tile is damaged.
+    """
+    from geoprep.views import export_geozarr as export
+
+    return export(_opened(store), scenes, Path(out))
+
+
 def export_stac(
     store: Store | StrPath, out: StrPath, *, tiles: bool = False, datetime: str | None = None
 ) -> list[Path]:

@@ -203,7 +203,7 @@ def preview(
     click.echo(f"wrote {draw(source, progress=not quiet, **given)}")
 
 
-@cli.command(cls=GroupedCommand, short_help="Export scenes as GeoTIFF, footprints or STAC items.")
+@cli.command(cls=GroupedCommand, short_help="Export scenes as GeoTIFF or GeoZarr, or as a table.")
 @STORE
 @click.option(
     "--scene",
@@ -219,7 +219,10 @@ def preview(
     help="Export the outlines of all scenes or tiles (.geojson, .gpkg) instead of pixels.",
 )
 @click.option(
-    "--as", "form", type=click.Choice(["stac"]), help="Describe all scenes as a STAC collection."
+    "--as",
+    "form",
+    type=click.Choice(["stac", "geozarr"]),
+    help="Describe all scenes as a STAC collection, or write all, or those of --scene, as GeoZarr.",
 )
 @click.option("--tiles", is_flag=True, help="One STAC item per tile.  [default: per scene]")
 @click.option(
@@ -254,21 +257,25 @@ def export(
     """Export scenes as GeoTIFF, image and label, or describe all as footprints or STAC items.
 
     The files are Cloud Optimised GeoTIFFs. Scenes of any size need the memory of a few rows of
-    tiles. Scenes that are not georeferenced can also be written as NAME.png.
+    tiles. Scenes that are not georeferenced can also be written as NAME.png. GeoZarr has image and
+    label at all levels, in a new folder.
     """
-    from geoprep.api import export_footprints, export_scenes, export_stac, open_store
+    from geoprep import api
 
     several = any("," in text for text in scenes)
-    ids = set(map(str, open_store(store).reader.scenes.id)) if several else set()  # with commas
+    ids = set(map(str, api.open_store(store).reader.scenes.id)) if several else set()  # with commas
     parts = ([text] if text in ids else text.split(",") for text in scenes)
     names = [name.strip() for one in parts for name in one]
-    if [bool(names), footprints is not None, form is not None].count(True) != 1:
+    pixels = bool(names) and form != "geozarr"
+    if [pixels, footprints is not None, form is not None].count(True) != 1:
         raise UsageError("give one of --scene NAME (or all), --footprints scene, and --as stac")
-    if form is not None:
-        written = export_stac(store, out, tiles=tiles, datetime=datetime)
+    if form == "geozarr":
+        written = [api.export_geozarr(store, out, scenes=names or "all")]
+    elif form is not None:
+        written = api.export_stac(store, out, tiles=tiles, datetime=datetime)
     elif footprints is not None:
-        written = [export_footprints(store, out, by=footprints)]
+        written = [api.export_footprints(store, out, by=footprints)]
     else:
-        written = export_scenes(store, names, out, **given)
+        written = api.export_scenes(store, names, out, **given)
     for path in written:
         click.echo(f"wrote {path}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import time
 import uuid
 from collections.abc import Iterable, Iterator
@@ -53,6 +54,8 @@ def local_path(path: str | Path) -> Path:
 def replaced(path: Path) -> Iterator[Path]:
     """Yield a temporary path in the same folder, which is renamed to ``path`` on success.
 
+    A file or a folder may be written there; a folder replaces nothing but an empty one.
+
     An incomplete file never has the final name, and a failure leaves the previous file untouched.
     Any number of threads and processes may write to one folder. Temporary files of killed processes
     are removed after a day.
@@ -66,11 +69,10 @@ def replaced(path: Path) -> Iterator[Path]:
             partial.touch()  # refused at once, not after an hour of work
             partial.unlink()
             yield partial
-            flush(partial)
+            flush_all([*partial.rglob("*"), partial])
             partial.replace(path)
         finally:
-            with suppress(OSError):
-                partial.unlink(missing_ok=True)
+            _remove(partial)
 
 
 @lru_cache(maxsize=1024)
@@ -79,7 +81,14 @@ def _sweep(folder: Path) -> None:
     for path in folder.glob(f".*.{'[0-9a-f]' * 16}.partial*"):
         with suppress(OSError):
             if time.time() - path.stat().st_mtime > _ABANDONED_S:
-                path.unlink()
+                _remove(path)
+
+
+def _remove(path: Path) -> None:
+    """Remove a file, or a folder with its files, where that is possible."""
+    shutil.rmtree(path, ignore_errors=True)
+    with suppress(OSError):
+        path.unlink(missing_ok=True)
 
 
 def require_suffix(path: Path, *suffixes: str) -> None:

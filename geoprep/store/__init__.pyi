@@ -7,6 +7,7 @@ from .layout import shard_key as shard_key
 from .layout import without_checksum as without_checksum
 from .reader import REPAIR as REPAIR
 from .reader import StoreReader as StoreReader
+from .reader import quiet_zarr as quiet_zarr
 from .reader import read_table as read_table
 from .scenes import class_counts as class_counts
 from .scenes import find_scene as find_scene

@@ -15,6 +15,7 @@ from .geotiff import Coding as Coding
 from .geotiff import What as What
 from .geotiff import export_scenes as export_scenes
 from .geotiff import write_class_names as write_class_names
+from .geozarr import export_geozarr as export_geozarr
 from .network_preview import preview_network as preview_network
 from .network_preview import read_picture as read_picture
 from .overview import preview as preview

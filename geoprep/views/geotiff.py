@@ -71,7 +71,7 @@ def export_scenes(
         if out.suffix.lower() in (*SUFFIXES, ".png"):
             raise UsageError(f"{out} is a file. Give a folder for several scenes")
         make_folder(out)
-    chosen = _with_pixels(store, arrays) if ALL in names else [find_scene(store, n) for n in names]
+    chosen = chosen_scenes(store, names, arrays)
     written: list[Path] = []
     for scene in chosen:
         grid = exportable_grid(store, scene, level, arrays)
@@ -84,8 +84,10 @@ def export_scenes(
     return written
 
 
-def _with_pixels(store: StoreReader, arrays: list[str]) -> list[int]:
-    """Return all scenes that have the requested pixels."""
+def chosen_scenes(store: StoreReader, names: Sequence[str], arrays: list[str]) -> list[int]:
+    """Return the scenes with these names; if ``all`` is among them, all with such pixels."""
+    if ALL not in names:
+        return [find_scene(store, name) for name in names]
     wanted = ("ok", "unlabelled") if "image" in arrays else ("ok",)
     found = [i for i, status in enumerate(store.scenes.status) if status in wanted]
     if not found:

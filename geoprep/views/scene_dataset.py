@@ -38,14 +38,9 @@ def open_scene(store: StoreReader, scene: int, level: int, chunks: Any = None) -
         )
         attributes, encoding = {"_FillValue": FILL_VALUES[array]}, {"grid_mapping": SPATIAL_REF}
         variables[array] = xr.Variable(dims, cached, attributes, encoding)
-    described = {
-        "scene": str(store.scenes.id[scene]),
-        "split": split_names(store, scene),
-        "level": level,
-        "gsd_m": [round(one * meta.tile / level, 6) for one in meta.gsd_m],
-    }
-    coordinates = {"band": list(meta.bands), **_georeference(grid)}
-    dataset = xr.Dataset(variables, coordinates, described)
+    name, split = str(store.scenes.id[scene]), split_names(store, scene)
+    coordinates = {"band": np.array(meta.bands, object), **_georeference(grid)}
+    dataset = xr.Dataset(variables, coordinates, {"scene": name, "split": split, "level": level})
     if chunks is None:
         return dataset
     return dataset.chunk(chunks or dict.fromkeys("yx", level_step(store, level)))

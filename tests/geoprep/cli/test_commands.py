@@ -226,6 +226,15 @@ def test_all_scenes_are_exported_at_once_and_out_of_an_archive(geoprep, scenes, 
     status, _, err = geoprep("export", "a.zarr", "--scenes", "quay_0,quay_1", "--out", "m.tif")
     assert status == 2
     assert "Give a folder for several scenes" in err
+    status, out, _ = geoprep("export", "a.zarr", "--as", "geozarr", "--out", "all.zarr")
+    assert (status, out) == (0, "wrote all.zarr\n")
+    assert len(list((tmp_path / "all.zarr").glob("quay_*"))) == 2
+    chosen = ("--scene", "quay_1", "--as", "geozarr")
+    assert geoprep("export", "a.zarr", *chosen, "--out", "one.zarr")[0] == 0
+    assert [path.name for path in (tmp_path / "one.zarr").glob("quay_*")] == ["quay_1"]
+    status, _, err = geoprep("export", "a.zarr", *chosen, "--footprints", "tile", "--out", "b.zarr")
+    assert status == 2
+    assert "give one of --scene" in err
 
 
 def test_an_id_with_a_comma_names_one_scene(geoprep, scenes, tmp_path):

@@ -18,6 +18,7 @@ from geoprep.store import StoreReader
 from geoprep.synth import synthesise
 from geoprep.views.footprints import export_footprints
 from geoprep.views.geotiff import export_scenes
+from geoprep.views.geozarr import export_geozarr
 from geoprep.views.overview import preview
 
 
@@ -44,6 +45,25 @@ def test_a_failure_leaves_the_previous_file(tmp_path):
         fail()
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_is_written_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "a"
+
+    def write(*, fail):
+        with replaced(path) as partial:
+            (partial / "b").mkdir(parents=True)
+            (partial / "b" / "c.txt").write_text("new")
+            assert not path.exists()
+            if fail:
+                raise KeyError
+
+    with pytest.raises(KeyError):
+        write(fail=True)
+    assert list(tmp_path.iterdir()) == []
+    write(fail=False)
+    assert list(tmp_path.iterdir()) == [path]
+    assert (path / "b" / "c.txt").read_text() == "new"
 
 
 def test_threads_write_one_file_without_conflict(tmp_path):
@@ -124,6 +144,7 @@ def test_a_path_is_made_absolute(tmp_path, monkeypatch):
 
 OUTPUTS = {
     "image": lambda store, folder: export_scenes(store, "city_1", folder / "a.tif"),
+    "scenes": lambda store, folder: export_geozarr(store, "all", folder / "a.zarr"),
     "picture": lambda store, folder: preview(store, folder / "a.png", count=1),
     "page": lambda store, folder: preview(store, folder / "a.pdf", count=1),
     "table": lambda store, folder: export_footprints(store, folder / "a.gpkg", by="tile"),
