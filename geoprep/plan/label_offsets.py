@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from geoprep.errors import UsageError
@@ -10,46 +11,53 @@ from geoprep.plan.given_splits import match_scenes, read_scene_list
 from geoprep.plan.planned_scene import PlannedScene
 
 
-def move_labels(path: str, scenes: list[PlannedScene]) -> tuple[list[PlannedScene], str]:
-    """Return the scenes with the offsets of a CSV file, and a note on which labels are moved.
+def move_labels(path: str, scenes: list[PlannedScene]) -> tuple[list[PlannedScene], list[str]]:
+    """Return the scenes with the offsets of a CSV file, and the ids of those not certain enough.
 
-    Those whose offset is not certain stay where they are.
+    Their labels stay where they are.
     """
     source = f"`label_offsets` {path}"
     rows = read_scene_list(source, path)
     if not rows or not {"dx", "dy"} <= rows[0][1].keys():
-        raise UsageError(f"{source}: expected a CSV file with rows of scene, dx and dy in metres")
+        raise UsageError(f"{source}: expected a CSV file with rows of scene, dx and dy")
     given = [(cells["scene"], _offset(f"{source}: row {row}", cells)) for row, cells in rows]
     moved, stay = list(scenes), []
     for i, offset in enumerate(match_scenes(source, given, scenes)):
         scene = scenes[i]
         if offset is None or scene.grid is None or scene.label is None:
             continue
-        dx, dy, certain = offset
+        dx, dy, unit, certain = offset
         if certain:
             x, y = scene.grid.gsd_m()
+            if unit == "pixels":
+                x, y = scene.shape[1] / scene.grid.width, scene.shape[0] / scene.grid.height
             moved[i] = replace(scene, label_offset=(dx / x, dy / y))
         else:
             stay.append(scene.id)
-    note = f"labels moved by {path}: {sum(any(one.label_offset) for one in moved)} scenes"
+    return moved, stay
+
+
+def moved_note(path: str, scenes: Sequence[PlannedScene], stay: Sequence[str]) -> str:
+    """Return a note on which labels are moved, and which are not."""
+    note = f"labels moved by {path}: {sum(any(one.label_offset) for one in scenes)} scenes"
     if stay:
         note += f"; left as they are, since the offset is not certain: {', '.join(stay)}"
-    return moved, note
+    return note
 
 
-def _offset(where: str, cells: dict[str, str]) -> tuple[float, float, bool]:
-    """Return the metres that a label moves to the right and down, and whether they are certain.
+def _offset(where: str, cells: dict[str, str]) -> tuple[float, float, str, bool]:
+    """Return the way of a label to the right and down, its unit, and whether it is certain.
 
-    They are not if their interval is wider, or column ``certain`` says no.
+    It is not if its interval is wider, or column ``certain`` says no.
     """
-    if cells.get("certain", "").lower() == "no":
-        return 0.0, 0.0, False
     unit = cells.get("unit") or "metres"
-    if unit != "metres":
-        raise UsageError(f"{where}: unit {unit!r}. Convert dx, dy and interval to metres")
+    if unit not in ("pixels", "metres"):  # pixels are those of the finest level
+        raise UsageError(f"{where}: unit {unit!r} is unknown: use metres or pixels")
+    if cells.get("certain", "").lower() == "no":
+        return 0.0, 0.0, unit, False
     dx, dy = (_number(where, name, cells[name]) for name in ("dx", "dy"))
     interval = _number(where, "interval", cells.get("interval") or "0")
-    return dx, dy, interval <= math.hypot(dx, dy)
+    return dx, dy, unit, interval <= math.hypot(dx, dy)
 
 
 def _number(where: str, column: str, text: str) -> float:

@@ -196,9 +196,9 @@ class StoreOptions:
     label_offsets: str | None = choice(
         None,
         "Source",
-        "CSV file that moves labels: columns scene, dx and dy, metres to the right and down. "
-        "`python -m training.evaluate --offsets --csv FILE` writes it, with a column certain; "
-        "labels with no in it, or with a larger interval, stay.",
+        "CSV file that moves labels: columns scene, dx and dy, metres to the right and down (or "
+        "pixels, in a column unit). `python -m training.evaluate --offsets --csv FILE` writes it, "
+        "with a column certain; labels with no in it, or with a larger interval, stay.",
         metavar="FILE",
         later=True,
     )

@@ -20,7 +20,7 @@ from geoprep.plan.label_checks import (
     open_shared_roads,
     vector_label_failure,
 )
-from geoprep.plan.label_offsets import move_labels
+from geoprep.plan.label_offsets import move_labels, moved_note
 from geoprep.plan.layout import Layout
 from geoprep.plan.options import BuildOptions
 from geoprep.plan.overlaps import first_equal
@@ -43,6 +43,7 @@ class Plan:
     notes: tuple[str, ...]  # for the user
     # Digest of the inputs and the version. Only builds with the same one resume each other.
     fingerprint: str
+    uncertain_offsets: tuple[str, ...] = ()  # ids of scenes that `label_offsets` does not move
 
     @property
     def shards(self) -> int:
@@ -106,9 +107,10 @@ def make_plan(
     firsts = first_equal(image_digests[: len(probes)] if read_inputs else [0] * len(probes))
     scenes = _lay_out(probes, cities, layout, shared, outside)
     del probes, usable, grids, image_digests  # large for a million scenes
+    uncertain: list[str] = []
     if options.label_offsets is not None:
-        scenes, note = move_labels(options.label_offsets, scenes)
-        notes = (*notes, note)
+        scenes, uncertain = move_labels(options.label_offsets, scenes)
+        notes = (*notes, moved_note(options.label_offsets, scenes, uncertain))
     labelled = [
         scene.label is not None and not why for scene, why in zip(scenes, outside, strict=True)
     ]
@@ -148,6 +150,7 @@ def make_plan(
         orphan_labels=tuple(label for one in found for label in one.orphan_labels),
         notes=(*notes, *more),
         fingerprint=f"{__version__} {digest}{together}",
+        uncertain_offsets=tuple(uncertain),
     )
 
 

@@ -217,6 +217,8 @@ def test_a_label_whose_offset_is_not_certain_keeps_its_bytes(tmp_path):
     after = build_of(tmp_path / "after.zarr", [scene], label_offsets=wide)
     for found, expected in zip(labels(after), labels(before), strict=True):
         np.testing.assert_array_equal(found, expected)
+    summary = build(plan_of([scene], label_offsets=wide), tmp_path / "after.zarr", Threads(1))
+    assert (summary.moved_labels, summary.uncertain_offsets) == (0, ("a",))
     narrow = listed(tmp_path / "narrow.csv", dx, dy, more=f",{np.hypot(dx, dy) * 0.99}")
     moved_one = build_of(tmp_path / "moved.zarr", [scene], label_offsets=narrow)
     assert (labels(moved_one)[0] != labels(before)[0]).any()
@@ -234,6 +236,7 @@ def test_an_interrupted_build_resumes_and_a_changed_file_is_another_build(tmp_pa
     interrupt(plan_of(scenes, **options), tmp_path / "x.zarr", 2)
     summary = build(plan_of(scenes, **options), tmp_path / "x.zarr", Threads(2))
     assert summary.state == "resumed"
+    assert (summary.moved_labels, summary.uncertain_offsets) == (3, ())
     assert tree_digest(tmp_path / "x.zarr") == tree_digest(tmp_path / "whole.zarr")
     assert build(plan_of(scenes, **options), tmp_path / "x.zarr", Threads(1)).state == "unchanged"
     listed(tmp_path / "o.csv", 2, 2, scene="*")

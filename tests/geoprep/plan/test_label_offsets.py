@@ -34,6 +34,12 @@ def test_metres_to_the_right_and_down_become_pixels_of_the_image(planned):
     assert note.endswith("offsets.csv: 2 scenes")
 
 
+def test_pixels_are_those_of_the_finest_level(planned):
+    text = "scene,dx,dy,unit\nquay_*,3,-1.5,pixels\n"
+    assert planned(text).scenes[0].label_offset == pytest.approx((3, -1.5))
+    assert planned(text, resize=16).scenes[3].label_offset == pytest.approx((6, -3))
+
+
 def test_metres_are_those_of_each_scene(tmp_path):
     """Pixels of one size in degrees are smaller on the ground far from the equator."""
     far = Place("EPSG:4326", Affine.translation(0, 24) * PLACES["degrees"].transform)
@@ -76,7 +82,7 @@ def test_a_file_may_come_from_a_spreadsheet(planned, mark):
         ("scene,dx,dy\nquay_0,1\n", "row 2: dy '' is not a number"),
         ("scene,dx,dy,interval\nquay_0,1,2,inf\n", "row 2: interval 'inf' is not a number"),
         ("scene,dx,dy\nquay_0,1,2 m\n", "row 2: dy '2 m' is not a number"),
-        ("scene,dx,dy,unit\nquay_0,1,2,pixels\n", "row 2: unit 'pixels'. Convert .* to metres"),
+        ("scene,dx,dy,unit\nquay_0,1,2,feet\n", "row 2: unit 'feet' is unknown: use metres"),
         ("scene,dx,dy\nquay_0,1,2\nquay_0.tif,1,2\nquay_0,1,3\n", "lists quay_0 twice"),
     ],
 )
