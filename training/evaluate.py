@@ -91,11 +91,7 @@ class EvaluateOutput:
 
     scenes: bool = option(False, "Print the metrics of each scene.")
     sweep: bool = option(False, "Print precision, recall and IoU of roads for several thresholds.")
-    csv: Path | None = option(
-        None,
-        "CSV file for the metrics, and with --offsets the label offset, of each scene.",
-        "FILE",
-    )
+    csv: Path | None = option(None, "CSV file for the metrics of each scene and --offsets.", "FILE")
     report: Path | None = option(
         None,
         "HTML file for all tables and pictures of the worst and best scenes.",

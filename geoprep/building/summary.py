@@ -110,7 +110,7 @@ def summarise(
         class_pixels=class_counts(store),
         rescale=store.meta.rescale,
         moved_labels=sum(any(scene.label_offset) for scene in plan.scenes),
-        uncertain_offsets=plan.uncertain_offsets,
+        uncertain_offsets=tuple(one.id for one in plan.scenes if one.has_uncertain_offset),
         **_stretching(store),
     )
 

@@ -11,36 +11,31 @@ from geoprep.plan.given_splits import match_scenes, read_scene_list
 from geoprep.plan.planned_scene import PlannedScene
 
 
-def move_labels(path: str, scenes: list[PlannedScene]) -> tuple[list[PlannedScene], list[str]]:
-    """Return the scenes with the offsets of a CSV file, and the ids of those not certain enough.
-
-    Their labels stay where they are.
-    """
+def move_labels(path: str, scenes: Sequence[PlannedScene]) -> list[PlannedScene]:
+    """Return the scenes with the offsets of a CSV file; labels with uncertain ones stay."""
     source = f"`label_offsets` {path}"
     rows = read_scene_list(source, path)
     if not rows or not {"dx", "dy"} <= rows[0][1].keys():
         raise UsageError(f"{source}: expected a CSV file with rows of scene, dx and dy")
     given = [(cells["scene"], _offset(f"{source}: row {row}", cells)) for row, cells in rows]
-    moved, stay = list(scenes), []
+    moved = list(scenes)
     for i, offset in enumerate(match_scenes(source, given, scenes)):
-        scene = scenes[i]
-        if offset is None or scene.grid is None or scene.label is None:
+        scene, grid = scenes[i], scenes[i].grid
+        if offset is None or grid is None or scene.label is None:
             continue
         dx, dy, unit, certain = offset
-        if certain:
-            x, y = scene.grid.gsd_m()
-            if unit == "pixels":
-                x, y = scene.shape[1] / scene.grid.width, scene.shape[0] / scene.grid.height
-            moved[i] = replace(scene, label_offset=(dx / x, dy / y))
-        else:
-            stay.append(scene.id)
-    return moved, stay
+        x, y = grid.gsd_m()
+        if unit == "pixels":
+            x, y = scene.shape[1] / grid.width, scene.shape[0] / grid.height
+        way = (dx / x, dy / y) if certain else (0.0, 0.0)
+        moved[i] = replace(scene, label_offset=way, has_uncertain_offset=not certain)
+    return moved
 
 
-def moved_note(path: str, scenes: Sequence[PlannedScene], stay: Sequence[str]) -> str:
+def moved_note(path: str, scenes: Sequence[PlannedScene]) -> str:
     """Return a note on which labels are moved, and which are not."""
     note = f"labels moved by {path}: {sum(any(one.label_offset) for one in scenes)} scenes"
-    if stay:
+    if stay := [scene.id for scene in scenes if scene.has_uncertain_offset]:
         note += f"; left as they are, since the offset is not certain: {', '.join(stay)}"
     return note
 

@@ -43,7 +43,6 @@ class Plan:
     notes: tuple[str, ...]  # for the user
     # Digest of the inputs and the version. Only builds with the same one resume each other.
     fingerprint: str
-    uncertain_offsets: tuple[str, ...] = ()  # ids of scenes that `label_offsets` does not move
 
     @property
     def shards(self) -> int:
@@ -107,10 +106,9 @@ def make_plan(
     firsts = first_equal(image_digests[: len(probes)] if read_inputs else [0] * len(probes))
     scenes = _lay_out(probes, cities, layout, shared, outside)
     del probes, usable, grids, image_digests  # large for a million scenes
-    uncertain: list[str] = []
     if options.label_offsets is not None:
-        scenes, uncertain = move_labels(options.label_offsets, scenes)
-        notes = (*notes, moved_note(options.label_offsets, scenes, uncertain))
+        scenes = move_labels(options.label_offsets, scenes)
+        notes = (*notes, moved_note(options.label_offsets, scenes))
     labelled = [
         scene.label is not None and not why for scene, why in zip(scenes, outside, strict=True)
     ]
@@ -150,7 +148,6 @@ def make_plan(
         orphan_labels=tuple(label for one in found for label in one.orphan_labels),
         notes=(*notes, *more),
         fingerprint=f"{__version__} {digest}{together}",
-        uncertain_offsets=tuple(uncertain),
     )
 
 

@@ -25,6 +25,7 @@ class PlannedScene(Scene):
     failure: str = ""  # why the scene cannot be built
     splits: tuple[int, ...] = ()  # of every tile: 0 train, 1 val, 2 test, 3 unused
     label_offset: tuple[float, float] = (0.0, 0.0)  # right and down, in pixels of the image
+    has_uncertain_offset: bool = False  # so that the label is not moved
 
     @property
     def target(self) -> Grid | None:

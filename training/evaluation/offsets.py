@@ -94,9 +94,8 @@ class OffsetSums:
             p = probabilities[:, channel].nan_to_num() * mask
             t = functional.pad(truth[:, channel] * mask, (REACH,) * 4)
             for quarter, (y, x) in enumerate(product(ys, xs)):
-                inner = np.s_[:, y, x]
                 outer = np.s_[:, y.start : y.stop + 2 * REACH, x.start : x.stop + 2 * REACH]
-                found = _correlated(p[inner], mask[inner], t[outer], around[outer])
+                found = _correlated(p[:, y, x], mask[:, y, x], t[outer], around[outer])
                 self.sums[:, quarter, channel].index_add_(0, group, found)
 
     def compute(self) -> list[LabelOffset]:

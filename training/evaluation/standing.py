@@ -120,8 +120,7 @@ def _misplaced(standing: Standing) -> Iterator[str]:
     if far and len(far) >= MISPLACED * len(standing.offsets):
         yield (
             f"the labels of {len(far)} of {len(standing.offsets)} scenes lie off, by "
-            f"{np.median(far):.1f} m in the median: move them first, by "
-            "geoprep build-zarr --label-offsets"
+            f"{np.median(far):.1f} m in the median: use geoprep build-zarr --label-offsets first"
         )
 
 
