@@ -29,6 +29,7 @@ from geoprep.sources import (
     images_and_labels,
     is_items,
     local_pattern,
+    refuse_inside,
     remote_scenes,
 )
 from geoprep.storage import check_reachable, is_bucket
@@ -251,6 +252,7 @@ class _Request:
             images, labels = self._local_patterns(self.out, observer)
             masks = self._reads_rasters(labels)
             found = [images_and_labels(images, labels, masks=masks, asset=self.asset)]
+            refuse_inside(found, self.out, [*self.images, *([self.labels] if self.labels else [])])
             return found, ["custom"], self.out
         cities = list(dict.fromkeys(get_city(name) for name in self.cities))
         product = self.product or PRODUCT
@@ -262,6 +264,7 @@ class _Request:
                 find_scenes(city, self.source, product, copies=copies, report=report)
                 for city in cities
             ]
+        refuse_inside(found, out)
         return found, names, out
 
     def _reads_rasters(self, labels: str | None) -> bool:

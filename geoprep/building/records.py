@@ -161,3 +161,4 @@ class SurveyRecord:
     notes: dict[str, int] = field(default_factory=dict)  # remarks on the label
     label_failure: str = ""
     unlisted: dict[str, int] = field(default_factory=dict)  # label values of no class: pixels
+    is_label_doubtful: bool = False  # has errors where it is not decided whether black is nodata

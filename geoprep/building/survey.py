@@ -21,7 +21,7 @@ from geoprep.building.journal import Journal
 from geoprep.building.nodata_bits import has_bits, join_bits, write_bits
 from geoprep.building.records import Outcome, Progress, Report, SurveyRecord, SurveyTask
 from geoprep.building.rendering import add_notes, too_empty
-from geoprep.building.tasks import survey_rows
+from geoprep.building.tasks import survey_rows, with_label
 from geoprep.executors import Executor, Survives
 from geoprep.labels import unlisted_error
 from geoprep.plan import Plan, PlannedScene
@@ -177,6 +177,7 @@ def _decided(plan: Plan, index: int, totals: _Totals, folder: str) -> Outcome:
         packed = {one.task.rows[0]: one.black_bits for one in strips if one.task.rows and one.black}
         bits = join_bits(packed, scene.grid.height, scene.grid.width)
         left = imagery.drop_specks(bits, scene.grid.width)
+        strips = [_with_specks(one, bits) if one.is_label_doubtful else one for one in strips]
         valid += black - left
         imagery.add_black(totals.counts, black - left)
         if left != black:  # else every window shows by itself which black is nodata
@@ -192,6 +193,25 @@ def _decided(plan: Plan, index: int, totals: _Totals, folder: str) -> Outcome:
     for one in strips:
         add_notes(notes, one.notes, plan.options)
     return Outcome(limits=limits, notes=dict(notes), black=black, nodata_file=file)
+
+
+def _with_specks(strip: SurveyRecord, nodata: NDArray[np.uint8]) -> SurveyRecord:
+    """Return a strip with the errors of its label under black that is imagery.
+
+    ``nodata`` are the bits of black that is nodata, uint8 (y, bytes), of the whole scene.
+    """
+    assert strip.task.rows is not None
+    assert strip.task.scene.grid is not None
+    first, last = strip.task.rows
+    width = strip.task.scene.grid.width
+    black = join_bits({0: strip.black_bits}, last - first, width)
+    specks = np.unpackbits(black & ~nodata[first:last], axis=1, count=width) != 0
+    below = with_label(replace(strip, unlisted={}, label_failure=""), specks)
+    return replace(
+        below,
+        unlisted=dict(Counter(strip.unlisted) + Counter(below.unlisted)),
+        label_failure=strip.label_failure or below.label_failure,
+    )
 
 
 def _label_failure(plan: Plan, scene: PlannedScene, strips: list[SurveyRecord]) -> str:

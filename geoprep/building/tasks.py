@@ -121,11 +121,14 @@ def survey_rows(task: SurveyTask) -> SurveyRecord:
             found &= imagery.find_usable(pixels.values, None)
         if black := int(np.count_nonzero(found)):
             record = replace(record, black=black, black_bits=pack_bits(found))
-    # Black that may be nodata is not checked: it is not decided yet which of it is imagery.
-    return _with_label(record, None if pixels.valid is None else pixels.valid != 0)
+            seen = with_label(record, (pixels.valid != 0) | found)
+            if not seen.label_failure and not seen.unlisted:
+                return seen
+            record = replace(record, is_label_doubtful=True)
+    return with_label(record, None if pixels.valid is None else pixels.valid != 0)
 
 
-def _with_label(record: SurveyRecord, valid: NDArray[np.bool_] | None) -> SurveyRecord:
+def with_label(record: SurveyRecord, valid: NDArray[np.bool_] | None) -> SurveyRecord:
     """Return the record with remarks on, or errors of, a raster label in its rows.
 
     Values are errors where pixels of the image are ``valid``, bool (y, x); None: everywhere.

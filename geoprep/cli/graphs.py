@@ -111,6 +111,10 @@ def score(**given: Any) -> None:  # noqa: ANN401 - click passes options by name
     from geoprep.api import score as score_networks
 
     as_json, quiet = given.pop("as_json"), given.pop("quiet")
+    source = click.get_current_context().get_parameter_source("speed_from")
+    typed = source is click.core.ParameterSource.COMMANDLINE
+    if given["speed_field"] and typed and given["speed_from"] == "attributes":
+        raise UsageError("--speed-field contradicts --speed-from attributes: leave out one of them")
     frame = score_networks(**given, progress=not (quiet or as_json))
     if as_json:
         # JSON has no NaN: null instead.

@@ -17,7 +17,7 @@ from affine import Affine
 from numpy.typing import NDArray
 
 from geoprep.crs import beside, reproject, to_lonlat, transformer, utm_crs
-from geoprep.errors import LabelError
+from geoprep.errors import LabelError, UsageError
 from geoprep.grid import Grid
 from geoprep.labels.noding import noded
 from geoprep.labels.scanline import fill_polygons
@@ -58,7 +58,9 @@ def speed_polygons(
     Lines are widened by ``buffer_m`` metres on either side, one value or one per line, in the UTM
     zone of the scene; lines outside its domain are left out. Areas are not widened.
     """
-    buffers = np.broadcast_to(buffer_m, roads.lines.shape)
+    buffers = np.broadcast_to(np.asarray(buffer_m, np.float64), roads.lines.shape)
+    if not np.all(np.asarray(buffer_m) > 0):
+        raise UsageError(f"`buffer` {buffer_m} m: must be larger than 0")
     utm = buffer_crs(grid)
     lines = reproject(roads.lines, roads.crs, utm)
     reached = np.flatnonzero(_is_within(lines, _FARTHEST_M))

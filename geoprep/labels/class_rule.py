@@ -202,7 +202,7 @@ def _yaml(text: str, place: str) -> Any:  # noqa: ANN401 - anything that YAML ca
     with suppress(ValueError):  # as `classes_text` writes it, which YAML takes long to read
         return json.loads(text)
     try:
-        return yaml.safe_load(text)
+        return yaml.load(text, Loader=_loader())
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = "" if mark is None else f", line {mark.line + 1}"
@@ -211,6 +211,23 @@ def _yaml(text: str, place: str) -> Any:  # noqa: ANN401 - anything that YAML ca
             f"{place}{line}: not readable as YAML ({problem}). Write one class per line, such as "
             "'- {name: road, value: 3, color: \"#6EC1E4\"}'"
         ) from error
+
+
+def _loader() -> Any:  # noqa: ANN401 - a class of PyYAML
+    """Return a safe loader of YAML that refuses a key that stands twice."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:  # noqa: ANN401
+            keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+            for key in keys:
+                if keys.count(key) > 1:
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"{key} stands twice", node.start_mark
+                    )
+            return super().construct_mapping(node, deep)
+
+    return Loader
 
 
 def _inline(text: str) -> dict[str, list[str]]:

@@ -27,7 +27,7 @@ from geoprep.crs import (
     reproject,
     transformer,
 )
-from geoprep.errors import LabelError, SourceError
+from geoprep.errors import LabelError, SourceError, UsageError
 from geoprep.labels.label_options import SpeedRule
 from geoprep.labels.table import LabelRoads, RoadTable
 from geoprep.labels.vectors import SHAPEFILE_PARTS, read_road_table
@@ -140,6 +140,8 @@ def read_roads(
     """
     rule = rule or SpeedRule()
     if bounds_crs is None:
+        if bounds is not None or scene is not None:
+            raise UsageError("`bounds` need their CRS: give `bounds_crs` too")
         return _read_table(os.fspath(label), rule).roads()
     if bounds is not None and is_local(os.fspath(label)):
         file = open_road_file(Path(label), rule)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -36,6 +37,8 @@ VECTOR_SUFFIXES: Final = (
 """Of files that are read as vectors when they are named as labels."""
 SHAPEFILE_PARTS: Final = (".dbf", ".prj", ".shx")
 
+_SHAPE_HEADER: Final = 100
+_TABLE_HEADER: Final = 32
 _MOST_TAGS: Final = 100_000
 """Features of a layer whose tags are read to see whether it holds roads."""
 
@@ -79,7 +82,7 @@ def read_road_table(source: Path | bytes, rule: SpeedRule, name: str = "") -> Ro
     if suffix in PARQUET_SUFFIXES:
         return _read_parquet(_bytes_of(source), rule, name)
     if suffix == ".shp" and isinstance(source, Path):
-        _require_attributes(source)
+        _require_whole_shapefile(source)
     return _read_layers(source, rule, name)
 
 
@@ -201,11 +204,32 @@ def _bytes_of(path: Path | bytes, most: int = -1) -> bytes:
         raise LabelError(f"{path}: cannot be read ({error.strerror}); check the path") from error
 
 
-def _require_attributes(path: Path) -> None:
-    """Refuse a Shapefile without its attributes, whose roads GDAL reads as roads without type."""
-    if not any(path.with_suffix(suffix).is_file() for suffix in (".dbf", ".DBF")):
+def _require_whole_shapefile(path: Path) -> None:
+    """Refuse a Shapefile without its attributes, or shorter than its headers say.
+
+    GDAL reads both without an error: as roads without type, and as roads without geometry.
+    """
+    table = next((p for p in map(path.with_suffix, (".dbf", ".DBF")) if p.is_file()), None)
+    if table is None:
         raise LabelError(
             f"{path}: its attribute file {path.stem}.dbf is missing; put it in the same folder"
+        )
+    header = _bytes_of(path, _SHAPE_HEADER)
+    if len(header) == _SHAPE_HEADER:  # GDAL refuses anything shorter
+        # ESRI Shapefile Technical Description (1998), page 3: the length, in words of 16 bits.
+        _require_size(path, struct.unpack(">i", header[24:28])[0] * 2)
+    _require_size(table, _TABLE_HEADER)
+    header = _bytes_of(table, _TABLE_HEADER)
+    # dBASE III: number of rows, bytes of the header, bytes per row.
+    rows, start, row = struct.unpack("<IHH", header[4:12])
+    _require_size(table, start + rows * row)
+
+
+def _require_size(path: Path, expected: int) -> None:
+    size = path.stat().st_size
+    if size < expected:
+        raise LabelError(
+            f"{path}: truncated, {size} of {expected} bytes are there; download it again"
         )
 
 

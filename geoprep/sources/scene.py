@@ -1,8 +1,12 @@
 """Records that every source returns: scenes, and the scenes found in one source."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+
+from geoprep.errors import UsageError
+from geoprep.storage import is_remote, split_address, tar_member
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,37 @@ class SourceScenes:
     road_file: str | None = None
     notes: tuple[str, ...] = ()
     datetimes: Mapping[str, str] = field(default_factory=dict)
+
+
+def refuse_inside(
+    found: Sequence[SourceScenes], out: str | Path, given: Sequence[str] = ()
+) -> None:
+    """Raise UsageError if an input lies in the store that is to be built, or its working folder.
+
+    ``given`` are further paths and patterns, such as archives that have been unpacked elsewhere.
+    """
+    labels = (label for one in found for scene in one.scenes for label in [scene.label] if label)
+    inputs = [
+        *(scene.image for one in found for scene in one.scenes),
+        *(address for label in labels for address in split_address(label)),
+        *(one.road_file for one in found if one.road_file),
+        *given,
+    ]
+    folders: dict[str, str] = {}  # one input of each
+    for address in inputs:
+        member = tar_member(address)
+        folders.setdefault((member.archive if member else address).rpartition("/")[0], address)
+    target = _resolved(str(out).rstrip("/"))
+    for folder, address in folders.items():
+        if f"{_resolved(folder)}/".startswith((f"{target}/", f"{target}.build/")):
+            raise UsageError(
+                f"{address} lies in {out}, which this build writes: choose another `out`, or move "
+                "the input"
+            )
+
+
+def _resolved(place: str) -> str:
+    return place if is_remote(place) else str(Path(place).resolve())
 
 
 def natural_key(text: str) -> tuple[tuple[tuple[int, int, str], ...], str]:

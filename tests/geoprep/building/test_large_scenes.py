@@ -159,12 +159,15 @@ def test_a_label_that_is_wrong_in_one_shard_fails_the_scene(tmp_path, options, d
 
 
 @pytest.mark.parametrize("options", PARTS[:3])
-def test_a_value_under_black_that_is_nodata_fails_no_scene(tmp_path, options):
+@pytest.mark.parametrize("speck", [True, False], ids=["speck", "nodata"])
+def test_a_value_under_black_counts_if_the_black_is_imagery(tmp_path, options, speck):
     mask, values = _checks(), texture(300, 420)
-    mask[60:72, 100:110] = 7  # over the border of two strips
-    values[60:72, :110] = 0
+    values[60:72, 100:110], mask[60:72, 100:110] = 0, 7  # over the border of two strips
+    if not speck:
+        values[60:72, :110] = 0  # reaches the edge
     store = _built(tmp_path, mask, values=values, **CLASSES, **options)
-    assert store.scenes.status.tolist() == ["ok"]
+    assert store.scenes.status.tolist() == ["failed" if speck else "ok"]
+    assert ("no class has: 7 (120 pixels). Add" in store.scenes.reason[0]) == speck
 
 
 @pytest.mark.parametrize("options", PARTS[1:4])

@@ -191,6 +191,8 @@ def test_a_note_on_many_scenes_is_one_line(town, given):
 def test_speed_options_must_fit_together(given):
     shown = run("score", *given, "--speed-unit", "kmh")
     assert "--speed-unit is the unit of --speed-field" in str(shown.exception)
+    shown = run("score", *given, "--speed-field", "v", "--speed-from", "attributes")
+    assert "--speed-field contradicts --speed-from attributes" in str(shown.exception)
 
 
 def test_help_of_score_says_what_published_and_images_do():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rasterio.features import rasterize
 
 from geoprep.crs import transformer
-from geoprep.errors import LabelError
+from geoprep.errors import LabelError, UsageError
 from geoprep.grid import Grid
 from geoprep.labels.burning import SpeedPolygons, buffer_crs, burn, speed_polygons
 from geoprep.labels.label_options import SpeedRule
@@ -314,6 +314,12 @@ def test_a_tangle_that_is_the_only_road_is_burned():
 def test_a_line_of_no_length_does_not_crash():
     mask = mask_of(roads_of([PLACES["Moscow"], PLACES["Moscow"]]), grid_at("Moscow"))
     assert mask.sum() in range(30 * 40)
+
+
+@pytest.mark.parametrize("buffer_m", [0, -2, float("nan")])
+def test_a_buffer_that_leaves_no_road_is_refused(buffer_m):
+    with pytest.raises(UsageError, match="buffer"):
+        speed_polygons(roads_of([(0, 0), (1, 1)]), grid_at("Moscow"), buffer_m=buffer_m)
 
 
 @pytest.mark.parametrize("turn", [0, 360, -360])

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from geoprep.crs import LONLAT
-from geoprep.errors import LabelError
+from geoprep.errors import LabelError, UsageError
 from geoprep.labels.label_options import SpeedRule
 from geoprep.labels.road_files import read_roads
 from geoprep.labels.vectors import read_road_table
@@ -235,6 +235,11 @@ def test_a_file_that_is_not_there_is_an_error_that_names_it(tmp_path):
 
 
 # --- bounds -------------------------------------------------------------------------------------
+
+
+def test_bounds_without_a_crs_are_refused():
+    with pytest.raises(UsageError, match="bounds_crs"):
+        read(geojson(feature()), bounds=(0, 0, 1, 1))
 
 
 @pytest.mark.parametrize("margin", [0.0, 2.0])

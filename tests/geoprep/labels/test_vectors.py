@@ -246,16 +246,24 @@ def test_a_file_that_gdal_cannot_read_is_an_error_that_names_it(tmp_path, suffix
 
 
 @pytest.mark.parametrize(
-    ("part", "says"),
+    ("part", "keep", "says"),
     [
-        (".dbf", r"its attribute file roads_part\.dbf is missing"),
-        (".shx", r"roads_part\.shp"),
+        (".shp", 0.5, r"truncated, \d+ of \d+ bytes"),
+        (".shp", 0.999, r"truncated, \d+ of \d+ bytes"),
+        (".dbf", 0.5, r"truncated, \d+ of \d+ bytes"),
+        (".dbf", 0.0, r"roads_part\.dbf: truncated"),
+        (".dbf", None, r"its attribute file roads_part\.dbf is missing"),
+        (".shx", None, r"roads_part\.shp"),
     ],
 )
-def test_a_shapefile_of_which_a_part_is_lost_is_an_error(tmp_path, part, says):
+def test_a_shapefile_of_which_a_part_is_lost_is_an_error(tmp_path, part, keep, says):
     path = tmp_path / "roads_part.shp"
     network().to_crs(UTM).to_file(path)
-    path.with_suffix(part).unlink()
+    lost = path.with_suffix(part)
+    whole = lost.read_bytes()
+    lost.unlink()
+    if keep is not None:
+        lost.write_bytes(whole[: int(len(whole) * keep)])
     with pytest.raises(LabelError, match=says):
         read_roads(path, bounds=scene(UTM, 0, 0), bounds_crs=UTM)
 
