@@ -137,6 +137,7 @@ def test_polygons_are_drawn_in_the_order_of_the_classes(scenes, tmp_path):
         ({"classes": "missing.yaml"}, "missing.yaml: cannot be read"),
         ({"classes": "[{name: a, value: 1"}, "line 1: not readable as YAML"),
         ({"classes": "[{name: a, values: 1, weight: 3}]"}, "unknown key weight"),
+        ({"classes": "[{name: a, value: 1, value: 2}]"}, "value stands twice"),
         ({"classes": "a=1", "other": "b"}, "`other` b: expected"),
         ({"classes": "a=1", "label_values": "255"}, "`label_values` is for roads"),
         ({"other": "nodata"}, "`other` needs `classes`"),

@@ -57,6 +57,12 @@ def test_a_bf16_that_is_slower_than_fp32_is_pointed_out(monkeypatch, slower):
     assert machine.slow_bf16(torch.device("cuda"), torch.bfloat16) is None
 
 
+def test_one_slow_measurement_of_bf16_is_not_pointed_out(monkeypatch):
+    times = iter([4.0, 40.0, 4.0, 1.0])
+    monkeypatch.setattr(machine, "_convolution_ms", lambda kind: next(times))
+    assert machine.slow_bf16(torch.device("cpu"), torch.bfloat16) is None
+
+
 def test_convolutions_are_timed_in_both_precisions():
     for dtype in (torch.float32, torch.bfloat16):
         assert machine._convolution_ms(dtype) > 0
