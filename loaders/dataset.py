@@ -1,16 +1,20 @@
 """The same samples for ``torch.utils.data.DataLoader``.
 
-Its worker processes send batches in shared memory (``/dev/shm``, 64 MB in a container by default).
+The items of a batch are copied into one block, in a worker process into the shared memory that the
+batch is sent in (``/dev/shm``, 64 MB in a container by default), and collated without a copy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from math import prod
+from operator import is_
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset, default_collate
+from torch import Tensor
+from torch.utils.data import Dataset, default_collate, get_worker_info
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from loaders.batch import Crops
@@ -80,26 +84,26 @@ class TileDataset(Dataset[dict[str, Any]]):
         return self.__getitems__([item])[0]
 
     def __getitems__(self, items: Sequence[int]) -> list[dict[str, Any]]:
-        """Return several items; DataLoader calls this method."""
+        """Return several items as views of one batch; DataLoader calls this method."""
         for item in items:
             if not -len(self) <= item < len(self):
                 raise IndexError(f"there is no item {item}: the dataset has {len(self)} items")
         samples = np.array(items, np.int64) % len(self)
         crops = self.sampling.crops(int(self._epoch["epoch"][0]), samples)
         n, side, bands = len(samples), self.sampling.sample_side, len(self.tiles.bands)
-        image = np.empty((n, side, side, bands), np.uint8)
-        label = np.empty((n, side, side), np.uint8)
+        image, label = _empty(n, side, side, bands), _empty(n, side, side)
         self.tiles.copy(crops, image, label)
-        columns: dict[str, Any] = {
-            "image": torch.from_numpy(image).permute(0, 3, 1, 2),
-            "label" if self.tiles.has_classes else "speed": torch.from_numpy(label),
-            "index": crops.tile.tolist(),
-            "key": crops.key.tolist(),
+        batch: dict[str, Any] = {
+            "image": image.permute(0, 3, 1, 2),
+            "label" if self.tiles.has_classes else "speed": label,
+            "index": torch.from_numpy(crops.tile),
+            "key": torch.from_numpy(crops.key),
         }
+        columns: list[Any] = [batch["image"], label, crops.tile.tolist(), crops.key.tolist()]
         if self.georeference:
-            columns |= self._georeference(crops)
-        rows = zip(*columns.values(), strict=True)
-        return [_Item(zip(columns, row, strict=True)) for row in rows]
+            batch |= self._georeference(crops)
+            columns += [batch["affine"], batch["crs"]]
+        return _Items(zip(*columns, strict=True), batch)
 
     def _georeference(self, crops: Crops) -> dict[str, Any]:
         """Return affine and CRS of crops."""
@@ -115,11 +119,36 @@ class _Item(dict[str, Any]):
     """An item, of a type that torch's collation can be extended for."""
 
 
+class _Items(list[dict[str, Any]]):
+    """Items (their values in ``rows``), and the batch (name to column) that they are views of."""
+
+    def __init__(self, rows: Iterable[tuple[Any, ...]], batch: dict[str, Any]) -> None:
+        self._rows = list(rows)
+        self._batch = batch
+        super().__init__(_Item(zip(batch, row, strict=True)) for row in self._rows)
+
+    def collated(self) -> dict[str, Any] | None:
+        """Return the batch, or None if the items have other values by now."""
+        same = len(self) == len(self._rows) and all(
+            len(item) == len(row) and all(map(is_, item.values(), row))
+            for item, row in zip(self, self._rows, strict=True)
+        )
+        return self._batch if same else None
+
+
+def _empty(*shape: int) -> Tensor:
+    """Return a new uint8 tensor, in a worker process in shared memory as torch's collation."""
+    if get_worker_info() is None:
+        return torch.empty(shape, dtype=torch.uint8)
+    storage = torch.UntypedStorage._new_shared(prod(shape))  # type: ignore[no-untyped-call]
+    return torch.empty(0, dtype=torch.uint8).set_(storage).view(shape)
+
+
 def collate(items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Stack items into a batch whose images are channels last.
 
-    DataLoader does this by itself with items of `TileDataset`. A dataset that wraps it and creates
-    other items may want ``DataLoader(collate_fn=collate)``, since torch's own collation
+    DataLoader does this by itself with unchanged items of `TileDataset`. A dataset that wraps it
+    and creates other items may want ``DataLoader(collate_fn=collate)``, since torch's own collation
     copies every image to a bands-first layout.
 
     Parameters
@@ -127,6 +156,9 @@ def collate(items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     items
         Mappings with ``image`` uint8 (band, y, x) and other values that torch can collate.
     """
+    whole = items.collated() if isinstance(items, _Items) else None
+    if whole is not None:
+        return whole
     # With bands last torch stacks whole rows; in a worker process, directly in shared memory.
     rows = [{**item, "image": item["image"].permute(1, 2, 0)} for item in items]
     batch: dict[str, Any] = default_collate(rows)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 from helpers.painted import symmetry
-from torch.utils.data import DataLoader, Dataset, Subset
+from torch.utils.data import DataLoader, Dataset, Subset, default_collate
 
-from loaders import BatchLoader, RamTiles, TileDataset
+from loaders import BatchLoader, RamTiles, TileDataset, collate
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,7 @@ def test_persistent_workers_follow_the_epoch(tiles):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_batches_are_channels_last(tiles, workers):
+def test_a_batch_is_copied_once_and_needs_no_collation(tiles, workers):
     """With DataLoader's defaults: images channels last, in a worker in shared memory."""
     dataset = TileDataset(tiles, crop=16, augment="d4", crops_per_tile=2, seed=3)
     for number, batch in enumerate(DataLoader(dataset, batch_size=6, num_workers=workers)):
@@ -113,6 +113,34 @@ def test_batches_are_channels_last(tiles, workers):
             assert torch.equal(batch["speed"][i], item["speed"])
             assert (int(batch["index"][i]), int(batch["key"][i])) == (item["index"], item["key"])
     assert number == -(-len(dataset) // 6) - 1
+
+
+@pytest.mark.parametrize("collation", [default_collate, collate])
+def test_what_is_put_into_items_before_they_are_collated_is_kept(tiles, collation):
+    def changed(items):
+        items[1]["image"] = items[1]["image"] * 0
+        items[2]["speed"].zero_()
+        items[3]["name"] = items[4]["name"] = "a"
+        return collation(items[:3])
+
+    dataset = TileDataset(tiles)
+    batch = next(iter(DataLoader(dataset, batch_size=5, collate_fn=changed)))
+    assert len(batch["image"]) == 3
+    assert not batch["image"][1].any()
+    assert not batch["speed"][2].any()
+    assert torch.equal(batch["image"][0], dataset[0]["image"])
+    doubled = DataLoader(dataset, batch_size=5, collate_fn=lambda items: collation(items[:2] * 2))
+    longer = next(iter(doubled))
+    assert torch.equal(longer["image"][3], dataset[1]["image"])
+
+    def swapped(items):
+        items[0], items[1] = items[1], items[0]
+        items[0]["image"] = items[0]["image"].clone()
+        return collation(items)
+
+    batch = next(iter(DataLoader(dataset, batch_size=3, collate_fn=swapped)))
+    assert batch["index"].tolist() == [1, 0, 2]
+    assert torch.equal(batch["image"][0], dataset[1]["image"])
 
 
 def test_subsets_and_wrappers_work(tiles):

@@ -30,6 +30,8 @@ T = TypeVar("T")
 
 _SAMPLED: Final = 1024
 """Pixels per side of the sample that tells a mask from probabilities and speeds."""
+_OF_MASKS: Final = 2
+"""Values of a mask without blurred edges."""
 _MOST_SPEEDS: Final = 24
 """A band with more distinct values than this does not hold speeds."""
 _MOST_BLURRED: Final = 0.01
@@ -215,13 +217,14 @@ def _with_meaning(raster: RoadRaster, dataset: Any, kind: Kind | None) -> RoadRa
     if kind is None and (name == "road" or unit == "probability"):
         return raster
     shape = tuple(min(side, _SAMPLED) for side in raster.shape)
-    sample, counts = np.unique(dataset.read(band, out_shape=shape), return_counts=True)
-    sample, counts = sample[np.isfinite(sample)], counts[np.isfinite(sample)]
+    pixels = dataset.read(band, out_shape=shape)
+    sample = np.unique(pixels)
+    sample = sample[np.isfinite(sample)]
     values, has_zero = sample[sample != 0], bool((sample == 0).any())
     if kind == "speed":
         return _speeds_or_codes(raster, values, has_zero)
-    if kind == "mask":
-        _require_sharp(raster, sample, counts)
+    if kind == "mask" and len(sample) > _OF_MASKS:
+        _require_sharp(raster, pixels)
     if kind == "mask" or len(values) <= 1:
         value = float(values.max(initial=0))
         if kind is None:
@@ -246,8 +249,9 @@ def _may_be_speeds(values: NDArray[Any]) -> bool:
     return whole and len(few) <= _MOST_SPEEDS
 
 
-def _require_sharp(raster: RoadRaster, values: NDArray[Any], counts: NDArray[np.int64]) -> None:
+def _require_sharp(raster: RoadRaster, pixels: NDArray[Any]) -> None:
     """Refuse a mask with edges of other values: its faintest pixels would be road."""
+    values, counts = np.unique(pixels[np.isfinite(pixels)], return_counts=True)
     counts, values = counts[values != raster.nodata], values[values != 0]
     others = 1 - np.sort(counts)[-2:].sum() / max(counts.sum(), 1)
     if others > _MOST_BLURRED and not (_may_be_speeds(values) or coded_speeds(values)):
