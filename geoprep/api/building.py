@@ -124,7 +124,8 @@ def build_zarr(
     images
         Pattern, folder or archive of other imagery, or of STAC items; or several.
     asset
-        Asset of the STAC items, such as ``visual``; by default their only raster.
+        Asset of the STAC items, such as ``visual``; by default their only raster. Several, such as
+        ``["red", "green", "blue"]``, are stacked as bands.
     labels
         Road file for all ``images``, or a folder or pattern of one label per image; None for none.
     out

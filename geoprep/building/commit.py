@@ -119,7 +119,7 @@ def _scene_table(plan: Plan, outcomes: Sequence[Outcome]) -> SceneTable:
 
 def _portable(reason: str, scene: PlannedScene) -> str:
     """Return a reason without folders, since a store does not depend on where its inputs are."""
-    for address in (scene.image, *split_address(scene.label or "")):
+    for address in (*split_address(scene.image), *split_address(scene.label or "")):
         # Of tar://OFFSET+SIZE/folder/of.tar!/member, the folder of the archive.
         place = re.sub(r"^tar://\d+\+\d+|!/.*", "", address)
         folder = place.rpartition("/")[0]

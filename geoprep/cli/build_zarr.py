@@ -79,7 +79,8 @@ Exit status:
     multiple=True,
     callback=filled,
     metavar="NAME",
-    help="Asset of the STAC items of --images, such as visual.  [default: their only raster]",
+    help="Asset of the STAC items of --images, such as visual; several (red,green,blue) are "
+    "stacked as bands.  [default: their only raster]",
 )
 @grouped_option(
     "Source",

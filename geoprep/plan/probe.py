@@ -18,7 +18,7 @@ from geoprep.grid import Grid
 from geoprep.labels import SHAPEFILE_PARTS
 from geoprep.plan.options import BuildOptions
 from geoprep.sources import Scene, SourceScenes
-from geoprep.storage import content_digest, is_local, open_header, split_address
+from geoprep.storage import content_digest, is_local, open_header, shown_address, split_address
 
 if TYPE_CHECKING:
     from rasterio.io import DatasetReader
@@ -63,7 +63,7 @@ def probe_scenes(
 ) -> list[Probe]:
     """Return the header of every image; images of unusual bands, or that end a worker, fail."""
     items: list[Probed] = [
-        (Probe(scene, i, files=(scene.image,)), one.product, options)
+        (Probe(scene, i, files=(scene.image,), band_names=one.bands), one.product, options)
         for i, one in enumerate(found)
         for scene in one.scenes
     ]
@@ -120,7 +120,7 @@ def _usable(
     if options.bands is None and product == "PS-RGB":
         bands = bands[:3]
     dtype = imagery.check_image(dataset, bands)
-    names = BAND_NAMES.get(product or "", ())
+    names = probe.band_names or BAND_NAMES.get(product or "", ())
     if max(bands) > len(names):
         names = imagery.band_names(dataset)
     grid = imagery.grid_of(dataset, options.pixel_size)
@@ -138,8 +138,9 @@ def _same_bands(probes: Sequence[Probe]) -> list[Probe]:
         else replace(
             probe,
             grid=None,
-            failure=f"{probe.scene.image} has bands {_listed(probe.bands)}, most images have "
-            f"{_listed(usual)}: choose common ones with `bands`, or build separate stores",
+            failure=f"{shown_address(probe.scene.image)} has bands {_listed(probe.bands)}, most "
+            f"images have {_listed(usual)}: choose common ones with `bands`, or build "
+            "separate stores",
         )
         for probe in probes
     ]
@@ -151,7 +152,7 @@ def _listed(bands: Sequence[int]) -> str:
 
 def _files_of(dataset: DatasetReader, address: str) -> tuple[str, ...]:
     """Return the files of an image, with those of a VRT, masks and world files."""
-    if not is_local(address):
+    if not is_local(address) or len(split_address(address)) > 1:
         return (address,)
     files = [str(name) for name in dataset.files if not str(name).endswith(_NOT_READ)]
     return (address, *(name for name in files if name != address))

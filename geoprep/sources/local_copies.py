@@ -15,7 +15,7 @@ from typing import Final
 from geoprep.errors import SourceError, UsageError
 from geoprep.executors import Threads
 from geoprep.sources.scene import Scene, SourceScenes
-from geoprep.storage import download, is_remote, is_web, make_folder, remote_file
+from geoprep.storage import download, is_remote, is_web, joined, make_folder, remote_file
 
 CONNECTIONS = 8
 """Concurrent downloads: enough to hide a server's latency, few enough to be polite."""
@@ -89,7 +89,7 @@ def download_scenes(
     def one(item: tuple[int, Scene]) -> tuple[int, Scene]:
         index, scene = item
         try:
-            image = _local(scene.image, folder)
+            image = joined(_local(one, folder) for one in scene.images)
             label = scene.label and _local(scene.label, folder)
         except SourceError:
             return index, scene
@@ -102,7 +102,7 @@ def download_scenes(
 
 
 def _is_remote(scene: Scene) -> bool:
-    return any(is_remote(address) for address in (scene.image, scene.label) if address)
+    return any(is_remote(address) for address in (*scene.images, scene.label) if address)
 
 
 def _local(address: str, folder: Path) -> str:

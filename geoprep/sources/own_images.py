@@ -40,6 +40,7 @@ def images_and_labels(
     scenes. ``masks``: labels are rasters.
 
     Files of STAC items count as the images that ``asset`` of the items is, with the items' ids.
+    Several assets, with commas between them, are the bands of one image.
     """
     addresses = dict.fromkeys(
         address for pattern in images for address in _image_files(pattern)
@@ -67,6 +68,7 @@ def images_and_labels(
         road_file=road_file,
         notes=(*synthetic_notes(scenes, origin), *more),
         datetimes=times,
+        bands=tuple(asset.split(",")) if asset and "," in asset and not plain else (),
     )
 
 

@@ -13,13 +13,18 @@ from geoprep.storage import is_remote, split_address, tar_member
 class Scene:
     """One image and its label, by address (see `geoprep.storage`).
 
-    The id is unique over cities, e.g. ``AOI_7_Moscow_chip12``. ``label`` is None if there is no
-    label file, which differs from an empty one.
+    The id is unique over cities, e.g. ``AOI_7_Moscow_chip12``. Several images `joined` are the
+    bands of one. ``label`` is None if there is no label file, which differs from an empty one.
     """
 
     id: str
     image: str
     label: str | None
+
+    @property
+    def images(self) -> list[str]:
+        """Address of every image."""
+        return split_address(self.image)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +34,7 @@ class SourceScenes:
     ``origin`` is what was searched. ``product`` is None for a user's own images. ``orphan_labels``
     have no image. ``road_file`` is one file for all scenes, whose own ``label`` is then None.
     ``notes`` are for the user, such as folders that could not be read. ``datetimes`` are times by
-    scene id, where known.
+    scene id, where known. ``bands`` are names of the bands that `joined` images are.
     """
 
     scenes: tuple[Scene, ...]
@@ -39,6 +44,7 @@ class SourceScenes:
     road_file: str | None = None
     notes: tuple[str, ...] = ()
     datetimes: Mapping[str, str] = field(default_factory=dict)
+    bands: tuple[str, ...] = ()
 
 
 def refuse_inside(
@@ -50,7 +56,7 @@ def refuse_inside(
     """
     labels = (label for one in found for scene in one.scenes for label in [scene.label] if label)
     inputs = [
-        *(scene.image for one in found for scene in one.scenes),
+        *(image for one in found for scene in one.scenes for image in scene.images),
         *(address for label in labels for address in split_address(label)),
         *(one.road_file for one in found if one.road_file),
         *given,

@@ -1,4 +1,4 @@
-"""Reads STAC items as images: one asset of each, by its address, and when it was taken.
+"""Reads STAC items as images: an asset of each, or several as bands, and when it was taken.
 
 Items are a GeoJSON FeatureCollection, single items, the answer of a STAC API, or stac-geoparquet.
 """
@@ -15,7 +15,7 @@ from urllib.parse import unquote, urljoin, urlsplit
 from geoprep.errors import SourceError, UsageError
 from geoprep.sources.archives import INSIDE
 from geoprep.sources.label_matching import IMAGE_SUFFIXES, NamedImage
-from geoprep.storage import is_remote, is_web, read_bytes
+from geoprep.storage import is_remote, is_web, joined, read_bytes
 
 _PARQUET: Final = (".parquet", ".geoparquet")
 _SUFFIXES: Final = (".json", ".geojson", *_PARQUET)
@@ -38,8 +38,9 @@ def read_items(
 ) -> tuple[list[NamedImage], dict[str, str], list[str]]:
     """Return the images of all items in some files, their times by id, and notes for the user.
 
-    ``asset`` is the name of an asset; None means the only raster of an item. Raises SourceError
-    for files that are not items, for items without the asset, and for equal ids.
+    ``asset`` is the name of an asset, or of several with commas between them, whose address is
+    `joined`; None means the only raster of an item. Raises SourceError for files that are not
+    items, for items without the asset, and for equal ids.
     """
     found, times, notes = dict[str, NamedImage](), dict[str, str](), list[str]()
     for address in addresses:
@@ -95,16 +96,18 @@ def _rows(data: bytes) -> list[dict[str, Any]]:
 def _image(item: dict[str, Any], document: str, asset: str | None) -> NamedImage:
     name = re.sub(r"[/\\\x00-\x1f]", "_", item["id"]).encode("utf-8", "backslashreplace").decode()
     assets = {key: one for key, one in item["assets"].items() if one}  # absent ones of a table
-    chosen = asset or _only_raster(assets)
-    if chosen not in assets:
-        problem = f"no asset {asset}" if asset else "not one raster asset, but several or none"
+    chosen = asset.split(",") if asset else [_only_raster(assets)]
+    missing = [one for one in chosen if one not in assets]
+    if missing:
+        none = "not one raster asset, but several or none"
+        problem = f"no asset {missing[0]}" if asset else none
         raise SourceError(
-            f"{document}: item {name} has {problem}. Choose a single one with `asset` (stack bands "
-            f"first, with gdalbuildvrt -separate): {', '.join(assets)}"
+            f"{document}: item {name} has {problem}. Choose one with `asset`, or several to stack "
+            f"as bands: {', '.join(assets)}"
         )
     own = [link["href"] for link in item.get("links") or [] if link["rel"] == "self"]
     base = next(filter(is_remote, own), document)
-    return NamedImage(name, asset_address(base, assets[chosen]["href"]))
+    return NamedImage(name, joined(asset_address(base, assets[one]["href"]) for one in chosen))
 
 
 def _only_raster(assets: dict[str, Any]) -> str | None:
@@ -129,10 +132,10 @@ def asset_address(base: str, href: str) -> str:
     """
     urlsplit(href)
     href.encode()
-    if is_remote(href):
+    if is_remote(href) and "\0" not in href:
         return href
     path = href if is_remote(base) else unquote(href.removeprefix("file://"))
-    if path.startswith("/vsi") or "\0" in path or re.match(r"[a-z][a-z0-9+.-]*:", path, re.I):
+    if "\0" in base + path or re.match(r"/vsi|(?i:[a-z][a-z0-9+.-]*:)", path):
         where = f"{base} is on a server and" if is_remote(base) else base
         raise SourceError(
             f"{where} names the asset {href!r}, which is refused. Give the item http(s):// or "

@@ -27,7 +27,8 @@ def refuse_synthetic(folder: Path, city: City) -> None:
 
 def synthetic_notes(scenes: Sequence[Scene], origin: str) -> tuple[str, ...]:
     """Return a line for the user if scenes are synthetic; raise SourceError if only some are."""
-    folders = {Path(one.image).parent if is_local(one.image) else None for one in scenes}
+    images = [scene.images[0] for scene in scenes]
+    folders = {Path(image).parent if is_local(image) else None for image in images}
     drawn = [folder is not None and (folder.parent / MANIFEST).is_file() for folder in folders]
     if not any(drawn):
         return ()

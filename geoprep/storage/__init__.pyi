@@ -5,6 +5,7 @@ from .addresses import is_web as is_web
 from .addresses import joined as joined
 from .addresses import member_address as member_address
 from .addresses import s3_address as s3_address
+from .addresses import shown_address as shown_address
 from .addresses import split_address as split_address
 from .addresses import tar_member as tar_member
 from .failures import errors_named as errors_named

@@ -112,8 +112,14 @@ def is_local(address: str) -> bool:
 
 
 def joined(addresses: Iterable[str]) -> str:
-    """Return several addresses as one text: the label of a scene may be several rasters."""
+    """Return several addresses as one text: bands of an image, or rasters of one label."""
     return "\0".join(addresses)
+
+
+def shown_address(text: str) -> str:
+    """Return an address, or several `joined`, as messages show it."""
+    members = [(address, tar_member(address)) for address in split_address(text)]
+    return " + ".join((m and f"{m.name} in {m.archive}") or address for address, m in members)
 
 
 def split_address(text: str) -> list[str]:

@@ -16,7 +16,7 @@ from geoprep import imagery
 from geoprep.crs import is_georeferenced
 from geoprep.errors import ImageError, UsageError
 from geoprep.plan import parse_rescale
-from geoprep.storage import open_image
+from geoprep.storage import open_image, shown_address, split_address
 from training.checkpoint import ModelInfo
 from training.prediction.predict_options import ReadingOptions, parse_bands
 
@@ -69,8 +69,8 @@ def inspect_image(
         dtype = imagery.check_image(dataset, bands)
         if dtype != "uint8" and _rule(info, options.rescale) == "none":
             raise ImageError(
-                f"{address} is {dtype}, but the model was trained on uint8 without rescaling: use "
-                "`rescale` scene, or LO,HI, to map its values to bytes"
+                f"{shown_address(address)} is {dtype}, but the model was trained on uint8 without "
+                "rescaling: use `rescale` scene, or LO,HI, to map its values to bytes"
             )
         lengths = int(dataset.height), int(dataset.width)
         placed = is_georeferenced(dataset.crs, dataset.transform)
@@ -102,11 +102,9 @@ def inspect_image(
 
 
 def file_version(address: str) -> str:
-    """Return the size and modification time of a file; empty for a member of an archive."""
-    if not Path(address).is_file():
-        return ""
-    status = Path(address).stat()
-    return f"{status.st_size} bytes of {status.st_mtime_ns} ns"
+    """Return sizes and modification times of local files; empty for a member of an archive."""
+    known = [Path(one).stat() for one in split_address(address) if Path(one).is_file()]
+    return ", ".join(f"{one.st_size} bytes of {one.st_mtime_ns} ns" for one in known)
 
 
 def choose_bands(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from geoprep.errors import GeoprepError, UsageError
 from geoprep.sources import images_and_labels
-from geoprep.storage import download, is_remote, remote_file
+from geoprep.storage import RemoteFile, download, is_remote, joined, remote_file, split_address
 from geoprep.views import write_class_names
 from training.inference import Runner
 from training.prediction.cog.write_journal import BusyError, locked, remove_leftover
@@ -76,7 +76,8 @@ class PredictionJob:
         predictor = self.predictor
         try:
             if is_remote(task.address):
-                task.version = remote_file(task.address).version
+                remotes = map(remote_file, split_address(task.address))
+                task.version = " ".join(remote.version for remote in remotes)
             else:
                 task.source = inspect_image(task.address, predictor.info, predictor.options)
                 task.version = task.source.version
@@ -148,21 +149,23 @@ class PredictionJob:
         if not is_remote(task.address):
             yield
             return
-        predictor, name = self.predictor, PurePosixPath(task.address).name
-        copy = task.target.with_name(f".{task.target.name}.image") / name
-        with locked(copy.parent):
+        predictor, copies = self.predictor, dict[Path, RemoteFile]()
+        folder = task.target.with_name(f".{task.target.name}.image")
+        for number, address in enumerate(split_address(task.address)):
+            copies[folder / str(number or "") / PurePosixPath(address).name] = remote_file(address)
+        with locked(folder):
             try:
-                remote = remote_file(task.address)
-                download(remote, copy)
-                task.version = remote.version
+                for copy, remote in copies.items():
+                    download(remote, copy)
+                task.version = " ".join(remote.version for remote in copies.values())
                 task.source = inspect_image(
-                    str(copy), predictor.info, predictor.options, task.version
+                    joined(map(str, copies)), predictor.info, predictor.options, task.version
                 )
                 yield
             except GeoprepError:
-                shutil.rmtree(copy.parent, ignore_errors=True)
+                shutil.rmtree(folder, ignore_errors=True)
                 raise
-            shutil.rmtree(copy.parent, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _predict(self, task: ImageOutcome, source: ImageSource, screen: Screen) -> PredictStats:
         runner, note = self._runner(source)
@@ -190,7 +193,8 @@ def _find(images: Sequence[str], asset: str | None) -> list[tuple[str, str]]:
 
 
 def _check_inputs_stay(tasks: Sequence[ImageOutcome]) -> None:
-    inputs = {Path(t.address).resolve() for t in tasks if not is_remote(t.address)}
+    addresses = (address for task in tasks for address in split_address(task.address))
+    inputs = {Path(address).resolve() for address in addresses if not is_remote(address)}
     for task in tasks:
         if task.target.resolve() in inputs:
             raise UsageError(

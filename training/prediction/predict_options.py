@@ -49,7 +49,10 @@ class FileOptions:
         "GeoTIFFs, folders or patterns, also on S3; or STAC items.", "IMAGE"
     )
     asset: str | None = option(
-        None, "Asset of the STAC items, such as visual; by default their only raster.", "NAME"
+        None,
+        "Asset of the STAC items, such as visual; several (red,green,blue) are stacked as bands; by "
+        "default their only raster.",
+        "NAME",
     )
     out: Path | None = option(None, "Folder for the predictions, one NAME.tif per image.", "FOLDER")
     overlay: bool = option(False, "Also write NAME.png: the prediction over the image.")

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from geoprep.storage import shown_address
 from training.prediction.predictor import ImageOutcome, ProgressCallback
 
 
@@ -74,7 +75,7 @@ def describe(outcome: ImageOutcome) -> str:
         "busy": "another process predicts it",
         "complete": "already complete",
     }
-    name = outcome.address if outcome.error else outcome.target
+    name = shown_address(outcome.address) if outcome.error else outcome.target
     return f"{outcome.state:9} {name}: {reasons.get(outcome.state) or _size_and_time(outcome)}"
 
 

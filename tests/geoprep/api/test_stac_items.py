@@ -8,7 +8,7 @@ from helpers.items import collection_of, sentinel_item, write_json
 from helpers.web import served
 
 import geoprep
-from geoprep.errors import SourceError, UsageError
+from geoprep.errors import StoreError, UsageError
 from geoprep.store.scenes import read_image
 
 NAMES = ("S2A_37UDB_20240503_0_L2A", "S2B_37UDB_20240501_0_L2A")
@@ -60,11 +60,73 @@ def test_a_search_result_becomes_a_store(site, labels, tmp_path):
     assert {path.partition("?")[0] for path in gets[before:]} == {"/v1/search"}
 
 
-def test_several_assets_are_refused(site, tmp_path):
-    _, search, _ = site
-    given = {**SMALL, "asset": ["red", "green"]}
-    with pytest.raises(SourceError, match=r"no asset red,green\. Choose a single one"):
-        geoprep.build_zarr(images=search, out=tmp_path / "a.zarr", **given)
+STACKED = {**SMALL, "asset": ["red", "green"], "rescale": "none"}
+
+
+def write_bands(folder, pixels, **changes):
+    """Write the assets red and green of an item, of one band each."""
+    for file, band in zip(("B04", "B03"), pixels.transpose(2, 0, 1), strict=True):
+        height, width = band.shape
+        grid = {"crs": PLACE.crs, "transform": PLACE.transform, "nodata": 0} | changes
+        profile = {"dtype": band.dtype, "count": 1, "height": height, "width": width, **grid}
+        with rasterio.open(folder / f"{file}.tif", "w", driver="COG", **profile) as one:
+            one.write(band, 1)
+
+
+@pytest.mark.parametrize("kind", ["server", "disk"])
+def test_several_assets_are_the_bands_of_a_scene(site, labels, tmp_path, kind):
+    folder, search, _ = site
+    pixels = [texture(64, 64, seed=seed)[..., :2] | np.uint8(1) for seed in range(2)]
+    for name, values in zip(NAMES, pixels, strict=True):
+        write_bands(folder / "cogs" / name, values)
+        item = sentinel_item(name, f"cogs/{name}") | {"links": []}
+        write_json(folder / f"{name}.json", item)
+    images = search if kind == "server" else f"{folder}/S2*.json"
+    dry = geoprep.build_zarr(
+        images=images, labels=labels, out=tmp_path / "a.zarr", dry_run=True, **STACKED
+    )
+    assert dry.failures == ()
+    out = tmp_path / "a.zarr"
+    store = geoprep.build_zarr(images=images, labels=labels, out=out, **STACKED).reader
+    assert store.meta.bands == ("red", "green")
+    for row, values in enumerate(pixels):
+        np.testing.assert_array_equal(read_image(store, row), values)
+    again = geoprep.build_zarr(images=images, labels=labels, out=out, **STACKED)
+    assert again.summary.state == "unchanged"
+    changed = pixels[1].copy()
+    changed[5, 5, 1] ^= 2
+    write_bands(folder / "cogs" / NAMES[1], changed)
+    with pytest.raises(
+        StoreError, match="images or labels have changed"
+    ):  # the second asset counts
+        geoprep.build_zarr(images=images, labels=labels, out=out, **STACKED)
+
+
+def test_assets_that_do_not_fit_each_other_fail_their_scene(site, labels, tmp_path):
+    folder, search, _ = site
+    values = texture(64, 64, seed=1)[..., :2]
+    for name in NAMES:
+        write_bands(folder / "cogs" / name, values)
+    one = folder / "cogs" / NAMES[0] / "B03.tif"
+    with rasterio.open(one) as dataset:
+        profile, band = dataset.profile, dataset.read()
+    for changes in (
+        {"transform": PLACE.transform @ PLACE.transform.translation(1, 0)},
+        {"crs": "EPSG:32638"},
+        {"count": 2},
+        {"height": 63},
+    ):
+        shape = {**profile, **changes}
+        with rasterio.open(one, "w", **shape) as dataset:
+            dataset.write(np.resize(band, (shape["count"], shape["height"], 64)))
+        out = tmp_path / "a.zarr"
+        found = geoprep.build_zarr(images=search, labels=labels, out=out, dry_run=True, **STACKED)
+        (failure,) = found.failures
+        assert "B04.tif and" in str(failure)
+        assert "B03.tif cannot be stacked: bands need the same size, transform" in str(failure)
+        assert NAMES[0] in str(failure)
+        assert "\n" not in str(failure)
+        assert "\0" not in str(failure)
 
 
 def test_an_asset_that_cannot_be_downloaded_fails_its_scene(site, labels, tmp_path):

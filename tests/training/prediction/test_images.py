@@ -420,6 +420,31 @@ def test_images_of_stac_items(run, checkpoint, tmp_path):
     np.testing.assert_array_equal(found, read(tmp_path / "near" / "TCI.tif"))
 
 
+@pytest.mark.parametrize("kind", ["server", "disk"])
+def test_several_assets_are_the_bands_of_an_image(run, checkpoint, tmp_path, kind):
+    values = pixels(96, 96)
+    image = write_image(tmp_path / "whole.tif", values)
+    for number, band in enumerate(("B04", "B03", "SCL")):
+        write_image(tmp_path / "www" / f"{band}.tif", values[..., [number]])
+    with served(tmp_path / "www") as (address, _):
+        item = sentinel_item("S2A_1", address if kind == "server" else str(tmp_path / "www"))
+        found = write_json(tmp_path / "item.json", item | {"links": []})
+        args = (checkpoint[0], found, *FP32, "--asset", "red,green,scl", "--out", tmp_path / "out")
+        run(*args)
+        assert "already complete" in run(*args)
+        write_image(tmp_path / "www" / "B03.tif", values[..., [0]])  # the second asset counts
+        assert "another version of the image" in run(*args, status=2)
+        write_image(tmp_path / "www" / "B03.tif", values)
+        said = run(*args, "--overwrite", status=1)
+        assert "B04.tif and" in said
+        assert "cannot be stacked" in said
+        assert "\0" not in said
+    run(checkpoint[0], image, *FP32, "--out", tmp_path / "near")
+    np.testing.assert_array_equal(
+        read(tmp_path / "out" / "S2A_1.tif"), read(tmp_path / "near" / "whole.tif")
+    )
+
+
 def test_copy_of_an_earlier_version_of_an_object_is_not_used(
     run, checkpoint, tmp_path, bucket, monkeypatch
 ):
