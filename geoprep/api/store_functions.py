@@ -286,8 +286,9 @@ def export_stac(
         Whether to write an item per tile in place of one per scene. Scenes that are not
         georeferenced are left out.
     datetime
-        When the images were taken, such as ``2019-05-01`` or ``2019-05-01/2019-06-01``, in UTC; a
-        store does not record it. None: unknown, which programs that validate items refuse.
+        When the images were taken, such as ``2019-05-01`` or ``2019-05-01/2019-06-01``, in UTC.
+        None: the times that a store built from STAC items keeps; for other stores unknown, which
+        programs that validate items refuse.
 
     Returns
     -------

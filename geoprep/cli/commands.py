@@ -226,7 +226,10 @@ def preview(
 )
 @click.option("--tiles", is_flag=True, help="One STAC item per tile.  [default: per scene]")
 @click.option(
-    "--datetime", metavar="TIME[/TIME]", help="When images were taken, for STAC, as 2019-05-01."
+    "--datetime",
+    metavar="TIME[/TIME]",
+    help="When images were taken, for STAC, as 2019-05-01.  [default: times of the items that "
+    "the store was built from]",
 )
 @click.option(
     "--out", required=True, type=OutputPath(), help="File NAME.tif, a folder, or NAME.parquet."

@@ -26,18 +26,13 @@ def export_stac(store: StoreReader, out: Path, by: By, datetime: str | None) -> 
     polygons = georeferenced_outlines(store, by)
     require_pyarrow()
     import geopandas as gpd
-    import pandas as pd
     import pyarrow.parquet
 
-    try:
-        times = pd.to_datetime((datetime or "NaT").split("/", 1), utc=True, format="ISO8601")
-    except ValueError as error:
-        raise UsageError(f"`datetime` {datetime}: give 2019-05-01 or START/END") from error
-    frame = gpd.GeoDataFrame(_items(store, by, out.stem), geometry=polygons, crs=LONLAT)
+    items = _items(store, by, out.stem) | _times(store, by, datetime)
+    frame = gpd.GeoDataFrame(items, geometry=polygons, crs=LONLAT)
     frame = frame[frame.geometry.notna()]
-    of_all = [pd.DatetimeIndex([one] * len(frame), tz="UTC") for one in (None, times[0], times[-1])]
-    frame["datetime"], frame["start_datetime"], frame["end_datetime"] = of_all
-    interval = [None if one != one else one.isoformat() for one in (times[0], times[-1])]
+    ends = frame["start_datetime"].min(), frame["end_datetime"].max()
+    interval = [None if one != one else one.isoformat() for one in ends]
     box = frame.total_bounds.round(9).tolist()
     extent = {"spatial": {"bbox": [box]}, "temporal": {"interval": [interval]}}
     collection = _collection(store, out, extent)
@@ -51,6 +46,26 @@ def export_stac(store: StoreReader, out: Path, by: By, datetime: str | None) -> 
     with replaced(described) as partial:
         partial.write_text(json.dumps(collection, indent=2) + "\n", encoding="utf-8")
     return [out, described]
+
+
+def _times(store: StoreReader, by: By, given: str | None) -> dict[str, Any]:
+    """Return the times of all items: as given, else as kept in a store that is made of items."""
+    import pandas as pd
+
+    kept = {} if given else store.meta.build.get("datetimes", {})
+    known = [kept.get(scene, "") for scene in columns_of(store, by)["scene"]]
+    texts = {
+        "datetime": ["" if "/" in text else text for text in known],
+        "start_datetime": [(given or text).partition("/")[0] for text in known],
+        "end_datetime": [(given or text).rpartition("/")[2] for text in known],
+    }
+    times = {
+        name: pd.to_datetime(some, utc=True, format="ISO8601", errors="coerce").as_unit("us")
+        for name, some in texts.items()
+    }
+    if given and any(times[name].isna().any() for name in ("start_datetime", "end_datetime")):
+        raise UsageError(f"`datetime` {given}: give 2019-05-01 or START/END")
+    return times
 
 
 def _items(store: StoreReader, by: By, name: str) -> dict[str, Any]:

@@ -50,8 +50,8 @@ class FileOptions:
     )
     asset: str | None = option(
         None,
-        "Asset of the STAC items, such as visual; several (red,green,blue) are stacked as bands; by "
-        "default their only raster.",
+        "Asset of the STAC items, such as visual; several (red,green,blue) are stacked as bands. "
+        "By default their only raster.",
         "NAME",
     )
     out: Path | None = option(None, "Folder for the predictions, one NAME.tif per image.", "FOLDER")

@@ -1,15 +1,18 @@
 """A store as a STAC collection: items in GeoParquet, as geopandas reads them."""
 
+import dataclasses
 import json
 
 import geopandas as gpd
 import numpy as np
+import pandas as pd
 import pyarrow.parquet
 import pytest
 from helpers.stores import write_store
 
 import geoprep
 from geoprep.errors import UsageError
+from geoprep.views.stac import export_stac
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +66,31 @@ def test_tiles_have_items_of_their_own_on_request(store, tmp_path):
     assert items["id"].is_unique
     tiles = geoprep.open_store(store.location).footprints("tile").index
     assert [list(one) for one in items["geoprep:tiles"]] == [[i, i + 1] for i in tiles]
-    assert items["start_datetime"].isna().all()  # a store does not know it
+    assert items["start_datetime"].isna().all()  # a store of images that are no items
+
+
+def test_times_of_items_that_a_store_was_built_from(store, tmp_path, monkeypatch):
+    known = ["2024-05-01T08:26:11.123000Z", "2024-04-01T00:00:00Z/2024-06-02T00:00:00Z", "soon"]
+    datetimes = dict(zip(store.scenes.id, known, strict=False))
+    build = {**store.meta.build, "datetimes": datetimes}
+    monkeypatch.setattr(store, "meta", dataclasses.replace(store.meta, build=build))
+    for by in ("scene", "tile"):
+        export_stac(store, tmp_path / "t.parquet", by, None)
+        items = gpd.read_parquet(tmp_path / "t.parquet")
+        scenes = items["id"] if by == "scene" else items["id"].str.rsplit("_", n=2).str[0]
+        names = ["datetime", "start_datetime", "end_datetime"]
+        for scene, *times in zip(scenes, *(items[name] for name in names), strict=True):
+            text = datetimes.get(scene, "soon")
+            first, last = text.partition("/")[0], text.rpartition("/")[2]
+            wanted = ["NaT" if "/" in text else text, first, last]
+            for time, one in zip(times, wanted, strict=True):
+                assert pd.isna(time) if one in ("soon", "NaT") else time == pd.Timestamp(one)
+        extent = json.loads((tmp_path / "t.json").read_text())["extent"]["temporal"]
+        assert extent["interval"] == [["2024-04-01T00:00:00+00:00", "2024-06-02T00:00:00+00:00"]]
+    export_stac(store, tmp_path / "t.parquet", "scene", "2019-05-01")
+    items = gpd.read_parquet(tmp_path / "t.parquet")
+    assert items["datetime"].isna().all()
+    assert set(items["end_datetime"]) == {pd.Timestamp("2019-05-01", tz="UTC")}
 
 
 def test_classes_have_shares(tmp_path):
