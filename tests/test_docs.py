@@ -163,6 +163,8 @@ def test_every_page_of_a_section_is_in_its_table_of_contents():
         ("zarr format", "reference/store-format"),
         ("install", "start/install"),
         ("evaluate output", "how-to/model-quality"),
+        ("stac search", "tutorials/stac"),
+        ("model stac item", "tutorials/stac"),
     ],
 )
 def test_headings_have_the_words_that_are_searched_for(searched, page):
