@@ -7,6 +7,7 @@ import sys
 from functools import cache
 from pathlib import Path
 
+import click
 import pytest
 
 from geoprep.cli import cli
@@ -48,7 +49,8 @@ def options_of(program, name):
         command = cli.commands.get(name)
         if command is None:
             return None
-        with command.make_context(name, [], resilient_parsing=True) as context:
+        program = click.Context(cli, **cli.context_settings)
+        with command.make_context(name, [], program, resilient_parsing=True) as context:
             return {o for p in command.get_params(context) for o in (*p.opts, *p.secondary_opts)}
     from option_tables import BENCHMARKS, TRAINING, benchmark_parser, settings_of, training_sections
 
