@@ -89,10 +89,10 @@ def _image(
     """Return an image, and the lines in its pixels."""
     picture = read_picture(over)
     lines = _in_pixels(network, over, picture, pixel_size_m)
-    left, top, right, bottom = shapely.total_bounds(lines)
-    inside = left < picture.width and right > 0 and top < picture.height and bottom > 0
-    if len(lines) and not inside:
-        raise UsageError(f"{over} does not overlap the roads. Give an image of the same area")
+    if len(lines):
+        left, top, right, bottom = shapely.total_bounds(lines)
+        if not (left < picture.width and right > 0 and top < picture.height and bottom > 0):
+            raise UsageError(f"{over} does not overlap the roads. Give an image of the same area")
     scale = np.array(picture.rgb.shape[1::-1]) / (picture.width, picture.height)
     return picture.rgb, shapely.transform(lines, lambda xy: xy * scale)
 

@@ -31,6 +31,12 @@ def test_roads_lie_where_they_are_in_the_image(tmp_path):
     assert tuple(picture[300, 1200]) == (90, 90, 90)
 
 
+def test_a_network_without_roads_is_its_image(tmp_path):
+    image = lonlat_image(tmp_path / "image.tif")
+    out = preview_network(network(crs="EPSG:32637"), tmp_path / "roads.png", over=image)
+    assert tuple(np.asarray(Image.open(out).convert("RGB"))[300, 1200]) == (90, 90, 90)
+
+
 def test_without_an_image_the_ground_is_dark(tmp_path):
     lines = [[(0, 0), (100, 0)], [(0, 50), (100, 50)]]
     out = preview_network(network(*lines, speeds=[65, np.nan]), tmp_path / "roads.png")
