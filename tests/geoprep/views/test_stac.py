@@ -45,6 +45,16 @@ def test_every_georeferenced_scene_is_an_item(store, exported):
     assert store.image()[first:stop].shape[0] == grid["tiles"]
 
 
+def test_duckdb_reads_the_items(exported):
+    duckdb = pytest.importorskip("duckdb", reason="duckdb is not installed")
+    rows = duckdb.sql(
+        f"SELECT id, collection, bbox.xmin FROM read_parquet('{exported}')"
+    ).fetchall()
+    items = gpd.read_parquet(exported)
+    assert [row[:2] for row in rows] == list(zip(items["id"], items["collection"], strict=True))
+    assert [row[2] for row in rows] == pytest.approx(items.bounds["minx"].tolist())
+
+
 def test_the_collection_is_in_the_file_and_beside_it(exported):
     metadata = pyarrow.parquet.read_schema(exported).metadata
     embedded = json.loads(metadata[b"stac-geoparquet"])
