@@ -19,12 +19,25 @@ from loaders.selection import Split, Stores
 from loaders.tiles.base import Tiles
 from loaders.tiles.ram import RamTiles
 
+_STAGE_BYTES = 64 << 20
+"""Size of the pieces that are uploaded."""
+
 TILE_SHARE = 0.5
 """Share of the available device memory that tiles may take.
 
 The rest is for training. Weights are on the device by then; a step needs its activations, two or
 three batches, the int64 index of each pixel of a batch, and workspaces of convolutions.
 """
+
+
+def _upload(source: NDArray[np.uint8], device: torch.device) -> Tensor:
+    """Return an array on a device, copied piece by piece without a second copy on the host."""
+    target = torch.empty(source.shape, dtype=torch.uint8, device=device)
+    step = max(1, _STAGE_BYTES // source[0].nbytes)
+    for start in range(0, len(source), step):
+        stage = torch.from_numpy(source[start : start + step].copy())  # the source is read-only
+        target[start : start + step].copy_(stage)
+    return target
 
 
 class DeviceTiles(Tiles):
@@ -62,8 +75,8 @@ class DeviceTiles(Tiles):
             )
         # A copy: the original table would keep the memory of all pixels.
         super().__init__(tiles.origin, tiles.table.copy())
-        self.image = torch.tensor(tiles.image, device=self.device)
-        self.label = torch.tensor(tiles.label, device=self.device)
+        self.image = _upload(tiles.image, self.device)
+        self.label = _upload(tiles.label, self.device)
 
     @staticmethod
     def room(device: torch.device) -> int | None:

@@ -17,6 +17,7 @@ from loaders import (
     SpeedTarget,
 )
 from loaders import batch as batch_module
+from loaders.tiles import device as device_module
 
 
 @pytest.fixture(params=["cpu", pytest.param("found", marks=pytest.mark.accelerator)])
@@ -87,6 +88,13 @@ def test_the_hosts_copy_is_given_back(store_path):
     assert (tiles.scene(5), tiles.affine(5)) == (here.scene(5), here.affine(5))
     assert tiles.store.location == str(store_path)
     assert all((a == b).all() for a, b in zip(tiles.pixels(7), here.pixels(7), strict=True))
+
+
+def test_large_tiles_are_uploaded_piece_by_piece(painted, monkeypatch):
+    monkeypatch.setattr(device_module, "_STAGE_BYTES", 10_000)
+    tiles = DeviceTiles(painted, "cpu")
+    assert (tiles.image.numpy() == painted.image).all()
+    assert (tiles.label_of(7) == painted.speed[7]).all()
 
 
 class Accelerator:
