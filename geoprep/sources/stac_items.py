@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urljoin, urlsplit
 
-from geoprep.errors import SourceError, UsageError
+from geoprep.errors import SourceError
 from geoprep.sources.archives import INSIDE
 from geoprep.sources.label_matching import IMAGE_SUFFIXES, NamedImage
-from geoprep.storage import is_remote, is_web, joined, read_bytes
+from geoprep.storage import is_remote, is_web, joined, read_bytes, require_pyarrow
 
 _PARQUET: Final = (".parquet", ".geoparquet")
 _SUFFIXES: Final = (".json", ".geojson", *_PARQUET)
@@ -85,10 +85,9 @@ def _items_of(data: bytes, address: str) -> tuple[list[dict[str, Any]], bool]:
 
 def _rows(data: bytes) -> list[dict[str, Any]]:
     """Return the rows of stac-geoparquet as items, which have times among their properties."""
-    try:
-        import pyarrow.parquet
-    except ImportError as error:
-        raise UsageError("stac-geoparquet needs pyarrow: pip install 'geoprep[parquet]'") from error
+    require_pyarrow()
+    import pyarrow.parquet
+
     table = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(data)).read([*_COLUMNS])
     return [{**row, "properties": row} for row in table.to_pylist()]
 
