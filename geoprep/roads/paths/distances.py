@@ -232,20 +232,3 @@ def cheapest_edges(graph: CostGraph) -> tuple[csr_array, NDArray[np.int64]]:
     start, stop, edge = start[first], stop[first], edge[first]
     offsets = np.searchsorted(start, np.arange(count + 1))
     return csr_array((graph.cost[edge], stop, offsets), shape=(count, count)), edge
-
-
-def point_distances(graph: CostGraph, points: EdgePoints) -> NDArray[np.float64]:
-    """Return shortest distances between all points, float64 (point, point).
-
-    Infinite where there is no path or a point is on no edge; 0 from a point to itself. Memory grows
-    with the square of the points, so this is for networks of one scene.
-    """
-    edge, (first, second) = points.edge, graph.ends[points.edge].T
-    near, costs = graph.to_nodes(points), graph.cost_to_ends(points)
-    matrix: NDArray[np.float64]
-    matrix = np.minimum(near[first] + costs[:, :1], near[second] + costs[:, 1:])
-    here, there = np.nonzero((edge[:, None] == edge) & points.on_edge)
-    along = np.abs(costs[here, 0] - costs[there, 0])
-    matrix[here, there] = np.minimum(matrix[here, there], along)
-    np.fill_diagonal(matrix, 0.0)
-    return matrix
