@@ -108,7 +108,7 @@ def copy(bands):
     copy_crops(images, images[..., 0].copy(), drawn, *batch)
     return [bytes(n) for n in range(1000, 200_000, 500)]
 with ThreadPoolExecutor(3) as pool:
-    list(pool.map(copy, [3, 4, 8] * 8))
+    list(pool.map(copy, [3, 8] * 8))
 print("intact")
 """
 

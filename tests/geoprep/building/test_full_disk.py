@@ -1,7 +1,5 @@
 """A disk that fills up, and a person who presses Ctrl-C."""
 
-import errno
-import os
 import shutil
 import threading
 
@@ -14,7 +12,6 @@ from helpers.factory import build_of, plan_of, row_of_scenes, tree_digest, write
 from geoprep.building.run import build
 from geoprep.errors import OutputError
 from geoprep.executors.threads import Threads
-from geoprep.store import shards
 
 OPTIONS = {"tile": 32, "shard_tiles": 14, "rescale": "city"}
 
@@ -58,7 +55,7 @@ def test_a_disk_may_be_full_at_any_change_of_a_file(world, tmp_path):
     scenes, expected = world
     with Builder(scenes, **OPTIONS) as builder:
         events = builder.build(tmp_path / "whole.zarr").events
-        for at in range(1, events - 8, 67):  # the last few only take the journal away
+        for at in range(1, events - 8, 134):  # the last few only take the journal away
             out = tmp_path / f"{at}.zarr"
             ending = builder.build(out, full_at=at)
             if not ending.error and at > ending.events - 9:
@@ -69,15 +66,6 @@ def test_a_disk_may_be_full_at_any_change_of_a_file(world, tmp_path):
             assert not ending.error, (at, ending)
             assert tree_digest(out) == expected
             shutil.rmtree(out)
-
-
-def test_other_errors_of_the_disk_are_named(world, tmp_path, monkeypatch):
-    def broken(writer, data):
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    monkeypatch.setattr(shards.ShardWriter, "_write", broken)
-    with pytest.raises(OutputError, match=rf"a\.zarr cannot be written .*{os.strerror(errno.EIO)}"):
-        build(plan_of(world[0], **OPTIONS), tmp_path / "a.zarr", Threads(1))
 
 
 @pytest.mark.parametrize("at", [0, 3, 7, 9])
@@ -108,12 +96,12 @@ def test_an_interrupt_leaves_no_threads_and_a_store_to_carry_on_with(world, tmp_
 def test_three_times_the_scenes_need_no_more_memory(tmp_path):
     """Each scene has as many different values as a histogram can have."""
     peaks, rng = [], np.random.default_rng(0)
-    noise = rng.integers(1, 65536, (60, 200, 200, 3)).astype(np.uint16)
+    noise = rng.integers(1, 65536, (24, 200, 200, 3)).astype(np.uint16)
     scenes = [write_scene(tmp_path, f"noise_{i}", each) for i, each in enumerate(noise)]
-    for count in (20, 60):
+    for count in (8, 24):
         with Builder(scenes[:count], tile=100, rescale="city") as builder:
             ending = builder.build(tmp_path / f"{count}.zarr")
             assert ending.state == "built", ending
             peaks.append(ending.peak)
-    # Single runs of one build differ by some megabytes; 40 histograms would be 600.
+    # Single runs of one build differ by some megabytes; 16 histograms would be 250.
     assert peaks[1] - peaks[0] < 48e6, [f"{peak / 1e6:.0f} MB" for peak in peaks]

@@ -122,18 +122,6 @@ def test_a_second_build_of_a_store_is_refused_while_the_first_runs(done, tmp_pat
     assert tree_digest(out) == tree_digest(done[1])
 
 
-def test_a_lock_of_another_holds_until_its_file_is_closed(done, tmp_path):
-    """As that of another process, whose end closes it; a second opening is as one of its own."""
-    scenes, lock = done[0], tmp_path / "a.zarr.build" / "lock"
-    lock.parent.mkdir()
-    lock.write_text("process 7 on elsewhere")
-    with lock.open() as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(StoreError, match="process 7 on elsewhere"):
-            build(plan_of(scenes), tmp_path / "a.zarr", Threads(1))
-    assert build(plan_of(scenes), tmp_path / "a.zarr", Threads(1)).state == "built"
-
-
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
 def test_a_file_system_without_locks_has_builds_too(done, tmp_path, monkeypatch, number):
     def flock(handle, operation):

@@ -52,8 +52,7 @@ def assert_same_tiles(one, other):
         assert np.array_equal(one.speed(level)[...], other.speed(level)[...])
 
 
-@pytest.mark.parametrize("rescale", ["none", "scene", "city"])
-@pytest.mark.parametrize("overlap", [0, 40])
+@pytest.mark.parametrize(("rescale", "overlap"), [("none", 40), ("scene", 0), ("city", 40)])
 def test_shards_of_one_scene_hold_what_one_shard_holds(mosaic, tmp_path, rescale, overlap):
     options = OPTIONS | {"rescale": rescale, "overlap": overlap}
     whole = build_of(tmp_path / "a.zarr", [mosaic], **options, shard_tiles=1000)

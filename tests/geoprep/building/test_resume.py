@@ -59,23 +59,16 @@ def assert_killed(ending, at):
     assert ending.killed or ending.events < at, (at, ending)
 
 
-@pytest.mark.parametrize("moment", [0.0, 0.1, 0.25, 0.4])
-def test_a_killed_build_is_finished_to_the_same_bytes(world, tmp_path, moment):
-    (_, builder, expected, events), out = world, tmp_path / "a.zarr"
-    assert builder.build(out, die_at=max(1, round(moment * events))).killed
-    assert not out.exists()
-    with pytest.raises(StoreError, match=r"is incomplete|no such store"):
-        StoreReader.open(out)
-    assert_finishes(builder, out, expected)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(2))
-def test_a_build_may_be_killed_before_any_change_of_a_file(world, tmp_path, part):
+def test_a_build_may_be_killed_before_any_change_of_a_file(world, tmp_path):
     _, builder, expected, events = world
-    for at in range(1 + part * 41, events + 1, 82):
+    for at in range(1, events + 1, 61):
         out = tmp_path / f"{at}.zarr"
-        assert_killed(builder.build(out, die_at=at), at)
+        ending = builder.build(out, die_at=at)
+        assert_killed(ending, at)
+        if ending.killed:
+            with pytest.raises(StoreError, match=r"is incomplete|no such store"):
+                StoreReader.open(out)
         assert_finishes(builder, out, expected)
         shutil.rmtree(out)
 
@@ -103,7 +96,7 @@ def test_replacing_a_store_may_be_killed_at_any_change(world, tmp_path):
     whole = tree_digest(tmp_path / "old.zarr"), expected
     trial = shutil.copytree(tmp_path / "old.zarr", tmp_path / "trial.zarr")
     events = builder.build(trial, overwrite=True).events
-    for at in range(1, events + 1, 149):
+    for at in range(1, events + 1, 223):
         out = shutil.copytree(tmp_path / "old.zarr", tmp_path / f"{at}.zarr")
         assert_killed(builder.build(out, overwrite=True, die_at=at), at)
         assert not out.exists() or tree_digest(out) in whole
@@ -112,16 +105,23 @@ def test_replacing_a_store_may_be_killed_at_any_change(world, tmp_path):
         shutil.rmtree(out)
 
 
-@pytest.fixture
-def half(world, tmp_path):
+@pytest.fixture(scope="module")
+def killed(world, tmp_path_factory):
     """Return a store that was killed after some of its shards, and the shards that are kept."""
     _, builder, _, events = world
-    out = tmp_path / "half.zarr"
+    out = tmp_path_factory.mktemp("killed") / "half.zarr"
     assert builder.build(out, die_at=round(0.45 * events)).killed
     entries = [json.loads(line) for line in journal_of(out).read_text().splitlines() if line]
     kept = [entry["shard"]["shard"] for entry in entries if "shard" in entry]
     assert len(kept) >= 2, "the test is about a build with some shards done"
     return out, kept
+
+
+@pytest.fixture
+def half(killed, tmp_path):
+    """Return a copy of that store, and the shards that are kept."""
+    shutil.copytree(killed[0].parent, tmp_path, dirs_exist_ok=True)
+    return tmp_path / killed[0].name, killed[1]
 
 
 def journal_of(out):
@@ -147,7 +147,7 @@ def test_finished_shards_are_kept_and_not_written_again(world, half, in_place):
     assert [(out / shard_key(*shard)).stat().st_mtime_ns for shard in shards] == before
 
 
-@pytest.mark.parametrize("damage", ["flipped", "cut", "gone", "empty"])
+@pytest.mark.parametrize("damage", ["flipped", "cut", "gone"])
 def test_a_finished_shard_that_was_damaged_is_built_again(world, half, damage):
     _, builder, expected, _ = world
     out, kept = half

@@ -3,7 +3,6 @@
 import os
 from pathlib import Path
 
-import geopandas
 import numpy as np
 import pytest
 from affine import Affine
@@ -140,19 +139,6 @@ def test_a_file_name_that_is_no_utf8_fails_the_scene_alone(tmp_path):
     assert store.scenes.status.tolist() == ["ok", "ok", "failed", "failed"]
     assert "caf\\udce9.tif" in store.scenes.reason[2]
     assert "caf\\udce9.gpkg" in store.scenes.reason[3]
-
-
-@pytest.mark.parametrize("suffix", ["gpkg", "shp", "fgb"])
-def test_a_folder_of_files_of_any_format_labels_its_scenes(tmp_path, suffix):
-    scenes = []
-    for scene in row_of_scenes(tmp_path, 2, SIDE):
-        path = Path(scene.label).with_suffix(f".{suffix}")
-        geopandas.read_file(scene.label).to_file(path)
-        scenes.append(Scene(scene.id, scene.image, str(path)))
-    store = build_of(tmp_path / "a.zarr", scenes)
-    plain = build_of(tmp_path / "b.zarr", row_of_scenes(tmp_path, 2, SIDE))
-    assert store.scenes.status.tolist() == ["ok", "ok"]
-    np.testing.assert_array_equal(store.speed()[...], plain.speed()[...])
 
 
 # One file of roads for all scenes

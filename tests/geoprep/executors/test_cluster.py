@@ -45,7 +45,7 @@ def test_a_lost_scheduler_is_one_error(tmp_path, call):
 
 @pytest.mark.slow
 def test_a_worker_downloads_an_image_once_for_digest_survey_and_build(tmp_path, monkeypatch):
-    scenes = row_of_scenes(tmp_path / "scenes", 3, 640, "uint16")
+    scenes = row_of_scenes(tmp_path / "scenes", 3, 384, "uint16")
     options = ["--tile", "64", "--rescale", "city", "--shard-tiles", "30", "--quiet"]
     local = ["build-zarr", "--images", f"{tmp_path}/scenes/*.tif", *options]
     asked = []
