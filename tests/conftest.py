@@ -4,9 +4,11 @@ import gc
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from helpers.forks import Forks
 from hypothesis import HealthCheck, settings
 
 # First calls compile kernels and load PROJ's database: no property is about their time.
@@ -111,6 +113,13 @@ def python():
         return subprocess.run(command, capture_output=True, text=True, timeout=1800, **options)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def forks() -> Iterator[Forks]:
+    """Start processes that need not import torch."""
+    with Forks() as found:
+        yield found
 
 
 @pytest.fixture(scope="session")

@@ -2,13 +2,12 @@
 
 import json
 import os
-import socket
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from helpers.forks import Command, run_ranks
 from helpers.runs import rows
 from helpers.stores import write_store
 
@@ -34,9 +33,8 @@ def run(tmp_path, python):
     env = {k: v for k, v in os.environ.items() if k not in ("OMP_NUM_THREADS", "LD_PRELOAD")}
     env["PYTHONPATH"] = f"{REPO}{os.pathsep}{HELPERS}"
 
-    def run(*words, doom="0", before=()):
-        line = (*before, "-m", "training.fit", *words)
-        return python(*line, cwd=tmp_path, env=env | {"DOOM_AT": doom})
+    def run(*words, before=()):
+        return python(*before, "-m", "training.fit", *words, cwd=tmp_path, env=env)
 
     return run
 
@@ -54,11 +52,12 @@ def here(tmp_path, monkeypatch, same_process):
 
 
 @pytest.mark.slow
-def test_killed_in_mid_epoch_and_resumed_equals_never_killed(store, tmp_path, here, run):
+def test_killed_in_mid_epoch_and_resumed_equals_never_killed(store, tmp_path, here, forks):
     common = ("--model", "helpers.tiny:killed", *ONE, *SAMPLES, "--batch-size", "4", "--ema", "0.9")
     common = (store, *common, "--epochs", "2", "--save-every", "2")
     assert here(*common, "--out", "whole") == 0
-    killed = run(*common, "--out", "parts", doom="6")
+    words = ("-m", "training.fit", *map(str, common), "--out", "parts")
+    (killed,) = forks.run(Command(words, str(tmp_path), {"DOOM_AT": "6"}))
     assert killed.returncode == -9
     assert load(tmp_path / "parts").progress["step"] == 4
     assert here("--resume", "parts", "--model", "helpers.tiny:killed") == 0
@@ -72,33 +71,11 @@ def test_killed_in_mid_epoch_and_resumed_equals_never_killed(store, tmp_path, he
 
 
 @pytest.fixture
-def ranks(tmp_path):
-    """Return a function that runs a command as ranks of one node each, without a launcher.
-
-    It returns exit status, standard output and error of every rank. ``folders`` are those of the
-    ranks; ``environment`` is further variables.
-    """
+def ranks(tmp_path, forks):
+    """Return a function that runs a command as two ranks, whose completed processes it returns."""
 
     def start(*words, folders=(tmp_path, tmp_path), module="training.fit", **environment):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = str(free.getsockname()[1])
-        shared = {"WORLD_SIZE": str(len(folders)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        shared |= {"LOCAL_WORLD_SIZE": "1", "LOCAL_RANK": "0", **environment}
-        shared |= {"PYTHONPATH": f"{REPO}{os.pathsep}{HELPERS}"}
-        processes = [
-            subprocess.Popen(
-                [sys.executable, "-m", module, *map(str, words)],
-                cwd=folder,
-                env=os.environ | shared | {"RANK": str(rank)},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for rank, folder in enumerate(folders)
-        ]
-        said = [process.communicate(timeout=1800) for process in processes]
-        return [(p.returncode, *texts) for p, texts in zip(processes, said, strict=True)]
+        return run_ranks(forks, ("-m", module, *map(str, words)), folders, **environment)
 
     return start
 
@@ -124,9 +101,9 @@ def test_two_ranks_have_the_losses_of_one_process(store, tmp_path, here, run, ra
     judge = (*judge, "--threads", "1", "--quiet", "--json")
     capfd.readouterr()
     assert evaluate([*map(str, judge)]) == 0
-    (status, judged, error), _ = ranks(*judge, module="training.evaluate")
-    assert status == 0, error
-    one, two = json.loads(capfd.readouterr().out), json.loads(judged)
+    judged, _ = ranks(*judge, module="training.evaluate")
+    assert judged.returncode == 0, judged.stderr
+    one, two = json.loads(capfd.readouterr().out), json.loads(judged.stdout)
     assert two["tiles"] == one["tiles"] > 1
     assert two["metrics"] == pytest.approx(one["metrics"], nan_ok=True)
 
@@ -143,18 +120,18 @@ def test_ranks_stop_at_a_signal_to_one_and_resumed_equal_ranks_that_never_stop(
     common = (store, *model, *ONE, *SAMPLES, "--batch-size", "2", "--epochs", "2")
     common = (*common, "--val-batch-size", "2", "--log-every", "2")
     never = {"DOOM_AT": "0", "DOOM_IN_VALIDATION": "0"}
-    (status, _, error), _ = ranks(*common, "--out", "whole", **never)
-    assert status == 0, error
-    (_, said, error), _ = ranks(*common, "--out", "parts", **never | {"DOOM_AT": "3"})
-    assert "stopped by Ctrl-C, saved in parts/last.pt" in said, error
-    assert "--resume parts --model helpers.tiny:one_rank_interrupted" in said
+    whole, _ = ranks(*common, "--out", "whole", **never)
+    assert whole.returncode == 0, whole.stderr
+    parts, _ = ranks(*common, "--out", "parts", **never | {"DOOM_AT": "3"})
+    assert "stopped by Ctrl-C, saved in parts/last.pt" in parts.stdout, parts.stderr
+    assert "--resume parts --model helpers.tiny:one_rank_interrupted" in parts.stdout
     assert 3 <= load(tmp_path / "parts").progress["step"] < 6
     again = ("--resume", "parts", *model)
-    (_, said, error), _ = ranks(*again, **never | {"DOOM_IN_VALIDATION": "1"})
-    assert "stopped by SIGTERM, saved in parts/last.pt" in said, error
+    parts, _ = ranks(*again, **never | {"DOOM_IN_VALIDATION": "1"})
+    assert "stopped by SIGTERM, saved in parts/last.pt" in parts.stdout, parts.stderr
     assert load(tmp_path / "parts").progress["history"] == []
-    (status, _, error), _ = ranks(*again, **never)
-    assert status == 0, error
+    parts, _ = ranks(*again, **never)
+    assert parts.returncode == 0, parts.stderr
     a, b = load(tmp_path / "whole"), load(tmp_path / "parts")
     assert all(torch.equal(a.model[name], b.model[name]) for name in a.model)
     assert len(b.rng["other_ranks"]) == 1
@@ -170,7 +147,7 @@ def test_one_rank_reads_the_checkpoint_for_all(store, tmp_path, here, ranks):
     (tmp_path / "elsewhere").mkdir()
     folders = (tmp_path, tmp_path / "elsewhere")
     said = ranks("--resume", "run", *common, "--epochs", "2", folders=folders)
-    assert [status for status, *_ in said] == [0, 0], said
+    assert [one.returncode for one in said] == [0, 0], said
     assert len(column(tmp_path / "run", "loss")) == 2
     assert not list((tmp_path / "elsewhere").iterdir())
     # A run of two ranks is resumed by one.

@@ -1,25 +1,14 @@
 """``python -m training.predict`` in a process of its own: what a shell sees, and SIGKILL."""
 
 import json
-import os
 import signal
-from functools import partial
-from pathlib import Path
 
 import pytest
 import rasterio
+from helpers.forks import Command
+from helpers.predict_cases import make_checkpoint, pixels, write_image
 
 from training.prediction.cog.write_journal import folder_of
-
-CASES = Path(__file__).resolve().parents[1]
-REPO = CASES.parent
-
-MAKE = """
-import sys
-from helpers.predict_cases import make_checkpoint, pixels, write_image
-make_checkpoint("best.pt", model="helpers.predict_cases:neighbourly")
-write_image("scene.tif", pixels(1700, 70))
-"""
 
 # The process is killed when the first row of tiles is on the disk.
 KILLED = """
@@ -33,17 +22,8 @@ def last_row(self, sizes):
 WriteJournal.add_row = last_row
 sys.exit(main())
 """
-OPTIONS = ("--window", "96", "--overlap", "32", "--precision", "fp32", "--quiet")
-OPTIONS += ("--model", "helpers.predict_cases:neighbourly")
-
-
-@pytest.fixture
-def here(tmp_path, python):
-    """Return a function that runs Python in a folder that has a checkpoint and an image."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(CASES), str(REPO)])}
-    here = partial(python, cwd=tmp_path, env=environment)
-    assert here("-c", MAKE).returncode == 0
-    return here
+MODEL = "helpers.predict_cases:neighbourly"
+OPTIONS = ("--window", "96", "--overlap", "32", "--precision", "fp32", "--quiet", "--model", MODEL)
 
 
 def rows_safe(target):
@@ -53,17 +33,24 @@ def rows_safe(target):
 
 
 @pytest.mark.slow
-def test_killed_and_restarted_command_predicts_the_same_bytes(here, tmp_path):
-    request = ("best.pt", "scene.tif", *OPTIONS)
-    first = here("-c", KILLED, *request, "--out", "out")
+def test_killed_and_restarted_command_predicts_the_same_bytes(forks, tmp_path):
+    make_checkpoint(tmp_path / "best.pt", model=MODEL)
+    write_image(tmp_path / "scene.tif", pixels(1700, 70))
+
+    def predict(*words, program=("-m", "training.predict")):
+        given = (*program, "best.pt", "scene.tif", *OPTIONS, *words)
+        (done,) = forks.run(Command(given, str(tmp_path)))
+        return done
+
+    first = predict("--out", "out", program=("-c", KILLED))
     target = tmp_path / "out" / "scene.tif"
     assert first.returncode == -signal.SIGKILL
     assert rows_safe(target) == 1
     assert not target.exists()
-    again = here("-m", "training.predict", *request, "--out", "out")
+    again = predict("--out", "out")
     assert again.returncode == 0, again.stderr
     assert "resumed   out/scene.tif" in again.stdout
-    whole = here("-m", "training.predict", *request, "--out", "whole", "--overlay")
+    whole = predict("--out", "whole", "--overlay")
     assert "predicted whole/scene.tif" in whole.stdout, whole.stderr
     assert target.read_bytes() == (tmp_path / "whole" / "scene.tif").read_bytes()
     assert sorted(path.name for path in (tmp_path / "whole").iterdir()) == [

@@ -4,16 +4,15 @@ import json
 import os
 import socket
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 import torch
+from helpers.forks import run_ranks
 
 from training.engine import distributed
 
-REPO = Path(__file__).resolve().parents[3]
 RANK = """
-import json, sys, torch
+import json, torch
 from torch import nn
 from helpers import tiny
 from helpers.steps import batch, trainable_of
@@ -65,6 +64,7 @@ def given(rank):
     return Batch(image // (rank + 1), label, key, torch.zeros(2, 3), key)
 
 
+torch.set_num_threads(1)
 with process_group("cpu"):
     torch.manual_seed(0)
     rank, found = this_rank()[0], {}
@@ -101,20 +101,15 @@ with process_group("cpu"):
             found[f"unused {find}"] = "trained"
         except RuntimeError as error:
             found[f"unused {find}"] = str(error)
-    with open(f"{sys.argv[1]}/{rank}.json", "w") as file:
-        json.dump(found, file)
+    print(json.dumps(found))
 """
 
 
 @pytest.mark.slow
-def test_two_ranks_agree_on_steps_and_average_their_statistics(tmp_path, python):
-    script = tmp_path / "rank.py"
-    script.write_text(RANK)
-    launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    env = os.environ | {"PYTHONPATH": f"{REPO}{os.pathsep}{REPO / 'tests'}", "OMP_NUM_THREADS": "1"}
-    done = python(*launch, script, tmp_path, env=env)
-    assert done.returncode == 0, done.stderr[-3000:]
-    ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+def test_two_ranks_agree_on_steps_and_average_their_statistics(tmp_path, forks):
+    ended = run_ranks(forks, ("-c", RANK), (tmp_path, tmp_path))
+    assert [one.returncode for one in ended] == [0, 0], ended[0].stderr + ended[1].stderr
+    ranks = [json.loads(one.stdout) for one in ended]
     (one, means), (other, same_means) = (rank["statistics"] for rank in ranks)
     assert means == same_means
     for name, mean in means.items():
