@@ -28,7 +28,7 @@ from geoprep.speed import BIN_COUNT, BIN_WIDTH_MPH, NODATA, UNKNOWN_SPEED
 
 T = TypeVar("T")
 
-_SAMPLED: Final = 1024
+_SAMPLED: Final = 512
 """Pixels per side of the sample that tells a mask from probabilities and speeds."""
 _OF_MASKS: Final = 2
 """Values of a mask without blurred edges."""
