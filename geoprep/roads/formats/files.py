@@ -264,8 +264,10 @@ def has_layer(path: Path, layer: str | None) -> bool:
     """Return whether a vector file has a layer of some name; False for None and other files."""
     from pyogrio.errors import DataSourceError
 
+    if layer is None or path.suffix.lower() not in VECTOR_SUFFIXES:
+        return False
     try:
-        return layer in _layers(path) if path.suffix.lower() in VECTOR_SUFFIXES else False
+        return layer in _layers(path)
     except DataSourceError:
         return False
 
