@@ -79,6 +79,7 @@ def _items(store: StoreReader, by: By, name: str) -> dict[str, Any]:
     known = [grid if grid and grid.georeferenced else None for grid in grids_of(store, by)]
     links = [{"rel": "collection", "href": f"./{name}.json", "type": "application/json"}]
     items = {
+        "type": "Feature",
         "stac_version": STAC_VERSION,
         "stac_extensions": [[PROJECTION_SCHEMA]] * count,
         "id": ids,

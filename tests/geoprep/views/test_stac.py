@@ -55,6 +55,21 @@ def test_duckdb_reads_the_items(exported):
     assert [row[2] for row in rows] == pytest.approx(items.bounds["minx"].tolist())
 
 
+def test_stac_libraries_read_items_and_collection(exported):
+    arrow = pytest.importorskip("stac_geoparquet.arrow", reason="stac-geoparquet is not installed")
+    import pystac
+
+    rows = gpd.read_parquet(exported)
+    documents = arrow.stac_table_to_items(pyarrow.parquet.read_table(exported))
+    items = [pystac.Item.from_dict(document) for document in documents]
+    assert [item.id for item in items] == list(rows["id"])
+    assert [item.properties["proj:code"] for item in items] == list(rows["proj:code"])
+    for item, bounds in zip(items, rows.bounds.to_numpy(), strict=True):
+        assert item.bbox == pytest.approx(bounds)
+    collection = pystac.Collection.from_file(str(exported.with_suffix(".json")))
+    assert collection.extent.spatial.bboxes[0] == pytest.approx(rows.total_bounds)
+
+
 def test_the_collection_is_in_the_file_and_beside_it(exported):
     metadata = pyarrow.parquet.read_schema(exported).metadata
     embedded = json.loads(metadata[b"stac-geoparquet"])
