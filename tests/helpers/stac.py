@@ -18,13 +18,11 @@ def schemas():
     """Return every schema by the address that others refer to it with, see README.md there."""
     found = {}
     for path in FOLDER.glob("*.json"):
-        text, (name, _, version) = path.read_text(), path.stem.partition("-")
+        name, _, version = path.stem.partition("-")
         address = f"{EXTENSIONS}/{name}/{version}/schema.json" if version else f"{CORE}/{path.name}"
         if name[0].isupper():
             address = f"https://geojson.org/schema/{path.name}"
-        if name == "mlm":
-            text, address = text.replace(address, MLM_SCHEMA), MLM_SCHEMA
-        found[address] = json.loads(text)
+        found[MLM_SCHEMA if name == "mlm" else address] = json.loads(path.read_text())
     found[f"{EXTENSIONS}/classification/v1.1.0/schema.json"] = found[
         f"{EXTENSIONS}/classification/v2.0.0/schema.json"
     ]

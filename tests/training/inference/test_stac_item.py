@@ -82,7 +82,6 @@ def test_an_item_has_the_facts_of_its_model_and_no_path(tmp_path):
     assert "Nor is their area: the geometry is null." in said["description"]
     assert [c["name"] for c in said["mlm:output"][0]["classification:classes"]][-1] == "road"
     assert not any(word in json.dumps(item) for word in (str(tmp_path), "secret"))
-    # An axis named bands needs bands: the rule of MLM 1.5 that the schema of 1.4 lacks.
     (entry,) = said["mlm:input"]
     assert entry["bands"] == list(FACTS.bands) == [band["name"] for band in said["bands"]]
     assert entry["input"]["shape"][entry["input"]["dim_order"].index("bands")] == 3
