@@ -46,6 +46,7 @@ class RowBlender:
         *,
         confidence: bool = False,
         probabilities: bool = False,
+        bins: bool = True,
     ) -> None:
         self._rows, self._columns = rows, columns = grid.rows, grid.columns
         shape = columns.length, info.channels
@@ -54,7 +55,7 @@ class RowBlender:
         self._end = 0  # of the columns with sums
         self._row: WindowRow | None = None
         mph = np.array(info.class_mph, np.float32)
-        bands = info.channels + (len(mph) > 0)
+        bands = (info.channels if bins else 1) + (len(mph) > 0)
         self._convert: Callable[..., int] = partial(to_bytes, class_mph=mph, threshold=threshold)
         if info.has_classes:
             bands = 1 + confidence + probabilities * info.channels
@@ -149,7 +150,8 @@ def to_bytes(
     of ``valid``, uint8 (y, x), 0 without imagery, and ``out``, uint8 (band, y, x), from column
     ``left`` on. The bands: the probability of any road times 255, rounded half up, at most 254;
     with speeds per class that of the most likely class, 1..253, or 0 for background; the other
-    channels like the first. 255 in every band without imagery or where a channel is not finite.
+    channels like the first, if ``out`` has bands for them. 255 in every band without imagery or
+    where a channel is not finite.
     """
     top, bottom, first, last = part
     channels, classes, width = values.shape[2], class_mph.shape[0], last - first
@@ -163,7 +165,7 @@ def to_bytes(
             value = row[i] * np.float32(255) + np.float32(0.5)
             scaled[i] = np.uint8(np.int32(min(max(value, np.float32(0)), np.float32(254))))
             largest = max(largest, bits[i] & np.uint32(0x7FFFFFFF))
-        for k in range(channels):
+        for k in range(0 if out.shape[0] > bins else channels - 1, channels):
             line = out[bins + k if k < channels - 1 else 0, y, begin : begin + width]
             for x in range(width):
                 line[x] = scaled[x * channels + k]

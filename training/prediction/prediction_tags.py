@@ -32,13 +32,13 @@ def check_targets(info: ModelInfo) -> None:
 
 
 def band_names(
-    info: ModelInfo, *, confidence: bool = False, probabilities: bool = False
+    info: ModelInfo, *, confidence: bool = False, probabilities: bool = False, bins: bool = True
 ) -> list[str]:
     """Return the names of a prediction's bands."""
     if info.has_classes:
         return ["class", *["confidence"] * confidence, *info.class_names * probabilities]
-    bins = [f"road, {bin_label(i)} mph" for i, _ in enumerate(info.class_mph, start=1)]
-    return ["road", *["speed"] * bool(bins), *bins]
+    names = [f"road, {bin_label(i)} mph" for i, _ in enumerate(info.class_mph, start=1)]
+    return ["road", *["speed"] * bool(names), *names * bins]
 
 
 def tiff_tags(source: ImageSource, info: ModelInfo, signed: dict[str, Any]) -> Tags:
@@ -46,8 +46,8 @@ def tiff_tags(source: ImageSource, info: ModelInfo, signed: dict[str, Any]) -> T
 
     A file with one band of classes has a palette. TIFF has none for several bands.
     """
-    extra = {name: signed.get(name, False) for name in ("confidence", "probabilities")}
-    names = band_names(info, **extra)
+    extra = {name for name in ("confidence", "probabilities", "bins") if name in signed}
+    names = band_names(info, **{name: signed[name] for name in extra})
     has_palette = info.has_classes and len(names) == 1
     profile = {
         "driver": "GTiff",
@@ -76,11 +76,8 @@ def tiff_tags(source: ImageSource, info: ModelInfo, signed: dict[str, Any]) -> T
             "CLASS_COLORS": json.dumps(info.class_colors),
         }
     else:
-        first = len(names) - len(info.class_mph) + 1
-        classes = [
-            {"band": i, "name": names[i - 1], "mph": mph}
-            for i, mph in enumerate(info.class_mph, start=first)
-        ]
+        bins = enumerate(zip(names[2:], info.class_mph, strict=False), start=3)
+        classes = [{"band": i, "name": name, "mph": mph} for i, (name, mph) in bins]
         contents = {"ROAD_THRESHOLD": f"{signed['threshold']:g}", "CLASSES": json.dumps(classes)}
     with MemoryFile() as memory:
         with memory.open(**profile) as dataset:
@@ -121,7 +118,8 @@ def difference(
     """
     if found is None:
         return "was not made by training.predict"
-    keys = [key for key in wanted if key not in loose and found.get(key) != wanted[key]]
+    both = {**wanted, **found}
+    keys = [key for key in both if key not in loose and found.get(key) != wanted.get(key)]
     if not keys:
         return ""
     if "format" in keys:

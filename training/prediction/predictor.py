@@ -96,9 +96,11 @@ class Predictor:
 
     @property
     def _extra(self) -> dict[str, bool]:
-        """Which further bands a prediction of classes has."""
+        """Which further bands a prediction of classes has, or one of roads lacks."""
         options = self.options
-        return {"confidence": options.confidence, "probabilities": options.probabilities}
+        if self.info.has_classes:
+            return {"confidence": options.confidence, "probabilities": options.probabilities}
+        return {} if options.outputs == "all" else {"bins": False}
 
     def grid(self, source: ImageSource) -> WindowGrid:
         """Return the windows over an image."""
@@ -115,7 +117,6 @@ class Predictor:
         """Return everything that a prediction's pixels depend on, as plain JSON."""
         options = self.options
         limits = self.limits
-        extra = self._extra if self.info.has_classes else {}
         return {
             "format": FORMAT,
             "checkpoint": self.checkpoint,
@@ -128,7 +129,7 @@ class Predictor:
             "bands": list(parse_bands(options.bands)),
             "limits": "scene" if limits is None else limits.tolist(),
             **runner.identity,
-            **extra,
+            **self._extra,
             "image": [name, version],
         }
 

@@ -36,6 +36,7 @@ from PIL import Image
 
 from geoprep.errors import UsageError
 from geoprep.palette import NODATA_GREYS, SPEED_COLOURS
+from geoprep.roads import open_raster
 from geoprep.storage import inputs, places, transfer
 from training import predict as command
 from training.checkpoint import Checkpoint, save
@@ -361,6 +362,18 @@ def test_memory_does_not_grow_with_the_height(tmp_path):
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] < 1.1 * peaks[0], peaks
+
+
+def test_bands_of_bins_are_left_out_on_request(run, checkpoint, tmp_path):
+    image = write_image(tmp_path / "scene.tif", pixels(90, 70))
+    run(checkpoint[0], image, "--out", tmp_path / "all", *FP32)
+    run(checkpoint[0], image, "--out", tmp_path / "two", *FP32, "--outputs", "road,speed")
+    found = read(tmp_path / "two" / "scene.tif")
+    np.testing.assert_array_equal(found, read(tmp_path / "all" / "scene.tif")[:2])
+    raster = open_raster(tmp_path / "two" / "scene.tif")
+    assert (raster.road_bands, raster.speed_band, raster.speed_classes) == ((1,), 2, ())
+    text = run(checkpoint[0], image, "--out", tmp_path / "two", *FP32, status=2)
+    assert "other options (bins)" in text
 
 
 def test_tags_record_how_the_prediction_was_made(run, checkpoint, tmp_path):
