@@ -1,12 +1,10 @@
 """Reading tiles from shards: correct pixels or an error, never damaged pixels."""
 
-import json
 from pathlib import Path
 
 import google_crc32c
 import numpy as np
 import pytest
-import zarr
 from helpers.painted import paint
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -149,23 +147,6 @@ def test_a_lost_chunk_does_not_read_as_background(make_store):
     assert (read(arrays, 8, 10)[1] == paint(40, 32, 3)[1][8:10]).all()
     with pytest.raises(StoreError, match=r"32/speed, shard c/1/.*a chunk is missing"):
         read(arrays, 9, 11)
-
-
-LAYOUTS = [{"shards": None}, {"compressors": None}, {"chunks": (2, 32, 32)}]
-
-
-@pytest.mark.parametrize("options", LAYOUTS)
-def test_another_layout_is_refused(make_store, options):
-    path = make_store(levels=(32,))
-    opened(path)
-    shape = {"shape": (40, 32, 32), "chunks": (1, 32, 32), "shards": (8, 32, 32)}
-    zarr.create_array(path / "32/speed", dtype="uint8", overwrite=True, **(shape | options))
-    root = path / "zarr.json"
-    text = json.loads(root.read_text())
-    del text["consolidated_metadata"]
-    root.write_text(json.dumps(text))
-    with pytest.raises(StoreError, match=r"32/speed differs from schema 1"):
-        opened(path)
 
 
 def test_few_shards_are_spread_over_threads(arrays):

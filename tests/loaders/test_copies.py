@@ -1,7 +1,6 @@
 """Loaders are pickled and copied with their position, and describe themselves."""
 
 import copy
-import multiprocessing
 import pickle
 
 import pytest
@@ -37,21 +36,6 @@ def test_a_copy_gives_the_same_batches(store_path, kind, again):
     assert [digest(batch) for batch in twin] == [digest(batch) for batch in batches]
     loader.set_epoch(0)
     assert [digest(batch) for batch in loader] == first  # what the copy did does not show
-
-
-def count(loaders, queue):
-    queue.put([[digest(batch) for batch in loader] for loader in loaders])
-
-
-def test_loaders_reach_a_spawned_process(store_path):
-    loaders = [make(kind, store_path) for kind in ("ram", "stream")]
-    context = multiprocessing.get_context("spawn")
-    queue = context.Queue()
-    child = context.Process(target=count, args=(loaders, queue))
-    child.start()
-    found = queue.get(timeout=600)
-    child.join(600)
-    assert found == [[digest(batch) for batch in loader] for loader in loaders]
 
 
 @pytest.mark.parametrize("kind", KINDS)

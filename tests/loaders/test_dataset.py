@@ -75,18 +75,6 @@ def test_it_pickles_as_bytes_not_pixels(tiles):
     assert (pickle.loads(pickle.dumps(dataset))[5]["image"] == dataset[5]["image"]).all()
 
 
-def test_workers_give_what_one_process_gives(tiles):
-    dataset = TileDataset(tiles, crop=16, augment="d4", georeference=True)
-    alone = list(DataLoader(dataset, batch_size=10))
-    workers = DataLoader(
-        dataset, batch_size=10, num_workers=2, multiprocessing_context="forkserver"
-    )
-    for one, other in zip(alone, workers, strict=True):
-        for name in ("image", "speed", "index", "key", "affine"):
-            assert torch.equal(one[name], other[name])
-        assert one["crs"] == other["crs"]
-
-
 def test_persistent_workers_follow_the_epoch(tiles):
     dataset = TileDataset(tiles, crop=8)
     loader = DataLoader(dataset, batch_size=32, num_workers=1, persistent_workers=True)
@@ -102,7 +90,8 @@ def test_persistent_workers_follow_the_epoch(tiles):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_batch_is_copied_once_and_needs_no_collation(tiles, workers):
     """With DataLoader's defaults: images channels last, in a worker in shared memory."""
-    dataset = TileDataset(tiles, crop=16, augment="d4", crops_per_tile=2, seed=3)
+    options = {"crop": 16, "augment": "d4", "crops_per_tile": 2, "seed": 3}
+    dataset = TileDataset(tiles, georeference=True, **options)
     for number, batch in enumerate(DataLoader(dataset, batch_size=6, num_workers=workers)):
         assert type(batch) is dict
         assert batch["image"].is_contiguous(memory_format=torch.channels_last)
@@ -112,6 +101,8 @@ def test_a_batch_is_copied_once_and_needs_no_collation(tiles, workers):
             assert torch.equal(batch["image"][i], item["image"])
             assert torch.equal(batch["speed"][i], item["speed"])
             assert (int(batch["index"][i]), int(batch["key"][i])) == (item["index"], item["key"])
+            assert torch.equal(batch["affine"][i], item["affine"])
+            assert batch["crs"][i] == item["crs"]
     assert number == -(-len(dataset) // 6) - 1
 
 

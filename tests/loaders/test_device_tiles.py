@@ -46,14 +46,6 @@ def test_residency_changes_no_sample(painted, device, options):
             assert getattr(one, name).dtype == getattr(other, name).dtype
 
 
-def test_the_state_does_not_depend_on_residency(painted):
-    here, there = BatchLoader(painted, 5), BatchLoader(DeviceTiles(painted, "cpu"), 5)
-    batches = iter(here)
-    next(batches)
-    there.load_state_dict(here.state_dict())
-    assert torch.equal(next(batches).key, next(iter(there)).key)
-
-
 def test_a_host_ahead_of_the_device_changes_no_sample(painted, device):
     """Blocks are dropped while the device still works, and their memory is used again."""
     options = {"crop": 33, "augment": "d4", "crops_per_tile": 5}

@@ -1,7 +1,6 @@
 """A loader in the loops of other frameworks: epochs advance, and ranks are found when needed."""
 
 import copy
-import pickle
 import re
 from pathlib import Path
 
@@ -111,27 +110,6 @@ def test_checkpoints_of_lightning_resume_with_the_batches_that_follow(painted, t
     assert len(saved) in {3, len(whole)}
     for path in saved:
         assert seen(path) == whole[int(path.stem.removeprefix("step=")) :]
-
-
-@pytest.mark.parametrize("world", [1, 2])
-def test_a_loop_saved_every_epoch_resumes_with_the_next(painted, world):
-    ranks = [BatchLoader(painted, 4, rank=rank, world_size=world, **TRAIN) for rank in range(world)]
-    expected = [[keys(one) for one in ranks] for _ in range(3)]
-    for one in ranks:
-        one.set_epoch(0)
-    for epoch in range(3):
-        steps = zip(range(len(ranks[0])), *ranks, strict=False)  # no StopIteration
-        assert len(list(steps)) == len(ranks[0])
-        states = [one.state_dict() for one in ranks]
-        assert {(state["epoch"], state["position"]) for state in states} == {(epoch + 1, 0)}
-        ranks = [
-            BatchLoader(painted, 4, rank=rank, world_size=world, **TRAIN) for rank in range(world)
-        ]
-        for one, state in zip(ranks, states, strict=True):
-            one.load_state_dict(state)
-        if epoch < 2:
-            copies = pickle.loads(pickle.dumps(ranks))
-            assert [keys(one) for one in copies] == expected[epoch + 1]
 
 
 def test_an_own_loop_resumes_at_every_moment(painted):

@@ -46,13 +46,6 @@ def test_no_more_items_are_taken_than_prefetch_allows():
     assert workers() == 0
 
 
-def test_a_broken_loop_ends_its_threads():
-    for result in Prefetcher(slow_first, range(100), threads=2, prefetch=4):
-        if result == 9:
-            break
-    assert threads_end()
-
-
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 def test_an_exception_in_the_loop_ends_its_threads(error):
     def loop():

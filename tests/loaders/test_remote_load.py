@@ -17,15 +17,6 @@ from loaders import BatchLoader, RamTiles, StreamTiles
 pytestmark = pytest.mark.filterwarnings("ignore:Successfully reconstructed a store:RuntimeWarning")
 
 
-def test_a_split_on_s3_is_the_split_on_disk(store_path, bucket):
-    address = bucket.upload(store_path, "whole.zarr")
-    there = RamTiles.load(address, "train", bands=("green", "red"))
-    here = RamTiles.load(store_path, "train", bands=("green", "red"))
-    assert (there.image == here.image).all()
-    assert (there.speed == here.speed).all()
-    assert there.store.location == address
-
-
 def test_a_shard_lost_on_s3_is_named(store_path, bucket):
     address = bucket.upload(store_path, "lost.zarr")
     bucket.delete("lost.zarr/32/image/c/2/0/0/0")

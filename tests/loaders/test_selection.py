@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from geoprep.errors import StoreError, UsageError
+from geoprep.errors import UsageError
 from geoprep.store import StoreReader
-from loaders import RamTiles, StreamTiles
 from loaders.selection import Folds, select
 
 
@@ -72,13 +71,3 @@ def test_a_tile_without_a_valid_pixel_is_left_out(make_store):
     selection = select(store, "all")
     assert selection.left_out == {"empty": 2}
     assert not np.isin([1, 5], selection.tiles).any()
-
-
-@pytest.mark.parametrize("column", ["split", "scene", "transform", "road_fraction"])
-@pytest.mark.parametrize("read", [RamTiles.load, StreamTiles.open])
-def test_a_lost_chunk_of_a_table_is_damage(make_store, column, read):
-    path = make_store(scenes=50, levels=(32,))
-    chunks = sorted((path / column / "c").rglob("*"))
-    next(file for file in chunks if file.is_file()).unlink()
-    with pytest.raises(StoreError, match=column):
-        read(path)
