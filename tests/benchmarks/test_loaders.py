@@ -79,7 +79,7 @@ def test_loader_that_loses_pixels_is_rejected():
             other_loaders.compare(dict(truth, **{name: value}), truth)
 
 
-def test_quick_run_records_its_figures(store, tmp_path):
+def test_quick_run_records_its_figures(store, tmp_path, forked):
     record, picture = tmp_path / "loaders.json", tmp_path / "loaders.png"
     options = ["--quick", "--repeats", "1", "--seconds", "0.02", "--threads", "1"]
     only = ["--only", "throughput", "--only", "load"]

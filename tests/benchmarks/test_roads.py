@@ -7,13 +7,15 @@ from helpers.roads import network
 
 from benchmarks.common import Result
 from benchmarks.roads import main
-from benchmarks.tracing import reliability
+from benchmarks.tracing import end_to_end, reliability
 from benchmarks.tracing.lines import measure_lines
 
 
 @pytest.mark.slow
-def test_images_become_scored_networks_by_one_command(tmp_path):
+def test_images_become_scored_networks_by_one_command(tmp_path, monkeypatch, forked):
     """A model trained for a few steps finds no roads, but all figures are recorded."""
+    few = (*end_to_end.OPTIONS, "--crops-per-tile", "2", "--pictures", "0")
+    monkeypatch.setattr(end_to_end, "OPTIONS", few)
     report = tmp_path / "roads.json"
     assert main(["--end-to-end", "--quick", "--level", "256", "--json", str(report)]) == 0
     recorded = json.loads(report.read_text())["figures"]

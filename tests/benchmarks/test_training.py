@@ -80,9 +80,12 @@ def test_the_demo_of_this_project_trains_with_settings_that_exist():
 
 
 @pytest.mark.slow
-def test_a_run_records_prints_and_draws_what_it_is_asked_for(store, tmp_path, monkeypatch, capsys):
+def test_a_run_records_prints_and_draws_what_it_is_asked_for(
+    store, tmp_path, monkeypatch, capsys, forked
+):
     monkeypatch.setattr(benchmark, "QUICK", replace(benchmark.QUICK, crop=CROP))
-    measure = partial(ladder.measure_ladder, rungs=[KEPT], seconds=0.01)
+    rung = replace(KEPT, options=(*KEPT.options, "--model", "helpers.tiny:normed"))
+    measure = partial(ladder.measure_ladder, rungs=[rung], seconds=0.01)
     monkeypatch.setattr(benchmark, "measure_ladder", measure)
     record, plot = tmp_path / "t.json", tmp_path / "t.png"
     given = [str(store), "--quick", "--repeats", "1", "--work", str(tmp_path)]
