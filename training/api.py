@@ -341,7 +341,7 @@ def save_model(
     from training.checkpoint import Checkpoint, save
     from training.data import level_gsd, model_info
     from training.fit import COMMAND
-    from training.inference import training_area, write_item
+    from training.inference import training_extent, write_item
     from training.model import build_model, factory_of, training_only, unwrapped
     from training.settings import Config
 
@@ -366,7 +366,7 @@ def save_model(
         ) from error
     saved = Checkpoint(info=info, model=weights)
     save(Path(path), saved)
-    write_item(Path(path), saved, area=training_area(stores))
+    write_item(Path(path), saved, training_extent(stores))
     return Path(path)
 
 

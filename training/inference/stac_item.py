@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import shapely
 import shapely.geometry
@@ -28,8 +28,16 @@ from training.checkpoint import BEST, Checkpoint, CheckpointError, ModelInfo, lo
 from training.inference.export_record import damage_reported
 from training.model import STRIDE
 
-Area = dict[str, Any] | None
-"""Geometry of GeoJSON, in degrees of longitude and latitude; None if it is not known."""
+_ALWAYS = "1900-01-01T00:00:00Z", "9999-12-31T23:59:59Z"
+"""Times where none is known, as the extension's best practices say."""
+
+
+class Extent(NamedTuple):
+    """The area and the times of the images that a model was trained on."""
+
+    geometry: dict[str, Any] | None = None  # of GeoJSON, in degrees; None if it is not known
+    times: tuple[str, str] = _ALWAYS  # of the first and the last image
+
 
 _STATISTICS = re.compile(r"\.(running_mean|running_var|num_batches_tracked)$")
 """Buffers of BatchNorm, which are no parameters."""
@@ -70,8 +78,7 @@ mph = np.clip(np.array({mph}) + 0.5, 1, 253).astype(np.uint8)
 _USE = """\
 Resample an image to the model's pixel size along x and y (gsd_m) by area averages; apply \
 pre_processing_function, the model and post_processing_function; crop the padding below and at the \
-right. For a checkpoint the model is what training.load_model returns. The dates of the training \
-images are not known."""
+right. For a checkpoint the model is what training.load_model returns."""
 
 
 def item_path(file: Path) -> Path:
@@ -79,32 +86,42 @@ def item_path(file: Path) -> Path:
     return file.with_name(f"{file.name}.stac.json")
 
 
-def training_area(stores: Sequence[StoreReader]) -> Area:
-    """Return the box around the scenes of each store; None if none is georeferenced."""
+def training_extent(stores: Sequence[StoreReader]) -> Extent:
+    """Return the box around the scenes of each store, and the times that stores keep of them."""
+    import pandas as pd
+
+    kept = [store.meta.build.get("datetimes", {}) for store in stores]
+    texts = [time for one in kept for span in one.values() for time in span.split("/")]
+    times = pd.to_datetime(texts, utc=True, format="ISO8601", errors="coerce").dropna()
+    said = [f"{time:%Y-%m-%dT%H:%M:%SZ}" for time in times.sort_values()]
     scenes = [outlines(store, "scene", "EPSG:4326")[0] for store in stores]
     area = shapely.union_all([shapely.union_all(shapes).envelope for shapes in scenes])
     area = shapely.transform(area, lambda xy: xy.round(6))
-    return None if area.is_empty else json.loads(shapely.to_geojson(area))
+    geometry = None if area.is_empty else json.loads(shapely.to_geojson(area))
+    return Extent(geometry, (said[0], said[-1]) if said else _ALWAYS)
 
 
 def write_export_item(file: Path, checkpoint: Path, precision: str, licence: str | None) -> str:
     """Write the item of a model file made from a checkpoint; return a line for the user.
 
-    Its area is that of the item beside the checkpoint.
+    Its extent is that of the item beside the checkpoint.
     """
-    area: Area = None
+    extent = Extent()
     if (beside := item_path(checkpoint)).exists():
         with damage_reported(beside, "a STAC item"):
-            area = json.loads(beside.read_text(encoding="utf-8"))["geometry"]
-    write_item(file, load(checkpoint), area=area, precision=precision, licence=licence)
-    return f"{item_path(file)}: STAC item" + ("" if area else ", its training area is not known")
+            item = json.loads(beside.read_text(encoding="utf-8"))
+            said = item["properties"]
+            extent = Extent(item["geometry"], (said["start_datetime"], said["end_datetime"]))
+    write_item(file, load(checkpoint), extent, precision=precision, licence=licence)
+    known = "" if extent.geometry else ", its training area is not known"
+    return f"{item_path(file)}: STAC item{known}"
 
 
 def write_item(
     file: Path,
     checkpoint: Checkpoint,
+    extent: Extent,
     *,
-    area: Area,
     precision: str = "float32",
     licence: str | None = None,
 ) -> None:
@@ -117,14 +134,17 @@ def write_item(
     counted = [v.numel() for n, v in checkpoint.model.items() if not _STATISTICS.search(n)]
     threshold = 0.5 if info.threshold is None else info.threshold
     bands = [{"name": band} for band in info.bands]  # STAC wants an asset's, MLM the item's
+    area, times = extent
+    unknown = ["time"] * (times == _ALWAYS) + ["area"] * (area is None)
     properties = {
-        "description": _USE + ("" if area else " Nor is their area: the geometry is null."),
+        "description": " ".join(
+            [_USE, *(f"The {one} of its training images is not known." for one in unknown)]
+        ),
         **({"gsd": max(info.gsd_m)} if 0 < max(info.gsd_m) < math.inf else {}),
         "bands": bands,
-        # As the extension's best practices say, where the dates of the imagery are not known.
         "datetime": None,
-        "start_datetime": "1900-01-01T00:00:00Z",
-        "end_datetime": "9999-12-31T23:59:59Z",
+        "start_datetime": times[0],
+        "end_datetime": times[1],
         **({"license": given} if (given := licence or settings.get("licence")) else {}),
         "mlm:name": name,
         "mlm:architecture": info.model,

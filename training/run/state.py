@@ -30,7 +30,7 @@ from training.engine import (
     max_over_ranks,
     sum_over_ranks,
 )
-from training.inference import training_area, write_item
+from training.inference import training_extent, write_item
 from training.model import (
     Timed,
     load_encoder_weights,
@@ -354,7 +354,7 @@ class Run:
         if is_rank_zero():
             weights = self._weights()
             files.save(self.folder / BEST, weights)
-            write_item(self.folder / BEST, weights, area=training_area(self.stores))
+            write_item(self.folder / BEST, weights, training_extent(self.stores))
 
     def _weights(self) -> Checkpoint:
         model, averaged = self.trainable.model, self.averaged

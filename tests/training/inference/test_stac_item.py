@@ -1,5 +1,6 @@
 """The STAC item of a model file is valid, and suffices to run the model without this package."""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -15,8 +16,9 @@ from helpers.web import served
 import geoprep
 import training
 from geoprep.errors import GeoprepError, UsageError
+from geoprep.store import StoreReader
 from training.checkpoint import CheckpointError, load
-from training.inference import write_item
+from training.inference import Extent, training_extent, write_item
 from training.predict import main as predict
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "model-files.md"
@@ -79,7 +81,8 @@ def test_an_item_has_the_facts_of_its_model_and_no_path(tmp_path):
     assert said["mlm:hyperparameters"]["gsd_m"] == list(FACTS.gsd_m)
     assert said["mlm:total_parameters"] == 3 * 8 * 25 + 8
     assert (said["mlm:framework"], said["mlm:pretrained"]) == ("OpenVINO", False)
-    assert "Nor is their area: the geometry is null." in said["description"]
+    for unknown in ("time", "area"):
+        assert f"The {unknown} of its training images is not known." in said["description"]
     assert [c["name"] for c in said["mlm:output"][0]["classification:classes"]][-1] == "road"
     assert not any(word in json.dumps(item) for word in (str(tmp_path), "secret"))
     (entry,) = said["mlm:input"]
@@ -106,6 +109,20 @@ def test_a_run_writes_the_item_of_its_best_model(store_path, tmp_path, same_proc
         training.train(store, licence="my own")
 
 
+def test_times_that_stores_keep_are_those_of_the_model(store_path, tmp_path, monkeypatch):
+    store, (file, _) = StoreReader.open(store_path), make_checkpoint(tmp_path / "a.pt")
+    known = ["2024-05-01T08:26:11.123000Z", "2024-04-01T00:00:00Z/2024-06-02T00:00:00Z", "soon"]
+    build = {**store.meta.build, "datetimes": dict(zip("abc", known, strict=True))}
+    monkeypatch.setattr(store, "meta", dataclasses.replace(store.meta, build=build))
+    write_item(file, load(file), training_extent([store]))
+    item = json.loads(file.with_name("a.pt.stac.json").read_text())
+    assert problems(item) == []
+    said = item["properties"]
+    assert said["start_datetime"] == "2024-04-01T00:00:00Z"
+    assert said["end_datetime"] == "2024-06-02T00:00:00Z"
+    assert "The time" not in said["description"]
+
+
 @pytest.fixture
 def web(tmp_path, monkeypatch):
     """Yield the address of a server, its folder, the paths of requests, and the local copies."""
@@ -123,7 +140,7 @@ def test_a_model_is_opened_by_the_address_of_its_item(tmp_path, web, name, kind)
         exported(folder, name, kind)
     else:
         make_checkpoint(file, model=MODEL)
-        write_item(file, load(file), area=None)
+        write_item(file, load(file), Extent())
     files = [f"/{name}"] + ["/moscow.bin"] * (kind is not None)
     image = np.ones((3, 64, 64), np.uint8)
     options = {} if kind else {"model": MODEL, "precision": "fp32"}
