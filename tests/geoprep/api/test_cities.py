@@ -6,11 +6,6 @@ import geoprep
 from geoprep.errors import UsageError
 
 
-def test_a_download_of_single_files_and_of_archives_at_once_is_refused(tmp_path):
-    with pytest.raises(UsageError, match="`scenes` selects single files"):
-        geoprep.download("moscow", scenes=3, archives=True, out=tmp_path)
-
-
 def test_a_store_is_checked_described_drawn_and_exported(small_store, tmp_path):
     store = geoprep.open_store(small_store)
     assert geoprep.check_store(store, progress=False).problems == ()

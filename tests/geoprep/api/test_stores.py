@@ -10,7 +10,7 @@ import xarray as xr
 from affine import Affine
 
 import geoprep
-from geoprep.errors import StoreError, UsageError
+from geoprep.errors import UsageError
 from geoprep.plan.options import BuildOptions
 
 GRID = Affine(0.5, 0, 400_000, 0, -0.5, 6_000_000)
@@ -32,11 +32,6 @@ def built(make, tmp_path):
         )
 
     return build
-
-
-def test_a_missing_store_is_a_clear_error(tmp_path):
-    with pytest.raises(StoreError, match=r"no such store"):
-        geoprep.open_store(tmp_path / "gone.zarr")
 
 
 def test_scenes_are_a_geodataframe_of_every_scene(store):

@@ -12,7 +12,6 @@ from affine import Affine
 from click.testing import CliRunner
 from helpers.rasters import write_raster
 from helpers.roads import drawn
-from PIL import Image
 
 from geoprep.roads.formats.files import read_network
 from geoprep.roads.options import Tracing
@@ -67,19 +66,6 @@ def test_a_table_has_the_pixels_of_the_predicted_image(predictions, tmp_path, ge
                 dataset.update_tags(SOURCE_SIZE=f"{2 * dataset.height} {2 * dataset.width}")
     assert len(ends[0])
     assert ends[1] == pytest.approx(2 * ends[0], abs=0.01)
-
-
-def test_a_mask_without_georeference(tmp_path, geoprep):
-    mask = tmp_path / "mask.png"
-    Image.fromarray(drawn(CITY, (200, 400), value=255)).save(mask)
-    out = tmp_path / "roads.geojson"
-    status, _, error = geoprep("vectorize", mask, "--out", out, "--quiet")
-    assert status == 2
-    assert error.startswith(f"Error: {mask}: not georeferenced. Set --pixel-size, the width")
-    assert not out.exists()
-    status, _, _ = geoprep("vectorize", mask, "--out", out, "--quiet", "--pixel-size", "2")
-    assert status == 0
-    assert read_network(out).length_m.sum() == pytest.approx(2 * 800, rel=0.05)
 
 
 @pytest.mark.parametrize(
@@ -150,13 +136,6 @@ def test_a_preview_of_one_image_of_a_table(predictions, tmp_path, geoprep):
     other = write_raster(tmp_path / "AOI_7_Moscow_chip9.tif", np.zeros((9, 9), np.uint8))
     status, _, error = geoprep("preview", table, "--over", other)
     assert (status, "has no image aoi_7_moscow_chip9" in error) == (2, True)
-
-
-def test_a_raster_that_is_road_everywhere(tmp_path, geoprep):
-    path = write_raster(tmp_path / "all.tif", np.ones((300, 300), np.uint8))
-    status, _, error = geoprep("vectorize", path, "--out", "x.gpkg", "--quiet")
-    assert status == 1
-    assert "all.tif: road everywhere" in error
 
 
 def test_help_lists_options_by_section_in_order():

@@ -173,13 +173,6 @@ def test_a_store_gives_the_borders_of_scenes_as_its_images_do(town, given):
     assert [one["border"] for one in by_none["scenes"]] == ["ground truth", "ground truth", "none"]
 
 
-def test_one_image_gives_the_border_of_one_scene(town):
-    image = next((town / "images").glob("*chip2.tif"))
-    label = town / "labels" / "AOI_7_Moscow_chip2.geojson"
-    one = scored("--truth", label, "--proposal", town / "city.gpkg", "--images", image)
-    assert one["border"] == "image"
-
-
 def test_a_note_on_many_scenes_is_one_line(town, given):
     for number in range(20, 25):
         path = town / "labels" / f"AOI_7_Moscow_chip{number}.geojson"
@@ -193,14 +186,6 @@ def test_speed_options_must_fit_together(given):
     assert "--speed-unit is the unit of --speed-field" in str(shown.exception)
     shown = run("score", *given, "--speed-field", "v", "--speed-from", "attributes")
     assert "--speed-field contradicts --speed-from attributes" in str(shown.exception)
-
-
-def test_help_of_score_says_what_published_and_images_do():
-    text = " ".join(run("score", "--help-all").output.split())
-    assert "leave out closed loops" in text
-    assert "false roads outside that box do not count" in text
-    assert "Random seed for choosing starting points" in text
-    assert "--midpoints" not in text
 
 
 def scored(*arguments):
@@ -247,21 +232,17 @@ def test_an_inferred_speed_does_not_make_roads_of_openstreetmap_unpaved(tmp_path
     assert one["apls_time"]["score"] == pytest.approx(1)
 
 
-@pytest.mark.parametrize("options", [("--layer", "roads"), ("--where", "kind = 'road'")])
-def test_layer_and_where_select_the_roads_of_labels(town, options):
-    """A GeoPackage of roads and railways, with the same fields."""
+def test_layer_and_where_select_the_roads_of_labels(town):
+    """A GeoPackage of roads, and of roads and railways with the same fields."""
     label = town / "labels" / "AOI_7_Moscow_chip2.geojson"
     roads = gpd.read_file(label).assign(kind="road")
     rails = roads.assign(kind="rail", geometry=roads.translate(0, 0.0005))
     extract = town / "extract.gpkg"
-    if options[0] == "--layer":
-        rails.to_file(extract, layer="railways")
-        roads.to_file(extract, layer="roads")
-    else:
-        gpd.GeoDataFrame(pd.concat([rails, roads]), crs=roads.crs).to_file(extract, layer="lines")
+    roads.to_file(extract, layer="roads")
+    gpd.GeoDataFrame(pd.concat([rails, roads]), crs=roads.crs).to_file(extract, layer="lines")
     proposal = town / "chip2.gpkg"
     write_network(read_labels(label)[0], proposal)
-    one = scored("--truth", extract, "--proposal", proposal, *options)
-    assert one["apls"]["score"] == pytest.approx(1, abs=1e-6)
-    if options[0] == "--where":
-        assert scored("--truth", extract, "--proposal", proposal)["apls"]["score"] < 0.9
+    given, lines = ("--truth", extract, "--proposal", proposal), ("--layer", "lines")
+    for options in (("--layer", "roads"), (*lines, "--where", "kind = 'road'")):
+        assert scored(*given, *options)["apls"]["score"] == pytest.approx(1, abs=1e-6)
+    assert scored(*given, *lines)["apls"]["score"] < 0.9

@@ -144,11 +144,6 @@ def houses(tmp_path):
     return path
 
 
-def test_areas_without_road_attributes_are_refused_with_the_options_that_help(houses):
-    with pytest.raises(LabelError, match=r"houses\.geojson: 2 areas.*`where`.*`areas` to road"):
-        read_roads(houses)
-
-
 @pytest.mark.parametrize(
     ("rule", "count", "notes"),
     [

@@ -10,9 +10,8 @@ import xarray as xr
 import zarr
 
 import geoprep
-from geoprep.errors import OutputError, StoreError, UsageError
+from geoprep.errors import OutputError, UsageError
 from geoprep.store import is_aligned
-from geoprep.store.tiles import TileReader
 
 SCENES = ["city_border", "city_unlabelled", "utm_north", "utm_south", "utm_small"]
 GDAL = tuple(map(int, rasterio.__gdal_version__.split(".")[:2]))
@@ -129,17 +128,6 @@ def test_the_conventions_own_library_finds_nothing_wrong(exported):
             getattr(checker, one["name"]).validate_node_metadata(document)
 
 
-@pytest.mark.parametrize("scene", SCENES)
-def test_rioxarray_finds_crs_and_transform(sources, exported, scene):
-    pytest.importorskip("rioxarray", reason="rioxarray is not installed")
-    read = xr.open_zarr(exported, group=f"{scene}/64", mask_and_scale=False)
-    with rasterio.open(sources / f"{scene}.tif") as source:
-        for one in (read, read.image):
-            assert one.rio.crs == source.crs
-            assert one.rio.transform() == source.transform
-    assert read.image.rio.nodata == 0
-
-
 @pytest.mark.skipif(GDAL < (3, 12), reason="GDAL is older than 3.12")
 def test_gdal_finds_crs_transform_and_nodata(sources, exported):
     with (
@@ -170,16 +158,6 @@ def test_rows_of_a_large_scene_are_read_one_after_another(opened, tmp_path, monk
     image = zarr.open_array(tmp_path / "out" / "city_1" / "64" / "image", mode="r")
     assert image.chunks[1] < image.shape[1]
     np.testing.assert_array_equal(image[:], opened.to_xarray(scene="city_1").image.values)
-
-
-def test_a_failed_export_leaves_nothing(opened, tmp_path, monkeypatch):
-    def fail(*_):
-        raise StoreError("damaged")
-
-    monkeypatch.setattr(TileReader, "read", fail)
-    with pytest.raises(StoreError, match="damaged"):
-        geoprep.export_geozarr(opened, tmp_path / "out")
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

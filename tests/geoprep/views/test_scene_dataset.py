@@ -74,8 +74,8 @@ def test_a_coarser_level_covers_the_same_ground(opened):
 
 
 @given(data=st.data())
-def test_any_index_gives_what_numpy_gives(small_store, data):
-    lazy = geoprep.open_store(small_store).to_xarray(scene="city_1").image
+def test_any_index_gives_what_numpy_gives(opened, data):
+    lazy = opened.to_xarray(scene="city_1").image
     whole = lazy.copy().values
     slices = st.tuples(*(st.slices(n) | st.integers(-n, n - 1) for n in lazy.shape))
     at = data.draw(slices)

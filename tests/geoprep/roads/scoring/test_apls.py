@@ -257,14 +257,6 @@ def test_edges_shorter_than_three_quarters_of_the_spacing_have_no_control_points
     assert len(module.control_points(network([(0, 0), (120, 0)]), None)) == 2
 
 
-def test_part_of_an_edge_has_the_speed_of_the_edge():
-    """The reference program gives parts the speed of a neighbour."""
-    slow_then_fast = network([(0, 0), (100, 0)], [(100, 0), (200, 0)], speeds=[10, 60])
-    whole = network([(0, 0), (50, 0)], [(50, 0), (100, 0)], [(100, 0), (200, 0)],
-                    speeds=[10, 10, 60])  # fmt: skip
-    assert apls(slow_then_fast, whole, weight="time").score == pytest.approx(1)
-
-
 def test_two_points_on_one_spot_are_both_kept():
     """The reference program lets the second take the place of the first."""
     fork = network([(0, 0), (30, 0)], [(30, 0), (60, 1)], [(30, 0), (60, -1)])
@@ -287,21 +279,6 @@ def test_node_numbers_and_line_directions_do_not_change_the_score():
         speed_mph=proposal.speed_mph[edges],
     )
     assert apls(truth, turned).score == pytest.approx(apls(truth, proposal).score, abs=1e-12)
-
-
-SMALL = {
-    "one road": [[(0, 0), (20, 0)]],
-    "a ring": [[(0, 0), (100, 0), (100, 100), (0, 100), (0, 0)]],
-    "parallel edges": [[(0, 0), (50, 50), (100, 0)], [(0, 0), (50, -50), (100, 0)]],
-    "a road with a loop": [[(0, 0), (30, 0)], [(30, 0), (60, 0), (60, 40), (30, 0)]],
-}
-
-
-@pytest.mark.parametrize("name", SMALL)
-@pytest.mark.parametrize("weight", ["length", "time"])
-def test_small_networks_score_one_against_themselves(name, weight):
-    made = network(*SMALL[name], speeds=[25.0] * len(SMALL[name]))
-    assert apls(made, made, weight=weight).score == pytest.approx(1)
 
 
 def test_a_network_without_roads_scores_zero():
