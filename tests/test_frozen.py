@@ -1,10 +1,10 @@
 """Files that earlier versions wrote are read as they were, and what was begun is finished."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
+from helpers.forks import Command
 
 from training.engine.native import instruction_sets
 
@@ -18,13 +18,11 @@ PARTS = (
 
 
 @pytest.fixture(scope="session")
-def run(python):
-    """Return a function that runs a module, with one thread, and returns the JSON it prints."""
-    paths = os.pathsep.join([str(TESTS.parent), str(TESTS)])
-    environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+def run(forks):
+    """Return a function that runs a module in a process of its own; it returns the JSON printed."""
 
     def run(module, *words, folder):
-        done = python("-m", module, *words, cwd=folder, env=environment)
+        (done,) = forks.run(Command(("-m", module, *words), str(folder)))
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
@@ -35,7 +33,7 @@ def run(python):
 def frozen(request, tmp_path_factory, run):
     """Return the recorded values, and those that this version gives."""
     folder = tmp_path_factory.mktemp("frozen")
-    found = run("helpers.frozen", "--fixtures", request.param, folder=folder)
+    found = run("helpers.frozen", "--fixtures", str(request.param), folder=folder)
     return json.loads((request.param / "reading.json").read_text()), found
 
 
