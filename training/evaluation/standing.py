@@ -197,6 +197,17 @@ def training_scenes(info: ModelInfo, stores: Sequence[StoreReader]) -> list[NDAr
     return found
 
 
+def unlearned_classes(
+    info: ModelInfo, stores: Sequence[StoreReader], training: Sequence[NDArray[np.uint32]]
+) -> list[str]:
+    """Return the classes without a pixel in all `training_scenes`; none if there are no scenes."""
+    learned: set[str] = set()
+    for store, scenes in zip(stores, training, strict=True):
+        pixels = store.class_pixels[np.isin(store.tiles.scene, scenes)].any(axis=0)
+        learned.update(np.array(store.meta.class_names)[pixels])
+    return [name for name in info.class_names if name not in learned] if learned else []
+
+
 def km_to_training(loader: BatchLoader, training: Sequence[NDArray[np.uint32]]) -> list[float]:
     """Return the distance of each scene of a loader to the nearest of `training_scenes` in km.
 

@@ -18,7 +18,7 @@ from geoprep.speed import MAX_MPH, NODATA
 from geoprep.store import StoreReader, level_grid
 from loaders import BatchLoader, Split
 from training.checkpoint import ModelInfo
-from training.data import Tiles, class_pixels, differences, level_gsd, tiles_of
+from training.data import Tiles, differences, level_gsd, tiles_of
 from training.engine import Engine, max_over_ranks, sum_in_place, sum_over_ranks
 from training.evaluation.baseline import Baseline
 from training.evaluation.metrics import (
@@ -32,7 +32,7 @@ from training.evaluation.metrics import (
     speed_mph,
 )
 from training.evaluation.offsets import FAR, OffsetSums
-from training.evaluation.standing import km_to_training, training_scenes
+from training.evaluation.standing import km_to_training, training_scenes, unlearned_classes
 from training.inference import Runner, Views, average_views, pad_batch, pad_image
 from training.model import Trainable
 from training.monitor import ANY_ROAD_MPH, Example
@@ -249,8 +249,6 @@ def evaluate_runner(
     training = training_scenes(info, tiles.stores)
     count, km = sum(map(len, training)), km_to_training(loader, training)
     each = zip(_rows(loader, scenes, scene_of, metrics), km, strict=True)
-    names = info.class_names if count else ()
-    pixels = class_pixels(tiles.stores, names)
     return Evaluation(
         title=title,
         level=tiles.side,
@@ -265,7 +263,7 @@ def evaluate_runner(
         offsets=shifts,
         baseline=simple.compute() if simple else {},
         training_scenes=count,
-        unlearned=[name for name, n in zip(names, pixels, strict=True) if not n],
+        unlearned=unlearned_classes(info, tiles.stores, training) if info.has_classes else [],
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 import shapely
 
 from training.evaluation import standing
-from training.evaluation.standing import Standing, km_to_training
+from training.evaluation.standing import Standing, km_to_training, unlearned_classes
 
 
 def scenes(*scores, km=math.nan):
@@ -82,3 +82,26 @@ def test_distances_to_training_scenes_are_those_on_the_ground(monkeypatch):
     loader = SimpleNamespace(tiles=SimpleNamespace(stores=[None], table=table))
     assert km_to_training(loader, [[0]]) == pytest.approx([0, 20, math.nan], nan_ok=True, abs=0.01)
     assert all(map(math.isnan, km_to_training(loader, [[2]])))
+
+
+def test_a_class_of_scenes_outside_the_fold_is_unlearned():
+    """The first store has ice in its second scene only, the second has no water."""
+    one = SimpleNamespace(
+        meta=SimpleNamespace(class_names=("land", "ice", "water")),
+        tiles=SimpleNamespace(scene=np.array([0, 1, 1, 2])),
+        class_pixels=np.array([[9, 0, 0], [9, 0, 0], [7, 2, 0], [9, 0, 1]], np.uint32),
+    )
+    two = SimpleNamespace(
+        meta=SimpleNamespace(class_names=("ice", "land")),
+        tiles=SimpleNamespace(scene=np.array([0, 1])),
+        class_pixels=np.array([[0, 9], [1, 8]], np.uint32),
+    )
+    info = SimpleNamespace(class_names=("land", "ice", "water"))
+
+    def unlearned(*training):
+        return unlearned_classes(info, [one, two], [np.array(each, int) for each in training])
+
+    assert unlearned([0, 1], [0]) == ["water"]
+    assert unlearned([0, 2], [0]) == ["ice"]
+    assert unlearned([0, 2], [1]) == []
+    assert unlearned([], []) == []
