@@ -1,5 +1,6 @@
 """What is exported lies where the source lay, byte for byte."""
 
+import errno
 import json
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from rasterio.warp import transform_bounds
 
-from geoprep.errors import UsageError
+from geoprep.errors import OutputError, UsageError
 from geoprep.palette import speed_colours
 from geoprep.plan.options import BuildOptions
 from geoprep.speed import BINNED_TABLE, CONTINUOUS_TABLE
@@ -119,6 +120,19 @@ def test_export_that_cannot_be_is_refused(store, tmp_path, scene, out, what, mes
     with pytest.raises(UsageError, match=message):
         export_scenes(store, scene, tmp_path / out, what=what)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_failure_half_way_leaves_what_was_there(store, tmp_path, monkeypatch):
+    (tmp_path / "a.tif").write_bytes(b"mine")
+
+    def full(*_args: object, **_tags: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(rasterio.io.DatasetWriter, "update_tags", full)
+    with pytest.raises(OutputError, match=r"a\.tif.*no space left on the disk"):
+        export_scenes(store, "city_1", tmp_path / "a.tif", what="image")
+    assert [p.name for p in tmp_path.iterdir()] == ["a.tif"]
+    assert (tmp_path / "a.tif").read_bytes() == b"mine"
 
 
 @given(
