@@ -11,6 +11,7 @@ from helpers.geojson import feature, write_features
 from helpers.rasters import write_raster
 from pyproj import Transformer
 
+import geoprep
 from geoprep.building.run import build
 from geoprep.executors.threads import Threads
 from geoprep.plan.options import BuildOptions
@@ -108,6 +109,12 @@ def small_store(sources, tmp_path_factory):
 def store(small_store):
     """This store, opened. Read only."""
     return StoreReader.open(small_store)
+
+
+@pytest.fixture(scope="session")
+def opened(small_store):
+    """This store, opened as notebooks do. Read only."""
+    return geoprep.open_store(small_store)
 
 
 @pytest.fixture

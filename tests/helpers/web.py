@@ -5,23 +5,41 @@ from __future__ import annotations
 import http.server
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 
+def _refuse_nothing(_method: str, _path: str) -> bool:
+    return False
+
+
 @contextmanager
-def served(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """Serve a folder; yield the address, and the paths of all GET requests so far."""
+def served(
+    folder: Path, refused: Callable[[str, str], bool] = _refuse_nothing
+) -> Iterator[tuple[str, list[str]]]:
+    """Serve a folder; yield the address, and the paths of all GET requests so far.
+
+    ``refused`` tells by method and path which requests are answered with 403.
+    """
     gets: list[str] = []
 
     class Quiet(http.server.SimpleHTTPRequestHandler):
         def log_message(self, *_args: object) -> None:
             pass
 
+        def do_HEAD(self) -> None:
+            if refused("HEAD", self.path):
+                self.send_error(403)
+                return
+            super().do_HEAD()
+
         def do_GET(self) -> None:
             gets.append(self.path)
+            if refused("GET", self.path):
+                self.send_error(403)
+                return
             span = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range") or "")
             path = Path(self.translate_path(self.path))
             if span is None or not path.is_file():

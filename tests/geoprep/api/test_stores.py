@@ -16,9 +16,9 @@ from geoprep.plan.options import BuildOptions
 GRID = Affine(0.5, 0, 400_000, 0, -0.5, 6_000_000)
 
 
-@pytest.fixture(scope="module")
-def store(small_store):
-    return geoprep.open_store(small_store)
+@pytest.fixture
+def store(opened):
+    return opened
 
 
 @pytest.fixture

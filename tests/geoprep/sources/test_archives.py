@@ -1,8 +1,6 @@
 """Archives and files on a web server: taken once, and never out of their folder."""
 
 import gzip
-import http.server
-import threading
 import zipfile
 from functools import partial
 from pathlib import Path
@@ -11,6 +9,7 @@ from urllib.parse import quote
 import pytest
 from helpers.archives import write_tar
 from helpers.buckets import client_of, s3_endpoint, use_endpoint
+from helpers.web import served
 
 from geoprep.errors import SourceError
 from geoprep.sources.archives import local_pattern
@@ -113,38 +112,18 @@ def test_archives_and_a_road_file_are_downloaded_from_s3_once(tmp_path, monkeypa
         assert local_pattern("s3://roads/x/*.gpkg", into) == ("s3://roads/x/*.gpkg", "")
 
 
+def unsigned(method, path):
+    """Return whether a request of a signed file has no signature, or is no GET."""
+    return path.startswith("/signed") and not (method == "GET" and path.endswith(f"?{SIGNED}"))
+
+
 @pytest.fixture
 def server(tmp_path):
-    """Yield the address of a web server and the folder that it shows."""
+    """Yield the address of a web server, the folder that it shows, and paths that were read."""
     folder = tmp_path / "www"
-    folder.mkdir()
-
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        gets: list[str] = []  # noqa: RUF012 - of this one server
-
-        def log_message(self, *_args):
-            pass
-
-        def do_GET(self):
-            self.gets.append(self.path)
-            self.answer(super().do_GET, allowed=self.path.endswith(f"?{SIGNED}"))
-
-        def do_HEAD(self):
-            self.answer(super().do_HEAD, allowed=False)
-
-        def answer(self, otherwise, *, allowed):
-            if self.path.startswith("/signed") and not allowed:
-                self.send_error(403)
-                return
-            self.path = self.path.removeprefix("/signed")
-            otherwise()
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=folder)) as web:
-        thread = threading.Thread(target=web.serve_forever, args=(0.01,))
-        thread.start()
-        yield f"http://127.0.0.1:{web.server_port}", folder, Quiet.gets
-        web.shutdown()
-        thread.join()
+    (folder / "signed").mkdir(parents=True)
+    with served(folder, unsigned) as (address, gets):
+        yield address, folder, gets
 
 
 def test_files_and_archives_are_downloaded_from_a_web_server_once(tmp_path, server):
@@ -197,7 +176,7 @@ def test_web_addresses_are_encoded_once(tmp_path, server):
 
 def test_signed_addresses_are_read_with_their_query_and_without_other_methods(tmp_path, server):
     address, folder, gets = server
-    write_zip(folder / "a.zip", FILES)
+    write_zip(folder / "signed" / "a.zip", FILES)
     with pytest.raises(SourceError, match=r"a.zip: cannot be downloaded.*40[35]"):
         local_pattern(f"{address}/signed/a.zip?key=no", tmp_path)
     images, note = local_pattern(f"{address}/signed/a.zip?{SIGNED}!/set/train/*.jpg", tmp_path)

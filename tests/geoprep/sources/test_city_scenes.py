@@ -19,17 +19,9 @@ DEEP = "nfs/data/cosmiq/spacenet/competitions/SN5_roads/tiles_upload/train/AOI_7
 
 
 @pytest.fixture
-def make(tmp_path):
+def make(make):
     """Return a function that makes empty files below ``data``."""
-
-    def files(*names):
-        for name in names:
-            path = tmp_path / "data" / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.touch()
-        return tmp_path / "data"
-
-    return files
+    return lambda *names: make(*(f"data/{name}" for name in names)) / "data"
 
 
 def chips(folder, *numbers, city=MOSCOW, product="PS-RGB", labels=True):

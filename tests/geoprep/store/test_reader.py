@@ -14,14 +14,8 @@ from helpers.factory import build_of, row_of_scenes, texture, write_scene
 from geoprep.errors import StoreError, UsageError
 from geoprep.store import StoreMeta, StoreReader
 from geoprep.store.reader import quiet_zarr
-from geoprep.store.schema import SCENE_COLUMNS, TILE_COLUMNS
+from geoprep.store.schema import TILE_COLUMNS
 
-TABLES = [
-    *TILE_COLUMNS,
-    *(f"scenes/{name}" for name in SCENE_COLUMNS),
-    "histogram/band",
-    "histogram/speed",
-]
 SOME_TABLES = [
     "row",
     "transform",
@@ -56,47 +50,6 @@ def bare(built, tmp_path):
     return folder
 
 
-def test_the_store_says_what_it_is(built):
-    meta = built.meta
-    assert (meta.schema, meta.complete, meta.cities) == (1, True, ("custom",))
-    assert meta.bands == ("red", "green", "blue")
-    assert meta.band_indexes == (1, 2, 3)
-    assert (meta.tile, meta.overlap, meta.levels) == (64, 0, (64, 32))
-    assert meta.speed_unit == "mph"
-    assert meta.rescale == "none"
-    assert meta.pixel_arrays() == ("64/image", "64/speed", "32/image", "32/speed")
-    assert StoreMeta.from_attrs(json.loads(json.dumps(meta.to_attrs()))) == meta
-
-
-def test_pixel_arrays_are_as_documented(built):
-    for level in built.meta.levels:
-        image, speed = built.image(level), built.speed(level)
-        assert (image.dtype, speed.dtype) == (np.uint8, np.uint8)
-        assert image.shape == (24, level, level, 3)
-        assert image.chunks == (1, level, level, 3)
-        assert image.shards == (8, level, level, 3)
-        assert image.fill_value == 0
-        assert speed.shape == (24, level, level)
-        assert speed.fill_value == 255
-        assert image.metadata.dimension_names == ("tile", "y", "x", "band")
-        assert speed.metadata.dimension_names == ("tile", "y", "x")
-    assert built.image().shape == built.image(64).shape, "the finest level by default"
-
-
-def test_tables_are_as_documented(built):
-    for name, (dtype, _) in TILE_COLUMNS.items():
-        column = getattr(built.tiles, name)
-        assert column.dtype == dtype
-        assert len(column) == len(built.tiles) == 24
-    assert len(built.scenes) == 6
-    assert built.scenes.limits.shape == (6, 3, 2)
-    assert built.scenes.bounds.shape == (6, 4)
-    assert built.histogram_band.shape == (3, 256)
-    assert built.histogram_speed.shape == (256,)
-    assert built.histogram_band.dtype == built.histogram_speed.dtype == np.uint64
-    assert zarr.open_array(f"{built.location}/ledger/64/image").shape == (3, 16)
-
-
 def test_xarray_sees_tables_and_pixels_without_a_warning(built):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -118,23 +71,6 @@ def test_xarray_walks_the_whole_tree(built):
     tree = xarray.open_datatree(built.location, engine="zarr")
     assert {"64", "32", "scenes", "histogram", "ledger"} <= set(tree.children)
     assert tree["scenes"]["id"].values.tolist() == built.scenes.id.tolist()
-
-
-def test_metadata_is_consolidated(built):
-    root = zarr.open_group(built.location, mode="r", use_consolidated=True)
-    assert root.metadata.consolidated_metadata is not None
-    listed = {name for name, _ in root.members(max_depth=None)}
-    assert {*TABLES, *built.meta.pixel_arrays()} <= listed
-
-
-def test_every_array_ends_in_a_checksum(built):
-    root = zarr.open_group(built.location, mode="r")
-    for name, array in root.members(max_depth=None):
-        if isinstance(array, zarr.Array):
-            codecs = array.metadata.to_dict()["codecs"]
-            if codecs[0]["name"] == "sharding_indexed":
-                codecs = codecs[0]["configuration"]["codecs"]
-            assert codecs[-1]["name"] == "crc32c", name
 
 
 # Opening what is not fine

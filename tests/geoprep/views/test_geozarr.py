@@ -19,11 +19,6 @@ TAGS = "https://raw.githubusercontent.com/zarr-conventions"
 
 
 @pytest.fixture(scope="module")
-def opened(small_store):
-    return geoprep.open_store(small_store)
-
-
-@pytest.fixture(scope="module")
 def exported(small_store, tmp_path_factory):
     out = tmp_path_factory.mktemp("geozarr") / "scenes.zarr"
     with warnings.catch_warnings():

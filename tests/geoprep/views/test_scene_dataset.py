@@ -20,11 +20,6 @@ PLACED = Affine(0.5, 0, 400_000, 0, -0.5, 6_000_000)
 ROTATED = Affine(0.4, 0.3, 400_000, 0.3, -0.4, 6_000_000)
 
 
-@pytest.fixture(scope="module")
-def opened(small_store):
-    return geoprep.open_store(small_store)
-
-
 @pytest.fixture
 def built(make, tmp_path):
     """Return a function that builds a store of one scene."""
