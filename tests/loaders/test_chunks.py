@@ -54,13 +54,6 @@ def test_labels_can_be_read_alone(arrays):
     assert not speed[[0, 4]].any()
 
 
-def test_both_codecs_are_read(make_store):
-    image, speed = paint(40, 32, 3)
-    found = read(opened(make_store(codec="zstd")), 1, 4)
-    assert (found[0] == image[1:4]).all()
-    assert (found[1] == speed[1:4]).all()
-
-
 def test_chunks_may_be_in_any_order_in_a_shard(make_store):
     path = make_store(splits=(0,), levels=(32,))
     shard = path / shard_key("32/image", 1)

@@ -46,14 +46,6 @@ def test_the_batches_are_those_of_pixels(two_stores, options):
         assert there == here
 
 
-def test_a_tile_is_that_of_pixels(two_stores):
-    pixels, compressed = both(two_stores, "all", 16, bands=("nir", "red"))
-    for tile in (0, 39, 40, len(pixels) - 1):
-        for one, other in zip(pixels.pixels(tile), compressed.pixels(tile), strict=True):
-            assert (one == other).all()
-        assert (pixels.label_of(tile) == compressed.label_of(tile)).all()
-
-
 def test_workers_share_one_copy_that_is_smaller(make_store):
     path = make_store(levels=(128,), bands=("red", "green"))
     pixels, compressed = both(path, "all")

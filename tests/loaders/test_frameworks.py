@@ -9,7 +9,7 @@ import torch
 from helpers.streams import LARGE, SMALL, samples
 
 from geoprep.errors import UsageError
-from loaders import BatchLoader, DevicePrep, DeviceTiles, RamTiles, StreamTiles, loader
+from loaders import BatchLoader, DevicePrep, RamTiles, StreamTiles, loader
 
 TRAIN = {"crop": 16, "augment": "d4", "seed": 5, "threads": 1}
 
@@ -22,19 +22,6 @@ def keys(batches):
 def group(monkeypatch):
     """Return a function that pretends to be a rank of a process group."""
     return lambda rank, ranks: monkeypatch.setattr(loader, "this_rank", lambda: (rank, ranks))
-
-
-@pytest.mark.parametrize("kind", ["ram", "device"])
-def test_an_epoch_ends_with_its_last_batch(painted, kind):
-    tiles = DeviceTiles(painted, "cpu") if kind == "device" else painted
-    one = BatchLoader(tiles, 8, **TRAIN)
-    first, second = (
-        keys(batch for _, batch in zip(range(len(one)), one, strict=False)) for _ in range(2)
-    )
-    assert one.epoch == 2
-    other = BatchLoader(tiles, 8, **TRAIN)
-    assert (first, second) == (keys(other), keys(other))
-    assert first != second
 
 
 def fit_like_lightning(one, epochs, start=0):

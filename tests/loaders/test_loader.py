@@ -113,14 +113,6 @@ def test_a_state_is_small_and_plain(painted):
     assert len(json.dumps(loader.state_dict())) < 500
 
 
-def test_prefetched_batches_do_not_count_as_seen(painted):
-    loader = BatchLoader(painted, 4, prefetch=6, **TRAIN)
-    batches = iter(loader)
-    next(batches)
-    next(batches)
-    assert loader.state_dict()["position"] == 8
-
-
 def test_choosing_another_epoch_forgets_the_position(painted):
     loader = BatchLoader(painted, 8, **TRAIN)
     next(iter(loader))

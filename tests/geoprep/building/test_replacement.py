@@ -29,19 +29,6 @@ def stores(scenes, tmp_path):
     return out, tree_digest(out), tree_digest(tmp_path / "new" / "a.zarr")
 
 
-def test_the_old_store_is_complete_until_the_new_one_is(scenes, stores):
-    (out, old, new), seen = stores, []
-
-    def look(_):
-        seen.append(tree_digest(out))
-
-    build(plan_of(scenes, **NEW), out, Threads(1), overwrite=True, report=look)
-    assert seen
-    assert all(digest == old for digest in seen)
-    assert tree_digest(out) == new
-    assert not out.with_name("a.zarr.build").exists()
-
-
 @pytest.mark.parametrize("renamed", [0, 1, 2])
 def test_an_exchange_that_was_killed_is_finished(scenes, stores, monkeypatch, renamed):
     """Before the first rename, between the two, and after the second."""

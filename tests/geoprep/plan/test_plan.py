@@ -237,17 +237,12 @@ def test_two_cities_are_one_store(tmp_path):
     assert plan.orphan_labels == ("orphan_a.geojson", "orphan_b.geojson")
 
 
-def test_one_road_file_serves_all_scenes(tmp_path):
+def test_only_one_road_file_serves_all_scenes(tmp_path):
     scenes = tuple(Scene(s.id, s.image, None) for s in row_of_scenes(tmp_path, 3))
-    roads = str(tmp_path / "quay_0.geojson")
-    plan = make_plan(
-        [SourceScenes(scenes, "x", road_file=roads)], ["custom"], BuildOptions(), Threads(1)
-    )
-    assert plan.road_file == roads
-    assert {scene.label for scene in plan.scenes} == {roads}
+    files = str(tmp_path / "quay_0.geojson"), "other.gpkg"
     two = [
-        SourceScenes(scenes, "x", road_file=roads),
-        SourceScenes(scenes, "y", road_file="other.gpkg"),
+        SourceScenes(scenes, origin, road_file=file)
+        for origin, file in zip("xy", files, strict=True)
     ]
     with pytest.raises(UsageError, match="several road files for all scenes"):
         make_plan(two, ["a", "b"], BuildOptions(), Threads(1))
