@@ -104,6 +104,15 @@ def same_process():
     torch.set_rng_state(random)
 
 
+@pytest.fixture(scope="module")
+def short_runs(same_process):
+    """Leave out of training runs of this process what takes most of the time of a short one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("training.monitor.callbacks.draw_curves", lambda path, _: path.touch())
+        patch.setattr("training.run.start.slow_bf16", lambda *_: None)
+        yield
+
+
 @pytest.fixture(scope="session")
 def python():
     """Return a function that runs Python with some words, in a process of its own, to its end."""

@@ -44,7 +44,7 @@ def column(folder, name):
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch, same_process):
+def here(tmp_path, monkeypatch, short_runs):
     """Return a function that trains in this process; the other processes are under test."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DOOM_AT", "0")

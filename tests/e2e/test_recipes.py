@@ -38,7 +38,7 @@ SIDE = 128
 
 
 @pytest.fixture
-def run(here, tmp_path, monkeypatch):
+def run(here, tmp_path, monkeypatch, short_runs):
     """Return a function that runs a line of a page; every line is one command and no more."""
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -25,7 +25,7 @@ def store(store_path):
 
 
 @pytest.fixture
-def fit(store_path, same_process):
+def fit(store_path, short_runs):
     """Return a function that runs `training.fit` on the small store and returns its exit status."""
 
     def run(*arguments, store=store_path, network=SMALL):

@@ -42,7 +42,7 @@ def device(request, accelerator):
 
 
 @pytest.fixture(scope="module")
-def runs(store_path, tmp_path_factory, device, same_process):
+def runs(store_path, tmp_path_factory, device, short_runs):
     """Return two runs of the same settings: on the CPU, and on the device with its own tiles."""
     folder = tmp_path_factory.mktemp("runs")
     return [

@@ -25,7 +25,7 @@ def bands_first(height, width, bands=3):
 
 
 @pytest.fixture(scope="module")
-def run(store_path, tmp_path_factory, same_process):
+def run(store_path, tmp_path_factory, short_runs):
     out = tmp_path_factory.mktemp("runs") / "tiny"
     return training.train(geoprep.open_store(store_path), out=str(out), progress=False, **KEYWORDS)
 

@@ -16,7 +16,7 @@ from training.checkpoint import load
 
 
 @pytest.fixture(scope="module")
-def start(store_path, tmp_path_factory, same_process):
+def start(store_path, tmp_path_factory, short_runs):
     """A run of one epoch on two cities of one scene each."""
     out = tmp_path_factory.mktemp("start") / "start"
     settings = {"cities": 2, "scenes": 1, "out": str(out)}

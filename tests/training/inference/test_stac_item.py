@@ -90,7 +90,7 @@ def test_an_item_has_the_facts_of_its_model_and_no_path(tmp_path):
     assert entry["input"]["shape"][entry["input"]["dim_order"].index("bands")] == 3
 
 
-def test_a_run_writes_the_item_of_its_best_model(store_path, tmp_path, same_process):
+def test_a_run_writes_the_item_of_its_best_model(store_path, tmp_path, short_runs):
     geoprep.synthesize("moscow", scenes=4, size=64, out=tmp_path / "data", progress=False)
     store = geoprep.build_zarr(
         "moscow", source=tmp_path / "data", tile=64, out=tmp_path / "a.zarr", progress=False

@@ -194,7 +194,7 @@ def test_an_invalid_request_does_not_delete_a_finished_run(fit, finished, capfd,
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory, store_path, same_process):
+def finished(tmp_path_factory, store_path, short_runs):
     """Return the folder of a finished run. Read only."""
     out = tmp_path_factory.mktemp("finished") / "run"
     options = ("--crop", "32", "--crops-per-tile", "1", "--compile", "off", "--threads", "1")
