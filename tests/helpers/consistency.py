@@ -59,13 +59,12 @@ def _check_scene(store: StoreReader, index: int) -> None:
     tiles, scenes, side = store.tiles, store.scenes, store.meta.tile
     rows, with_pixels = tiles_of(tiles, index), scenes.status[index] in ("ok", "unlabelled")
     assert bool(scenes.reason[index]) == (scenes.status[index] != "ok")
-    seen: dict[int, set[tuple[int, int]]] = {}
-    for tile in range(rows.start, rows.stop):
-        if (split := int(tiles.split[tile])) != UNUSED:
-            top, left = int(tiles.row[tile]), int(tiles.col[tile])
-            pixels = seen.setdefault(split, set())
-            pixels |= {(y, x) for y in range(top, top + side) for x in range(left, left + side)}
-    assert len(set().union(*seen.values())) == sum(map(len, seen.values())), "a pixel of two splits"
+    shape = tiles.row[rows].max() + side, tiles.col[rows].max() + side
+    splits_of_pixel = np.zeros(shape, np.uint8)
+    for top, left, split in zip(tiles.row[rows], tiles.col[rows], tiles.split[rows], strict=True):
+        if split != UNUSED:
+            splits_of_pixel[top : top + side, left : left + side] |= 1 << split
+    assert np.isin(splits_of_pixel, (0, 1, 2, 4)).all(), "a pixel of two splits"
     grid = scene_grid(store, index)
     if grid is None:
         assert not with_pixels

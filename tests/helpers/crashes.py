@@ -47,12 +47,9 @@ class Ending:
 class Builder:
     """Builds stores of some scenes, each time in a new process."""
 
-    def __init__(self, scenes: Sequence[Scene], workers: int = 2, **options: Any) -> None:
-        self._common: dict[str, Any] = {
-            "scenes": [asdict(scene) for scene in scenes],
-            "workers": workers,
-            "options": options,
-        }
+    def __init__(self, scenes: Sequence[Scene], **options: Any) -> None:
+        given = [asdict(scene) for scene in scenes]
+        self._common: dict[str, Any] = {"scenes": given, "options": options}
         self._server = subprocess.Popen(
             [sys.executable, "-m", "helpers.crashes"],
             cwd=Path(__file__).parents[1],
@@ -137,8 +134,8 @@ def _build(request: dict[str, Any]) -> dict[str, Any]:
     events = _watch(request["out"], request["die_at"], request["full_at"])
     answer: dict[str, Any] = {"killed": False}
     try:
-        out, workers = Path(request["out"]), Threads(request["workers"])
-        answer["state"] = build(plan, out, workers, overwrite=request["overwrite"]).state
+        out = Path(request["out"])
+        answer["state"] = build(plan, out, Threads(2), overwrite=request["overwrite"]).state
     except Exception as error:
         answer |= {"error": type(error).__name__, "message": str(error)}
     answer["events"] = next(events) - 1

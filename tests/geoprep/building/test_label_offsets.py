@@ -57,16 +57,18 @@ def road_scene(folder, place, of_label, shared=False):
     return Scene("a", str(image), str(label))
 
 
-@pytest.mark.parametrize("options", [{}, {"tile": 32, "shard_tiles": 2, "overlap": 8}])
+TILES = {"tile": 32, "shard_tiles": 2, "overlap": 8}
+
+
 @pytest.mark.parametrize("place", PLACES.values(), ids=list(PLACES))
-def test_vector_labels_are_moved_exactly(tmp_path, place, options):
+def test_vector_labels_are_moved_exactly(tmp_path, place):
     right = road_scene(tmp_path / "right", place, place)
-    before = build_of(tmp_path / "before.zarr", [right], **options)
+    before = build_of(tmp_path / "before.zarr", [right], **TILES)
     wrong = road_scene(tmp_path / "wrong", place, displaced(place))
-    unmoved = build_of(tmp_path / "unmoved.zarr", [wrong], **options)
+    unmoved = build_of(tmp_path / "unmoved.zarr", [wrong], **TILES)
     assert any((a != b).any() for a, b in zip(labels(unmoved), labels(before), strict=True))
     file = listed(tmp_path / "offsets.csv", *metres(before))
-    after = build_of(tmp_path / "after.zarr", [wrong], label_offsets=file, **options)
+    after = build_of(tmp_path / "after.zarr", [wrong], label_offsets=file, **TILES)
     for found, expected in zip(labels(after), labels(before), strict=True):
         np.testing.assert_array_equal(found, expected)
     np.testing.assert_array_equal(after.tiles.road_fraction, before.tiles.road_fraction)
@@ -144,10 +146,9 @@ def mask_scene(folder, values, kind):
 MASKS = {"label_values": "255", "label_nodata": "9"}
 
 
-@pytest.mark.parametrize("options", [{}, {"tile": 32, "shard_tiles": 2, "overlap": 8}])
 @pytest.mark.parametrize("kind", ["same", "finer", "plain"])
-def test_raster_labels_are_moved_by_whole_pixels(tmp_path, kind, options):
-    options = MASKS | options | ({"pixel_size": 0.31} if kind == "plain" else {})
+def test_raster_labels_are_moved_by_whole_pixels(tmp_path, kind):
+    options = MASKS | TILES | ({"pixel_size": 0.31} if kind == "plain" else {})
     right = mask_scene(tmp_path / "right", mask(), kind)
     before = build_of(tmp_path / "before.zarr", [right], **options)
     wrong = mask_scene(tmp_path / "wrong", moved(mask()), kind)

@@ -66,11 +66,10 @@ def labelled(tmp_path):
 
 
 @pytest.mark.parametrize("case", SAYS_NOTHING)
-@pytest.mark.parametrize("options", [{}, {"tile": 48, "shard_tiles": 3}])
-def test_a_label_with_nothing_in_the_scene_fails_it_alone(labelled, tmp_path, case, options):
+def test_a_label_with_nothing_in_the_scene_fails_it_alone(labelled, tmp_path, case):
     features, says = SAYS_NOTHING[case]
     scenes = [labelled(case, features), labelled("good", [HERE])]
-    store = build_of(tmp_path / "a.zarr", scenes, **options)
+    store = build_of(tmp_path / "a.zarr", scenes, tile=48, shard_tiles=3)
     assert store.scenes.status.tolist() == ["failed", "ok"]
     assert says in store.scenes.reason[0]
     assert f"{case}.geojson" in store.scenes.reason[0]

@@ -40,7 +40,7 @@ def pixels_by_split(windows, splits, tile, shape):
 
 
 @given(
-    st.tuples(st.integers(1, 90), st.integers(1, 90)),
+    st.tuples(st.integers(1, 50), st.integers(1, 50)),
     st.integers(8, 40),
     st.integers(0, 7),
     st.integers(0, 99),

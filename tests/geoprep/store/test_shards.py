@@ -63,15 +63,13 @@ def filled(request, tmp_path):
     return tmp_path / "a.zarr", expected
 
 
-def test_zarr_python_reads_the_pixels(filled):
-    path, expected = filled
-    for name, tiles in expected.items():
-        np.testing.assert_array_equal(zarr.open_array(path / f"24/{name}", mode="r")[...], tiles)
+PIPELINES = ["zarr.core.codec_pipeline.BatchedCodecPipeline", "zarrs.ZarrsCodecPipeline"]
 
 
-def test_zarrs_reads_the_pixels(filled):
+@pytest.mark.parametrize("pipeline", PIPELINES)
+def test_zarr_python_and_zarrs_read_the_pixels(filled, pipeline):
     path, expected = filled
-    with zarr.config.set({"codec_pipeline.path": "zarrs.ZarrsCodecPipeline"}):
+    with zarr.config.set({"codec_pipeline.path": pipeline}):
         for name, tiles in expected.items():
             array = zarr.open_array(path / f"24/{name}", mode="r")
             np.testing.assert_array_equal(array[...], tiles)
@@ -122,9 +120,7 @@ def test_a_shard_appears_whole_or_not_at_all(tmp_path):
 
 
 @pytest.mark.parametrize("where", ["chunk", "index"])
-@pytest.mark.parametrize(
-    "pipeline", ["zarr.core.codec_pipeline.BatchedCodecPipeline", "zarrs.ZarrsCodecPipeline"]
-)
+@pytest.mark.parametrize("pipeline", PIPELINES)
 def test_a_flipped_bit_is_an_error_in_every_reader(filled, where, pipeline):
     path, _ = filled
     shard = path / shard_key("24/image", 1)

@@ -6,7 +6,7 @@ import pytest
 import rasterio
 import xarray as xr
 from affine import Affine
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -68,6 +68,7 @@ def test_a_coarser_level_covers_the_same_ground(opened):
     assert coarse.attrs["level"] == 32
 
 
+@settings(max_examples=50)
 @given(data=st.data())
 def test_any_index_gives_what_numpy_gives(opened, data):
     lazy = opened.to_xarray(scene="city_1").image
