@@ -1,4 +1,4 @@
-"""``geoprep build-zarr`` as a user meets it: exit statuses, messages, S3, real data."""
+"""``geoprep build-zarr`` as a user meets it: exit statuses, messages, real data."""
 
 import shutil
 from functools import partial
@@ -6,7 +6,6 @@ from functools import partial
 import numpy as np
 import pytest
 import rasterio
-from helpers.buckets import client_of, s3_endpoint, use_endpoint
 from helpers.rasters import write_raster
 
 from geoprep.sources.cities import CITIES
@@ -77,23 +76,6 @@ def test_multispectral_bands(tmp_path, geoprep_here):
     meta = StoreReader.open(tmp_path / "ms.zarr").meta
     assert meta.bands == ("red", "green", "blue")
     assert meta.rescale == "scene"
-
-
-def test_from_s3(city, tmp_path, monkeypatch, geoprep_here):
-    with s3_endpoint("imagery") as endpoint:
-        use_endpoint(monkeypatch, endpoint)
-        for path in city.rglob("*.*"):
-            client_of(endpoint).upload_file(str(path), "imagery", f"sn5/{path.relative_to(city)}")
-        common = ["build-zarr", "--city", "moscow", "--out"]
-        done = geoprep_here(*common, tmp_path / "s3.zarr", "--source", "s3://imagery/sn5")
-        assert done.returncode == 0, done.stderr
-    assert geoprep_here(*common, tmp_path / "local.zarr", "--source", city).returncode == 0
-    remote, local = (
-        StoreReader.open(tmp_path / "s3.zarr"),
-        StoreReader.open(tmp_path / "local.zarr"),
-    )
-    assert np.array_equal(remote.image()[:], local.image()[:])
-    assert np.array_equal(remote.speed()[:], local.speed()[:])
 
 
 def test_real_chip_of_las_vegas(shared_data, tmp_path, geoprep_here):
