@@ -159,16 +159,6 @@ def test_who_was_overtaken_cannot_commit(world, endpoint, bucket, monkeypatch):
         StoreReader.open(bucket)
 
 
-def test_another_build_is_refused_and_overwriting_leaves_nothing_of_it(world, endpoint, bucket):
-    scenes, expected = world
-    build(plan_of(scenes[:2], tile=16), bucket, Threads(2))
-    with pytest.raises(StoreError, match=r"built differently.*`overwrite`") as error:
-        build(plan_of(scenes, **OPTIONS), bucket, Threads(2))
-    assert str(error.value).count("shard_tiles") == 1
-    build(plan_of(scenes, **OPTIONS), bucket, Threads(2), overwrite=True)
-    assert there(endpoint, bucket) == expected
-
-
 def test_what_is_no_store_is_left_alone(world, endpoint, bucket):
     put(endpoint, bucket, "thesis.txt", b"precious")
     with pytest.raises(StoreError, match="not a geoprep store"):
@@ -253,16 +243,12 @@ def test_a_replacement_may_be_interrupted_before_any_change(
     assert not there(endpoint, complete + ".build")
 
 
-def test_finished_shards_of_a_replacement_are_kept(endpoint, complete, replaced, monkeypatch):
-    scenes, _, new = replaced
-    interrupt(plan_of(scenes, **NEW), complete, 1, overwrite=True)
-    with pytest.raises(StoreError, match="is incomplete"):
-        StoreReader.open(complete)
-    shards, real = [], run.build_shard
-    monkeypatch.setattr(run, "build_shard", lambda task: shards.append(task) or real(task))
-    build(plan_of(scenes, **NEW), complete, Threads(1), overwrite=True)
-    assert len(shards) == 2, "the first of three shards is kept"
-    assert there(endpoint, complete) == new
+def test_another_build_is_refused(endpoint, complete, replaced):
+    scenes, old, _ = replaced
+    with pytest.raises(StoreError, match=r"built differently.*`overwrite`") as error:
+        build(plan_of(scenes, **NEW), complete, Threads(2))
+    assert str(error.value).count("shard_tiles") == 1
+    assert there(endpoint, complete) == old
 
 
 def test_an_object_that_no_build_wrote_is_not_deleted(endpoint, complete, replaced):
