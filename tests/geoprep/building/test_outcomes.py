@@ -124,19 +124,6 @@ def test_scenes_without_a_grid_have_no_place_in_the_tables(tmp_path):
     assert np.isnan(store.tiles.transform[1]).all()
 
 
-def test_no_label_means_unlabelled(tmp_path):
-    scenes = [
-        *row_of_scenes(tmp_path, 1, SIDE),
-        write_scene(tmp_path, "island", texture(SIDE, SIDE), labelled=False),
-    ]
-    store = build_of(tmp_path / "a.zarr", scenes)
-    assert store.scenes.status.tolist() == ["ok", "unlabelled"]
-    assert store.scenes.reason[1] == "no label file"
-    assert (store.speed()[...][1] == 255).all()
-    np.testing.assert_array_equal(store.image()[...][1], texture(SIDE, SIDE))
-    assert store.tiles.valid_fraction[1] == 1.0
-
-
 @pytest.mark.parametrize(
     ("rescale", "shard_tiles"), [("none", 3), ("scene", 3), ("city", 3), ("scene", 100)]
 )
@@ -196,6 +183,7 @@ def test_the_summary_is_that_of_the_store(tmp_path):
         ("night", "skipped"),
         ("broken", "failed"),
     ]
+    assert summary.issues[0][2] == "no label file"
     assert "broken.geojson" in summary.issues[2][2]
     assert summary.orphan_labels == ("chip77.geojson",)
     assert summary.splits == {

@@ -75,12 +75,6 @@ def test_a_city_named_twice_is_built_once(geoprep, tmp_path):
     assert StoreReader.open(tmp_path / "a.zarr").scenes.id.tolist() == ["AOI_2_Vegas_img1"]
 
 
-def test_overwrite_builds_what_is_complete(geoprep, scenes):
-    assert "built" in geoprep(*own(scenes))[1]
-    assert "already complete" in geoprep(*own(scenes))[1]
-    assert "built" in geoprep(*own(scenes, "--overwrite"))[1]
-
-
 def test_imagery_alone_is_built_as_it_should_be(geoprep, scenes):
     status, out, _ = geoprep("build-zarr", "--images", scenes, "--out", "a.zarr")
     assert status == 0
