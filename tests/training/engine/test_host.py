@@ -68,14 +68,6 @@ def test_convolutions_are_timed_in_both_precisions():
         assert machine._convolution_ms(dtype) > 0
 
 
-def test_bf16_on_a_processor_without_it_is_pointed_out(monkeypatch):
-    monkeypatch.setattr(machine, "computes_bf16", lambda device: False)
-    rows = dict(machine.describe(choose_engine("native", "cpu", "bf16", "off")))
-    assert "`precision` auto" in rows["instructions"]
-    rows = dict(machine.describe(choose_engine("native", "cpu", "fp32", "off")))
-    assert "--precision" not in rows["instructions"]
-
-
 @pytest.mark.parametrize(("cpuinfo", "computed"), [(GRAVITON, True), (LAPTOP, False), ("", False)])
 def test_bf16_of_arm_is_found_and_used(monkeypatch, cpuinfo, computed):
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
@@ -84,8 +76,9 @@ def test_bf16_of_arm_is_found_and_used(monkeypatch, cpuinfo, computed):
     assert computes_bf16(torch.device("cpu")) is computed
     engine = choose_engine("native", "cpu", "auto", "off")
     assert engine.dtype == (torch.bfloat16 if computed else torch.float32)
-    emulated = choose_engine("native", "cpu", "bf16", "off")
-    assert ("emulated" in dict(machine.describe(emulated))["instructions"]) is not computed
+    for precision, emulated in (("bf16", not computed), ("fp32", False)):
+        rows = dict(machine.describe(choose_engine("native", "cpu", precision, "off")))
+        assert ("emulated: `precision` auto" in rows["instructions"]) is emulated
 
 
 def test_mps_is_used_on_request_only(monkeypatch):
