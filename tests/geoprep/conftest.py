@@ -118,6 +118,18 @@ def opened(small_store):
 
 
 @pytest.fixture
+def built(tmp_path):
+    """Return a function that builds a store of one scene in a UTM zone and opens it."""
+
+    def build(transform, shape=(64, 96), **options):
+        write_scene(tmp_path, "a", shape=shape, transform=transform, crs=UTM)
+        out = build_store(tmp_path, tmp_path / "x.zarr", BuildOptions(**options))
+        return geoprep.open_store(out)
+
+    return build
+
+
+@pytest.fixture
 def store_copy(small_store, tmp_path):
     """A copy of the small store that a test may damage."""
     return Path(shutil.copytree(small_store, tmp_path / "copy.zarr"))

@@ -9,9 +9,7 @@ import pytest
 import xarray as xr
 from affine import Affine
 
-import geoprep
 from geoprep.errors import UsageError
-from geoprep.plan.options import BuildOptions
 
 GRID = Affine(0.5, 0, 400_000, 0, -0.5, 6_000_000)
 
@@ -19,19 +17,6 @@ GRID = Affine(0.5, 0, 400_000, 0, -0.5, 6_000_000)
 @pytest.fixture
 def store(opened):
     return opened
-
-
-@pytest.fixture
-def built(make, tmp_path):
-    """Return a function that builds a store of one scene in a UTM zone."""
-
-    def build(transform, shape=(64, 96), **options):
-        make.write_scene(tmp_path, "a", shape=shape, transform=transform, crs="EPSG:32637")
-        return geoprep.open_store(
-            make.build_store(tmp_path, tmp_path / "x.zarr", BuildOptions(**options))
-        )
-
-    return build
 
 
 def test_scenes_are_a_geodataframe_of_every_scene(store):

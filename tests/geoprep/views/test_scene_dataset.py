@@ -12,24 +12,10 @@ from PIL import Image
 
 import geoprep
 from geoprep.errors import UsageError
-from geoprep.plan.options import BuildOptions
 from geoprep.store.tiles import TileReader
 
 SCENES = ["city_border", "city_unlabelled", "utm_north", "utm_south", "utm_small"]
-PLACED = Affine(0.5, 0, 400_000, 0, -0.5, 6_000_000)
 ROTATED = Affine(0.4, 0.3, 400_000, 0.3, -0.4, 6_000_000)
-
-
-@pytest.fixture
-def built(make, tmp_path):
-    """Return a function that builds a store of one scene."""
-
-    def build(transform, crs="EPSG:32637", **options):
-        make.write_scene(tmp_path, "a", shape=(64, 96), transform=transform, crs=crs)
-        options = BuildOptions(tile=32, levels=1, **options)
-        return geoprep.open_store(make.build_store(tmp_path, tmp_path / "x.zarr", options))
-
-    return build
 
 
 def transform_of(data):
@@ -96,7 +82,7 @@ def test_only_tiles_under_the_pixels_are_read(opened, monkeypatch):
 
 
 def test_pixels_that_are_not_north_up_have_a_transform_and_no_x(built):
-    data = built(ROTATED).to_xarray(scene="a")
+    data = built(ROTATED, tile=32, levels=1).to_xarray(scene="a")
     assert not {"x", "y"} & set(data.coords)
     assert transform_of(data) == ROTATED
     assert "crs_wkt" in data.spatial_ref.attrs
