@@ -39,14 +39,12 @@ FIRST = (
     "training/inference/test_export.py",
     "e2e/test_demo.py",
     "geoprep/building/test_cluster.py",
-    "benchmarks/test_loaders.py",
     "test_frozen.py",
     "training/prediction/test_instances.py",
     "geoprep/building/test_run.py",
     "geoprep/building/test_full_disk.py",
     "geoprep/building/test_resume.py",
     "loaders/test_interrupts.py",
-    "benchmarks/test_training.py",
     "benchmarks/test_preprocess.py",
     "training/test_fit.py",
     "training/run/test_resume.py",
@@ -56,7 +54,6 @@ FIRST = (
     "geoprep/verify/test_store_check.py",
     "e2e/test_bucket.py",
     "geoprep/executors/test_cluster.py",
-    "benchmarks/test_inference.py",
     "e2e/test_recipes.py",
 )
 

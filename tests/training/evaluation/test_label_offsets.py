@@ -81,8 +81,7 @@ def built(folder, scene, kind, *more):
     assert cli.main(words, standalone_mode=False) in (0, None)
 
 
-@pytest.mark.parametrize("level", [SIDE, SIDE // 2])
-@pytest.mark.parametrize("kind", ["vector", "raster"])
+@pytest.mark.parametrize(("kind", "level"), [("vector", SIDE), ("raster", SIDE // 2)])
 def test_labels_that_lie_off_are_measured_and_moved(tmp_path, measure, kind, level, capsys):
     at = PLACES["utm"]
     blank = write_image(tmp_path / "x.tif", np.full((SIDE, SIDE, 3), 90, np.uint8), at)
