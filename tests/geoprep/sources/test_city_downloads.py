@@ -2,7 +2,6 @@
 
 import hashlib
 import re
-import signal
 
 import numpy as np
 import pytest
@@ -133,16 +132,6 @@ def _md5(data):
     return hashlib.md5(data, usedforsecurity=False).hexdigest()
 
 
-def test_a_file_with_a_flipped_bit_is_downloaded_again(s3, tmp_path):
-    remote, path = remote_file(f"s3://{BUCKET}/large.bin"), tmp_path / "large.bin"
-    assert download(remote, path) == "downloaded"
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    assert download(remote, path) == "downloaded"
-    assert path.read_bytes() == whole
-    assert download(remote, path) == "kept"
-
-
 def test_a_partial_download_is_resumed_and_a_wrong_one_discarded(s3, tmp_path, monkeypatch):
     remote, path = remote_file(f"s3://{BUCKET}/large.bin"), tmp_path / "large.bin"
     part = tmp_path / f".large.bin.{remote.etag[:16]}.part"
@@ -203,33 +192,3 @@ def test_a_disk_that_is_too_small_is_reported_before_the_download(s3, tmp_path, 
     with pytest.raises(OutputError, match=r"GB are to be downloaded, and 0\.0 GB are free"):
         download_files(files, tmp_path / "in", quiet)
     assert not list(tmp_path.rglob("*.*"))
-
-
-KILLED = """
-import os, signal, sys
-from geoprep.cli import main
-
-parts = 0
-
-def watch(event, arguments):
-    global parts
-    if event != "open" or not str(arguments[0]).endswith(".part"):
-        return
-    parts += 1
-    if parts == 3:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-sys.addaudithook(watch)
-main()
-"""
-
-
-@pytest.mark.slow
-def test_a_killed_download_is_resumed(s3, tmp_path, python):
-    """Killed when it opens the third of its files."""
-    done = python("-c", KILLED, "download", "--city", "moscow", "--out", tmp_path, "--quiet")
-    assert done.returncode == -signal.SIGKILL
-    assert list(tmp_path.rglob("*.part"))
-    files = list_files(MOSCOW, "PS-RGB", tmp_path)
-    download_files(files, tmp_path, quiet)
-    require_whole(files)

@@ -221,13 +221,6 @@ def test_other_addresses_are_refused(web):
         list_remote(web)
 
 
-def test_requests_are_repeated_after_errors_of_the_server(s3, monkeypatch):
-    with faulty_proxy(s3, rate=1.0, kinds=("503",), once=True) as proxy:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.address)
-        assert read_bytes("s3://own/mine/readme.txt") == b"text"
-        assert proxy.faults["503"] == 1
-
-
 def test_a_server_that_stays_down_is_reported_after_the_retries(s3, monkeypatch):
     with faulty_proxy(s3, rate=1.0, kinds=("503",)) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.address)
