@@ -6,7 +6,6 @@ import shapely
 from helpers.geojson import feature, write_features
 from helpers.roads import degree_counts, lengths
 
-from geoprep.errors import LabelError
 from geoprep.labels import SpeedRule
 from geoprep.roads.names import scene_key
 from geoprep.roads.network import RoadGraph
@@ -115,11 +114,6 @@ def test_footways_are_roads_only_as_published(tmp_path):
 def test_a_file_without_roads_is_a_network_without_roads(tmp_path):
     network, _ = read_labels(write_features(tmp_path / "none.geojson", []))
     assert len(network.ends) == 0
-
-
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(LabelError, match=r"gone\.geojson: .*No such file"):
-        read_labels(tmp_path / "gone.geojson")
 
 
 @pytest.mark.parametrize(
