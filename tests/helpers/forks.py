@@ -43,7 +43,7 @@ class Forks:
     """Processes that have imported torch and the packages under test."""
 
     def __init__(self) -> None:
-        paths = os.pathsep.join([str(TESTS), str(TESTS.parent)])
+        paths = os.pathsep.join([str(TESTS), *sys.path])  # the packages that pytest tests
         self._server = subprocess.Popen(
             [sys.executable, "-m", "helpers.forks"],
             env=os.environ | {"PYTHONPATH": paths},
