@@ -62,7 +62,7 @@ def assert_killed(ending, at):
 @pytest.mark.slow
 def test_a_build_may_be_killed_before_any_change_of_a_file(world, tmp_path):
     _, builder, expected, events = world
-    for at in range(1, events + 1, 61):
+    for at in range(1, events + 1, 97):
         out = tmp_path / f"{at}.zarr"
         ending = builder.build(out, die_at=at)
         assert_killed(ending, at)
