@@ -154,7 +154,7 @@ def standing_of(found: Evaluation, options: EvaluateOptions) -> Standing:
     from training.evaluation import Standing, read_history
     from training.inference import model_file
 
-    names = ("scenes", "metrics", "test", "training_scenes", "unlearned", "offsets")
+    names = ("scenes", "metrics", "test", "training_scenes", "unlearned", "offsets", "rescale")
     return Standing(
         score="mean_iou" if found.classes else "road_iou",
         history=read_history(model_file(options.checkpoint).parent),

@@ -51,7 +51,8 @@ class Standing:
     """Results of a model and of its training, from which facts and next steps follow.
 
     ``scenes``, ``metrics`` and ``offsets`` as in `Evaluation`; ``test`` are the scenes of the split
-    test, ``history`` the rows of metrics.csv, ``unlearned`` the classes without a training pixel.
+    test, ``history`` the rows of metrics.csv, ``unlearned`` the classes without a training pixel,
+    ``rescale`` is the rule of the training stores.
     """
 
     score: str
@@ -62,6 +63,7 @@ class Standing:
     training_scenes: int = 0
     unlearned: Sequence[str] = ()
     offsets: Rows = ()
+    rescale: str = ""
 
     def extremes(self) -> dict[str, Rows]:
         """Return the three worst and the three best other scenes, the outermost first."""
@@ -144,9 +146,11 @@ def _elsewhere(standing: Standing) -> Iterator[str]:
     for near, far, one, other in standing.groups():
         gap, many = one.mean() - other.mean(), min(len(one), len(other)) > 1
         if many and gap > max(GAP, 2 * math.hypot(_error(one), _error(other))):
+            even = "build the stores with `rescale` scene, which evens out their colours, and "
             yield (
                 f"scenes score {gap:.2f} less in other places ({near} {one.mean():.2f}, {far} "
-                f"{other.mean():.2f}): add training scenes of those places, or of similar ones"
+                f"{other.mean():.2f}): {even if standing.rescale == 'none' else ''}add training "
+                "scenes of those places, or of similar ones"
             )
             return
 

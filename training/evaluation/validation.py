@@ -162,7 +162,7 @@ class Evaluation:
 
     ``confusion`` are the pixels of each class in the label (rows) and in the prediction (columns).
     ``baseline`` see `Baseline.compute`; ``unlearned`` are classes without a training pixel;
-    ``test`` are metrics of each scene of the split test.
+    ``test`` are metrics of each scene of the split test, ``rescale`` is the rule of the model.
     """
 
     title: str
@@ -180,6 +180,7 @@ class Evaluation:
     training_scenes: int = 0
     unlearned: list[str] = field(default_factory=list)
     test: list[dict[str, Any]] = field(default_factory=list)
+    rescale: str = ""
 
 
 def evaluate_runner(
@@ -263,6 +264,7 @@ def evaluate_runner(
         offsets=shifts,
         baseline=simple.compute() if simple else {},
         training_scenes=count,
+        rescale=info.rescale,
         unlearned=unlearned_classes(info, tiles.stores, training) if info.has_classes else [],
     )
 

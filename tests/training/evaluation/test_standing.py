@@ -44,6 +44,8 @@ FALLING = epochs((0.4, 0.3, 0.2, 0.15), (0.4, 0.3, 0.25, 0.22), (0.2, 0.3, 0.4, 
         ({"history": [*FALLING[:-1], FALLING[-1] | {"road_iou": 0.1}]}, None),
         ({"history": epochs((0.4, 0.2, 0.15, 0.149), (0.3,) * 4, (0.2, 0.3, 0.4, 0.5))}, None),
         ({"test": scenes(0.41, 0.40, 0.43)}, "0.19 less .*validation 0.60, test 0.41"),
+        ({"test": scenes(0.41, 0.40, 0.43), "rescale": "scene"}, "0.41.: add training scenes"),
+        ({"test": scenes(0.41, 0.40, 0.43), "rescale": "none"}, "0.41.: build .*`rescale` scene"),
         ({"test": scenes(0.55, 0.57, 0.56)}, None),
         ({"test": scenes(0.1, 0.8)}, None),  # too unlike to say
         ({"test": scenes(0.2)}, None),
