@@ -28,8 +28,10 @@ from geoprep.speed import BIN_COUNT, BIN_WIDTH_MPH, NODATA, UNKNOWN_SPEED
 
 T = TypeVar("T")
 
-_SAMPLED: Final = 512
+_SAMPLED: Final = 1024
 """Pixels per side of the sample that tells a mask from probabilities and speeds."""
+_SAMPLED_OF_MASK: Final = 256
+"""The same where a raster is called a mask, and may only have blurred edges."""
 _OF_MASKS: Final = 2
 """Values of a mask without blurred edges."""
 _MOST_SPEEDS: Final = 24
@@ -216,7 +218,8 @@ def _with_meaning(raster: RoadRaster, dataset: Any, kind: Kind | None) -> RoadRa
         return as_speeds(raster) if kind in (None, "speed") else raster
     if kind is None and (name == "road" or unit == "probability"):
         return raster
-    shape = tuple(min(side, _SAMPLED) for side in raster.shape)
+    most = _SAMPLED_OF_MASK if kind == "mask" else _SAMPLED
+    shape = tuple(min(side, most) for side in raster.shape)
     pixels = dataset.read(band, out_shape=shape)
     sample = np.unique(pixels)
     sample = sample[np.isfinite(sample)]
