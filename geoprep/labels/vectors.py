@@ -142,9 +142,12 @@ def _class_layers(
 def _layers(source: Path | bytes, name: str) -> tuple[dict[str, _Layer], str]:
     """Return the layers of lines and areas by name, and all layers as text."""
     if name.lower().endswith(GEOJSON_SUFFIXES):  # one layer: each opening reads all of the document
-        listed = [(PurePosixPath(name).stem, "Unknown")]
-    else:
-        listed = [(str(layer), kind) for layer, kind in _ogr(pyogrio.list_layers, source, name)]
+        content = _ogr(pyogrio.raw.read, source, name, force_2d=True)
+        meta, stem = content[0], PurePosixPath(name).stem
+        kind, crs = meta["geometry_type"] or "", meta["crs"] or ""
+        only = _Layer(0, stem, kind, crs, tuple(meta["fields"]), content)
+        return {stem: only}, str(only)
+    listed = [(str(layer), kind) for layer, kind in _ogr(pyogrio.list_layers, source, name)]
     present = ", ".join(f"{layer} ({kind or 'no geometry'})" for layer, kind in listed) or "none"
     found = {}
     for index, (layer, kind) in enumerate(listed):
@@ -168,7 +171,7 @@ def _features(source: Path | bytes, layer: _Layer, rule: SpeedRule, name: str) -
     """Read the lines, areas and some fields of a layer."""
     columns = _wanted(rule, layer.fields)
     try:
-        meta, _, wkb, values = _ogr(
+        meta, _, wkb, values = (rule.where is None and layer.content) or _ogr(
             pyogrio.raw.read,
             source,
             name,
@@ -242,6 +245,7 @@ class _Layer:
     kind: str
     crs: str
     fields: tuple[str, ...]
+    content: tuple[Any, ...] = ()  # what pyogrio reads, if it is read already
 
     def __str__(self) -> str:
         return f"{self.name} ({self.kind})"
