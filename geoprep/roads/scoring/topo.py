@@ -220,6 +220,8 @@ def _matched(holes: _Marbles, marbles: _Marbles, match_m: float) -> int:
     )
     fits = _cosine(marbles.heading[close["i"]], holes.heading[close["j"]]) > _MATCH_COSINE
     i, j = close["i"][fits], close["j"][fits]
+    order = np.argsort(i)  # SciPy needs longer to order pairs itself
+    begins = np.searchsorted(i[order], np.arange(len(marbles.xy) + 1))
     shape = (len(marbles.xy), len(holes.xy))
-    graph = csr_array((np.ones(len(i), np.int8), (i, j)), shape=shape)
+    graph = csr_array((np.ones(len(i), np.int8), j[order], begins), shape=shape)
     return int((maximum_bipartite_matching(graph, perm_type="column") >= 0).sum())
