@@ -336,10 +336,12 @@ def limit_spinning() -> None:
     """Let idle threads spin for a moment, then sleep, unless the environment says how they wait.
 
     Threads that sleep at once are woken hundreds of times in a step. Threads that spin on take
-    processor time from other processes. Call this before torch is imported.
+    processor time from other processes, so on a machine with twice as many of those as processors
+    they sleep at once. Call this before torch is imported.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
+        crowded = os.getloadavg()[0] > 2 * (os.cpu_count() or 1)
+        os.environ.setdefault("GOMP_SPINCOUNT", "0" if crowded else SPINS)
 
 
 def run_command(command: Callable[[], int], line: Command) -> int:

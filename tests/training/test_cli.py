@@ -154,16 +154,19 @@ def test_malformed_stages_are_refused(text):
 
 
 @pytest.mark.parametrize(
-    ("given", "wanted"),
+    ("given", "load", "wanted"),
     [
-        ({}, (None, "10000")),
-        ({"OMP_WAIT_POLICY": "ACTIVE"}, ("ACTIVE", None)),
-        ({"GOMP_SPINCOUNT": "100"}, (None, "100")),
+        ({}, 7.9, (None, "10000")),
+        ({}, 8.1, (None, "0")),
+        ({"OMP_WAIT_POLICY": "ACTIVE"}, 20, ("ACTIVE", None)),
+        ({"GOMP_SPINCOUNT": "100"}, 20, (None, "100")),
     ],
 )
-def test_idle_threads_spin_briefly_unless_the_environment_says_otherwise(
-    monkeypatch, given, wanted
+def test_idle_threads_spin_briefly_unless_the_machine_is_crowded_or_the_environment_says_otherwise(
+    monkeypatch, given, load, wanted
 ):
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
     names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
     for name in names:
         monkeypatch.setenv(name, "x")  # so that it is as before afterwards

@@ -86,12 +86,13 @@ def describe(engine: Engine) -> list[tuple[str, str]]:
     on_cpu = engine.device.type == "cpu"
     if on_cpu and engine.dtype == torch.bfloat16 and not computes_bf16(engine.device):
         cpu += " (none for bf16, which is emulated: `precision` auto is faster)"
+    asleep = ", asleep while they wait" if os.environ.get("GOMP_SPINCOUNT") == "0" else ""
     return [
         ("engine", engine.reason),
         ("device", _device_name(engine.device)),
         ("instructions", cpu),
         ("torch", f"{torch.__version__}, oneDNN {_onednn()}"),
-        ("threads", f"{torch.get_num_threads()} of {usable_cpus()} processors"),
+        ("threads", f"{torch.get_num_threads()} of {usable_cpus()} processors{asleep}"),
     ]
 
 
