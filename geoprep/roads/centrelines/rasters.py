@@ -90,13 +90,13 @@ class RoadRaster:
                 found.append(float(self.probability(*window).max()) / 255)
         return max(found, default=None)
 
-    def _has_data(self, values: NDArray[Any]) -> NDArray[np.bool_]:
-        """Return which values are finite and not nodata."""
-        known = np.ones(values.shape, np.bool_)
+    def _has_data(self, values: NDArray[Any]) -> NDArray[np.bool_] | np.bool_:
+        """Return which values are finite and not nodata; a single True if none can be."""
+        known: NDArray[np.bool_] | np.bool_ = np.True_
         if np.issubdtype(values.dtype, np.floating):
-            known &= np.isfinite(values)
+            known = np.isfinite(values)
         if self.nodata is not None:
-            known &= values != self.nodata
+            known = known & (values != self.nodata)
         return known
 
     def probability(self, top: int, left: int, height: int, width: int) -> NDArray[np.uint8]:
@@ -130,7 +130,8 @@ class RoadRaster:
                 np.putmask(values, values == self.nodata, 0)
             return np.asarray(values, np.uint8)
         road = values != 0 if self.road_value is None else values == self.road_value
-        road &= self._has_data(values)
+        if isinstance(known := self._has_data(values), np.ndarray):
+            road &= known
         if self.kind != "probability":
             return np.where(road, np.uint8(255), np.uint8(0))
         scaled = np.where(road, values, 0) * (255.0 / self.full_value)
