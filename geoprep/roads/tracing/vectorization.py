@@ -112,11 +112,13 @@ def _trace_each(
         return number, trace(rasters[number], options, workers=workers if few else 1)
 
     found: dict[int, RoadGraph] = {}
-    threads = Threads(1 if few else workers)
-    for number, network in threads.map_unordered(traced, range(len(rasters))):
+    numbers = range(len(rasters))
+    # Memory that this thread frees is used again; that of a new thread is new.
+    each = map(traced, numbers) if few else Threads(workers).map_unordered(traced, numbers)
+    for number, network in each:
         found[number] = network
         advance(len(found), len(rasters))
-    return [found[number] for number in range(len(rasters))]
+    return [found[number] for number in numbers]
 
 
 def _hint(names: str, first: RoadRaster, best: float, options: Tracing) -> str:
