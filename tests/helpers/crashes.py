@@ -12,7 +12,6 @@ import json
 import os
 import resource
 import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ from typing import Any
 
 from geoprep.plan import Plan
 from geoprep.sources.scene import Scene
+from helpers.forks import Server
 
 # Audit events of whatever changes a file system; see the audit event table of Python.
 CHANGES = {"os.rename", "os.link", "os.remove", "os.rmdir", "os.mkdir", "os.truncate"}
@@ -44,25 +44,13 @@ class Ending:
     peak: int = 0
 
 
-class Builder:
+class Builder(Server):
     """Builds stores of some scenes, each time in a new process."""
 
     def __init__(self, scenes: Sequence[Scene], **options: Any) -> None:
         given = [asdict(scene) for scene in scenes]
         self._common: dict[str, Any] = {"scenes": given, "options": options}
-        self._server = subprocess.Popen(
-            [sys.executable, "-m", "helpers.crashes"],
-            cwd=Path(__file__).parents[1],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def __enter__(self) -> Builder:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.communicate()
+        super().__init__("helpers.crashes")
 
     def build(self, out: Path, *, overwrite=False, die_at=0, full_at=0, **options: Any) -> Ending:
         """Build into ``out``.
@@ -72,9 +60,7 @@ class Builder:
         """
         request = {"out": str(out), "overwrite": overwrite, "die_at": die_at, "full_at": full_at}
         request |= self._common | {"options": self._common["options"] | options}
-        self._server.stdin.write(json.dumps(request) + "\n")
-        self._server.stdin.flush()
-        return Ending(**json.loads(self._server.stdout.readline()))
+        return Ending(**self.ask(request))
 
 
 def serve() -> None:

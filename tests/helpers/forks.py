@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import Any, BinaryIO, Self
 
 TESTS = Path(__file__).resolve().parents[1]
 IMPORTED = (
@@ -39,13 +39,13 @@ class Command:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-class Forks:
-    """Processes that have imported torch and the packages under test."""
+class Server:
+    """A module of the tests, run as a program, that answers requests: lines of JSON."""
 
-    def __init__(self) -> None:
+    def __init__(self, module: str) -> None:
         paths = os.pathsep.join([str(TESTS), *sys.path])  # the packages that pytest tests
         self._server = subprocess.Popen(
-            [sys.executable, "-m", "helpers.forks"],
+            [sys.executable, "-m", module],
             env=os.environ | {"PYTHONPATH": paths},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -58,11 +58,22 @@ class Forks:
     def __exit__(self, *_: object) -> None:
         self._server.communicate()
 
+    def ask(self, request: Any) -> Any:
+        """Return the answer to a request."""
+        self._server.stdin.write(json.dumps(request) + "\n")
+        self._server.stdin.flush()
+        return json.loads(self._server.stdout.readline())
+
+
+class Forks(Server):
+    """Processes that have imported torch and the packages under test."""
+
+    def __init__(self) -> None:
+        super().__init__("helpers.forks")
+
     def run(self, *commands: Command) -> list[subprocess.CompletedProcess[str]]:
         """Run commands at the same time, to their ends."""
-        self._server.stdin.write(json.dumps([asdict(command) for command in commands]) + "\n")
-        self._server.stdin.flush()
-        ends = json.loads(self._server.stdout.readline())
+        ends = self.ask([asdict(command) for command in commands])
         return [
             subprocess.CompletedProcess(command.words, *end)
             for command, end in zip(commands, ends, strict=True)
