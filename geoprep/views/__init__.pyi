@@ -23,3 +23,4 @@ from .page import make_page as make_page
 from .page import static_page as static_page
 from .scene_dataset import open_scene as open_scene
 from .stac import export_stac as export_stac
+from .stac import parsed_times as parsed_times

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from geoprep.errors import UsageError
 from geoprep.specifications import PROJECTION_SCHEMA, STAC_GEOPARQUET_VERSION, STAC_VERSION
 from geoprep.storage import is_local, replaced, require_pyarrow, require_suffix
 from geoprep.store import StoreReader, tiles_of
 from geoprep.views.footprints import LONLAT, By, columns_of, georeferenced_outlines, grids_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _PARQUET: Final = "application/vnd.apache.parquet"
 _ZARR: Final = "application/vnd.zarr; version=3"
@@ -48,10 +52,15 @@ def export_stac(store: StoreReader, out: Path, by: By, datetime: str | None) -> 
     return [out, described]
 
 
-def _times(store: StoreReader, by: By, given: str | None) -> dict[str, Any]:
-    """Return the times of all items: as given, else as kept in a store that is made of items."""
+def parsed_times(texts: Sequence[str]) -> pd.DatetimeIndex:
+    """Return times in UTC of texts as STAC writes them; NaT for others."""
     import pandas as pd
 
+    return pd.to_datetime(list(texts), utc=True, format="ISO8601", errors="coerce")
+
+
+def _times(store: StoreReader, by: By, given: str | None) -> dict[str, Any]:
+    """Return the times of all items: as given, else as kept in a store that is made of items."""
     kept = {} if given else store.meta.build.get("datetimes", {})
     known = [kept.get(scene, "") for scene in columns_of(store, by)["scene"]]
     texts = {
@@ -59,10 +68,7 @@ def _times(store: StoreReader, by: By, given: str | None) -> dict[str, Any]:
         "start_datetime": [(given or text).partition("/")[0] for text in known],
         "end_datetime": [(given or text).rpartition("/")[2] for text in known],
     }
-    times = {
-        name: pd.to_datetime(some, utc=True, format="ISO8601", errors="coerce").as_unit("us")
-        for name, some in texts.items()
-    }
+    times = {name: parsed_times(some).as_unit("us") for name, some in texts.items()}
     if given and any(times[name].isna().any() for name in ("start_datetime", "end_datetime")):
         raise UsageError(f"`datetime` {given}: give 2019-05-01 or START/END")
     return times

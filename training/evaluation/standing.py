@@ -209,7 +209,8 @@ def unlearned_classes(
     for store, scenes in zip(stores, training, strict=True):
         pixels = store.class_pixels[np.isin(store.tiles.scene, scenes)].any(axis=0)
         learned.update(np.array(store.meta.class_names)[pixels])
-    return [name for name in info.class_names if name not in learned] if learned else []
+    has_scenes = any(map(len, training))
+    return [name for name in info.class_names if has_scenes and name not in learned]
 
 
 def km_to_training(loader: BatchLoader, training: Sequence[NDArray[np.uint32]]) -> list[float]:

@@ -23,7 +23,7 @@ from geoprep.specifications import FILE_SCHEMA, MLM_SCHEMA, STAC_VERSION
 from geoprep.speed import CONTINUOUS_MAX_MPH
 from geoprep.storage import download, is_remote, remote_file, replaced
 from geoprep.store import StoreReader
-from geoprep.views import outlines
+from geoprep.views import outlines, parsed_times
 from training.checkpoint import BEST, Checkpoint, CheckpointError, ModelInfo, load
 from training.inference.export_record import damage_reported
 from training.model import STRIDE
@@ -88,12 +88,10 @@ def item_path(file: Path) -> Path:
 
 def training_extent(stores: Sequence[StoreReader]) -> Extent:
     """Return the box around the scenes of each store, and the times that stores keep of them."""
-    import pandas as pd
-
     kept = [store.meta.build.get("datetimes", {}) for store in stores]
     texts = [time for one in kept for span in one.values() for time in span.split("/")]
-    times = pd.to_datetime(texts, utc=True, format="ISO8601", errors="coerce").dropna()
-    said = [f"{time:%Y-%m-%dT%H:%M:%SZ}" for time in times.sort_values()]
+    times = parsed_times(texts).dropna().sort_values()
+    said = [f"{time:%Y-%m-%dT%H:%M:%SZ}" for time in times]
     scenes = [outlines(store, "scene", "EPSG:4326")[0] for store in stores]
     area = shapely.union_all([shapely.union_all(shapes).envelope for shapes in scenes])
     area = shapely.transform(area, lambda xy: xy.round(6))
