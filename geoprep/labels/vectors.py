@@ -10,9 +10,6 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 import numpy as np
-import pyogrio
-import pyogrio.errors
-import pyogrio.raw
 import pyproj
 import shapely
 from numpy.typing import NDArray
@@ -142,17 +139,17 @@ def _class_layers(
 def _layers(source: Path | bytes, name: str) -> tuple[dict[str, _Layer], str]:
     """Return the layers of lines and areas by name, and all layers as text."""
     if name.lower().endswith(GEOJSON_SUFFIXES):  # one layer: each opening reads all of the document
-        content = _ogr(pyogrio.raw.read, source, name, force_2d=True)
+        content = _ogr("read", source, name, force_2d=True)
         meta, stem = content[0], PurePosixPath(name).stem
         kind, crs = meta["geometry_type"] or "", meta["crs"] or ""
         only = _Layer(0, stem, kind, crs, tuple(meta["fields"]), content)
         return {stem: only}, str(only)
-    listed = [(str(layer), kind) for layer, kind in _ogr(pyogrio.list_layers, source, name)]
+    listed = [(str(layer), kind) for layer, kind in _ogr("list_layers", source, name)]
     present = ", ".join(f"{layer} ({kind or 'no geometry'})" for layer, kind in listed) or "none"
     found = {}
     for index, (layer, kind) in enumerate(listed):
         if _is_of(kind, (*_LINE, *_AREA)):
-            info = _ogr(pyogrio.read_info, source, name, layer=index, **open_options(name))
+            info = _ogr("read_info", source, name, layer=index, **open_options(name))
             kind, fields = info["geometry_type"] or "", tuple(info["fields"])
             found[layer] = _Layer(index, layer, kind, info["crs"] or "", fields)
     return found, present
@@ -172,7 +169,7 @@ def _features(source: Path | bytes, layer: _Layer, rule: SpeedRule, name: str) -
     columns = _wanted(rule, layer.fields)
     try:
         meta, _, wkb, values = (rule.where is None and layer.content) or _ogr(
-            pyogrio.raw.read,
+            "read",
             source,
             name,
             layer=layer.index,
@@ -299,7 +296,7 @@ def _holds_roads(source: Path | bytes, layer: _Layer, rule: SpeedRule, name: str
     if not tags:
         return names_roads(layer.fields)
     meta, _, _, values = _ogr(
-        pyogrio.raw.read,
+        "read",
         source,
         name,
         layer=layer.index,
@@ -325,8 +322,11 @@ def _require_crs(crs: str, name: str) -> None:
         ) from error
 
 
-def _ogr(function: Any, source: Path | bytes, name: str, **options: Any) -> Any:  # noqa: ANN401 (pyogrio is untyped)
+def _ogr(called: str, source: Path | bytes, name: str, **options: Any) -> Any:  # noqa: ANN401 (pyogrio is untyped)
     """Call a function of pyogrio; its errors become one that names the file."""
+    import pyogrio.raw  # imports pandas
+
+    function = pyogrio.raw.read if called == "read" else getattr(pyogrio, called)
     try:
         return function(source, **options)
     except (pyogrio.errors.DataSourceError, pyogrio.errors.DataLayerError, ValueError) as error:
