@@ -18,7 +18,7 @@ from training.inference import ModelOptions
 
 if TYPE_CHECKING:
     from training.checkpoint import ModelInfo
-    from training.evaluation import Evaluation, Standing, Table
+    from training.evaluation import Evaluation, Table
     from training.inference import Runner
 
 INTRODUCTION = """\
@@ -140,37 +140,24 @@ def evaluate(options: EvaluateOptions) -> int:
     with process_group(options.device_kind):
         found = evaluated(options)
         if is_rank_zero():
-            standing = standing_of(found, options)
             if not options.json:
-                _print(found, options, standing)
+                _print(found, options)
             if options.report:
-                _report(options.report, found, options, standing)
+                _report(options.report, found, options)
             _write(found, options)
     return Status.DONE
-
-
-def standing_of(found: Evaluation, options: EvaluateOptions) -> Standing:
-    """Return where a model stands by its metrics, and by the log of its run if that is there."""
-    from training.evaluation import Standing, read_history
-    from training.inference import model_file
-
-    names = ("scenes", "metrics", "test", "training_scenes", "unlearned", "offsets", "rescale")
-    return Standing(
-        score="mean_iou" if found.classes else "road_iou",
-        history=read_history(model_file(options.checkpoint).parent),
-        **{name: getattr(found, name) for name in names},
-    )
 
 
 def evaluated(options: EvaluateOptions) -> Evaluation:
     """Return the metrics of a model on its stores; options of tables and files are ignored.
 
-    Beside those of the split val, if the stores have a split test, the metrics of its scenes.
+    Beside those of the split val, if the stores have a split test, the metrics of its scenes; and
+    the log of the run if that is there.
     """
     from loaders import open_stores, select
     from training.engine import set_threads
-    from training.evaluation import evaluate_runner
-    from training.inference import open_model
+    from training.evaluation import evaluate_runner, read_history
+    from training.inference import model_file, open_model
 
     set_threads(options.threads)
     runner, info = open_model(options, "auto")
@@ -186,6 +173,7 @@ def evaluated(options: EvaluateOptions) -> Evaluation:
         offsets=options.offsets or options.report is not None,
         baseline=options.baseline,
     )
+    found = replace(found, history=read_history(model_file(options.checkpoint).parent))
     if options.split != "val" or not any(len(select(store, "test").tiles) for store in stores):
         return found
     test = evaluate_runner(runner, info, stores, **shared | {"split": "test"})
@@ -234,22 +222,22 @@ def _opened(options: EvaluateOptions, file: Path) -> tuple[Runner, ModelInfo]:
     return open_model(replace(options, checkpoint=file), "auto")
 
 
-def _print(found: Evaluation, options: EvaluateOptions, standing: Standing) -> None:
-    for table in _tables(found, options, standing):
+def _print(found: Evaluation, options: EvaluateOptions) -> None:
+    for table in _tables(found, options):
         _table(*table)
-    for line in _lines(found, standing):
+    for line in _lines(found):
         print(line)
 
 
-def _lines(found: Evaluation, standing: Standing) -> list[str]:
+def _lines(found: Evaluation) -> list[str]:
     """Return notes, and next steps with the options of training.fit."""
     from training.fit import COMMAND as FIT
 
     notes = [f"note: {note}" for note in found.notes]
-    return notes + [f"next step: {FIT.spell(step)}" for step in standing.next_steps()]
+    return notes + [f"next step: {FIT.spell(step)}" for step in found.next_steps()]
 
 
-def _report(path: Path, found: Evaluation, options: EvaluateOptions, standing: Standing) -> None:
+def _report(path: Path, found: Evaluation, options: EvaluateOptions) -> None:
     """Write all tables, and pictures of the worst and best scenes."""
     from training.data import tiles_of
     from training.evaluation import scene_examples, write_report
@@ -259,18 +247,18 @@ def _report(path: Path, found: Evaluation, options: EvaluateOptions, standing: S
     level = replace(info, level=found.level)
     tiles = tiles_of(level, options.stores, options.split, residency="stream")
     pictures = {}
-    for kind, rows in standing.extremes().items():
+    for kind, rows in found.extremes().items():
         names = [row["scene"] for row in rows]
         if names:
             shown = scene_examples(runner, info, tiles, names, found.threshold, options.tta)
             pictures[f"{kind} scenes, from the top: {', '.join(names)}"] = shown
     every = replace(options, scenes=True, sweep=not found.classes)
-    tables = _tables(found, every, standing)
+    tables = _tables(found, every)
     title = f"{options.checkpoint} on {', '.join(options.stores)}"
-    write_report(path, title, _lines(found, standing), tables, pictures, info.bands)
+    write_report(path, title, _lines(found), tables, pictures, info.bands)
 
 
-def _tables(found: Evaluation, options: EvaluateOptions, standing: Standing) -> Iterator[Table]:
+def _tables(found: Evaluation, options: EvaluateOptions) -> Iterator[Table]:
     """Yield the tables to show."""
     from training.evaluation import threshold_text
 
@@ -321,7 +309,7 @@ def _tables(found: Evaluation, options: EvaluateOptions, standing: Standing) -> 
         names = ("x", "y", "interval", "metres", "correlation", "unmoved")
         rows = [[row["scene"], *(_cell(row[name]) for name in names)] for row in found.offsets]
         yield (*titles, "without offset"), rows, 1000
-    yield ("where the model stands", ""), standing.facts(), 160
+    yield ("where the model stands", ""), found.facts(), 160
 
 
 def _table(titles: Sequence[str], rows: Iterable[Sequence[str]], width: int = 0) -> None:
@@ -341,7 +329,7 @@ def _cell(value: float) -> str:
 
 def _write(found: Evaluation, options: EvaluateOptions) -> None:
     moves = [row["move"] for row in found.offsets] if options.offsets else [{}] * len(found.scenes)
-    each = [row | move for row, move in zip(found.scenes, moves, strict=True)]
+    each = [{**row, **move} for row, move in zip(found.scenes, moves, strict=True)]
     scenes: list[Any] = [list(each[0]), *_plain([list(row.values()) for row in each])]
     pairs = zip(found.classes, found.confusion, strict=True)
     confusion: list[Any] = [["label", *found.classes], *([name, *counts] for name, counts in pairs)]
@@ -356,14 +344,15 @@ def evaluation_document(found: Evaluation, options: EvaluateOptions) -> dict[str
     """Return the metrics of a model as ``--json`` prints them."""
     given = {"checkpoint": str(options.checkpoint), "stores": options.stores, "tta": options.tta}
     metrics = asdict(found) | given | {"split": options.split}
-    hidden = {"title", "notes", "test"} | (set() if found.classes else {"classes", "confusion"})
+    hidden = {"title", "notes", "test", "score", "history"} | (
+        set() if found.classes else {"classes", "confusion"}
+    )
     hidden |= {name for name in ("offsets", "baseline") if not getattr(options, name)}
-    standing = standing_of(found, options)
     gaps = [
         {"scenes": [near, far], "count": [len(one), len(other)], "mean": [one.mean(), other.mean()]}
-        for near, far, one, other in standing.groups()
+        for near, far, one, other in found.groups()
     ]
-    steps = {"gaps": gaps, "next_steps": standing.next_steps()}
+    steps = {"gaps": gaps, "next_steps": found.next_steps()}
     return {k: v for k, v in metrics.items() if k not in hidden} | steps
 
 

@@ -146,13 +146,11 @@ def _peak(score: NDArray[np.float64]) -> LabelOffset:
     Along a straight road all offsets are equally good: the shortest of them is taken.
     """
     unmoved = float(score[REACH, REACH])
-    if not np.isfinite(score).any():
-        return LabelOffset(math.nan, math.nan, math.nan, unmoved)
+    best = float(np.fmax.reduce(score, axis=None))  # NaN if there are no others
+    if not best >= LEAST:
+        return LabelOffset(math.nan, math.nan, best, unmoved)
     score = np.nan_to_num(score, nan=-1.0)
     y, x = np.unravel_index(int(score.argmax()), score.shape)
-    best = float(score[y, x])
-    if best < LEAST:
-        return LabelOffset(math.nan, math.nan, best, unmoved)
     at = np.arange(-REACH, REACH + 1)
     length = np.hypot(at[:, None], at)
     short = np.where(score >= best - _TIE, length, np.inf)

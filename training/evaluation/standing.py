@@ -50,14 +50,15 @@ Rows = Sequence[Mapping[str, Any]]
 class Standing:
     """Results of a model and of its training, from which facts and next steps follow.
 
-    ``scenes``, ``metrics`` and ``offsets`` as in `Evaluation`; ``test`` are the scenes of the split
-    test, ``history`` the rows of metrics.csv, ``unlearned`` the classes without a training pixel,
-    ``rescale`` is the rule of the training stores.
+    ``score`` is the metric that scenes are compared by, ``metrics`` are those of all tiles,
+    ``scenes`` and ``test`` those of each scene of a split and of the split test, and ``history`` is
+    metrics.csv. ``unlearned`` are the classes without a training pixel, ``offsets`` see
+    `LabelOffset`, ``rescale`` is the rule of the training stores.
     """
 
     score: str
+    metrics: dict[str, float] = field(default_factory=dict)
     scenes: Rows
-    metrics: Mapping[str, float] = field(default_factory=dict)
     test: Rows = ()
     history: Rows = ()
     training_scenes: int = 0

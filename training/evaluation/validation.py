@@ -32,7 +32,12 @@ from training.evaluation.metrics import (
     speed_mph,
 )
 from training.evaluation.offsets import FAR, OffsetSums
-from training.evaluation.standing import km_to_training, training_scenes, unlearned_classes
+from training.evaluation.standing import (
+    Standing,
+    km_to_training,
+    training_scenes,
+    unlearned_classes,
+)
 from training.inference import Runner, Views, average_views, pad_batch, pad_image
 from training.model import Trainable
 from training.monitor import ANY_ROAD_MPH, Example
@@ -156,31 +161,23 @@ def scene_examples(
     return [_example(*tiles.pixels(tile), info, predicted) for tile in chosen]
 
 
-@dataclass(frozen=True, slots=True)
-class Evaluation:
+@dataclass(frozen=True, kw_only=True)
+class Evaluation(Standing):
     """Metrics of a model: in all, per scene, per threshold k / 256 (of roads).
 
     ``confusion`` are the pixels of each class in the label (rows) and in the prediction (columns).
-    ``baseline`` see `Baseline.compute`; ``unlearned`` are classes without a training pixel;
-    ``test`` are metrics of each scene of the split test, ``rescale`` is the rule of the model.
+    ``baseline`` see `Baseline.compute`.
     """
 
     title: str
     level: int
     tiles: int
     threshold: float
-    metrics: dict[str, float]
-    scenes: list[dict[str, Any]]
     sweep: list[dict[str, float]]
     notes: list[str]
     classes: tuple[str, ...] = ()
     confusion: list[list[int]] = field(default_factory=list)
-    offsets: list[dict[str, Any]] = field(default_factory=list)
     baseline: dict[str, float] = field(default_factory=dict)
-    training_scenes: int = 0
-    unlearned: list[str] = field(default_factory=list)
-    test: list[dict[str, Any]] = field(default_factory=list)
-    rescale: str = ""
 
 
 def evaluate_runner(
@@ -251,6 +248,7 @@ def evaluate_runner(
     count, km = sum(map(len, training)), km_to_training(loader, training)
     each = zip(_rows(loader, scenes, scene_of, metrics), km, strict=True)
     return Evaluation(
+        score=info.score,
         title=title,
         level=tiles.side,
         tiles=len(tiles),
