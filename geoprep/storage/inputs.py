@@ -74,8 +74,7 @@ def read_bytes(address: str) -> bytes:
     return read_object(address) if is_remote(address) else b"".join(_blocks(address))
 
 
-@contextmanager
-def open_image(address: str) -> Iterator["DatasetReader"]:
+def open_image(address: str) -> AbstractContextManager["DatasetReader"]:
     """Open an image for reading; rasterio's errors until it is closed name the file.
 
     A remote image is downloaded into memory, or to the disk of a Dask worker. Sidecar files
@@ -84,10 +83,16 @@ def open_image(address: str) -> Iterator["DatasetReader"]:
     threads: each call opens a data set of its own, and GDAL starts no threads. Several `joined`
     images of one band each are opened as one image.
     """
-    if len(split_address(address)) > 1:
-        with _stacked(address, open_image) as stacked:
-            yield stacked
-        return
+    return _stacked(address, _whole)
+
+
+def open_header(address: str) -> AbstractContextManager["DatasetReader"]:
+    """Open an image for its header alone; of a remote image only some ranges are downloaded."""
+    return _stacked(address, lambda one: _header(one) if is_remote(one) else _whole(one))
+
+
+@contextmanager
+def _whole(address: str) -> Iterator["DatasetReader"]:
     with _named(address), _settings(address):
         local = worker_copy(address) if is_remote(address) else address
         if local is not None:
@@ -101,16 +106,8 @@ def open_image(address: str) -> Iterator["DatasetReader"]:
 
 
 @contextmanager
-def open_header(address: str) -> Iterator["DatasetReader"]:
-    """Open an image for its header alone; of a remote image only some ranges are downloaded."""
-    if len(split_address(address)) > 1:
-        with _stacked(address, open_header) as stacked:
-            yield stacked
-        return
-    if not is_remote(address):
-        with open_image(address) as dataset:
-            yield dataset
-        return
+def _header(address: str) -> Iterator["DatasetReader"]:
+    """Open a remote image, of which the blocks that are read are downloaded."""
     import rasterio
 
     files, key = located(address)
@@ -140,13 +137,16 @@ def open_header(address: str) -> Iterator["DatasetReader"]:
 def _stacked(
     address: str, open_one: Callable[[str], AbstractContextManager["DatasetReader"]]
 ) -> Iterator["DatasetReader"]:
-    """Open images of one band each and of equal grids as one image, a VRT in memory."""
+    """Open an image, or several of one band each and of equal grids as one: a VRT in memory."""
     import rasterio
     from rasterio.enums import MaskFlags
 
     addresses = split_address(address)
     with ExitStack() as stack:
         bands = [stack.enter_context(open_one(one)) for one in addresses]
+        if len(bands) == 1:
+            yield bands[0]
+            return
         for one, band in zip(addresses, bands, strict=True):
             masked = MaskFlags.per_dataset in band.mask_flag_enums[0]
             if masked or band.count > 1 or _grid(band) != _grid(bands[0]):
@@ -245,15 +245,6 @@ class _RangeReader(io.RawIOBase):
         super().__init__()
         self._block, self._size, self._errors = block, size, errors
         self._position = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]

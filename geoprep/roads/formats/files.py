@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+import pyogrio
 import shapely
+from pyogrio.errors import DataLayerError, DataSourceError
 
 from geoprep.crs import LONLAT
 from geoprep.errors import SourceError, UsageError
@@ -83,8 +85,6 @@ def _write_layer(
     driver: str = "GPKG",
     **options: str,
 ) -> None:
-    import pyogrio
-
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "'crs' was not provided")
         pyogrio.write_dataframe(
@@ -168,13 +168,9 @@ def _read_parquet(path: Path) -> RoadGraph:
 
 def _read_vector(path: Path, layer: str | None) -> RoadGraph:
     """Return the network of a layer of lines."""
-    import pyogrio
-    from pyogrio.errors import DataLayerError, DataSourceError
-
     is_plane = _is_plane(path)
     try:
-        layers = dict(pyogrio.list_layers(path).tolist())
-        layer = layer or _network_layer(path, layers)
+        layer = layer or _network_layer(path)
         with np.errstate(invalid="ignore"):  # coordinates that are NaN are reported below
             frame = pyogrio.read_dataframe(path, layer=layer, columns=list(COLUMNS), force_2d=True)
     except (DataSourceError, DataLayerError) as error:
@@ -184,8 +180,9 @@ def _read_vector(path: Path, layer: str | None) -> RoadGraph:
     return network_of_frame(path, frame)
 
 
-def _network_layer(path: Path, layers: dict[str, str | None]) -> str:
+def _network_layer(path: Path) -> str:
     """Return the layer of lines to read: ``edges``, the only one with speeds, or the only one."""
+    layers = _layers(path)
     if EDGES in layers:
         return EDGES
     lines = [name for name, kind in layers.items() if kind and any(k in kind for k in _LINES)]
@@ -201,8 +198,6 @@ def _network_layer(path: Path, layers: dict[str, str | None]) -> str:
 
 
 def _fields(path: Path, layer: str) -> list[str]:
-    import pyogrio
-
     fields: list[str] = pyogrio.read_info(path, layer=layer)["fields"].tolist()
     return fields
 
@@ -234,8 +229,6 @@ def is_network_file(path: Path, *, layer: str | None = None) -> bool:
         with path.open("rb") as file:
             if b'"speed_mph"' not in file.read(_HEAD_BYTES):
                 return False
-    from pyogrio.errors import DataLayerError, DataSourceError
-
     try:
         names = [layer] if layer else _layers(path)
         return any(are_network_fields(_fields(path, name)) for name in names)
@@ -254,16 +247,13 @@ def _parquet_columns(path: Path) -> list[str]:
     return names
 
 
-def _layers(path: Path) -> list[str]:
-    import pyogrio
-
-    return [str(name) for name, _ in pyogrio.list_layers(path)]
+def _layers(path: Path) -> dict[str, str | None]:
+    """Return the geometry type of every layer."""
+    return dict(pyogrio.list_layers(path).tolist())
 
 
 def has_layer(path: Path, layer: str | None) -> bool:
     """Return whether a vector file has a layer of some name; False for None and other files."""
-    from pyogrio.errors import DataSourceError
-
     if layer is None or path.suffix.lower() not in VECTOR_SUFFIXES:
         return False
     try:

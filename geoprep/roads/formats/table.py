@@ -201,6 +201,4 @@ def _split_where_others_end(
             pieces = [substring(whole, begin, stop) for begin, stop in pairwise(stops)]
         parts += pieces
         part_of += [number] * len(pieces)
-    made = np.empty(len(parts), object)
-    made[:] = parts
-    return made, np.array(part_of, np.int64)
+    return np.array(parts, object), np.array(part_of, np.int64)
