@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from geoprep.errors import UsageError
-from geoprep.storage import require_folder
+from geoprep.storage import content_digest, require_folder
 from training.cli import Command, Status, option, run_command
 from training.inference import CheckpointOptions
 from training.settings import LICENCE
@@ -104,7 +104,6 @@ def export(options: ExportOptions) -> int:
     from training.inference import (
         ExportRecord,
         calibration_tiles,
-        file_hash,
         model_file,
         write_export_item,
         write_model,
@@ -121,7 +120,7 @@ def export(options: ExportOptions) -> int:
     record = ExportRecord(
         info=info,
         precision=precision,
-        checkpoint=file_hash(file),
+        checkpoint=content_digest(str(file)),
         calibration=len(ranges),
         kept=_kept(options, model, info, ranges),
         versions={name: version(name) for name in ("geoprep", "torch")},

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from geoprep.errors import UsageError
+from geoprep.storage import content_digest
 from training.cli import Command, Status, run_command
 from training.prediction import PredictOptions
 
@@ -78,7 +79,7 @@ def make_job(options: PredictOptions) -> tuple[PredictionJob, list[str]]:
 
     from training.engine import slow_bf16
     from training.evaluation import chosen_threshold
-    from training.inference import NativeRunner, file_hash, model_file, open_model
+    from training.inference import NativeRunner, model_file, open_model
     from training.prediction import PredictionJob, Predictor, check_targets, check_window
 
     if options.out is None:
@@ -93,7 +94,9 @@ def make_job(options: PredictOptions) -> tuple[PredictionJob, list[str]]:
     origin = "default: never validated" if info.threshold is None else "chosen on validation scenes"
     origin = origin if options.threshold is None else "from the options"
     file = model_file(options.checkpoint)
-    predictor = Predictor(info, options, threshold, f"{file_hash(file)} {options.weights}")
+    predictor = Predictor(
+        info, options, threshold, f"{content_digest(str(file))} {options.weights}"
+    )
     x, y = info.gsd_m
     header = [
         f"model {file}: {info.model}, bands {', '.join(info.bands)}, "

@@ -5,7 +5,6 @@ from .calibration import layers_to_keep as layers_to_keep
 from .calibration import named_layers as named_layers
 from .export_record import ExportRecord as ExportRecord
 from .export_record import Precision as Precision
-from .export_record import file_hash as file_hash
 from .graph import example_image as example_image
 from .graph import silenced as silenced
 from .model_files import SUFFIXES as SUFFIXES

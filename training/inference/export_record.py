@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import json
 from collections.abc import Iterator
@@ -11,8 +10,6 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, get_args
-
-import xxhash
 
 from geoprep.errors import UsageError
 from training.checkpoint import CheckpointError, ModelInfo
@@ -62,12 +59,6 @@ class ExportRecord:
                 "export it again with python -m training.export"
             ) from error
         return record
-
-
-def file_hash(path: Path) -> str:
-    """Return XXH3-128 of a file's bytes, in hexadecimal digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
 
 
 @contextmanager

@@ -17,15 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from geoprep.storage import replaced
+from geoprep.storage import content_digest, replaced
 from training.checkpoint import CheckpointError
-from training.inference.export_record import (
-    KEY,
-    ExportRecord,
-    damage_reported,
-    file_hash,
-    required_module,
-)
+from training.inference.export_record import KEY, ExportRecord, damage_reported, required_module
 from training.inference.onnx_file import nodes_of, onnx_model
 from training.inference.runner import Runner
 
@@ -148,7 +142,7 @@ def write(path: Path, network: nn.Module, record: ExportRecord, tiles: Sequence[
             model = _quantised(model, tiles, nodes_of(proto, record.kept))
         halves = record.precision != "float32"
         openvino.save_model(model, str(made), compress_to_fp16=halves)
-        record = replace(record, weights=file_hash(_weights(made)))
+        record = replace(record, weights=content_digest(str(_weights(made))))
         model.set_rt_info(record.to_json(), [KEY])
         openvino.save_model(model, str(made), compress_to_fp16=halves)
         for old, new in ((_weights(made), _weights(path)), (made, path)):
@@ -168,7 +162,7 @@ def read(path: Path) -> tuple[Runner, ExportRecord]:
         model = core.read_model(str(path), str(weights))
     text = model.get_rt_info([KEY]).astype(str) if model.has_rt_info([KEY]) else None
     record = ExportRecord.from_json(text, path)
-    if file_hash(weights) != record.weights:
+    if content_digest(str(weights)) != record.weights:
         raise CheckpointError(
             f"{weights} is damaged or belongs to another file than {path}: export it again"
         )
