@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from geoprep.building import Summary
     from geoprep.storage import StrPath
-    from geoprep.views import By
 
 
 def open_store(path: StrPath) -> Store:
@@ -82,7 +81,9 @@ class Store:
         ``geometry`` (its outline; None if the scene is not georeferenced). The frame has the CRS of
         the scenes if they share one, else EPSG:4326.
         """
-        return _frame(self.reader, "scene").set_index("scene")
+        from geoprep.views import table_of
+
+        return table_of(self.reader, "scene").set_index("scene")
 
     @cached_property
     def tiles(self) -> gpd.GeoDataFrame:
@@ -93,7 +94,9 @@ class Store:
         ``valid_fraction`` (0..1), ``crs`` and ``geometry`` (outline without padding; None if the
         scene is not georeferenced). For the CRS of the frame see `scenes`.
         """
-        return _frame(self.reader, "tile").drop(columns=["reason", "tile"])
+        from geoprep.views import table_of
+
+        return table_of(self.reader, "tile").drop(columns="reason").set_index("tile")
 
     def footprints(self, by: Literal["scene", "tile"] = "scene") -> gpd.GeoDataFrame:
         """Return the georeferenced rows of `scenes` or `tiles` in EPSG:4326.
@@ -204,20 +207,16 @@ class Store:
         """
         import matplotlib.pyplot as plt
 
-        from geoprep.views import brightness_table, display_rgb, label_colours, read_thinned
+        from geoprep import views
 
         reader = self.reader
         level = reader.check_level(reader.meta.levels[-1] if level is None else level)
-        index = self._first_with_pixels() if scene is None else find_scene(reader, scene)
-        if reader.scenes.status[index] not in ("ok", "unlabelled"):
-            raise UsageError(
-                f"{reader.scenes.id[index]} has no pixels: {reader.scenes.status[index]}: "
-                f"{reader.scenes.reason[index]}"
-            )
-        image, label = read_thinned(reader, index, level, 1)
+        index, *_ = views.chosen_scenes(reader, ["all" if scene is None else scene], ["image"])
+        views.require_pixels(reader, index)
+        image, label = views.read_thinned(reader, index, level, 1)
         figure, axes = plt.subplots(1, 2, figsize=(10, 5), layout="constrained")
-        axes[0].imshow(display_rgb(reader, image, brightness_table(reader)))
-        axes[1].imshow(label_colours(reader)[label])
+        axes[0].imshow(views.display_rgb(reader, image, views.brightness_table(reader)))
+        axes[1].imshow(views.label_colours(reader)[label])
         for one, title in zip(axes, ("image", "label"), strict=True):
             one.set_title(title)
             one.set_axis_off()
@@ -236,13 +235,6 @@ class Store:
         from geoprep.views import info
 
         return info(self.reader, scenes=scenes)
-
-    def _first_with_pixels(self) -> int:
-        status = self.reader.scenes.status
-        usable = np.flatnonzero((status == "ok") | (status == "unlabelled"))
-        if not len(usable):
-            raise UsageError(f"{self.location}: no scene has pixels")
-        return int(usable[0])
 
     def _facts(self) -> list[tuple[str, str]]:
         """Return the lines of the repr: names and values."""
@@ -284,15 +276,3 @@ def _label_text(store: StoreReader) -> str:
 
 def _listed(counts: dict[str, int]) -> str:
     return ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
-
-
-def _frame(reader: StoreReader, by: By) -> gpd.GeoDataFrame:
-    """Return columns and outlines in the common CRS of the scenes, or in EPSG:4326."""
-    import geopandas as gpd
-
-    from geoprep.views import columns_of, outlines
-
-    shapes, crs = outlines(reader, by)
-    frame = gpd.GeoDataFrame(columns_of(reader, by), geometry=gpd.GeoSeries(shapes, crs=crs))
-    frame.index.name = by
-    return frame

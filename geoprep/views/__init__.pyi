@@ -11,9 +11,12 @@ from .footprints import By as By
 from .footprints import columns_of as columns_of
 from .footprints import export_footprints as export_footprints
 from .footprints import outlines as outlines
+from .footprints import table_of as table_of
 from .geotiff import Coding as Coding
 from .geotiff import What as What
+from .geotiff import chosen_scenes as chosen_scenes
 from .geotiff import export_scenes as export_scenes
+from .geotiff import require_pixels as require_pixels
 from .geotiff import write_class_names as write_class_names
 from .geozarr import export_geozarr as export_geozarr
 from .network_preview import preview_network as preview_network

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 import shapely
@@ -21,6 +21,9 @@ from geoprep.store import (
     split_names,
     valid_share,
 )
+
+if TYPE_CHECKING:
+    import geopandas as gpd
 
 By = Literal["scene", "tile"]
 LONLAT: Final = "EPSG:4326"
@@ -105,15 +108,23 @@ def _continuous(shape: shapely.Polygon) -> shapely.Polygon | None:
     return shapely.Polygon(np.column_stack([np.unwrap(lon, period=360), lat]))
 
 
-def georeferenced_outlines(store: StoreReader, by: By) -> NDArray[np.object_]:
-    """Return outlines in longitude and latitude; raise UsageError if there are none."""
-    polygons, _ = outlines(store, by, LONLAT)
-    if not any(polygons):
+def table_of(store: StoreReader, by: By, crs: str | None = None) -> gpd.GeoDataFrame:
+    """Return one row per scene, or per tile, with its `outlines`."""
+    import geopandas as gpd
+
+    shapes, crs = outlines(store, by, crs)
+    return gpd.GeoDataFrame(columns_of(store, by), geometry=gpd.GeoSeries(shapes, crs=crs))
+
+
+def footprints(store: StoreReader, by: By) -> gpd.GeoDataFrame:
+    """Return the table in longitude and latitude; raise UsageError if it has no outline."""
+    table = table_of(store, by, LONLAT)
+    if table.geometry.isna().all():
         raise UsageError(
             f"{store.location}: none of its scenes is georeferenced, so they have no footprints. "
             "`geoprep info --scenes` lists them"
         )
-    return polygons
+    return table
 
 
 def export_footprints(store: StoreReader, out: str | Path, *, by: By = "scene") -> Path:
@@ -121,16 +132,11 @@ def export_footprints(store: StoreReader, out: str | Path, *, by: By = "scene") 
 
     A scene without a readable, georeferenced image has no geometry.
     """
-    import geopandas as gpd
-
     out = Path(out)
-    polygons = georeferenced_outlines(store, by)
+    frame = footprints(store, by).drop(columns="crs")
     require_suffix(out, ".geojson", ".json", ".gpkg")
-    columns = columns_of(store, by)
-    del columns["crs"]
-    for name in ("road_fraction", "valid_fraction"):
-        columns[name] = np.round(np.asarray(columns[name], np.float64), 6)
-    frame = gpd.GeoDataFrame(columns, geometry=polygons, crs=LONLAT)
+    shares = ["road_fraction", "valid_fraction"]
+    frame[shares] = frame[shares].astype(np.float64).round(6)
     written: dict[str, Any] = {"driver": "GPKG"}
     if out.suffix.lower() != ".gpkg":
         # RFC 7946: longitude and latitude, counterclockwise, cut at the 180th meridian.

@@ -91,18 +91,24 @@ def chosen_scenes(store: StoreReader, names: Sequence[str], arrays: list[str]) -
     wanted = ("ok", "unlabelled") if "image" in arrays else ("ok",)
     found = [i for i, status in enumerate(store.scenes.status) if status in wanted]
     if not found:
-        raise UsageError(f"{store.location}: no scene has pixels to export")
+        raise UsageError(f"{store.location}: no scene has pixels")
     return found
 
 
-def exportable_grid(store: StoreReader, index: int, level: int, arrays: list[str]) -> Grid:
-    """Return the scene's grid. Raise UsageError if its raster would be empty or inexact."""
+def require_pixels(store: StoreReader, index: int) -> None:
+    """Raise UsageError if a store has no pixels of a scene."""
     name, status = store.scenes.id[index], store.scenes.status[index]
     if status in ("skipped", "failed"):
         raise UsageError(
             f"{store.location} has no pixels of {name}: the scene was {status} by the build "
             f"({store.scenes.reason[index]})"
         )
+
+
+def exportable_grid(store: StoreReader, index: int, level: int, arrays: list[str]) -> Grid:
+    """Return the scene's grid. Raise UsageError if its raster would be empty or inexact."""
+    require_pixels(store, index)
+    name, status = store.scenes.id[index], store.scenes.status[index]
     if status == "unlabelled" and "image" not in arrays:
         raise UsageError(f"{name} is unlabelled. Export its image")
     if not is_aligned(store, index, level):

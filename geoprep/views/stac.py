@@ -11,7 +11,7 @@ from geoprep.errors import UsageError
 from geoprep.specifications import PROJECTION_SCHEMA, STAC_GEOPARQUET_VERSION, STAC_VERSION
 from geoprep.storage import is_local, replaced, require_pyarrow, require_suffix
 from geoprep.store import StoreReader, tiles_of
-from geoprep.views.footprints import LONLAT, By, columns_of, georeferenced_outlines, grids_of
+from geoprep.views.footprints import By, footprints, grids_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,13 +27,13 @@ def export_stac(store: StoreReader, out: Path, by: By, datetime: str | None) -> 
     Scenes that are not georeferenced are left out: readers of this layout need all bounds.
     """
     require_suffix(out, ".parquet")
-    polygons = georeferenced_outlines(store, by)
+    table = footprints(store, by)
     require_pyarrow()
     import geopandas as gpd
     import pyarrow.parquet
 
-    items = _items(store, by, out.stem) | _times(store, by, datetime)
-    frame = gpd.GeoDataFrame(items, geometry=polygons, crs=LONLAT)
+    items = _items(store, by, table, out.stem) | _times(store, table["scene"], datetime)
+    frame = gpd.GeoDataFrame(items, geometry=table.geometry)
     frame = frame[frame.geometry.notna()]
     ends = frame["start_datetime"].min(), frame["end_datetime"].max()
     interval = [None if one != one else one.isoformat() for one in ends]
@@ -43,9 +43,9 @@ def export_stac(store: StoreReader, out: Path, by: By, datetime: str | None) -> 
     embedded = {"version": STAC_GEOPARQUET_VERSION, "collections": {out.stem: collection}}
     with replaced(out) as partial:
         frame.to_parquet(partial, schema_version="1.1.0", write_covering_bbox=True, index=False)
-        table = pyarrow.parquet.read_table(partial)
-        metadata = {**table.schema.metadata, b"stac-geoparquet": json.dumps(embedded).encode()}
-        pyarrow.parquet.write_table(table.replace_schema_metadata(metadata), partial)
+        made = pyarrow.parquet.read_table(partial)
+        metadata = {**made.schema.metadata, b"stac-geoparquet": json.dumps(embedded).encode()}
+        pyarrow.parquet.write_table(made.replace_schema_metadata(metadata), partial)
     described = out.with_suffix(".json")
     with replaced(described) as partial:
         partial.write_text(json.dumps(collection, indent=2) + "\n", encoding="utf-8")
@@ -59,10 +59,10 @@ def parsed_times(texts: Sequence[str]) -> pd.DatetimeIndex:
     return pd.to_datetime(list(texts), utc=True, format="ISO8601", errors="coerce")
 
 
-def _times(store: StoreReader, by: By, given: str | None) -> dict[str, Any]:
+def _times(store: StoreReader, scenes: Sequence[str], given: str | None) -> dict[str, Any]:
     """Return the times of all items: as given, else as kept in a store that is made of items."""
     kept = {} if given else store.meta.build.get("datetimes", {})
-    known = [kept.get(scene, "") for scene in columns_of(store, by)["scene"]]
+    known = [kept.get(scene, "") for scene in scenes]
     texts = {
         "datetime": ["" if "/" in text else text for text in known],
         "start_datetime": [(given or text).partition("/")[0] for text in known],
@@ -74,15 +74,13 @@ def _times(store: StoreReader, by: By, given: str | None) -> dict[str, Any]:
     return times
 
 
-def _items(store: StoreReader, by: By, name: str) -> dict[str, Any]:
-    """Return the fields of all items, one value per item."""
-    columns, table = columns_of(store, by), store.tiles
-    ids, count = columns["scene"], len(columns["scene"])
-    rows = [tiles_of(table, scene) for scene in range(count)]
+def _items(store: StoreReader, by: By, table: pd.DataFrame, name: str) -> dict[str, Any]:
+    """Return the fields of the items of a table, one value per item."""
+    count, grids = len(table), grids_of(store, by)
+    ids, rows = table["scene"], [tiles_of(store.tiles, scene) for scene in range(count)]
     if by == "tile":
         rows = [slice(tile, tile + 1) for tile in range(count)]
-        ids = [f"{i}_{row}_{col}" for i, row, col in zip(ids, table.row, table.col, strict=True)]
-    known = [grid if grid and grid.georeferenced else None for grid in grids_of(store, by)]
+        ids = ids + "_" + table["row"].astype(str) + "_" + table["col"].astype(str)
     links = [{"rel": "collection", "href": f"./{name}.json", "type": "application/json"}]
     items = {
         "type": "Feature",
@@ -93,12 +91,12 @@ def _items(store: StoreReader, by: By, name: str) -> dict[str, Any]:
         "links": [links] * count,
         "assets": [_assets(store)] * count,
         "gsd": max(store.meta.gsd_m),
-        "proj:code": [crs if crs.startswith("EPSG:") else None for crs in columns["crs"]],
-        "proj:wkt2": [None if crs.startswith("EPSG:") else crs or None for crs in columns["crs"]],
-        "proj:shape": [grid and [grid.height, grid.width] for grid in known],
-        "proj:transform": [grid and list(grid.transform)[:6] for grid in known],
+        "proj:code": [crs if crs.startswith("EPSG:") else None for crs in table["crs"]],
+        "proj:wkt2": [None if crs.startswith("EPSG:") else crs or None for crs in table["crs"]],
+        "proj:shape": [grid and [grid.height, grid.width] for grid in grids],
+        "proj:transform": [grid and list(grid.transform)[:6] for grid in grids],
         "geoprep:tiles": [[row.start, row.stop] for row in rows],
-        **{f"geoprep:{column}": columns[column] for column in _KEPT},
+        **{f"geoprep:{column}": table[column] for column in _KEPT},
     }
     if store.meta.has_classes:
         pixels = [store.class_pixels[row].sum(axis=0) for row in rows]
