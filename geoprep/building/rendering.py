@@ -118,8 +118,7 @@ class Piece:
         """Return float64 (band, 2), the source values that become black and white."""
         if self.part.surveyed is not None and self.part.surveyed.limits:
             return np.array(self.part.surveyed.limits)
-        rule = self.meta.rescale
-        fixed = (0.0, 255.0) if rule == "none" else parse_rescale(rule)
+        fixed = parse_rescale(self.meta.rescale)
         if fixed is None:
             return imagery.percentile_limits(imagery.count_source(self.pixels))
         return np.tile(fixed, (len(self.meta.bands), 1))

@@ -1,3 +1,4 @@
+from .label_offsets import is_certain as is_certain
 from .options import BuildOptions as BuildOptions
 from .options import parse_rescale as parse_rescale
 from .plan import Plan as Plan

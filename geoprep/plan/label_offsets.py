@@ -52,7 +52,12 @@ def _offset(where: str, cells: dict[str, str]) -> tuple[float, float, str, bool]
         return 0.0, 0.0, unit, False
     dx, dy = (_number(where, name, cells[name]) for name in ("dx", "dy"))
     interval = _number(where, "interval", cells.get("interval") or "0")
-    return dx, dy, unit, interval <= math.hypot(dx, dy)
+    return dx, dy, unit, is_certain(dx, dy, interval)
+
+
+def is_certain(dx: float, dy: float, interval: float) -> bool:
+    """Return whether an offset is not shorter than its interval; without one (NaN) it is not."""
+    return interval <= math.hypot(dx, dy)
 
 
 def _number(where: str, column: str, text: str) -> float:

@@ -60,9 +60,9 @@ def parse_tile(text: str) -> int | None:
 
 
 def parse_rescale(text: str) -> tuple[float, float] | None:
-    """Return the limits of a ``LO,HI`` rule, None for a named one."""
+    """Return the limits of a rule ``LO,HI`` or ``none``; None where they depend on the images."""
     if text in ("auto", "scene", "city", "none"):
-        return None
+        return (0.0, 255.0) if text == "none" else None
     try:
         low, high = (float(part) for part in text.split(","))
     except ValueError:

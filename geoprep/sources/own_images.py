@@ -5,6 +5,7 @@ import re
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
+from typing import NoReturn
 
 from geoprep.crs import is_georeferenced
 from geoprep.errors import GeoprepError, SourceError, UsageError
@@ -78,13 +79,13 @@ def _image_files(pattern: str) -> list[str]:
         return [pattern]
     if not (found := _matching(pattern, IMAGE_SUFFIXES)):
         found = [one for one in _matching(pattern, (".json",)) if Path(one).name != MANIFEST]
-    return found or _expand(pattern, IMAGE_SUFFIXES, "images")
+    return found or _none_found(pattern, IMAGE_SUFFIXES, "images")
 
 
 def _label_files(labels: str, *, masks: bool) -> list[str]:
     """Return the label files; rasters from a folder without vectors."""
     if masks:
-        return _expand(labels, IMAGE_SUFFIXES, "labels")
+        return _matching(labels, IMAGE_SUFFIXES) or _none_found(labels, IMAGE_SUFFIXES, "labels")
     vectors = _matching(labels, LABEL_SUFFIXES)
     rasters = [] if vectors or is_remote(labels) else _matching(labels, IMAGE_SUFFIXES)
     if rasters and not any(is_called_label(file) for file in rasters):
@@ -93,7 +94,7 @@ def _label_files(labels: str, *, masks: bool) -> list[str]:
             f"{Path(rasters[0]).name}. If they are masks, say which of their values are roads "
             "with `label_values` or `label_speeds`"
         )
-    return vectors or rasters or _expand(labels, LABEL_SUFFIXES, "labels")
+    return vectors or rasters or _none_found(labels, LABEL_SUFFIXES, "labels")
 
 
 def _labels_for(
@@ -130,11 +131,8 @@ def _are_georeferenced_rasters(files: Sequence[str]) -> bool:
         return False
 
 
-def _expand(pattern: str, suffixes: tuple[str, ...], option: str) -> list[str]:
-    """Return the files that match a pattern; raise SourceError if there are none."""
-    found = _matching(pattern, suffixes)
-    if found:
-        return found
+def _none_found(pattern: str, suffixes: tuple[str, ...], option: str) -> NoReturn:
+    """Raise SourceError for a pattern that matches no file."""
     if not is_remote(pattern) and Path(pattern).expanduser().is_dir():
         below = _matching(f"{glob.escape(pattern.rstrip('/'))}/*", suffixes)
         if below:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from geoprep.plan import is_certain
 from geoprep.speed import NODATA
 from training.evaluation.metrics import road_probability
 
@@ -61,7 +62,7 @@ class LabelOffset(NamedTuple):
     def move(self, gsd: tuple[float, float]) -> dict[str, float | str]:
         """Return how the label must move, in metres to the right and down, as a build reads it."""
         dx, dy, interval = -self.x * gsd[0], -self.y * gsd[1], self.interval * max(gsd)
-        certain = "yes" if interval < math.hypot(dx, dy) else "no"
+        certain = "yes" if is_certain(dx, dy, interval) else "no"
         return {"dx": dx, "dy": dy, "interval": interval, "unit": "metres", "certain": certain}
 
 

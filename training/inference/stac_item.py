@@ -216,7 +216,7 @@ def _is_file(file: Path, checksum: str) -> bool:
 
 
 def _input(info: ModelInfo) -> dict[str, Any]:
-    fixed = (0.0, 255.0) if info.rescale == "none" else parse_rescale(info.rescale)
+    fixed = parse_rescale(info.rescale)
     limits = [fixed] * len(info.bands) if fixed else info.limits
     code = f"low, high = np.array({[*map(list, limits)]}).T" if limits else _OF_IMAGE
     axes = {"batch": -1, "bands": len(info.bands), "height": -1, "width": -1}

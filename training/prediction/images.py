@@ -154,7 +154,7 @@ def _resampled(length: int, have: float, trained: float, wanted: str) -> tuple[i
 def known_limits(info: ModelInfo, rule: str) -> NDArray[np.float64] | None:
     """Return float64 (band, 2), the values that become black and white; None: the image's own."""
     rule = _rule(info, rule)
-    fixed = (0.0, 255.0) if rule == "none" else parse_rescale(rule)
+    fixed = parse_rescale(rule)
     if fixed is not None:
         return np.tile(fixed, (len(info.bands), 1))
     return np.array(info.limits) if rule == "city" and info.limits else None
