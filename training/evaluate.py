@@ -141,7 +141,10 @@ def evaluate(options: EvaluateOptions) -> int:
         found = evaluated(options)
         if is_rank_zero():
             if not options.json:
-                _print(found, options)
+                for table in _tables(found, options):
+                    _table(*table)
+                for line in _lines(found):
+                    print(line)
             if options.report:
                 _report(options.report, found, options)
             _write(found, options)
@@ -182,7 +185,7 @@ def evaluated(options: EvaluateOptions) -> Evaluation:
 
 def _compare(options: EvaluateOptions) -> int:
     """Print and write the metrics of several models."""
-    from training.evaluation import compare
+    from training.evaluation import FIGURES, compare
     from training.inference import model_file
 
     if not (options.compare and options.on and options.stores):
@@ -197,17 +200,14 @@ def _compare(options: EvaluateOptions) -> int:
         _write_json(options, [asdict(one) for one in compared])
     if options.json:
         return Status.DONE
-    shown, rows = [("road_iou", "road IoU"), ("bin_iou", "bin IoU")], []
-    if "mean_iou" in compared[0].metrics:
-        shown = [("mean_iou", "mean IoU")]
+    shown, rows = [name for name in FIGURES if name in compared[0].metrics], []
     for one in compared:
         cells = []
-        for name, _ in shown:
-            cells += [_cell(one.metrics[name]) if name in one.metrics else ""]
-            cells += [f"{one.drop[name]:+.4f}" if name in one.drop else ""]
+        for name in shown:
+            cells += [_cell(one.metrics[name]), f"{one.drop[name]:+.4f}"]
         rate = "" if one.mpx_per_second is None else f"{one.mpx_per_second:.2f}"
         rows.append([one.name, one.how, *cells, rate, f"{one.nbytes / 1e6:.1f}"])
-    figures = [title for _, name in shown for title in (name, "drop")]
+    figures = [title for name in shown for title in (FIGURES[name], "drop")]
     titles = ("model", "runs as", *figures, "Mpx/s", "MB")
     _table(titles, rows, width=160)
     return Status.DONE
@@ -220,13 +220,6 @@ def _opened(options: EvaluateOptions, file: Path) -> tuple[Runner, ModelInfo]:
     if file.suffix in SUFFIXES:
         return open_model(ModelOptions(checkpoint=file, device="cpu"), "auto")
     return open_model(replace(options, checkpoint=file), "auto")
-
-
-def _print(found: Evaluation, options: EvaluateOptions) -> None:
-    for table in _tables(found, options):
-        _table(*table)
-    for line in _lines(found):
-        print(line)
 
 
 def _lines(found: Evaluation) -> list[str]:

@@ -92,9 +92,8 @@ def check_store(
     from geoprep.api.progress import counting_bar
     from geoprep.verify import verify
 
-    location = store.location if isinstance(store, Store) else str(store)
     with counting_bar("checking shards", quiet=not progress) as report:
-        return verify(location, workers=workers, report=report)
+        return verify(os.fspath(store), workers=workers, report=report)
 
 
 def preview(
@@ -148,9 +147,7 @@ def preview(
     from geoprep.roads import NETWORK_SUFFIXES, TABLE_SUFFIX
 
     path, drawn = Path(out), (*NETWORK_SUFFIXES, TABLE_SUFFIX)
-    if isinstance(source, RoadNetwork) or (
-        not isinstance(source, Store) and os.fspath(source).endswith(drawn)
-    ):
+    if isinstance(source, RoadNetwork) or os.fspath(source).endswith(drawn):
         if scenes or level is not None:
             raise UsageError("`scenes` and `level` are for stores. Omit them for a road network")
         return draw_network(source, path, over=over, pixel_size=pixel_size)

@@ -168,22 +168,19 @@ class Store:
         )
         columns, factor = columns_of(reader, "tile"), reader.meta.tile // level
         a, b, c, d, e, f = reader.tiles.transform.T
+        scales = np.array([factor, factor, 1, factor, factor, 1])
         coordinates = {
             "tile": columns["tile"],
             "band": list(reader.meta.bands),
             **{name: ("tile", columns[name]) for name in ("scene", "split", "row", "col", "crs")},
-            "transform": (
-                ("tile", "coefficient"),
-                np.stack([a * factor, b * factor, c, d * factor, e * factor, f], axis=1),
-            ),
+            "transform": (("tile", "coefficient"), reader.tiles.transform * scales),
         }
         if not (b.any() or d.any()):  # rotated pixels have no x per column
             centres = (np.arange(level) + 0.5) * factor
             coordinates["x"] = ("tile", "x"), c[:, None] + a[:, None] * centres
             coordinates["y"] = ("tile", "y"), f[:, None] + e[:, None] * centres
         gsd = [round(one * factor, 6) for one in reader.meta.gsd_m]
-        described: xr.Dataset = pixels.assign_coords(coordinates)
-        return described.assign_attrs(level=level, gsd_m=gsd)
+        return pixels.assign_coords(coordinates).assign_attrs(level=level, gsd_m=gsd)
 
     def plot(self, scene: str | None = None, *, level: int | None = None) -> NDArray[np.object_]:
         """Draw the image and the label of a scene with matplotlib.

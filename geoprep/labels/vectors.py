@@ -357,10 +357,9 @@ def _read_parquet(data: bytes, rule: SpeedRule, name: str) -> RoadTable:
         return _read_layers(packed.getvalue(), rule, name)
     columns = _wanted(rule, frame.columns)
     lines, feature, notes = _lines(shapely.force_2d(np.asarray(frame.geometry.array, object)))
-    values: list[NDArray[Any]] = []
-    for field in columns:
-        column = frame[field].astype(object)
-        values.append(column.where(column.notna(), None).to_numpy(object))
+    read = frame[columns].astype(object)
+    read = read.where(read.notna(), None)
+    values = [read[field].to_numpy(object) for field in columns]
     properties = _rows(columns, values, len(notes))
     return build_table(lines, feature, notes, properties, list(frame.columns), crs, rule, name)
 

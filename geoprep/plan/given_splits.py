@@ -169,8 +169,8 @@ def folder_splits(scenes: Sequence[PlannedScene]) -> list[int]:
     Scenes in none of them are unused if some are in train, else for training.
     """
     named = [
-        next((_FOLDERS[p] for p in reversed(_folders(scene.image)) if p in _FOLDERS), None)
-        for scene in scenes
+        next((_FOLDERS[p.name] for p in folder.parents if p.name in _FOLDERS), None)
+        for folder in (PurePosixPath(scene.image.lower()) for scene in scenes)
     ]
     given = [split for split in named if split is not None]
     if not given:
@@ -180,10 +180,6 @@ def folder_splits(scenes: Sequence[PlannedScene]) -> list[int]:
         )
     rest = _rest(given)
     return [rest if split is None else split for split in named]
-
-
-def _folders(address: str) -> tuple[str, ...]:
-    return PurePosixPath(address.lower()).parts[:-1]
 
 
 def _rest(given: Sequence[int]) -> int:

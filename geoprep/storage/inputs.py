@@ -93,7 +93,7 @@ def open_header(address: str) -> AbstractContextManager["DatasetReader"]:
 
 @contextmanager
 def _whole(address: str) -> Iterator["DatasetReader"]:
-    with _named(address), _settings(address):
+    with _gdal(address):
         local = worker_copy(address) if is_remote(address) else address
         if local is not None:
             with _opened(str(local)) as dataset:
@@ -126,7 +126,7 @@ def _header(address: str) -> Iterator["DatasetReader"]:
             raise FileNotFoundError(path)
         return _RangeReader(block, size, errors)
 
-    with _named(address, errors), _settings(address):
+    with _gdal(address, errors):
         with rasterio.open(name, opener=opener) as dataset:
             yield dataset
         if errors:
@@ -155,7 +155,7 @@ def _stacked(
                     "transform and CRS, and are images of one band without a mask. Choose others "
                     "with `asset`, or resample them with gdalwarp"
                 )
-        stack.enter_context(_named(address))
+        stack.enter_context(_gdal(address))
         memory = stack.enter_context(rasterio.MemoryFile(_vrt(bands), ext=".vrt"))
         yield stack.enter_context(memory.open())
 
@@ -182,16 +182,6 @@ def _vrt(bands: Sequence["DatasetReader"]) -> bytes:
     return tostring(root)
 
 
-@contextmanager
-def _settings(address: str) -> Iterator[None]:
-    import rasterio
-
-    listing = "TRUE" if is_local(address) else "EMPTY_DIR"
-    env = rasterio.Env(GDAL_DISABLE_READDIR_ON_OPEN=listing, GDAL_NUM_THREADS="1")
-    with no_georeference_warning(), env:
-        yield
-
-
 def _opened(address: str) -> "DatasetReader":
     """Open a local image, or a member of a tar in place."""
     import rasterio
@@ -208,11 +198,16 @@ def _opened(address: str) -> "DatasetReader":
 
 
 @contextmanager
-def _named(address: str, errors: list[SourceError] | None = None) -> Iterator[None]:
+def _gdal(address: str, errors: list[SourceError] | None = None) -> Iterator[None]:
+    """Set GDAL up for an image; its errors name the image, or are the first of ``errors``."""
+    import rasterio
     from rasterio.errors import CRSError, RasterioError
 
+    listing = "TRUE" if is_local(address) else "EMPTY_DIR"
+    env = rasterio.Env(GDAL_DISABLE_READDIR_ON_OPEN=listing, GDAL_NUM_THREADS="1")
     try:
-        yield
+        with no_georeference_warning(), env:
+            yield
     except (RasterioError, CRSError, UnicodeError) as error:  # the last: a name that is no UTF-8
         if errors:
             raise errors[0] from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +16,7 @@ from geoprep.errors import OutputError, UsageError
 from geoprep.grid import Grid
 from geoprep.quiet import no_georeference_warning
 from geoprep.speed import BINNED_TABLE, CONTINUOUS_TABLE, NODATA
-from geoprep.storage import make_folder, replaced, require_suffix
+from geoprep.storage import free_bytes, make_folder, replaced, require_suffix
 from geoprep.store import (
     StoreReader,
     find_scene,
@@ -255,7 +254,7 @@ def _created(
 
 def _require_room(path: Path, size: int) -> None:
     """Raise OutputError unless the disk holds the pixels twice and overviews: GDAL would not."""
-    need, free = size * 7 // 3, shutil.disk_usage(path.parent).free
+    need, free = size * 7 // 3, free_bytes(path.parent)
     if free < need:
         raise OutputError(
             f"{path} cannot be written: no space left on the disk for up to {need / 1e9:.3g} GB "

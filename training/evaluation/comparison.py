@@ -18,9 +18,9 @@ from training.engine import wait_for
 from training.evaluation.validation import evaluate_runner
 from training.inference import Runner, export_files
 
-FIGURES = ("road_iou", "bin_iou", "mean_iou")
-"""Metrics that are compared, of those that a model has: road IoU with bin IoU for models of speed
-bins, mean IoU for classes."""
+FIGURES = {"road_iou": "road IoU", "bin_iou": "bin IoU", "mean_iou": "mean IoU"}
+"""Metrics that are compared, of those that a model has, and their titles: road IoU with bin IoU for
+models of speed, mean IoU for classes."""
 
 
 @dataclass(frozen=True, slots=True)
