@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import pyogrio
 import shapely
-from pyogrio.errors import DataLayerError, DataSourceError
 
 from geoprep.crs import LONLAT
 from geoprep.errors import SourceError, UsageError
@@ -85,6 +83,8 @@ def _write_layer(
     driver: str = "GPKG",
     **options: str,
 ) -> None:
+    import pyogrio
+
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "'crs' was not provided")
         pyogrio.write_dataframe(
@@ -168,6 +168,9 @@ def _read_parquet(path: Path) -> RoadGraph:
 
 def _read_vector(path: Path, layer: str | None) -> RoadGraph:
     """Return the network of a layer of lines."""
+    import pyogrio
+    from pyogrio.errors import DataLayerError, DataSourceError
+
     is_plane = _is_plane(path)
     try:
         layer = layer or _network_layer(path)
@@ -198,6 +201,8 @@ def _network_layer(path: Path) -> str:
 
 
 def _fields(path: Path, layer: str) -> list[str]:
+    import pyogrio
+
     fields: list[str] = pyogrio.read_info(path, layer=layer)["fields"].tolist()
     return fields
 
@@ -229,6 +234,8 @@ def is_network_file(path: Path, *, layer: str | None = None) -> bool:
         with path.open("rb") as file:
             if b'"speed_mph"' not in file.read(_HEAD_BYTES):
                 return False
+    from pyogrio.errors import DataLayerError, DataSourceError
+
     try:
         names = [layer] if layer else _layers(path)
         return any(are_network_fields(_fields(path, name)) for name in names)
@@ -249,11 +256,15 @@ def _parquet_columns(path: Path) -> list[str]:
 
 def _layers(path: Path) -> dict[str, str | None]:
     """Return the geometry type of every layer."""
+    import pyogrio
+
     return dict(pyogrio.list_layers(path).tolist())
 
 
 def has_layer(path: Path, layer: str | None) -> bool:
     """Return whether a vector file has a layer of some name; False for None and other files."""
+    from pyogrio.errors import DataSourceError
+
     if layer is None or path.suffix.lower() not in VECTOR_SUFFIXES:
         return False
     try:

@@ -6,10 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import pyogrio
 import shapely
 from numpy.typing import NDArray
-from pyogrio.errors import DataLayerError, DataSourceError
 
 from geoprep.crs import LONLAT, moved
 from geoprep.errors import SourceError
@@ -87,6 +85,8 @@ def read_osm(path: Path, layer: str | None = None) -> RoadGraph:
 
 def our_roads(path: Path, layer: str | None) -> gpd.GeoDataFrame | None:
     """Return the roads for cars of a network of ours; None of other data."""
+    import pyogrio.errors
+
     try:
         frame = pyogrio.read_dataframe(
             path,
@@ -95,7 +95,7 @@ def our_roads(path: Path, layer: str | None) -> gpd.GeoDataFrame | None:
             where="highway IS NOT NULL",
             **open_options(path.name),
         )
-    except (DataSourceError, DataLayerError) as error:
+    except (pyogrio.errors.DataSourceError, pyogrio.errors.DataLayerError) as error:
         raise SourceError(f"{path}: not readable as OpenStreetMap data: {error}") from error
     if not (frame["source"].eq(_SOURCE) | frame[list(_FIELDS)].notna().any(axis=1)).any():
         return None
