@@ -136,16 +136,10 @@ def _grid(
         return None, (pixel_size, pixel_size)
     if pixel_size is not None:
         raise UsageError(f"{path}: georeferenced, so its pixel size is known: omit `pixel_size`")
-    code = dataset.crs.to_epsg()
-    crs = f"EPSG:{code}" if code else dataset.crs.to_wkt()
-    grid = Grid(dataset.height, dataset.width, dataset.transform, crs)
-    gsd = grid.gsd_m()
-    if not all(np.isfinite(gsd)) or min(gsd) <= 0:
-        raise ImageError(
-            f"{path}: its transform lies outside the domain of its CRS {crs[:60]}. Correct one of "
-            "them."
-        )
-    return grid, gsd
+    from geoprep.imagery import grid_of  # imports compiled loops
+
+    grid = grid_of(dataset)
+    return grid, grid.gsd_m()
 
 
 def as_speeds(raster: RoadRaster) -> RoadRaster:
