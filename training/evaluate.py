@@ -185,7 +185,7 @@ def evaluated(options: EvaluateOptions) -> Evaluation:
 
 def _compare(options: EvaluateOptions) -> int:
     """Print and write the metrics of several models."""
-    from training.evaluation import FIGURES, compare
+    from training.evaluation import SCORES, compare
     from training.inference import model_file
 
     if not (options.compare and options.on and options.stores):
@@ -200,14 +200,14 @@ def _compare(options: EvaluateOptions) -> int:
         _write_json(options, [asdict(one) for one in compared])
     if options.json:
         return Status.DONE
-    shown, rows = [name for name in FIGURES if name in compared[0].metrics], []
+    shown, rows = [name for name in SCORES if name in compared[0].metrics], []
     for one in compared:
         cells = []
         for name in shown:
             cells += [_cell(one.metrics[name]), f"{one.drop[name]:+.4f}"]
         rate = "" if one.mpx_per_second is None else f"{one.mpx_per_second:.2f}"
         rows.append([one.name, one.how, *cells, rate, f"{one.nbytes / 1e6:.1f}"])
-    figures = [title for name in shown for title in (FIGURES[name], "drop")]
+    figures = [title for name in shown for title in (SCORES[name], "drop")]
     titles = ("model", "runs as", *figures, "Mpx/s", "MB")
     _table(titles, rows, width=160)
     return Status.DONE
@@ -288,7 +288,6 @@ def _tables(found: Evaluation, options: EvaluateOptions) -> Iterator[Table]:
         rows = [[*map(_cell, step.values())] for step in found.sweep[SWEPT::SWEPT]]
         yield ("threshold", "precision", "recall", "road IoU"), rows, 0
     if base := found.baseline:
-        score = "mean IoU of classes" if found.classes else "road IoU"
         methods = {
             "model": "this model",
             "forest": f"random forest, learned from {base['learned']:,} pixels",
@@ -296,7 +295,7 @@ def _tables(found: Evaluation, options: EvaluateOptions) -> Iterator[Table]:
         }
         sample = f"{base['pixels']:,} pixels of {base['tiles']:,} of these tiles"
         rows = [[title, _cell(base[name])] for name, title in methods.items() if name in base]
-        yield (f"baseline: {sample}", score), rows, 0
+        yield (f"baseline: {sample}", TITLES[found.score]), rows, 0
     if options.offsets:
         titles = ("scene", "right, px", "down, px", "± px", "metres", "correlation")
         names = ("x", "y", "interval", "metres", "correlation", "unmoved")

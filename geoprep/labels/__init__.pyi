@@ -1,4 +1,5 @@
 from .attributes import HIGHWAY_TYPES as HIGHWAY_TYPES
+from .attributes import ROAD_FIELDS as ROAD_FIELDS
 from .burning import SpeedPolygons as SpeedPolygons
 from .burning import burn as burn
 from .burning import speed_polygons as speed_polygons
@@ -20,6 +21,8 @@ from .raster_rule import unlisted_error as unlisted_error
 from .road_files import RoadFile as RoadFile
 from .road_files import open_road_file as open_road_file
 from .road_files import read_roads as read_roads
+from .vectors import GEOJSON_SUFFIXES as GEOJSON_SUFFIXES
+from .vectors import LINE_TYPES as LINE_TYPES
 from .vectors import OSM_LINES as OSM_LINES
 from .vectors import OSM_SUFFIXES as OSM_SUFFIXES
 from .vectors import SHAPEFILE_PARTS as SHAPEFILE_PARTS

@@ -74,13 +74,13 @@ PAVED_SURFACES: Final = frozenset(
     | {"cobblestone", "bricks", "brick", "grass_paver", "metal", "metal_grid", "wood", "rubber"}
 )
 
-_ROAD_FIELDS: Final = frozenset(
+ROAD_FIELDS: Final = frozenset(
     {"road_type", "lane_numbe", "lane_number", "highway", "fclass", "lanes"}
     | {"inferred_speed_mph", "inferred_speed_mps", "speed_mph"}
 )
 """Properties of roads alone: files of buildings or land cover have ``type``, ``surface`` etc."""
 
-PROPERTY_NAMES: Final = _ROAD_FIELDS | {
+PROPERTY_NAMES: Final = ROAD_FIELDS | {
     *("paved", "class", "type", "surface", "tunnel", "OBJECTID", "osm_id")
 }
 """All property names that this module uses: what a reader of big files has to read."""
@@ -110,7 +110,7 @@ def detect_schema(names: Collection[str]) -> KnownSchema:
 
 def names_roads(names: Collection[str]) -> bool:
     """Return whether property names are those of a file of roads."""
-    return not _ROAD_FIELDS.isdisjoint(names) or {"class", "type"} <= set(names)
+    return not ROAD_FIELDS.isdisjoint(names) or {"class", "type"} <= set(names)
 
 
 def tags_road(tags: Properties) -> bool:

@@ -41,7 +41,7 @@ _MOST_TAGS: Final = 100_000
 
 # Geometry types of layers as GDAL names them; None is a table without geometry. "Unknown" and
 # "Geometry" may hold any type, lines included.
-_LINE: Final = ("LineString", "Unknown", "Geometry")
+LINE_TYPES: Final = ("LineString", "Unknown", "Geometry")
 _AREA: Final = ("Polygon",)
 
 _USED_TYPES: Final = (shapely.GeometryType.LINESTRING, shapely.GeometryType.POLYGON)
@@ -148,7 +148,7 @@ def _layers(source: Path | bytes, name: str) -> tuple[dict[str, _Layer], str]:
     present = ", ".join(f"{layer} ({kind or 'no geometry'})" for layer, kind in listed) or "none"
     found = {}
     for index, (layer, kind) in enumerate(listed):
-        if _is_of(kind, (*_LINE, *_AREA)):
+        if _is_of(kind, (*LINE_TYPES, *_AREA)):
             info = _ogr("read_info", source, name, layer=index, **open_options(name))
             kind, fields = info["geometry_type"] or "", tuple(info["fields"])
             found[layer] = _Layer(index, layer, kind, info["crs"] or "", fields)
@@ -264,7 +264,7 @@ def _road_layer(source: Path | bytes, rule: SpeedRule, name: str) -> tuple[_Laye
             "lines, or of the areas of roads"
         )
     layers = list(usable.values())
-    lines = [layer for layer in layers if _is_of(layer.kind, _LINE)]
+    lines = [layer for layer in layers if _is_of(layer.kind, LINE_TYPES)]
     candidates = lines or layers
     if len(candidates) > 1:
         candidates = [layer for layer in candidates if _holds_roads(source, layer, rule, name)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -103,19 +104,20 @@ def _sides(
 
 
 def valid_pixels(store: StoreReader) -> NDArray[np.float64]:
-    """Return float64 (scene, 2): valid pixels and all pixels of each scene, finest level."""
-    counts = np.zeros((len(store.scenes), 2))
+    """Return float64 (scene, 3): valid and all pixels of each scene, and the km2 of the valid."""
+    counts = np.zeros((len(store.scenes), 3))
     for scene in range(len(counts)):
         grid = scene_grid(store, scene)
         if grid is not None:
             pixels = grid.height * grid.width
-            counts[scene] = valid_share(store, scene) * pixels, pixels
+            valid = valid_share(store, scene) * pixels
+            counts[scene] = valid, pixels, valid * math.prod(grid.gsd_m()) / 1e6
     return counts
 
 
 def valid_fraction(store: StoreReader) -> float:
     """Return the share (0..1) of all scenes' pixels that hold imagery; 0 without pixels."""
-    valid, pixels = valid_pixels(store).sum(axis=0)
+    valid, pixels, _ = valid_pixels(store).sum(axis=0)
     return float(valid / pixels) if pixels else 0.0
 
 

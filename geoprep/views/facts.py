@@ -19,7 +19,6 @@ from geoprep.store import (
     StoreReader,
     class_counts,
     road_fraction,
-    scene_grid,
     scene_issues,
     usable_tiles,
     valid_pixels,
@@ -45,8 +44,8 @@ def info(
 ) -> dict[str, Any]:
     """Return all facts about a store as plain JSON values; with ``scenes``, a row per scene too."""
     meta, files = store.meta, Files(store.location)
-    usable, pixels = usable_tiles(store), valid_pixels(store)
-    valid, known = pixels.sum(axis=0).tolist()
+    usable = usable_tiles(store)
+    valid, known, km2 = valid_pixels(store).sum(axis=0).tolist()
     facts = {
         "store": store.location,
         "schema": meta.schema,
@@ -61,7 +60,7 @@ def info(
         "tiles": len(store.tiles),
         "scenes": len(store.scenes),
         "bytes": sum(files.sizes.values()),
-        "km2": _square_kilometres(store, pixels[:, 0]),
+        "km2": km2,
         "road_fraction": road_fraction(store, usable),
         "valid_fraction": valid / known if known else 0.0,
         "levels": [_level(store, files, level) for level in meta.levels],
@@ -85,17 +84,6 @@ def info(
     }
     facts["memory"] = _memory(facts, batch_size, crop, workers)
     return {**facts, "scene_table": _scene_table(store)} if scenes else facts
-
-
-def _square_kilometres(store: StoreReader, valid: NDArray[np.float64]) -> float:
-    """Return the area of all imagery, from the valid pixels of each scene."""
-    total = 0.0
-    for scene, pixels in enumerate(valid):
-        grid = scene_grid(store, scene)
-        if grid is not None:
-            gsd_x, gsd_y = grid.gsd_m()
-            total += float(pixels) * gsd_x * gsd_y
-    return total / 1e6
 
 
 def _level(store: StoreReader, files: Files, level: int) -> dict[str, Any]:

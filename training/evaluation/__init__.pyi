@@ -1,4 +1,3 @@
-from .comparison import FIGURES as FIGURES
 from .comparison import compare as compare
 from .metrics import chosen_threshold as chosen_threshold
 from .metrics import worst_class as worst_class

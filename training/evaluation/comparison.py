@@ -15,12 +15,9 @@ from geoprep.errors import UsageError
 from loaders import Split
 from training.checkpoint import ModelInfo
 from training.engine import wait_for
+from training.evaluation.standing import SCORES
 from training.evaluation.validation import evaluate_runner
 from training.inference import Runner, export_files
-
-FIGURES = {"road_iou": "road IoU", "bin_iou": "bin IoU", "mean_iou": "mean IoU"}
-"""Metrics that are compared, of those that a model has, and their titles: road IoU with bin IoU for
-models of speed, mean IoU for classes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +81,7 @@ def compare(
         least = first.threshold if threshold is None else threshold  # None for classes
         found = evaluate_runner(timed, info, stores, split, threshold=least, **how)
         base = base or found.metrics
-        drop = {name: base[name] - found.metrics[name] for name in FIGURES if name in base}
+        drop = {name: base[name] - found.metrics[name] for name in SCORES if name in base}
         nbytes = sum(file.stat().st_size for file in export_files(path))
         form, rate = runner.description, timed.mpx_per_second
         yield FormFigures(str(path), form, found.metrics, drop, rate, nbytes)

@@ -20,8 +20,9 @@ from training.checkpoint import ModelInfo
 from training.data import folds_of
 from training.settings import counted
 
-SCORES = {"road_iou": "road IoU", "mean_iou": "mean IoU"}
-"""Metrics that scenes are compared by, and the best checkpoint is chosen by."""
+SCORES = {"road_iou": "road IoU", "mean_iou": "mean IoU", "bin_iou": "bin IoU"}
+"""Metrics that scenes and models are compared by, of those that a model has. The best checkpoint is
+chosen by one of the first two."""
 
 NEW_PLACE_KM = 10.0
 """A scene farther than this from all training scenes is of a new place."""

@@ -239,7 +239,7 @@ class Callbacks:
         run, progress = self.run, self.run.progress
         parts = [f"epoch {progress.epoch}/{run.epochs}", f"loss {row['loss']:.4f}"]
         if run.validation is not None:  # the header says if there is none
-            shown = {"val_loss": "val", **SCORES, "bin_iou": "bin IoU"}
+            shown = {"val_loss": "val", **SCORES}
             parts += [f"{label} {row[name]:.3f}" for name, label in shown.items() if name in row]
         if row.get("worst_class"):
             parts.append(f"worst {row['worst_class']} {row['worst_iou']:.3f}")

@@ -14,7 +14,7 @@ import shapely
 
 from geoprep.crs import LONLAT
 from geoprep.errors import SourceError, UsageError
-from geoprep.labels import OSM_SUFFIXES
+from geoprep.labels import GEOJSON_SUFFIXES, LINE_TYPES, OSM_SUFFIXES
 from geoprep.roads.formats.graphs import read_graphml, write_graphml
 from geoprep.roads.formats.osm import our_roads, read_osm, write_osm
 from geoprep.roads.formats.style import style_row
@@ -33,14 +33,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 EDGES: Final = "edges"
-_JSON: Final = (".geojson", ".json")
 _DECIMALS: Final = 8
 """Decimal places of a degree: 1 mm."""
 _PLANE_DECIMALS: Final = 3
 _HEAD_BYTES: Final = 1 << 16  # enough for a first feature with a long line
 _NULL_CRS: Final = re.compile(rb'"crs"\s*:\s*null')
 _COLLECTION: Final = '"type": "FeatureCollection",'
-_LINES: Final = ("LineString", "Unknown", "Geometry")
 _GEOPARQUET: Final = "1.1.0"
 
 
@@ -188,7 +186,7 @@ def _network_layer(path: Path) -> str:
     layers = _layers(path)
     if EDGES in layers:
         return EDGES
-    lines = [name for name, kind in layers.items() if kind and any(k in kind for k in _LINES)]
+    lines = [name for name, kind in layers.items() if kind and any(k in kind for k in LINE_TYPES)]
     named = [name for name in lines if are_network_fields(_fields(path, name))]
     if len(named) > 1:
         raise UsageError(
@@ -209,7 +207,7 @@ def _fields(path: Path, layer: str) -> list[str]:
 
 def _is_plane(path: Path) -> bool:
     """Return whether a GeoJSON file says that it has no CRS; GDAL takes it for degrees."""
-    if path.suffix.lower() not in _JSON:
+    if path.suffix.lower() not in GEOJSON_SUFFIXES:
         return False
     with path.open("rb") as file:
         return _NULL_CRS.search(file.read(_HEAD_BYTES).partition(b'"features"')[0]) is not None
@@ -228,7 +226,7 @@ def is_network_file(path: Path, *, layer: str | None = None) -> bool:
         return our_roads(path, layer) is not None
     if suffix not in VECTOR_SUFFIXES:
         return suffix == ".graphml"
-    if suffix in _JSON:
+    if suffix in GEOJSON_SUFFIXES:
         # Labels of SpaceNet are thousands of small files: opening each with GDAL takes longer than
         # the score.
         with path.open("rb") as file:

@@ -13,6 +13,7 @@ from shapely.ops import substring
 
 from geoprep.crs import is_geographic, reproject
 from geoprep.errors import SourceError
+from geoprep.labels import ROAD_FIELDS
 from geoprep.roads.graph import connected, renumbered
 from geoprep.roads.network import RoadGraph, line_ends
 from geoprep.roads.places import crs_name, metric_crs
@@ -35,10 +36,7 @@ FRAME_NAMES: Final = {name: osmnx or name for name, osmnx in COLUMNS.items()}
 _ROUNDED: Final = {"speed_mph", *CONFIDENCE}
 """Columns that files have rounded to three digits: an average of 54.99999999 is written as 55."""
 _DIGITS: Final = 3
-_ROAD_ATTRIBUTES: Final = frozenset(
-    {"highway", "fclass", "road_type", "lanes", "lane_number", "lane_numbe", "surface", "paved"}
-    | {"inferred_speed_mph", "inferred_speed_mps"}
-)
+_ROAD_ATTRIBUTES: Final = ROAD_FIELDS - {"speed_mph"} | {"surface", "paved"}
 
 
 def edge_frame(network: RoadGraph, *, rounded: bool = False) -> gpd.GeoDataFrame:

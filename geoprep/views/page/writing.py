@@ -38,7 +38,6 @@ def make_page(
     out: str | Path,
     *,
     level: int | None = None,
-    executor: Threads | None = None,
     report: Callable[[int, int], None] | None = None,
 ) -> Path:
     """Write an HTML page of a whole store: thumbnails, filters, a map and a viewer."""
@@ -47,7 +46,7 @@ def make_page(
     level = store.check_level(level)
     data = page_data(store, level)
     pixels = sum(one["width"] * one["height"] / one["step"] ** 2 for one in data["scenes"])
-    encoded = _encoded(store, level, data["scenes"], executor or Threads(), report)
+    encoded = _encoded(store, level, data["scenes"], report)
     with replaced(out) as page:
         if pixels <= MOST_PIXELS:
             _write(page, {**data, "folder": ""}, _inline(encoded))
@@ -63,7 +62,6 @@ def _encoded(
     store: StoreReader,
     level: int,
     scenes: Sequence[dict[str, Any]],
-    executor: Threads,
     report: Callable[[int, int], None] | None,
 ) -> Iterator[tuple[int, dict[str, bytes]]]:
     """Yield (index, pictures) of all scenes that have pixels, in the order of the store."""
@@ -71,6 +69,7 @@ def _encoded(
         store.layout(level, name)
     encode = partial(scene_pictures, store, level=level, brighten=brightness_table(store))
     built = [index for index, scene in enumerate(scenes) if scene["built"]]
+    executor = Threads()
     step = PER_ROUND * executor.workers
     for first in range(0, len(built), step):
         some = built[first : first + step]

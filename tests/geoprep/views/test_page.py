@@ -120,8 +120,9 @@ def test_what_cannot_be_written_leaves_what_was_there(store, tmp_path, monkeypat
 
 def test_progress_counts_the_scenes_that_have_pixels(store, tmp_path, monkeypatch):
     monkeypatch.setattr(writing, "PER_ROUND", 2)
+    monkeypatch.setattr(writing, "Threads", lambda: Threads(2))
     seen = []
-    make_page(store, tmp_path / "a.html", executor=Threads(2), report=lambda *at: seen.append(at))
+    make_page(store, tmp_path / "a.html", report=lambda *at: seen.append(at))
     built = int(np.isin(store.scenes.status, ["ok", "unlabelled"]).sum())
     assert seen[-1] == (built, built)
     assert [done for done, _ in seen] == sorted({done for done, _ in seen})
