@@ -54,10 +54,9 @@ def refuse_inside(
 
     ``given`` are further paths and patterns, such as archives that have been unpacked elsewhere.
     """
-    labels = (label for one in found for scene in one.scenes for label in [scene.label] if label)
+    texts = (text for one in found for scene in one.scenes for text in (scene.image, scene.label))
     inputs = [
-        *(image for one in found for scene in one.scenes for image in scene.images),
-        *(address for label in labels for address in split_address(label)),
+        *(address for text in texts if text for address in split_address(text)),
         *(one.road_file for one in found if one.road_file),
         *given,
     ]

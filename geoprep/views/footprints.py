@@ -127,12 +127,11 @@ def footprints(store: StoreReader, by: By) -> gpd.GeoDataFrame:
     return table
 
 
-def export_footprints(store: StoreReader, out: str | Path, *, by: By = "scene") -> Path:
+def export_footprints(store: StoreReader, out: Path, *, by: By = "scene") -> Path:
     """Write one polygon per scene or tile, in longitude and latitude, with its properties.
 
     A scene without a readable, georeferenced image has no geometry.
     """
-    out = Path(out)
     frame = footprints(store, by).drop(columns="crs")
     require_suffix(out, ".geojson", ".json", ".gpkg")
     shares = ["road_fraction", "valid_fraction"]

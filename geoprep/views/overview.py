@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 def preview(
     store: StoreReader,
-    out: str | Path,
+    out: Path,
     *,
     scenes: Sequence[str] | None = None,
     count: int = 6,
@@ -55,7 +55,6 @@ def preview(
     """
     from geoprep.views import sheet
 
-    out = Path(out)
     require_suffix(out, *SUFFIXES)
     chosen = [find_scene(store, name) for name in scenes] if scenes else choose_scenes(store, count)
     grids = [scene_grid(store, scene) for scene in chosen]

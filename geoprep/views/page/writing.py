@@ -35,13 +35,12 @@ MIME = {"jpg": "image/jpeg", "png": "image/png"}
 
 def make_page(
     store: StoreReader,
-    out: str | Path,
+    out: Path,
     *,
     level: int | None = None,
     report: Callable[[int, int], None] | None = None,
 ) -> Path:
     """Write an HTML page of a whole store: thumbnails, filters, a map and a viewer."""
-    out = Path(out)
     require_suffix(out, ".html", ".htm")
     level = store.check_level(level)
     data = page_data(store, level)
