@@ -322,7 +322,8 @@ def _cell(value: float) -> str:
 def _write(found: Evaluation, options: EvaluateOptions) -> None:
     moves = [row["move"] for row in found.offsets] if options.offsets else [{}] * len(found.scenes)
     each = [{**row, **move} for row, move in zip(found.scenes, moves, strict=True)]
-    scenes: list[Any] = [list(each[0]), *_plain([list(row.values()) for row in each])]
+    known = ([value if value == value else None for value in row.values()] for row in each)
+    scenes: list[Any] = [list(each[0]), *known]
     pairs = zip(found.classes, found.confusion, strict=True)
     confusion: list[Any] = [["label", *found.classes], *([name, *counts] for name, counts in pairs)]
     for file, table in ((options.csv, scenes), (options.confusion, confusion)):
@@ -349,21 +350,14 @@ def evaluation_document(found: Evaluation, options: EvaluateOptions) -> dict[str
 
 
 def _write_json(options: EvaluateOptions, metrics: object) -> None:
-    document = json.dumps(_plain(metrics), indent=2)
+    # JSON has no NaN: null instead.
+    plain = json.loads(json.dumps(metrics), parse_constant=lambda _: None)
+    document = json.dumps(plain, indent=2)
     if options.json:
         print(document)
     if options.json_file is not None:
         with replaced(options.json_file) as partial:
             partial.write_text(document + "\n")
-
-
-def _plain(value: Any) -> Any:  # noqa: ANN401 - nested values
-    """Return nested values for JSON, which has no NaN: None instead."""
-    if isinstance(value, dict):
-        return {name: _plain(part) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(part) for part in value]
-    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
