@@ -26,7 +26,6 @@ from .vectors import LINE_TYPES as LINE_TYPES
 from .vectors import OSM_LINES as OSM_LINES
 from .vectors import OSM_SUFFIXES as OSM_SUFFIXES
 from .vectors import SHAPEFILE_PARTS as SHAPEFILE_PARTS
-from .vectors import VECTOR_SUFFIXES as VECTOR_SUFFIXES
 from .vectors import is_vector as is_vector
 from .vectors import open_options as open_options
 from .vectors import read_road_table as read_road_table

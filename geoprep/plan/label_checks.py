@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from geoprep.errors import LabelError, UsageError
 from geoprep.grid import Grid
 from geoprep.labels import (
-    VECTOR_SUFFIXES,
     RoadFile,
     is_mask_georeferenced,
+    is_vector,
     mask_values,
     open_road_file,
 )
@@ -23,8 +23,8 @@ def check_kinds(found: Sequence[SourceScenes], options: BuildOptions) -> None:
     """Check that the options fit the kind of labels, vectors or rasters."""
     labels = [scene.label for one in found for scene in one.scenes if scene.label is not None]
     labels += [one.road_file for one in found if one.road_file is not None]
-    masks = [label for label in labels if _suffix(label) in IMAGE_SUFFIXES]
-    vectors = [label for label in labels if _suffix(label) in VECTOR_SUFFIXES]
+    masks = [label for label in labels if label.lower().endswith(IMAGE_SUFFIXES)]
+    vectors = [label for label in labels if is_vector(label)]
     if masks and options.mask_rule is None and options.classes is None:
         raise UsageError(
             f"{split_address(masks[0])[0]} is a raster. Give the values that are road, such as "
@@ -65,10 +65,6 @@ def _check_options_of_classes(vectors: bool, options: BuildOptions) -> None:
             )
 
 
-def _suffix(label: str) -> str:
-    return PurePosixPath(label).suffix.lower()
-
-
 def open_shared_roads(found: Sequence[SourceScenes], options: BuildOptions) -> RoadFile | None:
     """Return the road file that all scenes share; None if scenes have labels of their own.
 
@@ -82,9 +78,7 @@ def open_shared_roads(found: Sequence[SourceScenes], options: BuildOptions) -> R
 
 def vector_label_failure(label: str | None, grid: Grid | None) -> str:
     """Return why a label cannot be drawn on a scene's grid; empty if it can."""
-    if label is None or grid is None or grid.georeferenced:
-        return ""
-    if not label.lower().endswith(VECTOR_SUFFIXES):
+    if label is None or grid is None or grid.georeferenced or not is_vector(label):
         return ""
     return (
         f"{label}: vector labels need a georeferenced image. Georeference the image, or give it "

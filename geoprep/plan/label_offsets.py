@@ -11,8 +11,11 @@ from geoprep.plan.given_splits import match_scenes, read_scene_list
 from geoprep.plan.planned_scene import PlannedScene
 
 
-def move_labels(path: str, scenes: Sequence[PlannedScene]) -> list[PlannedScene]:
-    """Return the scenes with the offsets of a CSV file; labels with uncertain ones stay."""
+def move_labels(path: str, scenes: Sequence[PlannedScene]) -> tuple[list[PlannedScene], str]:
+    """Return the scenes with the offsets of a CSV file, and a note on which labels are moved.
+
+    Labels with an uncertain offset stay.
+    """
     source = f"`label_offsets` {path}"
     rows = read_scene_list(source, path)
     if not rows or not {"dx", "dy"} <= rows[0][1].keys():
@@ -29,15 +32,10 @@ def move_labels(path: str, scenes: Sequence[PlannedScene]) -> list[PlannedScene]
             x, y = scene.shape[1] / grid.width, scene.shape[0] / grid.height
         way = (dx / x, dy / y) if certain else (0.0, 0.0)
         moved[i] = replace(scene, label_offset=way, has_uncertain_offset=not certain)
-    return moved
-
-
-def moved_note(path: str, scenes: Sequence[PlannedScene]) -> str:
-    """Return a note on which labels are moved, and which are not."""
-    note = f"labels moved by {path}: {sum(any(one.label_offset) for one in scenes)} scenes"
-    if stay := [scene.id for scene in scenes if scene.has_uncertain_offset]:
+    note = f"labels moved by {path}: {sum(any(one.label_offset) for one in moved)} scenes"
+    if stay := [scene.id for scene in moved if scene.has_uncertain_offset]:
         note += f"; left as they are, since the offset is not certain: {', '.join(stay)}"
-    return note
+    return moved, note
 
 
 def _offset(where: str, cells: dict[str, str]) -> tuple[float, float, str, bool]:

@@ -20,7 +20,7 @@ from geoprep.plan.label_checks import (
     open_shared_roads,
     vector_label_failure,
 )
-from geoprep.plan.label_offsets import move_labels, moved_note
+from geoprep.plan.label_offsets import move_labels
 from geoprep.plan.layout import Layout
 from geoprep.plan.options import BuildOptions
 from geoprep.plan.overlaps import first_equal
@@ -107,8 +107,8 @@ def make_plan(
     scenes = _lay_out(probes, cities, layout, shared, outside)
     del probes, usable, grids, image_digests  # large for a million scenes
     if options.label_offsets is not None:
-        scenes = move_labels(options.label_offsets, scenes)
-        notes = (*notes, moved_note(options.label_offsets, scenes))
+        scenes, note = move_labels(options.label_offsets, scenes)
+        notes = (*notes, note)
     labelled = [
         scene.label is not None and not why for scene, why in zip(scenes, outside, strict=True)
     ]

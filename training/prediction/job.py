@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from geoprep.errors import GeoprepError, UsageError
-from geoprep.sources import images_and_labels
+from geoprep.sources import Scene, images_and_labels
 from geoprep.storage import RemoteFile, download, is_remote, joined, remote_file, split_address
 from geoprep.views import write_class_names
 from training.inference import Runner
@@ -48,7 +48,7 @@ class PredictionJob:
     def run(self, images: Sequence[str], screen: Screen) -> list[ImageOutcome]:
         """Predict all images; one that fails does not stop the others."""
         found = _find(images, self.predictor.options.asset)
-        tasks = [ImageOutcome(address, self.out / f"{name}.tif") for name, address in found]
+        tasks = [ImageOutcome(one.image, self.out / f"{one.id}.tif") for one in found]
         _check_inputs_stay(tasks)
         self.out.mkdir(parents=True, exist_ok=True)
         self._pixels.clear()
@@ -183,13 +183,12 @@ class PredictionJob:
         return stats
 
 
-def _find(images: Sequence[str], asset: str | None) -> list[tuple[str, str]]:
-    """Return the name and address of every image."""
+def _find(images: Sequence[str], asset: str | None) -> tuple[Scene, ...]:
+    """Return the images as scenes without labels."""
     try:
-        scenes = images_and_labels(images, asset=asset).scenes
+        return images_and_labels(images, asset=asset).scenes
     except GeoprepError as error:  # `images` are positional here
         raise type(error)(re.sub("(--|`)images`? ", "", str(error))) from error
-    return [(scene.id, scene.image) for scene in scenes]
 
 
 def _check_inputs_stay(tasks: Sequence[ImageOutcome]) -> None:
