@@ -152,19 +152,15 @@ class Store:
         UsageError
             The store has no such level or scene, or the scene has no pixels at that level.
         """
-        if scene is not None:
-            from geoprep.views import open_scene
-
-            level = self.reader.check_level(level)
-            return open_scene(self.reader, find_scene(self.reader, scene), level, chunks)
         import xarray as xr
 
-        from geoprep.views import columns_of
+        from geoprep.views import columns_of, open_scene
 
         reader, level = self.reader, self.reader.check_level(level)
-        group = str(level)
+        if scene is not None:
+            return open_scene(reader, find_scene(reader, scene), level, chunks)
         pixels: xr.Dataset = xr.open_zarr(
-            reader.root.store, group=group, chunks=chunks, consolidated=False, zarr_format=3
+            reader.root.store, group=str(level), chunks=chunks, consolidated=False, zarr_format=3
         )
         columns, factor = columns_of(reader, "tile"), reader.meta.tile // level
         a, b, c, d, e, f = reader.tiles.transform.T

@@ -304,10 +304,8 @@ def _holds_roads(source: Path | bytes, layer: _Layer, rule: SpeedRule, name: str
         read_geometry=False,
         max_features=_MOST_TAGS,
     )
-    columns = [column.tolist() for column in values]
-    rows = set(zip(*columns, strict=True))
-    fields = list(meta["fields"])
-    return any(tags_road(dict(zip(fields, row, strict=True))) for row in rows)
+    rows = set(zip(*(column.tolist() for column in values), strict=True))
+    return any(tags_road(dict(zip(meta["fields"], row, strict=True))) for row in rows)
 
 
 def _require_crs(crs: str, name: str) -> None:

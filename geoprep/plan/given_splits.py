@@ -58,9 +58,8 @@ class SplitAreas:
         ground = tile_outlines(grid, scene.windows, tile)
         centres = shapely.centroid(ground)
         found = np.full(len(scene.windows), self.rest)
-        inside = [shapely.covers(area, centres) for area in self.polygons]
-        for split, covered in enumerate(inside):
-            found[covered] = split
+        for split, area in enumerate(self.polygons):
+            found[shapely.covers(area, centres)] = split
         for split, area in enumerate(self.polygons):
             found[shapely.intersects(area, ground) & (found != split)] = UNUSED
         return tuple(int(split) for split in found)
@@ -88,8 +87,7 @@ def read_areas(path: str) -> SplitAreas:
         raise UsageError(f"`split_file` {path}: has no CRS. Save it with one, or as GeoJSON")
     areas = reproject(polygons, meta["crs"], LONLAT)
     unions = tuple(shapely.union_all(areas[kinds == split]) for split in range(len(SPLITS)))
-    for union in unions:
-        shapely.prepare(union)
+    shapely.prepare(unions)
     return SplitAreas(unions, _rest(kinds.tolist()))
 
 

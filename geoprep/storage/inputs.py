@@ -237,7 +237,6 @@ class _RangeReader(io.RawIOBase):
     """
 
     def __init__(self, block: Callable[[int], bytes], size: int, errors: list[SourceError]) -> None:
-        super().__init__()
         self._block, self._size, self._errors = block, size, errors
         self._position = 0
 

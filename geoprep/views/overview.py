@@ -60,11 +60,9 @@ def preview(
     grids = [scene_grid(store, scene) for scene in chosen]
     columns = ("image", label_title(store.meta), "overlay")
     layout = sheet.lay_out([aspect_of(grid) for grid in grids], columns)
-    level = (
-        _fitting_level(store, grids, layout.panel_pixels)
-        if level is None
-        else store.check_level(level)
-    )
+    if level is None:
+        level = _fitting_level(store, grids, layout.panel_pixels)
+    level = store.check_level(level)
     brighten = brightness_table(store)
     views = [
         _view(store, scene, grid, level, layout.panel_pixels, brighten)
