@@ -38,27 +38,17 @@ def cuts(draw):
 
 
 @given(cuts())
-def test_tiles_cover_every_pixel_and_stay_inside(cut):
-    length, tile, overlap = cut
-    offsets = tile_offsets(length, tile, overlap)
-    assert offsets[0] == 0
-    assert list(offsets) == sorted(set(offsets))
-    assert all(b - a <= tile - overlap for a, b in pairwise(offsets))
-    if length >= tile:
-        assert offsets[-1] + tile == length, "the last tile ends at the edge"
-    else:
-        assert offsets == (0,)
-
-
-@given(cuts())
-def test_only_the_last_tile_is_shifted_and_none_is_superfluous(cut):
+def test_tiles_cover_every_pixel_only_the_last_is_shifted_and_none_is_superfluous(cut):
     length, tile, overlap = cut
     offsets = tile_offsets(length, tile, overlap)
     step = tile - overlap
+    assert offsets[0] == 0
     assert all(at == i * step for i, at in enumerate(offsets[:-1]))
+    if length >= tile:
+        assert offsets[-1] + tile == length, "the last tile ends at the edge"
     if len(offsets) > 1:
         assert offsets[-2] + tile < length, "without the last one the edge would be missing"
-        assert offsets[-1] <= (len(offsets) - 1) * step
+        assert offsets[-2] < offsets[-1] <= (len(offsets) - 1) * step
 
 
 @pytest.mark.parametrize("overlap", [-1, 512, 600])
@@ -72,25 +62,6 @@ def test_windows_are_every_pair_of_offsets_row_by_row(height, width, tile, overl
     rows, cols = tile_offsets(height, tile, overlap), tile_offsets(width, tile, overlap)
     expected = [(row, col) for row in rows for col in cols]
     assert tile_windows((height, width), tile, overlap) == expected == sorted(set(expected))
-
-
-@given(places, st.integers(0, 5000), st.integers(0, 5000))
-def test_a_window_begins_exactly_at_its_pixel(place, row, col):
-    grid = grid_at(place)
-    window = grid.window(row, col, 7, 9)
-    assert (window.height, window.width, window.crs) == (7, 9, grid.crs)
-    assert window.transform * (0, 0) == grid.transform * (col, row)
-    assert tuple(window.transform)[0:2] == tuple(grid.transform)[0:2]
-    assert tuple(window.transform)[3:5] == tuple(grid.transform)[3:5]
-
-
-@given(places, sides, sides)
-def test_resizing_keeps_the_ground(place, height, width):
-    grid = grid_at(place, 1300, 900)
-    resized = grid.resized(height, width)
-    assert (resized.height, resized.width) == (height, width)
-    pixel = max(abs(v) for v in tuple(grid.transform)[:2])
-    np.testing.assert_allclose(resized.bounds, grid.bounds, rtol=0, atol=1e-6 * pixel)
 
 
 @given(places, sides, sides)

@@ -32,11 +32,7 @@ class Cluster:
         with log.open("wb") as out:
             self.processes.append(
                 subprocess.Popen(
-                    command,
-                    stderr=out,
-                    stdout=out,
-                    env=self.environment,
-                    start_new_session=True,
+                    command, stderr=out, stdout=out, env=self.environment, start_new_session=True
                 )
             )
         return log

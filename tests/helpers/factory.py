@@ -44,10 +44,7 @@ PLACES = {
     "utm": Place("EPSG:32637", Affine(0.31, 0, 413871.25, 0, -0.31, 6180032.5)),
     "mercator": Place("EPSG:3857", Affine(0.5, 0, 4187500.0, 0, -0.5, 7508600.0)),
     "south_up": Place("EPSG:32637", Affine(0.31, 0, 413871.25, 0, 0.31, 6180032.5)),
-    "rotated": Place(
-        "EPSG:32637",
-        Affine(0.2762, 0.1407, 413871.25, 0.1407, -0.2762, 6180032.5),
-    ),
+    "rotated": Place("EPSG:32637", Affine(0.2762, 0.1407, 413871.25, 0.1407, -0.2762, 6180032.5)),
 }
 
 # Columns and rows as shares of the image's sides, and the SpaceNet 3 attributes of each road.

@@ -36,10 +36,10 @@ def displaced(place, right=RIGHT, down=DOWN):
     return Place(place.crs, place.transform * Affine.translation(right, down))
 
 
-def metres(store, scene=0):
+def metres(store, right=RIGHT, down=DOWN):
     """Return the metres that move a label back."""
-    x, y = level_grid(store, scene, store.meta.levels[0]).gsd_m()
-    return -RIGHT * x, -DOWN * y
+    x, y = level_grid(store, 0, store.meta.levels[0]).gsd_m()
+    return -right * x, -down * y
 
 
 def listed(path, dx, dy, scene="a", more=""):
@@ -51,7 +51,7 @@ def labels(store, scene=0):
     return [read_label(store, scene, level) for level in store.meta.levels]
 
 
-def road_scene(folder, place, of_label, shared=False):
+def road_scene(folder, place, of_label):
     image = write_image(folder / "a.tif", texture(SIDE, SIDE), place)
     label = write_roads(folder / "a.geojson", of_label, (SIDE, SIDE))
     return Scene("a", str(image), str(label))
@@ -60,30 +60,22 @@ def road_scene(folder, place, of_label, shared=False):
 TILES = {"tile": 32, "shard_tiles": 2, "overlap": 8}
 
 
-@pytest.mark.parametrize("place", PLACES.values(), ids=list(PLACES))
-def test_vector_labels_are_moved_exactly(tmp_path, place):
+@pytest.mark.parametrize(
+    ("place", "by"), [*((place, (RIGHT, DOWN)) for place in PLACES), ("mercator", (0.37, 1.64))]
+)
+def test_vector_labels_are_moved_exactly(tmp_path, place, by):
+    place = PLACES[place]
     right = road_scene(tmp_path / "right", place, place)
     before = build_of(tmp_path / "before.zarr", [right], **TILES)
-    wrong = road_scene(tmp_path / "wrong", place, displaced(place))
+    wrong = road_scene(tmp_path / "wrong", place, displaced(place, *by))
     unmoved = build_of(tmp_path / "unmoved.zarr", [wrong], **TILES)
     assert any((a != b).any() for a, b in zip(labels(unmoved), labels(before), strict=True))
-    file = listed(tmp_path / "offsets.csv", *metres(before))
+    file = listed(tmp_path / "offsets.csv", *metres(before, *by))
     after = build_of(tmp_path / "after.zarr", [wrong], label_offsets=file, **TILES)
     for found, expected in zip(labels(after), labels(before), strict=True):
         np.testing.assert_array_equal(found, expected)
     np.testing.assert_array_equal(after.tiles.road_fraction, before.tiles.road_fraction)
     assert_consistent(after.location)
-
-
-def test_fractions_of_a_pixel_count_for_vectors(tmp_path):
-    place, part = PLACES["mercator"], (0.37, 1.64)
-    before = build_of(tmp_path / "before.zarr", [road_scene(tmp_path / "right", place, place)])
-    wrong = road_scene(tmp_path / "wrong", place, displaced(place, *part))
-    x, y = level_grid(before, 0, before.meta.levels[0]).gsd_m()
-    file = listed(tmp_path / "offsets.csv", -part[0] * x, -part[1] * y)
-    after = build_of(tmp_path / "after.zarr", [wrong], label_offsets=file)
-    for found, expected in zip(labels(after), labels(before), strict=True):
-        np.testing.assert_array_equal(found, expected)
 
 
 def test_each_scene_of_a_shared_road_file_is_moved_by_itself(tmp_path):

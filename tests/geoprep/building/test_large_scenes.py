@@ -52,13 +52,23 @@ def assert_same_tiles(one, other):
         assert np.array_equal(one.speed(level)[...], other.speed(level)[...])
 
 
-@pytest.mark.parametrize(("rescale", "overlap"), [("none", 40), ("scene", 0), ("city", 40)])
-def test_shards_of_one_scene_hold_what_one_shard_holds(mosaic, tmp_path, rescale, overlap):
-    options = OPTIONS | {"rescale": rescale, "overlap": overlap}
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"overlap": 40},
+        {"rescale": "scene"},
+        {"rescale": "scene", "gsd": 0.41},
+        {"rescale": "city", "overlap": 40},
+    ],
+)
+def test_shards_of_one_scene_hold_what_one_shard_holds(mosaic, tmp_path, more):
+    options = OPTIONS | more
     whole = build_of(tmp_path / "a.zarr", [mosaic], **options, shard_tiles=1000)
     parted = build_of(tmp_path / "b.zarr", [mosaic], **options, shard_tiles=5)
     assert not plan_of([mosaic], **options, shard_tiles=1000).shards > 1
     assert np.array_equal(whole.scenes.limits, parted.scenes.limits)
+    assert np.array_equal(whole.histogram_band, parted.histogram_band)
+    assert np.array_equal(whole.histogram_speed, parted.histogram_speed)
     assert_same_tiles(whole, parted)
 
 

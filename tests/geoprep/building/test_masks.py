@@ -22,7 +22,6 @@ from geoprep.errors import StoreError, UsageError
 from geoprep.executors.threads import Threads
 from geoprep.labels.downsampling import majority
 from geoprep.palette import UNKNOWN_COLOUR, speed_colours
-from geoprep.plan.options import BuildOptions
 from geoprep.sources.scene import Scene
 from geoprep.speed import NODATA, UNKNOWN_SPEED
 from geoprep.store import read_label
@@ -170,21 +169,6 @@ def test_export_calls_them_roads_and_comes_back(masked, tmp_path):
 
 
 # --- options ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"label_values": "255", "label_speeds": "mph"}, "use one of them"),
-        ({"label_values": "roads"}, "write a value such as 255"),
-        ({"label_nodata": "1"}, "needs `label_values`"),
-        ({"buffer": 0.0}, "`buffer` 0"),
-        ({"buffer": float("nan")}, "`buffer` nan"),
-    ],
-)
-def test_options_that_make_no_sense_are_refused(options, says):
-    with pytest.raises(UsageError, match=says):
-        BuildOptions(**options)
 
 
 def test_masks_without_a_word_on_their_values_are_refused_with_the_values(tmp_path):

@@ -268,42 +268,6 @@ def test_the_same_bytes_whatever_the_workers_and_their_order(tmp_path, options):
     assert len([name for name in digests[0] if "/c/" in name]) > 20
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"rescale": "scene", "tile": 32, "gsd": 0.41},
-        {"rescale": "city", "tile": 48, "overlap": 9},
-    ],
-)
-def test_scenes_cut_by_shards_are_like_whole_ones(tmp_path, options):
-    scenes = row_of_scenes(tmp_path / "scenes", 5, SIZES, "uint16")
-    hollow = texture(130, 130, 3, "uint16")
-    hollow[holes()] = 0
-    scenes.append(write_scene(tmp_path / "scenes", "hollow", hollow))
-    border = texture(130, 97, 3, "uint16")
-    border[:, 40:] = 0  # whole tiles of nothing, in a scene that is used
-    scenes.append(write_scene(tmp_path / "scenes", "border", border))
-    blank = np.zeros((130, 97, 3), np.uint16)
-    blank[:8] = 500
-    scenes.append(write_scene(tmp_path / "scenes", "blank", blank))
-    stores = [
-        build_of(tmp_path / f"{size}.zarr", scenes, shard_tiles=size, **options)
-        for size in (1000, 5, 1)
-    ]
-    whole = stores[0]
-    assert whole.scenes.status.tolist() == ["ok"] * 7 + ["skipped"]
-    for cut in stores[1:]:
-        for level in whole.meta.levels:
-            np.testing.assert_array_equal(cut.image(level)[...], whole.image(level)[...])
-            np.testing.assert_array_equal(cut.speed(level)[...], whole.speed(level)[...])
-        for name in ("limits", "status", "reason"):
-            np.testing.assert_array_equal(getattr(cut.scenes, name), getattr(whole.scenes, name))
-        for name in ("histogram_band", "histogram_speed"):
-            np.testing.assert_array_equal(getattr(cut, name), getattr(whole, name))
-        for name in ("road_fraction", "transform"):
-            np.testing.assert_array_equal(getattr(cut.tiles, name), getattr(whole.tiles, name))
-
-
 # Rescaling
 
 

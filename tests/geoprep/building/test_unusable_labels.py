@@ -6,15 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from affine import Affine
-from helpers.factory import (
-    PLACES,
-    Place,
-    build_of,
-    plan_of,
-    row_of_scenes,
-    texture,
-    write_scene,
-)
+from helpers.factory import PLACES, Place, build_of, plan_of, row_of_scenes, texture, write_scene
 from helpers.geojson import feature, write_features
 
 from geoprep.building.run import build
@@ -89,10 +81,7 @@ def test_swapped_coordinates_are_recognised(tmp_path):
 
 @pytest.mark.parametrize(
     "feature",
-    [
-        line((X - STEP, Y), (X, Y, 7.0), (X + STEP, Y)),
-        line((X - STEP, Y, 1.0), (X + STEP, Y)),
-    ],
+    [line((X - STEP, Y), (X, Y, 7.0), (X + STEP, Y)), line((X - STEP, Y, 1.0), (X + STEP, Y))],
 )
 def test_points_with_and_without_a_height_in_one_line_are_a_road(labelled, tmp_path, feature):
     store = build_of(tmp_path / "a.zarr", [labelled("mixed", [feature]), labelled("flat", [HERE])])

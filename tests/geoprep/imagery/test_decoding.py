@@ -34,25 +34,6 @@ def values():
     return texture(40, 50)
 
 
-def test_pixels_are_read_channels_last_in_their_own_dtype(tmp_path):
-    for dtype in ("uint8", "uint16"):
-        values = texture(40, 50, 5, dtype)
-        pixels = read(write_image(tmp_path / f"{dtype}.tif", values), (4, 2))
-        np.testing.assert_array_equal(pixels.values, values[..., [3, 1]])
-        assert pixels.values.dtype == dtype
-        assert pixels.values.flags.c_contiguous
-        assert pixels.valid is None
-        assert pixels.valid_pixels == pixels.area == 2000
-
-
-def test_a_window_is_a_slice(tmp_path, values):
-    values[5:20, 7:9] = 0
-    path = write_image(tmp_path / "a.tif", values)
-    part = read(path, window=Window(6, 3, 20, 15))
-    np.testing.assert_array_equal(part.values, values[3:18, 6:26])
-    np.testing.assert_array_equal(part.valid, (values[3:18, 6:26] != 0).any(axis=2))
-
-
 def test_without_any_tag_black_at_the_edge_or_in_a_large_block_is_nodata(tmp_path):
     values = texture(200, 300)
     values[:, :3] = 0
@@ -85,6 +66,24 @@ def test_nodata_that_is_given_comes_before_what_the_file_says(tmp_path, values, 
     path = write_image(tmp_path / "a.tif", values, nodata=7)
     pixels = read(path, nodata=nodata)
     np.testing.assert_array_equal(pixels.valid, (values != nodata).any(axis=2))
+
+
+@given(st.integers(0, 10**6), st.sampled_from([0.0, 3.0, 255.0, 3.5, 300.0, -9999.0, np.nan]))
+def test_nodata_is_where_no_band_differs(seed, nodata):
+    values = np.random.default_rng(seed).choice([0, 3, 7, 255], (6, 5, 3)).astype(np.uint8)
+    if nodata in (0, 3, 255):
+        values[2, 2] = nodata
+    found = imagery.find_valid(values, 3, nodata)
+    expected = (values.astype(float) != nodata).any(axis=2)
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_bands_beyond_those_asked_for_are_not_looked_at():
+    values = np.zeros((2, 2, 4), np.uint8)
+    values[..., 3] = 255  # alpha
+    found = imagery.find_valid(values, 3, 0.0)
+    assert found.shape == (2, 2)
+    assert not found.any()
 
 
 @pytest.mark.parametrize("bands", [(1, 2, 3), (3, 1)])
@@ -250,6 +249,7 @@ def limits_of(pixels):
 @example(np.zeros((2, 2, 1), np.uint8))
 @example(np.full((2, 2, 1), 9, np.uint16))
 @example(np.arange(100, dtype=np.uint16).reshape(10, 10, 1))
+@example(np.arange(65536, dtype=np.uint16).reshape(256, 256, 1))
 @example(np.array([[[1], [255]]], np.uint8))
 def test_limits_are_numpys_percentiles_to_the_last_bit(values):
     pixels = imagery.ImageWindow(values)
@@ -260,17 +260,6 @@ def test_limits_are_numpys_percentiles_to_the_last_bit(values):
     low, high = np.percentile(above, (2, 98))
     low = max(1.0, low)
     assert limits_of(pixels).tolist() == [[low, high if high > low else low + 1]]
-
-
-@pytest.mark.parametrize(("seed", "top"), [(0, 2047), (1, 65535)])
-def test_limits_of_large_images_are_numpys_too(seed, top):
-    rng = np.random.default_rng(seed)
-    values = rng.integers(0, top + 1, (rng.integers(50, 400), rng.integers(50, 400), 3))
-    pixels = imagery.ImageWindow(values.astype(np.uint16))
-    expected = [
-        np.percentile(band[band > 0], (2, 98)) for band in np.moveaxis(pixels.values, -1, 0)
-    ]
-    np.testing.assert_array_equal(limits_of(pixels), expected)
 
 
 def test_limits_leave_nodata_out():
@@ -323,17 +312,3 @@ def test_tables_agree_with_gdals_own_scaling(tmp_path, low, high):
 def test_other_rules_are_refused(text):
     with pytest.raises(UsageError, match="`rescale`"):
         parse_rescale(text)
-
-
-# Edges of wanted pixels
-
-
-@given(st.integers(0, 50), st.integers(1, 40), st.sampled_from([1, 2, 4]), st.integers(1, 90))
-def test_edges_ascend_and_stay_on_the_source(start, count, step, length):
-    scale = length / (start + step * count)
-    edges = imagery.pixel_edges(start, count, step, scale, length)
-    assert len(edges) == count + 1
-    assert edges[0] == start * scale
-    assert (np.diff(edges) > 0).all()
-    assert edges[-1] <= length
-    assert edges[-1] == pytest.approx(length)

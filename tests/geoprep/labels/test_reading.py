@@ -215,15 +215,6 @@ def test_what_is_no_label_is_an_error_that_names_the_file(data, reason, tmp_path
         read_road_table(data, SpeedRule(), "s3://bucket/chip7.geojson")
 
 
-@given(st.binary(max_size=60))
-def test_bytes_are_roads_or_an_error(data):
-    try:
-        roads = read(data)
-    except LabelError:
-        return
-    assert len(roads.lines) == len(roads.mph)
-
-
 def test_a_file_that_is_not_there_is_an_error_that_names_it(tmp_path):
     for missing in (tmp_path / "no.geojson", tmp_path / "no.gpkg"):
         with pytest.raises(LabelError, match=missing.name):

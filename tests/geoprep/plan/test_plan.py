@@ -1,5 +1,6 @@
 """What a build will do, before a pixel is read."""
 
+import math
 import os
 import tarfile
 from collections import Counter
@@ -12,14 +13,7 @@ import pytest
 import rasterio
 import rasterio.shutil
 from affine import Affine
-from helpers.factory import (
-    PLACES,
-    Place,
-    plan_of,
-    row_of_scenes,
-    texture,
-    write_image,
-)
+from helpers.factory import PLACES, Place, plan_of, row_of_scenes, texture, write_image
 from rasterio.vrt import WarpedVRT
 
 from geoprep.errors import SourceError, UsageError
@@ -94,27 +88,22 @@ def test_ground_sample_distance_is_that_of_the_finest_level(tmp_path):
     ("options", "says"),
     [
         ({"gsd": 0.5, "resize": 256}, "`gsd` and `resize`"),
-        ({"resize": 256, "tile": 128}, "`resize`"),
-        ({"resize": 256, "overlap": 8}, "`resize`"),
-        ({"gsd": 0.0}, "`gsd`"),
-        ({"gsd": -1.0}, "`gsd`"),
-        ({"gsd": float("nan")}, "`gsd`"),
-        ({"gsd": float("inf")}, "`gsd`"),
-        ({"bands": ()}, "`bands`"),
-        ({"bands": (0, 1)}, "`bands`"),
+        *(({"resize": 256} | one, "`resize`") for one in ({"tile": 128}, {"overlap": 8})),
+        *(({"gsd": value}, "`gsd`") for value in (0.0, -1.0, math.nan, math.inf)),
+        *(({"bands": value}, "`bands`") for value in ((), (0, 1))),
         ({"max_nodata": 1.1}, "`max_nodata`"),
         ({"val": 1.1}, "`val`"),
         ({"pixel_size": 0.0}, "`pixel_size`"),
         ({"val": 0.6, "test": 0.6}, "`val` and `test`"),
         ({"test": -0.1}, "`val` and `test`"),
-        ({"block_km": 0.0}, "`block_km`"),
-        ({"tile": 0}, "`tile`"),
-        ({"resize": 0}, "`resize`"),
-        ({"levels": 0}, "`levels`"),
-        ({"shard_tiles": 0}, "`shard_tiles`"),
-        ({"block_km": float("nan")}, "`block_km`"),
+        *(({"block_km": value}, "`block_km`") for value in (0.0, math.nan)),
+        *(({name: 0}, f"`{name}`") for name in ("tile", "resize", "levels", "shard_tiles")),
         ({"levels": 20}, "`levels` 20"),
         ({"shard_tiles": 10**9}, "`shard_tiles` 1000000000"),
+        ({"label_values": "255", "label_speeds": "mph"}, "use one of them"),
+        ({"label_values": "roads"}, "write a value such as 255"),
+        ({"label_nodata": "1"}, "needs `label_values`"),
+        *(({"buffer": value}, f"`buffer` {value:.0f}") for value in (0.0, math.nan)),
     ],
 )
 def test_choices_that_make_no_sense_are_refused_at_once(options, says):

@@ -1,18 +1,16 @@
-"""Test operations on road networks, chains of edges, and lengths far outside their UTM zone."""
-
-from itertools import pairwise
+"""Test operations on road networks, and lengths far outside their UTM zone."""
 
 import numpy as np
 import pyproj
 import pytest
 import shapely
 from helpers.roads import degree_counts, network
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from geoprep.crs import LONLAT, transformer
 from geoprep.errors import GeoprepError
-from geoprep.roads.graph import chains, ranges, with_chains_joined, with_links
+from geoprep.roads.graph import with_chains_joined, with_links
 from geoprep.roads.network import in_crs
 
 MOSCOW, MUMBAI, VEGAS = (37.6, 55.75), (72.9, 19.1), (-115.2, 36.2)
@@ -50,31 +48,6 @@ def test_coordinates_that_a_crs_does_not_reach_are_refused():
         in_crs(made, "EPSG:32638")
 
 
-edges = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=25)
-
-
-@given(edges)
-@example([(0, 1), (0, 1)])
-@settings(max_examples=80)
-def test_chains_are_walks_through_nodes_of_degree_two(pairs):
-    ends = np.array(pairs, np.int64).reshape(-1, 2)
-    walk = chains(ends, 10)
-    degree = np.bincount(ends.reshape(-1), minlength=10)
-    assert sorted(walk.edges.tolist()) == list(range(len(ends)))
-    for c in range(len(walk.ends)):
-        mine = slice(walk.offsets[c], walk.offsets[c + 1])
-        steps = [
-            tuple(ends[e][::-1] if back else ends[e])
-            for e, back in zip(walk.edges[mine], walk.backwards[mine], strict=True)
-        ]
-        assert all(a[1] == b[0] for a, b in pairwise(steps))
-        assert all(degree[a[1]] == 2 for a in steps[:-1])
-        first, last = walk.ends[c]
-        assert (steps[0][0], steps[-1][1]) == (first, last)
-        # A chain ends at a junction or dead end, or is a ring.
-        assert first == last or (degree[first] != 2 and degree[last] != 2)
-
-
 @given(st.integers(0, 10_000))
 @settings(max_examples=15, deadline=None)
 def test_joined_chains_keep_length_and_time(seed):
@@ -87,10 +60,3 @@ def test_joined_chains_keep_length_and_time(seed):
     joined = with_chains_joined(made)
     assert joined.length_m.sum() == pytest.approx(made.length_m.sum())
     assert joined.travel_time_s.sum() == pytest.approx(made.travel_time_s.sum())
-
-
-@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 5)), max_size=8))
-def test_ranges_follow_one_another(pairs):
-    first, counts = np.array(pairs, np.int64).reshape(-1, 2).T
-    expected = [f + i for f, c in pairs for i in range(c)]
-    assert ranges(first, counts).tolist() == expected

@@ -90,22 +90,6 @@ def test_values_that_are_not_probabilities_are_refused(tmp_path):
         raster.probability(0, 0, 1, 2)
 
 
-@pytest.mark.parametrize("in_memory", [False, True])
-def test_pixels_outside_repeat_the_border(tmp_path, in_memory):
-    values = np.arange(1, 10, dtype=np.uint8).reshape(3, 3) * 20
-    path = write_raster(tmp_path / "p.tif", values, nodata=180)
-    raster = open_raster(path)
-    if in_memory:
-        raster = raster.decoded()
-        assert raster.probabilities is not None
-    padded = np.pad(np.where(values == 180, 0, values), 4, mode="edge")
-    for top in range(-4, 6):
-        for left in (-4, -1, 2, 5):
-            expected = padded[top + 4 : top + 6, left + 4 : left + 6]
-            got = raster.probability(top, left, *expected.shape)
-            assert np.array_equal(got, expected)
-
-
 def test_eight_unnamed_bands_are_read_as_cresi(tmp_path):
     raster = open_raster(write_raster(tmp_path / "c.tif", np.zeros((8, 4, 4), np.uint8)))
     assert raster.road_bands == (8,)

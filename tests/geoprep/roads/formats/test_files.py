@@ -129,13 +129,6 @@ def test_the_old_file_is_kept_if_writing_fails(tmp_path, monkeypatch):
     assert path.read_bytes() == before
 
 
-def test_other_suffixes_are_refused(tmp_path):
-    with pytest.raises(UsageError, match=r"ends in \.gpkg, \.geojson"):
-        write_network(some(), tmp_path / "roads.shp")
-    with pytest.raises(SourceError, match="no such file"):
-        read_network(tmp_path / "roads.gpkg")
-
-
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_a_file_that_is_not_a_network_is_refused_with_its_name(tmp_path, suffix):
     path = tmp_path / f"x{suffix}"

@@ -160,8 +160,7 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "document",
-    [[1], {"a": 1}, *({"nodes": [[0, 0]], "edges": [[0, end]]} for end in (7, -1))],
+    "document", [[1], {"a": 1}, *({"nodes": [[0, 0]], "edges": [[0, end]]} for end in (7, -1))]
 )
 def test_other_json_is_refused(tmp_path, document):
     with pytest.raises(SourceError, match=r"graph\.json: "):

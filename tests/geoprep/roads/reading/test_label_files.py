@@ -81,24 +81,6 @@ def test_components_without_a_path_of_five_metres_are_left_out():
     assert lengths(made(road, wound)) == [9, 100]
 
 
-def test_heights_are_ignored_and_multi_part_lines_are_split(tmp_path):
-    west, south = -115.17, 36.24
-    line = [(west, south, 0), (west, south + 0.001, 5)]
-    parts = [
-        [(west, south + 0.001, 9), (west + 0.001, south + 0.001, 9)],
-        [(west + 0.005, south), (west + 0.006, south)],
-    ]
-    features = [
-        feature(line, highway="residential", lanes="1", surface="paved"),
-        feature(parts, "MultiLineString", highway="primary", lanes="2", surface="paved"),
-    ]
-    found, _ = read_labels(write_features(tmp_path / "a.geojson", features))
-    assert found.crs == "EPSG:32611"
-    assert degree_counts(found) == {1: 4}
-    assert found.length_m.max() == pytest.approx(111 + 90, abs=2)
-    assert np.isfinite(found.speed_mph).all()
-
-
 def test_footways_are_roads_only_as_published(tmp_path):
     features = [
         feature([(lon, 36.24), (lon, 36.241)], highway=highway, osm_id=1, version="1")

@@ -87,13 +87,6 @@ def test_a_component_below_the_high_threshold_is_dropped():
     assert len(trace(raster, Tracing(threshold=0.5, high_threshold=0.5)).lines) == 0
 
 
-def test_a_blank_mask_gives_an_empty_network():
-    made = trace(array_raster(np.zeros((50, 50), np.uint8)))
-    assert made.nodes.shape == (0, 2)
-    assert made.ends.shape == (0, 2)
-    assert made.lines.shape == made.speed_mph.shape == (0,)
-
-
 @given(st.integers(0, 10_000), st.floats(0.02, 0.6))
 @settings(max_examples=20, deadline=None)
 def test_random_pixels_make_a_valid_network(seed, share):
