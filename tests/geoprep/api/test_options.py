@@ -59,10 +59,7 @@ COMMANDS = {
         "polygonize",
         "maps --out a.gpkg --simplify 2 --min-area 5 --pixel-size 2 --background --json",
     ),
-    "route": (
-        "route",
-        "n.gpkg --from 1,2 --to 3,4 --shortest --within 5 --out r.geojson --json",
-    ),
+    "route": ("route", "n.gpkg --from 1,2 --to 3,4 --shortest --within 5 --out r.geojson --json"),
 }
 # Option -> keyword where they differ, and the keyword's value for a value of the option.
 NAMES = {

@@ -5,6 +5,7 @@ import pytest
 import rasterio
 from helpers.factory import PLACES, texture, write_roads
 from helpers.items import collection_of, sentinel_item, write_json
+from helpers.rasters import write_raster
 from helpers.web import served
 
 import geoprep
@@ -13,6 +14,7 @@ from geoprep.store.scenes import read_image
 
 NAMES = ("S2A_37UDB_20240503_0_L2A", "S2B_37UDB_20240501_0_L2A")
 PLACE = PLACES["utm"]
+COG = {"driver": "COG", "crs": PLACE.crs, "transform": PLACE.transform}
 pytestmark = pytest.mark.filterwarnings("ignore:.* are road:geoprep.errors.GeoprepWarning")
 SMALL = {"tile": 64, "levels": 1, "asset": "visual", "progress": False}
 
@@ -23,11 +25,8 @@ def site(tmp_path):
     folder = tmp_path / "www"
     with served(folder) as (address, gets):
         for seed, name in enumerate(NAMES):
-            path = folder / "cogs" / name / "TCI.tif"
-            path.parent.mkdir(parents=True)
-            grid = {"crs": PLACE.crs, "transform": PLACE.transform, "width": 64, "height": 64}
-            with rasterio.open(path, "w", driver="COG", dtype="uint8", count=3, **grid) as file:
-                file.write(texture(64, 64, seed=seed).transpose(2, 0, 1))
+            pixels = texture(64, 64, seed=seed).transpose(2, 0, 1)
+            write_raster(folder / "cogs" / name / "TCI.tif", pixels, **COG)
         items = [sentinel_item(name, f"{address}/cogs/{name}") for name in NAMES]
         write_json(folder / "v1" / "search", collection_of(*items))
         yield folder, f"{address}/v1/search?limit=2", gets
@@ -63,14 +62,10 @@ def test_a_search_result_becomes_a_store(site, labels, tmp_path):
 STACKED = {**SMALL, "asset": ["red", "green"], "rescale": "none"}
 
 
-def write_bands(folder, pixels, **changes):
+def write_bands(folder, pixels):
     """Write the assets red and green of an item, of one band each."""
     for file, band in zip(("B04", "B03"), pixels.transpose(2, 0, 1), strict=True):
-        height, width = band.shape
-        grid = {"crs": PLACE.crs, "transform": PLACE.transform, "nodata": 0} | changes
-        profile = {"dtype": band.dtype, "count": 1, "height": height, "width": width, **grid}
-        with rasterio.open(folder / f"{file}.tif", "w", driver="COG", **profile) as one:
-            one.write(band, 1)
+        write_raster(folder / f"{file}.tif", band, nodata=0, **COG)
 
 
 @pytest.mark.parametrize("kind", ["server", "disk"])
@@ -82,24 +77,18 @@ def test_several_assets_are_the_bands_of_a_scene(site, labels, tmp_path, kind):
         item = sentinel_item(name, f"cogs/{name}") | {"links": []}
         write_json(folder / f"{name}.json", item)
     images = search if kind == "server" else f"{folder}/S2*.json"
-    dry = geoprep.build_zarr(
-        images=images, labels=labels, out=tmp_path / "a.zarr", dry_run=True, **STACKED
-    )
-    assert dry.failures == ()
-    out = tmp_path / "a.zarr"
-    store = geoprep.build_zarr(images=images, labels=labels, out=out, **STACKED).reader
+    given = {"images": images, "labels": labels, "out": tmp_path / "a.zarr", **STACKED}
+    assert geoprep.build_zarr(dry_run=True, **given).failures == ()
+    store = geoprep.build_zarr(**given).reader
     assert store.meta.bands == ("red", "green")
     for row, values in enumerate(pixels):
         np.testing.assert_array_equal(read_image(store, row), values)
-    again = geoprep.build_zarr(images=images, labels=labels, out=out, **STACKED)
-    assert again.summary.state == "unchanged"
+    assert geoprep.build_zarr(**given).summary.state == "unchanged"
     changed = pixels[1].copy()
     changed[5, 5, 1] ^= 2
     write_bands(folder / "cogs" / NAMES[1], changed)
-    with pytest.raises(
-        StoreError, match="images or labels have changed"
-    ):  # the second asset counts
-        geoprep.build_zarr(images=images, labels=labels, out=out, **STACKED)
+    with pytest.raises(StoreError, match="images or labels have changed"):
+        geoprep.build_zarr(**given)  # the second asset counts
 
 
 def test_assets_that_do_not_fit_each_other_fail_their_scene(site, labels, tmp_path):

@@ -223,15 +223,6 @@ def test_an_ignored_speed_field_is_noted(tmp_path):
     assert scored("--truth", label, "--proposal", label, "--speed-from", "auto")["note"] == ""
 
 
-def test_an_inferred_speed_does_not_make_roads_of_openstreetmap_unpaved(tmp_path):
-    """Residential, no surface: 25 mph by the rules for OpenStreetMap, 18.75 by those of SN5."""
-    tags = {"surface": None}
-    plain = write_labels(tmp_path / "plain.geojson", *ROAD, **tags)
-    inferred = write_labels(tmp_path / "inferred.geojson", *ROAD, **tags, inferred_speed_mph=25)
-    one = scored("--truth", plain, "--proposal", inferred)
-    assert one["apls_time"]["score"] == pytest.approx(1)
-
-
 def test_layer_and_where_select_the_roads_of_labels(town):
     """A GeoPackage of roads, and of roads and railways with the same fields."""
     label = town / "labels" / "AOI_7_Moscow_chip2.geojson"

@@ -1,7 +1,7 @@
 """Names of cities as typed and as used in paths, and the roles of files."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from geoprep.errors import UsageError
@@ -100,13 +100,6 @@ def test_a_name_that_is_made_is_read_back(name, number, product):
     assert city_file(city, label) == (city.label_folder, number)
     others = [other for other in CITIES.values() if other is not city]
     assert not any(city_file(other, image) for other in others)
-
-
-@settings(max_examples=50)
-@given(st.text(max_size=60))
-def test_any_file_name_has_a_role_or_none(path):
-    for city in CITIES.values():
-        city_file(city, path)
 
 
 def test_directions_give_commands_addresses_and_sizes():

@@ -1,7 +1,5 @@
 """A city's scenes from whatever holds them: folders as people keep them, and tarballs."""
 
-import pickle
-
 import pytest
 from helpers.archives import write_tar
 from hypothesis import given
@@ -228,16 +226,6 @@ def test_a_file_that_is_no_archive_is_refused(make):
         find_scenes(MOSCOW, make("note.txt") / "note.txt")
 
 
-def test_a_plain_tar_is_read_in_place(tmp_path):
-    names = chips(DEEP, 2, 1)
-    archive = pack(tmp_path / "SN5_roads_train_AOI_7_Moscow.tar", names)
-    found = pickle.loads(pickle.dumps(find_scenes(MOSCOW, archive)))
-    assert [scene.id for scene in found.scenes] == ["AOI_7_Moscow_chip1", "AOI_7_Moscow_chip2"]
-    assert read_bytes(found.scenes[0].image).decode() == chips(DEEP, 1)[0]
-    assert read_bytes(found.scenes[0].label).decode() == chips(DEEP, 1)[1]
-    assert [path.name for path in tmp_path.iterdir()] == [archive.name]
-
-
 def test_one_product_of_a_gzipped_tar_is_unpacked_beside_it(tmp_path):
     names = [*chips(DEEP, 1), *chips(DEEP, 1, product="PAN", labels=False), f"{DEEP}/about.csv"]
     archive = pack(tmp_path / "SN5_roads_train_AOI_7_Moscow.tar.gz", names, "w:gz")
@@ -289,10 +277,7 @@ def test_speed_labels_still_packed_join_unpacked_images(make):
     assert scene.label == str(data / f"{name}.unpacked" / speeds[0])
 
 
-@given(
-    images=st.sets(st.integers(0, 300), min_size=1),
-    labels=st.sets(st.integers(0, 300)),
-)
+@given(images=st.sets(st.integers(0, 300), min_size=1), labels=st.sets(st.integers(0, 300)))
 def test_every_image_is_a_scene_and_every_label_is_accounted_for(
     tmp_path_factory, images, labels
 ):  # fmt: skip

@@ -1,19 +1,11 @@
 """Locks of folders."""
 
 import fcntl
-import os
 import shutil
 
 import pytest
 
 from geoprep.storage import LockHeldError, hold_lock
-
-
-def test_a_lock_names_its_process_and_ends_with_its_file(tmp_path):
-    path = tmp_path / "folder" / "lock"
-    with hold_lock(path), pytest.raises(LockHeldError, match=rf"^process {os.getpid()} on \S+$"):
-        hold_lock(path)
-    hold_lock(path).close()
 
 
 def test_a_lock_of_a_folder_that_was_removed_is_taken_again(tmp_path, monkeypatch):

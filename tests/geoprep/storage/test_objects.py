@@ -14,7 +14,6 @@ from geoprep.sources import find_scenes, images_and_labels
 from geoprep.sources.cities import CITIES
 from geoprep.sources.city_downloads import list_files
 from geoprep.storage import (
-    Files,
     clients,
     list_remote,
     open_header,
@@ -25,9 +24,7 @@ from geoprep.storage import (
 )
 from geoprep.storage.places import located
 from geoprep.store import StoreReader
-from geoprep.store.scenes import read_image
 from geoprep.verify import verify
-from geoprep.views.facts import info
 
 MOSCOW = CITIES["moscow"]
 BUCKET = "spacenet-dataset"
@@ -78,6 +75,7 @@ def filled(server, pixels, tmp_path_factory):
     put("odd/b.tif", image, "own")
     put("mine/labels/a b_roads.geojson", b"{}", "own")
     put("private.tif", image, "own", acl="private")
+    put("private.zarr/zarr.json", b"{}", "own", acl="private")
     return server
 
 
@@ -139,6 +137,8 @@ def test_a_missing_object_is_named(s3, read):
 def test_a_private_object_is_refused_with_the_variables_to_set(s3):
     with pytest.raises(SourceError, match=r"s3://own/private\.tif: access refused.*AWS_ACCESS_KEY"):
         read_bytes("s3://own/private.tif")
+    with pytest.raises(StoreError, match=r"s3://own/.*access refused.*AWS_ACCESS_KEY_ID"):
+        StoreReader.open("s3://own/private.zarr")
 
 
 def test_credentials_are_used_if_set(s3, monkeypatch):
@@ -147,32 +147,6 @@ def test_credentials_are_used_if_set(s3, monkeypatch):
     monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
     with pytest.raises(SourceError, match="access refused"):
         read_bytes("s3://own/private.tif")
-
-
-@pytest.fixture(scope="module")
-def store_in_bucket(server, filled, small_store):
-    """A private store in a bucket, as `aws s3 sync` would put it there."""
-    client = client_of(server)
-    for path in small_store.rglob("*"):
-        if path.is_file():
-            key = f"stores/small.zarr/{path.relative_to(small_store).as_posix()}"
-            client.put_object(Bucket="own", Key=key, Body=path.read_bytes())
-    return "s3://own/stores/small.zarr"
-
-
-def test_a_store_is_read_by_the_same_rule_over_plain_http(
-    s3, store_in_bucket, small_store, monkeypatch
-):
-    """The endpoint says http: nothing else has to."""
-    assert not [name for name in os.environ if name == "AWS_ALLOW_HTTP"]
-    with pytest.raises(StoreError, match=r"s3://own/.*access refused.*AWS_ACCESS_KEY_ID"):
-        StoreReader.open(store_in_bucket)
-    use_endpoint(monkeypatch, s3)
-    there, here = StoreReader.open(store_in_bucket), StoreReader.open(small_store)
-    assert (there.tiles.transform[0] == here.tiles.transform[0]).all()
-    assert info(there) | {"store": ""} == info(here) | {"store": ""}
-    assert (read_image(there, 1) == read_image(here, 1)).all()
-    assert Files(store_in_bucket).sizes == Files(small_store).sizes
 
 
 @pytest.mark.parametrize("address", ["s3://own/stores/none.zarr", "s3://no-such-bucket/a.zarr"])

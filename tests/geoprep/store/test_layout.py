@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from geoprep.errors import StoreError
-from geoprep.store import CODECS, PixelLayout, StoreReader, pixel_layouts, without_checksum
+from geoprep.store import CODECS, PixelLayout, StoreReader, without_checksum
 from geoprep.store.layout import checksum, compressor
 
 
@@ -48,16 +48,6 @@ def test_what_is_no_chunk_is_refused(codec, data):
 def test_a_checksum_is_four_bytes_little_endian():
     assert checksum(b"123456789") == 0xE3069283.to_bytes(4, "little")  # the check value of CRC-32C
     assert without_checksum(b"123456789" + checksum(b"123456789")) == b"123456789"
-
-
-def test_names_and_places(small_store):
-    layouts = pixel_layouts(StoreReader.open(small_store).meta)
-    assert list(layouts) == ["64/image", "64/speed", "32/image", "32/speed"]
-    image, mask = layouts["64/image"], layouts["32/speed"]
-    assert (image.tile_shape, image.tile_bytes, image.fill) == ((64, 64, 3), 64 * 64 * 3, 0)
-    assert (mask.tile_shape, mask.tile_bytes, mask.fill) == ((32, 32), 32 * 32, 255)
-    assert (image.key(7), mask.key(0)) == ("64/image/c/7/0/0/0", "32/speed/c/0/0/0")
-    assert image.place(17) == (2, 1)
 
 
 @pytest.mark.parametrize(

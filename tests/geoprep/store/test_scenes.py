@@ -4,8 +4,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from geoprep.errors import StoreError, UsageError
 from geoprep.store import StoreReader
@@ -44,14 +42,6 @@ def test_an_end_that_several_have_names_them():
 def test_an_end_begins_where_a_word_or_number_begins(typed):
     with pytest.raises(UsageError, match=r"a.zarr has no scene .*info --scenes` lists its 4"):
         find_scene(named(IDS), typed)
-
-
-@given(st.lists(st.integers(0, 500), min_size=1, unique=True), st.data())
-def test_every_scene_is_found_by_id_and_by_chip(numbers, data):
-    ids = [f"AOI_7_Moscow_chip{n}" for n in numbers]
-    index = data.draw(st.integers(0, len(ids) - 1))
-    assert find_scene(named(ids), ids[index]) == index
-    assert find_scene(named(ids), f"chip{numbers[index]}") == index
 
 
 def test_valid_pixels_are_those_of_the_scene_each_once(small_store):

@@ -4,8 +4,6 @@ import numpy as np
 import pytest
 import tensorstore
 import zarr
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from geoprep.store.layout import shard_key
 from geoprep.store.schema import CODECS, StoreMeta
@@ -82,15 +80,6 @@ def test_tensorstore_reads_the_pixels(filled):
         spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{path}/24/{name}/"}}
         array = tensorstore.open(spec, read=True).result()
         np.testing.assert_array_equal(array.read().result(), tiles)
-
-
-@settings(max_examples=20)
-@given(st.integers(0, 100), st.integers(1, SHARD_TILES), st.sampled_from(CODECS))
-def test_the_same_tiles_are_always_the_same_bytes(tmp_path_factory, seed, count, codec):
-    folder = tmp_path_factory.mktemp("shards")
-    tiles = some_tiles(count, seed=seed)
-    assert write(folder / "a", tiles, codec) == write(folder / "b", tiles.copy(), codec)
-    assert (folder / "a").read_bytes() == (folder / "b").read_bytes()
 
 
 @pytest.mark.parametrize("codec", CODECS)

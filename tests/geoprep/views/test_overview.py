@@ -295,13 +295,3 @@ def test_a_large_scene_is_read_in_strips(make, tmp_path, views):
     np.testing.assert_array_equal(thin_image, display.thinned_image(image, 7))
     np.testing.assert_array_equal(thin_speed, display.thinned_speed(speed, 7))
     assert peak < 0.4 * image.nbytes
-
-
-@pytest.mark.parametrize("level", [64, 32])
-def test_rows_of_a_scene_are_those_of_the_whole(store, level):
-    for read in (scenes.read_image, scenes.read_label):
-        whole = read(store, 1, level)
-        for rows in (range(0, 10), range(50, 75), range(60, 1000)):
-            np.testing.assert_array_equal(
-                read(store, 1, level, rows), whole[rows.start : rows.stop]
-            )
