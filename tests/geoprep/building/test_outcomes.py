@@ -1,7 +1,6 @@
 """What becomes of each scene, and the figures of the whole store."""
 
 import json
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -161,15 +160,6 @@ def mixed_scenes(folder):
     scenes.append(write_scene(folder, "broken", texture(SIDE, SIDE)))
     truncate(scenes[-1].label)
     return scenes
-
-
-@pytest.mark.parametrize("options", [{}, {"overlap": 9}, {"shard_tiles": 3, "test": 0.2}])
-def test_statistics_are_those_of_the_pixels(tmp_path, options):
-    store = build_of(tmp_path / "a.zarr", mixed_scenes(tmp_path), tile=40, **options)
-    assert_consistent(store.location)
-    train = (store.tiles.split == 0) & (store.scenes.status[store.tiles.scene] == "ok")
-    assert 0 < train.sum() < len(train)
-    assert Counter(store.scenes.status.tolist()) == STATUSES
 
 
 def test_the_summary_is_that_of_the_store(tmp_path):

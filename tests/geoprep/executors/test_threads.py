@@ -24,14 +24,6 @@ def double(x):
     return 2 * x
 
 
-@pytest.mark.parametrize("workers", [1, 2, 5])
-@pytest.mark.parametrize("count", [0, 1, 3, 40])
-def test_unordered_results_are_complete(workers, count):
-    assert sorted(Threads(workers).map_unordered(double, range(count))) == [
-        2 * x for x in range(count)
-    ]
-
-
 def test_items_run_at_the_same_time():
     meeting = threading.Barrier(3, timeout=300)
     list(Threads(3).map_unordered(lambda _: meeting.wait(), range(3)))

@@ -8,7 +8,7 @@ from helpers.factory import PLACES, build_of, plan_of, texture, write_image, wri
 from geoprep import imagery
 from geoprep.errors import SourceError
 from geoprep.imagery.decoding import ImageWindow
-from geoprep.imagery.wide import BINS, WIDE, held_dtype
+from geoprep.imagery.wide import WIDE, held_dtype
 from geoprep.sources.scene import Scene
 from geoprep.store.scenes import read_image
 
@@ -41,18 +41,6 @@ def test_limits_are_the_percentiles_to_within_a_bin(dtype):
     found = imagery.percentile_limits(imagery.count_source(ImageWindow(held)))
     exact = np.percentile(values.reshape(-1, 3), (2, 98), axis=0).T
     np.testing.assert_allclose(found, exact, rtol=1 / 2048, atol=abs(high - low) / 500)
-
-
-def test_counts_are_the_same_in_any_strips_and_leave_out_what_is_missing():
-    values = spread("float32", -3, 5)
-    values[10:20, :, 1] = np.nan
-    valid = imagery.find_usable(values, None).view(np.uint8)
-    whole = imagery.count_source(ImageWindow(values, valid))
-    strips = (slice(0, 33), slice(33, 90))
-    parts = [imagery.count_source(ImageWindow(values[s], valid[s])) for s in strips]
-    np.testing.assert_array_equal(whole, sum(parts))
-    assert whole.shape == (3, BINS)
-    assert (whole.sum(axis=1) == 80 * 70).all()
 
 
 def test_every_real_dtype_is_read_and_others_get_a_word(tmp_path):

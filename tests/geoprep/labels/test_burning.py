@@ -220,15 +220,6 @@ def test_a_road_is_four_metres_wide_on_the_ground(place):
     assert ground == pytest.approx(4 * length, rel=0.004)
 
 
-def test_a_south_up_mask_is_the_mask_turned_over():
-    polygons = speed_polygons(some_roads("Moscow", TABLE_SPEEDS), grid_at("Moscow"))
-    north_up = square_degrees("Moscow")
-    south_up = north_up * Affine.translation(0, 160) * Affine.scale(1, -1)
-    mask = burn(polygons, south_up, (160, 160))
-    assert mask.any()
-    assert np.array_equal(mask[::-1], burn(polygons, north_up, (160, 160)))
-
-
 @settings(max_examples=20)
 @given(seeds, st.floats(-180, 180), st.floats(-20, 20))
 def test_turned_and_sheared_grids_are_burned_as_gdal_burns_them(seed, angle, shear):

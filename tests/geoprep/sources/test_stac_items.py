@@ -147,14 +147,6 @@ def test_a_raster_is_chosen_only_where_there_is_one(tmp_path):
     assert addresses(found_in(path, None)) == {A: str(tmp_path / "i.tif")}
 
 
-def test_several_assets_are_the_bands_of_an_image(tmp_path):
-    path = write_json(tmp_path / "a.json", item())
-    found = found_in(path, "red,green")
-    assert found.scenes[0].images == [f"{COGS}/{A}/B04.tif", f"{COGS}/{A}/B03.tif"]
-    assert found.bands == ("red", "green")
-    assert found_in(path, "red").bands == ()
-
-
 def test_the_manifest_of_a_synthetic_city_is_no_item(make):
     make("city/synth.json", "city/PS-RGB/a.tif")
     with pytest.raises(SourceError, match=r"no file in this folder.*Give the quoted pattern"):
