@@ -25,12 +25,32 @@ def store(store_path):
 
 
 @pytest.fixture
-def fit(store_path, short_runs):
-    """Return a function that runs `training.fit` on the small store and returns its exit status."""
+def out(tmp_path):
+    """Return the folder of a run, which is not there yet."""
+    return tmp_path / "run"
 
-    def run(*arguments, store=store_path, network=SMALL):
-        stores = [str(store)] if store else []
-        return main([*stores, *USUAL, *network, *map(str, arguments)])
+
+@pytest.fixture
+def command(capfd):
+    """Return a function that runs a command, which ends as told, and returns what it prints."""
+
+    def run(main, *words, status=0):
+        capfd.readouterr()
+        found = main([str(word) for word in words])
+        printed = capfd.readouterr()
+        assert found == status, printed
+        return printed
+
+    return run
+
+
+@pytest.fixture
+def fit(store_path, short_runs, command):
+    """Return a function that runs `training.fit` on the small store as `command` does."""
+
+    def run(*arguments, store=store_path, network=SMALL, status=0):
+        stores = [store] if store else []
+        return command(main, *stores, *USUAL, *network, *arguments, status=status)
 
     yield run
     for name in [n for n in sys.modules if n == "helpers.tiny"]:

@@ -15,33 +15,28 @@ from training.run import start
 from training.settings import Config
 
 
-def test_a_batch_larger_than_an_epoch_is_refused_with_the_largest_size(fit, tmp_path, capfd):
-    out = tmp_path / "run"
+def test_a_batch_larger_than_an_epoch_is_refused_with_the_largest_size(fit, out):
     small = ("--model", "helpers.tiny:build", "--crop", "32", "--crops-per-tile", "2")
-    assert fit("--out", out, "--batch-size", 10000, network=small) == 2
-    said = capfd.readouterr().err
+    said = fit("--out", out, "--batch-size", 10000, network=small, status=2).err
     assert "48 samples do not fill one step of 10000 x 1 ranks" in said
     fits = re.search(r"use a smaller --batch-size \(at most (\d+)\)", said)[1]
-    assert fit("--out", out, "--epochs", 1, "--batch-size", fits, network=small) == 0
-    assert "1 step per epoch" in capfd.readouterr().out
+    said = fit("--out", out, "--epochs", 1, "--batch-size", fits, network=small).out
+    assert "1 step per epoch" in said
 
 
-def test_stages_change_level_and_crop(fit, tmp_path, capfd):
-    out = tmp_path / "run"
-    assert fit("--out", out, "--stages", "32@32:1,64@32:1", "--pictures", 0) == 0
+def test_stages_change_level_and_crop(fit, out):
+    said = fit("--out", out, "--stages", "32@32:1,64@32:1", "--pictures", 0).out
     assert [row["level"] for row in rows(out)] == ["32", "64"]
     facts = load(out / "best.pt").info
     assert (facts.level, facts.gsd_m) == (64, (0.5, 0.5))
     assert not (out / "pictures").exists()
-    assert f"in {out}: curves.png, metrics.csv, tensorboard\n" in capfd.readouterr().out
+    assert f"in {out}: curves.png, metrics.csv, tensorboard\n" in said
 
 
-def test_a_store_without_validation_tiles_trains(fit, tmp_path, capfd):
-    out = tmp_path / "run"
+def test_a_store_without_validation_tiles_trains(fit, out, tmp_path):
     only = write_store(tmp_path / "only.zarr", scenes=2, splits=(0,))
-    assert fit("--out", out, "--epochs", 1, store=only) == 0
+    said = fit("--out", out, "--epochs", 1, store=only).out
     assert (out / "best.pt").exists()
-    said = capfd.readouterr().out
     assert said.count("none for validation (best.pt is that of the last epoch)") == 1
     assert "nan" not in said
     assert not said.split("epoch 1/")[1].splitlines()[0].endswith("best")
@@ -53,20 +48,16 @@ def masked(tmp_path_factory):
     return write_store(tmp_path_factory.mktemp("masked") / "m.zarr", scenes=4, speed_unit="none")
 
 
-def test_a_store_without_speeds_trains_binary_targets_with_a_note(fit, tmp_path, masked):
-    out = tmp_path / "run"
-    assert fit("--out", out, "--epochs", 1, store=masked) == 0
+def test_a_store_without_speeds_trains_binary_targets_with_a_note(fit, out, masked):
+    fit("--out", out, "--epochs", 1, store=masked)
     assert load(out / "best.pt").info.targets == "binary"
     assert "(binary: the roads of a store have no speeds)" in (out / "log.txt").read_text()
-    assert fit("--resume", out, "--epochs", 2, store=masked) == 0
+    fit("--resume", out, "--epochs", 2, store=masked)
 
 
 @pytest.mark.parametrize("targets", ["bins", "continuous"])
-def test_speed_targets_are_refused_for_a_store_without_speeds(
-    fit, tmp_path, masked, targets, capfd
-):
-    assert fit("--out", tmp_path / "run", "--targets", targets, store=masked) == 2
-    said = capfd.readouterr().err
+def test_speed_targets_are_refused_for_a_store_without_speeds(fit, out, masked, targets):
+    said = fit("--out", out, "--targets", targets, store=masked, status=2).err
     assert f"--targets {targets} needs speeds, but the roads of {masked} have none" in said
     assert "use --targets binary" in said
 
@@ -75,23 +66,22 @@ def test_speed_targets_are_refused_for_a_store_without_speeds(
     "options",
     [("--residency", "compressed"), ("--targets", "continuous")],
 )
-def test_other_residencies_and_targets_train(fit, tmp_path, options):
-    assert fit("--out", tmp_path / "run", "--epochs", 1, *options) == 0
+def test_other_residencies_and_targets_train(fit, out, options):
+    fit("--out", out, "--epochs", 1, *options)
 
 
 @pytest.mark.parametrize("fits", [False, True])
 def test_validation_streams_where_it_does_not_fit_on_the_device(
-    fit, tmp_path, monkeypatch, capfd, fits
+    fit, out, tmp_path, monkeypatch, fits
 ):
     room = (24 + 8 * fits) * 64 * 64 * 4
     monkeypatch.setattr(DeviceTiles, "room", staticmethod(lambda device: room))
-    assert fit("--out", tmp_path / "run", "--epochs", 1, "--residency", "device") == 0
+    said = fit("--out", out, "--epochs", 1, "--residency", "device").out
     beside = "streamed: they do not fit on cpu beside those for training"
-    said = f"8 for validation{'' if fits else f' ({beside})'};"
-    assert said in " ".join(capfd.readouterr().out.split())
+    assert f"8 for validation{'' if fits else f' ({beside})'};" in " ".join(said.split())
     monkeypatch.setattr(DeviceTiles, "room", staticmethod(lambda device: 24 * 64 * 64 * 4 - 1))
-    assert fit("--out", tmp_path / "other", "--epochs", 1, "--residency", "device") == 2
-    error = " ".join(capfd.readouterr().err.split())
+    said = fit("--out", tmp_path / "other", "--epochs", 1, "--residency", "device", status=2).err
+    error = " ".join(said.split())
     assert "24 tiles of level 64 take 0.393 MB; cpu has 0.786 MB free" in error
     assert "--residency ram" in error
 
@@ -111,13 +101,12 @@ def test_compressed_tiles_stay_compressed(store):
     assert "MB compressed" in repr(tiles_of(facts, (store,), "val", residency="compressed"))
 
 
-def test_statistics_of_a_fold_leave_out_its_validation_scenes(fit, tmp_path, capfd):
+def test_statistics_of_a_fold_leave_out_its_validation_scenes(fit, out, tmp_path):
     """ModelInfo of a fold are those of a store that has these scenes alone to train on."""
     store = write_store(tmp_path / "folded.zarr", scenes=6, splits=(0, 0, 0, 0, 0, 1))
     folded = StoreReader.open(store)
-    out = tmp_path / "run"
-    assert fit("--out", out, "--epochs", 1, "--folds", 3, "--fold", 1, store=store) == 0
-    assert "fold 1 of 3 for validation" in capfd.readouterr().out
+    said = fit("--out", out, "--epochs", 1, "--folds", 3, "--fold", 1, store=store).out
+    assert "fold 1 of 3 for validation" in said
     facts = load(out).info
     assert (facts.folds, facts.fold) == (3, 1)
     tiles = select(folded, "train", Folds(3, 1)).tiles
@@ -129,28 +118,27 @@ def test_statistics_of_a_fold_leave_out_its_validation_scenes(fit, tmp_path, cap
     fast = speed[(speed > 60) & (speed < 255)]
     assert facts.class_mph[6] == pytest.approx(fast.mean() if len(fast) else 65.5)
     whole = tmp_path / "whole"
-    assert fit("--out", whole, "--epochs", 1, store=store) == 0
+    fit("--out", whole, "--epochs", 1, store=store)
     assert load(whole).info.mean != facts.mean
     assert load(whole).info.folds is None
 
 
-def test_differences_between_stores_are_noted(fit, tmp_path, capfd):
+def test_differences_between_stores_are_noted(fit, out, tmp_path):
     one = write_store(tmp_path / "one.zarr", scenes=4)
     other = write_store(tmp_path / "other.zarr", scenes=4, rescale="city", gsd_m=(1.0, 1.0))
-    assert fit(str(other), "--out", tmp_path / "run", "--epochs", 1, store=one) == 0
-    said = capfd.readouterr().out
+    said = fit(str(other), "--out", out, "--epochs", 1, store=one).out
     assert "other.zarr was rescaled by the rule 'city', the model's data by 'none'" in said
     assert "pixels of" in said
     assert "are 1 m wide, those of the model 0.5 m" in said
 
 
-def test_limits_of_a_city_are_in_the_checkpoint(fit, tmp_path):
+def test_limits_of_a_city_are_in_the_checkpoint(fit, out, tmp_path):
     store = write_store(tmp_path / "city.zarr", scenes=4, rescale="city", limits=(20.0, 900.0))
-    assert fit("--out", tmp_path / "run", "--epochs", 1, store=store) == 0
-    assert load(tmp_path / "run").info.limits == ((20.0, 900.0),) * 3
+    fit("--out", out, "--epochs", 1, store=store)
+    assert load(out).info.limits == ((20.0, 900.0),) * 3
 
 
-def test_streams_share_one_limit(fit, tmp_path, monkeypatch):
+def test_streams_share_one_limit(fit, out, monkeypatch):
     opened = []
     stream = StreamTiles.open
 
@@ -160,29 +148,27 @@ def test_streams_share_one_limit(fit, tmp_path, monkeypatch):
 
     monkeypatch.setattr(StreamTiles, "open", spied)
     limited = ("--residency", "stream", "--ram-limit", "64MB")
-    assert fit("--out", tmp_path / "run", "--epochs", 1, *limited) == 0
+    fit("--out", out, "--epochs", 1, *limited)
     (train, _), (_, args) = opened
     assert args[1] == "val"
     assert args[3] is train
 
 
-def test_the_header_counts_samples_and_steps_of_an_epoch(fit, tmp_path, capfd):
+def test_the_header_counts_samples_and_steps_of_an_epoch(fit, tmp_path):
     whole = ("--model", "helpers.tiny:build", "--crop", "64", "--batch-size", "4")
-    assert fit("--out", tmp_path / "a", "--epochs", 1, network=whole) == 0
-    said = capfd.readouterr().out
+    said = fit("--out", tmp_path / "a", "--epochs", 1, network=whole).out
     assert "24 per epoch, 1 per tile (crops are not smaller" in said
     assert re.search(r"training .* 1 epoch; seed 0", said)
     few = ("--min-road", "0.178", "--crop", "64", "--batch-size", "1")
-    assert fit("--out", tmp_path / "b", "--epochs", 1, *few, network=SMALL) == 0
-    found = re.search(r"(\d+) per epoch, 1 per tile of (\d+) tiles with", capfd.readouterr().out)
+    said = fit("--out", tmp_path / "b", "--epochs", 1, *few, network=SMALL).out
+    found = re.search(r"(\d+) per epoch, 1 per tile of (\d+) tiles with", said)
     assert found
     assert 0 < int(found[1]) == int(found[2]) < 24
 
 
-def test_a_stream_too_small_for_a_batch_names_its_limit(fit, tmp_path, capfd):
+def test_a_stream_too_small_for_a_batch_names_its_limit(fit, out):
     large = ("--residency", "stream", "--ram-limit", "0.6MB", "--batch-size", "24")
-    assert fit("--out", tmp_path / "run", *large) == 2
-    assert "--ram-limit of 0.6 MB is too small" in capfd.readouterr().err
+    assert "--ram-limit of 0.6 MB is too small" in fit("--out", out, *large, status=2).err
 
 
 def test_ranks_above_zero_read_no_pixels_of_folds(store, monkeypatch):
@@ -198,7 +184,6 @@ def test_ranks_above_zero_read_no_pixels_of_folds(store, monkeypatch):
     assert (first.histogram_speed == second.histogram_speed).all()
 
 
-def test_a_fold_without_the_number_of_folds_is_refused(fit, tmp_path, capfd):
-    assert fit("--out", tmp_path / "run", "--fold", 1) == 2
-    assert "--fold 1 needs --folds" in capfd.readouterr().err
-    assert not (tmp_path / "run").exists()
+def test_a_fold_without_the_number_of_folds_is_refused(fit, out):
+    assert "--fold 1 needs --folds" in fit("--out", out, "--fold", 1, status=2).err
+    assert not (out).exists()

@@ -108,14 +108,12 @@ def test_a_prediction_that_is_no_number_is_left_out_and_counted():
     assert worst_class(metrics.compute(), "ab") == "a"
 
 
-def test_a_run_on_classes_learns_them_without_being_told(fit, tmp_path, cover, capfd):
-    out = tmp_path / "run"
+def test_a_run_on_classes_learns_them_without_being_told(fit, out, cover):
     options = ("--epochs", 5, "--lr", "0.03", "--weights", "classes", "--class-weights", "auto")
-    assert fit("--out", out, *options, store=cover) == 0
+    printed = fit("--out", out, *options, store=cover).out
     last = rows(out)[-1]
     assert float(last["mean_iou"]) > 0.5
     assert last["worst_class"] == min(NAMES, key=lambda name: float(last[f"iou_{name}"]))
-    printed = capfd.readouterr().out
     assert f"mean IoU {float(last['mean_iou']):.3f}  worst {last['worst_class']}" in printed
     assert "3 channels: background, slow, fast (classes)" in printed
     info = load(out / "best.pt").info
@@ -128,48 +126,44 @@ def test_a_run_on_classes_learns_them_without_being_told(fit, tmp_path, cover, c
     assert {tuple(c) for c in store.classes.rgb} <= {tuple(c) for c in picture.reshape(-1, 3)}
 
 
-def test_folds_count_the_classes_of_their_training_scenes(fit, tmp_path, cover):
-    assert fit("--out", tmp_path / "run", "--epochs", 1, "--folds", 2, store=cover) == 0
-    assert "mean_iou" in rows(tmp_path / "run")[0]
+def test_folds_count_the_classes_of_their_training_scenes(fit, out, cover):
+    fit("--out", out, "--epochs", 1, "--folds", 2, store=cover)
+    assert "mean_iou" in rows(out)[0]
 
 
-def test_a_class_that_never_occurs_is_said_before_the_first_epoch(fit, tmp_path, capfd):
+def test_a_class_that_never_occurs_is_said_before_the_first_epoch(fit, out, tmp_path):
     store = write_store(tmp_path / "rare.zarr", scenes=4, classes=(*NAMES, "water", "ice"))
-    assert fit("--out", tmp_path / "run", "--epochs", 1, store=store) == 0
-    printed = capfd.readouterr().out
+    printed = fit("--out", out, "--epochs", 1, store=store).out
     assert "note: no pixel of the training tiles has the class water, ice" in printed
     assert printed.index("water, ice: ") < printed.index("epoch 1/1")
 
 
-def test_classes_of_a_second_store_are_reordered_with_a_note(fit, tmp_path, cover, capfd):
+def test_classes_of_a_second_store_are_reordered_with_a_note(fit, out, tmp_path, cover):
     other = write_store(tmp_path / "other.zarr", scenes=4, classes=OTHER)
-    assert fit(cover, other, "--out", tmp_path / "run", "--epochs", 1, store=None) == 0
-    assert (
-        "other.zarr has the classes in the order fast, slow, background" in capfd.readouterr().out
-    )
-    assert load(tmp_path / "run" / "best.pt").info.class_names == NAMES
+    said = fit(cover, other, "--out", out, "--epochs", 1, store=None).out
+    assert "other.zarr has the classes in the order fast, slow, background" in said
+    assert load(out / "best.pt").info.class_names == NAMES
     one, two = StoreReader.open(cover), StoreReader.open(other)
     mirrored = class_share([two], NAMES)[[2, 1, 0]]
     assert class_share([two], OTHER).tolist() == mirrored.tolist()
     assert class_share([one, two], NAMES).sum() == pytest.approx(1)
 
 
-def test_data_of_another_kind_is_refused_in_one_line(fit, tmp_path, cover, store_path, capfd):
+def test_data_of_another_kind_is_refused_in_one_line(fit, tmp_path, cover, store_path):
     out, speeds = tmp_path / "run", tmp_path / "speeds"
     common = ("--epochs", 1, "--pictures", 0)
-    assert fit("--out", out, *common, store=cover) == 0
-    assert fit("--out", speeds, *common, store=store_path) == 0
+    fit("--out", out, *common, store=cover)
+    fit("--out", speeds, *common, store=store_path)
     other = write_store(tmp_path / "lakes.zarr", scenes=4, classes=(*NAMES, "lake"))
-    capfd.readouterr()
     for folder, store, says in (
         (out, store_path, "trained on the classes background, slow, fast; the labels of"),
         (speeds, cover, "trained on speeds of roads; the labels of"),
         (out, other, "hold the classes background, slow, fast, lake"),
     ):
-        assert fit(store, "--resume", folder, "--epochs", 2, store=None) == 2
-        lines = capfd.readouterr().err.strip().splitlines()
-        assert len(lines) == 1
-        assert says in lines[0]
+        (line,) = fit(
+            *(store, "--resume", folder, "--epochs", 2), store=None, status=2
+        ).err.splitlines()
+        assert says in line
 
 
 @pytest.mark.parametrize(
@@ -184,9 +178,8 @@ def test_data_of_another_kind_is_refused_in_one_line(fit, tmp_path, cover, store
         (("--min-road", "0.1"), "--min-road is for labels of speeds: use --min-share"),
     ],
 )
-def test_settings_that_do_not_fit_classes_are_refused(fit, tmp_path, cover, capfd, options, says):
-    assert fit("--out", tmp_path / "run", "--epochs", 1, *options, store=cover) == 2
-    assert says in capfd.readouterr().err
+def test_settings_that_do_not_fit_classes_are_refused(fit, out, cover, options, says):
+    assert says in fit("--out", out, "--epochs", 1, *options, store=cover, status=2).err
 
 
 @pytest.mark.parametrize(
@@ -197,23 +190,19 @@ def test_settings_that_do_not_fit_classes_are_refused(fit, tmp_path, cover, capf
         (("--targets", "classes"), "hold speeds: use --targets bins"),
     ],
 )
-def test_settings_of_classes_are_refused_for_speeds(fit, tmp_path, capfd, options, says):
-    assert fit("--out", tmp_path / "run", "--epochs", 1, *options) == 2
-    assert says in capfd.readouterr().err
+def test_settings_of_classes_are_refused_for_speeds(fit, out, options, says):
+    assert says in fit("--out", out, "--epochs", 1, *options, status=2).err
 
 
-def test_evaluation_has_iou_per_class_and_the_confusion_matrix(fit, tmp_path, cover, capfd):
-    out = tmp_path / "run"
-    assert fit("--out", out, "--epochs", 1, "--pictures", 0, store=cover) == 0
+def test_evaluation_has_iou_per_class_and_the_confusion_matrix(fit, command, out, tmp_path, cover):
+    fit("--out", out, "--epochs", 1, "--pictures", 0, store=cover)
     other = write_store(tmp_path / "other.zarr", classes=OTHER)  # the same tiles
     files = [tmp_path / "scenes.csv", tmp_path / "confusion.csv"]
     documents = []
     for store in (cover, other):
-        usual = (str(out), str(store), "--model", "helpers.tiny:build", "--device", "cpu")
-        given = ("--csv", str(files[0]), "--confusion", str(files[1]))
-        capfd.readouterr()
-        assert evaluate_main([*usual, *given, "--quiet", "--json"]) == 0
-        documents.append(json.loads(capfd.readouterr().out))
+        usual = (out, store, "--model", "helpers.tiny:build", "--device", "cpu", "--quiet")
+        given = ("--csv", files[0], "--confusion", files[1], "--json")
+        documents.append(json.loads(command(evaluate_main, *usual, *given).out))
     one, two = documents
     assert one["confusion"] == two["confusion"]
     assert np.sum(one["confusion"]) == 8 * (64 * 64 - 4)
@@ -224,10 +213,9 @@ def test_evaluation_has_iou_per_class_and_the_confusion_matrix(fit, tmp_path, co
     with files[1].open(newline="") as file:
         assert [[int(c) for c in row[1:]] for row in list(csv.reader(file))[1:]] == table.tolist()
     assert "iou_fast" in files[0].read_text()
-    assert evaluate_main([*usual, "--quiet", "--sweep"]) == 2
-    assert "--sweep is for models of roads; this one has classes" in capfd.readouterr().err
-    assert evaluate_main([*usual, "--quiet", "--baseline"]) == 0
-    printed = capfd.readouterr().out
+    refused = command(evaluate_main, *usual, "--sweep", status=2).err
+    assert "--sweep is for models of roads; this one has classes" in refused
+    printed = command(evaluate_main, *usual, "--baseline").out
     assert re.search(r"random forest, learned from 49,992 pixels\W+(0\.9|1\.0)", printed)
     assert re.search(r"most common class\W+0\.2", printed)  # background, one of three
     assert "mean IoU of classes" in printed
@@ -239,17 +227,15 @@ def test_evaluation_has_iou_per_class_and_the_confusion_matrix(fit, tmp_path, co
     assert found.sum(axis=0) == pytest.approx(1, abs=1e-5)
 
 
-def test_an_exported_model_of_classes_scores_as_its_checkpoint(fit, tmp_path, cover, capfd):
+def test_an_exported_model_of_classes_scores_as_its_checkpoint(fit, command, tmp_path, cover):
     out, file = tmp_path / "run", tmp_path / "model.pt2"
-    assert fit("--out", out, "--epochs", 1, "--pictures", 0, store=cover) == 0
+    fit("--out", out, "--epochs", 1, "--pictures", 0, store=cover)
     words = (out / "best.pt", "--model", "helpers.tiny:build", "--format", "fp32", "--out", file)
-    assert export_main([str(word) for word in words]) == 0
-    assert "same class at 1.000 of the pixels" in capfd.readouterr().out
+    assert "same class at 1.000 of the pixels" in command(export_main, *words).out
     found = []
     for given in ((out, "--model", "helpers.tiny:build", "--precision", "fp32"), (file,)):
         words = (*given, cover, "--quiet", "--json")
-        assert evaluate_main([str(word) for word in words]) == 0
-        found.append(json.loads(capfd.readouterr().out))
+        found.append(json.loads(command(evaluate_main, *words).out))
     assert found[1]["classes"] == list(NAMES)
     assert found[1]["metrics"] == pytest.approx(found[0]["metrics"], abs=2e-3)
 

@@ -115,11 +115,11 @@ def test_batches_levels_and_splits(checkpoint, store_path):
     assert any("was trained on these tiles" in note for note in coarse.notes)
 
 
-def test_a_fold_is_evaluated_on_its_validation_scenes(checkpoint, store_path, store, capsys):
+def test_a_fold_is_evaluated_on_its_validation_scenes(checkpoint, command, store_path, store):
     """The store's own split holds two scenes that this fold was trained on."""
     path = checkpoint(folds=4, fold=1)
-    assert main([str(path), str(store_path), *FP32]) == 0
-    assert "val tiles of fold 1 of 4, as in training" in " ".join(capsys.readouterr().out.split())
+    said = command(main, path, store_path, *FP32).out
+    assert "val tiles of fold 1 of 4, as in training" in " ".join(said.split())
     wanted = select(store, "val", Folds(4, 1)).tiles
     names = {str(store.scenes.id[scene]) for scene in store.tiles.scene[wanted]}
     found = judge(path, [store_path])
@@ -173,14 +173,13 @@ def test_a_baseline_is_scored_on_the_same_pixels(checkpoint, store_path, tmp_pat
         judge(checkpoint(), [held_out], baseline=True)
 
 
-def test_where_the_model_stands_is_printed(checkpoint, tmp_path, capsys):
+def test_where_the_model_stands_is_printed(checkpoint, command, tmp_path):
     divided = write_store(tmp_path / "divided.zarr", splits=(0, 0, 1, 2))
     path = checkpoint(stores=(str(divided),))
     (path.parent / "metrics.csv").write_text(
         "epoch,level,loss,worst_class\n" + "".join(f"{i},64,{2 / i},a\n" for i in range(1, 5))
     )
-    assert main([str(path), str(divided), *FP32]) == 0
-    printed = capsys.readouterr().out
+    printed = command(main, path, divided, *FP32).out
     assert re.search(r"road IoU of 2 scenes\W+median 0", printed)
     assert re.search(r"worst\W+AOI_0_Test_chip\d 0", printed)
     assert re.search(r"test\W+mean of 2 scenes 0", printed)
@@ -196,19 +195,17 @@ def test_where_the_model_stands_is_printed(checkpoint, tmp_path, capsys):
         assert figures_of(tmp_path, path, divided)["next_steps"] == []
 
 
-def test_a_report_has_all_tables_and_pictures(checkpoint, store_path, tmp_path, capsys):
+def test_a_report_has_all_tables_and_pictures(checkpoint, command, store_path, tmp_path):
     file = tmp_path / "report.html"
-    words = (str(checkpoint()), str(store_path), "--split", "all", "--report", str(file))
-    assert main([*words, *FP32]) == 0
+    words = (main, checkpoint(), store_path, "--split", "all", *FP32, "--report")
+    worst = re.search(r"worst\W+(AOI_0_Test_chip\d) 0", command(*words, file).out)[1]
     page = file.read_text(encoding="utf-8")
-    worst = re.search(r"worst\W+(AOI_0_Test_chip\d) 0", capsys.readouterr().out)[1]
     assert f"<h2>worst scenes, from the top: {worst}, " in page
     assert page.count("data:image/png;base64,") == 2
     for title in ("where the model stands", "road F1", "precision", "AOI_0_Test_chip7"):
         assert f">{title}<" in page
     assert "http" not in re.sub("http-equiv", "", page)
-    assert main([*words[:-1], "report.pdf", *FP32]) == 2
-    assert "report.pdf" in capsys.readouterr().err
+    assert "report.pdf" in command(*words, "report.pdf", status=2).err
 
 
 def test_views_are_averaged(checkpoint, store_path, tmp_path):
@@ -239,10 +236,18 @@ def test_the_last_batch_is_padded_for_runners_of_fixed_batch_size(checkpoint, ne
     assert found.metrics["road_iou"] == pytest.approx(wanted.metrics["road_iou"], abs=1e-6)
 
 
-def test_a_store_with_other_bands_is_refused(checkpoint, tmp_path, capsys):
-    other = write_store(tmp_path / "other.zarr", scenes=4, bands=("red", "nir"))
-    assert main([str(checkpoint()), str(other), *FP32]) == 2
-    assert "trained on bands red, green, blue" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [
+        ({"bands": ("red", "nir")}, "trained on bands red, green, blue"),
+        ({"speed_unit": "none"}, "other.zarr have no speeds: train one with `targets` binary"),
+    ],
+)
+def test_a_store_of_other_bands_or_without_speeds_is_refused(
+    checkpoint, command, tmp_path, facts, message
+):
+    other = write_store(tmp_path / "other.zarr", scenes=4, **facts)
+    assert message in command(main, checkpoint(), other, *FP32, status=2).err
 
 
 def test_bands_in_another_order_are_read_by_name(checkpoint, tmp_path):
@@ -251,18 +256,17 @@ def test_bands_in_another_order_are_read_by_name(checkpoint, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "message"),
+    ("words", "message"),
     [
-        (("--device", "xpu"), 2, "--device xpu: torch"),
-        (("--model", "none"), 2, "--model helpers.tiny:build"),
-        (("--json", "nowhere/figures.json"), 2, "nowhere does not exist"),
-        (("--threshold", "2"), 2, "--threshold"),
-        (("--level", "99"), 2, "level"),
+        (("--device", "xpu"), "--device xpu: torch"),
+        (("--model", "none"), "--model helpers.tiny:build"),
+        (("--json", "nowhere/figures.json"), "nowhere does not exist"),
+        (("--threshold", "2"), "--threshold"),
+        (("--level", "99"), "level"),
     ],
 )
-def test_invalid_requests_are_refused(checkpoint, store_path, capsys, words, status, message):
-    assert main([str(checkpoint()), str(store_path), *FP32, *words]) == status
-    error = capsys.readouterr().err
+def test_invalid_requests_are_refused(checkpoint, command, store_path, words, message):
+    error = command(main, checkpoint(), store_path, *FP32, *words, status=2).err
     assert message in error
     assert "Traceback" not in error
 
@@ -281,29 +285,21 @@ def test_examples_equal_predictions(network, store_path):
     assert (predicted_label(-logits - 1, binary) == 0).all()
 
 
-def test_a_model_of_speeds_is_not_evaluated_on_roads_without_speeds(checkpoint, tmp_path, capfd):
-    store = write_store(tmp_path / "masks.zarr", scenes=2, splits=(1,), speed_unit="none")
-    assert main([str(checkpoint()), str(store), *FP32]) == 2
-    assert "masks.zarr have no speeds: train one with `targets` binary" in capfd.readouterr().err
-
-
 @pytest.mark.parametrize("first", [True, False])
-def test_json_is_one_document_on_stdout(checkpoint, store_path, capsys, first):
+def test_json_is_one_document_on_stdout(checkpoint, command, store_path, first):
     """The option takes no value, also before a store."""
-    words = [str(checkpoint()), str(store_path), *FP32]
-    assert main(["--json", *words] if first else [*words, "--json"]) == 0
-    printed = capsys.readouterr()
+    words = [checkpoint(), store_path, *FP32]
+    printed = command(main, *(["--json", *words] if first else [*words, "--json"]))
     assert json.loads(printed.out)["tiles"] == 8
     assert not printed.err
 
 
 @pytest.mark.parametrize("words", [["--json", "m.json"], ["--json=m.json"]])
 def test_json_with_a_file_works_with_a_warning(
-    checkpoint, store_path, tmp_path, monkeypatch, capsys, words
+    checkpoint, command, store_path, tmp_path, monkeypatch, words
 ):
     monkeypatch.chdir(tmp_path)
-    assert main([str(checkpoint()), str(store_path), *FP32, *words]) == 0
-    printed = capsys.readouterr()
+    printed = command(main, checkpoint(), store_path, *FP32, *words)
     assert "road IoU" in printed.out
     assert printed.err == "warning: --json FILE is deprecated, use --json > FILE\n"
     assert json.loads((tmp_path / "m.json").read_text())["tiles"] == 8

@@ -111,19 +111,15 @@ def test_labels_that_lie_off_are_measured_and_moved(tmp_path, measure, kind, lev
         assert (found[~inside] == NODATA).all()
 
 
-def test_the_file_has_offsets_only_where_they_are_asked_for(tmp_path, measure):
+def test_offsets_of_what_the_model_does_not_see_move_no_label(tmp_path, measure, capsys):
+    """The file has offsets only where they are asked for."""
     scene = labelled(tmp_path, "vector", 3, 0, np.zeros((SIDE, SIDE), bool))
     store = build_of(tmp_path / "x.zarr", [scene])
     (row,) = csv.DictReader(measure(store).open(newline="", encoding="utf-8"))
     assert "dx" not in row
-    (row,) = csv.DictReader(measure(store, "--offsets").open(newline="", encoding="utf-8"))
-    assert (row["dx"], row["interval"], row["certain"]) == ("", "", "no")
-
-
-def test_a_label_that_the_model_does_not_see_is_left_and_named(tmp_path, measure, capsys):
-    scene = labelled(tmp_path, "vector", 3, 0, np.zeros((SIDE, SIDE), bool))
-    store = build_of(tmp_path / "x.zarr", [scene])
     file = measure(store, "--offsets")
+    (row,) = csv.DictReader(file.open(newline="", encoding="utf-8"))
+    assert (row["dx"], row["interval"], row["certain"]) == ("", "", "no")
     built(tmp_path, scene, "vector", "--label-offsets", file)
     printed = " ".join(capsys.readouterr().out.split())
     assert "0 scenes; left as they are, since the offset is not certain: a" in printed

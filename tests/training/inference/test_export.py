@@ -237,7 +237,7 @@ def test_a_flipped_bit_in_an_onnx_file_is_found(export, tmp_path, part):
         load_runner(tmp_path / "x.onnx")
 
 
-def test_an_onnx_file_of_an_earlier_version_opens_with_a_note(export, tmp_path, capsys):
+def test_an_onnx_file_of_an_earlier_version_opens_with_a_note(export, command, tmp_path):
     import onnx
 
     model = onnx.load(str(export("fp32.onnx")))
@@ -250,9 +250,8 @@ def test_an_onnx_file_of_an_earlier_version_opens_with_a_note(export, tmp_path, 
     assert "without a digest of its weights: export it again" in runner.note
     assert load_runner(export("fp32.onnx"))[0].note == ""
     image = write_image(tmp_path / "scene.tif", pixels(64, 64, top=180))
-    words = (tmp_path / "former.onnx", image, "--out", tmp_path / "out", "--gsd", "image")
-    assert predict([str(word) for word in (*words, "--quiet")]) == 0
-    assert "note: " in capsys.readouterr().out
+    words = (image, "--out", tmp_path / "out", "--gsd", "image", "--quiet")
+    assert "note: " in command(predict, tmp_path / "former.onnx", *words).out
 
 
 @pytest.mark.slow
@@ -357,15 +356,13 @@ def cuda_sessions(monkeypatch):
 
 
 def test_onnx_file_computes_on_cuda_where_onnx_runtime_lists_it(
-    export, tmp_path, cuda_sessions, capsys
+    export, command, tmp_path, cuda_sessions
 ):
     file, image = export("fp32.onnx"), write_image(tmp_path / "scene.tif", pixels(70, 200))
-    words = [
-        str(w) for w in (file, image, "--gsd", "image", "--quiet", "--window", 64, "--overlap", 16)
-    ]
-    assert predict([*words, "--out", str(tmp_path / "cpu")]) == 0
-    assert predict([*words, "--out", str(tmp_path / "cuda"), "--device", "cuda:1"]) == 0
-    assert "float32 on cuda:1, ONNX Runtime" in capsys.readouterr().out
+    words = (file, image, "--gsd", "image", "--quiet", "--window", 64, "--overlap", 16)
+    command(predict, *words, "--out", tmp_path / "cpu")
+    said = command(predict, *words, "--out", tmp_path / "cuda", "--device", "cuda:1").out
+    assert "float32 on cuda:1, ONNX Runtime" in said
     cpu, cuda = cuda_sessions[-2:]  # exporting opens the file too
     assert cpu == ["CPUExecutionProvider"]
     assert cuda[0][0] == "CUDAExecutionProvider"
@@ -429,26 +426,24 @@ def test_onnx_file_of_another_program_is_refused(export, tmp_path):
         (("--format", "fp32", "--out", "there.pt2"), "--overwrite"),
     ],
 )
-def test_contradicting_options_are_refused(folder, tmp_path, monkeypatch, capsys, words, message):
+def test_contradicting_options_are_refused(folder, command, tmp_path, monkeypatch, words, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "there.pt2").write_text("precious")
-    assert main([str(folder / "best.pt"), *MODEL, *words]) == 2
-    assert message in capsys.readouterr().err
+    assert message in command(main, folder / "best.pt", *MODEL, *words, status=2).err
     assert [path.read_text() for path in tmp_path.iterdir()] == ["precious"]
 
 
-def test_files_that_are_not_checkpoints_are_refused_with_advice(folder, tmp_path, capsys):
+def test_files_that_are_not_checkpoints_are_refused_with_advice(folder, command, tmp_path):
     for name in ("x.xml", "x.bin"):
         (tmp_path / name).write_bytes(b"<net>")
-    store = str(folder / "tiny.zarr")
-    assert main([str(tmp_path / "x.xml"), "--out", str(tmp_path / "x.pt2")]) == 2
-    assert "is already exported: name the checkpoint" in capsys.readouterr().err
-    assert evaluate([str(tmp_path / "x.bin"), store]) == 2
-    assert f"name {tmp_path / 'x.xml'} instead" in capsys.readouterr().err
-    assert evaluate([str(folder / "best.pt")]) == 2
-    assert "give a model and a store" in capsys.readouterr().err
-    assert evaluate(["--compare", str(folder / "best.pt"), "--on", store]) == 2
-    assert "--compare needs at least two models" in capsys.readouterr().err
+    checkpoint, store, network = folder / "best.pt", folder / "tiny.zarr", tmp_path / "x.xml"
+    for main_of, words, says in (
+        (main, (network, "--out", tmp_path / "x.pt2"), "is already exported: name the checkpoint"),
+        (evaluate, (tmp_path / "x.bin", store), f"name {network} instead"),
+        (evaluate, (checkpoint,), "give a model and a store"),
+        (evaluate, ("--compare", checkpoint, "--on", store), "--compare needs at least two models"),
+    ):
+        assert says in command(main_of, *words, status=2).err
 
 
 @pytest.mark.parametrize(
@@ -459,25 +454,24 @@ def test_files_that_are_not_checkpoints_are_refused_with_advice(folder, tmp_path
         (("--format", "int8", "--out", "x.pt2"), "torchao"),
     ],
 )
-def test_missing_package_is_one_line(folder, tmp_path, monkeypatch, capsys, words, package):
+def test_missing_package_is_one_line(folder, command, tmp_path, monkeypatch, words, package):
     for name in [n for n in sys.modules if n.partition(".")[0] == package]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.chdir(tmp_path)
-    calibrate = ("--calibrate", str(folder / "tiny.zarr"))
-    assert main([str(folder / "best.pt"), *MODEL, *words, *calibrate]) == 2
-    error = capsys.readouterr().err
+    calibrate = ("--calibrate", folder / "tiny.zarr")
+    error = command(main, folder / "best.pt", *MODEL, *words, *calibrate, status=2).err
     assert "pip install geoprep[deploy]" in error
     assert error.count("\n") == 1
     assert not list(tmp_path.iterdir())
 
 
-def test_missing_extension_is_reported_in_one_line(folder, tmp_path, monkeypatch, capsys):
+def test_missing_extension_is_reported_in_one_line(folder, command, tmp_path, monkeypatch):
     monkeypatch.setattr("training.engine.ipex.state", lambda: "is not installed")
     words = ("--format", "ipex-int8", "--calibrate", folder / "tiny.zarr")
     line = (folder / "best.pt", *MODEL, *words, "--out", tmp_path / "x.ipex")
-    assert main([str(word) for word in line]) == 2
-    assert "intel-extension-for-pytorch is not installed" in capsys.readouterr().err
+    said = command(main, *line, status=2).err
+    assert "intel-extension-for-pytorch is not installed" in said
     assert not (tmp_path / "x.ipex").exists()
     (tmp_path / "x.ipex").write_bytes(b"")
     with pytest.raises(UsageError, match="intel-extension-for-pytorch is not installed"):
@@ -492,13 +486,12 @@ def test_export_prints_size_runner_and_agreement(export, printed):
     assert "IoU of the road masks 1.000" in said
 
 
-def test_model_files_are_compared_on_a_store(folder, export, capsys):
+def test_model_files_are_compared_on_a_store(folder, export, command):
     files = [folder / "best.pt", export("fp32.onnx"), export("int8.onnx")]
     out = folder / "compared.json"
     words = ["--compare", *files, "--on", folder / "tiny.zarr", "--json", out, *MODEL]
     words += ["--precision", "fp32", "--device", "cpu", "--threads", 1, "--batch-size", 2]
-    assert evaluate([str(word) for word in words]) == 0
-    said = capsys.readouterr().out
+    said = command(evaluate, *words).out
     assert "int8 on cpu, ONNX Runtime" in said
     native, whole, rounded = json.loads(out.read_text())
     assert native["drop"] == {"road_iou": 0, "bin_iou": 0}
@@ -508,13 +501,11 @@ def test_model_files_are_compared_on_a_store(folder, export, capsys):
     assert all(row["mpx_per_second"] > 0 for row in (native, whole, rounded))
 
 
-def test_comparing_needs_a_store_and_forms_of_one_model(folder, export, tmp_path, capsys):
+def test_comparing_needs_a_store_and_forms_of_one_model(folder, export, command, tmp_path):
     words = ["--compare", folder / "best.pt", export("fp32.onnx"), *MODEL]
-    assert evaluate([str(word) for word in words]) == 2
-    assert "a store in --on" in capsys.readouterr().err
+    assert "a store in --on" in command(evaluate, *words, status=2).err
     other = replace(FACTS, class_mph=tuple(mph + 1 for mph in FACTS.class_mph))
     weights = normed(3, 8).state_dict()
     save(tmp_path / "other.pt", Checkpoint(info=other, model=weights))
     words = ["--compare", export("fp32.onnx"), tmp_path / "other.pt", "--on", folder / "tiny.zarr"]
-    assert evaluate([str(word) for word in (*words, *MODEL)]) == 2
-    assert "differ in class_mph" in capsys.readouterr().err
+    assert "differ in class_mph" in command(evaluate, *words, *MODEL, status=2).err

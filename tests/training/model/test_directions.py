@@ -162,12 +162,12 @@ def test_model_returns_directions_in_training_only(small_unet):
     torch.testing.assert_close(both[:, :2], one)
 
 
-def test_a_run_learns_directions_and_its_files_predict_without(fit, small_unet, tmp_path, capfd):
+def test_a_run_learns_directions_and_its_files_predict_without(fit, small_unet, tmp_path):
     out, plain = tmp_path / "run", tmp_path / "plain"
-    assert fit("--out", out, "--epochs", 1, "--ema", 0.9, network=BUILT_IN) == 0
-    assert "focal-dice and 0.1 of the direction of roads" in capfd.readouterr().out
-    assert fit("--out", plain, "--epochs", 1, "--direction", 0, network=BUILT_IN) == 0
-    assert "of the direction" not in capfd.readouterr().out
+    said = fit("--out", out, "--epochs", 1, "--ema", 0.9, network=BUILT_IN).out
+    assert "focal-dice and 0.1 of the direction of roads" in said
+    said = fit("--out", plain, "--epochs", 1, "--direction", 0, network=BUILT_IN).out
+    assert "of the direction" not in said
     last, best, without = load(out), load(out / "best.pt"), load(plain)
     assert sorted(last.auxiliary) == ["direction.bias", "direction.weight"]
     assert best.auxiliary == without.auxiliary == {}
@@ -178,9 +178,9 @@ def test_a_run_learns_directions_and_its_files_predict_without(fit, small_unet, 
     assert model(torch.zeros(1, 3, 64, 64)).shape == (1, 1, 64, 64)
 
 
-def test_a_resumed_run_goes_on_with_its_directions(fit, small_unet, tmp_path, capfd, monkeypatch):
+def test_a_resumed_run_goes_on_with_its_directions(fit, small_unet, tmp_path, monkeypatch):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    assert fit("--out", whole, "--epochs", 2, network=BUILT_IN) == 0
+    fit("--out", whole, "--epochs", 2, network=BUILT_IN)
     step, done = loop.optimizer_step, []
 
     def interrupted(*args, **options):
@@ -190,59 +190,58 @@ def test_a_resumed_run_goes_on_with_its_directions(fit, small_unet, tmp_path, ca
         return step(*args, **options)
 
     monkeypatch.setattr(loop, "optimizer_step", interrupted)
-    assert fit("--out", parts, "--epochs", 2, network=BUILT_IN) == 130
-    assert fit("--resume", parts, store=None, network=()) == 0
+    fit("--out", parts, "--epochs", 2, network=BUILT_IN, status=130)
+    fit("--resume", parts, store=None, network=())
     one, other = load(whole), load(parts)
     for name, value in (one.model | one.auxiliary).items():
         assert torch.equal((other.model | other.auxiliary)[name], value), name
     more = ("--resume", whole / "best.pt", "--out", tmp_path / "more", "--epochs", 3)
-    assert fit(*more, store=None, network=()) == 0
-    assert "0.1 of the direction" in capfd.readouterr().out
-    assert fit("--resume", whole, "--direction", 0, "--epochs", 3, store=None, network=()) == 2
-    assert "--direction was auto and cannot become 0" in capfd.readouterr().err
+    assert "0.1 of the direction" in fit(*more, store=None, network=()).out
+    said = fit(
+        "--resume", whole, "--direction", 0, "--epochs", 3, store=None, network=(), status=2
+    ).err
+    assert "--direction was auto and cannot become 0" in said
 
 
-def test_a_run_begun_before_there_were_directions_goes_on_without(fit, small_unet, tmp_path, capfd):
-    out = tmp_path / "run"
-    assert fit("--out", out, "--epochs", 1, "--direction", 0, network=BUILT_IN) == 0
+def test_a_run_begun_before_there_were_directions_goes_on_without(fit, small_unet, out, tmp_path):
+    fit("--out", out, "--epochs", 1, "--direction", 0, network=BUILT_IN)
     saved = load(out)
     config = {name: value for name, value in saved.config.items() if name != "direction"}
     save(out / "last.pt", replace(saved, config=config))
-    assert fit("--resume", out, "--epochs", 2, store=None, network=()) == 0
+    said = fit("--resume", out, "--epochs", 2, store=None, network=()).out
     assert load(out).auxiliary == {}
-    assert "of the direction" not in capfd.readouterr().out
+    assert "of the direction" not in said
     other = tmp_path / "other"
     options = ("--init-from", out, "--epochs", 1)
-    assert fit(*options, "--out", other, "--direction", 0.1, network=BUILT_IN) == 0
-    assert "at random: 2 of direction" in capfd.readouterr().out
-    assert fit(*options, "--out", tmp_path / "auto", network=BUILT_IN) == 0
+    said = fit(*options, "--out", other, "--direction", 0.1, network=BUILT_IN).out
+    assert "at random: 2 of direction" in said
+    fit(*options, "--out", tmp_path / "auto", network=BUILT_IN)
     assert load(tmp_path / "auto").auxiliary == {}
 
 
-def test_only_roads_of_the_built_in_model_have_directions(fit, small_unet, tmp_path, capfd):
+def test_only_roads_of_the_built_in_model_have_directions(fit, small_unet, tmp_path):
     tiny = ("--model", "helpers.tiny:build", *BUILT_IN)
-    assert fit("--out", tmp_path / "tiny", "--epochs", 1, network=tiny) == 0
+    said = fit("--out", tmp_path / "tiny", "--epochs", 1, network=tiny).out
     assert load(tmp_path / "tiny").auxiliary == {}
     cover = write_store(tmp_path / "cover.zarr", classes=("background", "slow", "fast"))
     classes = ("--out", tmp_path / "cover", "--epochs", 1, *BUILT_IN[2:])
-    assert fit(*classes, store=cover, network=()) == 0
+    said += fit(*classes, store=cover, network=()).out
     assert load(tmp_path / "cover").auxiliary == {}
-    assert "of the direction" not in capfd.readouterr().out
+    assert "of the direction" not in said
     for wrong, store in ((tiny, {}), (BUILT_IN[2:], {"store": cover})):
         options = ("--out", tmp_path / "wrong", "--direction", 0.5)
-        assert fit(*options, network=wrong, **store) == 2
-        said = capfd.readouterr().err
+        said = fit(*options, network=wrong, **store, status=2).err
         assert "--direction 0.5 needs roads and --model resnet34-unet" in said
     assert not (tmp_path / "wrong").exists()
 
 
 def test_directions_are_learnt_with_speeds_on_request(fit, small_unet, tmp_path):
     options = ("--epochs", 1, *BUILT_IN[2:], "--targets", "bins")
-    assert fit("--out", tmp_path / "auto", *options, network=()) == 0
+    fit("--out", tmp_path / "auto", *options, network=())
     assert load(tmp_path / "auto").auxiliary == {}
     found = []
     for weight in (0.1, 1e-9):
         out = tmp_path / str(weight)
-        assert fit("--out", out, *options, "--direction", weight, network=()) == 0
+        fit("--out", out, *options, "--direction", weight, network=())
         found.append(load(out).auxiliary["direction.weight"])
     assert not torch.equal(*found)

@@ -87,23 +87,22 @@ def test_a_class_named_road_is_a_mask_of_roads(case, tmp_path):
         assert ((road == 255) == (dataset.read(1) == 1)).all()
 
 
-def test_another_request_says_what_differs(case, tmp_path, capfd):
+def test_another_request_says_what_differs(case, command, tmp_path):
     path = predict(case, tmp_path)
     before = path.read_bytes()
     checkpoint, image, _ = case
-    given = [str(checkpoint), str(image), "--out", str(tmp_path), *USUAL]
-    assert main([*given, "--window", "64", "--overlap", "16", "--probabilities"]) != 0
-    assert "made with other options (probabilities)" in capfd.readouterr().err
+    given = (main, checkpoint, image, "--out", tmp_path, *USUAL)
+    said = command(*given, "--window", 64, "--overlap", 16, "--probabilities", status=2).err
+    assert "made with other options (probabilities)" in said
     assert path.read_bytes() == before
-    assert main([*given, "--threshold", "0.5"]) == 2
-    assert "--threshold is for models of roads" in capfd.readouterr().err
+    said = command(*given, "--threshold", "0.5", status=2).err
+    assert "--threshold is for models of roads" in said
 
 
-def test_options_of_classes_are_refused_for_roads(tmp_path, capfd):
+def test_options_of_classes_are_refused_for_roads(command, tmp_path):
     checkpoint, _ = make_checkpoint(tmp_path / "roads.pt")
-    given = [str(checkpoint), "scene.tif", "--out", str(tmp_path), *USUAL, "--confidence"]
-    assert main(given) == 2
-    assert "--confidence is for models of classes" in capfd.readouterr().err
+    given = (checkpoint, "scene.tif", "--out", tmp_path, *USUAL, "--confidence")
+    assert "--confidence is for models of classes" in command(main, *given, status=2).err
 
 
 def test_overviews_show_the_most_frequent_class_without_nodata():

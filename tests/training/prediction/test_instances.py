@@ -72,11 +72,9 @@ def test_a_system_without_affinity_divides_its_processors(monkeypatch):
 
 
 @several_cores
-def test_two_instances_predict_the_bytes_of_one(scenes, tmp_path, capfd):
-    assert main(words(scenes, tmp_path / "one")) == 0
-    capfd.readouterr()
-    assert main(words(scenes, tmp_path / "two", "--instances", 2)) == 0
-    said = capfd.readouterr().out
+def test_two_instances_predict_the_bytes_of_one(scenes, command, tmp_path):
+    command(main, *words(scenes, tmp_path / "one"))
+    said = command(main, *words(scenes, tmp_path / "two", "--instances", 2)).out
     assert "2 processes together" in said
     assert "4 predicted, 0 already complete, 0 failed" in said
     for i in range(4):
@@ -86,22 +84,19 @@ def test_two_instances_predict_the_bytes_of_one(scenes, tmp_path, capfd):
 
 
 @several_cores
-def test_error_of_several_instances_is_printed_once(scenes, tmp_path, capfd):
-    out = tmp_path / "out"
-    assert main(words(scenes, out)) == 0
-    assert main(words(scenes, out, "--instances", 2, "--tta", "flips")) == 2
-    error = capfd.readouterr().err
+def test_error_of_several_instances_is_printed_once(scenes, command, out):
+    command(main, *words(scenes, out))
+    more = ("--instances", 2, "--tta", "flips")
+    error = command(main, *words(scenes, out, *more), status=2).err
     assert error.count("Error") == 1
     assert "made with other options (tta)" in error
 
 
-def test_image_of_another_process_is_busy(scenes, tmp_path, capsys):
-    out = tmp_path / "out"
+def test_image_of_another_process_is_busy(scenes, command, out):
     out.mkdir()
     with WriteJournal(out / "2.tif", {"someone": "else"}):
-        assert main(words(scenes, out)) == 0
+        said = command(main, *words(scenes, out)).out
         assert folder_of(out / "2.tif").is_dir()
-    said = capsys.readouterr().out
     assert "3 predicted, 0 already complete, 1 by another process, 0 failed" in said
     assert "busy " in said
     assert not (out / "2.tif").exists()
