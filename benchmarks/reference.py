@@ -2,9 +2,8 @@
 
 It follows the CRESI tools (``create_8bit_images.py``, ``speed_masks.py``) with current libraries:
 rasterio reads, NumPy computes percentiles and rescales, scikit-image makes the second level,
-geopandas projects, buffers and dissolves the roads, rasterio burns them, zarr-python writes. Only
-16-bit chips are rescaled, as in a build. It does less than a build: no validity mask, statistics,
-checksums, shards, or flush to disk.
+geopandas projects, buffers and dissolves the roads, rasterio burns them, zarr-python writes. It
+does less than a build: no validity mask, statistics, checksums, shards, or flush to disk.
 """
 
 from __future__ import annotations
@@ -82,9 +81,7 @@ def prepare_chip(scene: Scene) -> list[tuple[Pixels, Pixels]]:
 
 
 def _stretched(band: NDArray[Any]) -> Pixels:
-    """Return a band as uint8; 16-bit bands are scaled by percentiles 2 and 98 of values above 0."""
-    if band.dtype == np.uint8:
-        return band
+    """Return a band as uint8, scaled by percentiles 2 and 98 of values above 0."""
     present = band[band > 0]
     low, high = np.percentile(present, (2, 98)) if present.size else (1.0, 2.0)
     low = max(1.0, low)

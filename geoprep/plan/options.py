@@ -115,12 +115,12 @@ class ImageOptions:
         metavar="N",
     )
     rescale: str = choice(
-        "auto",
+        "scene",
         "Pixels",
         "Conversion of pixel values to 8 bits: linear between percentiles 2 and 98 of each "
-        "scene or city, linear between two values (such as -25,0), or none for uint8 images. "
-        "auto: none for uint8 images, else scene. NaN and infinite values become nodata.",
-        metavar="auto|scene|city|none|LO,HI",
+        "scene or city, linear between two values (such as -25,0), or none, which keeps the "
+        "values of uint8 images. NaN and infinite values become nodata.",
+        metavar="scene|city|none|LO,HI",
     )
     max_nodata: float = choice(
         0.9, "Pixels", "Skip scenes with a larger share of nodata, 0 to 1.", metavar="SHARE"

@@ -230,17 +230,10 @@ def _schema(city: str, options: BuildOptions) -> Schema:
 
 def _resolve_rescale(rule: str, dtypes: set[str]) -> str:
     names = " and ".join(sorted(dtypes, key=lambda one: (len(one), one)))
-    if rule == "auto":
-        if len(dtypes) > 1:
-            raise UsageError(
-                f"some images are {names.replace(' and ', ' and some ')}: choose their conversion "
-                "to 8 bits, for example `rescale` scene"
-            )
-        return "none" if dtypes == {"uint8"} else "scene"
     if rule == "none" and dtypes != {"uint8"}:
         raise UsageError(
             f"`rescale` none needs uint8 images; these are {names}. Use scene, or LO,HI"
         )
     if rule == "city" and len(dtypes) > 1:
         raise UsageError(f"`rescale` city needs images of one data type; these are {names}")
-    return rule
+    return "scene" if rule == "auto" else rule  # auto: of earlier versions

@@ -198,8 +198,8 @@ def test_pairs_of_images_and_masks_and_what_is_trained_on_them(tmp_path, follow)
     (tmp_path / "runs/streamed").rename(tmp_path / "runs/pairs")
     assert "random forest" in follow("model-quality")
     assert (tmp_path / "report.html").read_text(encoding="utf-8").count("<table>") > 3
-    assert "in 3 scenes" in follow("even-colours")
-    assert StoreReader.open(tmp_path / "even.zarr").meta.rescale == "scene"
+    assert "stretched" not in follow("kept-colours")
+    assert StoreReader.open(tmp_path / "kept.zarr").meta.rescale == "none"
     assert "labels moved by offsets.csv: " in follow("offsets")
     assert StoreReader.open(tmp_path / "moved.zarr").scenes.status.tolist() == ["ok"] * 3
     follow("export")

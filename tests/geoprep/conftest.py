@@ -23,7 +23,9 @@ LONLAT_ORIGIN = 37.60, 55.75
 LONLAT_PIXEL = 2.7e-6
 UTM = "EPSG:32637"
 ROADS = (("motorway", 4), ("residential", 1))
-OPTIONS = BuildOptions(tile=64, overlap=8, levels=2, shard_tiles=8, val=0.25, test=0.1)
+OPTIONS = BuildOptions(
+    rescale="none", tile=64, overlap=8, levels=2, shard_tiles=8, val=0.25, test=0.1
+)
 
 
 def write_scene(folder, name, *, shape, transform, crs="EPSG:4326", seed=0, roads=ROADS, bands=3):

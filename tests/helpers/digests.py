@@ -53,7 +53,7 @@ def data_digests(work: Path) -> dict[str, str]:
     for kind, suffix in {"images": ".tif", "labels": ".geojson"}.items():
         found[f"city, {kind}"] = digest(*(p.read_bytes() for p in files if p.suffix == suffix))
     source = ("--city", "moscow", "--source", "city", "--quiet", "--workers", "1")
-    tiles = ("--tile", str(TILE), "--levels", "2", "--shard-tiles", "8")
+    tiles = ("--tile", str(TILE), "--levels", "2", "--shard-tiles", "8", "--rescale", "none")
     command("geoprep", "build-zarr", *source, *tiles, "--out", "city.zarr")
     found["store, all files"] = tree_digest(work / "city.zarr")
     for level in (TILE, TILE // 2):

@@ -65,7 +65,7 @@ else:
 
 GEOPREP = str(Path(sys.executable).with_name("geoprep"))
 BUILDS = {
-    name: tuple(words.split())
+    name: (*words.split(), "--rescale", "none")
     for name, words in {
         "complete": "--city moscow --source city --tile 64 --levels 2 --shard-tiles 4",
         "mosaic": "--images mosaic/image.tif --labels mosaic/roads.geojson --split-by block "

@@ -16,7 +16,7 @@ NAMES = ("S2A_37UDB_20240503_0_L2A", "S2B_37UDB_20240501_0_L2A")
 PLACE = PLACES["utm"]
 COG = {"driver": "COG", "crs": PLACE.crs, "transform": PLACE.transform}
 pytestmark = pytest.mark.filterwarnings("ignore:.* are road:geoprep.errors.GeoprepWarning")
-SMALL = {"tile": 64, "levels": 1, "asset": "visual", "progress": False}
+SMALL = {"tile": 64, "levels": 1, "asset": "visual", "rescale": "none", "progress": False}
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_a_search_result_becomes_a_store(site, labels, tmp_path):
     assert {path.partition("?")[0] for path in gets[before:]} == {"/v1/search"}
 
 
-STACKED = {**SMALL, "asset": ["red", "green"], "rescale": "none"}
+STACKED = {**SMALL, "asset": ["red", "green"]}
 
 
 def write_bands(folder, pixels):

@@ -46,7 +46,7 @@ def test_a_finished_store_is_left_alone_unless_it_is_overwritten(done, overwrite
     [
         ({"tile": 32}, "tile was 64, now 32"),
         ({"overlap": 4, "tile": 32}, "overlap was 0, now 4"),
-        ({"rescale": "scene"}, "rescale was none, now scene"),
+        ({"rescale": "none"}, "rescale was scene, now none"),
         ({"codec": "zstd"}, "codec was lz4, now zstd"),
         ({"val": 0.5}, "val was 0.2, now 0.5"),
         ({"bands": (1, 2)}, "bands"),

@@ -51,7 +51,13 @@ def store(folder, pictures):
     with warnings.catch_warnings():
         warnings.simplefilter("error", NotGeoreferencedWarning)  # nothing on the screen
         return build_of(
-            folder / "s.zarr", scenes, pixel_size=0.5, tile=64, shard_tiles=4, split_by="block"
+            folder / "s.zarr",
+            scenes,
+            pixel_size=0.5,
+            tile=64,
+            shard_tiles=4,
+            split_by="block",
+            rescale="none",
         )
 
 

@@ -235,4 +235,5 @@ def test_a_build_says_in_how_many_scenes_and_between_which_limits_values_were_st
     found = geoprep(*build, "wide")[1]
     assert "2 scenes, by percentiles 2 and 98 of each scene and band: 200–300 to 1,200–1," in found
     assert "--rescale 100,900: 100 to 900\n" in geoprep(*build, "wide", "--rescale", "100,900")[1]
-    assert "stretched" not in geoprep(*build, "bytes")[1]
+    assert "each scene and band: 9 to 99\n" in geoprep(*build, "bytes")[1]
+    assert "stretched" not in geoprep(*build, "bytes", "--rescale", "none")[1]

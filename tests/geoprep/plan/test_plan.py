@@ -132,18 +132,17 @@ def test_choices_that_do_not_fit_the_images_are_refused(tmp_path, options, says)
 # What becomes bytes, and how
 
 
-def test_both_dtypes_need_a_rule(tmp_path):
+def test_each_scene_is_stretched_unless_another_rule_is_given(tmp_path):
     scenes = [
         image(tmp_path, "a", texture(64, 64)),
         image(tmp_path, "b", texture(64, 64, 3, "uint16")),
     ]
-    with pytest.raises(UsageError, match="some images are uint8 and some uint16"):
-        plan_of(scenes)
     with pytest.raises(UsageError, match="`rescale` none needs uint8"):
         plan_of(scenes, rescale="none")
     with pytest.raises(UsageError, match="`rescale` city needs images of one data type"):
         plan_of(scenes, rescale="city")
-    assert plan_of(scenes, rescale="scene").meta.rescale == "scene"
+    assert plan_of(scenes).meta.rescale == plan_of(scenes, rescale="auto").meta.rescale == "scene"
+    assert plan_of(scenes[:1], rescale="none").meta.rescale == "none"
     assert plan_of(scenes, rescale="0,2047").meta.rescale == "0,2047"
 
 

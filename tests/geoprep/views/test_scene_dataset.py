@@ -97,6 +97,7 @@ def test_a_scene_that_is_not_georeferenced_has_no_crs(tmp_path):
         labels=tmp_path / "a_mask.png",
         classes="dark=0,bright=1",
         pixel_size=0.5,
+        rescale="none",
         out=tmp_path / "x.zarr",
         progress=False,
     )
