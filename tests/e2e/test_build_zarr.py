@@ -66,18 +66,6 @@ def test_road_file_that_cannot_be_used_stops_the_build(city, tmp_path, geoprep_h
     assert not (tmp_path / "m.zarr").exists()
 
 
-def test_multispectral_bands(tmp_path, geoprep_here):
-    synthesise(tmp_path, MOSCOW, scenes=2, seed=0, size=130, products=("PS-MS",))
-    done = geoprep_here(
-        *("build-zarr", "--city", "moscow", "--source", tmp_path, "--product", "PS-MS"),
-        *("--bands", "5,3,2", "--out", tmp_path / "ms.zarr"),
-    )
-    assert done.returncode == 0, done.stderr
-    meta = StoreReader.open(tmp_path / "ms.zarr").meta
-    assert meta.bands == ("red", "green", "blue")
-    assert meta.rescale == "scene"
-
-
 def test_real_chip_of_las_vegas(shared_data, tmp_path, geoprep_here):
     done = geoprep_here("build-zarr", "--city", "vegas", "--source", shared_data)
     assert done.returncode == 0, done.stderr

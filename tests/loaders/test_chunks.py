@@ -47,13 +47,6 @@ def test_any_part_of_a_shard_can_be_read(arrays, shard, ends):
     assert (found[1] == speed[start:stop]).all()
 
 
-def test_labels_can_be_read_alone(arrays):
-    speed = np.zeros((5, 32, 32), np.uint8)
-    arrays[1].read(range(15, 18), speed[1:])
-    assert (speed[1:4] == paint(40, 32, 3)[1][15:18]).all()
-    assert not speed[[0, 4]].any()
-
-
 def test_chunks_may_be_in_any_order_in_a_shard(make_store):
     path = make_store(splits=(0,), levels=(32,))
     shard = path / shard_key("32/image", 1)

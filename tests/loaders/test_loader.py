@@ -262,25 +262,29 @@ def test_weights_draw_what_they_say(painted):
         ({"threads": -1}, "threads=-1"),
         ({"prefetch": -1}, "prefetch=-1"),
         ({"shuffle": False, "weights": "road"}, "sees every tile once"),
-        ({"weights": np.ones(3)}, "24"),
-        ({"crop": 41}, "crop=41"),
+        ({"weights": "roads"}, "'roads' is not"),
+        ({"weights": np.ones(3)}, r"shape \(3,\).*24"),
+        ({"weights": np.r_[np.nan, np.ones(23)]}, "finite"),
+        ({"weights": np.r_[-1.0, np.ones(23)]}, "not negative"),
+        ({"weights": np.zeros(24)}, "not all zero"),
+        ({"crop": 41}, "crop=41 does not fit into tiles of 40 x 40"),
+        ({"crop": 0}, "crop=0"),
         ({"crop": 8, "min_road": 0.5}, "at least 32 pixels"),
+        ({"augment": "rot90"}, "'rot90' is not one of"),
+        ({"crops_per_tile": 0}, "crops_per_tile=0"),
+        ({"batch_size": 0}, "batch_size=0"),
         ({"world_size": 4}, "24 samples do not fill one step of 8 x 4 ranks"),
-        ({"rank": 2, "world_size": 2}, "rank=2"),
+        ({"rank": 2, "world_size": 2}, "rank=2 is not within world_size=2"),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(painted, options, message):
     with pytest.raises(UsageError, match=message):
-        BatchLoader(painted, 8, **options)
+        BatchLoader(painted, **{"batch_size": 8} | options)
 
 
-def test_a_batch_that_is_where_it_should_be_is_not_copied(painted):
+def test_moving_a_batch_moves_every_part_unless_it_is_where_it_should_be(painted):
     batch = next(iter(BatchLoader(painted, 8, **TRAIN)))
     assert batch.to("cpu") is batch
-
-
-def test_moving_a_batch_moves_every_part(painted):
-    batch = next(iter(BatchLoader(painted, 8, **TRAIN)))
     moved = batch.to("meta", non_blocking=True)
     for name in ("image", "speed", "index", "where", "key"):
         here, there = getattr(batch, name), getattr(moved, name)

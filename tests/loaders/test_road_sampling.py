@@ -82,25 +82,6 @@ def test_without_any_road_all_tiles_weigh_the_same():
     assert weights.tolist() == [1.0, 1.0, 1.0]
 
 
-def test_an_unknown_rule_is_refused():
-    with pytest.raises(UsageError, match="'roads' is not"):
-        tile_weights("roads", tiles_of(np.zeros((1, 8, 8), np.uint8)))
-
-
-@pytest.mark.parametrize(
-    ("weights", "message"),
-    [
-        (np.ones(3), r"shape \(3,\)"),
-        (np.array([1.0, np.nan]), "finite"),
-        (np.array([2.0, -1.0]), "not negative"),
-        (np.zeros(2), "not all zero"),
-    ],
-)
-def test_invalid_weights_are_refused(weights, message):
-    with pytest.raises(UsageError, match=message):
-        tile_weights(weights, tiles_of(np.zeros((2, 8, 8), np.uint8)))
-
-
 def test_weights_of_the_chosen_tiles_alone_must_not_be_all_zero():
     masks = tiles_of(np.zeros((2, 8, 8), np.uint8))
     with pytest.raises(UsageError, match="not all zero"):

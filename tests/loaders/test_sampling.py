@@ -3,11 +3,9 @@
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from geoprep.errors import UsageError
 from loaders.sampling import Sampling, _hash, _mix
 
 seeds = st.integers(-(2**63), 2**64)
@@ -106,20 +104,6 @@ def test_weights_draw_only_from_the_chosen_tiles():
     drawn = np.bincount(sampling.crops(0, sampling.order(0)).tile, minlength=10)
     assert drawn[[2, 5]].tolist() == [25, 75]
     assert drawn.sum() == 100
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"crop": 65}, "crop=65 does not fit into tiles of 64 x 64"),
-        ({"crop": 0}, "crop=0"),
-        ({"augment": "rot90"}, "'rot90' is not one of"),
-        ({"crops_per_tile": 0}, "crops_per_tile=0"),
-    ],
-)
-def test_invalid_arguments_are_refused(options, message):
-    with pytest.raises(UsageError, match=message):
-        Sampling(2, 64, **options)
 
 
 def test_random_streams_of_a_sample_are_distinct():

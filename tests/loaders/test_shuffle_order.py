@@ -151,18 +151,3 @@ def test_every_capacity_gives_a_window_that_fits_it(lanes, more, tiles):
     shape = ShuffleWindow.fitting(capacity, lanes, tiles)
     assert min(shape.window, shape.run) >= 1
     assert 4 * shape.lane_tiles * lanes <= 3 * capacity
-
-
-@given(st.integers(1, 200), st.integers(1, 9), st.integers(1, 5), st.booleans(), st.data())
-def test_ranks_take_turns_without_gaps(samples, batch, world, drop, data):
-    if samples < batch * world:
-        return
-    dealt = [Schedule(samples, batch, rank, world, drop, interleaved=True) for rank in range(world)]
-    start = data.draw(st.sampled_from([0, *(step.done for step in dealt[0].steps())]))
-    seen = [p for s in dealt for a, b, *_ in s.steps(start) for p in range(a, b, world)]
-    assert sorted(seen) == list(range(start, start + len(seen)))
-    assert samples - start - len(seen) < (batch * world if drop else world)
-    assert {len(s) for s in dealt} == {len(list(dealt[0].steps()))}
-    for together in zip(*(s.steps(start) for s in dealt), strict=True):
-        assert len({step.done for step in together}) == 1
-        assert all(0 < len(range(a, b, world)) <= batch for a, b, *_ in together)

@@ -151,14 +151,6 @@ def test_a_command_and_its_function_do_the_same(
     assert received[0] == received[1] != {}
 
 
-def test_export_model_writes_a_file_that_loads(run, tmp_path):
-    options = {"format": "fp32", "model": KEYWORDS["model"]}
-    path = training.export_model(run.best, tmp_path / "tiny.pt2", **options)
-    image = bands_first(64, 64)
-    expected = training.load_model(run.best, model=KEYWORDS["model"], precision="fp32")(image)
-    np.testing.assert_allclose(training.load_model(path)(image), expected, atol=1e-5)
-
-
 def probabilities(network, store_path, image):
     """Return the output of a module for the images that the loop of a user normalises."""
     prep = DevicePrep.from_store(store_path, targets="binary")

@@ -29,18 +29,6 @@ def made(step=0):
     )
 
 
-def test_round_trip(tmp_path):
-    saved = made(7)
-    save(tmp_path / "last.pt", saved)
-    found = load(tmp_path)
-    assert found.info == FACTS
-    assert found.progress == saved.progress
-    assert found.config == saved.config
-    assert torch.equal(found.model["weight"], saved.model["weight"])
-    assert torch.equal(found.rng["torch"], saved.rng["torch"])
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["last.pt"]
-
-
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.99])
 def test_a_truncated_file_is_refused(tmp_path, share):
     save(tmp_path / "last.pt", made())

@@ -6,12 +6,11 @@ from helpers import tiny
 
 from training.loop import (
     learning_rate,
-    restore_unless_finite,
     skip_unless_finite,
     update_average,
 )
 from training.model.trainable import make_optimizer
-from training.run.state import StepResult, TrainingError, copy_weights, running_statistics
+from training.run.state import StepResult, TrainingError, copy_weights
 from training.settings import Config, OptimizerConfig
 
 
@@ -69,19 +68,6 @@ def test_a_skipped_step_leaves_the_averages(applied):
     update_average(other, model, 0.9, 1000)
     wanted = other if applied else before
     assert all(torch.allclose(averaged[name], wanted[name]) for name in wanted)
-
-
-@pytest.mark.parametrize("norm", [1.0, float("nan")])
-def test_a_skipped_step_leaves_the_running_statistics(norm):
-    model = tiny.normed(3, 8)
-    statistics = [*running_statistics(model).values()]
-    assert len(statistics) == 2
-    before = torch.cat(statistics)
-    for value in statistics:
-        value.fill_(torch.nan if norm != 1 else 7)
-    restore_unless_finite(statistics, before, torch.tensor(norm))
-    after = torch.cat([model[1].running_mean, model[1].running_var])
-    assert torch.equal(after, torch.full_like(before, 7) if norm == 1 else before)
 
 
 @pytest.mark.parametrize(("loss", "scale"), [(1.0, None), (1.0, 1.0), (float("nan"), 65536.0)])

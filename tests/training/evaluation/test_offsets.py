@@ -54,6 +54,12 @@ def test_a_known_shift_is_recovered_within_a_fraction_of_a_pixel(down, right):
     assert found.far == (math.hypot(down, right) > 2)
     assert found.correlation > 0.7
     assert found.unmoved <= found.correlation
+    assert math.hypot(found.x - right, found.y - down) <= found.interval + 0.1
+    assert found.interval < 0.7
+    move = found.move((0.5, 2.0))
+    assert move["certain"] == ("yes" if down or right else "no")
+    assert (move["dx"], move["dy"]) == (-found.x * 0.5, -found.y * 2)
+    assert (move["interval"], move["unit"]) == (found.interval * 2, "metres")
 
 
 def test_unlabelled_pixels_and_predictions_that_are_not_numbers_have_no_influence():
@@ -146,17 +152,6 @@ def speckled(seed, share=0.5, side=SIDE):
     """Return noise of two tiles."""
     random = torch.rand((2, side, side), generator=torch.Generator().manual_seed(seed))
     return random * share
-
-
-@pytest.mark.parametrize(("down", "right"), [(3, -2), (-7, 5), (2.4, 0.3)])
-def test_the_interval_of_a_clear_shift_is_narrow_and_holds_it(down, right):
-    found = offset(streets(blur=1.5) * 0.8 + 0.05, streets((down, right), blur=0.05))
-    assert math.hypot(found.x - right, found.y - down) <= found.interval + 0.1
-    assert found.interval < 0.7
-    move = found.move((0.5, 2.0))
-    assert move["certain"] == "yes"
-    assert (move["dx"], move["dy"]) == (-found.x * 0.5, -found.y * 2)
-    assert (move["interval"], move["unit"]) == (found.interval * 2, "metres")
 
 
 @pytest.mark.parametrize("seed", range(12))

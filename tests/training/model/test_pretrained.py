@@ -152,18 +152,6 @@ def test_other_targets_and_bands_keep_what_fits(trained):
     assert torch.equal(model.head.weight, head)
 
 
-def test_a_head_of_the_same_shape_for_other_targets_is_not_loaded(trained):
-    folder, _ = trained
-    save(
-        folder / "best.pt",
-        Checkpoint(info=info(targets="binary"), model=encoded(3, 8).state_dict()),
-    )
-    model = encoded(3, 8)
-    head = model.head.weight.clone()
-    load_initial_weights(model, info(), str(folder))
-    assert torch.equal(model.head.weight, head)
-
-
 @pytest.mark.parametrize("own", [False, True], ids=["binary from continuous", "the same targets"])
 def test_the_last_layer_of_a_model_without_a_head_is_for_its_targets_only(tmp_path, own):
     def model():

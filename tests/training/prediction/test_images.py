@@ -376,18 +376,6 @@ def test_bands_of_bins_are_left_out_on_request(run, checkpoint, tmp_path):
     assert "other options (bins)" in text
 
 
-def test_tags_record_how_the_prediction_was_made(run, checkpoint, tmp_path):
-    image = write_image(tmp_path / "scene.tif", pixels(40, 40))
-    run(checkpoint[0], image, "--out", tmp_path / "out", *FP32, "--threshold", "0.25")
-    with rasterio.open(tmp_path / "out" / "scene.tif") as dataset:
-        tags = dataset.tags()
-    assert tags["ROAD_THRESHOLD"] == "0.25"
-    assert tags["SOURCE"] == "scene.tif"
-    assert tags["SOURCE_SIZE"] == "40 40"
-    assert json.loads(tags["CLASSES"])[0] == {"band": 3, "name": "road, ≤ 10 mph", "mph": 5.5}
-    assert json.loads(tags["PREDICTION"])["precision"] == "float32"
-
-
 @pytest.fixture
 def bucket(monkeypatch):
     """A bucket of a server on this machine: a function that puts a file there."""
@@ -520,7 +508,12 @@ def test_limits_and_threshold_come_from_the_checkpoint_not_the_store(run, tmp_pa
     found = read(tmp_path / "out" / "scene.tif")
     np.testing.assert_array_equal(found[:, sure], wanted[:, sure])
     with rasterio.open(tmp_path / "out" / "scene.tif") as dataset:
-        assert json.loads(dataset.tags()["PREDICTION"])["limits"] == [list(p) for p in limits]
+        tags = dataset.tags()
+    made = json.loads(tags["PREDICTION"])
+    assert (made["limits"], made["precision"]) == ([list(p) for p in limits], "float32")
+    assert (tags["SOURCE"], tags["SOURCE_SIZE"]) == ("scene.tif", "60 60")
+    assert tags["ROAD_THRESHOLD"] == "0.3125"
+    assert json.loads(tags["CLASSES"])[0] == {"band": 3, "name": "road, ≤ 10 mph", "mph": 5.5}
 
 
 @pytest.mark.parametrize(("targets", "band"), [("bins", 2), ("binary", 1)])

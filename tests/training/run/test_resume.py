@@ -3,21 +3,17 @@
 import csv
 import os
 import signal
-import subprocess
-import sys
 
 import pytest
 from helpers.runs import SMALL, STATEFUL, assert_same_run, rows, same, signal_self
 from helpers.stores import write_store
 
-from geoprep.errors import UsageError
 from training import loop
 from training.checkpoint import load, save
 from training.engine import choose_engine
 from training.fit import main
 from training.monitor import callbacks
 from training.run import start, state
-from training.run.folder import RunLock
 
 
 @pytest.mark.parametrize(
@@ -237,27 +233,6 @@ def test_the_lock_of_a_killed_run_does_not_block_the_next(fit, out):
     out.mkdir()
     (out / ".lock").write_text("process 1 on another")
     fit("--out", out, "--epochs", 1)
-
-
-def test_two_processes_cannot_lock_one_folder(tmp_path):
-    code = (
-        "import sys; from pathlib import Path; from training.run.folder import RunLock\n"
-        "with RunLock(Path(sys.argv[1])) as lock:\n"
-        "    lock.take(); print('locked', flush=True); sys.stdin.read()\n"
-    )
-    command = [sys.executable, "-c", code, str(tmp_path)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, **pipes) as other:
-        assert other.stdout.readline() == "locked\n"
-        with RunLock(tmp_path) as lock:
-            for attempt in (lock.check, lock.take):
-                with pytest.raises(UsageError, match=f"process {other.pid} on .* is training"):
-                    attempt()
-        other.stdin.close()
-        assert other.wait(timeout=600) == 0
-    with RunLock(tmp_path) as lock:
-        lock.take()
-    assert not list(tmp_path.iterdir())
 
 
 def test_resuming_a_run_without_a_checkpoint_says_how_to_start_again(fit, out):
