@@ -3,6 +3,7 @@
 import pytest
 from helpers.buckets import Bucket, s3_endpoint, use_endpoint
 from helpers.painted import paint, write_store
+from helpers.streams import LARGE
 
 from geoprep.store import StoreReader
 from loaders import RamTiles
@@ -27,6 +28,12 @@ def store_path(make_store):
 @pytest.fixture(scope="session")
 def store(store_path):
     return StoreReader.open(store_path)
+
+
+@pytest.fixture(scope="session")
+def large(make_store):
+    """Return a store of 160 tiles for training. Do not change."""
+    return make_store(**LARGE)
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.streams import LARGE, SMALL, samples
+from helpers.streams import SMALL, samples
 
 from geoprep.errors import UsageError
 from loaders import BatchLoader, DevicePrep, RamTiles, StreamTiles, loader
@@ -150,11 +150,9 @@ def test_lightnings_check_of_shuffling_finds_what_it_looks_for(painted):
 
 
 @pytest.mark.parametrize("kind", ["ram", "stream"])
-def test_a_loader_created_before_the_process_group_is_sharded(make_store, group, kind):
-    path = make_store(**LARGE)
-
+def test_a_loader_created_before_the_process_group_is_sharded(large, group, kind):
     def create():
-        tiles = RamTiles.load(path) if kind == "ram" else StreamTiles.open(path, **SMALL)
+        tiles = RamTiles.load(large) if kind == "ram" else StreamTiles.open(large, **SMALL)
         return BatchLoader(tiles, 4, **TRAIN)
 
     group(0, 1)

@@ -10,8 +10,6 @@ import pytest
 import torch
 from helpers.painted import painted_speed
 from helpers.streams import SMALL, TRAIN, digest, loader_threads, samples, threads_end
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from geoprep.errors import UsageError
 from loaders import BatchLoader, RamTiles, StreamTiles
@@ -49,33 +47,6 @@ def test_batches_do_not_depend_on_threads_or_prefetch(painted):
     for threads in range(2, 9):
         loader = BatchLoader(painted, 5, threads=threads, prefetch=threads % 4, **TRAIN)
         assert digests(loader) == expected
-
-
-def test_epochs_differ_repeat_and_follow_each_other(painted):
-    loader = BatchLoader(painted, 8, **TRAIN)
-    first, second = digests(loader), digests(loader)
-    assert loader.epoch == 2
-    assert not set(first) & set(second)
-    loader.set_epoch(0)
-    assert digests(loader) == first
-    assert digests(BatchLoader(painted, 8, **{**TRAIN, "seed": 6})) != first
-
-
-@settings(deadline=None, max_examples=25)
-@given(st.integers(1, 9), st.integers(1, 4), st.booleans())
-def test_the_union_over_ranks_is_the_epoch_of_one(painted, batch, world, drop_last):
-    options = {**TRAIN, "drop_last": drop_last, "threads": 1}
-    alone = samples(BatchLoader(painted, batch * world, **options))
-    ranks = [
-        samples(BatchLoader(painted, batch, rank=r, world_size=world, **options))
-        for r in range(world)
-    ]
-    union = [sample for rank in ranks for sample in rank]
-    assert len({len(rank) // batch for rank in ranks}) == 1
-    missing = len(alone) - len(union)
-    assert 0 <= missing < world
-    assert set(union) <= set(alone)
-    assert len(set(union)) == len(union)
 
 
 @pytest.mark.parametrize("stop", [0, 1, 4, 8])

@@ -8,7 +8,6 @@ import tracemalloc
 import numpy as np
 import pytest
 from helpers.streams import (
-    LARGE,
     SMALL,
     TILE,
     TRAIN,
@@ -23,11 +22,6 @@ from geoprep.errors import StoreError, UsageError
 from geoprep.store.layout import shard_key
 from loaders import BatchLoader, RamTiles
 from loaders.tiles.stream import StreamTiles
-
-
-@pytest.fixture(scope="module")
-def large(make_store):
-    return make_store(**LARGE)
 
 
 @pytest.fixture(scope="module")

@@ -1,18 +1,13 @@
 """Opening a store larger than memory: limits, tables, folders and buckets."""
 
 import pytest
-from helpers.streams import LARGE, SMALL, TILE, TRAIN, digest, samples, threads_end
+from helpers.streams import SMALL, TILE, TRAIN, digest, samples, threads_end
 
 from geoprep.errors import StoreError, UsageError
 from loaders import BatchLoader, RamTiles, memory
 from loaders.memory import Available, memory_limit
 from loaders.tiles import stream
 from loaders.tiles.stream import StreamTiles
-
-
-@pytest.fixture(scope="module")
-def large(make_store):
-    return make_store(**LARGE)
 
 
 @pytest.mark.parametrize(

@@ -107,47 +107,37 @@ def test_options_that_only_the_command_has_are_refused(run, model, store_path, t
         model.predict(tmp_path / "scene.tif", tmp_path / "out", instances=2)
 
 
+def export_to(model, *, out, **options):
+    training.export_model(model, out, **options)
+
+
 @pytest.mark.parametrize(
-    ("shared", "command", "function"),
+    ("module", "function", "shared", "options"),
     [
-        (
-            "training.evaluate.evaluated",
-            lambda a, b, _: evaluate.main([a, b, "--tta", "d4", "--threads", "1"]),
-            lambda a, b, _: training.evaluate_model(a, b, tta="d4", threads=1),
-        ),
-        (
-            "training.export.export",
-            lambda a, _, out: export.main([a, "--out", out, "--format", "fp32"]),
-            lambda a, _, out: training.export_model(a, out, format="fp32"),
-        ),
-        (
-            "training.run.start_run",
-            lambda _, b, out: fit.main([b, "--out", out, "--epochs", "2"]),
-            lambda _, b, out: training.train(b, out=out, epochs=2),
-        ),
-        (
-            "training.pretrain.pretrain",
-            lambda _, b, out: pretrain.main([b, "--out", out, "--cities", "2"]),
-            lambda _, b, out: training.pretrain_model(b, out=out, cities=2),
-        ),
+        (evaluate, training.evaluate_model, "evaluate.evaluated", {"tta": "d4", "threads": 1}),
+        (export, export_to, "export.export", {"out": "x.pt2", "format": "fp32"}),
+        (fit, training.train, "run.start_run", {"out": "run", "epochs": 2}),
+        (pretrain, training.pretrain_model, "pretrain.pretrain", {"out": "run", "cities": 2}),
     ],
     ids=["evaluate", "export", "fit", "pretrain"],
 )
 def test_a_command_and_its_function_do_the_same(
-    run, store_path, tmp_path, monkeypatch, shared, command, function
+    run, store_path, monkeypatch, command, module, function, shared, options
 ):
     received = []
+    places = [str(run.best)] * (module in (evaluate, export))
+    places += [str(store_path)] * (module is not export)
+    words = [word for name, value in options.items() for word in (f"--{name}", value)]
 
     def record(options, *_):
         given = options if isinstance(options, dict) else vars(options)
         received.append({name: value for name, value in given.items() if name != "quiet"})
         raise UsageError("recorded")
 
-    monkeypatch.setattr(shared, record)
-    given = str(run.best), str(store_path), str(tmp_path / "model.pt2")
-    assert command(*given) == 2
+    monkeypatch.setattr(f"training.{shared}", record)
+    command(module.main, *places, *words, status=2)
     with pytest.raises(UsageError, match="recorded"):
-        function(*given)
+        function(*places, **options)
     assert received[0] == received[1] != {}
 
 

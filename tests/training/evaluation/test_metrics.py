@@ -31,6 +31,13 @@ def draw(n=3, side=16, seed=0):
     return torch.randn(n, 8, side, side, generator=generator).sigmoid(), speed
 
 
+def measured(probability, speed, targets="bins", group=None, **options):
+    """Return metrics of one batch."""
+    metrics = RoadMetrics(targets, MPH, **options)
+    metrics.update(probability, speed, group)
+    return metrics
+
+
 class Host(torch.Tensor):
     """A tensor that came from a device."""
 
@@ -86,9 +93,7 @@ def by_hand(probability, speed):
 
 def test_metrics_follow_their_definitions():
     probability, speed = draw()
-    metric = RoadMetrics("bins", MPH)
-    metric.update(probability, speed)
-    found, wanted = metric.compute(), by_hand(probability, speed)
+    found, wanted = measured(probability, speed).compute(), by_hand(probability, speed)
     for name, value in wanted.items():
         assert found[name] == pytest.approx(value, rel=1e-3, nan_ok=True), name
     there = [found[bin_names()[i]] for i in (1, 2, 4)]  # 15 and 20, 25, 45 mph
@@ -97,8 +102,7 @@ def test_metrics_follow_their_definitions():
 
 def test_batches_and_ranks_add_up_exactly():
     probability, speed = draw(n=6)
-    whole, parts = RoadMetrics("bins", MPH), [RoadMetrics("bins", MPH) for _ in range(2)]
-    whole.update(probability, speed)
+    whole, parts = measured(probability, speed), [RoadMetrics("bins", MPH) for _ in range(2)]
     for i in range(6):
         parts[i % 2].update(probability[i : i + 1], speed[i : i + 1])
     for one, other in zip(parts[0].counts(), parts[1].counts(), strict=True):
@@ -114,9 +118,7 @@ def test_metrics_of_other_targets(targets):
         probability = torch.where(road, 0.9, 0.1)[:, None]
     else:
         probability = (speed.float() * road / 65).clamp(1e-4, 0.999)[:, None]
-    metric = RoadMetrics(targets)
-    metric.update(probability, speed)
-    found = metric.compute()
+    found = measured(probability, speed, targets).compute()
     assert found["road_iou"] == 1
     assert ("speed_mae_mph" in found) == (targets == "continuous")
     assert found.get("speed_mae_mph", 0) < 0.1
@@ -125,23 +127,19 @@ def test_metrics_of_other_targets(targets):
 def test_roads_of_unknown_speed_are_roads_to_binary_targets_and_left_out_of_others():
     probability, speed = draw()
     unknown = torch.where((speed > 0) & (speed < 255), torch.tensor(254, dtype=torch.uint8), speed)
-    one, other = (RoadMetrics("binary") for _ in range(2))
-    one.update(probability[:, 7:], speed)
-    other.update(probability[:, 7:], unknown)
+    one, other = (measured(probability[:, 7:], label, "binary") for label in (speed, unknown))
     assert one.compute() == other.compute()
     some, without = unknown.clone(), unknown.clone()
     some[0], without[0] = speed[0], speed[0]
     without[without == 254] = 255
-    one, other = (RoadMetrics("bins", MPH) for _ in range(2))
-    one.update(probability, some)
-    other.update(probability, without)
+    one, other = (measured(probability, label) for label in (some, without))
     assert one.compute() == pytest.approx(other.compute(), nan_ok=True)
 
 
 def test_metrics_without_pixels_are_nan():
-    metric = RoadMetrics("bins", MPH)
-    metric.update(torch.zeros(1, 8, 4, 4), torch.full((1, 4, 4), 255, dtype=torch.uint8))
-    assert all(math.isnan(value) for value in metric.compute().values())
+    nothing = torch.full((1, 4, 4), 255, dtype=torch.uint8)
+    found = measured(torch.zeros(1, 8, 4, 4), nothing).compute()
+    assert all(math.isnan(value) for value in found.values())
 
 
 def test_speed_is_that_of_the_most_probable_bin():
@@ -159,21 +157,16 @@ def test_speed_is_that_of_the_most_probable_bin():
 
 def test_nan_is_neither_road_nor_background():
     probability, speed = draw()
-    whole, part = RoadMetrics("bins", MPH), RoadMetrics("bins", MPH)
     probability[0, 4] = torch.nan
-    part.update(probability, speed)
-    whole.update(probability[1:], speed[1:])
+    part, whole = measured(probability, speed), measured(probability[1:], speed[1:])
     assert part.compute() == pytest.approx(whole.compute(), nan_ok=True)
     assert int(part.lost) == int((speed[0] != 255).sum())
 
 
 def test_groups_are_counted_separately_and_together():
     probability, speed = draw(n=4)
-    grouped = RoadMetrics("bins", MPH, groups=3)
-    grouped.update(probability, speed, torch.tensor([2, 0, 2, 2]))
-    whole, first = RoadMetrics("bins", MPH), RoadMetrics("bins", MPH)
-    whole.update(probability, speed)
-    first.update(probability[1:2], speed[1:2])
+    grouped = measured(probability, speed, group=torch.tensor([2, 0, 2, 2]), groups=3)
+    whole, first = measured(probability, speed), measured(probability[1:2], speed[1:2])
     together, alone = grouped.compute(), whole.compute()
     for name in ("threshold", "threshold_low", "threshold_high"):  # chosen by groups
         del together[name], alone[name]
@@ -191,14 +184,11 @@ def test_the_best_threshold_is_found_by_trying_all(targets):
     random = torch.Generator().manual_seed(4)
     score = (torch.rand(3, 40, 40, generator=random) * 0.5 + 0.2 * truth).clamp(0, 1)
     probability = score[:, None].expand(-1, 8 if targets == "bins" else 1, -1, -1)
-    metric = RoadMetrics(targets, MPH)
-    metric.update(probability, speed)
+    metric = measured(probability, speed, targets)
     found = metric.compute()
 
     def iou(threshold):
-        trial = RoadMetrics(targets, MPH, threshold=threshold)
-        trial.update(probability, speed)
-        return trial.compute()["road_iou"]
+        return measured(probability, speed, targets, threshold=threshold).compute()["road_iou"]
 
     steps = [0, 1, 30, 64, 90, 110, 127, 128, 150, 200, 255]
     sweep = metric.sweep()

@@ -50,21 +50,6 @@ def test_each_view_counts_exactly_once(name, count):
     torch.testing.assert_close(found, marked.permute(0, 2, 3, 1))
 
 
-def test_views_are_averaged_as_probabilities():
-    runner, network = make_runner()
-    image = batch(1, 32, 64)[0].numpy()
-    wanted = np.zeros((8, 32, 64))
-    for k in range(4):  # the square's symmetries once more, by other means
-        for mirrored in (False, True):
-            turned = np.rot90(image[:, ::-1] if mirrored else image, k)
-            answer = probabilities(network, np.ascontiguousarray(turned))
-            back = np.rot90(answer, -k, axes=(1, 2))
-            wanted += (back[:, :, ::-1] if mirrored else back) / 8
-    windows = torch.from_numpy(image).permute(2, 0, 1)[None]
-    result = average_views(runner, windows, "d4")[0].permute(2, 0, 1)
-    np.testing.assert_allclose(result, wanted, atol=1e-5)
-
-
 def test_a_model_is_compiled_if_that_pays_and_the_user_reads_only_what_matters(monkeypatch):
     few, many = 10**6, 10**10
     runner, _ = make_runner()

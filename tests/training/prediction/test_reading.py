@@ -25,6 +25,10 @@ from training.prediction.windows import (
 AS_IS = np.tile([0.0, 255.0], (3, 1))
 
 
+def inspected(path, facts=FACTS, **options):
+    return inspect_image(str(path), facts, predict_options(**options))
+
+
 def read_all(source, limits, window, overlap):
     """Return the image put together from its rows of windows, and those."""
     rows, columns = (plan_axis(n, window, overlap) for n in (source.height, source.width))
@@ -46,7 +50,7 @@ def test_window_rows_contain_the_image(tmp_path, height, width, monkeypatch):
     monkeypatch.setattr(windows, "_READ_BYTES", 37 * width * 4)
     values = pixels(height, width)
     values[: height // 2, : width // 3] = 0
-    source = inspect_image(str(write_image(tmp_path / "a.tif", values)), FACTS, predict_options())
+    source = inspected(write_image(tmp_path / "a.tif", values))
     whole, valid, _ = read_all(source, AS_IS, 96, 32)
     np.testing.assert_array_equal(whole, values)
     np.testing.assert_array_equal(valid != 0, values.any(axis=2))
@@ -55,7 +59,7 @@ def test_window_rows_contain_the_image(tmp_path, height, width, monkeypatch):
 @pytest.mark.parametrize(("height", "width"), [(40, 50), (3, 33), (1, 4)])
 def test_small_image_is_mirrored_beyond_its_edge(tmp_path, height, width):
     values = pixels(height, width)
-    source = inspect_image(str(write_image(tmp_path / "a.tif", values)), FACTS, predict_options())
+    source = inspected(write_image(tmp_path / "a.tif", values))
     (row,) = read_all(source, AS_IS, 96, 32)[2]
     ys, xs = to_and_fro(height, row.image.shape[0]), to_and_fro(width, row.image.shape[1])
     np.testing.assert_array_equal(row.image, values[np.ix_(ys, xs)])
@@ -71,21 +75,17 @@ def to_and_fro(length, until):
 def test_resampling_is_that_of_a_store(tmp_path, factor):
     values = pixels(210, 155)
     values[50:80] = 0
-    path = str(write_image(tmp_path / "a.tif", values))
-    source = inspect_image(
-        path, replace(FACTS, gsd_m=(GSD * factor, GSD * factor)), predict_options()
-    )
+    path = write_image(tmp_path / "a.tif", values)
+    source = inspected(path, replace(FACTS, gsd_m=(GSD * factor, GSD * factor)))
     whole, valid, _ = read_all(source, AS_IS, 96, 32)
     scale_y, scale_x = source.scales
     ys = imagery.pixel_edges(0, source.height, 1, scale_y, 210)
     xs = imagery.pixel_edges(0, source.width, 1, scale_x, 155)
     with rasterio.open(path) as dataset:
         read = imagery.read_pixels(dataset, (1, 2, 3))
-    wanted = np.zeros_like(whole)
-    wanted_valid = np.zeros_like(valid)
-    imagery.render(
-        read, imagery.lookup_tables(AS_IS, "uint8"), ys, xs, wanted, wanted_valid
-    )  # fmt: skip
+    wanted, wanted_valid = np.zeros_like(whole), np.zeros_like(valid)
+    tables = imagery.lookup_tables(AS_IS, "uint8")
+    imagery.render(read, tables, ys, xs, wanted, wanted_valid)
     np.testing.assert_array_equal(whole, wanted)
     np.testing.assert_array_equal(valid, wanted_valid)
 
@@ -103,9 +103,8 @@ def test_resampling_is_that_of_a_store(tmp_path, factor):
     ],
 )
 def test_grid_is_that_of_the_image_or_resampled(tmp_path, factor, gsd, shape, scale):
-    path = str(write_image(tmp_path / "a.tif", pixels(210, 155)))
-    facts = replace(FACTS, gsd_m=(GSD * factor, GSD * factor))
-    source = inspect_image(path, facts, predict_options(gsd=gsd))
+    path = write_image(tmp_path / "a.tif", pixels(210, 155))
+    source = inspected(path, replace(FACTS, gsd_m=(GSD * factor, GSD * factor)), gsd=gsd)
     assert (source.height, source.width) == shape
     assert source.scales[0] == pytest.approx(scale)
     assert source.resampled == (scale != 1.0)
@@ -115,12 +114,9 @@ def test_grid_is_that_of_the_image_or_resampled(tmp_path, factor, gsd, shape, sc
 
 def test_square_degrees_are_resampled_to_the_trained_metres(tmp_path):
     degrees = Affine(2.7e-6, 0, -115.17, 0, -2.7e-6, 36.24)
-    path = str(write_image(tmp_path / "a.tif", pixels(100, 100), "EPSG:4326", degrees))
-    assert inspect_image(path, replace(FACTS, gsd_m=(0.243, 0.3)), predict_options()).scales == (
-        1.0,
-        1.0,
-    )
-    source = inspect_image(path, replace(FACTS, gsd_m=(0.3, 0.3)), predict_options())
+    path = write_image(tmp_path / "a.tif", pixels(100, 100), "EPSG:4326", degrees)
+    assert inspected(path, replace(FACTS, gsd_m=(0.243, 0.3))).scales == (1.0, 1.0)
+    source = inspected(path, replace(FACTS, gsd_m=(0.3, 0.3)))
     assert (source.height, source.width) == (100, 81)
 
 
@@ -129,39 +125,37 @@ def test_bands_are_found_by_name_then_by_number(tmp_path):
         tmp_path / "a.tif", pixels(8, 8, bands=4), photometric="minisblack", alpha="no"
     )
     with pytest.raises(ImageError, match=r"needs 3: red, green, blue.*`bands`, for example 1,2,3"):
-        inspect_image(str(path), FACTS, predict_options())
-    assert inspect_image(str(path), FACTS, predict_options(bands="4,1,2")).bands == (4, 1, 2)
+        inspected(path)
+    assert inspected(path, bands="4,1,2").bands == (4, 1, 2)
     with pytest.raises(ImageError, match="no band 7"):
-        inspect_image(str(path), FACTS, predict_options(bands="4,1,7"))
+        inspected(path, bands="4,1,7")
     with pytest.raises(UsageError, match="names 2"):
-        inspect_image(str(path), FACTS, predict_options(bands="4,1"))
+        inspected(path, bands="4,1")
     with rasterio.open(path, "r+") as dataset:
         dataset.descriptions = ("Blue", "nir", "Red", "Green")
-    assert inspect_image(str(path), FACTS, predict_options()).bands == (3, 4, 1)
+    assert inspected(path).bands == (3, 4, 1)
     few = write_image(tmp_path / "b.tif", pixels(8, 8, bands=1))
     with pytest.raises(ImageError, match=r"needs 3: red, green, blue\. Use an image"):
-        inspect_image(str(few), FACTS, predict_options())
+        inspected(few)
 
 
 def test_image_without_crs_is_refused_with_advice(tmp_path):
-    path = str(write_image(tmp_path / "a.tif", pixels(8, 8), crs=None))
+    path = write_image(tmp_path / "a.tif", pixels(8, 8), crs=None)
     with pytest.raises(ImageError, match=r"no CRS.*gdal_edit.*`allow_no_crs`"):
-        inspect_image(path, FACTS, predict_options())
-    source = inspect_image(path, FACTS, predict_options(allow_no_crs=True))
+        inspected(path)
+    source = inspected(path, allow_no_crs=True)
     assert (source.crs, source.gsd_m) == (None, None)
 
 
 def test_image_without_crs_is_resampled_by_its_pixel_size(tmp_path):
-    path = str(write_image(tmp_path / "a.tif", pixels(80, 60), crs=None))
+    path = write_image(tmp_path / "a.tif", pixels(80, 60), crs=None)
     metres = FACTS.gsd_m[0]
-    source = inspect_image(path, FACTS, predict_options(pixel_size=metres / 2))
+    source = inspected(path, pixel_size=metres / 2)
     assert (source.height, source.width, source.scales) == (40, 30, (2.0, 2.0))
     assert source.gsd_m == pytest.approx((metres, metres))
     assert (source.crs, source.transform) == (None, Affine.identity())  # nor has its map a place
-    placed = str(write_image(tmp_path / "b.tif", pixels(80, 60)))
-    assert inspect_image(placed, FACTS, predict_options(pixel_size=99)) == inspect_image(
-        placed, FACTS, predict_options()
-    )
+    placed = write_image(tmp_path / "b.tif", pixels(80, 60))
+    assert inspected(placed, pixel_size=99) == inspected(placed)
 
 
 def test_limits_of_a_scene_equal_those_of_a_store(tmp_path, monkeypatch):
@@ -169,13 +163,13 @@ def test_limits_of_a_scene_equal_those_of_a_store(tmp_path, monkeypatch):
     values = pixels(300, 70, dtype="uint16", top=2000)
     values[:40] = 0
     path = write_image(tmp_path / "a.tif", values)
-    source = inspect_image(str(path), FACTS, predict_options(rescale="scene"))
+    source = inspected(path, rescale="scene")
     assert known_limits(replace(FACTS, rescale="scene"), "checkpoint") is None
     wanted = np.percentile(values[40:].reshape(-1, 3), (2, 98), axis=0).T
     np.testing.assert_array_equal(scene_limits(source), wanted)
     np.testing.assert_array_equal(known_limits(FACTS, "5,600"), [[5, 600]] * 3)
     with pytest.raises(ImageError, match=r"uint16.*`rescale` scene, or LO,HI"):
-        inspect_image(str(path), FACTS, predict_options())
+        inspected(path)
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "nan", "inf", "fine"])
