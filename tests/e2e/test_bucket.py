@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from affine import Affine
 from click.testing import CliRunner
-from helpers.buckets import client_of, objects, s3_endpoint, use_endpoint
+from helpers.buckets import client_of, s3_endpoint, use_endpoint
 from helpers.factory import tree_digest
 from helpers.rasters import write_raster
 
@@ -26,7 +26,6 @@ from geoprep.sources.cities import BUCKET, CITIES
 from geoprep.storage import Files, open_header, open_image
 from geoprep.store import StoreReader
 from geoprep.synth import synthesise
-from loaders import RamTiles
 
 MOSCOW = CITIES["moscow"]
 STORE = "s3://own/two.zarr"
@@ -88,18 +87,6 @@ def test_a_store_in_a_bucket_is_looked_at_as_any_other(s3, built, tmp_path):
     for name in written:
         a, b = (tmp_path / folder / name for folder in ("tifs", "same"))
         assert a.read_bytes() == b.read_bytes()
-
-
-def test_a_flipped_bit_in_a_bucket_is_found_and_not_delivered(s3, built):
-    for name, body in objects(s3, "own", "two.zarr").items():
-        client_of(s3).put_object(Bucket="own", Key=f"hurt.zarr/{name}", Body=body)
-    key = "hurt.zarr/200/image/c/0/0/0/0"
-    body = bytearray(client_of(s3).get_object(Bucket="own", Key=key)["Body"].read())
-    body[len(body) // 2] ^= 1
-    client_of(s3).put_object(Bucket="own", Key=key, Body=bytes(body))
-    assert "200/image" in geoprep("verify", "s3://own/hurt.zarr", status=1).output
-    with pytest.raises(Exception, match=r"s3://own/hurt\.zarr"):
-        RamTiles.load("s3://own/hurt.zarr", split="all")
 
 
 def test_the_block_of_the_tutorial_runs(s3, cities, tmp_path, monkeypatch, capsys):

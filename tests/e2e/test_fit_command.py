@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.forks import Command, run_ranks
-from helpers.runs import rows
+from helpers.runs import assert_same_run, rows
 from helpers.stores import write_store
 
 from training.checkpoint import load
@@ -62,12 +62,7 @@ def test_killed_in_mid_epoch_and_resumed_equals_never_killed(store, tmp_path, he
     assert load(tmp_path / "parts").progress["step"] == 4
     assert here("--resume", "parts", "--model", "helpers.tiny:killed") == 0
     assert "epoch 1, step 4" in (tmp_path / "parts" / "log.txt").read_text()
-    a, b = load(tmp_path / "whole"), load(tmp_path / "parts")
-    for weights in ("model", "ema"):
-        one, other = getattr(a, weights), getattr(b, weights)
-        assert all(torch.equal(one[name], other[name]) for name in one)
-    for name in ("loss", "val_loss", "road_iou"):
-        assert column(tmp_path / "whole", name) == column(tmp_path / "parts", name)
+    assert_same_run(tmp_path / "whole", tmp_path / "parts")
 
 
 @pytest.fixture

@@ -107,6 +107,13 @@ def road_pixels(path):
         return file.read(band) > 127
 
 
+def built(path, scenes):
+    """Return a store of so many scenes without a failure."""
+    store = StoreReader.open(path)
+    assert store.scenes.status.tolist() == ["ok"] * scenes
+    return store
+
+
 def road_iou(found, truth):
     return (found & truth).sum() / (found | truth).sum()
 
@@ -165,8 +172,7 @@ def test_deepglobe_from_masks_to_a_prediction(tmp_path, follow):
     write_pairs(tmp_path / "train", range(6))
     write_pairs(tmp_path / "valid", [6], masks=False)
     follow("deepglobe")
-    store = StoreReader.open(tmp_path / "deepglobe.zarr")
-    assert store.scenes.status.tolist() == ["ok"] * 6
+    store = built(tmp_path / "deepglobe.zarr", 6)
     assert not store.meta.has_speeds
     assert set(store.scenes.crs.tolist()) == {""}
     assert "(binary: the roads of a store have no speeds)" in log_of(tmp_path / "runs/deepglobe")
@@ -201,7 +207,7 @@ def test_pairs_of_images_and_masks_and_what_is_trained_on_them(tmp_path, follow)
     assert "stretched" not in follow("kept-colours")
     assert StoreReader.open(tmp_path / "kept.zarr").meta.rescale == "none"
     assert "labels moved by offsets.csv: " in follow("offsets")
-    assert StoreReader.open(tmp_path / "moved.zarr").scenes.status.tolist() == ["ok"] * 3
+    built(tmp_path / "moved.zarr", 3)
     follow("export")
     assert (tmp_path / "own.pt2").stat().st_size > 1000
     follow("stac-item")
@@ -217,9 +223,7 @@ def test_massachusetts_from_masks(tmp_path, follow):
         write_image(tmp_path / "train" / "sat" / f"{name}.tiff", pixels, place_of(number, 1.0))
         write_mask(tmp_path / "train" / "map" / f"{name}.tif", road * np.uint8(255))
     follow("massachusetts")
-    store = StoreReader.open(tmp_path / "massachusetts.zarr")
-    assert store.scenes.status.tolist() == ["ok"] * 2
-    speed = store.speed()[...]
+    speed = built(tmp_path / "massachusetts.zarr", 2).speed()[...]
     assert (speed[:, :12] == 255).all()
     assert set(np.unique(speed[:, 12:]).tolist()) == {0, 254}
 
@@ -250,9 +254,8 @@ def test_spacenet_3_and_5_as_their_archives_unpack(tmp_path, follow):
             write_roads(label, at, (SIDE, SIDE), roads)
     follow("spacenet")
     for name, slowest in (("vegas", 15), ("moscow", 20)):
-        store = StoreReader.open(tmp_path / f"{name}.zarr")
-        assert store.scenes.status.tolist() == ["ok"] * 2
-        assert np.unique(store.speed()[...]).tolist() == [0, slowest, 25, 65]
+        speed = built(tmp_path / f"{name}.zarr", 2).speed()[...]
+        assert np.unique(speed).tolist() == [0, slowest, 25, 65]
 
 
 def test_stac_items_of_a_search(tmp_path, follow):
@@ -266,9 +269,7 @@ def test_stac_items_of_a_search(tmp_path, follow):
         items = [sentinel_item(name, f"{address}/{name}") for name in names]
         write_json(tmp_path / "search.json", collection_of(*items))
         follow("stac")
-    store = StoreReader.open(tmp_path / "sentinel.zarr")
-    assert store.scenes.id.tolist() == [*names]
-    assert store.scenes.status.tolist() == ["ok"] * 2
+    assert built(tmp_path / "sentinel.zarr", 2).scenes.id.tolist() == [*names]
 
 
 @pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
@@ -297,8 +298,7 @@ def test_one_mosaic_and_a_geopackage(tmp_path, follow, run):
     frame = geopandas.GeoDataFrame(columns, geometry=line, crs=at.crs)
     frame.to_file(tmp_path / "roads.gpkg")
     follow("mosaic")
-    store = StoreReader.open(tmp_path / "mosaic.zarr")
-    assert store.scenes.status.tolist() == ["ok"]
+    store = built(tmp_path / "mosaic.zarr", 1)
     column = np.concatenate(
         [store.speed()[tile][:, 20] for tile in np.flatnonzero(store.tiles.col == 0)]
     )
@@ -369,12 +369,6 @@ def fields(seed, count, side=SIDE):
     return np.kron(squares, np.ones((side // 4, side // 4))).astype(np.uint8)
 
 
-def labels_of(path):
-    store = StoreReader.open(path)
-    assert store.scenes.status.tolist() == ["ok"] * len(store.scenes)
-    return store, np.asarray(store.label()[:])
-
-
 @pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
 def test_masks_of_values(tmp_path, follow):
     lines = [f"- {{name: c{value}, value: {value}}}" for value in (1, 2, 3)]
@@ -386,7 +380,7 @@ def test_masks_of_values(tmp_path, follow):
         ):
             write_mask(tmp_path / "Train" / folder / f"{number}.png", pixels)
     assert "c3" in follow("classes-values")
-    _, label = labels_of(tmp_path / "loveda.zarr")
+    label = built(tmp_path / "loveda.zarr", 2).label()
     np.testing.assert_array_equal(label[1], fields(1, 4) - np.uint8(1))  # 0 - 1 is 255
 
 
@@ -399,7 +393,7 @@ def test_masks_of_colours(tmp_path, follow):
         colours = np.clip(CODES[fields(number, 4)].astype(int) + 5, 0, 255).astype(np.uint8)
         write_mask(tmp_path / "land" / f"{number}_mask.png", colours.transpose(2, 0, 1))
     follow("classes-colours")
-    _, label = labels_of(tmp_path / "cover.zarr")
+    label = built(tmp_path / "cover.zarr", 2).label()
     np.testing.assert_array_equal(label[1], fields(1, 4))
 
 
@@ -417,9 +411,9 @@ def test_masks_of_colours_for_images_of_several_bands(tmp_path, follow):
         label_file = tmp_path / "potsdam" / f"top_{number}_label.tif"
         write_image(label_file, codes[label], place)
     assert "intact" in follow("classes-bands")
-    store, label = labels_of(tmp_path / "potsdam.zarr")
+    store = built(tmp_path / "potsdam.zarr", 2)
     assert len(store.meta.bands) == 3
-    np.testing.assert_array_equal(label[1], fields(1, 6))
+    np.testing.assert_array_equal(store.label()[1], fields(1, 6))
 
 
 def test_polygons_with_classes(tmp_path, follow):

@@ -1,6 +1,5 @@
 """Batches of a stream: those of memory in another order, resumable, within a limit."""
 
-import json
 import re
 import time
 import tracemalloc
@@ -109,33 +108,6 @@ def test_batches_do_not_depend_on_threads_or_time(large, fill, read, prefetch, r
         return [digest(batch) for batch in loader]
 
     assert digests(fill, read, prefetch, 0.01) == digests(1, 1, 0, 0.0)
-
-
-@pytest.mark.parametrize("stop", [1, 40, 157])
-@pytest.mark.parametrize(("batch", "world"), [(3, 1), (1, 3)])
-def test_a_state_resumes_where_it_was_taken(large, stop, batch, world):
-    options = {**TRAIN, "drop_last": False, "threads": 1}
-    loader = BatchLoader(StreamTiles.open(large, **SMALL), 3, **options)
-    loader.set_epoch(4)
-    whole = samples(loader)
-    loader.set_epoch(4)
-    batches = iter(loader)
-    for _ in range(stop):
-        next(batches)
-    state = json.loads(json.dumps(loader.state_dict()))
-    rest = []
-    for rank in range(world):
-        again = BatchLoader(
-            StreamTiles.open(large, **SMALL), batch, rank=rank, world_size=world, **options
-        )
-        again.load_state_dict(state)
-        rest.append(samples(again))
-        assert again.epoch == 5
-    if world == 1:
-        assert rest[0] == whole[3 * stop :]
-    union = {sample for rank in rest for sample in rank}
-    assert union <= set(whole[3 * stop :])
-    assert len(whole) - 3 * stop - len(union) < world
 
 
 def tiles_read(loader):

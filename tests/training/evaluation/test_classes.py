@@ -167,31 +167,24 @@ def test_data_of_another_kind_is_refused_in_one_line(fit, tmp_path, cover, store
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("store", "options", "says"),
     [
-        (("--targets", "bins"), "hold classes: use --targets classes"),
-        (("--loss", "bce-dice"), "use ce-dice or focal-dice for classes"),
-        (("--channel-weights", "auto"), "--channel-weights auto needs --targets bins"),
-        (("--class-weights", "none.yaml"), "--class-weights none.yaml cannot be read"),
-        (("--min-share", "water"), "write CLASS=SHARE"),
-        (("--min-share", "water=0.1"), "no class 'water'"),
-        (("--min-road", "0.1"), "--min-road is for labels of speeds: use --min-share"),
+        ("cover", ("--targets", "bins"), "hold classes: use --targets classes"),
+        ("cover", ("--loss", "bce-dice"), "use ce-dice or focal-dice for classes"),
+        ("cover", ("--channel-weights", "auto"), "--channel-weights auto needs --targets bins"),
+        ("cover", ("--class-weights", "none.yaml"), "--class-weights none.yaml cannot be read"),
+        ("cover", ("--min-share", "water"), "write CLASS=SHARE"),
+        ("cover", ("--min-share", "water=0.1"), "no class 'water'"),
+        ("cover", ("--min-road", "0.1"), "--min-road is for labels of speeds: use --min-share"),
+        ("store_path", ("--class-weights", "auto"), "needs labels of classes"),
+        ("store_path", ("--loss", "ce-dice"), "use bce-dice or focal-dice for roads"),
+        ("store_path", ("--targets", "classes"), "hold speeds: use --targets bins"),
     ],
 )
-def test_settings_that_do_not_fit_classes_are_refused(fit, out, cover, options, says):
-    assert says in fit("--out", out, "--epochs", 1, *options, store=cover, status=2).err
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (("--class-weights", "auto"), "needs labels of classes"),
-        (("--loss", "ce-dice"), "use bce-dice or focal-dice for roads"),
-        (("--targets", "classes"), "hold speeds: use --targets bins"),
-    ],
-)
-def test_settings_of_classes_are_refused_for_speeds(fit, out, options, says):
-    assert says in fit("--out", out, "--epochs", 1, *options, status=2).err
+def test_settings_for_labels_of_the_other_kind_are_refused(fit, out, request, store, options, says):
+    found = request.getfixturevalue(store)
+    said = fit("--out", out, "--epochs", 1, *options, store=found, status=2).err
+    assert says in said
 
 
 def test_evaluation_has_iou_per_class_and_the_confusion_matrix(fit, command, out, tmp_path, cover):
