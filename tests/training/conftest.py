@@ -10,7 +10,6 @@ from geoprep.store import StoreReader
 from training.fit import main
 
 USUAL = ("--device", "cpu", "--compile", "off", "--threads", "1", "--loader-threads", "1")
-SMALL = ("--model", "helpers.tiny:build", *SAMPLES)
 
 
 @pytest.fixture(scope="session")
@@ -46,10 +45,14 @@ def command(capfd):
 
 @pytest.fixture
 def fit(store_path, short_runs, command):
-    """Return a function that runs `training.fit` on the small store as `command` does."""
+    """Return a function that runs `training.fit` on the small store as `command` does.
 
-    def run(*arguments, store=store_path, network=SMALL, status=0):
+    The model is one of `helpers.tiny`, unless ``network`` names it with options of its own.
+    """
+
+    def run(*arguments, store=store_path, model="build", network=None, status=0):
         stores = [store] if store else []
+        network = ("--model", f"helpers.tiny:{model}", *SAMPLES) if network is None else network
         return command(main, *stores, *USUAL, *network, *arguments, status=status)
 
     yield run

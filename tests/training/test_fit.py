@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import tiny
-from helpers.runs import SMALL, STATEFUL, assert_same_run, rows, same
+from helpers.runs import SMALL, assert_same_run, rows, same
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from loaders.memory import Available
@@ -54,8 +54,7 @@ def test_a_run_learns_and_writes_its_files(fit, out, store):
 
 
 def test_a_loss_of_nan_stops_the_run(fit, out):
-    network = ("--model", "helpers.tiny:explosive", *STATEFUL[2:])
-    said = fit("--out", out, "--epochs", 1, "--log-every", 3, network=network, status=1).err
+    said = fit("--out", out, "--epochs", 1, "--log-every", 3, model="explosive", status=1).err
     assert "the loss is not a number (step 5, epoch 1, seed 0); no checkpoint was written" in said
     assert "start again with a smaller --lr" in said
     assert not (out / "last.pt").exists()
@@ -63,8 +62,7 @@ def test_a_loss_of_nan_stops_the_run(fit, out):
 
 def test_an_infinite_gradient_stops_the_run_before_its_step(fit, out):
     """With a finite loss and an infinite gradient, one step would make all weights NaN."""
-    network = ("--model", "helpers.tiny:steep", *STATEFUL[2:])
-    said = fit("--out", out, "--epochs", 1, "--save-every", 1, network=network, status=1).err
+    said = fit("--out", out, "--epochs", 1, "--save-every", 1, model="steep", status=1).err
     assert "the gradient is not finite, though the loss is (step 5, epoch 1" in said
     assert f"the last checkpoint is of step 4: --resume {out}" in said
     kept = load(out)
@@ -104,9 +102,8 @@ def test_an_accelerator_skips_a_loss_of_nan_without_waiting_and_stops_at_the_nex
 
     monkeypatch.setattr(start, "choose_engine", choose_engine)
     monkeypatch.setattr(loop, "training_step", training_step)
-    network = ("--model", "helpers.tiny:poisoned", *STATEFUL[2:])
     options = ("--epochs", 1, "--log-every", 6, "--save-every", 3, "--ema", 0.9)
-    said = fit("--out", out, *options, network=network, status=1).err
+    said = fit("--out", out, *options, model="poisoned", status=1).err
     assert "the loss is not a number (step 5, epoch 1, seed 0)" in said
     assert f"the last checkpoint is of step 3: --resume {out}" in said
     before, bad, after = states[3:6]
@@ -127,9 +124,8 @@ def test_parameters_without_a_gradient_on_several_ranks_name_the_option(fit, out
 
 
 def test_fp16_skips_an_overflowing_gradient_and_goes_on(fit, out):
-    network = ("--model", "helpers.tiny:steep_normed", *STATEFUL[2:])
     options = ("--precision", "fp16", "--epochs", 2, "--ema", 0.9)
-    said = fit("--out", out, *options, network=network).out
+    said = fit("--out", out, *options, model="steep_normed").out
     assert "fp16, loss scaled" in said
     assert "1 step before step 7 skipped, with an overflow of fp16 in the gradient" in said
     assert [row["skipped"] for row in rows(out)] == ["1", "1"]
@@ -192,16 +188,14 @@ def test_a_batch_larger_than_memory_gives_a_warning_and_is_tried(fit, out, monke
     ],
 )
 def test_an_unsuitable_factory_is_a_one_line_error(fit, out, factory, says):
-    network = ("--model", f"helpers.tiny:{factory}", "--crop", "32")
-    said = fit("--out", out, network=network, status=2).err
+    said = fit("--out", out, model=factory, status=2).err
     assert says in said
     assert len(said.splitlines()) == 1
     assert not (out).exists()
 
 
 def test_a_pooled_batch_norm_trains(fit, out):
-    network = ("--model", "helpers.tiny:pooled", *STATEFUL[2:])
-    fit("--out", out, "--epochs", 1, network=network)
+    fit("--out", out, "--epochs", 1, model="pooled")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
@@ -214,12 +208,11 @@ def test_a_full_disk_is_a_one_line_error(fit, out):
 
 
 def test_the_encoder_can_have_a_lower_rate_or_be_frozen(fit, tmp_path):
-    network = ("--model", "helpers.tiny:encoded", *STATEFUL[2:])
     start = {}
     for factor in (0, 0.1, 1):
         out = tmp_path / f"run{factor}"
         options = ("--epochs", 1, "--encoder-lr", factor, "--optimizer", "sgd", "--clip", "none")
-        fit("--out", out, *options, network=network)
+        fit("--out", out, *options, model="encoded")
         start[factor] = load(out).model["encoder.weight"]
     torch.manual_seed(0)
     untrained = tiny.encoded(3, 8).state_dict()["encoder.weight"]

@@ -83,7 +83,7 @@ def test_bf16_of_arm_is_found_and_used(monkeypatch, cpuinfo, computed):
 
 def test_mps_is_used_on_request_only(monkeypatch):
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
-    with pytest.raises(UsageError, match=r"`device` mps: torch .* finds none"):
+    with pytest.raises(UsageError, match=r"`device` mps: torch .* finds none.*, or use cpu"):
         choose_device("mps")
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     assert choose_device("mps").type == "mps"

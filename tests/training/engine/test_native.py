@@ -173,12 +173,6 @@ def test_an_extension_that_does_not_load_says_why(monkeypatch):
     assert engine_ipex.state().endswith("does not load: libintel.so: undefined symbol")
 
 
-def test_a_missing_device_is_refused(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(UsageError, match="or use cpu"):
-        choose_engine("native", "cuda")
-
-
 @pytest.mark.parametrize(
     ("precision", "supported", "dtype", "tf32", "note"),
     [

@@ -98,21 +98,13 @@ def predicted(target, source, runner, made):
     return target.read_bytes(), stats
 
 
-def test_an_accelerator_gives_the_bytes_of_the_cpu(tmp_path, recorded, monkeypatch):
+def test_an_accelerator_gives_the_bytes_of_the_cpu_and_no_batch_waits(
+    tmp_path, recorded, monkeypatch
+):
+    """The host waits for the oldest of several batches."""
     source, runner, made = case(tmp_path)
     with recorded:
         found, stats = predicted(tmp_path / "device.tif", source, runner, made)
-    monkeypatch.setattr(predictor, "has_streams", has_streams)
-    wanted, before = predicted(tmp_path / "cpu.tif", source, runner, made)
-    assert found == wanted
-    assert stats.image_pixels == before.image_pixels
-    assert stats.network_pixels == before.network_pixels
-
-
-def test_the_host_waits_for_the_oldest_of_several_batches(tmp_path, recorded):
-    source, runner, made = case(tmp_path)
-    with recorded:
-        _, stats = predicted(tmp_path / "device.tif", source, runner, made)
     first, *notes = recorded.notes
     assert first == "begins after the current stream"
     batches = notes.count("up")
@@ -124,6 +116,11 @@ def test_the_host_waits_for_the_oldest_of_several_batches(tmp_path, recorded):
         *["host waits"] * IN_FLIGHT,
     ]
     assert stats.forward_seconds == pytest.approx(batches / 1000)
+    monkeypatch.setattr(predictor, "has_streams", has_streams)
+    wanted, before = predicted(tmp_path / "cpu.tif", source, runner, made)
+    assert found == wanted
+    assert stats.image_pixels == before.image_pixels
+    assert stats.network_pixels == before.network_pixels
 
 
 def test_a_batch_too_large_for_the_device_names_the_options(tmp_path, monkeypatch):

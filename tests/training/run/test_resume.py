@@ -205,8 +205,7 @@ def test_sighup_saves_the_run(fit, out, monkeypatch, request):
     monkeypatch.setenv("DOOM_AT", "3")
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored in what nohup started
     request.addfinalizer(lambda: signal.signal(signal.SIGHUP, before))
-    network = ("--model", "helpers.tiny:hung_up", *STATEFUL[2:])
-    said = fit("--out", out, "--epochs", 1, network=network, status=129).out
+    said = fit("--out", out, "--epochs", 1, model="hung_up", status=129).out
     assert "stopped by SIGHUP, saved in" in said
     assert load(out).progress["step"] == 3
 
