@@ -45,20 +45,21 @@ def network_from_lines(
     A segment that two lines share is one edge, with the higher speed. An edge made of several
     segments has the travel time of all of them. A ring that touches no other line keeps one node.
     """
-    segments = _segments(lines, speed_mph)
-    segments = _duplicates_doubled(segments) if as_published else _unique(segments)
-    if min_path_in_lines:
-        segments = _without_small_components(segments, min_path, small_nodes)
-    nodes = segments.nodes if to_metres is None else to_metres(segments.nodes)
-    in_metres = _network(nodes, segments.ends, segments.speed_mph, crs)
-    if not min_path_in_lines:
-        in_metres = _without_small_components(in_metres, min_path, small_nodes)
-    network = with_chains_joined(in_metres)
+    nodes, ends, speed = _segments(lines, speed_mph)
+    rows = _duplicates_doubled(ends) if as_published else _fastest(ends, speed)
+    ends, speed = ends[rows], speed[rows]
+    network = _network(nodes if to_metres is None else to_metres(nodes), ends, speed, crs)
+    measured = _network(nodes, ends, speed, None) if min_path_in_lines else network
+    large = _is_in_large_component(measured, min_path, small_nodes)
+    network = network.parts(network.nodes, ends[large], network.lines[large], large)
+    network = with_chains_joined(network)
     return _without_duplicates(network) if as_published else network
 
 
-def _segments(lines: NDArray[np.object_], speed_mph: NDArray[np.float64]) -> RoadGraph:
-    """Return the network of all segments between successive points, in the plane of the lines."""
+def _segments(
+    lines: NDArray[np.object_], speed_mph: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float64]]:
+    """Return all points, and the ends and speed of all segments between successive ones."""
     xy, line = shapely.get_coordinates(lines, return_index=True)
     nodes, at = np.unique(xy, axis=0, return_inverse=True) if len(xy) else (np.empty((0, 2)), line)
     at = at.reshape(-1).astype(np.int64)
@@ -66,27 +67,23 @@ def _segments(lines: NDArray[np.object_], speed_mph: NDArray[np.float64]) -> Roa
     ends = np.column_stack([at[:-1], at[1:]])[follows]
     speed = speed_mph[line[1:][follows]]
     apart = ends[:, 0] != ends[:, 1]
-    return _network(nodes, np.sort(ends[apart], axis=1), speed[apart], None)
+    return nodes, np.sort(ends[apart], axis=1), speed[apart]
 
 
-def _unique(segments: RoadGraph) -> RoadGraph:
-    """Return every segment once, with the highest of its speeds."""
-    ends = segments.ends
-    fastest = np.lexsort((-np.nan_to_num(segments.speed_mph), ends[:, 1], ends[:, 0]))
-    first = fastest[np.unique(ends[fastest], axis=0, return_index=True)[1]]
-    return _network(segments.nodes, ends[first], segments.speed_mph[first], None)
+def _fastest(ends: NDArray[np.int64], speed_mph: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return the number of every segment once: of the fastest that has its ends."""
+    fastest = np.lexsort((-np.nan_to_num(speed_mph), ends[:, 1], ends[:, 0]))
+    return fastest[np.unique(ends[fastest], axis=0, return_index=True)[1]]
 
 
-def _duplicates_doubled(segments: RoadGraph) -> RoadGraph:
-    """Return the segments, those that several lines share twice as often.
+def _duplicates_doubled(ends: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the numbers of the segments, of those that several lines share twice as often.
 
     Their nodes then join at least four ends, so no other segment is merged with one that
     `_without_duplicates` removes.
     """
-    _, number, times = np.unique(segments.ends, axis=0, return_inverse=True, return_counts=True)
-    duplicates = np.flatnonzero(times[number.reshape(-1)] > 1)
-    again = np.concatenate([np.arange(len(segments.ends)), duplicates])
-    return _network(segments.nodes, segments.ends[again], segments.speed_mph[again], None)
+    _, number, times = np.unique(ends, axis=0, return_inverse=True, return_counts=True)
+    return np.append(np.arange(len(ends)), np.flatnonzero(times[number.reshape(-1)] > 1))
 
 
 def _without_duplicates(network: RoadGraph) -> RoadGraph:
@@ -109,8 +106,10 @@ def _network(
     return RoadGraph(nodes, ends, straight_lines(nodes[ends]), speed, crs)
 
 
-def _without_small_components(network: RoadGraph, min_path: float, most_nodes: int) -> RoadGraph:
-    """Leave out connected components of few nodes without a path of some length."""
+def _is_in_large_component(
+    network: RoadGraph, min_path: float, most_nodes: int
+) -> NDArray[np.bool_]:
+    """Return which edges are in components of many nodes, or with a path of some length."""
     component = edge_components(network)
     keep = np.ones(len(component), dtype=bool)
     for number in _small_components(network, component, min_path, most_nodes):
@@ -118,7 +117,7 @@ def _without_small_components(network: RoadGraph, min_path: float, most_nodes: i
         nodes, pairs = renumbered(network.ends[edges])
         piece = _network(network.nodes[nodes], pairs, network.speed_mph[edges], None)
         keep[edges] = cost_graph(piece).node_distances.max() >= min_path
-    return _network(network.nodes, network.ends[keep], network.speed_mph[keep], network.crs)
+    return keep
 
 
 def _small_components(
