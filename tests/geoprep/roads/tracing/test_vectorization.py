@@ -39,7 +39,7 @@ def test_a_network_without_coordinates_is_refused(tmp_path):
     """Pixels beyond the domain of a CRS have no longitude and latitude."""
     mask = drawn([[(-10, -50), (110, -50)]], (100, 100), width=5)
     path = write_raster(tmp_path / "a.tif", mask, transform=Affine(1, 0, 1e9, 0, -1, 1e9))
-    with pytest.raises(ImageError, match=r"a.tif: is nowhere on Earth by its CRS and transform"):
+    with pytest.raises(ImageError, match=r"a.tif is nowhere on Earth by its CRS and transform"):
         vectorize([path])
 
 
