@@ -72,8 +72,9 @@ def _segments(
 
 def _fastest(ends: NDArray[np.int64], speed_mph: NDArray[np.float64]) -> NDArray[np.int64]:
     """Return the number of every segment once: of the fastest that has its ends."""
-    fastest = np.lexsort((-np.nan_to_num(speed_mph), ends[:, 1], ends[:, 0]))
-    return fastest[np.unique(ends[fastest], axis=0, return_index=True)[1]]
+    ordered = np.lexsort((-np.nan_to_num(speed_mph), ends[:, 1], ends[:, 0]))
+    same = (ends[ordered[1:]] == ends[ordered[:-1]]).all(axis=1)
+    return np.delete(ordered, np.flatnonzero(same) + 1)
 
 
 def _duplicates_doubled(ends: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -125,11 +126,12 @@ def _small_components(
 ) -> NDArray[np.int64]:
     """Return the components of few nodes whose bounding box is smaller than a path."""
     count = int(component.max()) + 1 if len(component) else 0
-    members = np.column_stack([np.repeat(component, 2), network.ends.ravel()])
-    members = np.unique(members, axis=0)
+    of_node = np.empty(len(network.nodes), component.dtype)
+    of_node[network.ends] = component[:, None]
+    used = np.unique(network.ends)
     low, high = np.full((count, 2), np.inf), np.full((count, 2), -np.inf)
-    np.minimum.at(low, members[:, 0], network.nodes[members[:, 1]])
-    np.maximum.at(high, members[:, 0], network.nodes[members[:, 1]])
-    nodes = np.bincount(members[:, 0], minlength=count)
+    np.minimum.at(low, of_node[used], network.nodes[used])
+    np.maximum.at(high, of_node[used], network.nodes[used])
+    nodes = np.bincount(of_node[used], minlength=count)
     small = (nodes > 0) & (nodes <= most_nodes) & ((high - low).max(axis=1, initial=0) < min_path)
     return np.flatnonzero(small)
