@@ -27,6 +27,10 @@ Bytes = NDArray[np.uint8]
 
 _READ_BYTES = 48 << 20
 """Bytes of decoded pixels that are read at a time."""
+MOST_COUNTED = 64_000_000
+"""Pixels of an image above which its limits are those of a sample of its rows."""
+_SAMPLED_ROWS = 512
+"""Rows that such a sample takes at a time: a row of blocks of most large images."""
 
 WORTH_FITTING = 0.97
 """Windows get another side if that saves 3 % of the pixels: each side is compiled separately."""
@@ -216,11 +220,17 @@ def rows_at_a_time(source: ImageSource) -> int:
 
 
 def scene_limits(source: ImageSource) -> NDArray[np.float64]:
-    """Return float64 (band, 2), the percentiles of an image's valid pixels; reads it once."""
+    """Return float64 (band, 2), the percentiles of an image's valid pixels.
+
+    All are read, or so many rows of a large image, evenly spread, that it is not decoded twice.
+    """
     counts: Any = 0
     step = rows_at_a_time(source)
+    every = math.ceil(math.prod(source.lengths) / MOST_COUNTED)
+    if every > 1:
+        step = min(step, _SAMPLED_ROWS)
     with bounded_cache(), open_image(source.address) as dataset:
-        for top in range(0, source.lengths[0], step):
+        for top in range(0, source.lengths[0], step * every):
             bottom = min(top + step, source.lengths[0])
             counts = counts + imagery.count_source(read_rows(dataset, source.bands, top, bottom))
     return imagery.percentile_limits(counts)
