@@ -14,6 +14,7 @@ import pytest
 import rasterio
 from faults.mutations import MUTATIONS
 from helpers.factory import build_of
+from rasterio.enums import ColorInterp
 
 from geoprep.errors import GeoprepError
 from geoprep.sources import CITIES, find_scenes
@@ -113,6 +114,7 @@ def check(scene, kind, whole, image, label, status, reason):
     else:
         with rasterio.open(scene.image) as file:
             plain = file.dtypes[0] == "uint8" and file.count == 3
+            plain &= file.colorinterp[0] != ColorInterp.palette  # whose colours are read
             pixels = np.moveaxis(file.read(), 0, -1) if plain else image
         if pixels.shape == image.shape:
             known = image.any(axis=-1)
