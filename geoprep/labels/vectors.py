@@ -138,18 +138,20 @@ def _class_layers(
 
 def _layers(source: Path | bytes, name: str) -> tuple[dict[str, _Layer], str]:
     """Return the layers of lines and areas by name, and all layers as text."""
+    import pyogrio.raw  # here, since it imports pandas
+
     if name.lower().endswith(GEOJSON_SUFFIXES):  # one layer: each opening reads all of the document
-        content = _ogr("read", source, name, force_2d=True)
+        content = _ogr(pyogrio.raw.read, source, name, force_2d=True)
         meta, stem = content[0], PurePosixPath(name).stem
         kind, crs = meta["geometry_type"] or "", meta["crs"] or ""
         only = _Layer(0, stem, kind, crs, tuple(meta["fields"]), content)
         return {stem: only}, str(only)
-    listed = [(str(layer), kind) for layer, kind in _ogr("list_layers", source, name)]
+    listed = [(str(layer), kind) for layer, kind in _ogr(pyogrio.list_layers, source, name)]
     present = ", ".join(f"{layer} ({kind or 'no geometry'})" for layer, kind in listed) or "none"
     found = {}
     for index, (layer, kind) in enumerate(listed):
         if _is_of(kind, (*LINE_TYPES, *_AREA)):
-            info = _ogr("read_info", source, name, layer=index, **open_options(name))
+            info = _ogr(pyogrio.read_info, source, name, layer=index, **open_options(name))
             kind, fields = info["geometry_type"] or "", tuple(info["fields"])
             found[layer] = _Layer(index, layer, kind, info["crs"] or "", fields)
     return found, present
@@ -166,10 +168,12 @@ def _named(usable: dict[str, _Layer], present: str, layer: str, name: str) -> _L
 
 def _features(source: Path | bytes, layer: _Layer, rule: SpeedRule, name: str) -> _Features:
     """Read the lines, areas and some fields of a layer."""
+    import pyogrio.raw
+
     columns = _wanted(rule, layer.fields)
     try:
         meta, _, wkb, values = (rule.where is None and layer.content) or _ogr(
-            "read",
+            pyogrio.raw.read,
             source,
             name,
             layer=layer.index,
@@ -292,11 +296,13 @@ def _holds_roads(source: Path | bytes, layer: _Layer, rule: SpeedRule, name: str
     """
     if rule.fields and any(field in layer.fields for field in rule.fields):
         return True
+    import pyogrio.raw
+
     tags = [field for field in ("highway", "fclass", "class", "type") if field in layer.fields]
     if not tags:
         return names_roads(layer.fields)
     meta, _, _, values = _ogr(
-        "read",
+        pyogrio.raw.read,
         source,
         name,
         layer=layer.index,
@@ -320,14 +326,13 @@ def _require_crs(crs: str, name: str) -> None:
         ) from error
 
 
-def _ogr(called: str, source: Path | bytes, name: str, **options: Any) -> Any:  # noqa: ANN401 (pyogrio is untyped)
+def _ogr(function: Any, source: Path | bytes, name: str, **options: Any) -> Any:  # noqa: ANN401 (pyogrio is untyped)
     """Call a function of pyogrio; its errors become one that names the file."""
-    import pyogrio.raw  # imports pandas
+    from pyogrio.errors import DataLayerError, DataSourceError
 
-    function = pyogrio.raw.read if called == "read" else getattr(pyogrio, called)
     try:
         return function(source, **options)
-    except (pyogrio.errors.DataSourceError, pyogrio.errors.DataLayerError, ValueError) as error:
+    except (DataSourceError, DataLayerError, ValueError) as error:
         raise LabelError(
             f"{name}: not readable as a vector file ({error}); check it with ogrinfo, or convert "
             "it with ogr2ogr fixed.gpkg INPUT"

@@ -27,7 +27,7 @@ Bytes = NDArray[np.uint8]
 
 _READ_BYTES = 48 << 20
 """Bytes of decoded pixels that are read at a time."""
-MOST_COUNTED = 64_000_000
+_MOST_COUNTED = 64_000_000
 """Pixels of an image above which its limits are those of a sample of its rows."""
 _SAMPLED_ROWS = 512
 """Rows that such a sample takes at a time: a row of blocks of most large images."""
@@ -226,7 +226,7 @@ def scene_limits(source: ImageSource) -> NDArray[np.float64]:
     """
     counts: Any = 0
     step = rows_at_a_time(source)
-    every = math.ceil(math.prod(source.lengths) / MOST_COUNTED)
+    every = math.ceil(math.prod(source.lengths) / _MOST_COUNTED)
     if every > 1:
         step = min(step, _SAMPLED_ROWS)
     with bounded_cache(), open_image(source.address) as dataset:
