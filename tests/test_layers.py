@@ -146,6 +146,7 @@ def test_nothing_imports_benchmarks():
         ("geoprep", "rasterio zarr torch pandas geopandas xarray matplotlib numba"),
         ("geoprep.cli", "rasterio zarr numba torch"),
         ("geoprep.sources.city_scenes", "rasterio obstore numpy"),
+        ("geoprep.roads.tracing.vectorization, geoprep.roads.formats.files", "pandas pyogrio"),
         ("geoprep.views, geoprep.views.sheet", "matplotlib rasterio torch rich pyogrio"),
         ("training", "torch"),
     ],
@@ -153,3 +154,9 @@ def test_nothing_imports_benchmarks():
 def test_what_is_imported_loads_no_heavy_library(python, modules, heavy):
     done = python("-c", f"import sys, {modules}; print({set(heavy.split())} & {{*sys.modules}})")
     assert done.stdout.strip() == "set()", done.stderr
+
+
+def test_the_reader_of_labels_imports_pyogrio_before_threads_use_it(python):
+    """Other threads than the first that imports it print GDAL's errors on the terminal."""
+    done = python("-c", "import sys, geoprep.plan.label_checks; print('pyogrio.raw' in sys.modules)")
+    assert done.stdout.strip() == "True", done.stderr

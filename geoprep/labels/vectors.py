@@ -10,6 +10,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 import numpy as np
+import pyogrio
+import pyogrio.errors
+import pyogrio.raw
 import pyproj
 import shapely
 from numpy.typing import NDArray
@@ -21,27 +24,21 @@ from geoprep.labels.class_rule import ClassRule
 from geoprep.labels.features import LAYER_KEY
 from geoprep.labels.label_options import SPEED_FIELDS, SpeedRule
 from geoprep.labels.table import RoadTable, build_table
-from geoprep.storage import require_pyarrow
-
-GEOJSON_SUFFIXES: Final = (".geojson", ".json")
-PARQUET_SUFFIXES: Final = (".parquet", ".geoparquet")
-OSM_SUFFIXES: Final = (".osm", ".pbf")
-OSM_LINES: Final = "lines"  # layer of the ways of OpenStreetMap data that are no areas
-VECTOR_SUFFIXES: Final = (
-    *(*GEOJSON_SUFFIXES, ".gpkg", ".shp", ".fgb", ".csv"),
-    *(*PARQUET_SUFFIXES, *OSM_SUFFIXES),
+from geoprep.labels.vector_names import (
+    GEOJSON_SUFFIXES,
+    LINE_TYPES,
+    OSM_LINES,
+    OSM_SUFFIXES,
+    PARQUET_SUFFIXES,
+    open_options,
 )
-"""Of files that are read as vectors when they are named as labels."""
-SHAPEFILE_PARTS: Final = (".dbf", ".prj", ".shx")
+from geoprep.storage import require_pyarrow
 
 _SHAPE_HEADER: Final = 100
 _TABLE_HEADER: Final = 32
 _MOST_TAGS: Final = 100_000
 """Features of a layer whose tags are read to see whether it holds roads."""
 
-# Geometry types of layers as GDAL names them; None is a table without geometry. "Unknown" and
-# "Geometry" may hold any type, lines included.
-LINE_TYPES: Final = ("LineString", "Unknown", "Geometry")
 _AREA: Final = ("Polygon",)
 
 _USED_TYPES: Final = (shapely.GeometryType.LINESTRING, shapely.GeometryType.POLYGON)
@@ -53,20 +50,6 @@ _UNUSED: Final = {
     7: "GeometryCollection",
 }
 """Names of other types, spelled as in GeoJSON, so that all formats count under one name."""
-
-
-def is_vector(label: str) -> bool:
-    """Return whether a label is a vector file, by its name."""
-    return PurePosixPath(label).suffix.lower() in VECTOR_SUFFIXES
-
-
-def open_options(name: str) -> dict[str, str]:
-    """Return the options that GDAL opens a file of some name with."""
-    if not name.lower().endswith(OSM_SUFFIXES):
-        return {}
-    fields = {"CONFIG_FILE": str(Path(__file__).with_name("osm.ini"))}
-    # Editors number new objects below 0, which GDAL's fast index of nodes refuses.
-    return fields if name.lower().endswith(".pbf") else {**fields, "USE_CUSTOM_INDEXING": "NO"}
 
 
 def read_road_table(source: Path | bytes, rule: SpeedRule, name: str = "") -> RoadTable:
@@ -138,8 +121,6 @@ def _class_layers(
 
 def _layers(source: Path | bytes, name: str) -> tuple[dict[str, _Layer], str]:
     """Return the layers of lines and areas by name, and all layers as text."""
-    import pyogrio.raw  # here, since it imports pandas
-
     if name.lower().endswith(GEOJSON_SUFFIXES):  # one layer: each opening reads all of the document
         content = _ogr(pyogrio.raw.read, source, name, force_2d=True)
         meta, stem = content[0], PurePosixPath(name).stem
@@ -168,8 +149,6 @@ def _named(usable: dict[str, _Layer], present: str, layer: str, name: str) -> _L
 
 def _features(source: Path | bytes, layer: _Layer, rule: SpeedRule, name: str) -> _Features:
     """Read the lines, areas and some fields of a layer."""
-    import pyogrio.raw
-
     columns = _wanted(rule, layer.fields)
     try:
         meta, _, wkb, values = (rule.where is None and layer.content) or _ogr(
@@ -296,8 +275,6 @@ def _holds_roads(source: Path | bytes, layer: _Layer, rule: SpeedRule, name: str
     """
     if rule.fields and any(field in layer.fields for field in rule.fields):
         return True
-    import pyogrio.raw
-
     tags = [field for field in ("highway", "fclass", "class", "type") if field in layer.fields]
     if not tags:
         return names_roads(layer.fields)
@@ -328,11 +305,9 @@ def _require_crs(crs: str, name: str) -> None:
 
 def _ogr(function: Any, source: Path | bytes, name: str, **options: Any) -> Any:  # noqa: ANN401 (pyogrio is untyped)
     """Call a function of pyogrio; its errors become one that names the file."""
-    from pyogrio.errors import DataLayerError, DataSourceError
-
     try:
         return function(source, **options)
-    except (DataSourceError, DataLayerError, ValueError) as error:
+    except (pyogrio.errors.DataSourceError, pyogrio.errors.DataLayerError, ValueError) as error:
         raise LabelError(
             f"{name}: not readable as a vector file ({error}); check it with ogrinfo, or convert "
             "it with ogr2ogr fixed.gpkg INPUT"

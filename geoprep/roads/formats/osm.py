@@ -15,7 +15,6 @@ from geoprep.labels import HIGHWAY_TYPES, OSM_LINES, open_options
 from geoprep.roads.formats.table import CONFIDENCE, edge_frame, network_of_frame
 from geoprep.roads.graph import renumbered
 from geoprep.roads.network import RoadGraph, line_strings
-from geoprep.roads.reading.label_files import read_labels
 
 if TYPE_CHECKING:
     import geopandas as gpd
@@ -78,6 +77,8 @@ def read_osm(path: Path, layer: str | None = None) -> RoadGraph:
     """
     frame = our_roads(path, layer)
     if frame is None:
+        from geoprep.roads.reading.label_files import read_labels  # imports pandas
+
         return read_labels(path)[0]
     lines, part_of = _split_at_shared_points(frame.geometry.to_numpy())
     return network_of_frame(path, frame.iloc[part_of].set_geometry(lines))

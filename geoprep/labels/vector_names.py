@@ -1,0 +1,38 @@
+"""Names of vector files, of their layers and of geometry types.
+
+Apart from the reader of these files, which imports pyogrio and so pandas: most commands need
+neither. GDAL prints its errors in all threads but the one that first imports pyogrio, so the reader
+does so at its top, and not when a worker thread reads a file.
+"""
+
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+GEOJSON_SUFFIXES: Final = (".geojson", ".json")
+PARQUET_SUFFIXES: Final = (".parquet", ".geoparquet")
+OSM_SUFFIXES: Final = (".osm", ".pbf")
+OSM_LINES: Final = "lines"  # layer of the ways of OpenStreetMap data that are no areas
+VECTOR_SUFFIXES: Final = (
+    *(*GEOJSON_SUFFIXES, ".gpkg", ".shp", ".fgb", ".csv"),
+    *(*PARQUET_SUFFIXES, *OSM_SUFFIXES),
+)
+"""Of files that are read as vectors when they are named as labels."""
+SHAPEFILE_PARTS: Final = (".dbf", ".prj", ".shx")
+
+# Geometry types of layers as GDAL names them; None is a table without geometry. "Unknown" and
+# "Geometry" may hold any type, lines included.
+LINE_TYPES: Final = ("LineString", "Unknown", "Geometry")
+
+
+def is_vector(label: str) -> bool:
+    """Return whether a label is a vector file, by its name."""
+    return PurePosixPath(label).suffix.lower() in VECTOR_SUFFIXES
+
+
+def open_options(name: str) -> dict[str, str]:
+    """Return the options that GDAL opens a file of some name with."""
+    if not name.lower().endswith(OSM_SUFFIXES):
+        return {}
+    fields = {"CONFIG_FILE": str(Path(__file__).with_name("osm.ini"))}
+    # Editors number new objects below 0, which GDAL's fast index of nodes refuses.
+    return fields if name.lower().endswith(".pbf") else {**fields, "USE_CUSTOM_INDEXING": "NO"}
