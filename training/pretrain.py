@@ -132,15 +132,16 @@ def city_stores(
     """Draw the cities and build their stores, unless they exist; return the stores."""
     folder = out.with_name(f"{out.name}-cities")
     seed, quiet = int(settings.get("seed", 0)), bool(settings.get("quiet"))
+    rule = "none" if store.meta.rescale == "none" else "scene"
     pixel = math.sqrt(math.prod(store.meta.gsd_m))
     stores = []
     for number in range(cities.cities):
         size = pixel * _SCALES[number % len(_SCALES)]
         tile = min(store.meta.levels[0], int(_MOST_SIDE * _PIXEL_M / size))
-        made = (f"{cities.scenes}x", f"{size:.3g}m", f"{tile}px", f"{cities.buffer:g}")
+        made = (f"{cities.scenes}x", f"{size:.3g}m", f"{tile}px", f"{cities.buffer:g}", rule)
         path = folder / f"city-{100 * seed + number}-{'-'.join(made)}.zarr"
         if not _complete(path):
-            _build(path, 100 * seed + number, cities, size, tile, quiet=quiet)
+            _build(path, 100 * seed + number, cities, size, tile, rule, quiet=quiet)
         stores.append(path)
     return stores
 
@@ -155,7 +156,7 @@ def _complete(path: Path) -> bool:
 
 
 def _build(
-    path: Path, seed: int, cities: CityOptions, pixel: float, tile: int, *, quiet: bool
+    path: Path, seed: int, cities: CityOptions, pixel: float, tile: int, rule: str, *, quiet: bool
 ) -> None:
     """Draw a city and build its store; its scenes are removed afterwards."""
     from geoprep import build_zarr, synthesize
@@ -166,6 +167,7 @@ def _build(
     with tempfile.TemporaryDirectory(dir=path.parent) as source:
         synthesize(city, scenes=cities.scenes, seed=seed, size=side, out=source, progress=not quiet)
         how: dict[str, Any] = {"gsd": pixel, "buffer": cities.buffer, "tile": tile, "levels": 1}
+        how["rescale"] = rule
         build_zarr(
             city, source=source, out=path, overwrite=True, val=0.0, progress=not quiet, **how
         )

@@ -1,6 +1,7 @@
 """Test initial weights from synthetic cities."""
 
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -32,6 +33,7 @@ def test_cities_have_the_pixel_size_and_tiles_of_the_store(start, store_path):
     size = np.sqrt(np.prod(wanted.gsd_m))
     found = [StoreReader.open(path).meta for path in cities(start)]
     assert [one.levels for one in found] == [wanted.levels[:1]] * 2
+    assert [one.rescale for one in found] == [wanted.rescale] * 2 == ["none"] * 2
     sizes = [np.sqrt(np.prod(one.gsd_m)) for one in found]
     np.testing.assert_allclose(sizes, [size, 0.8 * size], rtol=0.02)
     assert (load(start.best).info.gsd_m[0] / wanted.gsd_m[0]) == pytest.approx(1, rel=0.05)
@@ -54,6 +56,16 @@ def test_existing_cities_are_used_again(start, store_path, tmp_path, monkeypatch
     training.pretrain_model(store_path, progress=False, **options)
     with pytest.raises(TypeError):  # another buffer: other cities
         training.pretrain_model(store_path, progress=False, buffer=3.0, **options)
+
+
+def test_cities_are_stretched_where_the_store_is(start, store_path, tmp_path, monkeypatch):
+    shutil.copytree(cities(start)[0].parent, tmp_path / "other-cities")
+    store, rules = StoreReader.open(store_path), []
+    monkeypatch.setattr(store, "meta", replace(store.meta, rescale="city"))
+    monkeypatch.setattr("training.pretrain._build", lambda *given, **_: rules.append(given[-1]))
+    options = pretrain.CityOptions(store=str(store_path), cities=2, scenes=1)
+    pretrain.city_stores(store, options, tmp_path / "other", {})
+    assert rules == ["scene"] * 2
 
 
 def test_a_store_without_speeds_gets_a_model_of_roads(store_path, tmp_path, monkeypatch):
