@@ -1,11 +1,18 @@
 """Test the path of a notebook user, from imagery to scores, with two imports."""
 
+import re
+import shutil
+import tempfile
+from pathlib import Path
+
 import geopandas as gpd
 import numpy as np
 import pandas as pd
 import pytest
+import rasterio
 import xarray as xr
 from helpers.runs import KEYWORDS
+from rasterio.windows import Window
 
 import geoprep as gp
 from training import load_model, train
@@ -43,3 +50,41 @@ def test_from_imagery_to_scores(tmp_path, monkeypatch, same_process):
     scores = gp.score("truth.gpkg", gp.read_network("truth.gpkg"), topo_starts=2, progress=False)
     assert isinstance(scores, pd.DataFrame)
     assert scores.attrs["mean"]["apls"] == scores["apls"].iloc[0] == pytest.approx(1)
+
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "tutorials" / "own-geotiffs.md"
+
+
+@pytest.mark.slow
+def test_tutorial_of_own_images_with_real_ones(shared_data, tmp_path, monkeypatch, same_process):
+    """Nine parts of a real image take the place of the page's synthetic city."""
+    city = tmp_path / "city"
+    (image,) = shared_data.glob("AOI_2_Vegas/PS-RGB/*_img0.tif")
+    (label,) = shared_data.glob("AOI_2_Vegas/geojson_roads_speed/*_img0.geojson")
+    for one in (image, label):
+        (city / one.parent.name).mkdir(parents=True)
+    with rasterio.open(image) as whole:
+        for number in range(9):
+            part = Window(433 * (number // 3), 433 * (number % 3), 416, 416)
+            place = {"width": 416, "height": 416, "transform": whole.window_transform(part)}
+            name = f"chip{number}"
+            shutil.copy(label, city / label.parent.name / f"{name}.geojson")
+            path = city / image.parent.name / f"{name}.tif"
+            with rasterio.open(path, "w", **whole.profile | place | {"count": 3}) as file:
+                file.write(whole.read([1, 2, 3], window=part))
+    monkeypatch.setattr(gp, "synthesize", lambda *_, **__: city)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.chdir(tmp_path)  # the page changes the folder
+    cells = re.findall(
+        r"^```{code-cell}(?:.*\n:)?.*\n((?:.*\n)*?)```", PAGE.read_text("utf-8"), re.M
+    )
+    assert len(cells) > 10
+    code = "\n".join(cells).replace("from IPython.display import Image", "Image = open")
+    names: dict[str, object] = {}
+    exec(code.replace(", width=700", "").replace(", width=500", ""), names)
+    found, roads, store = names["found"], names["roads"], names["store"]
+    assert found["baseline"].keys() >= {"model", "forest", "most_common"}
+    assert 0 < found["baseline"]["forest"] < 1
+    assert roads.crs == "EPSG:32611"
+    assert dict(store.summary.statuses) == {"ok": 8, "failed": 1}
+    assert names["report"].ok
