@@ -1,12 +1,34 @@
-"""The number of processors that this process may use."""
+"""The processors that this process may use."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from pathlib import Path
+
+_TOPOLOGY = Path("/sys/devices/system/cpu")
 
 
 def usable_cpus() -> int:
     """Return the number of processors that this process may run on."""
+    return len(processors())
+
+
+def processors() -> list[int]:
+    """Return the numbers of the processors that this process may run on."""
     if hasattr(os, "sched_getaffinity"):  # Linux: containers and `taskset` restrict it
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        return sorted(os.sched_getaffinity(0))
+    return [*range(os.cpu_count() or 1)]
+
+
+def physical_cores(numbers: Sequence[int]) -> list[list[int]]:
+    """Return processors by physical core, which computes no faster if several of its work.
+
+    Each is a core of its own where the system does not tell.
+    """
+    cores: dict[str, list[int]] = {}
+    for number in numbers:
+        path = _TOPOLOGY / f"cpu{number}/topology/thread_siblings_list"
+        name = path.read_text() if path.exists() else f"{number}\n"
+        cores.setdefault(name, []).append(number)
+    return [*cores.values()]

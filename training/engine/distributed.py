@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -14,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from geoprep.cpus import usable_cpus
+from geoprep.cpus import physical_cores, processors
 from geoprep.errors import GeoprepError, UsageError
 from loaders import is_distributed, this_rank
 from training.engine.native import DeviceName, choose_device
@@ -55,7 +56,7 @@ def set_threads(wanted: int | None) -> None:
     """Set the number of threads for computation."""
     here = ranks_here()
     if wanted is None and here > 1 and os.environ.get("OMP_NUM_THREADS", "1") == "1":
-        wanted = max(1, usable_cpus() // _sharing())
+        wanted = max(1, len(physical_cores(processors())) // _sharing())
     if wanted is not None and wanted != torch.get_num_threads():
         torch.set_num_threads(wanted)
 
@@ -83,13 +84,16 @@ def data_parallel(
         return module
     # With the device named, scalars come back from where they were computed.
     ids = None if device.type == "cpu" else [torch.accelerator.current_device_index()]
-    return DistributedDataParallel(
-        module,
-        device_ids=ids,
-        broadcast_buffers=False,
-        find_unused_parameters=find_unused,
-        gradient_as_bucket_view=True,
-    )
+    with warnings.catch_warnings():
+        # torch 2.13 deprecates this keyword for one that copies the buffers of rank 0 at the start.
+        warnings.simplefilter("ignore", FutureWarning)
+        return DistributedDataParallel(
+            module,
+            device_ids=ids,
+            broadcast_buffers=False,
+            find_unused_parameters=find_unused,
+            gradient_as_bucket_view=True,
+        )
 
 
 def sum_over_ranks(values: Sequence[float], device: torch.device) -> list[float]:

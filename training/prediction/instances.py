@@ -21,7 +21,7 @@ from multiprocessing.queues import Queue
 from multiprocessing.sharedctypes import Synchronized
 from typing import TypeAlias
 
-from geoprep.cpus import usable_cpus
+from geoprep.cpus import physical_cores, processors
 from geoprep.errors import GeoprepError, UsageError
 from training.cli import Status
 from training.inference import SUFFIXES, chosen_device, parse_devices
@@ -40,7 +40,7 @@ Work = Callable[..., object]
 
 
 def share_cores(cores: Sequence[int], count: int) -> list[list[int]]:
-    """Return ``count`` shares of neighbouring cores, as equal as possible."""
+    """Return ``count`` shares of neighbouring processors, as equal as possible."""
     if count > len(cores):
         raise UsageError(
             f"`instances` or devices: {count}, but this process may use {len(cores)} cores: use at "
@@ -65,9 +65,7 @@ def run_instances(options: PredictOptions, work: Work, spell: Callable[[str], st
         count = len(devices)
     else:
         devices *= count
-    pinned = hasattr(os, "sched_getaffinity")  # not on macOS
-    cores = sorted(os.sched_getaffinity(0)) if pinned else [*range(usable_cpus())]
-    shares = share_cores(cores, count)
+    shares = share_cores([one for core in physical_cores(processors()) for one in core], count)
     context = multiprocessing.get_context("spawn")
     messages: Messages = context.Queue()
     taken, begun = context.Value("q"), time.time()
@@ -104,7 +102,7 @@ def _run(work: Callable[[Screen], object], cores: Sequence[int], messages: Messa
         os.sched_setaffinity(0, cores)
     import torch
 
-    torch.set_num_threads(len(cores))
+    torch.set_num_threads(len(physical_cores(cores)))
     try:
         work(Screen(quiet=True, send=messages.put))
     except GeoprepError as error:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from helpers.forks import run_ranks
 
+from geoprep import cpus
 from training.engine import distributed
 
 RANK = """
@@ -142,11 +143,16 @@ def test_ranks_wait_for_each_other_as_long_as_asked_for(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("others", "threads"),
-    [([(0, 1, 2, 3)], 2), ([(4, 5, 6, 7)], 4), ([(0, 1), (2, 3), (8, 9)], 1)],
-    ids=["shared", "pinned apart", "in part"],
+    ("others", "threads", "apart"),
+    [
+        ([(0, 1, 2, 3)], 2, 4),
+        ([(4, 5, 6, 7)], 4, 4),
+        ([(0, 1), (2, 3), (8, 9)], 1, 4),
+        ([(4, 5, 6, 7)], 2, 2),
+    ],
+    ids=["shared", "pinned apart", "in part", "two processors per core"],
 )
-def test_ranks_divide_the_processors_that_they_share(monkeypatch, others, threads):
+def test_ranks_divide_the_cores_that_they_share(monkeypatch, tmp_path, others, threads, apart):
     mine, set_to = {0, 1, 2, 3}, []
     machine = socket.gethostname()
 
@@ -161,5 +167,9 @@ def test_ranks_divide_the_processors_that_they_share(monkeypatch, others, thread
     monkeypatch.setattr(distributed.dist, "all_gather_object", gather)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 99)
     monkeypatch.setattr(torch, "set_num_threads", set_to.append)
+    monkeypatch.setattr(cpus, "_TOPOLOGY", tmp_path)
+    for number in mine:
+        (tmp_path / f"cpu{number}/topology").mkdir(parents=True)
+        (tmp_path / f"cpu{number}/topology/thread_siblings_list").write_text(f"{number % apart}\n")
     distributed.set_threads(None)
     assert set_to == [threads]

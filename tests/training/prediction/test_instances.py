@@ -16,6 +16,7 @@ import pytest
 import torch
 from helpers.predict_cases import FACTS, make_checkpoint, pixels, predict_options, write_image
 
+from geoprep import cpus
 from geoprep.cpus import usable_cpus
 from geoprep.errors import UsageError
 from training.predict import COMMAND, main, make_job
@@ -55,7 +56,8 @@ def test_a_system_without_affinity_divides_its_processors(monkeypatch):
     for name in ("sched_getaffinity", "sched_setaffinity"):
         monkeypatch.delattr(os, name, raising=False)
     monkeypatch.setattr(instances.ctypes, "CDLL", lambda _: object())
-    monkeypatch.setattr(instances, "usable_cpus", lambda: 4)
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(cpus, "_TOPOLOGY", Path("/no-such-folder"))
     given = []
     monkeypatch.setattr(instances, "share_cores", lambda *of: given.append(of) or 1 / 0)
     options = predict_options(instances=2)
