@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -63,12 +64,21 @@ class FormServer:
         return {"seconds": [_seconds(runner, image) for _ in range(times)]}
 
     def rate(self, count: int, side: int, seconds: float) -> dict[str, Any]:
-        """Return Mpx/s over at least two batches and ``seconds``, and peak memory in bytes."""
-        image, start, done = self.batch(count, side), time.perf_counter(), 0
-        while done < 2 or time.perf_counter() - start < seconds:
-            self.runner(image)
-            done += 1
-        pixels = done * count * side * side
+        """Return Mpx/s over at least two batches and ``seconds``, and peak memory in bytes.
+
+        As many threads call the model as a prediction has.
+        """
+        image, start, at_once = self.batch(count, side), time.perf_counter(), self.runner.at_once
+
+        def batches(_: int) -> int:
+            done = 0
+            while done < 2 or time.perf_counter() - start < seconds:
+                self.runner(image)
+                done += 1
+            return done
+
+        with ThreadPoolExecutor(at_once) as pool:
+            pixels = sum(pool.map(batches, range(at_once))) * count * side * side
         return {"mpx_s": pixels / 1e6 / (time.perf_counter() - start), "peak": resident()}
 
     def predict(self) -> dict[str, Any]:

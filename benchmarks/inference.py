@@ -41,13 +41,14 @@ from geoprep.sources import get_city
 from geoprep.synth import synthesise
 from training.cli import limit_spinning
 from training.inference import export_files
+from training.prediction import PredictOptions
 
 GAIN = 2.0
 SHARE = 0.9
 GSD_M = 0.3
 """Pixel size for which areas are reported, in metres."""
 LARGEST_DROP = 0.01
-OVERLAP = 64
+OVERLAP = PredictOptions.overlap
 """Overlap of windows of `training.predict` in pixels."""
 
 
@@ -126,7 +127,7 @@ def export_form(form: Form, checkpoint: Path, store: str, exports: Path, tiles: 
     file = exports / form.file
     words = [w for name, value in form.export.items() for w in (f"--{name}", value) if w]
     command = [form.python, "-m", "training.export", str(checkpoint), *words]
-    run([*command, "--calibrate", store, "--tiles", str(tiles), "--out", str(file)])
+    run([*command, "--calibrate", store, "--tiles", str(tiles), "--out", str(file), "--overwrite"])
     return file
 
 

@@ -115,7 +115,7 @@ class WindowOptions:
     """Windows: how an image is divided for the model."""
 
     window: int = option(1024, "Side of the windows, a multiple of 32.", "PIXELS")
-    overlap: int = option(64, "Overlap of neighbouring windows.", "PIXELS")
+    overlap: int = option(32, "Overlap of neighbouring windows.", "PIXELS")
     batch_size: int = option(1, "Windows per batch.", "N", least=1)
     compile: Literal["auto", "on", "off"] = option(
         "auto",

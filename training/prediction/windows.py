@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep import imagery
+from geoprep.cpus import usable_cpus
 from geoprep.errors import UsageError
 from geoprep.storage import open_image
 from training.model import STRIDE
@@ -29,8 +30,8 @@ _READ_BYTES = 48 << 20
 """Bytes of decoded pixels that are read at a time."""
 _MOST_COUNTED = 64_000_000
 """Pixels of an image above which its limits are those of a sample of its rows."""
-_SAMPLED_ROWS = 512
-"""Rows that such a sample takes at a time: a row of blocks of most large images."""
+_COUNTED_ROWS = 512
+"""Rows that are counted at a time: a row of blocks of most large images."""
 
 WORTH_FITTING = 0.97
 """Windows get another side if that saves 3 % of the pixels: each side is compiled separately."""
@@ -224,15 +225,17 @@ def scene_limits(source: ImageSource) -> NDArray[np.float64]:
 
     All are read, or so many rows of a large image, evenly spread, that it is not decoded twice.
     """
-    counts: Any = 0
-    step = rows_at_a_time(source)
+    step = min(rows_at_a_time(source), _COUNTED_ROWS)
     every = math.ceil(math.prod(source.lengths) / _MOST_COUNTED)
-    if every > 1:
-        step = min(step, _SAMPLED_ROWS)
-    with bounded_cache(), open_image(source.address) as dataset:
-        for top in range(0, source.lengths[0], step * every):
-            bottom = min(top + step, source.lengths[0])
-            counts = counts + imagery.count_source(read_rows(dataset, source.bands, top, bottom))
+
+    def count(top: int) -> NDArray[np.int64]:
+        bottom = min(top + step, source.lengths[0])
+        with bounded_cache(), open_image(source.address) as dataset:
+            return imagery.count_source(read_rows(dataset, source.bands, top, bottom))
+
+    # Eight threads: each decodes up to 48 MB.
+    with ThreadPoolExecutor(min(8, usable_cpus()), "predict-count") as pool:
+        counts: Any = sum(pool.map(count, range(0, source.lengths[0], step * every)))
     return imagery.percentile_limits(counts)
 
 

@@ -168,7 +168,7 @@ def test_limits_of_a_scene_equal_those_of_a_store(tmp_path, monkeypatch):
     wanted = np.percentile(values[40:].reshape(-1, 3), (2, 98), axis=0).T
     np.testing.assert_array_equal(scene_limits(source), wanted)
     monkeypatch.setattr(windows, "_MOST_COUNTED", 300 * 70 / 2)
-    monkeypatch.setattr(windows, "_SAMPLED_ROWS", 40)  # rows 80 to 119, 160 to 199, 240 to 279
+    monkeypatch.setattr(windows, "_COUNTED_ROWS", 40)  # rows 80 to 119, 160 to 199, 240 to 279
     rows = np.arange(300)
     wanted = np.percentile(values[(rows >= 40) & (rows // 40 % 2 == 0)], (2, 98), axis=(0, 1)).T
     np.testing.assert_array_equal(scene_limits(source), wanted)
