@@ -90,6 +90,8 @@ def make_job(options: PredictOptions) -> tuple[PredictionJob, list[str]]:
     for name in ("confidence", "probabilities"):
         if getattr(options, name) and not info.has_classes:
             raise UsageError(f"`{name}` is for models of classes; this one has roads")
+    if options.outputs != "all" and info.has_classes:
+        raise UsageError("`outputs` is for models of roads; this one has classes")
     threshold = chosen_threshold(info, options.threshold)
     origin = "default: never validated" if info.threshold is None else "chosen on validation scenes"
     origin = origin if options.threshold is None else "from the options"

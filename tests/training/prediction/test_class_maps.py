@@ -97,6 +97,8 @@ def test_another_request_says_what_differs(case, command, tmp_path):
     assert path.read_bytes() == before
     said = command(*given, "--threshold", "0.5", status=2).err
     assert "--threshold is for models of roads" in said
+    said = command(*given, "--outputs", "road,speed", status=2).err
+    assert "--outputs is for models of roads" in said
 
 
 def test_options_of_classes_are_refused_for_roads(command, tmp_path):
