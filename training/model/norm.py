@@ -75,14 +75,24 @@ def _forward(
 
 
 def _backward(
-    grad: Tensor, x: Tensor, y: Tensor, weight: Tensor, mean: Tensor, inverse: Tensor, summed: bool
+    grad: Tensor,
+    x: Tensor,
+    y: Tensor | None,
+    weight: Tensor,
+    bias: Tensor,
+    mean: Tensor,
+    inverse: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Return the gradients of x, weight, bias and, if one was ``summed``, the shortcut."""
-    passed = torch.where(y > 0, grad, 0)
-    normal, g = (x.float() - mean) * inverse, passed.float()
+    """Return the gradients of x, weight, bias and, if ``y`` is given, the shortcut.
+
+    Without a shortcut x says where y is positive: the two passes need not read y.
+    """
+    normal = (x.float() - mean) * inverse
+    passed = torch.where(normal * weight + bias > 0 if y is None else y > 0, grad, 0)
+    g = passed.float()
     of_weight, of_bias = _sum(g * normal), _sum(g)
     of_x = weight * inverse * (g - (of_bias + normal * of_weight) / (len(x) * x.shape[1]))
-    return of_x.to(x.dtype), of_weight, of_bias, passed if summed else None
+    return of_x.to(x.dtype), of_weight, of_bias, None if y is None else passed
 
 
 def _sum(values: Tensor) -> Tensor:
@@ -114,17 +124,17 @@ class _NormReLU(torch.autograd.Function):
         rows = _rows(x), weight.detach(), bias.detach(), added
         y, mean, variance, inverse = _compiled()[0](*rows, shift, eps)
         y = _maps(y, x)
-        ctx.summed = shortcut is not None
-        ctx.save_for_backward(x, y, weight, mean, inverse)
+        ctx.save_for_backward(x, None if shortcut is None else y, weight, bias, mean, inverse)
         ctx.mark_non_differentiable(mean, variance)
         return y, mean, variance
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
-        x, y, weight, mean, inverse = ctx.saved_tensors
-        given = _rows(grad), _rows(x), _rows(y), weight.detach(), mean, inverse, ctx.summed
-        of_x, of_weight, of_bias, passed = _compiled()[1](*given)
+        x, y, weight, bias, mean, inverse = ctx.saved_tensors
+        rows = _rows(grad), _rows(x), None if y is None else _rows(y)
+        given = weight.detach(), bias.detach(), mean, inverse
+        of_x, of_weight, of_bias, passed = _compiled()[1](*rows, *given)
         of_shortcut = None if passed is None else _maps(passed, x)
         return _maps(of_x, x), of_weight, of_bias, of_shortcut, None, None
 
