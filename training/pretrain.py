@@ -64,7 +64,7 @@ class CityOptions:
 class PretrainOptimizer(OptimizerConfig):
     """Optimisation: epochs, optimizer and learning rate."""
 
-    epochs: int = option(4, "Number of passes over all tiles of the cities.", "N", least=1)
+    epochs: int = option(16, "Number of passes over all tiles of the cities.", "N", least=1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -76,7 +76,7 @@ def test_a_store_without_speeds_gets_a_model_of_roads(store_path, tmp_path, monk
     training.pretrain_model(store_path, out=str(tmp_path / "a"))
     training.pretrain_model(store_path, out=str(tmp_path / "b"), targets="continuous")
     assert [one["targets"] for one in seen] == ["binary", "continuous"]
-    assert seen[0]["epochs"] == 4
+    assert seen[0]["epochs"] == 16
 
 
 def test_a_folder_that_holds_a_run_is_refused_before_cities_are_drawn(start, store_path):
