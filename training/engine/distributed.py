@@ -68,9 +68,9 @@ def ranks_here() -> int:
 
 def _sharing() -> int:
     """Return the number of ranks whose processors are also those of this one: 1 if pinned apart."""
-    if not is_distributed() or not hasattr(os, "sched_getaffinity"):
+    if not is_distributed():
         return ranks_here()
-    mine = socket.gethostname(), os.sched_getaffinity(0)
+    mine = socket.gethostname(), {*processors()}
     found: list[Any] = [None] * this_rank()[1]
     dist.all_gather_object(found, mine)
     return sum(host == mine[0] and bool(cores & mine[1]) for host, cores in found)
