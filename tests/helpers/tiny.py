@@ -21,15 +21,20 @@ def build(bands, channels):
     )
 
 
-def normed(bands, channels):
+def normed(bands, channels, dropped=0.2):
     """A model with all kinds of state: running statistics and dropout."""
     return nn.Sequential(
         nn.Conv2d(bands, 8, 5, padding=2, bias=False),
         nn.BatchNorm2d(8),
         nn.ReLU(),
-        nn.Dropout2d(0.2),
+        nn.Dropout2d(dropped),
         nn.Conv2d(8, channels, 3, padding=1),
     )
+
+
+def undropped(bands, channels):
+    """As `normed`, without dropout, which draws other numbers on another device."""
+    return normed(bands, channels, dropped=0.0)
 
 
 class _Doomed(nn.Module):

@@ -95,6 +95,8 @@ def choose_engine(
     lacking = None if compile_mode == "off" else missing_compiler(place)
     dtype, numbers = choose_precision(place, precision)
     reason = f"{taken}: {why}; {numbers}" + (f"; nothing compiled, {lacking}" if lacking else "")
+    if not lacking and compile_mode != "off":
+        reason += "; the first step compiles kernels (a minute or two, then they are cached)"
     half = dtype != torch.float32
     return Engine(
         name=taken,

@@ -120,8 +120,8 @@ class _NormReLU(torch.autograd.Function):
         shift: Tensor,
         eps: float,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        added = None if shortcut is None else _rows(shortcut)
-        rows = _rows(x), weight.detach(), bias.detach(), added
+        added = None if shortcut is None else _rows(shortcut.detach())
+        rows = _rows(x.detach()), weight.detach(), bias.detach(), added
         y, mean, variance, inverse = _compiled()[0](*rows, shift, eps)
         y = _maps(y, x)
         ctx.save_for_backward(x, None if shortcut is None else y, weight, bias, mean, inverse)
