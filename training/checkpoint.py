@@ -84,6 +84,9 @@ class ModelInfo:
     class_names, class_colors
         Name and display colour (``#RRGGBB``) of the class of each channel; empty unless targets
         are classes.
+    nodata
+        Nodata rule of the training images, as `geoprep.build_zarr` takes it: a pixel value,
+        ``none``, or None for the default.
     """
 
     model: str
@@ -104,6 +107,7 @@ class ModelInfo:
     version: int = VERSION
     class_names: tuple[str, ...] = ()
     class_colors: tuple[str, ...] = ()
+    nodata: float | Literal["none"] | None = None
 
     @property
     def has_classes(self) -> bool:
@@ -125,6 +129,8 @@ class ModelInfo:
         plain = {_KEYS.get(name, name): value for name, value in asdict(self).items()}
         if not self.has_classes:  # as files of earlier versions
             del plain["class_names"], plain["class_colors"]
+        if self.nodata is None:
+            del plain["nodata"]
         return plain
 
     @classmethod

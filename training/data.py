@@ -125,6 +125,7 @@ def model_info(config: Config, stores: Sequence[StoreReader]) -> ModelInfo:
         speeds = all(store.has_speeds for store in stores)
         targets = "classes" if names else "bins" if speeds else "binary"
     prep = DevicePrep.from_store(stores, targets, bands=bands)  # checks that the labels suit
+    rules = {store.meta.build.get("options", {}).get("nodata") for store in stores}
     return ModelInfo(
         model=config.model,
         bands=bands,
@@ -142,6 +143,7 @@ def model_info(config: Config, stores: Sequence[StoreReader]) -> ModelInfo:
         fold=None if config.folds is None else config.fold,
         class_names=names,
         class_colors=meta.class_colors,
+        nodata=rules.pop() if len(rules) == 1 else None,
     )
 
 

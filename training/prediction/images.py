@@ -48,6 +48,7 @@ class ImageSource:
     crs: str | None  # WKT; None if the image is not georeferenced
     gsd_m: tuple[float, float] | None  # of the model's grid, x and y; None if it is unknown
     version: str  # changes with the file: size and modification time, or the ETag of an object
+    nodata: imagery.Nodata = None  # rule of the training images
 
     @property
     def name(self) -> str:
@@ -97,7 +98,8 @@ def inspect_image(
             gsd = x * scale_x, y * scale_y
     version = version or file_version(address)
     return ImageSource(
-        address, bands, dtype, lengths, scales, height, width, transform, crs, gsd, version
+        address, bands, dtype, lengths, scales, height, width, transform, crs, gsd, version,
+        info.nodata,
     )  # fmt: skip
 
 

@@ -70,12 +70,12 @@ class Screen(Progress):
 
 def describe(outcome: ImageOutcome) -> str:
     """Return the line on a finished image: outcome, path, and size and time or the reason."""
+    name = shown_address(outcome.address) if outcome.error else outcome.target
     reasons = {
-        "failed": outcome.error,
+        "failed": str(outcome.error).removeprefix(f"{name}: "),
         "busy": "another process predicts it",
         "complete": "already complete",
     }
-    name = shown_address(outcome.address) if outcome.error else outcome.target
     return f"{outcome.state:9} {name}: {reasons.get(outcome.state) or _size_and_time(outcome)}"
 
 

@@ -200,18 +200,19 @@ def _fill(
         stop = min(start + step, end)
         ys = imagery.pixel_edges(start, stop - start, 1, scale_y, source.lengths[0])
         first = int(ys[0])
-        pixels = read_rows(dataset, source.bands, first, int(np.ceil(ys[-1])))
+        pixels = read_rows(dataset, source, first, int(np.ceil(ys[-1])))
         part = slice(start - top, stop - top)
         imagery.render(pixels, tables, ys - first, xs, image[part], valid[part])
 
 
 def read_rows(
-    dataset: DatasetReader, bands: tuple[int, ...], top: int, bottom: int
+    dataset: DatasetReader, source: ImageSource, top: int, bottom: int
 ) -> imagery.ImageWindow:
     """Return whole rows of an image, in its own dtype."""
     from rasterio.windows import Window
 
-    return imagery.read_pixels(dataset, bands, Window(0, top, dataset.width, bottom - top))
+    window = Window(0, top, dataset.width, bottom - top)
+    return imagery.read_pixels(dataset, source.bands, window, nodata=source.nodata)
 
 
 def rows_at_a_time(source: ImageSource) -> int:
@@ -231,7 +232,7 @@ def scene_limits(source: ImageSource) -> NDArray[np.float64]:
     def count(top: int) -> NDArray[np.int64]:
         bottom = min(top + step, source.lengths[0])
         with bounded_cache(), open_image(source.address) as dataset:
-            return imagery.count_source(read_rows(dataset, source.bands, top, bottom))
+            return imagery.count_source(read_rows(dataset, source, top, bottom))
 
     # Eight threads: each decodes up to 48 MB.
     with ThreadPoolExecutor(min(8, usable_cpus()), "predict-count") as pool:

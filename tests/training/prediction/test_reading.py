@@ -9,8 +9,11 @@ import rasterio
 from affine import Affine
 from helpers.predict_cases import FACTS, GSD, PLACE, pixels, predict_options, write_image
 
-from geoprep import imagery
+from geoprep import build_zarr, imagery
 from geoprep.errors import ImageError, UsageError
+from geoprep.store import StoreReader
+from training.checkpoint import ModelInfo
+from training.data import model_info
 from training.prediction import windows
 from training.prediction.images import inspect_image, known_limits
 from training.prediction.predict_options import check_gsd
@@ -21,6 +24,7 @@ from training.prediction.windows import (
     read_window_rows,
     scene_limits,
 )
+from training.settings import Config
 
 AS_IS = np.tile([0.0, 255.0], (3, 1))
 
@@ -175,6 +179,23 @@ def test_limits_of_a_scene_equal_those_of_a_store(tmp_path, monkeypatch):
     np.testing.assert_array_equal(known_limits(FACTS, "5,600"), [[5, 600]] * 3)
     with pytest.raises(ImageError, match=r"uint16.*`rescale` scene, or LO,HI"):
         inspected(path)
+
+
+@pytest.mark.parametrize(("rule", "collar"), [(255, 255), ("none", 0), (None, 0)])
+def test_nodata_is_that_of_the_store_that_a_model_was_trained_on(tmp_path, rule, collar):
+    values = np.maximum(pixels(128, 128), 1)
+    values[:30] = collar
+    image = write_image(tmp_path / "images" / "a.tif", values)
+    label = write_image(tmp_path / "labels" / "a.tif", values[..., :1])
+    folders = {"images": image.parent, "labels": label.parent, "label_values": "1"}
+    build_zarr(**folders, tile=64, val=0, nodata=rule, out=tmp_path / "a.zarr")
+    store = StoreReader.open(tmp_path / "a.zarr")
+    info = ModelInfo.from_plain(model_info(Config(), [store]).to_plain())
+    source = inspected(image, info)
+    np.testing.assert_array_equal(scene_limits(source), store.scenes.limits[0])
+    _, valid, _ = read_all(source, AS_IS, 64, 32)
+    assert valid[:30].any() == (rule == "none")
+    assert valid[30:].all()
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "nan", "inf", "fine"])
