@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from geoprep import imagery
 from geoprep.crs import is_georeferenced
 from geoprep.errors import ImageError, UsageError
-from geoprep.plan import parse_rescale
+from geoprep.plan import parse_nodata, parse_rescale
 from geoprep.storage import open_image, shown_address, split_address
 from training.checkpoint import ModelInfo
 from training.prediction.predict_options import ReadingOptions, parse_bands
@@ -99,7 +99,7 @@ def inspect_image(
     version = version or file_version(address)
     return ImageSource(
         address, bands, dtype, lengths, scales, height, width, transform, crs, gsd, version,
-        info.nodata,
+        info.nodata if options.nodata == "checkpoint" else parse_nodata(options.nodata),
     )  # fmt: skip
 
 

@@ -33,6 +33,14 @@ def check_gsd(text: str) -> None:
         raise UsageError(f"`gsd` {text}: use checkpoint, image, or metres such as 0.3")
 
 
+def check_nodata(text: str) -> None:
+    """Raise UsageError unless ``nodata`` is ``checkpoint`` or a rule of `geoprep.plan`."""
+    from geoprep.plan import parse_nodata
+
+    if text != "checkpoint":
+        parse_nodata(text)
+
+
 def check_rescale(text: str) -> None:
     """Raise UsageError unless ``rescale`` is ``checkpoint`` or a rule of `geoprep.plan`."""
     from geoprep.plan import parse_rescale
@@ -97,6 +105,13 @@ class ReadingOptions:
         "or LO,HI.",
         "RULE",
         check=check_rescale,
+    )
+    nodata: str = option(
+        "checkpoint",
+        "Pixel value that is nodata where all bands have it, or none, as for build-zarr: that of "
+        "the training store (checkpoint).",
+        "VALUE|none",
+        check=check_nodata,
     )
     allow_no_crs: bool = option(
         False, "Predict images without georeference pixel by pixel, without resampling."

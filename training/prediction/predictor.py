@@ -117,6 +117,9 @@ class Predictor:
         """Return everything that a prediction's pixels depend on, as plain JSON."""
         options = self.options
         limits = self.limits
+        reading = {item.name: getattr(options, item.name) for item in fields(ReadingOptions)}
+        if options.nodata == "checkpoint":  # as in predictions of earlier versions
+            del reading["nodata"]
         return {
             "format": FORMAT,
             "checkpoint": self.checkpoint,
@@ -125,7 +128,7 @@ class Predictor:
             "tta": options.tta,
             "threshold": self.threshold,
             "compression": options.compress,
-            **{item.name: getattr(options, item.name) for item in fields(ReadingOptions)},
+            **reading,
             "bands": list(parse_bands(options.bands)),
             "limits": "scene" if limits is None else limits.tolist(),
             **runner.identity,

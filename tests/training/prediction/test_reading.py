@@ -193,6 +193,7 @@ def test_nodata_is_that_of_the_store_that_a_model_was_trained_on(tmp_path, rule,
     info = ModelInfo.from_plain(model_info(Config(), [store]).to_plain())
     source = inspected(image, info)
     np.testing.assert_array_equal(scene_limits(source), store.scenes.limits[0])
+    assert source == inspected(image, nodata=str(rule)) if rule else inspected(image)
     _, valid, _ = read_all(source, AS_IS, 64, 32)
     assert valid[:30].any() == (rule == "none")
     assert valid[30:].all()
