@@ -138,9 +138,12 @@ def _undertrained(standing: Standing) -> Iterator[str]:
     scores = _scores(rows, standing.score)
     late = not len(scores) or scores.argmax() >= len(scores) - size
     if len(rows) > 2 and all(falls) and late:
+        roads = standing.score == "road_iou"
+        step = f"train longer, such as `epochs` {2 * len(rows)}"
+        step += ", or start from weights of training.pretrain" if roads else ""
         yield (
             f"the loss still falls, from {before[-1]['loss']:.3g} to {last[-1]['loss']:.3g} in the "
-            f"last quarter of {len(rows)} epochs: train longer, such as `epochs` {2 * len(rows)}"
+            f"last quarter of {len(rows)} epochs: {step}"
         )
 
 
