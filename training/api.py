@@ -161,8 +161,9 @@ class Model:
         Parameters
         ----------
         image
-            uint8 (n, band, y, x) or (band, y, x), with the bands of ``info``. Sides are padded to
-            multiples of 32 by reflection, as in predictions.
+            uint8 (n, band, y, x) or (band, y, x), with the bands of ``info`` and values as in the
+            store: with ``info.rescale`` ``scene`` those of an image are stretched between its
+            percentiles, as `predict` does. Sides are padded to multiples of 32 by reflection.
 
         Returns
         -------
