@@ -48,7 +48,7 @@ class ImageSource:
     crs: str | None  # WKT; None if the image is not georeferenced
     gsd_m: tuple[float, float] | None  # of the model's grid, x and y; None if it is unknown
     version: str  # changes with the file: size and modification time, or the ETag of an object
-    nodata: imagery.Nodata = None  # rule of the training images
+    nodata: imagery.Nodata = None  # which pixels are nodata, as a build takes it
 
     @property
     def name(self) -> str:
