@@ -25,11 +25,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Bytes = NDArray[np.uint8]
+Kept = dict[int, imagery.ImageWindow]
+"""Decoded rows of a whole image, by the first of them."""
 
 _READ_BYTES = 48 << 20
 """Bytes of decoded pixels that are read at a time."""
 _MOST_COUNTED = 64_000_000
 """Pixels of an image above which its limits are those of a sample of its rows."""
+_KEPT_BYTES = 256 << 20
+"""Bytes of decoded pixels that are kept for the prediction when the limits are counted."""
 _COUNTED_ROWS = 512
 """Rows that are counted at a time: a row of blocks of most large images."""
 
@@ -161,9 +165,17 @@ class WindowRow(NamedTuple):
 
 
 def read_window_rows(
-    source: ImageSource, limits: NDArray[np.float64], grid: WindowGrid, first: int = 0
+    source: ImageSource,
+    limits: NDArray[np.float64],
+    grid: WindowGrid,
+    first: int = 0,
+    kept: Kept | None = None,
 ) -> Iterator[WindowRow]:
-    """Yield the pixels under every row of windows; each row of the image is read once."""
+    """Yield the pixels under every row of windows; each row of the image is read once.
+
+    Rows that `scene_limits` kept are not read again; they are forgotten when they are used.
+    """
+    kept = {} if kept is None else kept
     tables = imagery.lookup_tables(limits, source.dtype)
     rows, height, width = grid.rows, grid.rows.side, grid.columns.covered
     before: WindowRow | None = None
@@ -172,12 +184,12 @@ def read_window_rows(
             top = rows.starts[index]
             image = np.empty((height, width, len(source.bands)), np.uint8)
             valid = np.ones((height, source.width), np.uint8)
-            kept = 0
+            moving = 0
             if before is not None:
                 moved = top - rows.starts[index - 1]
-                kept = max(0, height - moved)
-                image[:kept], valid[:kept] = before.image[moved:], before.valid[moved:]
-            _fill(dataset, source, tables, top + kept, image[kept:], valid[kept:])
+                moving = max(0, height - moved)
+                image[:moving], valid[:moving] = before.image[moved:], before.valid[moved:]
+            _fill(dataset, source, tables, top + moving, image[moving:], valid[moving:], kept)
             inside = image[: source.height - top, : source.width]
             if inside.shape != image.shape:  # a small image is continued by its mirror image
                 beyond = [
@@ -189,7 +201,13 @@ def read_window_rows(
 
 
 def _fill(
-    dataset: DatasetReader, source: ImageSource, tables: Bytes, top: int, image: Bytes, valid: Bytes
+    dataset: DatasetReader,
+    source: ImageSource,
+    tables: Bytes,
+    top: int,
+    image: Bytes,
+    valid: Bytes,
+    kept: Kept,
 ) -> None:
     """Write rows of the model's grid into ``image`` and ``valid``, from row ``top`` on."""
     scale_y, scale_x = source.scales
@@ -199,8 +217,8 @@ def _fill(
     for start in range(top, end, step):
         stop = min(start + step, end)
         ys = imagery.pixel_edges(start, stop - start, 1, scale_y, source.lengths[0])
-        first = int(ys[0])
-        pixels = read_rows(dataset, source, first, int(np.ceil(ys[-1])))
+        first, last = int(ys[0]), int(np.ceil(ys[-1]))
+        pixels = kept_rows(kept, first, last) if kept else read_rows(dataset, source, first, last)
         part = slice(start - top, stop - top)
         imagery.render(pixels, tables, ys - first, xs, image[part], valid[part])
 
@@ -215,24 +233,46 @@ def read_rows(
     return imagery.read_pixels(dataset, source.bands, window, nodata=source.nodata)
 
 
+def kept_rows(kept: Kept, top: int, bottom: int) -> imagery.ImageWindow:
+    """Return rows of an image that is kept; forget the rows that end above them."""
+    parts = []
+    for start in sorted(kept):
+        part, rows = kept[start], slice(max(0, top - start), max(0, bottom - start))
+        if start + len(part.values) <= top:
+            del kept[start]
+        elif start < bottom:
+            shape = part.values.shape[:2]
+            valid = np.ones(shape, np.uint8) if part.valid is None else part.valid
+            parts.append((part.values[rows], valid[rows]))
+    values, valid = map(np.concatenate, zip(*parts, strict=True))
+    return imagery.ImageWindow(values, valid)
+
+
 def rows_at_a_time(source: ImageSource) -> int:
     """Return how many rows of the image are decoded at a time, about 48 MB."""
     width = source.lengths[1] * (len(source.bands) + 1) * np.dtype(source.dtype).itemsize
     return max(1, _READ_BYTES // width)
 
 
-def scene_limits(source: ImageSource) -> NDArray[np.float64]:
+def scene_limits(source: ImageSource, kept: Kept | None = None) -> NDArray[np.float64]:
     """Return float64 (band, 2), the percentiles of an image's valid pixels.
 
     All are read, or so many rows of a large image, evenly spread, that it is not decoded twice.
+    Those of a small image are ``kept``.
     """
     step = min(rows_at_a_time(source), _COUNTED_ROWS)
     every = math.ceil(math.prod(source.lengths) / _MOST_COUNTED)
 
+    nbytes = math.prod(source.lengths) * len(source.bands) * np.dtype(source.dtype).itemsize
+    kept = kept if every == 1 and nbytes <= _KEPT_BYTES else None
+
     def count(top: int) -> NDArray[np.int64]:
         bottom = min(top + step, source.lengths[0])
         with bounded_cache(), open_image(source.address) as dataset:
-            return imagery.count_source(read_rows(dataset, source, top, bottom))
+            rows = read_rows(dataset, source, top, bottom)
+        if kept is not None:
+            kept[top] = rows
+        return imagery.count_source(rows)
 
     # Eight threads: each decodes up to 48 MB.
     with ThreadPoolExecutor(min(8, usable_cpus()), "predict-count") as pool:
