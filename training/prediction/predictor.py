@@ -28,7 +28,7 @@ from training.prediction.images import ImageSource, known_limits
 from training.prediction.predict_options import PredictOptions, ReadingOptions, parse_bands
 from training.prediction.prediction_tags import band_names, tiff_tags
 from training.prediction.windows import (
-    Kept,
+    DecodedRows,
     WindowGrid,
     WindowRow,
     prefetched,
@@ -155,9 +155,9 @@ class Predictor:
         with WriteJournal(target, signed | {"batch": self.options.batch_size}) as journal:
             continued = journal.continued
             try:
-                kept: Kept = {}
+                decoded: DecodedRows = {}
                 if not continued:
-                    limits = scene_limits(source, kept) if self.limits is None else self.limits
+                    limits = scene_limits(source, decoded) if self.limits is None else self.limits
                     journal.settle(limits=limits.tolist())
                 info, compress = self.info, self.options.compress
                 shape = Shape(len(band_names(info, **self._extra)), source.height, source.width)
@@ -165,7 +165,7 @@ class Predictor:
                 kinds["class_band"] = CLASS_BAND if info.has_classes else None
                 with CogWriter(journal, shape, compress, **kinds) as writer:
                     limits = np.array(journal.settled["limits"])
-                    stats = self._write_rows(source, limits, kept, writer, runner, progress)
+                    stats = self._write_rows(source, limits, decoded, writer, runner, progress)
                     writer.finish(target, tiff_tags(source, info, signed))
             except OSError:
                 raise  # such as a full disk: the next run resumes
@@ -180,7 +180,7 @@ class Predictor:
         self,
         source: ImageSource,
         limits: Limits,
-        kept: Kept,
+        decoded: DecodedRows,
         writer: CogWriter,
         runner: Runner,
         progress: ProgressCallback,
@@ -190,7 +190,7 @@ class Predictor:
         first = grid.rows.first_touching(writer.next_row)
         end = writer.next_row  # of the rows that are written or given to the writer
         with (
-            closing(prefetched(read_window_rows(source, limits, grid, first, kept))) as rows,
+            closing(prefetched(read_window_rows(source, limits, grid, first, decoded))) as rows,
             RowBlender(grid, self.info, self.threshold, usable_cpus(), **self._extra) as blender,
             closing(self._outputs(_batches(rows, grid, runner), runner, stats)) as outputs,
         ):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Bytes = NDArray[np.uint8]
-Kept = dict[int, imagery.ImageWindow]
-"""Decoded rows of a whole image, by the first of them."""
+DecodedRows = dict[int, imagery.ImageWindow]
+"""Rows of a whole image, by the number of the first of them."""
 
 _READ_BYTES = 48 << 20
 """Bytes of decoded pixels that are read at a time."""
@@ -169,27 +169,27 @@ def read_window_rows(
     limits: NDArray[np.float64],
     grid: WindowGrid,
     first: int = 0,
-    kept: Kept | None = None,
+    decoded: DecodedRows | None = None,
 ) -> Iterator[WindowRow]:
     """Yield the pixels under every row of windows; each row of the image is read once.
 
-    Rows that `scene_limits` kept are not read again; they are forgotten when they are used.
+    ``decoded`` rows, of `scene_limits`, are taken in place of reading them again.
     """
-    kept = {} if kept is None else kept
     tables = imagery.lookup_tables(limits, source.dtype)
     rows, height, width = grid.rows, grid.rows.side, grid.columns.covered
     before: WindowRow | None = None
     with bounded_cache(), open_image(source.address) as dataset:
+        read = partial(take_rows, decoded) if decoded else partial(read_rows, dataset, source)
         for index in range(first, len(rows.starts)):
             top = rows.starts[index]
             image = np.empty((height, width, len(source.bands)), np.uint8)
             valid = np.ones((height, source.width), np.uint8)
-            moving = 0
+            kept = 0
             if before is not None:
                 moved = top - rows.starts[index - 1]
-                moving = max(0, height - moved)
-                image[:moving], valid[:moving] = before.image[moved:], before.valid[moved:]
-            _fill(dataset, source, tables, top + moving, image[moving:], valid[moving:], kept)
+                kept = max(0, height - moved)
+                image[:kept], valid[:kept] = before.image[moved:], before.valid[moved:]
+            _fill(read, source, tables, top + kept, image[kept:], valid[kept:])
             inside = image[: source.height - top, : source.width]
             if inside.shape != image.shape:  # a small image is continued by its mirror image
                 beyond = [
@@ -201,13 +201,12 @@ def read_window_rows(
 
 
 def _fill(
-    dataset: DatasetReader,
+    read: Callable[[int, int], imagery.ImageWindow],
     source: ImageSource,
     tables: Bytes,
     top: int,
     image: Bytes,
     valid: Bytes,
-    kept: Kept,
 ) -> None:
     """Write rows of the model's grid into ``image`` and ``valid``, from row ``top`` on."""
     scale_y, scale_x = source.scales
@@ -217,8 +216,8 @@ def _fill(
     for start in range(top, end, step):
         stop = min(start + step, end)
         ys = imagery.pixel_edges(start, stop - start, 1, scale_y, source.lengths[0])
-        first, last = int(ys[0]), int(np.ceil(ys[-1]))
-        pixels = kept_rows(kept, first, last) if kept else read_rows(dataset, source, first, last)
+        first = int(ys[0])
+        pixels = read(first, int(np.ceil(ys[-1])))
         part = slice(start - top, stop - top)
         imagery.render(pixels, tables, ys - first, xs, image[part], valid[part])
 
@@ -233,45 +232,48 @@ def read_rows(
     return imagery.read_pixels(dataset, source.bands, window, nodata=source.nodata)
 
 
-def kept_rows(kept: Kept, top: int, bottom: int) -> imagery.ImageWindow:
-    """Return rows of an image that is kept; forget the rows that end above them."""
-    parts = []
-    for start in sorted(kept):
-        part, rows = kept[start], slice(max(0, top - start), max(0, bottom - start))
+def take_rows(decoded: DecodedRows, top: int, bottom: int) -> imagery.ImageWindow:
+    """Return rows as `read_rows` does; forget what ends above them."""
+    values, masks = [], []
+    for start, part in sorted(decoded.items()):
         if start + len(part.values) <= top:
-            del kept[start]
+            del decoded[start]
         elif start < bottom:
-            shape = part.values.shape[:2]
-            valid = np.ones(shape, np.uint8) if part.valid is None else part.valid
-            parts.append((part.values[rows], valid[rows]))
-    values, valid = map(np.concatenate, zip(*parts, strict=True))
-    return imagery.ImageWindow(values, valid)
+            rows = slice(max(0, top - start), bottom - start)
+            values.append(part.values[rows])
+            everywhere = np.ones(values[-1].shape[:2], np.uint8)
+            masks.append(everywhere if part.valid is None else part.valid[rows])
+    valid = np.concatenate(masks)
+    return imagery.ImageWindow(np.concatenate(values), None if valid.all() else valid)
 
 
 def rows_at_a_time(source: ImageSource) -> int:
     """Return how many rows of the image are decoded at a time, about 48 MB."""
-    width = source.lengths[1] * (len(source.bands) + 1) * np.dtype(source.dtype).itemsize
-    return max(1, _READ_BYTES // width)
+    return max(1, _READ_BYTES // _row_bytes(source))
 
 
-def scene_limits(source: ImageSource, kept: Kept | None = None) -> NDArray[np.float64]:
+def _row_bytes(source: ImageSource) -> int:
+    """Return the bytes of a decoded row."""
+    return source.lengths[1] * (len(source.bands) + 1) * np.dtype(source.dtype).itemsize
+
+
+def scene_limits(source: ImageSource, decoded: DecodedRows | None = None) -> NDArray[np.float64]:
     """Return float64 (band, 2), the percentiles of an image's valid pixels.
 
     All are read, or so many rows of a large image, evenly spread, that it is not decoded twice.
-    Those of a small image are ``kept``.
+    Those of an image of at most `_KEPT_BYTES` are added to ``decoded``.
     """
     step = min(rows_at_a_time(source), _COUNTED_ROWS)
     every = math.ceil(math.prod(source.lengths) / _MOST_COUNTED)
-
-    nbytes = math.prod(source.lengths) * len(source.bands) * np.dtype(source.dtype).itemsize
-    kept = kept if every == 1 and nbytes <= _KEPT_BYTES else None
+    if every > 1 or source.lengths[0] * _row_bytes(source) > _KEPT_BYTES:
+        decoded = None
 
     def count(top: int) -> NDArray[np.int64]:
         bottom = min(top + step, source.lengths[0])
         with bounded_cache(), open_image(source.address) as dataset:
             rows = read_rows(dataset, source, top, bottom)
-        if kept is not None:
-            kept[top] = rows
+        if decoded is not None:
+            decoded[top] = rows
         return imagery.count_source(rows)
 
     # Eight threads: each decodes up to 48 MB.

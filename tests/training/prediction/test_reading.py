@@ -33,12 +33,12 @@ def inspected(path, facts=FACTS, **options):
     return inspect_image(str(path), facts, predict_options(**options))
 
 
-def read_all(source, limits, window, overlap, kept=None):
+def read_all(source, limits, window, overlap, decoded=None):
     """Return the image put together from its rows of windows, and those."""
     rows, columns = (plan_axis(n, window, overlap) for n in (source.height, source.width))
     whole = np.zeros((source.height, source.width, len(source.bands)), np.uint8)
     valid = np.zeros((source.height, source.width), np.uint8)
-    found = list(read_window_rows(source, limits, WindowGrid(rows, columns, 1), 0, kept))
+    found = list(read_window_rows(source, limits, WindowGrid(rows, columns, 1), 0, decoded))
     for row in found:
         top = rows.starts[row.number]
         part = slice(top, top + rows.side)
@@ -193,7 +193,7 @@ def test_nodata_is_that_of_the_store_that_a_model_was_trained_on(tmp_path, rule,
     info = ModelInfo.from_plain(model_info(Config(), [store]).to_plain())
     source = inspected(image, info)
     np.testing.assert_array_equal(scene_limits(source), store.scenes.limits[0])
-    assert source == inspected(image, nodata=str(rule)) if rule else inspected(image)
+    assert source == (inspected(image, nodata=str(rule)) if rule else inspected(image))
     _, valid, _ = read_all(source, AS_IS, 64, 32)
     assert valid[:30].any() == (rule == "none")
     assert valid[30:].all()
@@ -201,15 +201,15 @@ def test_nodata_is_that_of_the_store_that_a_model_was_trained_on(tmp_path, rule,
 
 @pytest.mark.parametrize("metres", [GSD, 1.7 * GSD, 0.6 * GSD])
 @pytest.mark.parametrize("dtype", ["uint8", "uint16"])
-def test_rows_that_were_kept_are_those_of_the_image(tmp_path, monkeypatch, metres, dtype):
+def test_decoded_rows_are_those_of_the_image(tmp_path, monkeypatch, metres, dtype):
     monkeypatch.setattr(windows, "_READ_BYTES", 20 * 150 * 4)  # blocks of 20 and 10 rows
     values = pixels(170, 150, dtype=dtype)
     values[40:55, :30] = 0
     path = write_image(tmp_path / "a.tif", values)
     source = inspected(path, rescale="scene", gsd=str(metres))
-    kept = {}
-    limits = scene_limits(source, kept)
-    assert sum(len(rows.values) for rows in kept.values()) == 170
+    decoded = {}
+    limits = scene_limits(source, decoded)
+    assert sum(len(rows.values) for rows in decoded.values()) == 170
     wanted = read_all(source, limits, 64, 32)
     monkeypatch.setattr(windows, "_KEPT_BYTES", values.nbytes - 1)
     none = {}
@@ -217,9 +217,9 @@ def test_rows_that_were_kept_are_those_of_the_image(tmp_path, monkeypatch, metre
     assert not none
     path.unlink()  # nothing is read again
     monkeypatch.setattr(windows, "open_image", lambda *_: nullcontext())
-    for one, other in zip(read_all(source, limits, 64, 32, kept)[:2], wanted[:2], strict=True):
+    for one, other in zip(read_all(source, limits, 64, 32, decoded)[:2], wanted[:2], strict=True):
         np.testing.assert_array_equal(one, other)
-    assert len(kept) <= 2  # those of the last rows
+    assert len(decoded) <= 2  # those of the last rows
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "nan", "inf", "fine"])
