@@ -151,8 +151,7 @@ def test_the_automatic_batch_size_stays_below_the_memory_of_the_device(store_pat
     settings |= {"crops_per_tile": 8, "residency": "device"}
     del settings["progress"]
     engine = choose_engine("native", device, "fp32", "off")
-    accelerated = engine.device.type != "cpu"
-    module = torch.get_device_module(engine.device) if accelerated else None
+    module = None if device == "cpu" else torch.get_device_module(device)
     before = module.memory_allocated() if module else 0
     config, (note,) = choose_batch_size(Config.from_flat(settings), engine, (store,))
     assert config.batch_size >= 2, note

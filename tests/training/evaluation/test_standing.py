@@ -37,7 +37,10 @@ FALLING = epochs((0.4, 0.3, 0.2, 0.15), (0.4, 0.3, 0.25, 0.22), (0.2, 0.3, 0.4, 
         ({"unlearned": ("ice",)}, "no training pixel has the class ice"),
         ({"offsets": [{"far": True, "metres": 4.0}, *EQUAL]}, "labels of 1 of 4 .* by 4.0 m"),
         ({"offsets": [{"far": True, "metres": 4.0}, *EQUAL * 2]}, None),  # one of seven
-        ({"history": FALLING}, "from 0.2 to 0.15 .* quarter of 4 .*`epochs` 8, or start from"),
+        (
+            {"history": FALLING},
+            "from 0.2 to 0.15 in the last quarter of 4 .*`epochs` 8, or start from weights",
+        ),
         ({"history": FALLING[:2]}, None),
         # Training loss falls, but that of validation does not, or an earlier epoch is the best.
         ({"history": [row | {"val_loss": 0.25} for row in FALLING]}, None),
