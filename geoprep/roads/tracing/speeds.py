@@ -28,20 +28,31 @@ def edge_speeds(network: RoadGraph, raster: RoadRaster) -> Floats:
     """Return the speed of every edge in mph, float64 (edge,); NaN where the raster has none.
 
     The line is sampled every metre, except for 8 m (or a third of a short edge) next to junctions,
-    where a faster road may overlap. With probabilities of speed classes, a sample has the most
-    likely class within 15 m either way along the line; with a band of speeds, that of its pixel.
-    The speed of an edge is the harmonic mean of its samples, so that travel times are right. An
-    edge without a sample on a road (a closed gap) gets the mean speed of the edges it joins.
+    where a faster road may overlap. With a band of speeds, a sample has that of its pixel; with
+    probabilities of speed classes alone, the most likely class within 15 m either way along the
+    line. The speed of an edge is the harmonic mean of its samples, so that travel times are right.
+    An edge without a sample on a road (a closed gap) gets the mean speed of the edges it joins.
+    Classes also say the speed of edges that the band leaves without one.
     """
-    if not len(network.lines) or not (raster.speed_classes or raster.speed_band):
-        return np.full(len(network.lines), np.nan)
+    speeds = np.full(len(network.lines), np.nan)
+    if not len(speeds):
+        return speeds
     xy, edge = _samples(network)
-    mph = _class_speeds(raster, xy, edge) if raster.speed_classes else _pixel_speeds(raster, xy)
-    known = mph > 0
-    count = np.bincount(edge[known], minlength=len(network.lines))
-    slowness = np.bincount(edge[known], weights=1 / mph[known], minlength=len(network.lines))
+    if raster.speed_band:
+        speeds = _edge_means(network, _pixel_speeds(raster, xy), edge)
+    if raster.speed_classes and not np.isfinite(speeds).all():
+        found = _edge_means(network, _class_speeds(raster, xy, edge), edge)
+        speeds = np.where(np.isfinite(speeds), speeds, found)
+    return speeds
+
+
+def _edge_means(network: RoadGraph, mph: Floats, edge: NDArray[np.int64]) -> Floats:
+    """Return the harmonic mean of the known speeds of every edge, or of the edges it joins."""
+    known, count = mph > 0, len(network.lines)
+    samples = np.bincount(edge[known], minlength=count)
+    slowness = np.bincount(edge[known], weights=1 / mph[known], minlength=count)
     with np.errstate(invalid="ignore", divide="ignore"):
-        speeds: Floats = count / slowness
+        speeds: Floats = samples / slowness
     return with_gaps_filled(network, speeds)
 
 
@@ -63,6 +74,8 @@ def _samples(
     network: RoadGraph, junction_m: float = _JUNCTION_M
 ) -> tuple[Floats, NDArray[np.int64]]:
     """Return sample points along all lines, float64 (sample, 2), and the edge of each."""
+    if not len(network.lines):
+        return np.zeros((0, 2)), np.zeros(0, np.int64)
     length, junction = network.length_m, degrees(network) > 2
     near = np.minimum(junction_m, length / 3)
     begin = np.where(junction[network.ends[:, 0]], near, 0.0)
@@ -71,7 +84,13 @@ def _samples(
     edge = np.repeat(np.arange(len(counts)), counts)
     number = ranges(np.zeros_like(counts), counts)
     along = begin[edge] + (number + 0.5) * ((stop - begin) / counts)[edge]
-    return shapely.get_coordinates(shapely.line_interpolate_point(network.lines[edge], along)), edge
+    # All lines one after the other: `shapely.line_interpolate_point` starts at the first vertex of
+    # its line for every sample.
+    xy, line = shapely.get_coordinates(network.lines, return_index=True)
+    steps = np.where(np.diff(line) == 0, np.linalg.norm(np.diff(xy, axis=0), axis=1), 0.0)
+    place = np.concatenate([[0.0], np.cumsum(steps)])
+    at = place[np.searchsorted(line, edge)] + along
+    return np.column_stack([np.interp(at, place, axis) for axis in xy.T]), edge
 
 
 def _class_speeds(raster: RoadRaster, xy: Floats, edge: NDArray[np.int64]) -> Floats:
