@@ -18,7 +18,7 @@ from training.engine import keep_memory
 from training.evaluation import evaluate_runner
 from training.inference import Runner
 from training.predict import COMMAND, make_job
-from training.prediction import PredictionJob, PredictOptions, Screen
+from training.prediction import PredictionJob, PredictOptions, Screen, elapsed
 
 _ENOUGH = 10**12
 """Number of pixels that makes compiling worthwhile."""
@@ -92,7 +92,7 @@ class FormServer:
             outcome.stats
             for outcome in self.job.run(self.images, Screen(quiet=True, send=lambda _: None))
         ]
-        took = sum(one.seconds for one in stats if one)
+        took = elapsed([one for one in stats if one])
         return {
             "network_mpx_s": sum(one.network_pixels for one in stats if one) / 1e6 / took,
             "image_mpx_s": sum(one.image_pixels for one in stats if one) / 1e6 / took,

@@ -29,7 +29,7 @@ from geoprep.sources import get_city
 from geoprep.store import SPLITS, StoreReader
 from geoprep.synth import synthesise
 from training.checkpoint import BEST
-from training.prediction import Screen
+from training.prediction import Screen, elapsed
 
 SCENES = 48
 EPOCHS = 3
@@ -115,7 +115,7 @@ def _predict(
         raster = open_raster(outcome.target)
         square_km += raster.cover.area * raster.gsd_m[0] * raster.gsd_m[1] / 1e6
         gsd_m = raster.gsd_m
-    return sum(one.seconds for one in stats), square_km, gsd_m
+    return elapsed(stats), square_km, gsd_m
 
 
 def _score(result: Result, prefix: str, images: Sequence[Path], area: Path, work: Path) -> None:

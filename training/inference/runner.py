@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
+from threading import Semaphore
 from typing import Literal
 
 import torch
@@ -42,10 +43,17 @@ class Runner:
     compiled = False  # for a shape of batch, which may change the last bits
     fixed_batch = False  # every batch needs the same number of windows, and is padded
     at_once = 1  # threads that should call it at the same time, each with its own batch
+    # Whether it is so fast that it should not wait while an image is opened or written
+    fast = False
     compile_mode: Compile = "auto"  # auto: if the pixels of a job pay for it
 
     def __init__(self, precision: str) -> None:
         self.precision = precision
+
+    @cached_property
+    def turns(self) -> Semaphore:
+        """Lets as many batches in as it takes at once, of all images that are predicted."""
+        return Semaphore(self.at_once)
 
     @property
     def identity(self) -> dict[str, object]:

@@ -6,6 +6,7 @@ from .predict_options import PredictOptions as PredictOptions
 from .prediction_tags import check_targets as check_targets
 from .predictor import ImageOutcome as ImageOutcome
 from .predictor import Predictor as Predictor
+from .predictor import elapsed as elapsed
 from .screen import Screen as Screen
 from .screen import summary as summary
 from .windows import check_window as check_window

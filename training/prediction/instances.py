@@ -128,7 +128,7 @@ def _watch(
             screen.say(message)
             outcomes += [message] if isinstance(message, ImageOutcome) else []
         screen.say(f"{len(processes)} processes together, start included:")
-        for line in summary(outcomes, time.time() - begun):
+        for line in summary(outcomes, time.time() - begun, len(processes)):
             screen.say(line)
         ended = [(i, p.exitcode) for i, p in enumerate(processes, 1) if p.exitcode]
         for number, code in ended:

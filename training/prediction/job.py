@@ -8,11 +8,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from itertools import count
+from functools import partial
+from itertools import count, takewhile
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
+from geoprep.cpus import usable_cpus
 from geoprep.errors import GeoprepError, UsageError
+from geoprep.executors import Threads, stopped
 from geoprep.sources import Scene, images_and_labels
 from geoprep.storage import RemoteFile, download, is_remote, joined, remote_file, split_address
 from geoprep.views import write_class_names
@@ -25,6 +28,9 @@ from training.prediction.predictor import ImageOutcome, Predictor, PredictStats
 
 if TYPE_CHECKING:
     from training.prediction.screen import Screen
+
+_SMALL = 16_000_000
+"""Pixels through the model of the largest image of a job that predicts two at a time."""
 
 Take = Callable[[], int]
 """Returns the number of the next image that no process has taken, from 0 on."""
@@ -55,21 +61,39 @@ class PredictionJob:
         for task in tasks:
             self._inspect(task)
         self._check_outputs(tasks)
-        take = self.take or count().__next__
-        while (number := take()) < len(tasks):
-            task = tasks[number]
-            if not task.error:
-                try:
-                    self._one(task, screen)
-                except BusyError:
-                    task.state = "busy"
-                except GeoprepError as error:
-                    task.error = str(error)
-                except OSError as error:
-                    task.error = f"{error.strerror or error}; run the command again to resume"
-            task.state = "failed" if task.error else task.state
+        numbers = takewhile(
+            lambda number: number < len(tasks), iter(self.take or count().__next__, -1)
+        )
+        finish = partial(self._finish, tasks, screen)
+        two = self._two_at_a_time(tasks)
+        for task in Threads(2).map_unordered(finish, numbers) if two else map(finish, numbers):
             screen.say(task)
         return tasks
+
+    def _two_at_a_time(self, tasks: Sequence[ImageOutcome]) -> bool:
+        """Return whether to open, blend and write one image while the model computes another.
+
+        Windows of a large image overlap in time as it is, and two would take twice the memory.
+        """
+        todo = [task.source for task in tasks if not task.error and task.state != "complete"]
+        pixels = [self.predictor.network_pixels(one) if one else _SMALL + 1 for one in todo]
+        fast = self.runner.fast and usable_cpus() > 1
+        return fast and len(todo) > 1 and max(pixels) <= _SMALL
+
+    def _finish(self, tasks: Sequence[ImageOutcome], screen: Screen, number: int) -> ImageOutcome:
+        """Predict an image unless that is done, and return its outcome."""
+        task = tasks[number]
+        if not task.error:
+            try:
+                self._one(task, screen)
+            except BusyError:
+                task.state = "busy"
+            except GeoprepError as error:
+                task.error = str(error)
+            except OSError as error:
+                task.error = f"{error.strerror or error}; run the command again to resume"
+        task.state = "failed" if task.error else task.state
+        return task
 
     def _inspect(self, task: ImageOutcome) -> None:
         """Read an image's header, or the version of a remote one; note an error in the task."""
@@ -173,7 +197,13 @@ class PredictionJob:
             if line and line not in self._said:
                 self._said.add(line)
                 screen.say(line)
-        progress = screen.begin(task.target, self.predictor.grid(source).pixels)
+        show = screen.begin(task.target, self.predictor.grid(source).pixels)
+
+        def progress(pixels: float) -> None:
+            if stopped():  # Ctrl-C, which Python raises in the main thread only
+                raise KeyboardInterrupt
+            show(pixels)
+
         stats = self.predictor.run(source, task.target, runner, progress)
         if stats.lost:
             screen.say(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, fields
@@ -61,10 +61,17 @@ class PredictStats:
 
     image_pixels: int = 0  # of the model's grid, predicted by this run
     network_pixels: int = 0  # through the model, in all views
+    began: float = 0.0  # by `time.perf_counter`
     seconds: float = 0.0  # from opening the image to the finished file
     forward_seconds: float = 0.0  # the part of them that the model took
     continued: bool = False  # whether this run resumed another one
     lost: int = 0  # pixels where the model's output is not finite
+
+
+def elapsed(stats: Sequence[PredictStats]) -> float:
+    """Return the seconds of predictions together, of which some may overlap in time."""
+    ends = [one.began + one.seconds for one in stats]
+    return max(ends) - min(one.began for one in stats)
 
 
 @dataclass(slots=True)
@@ -150,7 +157,7 @@ class Predictor:
             Another process writes this prediction, or the model's output has another shape than
             its number of channels says.
         """
-        started = time.perf_counter()
+        began = time.perf_counter()
         signed = self.signature(source.name, source.version, runner)
         with WriteJournal(target, signed | {"batch": self.options.batch_size}) as journal:
             continued = journal.continued
@@ -173,7 +180,8 @@ class Predictor:
                 journal.remove()
                 raise
             journal.remove()
-        stats.continued, stats.seconds = continued, time.perf_counter() - started
+        stats.continued, stats.began = continued, began
+        stats.seconds = time.perf_counter() - began
         return stats
 
     def _write_rows(
@@ -219,10 +227,16 @@ class Predictor:
         forward = partial(self._forward, runner)
         pool = ThreadPoolExecutor(runner.at_once, "predict-model")
 
-        def in_thread(image: NDArray[np.uint8]) -> Callable[[], Output]:
-            return pool.submit(_on_host, forward, image).result
+        def on_host(image: NDArray[np.uint8]) -> Output:
+            with runner.turns:
+                began = time.perf_counter()
+                found = forward(torch.from_numpy(image).permute(0, 3, 1, 2)).cpu().numpy()
+                return found, time.perf_counter() - began
 
-        start: Start = partial(partial, _on_host, forward)  # computed when it is waited for
+        def in_thread(image: NDArray[np.uint8]) -> Callable[[], Output]:
+            return pool.submit(on_host, image).result
+
+        start: Start = partial(partial, on_host)  # computed when it is waited for
         ahead = 0
         if has_streams(runner.device):
             start, ahead = queued_on(runner.device, forward), IN_FLIGHT
@@ -264,12 +278,6 @@ class Predictor:
                 "the checkpoint"
             )
         return found
-
-
-def _on_host(forward: Callable[[Tensor], Tensor], image: NDArray[np.uint8]) -> Output:
-    began = time.perf_counter()
-    found = forward(torch.from_numpy(image).permute(0, 3, 1, 2)).cpu().numpy()
-    return found, time.perf_counter() - began
 
 
 def has_streams(device: torch.device) -> bool:

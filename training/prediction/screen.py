@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn,
 from rich.text import Text
 
 from geoprep.storage import shown_address
-from training.prediction.predictor import ImageOutcome, ProgressCallback
+from training.prediction.predictor import ImageOutcome, ProgressCallback, elapsed
 
 
 class _Megapixels(ProgressColumn):
@@ -24,7 +24,7 @@ class _Megapixels(ProgressColumn):
 
 
 class Screen(Progress):
-    """A progress bar for the current image, and a line for each finished one.
+    """A progress bar for each current image, and a line for each finished one.
 
     ``send`` takes outcomes and lines in place of the terminal.
     """
@@ -51,13 +51,14 @@ class Screen(Progress):
 
     def begin(self, target: Path, pixels: int) -> ProgressCallback:
         """Show a new bar; return its progress callback."""
-        for old in self.task_ids:
-            self.remove_task(old)
         task = self.add_task(target.name, total=pixels)
         return lambda completed: self.update(task, completed=completed)
 
     def say(self, what: ImageOutcome | str) -> None:
-        """Show a line, or that on the outcome of an image."""
+        """Show a line, or that on the outcome of an image, whose bar is removed."""
+        if isinstance(what, ImageOutcome):
+            for bar in [one for one in self.tasks if one.description == what.target.name]:
+                self.remove_task(bar.id)
         self._send(what)
 
     def _print(self, what: ImageOutcome | str) -> None:
@@ -91,7 +92,9 @@ def _size_and_time(outcome: ImageOutcome) -> str:
     return " ".join([*parts, f"in {stats.seconds:.1f} s"])
 
 
-def summary(outcomes: Iterable[ImageOutcome], seconds: float | None = None) -> list[str]:
+def summary(
+    outcomes: Iterable[ImageOutcome], seconds: float | None = None, processes: int = 1
+) -> list[str]:
     """Return a line with the rates of all predictions made, and one with the counts of outcomes.
 
     ``seconds`` is the time of several processes together; None for that of the predictions.
@@ -99,15 +102,15 @@ def summary(outcomes: Iterable[ImageOutcome], seconds: float | None = None) -> l
     outcomes = list(outcomes)
     lines = []
     if works := [(o.stats, o.source) for o in outcomes if o.stats and o.source]:
-        alone = sum(stats.seconds for stats, _ in works)
-        forward = sum(stats.forward_seconds for stats, _ in works)
+        alone = elapsed([stats for stats, _ in works])
+        share = sum(stats.forward_seconds for stats, _ in works) / alone / processes
         seconds = alone if seconds is None else seconds
         rate = sum(stats.network_pixels for stats, _ in works) / 1e6 / seconds
         sizes = [(stats.image_pixels, source.gsd_m or (0, 0)) for stats, source in works]
         hourly = sum(pixels * x * y for pixels, (x, y) in sizes) / 1e6 / seconds * 3600
         lines.append(
             f"{rate:.2f} Mpx/s through the model{f', {hourly:,.0f} km2/h' if hourly else ''}, "
-            f"reading and writing included ({forward / alone:.0%} of the time in the model)"
+            f"reading and writing included ({share:.0%} of the time in the model)"
         )
     of = Counter(outcome.state for outcome in outcomes)
     busy = f"{of['busy']} by another process, " if of["busy"] else ""

@@ -4,6 +4,7 @@ import fcntl
 import itertools
 import json
 import threading
+import time
 import tracemalloc
 from dataclasses import replace
 from types import MappingProxyType
@@ -35,6 +36,7 @@ from helpers.web import served
 from PIL import Image
 
 from geoprep.errors import UsageError
+from geoprep.executors import stopped
 from geoprep.palette import NODATA_GREYS, SPEED_COLOURS
 from geoprep.roads import open_raster
 from geoprep.storage import inputs, places, transfer
@@ -43,6 +45,7 @@ from training.checkpoint import Checkpoint, save
 from training.engine.native import missing_compiler
 from training.inference import open_model
 from training.inference.runner import NativeRunner
+from training.prediction import Screen, job
 from training.prediction.cog.write_journal import folder_of, locked
 from training.prediction.images import inspect_image
 from training.prediction.predictor import Predictor
@@ -148,11 +151,11 @@ class Brightness:
     """A runner that is no network: the brighter, the likelier a road, and the faster."""
 
     identity = MappingProxyType({"runner": "brightness"})
-    description, device, fixed_batch = "brightness", torch.device("cpu"), True
+    description, device, fixed_batch, fast = "brightness", torch.device("cpu"), True, True
 
     def __init__(self, at_once=1):
         self.shapes = set()
-        self.at_once, self.most = at_once, 0
+        self.at_once, self.most, self.turns = at_once, 0, threading.Semaphore(at_once)
         self._callers, self._counting = 0, threading.Lock()
         self._calls = itertools.count()
         self._meeting = threading.Barrier(at_once, timeout=300)
@@ -204,6 +207,62 @@ def test_error_in_one_of_several_threads_ends_the_prediction(tmp_path):
         predictor.run(source, target, runner, ignore_progress)
     assert not target.exists()
     assert not [t for t in threading.enumerate() if t.name.startswith("predict-network")]
+
+
+@pytest.fixture
+def work(tmp_path, monkeypatch):
+    """Return a function that returns a job of a runner on two cores, and four images."""
+    monkeypatch.setattr(job, "usable_cpus", lambda: 2)
+
+    def work(runner, height, out="out"):
+        images = [write_image(tmp_path / f"{i}.tif", pixels(height, 32, seed=i)) for i in range(4)]
+        predictor = Predictor(FACTS, predict_options(window=32, overlap=0), 0.5, "none")
+        return job.PredictionJob(predictor, runner, tmp_path / out), [str(one) for one in images]
+
+    return work
+
+
+def test_small_images_are_predicted_two_at_a_time(work, monkeypatch):
+    together, images = work(Brightness(2), 32)  # the first two calls wait for each other
+    found = together.run(images, Screen(quiet=True, send=lambda _: None))
+    monkeypatch.setattr(job, "_SMALL", 0)
+    alone, _ = work(Brightness(1), 32, "alone")
+    for one, two in zip(alone.run(images, Screen(quiet=True)), found, strict=True):
+        assert (one.state, two.state) == ("predicted", "predicted")
+        np.testing.assert_array_equal(read(one.target), read(two.target))
+
+
+def test_images_take_turns_if_the_runner_computes_one_batch_at_a_time(work):
+    class Alone(Brightness):
+        def __call__(self, image):
+            assert not self.turns.acquire(blocking=False)
+            return super().__call__(image)
+
+    turns, images = work(Alone(1), 256)
+    found = turns.run(images, Screen(quiet=True, send=lambda _: None))
+    assert {one.error for one in found} == {""}
+
+
+def test_ctrl_c_stops_both_images(work):
+    class Interrupted(Screen):
+        def begin(self, target, pixels):
+            return (lambda _: self.wait()) if target.name == "1.tif" else ignore_progress
+
+        def wait(self):
+            while not stopped():
+                time.sleep(0.001)
+
+        def say(self, what):
+            raise KeyboardInterrupt  # when the first image is finished
+
+    both, images = work(Brightness(1), 256)
+    with pytest.raises(KeyboardInterrupt):
+        both.run(images, Interrupted(quiet=True))
+    assert folder_of(both.out / "1.tif").is_dir()
+    assert not (both.out / "1.tif").exists()
+    found = both.run(images, Screen(quiet=True, send=lambda _: None))
+    assert [one.state for one in found[:2]] == ["complete", "resumed"]
+    assert {one.error for one in found} == {""}
 
 
 class Killed(BaseException):
