@@ -7,6 +7,7 @@ replaces it by the option.
 from __future__ import annotations
 
 import difflib
+import gc
 import math
 import operator
 import os
@@ -350,6 +351,7 @@ def run_command(command: Callable[[], int], line: Command) -> int:
     It imports torch, if needed, when it is called. Options of ``line`` replace names in errors.
     """
     limit_spinning()
+    gc.set_threshold(10_000)  # imports make many objects and no garbage: a tenth of the start
     # torch's profiler prints on the terminal when it starts and stops, at its highest level: 5.
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")
     try:

@@ -25,10 +25,10 @@ Predict roads and their speeds, or classes, with a trained model.
   python -m training.predict runs/moscow s3://bucket/scene.tif --out predictions --overlay
 
 A prediction is a Cloud Optimised GeoTIFF, uint8, nodata 255. Its bands: the probability of a road
-times 255; the speed in mph, 0 for background; the probability of each speed bin times 255. The
-model of binary targets gives the first band only. A model of classes gives the class of every
-pixel, with a palette; on request confidence and probabilities. NAME.qml is a style for QGIS. An
-interrupted command resumes when it is run again.
+times 255; the speed in mph, 0 for background; on request the probability of each speed bin times
+255. The model of binary targets gives the first band only. A model of classes gives the class of
+every pixel, with a palette; on request confidence and probabilities. NAME.qml is a style for QGIS.
+An interrupted command resumes when it is run again.
 """
 _RESERVE = 1 << 30
 """Bytes reserved in huge pages, about the activations of a batch."""
@@ -90,7 +90,7 @@ def make_job(options: PredictOptions) -> tuple[PredictionJob, list[str]]:
     for name in ("confidence", "probabilities"):
         if getattr(options, name) and not info.has_classes:
             raise UsageError(f"`{name}` is for models of classes; this one has roads")
-    if options.outputs != "all" and info.has_classes:
+    if options.outputs == "all" and info.has_classes:
         raise UsageError("`outputs` is for models of roads; this one has classes")
     threshold = chosen_threshold(info, options.threshold)
     origin = "default: never validated" if info.threshold is None else "chosen on validation scenes"

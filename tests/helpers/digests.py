@@ -81,7 +81,7 @@ def training_digests(work: Path) -> tuple[dict[str, str], dict[str, list[int]]]:
     with (work / "run" / "metrics.csv").open(newline="") as file:
         threshold = list(csv.DictReader(file))[-1]["best_threshold"]
     words = ("training.predict", "run/last.pt", image, *machine, "--out", "maps")
-    words = (*words, "--threshold", threshold)
+    words = (*words, "--threshold", threshold, "--outputs", "all")
     command(*words, "--window", "128", "--overlap", "32", "--compile", "off", "--quiet")
     found = {
         f"weights after {STEPS} steps": weights_of(work / "run" / "last.pt")[0],

@@ -84,6 +84,7 @@ FIT += ["--loader-threads", "1", "--pictures", "0", "--quiet"]
 RUN = ["complete.zarr", *FIT, "--crop", "32", "--crops-per-tile", "1", "--batch-size", "4"]
 RUN += ["--epochs", "2", "--lr", "1e-2", "--ema", "0.8", "--save-every", "2", "--seed", "3"]
 PREDICT = ["--gsd", "image", "--window", "256", "--overlap", "32", "--compile", "off", "--quiet"]
+PREDICT += ["--outputs", "all"]
 EXPORTS = {
     "fp32.pt2": ["--format", "fp32"],
     "bf16.pt2": ["--format", "bf16"],

@@ -35,8 +35,9 @@ FACTS = ModelInfo(
 
 
 def predict_options(**options):
-    """Return the default options of ``training.predict``, with these changed."""
-    return PredictOptions(**{"checkpoint": Path("best.pt"), "images": ("scene.tif",)} | options)
+    """Return options of ``training.predict``: all bands, and these changed."""
+    whole = {"checkpoint": Path("best.pt"), "images": ("scene.tif",), "outputs": "all"}
+    return PredictOptions(**whole | options)
 
 
 def pointwise(bands, channels):

@@ -142,7 +142,9 @@ class PredictionJob:
         name = PurePosixPath(task.address).name
         wanted = self.predictor.signature(name, task.version, runner)
         # Unless it was asked for, a prediction may be of a compiled model or not.
-        loose = ("compiled",) if self.predictor.options.compile == "auto" else ()
+        options = self.predictor.options
+        loose = ["compiled"] if options.compile == "auto" else []
+        loose += ["bins"] if options.outputs != "all" else []  # it may have more bands
         return difference(found_signature(task.target), wanted, loose)
 
     def _one(self, task: ImageOutcome, screen: Screen) -> None:

@@ -71,10 +71,9 @@ class FileOptions:
     probabilities: bool = option(
         False, "Add one band per class to a prediction of classes: its probability, of 255."
     )
-    outputs: Literal["all", "road,speed"] = option(
-        "all",
-        "Bands of a prediction of roads: road,speed leaves out the probabilities of speed bins. "
-        "Files are smaller; vectorize takes speeds from pixels, not from the bins around them.",
+    outputs: Literal["road,speed", "all"] = option(
+        "road,speed",
+        "Bands of a prediction of roads; all adds the probability of each speed bin.",
     )
     overwrite: bool = option(False, "Replace predictions of other models or options.")
     compress: Literal["zstd", "deflate"] = option("zstd", "Compression of the predictions.")

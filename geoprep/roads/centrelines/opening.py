@@ -166,6 +166,8 @@ def _with_bands(raster: RoadRaster, dataset: Any) -> RoadRaster:  # noqa: ANN401
         speed = names.index("speed") + 1 if "speed" in names else 0
         road = tuple(roads) or tuple(band for band, _ in classes)
         nodata = dataset.nodatavals[road[0] - 1]
+        # With a band of speeds, seven bands less are read, and travel times are as good.
+        classes = () if speed else classes
         return replace(
             raster, road_bands=road, speed_classes=classes, speed_band=speed, nodata=nodata
         )

@@ -28,31 +28,20 @@ def edge_speeds(network: RoadGraph, raster: RoadRaster) -> Floats:
     """Return the speed of every edge in mph, float64 (edge,); NaN where the raster has none.
 
     The line is sampled every metre, except for 8 m (or a third of a short edge) next to junctions,
-    where a faster road may overlap. With a band of speeds, a sample has that of its pixel; with
-    probabilities of speed classes alone, the most likely class within 15 m either way along the
-    line. The speed of an edge is the harmonic mean of its samples, so that travel times are right.
-    An edge without a sample on a road (a closed gap) gets the mean speed of the edges it joins.
-    Classes also say the speed of edges that the band leaves without one.
+    where a faster road may overlap. With probabilities of speed classes, a sample has the most
+    likely class within 15 m either way along the line; with a band of speeds, that of its pixel.
+    The speed of an edge is the harmonic mean of its samples, so that travel times are right. An
+    edge without a sample on a road (a closed gap) gets the mean speed of the edges it joins.
     """
-    speeds = np.full(len(network.lines), np.nan)
-    if not len(speeds):
-        return speeds
+    if not len(network.lines) or not (raster.speed_classes or raster.speed_band):
+        return np.full(len(network.lines), np.nan)
     xy, edge = _samples(network)
-    if raster.speed_band:
-        speeds = _edge_means(network, _pixel_speeds(raster, xy), edge)
-    if raster.speed_classes and not np.isfinite(speeds).all():
-        found = _edge_means(network, _class_speeds(raster, xy, edge), edge)
-        speeds = np.where(np.isfinite(speeds), speeds, found)
-    return speeds
-
-
-def _edge_means(network: RoadGraph, mph: Floats, edge: NDArray[np.int64]) -> Floats:
-    """Return the harmonic mean of the known speeds of every edge, or of the edges it joins."""
-    known, count = mph > 0, len(network.lines)
-    samples = np.bincount(edge[known], minlength=count)
-    slowness = np.bincount(edge[known], weights=1 / mph[known], minlength=count)
+    mph = _class_speeds(raster, xy, edge) if raster.speed_classes else _pixel_speeds(raster, xy)
+    known = mph > 0
+    count = np.bincount(edge[known], minlength=len(network.lines))
+    slowness = np.bincount(edge[known], weights=1 / mph[known], minlength=len(network.lines))
     with np.errstate(invalid="ignore", divide="ignore"):
-        speeds: Floats = samples / slowness
+        speeds: Floats = count / slowness
     return with_gaps_filled(network, speeds)
 
 

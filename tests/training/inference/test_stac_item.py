@@ -55,7 +55,7 @@ def test_onnx_runtime_and_the_item_alone_give_the_prediction(tmp_path, python, f
     assert done.returncode == 0, done.stderr
     found = np.load(tmp_path / "out.npz")
     model = training.load_model(file.with_name("moscow.onnx.stac.json"))
-    more = {"probabilities": True} if facts is CLASSES else {}
+    more = {"probabilities": True} if facts is CLASSES else {"outputs": "all"}
     (prediction,) = model.predict(image, tmp_path / "out", progress=False, **more)
     with rasterio.open(prediction) as dataset:
         wanted = dataset.read()

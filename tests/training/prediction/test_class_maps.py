@@ -97,7 +97,7 @@ def test_another_request_says_what_differs(case, command, tmp_path):
     assert path.read_bytes() == before
     said = command(*given, "--threshold", "0.5", status=2).err
     assert "--threshold is for models of roads" in said
-    said = command(*given, "--outputs", "road,speed", status=2).err
+    said = command(*given, "--outputs", "all", status=2).err
     assert "--outputs is for models of roads" in said
 
 

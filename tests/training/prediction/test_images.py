@@ -51,6 +51,7 @@ from training.prediction.images import inspect_image
 from training.prediction.predictor import Predictor
 
 FP32 = ("--precision", "fp32", "--quiet")
+BINS = ("--outputs", "all")
 MODEL = "helpers.predict_cases:"
 
 
@@ -94,7 +95,7 @@ def test_prediction_equals_the_model_at_every_pixel(
     values = pixels(height, width)
     values[: height // 3, width // 2 :] = 0
     image = write_image(tmp_path / "scene.tif", values)
-    text = run(path, image, "--out", tmp_path / "out", *FP32, *options)
+    text = run(path, image, "--out", tmp_path / "out", *FP32, *BINS, *options)
     wanted, sure = expected_prediction(probabilities(network, values), values.any(axis=2))
     found = read(tmp_path / "out" / "scene.tif")
     assert sure.mean() > 0.9
@@ -115,7 +116,7 @@ def test_windows_leave_no_seams(run, tmp_path):
     values = pixels(300, 260)
     image = write_image(tmp_path / "scene.tif", values)
     options = ("--out", tmp_path / "m", *FP32, "--window", 96, "--overlap", 32)
-    run(path, image, *options, network="neighbourly")
+    run(path, image, *options, *BINS, network="neighbourly")
     wanted, _ = expected_prediction(probabilities(network, values), values.any(axis=2))
     found = read(tmp_path / "m" / "scene.tif")
     inner = np.s_[[0, *range(2, 9)], 4:-4, 4:-4]
@@ -423,16 +424,17 @@ def test_memory_does_not_grow_with_the_height(tmp_path):
     assert peaks[1] < 1.1 * peaks[0], peaks
 
 
-def test_bands_of_bins_are_left_out_on_request(run, checkpoint, tmp_path):
+def test_bands_of_bins_are_written_on_request(run, checkpoint, tmp_path):
     image = write_image(tmp_path / "scene.tif", pixels(90, 70))
-    run(checkpoint[0], image, "--out", tmp_path / "all", *FP32)
-    run(checkpoint[0], image, "--out", tmp_path / "two", *FP32, "--outputs", "road,speed")
+    two = (checkpoint[0], image, *FP32, "--out", tmp_path / "two")
+    run(*two)
+    run(checkpoint[0], image, *FP32, "--out", tmp_path / "all", *BINS)
     found = read(tmp_path / "two" / "scene.tif")
     np.testing.assert_array_equal(found, read(tmp_path / "all" / "scene.tif")[:2])
     raster = open_raster(tmp_path / "two" / "scene.tif")
     assert (raster.road_bands, raster.speed_band, raster.speed_classes) == ((1,), 2, ())
-    text = run(checkpoint[0], image, "--out", tmp_path / "two", *FP32, status=2)
-    assert "other options (bins)" in text
+    assert "other options (bins)" in run(*two, *BINS, status=2)
+    assert "already complete" in run(*two[:-1], tmp_path / "all")  # with more bands than asked for
 
 
 @pytest.fixture
@@ -558,7 +560,7 @@ def test_limits_and_threshold_come_from_the_checkpoint_not_the_store(run, tmp_pa
     image = write_image(tmp_path / "scene.tif", values)
     facts = {"rescale": rescale, "limits": limits, "stores": ("gone.zarr",), "threshold": 0.3125}
     path, network = make_checkpoint(tmp_path / "best.pt", **facts)
-    text = run(path, image, "--out", tmp_path / "out", *FP32)
+    text = run(path, image, "--out", tmp_path / "out", *FP32, *BINS)
     assert "threshold 0.312 (chosen on validation scenes)" in text
     low, high = np.array(limits).T
     scaled = np.clip(np.floor((values - low) * 255 / (high - low) + 0.5), 1, 255).astype(np.uint8)

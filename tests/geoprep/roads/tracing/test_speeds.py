@@ -44,18 +44,6 @@ def test_the_most_likely_class_of_a_stretch_counts():
     assert made.speed_mph == pytest.approx([25], rel=0.02)
 
 
-def test_classes_count_only_for_an_edge_without_speeds_in_the_band():
-    bands = np.zeros((3, 60, 100), np.uint8)
-    bands[1, 8:52] = 200  # the likelier class: 55 mph
-    bands[2, 8:12] = 30  # the speeds of the upper road only
-    stack = ArrayBands(np.concatenate([bands[:2], bands[1:]]))
-    one = replace(bins(bands[:2], (25.0, 55.0)), bands=stack, speed_band=4)
-    made = network([(5, -10), (95, -10)], [(5, -50), (95, -50)])
-    assert edge_speeds(made, one) == pytest.approx([30, 55])
-    alone = edge_speeds(made, replace(one, speed_classes=()))
-    assert alone == pytest.approx([30, np.nan], nan_ok=True)
-
-
 def test_nodata_is_ignored():
     shares = np.zeros((2, 20, 100), np.uint8)
     shares[0, 8:12], shares[1, 8:12, 40:] = 200, 255
