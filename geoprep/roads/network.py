@@ -181,6 +181,24 @@ def line_ends(lines: NDArray[np.object_]) -> NDArray[np.float64]:
     return np.stack([first, last], axis=1)
 
 
+def points_along(
+    lines: NDArray[np.object_], line: NDArray[np.int64], along: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return the points at distances along lines, float64 (point, 2); ``line`` is that of each.
+
+    `shapely.line_interpolate_point` starts at the first vertex of the line for every point.
+    """
+    if not len(line):
+        return np.zeros((0, 2))
+    xy, of = shapely.get_coordinates(lines, return_index=True)
+    begins = np.append(True, of[1:] != of[:-1])
+    steps = np.append(0.0, np.linalg.norm(np.diff(xy, axis=0), axis=1))
+    # Position along all lines in a row, a metre apart, so that it rises from line to line.
+    place = np.cumsum(np.where(begins, 1.0, steps))
+    at = place[begins][line] + along
+    return np.column_stack([np.interp(at, place, values) for values in xy.T])
+
+
 def segments(ends: NDArray[np.float64]) -> NDArray[np.object_]:
     """Return straight lines between the two points of every row of float64 (line, 2, 2)."""
     return np.asarray(shapely.linestrings(ends), object)

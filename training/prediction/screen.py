@@ -97,7 +97,8 @@ def summary(
 ) -> list[str]:
     """Return a line with the rates of all predictions made, and one with the counts of outcomes.
 
-    ``seconds`` is the time of several processes together; None for that of the predictions.
+    ``seconds`` is the time of several ``processes`` together, their start included; None for that
+    of the predictions.
     """
     outcomes = list(outcomes)
     lines = []

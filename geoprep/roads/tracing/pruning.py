@@ -17,7 +17,7 @@ from geoprep.roads.graph import (
     subnetwork,
     with_chains_joined,
 )
-from geoprep.roads.network import RoadGraph, line_strings
+from geoprep.roads.network import RoadGraph, line_strings, points_along
 
 _MOST_ROUNDS: Final = 8
 
@@ -96,17 +96,11 @@ def _resampled(
     lines: NDArray[np.object_], step_m: float
 ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
     """Return equally spaced vertices of lines."""
-    xy, line = shapely.get_coordinates(lines, return_index=True)
-    begins = np.append(True, line[1:] != line[:-1])
-    steps = np.append(0.0, np.linalg.norm(np.diff(xy, axis=0), axis=1))
-    # Position along all lines in a row, a metre apart, so that it rises from line to line.
-    along = np.cumsum(np.where(begins, 1.0, steps))
-    length = np.bincount(line, weights=np.where(begins, 0.0, steps), minlength=len(lines))
+    length = shapely.length(lines)
     counts = np.maximum(np.round(length / step_m), 1).astype(np.int64) + 1
     edge = np.repeat(np.arange(len(counts)), counts)
     number = ranges(np.zeros_like(counts), counts)
-    at = along[begins][edge] + number * (length / (counts - 1))[edge]
-    vertices = np.column_stack([np.interp(at, along, values) for values in xy.T])
+    vertices = points_along(lines, edge, number * (length / (counts - 1))[edge])
     inner = np.flatnonzero((number > 0) & (number < counts[edge] - 1))
     return vertices, edge, inner
 

@@ -6,12 +6,11 @@ from functools import partial
 from typing import Final
 
 import numpy as np
-import shapely
 from numpy.typing import NDArray
 
 from geoprep.roads.centrelines.rasters import RoadRaster, values_at
 from geoprep.roads.graph import degrees, ranges
-from geoprep.roads.network import RoadGraph
+from geoprep.roads.network import RoadGraph, points_along
 from geoprep.speed import BACKGROUND, UNKNOWN_SPEED
 
 Floats = NDArray[np.float64]
@@ -63,8 +62,6 @@ def _samples(
     network: RoadGraph, junction_m: float = _JUNCTION_M
 ) -> tuple[Floats, NDArray[np.int64]]:
     """Return sample points along all lines, float64 (sample, 2), and the edge of each."""
-    if not len(network.lines):
-        return np.zeros((0, 2)), np.zeros(0, np.int64)
     length, junction = network.length_m, degrees(network) > 2
     near = np.minimum(junction_m, length / 3)
     begin = np.where(junction[network.ends[:, 0]], near, 0.0)
@@ -73,13 +70,7 @@ def _samples(
     edge = np.repeat(np.arange(len(counts)), counts)
     number = ranges(np.zeros_like(counts), counts)
     along = begin[edge] + (number + 0.5) * ((stop - begin) / counts)[edge]
-    # All lines one after the other: `shapely.line_interpolate_point` starts at the first vertex of
-    # its line for every sample.
-    xy, line = shapely.get_coordinates(network.lines, return_index=True)
-    steps = np.where(np.diff(line) == 0, np.linalg.norm(np.diff(xy, axis=0), axis=1), 0.0)
-    place = np.concatenate([[0.0], np.cumsum(steps)])
-    at = place[np.searchsorted(line, edge)] + along
-    return np.column_stack([np.interp(at, place, axis) for axis in xy.T]), edge
+    return points_along(network.lines, edge, along), edge
 
 
 def _class_speeds(raster: RoadRaster, xy: Floats, edge: NDArray[np.int64]) -> Floats:

@@ -40,6 +40,10 @@ def test_a_prediction_is_read_by_its_tags(tmp_path):
     probability = raster.probability(0, 0, 20, 20)
     assert probability[0, 0] == 0  # nodata has the probability 0
     assert (probability.ravel()[1:] == 200).all()
+    with rasterio.open(path, "r+") as dataset:
+        dataset.set_band_description(9, "")
+    classes = open_raster(path).speed_classes
+    assert classes == tuple((i, 10.0 * i) for i in range(1, 8))
 
 
 def test_nodata_is_that_of_the_band_of_roads(tmp_path):
