@@ -72,22 +72,26 @@ class RoadLoss(nn.Module):
 
         Logits may have two channels more than the target, which are directions of roads.
         """
-        x, t = logits[:, : target.shape[1]].float(), target.float()
-        weight = known = valid[:, None].float()
-        if self.weights is not None:
-            weight = weight * self.weights
+        known = valid[:, None]
+        weight = known.float() if self.weights is None else known * self.weights
+        # Loops over the few channels of a pixel would fill half of a vector.
+        x, t, weight = (
+            value.expand_as(target).permute(0, 2, 3, 1).flatten().float()
+            for value in (logits[:, : target.shape[1]], target, weight)
+        )
         p = torch.sigmoid(x)
         # -t ln p - (1 - t) ln(1 - p), written so that nothing overflows or cancels.
         pixel = functional.relu(x) - x * t + torch.log1p(torch.exp(-x.abs()))
         if self.name == "focal-dice":
             pixel = pixel * (t - p).square()
-        count = valid.sum().clamp(min=1) * x.shape[1]
+        count = valid.sum().clamp(min=1) * target.shape[1]
         main = (pixel * weight).sum() / count
         both, either = (weight * p * t).sum(), (weight * (p + t)).sum()
         dice = 1 - (2 * both + _SMOOTH) / (either + _SMOOTH)
         total = (1 - self.dice) * main + self.dice * dice
         if logits.shape[1] > target.shape[1]:
-            turned = direction_loss(logits[:, target.shape[1] :], (t[:, -1:] > 0) * known)
+            road = ((target[:, -1:] > 0) & known).float()
+            turned = direction_loss(logits[:, target.shape[1] :], road)
             total = total + self.direction * (turned - turned.detach())
         return LossParts(total, main, dice)
 
@@ -149,9 +153,10 @@ class Compiled:
         mode: str | None = None,
         *,
         dynamic: bool = False,
+        options: dict[str, Any] | None = None,
     ) -> None:
         self._plain, self._what, self._mode = plain, what, mode
-        self._fast = torch.compile(plain, dynamic=dynamic, mode=mode)
+        self._fast = torch.compile(plain, dynamic=dynamic, mode=mode, options=options)
 
     def __call__(self, *args: Any) -> Any:  # noqa: ANN401 - what the plain callable returns
         """Return the result of the plain callable, up to rounding."""
