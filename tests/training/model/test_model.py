@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from geoprep.errors import UsageError
 from training.model.build import build_model, is_code
-from training.model.unet import UpConv, set_prior
+from training.model.unet import DecoderStep, UpConv, set_prior
 
 
 def parameter_count(network):
@@ -51,6 +51,21 @@ def test_upconv_is_doubling_and_a_convolution():
         torch.autograd.grad((out * probe).sum(), [x, up.weight]) for out in (up(x), expected)
     )
     torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_gradients_of_joined_features_are_contiguous_and_those_of_their_slices(frozen):
+    step = DecoderStep(8, 4, 6).to(memory_format=torch.channels_last)
+    nn.init.normal_(step.up.weight)
+    maps = torch.randn(2, 8, 4, 4), torch.randn(2, 4, 8, 8)
+    x, skip = (part.to(memory_format=torch.channels_last) for part in maps)
+    leaves = [part.requires_grad_() for part in ([x] if frozen else [x, skip])]
+    probe = torch.randn(2, 6, 8, 8)
+    ours = torch.autograd.grad((step(x, skip) * probe).sum(), leaves)
+    up = functional.relu(step.up_bn(step.up(x)))
+    plain = functional.relu(step.mix_bn(step.mix(torch.cat([up, skip], 1))))
+    torch.testing.assert_close(ours, torch.autograd.grad((plain * probe).sum(), leaves))
+    assert all(gradient.is_contiguous(memory_format=torch.channels_last) for gradient in ours)
 
 
 def test_channels_last_is_kept(network):
