@@ -21,7 +21,7 @@ FILES = {
     "loaders/tiles/ram.py",
     "training/loop.py",
     "training/model/losses.py",  # normalisation, model, loss
-    "training/model/norm.py",  # BatchNorm and ReLU
+    "training/model/norm.py",  # BatchNorm and ReLU, views for the optimizer
     "training/model/unet.py",
     "training/monitor/console.py",  # progress bar
 }

@@ -23,7 +23,7 @@ from training.data import class_pixels, make_prep
 from training.engine import CUDA_GRAPHS, Engine
 from training.model.build import RESNET34_UNET, build_model, imported
 from training.model.losses import ClassLoss, RoadLoss, Trainable
-from training.model.norm import fuse_norms
+from training.model.norm import copy_no_kernels, fuse_norms
 from training.model.unet import ResNetUNet, set_prior
 from training.settings import Config
 
@@ -209,6 +209,8 @@ def prepare(trainable: Trainable, engine: Engine, config: Config) -> Optimizer:
     optimizer = make_optimizer(trainable.model, config)
     trainable.model, optimizer = engine.optimize(trainable.model, optimizer)
     native = engine.name == "native" and engine.device.type == "cpu"
+    if native:
+        copy_no_kernels(optimizer)
     if native and engine.compile_mode == "loss" and isinstance(trainable.model, ResNetUNet):
         fuse_norms(trainable.model)
     trainable.compile_parts(engine.compile_mode)

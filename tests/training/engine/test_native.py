@@ -1,5 +1,7 @@
 """Engines: what is chosen and why, what a step does under each precision, and compiling."""
 
+import copy
+
 import pytest
 import torch
 from helpers.steps import batch, losses, trainable_of
@@ -53,6 +55,27 @@ def test_weight_decay_applies_to_kernels_only():
     assert sum(len(g["params"]) for g in optimizer.param_groups) == len(list(module.parameters()))
 
 
+@pytest.mark.parametrize("name", ["adamw", "adam"])
+def test_the_fused_optimizer_copies_no_kernel_and_changes_weights_as_torchs_does(name):
+    engine, module = choose_engine("native", "cpu", "fp32", "off"), _trainable()
+    ours = prepare(module, engine, Config(lr=0.01, optimizer=name))
+    plain = copy.deepcopy(module)
+    theirs = make_optimizer(plain.model, Config(lr=0.01, optimizer=name))
+    for _ in range(2):
+        for mine, other in zip(module.parameters(), plain.parameters(), strict=True):
+            mine.grad = torch.randn_like(mine)
+            other.grad = mine.grad.clone()
+        with torch.profiler.profile() as profile:
+            ours.step()
+        theirs.step()
+    assert "aten::clone" not in {row.key for row in profile.key_averages()}
+    torch.testing.assert_close(dict(module.state_dict()), dict(plain.state_dict()), rtol=0, atol=0)
+    states = [[*optimizer.state_dict()["state"].values()] for optimizer in (ours, theirs)]
+    torch.testing.assert_close(*states, rtol=0, atol=0)
+    kernel = module.model[0].weight
+    assert ours.state[kernel]["exp_avg"].stride() == kernel.stride()
+
+
 def test_logits_of_a_whole_tile_have_its_size():
     module = _trainable().eval()
     image = batch(side=40)[0]
@@ -98,8 +121,9 @@ def test_validation_does_not_run_compiled_code():
 def test_parts_are_compiled_in_the_mode_that_was_asked_for(monkeypatch, mode, compiled):
     found, begun = [], []
 
-    def compile_part(part, *, dynamic, mode):
+    def compile_part(part, *, dynamic, mode, options):
         assert dynamic is False
+        assert options is None
         found.append((type(part).__name__, mode))
         return part
 
