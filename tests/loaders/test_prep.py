@@ -57,6 +57,16 @@ def test_fp32_is_exact_to_the_last_bits_even_near_the_mean(mean, std):
     np.testing.assert_allclose(found.double(), exact, rtol=4e-7, atol=1e-30)
 
 
+@pytest.mark.parametrize("bands", [1, 3])
+def test_both_memory_orders_give_the_same_values_with_jitter_of_each_sample(bands):
+    image = torch.randint(0, 256, (2, bands, 5, 7), dtype=torch.uint8)
+    jitter = torch.rand(2, bands, 1, 1) + 0.5, torch.rand(2, bands, 1, 1)
+    normalize = Normalize([7.0] * bands, [3.0] * bands)
+    last = normalize(image.contiguous(memory_format=torch.channels_last), *jitter)
+    torch.testing.assert_close(last, normalize(image, *jitter), rtol=0, atol=0)
+    assert last.is_contiguous(memory_format=torch.channels_last)
+
+
 def test_a_band_that_never_varies_is_only_centred():
     found = Normalize([7.0], [0.0])(every_value(1))
     assert found.view(-1)[7] == 0
