@@ -155,8 +155,10 @@ class Normalize(nn.Module):
             shift = shift + bias
         value = image.to(torch.float32, copy=True)
         parts = [value, self.centre, scale, shift]
-        if value.device.type == "cpu" and value.is_contiguous(memory_format=torch.channels_last):
+        last = value.is_contiguous(memory_format=torch.channels_last)
+        if self.training and last and value.device.type == "cpu":
             # Rows of all bands: loops over the few bands of a pixel take torch six times as long.
+            # In training only: a graph that is traced must not depend on the memory order.
             rows = (p.permute(0, 2, 3, 1).expand(-1, -1, image.shape[3], -1) for p in parts)
             parts = [row.flatten(2) for row in rows]
         pixels, centre, scale, shift = parts
