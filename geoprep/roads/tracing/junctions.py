@@ -14,7 +14,7 @@ import shapely
 from numpy.typing import NDArray
 
 from geoprep.roads.graph import anchored, connected, degrees, with_chains_joined
-from geoprep.roads.network import RoadGraph, segments
+from geoprep.roads.network import RoadGraph, points_along, segments
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -276,8 +276,8 @@ def _directions(
     place = np.linspace(-1.0, 1.0, _FITTED)
     at = np.multiply.outer((1 - place) / 2, near) + np.multiply.outer((1 + place) / 2, far)
     at = np.where(last, length - at, at)
-    found = shapely.line_interpolate_point(network.lines[edge], at)
-    xy = shapely.get_coordinates(found).reshape(*at.shape, 2)
+    line = np.broadcast_to(edge, at.shape).ravel()
+    xy = points_along(network.lines, line, at.ravel()).reshape(*at.shape, 2)
     step = np.einsum("p,p...->...", place, xy) / (place**2).sum()
     size = np.linalg.norm(step, axis=-1)
     heading = step / np.maximum(size, 1e-9)[..., None]
