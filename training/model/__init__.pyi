@@ -17,5 +17,6 @@ from .trainable import make_trainable as make_trainable
 from .trainable import prepare as prepare
 from .unet import STRIDE as STRIDE
 from .unet import DecoderStep as DecoderStep
+from .unet import ResNetUNet as ResNetUNet
 from .unet import UpConv as UpConv
 from .unet import training_only as training_only
