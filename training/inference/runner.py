@@ -43,8 +43,8 @@ class Runner:
     compiled = False  # for a shape of batch, which may change the last bits
     fixed_batch = False  # every batch needs the same number of windows, and is padded
     at_once = 1  # threads that should call it at the same time, each with its own batch
-    # Whether it is so fast that it should not wait while an image is opened or written
-    fast = False
+    # Small images to predict at a time, if it should not wait while one is opened or written
+    images = 1
     compile_mode: Compile = "auto"  # auto: if the pixels of a job pay for it
 
     def __init__(self, precision: str) -> None:

@@ -175,19 +175,19 @@ def to_bytes(
     top, bottom, first, last = part
     channels, classes, width = values.shape[2], class_mph.shape[0], last - first
     begin, bins, lost = left + first, 1 + (classes > 0), 0
-    scaled = np.empty(width * channels, np.uint8)
+    scaled = np.empty(width * channels if out.shape[0] > bins else 0, np.uint8)
     for y in range(top, bottom):
         # Several simple loops, which the compiler vectorises: five times as fast as one loop.
         row = values[y].reshape(-1)[first * channels : last * channels]
         bits, largest = row.view(np.uint32), np.uint32(0)
         for i in range(width * channels):
-            value = row[i] * np.float32(255) + np.float32(0.5)
-            scaled[i] = np.uint8(np.int32(min(max(value, np.float32(0)), np.float32(254))))
             largest = max(largest, bits[i] & np.uint32(0x7FFFFFFF))
         lines = out[:, y, begin : begin + width]
         for x in range(width):
-            lines[0, x] = scaled[x * channels + channels - 1]
-        if out.shape[0] > bins:
+            lines[0, x] = _scaled(row[x * channels + channels - 1])
+        for i in range(len(scaled)):
+            scaled[i] = _scaled(row[i])
+        if len(scaled):
             _deinterleave(scaled, channels, lines[bins:])
         if classes > 0:
             for x in range(width):
@@ -263,9 +263,10 @@ def class_bytes(
 
 
 @compiled
-def _scaled(value: np.float32) -> int:
+def _scaled(value: np.float32) -> np.uint8:
     """Return a probability times 255, rounded half up, 0 to 254."""
-    return int(min(max(value * np.float32(255) + np.float32(0.5), np.float32(0)), np.float32(254)))
+    value = value * np.float32(255) + np.float32(0.5)
+    return np.uint8(np.int32(min(max(value, np.float32(0)), np.float32(254))))
 
 
 @compiled

@@ -13,7 +13,6 @@ from itertools import count, takewhile
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from geoprep.cpus import usable_cpus
 from geoprep.errors import GeoprepError, UsageError
 from geoprep.executors import Threads, stopped
 from geoprep.sources import Scene, images_and_labels
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from training.prediction.screen import Screen
 
 _SMALL = 16_000_000
-"""Pixels through the model of the largest image of a job that predicts two at a time."""
+"""Pixels through the model of the largest image of a job that predicts several at a time."""
 
 Take = Callable[[], int]
 """Returns the number of the next image that no process has taken, from 0 on."""
@@ -65,20 +64,20 @@ class PredictionJob:
             lambda number: number < len(tasks), iter(self.take or count().__next__, -1)
         )
         finish = partial(self._finish, tasks, screen)
-        two = self._two_at_a_time(tasks)
-        for task in Threads(2).map_unordered(finish, numbers) if two else map(finish, numbers):
+        several = self._images_at_a_time(tasks)
+        threads = Threads(several).map_unordered if several > 1 else map
+        for task in threads(finish, numbers):
             screen.say(task)
         return tasks
 
-    def _two_at_a_time(self, tasks: Sequence[ImageOutcome]) -> bool:
-        """Return whether to open, blend and write one image while the model computes another.
+    def _images_at_a_time(self, tasks: Sequence[ImageOutcome]) -> int:
+        """Return how many images to predict at a time, so that no thread waits for another's I/O.
 
         Windows of a large image overlap in time as it is, and two would take twice the memory.
         """
         todo = [task.source for task in tasks if not task.error and task.state != "complete"]
         pixels = [self.predictor.network_pixels(one) if one else _SMALL + 1 for one in todo]
-        fast = self.runner.fast and usable_cpus() > 1
-        return fast and len(todo) > 1 and max(pixels) <= _SMALL
+        return min(self.runner.images, len(todo)) if max(pixels, default=0) <= _SMALL else 1
 
     def _finish(self, tasks: Sequence[ImageOutcome], screen: Screen, number: int) -> ImageOutcome:
         """Predict an image unless that is done, and return its outcome."""

@@ -41,6 +41,9 @@ WORTH_FITTING = 0.97
 """Windows get another side if that saves 3 % of the pixels: each side is compiled separately."""
 
 _LARGEST_STRETCH = 1.25
+_WHOLE = 1.3
+"""Side of a window that covers an image alone, over the usual side: chips of SpaceNet have 1300
+pixels. Of a larger image, windows of that side would leave threads without work at its end."""
 
 
 @dataclass(frozen=True)
@@ -122,11 +125,12 @@ def window_grid(height: int, width: int, window: int, overlap: int, batch: int) 
 def plan_axis(length: int, window: int, overlap: int) -> Axis:
     """Return the windows along an axis.
 
-    An image smaller than the window gets one window that just covers it. Otherwise the windows
-    have the requested side, unless another side covers the image with clearly fewer pixels.
+    An image that is smaller than the window, or little larger, gets one window that just covers
+    it. Otherwise the windows have the requested side, unless another side covers the image with
+    clearly fewer pixels.
     """
-    if length <= window:
-        return Axis(length, _rounded_up(length), (0,), overlap)
+    if (whole := _rounded_up(length)) <= window * _WHOLE:
+        return Axis(length, whole, (0,), overlap)
     count = math.ceil((length - overlap) / (window - overlap))
     options = [(count, window)]
     for n in {count, max(1, count - 1)}:

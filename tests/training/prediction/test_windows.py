@@ -65,6 +65,9 @@ def test_resume_begins_with_the_first_window_that_matters(axis, data):
 def test_side_is_fitted_to_the_image_if_that_saves_pixels():
     chip = plan_axis(1300, 512, 64)
     assert (len(chip.starts), chip.side) == (3, 480)
+    for chip in (plan_axis(1300, 1024, 32), plan_axis(1312, 1024, 32)):
+        assert (chip.starts, chip.side) == ((0,), 1312)
+    assert len(plan_axis(1332, 1024, 32).starts) == 2
     assert plan_axis(100_000, 512, 64).side == 512
     assert plan_axis(500, 512, 64).side == 512
     assert plan_axis(40, 512, 64).starts == (0,)
