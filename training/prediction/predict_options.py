@@ -128,7 +128,11 @@ class ReadingOptions:
 class WindowOptions:
     """Windows: how an image is divided for the model."""
 
-    window: int = option(1024, "Side of the windows, a multiple of 32.", "PIXELS")
+    window: int = option(
+        1024,
+        "Side of the windows, a multiple of 32; an image up to 1.3 times as large is one.",
+        "PIXELS",
+    )
     overlap: int = option(32, "Overlap of neighbouring windows.", "PIXELS")
     batch_size: int = option(1, "Windows per batch.", "N", least=1)
     compile: Literal["auto", "on", "off"] = option(
