@@ -148,32 +148,6 @@ def map_quads(
 
 
 @compiled
-def _sum_area(
-    values: NDArray[Any],
-    valid: NDArray[np.uint8],
-    bands: tuple[int, ...],
-    box: tuple[float, float, float, float],
-    sums: NDArray[np.float64],
-) -> float:
-    """Write the area-weighted sums of the valid values in a box; return the valid area."""
-    y0, y1, x0, x1 = box
-    masked = valid.shape[0] > 0
-    area = 0.0
-    for k in range(len(bands)):
-        sums[k] = 0.0
-    for i in range(int(np.floor(y0)), min(int(np.ceil(y1)), values.shape[0])):
-        high = min(i + 1.0, y1) - max(float(i), y0)
-        for j in range(int(np.floor(x0)), min(int(np.ceil(x1)), values.shape[1])):
-            if masked and valid[i, j] == 0:
-                continue
-            weight = high * (min(j + 1.0, x1) - max(float(j), x0))
-            area += weight
-            for k in range(len(bands)):
-                sums[k] += weight * values[i, j, k]
-    return area
-
-
-@compiled
 def area_means(
     values: NDArray[Any],
     valid: NDArray[np.uint8],
@@ -187,12 +161,35 @@ def area_means(
 
     ``ys`` and ``xs`` are the edges of the output pixels in source pixels, ascending.
     """
+    masked, count = valid.shape[0] > 0, len(xs) - 1
+    # How much of each source column an output column covers: one after the other, from `begins` on.
+    share = np.empty(int(np.ceil(xs[-1]) - np.floor(xs[0])) + 2 * count, np.float64)
+    begins, first = np.zeros(count + 1, np.int64), np.empty(count, np.int64)
+    for c in range(count):
+        at, (x0, x1) = begins[c], (xs[c], xs[c + 1])
+        first[c] = int(np.floor(x0))
+        for j in range(first[c], min(int(np.ceil(x1)), values.shape[1])):
+            share[at] = min(j + 1.0, x1) - max(float(j), x0)
+            at += 1
+        begins[c + 1] = at
     sums = np.zeros(len(bands), np.float64)
     for r in range(len(ys) - 1):
-        for c in range(len(xs) - 1):
-            box = (ys[r], ys[r + 1], xs[c], xs[c + 1])
-            area = _sum_area(values, valid, bands, box, sums)
-            whole = (box[1] - box[0]) * (box[3] - box[2])
+        y0, y1 = ys[r], ys[r + 1]
+        for c in range(count):
+            area = 0.0
+            for k in range(len(bands)):
+                sums[k] = 0.0
+            for i in range(int(np.floor(y0)), min(int(np.ceil(y1)), values.shape[0])):
+                high = min(i + 1.0, y1) - max(float(i), y0)
+                for n in range(begins[c + 1] - begins[c]):
+                    j = first[c] + n
+                    if masked and valid[i, j] == 0:
+                        continue
+                    weight = high * share[begins[c] + n]
+                    area += weight
+                    for k in range(len(bands)):
+                        sums[k] += weight * values[i, j, k]
+            whole = (y1 - y0) * (xs[c + 1] - xs[c])
             # The tolerance keeps exactly half valid blocks valid.
             keep = area > 0.0 and area >= 0.5 * whole - 1e-9
             out_valid[r, c] = 1 if keep else 0
