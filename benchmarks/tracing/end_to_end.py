@@ -101,11 +101,9 @@ def _predict(
     """
     announce("predicting")
     words = [str(checkpoint), *map(str, images), "--out", str(out), "--overwrite"]
-    job, _ = parse_job(words)
+    job, addresses = parse_job(words)
     for _ in range(2):
-        outcomes = job.run(
-            [str(image) for image in images], Screen(quiet=True, send=lambda _: None)
-        )
+        outcomes = job.run(addresses, Screen(quiet=True, send=lambda _: None))
     stats = [outcome.stats for outcome in outcomes if outcome.stats is not None]
     if len(stats) < len(images):
         raise RuntimeError(next(outcome.error for outcome in outcomes if outcome.error))

@@ -66,7 +66,7 @@ class PairedHead(nn.Conv2d):
     """A 3 x 3 convolution to few channels, for two neighbours of a row at a time.
 
     Eight channels fill half of a vector, and an eighth of a tile of AMX. A third more products take
-    0.75 of the time (INT8 of OpenVINO, AVX512_VNNI and AMX).
+    0.7 to 0.8 of the time (INT8 of OpenVINO, AVX512_VNNI and AMX).
     """
 
     def __init__(self, head: nn.Conv2d) -> None:
