@@ -37,7 +37,7 @@ _KEPT_BYTES = 256 << 20
 _COUNTED_ROWS = 512
 """Rows that are counted at a time: a row of blocks of most large images."""
 
-WORTH_FITTING = 0.97
+_WORTH_ANOTHER_SIDE = 0.97
 """Windows get another side if that saves 3 % of the pixels: each side is compiled separately."""
 
 _LARGEST_STRETCH = 1.25
@@ -138,7 +138,7 @@ def plan_axis(length: int, window: int, overlap: int) -> Axis:
         if side <= window * _LARGEST_STRETCH and side < length:
             options.append((n, side))
     best = min(options, key=lambda option: option[0] * option[1])
-    if best[0] * best[1] > WORTH_FITTING * count * window:
+    if best[0] * best[1] > _WORTH_ANOTHER_SIDE * count * window:
         best = options[0]
     n, side = best
     step = (length - side) / max(n - 1, 1)
