@@ -1,7 +1,7 @@
-"""The module that is exported: uint8 in, probabilities out, any number of windows of any size.
+"""The module that predicts: uint8 in, probabilities out. The form that is exported and compiled.
 
 Kernels of `UpConv` and the BatchNorm after it are computed once: a quantiser sees plain weights.
-The last convolution computes two pixels at a time.
+The last convolution computes two pixels at a time. Any number of windows of any size.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from torch import Tensor, fx, nn
 from torch.export import Dim, ExportedProgram
 from torch.nn import functional
 
+from loaders import Normalize
 from training.checkpoint import ModelInfo
-from training.inference.runner import Probabilities
 from training.model import STRIDE, DecoderStep, ResNetUNet, UpConv
 
 Doubling = Literal["transposed", "phased"]
@@ -30,6 +30,24 @@ IMAGE, PROBABILITY = "image", "probability"
 
 _EXAMPLE = (2, 4 * STRIDE, 6 * STRIDE)
 _MOST_WINDOWS, _MOST_STRIDES = 1024, 1024
+
+
+class Probabilities(nn.Module):
+    """Normalisation, model and sigmoid or softmax in one module: they compile together."""
+
+    def __init__(self, network: nn.Module, info: ModelInfo) -> None:
+        super().__init__()
+        self.normalize = Normalize(info.mean, info.std)
+        self.network = network
+        self.exclusive = info.has_classes
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Return fp32 (n, y, x, channel), contiguous, of uint8 (n, band, y, x)."""
+        logits: Tensor = self.network(self.normalize(image))
+        # In fp32: steps of bf16 are 0.004 near 1, as large as those of the predictions.
+        if self.exclusive:
+            return logits.permute(0, 2, 3, 1).float().softmax(dim=-1).contiguous()
+        return logits.permute(0, 2, 3, 1).float().sigmoid_().contiguous()
 
 
 class PhasedUp(nn.Module):

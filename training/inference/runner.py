@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cached_property
 from threading import Semaphore
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from loaders import DevicePrep, Normalize, SpeedTarget
 from training.checkpoint import ModelInfo
 from training.engine import computes_bf16, missing_compiler
+from training.inference.graph import Probabilities, inference_module
 from training.model import Compiled
 
 CPU = torch.device("cpu")
@@ -75,24 +76,6 @@ class Runner:
         raise NotImplementedError
 
 
-class Probabilities(nn.Module):
-    """Normalisation, model and sigmoid or softmax in one module: they compile together."""
-
-    def __init__(self, network: nn.Module, info: ModelInfo) -> None:
-        super().__init__()
-        self.normalize = Normalize(info.mean, info.std)
-        self.network = network
-        self.exclusive = info.has_classes
-
-    def forward(self, image: Tensor) -> Tensor:
-        """Return fp32 (n, y, x, channel), contiguous, of uint8 (n, band, y, x)."""
-        logits: Tensor = self.network(self.normalize(image))
-        # In fp32: steps of bf16 are 0.004 near 1, as large as those of the predictions.
-        if self.exclusive:
-            return logits.permute(0, 2, 3, 1).float().softmax(dim=-1).contiguous()
-        return logits.permute(0, 2, 3, 1).float().sigmoid_().contiguous()
-
-
 class ModuleRunner(Runner):
     """A PyTorch module from bytes to probabilities, under bf16 autocast if asked for."""
 
@@ -148,6 +131,17 @@ class NativeRunner(ModuleRunner):
         module.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs know this argument alone
         dtype = "bfloat16" if rounded else "float32"
         super().__init__(module, dtype, device=device, autocast=rounded)
+        self._network, self._info = network, info
+
+    @cached_property
+    def in_shape(self) -> CompiledRunner:
+        """The same model, compiled for every shape of batch, with the kernels of exported models.
+
+        Inductor would compute the kernels of `UpConv` in bf16: 0.008 of road IoU (measured).
+        """
+        module = inference_module(self._network, self._info)
+        settings: dict[str, Any] = {"device": self.device, "autocast": self.autocast}
+        return CompiledRunner(ModuleRunner(module, self.precision, **settings))
 
 
 class CompiledRunner(ModuleRunner):

@@ -12,6 +12,7 @@ from training.inference.runner import (
     NativeRunner,
     average_views,
 )
+from training.model import ResNetUNet, UpConv
 from training.prediction.prediction_tags import check_targets
 
 CPU = torch.device("cpu")
@@ -103,6 +104,17 @@ def test_model_that_cannot_be_compiled_runs_uncompiled(monkeypatch):
     with pytest.warns(RuntimeWarning, match="no such luck"):
         result = CompiledRunner(runner)(image)
     torch.testing.assert_close(result, runner(image))
+
+
+def test_a_model_is_compiled_with_kernels_that_are_computed_before():
+    torch.manual_seed(0)
+    network = ResNetUNet(3, 8).eval()
+    runner = NativeRunner(network, FACTS, device=CPU, precision="fp32")
+    compiled = runner.in_shape.module
+    assert not any(isinstance(layer, UpConv) for layer in compiled.modules())
+    image = batch(height=32, width=64).permute(0, 3, 1, 2)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(image), runner(image), atol=1e-5, rtol=0)
 
 
 @pytest.mark.slow
