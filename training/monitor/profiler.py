@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import chain, repeat
@@ -37,7 +38,7 @@ COMPILED = {"off": "nothing", "loss": "the loss"}
 
 def profile(run: Run, console: Console, step: TrainingStep) -> None:
     """Run some training steps and print their time breakdown. Nothing is saved."""
-    console.line(f"profiling {STEPS} steps, then {PROFILED} with torch's profiler")
+    console.line(f"timing {STEPS + PROFILED} steps, then {PROFILED} with torch's profiler")
     run.module.train()
     batches = chain.from_iterable(repeat(run.loader))
     group = BatchGroup(run.config.accumulate, 0)
@@ -47,25 +48,27 @@ def profile(run: Run, console: Console, step: TrainingStep) -> None:
         step(run, batches, group)
         wait_for(device)
         times.append(time.perf_counter() - begun)
-    seconds, phases = median(times[WARM_UP:]), {}
+    seconds = median(times[WARM_UP:])
+    phases = defaultdict[str, float](float)
 
     @contextmanager
     def timed(phase: str) -> Iterator[None]:
-        """Record a phase until the device has finished its work."""
-        phases[phase] = 0.0
-        with record_function(phase):
-            yield
-            wait_for(device)
+        """Add up the seconds of a phase, until the device has finished its work."""
+        begun = time.perf_counter()
+        yield
+        wait_for(device)
+        phases[phase] += time.perf_counter() - begun
 
     run.timed = run.trainable.timed = timed
+    for _ in range(PROFILED):  # not under the profiler, which slows some phases twice
+        step(run, batches, group)
+    run.timed = run.trainable.timed = record_function
     other = {"cuda": ProfilerActivity.CUDA, "xpu": ProfilerActivity.XPU}.get(device.type)
     with torch_profile(activities=[ProfilerActivity.CPU, *([other] if other else [])]) as profiler:
         for _ in range(PROFILED):
             step(run, batches, group)
-    run.timed = run.trainable.timed = record_function
 
     rows = profiler.key_averages()
-    phases |= {row.key: row.cpu_time_total / 1e3 for row in rows if row.key in phases}
     images = run.loader.schedule.batch_size * run.config.accumulate
     terminal = Terminal(width=100)
     compiled = COMPILED.get(run.engine.compile_mode, f"all, by mode {run.engine.compile_mode}")
@@ -73,7 +76,7 @@ def profile(run: Run, console: Console, step: TrainingStep) -> None:
     for name, total in phases.items():
         share = total / max(sum(phases.values()), 1e-9)
         note = console.spell(NOTES.get(name, ""))
-        table.add_row(name, f"{total / PROFILED:.1f}", f"{share:.1%}", note)
+        table.add_row(name, f"{1e3 * total / PROFILED:.1f}", f"{share:.1%}", note)
     terminal.print(table)
     terminal.print(
         f"a step of {images} images takes {1e3 * seconds:.0f} ms: {images / seconds:.1f} images/s "
