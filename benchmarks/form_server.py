@@ -66,9 +66,12 @@ class FormServer:
     def rate(self, count: int, side: int, seconds: float) -> dict[str, Any]:
         """Return Mpx/s over at least two batches and ``seconds``, and peak memory in bytes.
 
-        As many threads call the model as a prediction has.
+        As many threads call the model as a prediction has. A first batch, which allocates memory,
+        is not measured.
         """
-        image, start, at_once = self.batch(count, side), time.perf_counter(), self.runner.at_once
+        image, at_once = self.batch(count, side), self.runner.at_once
+        self.runner(image)
+        start = time.perf_counter()
 
         def batches(_: int) -> int:
             done = 0
