@@ -7,6 +7,7 @@ from typing import Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from geoprep.quiet import no_georeference_warning
 from geoprep.synth.ground.spectra import BANDS, RGB_BANDS
 from geoprep.synth.image.light import Field
 from geoprep.synth.image.render import PAN, RenderedChip, Renderer
@@ -30,6 +31,7 @@ _STEPS: Final = 2048
 Count = TypeVar("Count", np.uint8, np.uint16)
 
 
+@no_georeference_warning()  # which rasterio gives now and then where threads burn shapes
 def draw_products(
     renderer: Renderer, index: int, products: tuple[str, ...]
 ) -> dict[str, NDArray[np.uint8] | NDArray[np.uint16]]:

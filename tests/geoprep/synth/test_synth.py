@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import warnings
 from collections import Counter
 from itertools import pairwise
 
@@ -13,6 +14,7 @@ import shapely
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyproj import Geod
+from rasterio.errors import NotGeoreferencedWarning
 from rasterio.features import rasterize
 
 from geoprep.errors import UsageError
@@ -21,6 +23,7 @@ from geoprep.synth import synthesise
 from geoprep.synth.city.frame import PIXEL_DEG, make_frame
 from geoprep.synth.city.kinds import Kind
 from geoprep.synth.city.plan import make_plan
+from geoprep.synth.image import render
 
 MOSCOW = get_city("moscow")
 SMALL = {"scenes": 9, "seed": 2, "size": 200}
@@ -399,3 +402,15 @@ def test_classes_show_what_is_uppermost_and_change_no_other_file(tmp_path):
         to_metres = plan.frame.to_pixels(index)
         on_road = rasterize(middles, found.shape, transform=to_metres).astype(bool)
         assert np.isin(found[on_road], (2, 4)).mean() > 0.85  # others are under bridges
+
+
+def test_drawing_shows_no_warning_of_rasterio(monkeypatch, tmp_path, recwarn):
+    """Where threads burn shapes, rasterio misses the transform of one in some runs; same pixels."""
+
+    def burn(*args, **options):
+        warnings.warn("Dataset has no geotransform, gcps, or rpcs.", NotGeoreferencedWarning, 2)
+        return rasterize(*args, **options)
+
+    monkeypatch.setattr(render, "rasterize", burn)
+    synthesise(tmp_path, MOSCOW, scenes=2, seed=0, size=64)
+    assert not [one for one in recwarn if one.category is NotGeoreferencedWarning]
