@@ -86,9 +86,13 @@ def _sweep(folder: Path) -> None:
 
 def _remove(path: Path) -> None:
     """Remove a file, or a folder with its files, where that is possible."""
-    shutil.rmtree(path, ignore_errors=True)
-    with suppress(OSError):
-        path.unlink(missing_ok=True)
+    for _ in range(10):  # after an error, zarr's other threads may write for a moment
+        if not path.exists():
+            return
+        shutil.rmtree(path, ignore_errors=True)
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+        time.sleep(0.02)
 
 
 def require_suffix(path: Path, *suffixes: str) -> None:
