@@ -117,6 +117,15 @@ def test_a_model_is_compiled_with_kernels_that_are_computed_before():
         torch.testing.assert_close(compiled(image), runner(image), atol=1e-5, rtol=0)
 
 
+def test_a_model_is_compiled_on_its_device():
+    device = torch.device("meta")
+    runner = NativeRunner(ResNetUNet(3, 8).eval(), FACTS, device=device, precision="fp32")
+    compiled = runner.in_shape
+    assert compiled.device == device
+    held = (*compiled.module.parameters(), *compiled.module.buffers())
+    assert {value.device for value in held} == {device}
+
+
 @pytest.mark.slow
 def test_compiled_model_has_frozen_weights_and_the_same_probabilities():
     if runner_module.missing_compiler(CPU):
