@@ -86,13 +86,13 @@ def _sweep(folder: Path) -> None:
 
 def _remove(path: Path) -> None:
     """Remove a file, or a folder with its files, where that is possible."""
-    for _ in range(10):  # after an error, zarr's other threads may write for a moment
-        if not path.exists():
+    with suppress(OSError):
+        path.unlink(missing_ok=True)
+    for _ in range(10):
+        if not os.path.isdir(path):  # noqa: PTH112 - raises no error
             return
         shutil.rmtree(path, ignore_errors=True)
-        with suppress(OSError):
-            path.unlink(missing_ok=True)
-        time.sleep(0.02)
+        time.sleep(0.02)  # after an error, zarr's other threads may write to a folder for a moment
 
 
 def require_suffix(path: Path, *suffixes: str) -> None:

@@ -3,6 +3,7 @@
 import errno
 import gc
 import os
+import shutil
 import threading
 import time
 
@@ -163,6 +164,28 @@ def test_a_full_disk_is_one_line_and_nothing_half_written(small_store, tmp_path,
         assert left in ([], ["synth.json"])
         gc.collect()
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_folder_that_is_written_to_while_it_is_removed_is_removed_again(tmp_path, monkeypatch):
+    remove, removed = shutil.rmtree, []
+
+    def meanwhile(path, **options):
+        remove(path, **options)
+        removed.append(path)
+        if len(removed) == 1:  # as by zarr's other threads, after one of them has failed
+            path.mkdir()
+            (path / "zarr.json").touch()
+
+    def fail():
+        with replaced(tmp_path / "a.zarr") as partial:
+            partial.mkdir()
+            raise RuntimeError
+
+    monkeypatch.setattr(shutil, "rmtree", meanwhile)
+    with pytest.raises(RuntimeError):
+        fail()
+    assert len(removed) == 2
+    assert not list(tmp_path.iterdir())
 
 
 def test_parts_of_a_file_are_read(tmp_path):
