@@ -201,7 +201,8 @@ def draw(result: Result, path: Path, tables: Iterable[Table]) -> None:
 
     panels = {table.panel: table.bars(result) for table in tables}
     shown = {title: bars for title, bars in panels.items() if bars}
-    rows, columns = max(1, -(-len(shown) // 2)), min(2, max(1, len(shown)))
+    count = max(1, len(shown))
+    rows, columns = -(-count // 2), min(2, count)
     with style.context(STYLE):
         canvas = Canvas(figsize=(6.0 * columns, 3.2 * rows), dpi=120, layout="constrained")
         m = result.machine

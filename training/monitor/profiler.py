@@ -60,7 +60,7 @@ def profile(run: Run, console: Console, step: TrainingStep) -> None:
         phases[phase] += time.perf_counter() - begun
 
     run.timed = run.trainable.timed = timed
-    for _ in range(PROFILED):  # not under the profiler, which slows some phases twice
+    for _ in range(PROFILED):  # under the profiler, steps would allocate new memory
         step(run, batches, group)
     run.timed = run.trainable.timed = record_function
     other = {"cuda": ProfilerActivity.CUDA, "xpu": ProfilerActivity.XPU}.get(device.type)
