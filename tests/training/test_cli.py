@@ -104,11 +104,9 @@ def test_settings_have_one_name_each_and_a_line_of_help():
     text = help_of(COMMAND, "--help-all")
     for section in SECTIONS:
         for item in fields(section):
-            words = item.metadata["help"].split()
-            assert words[0] not in ("Which", "How", "Of", "Decides", "Where"), item.name
             flag = f"--{item.name.replace('_', '-')}"
             assert flag in text or item.name == "stores"
-            assert item.metadata["help"]
+            assert len(item.metadata["help"].split()) > 1, item.name
     assert "--resume runs/moscow" in text
     assert re.search(r"\[default:\s+30\]", text)
 

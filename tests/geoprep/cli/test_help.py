@@ -44,6 +44,13 @@ def test_a_message_outside_a_command_is_unchanged():
     assert name_options("`out` is missing") == "`out` is missing"
 
 
+@pytest.mark.parametrize(("name", "command"), cli.commands.items())
+def test_every_option_has_a_help_text(name, command):
+    for parameter in command.params:
+        if isinstance(parameter, click.Option) and not parameter.hidden:
+            assert len((parameter.help or "").split()) > 1, f"geoprep {name} {parameter.name}"
+
+
 @pytest.mark.parametrize("name", [name for name, one in cli.commands.items() if one.common])
 def test_help_lists_common_options_after_examples_and_help_all_every_option(name):
     texts = [CliRunner().invoke(cli, [name, way]).output for way in ("--help", "--help-all")]
