@@ -31,7 +31,6 @@ step that follows from them.
   python -m training.evaluate runs/moscow/last.pt moscow.zarr --split test --json > metrics.json
   python -m training.evaluate runs/moscow moscow.zarr --scenes --sweep --tta d4
   python -m training.evaluate runs/moscow moscow.zarr --baseline --report moscow.html
-  python -m training.evaluate runs/moscow moscow.zarr --split all --offsets
   python -m training.evaluate --compare runs/moscow moscow-int8.pt2 moscow.onnx --on moscow.zarr
 
 Exported model files are evaluated like checkpoints. For a model trained with --folds, the split val
@@ -68,11 +67,6 @@ class EvaluatedTiles:
     level: int | None = option(
         None, "Tile side in pixels; default: the level trained last.", "PIXELS", least=1
     )
-    offsets: bool = option(
-        False,
-        "Estimate by how many pixels the labels of each scene lie off the predictions, and report "
-        "scenes with more than 2.",
-    )
     baseline: bool = option(
         False,
         "Score simple methods on a sample of the same pixels: the most common class (of roads: "
@@ -91,7 +85,7 @@ class EvaluateOutput:
 
     scenes: bool = option(False, "Print the metrics of each scene.")
     sweep: bool = option(False, "Print precision, recall and IoU of roads for several thresholds.")
-    csv: Path | None = option(None, "CSV file for the metrics of each scene and --offsets.", "FILE")
+    csv: Path | None = option(None, "CSV file for the metrics of each scene.", "FILE")
     report: Path | None = option(
         None,
         "HTML file for all tables and pictures of the worst and best scenes.",
@@ -170,12 +164,7 @@ def evaluated(options: EvaluateOptions) -> Evaluation:
         if getattr(options, name) and kind != has:
             raise UsageError(f"`{name}` is for models of {kind}; this one has {has}")
     stores, shared = open_stores(options.stores), options.shared() | {"quiet": options.quiet}
-    found = evaluate_runner(
-        *(runner, info, stores),
-        **shared,
-        offsets=options.offsets or options.report is not None,
-        baseline=options.baseline,
-    )
+    found = evaluate_runner(runner, info, stores, **shared, baseline=options.baseline)
     found = replace(found, history=read_history(model_file(options.checkpoint).parent))
     if options.split != "val" or not any(len(select(store, "test").tiles) for store in stores):
         return found
@@ -190,7 +179,7 @@ def _compare(options: EvaluateOptions) -> int:
 
     if not (options.compare and options.on and options.stores):
         raise UsageError("`compare` needs at least two models, and a store in `on`")
-    for name in ("csv", "report", "scenes", "offsets", "baseline"):
+    for name in ("csv", "report", "scenes", "baseline"):
         if getattr(options, name):
             raise UsageError(f"`{name}` is for one model: leave out `compare`")
     files = [model_file(file) for file in (options.checkpoint, *map(Path, options.stores))]
@@ -296,11 +285,6 @@ def _tables(found: Evaluation, options: EvaluateOptions) -> Iterator[Table]:
         sample = f"{base['pixels']:,} pixels of {base['tiles']:,} of these tiles"
         rows = [[title, _cell(base[name])] for name, title in methods.items() if name in base]
         yield (f"baseline: {sample}", TITLES[found.score]), rows, 0
-    if options.offsets:
-        titles = ("scene", "right, px", "down, px", "± px", "metres", "correlation")
-        names = ("x", "y", "interval", "metres", "correlation", "unmoved")
-        rows = [[row["scene"], *(_cell(row[name]) for name in names)] for row in found.offsets]
-        yield (*titles, "without offset"), rows, 1000
     yield ("where the model stands", ""), found.facts(), 160
 
 
@@ -320,10 +304,8 @@ def _cell(value: float) -> str:
 
 
 def _write(found: Evaluation, options: EvaluateOptions) -> None:
-    moves = [row["move"] for row in found.offsets] if options.offsets else [{}] * len(found.scenes)
-    each = [{**row, **move} for row, move in zip(found.scenes, moves, strict=True)]
-    known = ([value if value == value else None for value in row.values()] for row in each)
-    scenes: list[Any] = [list(each[0]), *known]
+    known = ([value if value == value else None for value in row.values()] for row in found.scenes)
+    scenes: list[Any] = [list(found.scenes[0]), *known]
     pairs = zip(found.classes, found.confusion, strict=True)
     confusion: list[Any] = [["label", *found.classes], *([name, *counts] for name, counts in pairs)]
     for file, table in ((options.csv, scenes), (options.confusion, confusion)):
@@ -340,7 +322,7 @@ def evaluation_document(found: Evaluation, options: EvaluateOptions) -> dict[str
     hidden = {"title", "notes", "test", "score", "history"} | (
         set() if found.classes else {"classes", "confusion"}
     )
-    hidden |= {name for name in ("offsets", "baseline") if not getattr(options, name)}
+    hidden |= set() if options.baseline else {"baseline"}
     gaps = [
         {"scenes": [near, far], "count": [len(one), len(other)], "mean": [one.mean(), other.mean()]}
         for near, far, one, other in found.groups()

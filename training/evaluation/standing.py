@@ -36,9 +36,6 @@ SPREAD, FEW_SCENES = 0.12, 50
 FALLS = {"loss": 0.05, "val_loss": 0.02}
 """Share by which the losses of an undertrained model fall in the last quarter of the epochs."""
 
-MISPLACED = 0.25
-"""Share of scenes with labels that lie off from which these are corrected first."""
-
 LEAST_ROAD = 0.001
 """Share of road, or of classes without background, from which the score of a scene counts."""
 
@@ -53,8 +50,8 @@ class Standing:
 
     ``score`` is the metric that scenes are compared by, ``metrics`` are those of all tiles,
     ``scenes`` and ``test`` those of each scene of a split and of the split test, and ``history`` is
-    metrics.csv. ``unlearned`` are the classes without a training pixel, ``offsets`` see
-    `LabelOffset`, ``rescale`` is the rule of the training stores.
+    metrics.csv. ``unlearned`` are the classes without a training pixel, ``rescale`` is
+    the rule of the training stores.
     """
 
     score: str
@@ -64,7 +61,6 @@ class Standing:
     history: Rows = ()
     training_scenes: int = 0
     unlearned: Sequence[str] = ()
-    offsets: Rows = ()
     rescale: str = ""
 
     def extremes(self) -> dict[str, Rows]:
@@ -107,7 +103,7 @@ class Standing:
 
     def next_steps(self) -> list[str]:
         """Return the next steps, the first one first; none unless a rule's evidence is there."""
-        rules = (_unlearned, _misplaced, _undertrained, _elsewhere, _few_scenes)
+        rules = (_unlearned, _undertrained, _elsewhere, _few_scenes)
         return [step for rule in rules for step in rule(self)]
 
 
@@ -116,15 +112,6 @@ def _unlearned(standing: Standing) -> Iterator[str]:
         yield (
             f"no training pixel has the class {', '.join(standing.unlearned)}: add training scenes "
             "that have it"
-        )
-
-
-def _misplaced(standing: Standing) -> Iterator[str]:
-    far = [row["metres"] for row in standing.offsets if row["far"]]
-    if far and len(far) >= MISPLACED * len(standing.offsets):
-        yield (
-            f"the labels of {len(far)} of {len(standing.offsets)} scenes lie off, by "
-            f"{np.median(far):.1f} m in the median: use geoprep build-zarr --label-offsets first"
         )
 
 

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from geoprep.speed import MAX_MPH, NODATA
-from geoprep.store import StoreReader, level_grid
+from geoprep.store import StoreReader
 from loaders import BatchLoader, Split
 from training.checkpoint import ModelInfo
-from training.data import Tiles, differences, level_gsd, tiles_of
+from training.data import Tiles, differences, tiles_of
 from training.engine import Engine, max_over_ranks, sum_in_place, sum_over_ranks
 from training.evaluation.baseline import Baseline
 from training.evaluation.metrics import (
@@ -31,7 +31,6 @@ from training.evaluation.metrics import (
     road_probability,
     speed_mph,
 )
-from training.evaluation.offsets import FAR, OffsetSums
 from training.evaluation.standing import (
     Standing,
     km_to_training,
@@ -190,7 +189,6 @@ def evaluate_runner(
     threshold: float | None = None,
     tta: Views = "none",
     batch_size: int = 4,
-    offsets: bool = False,
     baseline: bool = False,
     quiet: bool = True,
 ) -> Evaluation:
@@ -212,35 +210,17 @@ def evaluate_runner(
     scenes, scene_of = _scenes(loader, runner.device)
     threshold, device = chosen_threshold(info, threshold), runner.device
     metrics = metrics_of(info, len(scenes), device, threshold)
-    lying = OffsetSums(len(scenes), len(info.class_names), device) if offsets else None
     simple = Baseline(info, tiles, threshold) if baseline else None
     for batch in loader:
         image = pad_batch(pad_image(batch.image), batch_size if runner.fixed_batch else 0)
         probabilities = average_views(runner, image, tta)[: len(batch)].permute(0, 3, 1, 2)
         on_device = batch.to(device)
-        group = scene_of[on_device.index]
-        metrics.update(probabilities, on_device.label, group)
-        if lying is not None:
-            lying.update(probabilities, on_device.label, group)
+        metrics.update(probabilities, on_device.label, scene_of[on_device.index])
         if simple is not None:
             simple.update(probabilities, batch.image, batch.label, batch.index)
     sum_in_place(metrics.counts())
     if lost := int(metrics.lost):
         notes.append(f"the model returned NaN for {lost:,} labelled pixels, which are left out")
-    shifts: list[dict[str, Any]] = []
-    if lying is not None:
-        sum_in_place([lying.sums])
-        for (store, scene, name), found in zip(scenes, lying.compute(), strict=True):
-            x, y = level_gsd(store, tiles.side)
-            metres = math.hypot(found.x * x, found.y * y)
-            row = {"scene": name, **found._asdict(), "metres": metres, "far": found.far}
-            grid = level_grid(store, scene, tiles.side)  # pixels may differ from the median's
-            shifts.append(row | {"move": found.move(grid.gsd_m() if grid else (x, y))})
-    if far := [row["scene"] for row in shifts if row["far"]]:
-        notes.append(
-            f"the labels of {len(far)} of {len(shifts)} scenes lie more than {FAR:g} pixels off "
-            f"the predictions: {', '.join(far)}"
-        )
     notes += simple.notes if simple else []
     sweep = {} if isinstance(metrics, ClassMetrics) else metrics.sweep()
     steps = zip(*(values.tolist() for values in sweep.values()), strict=True)
@@ -259,7 +239,6 @@ def evaluate_runner(
         notes=notes,
         classes=info.class_names,
         confusion=metrics.confusion() if isinstance(metrics, ClassMetrics) else [],
-        offsets=shifts,
         baseline=simple.compute() if simple else {},
         training_scenes=count,
         rescale=info.rescale,
@@ -267,21 +246,18 @@ def evaluate_runner(
     )
 
 
-def _scenes(
-    loader: BatchLoader, device: torch.device
-) -> tuple[list[tuple[StoreReader, int, str]], Tensor]:
-    """Return store, index and id of all scenes, and the scene of each tile, int64 (tile,)."""
+def _scenes(loader: BatchLoader, device: torch.device) -> tuple[list[str], Tensor]:
+    """Return the ids of all scenes, and the number of the scene of each tile, int64 (tile,)."""
     tiles = loader.tiles
     pairs = np.stack([tiles.table["store"], tiles.table["scene"]], axis=1)
-    found, scene_of = np.unique(pairs, axis=0, return_inverse=True)
-    stores = [(tiles.stores[store], scene) for store, scene in found.tolist()]
-    scenes = [(store, scene, str(store.scenes.id[scene])) for store, scene in stores]
-    return scenes, torch.from_numpy(scene_of.reshape(-1).astype(np.int64)).to(device)
+    scenes, scene_of = np.unique(pairs, axis=0, return_inverse=True)
+    ids = [str(tiles.stores[store].scenes.id[scene]) for store, scene in scenes.tolist()]
+    return ids, torch.from_numpy(scene_of.reshape(-1).astype(np.int64)).to(device)
 
 
 def _rows(
     loader: BatchLoader,
-    scenes: Sequence[tuple[StoreReader, int, str]],
+    scenes: Sequence[str],
     scene_of: Tensor,
     metrics: RoadMetrics | ClassMetrics,
 ) -> list[dict[str, Any]]:
@@ -290,4 +266,7 @@ def _rows(
     tiles = np.bincount(scene)
     share = np.bincount(scene, road) / tiles
     each = zip(scenes, tiles.tolist(), share.tolist(), metrics.by_group(), strict=True)
-    return [{"scene": one[2], "tiles": n, "road_fraction": r} | rest for one, n, r, rest in each]
+    return [
+        {"scene": name, "tiles": count, "road_fraction": roads} | figures
+        for name, count, roads, figures in each
+    ]
