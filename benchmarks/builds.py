@@ -14,9 +14,8 @@ import numpy as np
 
 from benchmarks.child import GEOPREP, ChildError
 from benchmarks.chips import Chips
-from geoprep.building import build
+from geoprep.build import BuildOptions, build, make_plan
 from geoprep.executors import Threads
-from geoprep.plan import BuildOptions, make_plan
 from geoprep.sources import Scene, find_scenes
 from geoprep.storage import open_image
 from geoprep.store import Codec

@@ -21,18 +21,21 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from benchmarks.machine import machine, resident
-from geoprep.building import (
+from geoprep.build import (
+    BuildOptions,
     Histograms,
     Journal,
     Outcome,
+    Plan,
+    Probe,
     ShardRecord,
     ShardTask,
     finish,
+    make_plan,
     shard_tasks,
 )
 from geoprep.executors import Dask, Threads
 from geoprep.grid import Grid
-from geoprep.plan import BuildOptions, Plan, Probe, make_plan
 from geoprep.sources import Scene, SourceScenes
 from geoprep.store import create_store
 

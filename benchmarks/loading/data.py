@@ -10,9 +10,8 @@ import numpy as np
 import rasterio
 from numpy.typing import NDArray
 
-from geoprep.building import build
+from geoprep.build import BuildOptions, build, make_plan
 from geoprep.executors import Threads
-from geoprep.plan import BuildOptions, make_plan
 from geoprep.sources import find_scenes, get_city
 from geoprep.synth import synthesise
 from loaders import RamTiles, StreamTiles

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
 from geoprep.api.keywords import with_options
 from geoprep.api.progress import build_bar, counting_bar
-from geoprep.building import DryRun, Progress, build
-from geoprep.building import dry_run as estimate
+from geoprep.build import BuildOptions, DryRun, Plan, Progress, build, make_plan
+from geoprep.build import dry_run as estimate
 from geoprep.errors import GeoprepWarning, UsageError
 from geoprep.executors import Dask, Executor, Threads
 from geoprep.labels import is_vector
-from geoprep.plan import BuildOptions, Plan, make_plan
 from geoprep.sources import (
     SourceScenes,
     copies_folder,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID, TextColumn
 
-    from geoprep.building import Progress as BuildProgress
+    from geoprep.build import Progress as BuildProgress
 
 
 def _bar(*extra: TextColumn) -> Progress:

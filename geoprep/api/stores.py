@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import xarray as xr
     from numpy.typing import NDArray
 
-    from geoprep.building import Summary
+    from geoprep.build import Summary
     from geoprep.storage import StrPath
 
 

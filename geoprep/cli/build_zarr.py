@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from geoprep.build import BuildOptions
 from geoprep.cli.help import (
     QUIET,
     WORKERS,
@@ -21,11 +22,10 @@ from geoprep.cli.help import (
     options_of,
 )
 from geoprep.errors import GeoprepError, GeoprepWarning, UsageError
-from geoprep.plan import BuildOptions
 
 if TYPE_CHECKING:
     from geoprep.api import BuildObserver, Store
-    from geoprep.building import DryRun
+    from geoprep.build import DryRun
 
 
 @click.command(

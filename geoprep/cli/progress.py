@@ -15,7 +15,7 @@ from rich.text import Text
 from geoprep.cli.help import name_options
 
 if TYPE_CHECKING:
-    from geoprep.building import DryRun, Summary
+    from geoprep.build import DryRun, Summary
     from geoprep.verify import VerifyReport
 
 MOST_LISTED = 20

@@ -10,10 +10,10 @@ from benchmarks.builds import build_store, decode
 from benchmarks.chips import KINDS, draw_chips, link_chips
 from benchmarks.preprocess import main
 from benchmarks.reference import missing_library, prepare_chip
-from geoprep.building.run import build
+from geoprep.build.options import BuildOptions
+from geoprep.build.plan import make_plan
+from geoprep.build.run import build
 from geoprep.executors.threads import Threads
-from geoprep.plan.options import BuildOptions
-from geoprep.plan.plan import make_plan
 from geoprep.sources import find_scenes
 from geoprep.store import StoreReader
 

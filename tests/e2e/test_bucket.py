@@ -17,10 +17,10 @@ from helpers.buckets import client_of, s3_endpoint, use_endpoint
 from helpers.factory import tree_digest
 from helpers.rasters import write_raster
 
+from geoprep.build import BuildOptions
+from geoprep.build.probe import Probe, probe_scene
 from geoprep.cli.commands import cli
 from geoprep.errors import UsageError
-from geoprep.plan import BuildOptions
-from geoprep.plan.probe import Probe, probe_scene
 from geoprep.sources import Scene
 from geoprep.sources.cities import BUCKET, CITIES
 from geoprep.storage import Files, open_header, open_image

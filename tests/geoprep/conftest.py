@@ -12,10 +12,10 @@ from helpers.rasters import write_raster
 from pyproj import Transformer
 
 import geoprep
-from geoprep.building.run import build
+from geoprep.build.options import BuildOptions
+from geoprep.build.plan import make_plan
+from geoprep.build.run import build
 from geoprep.executors.threads import Threads
-from geoprep.plan.options import BuildOptions
-from geoprep.plan.plan import make_plan
 from geoprep.sources import images_and_labels
 from geoprep.store import StoreReader
 

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from geoprep.plan import Plan
+from geoprep.build import Plan
 from geoprep.sources.scene import Scene
 from helpers.forks import Server
 
@@ -91,10 +91,10 @@ def _import_and_compile(request: dict[str, Any]) -> bool:
     """
     import zarr  # noqa: F401
 
-    from geoprep.building.journal import Journal
-    from geoprep.building.run import shard_tasks
-    from geoprep.building.survey import survey
-    from geoprep.building.tasks import build_shard
+    from geoprep.build.journal import Journal
+    from geoprep.build.run import shard_tasks
+    from geoprep.build.survey import survey
+    from geoprep.build.tasks import build_shard
     from geoprep.executors.threads import Threads
 
     plan = _plan({**request, "scenes": request["scenes"][:1]})
@@ -113,7 +113,7 @@ def _plan(request: dict[str, Any]) -> Plan:
 
 
 def _build(request: dict[str, Any]) -> dict[str, Any]:
-    from geoprep.building.run import build
+    from geoprep.build.run import build
     from geoprep.executors.threads import Threads
 
     plan = _plan(request)

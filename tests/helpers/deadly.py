@@ -3,9 +3,8 @@
 import os
 import signal
 
-from geoprep.building import tasks
-from geoprep.building.records import ShardRecord, ShardTask, SurveyRecord, SurveyTask
-from geoprep.plan import probe
+from geoprep.build import probe, tasks
+from geoprep.build.records import ShardRecord, ShardTask, SurveyRecord, SurveyTask
 
 SCENE = "quay_3.tif"
 

@@ -16,11 +16,11 @@ from affine import Affine
 from numpy.typing import NDArray
 from rasterio.enums import ColorInterp
 
-from geoprep.building.records import Progress
-from geoprep.building.run import build
+from geoprep.build.options import BuildOptions
+from geoprep.build.plan import Plan, make_plan
+from geoprep.build.records import Progress
+from geoprep.build.run import build
 from geoprep.executors import Executor, Threads
-from geoprep.plan.options import BuildOptions
-from geoprep.plan.plan import Plan, make_plan
 from geoprep.sources.scene import Scene, SourceScenes
 from geoprep.store import StoreReader
 from helpers.geojson import feature, write_features

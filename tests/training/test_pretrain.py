@@ -8,8 +8,8 @@ import pytest
 from helpers.runs import KEYWORDS
 
 import training
+from geoprep.build import BuildOptions
 from geoprep.errors import UsageError
-from geoprep.plan import BuildOptions
 from geoprep.store import StoreReader
 from geoprep.synth.city.frame import SIZES
 from training import pretrain

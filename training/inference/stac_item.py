@@ -16,8 +16,8 @@ import shapely
 import shapely.geometry
 import torch
 
+from geoprep.build import parse_rescale
 from geoprep.palette import bin_label
-from geoprep.plan import parse_rescale
 from geoprep.sources import asset_address
 from geoprep.specifications import FILE_SCHEMA, MLM_SCHEMA, STAC_VERSION
 from geoprep.speed import CONTINUOUS_MAX_MPH

@@ -13,9 +13,9 @@ from affine import Affine
 from numpy.typing import NDArray
 
 from geoprep import imagery
+from geoprep.build import parse_nodata, parse_rescale
 from geoprep.crs import is_georeferenced
 from geoprep.errors import ImageError, UsageError
-from geoprep.plan import parse_nodata, parse_rescale
 from geoprep.storage import open_image, shown_address, split_address
 from training.checkpoint import ModelInfo
 from training.prediction.predict_options import ReadingOptions, parse_bands

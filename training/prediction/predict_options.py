@@ -34,16 +34,16 @@ def check_gsd(text: str) -> None:
 
 
 def check_nodata(text: str) -> None:
-    """Raise UsageError unless ``nodata`` is ``checkpoint`` or a rule of `geoprep.plan`."""
-    from geoprep.plan import parse_nodata
+    """Raise UsageError unless ``nodata`` is ``checkpoint`` or a rule of `geoprep.build`."""
+    from geoprep.build import parse_nodata
 
     if text != "checkpoint":
         parse_nodata(text)
 
 
 def check_rescale(text: str) -> None:
-    """Raise UsageError unless ``rescale`` is ``checkpoint`` or a rule of `geoprep.plan`."""
-    from geoprep.plan import parse_rescale
+    """Raise UsageError unless ``rescale`` is ``checkpoint`` or a rule of `geoprep.build`."""
+    from geoprep.build import parse_rescale
 
     if text != "checkpoint":
         parse_rescale(text)

@@ -12,8 +12,8 @@ from PIL import Image
 from rasterio.windows import Window
 
 from geoprep import imagery
+from geoprep.build.options import parse_rescale
 from geoprep.errors import ImageError, UsageError
-from geoprep.plan.options import parse_rescale
 from geoprep.storage import open_image
 
 pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")

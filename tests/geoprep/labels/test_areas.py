@@ -8,11 +8,11 @@ from affine import Affine
 from helpers.geojson import feature, write_features
 from rasterio.features import rasterize
 
+from geoprep.build.label_checks import check_shared_roads
 from geoprep.errors import LabelError
 from geoprep.grid import Grid
 from geoprep.labels import SpeedRule, burn, read_roads, speed_polygons
 from geoprep.labels.road_files import open_road_file
-from geoprep.plan.label_checks import check_shared_roads
 from geoprep.speed import UNKNOWN_SPEED
 
 UTM = "EPSG:32637"

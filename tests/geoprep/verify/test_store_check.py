@@ -14,9 +14,9 @@ import pytest
 import zarr
 from helpers.consistency import assert_consistent
 
+from geoprep.build.options import BuildOptions
 from geoprep.cli.progress import print_verification
 from geoprep.errors import StoreError
-from geoprep.plan.options import BuildOptions
 from geoprep.store.layout import shard_key
 from geoprep.store.reader import StoreReader, quiet_zarr
 from geoprep.store.scenes import read_image

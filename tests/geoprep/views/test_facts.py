@@ -10,8 +10,8 @@ from PIL import Image
 from rich.console import Console
 
 import geoprep
+from geoprep.build.options import BuildOptions
 from geoprep.cli.progress import print_info
-from geoprep.plan.options import BuildOptions
 from geoprep.store import StoreReader
 from geoprep.views.facts import info, render
 

@@ -13,9 +13,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from rasterio.warp import transform_bounds
 
+from geoprep.build.options import BuildOptions
 from geoprep.errors import OutputError, UsageError
 from geoprep.palette import speed_colours
-from geoprep.plan.options import BuildOptions
 from geoprep.speed import BINNED_TABLE, CONTINUOUS_TABLE
 from geoprep.store import StoreReader
 from geoprep.store.scenes import read_label, shape_within

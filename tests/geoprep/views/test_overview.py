@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from matplotlib.image import imread
 from skimage.color import deltaE_ciede2000, rgb2lab
 
+from geoprep.build.options import BuildOptions
 from geoprep.errors import UsageError
 from geoprep.palette import (
     BACKGROUND_COLOUR,
@@ -19,7 +20,6 @@ from geoprep.palette import (
     speed_bin,
     speed_colours,
 )
-from geoprep.plan.options import BuildOptions
 from geoprep.store import StoreReader, scenes
 from geoprep.views import display, sheet
 from geoprep.views import overview as module

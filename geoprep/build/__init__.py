@@ -1,0 +1,8 @@
+"""Builds: scenes and options to a plan, and a plan and an executor to a finished store.
+
+Interrupted builds are resumed. `dry_run` estimates a build without running it.
+"""
+
+import lazy_loader as lazy
+
+__getattr__, __dir__, __all__ = lazy.attach_stub(__name__, __file__)

@@ -1,0 +1,215 @@
+"""Splits that the user gives: areas or a list of scenes in a file, or names of folders."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from io import StringIO
+from itertools import zip_longest
+from pathlib import Path, PurePosixPath
+from typing import Final, TypeVar
+
+import numpy as np
+import shapely
+from numpy.typing import NDArray
+
+from geoprep.build.planned_scene import PlannedScene
+from geoprep.build.splits import TEST, TRAIN, UNUSED, VAL
+from geoprep.crs import LONLAT, reproject
+from geoprep.errors import UsageError
+from geoprep.grid import Grid
+from geoprep.store import SPLITS
+
+COLUMN: Final = "split"
+_AREA: Final = 2
+"""Dimensions of a polygon."""
+_FOLDERS: Final = {
+    **dict.fromkeys(("train", "training"), TRAIN),
+    **dict.fromkeys(("val", "valid", "validation"), VAL),
+    **dict.fromkeys(("test", "testing"), TEST),
+}
+"""Names of folders, in lower case, and the split of the images in them."""
+
+
+SceneRows = list[tuple[int, dict[str, str]]]
+"""Number of every row of a list of scenes, the header being 1, and its cells by column."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class SplitAreas:
+    """Polygons in longitude and latitude by split; ``rest`` is the split of all other ground."""
+
+    polygons: tuple[shapely.Geometry, ...]
+    rest: int
+
+    def splits(self, scene: PlannedScene, tile: int) -> tuple[int, ...]:
+        """Return the split of every tile: that of the area which contains the tile's centre.
+
+        A tile that also intersects an area of another split is unused. Tiles in no area, and scenes
+        that are not georeferenced, get ``rest``.
+        """
+        grid = scene.target
+        if grid is None or not grid.georeferenced:
+            return (self.rest,) * len(scene.windows)
+        ground = tile_outlines(grid, scene.windows, tile)
+        centres = shapely.centroid(ground)
+        found = np.full(len(scene.windows), self.rest)
+        for split, area in enumerate(self.polygons):
+            found[shapely.covers(area, centres)] = split
+        for split, area in enumerate(self.polygons):
+            found[shapely.intersects(area, ground) & (found != split)] = UNUSED
+        return tuple(int(split) for split in found)
+
+
+def read_areas(path: str) -> SplitAreas:
+    """Read polygons with an attribute ``split`` of train, val or test."""
+    import pyogrio
+    from pyogrio.errors import DataLayerError, DataSourceError
+
+    try:
+        meta, _, wkb, values = pyogrio.raw.read(path, columns=[COLUMN], force_2d=True)
+        polygons = shapely.make_valid(shapely.from_wkb(wkb))
+    except (DataSourceError, DataLayerError, shapely.errors.GEOSException) as error:
+        raise UsageError(f"`split_file` {path}: cannot be read as vectors ({error})") from error
+    if COLUMN not in meta["fields"]:
+        raise UsageError(f"`split_file` {path}: has no column {COLUMN!r} of train, val or test")
+    kinds = np.array(_split_numbers([str(name) for name in values[0]], path))
+    if wkb is None or not (shapely.get_dimensions(polygons) == _AREA).any():
+        raise UsageError(
+            f"`split_file` {path}: holds no polygons. Give polygons with a column {COLUMN!r}, or a "
+            "CSV file with columns scene and split"
+        )
+    if meta["crs"] is None:
+        raise UsageError(f"`split_file` {path}: has no CRS. Save it with one, or as GeoJSON")
+    areas = reproject(polygons, meta["crs"], LONLAT)
+    unions = tuple(shapely.union_all(areas[kinds == split]) for split in range(len(SPLITS)))
+    shapely.prepare(unions)
+    return SplitAreas(unions, _rest(kinds.tolist()))
+
+
+def read_scene_list(source: str, path: str) -> SceneRows | None:
+    """Return the rows of a CSV file with a column ``scene``; None for another file.
+
+    ``source`` is the option with its file, for messages.
+    """
+    if not Path(path).is_file():
+        raise UsageError(f"{source}: no such file; check the path")
+    if not path.lower().endswith(".csv"):
+        return None
+    text = Path(path).read_bytes().decode("utf-8-sig", errors="replace")
+    header = text.partition("\n")[0]
+    try:
+        rows = list(csv.reader(StringIO(text), delimiter=max(",;\t", key=header.count)))
+    except csv.Error as error:
+        raise UsageError(f"{source}: cannot be read as CSV ({error})") from error
+    columns = [name.strip() for name in rows[0]] if rows else []
+    if "scene" not in columns:
+        return None
+    return [
+        (number, dict(zip_longest(columns, map(str.strip, row), fillvalue="")))
+        for number, row in enumerate(rows[1:], 2)
+        if row
+    ]
+
+
+def listed_splits(path: str, rows: SceneRows, scenes: Sequence[PlannedScene]) -> list[int]:
+    """Return the split of every scene by the rows of a list."""
+    numbers = _split_numbers([cells.get(COLUMN, "") for _, cells in rows], path)
+    named = [(cells["scene"], split) for (_, cells), split in zip(rows, numbers, strict=True)]
+    rest = _rest(numbers)
+    found = match_scenes(f"`split_file` {path}", named, scenes)
+    return [rest if split is None else split for split in found]
+
+
+def match_scenes(
+    source: str, rows: Sequence[tuple[str, T]], scenes: Sequence[PlannedScene]
+) -> list[T | None]:
+    """Return the value of every scene by rows of a name and a value; None without a row.
+
+    A row names a scene by its id, or by the name of its image with or without suffix, or several
+    by a pattern with ``*``, ``?`` or ``[...]``. A row with the exact name counts before patterns;
+    of several patterns the first that matches.
+    """
+    images = [PurePosixPath(scene.image) for scene in scenes]
+    names = [
+        (scene.id, image.name, image.stem) for scene, image in zip(scenes, images, strict=True)
+    ]
+    known = {name for of_scene in names for name in of_scene}
+    exact: dict[str, T] = {}
+    patterns: list[tuple[str, T]] = []
+    for name, value in rows:
+        if set(name) & set("*?[") and name not in known:
+            patterns.append((name, value))
+        elif exact.setdefault(name, value) != value:
+            raise UsageError(f"{source}: lists {name} twice, with different values")
+    matched, found = set[str](), list[T | None]()
+    for of_scene in names:
+        hits = [(name, exact[name]) for name in of_scene if name in exact] or [
+            hit for hit in patterns if any(fnmatchcase(name, hit[0]) for name in of_scene)
+        ]
+        found.append(hits[0][1] if hits else None)
+        matched.update(name for name, _ in hits)
+    if missing := [name for name in (*exact, *(one for one, _ in patterns)) if name not in matched]:
+        raise UsageError(
+            f"{source}: {len(missing)} rows match no scene, the first {missing[0]!r}. Correct or "
+            f"delete them; scenes have ids such as {scenes[0].id}"
+        )
+    return found
+
+
+def folder_splits(scenes: Sequence[PlannedScene]) -> list[int]:
+    """Return the split of every scene by the folder nearest to its image: train, val or test.
+
+    Scenes in none of them are unused if some are in train, else for training.
+    """
+    named = [
+        next((_FOLDERS[p.name] for p in folder.parents if p.name in _FOLDERS), None)
+        for folder in (PurePosixPath(scene.image.lower()) for scene in scenes)
+    ]
+    given = [split for split in named if split is not None]
+    if not given:
+        raise UsageError(
+            f"`split_by` folder: no image is in a folder named train, val or test. The first is "
+            f"{scenes[0].image}"
+        )
+    rest = _rest(given)
+    return [rest if split is None else split for split in named]
+
+
+def _rest(given: Sequence[int]) -> int:
+    """Return the split of what is not given: unused if training data are given."""
+    return UNUSED if TRAIN in given else TRAIN
+
+
+def _split_numbers(names: Sequence[str], path: str) -> list[int]:
+    cleaned = [name.strip().lower() for name in names]
+    unknown = sorted(set(cleaned) - set(SPLITS))
+    if unknown or not cleaned:
+        raise UsageError(
+            f"`split_file` {path}: column {COLUMN!r} contains {', '.join(unknown) or 'nothing'}. "
+            f"Expected {', '.join(SPLITS)}"
+        )
+    return [SPLITS.index(name) for name in cleaned]
+
+
+def tile_outlines(
+    grid: Grid, windows: Sequence[tuple[int, int]], tile: int, inset: float = 0.0
+) -> NDArray[np.object_]:
+    """Return the outlines of tiles without padding, polygons in longitude and latitude.
+
+    They are smaller by ``inset`` pixels on every side.
+    """
+    first = np.array(windows, np.float64)
+    last = np.minimum(first + tile, (grid.height, grid.width))
+    insets = np.minimum(inset, (last - first) / 2)
+    (top, left), (bottom, right) = (first + insets).T, (last - insets).T
+    cols, rows = np.moveaxis(
+        np.array([[left, right, right, left], [top, top, bottom, bottom]]), 1, 2
+    )
+    rings = grid.transform * (cols, rows)
+    outlines = np.asarray(shapely.polygons(np.stack(rings, axis=-1)), object)
+    return reproject(outlines, grid.crs, LONLAT)

@@ -1,0 +1,221 @@
+"""Headers of the images and digests of all input files, read before a build is planned."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import xxhash
+
+from geoprep import imagery
+from geoprep.build.options import BuildOptions
+from geoprep.errors import GeoprepError, SourceError
+from geoprep.executors import Executor, Survives
+from geoprep.grid import Grid
+from geoprep.labels import SHAPEFILE_PARTS
+from geoprep.sources import Scene, SourceScenes
+from geoprep.storage import content_digest, is_local, open_header, shown_address, split_address
+
+if TYPE_CHECKING:
+    from rasterio.io import DatasetReader
+
+WORLDVIEW_BANDS = ("coastal", "blue", "green", "yellow", "red", "red edge", "nir1", "nir2")
+BAND_NAMES = {
+    "PS-RGB": ("red", "green", "blue"),
+    "PS-MS": WORLDVIEW_BANDS,
+    "MS": WORLDVIEW_BANDS,
+    "PAN": ("pan",),
+}
+# Statistics that viewers write next to an image, and overviews: a build does not read them.
+_NOT_READ: Final = (".aux.xml", ".ovr")
+_MOST_TOGETHER: Final = 64
+"""Largest number of scenes whose headers or files one task reads."""
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """The header of one image, or why the image cannot be used."""
+
+    scene: Scene
+    source: int  # index of the source that the scene is from
+    grid: Grid | None = None  # None if the image cannot be used
+    dtype: str = ""  # of the selected bands
+    bands: tuple[int, ...] = ()  # selected ones, numbered from 1
+    band_names: tuple[str, ...] = ()
+    failure: str = ""  # why the image cannot be used
+    files: tuple[str, ...] = ()  # addresses of all files of the image, the image itself first
+    facts: str = ""  # shape, CRS, transform, nodata and band meanings by GDAL, as text
+
+
+Probed = tuple[Probe, str | None, BuildOptions]
+"""A scene whose header is not read yet, its imagery product and the options of the build."""
+
+
+def probe_scenes(
+    found: Sequence[SourceScenes], options: BuildOptions, executor: Executor
+) -> list[Probe]:
+    """Return the header of every image; images of unusual bands, or that end a worker, fail."""
+    items: list[Probed] = [
+        (Probe(scene, i, files=(scene.image,), band_names=one.bands), one.product, options)
+        for i, one in enumerate(found)
+        for scene in one.scenes
+    ]
+    probes = [probe for probe, *_ in items]
+    read = partial(_each, probe_scene)
+    for first, some in executor.map_unordered(read, _batches(items), _spared):
+        probes[first : first + len(some)] = some
+    return _same_bands(probes)
+
+
+def _batches(items: Sequence[T]) -> Iterator[tuple[int, Sequence[T]]]:
+    """Yield runs of items, with the index of their first, for one task each."""
+    # A cluster takes milliseconds per task, whatever its size, so make about a thousand.
+    some = max(1, min(_MOST_TOGETHER, len(items) // 1000))
+    return ((first, items[first : first + some]) for first in range(0, len(items), some))
+
+
+def _each(function: Callable[[T], R], batch: tuple[int, Sequence[T]]) -> tuple[int, list[R]]:
+    first, items = batch
+    return first, [function(item) for item in items]
+
+
+def _spared(
+    batch: tuple[int, Sequence[Probed]], survives: Survives[Any]
+) -> tuple[int, Sequence[Probed]]:
+    """Return the batch with a failure for each image that ends a worker."""
+    first, items = batch
+    found = []
+    for probe, product, options in items:
+        why = f"{probe.scene.image}: opening it crashes the process. Download the scene again"
+        failed = "" if survives(probe_scene, (probe, product, options)) else why
+        found.append((replace(probe, failure=failed), product, options))
+    return first, found
+
+
+def probe_scene(item: Probed) -> Probe:
+    """Return the header of one image, checked."""
+    probe, product, options = item
+    if probe.failure:
+        return probe
+    try:
+        with open_header(probe.scene.image) as dataset:
+            files, facts = _files_of(dataset, probe.scene.image), _facts(dataset)
+            probe = replace(probe, files=files, facts=facts)
+            return _usable(probe, dataset, product, options)
+    except GeoprepError as error:
+        return replace(probe, failure=str(error))
+
+
+def _usable(
+    probe: Probe, dataset: DatasetReader, product: str | None, options: BuildOptions
+) -> Probe:
+    bands = options.bands or imagery.default_bands(dataset)
+    if options.bands is None and product == "PS-RGB":
+        bands = bands[:3]
+    dtype = imagery.check_image(dataset, bands)
+    names = probe.band_names or BAND_NAMES.get(product or "", ())
+    if max(bands) > len(names):
+        names = imagery.band_names(dataset)
+    grid = imagery.grid_of(dataset, options.pixel_size)
+    chosen = tuple(names[band - 1] for band in bands)
+    return replace(probe, grid=grid, dtype=dtype, bands=bands, band_names=chosen)
+
+
+def _same_bands(probes: Sequence[Probe]) -> list[Probe]:
+    """Return the probes with a failure where the bands differ from those of most images."""
+    counts = Counter(probe.bands for probe in probes if not probe.failure)
+    usual = counts.most_common(1)[0][0] if counts else ()
+    return [
+        probe
+        if probe.failure or probe.bands == usual
+        else replace(
+            probe,
+            grid=None,
+            failure=f"{shown_address(probe.scene.image)} has bands {_listed(probe.bands)}, most "
+            f"images have {_listed(usual)}: choose common ones with `bands`, or build "
+            "separate stores",
+        )
+        for probe in probes
+    ]
+
+
+def _listed(bands: Sequence[int]) -> str:
+    return ",".join(map(str, bands))
+
+
+def _files_of(dataset: DatasetReader, address: str) -> tuple[str, ...]:
+    """Return the files of an image, with those of a VRT, masks and world files."""
+    if not is_local(address) or len(split_address(address)) > 1:
+        return (address,)
+    files = [str(name) for name in dataset.files if not str(name).endswith(_NOT_READ)]
+    return (address, *(name for name in files if name != address))
+
+
+def _facts(dataset: DatasetReader) -> str:
+    """Return what GDAL reads from an image and its sidecar files, without statistics."""
+    place = dataset.crs.to_string() if dataset.crs else "", tuple(dataset.transform)[:6]
+    meanings = tuple(meaning.name for meaning in dataset.colorinterp)
+    return repr((dataset.shape, *place, dataset.nodatavals, meanings))
+
+
+def label_files(label: str | None, *, raster: bool = False) -> list[str]:
+    """Return the files of a label; none for a scene without label."""
+    if label is None:
+        return []
+    if raster:
+        return [file for address in split_address(label) for file in _raster_files(address)]
+    if not (is_local(label) and label.lower().endswith(".shp")):
+        return [label]
+    parts = [str(Path(label).with_suffix(suffix)) for suffix in SHAPEFILE_PARTS]
+    return [label, *(part for part in parts if Path(part).is_file())]
+
+
+def _raster_files(label: str) -> list[str]:
+    try:
+        with open_header(label) as dataset:
+            return list(_files_of(dataset, label))
+    except GeoprepError:  # the build reports it with the scene
+        return [label]
+
+
+def _digests_of(addresses: Iterable[str]) -> tuple[str, int]:
+    """Return the digest of some files together, and 64 bits of the first one's, 0 if unreadable."""
+    found = []
+    for address in addresses:
+        try:
+            found.append(content_digest(address))
+        except SourceError:
+            found.append("unreadable")
+    first = 0
+    if found and found[0] != "unreadable":
+        first = xxhash.xxh3_64_intdigest(found[0].encode())
+    return xxhash.xxh3_128_hexdigest(" ".join(found).encode()), first
+
+
+def inputs_digest(
+    names: Sequence[str],
+    files: Sequence[Sequence[str]],
+    executor: Executor,
+    report: Callable[[int, int], None] | None,
+) -> tuple[str, list[int]]:
+    """Return a digest of all inputs, and a 64-bit one of every image; 0 where it cannot be read.
+
+    ``names`` are texts that count in addition to the files, which are given by scene, the image
+    first. Paths and times do not count. ``report`` gets the numbers of items read and of all.
+    """
+    digests, done = [("", 0)] * len(files), 0
+    for first, found in executor.map_unordered(partial(_each, _digests_of), _batches(files)):
+        digests[first : first + len(found)] = found
+        done += len(found)
+        if report is not None:
+            report(done, len(files))
+    of_files = [digest for digest, _ in digests]
+    whole = xxhash.xxh3_128_hexdigest("\n".join([*names, *of_files]).encode())
+    return whole, [own for _, own in digests]

@@ -1,0 +1,107 @@
+"""A disk that fills up, and a person who presses Ctrl-C."""
+
+import shutil
+import threading
+
+import numpy as np
+import pytest
+from helpers.crashes import Builder
+from helpers.disks import enlarge, small_disk
+from helpers.factory import build_of, plan_of, row_of_scenes, tree_digest, write_scene
+
+from geoprep.build.run import build
+from geoprep.errors import OutputError
+from geoprep.executors.threads import Threads
+
+OPTIONS = {"tile": 32, "shard_tiles": 14, "rescale": "city"}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """Return scenes and what their store must look like."""
+    folder = tmp_path_factory.mktemp("world")
+    scenes = row_of_scenes(folder / "scenes", 6, [(96, 96), (64, 80)], "uint16")
+    build_of(folder / "whole.zarr", scenes, **OPTIONS)
+    return scenes, tree_digest(folder / "whole.zarr")
+
+
+def partials(folder):
+    return list(folder.rglob("*.partial"))
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """Return a file system of 200 kB of its own."""
+    with small_disk(tmp_path / "disk", 200) as folder:
+        yield folder
+
+
+def test_a_full_disk_says_so_and_costs_nothing_that_was_finished(world, disk):
+    (scenes, expected), out = world, disk / "a.zarr"
+    told = r"a\.zarr cannot be written: no space left on the disk.*again"
+    with pytest.raises(OutputError, match=told):
+        build(plan_of(scenes, **OPTIONS), out, Threads(2))
+    assert not partials(disk), "what was half written was taken away again"
+    kept = [path for path in disk.rglob("c/*/0/0/0") if path.is_file()]
+    assert kept, "the test is about a disk that fills up in the middle"
+    enlarge(disk, 20 * 1024)
+    assert build(plan_of(scenes, **OPTIONS), out, Threads(2)).state == "resumed"
+    assert tree_digest(out) == expected
+    assert not (disk / "a.zarr.build").exists()
+
+
+@pytest.mark.slow
+def test_a_disk_may_be_full_at_any_change_of_a_file(world, tmp_path):
+    scenes, expected = world
+    with Builder(scenes, **OPTIONS) as builder:
+        events = builder.build(tmp_path / "whole.zarr").events
+        for at in range(1, events - 8, 134):  # the last few only take the journal away
+            out = tmp_path / f"{at}.zarr"
+            ending = builder.build(out, full_at=at)
+            if not ending.error and at > ending.events - 9:
+                break  # threads that race for a folder made fewer changes than the first time
+            assert ending.error == "OutputError", (at, ending)
+            assert "no space left" in ending.message
+            ending = builder.build(out)
+            assert not ending.error, (at, ending)
+            assert tree_digest(out) == expected
+            shutil.rmtree(out)
+
+
+@pytest.mark.parametrize("at", [0, 3, 7, 9])
+def test_an_interrupt_leaves_no_threads_and_a_store_to_carry_on_with(world, tmp_path, at):
+    scenes, expected = world
+    out, seen = tmp_path / "a.zarr", []
+    before = set(threading.enumerate())  # pools of other tests
+
+    def interrupt(progress):
+        seen.append(progress)
+        if len(seen) > at:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build(plan_of(scenes, **OPTIONS), out, Threads(3), report=interrupt)
+    started = set(threading.enumerate()) - before
+    assert not [thread for thread in started if thread.name.startswith("ThreadPoolExecutor")]
+    assert not partials(tmp_path)
+    summary = build(plan_of(scenes, **OPTIONS), out, Threads(3))
+    assert summary.state == ("resumed" if at >= 7 else "built"), "six surveys, the start, a shard"
+    assert tree_digest(out) == expected
+
+
+# Memory
+
+
+@pytest.mark.slow
+def test_three_times_the_scenes_need_no_more_memory(tmp_path):
+    """Each scene has as many different values as a histogram can have."""
+    peaks, rng = [], np.random.default_rng(0)
+    noise = rng.integers(1, 65536, (24, 200, 200, 3)).astype(np.uint16)
+    scenes = [write_scene(tmp_path, f"noise_{i}", each) for i, each in enumerate(noise)]
+    for count in (8, 24):
+        with Builder(scenes[:count], tile=100, rescale="city") as builder:
+            ending = builder.build(tmp_path / f"{count}.zarr")
+            assert ending.state == "built", ending
+            peaks.append(ending.peak)
+    # Single runs of one build differ by some megabytes; 16 histograms would be 250.
+    assert peaks[1] - peaks[0] < 48e6, [f"{peak / 1e6:.0f} MB" for peak in peaks]
