@@ -31,10 +31,6 @@ class Grid:
         """Return the grid of a window; it may extend beyond the edge."""
         return Grid(height, width, self.transform * Affine.translation(col, row), self.crs)
 
-    def before(self, right: float, down: float) -> Grid:
-        """Return the grid that moves onto this one by some pixels to the right and down."""
-        return self.window(-down, -right, self.height, self.width)
-
     def resized(self, height: int, width: int) -> Grid:
         """Return the grid of the same extent in another number of pixels."""
         scale = Affine.scale(self.width / width, self.height / height)

@@ -1,7 +1,6 @@
 from .commit import Histograms as Histograms
 from .commit import finish as finish
 from .journal import Journal as Journal
-from .label_offsets import is_certain as is_certain
 from .options import BuildOptions as BuildOptions
 from .options import parse_nodata as parse_nodata
 from .options import parse_rescale as parse_rescale

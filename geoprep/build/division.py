@@ -44,7 +44,7 @@ def divide(
     labelled = [first in with_label for first in firsts]
     areas = [_block_area(one, areas[i]) for one, i in zip(first_scenes, firsts, strict=True)]
     if options.split_file is not None:
-        rows = read_scene_list(f"`split_file` {options.split_file}", options.split_file)
+        rows = read_scene_list(options.split_file)
         if rows is not None:
             found = _whole(scenes, listed_splits(options.split_file, rows, scenes))
         else:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from io import StringIO
 from itertools import zip_longest
 from pathlib import Path, PurePosixPath
-from typing import Final, TypeVar
+from typing import Final
 
 import numpy as np
 import shapely
@@ -31,12 +31,6 @@ _FOLDERS: Final = {
     **dict.fromkeys(("test", "testing"), TEST),
 }
 """Names of folders, in lower case, and the split of the images in them."""
-
-
-SceneRows = list[tuple[int, dict[str, str]]]
-"""Number of every row of a list of scenes, the header being 1, and its cells by column."""
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +85,10 @@ def read_areas(path: str) -> SplitAreas:
     return SplitAreas(unions, _rest(kinds.tolist()))
 
 
-def read_scene_list(source: str, path: str) -> SceneRows | None:
-    """Return the rows of a CSV file with a column ``scene``; None for another file.
-
-    ``source`` is the option with its file, for messages.
-    """
+def read_scene_list(path: str) -> list[dict[str, str]] | None:
+    """Return the rows of a CSV file with a column ``scene``; None for another file."""
     if not Path(path).is_file():
-        raise UsageError(f"{source}: no such file; check the path")
+        raise UsageError(f"`split_file` {path}: no such file; check the path")
     if not path.lower().endswith(".csv"):
         return None
     text = Path(path).read_bytes().decode("utf-8-sig", errors="replace")
@@ -105,60 +96,50 @@ def read_scene_list(source: str, path: str) -> SceneRows | None:
     try:
         rows = list(csv.reader(StringIO(text), delimiter=max(",;\t", key=header.count)))
     except csv.Error as error:
-        raise UsageError(f"{source}: cannot be read as CSV ({error})") from error
+        raise UsageError(f"`split_file` {path}: cannot be read as CSV ({error})") from error
     columns = [name.strip() for name in rows[0]] if rows else []
     if "scene" not in columns:
         return None
     return [
-        (number, dict(zip_longest(columns, map(str.strip, row), fillvalue="")))
-        for number, row in enumerate(rows[1:], 2)
-        if row
+        dict(zip_longest(columns, map(str.strip, row), fillvalue="")) for row in rows[1:] if row
     ]
 
 
-def listed_splits(path: str, rows: SceneRows, scenes: Sequence[PlannedScene]) -> list[int]:
-    """Return the split of every scene by the rows of a list."""
-    numbers = _split_numbers([cells.get(COLUMN, "") for _, cells in rows], path)
-    named = [(cells["scene"], split) for (_, cells), split in zip(rows, numbers, strict=True)]
-    rest = _rest(numbers)
-    found = match_scenes(f"`split_file` {path}", named, scenes)
-    return [rest if split is None else split for split in found]
-
-
-def match_scenes(
-    source: str, rows: Sequence[tuple[str, T]], scenes: Sequence[PlannedScene]
-) -> list[T | None]:
-    """Return the value of every scene by rows of a name and a value; None without a row.
+def listed_splits(
+    path: str, rows: Sequence[Mapping[str, str]], scenes: Sequence[PlannedScene]
+) -> list[int]:
+    """Return the split of every scene by the rows of a list.
 
     A row names a scene by its id, or by the name of its image with or without suffix, or several
     by a pattern with ``*``, ``?`` or ``[...]``. A row with the exact name counts before patterns;
     of several patterns the first that matches.
     """
+    splits = _split_numbers([cells.get(COLUMN, "") for cells in rows], path)
     images = [PurePosixPath(scene.image) for scene in scenes]
     names = [
         (scene.id, image.name, image.stem) for scene, image in zip(scenes, images, strict=True)
     ]
     known = {name for of_scene in names for name in of_scene}
-    exact: dict[str, T] = {}
-    patterns: list[tuple[str, T]] = []
-    for name, value in rows:
+    exact: dict[str, int] = {}
+    patterns: list[tuple[str, int]] = []
+    for name, split in zip((cells["scene"] for cells in rows), splits, strict=True):
         if set(name) & set("*?[") and name not in known:
-            patterns.append((name, value))
-        elif exact.setdefault(name, value) != value:
-            raise UsageError(f"{source}: lists {name} twice, with different values")
-    matched, found = set[str](), list[T | None]()
+            patterns.append((name, split))
+        elif exact.setdefault(name, split) != split:
+            raise UsageError(f"`split_file` {path}: lists {name} twice, with different values")
+    matched, scene_splits = set[str](), list[int]()
     for of_scene in names:
         hits = [(name, exact[name]) for name in of_scene if name in exact] or [
             hit for hit in patterns if any(fnmatchcase(name, hit[0]) for name in of_scene)
         ]
-        found.append(hits[0][1] if hits else None)
+        scene_splits.append(hits[0][1] if hits else _rest(splits))
         matched.update(name for name, _ in hits)
-    if missing := [name for name in (*exact, *(one for one, _ in patterns)) if name not in matched]:
+    if missing := [name for name in (*exact, *(p for p, _ in patterns)) if name not in matched]:
         raise UsageError(
-            f"{source}: {len(missing)} rows match no scene, the first {missing[0]!r}. Correct or "
-            f"delete them; scenes have ids such as {scenes[0].id}"
+            f"`split_file` {path}: {len(missing)} rows match no scene, the first {missing[0]!r}. "
+            f"Correct or delete them; scenes have ids such as {scenes[0].id}"
         )
-    return found
+    return scene_splits
 
 
 def folder_splits(scenes: Sequence[PlannedScene]) -> list[int]:

@@ -193,15 +193,6 @@ class StoreOptions:
         "The rest is for training, or unused if the file has train.",
         metavar="FILE",
     )
-    label_offsets: str | None = choice(
-        None,
-        "Source",
-        "CSV file that moves labels: columns scene, dx and dy, metres to the right and down (or "
-        "pixels, in a column unit). `python -m training.evaluate --offsets --csv FILE` writes it, "
-        "with a column certain; labels with no in it, or with a larger interval, stay.",
-        metavar="FILE",
-        later=True,
-    )
     split_overlap: SplitOverlap = choice(
         "warn",
         "Splits",
@@ -313,6 +304,4 @@ class BuildOptions(StoreOptions, MaskOptions, ClassOptions, RoadOptions, ImageOp
         if self.classes is not None:
             attrs["classes"] = json.loads(self.classes)
         attrs["split_file"] = self.split_file and PurePath(self.split_file).name
-        if self.label_offsets is not None:
-            attrs["label_offsets"] = PurePath(self.label_offsets).name
         return attrs

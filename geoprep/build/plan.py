@@ -16,7 +16,6 @@ from geoprep.build.label_checks import (
     open_shared_roads,
     vector_label_failure,
 )
-from geoprep.build.label_offsets import move_labels
 from geoprep.build.layout import Layout
 from geoprep.build.options import BuildOptions
 from geoprep.build.overlaps import first_equal
@@ -96,7 +95,7 @@ def make_plan(
     roads = open_shared_roads(found, options)
     shared = roads.name if roads else None
     outside, notes = check_shared_roads(roads, grids) if roads else ([""] * len(probes), ())
-    shared_files = [shared, options.split_file, options.label_offsets]
+    shared_files = [shared, options.split_file]
     digest, image_digests = inputs_digest(
         [f"{probe.scene.id} {probe.facts}" for probe in probes],
         _input_files(probes, shared_files, options) if read_inputs else [],
@@ -106,9 +105,6 @@ def make_plan(
     firsts = first_equal(image_digests[: len(probes)] if read_inputs else [0] * len(probes))
     scenes = _lay_out(probes, cities, layout, shared, outside)
     del probes, usable, grids, image_digests  # large for a million scenes
-    if options.label_offsets is not None:
-        scenes, note = move_labels(options.label_offsets, scenes)
-        notes = (*notes, note)
     labelled = [
         scene.label is not None and not why for scene, why in zip(scenes, outside, strict=True)
     ]

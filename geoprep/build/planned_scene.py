@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from geoprep.grid import Grid
-from geoprep.labels import SceneWindow, Schema
+from geoprep.labels import Schema
 from geoprep.sources import Scene
 
 
@@ -24,18 +24,11 @@ class PlannedScene(Scene):
     schema: Schema  # of the road attributes
     failure: str = ""  # why the scene cannot be built
     splits: tuple[int, ...] = ()  # of every tile: 0 train, 1 val, 2 test, 3 unused
-    label_offset: tuple[float, float] = (0.0, 0.0)  # right and down, in pixels of the image
-    has_uncertain_offset: bool = False  # so that the label is not moved
 
     @property
     def target(self) -> Grid | None:
         """The grid of the finest level."""
         return None if self.grid is None else self.grid.resized(*self.shape)
-
-    def label_window(self, row: int, col: int, height: int, width: int) -> SceneWindow:
-        """Return the window of a raster label that is moved onto a window of the image."""
-        right, down = map(round, self.label_offset)
-        return SceneWindow(row - down, col - right, height, width)
 
     def tiles(self, first: int, stop: int) -> PlannedScene:
         """Return the scene with only the tiles from ``first`` to before ``stop``."""

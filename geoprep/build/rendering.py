@@ -21,7 +21,7 @@ from geoprep.build.records import Outcome, ScenePart, ShardRecord, ShardTask
 from geoprep.build.road_ground import road_ground
 from geoprep.errors import GeoprepError, ImageError
 from geoprep.grid import Grid
-from geoprep.labels import SpeedPolygons, burn, majority, read_mask
+from geoprep.labels import SceneWindow, SpeedPolygons, burn, majority, read_mask
 from geoprep.speed import BACKGROUND, NODATA
 from geoprep.storage import open_image
 from geoprep.store import StoreMeta, pixel_layouts
@@ -245,7 +245,7 @@ def _label_tiles(
             _burn_tiles(piece, ground, tiles)
         return notes
     with record.stage("labels"):
-        area = part.scene.label_window(*piece.origin, *pixels.values.shape[:2])
+        area = SceneWindow(*piece.origin, *pixels.values.shape[:2])
         valid = None if pixels.valid is None else pixels.valid != 0
         if part.surveyed is not None and not part.whole:  # the survey has refused what it must
             valid = np.zeros((area.height, area.width), np.bool_)
@@ -284,7 +284,7 @@ def _burn(piece: Piece, region: Region, factor: int, ground: SpeedPolygons) -> N
     """Return a region burned on pixels ``factor`` times as large as those of the finest level."""
     height, width = region.coarser(factor)
     scene = piece.part.scene
-    finest = piece.grid.before(*scene.label_offset).resized(*scene.shape)
+    finest = piece.grid.resized(*scene.shape)
     window = finest.window(region.top, region.left, height * factor, width * factor)
     around = BACKGROUND if piece.meta.has_background else NODATA
     transform = window.resized(height, width).transform

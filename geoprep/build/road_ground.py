@@ -52,7 +52,6 @@ def _find(part: ScenePart, task: ShardTask) -> Ground:
     grid, label = scene.grid, scene.label
     assert grid is not None  # a scene whose image has no grid has failed in the plan
     assert label is not None
-    grid = grid.before(*scene.label_offset)
     shared = label == task.road_file
     roads = read_roads(
         label,

@@ -60,8 +60,6 @@ class Summary:
     class_pixels: dict[str, dict[str, int]] = field(default_factory=dict)  # split, class: pixels
     rescale: str = "none"  # rule by which source values were stretched to bytes
     stretched_scenes: int = 0
-    moved_labels: int = 0  # scenes whose label was moved by `label_offsets`
-    uncertain_offsets: tuple[str, ...] = ()  # scenes that it lists and whose label was not moved
     # Band: range over these scenes of the source values that became 1, and that of 255.
     limits: dict[str, tuple[tuple[float, float], tuple[float, float]]] = field(default_factory=dict)
 
@@ -109,8 +107,6 @@ def summarise(
         share_name=store.meta.share_name,
         class_pixels=class_counts(store),
         rescale=store.meta.rescale,
-        moved_labels=sum(any(scene.label_offset) for scene in plan.scenes),
-        uncertain_offsets=tuple(one.id for one in plan.scenes if one.has_uncertain_offset),
         **_stretching(store),
     )
 

@@ -24,7 +24,7 @@ from geoprep.build.records import (
 from geoprep.build.rendering import Tiles, render_scene
 from geoprep.errors import GeoprepError, LabelError
 from geoprep.executors import stopped
-from geoprep.labels import UnlistedError, read_mask
+from geoprep.labels import SceneWindow, UnlistedError, read_mask
 from geoprep.storage import open_image, open_sink
 from geoprep.store import ShardWriter, StoreMeta, shard_key
 
@@ -138,7 +138,7 @@ def with_label(record: SurveyRecord, valid: NDArray[np.bool_] | None) -> SurveyR
     if rule is None or rows is None or scene.label is None or scene.grid is None:
         return record  # vector labels are read whole by every shard
     try:
-        area = scene.label_window(rows[0], 0, rows[1] - rows[0], scene.grid.width)
+        area = SceneWindow(rows[0], 0, rows[1] - rows[0], scene.grid.width)
         return replace(record, notes=read_mask(scene.label, rule, scene.grid, area, valid)[1])
     except UnlistedError as error:
         return replace(record, unlisted=error.pixels)
