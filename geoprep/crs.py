@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyproj
 from affine import Affine
 from numpy.typing import NDArray
 
+if TYPE_CHECKING:
+    import shapely
+
 Bounds = tuple[float, float, float, float]
 
 LONLAT: Final = "OGC:CRS84"
 """Longitude and latitude on WGS 84 in degrees: the CRS of GeoJSON."""
 
-_METRES_PER_DEGREE: Final = 111_320.0
+METRES_PER_DEGREE: Final = 111_320.0
+"""Length of a degree of latitude, nearly."""
+
 _EDGE_POINTS: Final = 21
 _NEAR_POLE_DEG: Final = 89.9
 _ZONE_DEG: Final = 6
 _ZONES: Final = 60
+_SIDE_POINTS: Final = 11
+_MOST_SCALE_ERROR: Final = 0.01
 
 
 def is_georeferenced(crs: object, transform: Affine) -> bool:
@@ -83,6 +90,15 @@ def reproject(geometry: NDArray[np.object_], source: str, target: str) -> NDArra
     return result
 
 
+def reproject_area(area: shapely.Polygon, source: str, target: str) -> shapely.Polygon:
+    """Return a polygon in another CRS, where its straight sides are curved."""
+    import shapely
+
+    dense = shapely.segmentize(area, area.length / (4 * _SIDE_POINTS))
+    polygon: shapely.Polygon = reproject(np.array([dense], object), source, target)[0]
+    return polygon
+
+
 def beside(x: NDArray[np.float64], crs: str, middle: float) -> NDArray[np.float64]:
     """Return x moved by whole turns to within 180 degrees of a middle; only if it is in degrees."""
     if not is_geographic(crs):
@@ -101,7 +117,7 @@ def boxes_around(bounds: Bounds, source: str, target: str, margin_m: float) -> l
     west, south, east, north = transformer(source, LONLAT).transform_bounds(
         *bounds, densify_pts=_EDGE_POINTS
     )
-    up = margin_m / _METRES_PER_DEGREE * 1.01
+    up = margin_m / METRES_PER_DEGREE * 1.01
     farthest = min(max(abs(south), abs(north)) + up, _NEAR_POLE_DEG)
     aside = up / np.cos(np.radians(farthest))
     west, east = west - aside, east + aside
@@ -114,3 +130,46 @@ def boxes_around(bounds: Bounds, source: str, target: str, margin_m: float) -> l
         for left, right in halves
     ]
     return [box for box in boxes if np.isfinite(box).all()]
+
+
+def middle_of(lines: NDArray[np.object_], crs: str) -> tuple[float, float]:
+    """Return longitude and latitude of the middle of the bounding box of lines in degrees."""
+    import shapely
+
+    if is_geographic(crs):
+        xy = shapely.get_coordinates(lines)
+        if np.ptp(xy[:, 0]) > 180:  # on both sides of the antimeridian
+            lines = shapely.points(xy + np.array([360, 0]) * (xy[:, :1] < 0))
+    west, south, east, north = shapely.total_bounds(lines).tolist()
+    lon, lat = transformer(crs, LONLAT).transform((west + east) / 2, (south + north) / 2)
+    return float(lon), float(lat)
+
+
+def metric_crs(lines: NDArray[np.object_], crs: str | None) -> str | None:
+    """Return the CRS in which lengths of some lines can be measured in metres.
+
+    That is their own CRS if it is projected, in metres, and true to scale within 1 % at the middle
+    of the lines; else the UTM zone of the middle. Web Mercator, for example, makes roads in Moscow
+    1.8 times as long.
+    """
+    if crs is None or not len(lines):
+        return crs
+    lon, lat = middle_of(lines, crs)
+    parsed = pyproj.CRS.from_user_input(crs)
+    if parsed.is_projected and all(axis.unit_conversion_factor == 1 for axis in parsed.axis_info):
+        scale = pyproj.Proj(parsed).get_factors(lon, lat)
+        error = max(abs(scale.meridional_scale - 1), abs(scale.parallel_scale - 1))
+        if not error > _MOST_SCALE_ERROR:
+            return crs
+    return utm_crs(lon, lat)
+
+
+def crs_name(crs: object) -> str | None:
+    """Return a CRS as ``EPSG:32611`` where it has a code, else as WKT; None if there is none."""
+    if crs is None or crs == "":
+        return None
+    parsed = pyproj.CRS.from_user_input(crs)
+    if parsed.is_engineering:
+        return None  # GDAL's "undefined Cartesian": not georeferenced
+    code = parsed.to_epsg()
+    return f"EPSG:{code}" if code else str(parsed.to_wkt())

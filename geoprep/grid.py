@@ -1,16 +1,31 @@
-"""Rasters as shape, transform and CRS, and the tiles cut from them. Pure functions, no files."""
+"""Arithmetic of rasters: shape, transform and CRS, and the tiles cut from them. No files."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyproj
 from affine import Affine
+from numpy.typing import NDArray
 
-from geoprep.crs import to_lonlat
+from geoprep.crs import (
+    LONLAT,
+    Bounds,
+    beside,
+    moved,
+    reproject_area,
+    to_lonlat,
+    transformer,
+    utm_crs,
+)
 from geoprep.errors import UsageError
+
+if TYPE_CHECKING:
+    import shapely
 
 PREFERRED_TILE = 512
 """Tile side that ``auto`` stays near: large enough for context, small enough for a batch."""
@@ -20,33 +35,143 @@ _GEOD = pyproj.Geod(ellps="WGS84")
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """A raster's shape in pixels and its georeference."""
+    """A raster's shape in pixels and its georeference.
+
+    Points are (..., 2): columns and rows of pixel corners, or x and y in the CRS.
+
+    Examples
+    --------
+    >>> grid = Grid(400, 600, Affine(0.5, 0, 412_000, 0, -0.5, 6_174_000), "EPSG:32637")
+    >>> grid.bounds
+    (412000.0, 6173800.0, 412300.0, 6174000.0)
+    >>> grid.to_pixels(np.array([412_010.0, 6_173_990.0])).tolist()
+    [20.0, 20.0]
+    >>> grid.coarser(2).shape
+    (200, 300)
+    """
 
     height: int
     width: int
     transform: Affine  # pixel corner (column, row) -> CRS coordinate
     crs: str  # EPSG:4326 or WKT; "" for an image that is not georeferenced
 
-    def window(self, row: float, col: float, height: int, width: int) -> Grid:
-        """Return the grid of a window; it may extend beyond the edge."""
-        return Grid(height, width, self.transform * Affine.translation(col, row), self.crs)
-
-    def resized(self, height: int, width: int) -> Grid:
-        """Return the grid of the same extent in another number of pixels."""
-        scale = Affine.scale(self.width / width, self.height / height)
-        return Grid(height, width, self.transform * scale, self.crs)
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Height and width in pixels."""
+        return self.height, self.width
 
     @property
     def georeferenced(self) -> bool:
         """True if the grid has a CRS; otherwise coordinates are metres from the upper left."""
         return bool(self.crs)
 
+    # Other grids of the same ground
+
+    def window(self, row: float, col: float, height: int, width: int) -> Grid:
+        """Return the grid of a window; it may extend beyond the edge."""
+        return Grid(height, width, self.transform * Affine.translation(col, row), self.crs)
+
+    def scaled(self, height: int, width: int, down: float, right: float) -> Grid:
+        """Return a grid from the same corner on, whose pixels are longer by two factors."""
+        return Grid(height, width, self.transform * Affine.scale(right, down), self.crs)
+
+    def resized(self, height: int, width: int) -> Grid:
+        """Return the grid of the same extent in another number of pixels."""
+        return self.scaled(height, width, self.height / height, self.width / width)
+
+    def coarser(self, factor: int) -> Grid:
+        """Return the grid of a coarser level; its last pixels may extend beyond the extent."""
+        height, width = -(-self.height // factor), -(-self.width // factor)
+        return self.scaled(height, width, factor, factor)
+
+    def at_gsd(self, metres: float) -> Grid:
+        """Return the same extent at a ground sample distance, to within half a pixel per side."""
+        gsd_x, gsd_y = self.gsd_m()
+        height, width = self.height * gsd_y / metres, self.width * gsd_x / metres
+        return self.resized(max(1, round(height)), max(1, round(width)))
+
+    # Pixels and coordinates
+
+    def to_xy(self, pixels: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
+        """Return columns and rows as coordinates, float64 (..., 2)."""
+        col, row = np.moveaxis(np.asarray(pixels, np.float64), -1, 0)
+        a, b, c, d, e, f = self.transform[:6]
+        return np.moveaxis(np.array([a * col + b * row + c, d * col + e * row + f]), 0, -1)
+
+    def to_crs(self, pixels: NDArray[np.floating[Any]], crs: str) -> NDArray[np.float64]:
+        """Return columns and rows, (point, 2), as coordinates in another CRS."""
+        return moved(self.to_xy(pixels), self.crs, crs)
+
+    def to_pixels(self, xy: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
+        """Return coordinates as columns and rows, float64 (..., 2)."""
+        # The origin is subtracted first: degrees are some ten million pixels from zero, and the
+        # inverse transform would lose eight digits.
+        a, b, c, d, e, f = self.transform[:6]
+        x, y = np.moveaxis(np.asarray(xy, np.float64), -1, 0)
+        east, south = x - c, y - f
+        determinant = a * e - b * d
+        cols = (e * east - b * south) / determinant
+        rows = (a * south - d * east) / determinant
+        return np.moveaxis(np.array([cols, rows]), 0, -1)
+
+    def centres(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return x of every column and y of every row, at the centres of pixels, unrotated."""
+        cols, rows = np.arange(self.width) + 0.5, np.arange(self.height) + 0.5
+        xs = self.to_xy(np.column_stack([cols, np.full_like(cols, 0.5)]))[:, 0]
+        return xs, self.to_xy(np.column_stack([np.full_like(rows, 0.5), rows]))[:, 1]
+
     @property
-    def bounds(self) -> tuple[float, float, float, float]:
+    def corners(self) -> NDArray[np.float64]:
+        """Coordinates of upper left, upper right, lower right and lower left, float64 (4, 2)."""
+        width, height = self.width, self.height
+        return self.to_xy(np.array([(0, 0), (width, 0), (width, height), (0, height)]))
+
+    @property
+    def centre(self) -> tuple[float, float]:
+        """Coordinates of the middle."""
+        x, y = self.to_xy(np.array([self.width / 2, self.height / 2])).tolist()
+        return x, y
+
+    @property
+    def bounds(self) -> Bounds:
         """Left, bottom, right, top in the CRS, also of a rotated raster."""
-        corners = [self.transform * (x, y) for x in (0, self.width) for y in (0, self.height)]
-        xs, ys = zip(*corners, strict=True)
-        return min(xs), min(ys), max(xs), max(ys)
+        (left, bottom), (right, top) = self.corners.min(axis=0), self.corners.max(axis=0)
+        return float(left), float(bottom), float(right), float(top)
+
+    def outline(self) -> shapely.Polygon:
+        """Return the rectangle in the CRS, counterclockwise."""
+        import shapely  # a store is read without it
+
+        return shapely.geometry.polygon.orient(shapely.Polygon(self.corners))
+
+    def outline_in(self, crs: str) -> shapely.Polygon:
+        """Return the footprint in another CRS, where its straight sides are curved."""
+        import shapely
+
+        return reproject_area(shapely.Polygon(self.corners), self.crs, crs)
+
+    def box_around(self, other: Grid) -> tuple[int, int, int, int] | None:
+        """Return top, left, bottom and right around another grid, in pixels of this one.
+
+        None if a part of the other has no coordinates in this CRS.
+        """
+        import shapely
+
+        xy = shapely.get_coordinates(other.outline_in(self.crs))
+        left, _, right, _ = self.bounds
+        xy[:, 0] = beside(xy[:, 0], self.crs, (left + right) / 2)
+        if not np.isfinite(xy).all():
+            return None
+        pixels = self.to_pixels(xy)
+        left, top = np.floor(pixels.min(axis=0)).astype(int).tolist()
+        right, bottom = np.ceil(pixels.max(axis=0)).astype(int).tolist()
+        return top, left, bottom, right
+
+    def has_corners_of(self, other: Grid, tolerance: float) -> bool:
+        """Return whether the corners of both agree to within a number of pixels."""
+        width, height = other.width, other.height
+        expected = [(0, 0), (width, 0), (width, height), (0, height)]
+        return bool((np.abs(self.to_pixels(other.corners) - expected) < tolerance).all())
 
     def gsd_m(self) -> tuple[float, float]:
         """Return the ground sample distance in metres along x and y, at the centre, on WGS 84."""
@@ -54,8 +179,7 @@ class Grid:
             a, b, _, d, e, _ = tuple(self.transform)[:6]
             return math.hypot(a, d), math.hypot(b, e)
         x, y = self.width / 2, self.height / 2
-        corners = [self.transform * at for at in ((x, y), (x + 1, y), (x, y + 1))]
-        xs, ys = zip(*corners, strict=True)
+        xs, ys = self.to_xy(np.array([(x, y), (x + 1, y), (x, y + 1)])).T
         lon, lat = to_lonlat(self.crs).transform(xs, ys)
         _, _, metres = _GEOD.inv([lon[0], lon[0]], [lat[0], lat[0]], lon[1:], lat[1:])
         return float(metres[0]), float(metres[1])
@@ -66,12 +190,11 @@ def local_grid(height: int, width: int, pixel_size_m: float) -> Grid:
     return Grid(height, width, Affine.scale(pixel_size_m, -pixel_size_m), "")
 
 
-def at_gsd(grid: Grid, metres: float) -> Grid:
-    """Return the same extent at a ground sample distance, to within half a pixel per side."""
-    gsd_x, gsd_y = grid.gsd_m()
-    return grid.resized(
-        max(1, round(grid.height * gsd_y / metres)), max(1, round(grid.width * gsd_x / metres))
-    )
+def utm_crs_of(*grids: Grid) -> str:
+    """Return the UTM zone of the mean centre of grids, the shorter way around the Earth."""
+    lon, lat = np.array([transformer(one.crs, LONLAT).transform(*one.centre) for one in grids]).T
+    east = np.exp(1j * np.radians(lon)).mean()
+    return utm_crs(float(np.degrees(np.angle(east))), float(lat.mean()))
 
 
 def auto_tile(shapes: Iterable[tuple[int, int]], overlap: int, divisor: int) -> int:

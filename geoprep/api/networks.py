@@ -174,12 +174,12 @@ class RoadNetwork:
         edges = self.edges
         if over is not None:
             picture = read_picture(over)
-            if self.crs is None or picture.crs is None:
+            if self.crs is None or not picture.grid.georeferenced:
                 raise UsageError(f"{over} cannot be drawn below the roads: not georeferenced")
             low, high = np.percentile(picture.rgb, (1, 99))
             shown = np.clip((picture.rgb - low) / max(high - low, 1e-9), 0, 1)
             ax.imshow(shown, extent=picture.extent)
-            edges = edges.to_crs(picture.crs)
+            edges = edges.to_crs(picture.grid.crs)
         if len(edges):
             known = bool(edges["speed_mph"].notna().any())
             speeds = {"column": "speed_mph", "cmap": "plasma", "legend": True} if known else {}

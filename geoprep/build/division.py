@@ -14,7 +14,6 @@ from geoprep.build.layout import Layout
 from geoprep.build.overlaps import shared_ground
 from geoprep.build.planned_scene import PlannedScene
 from geoprep.build.splits import apart, assign_splits, blocks
-from geoprep.crs import to_lonlat
 from geoprep.grid import Grid
 
 _METRES_PER_DEGREE: Final = 111_200.0
@@ -138,10 +137,10 @@ def _centres(
     corners = np.array(windows, np.float64)
     sides = np.array([grid.height, grid.width], np.float64)
     rows, cols = (corners + np.minimum(sides - corners, sides if tile is None else tile) / 2).T
-    xs, ys = grid.transform * (cols, rows)
+    pixels = np.column_stack([cols, rows])
     if not grid.georeferenced:
-        return np.column_stack([xs, ys]) / _METRES_PER_DEGREE
-    return np.column_stack(to_lonlat(grid.crs).transform(xs, ys))
+        return grid.to_xy(pixels) / _METRES_PER_DEGREE
+    return grid.to_crs(pixels, "EPSG:4326")
 
 
 def _equal_image_notes(

@@ -188,9 +188,7 @@ def tile_outlines(
     last = np.minimum(first + tile, (grid.height, grid.width))
     insets = np.minimum(inset, (last - first) / 2)
     (top, left), (bottom, right) = (first + insets).T, (last - insets).T
-    cols, rows = np.moveaxis(
-        np.array([[left, right, right, left], [top, top, bottom, bottom]]), 1, 2
-    )
-    rings = grid.transform * (cols, rows)
-    outlines = np.asarray(shapely.polygons(np.stack(rings, axis=-1)), object)
+    corners = [(left, top), (right, top), (right, bottom), (left, bottom)]
+    rings = grid.to_xy(np.moveaxis(np.array(corners), 2, 0))  # (tile, corner, x and y)
+    outlines = np.asarray(shapely.polygons(rings), object)
     return reproject(outlines, grid.crs, LONLAT)

@@ -10,7 +10,7 @@ from typing import Final
 
 from geoprep.build.options import BuildOptions
 from geoprep.errors import UsageError
-from geoprep.grid import Grid, at_gsd, auto_tile, level_sides, tile_windows
+from geoprep.grid import Grid, auto_tile, level_sides, tile_windows
 
 MOST_TILE_BYTES: Final = 256 << 20
 """A tile is one chunk, which is read whole; every thread of a build holds those of a scene."""
@@ -59,15 +59,14 @@ def _finest_shape(grid: Grid, options: BuildOptions) -> tuple[int, int]:
     if options.resize is not None:
         return options.resize, options.resize
     if options.gsd is None:
-        return grid.height, grid.width
+        return grid.shape
     finest = min(grid.gsd_m())
     if options.gsd * MOST_FINER < finest:
         raise UsageError(
             f"`gsd` {options.gsd:g} m is {finest / options.gsd:,.0f} times as fine as the images, "
             f"whose pixels are {finest:.3g} m: use at least a {MOST_FINER}th of that"
         )
-    grid = at_gsd(grid, options.gsd)
-    return grid.height, grid.width
+    return grid.at_gsd(options.gsd).shape
 
 
 def _resolve_tile(shapes: Sequence[tuple[int, int]], options: BuildOptions) -> int:

@@ -161,30 +161,16 @@ def burn(
     rotated, sheared or south-up. The label of a window is the slice of the whole one.
     """
     mask = np.full(shape, around, dtype=np.uint8)
-    corners = [transform * (x, y) for x in (0, shape[1]) for y in (0, shape[0])]
-    low, high = np.min(corners, axis=0), np.max(corners, axis=0)
+    grid = Grid(*shape, transform, "")
+    low, high = np.split(np.array(grid.bounds), 2)
     near = (polygons.bounds[:, :2] <= high) & (polygons.bounds[:, 2:] >= low)
     chosen = np.flatnonzero(near.all(axis=1))
     counts = np.diff(polygons.first)[chosen]
     first = np.concatenate([[0], np.cumsum(counts)])
     points = np.repeat(polygons.first[chosen] - first[:-1], counts) + np.arange(first[-1])
-    x, y = _pixels(transform, polygons.xy[points])
+    x, y = grid.to_pixels(polygons.xy[points]).T
     fill_polygons(x, y, polygons.ring[points], first, polygons.value[chosen], mask)
     return mask
-
-
-def _pixels(
-    transform: Affine, xy: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return columns and rows of coordinates.
-
-    The origin is subtracted first: degrees are some ten million pixels from zero, and the inverse
-    transform would lose eight digits.
-    """
-    a, b, c, d, e, f = transform[:6]
-    east, south = xy[:, 0] - c, xy[:, 1] - f
-    determinant = a * e - b * d
-    return (e * east - b * south) / determinant, (a * south - d * east) / determinant
 
 
 def buffer_crs(grid: Grid) -> str:
@@ -193,8 +179,7 @@ def buffer_crs(grid: Grid) -> str:
     As in the reference, the northern zone serves both hemispheres. The reference takes the centroid
     of the roads, which one long line in a label file moves.
     """
-    centre = grid.transform * (grid.width / 2, grid.height / 2)
-    return utm_crs(float(to_lonlat(grid.crs).transform(*centre)[0]), lat=0.0)
+    return utm_crs(float(to_lonlat(grid.crs).transform(*grid.centre)[0]), lat=0.0)
 
 
 def _is_within(geometry: NDArray[np.object_], limit: float) -> NDArray[np.bool_]:

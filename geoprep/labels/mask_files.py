@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rasterio.crs import CRS
 from rasterio.enums import ColorInterp, MaskFlags, Resampling
-from rasterio.errors import RasterioError
-from rasterio.warp import reproject, transform_bounds
+from rasterio.warp import reproject
 from rasterio.windows import Window
 
 from geoprep.crs import LONLAT, is_georeferenced
@@ -29,7 +28,6 @@ from geoprep.speed import NODATA
 from geoprep.storage import open_image, split_address
 
 if TYPE_CHECKING:
-    from affine import Affine
     from rasterio.io import DatasetReader
 
 _MOST_PIXELS: Final = 16 << 20
@@ -37,7 +35,8 @@ _MOST_PIXELS: Final = 16 << 20
 _SAME_PIXEL: Final = 0.01
 _MOST_MASKS: Final = 8
 """Masks to read for a message."""
-_EDGE_POINTS: Final = 21
+_MARGIN: Final = 2
+"""Pixels of a mask read around a scene, as straight edges become curves in another CRS."""
 
 
 class SceneWindow(NamedTuple):
@@ -160,19 +159,9 @@ def _pixel_by_pixel(dataset: DatasetReader, grid: Grid, label: str) -> bool:
             f"{grid.width} x {grid.height}, and the {which} is not georeferenced: give both the "
             "same size, or georeference both"
         )
-    same_crs = bool(_mask_crs(dataset, grid) == CRS.from_user_input(grid.crs))
-    return fits and same_crs and _same_corners(dataset.transform, grid)
-
-
-def _same_corners(transform: Affine, grid: Grid) -> bool:
-    """Return whether all corners of a scene are within a hundredth of a pixel of the mask's."""
-    there = ~transform * grid.transform
-    return all(
-        abs(a - b) < _SAME_PIXEL
-        for x in (0, grid.width)
-        for y in (0, grid.height)
-        for a, b in zip(there * (x, y), (x, y), strict=True)
-    )
+    own = _mask_grid(dataset, grid)
+    same_crs = bool(CRS.from_user_input(own.crs) == CRS.from_user_input(grid.crs))
+    return fits and same_crs and own.has_corners_of(grid, _SAME_PIXEL)
 
 
 def _pixels(dataset: DatasetReader, window: Window, label: str) -> MaskPixels:
@@ -197,28 +186,20 @@ def _pixels(dataset: DatasetReader, window: Window, label: str) -> MaskPixels:
     return MaskPixels(values, opaque, palette, tags, label)
 
 
-def _mask_crs(dataset: DatasetReader, grid: Grid) -> Any:  # noqa: ANN401 - rasterio's
-    """Return the CRS of a mask; with a transform alone, that of its image."""
-    return CRS.from_user_input(grid.crs) if dataset.crs is None else dataset.crs
+def _mask_grid(dataset: DatasetReader, grid: Grid) -> Grid:
+    """Return the grid of a mask; with a transform alone it has the CRS of its image."""
+    crs = grid.crs if dataset.crs is None else dataset.crs.to_wkt()
+    return Grid(dataset.height, dataset.width, dataset.transform, crs)
 
 
 def _window_under(dataset: DatasetReader, grid: Grid) -> Window | None:
     """Return the window of a mask under a grid with a margin of two pixels; None if empty."""
-    try:
-        left, bottom, right, top = transform_bounds(
-            grid.crs, _mask_crs(dataset, grid), *grid.bounds, densify_pts=_EDGE_POINTS
-        )
-    except RasterioError:  # outside the domain of its CRS
+    box = _mask_grid(dataset, grid).box_around(grid)
+    if box is None:  # outside the domain of its CRS
         return None
-    if not np.isfinite((left, bottom, right, top)).all():
-        return None
-    corners = [~dataset.transform * (x, y) for x in (left, right) for y in (bottom, top)]
-    low = np.floor(np.min(corners, axis=0)).astype(int) - 2
-    high = np.ceil(np.max(corners, axis=0)).astype(int) + 2
-    low, high = np.maximum(low, 0), np.minimum(high, (dataset.width, dataset.height))
-    if (low >= high).any():
-        return None
-    return Window(*low.tolist(), *(high - low).tolist())
+    top, left = max(box[0] - _MARGIN, 0), max(box[1] - _MARGIN, 0)
+    bottom, right = min(box[2] + _MARGIN, dataset.height), min(box[3] + _MARGIN, dataset.width)
+    return Window(left, top, right - left, bottom - top) if top < bottom and left < right else None
 
 
 def _numbers(bounds: tuple[float, ...]) -> str:
@@ -249,7 +230,7 @@ def _placed(
             bands,
             out,
             src_transform=dataset.window_transform(window),
-            src_crs=_mask_crs(dataset, grid),
+            src_crs=_mask_grid(dataset, grid).crs,
             dst_transform=grid.transform,
             dst_crs=grid.crs,
             resampling=Resampling.nearest,

@@ -14,6 +14,7 @@ from rasterio.enums import Resampling
 from rasterio.io import DatasetReader
 from rasterio.vrt import WarpedVRT
 
+from geoprep.crs import crs_name
 from geoprep.errors import ImageError, UsageError
 from geoprep.grid import Grid
 from geoprep.storage import open_image
@@ -27,12 +28,11 @@ SUFFIXES = (".tif", ".tiff", ".png", ".jpg", ".jpeg", ".jp2", ".vrt")
 
 @dataclass(frozen=True, slots=True)
 class ClassRaster:
-    """The classes of a raster, with its georeference as rasterio has it."""
+    """The classes of a raster."""
 
     path: Path
     label: NDArray[np.uint8]  # (y, x), number of the class; 255 without a class
-    transform: Any
-    crs: Any  # None if not georeferenced
+    grid: Grid
     confidence: NDArray[np.uint8] | None = None  # (y, x), band of a prediction
 
 
@@ -79,13 +79,9 @@ def read_classes(
         return _prediction(path, own, names, like)
     rule = rule or _numbered(names)
     with open_image(str(path)) as dataset:
-        place = like or ClassRaster(
-            path, np.empty(dataset.shape, np.uint8), dataset.transform, dataset.crs
-        )
-    height, width = place.label.shape
-    grid = Grid(height, width, place.transform, place.crs.to_wkt() if place.crs else "")
-    codes, _ = read_mask(str(path), rule, grid, SceneWindow(0, 0, height, width))
-    return ClassRaster(path, _renumbered(rule.names, names)[codes], place.transform, place.crs)
+        grid = like.grid if like else _grid(dataset)
+    codes, _ = read_mask(str(path), rule, grid, SceneWindow(0, 0, *grid.shape))
+    return ClassRaster(path, _renumbered(rule.names, names)[codes], grid)
 
 
 def _prediction(
@@ -94,9 +90,13 @@ def _prediction(
     with open_image(str(path)) as dataset:
         values = dataset.read() if like is None else _on_grid(path, dataset, like)
         bands = dict(zip(dataset.descriptions, values.astype(np.uint8), strict=True))
-        place = like or dataset
+        grid = like.grid if like else _grid(dataset)
         label = _renumbered(own, names)[values[0]]
-        return ClassRaster(path, label, place.transform, place.crs, bands.get("confidence"))
+        return ClassRaster(path, label, grid, bands.get("confidence"))
+
+
+def _grid(dataset: DatasetReader) -> Grid:
+    return Grid(dataset.height, dataset.width, dataset.transform, crs_name(dataset.crs) or "")
 
 
 def _renumbered(own: Sequence[str], names: Sequence[str]) -> NDArray[np.uint8]:
@@ -116,13 +116,14 @@ def _numbered(names: Sequence[str]) -> ClassRule:
 
 def _on_grid(path: Path, dataset: DatasetReader, like: ClassRaster) -> NDArray[Any]:
     """Return the nearest pixels (band, y, x) on another raster's grid."""
-    height, width = like.label.shape
-    if bool(like.crs) != bool(dataset.crs):
+    onto = like.grid
+    if onto.georeferenced != bool(dataset.crs):
         raise ImageError(f"{path} and {like.path}: only one of them is georeferenced")
-    if not like.crs:
-        shape = (dataset.count, height, width)
+    if not onto.georeferenced:
+        shape = (dataset.count, *onto.shape)
         return np.asarray(dataset.read(out_shape=shape, resampling=Resampling.nearest))
-    grid = {"crs": like.crs, "transform": like.transform, "width": width, "height": height}
+    place = {"crs": onto.crs, "transform": onto.transform}
+    grid = place | {"width": onto.width, "height": onto.height}
     fill = NODATA if dataset.nodata is None else dataset.nodata
     options = {"resampling": Resampling.nearest, "nodata": fill}
     with WarpedVRT(dataset, **grid, **options) as warped:

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import shapely
-from affine import Affine
 from numpy.typing import NDArray
 from rasterio.features import rasterize, shapes
 
 from geoprep.errors import UsageError
-from geoprep.grid import Grid
+from geoprep.grid import local_grid
 from geoprep.masks.class_rasters import (
     NODATA,
     ClassRaster,
@@ -54,19 +53,21 @@ def polygonize_rasters(
         if class_names(file) != names:
             raise UsageError(f"{file} and {files[0]} differ in their classes: use one model")
         raster = read_classes(file, names)
-        if not raster.crs:
+        if not raster.grid.georeferenced:
             raster = _in_plane(raster, pixel_size, alone=len(files) == 1)
         elif pixel_size is not None:
             raise UsageError(
                 f"{file}: georeferenced, so its pixel size is known: omit `pixel_size`"
             )
-        crs = crs or raster.crs
-        if raster.crs != crs:
+        crs = crs or raster.grid.crs or None
+        if (raster.grid.crs or None) != crs:
             raise UsageError(
-                f"{file} is in {raster.crs}, {files[0]} in {crs}: reproject them to one CRS"
+                f"{file} is in {raster.grid.crs}, {files[0]} in {crs}: reproject them to one CRS"
             )
         if metres is None:
-            metres, unit = _pixel(raster)
+            # The side of a pixel in metres, and in units of the CRS.
+            metres = math.prod(raster.grid.gsd_m()) ** 0.5
+            unit = abs(raster.grid.transform.determinant) ** 0.5
         _leave_out(raster, [area for area, *_ in areas])
         areas += _areas(raster)
     faces, found, confidence = _dissolved(areas)
@@ -106,27 +107,17 @@ def _in_plane(raster: ClassRaster, pixel_size: float | None, *, alone: bool) -> 
             f"{raster.path}: not georeferenced, so its position relative to the others is unknown. "
             "Make its polygons alone."
         )
-    return replace(raster, transform=Affine.scale(pixel_size, -pixel_size))
-
-
-def _pixel(raster: ClassRaster) -> tuple[float, float]:
-    """Return the side of a pixel in metres, and in units of the CRS."""
-    a, b, _, d, e, _ = tuple(raster.transform)[:6]
-    height, width = raster.label.shape
-    grid = Grid(height, width, raster.transform, raster.crs.to_wkt() if raster.crs else "")
-    return math.prod(grid.gsd_m()) ** 0.5, abs(a * e - b * d) ** 0.5
+    return replace(raster, grid=local_grid(*raster.grid.shape, pixel_size))
 
 
 def _leave_out(raster: ClassRaster, areas: Sequence[Any]) -> None:
     """Take away the pixels that earlier rasters hold."""
     if not areas:
         return
-    height, width = raster.label.shape
-    corners = [raster.transform * at for at in ((0, 0), (width, 0), (width, height), (0, height))]
-    box = shapely.Polygon(corners)
+    grid, box = raster.grid, raster.grid.outline()
     near = [area for area in areas if shapely.area(shapely.intersection(area, box)) > 0]
     if near:
-        taken = rasterize(near, out_shape=(height, width), transform=raster.transform, fill=0)
+        taken = rasterize(near, out_shape=grid.shape, transform=grid.transform, fill=0)
         raster.label[taken > 0] = NODATA
 
 
@@ -139,14 +130,16 @@ def _areas(raster: ClassRaster) -> list[_Area]:
     known = raster.label != NODATA
     found = [
         (shapely.geometry.shape(shape), int(value))
-        for shape, value in shapes(raster.label, known, connectivity=4, transform=raster.transform)
+        for shape, value in shapes(
+            raster.label, known, connectivity=4, transform=raster.grid.transform
+        )
     ]
     sums = np.full((len(found), 2), (0.0, math.nan))
     if raster.confidence is not None and found:
         numbered = rasterize(
             [(area, number) for number, (area, _) in enumerate(found, 1)],
             out_shape=raster.label.shape,
-            transform=raster.transform,
+            transform=raster.grid.transform,
             dtype="int32",
         ).ravel()
         for i, weights in enumerate((None, raster.confidence.ravel() / 255)):

@@ -200,10 +200,7 @@ def shape_within(
 def level_grid(store: StoreReader, scene: int, level: int) -> Grid | None:
     """Return the grid of a scene at a level; its last pixels may extend beyond the scene."""
     grid, factor = scene_grid(store, scene), store.meta.tile // level
-    if grid is None:
-        return None
-    height, width = -(-grid.height // factor), -(-grid.width // factor)
-    return Grid(height, width, grid.transform * Affine.scale(factor), grid.crs)
+    return grid and grid.coarser(factor)
 
 
 def level_step(store: StoreReader, level: int) -> int:

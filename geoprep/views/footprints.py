@@ -68,7 +68,7 @@ def outlines(store: StoreReader, by: By, crs: str | None = None) -> tuple[NDArra
     """
     grids = grids_of(store, by)
     of_row = np.array([grid.crs if grid else "" for grid in grids], object)
-    shapes = np.array([_outline(grid) for grid in grids], object)
+    shapes = np.array([grid.outline() if grid and grid.crs else None for grid in grids], object)
     found = sorted(set(of_row) - {""})
     common = crs or (found[0] if len(found) == 1 else LONLAT)
     for one in found:
@@ -89,15 +89,6 @@ def grids_of(store: StoreReader, by: By) -> list[Grid | None]:
         and grid.window(row, col, min(side, grid.height - row), min(side, grid.width - col))
         for scene, row, col in np.stack([tiles.scene, tiles.row, tiles.col], axis=1).tolist()
     ]
-
-
-def _outline(grid: Grid | None) -> shapely.Polygon | None:
-    """Return a grid's outline in its CRS, counterclockwise; None if it is not georeferenced."""
-    if grid is None or not grid.georeferenced:
-        return None
-    corners = [(0, 0), (0, grid.height), (grid.width, grid.height), (grid.width, 0)]
-    polygon = shapely.Polygon([grid.transform * corner for corner in corners])
-    return shapely.geometry.polygon.orient(polygon)
 
 
 def _continuous(shape: shapely.Polygon) -> shapely.Polygon | None:

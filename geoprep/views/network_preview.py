@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import shapely
-from affine import Affine
 from numpy.typing import NDArray
 
 from geoprep.crs import is_georeferenced, reproject
 from geoprep.errors import UsageError
+from geoprep.grid import Grid
 from geoprep.palette import BACKGROUND_COLOUR, SPEED_COLOURS, bin_label
 from geoprep.roads import RoadGraph
 from geoprep.speed import BIN_TABLE, to_byte
@@ -35,16 +35,13 @@ class Picture:
     """An image at the resolution of a picture, uint8 (y, x, 3), and the grid of its file."""
 
     rgb: NDArray[np.uint8]
-    height: int
-    width: int
-    transform: Affine
-    crs: str | None  # None: not georeferenced
+    grid: Grid
 
     @property
     def extent(self) -> tuple[float, float, float, float]:
         """Left, right, bottom and top in the CRS, as matplotlib wants them."""
-        right, bottom = self.transform * (self.width, self.height)
-        return self.transform.c, right, bottom, self.transform.f
+        (left, top), _, (right, bottom), _ = self.grid.corners.tolist()
+        return left, right, bottom, top
 
 
 _Backdrop = tuple[NDArray[np.uint8], NDArray[np.object_]]
@@ -88,12 +85,13 @@ def _image(
 ) -> _Backdrop:
     """Return an image, and the lines in its pixels."""
     picture = read_picture(over)
-    lines = _in_pixels(network, over, picture, pixel_size_m)
+    grid = picture.grid
+    lines = _in_pixels(network, over, grid, pixel_size_m)
     if len(lines):
         left, top, right, bottom = shapely.total_bounds(lines)
-        if not (left < picture.width and right > 0 and top < picture.height and bottom > 0):
+        if not (left < grid.width and right > 0 and top < grid.height and bottom > 0):
             raise UsageError(f"{over} does not overlap the roads. Give an image of the same area")
-    scale = np.array(picture.rgb.shape[1::-1]) / (picture.width, picture.height)
+    scale = np.array(picture.rgb.shape[1::-1]) / grid.shape[::-1]
     return picture.rgb, shapely.transform(lines, lambda xy: xy * scale)
 
 
@@ -108,14 +106,14 @@ def read_picture(path: StrPath) -> Picture:
         bands = [1, 2, 3] if image.count >= 3 else [1]
         values = image.read(bands, out_shape=(len(bands), *shape))
         placed = is_georeferenced(image.crs, image.transform)
-        crs = image.crs.to_wkt() if placed else None
-    return Picture(_shown(values), image.height, image.width, image.transform, crs)
+        crs = image.crs.to_wkt() if placed else ""
+    return Picture(_shown(values), Grid(image.height, image.width, image.transform, crs))
 
 
 def _in_pixels(
     network: RoadGraph,
     over: Path,
-    picture: Picture,
+    grid: Grid,
     pixel_size_m: float | tuple[float, float] | None,
 ) -> NDArray[np.object_]:
     """Return the lines of a road network in pixel coordinates of an image."""
@@ -126,11 +124,9 @@ def _in_pixels(
                 "by `pixel_size`"
             )
         return shapely.transform(network.lines, lambda xy: xy * [1, -1] / pixel_size_m)
-    if picture.crs is None:
+    if not grid.georeferenced:
         raise UsageError(f"{over} is not georeferenced, but the roads are. Give another image")
-    inverse = ~picture.transform
-    lines = reproject(network.lines, network.crs, picture.crs)
-    return shapely.transform(lines, lambda xy: np.column_stack(inverse * xy.T))
+    return shapely.transform(reproject(network.lines, network.crs, grid.crs), grid.to_pixels)
 
 
 def _shown(values: NDArray[Any]) -> NDArray[np.uint8]:

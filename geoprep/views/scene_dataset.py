@@ -59,7 +59,7 @@ def _georeference(grid: Grid) -> dict[str, Any]:
         place |= crs.to_cf()
         if not (b or d):  # rotated pixels have no x per column
             axes = {axis.get("axis"): axis for axis in crs.cs_to_cf()}
-            x, y = c + a * (np.arange(grid.width) + 0.5), f + e * (np.arange(grid.height) + 0.5)
+            x, y = grid.centres()
             coordinates |= {"x": ("x", x, axes.get("X")), "y": ("y", y, axes.get("Y"))}
     return coordinates
 

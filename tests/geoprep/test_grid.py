@@ -5,6 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pyproj
 import pytest
+from affine import Affine
 from helpers.factory import PLACES
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,12 +13,12 @@ from hypothesis import strategies as st
 from geoprep.errors import UsageError
 from geoprep.grid import (
     Grid,
-    at_gsd,
     auto_tile,
     level_sides,
     shard_tiles,
     tile_offsets,
     tile_windows,
+    utm_crs_of,
 )
 
 GEOD = pyproj.Geod(ellps="WGS84")
@@ -75,6 +76,53 @@ def test_bounds_are_ordered_whichever_way_the_raster_is_turned(place, height, wi
     assert bottom < y < top
 
 
+@given(places, sides, sides, st.floats(-50, 3000), st.floats(-50, 3000))
+def test_pixels_and_coordinates_are_inverse_and_agree_with_the_transform(
+    place, height, width, col, row
+):
+    grid = grid_at(place, height, width)
+    xy = grid.to_xy(np.array([(col, row)]))
+    np.testing.assert_allclose(xy[0], grid.transform * (col, row), rtol=1e-15)
+    np.testing.assert_allclose(grid.to_pixels(xy)[0], (col, row), atol=2e-3)
+    np.testing.assert_allclose(grid.corners[2], grid.transform * (width, height), rtol=1e-15)
+    assert grid.has_corners_of(grid, 0.01)
+    assert not grid.window(0.5, 0, height, width).has_corners_of(grid, 0.01)
+    assert grid.outline().exterior.is_ccw
+    assert grid.outline().bounds == grid.bounds
+
+
+@given(places, st.integers(10, 200), st.integers(10, 200), st.integers(0, 40), st.integers(0, 40))
+def test_the_box_around_a_window_is_that_window(place, height, width, row, col):
+    grid = grid_at(place)
+    window = grid.window(row, col, height, width)
+    box = np.array(grid.box_around(window))
+    inner = np.array((row, col, row + height, col + width))
+    assert (np.abs(box - inner) <= 1).all(), "rounding may add a pixel"
+    assert (box[:2] <= inner[:2]).all()
+    assert (box[2:] >= inner[2:]).all()
+
+
+def test_the_box_around_a_grid_in_degrees_continues_across_the_antimeridian():
+    first = Grid(100, 100, Affine(1e-5, 0, 179.9995, 0, -1e-5, 10), "EPSG:4326")
+    beyond = Grid(100, 100, Affine(1e-5, 0, -179.9995, 0, -1e-5, 10), "EPSG:4326")
+    top, left, bottom, right = first.box_around(beyond)
+    assert abs(left - 100) <= 1
+    assert abs(right - 200) <= 1
+    assert (top, bottom) == (0, 100)
+    assert utm_crs_of(first, beyond) == utm_crs_of(first)
+    assert first.box_around(Grid(9, 9, Affine(1e6, 0, 1e9, 0, -1e6, 0), "EPSG:32637")) is None
+
+
+def test_a_coarser_level_begins_at_the_same_corner_and_covers_the_extent():
+    grid = Grid(401, 600, Affine(0.5, 0, 412_000, 0, -0.5, 6_174_000), "EPSG:32637")
+    half = grid.coarser(2)
+    assert half.shape == (201, 300)
+    assert half.transform == Affine(1, 0, 412_000, 0, -1, 6_174_000)
+    xs, ys = half.centres()
+    assert xs[:2].tolist() == [412_000.5, 412_001.5]
+    assert ys[-1] == 6_174_000 - 200.5
+
+
 @pytest.mark.parametrize("place", sorted(PLACES))
 def test_ground_sample_distance_is_that_of_the_ellipsoid(place):
     grid = grid_at(place, 400, 600)
@@ -89,7 +137,7 @@ def test_ground_sample_distance_is_that_of_the_ellipsoid(place):
 def test_resampling_meets_the_distance_to_half_a_pixel_a_side(place, metres):
     grid = grid_at(place, 1300, 900)
     gsd_x, gsd_y = grid.gsd_m()
-    resampled = at_gsd(grid, metres)
+    resampled = grid.at_gsd(metres)
     assert abs(resampled.height - 1300 * gsd_y / metres) <= 0.5 or resampled.height == 1
     assert abs(resampled.width - 900 * gsd_x / metres) <= 0.5 or resampled.width == 1
     np.testing.assert_allclose(resampled.bounds, grid.bounds, rtol=1e-12)

@@ -11,12 +11,11 @@ import shapely
 from numpy.typing import NDArray
 from shapely.ops import substring
 
-from geoprep.crs import is_geographic, reproject
+from geoprep.crs import crs_name, is_geographic, metric_crs, reproject
 from geoprep.errors import SourceError
 from geoprep.labels import ROAD_FIELDS
 from geoprep.roads.graph import connected, renumbered
 from geoprep.roads.network import RoadGraph, line_ends
-from geoprep.roads.places import crs_name, metric_crs
 
 if TYPE_CHECKING:
     import geopandas as gpd

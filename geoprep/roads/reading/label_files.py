@@ -11,11 +11,10 @@ from typing import Final
 import numpy as np
 import shapely
 
-from geoprep.crs import moved, utm_crs
+from geoprep.crs import middle_of, moved, utm_crs
 from geoprep.errors import LabelError
 from geoprep.labels import SpeedRule, read_road_table
 from geoprep.roads.network import RoadGraph
-from geoprep.roads.places import middle_of
 from geoprep.roads.reading.line_network import network_from_lines
 
 _NOT_LOCATED: Final = {"geometry not finite", "geometry out of range"}

@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 
 from geoprep.crs import reproject
 from geoprep.errors import LabelError, UsageError
-from geoprep.grid import Grid
+from geoprep.grid import Grid, utm_crs_of
 from geoprep.roads.names import scene_key
 from geoprep.roads.network import Plane, RoadGraph
-from geoprep.roads.places import pixels_moved, utm_crs_of
 from geoprep.roads.reading.line_network import ToMetres, network_from_lines
 from geoprep.speed import MPS_PER_MPH
 from geoprep.storage import replaced
@@ -46,11 +45,7 @@ class ImageRoads:
         if self.grid is None or network.crs is None:
             return shapely.transform(network.lines, Plane(self.gsd_m).to_pixels)
         lines = reproject(network.lines, network.crs, self.grid.crs)
-        x0, y0 = self.grid.transform.c, self.grid.transform.f
-        a, b, _, d, e, _ = self.grid.transform[:6]
-        inverse = np.linalg.inv(np.array([[a, b], [d, e]]))
-        # Subtract the origin first: in pixels it is ten million from zero, which costs precision.
-        return shapely.transform(lines, lambda xy: (xy - [x0, y0]) @ inverse.T)
+        return shapely.transform(lines, self.grid.to_pixels)
 
 
 def write_csv(images: Iterable[ImageRoads], path: Path) -> dict[str, int]:
@@ -102,7 +97,7 @@ def read_csv(
         to_metres: ToMetres
         if key in grids:
             crs = utm_crs_of(grids[key])
-            to_metres = partial(pixels_moved, grid=grids[key], crs=crs)
+            to_metres = partial(grids[key].to_crs, crs=crs)
         elif pixel_size_m is None and len(lines):
             raise UsageError(
                 f"{path}: the roads of {key} are in pixels. Give `images`, or `pixel_size` in "

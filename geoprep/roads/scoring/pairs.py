@@ -12,7 +12,7 @@ import shapely
 from numpy.typing import NDArray
 from shapely.ops import substring
 
-from geoprep.crs import LONLAT, reproject
+from geoprep.crs import LONLAT, reproject, reproject_area
 from geoprep.errors import ImageError, SourceError, UsageError
 from geoprep.grid import Grid
 from geoprep.labels import SpeedRule
@@ -26,7 +26,6 @@ from geoprep.roads.names import (
     scene_key,
 )
 from geoprep.roads.network import RoadGraph, check_network, empty_network, in_crs
-from geoprep.roads.places import outline, reprojected
 from geoprep.roads.reading.adjacency import is_adjacency, json_content, read_adjacency
 from geoprep.roads.reading.label_files import read_labels
 from geoprep.roads.reading.spacenet_csv import read_csv
@@ -109,7 +108,7 @@ def _borders_of_scenes(
     for name in set(scenes) & set(borders):
         roads, grid = scenes[name].network, borders[name]
         if roads.crs and grid.crs and len(roads.lines):
-            inside = shapely.intersects(outline(grid, roads.crs), roads.lines)
+            inside = shapely.intersects(grid.outline_in(roads.crs), roads.lines)
             if not inside.any():
                 raise UsageError(
                     f"{truth}: no road of scene {name} lies in its image of {images}. Give the "
@@ -167,7 +166,7 @@ def _pair(
     border: Border = "none"
     # Clip in the CRS of the proposal, so that a city is not reprojected once per scene.
     if grid is not None and grid.crs and proposal.crs is not None:
-        proposal, border = clipped(proposal, outline(grid, proposal.crs)), "image"
+        proposal, border = clipped(proposal, grid.outline_in(proposal.crs)), "image"
     elif city:
         proposal = clipped(proposal, area_of_roads(truth, proposal.crs))
         border = "ground truth"
@@ -331,4 +330,4 @@ def area_of_roads(network: RoadGraph, crs: str | None) -> shapely.Polygon:
     if network.crs is None or crs is None:
         return shapely.box(*shapely.total_bounds(network.lines))
     bounds = shapely.total_bounds(reproject(network.lines, network.crs, LONLAT))
-    return reprojected(shapely.box(*bounds), LONLAT, crs)
+    return reproject_area(shapely.box(*bounds), LONLAT, crs)

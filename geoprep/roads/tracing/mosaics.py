@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import ceil, floor
+from math import ceil
 from typing import Final, cast
 
 import numpy as np
 import shapely
-import shapely.affinity
 from numpy.typing import NDArray
 
-from geoprep.crs import LONLAT
+from geoprep.crs import LONLAT, METRES_PER_DEGREE
 from geoprep.errors import UsageError
 from geoprep.grid import Grid
 from geoprep.roads.centrelines.bands import OUTSIDE, FileBands, MosaicBands, Part
@@ -20,13 +19,11 @@ from geoprep.roads.centrelines.cover import Box
 from geoprep.roads.centrelines.rasters import RoadRaster
 from geoprep.roads.centrelines.thinning import BEYOND_M
 from geoprep.roads.graph import connected
-from geoprep.roads.places import outline
 
 _RIM_M: Final = 12.0
 """A raster may miss roads this close to its border: one that reaches farther is used instead."""
 _STRETCH: Final = 1e-6
 """Pixel sizes of one grid may differ by this share."""
-_METRES_PER_DEGREE: Final = 111_320.0
 
 
 def grid_of(raster: RoadRaster) -> Grid:
@@ -47,7 +44,7 @@ def mosaics(rasters: Sequence[RoadRaster]) -> list[list[int]]:
     _, south, _, north = shapely.bounds(outlines).T
     aside = np.cos(np.radians(np.minimum(np.maximum(-south, north), 89)))
     near = shapely.STRtree(outlines).query(
-        outlines, "dwithin", distance=BEYOND_M / _METRES_PER_DEGREE / aside
+        outlines, "dwithin", distance=BEYOND_M / METRES_PER_DEGREE / aside
     )
     count, group = connected(near.T % len(rasters), len(rasters))
     return sorted(np.flatnonzero(group == number).tolist() for number in range(count))
@@ -63,7 +60,7 @@ def _on_one_grid(one: Grid, other: Grid) -> bool:
 
 def _in_degrees(grid: Grid) -> shapely.Polygon:
     """Return the outline of a raster in degrees, east of 180 where it crosses the antimeridian."""
-    shape = outline(grid, LONLAT)
+    shape = grid.outline_in(LONLAT)
 
     def unwrapped(xy: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.column_stack([xy[:, 0] + 360 * (xy[:, 0] < xy[:, 0].max() - 180), xy[:, 1]])
@@ -74,17 +71,8 @@ def _in_degrees(grid: Grid) -> shapely.Polygon:
 
 def _box(first: Grid, grid: Grid) -> Box:
     """Return top, left, bottom and right of a raster of the same grid, in pixels of the first."""
-    left, top = map(round, ~first.transform * (grid.transform.c, grid.transform.f))
+    left, top = first.to_pixels(grid.corners[0]).round().astype(int).tolist()
     return top, left, top + grid.height, left + grid.width
-
-
-def _box_around(first: Grid, grid: Grid) -> Box:
-    """Return the box around a raster of any grid, in pixels of the first."""
-    to_pixels = (~first.transform).to_shapely()
-    west, north, east, south = shapely.affinity.affine_transform(
-        outline(grid, first.crs), to_pixels
-    ).bounds
-    return floor(north), floor(west), ceil(south), ceil(east)
 
 
 def mosaic(rasters: Sequence[RoadRaster]) -> RoadRaster:
@@ -104,7 +92,13 @@ def mosaic(rasters: Sequence[RoadRaster]) -> RoadRaster:
         if _on_one_grid(grid, own):
             parts.append(Part(raster.bands, raster.nodata, _box(grid, own)))
             continue
-        top, left, bottom, right = box = _box_around(grid, own)
+        box = grid.box_around(own)
+        if box is None:
+            raise UsageError(
+                f"{raster.name} has no coordinates in the CRS of {first.name}, {grid.crs[:40]}. "
+                "Reproject both to one CRS."
+            )
+        top, left, bottom, right = box
         onto = grid.window(top, left, bottom - top, right - left)
         smooth = raster.kind == "probability" and not raster.speed_band
         bands = cast(FileBands, raster.bands)

@@ -12,13 +12,12 @@ import shapely
 from numpy.typing import NDArray
 
 from geoprep.errors import ImageError
-from geoprep.grid import Grid
+from geoprep.grid import Grid, utm_crs_of
 from geoprep.roads.centrelines.rasters import RoadRaster, probability_along
 from geoprep.roads.centrelines.thinning import skeleton
 from geoprep.roads.graph import degrees, subnetwork, with_chains_joined
 from geoprep.roads.network import RoadGraph
 from geoprep.roads.options import Tracing
-from geoprep.roads.places import pixels_moved, utm_crs_of
 from geoprep.roads.tracing.borders import at_border, cut_off_ends, split_at_border, straightened
 from geoprep.roads.tracing.bridges import with_bridges
 from geoprep.roads.tracing.gaps import DeadEnds, Links, with_gaps_closed
@@ -142,7 +141,7 @@ def _in_utm(network: RoadGraph, raster: RoadRaster, grid: Grid) -> RoadGraph:
     """Return a network of a raster's plane in the UTM zone of the raster's centre."""
     utm = utm_crs_of(grid)
     xy, nodes = (
-        pixels_moved(raster.plane.to_pixels(xy), grid, utm)
+        grid.to_crs(raster.plane.to_pixels(xy), utm)
         for xy in (shapely.get_coordinates(network.lines), network.nodes)
     )
     if not np.isfinite(xy).all():

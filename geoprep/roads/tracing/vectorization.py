@@ -10,6 +10,7 @@ from typing import Final
 from geoprep.cpus import usable_cpus
 from geoprep.errors import GeoprepWarning, ImageError, SourceError
 from geoprep.executors import Threads
+from geoprep.grid import utm_crs_of
 from geoprep.roads.centrelines.opening import of_one_kind, open_raster
 from geoprep.roads.centrelines.rasters import RoadRaster
 from geoprep.roads.centrelines.thinning import DENSEST
@@ -17,7 +18,6 @@ from geoprep.roads.graph import side_by_side
 from geoprep.roads.names import GEOTIFF_SUFFIXES, RASTER_SUFFIXES, image_id
 from geoprep.roads.network import RoadGraph, in_crs
 from geoprep.roads.options import RasterOptions, Tracing
-from geoprep.roads.places import utm_crs_of
 from geoprep.roads.reading.spacenet_csv import ImageRoads
 from geoprep.roads.tracing.mosaics import grid_of, mosaic, mosaics
 from geoprep.roads.tracing.steps import Advance, trace

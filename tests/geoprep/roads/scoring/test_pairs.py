@@ -11,7 +11,6 @@ from helpers.roads import network
 
 from geoprep.grid import Grid
 from geoprep.roads.network import check_network
-from geoprep.roads.places import outline
 from geoprep.roads.scoring.pairs import area_of_roads, clipped
 
 BOX = shapely.box(0, 0, 100, 100)
@@ -63,7 +62,7 @@ def test_a_road_that_touches_the_border_is_not_cut():
 
 def test_the_footprint_of_an_image_is_projected():
     grid = Grid(1300, 1300, Affine(2.7e-6, 0, -115.17, 0, -2.7e-6, 36.24), "EPSG:4326")
-    area = outline(grid, "EPSG:32611")
+    area = grid.outline_in("EPSG:32611")
     assert area.area == pytest.approx(1300 * 0.2427 * 1300 * 0.2996, rel=2e-3)
 
 
