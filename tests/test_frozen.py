@@ -6,9 +6,6 @@ from pathlib import Path
 import pytest
 from helpers.forks import Command
 
-from training.engine.native import instruction_sets
-
-HAS_VNNI = any("VNNI" in name for name in instruction_sets())
 TESTS = Path(__file__).resolve().parent
 FROZEN = sorted(p.parent for p in (TESTS / "data" / "frozen").glob("*/reading.json"))
 PARTS = (
@@ -50,9 +47,7 @@ def test_files_of_earlier_versions_give_the_recorded_values(frozen, part):
         before, now = recorded[part].get(group, {}), found[part].get(group, {})
         assert set(before) == set(now)
         for name, value in before.items():
-            # Without VNNI sums of ONNX Runtime's INT8 saturate: means of bytes differ by up to 1.
-            nearest = 1.0 if name == "int8.onnx" and not HAS_VNNI else tolerance
-            assert now[name] == pytest.approx(value, rel=tolerance, abs=nearest), name
+            assert now[name] == pytest.approx(value, rel=tolerance, abs=tolerance), name
 
 
 def test_a_store_resumed_and_a_store_built_at_once_have_the_same_bytes(frozen):

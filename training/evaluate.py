@@ -31,7 +31,7 @@ step that follows from them.
   python -m training.evaluate runs/moscow/last.pt moscow.zarr --split test --json > metrics.json
   python -m training.evaluate runs/moscow moscow.zarr --scenes --sweep --tta d4
   python -m training.evaluate runs/moscow moscow.zarr --baseline --report moscow.html
-  python -m training.evaluate --compare runs/moscow moscow-int8.pt2 moscow.onnx --on moscow.zarr
+  python -m training.evaluate --compare runs/moscow moscow.xml moscow.onnx --on moscow.zarr
 
 Exported model files are evaluated like checkpoints. For a model trained with --folds, the split val
 holds the scenes of its validation fold.

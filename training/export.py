@@ -24,14 +24,13 @@ if TYPE_CHECKING:
 INTRODUCTION = """\
 Write the model of a checkpoint to a file that runs without this package, smaller and faster.
 
-  python -m training.export runs/moscow --format int8 --calibrate moscow.zarr --out moscow-int8.pt2
   python -m training.export runs/moscow --format bf16 --out moscow.pt2
   python -m training.export runs/moscow --format onnx --out moscow.onnx
   python -m training.export runs/moscow --format openvino --int8 --calibrate moscow.zarr \\
       --out moscow.xml
 
-  fp32, bf16, int8   .pt2 file of torch.export, runs with torch alone
-  onnx               .onnx file for ONNX Runtime and others, in fp32 or INT8
+  fp32, bf16         .pt2 file of torch.export, runs with torch alone
+  onnx               .onnx file for ONNX Runtime and others, in fp32
   openvino           .xml file with a .bin file of weights, for OpenVINO, in bf16 or INT8
   ipex-bf16,         .ipex file for Intel's extension, in an environment of its own (make ipex)
   ipex-int8
@@ -50,7 +49,7 @@ every layer. To measure its loss of accuracy: python -m training.evaluate --comp
 Needs: pip install geoprep[deploy]
 
 """
-SUFFIXES = {"fp32": ".pt2", "bf16": ".pt2", "int8": ".pt2", "onnx": ".onnx", "openvino": ".xml"}
+SUFFIXES = {"fp32": ".pt2", "bf16": ".pt2", "onnx": ".onnx", "openvino": ".xml"}
 SUFFIXES |= {"ipex-bf16": ".ipex", "ipex-int8": ".ipex"}
 _COMPARED = 4
 """Number of tiles on which the file is compared with its checkpoint."""
@@ -60,10 +59,10 @@ _COMPARED = 4
 class ModelFileOptions:
     """File: what is written."""
 
-    format: Literal["fp32", "bf16", "int8", "onnx", "openvino", "ipex-bf16", "ipex-int8"] = option(
+    format: Literal["fp32", "bf16", "onnx", "openvino", "ipex-bf16", "ipex-int8"] = option(
         "bf16", "Format and precision of the file, see above."
     )
-    int8: bool = option(False, "Write INT8; for the formats onnx and openvino.")
+    int8: bool = option(False, "Write INT8; for the format openvino.")
     out: Path | None = option(None, "File to write, such as moscow.onnx.", "FILE")
     overwrite: bool = option(False, "Replace a file that exists.")
     licence: str | None = option(None, "Licence of the model, for its STAC item.", **LICENCE)
@@ -80,10 +79,8 @@ class CalibrationOptions:
     seed: int = option(0, "Random seed for choosing the tiles.", "N", least=0)
     keep_float: str | None = option(
         None,
-        "Layers to leave in float, by name, such as network.head. auto: the layers that INT8 harms "
-        "most, until probabilities differ by at most 0.01 on average (predictions have steps of "
-        "0.004).",
-        "auto|LAYER,...",
+        "Layers and modules that INT8 leaves in float, such as network.head; for openvino.",
+        "LAYER,...",
     )
 
 
@@ -122,7 +119,7 @@ def export(options: ExportOptions) -> int:
         precision=precision,
         checkpoint=content_digest(str(file)),
         calibration=len(ranges),
-        kept=_kept(options, model, info, ranges),
+        kept=_kept(options, model, info),
         versions={name: version(name) for name in ("geoprep", "torch")},
     )
     calibrated = f", calibrated on {len(ranges)} tiles" if ranges else ""
@@ -150,10 +147,10 @@ def check(options: ExportOptions) -> tuple[Path, Precision]:
     require_folder(out)
     if out.exists() and not options.overwrite:
         raise UsageError(f"{out} exists: use `overwrite` to replace it")
-    if options.int8 and kind in ("fp32", "bf16", "ipex-bf16"):
-        right = "ipex-int8" if kind == "ipex-bf16" else "int8"
-        raise UsageError(f"`format` {kind} contradicts `int8`: use `format` {right}")
-    whole = options.int8 or kind in ("int8", "ipex-int8")
+    if options.int8 and kind not in ("openvino", "ipex-int8"):
+        right = "ipex-int8" if kind == "ipex-bf16" else "openvino"
+        raise UsageError(f"`format` {kind} has no INT8: use `format` {right}")
+    whole = options.int8 or kind == "ipex-int8"
     if options.keep_float is not None and not whole:
         raise UsageError(f"`keep_float` needs INT8, and `format` {kind} is not: leave it out")
     if whole and not options.calibrate:
@@ -162,22 +159,14 @@ def check(options: ExportOptions) -> tuple[Path, Precision]:
     return out, "int8" if whole else usual.get(kind, "float32")
 
 
-def _kept(
-    options: ExportOptions, model: nn.Module, info: ModelInfo, tiles: list[Tensor]
-) -> tuple[str, ...]:
+def _kept(options: ExportOptions, model: nn.Module, info: ModelInfo) -> tuple[str, ...]:
     """Return the names of the layers to leave in float, and print them."""
-    from training.inference import AUTO, BOUND, layers_to_keep, named_layers
+    from training.inference import named_layers
 
     if options.keep_float is None:
         return ()
-    if options.keep_float != AUTO:
-        names = [name for name in options.keep_float.split(",") if name]
-        kept, why = named_layers(model, info, names), "as named"
-    else:
-        _say("measuring the effect of INT8 on each layer")
-        kept, apart = layers_to_keep(model, info, tiles)
-        why = f"probabilities differ by {apart:.2g} on average, at most {BOUND:g}"
-    _say(f"left in float: {', '.join(kept) or 'no layer'} ({why})")
+    kept = named_layers(model, info, filter(None, options.keep_float.split(",")))
+    _say(f"left in float: {', '.join(kept)}")
     return kept
 
 

@@ -88,9 +88,7 @@ PREDICT += ["--outputs", "all"]
 EXPORTS = {
     "fp32.pt2": ["--format", "fp32"],
     "bf16.pt2": ["--format", "bf16"],
-    "int8.pt2": ["--format", "int8"],
     "fp32.onnx": ["--format", "onnx"],
-    "int8.onnx": ["--format", "onnx", "--int8"],
     "bf16.xml": ["--format", "openvino"],
     "int8.xml": ["--format", "openvino", "--int8"],
 }

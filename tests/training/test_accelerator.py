@@ -110,7 +110,6 @@ def test_predictions_are_within_a_level_of_those_of_the_cpu(runs, device, tmp_pa
 
 @pytest.mark.slow
 def test_an_export_of_the_device_computes_as_the_checkpoint(runs, tmp_path):
-    pytest.importorskip("torchao")
     file = export_model(runs[1].best, tmp_path / "model.pt2", format="fp32", model=MODEL)
     image = pixels(64, 64).transpose(2, 0, 1)
     one = load_model(runs[1].best, device="cpu", model=MODEL)(image)

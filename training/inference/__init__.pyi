@@ -1,7 +1,4 @@
-from .calibration import AUTO as AUTO
-from .calibration import BOUND as BOUND
 from .calibration import calibration_tiles as calibration_tiles
-from .calibration import layers_to_keep as layers_to_keep
 from .calibration import named_layers as named_layers
 from .export_record import ExportRecord as ExportRecord
 from .export_record import Precision as Precision

@@ -12,7 +12,6 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal
 
 import torch
 from torch import Tensor, fx, nn
@@ -22,8 +21,6 @@ from torch.nn import functional
 from loaders import Normalize
 from training.checkpoint import ModelInfo
 from training.model import STRIDE, DecoderStep, ResNetUNet, UpConv
-
-Doubling = Literal["transposed", "phased"]
 
 IMAGE, PROBABILITY = "image", "probability"
 """Names of the input and the output in formats that name them."""
@@ -50,36 +47,6 @@ class Probabilities(nn.Module):
         return logits.permute(0, 2, 3, 1).float().sigmoid_().contiguous()
 
 
-class PhasedUp(nn.Module):
-    """A transposed convolution of stride 2, as a plain convolution and a rearrangement.
-
-    Each output pixel depends on 2 x 2 of the 4 x 4 weights, chosen by its phase: whether its
-    row and its column are even. So a 2 x 2 convolution computes the four phases as channels, on
-    a grid that is one pixel larger; each phase takes its own corner of it.
-    """
-
-    def __init__(self, kernel: Tensor, bias: Tensor) -> None:
-        super().__init__()
-        inputs, self.outputs = kernel.shape[:2]
-        taps = ([3, 1], [2, 0])  # per phase: for the previous input pixel, and for the current one
-        parts = [kernel[:, :, rows][..., columns] for rows in taps for columns in taps]
-        self.conv = nn.Conv2d(inputs, 4 * self.outputs, 2, padding=1)
-        self.conv.weight = nn.Parameter(torch.cat([part.transpose(0, 1) for part in parts]))
-        self.conv.bias = nn.Parameter(bias.repeat(4))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return (n, outputs, 2 y, 2 x), after a ReLU."""
-        n, _, rows, columns = x.shape
-        # The decoder applies the ReLU again; here it can be fused with the convolution.
-        phases = functional.relu(self.conv(x))
-        phases = phases.view(n, 2, 2, self.outputs, rows + 1, columns + 1)
-        lines = [
-            torch.stack([phases[:, r, c, :, r : r + rows, c : c + columns] for c in (0, 1)], 4)
-            for r in (0, 1)
-        ]
-        return torch.stack(lines, 3).reshape(n, self.outputs, 2 * rows, 2 * columns)
-
-
 class PairedHead(nn.Conv2d):
     """A 3 x 3 convolution to few channels, for two neighbours of a row at a time.
 
@@ -101,15 +68,17 @@ class PairedHead(nn.Conv2d):
         return pairs.reshape(n, rows, columns, self.out_channels // 2).permute(0, 3, 1, 2)
 
 
-def folded(network: nn.Module, doubling: Doubling = "transposed") -> nn.Module:
+def folded(network: nn.Module) -> nn.Module:
     """Return a copy in which each `UpConv` and its BatchNorm are one convolution; same function."""
     result = copy.deepcopy(network)
-    if isinstance(result, ResNetUNet) and doubling == "transposed":  # INT8 of torch gains nothing
+    if isinstance(result, ResNetUNet):
         result.head = PairedHead(result.head)
     for step in result.modules():
         if isinstance(step, DecoderStep) and isinstance(step.up, UpConv):
             kernel, bias = _with_batch_norm(step.up, step.up_bn)
-            up = PhasedUp(kernel, bias) if doubling == "phased" else _transposed(kernel, bias)
+            inputs, outputs = kernel.shape[:2]
+            up = nn.ConvTranspose2d(inputs, outputs, 4, stride=2, padding=1)
+            up.weight, up.bias = nn.Parameter(kernel), nn.Parameter(bias)
             step.up, step.up_bn = up, nn.Identity()  # type: ignore[assignment]  # same shapes in and out
     return result.eval()
 
@@ -124,18 +93,9 @@ def _with_batch_norm(up: UpConv, norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
     return kernel, norm.bias - norm.running_mean * gain
 
 
-def _transposed(kernel: Tensor, bias: Tensor) -> nn.Module:
-    inputs, outputs = kernel.shape[:2]
-    layer = nn.ConvTranspose2d(inputs, outputs, 4, stride=2, padding=1)
-    layer.weight, layer.bias = nn.Parameter(kernel), nn.Parameter(bias)
-    return layer
-
-
-def inference_module(
-    network: nn.Module, info: ModelInfo, doubling: Doubling = "transposed"
-) -> Probabilities:
+def inference_module(network: nn.Module, info: ModelInfo) -> Probabilities:
     """Return the module to export: uint8 (n, band, y, x) -> fp32 (n, y, x, channel)."""
-    module = Probabilities(folded(network, doubling), info).eval()
+    module = Probabilities(folded(network), info).eval()
     module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # as in NativeRunner
     return module
 

@@ -33,7 +33,7 @@ def write(path: Path, network: nn.Module, record: ExportRecord, tiles: Sequence[
     _check_extension()
     if record.kept:
         raise UsageError(
-            "`keep_float`: IPEX quantises all layers or none. Use `format` int8 instead"
+            "`keep_float`: IPEX quantises all layers or none. Use `format` openvino instead"
         )
     with torch.no_grad():
         module = inference_module(network, record.info)

@@ -1,12 +1,10 @@
-"""The ONNX format, run by ONNX Runtime; INT8 by ONNX Runtime's static quantisation."""
+"""The ONNX format, in fp32, run by ONNX Runtime."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -87,12 +85,11 @@ def nodes_of(model: ModelProto, layers: Sequence[str]) -> list[str]:
 
 def write(path: Path, network: nn.Module, record: ExportRecord, tiles: Sequence[Tensor]) -> None:
     """Write a ``.onnx`` file, see `training.inference.torch_file.write`."""
+    del tiles
     onnx = required_module("onnx", _WHAT)
     required_module("onnxruntime", _WHAT)
     model = onnx_model(network, record)
     with replaced(path) as partial:
-        if record.precision == "int8":
-            model = _quantised(model, tiles, record, partial.parent)
         unsigned = replace(record, weights=_NO_DIGEST)
         onnx.helper.set_model_props(model, {KEY: unsigned.to_json()})
         data = bytearray(model.SerializeToString())
@@ -162,29 +159,3 @@ def _name_axes(model: ModelProto) -> None:
             if name != "_":
                 axis.dim_param = name
     del model.graph.value_info[:]  # they have the former names
-
-
-def _quantised(
-    model: ModelProto, tiles: Sequence[Tensor], record: ExportRecord, folder: Path
-) -> ModelProto:
-    """Return an INT8 model: convolutions between nodes that quantise and dequantise."""
-    from onnxruntime import quantization
-
-    onnx = required_module("onnx", _WHAT)
-    values = iter([{IMAGE: np.ascontiguousarray(tile.numpy())} for tile in tiles])
-    reader = SimpleNamespace(get_next=lambda: next(values, None))
-    with TemporaryDirectory(dir=folder, prefix=".onnx-") as name:
-        plain, whole = Path(name) / "fp32.onnx", Path(name) / "int8.onnx"
-        onnx.save(model, str(plain))
-        quantization.quantize_static(
-            str(plain),
-            str(whole),
-            reader,
-            quant_format=quantization.QuantFormat.QDQ,
-            per_channel=True,
-            activation_type=quantization.QuantType.QUInt8,
-            weight_type=quantization.QuantType.QInt8,
-            nodes_to_exclude=nodes_of(model, record.kept),
-        )
-        found: ModelProto = onnx.load(str(whole))
-    return found
