@@ -14,18 +14,16 @@ from geoprep.errors import UsageError
 class Choice:
     """One option: heading and text of the help, placeholder and parser of its value.
 
-    An option has the name of its field, unless it has another one, and may have a former one.
-    An option that is ``later`` is newer than the first stores: at its default it is left out of a
-    store's attributes, so that their bytes stay the same.
+    An option has the name of its field, unless it has another one. One that is ``sparse`` is left
+    out of a store's attributes at its default.
     """
 
     section: str
     help: str
     metavar: str | None = None
     parse: Callable[[str], Any] | None = None
-    later: bool = False
+    sparse: bool = False
     option: str | None = None
-    former: str | None = None
 
 
 def choice(

@@ -308,8 +308,6 @@ class BatchLoader:
         if sampling is not self.sampling:
             self._reader, self.sampling = self._make_reader(sampling), sampling
         self._place = _Place(epoch, position, position)
-        if self.schedule.ends_at(position):  # as saved at the end of an epoch by version 0.1.0
-            self._place.next_epoch()
 
     def __iter__(self) -> Iterator[Batch]:
         return _Epoch(self)

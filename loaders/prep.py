@@ -6,7 +6,6 @@ tensor arithmetic, so the same modules run on ``cpu``, ``cuda`` and ``xpu``.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -180,8 +179,7 @@ class SpeedTarget(nn.Module):
         ``bins``: (n, 8, y, x), CRESI's seven ten-mph bins, exclusive, and any road, 0 or 1.
         ``continuous``: (n, 1, y, x), CRESI's continuous coding, 0 to 1.
         ``binary``: (n, 1, y, x), 1 on roads.
-        ``bin_index``: int64 (n, y, x), 0 background, 1..7 the bin, `IGNORE_INDEX` where unknown;
-        formerly ``class``.
+        ``bin_index``: int64 (n, y, x), 0 background, 1..7 the bin, `IGNORE_INDEX` where unknown.
 
         A road of unknown speed is a road for ``binary``. For the other targets its pixels are not
         valid, although the channel of any road is 1 in ``bins``.
@@ -193,13 +191,6 @@ class SpeedTarget(nn.Module):
 
     def __init__(self, targets: Targets = "bins", dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
-        if targets == "class":  # type: ignore[comparison-overlap]  # the former name
-            warnings.warn(
-                "targets='class' is deprecated, use targets='bin_index'",
-                FutureWarning,
-                stacklevel=2,
-            )
-            targets = "bin_index"
         known = get_args(Targets)[:-1]
         if targets not in known:
             raise UsageError(f"targets={targets!r} is not one of {', '.join(known)}")

@@ -245,11 +245,6 @@ class Schedule:
             if step.size and not self._dropped(step.done - first):
                 yield step
 
-    def ends_at(self, position: int) -> bool:
-        """Return whether no step of any rank follows a position."""
-        left = min(self.samples - position, self.batch_size * self.world_size)
-        return not left or self._dropped(left)
-
     def _dropped(self, samples: int) -> bool:
         """Return whether a step of this many samples of all ranks is left out."""
         ranks = self.world_size

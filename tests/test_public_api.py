@@ -1,7 +1,7 @@
 """Test that public names, signatures and keywords are those of ``tests/data/public_api.txt``.
 
-A change of that file is a change of the public API: it needs a line in CHANGELOG.md, and a removed
-name a deprecation. ``make api`` renews the file.
+A change of that file is a change of the public API: it needs a line in CHANGELOG.md and, once 0.3.0
+is published, a removed name a deprecation. ``make api`` renews the file.
 """
 
 import ast

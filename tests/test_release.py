@@ -1,17 +1,14 @@
-"""Test that version, name and address are stated once, and that names of 0.1.0 still work."""
+"""Test that version, name and address are stated once."""
 
 import re
 import tomllib
 from pathlib import Path
 
-import pytest
 import yaml
 from click.testing import CliRunner
 
 import geoprep
 from geoprep.cli import cli
-from loaders.prep import SpeedTarget
-from training import evaluate, fit
 
 REPO = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]
@@ -38,33 +35,3 @@ def test_name_and_address_have_one_definition():
         text = path.read_text()
         assert source.removeprefix("https://") not in text, path
         assert f"pip install {PROJECT['name']}`" not in text or "publish" in text, path
-
-
-@pytest.mark.parametrize(
-    ("former", "current"),
-    [
-        ("vectorize --no-repair", "--no-gap-closing"),
-        ("vectorize --certain 0.6", "--high-threshold"),
-        ("score --midpoints 50", "--control-point-spacing"),
-        ("download --dest here", "--out"),
-        ("fit --network resnet34-unet", "--model"),
-        ("evaluate --json m.json", "--json > FILE"),
-    ],
-)
-def test_deprecated_options_of_0_1_0_still_work_with_a_warning(former, current, capsys):
-    command, option, *_ = former.split()
-    if command in cli.commands:
-        warned = CliRunner().invoke(cli, [*former.split(), "nowhere.tif"]).stderr
-    else:
-        {"fit": fit, "evaluate": evaluate}[command].main([*former.split()[1:], "a.pt", "b.zarr"])
-        warned = capsys.readouterr().err
-    assert re.search(rf"^warning: {option}.* is deprecated, use {current}$", warned, re.M)
-    assert "no such option" not in warned.lower()
-    assert option in CHANGES
-    assert current in CHANGES
-
-
-def test_the_deprecated_target_of_0_1_0_still_works_with_a_warning():
-    with pytest.warns(FutureWarning, match="use targets='bin_index'"):
-        SpeedTarget("class")
-    assert '(targets="class")` (`bin_index`)' in CHANGES

@@ -39,10 +39,6 @@ class CheckpointError(GeoprepError):
     """A checkpoint cannot be used: missing, truncated, of another program or version."""
 
 
-_KEYS = {"info": "facts", "model": "network"}
-"""Attributes whose keys in files have the names of earlier versions."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
     """Inputs and outputs of a trained model: all that prediction needs besides its weights.
@@ -125,21 +121,13 @@ class ModelInfo:
         return "mean_iou" if self.has_classes else "road_iou"
 
     def to_plain(self) -> dict[str, Any]:
-        """Return the record as plain values, with the keys of files."""
-        plain = {_KEYS.get(name, name): value for name, value in asdict(self).items()}
-        if not self.has_classes:  # as files of earlier versions
-            del plain["class_names"], plain["class_colors"]
-        if self.nodata is None:
-            del plain["nodata"]
-        return plain
+        """Return the record as plain values."""
+        return asdict(self)
 
     @classmethod
     def from_plain(cls, values: Mapping[str, Any]) -> ModelInfo:
-        """Return the record of `to_plain`; lists become tuples, unknown keys are ignored."""
-        given = {
-            f.name: values[key] for f in fields(cls) if (key := _KEYS.get(f.name, f.name)) in values
-        }
-        return cls(**{name: _tuples(value) for name, value in given.items()})
+        """Return the record of `to_plain`; lists become tuples."""
+        return cls(**{name: _tuples(value) for name, value in values.items()})
 
 
 def _tuples(value: Any) -> Any:  # noqa: ANN401 - nested plain values
@@ -175,8 +163,8 @@ def save(path: str | Path, checkpoint: Checkpoint) -> None:
     """
     path = Path(path)
     part = path.with_name(f".{path.name}.part")
-    values = {_KEYS.get(f.name, f.name): getattr(checkpoint, f.name) for f in fields(checkpoint)}
-    values |= {"format": FORMAT, "version": VERSION, "facts": checkpoint.info.to_plain()}
+    values = {item.name: getattr(checkpoint, item.name) for item in fields(checkpoint)}
+    values |= {"format": FORMAT, "version": VERSION, "info": checkpoint.info.to_plain()}
     _check_plain(values, "checkpoint")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -214,8 +202,7 @@ def load(path: str | Path, *, device: torch.device | str = "cpu") -> Checkpoint:
             "use the version of the package that wrote it"
         )
     try:
-        values = {"scaler": {}, "auxiliary": {}, **values}  # earlier versions had neither
-        kept = {f.name: values[_KEYS.get(f.name, f.name)] for f in fields(Checkpoint)}
+        kept = {item.name: values[item.name] for item in fields(Checkpoint)}
         return Checkpoint(**kept | {"info": ModelInfo.from_plain(kept["info"])})
     except (KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(

@@ -37,7 +37,6 @@ def option(
     text: str,
     metavar: str | None = None,
     *,
-    deprecated: Sequence[str] = (),
     check: Callable[[Any], object] | None = None,
     **bounds: float,
 ) -> T:
@@ -48,18 +47,15 @@ def option(
     default
         Its value if the option is not given.
     text
-        Its help; without text the option is accepted but not listed in ``--help``.
+        Its help.
     metavar
         Placeholder for its value in ``--help``; None derives it from the field's type.
-    deprecated
-        Former names, such as ``--old-name``: accepted with a warning, not listed in ``--help``.
-        A YAML file may use them as well (``old_name``).
     check
         Called with a value; raises `UsageError` if the value is invalid.
     **bounds
         Valid range of a number: ``least``, ``above``, ``most`` or ``below``.
     """
-    metadata = {"help": text, "metavar": metavar, "deprecated": deprecated}
+    metadata = {"help": text, "metavar": metavar}
     described: T = field(default=default, metadata=metadata | {"check": check, "bounds": bounds})
     return described
 
@@ -111,7 +107,6 @@ class Setting(click.ParamType):  # type: ignore[type-arg]  # generic since click
         self.positional = "positional" in metadata
         self.several = get_origin(kind) is tuple
         self.flag = f"--{item.name.replace('_', '-')}"
-        self.deprecated: tuple[str, ...] = tuple(metadata.get("deprecated", ()))
         self.check, self.bounds = metadata.get("check"), metadata.get("bounds", {})
         kind = get_args(kind)[0] if self.several else kind
         self.kinds = get_args(kind) if get_origin(kind) in (UnionType, Union) else (kind,)
@@ -165,11 +160,9 @@ class Setting(click.ParamType):  # type: ignore[type-arg]  # generic since click
         return GroupedOption(
             [self.flag, self.name],
             section=section,
-            deprecated_names=self.deprecated,
             default=self.default,
             show_default=not flag and self.default is not None,
             help=self.help,
-            hidden=not self.help,
             is_flag=flag,
             **({} if flag else {"type": self, "metavar": self.metavar}),
         )
@@ -286,14 +279,9 @@ class Command(GroupedCommand):
 
     def parse_values(self, values: Mapping[Any, Any], where: str = "") -> dict[str, Any]:
         """Return settings by name, checked as those of the command line."""
-        former = {old: one.name for one in self.settings.values() for old in one.deprecated}
         given = {}
         for written, value in values.items():
             name = str(written).replace("-", "_")
-            if (current := former.get(f"--{name.replace('_', '-')}")) is not None:
-                message = f"warning: {where}{written} is deprecated, use {current}"
-                print(message, file=sys.stderr)
-                name = current
             if name not in self.settings:
                 near = difflib.get_close_matches(name, sorted(self.settings), n=1, cutoff=0.5)
                 hint = f": did you mean {near[0]}?" if near else "; see --help-all"

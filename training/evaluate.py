@@ -96,7 +96,6 @@ class EvaluateOutput:
         None, "CSV file for the confusion matrix of classes, in pixels.", "FILE"
     )
     json: bool = option(False, "Print all metrics as one JSON document instead of tables.")
-    json_file: Path | None = option(None, "", "FILE")  # of the former --json FILE
     quiet: bool = option(False, "Hide the progress bar.")
 
 
@@ -123,7 +122,7 @@ def evaluate(options: EvaluateOptions) -> int:
     """Evaluate a model, print and write its metrics, and return the exit status."""
     from training.engine import is_rank_zero, process_group, set_threads
 
-    for file in (options.csv, options.report, options.confusion, options.json_file):
+    for file in (options.csv, options.report, options.confusion):
         if file is not None:
             require_folder(file)
     if options.compare or options.on:
@@ -185,9 +184,8 @@ def _compare(options: EvaluateOptions) -> int:
     files = [model_file(file) for file in (options.checkpoint, *map(Path, options.stores))]
     models = [(file, *_opened(options, file)) for file in files]
     compared = list(compare(models, [options.on], **options.shared()))
-    if options.json or options.json_file:
-        _write_json(options, [asdict(one) for one in compared])
     if options.json:
+        _print_json([asdict(one) for one in compared])
         return Status.DONE
     shown, rows = [name for name in SCORES if name in compared[0].metrics], []
     for one in compared:
@@ -312,7 +310,8 @@ def _write(found: Evaluation, options: EvaluateOptions) -> None:
         if file is not None:
             with replaced(file) as partial, partial.open("w", newline="") as stream:
                 csv.writer(stream).writerows(table)
-    _write_json(options, evaluation_document(found, options))
+    if options.json:
+        _print_json(evaluation_document(found, options))
 
 
 def evaluation_document(found: Evaluation, options: EvaluateOptions) -> dict[str, Any]:
@@ -331,36 +330,15 @@ def evaluation_document(found: Evaluation, options: EvaluateOptions) -> dict[str
     return {k: v for k, v in metrics.items() if k not in hidden} | steps
 
 
-def _write_json(options: EvaluateOptions, metrics: object) -> None:
+def _print_json(metrics: object) -> None:
     # JSON has no NaN: null instead.
     plain = json.loads(json.dumps(metrics), parse_constant=lambda _: None)
-    document = json.dumps(plain, indent=2)
-    if options.json:
-        print(document)
-    if options.json_file is not None:
-        with replaced(options.json_file) as partial:
-            partial.write_text(document + "\n")
+    print(json.dumps(plain, indent=2))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status."""
-    words = _former_json(sys.argv[1:] if arguments is None else arguments)
-    return run_command(lambda: evaluate(EvaluateOptions(**COMMAND.parse(words))), COMMAND)
-
-
-def _former_json(words: Sequence[str]) -> list[str]:
-    """Return the command line with the former ``--json FILE`` replaced, which is deprecated."""
-    current: list[str] = []
-    for word in words:
-        if word.startswith("--json="):
-            current.append(f"--json-file={word.removeprefix('--json=')}")
-        elif current[-1:] == ["--json"] and word.lower().endswith(".json"):
-            current[-1] = f"--json-file={word}"
-        else:
-            current.append(word)
-            continue
-        print("warning: --json FILE is deprecated, use --json > FILE", file=sys.stderr)
-    return current
+    return run_command(lambda: evaluate(EvaluateOptions(**COMMAND.parse(arguments))), COMMAND)
 
 
 if __name__ == "__main__":

@@ -105,10 +105,9 @@ def make_job(options: PredictOptions) -> tuple[PredictionJob, list[str]]:
         f"{x:.3g} x {y:.3g} m, {runner.description}",
         f"classes {info.classes}" if info.has_classes else f"threshold {threshold:.3g} ({origin})",
     ]
-    note = runner.note
     if isinstance(runner, NativeRunner):
-        note = slow_bf16(runner.device, getattr(torch, runner.precision)) or ""
-    header += [f"note: {note}"] if note else []
+        note = slow_bf16(runner.device, getattr(torch, runner.precision))
+        header += [f"note: {note}"] if note else []
     return PredictionJob(predictor, runner, options.out), header
 
 

@@ -218,7 +218,6 @@ class ModelConfig:
         "Built-in model, a model of segmentation_models_pytorch such as smp:Unet:resnet34, or a "
         "factory called as factory(bands=, channels=).",
         "NAME|package.module:factory",
-        deprecated=("--network",),
     )
     encoder_weights: str = option(
         "none",

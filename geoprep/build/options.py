@@ -61,7 +61,7 @@ def parse_tile(text: str) -> int | None:
 
 def parse_rescale(text: str) -> tuple[float, float] | None:
     """Return the limits of a rule ``LO,HI`` or ``none``; None where they depend on the images."""
-    if text in ("auto", "scene", "city", "none"):
+    if text in ("scene", "city", "none"):
         return (0.0, 255.0) if text == "none" else None
     try:
         low, high = (float(part) for part in text.split(","))
@@ -198,7 +198,7 @@ class StoreOptions:
         "Splits",
         "Tiles that show ground of another split in an overlapping image: warn keeps them and "
         "counts them; unused leaves out those of training, and of validation before testing.",
-        later=True,
+        sparse=True,
     )
     block_km: float = choice(2.0, "Splits", "Side of a block in kilometres.", metavar="KM")
     shard_tiles: int = choice(32, "Store", "Approximate number of tiles per file.", metavar="N")
@@ -299,7 +299,7 @@ class BuildOptions(StoreOptions, MaskOptions, ClassOptions, RoadOptions, ImageOp
         attrs: dict[str, Any] = {}
         for one in fields(self):
             value = getattr(self, one.name)
-            if value != one.default or not one.metadata["choice"].later:
+            if value != one.default or not one.metadata["choice"].sparse:
                 attrs[one.name] = list(value) if isinstance(value, tuple) else value
         if self.classes is not None:
             attrs["classes"] = json.loads(self.classes)

@@ -91,7 +91,7 @@ def make_plan(
         raise SourceError(f"none of {len(probes)} images can be used. First: {probes[0].failure}")
     first, grids = usable[0], [probe.grid for probe in probes]
     layout = Layout.of(grids, len(first.bands), options)
-    rescale = _resolve_rescale(options.rescale, {probe.dtype for probe in usable})
+    _check_rescale(options.rescale, {probe.dtype for probe in usable})
     roads = open_shared_roads(found, options)
     shared = roads.name if roads else None
     outside, notes = check_shared_roads(roads, grids) if roads else ([""] * len(probes), ())
@@ -119,7 +119,7 @@ def make_plan(
         gsd_m=_median_gsd(scenes),
         tile=layout.tile,
         overlap=options.overlap,
-        rescale=rescale,
+        rescale=options.rescale,
         levels=layout.levels,
         shard_tiles=shard_tiles([len(scene.windows) for scene in scenes], options.shard_tiles),
         codec=options.codec,
@@ -224,7 +224,8 @@ def _schema(city: str, options: BuildOptions) -> Schema:
     return "sn3" if CITIES[city].mission == "SN3" else "sn5"
 
 
-def _resolve_rescale(rule: str, dtypes: set[str]) -> str:
+def _check_rescale(rule: str, dtypes: set[str]) -> None:
+    """Raise UsageError if images of these data types cannot be converted by a rule."""
     names = " and ".join(sorted(dtypes, key=lambda one: (len(one), one)))
     if rule == "none" and dtypes != {"uint8"}:
         raise UsageError(
@@ -232,4 +233,3 @@ def _resolve_rescale(rule: str, dtypes: set[str]) -> str:
         )
     if rule == "city" and len(dtypes) > 1:
         raise UsageError(f"`rescale` city needs images of one data type; these are {names}")
-    return "scene" if rule == "auto" else rule  # auto: of earlier versions

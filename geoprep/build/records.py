@@ -129,11 +129,9 @@ class ShardRecord:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> ShardRecord:
-        """Return a record from its JSON form; version 0.1.0 wrote more."""
-        known = {one.name: values[one.name] for one in fields(cls) if one.name in values}
-        record = cls(**known)
-        record.scenes = {index: Outcome(**one) for index, one in values["scenes"].items()}
-        return record
+        """Return a record from its JSON form."""
+        scenes = {index: Outcome(**outcome) for index, outcome in values["scenes"].items()}
+        return cls(**values | {"scenes": scenes})
 
 
 @dataclass(frozen=True, slots=True)

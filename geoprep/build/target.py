@@ -57,13 +57,9 @@ class DiskTarget:
             state = judge(self.location, attrs, plan, overwrite=overwrite)
             if state == "complete":
                 return state
-            if state == "incomplete":  # by version 0.1.0, which built new stores in place
-                remove_store(self._new)
-                self._out.rename(self._new)
-            else:
-                files = (path for path in self._out.rglob("*") if not path.is_dir())
-                refuse_foreign(self.location, (p.relative_to(self._out).as_posix() for p in files))
-                self.replaces = bool(attrs.get("complete"))
+            files = (path for path in self._out.rglob("*") if not path.is_dir())
+            refuse_foreign(self.location, (p.relative_to(self._out).as_posix() for p in files))
+            self.replaces = bool(attrs.get("complete"))
         if self._out.is_dir() and self._out.stat().st_dev != self._journal.folder.stat().st_dev:
             raise StoreError(
                 f"{self._out} is on another file system than the folder that it is in, so no store "

@@ -37,7 +37,6 @@ from geoprep.cli.help import QUIET, GroupedCommand, OutputPath, filled, grouped_
     default="data",
     show_default=True,
     type=OutputPath(file_okay=False),
-    deprecated_names=("--dest",),
     help="Folder for the files, created where missing.",
 )
 @grouped_option("Run", "--dry-run", is_flag=True, help="List objects and bytes; download nothing.")

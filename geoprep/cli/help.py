@@ -1,4 +1,4 @@
-"""Options of commands: sections of the help text, deprecated names, names in error messages."""
+"""Options of commands: sections of the help text, option names in error messages."""
 
 from __future__ import annotations
 
@@ -23,18 +23,11 @@ RUN = "Run"
 
 
 class GroupedOption(click.Option):
-    """An option in a section of the help; deprecated names are accepted with a warning."""
+    """An option in a section of the help."""
 
-    def __init__(
-        self,
-        *args: Any,  # noqa: ANN401 - click's
-        section: str,
-        deprecated_names: Sequence[str] = (),
-        **kwargs: Any,  # noqa: ANN401 - click's
-    ) -> None:
+    def __init__(self, *args: Any, section: str, **kwargs: Any) -> None:  # noqa: ANN401 - click's
         super().__init__(*args, **kwargs)
         self.section = section
-        self.deprecated_names = tuple(deprecated_names)
 
 
 class GroupedCommand(click.Command):
@@ -61,22 +54,6 @@ class GroupedCommand(click.Command):
             callback=_show_all,
         )
         return [*found, every]
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Replace deprecated option names, with one warning for each, then parse as click does."""
-        current = {
-            old: parameter.opts[0]
-            for parameter in self.get_params(ctx)
-            if isinstance(parameter, GroupedOption)
-            for old in parameter.deprecated_names
-        }
-        end = args.index("--") if "--" in args else len(args)
-        for position, argument in enumerate(args[:end]):
-            name, equals, value = argument.partition("=")
-            if name in current:
-                click.echo(f"warning: {name} is deprecated, use {current[name]}", err=True)
-                args[position] = f"{current[name]}{equals}{value}"
-        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - whatever the command returns
         """Run the command; name options instead of parameters in its warnings and errors."""
@@ -211,7 +188,6 @@ def _option_of(
         choice.section,
         choice.option or "--" + name.replace("_", "-"),
         name,
-        deprecated_names=(choice.former,) if choice.former else (),
         default=False if kind is bool else default,
         metavar=choice.metavar,
         help=choice.help,

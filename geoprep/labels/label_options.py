@@ -73,21 +73,21 @@ class RoadOptions:
         _VECTORS,
         "Layer of the label file.  [default: the one with road attributes]",
         metavar="NAME",
-        later=True,
+        sparse=True,
     )
     where: str | None = choice(
         None,
         _VECTORS,
         "SQL condition that selects the features that are roads, such as \"class = 'road'\".",
         metavar="SQL",
-        later=True,
+        sparse=True,
     )
     areas: Areas = choice(
         "auto",
         _VECTORS,
         "Polygons in labels; auto: roads if the file has road attributes or `where` selects "
         "them, refused otherwise; road: all are roads; ignore: all are left out.",
-        later=True,
+        sparse=True,
     )
 
     def __post_init__(self) -> None:
@@ -130,7 +130,7 @@ class ClassOptions:
         "colour of each class in order, or text such as "
         "'road=#6EC1E4,building=60,16,152,water=3'. The first may be background.",
         metavar="FILE|TEXT",
-        later=True,
+        sparse=True,
     )
     class_field: str | None = choice(
         None,
@@ -138,7 +138,7 @@ class ClassOptions:
         "Attribute of vector labels that holds the values of `classes`.  [default: the name of "
         "the layer]",
         metavar="NAME",
-        later=True,
+        sparse=True,
     )
     other: str = choice(
         "refuse",
@@ -146,7 +146,7 @@ class ClassOptions:
         "Values that no class has: refuse fails their scenes, nodata leaves them unlabelled, "
         "and the name of a class adds them to it.",
         metavar="refuse|nodata|NAME",
-        later=True,
+        sparse=True,
     )
     tolerance: int = choice(
         0,
@@ -154,7 +154,7 @@ class ClassOptions:
         "Largest difference per band at which a value or colour is still that of a class, such "
         "as 8 for JPEG.",
         metavar="N",
-        later=True,
+        sparse=True,
     )
 
     def __post_init__(self) -> None:

@@ -74,7 +74,6 @@ class Tracing:
         "Roads",
         "Probability, up to 1, that every connected component must reach at some pixel. Default: "
         "the odds of the threshold times 7/3, such as 0.5 for 0.3.",
-        former="--certain",
     )
     spur_m: float = choice(
         10.0,
@@ -115,7 +114,6 @@ class Tracing:
         "where roads point at each other; in masks without any such gap dead ends are not "
         "extended.",
         option="--no-gap-closing",
-        former="--no-repair",
     )
     motorway_mph: float = choice(
         60.0,
@@ -183,7 +181,6 @@ class ScoreOptions:
         "APLS",
         "Distance of control points along edges; 0: nodes only.",
         metavar="METRES",
-        former="--midpoints",
     )
     published: bool = choice(
         False,

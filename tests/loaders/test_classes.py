@@ -164,10 +164,3 @@ def test_bytes_that_no_class_has_are_not_valid():
     target = ClassTarget(2)
     label = torch.tensor([[[0, 1, 2, 254, 255]]], dtype=torch.uint8)
     assert target.valid(label).tolist() == [[[True, True, False, False, False]]]
-
-
-def test_the_former_name_of_bin_index_is_accepted_with_a_warning():
-    with pytest.warns(FutureWarning, match="use targets='bin_index'"):
-        former = SpeedTarget("class")
-    speed = torch.tensor([[[0, 25, 254]]], dtype=torch.uint8)
-    assert former(speed).tolist() == SpeedTarget("bin_index")(speed).tolist() == [[[0, 3, -100]]]

@@ -119,20 +119,6 @@ def test_an_own_loop_resumes_at_every_moment(painted):
         assert seen == whole
 
 
-@pytest.mark.parametrize("position", [72, 64])
-def test_a_state_that_an_earlier_version_saved_after_an_epoch_resumes_with_the_next(
-    painted, position
-):
-    options = {**TRAIN, "crops_per_tile": 3, "drop_last": position == 64}
-    one = BatchLoader(painted, 16 if position == 64 else 8, **options)
-    keys(one)
-    second = keys(one)
-    again = BatchLoader(painted, 16 if position == 64 else 8, **options)
-    again.load_state_dict({**again.state_dict(), "epoch": 0, "position": position})
-    assert again.epoch == 1
-    assert keys(again) == second
-
-
 def test_two_iterations_at_a_time_skip_no_epoch(painted):
     one, plain = BatchLoader(painted, 8, **TRAIN), BatchLoader(painted, 8, **TRAIN)
     first, second = keys(plain), keys(plain)

@@ -40,11 +40,11 @@ def test_a_truncated_file_is_refused(tmp_path, share):
         load(tmp_path / "nowhere")
 
 
-@pytest.mark.parametrize("lacking", ["facts", "bands", "network", "progress", "version"])
+@pytest.mark.parametrize("lacking", ["info", "bands", "model", "progress", "version"])
 def test_an_incomplete_file_is_refused(tmp_path, lacking):
     save(tmp_path / "last.pt", made())
     values = torch.load(tmp_path / "last.pt", weights_only=True)
-    del (values["facts"] if lacking == "bands" else values)[lacking]
+    del (values["info"] if lacking == "bands" else values)[lacking]
     torch.save(values, tmp_path / "last.pt")
     with pytest.raises(CheckpointError, match=r"last\.pt"):
         load(tmp_path)
@@ -57,7 +57,7 @@ class Evil:
 
 def test_code_in_a_file_never_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    torch.save({"format": module.FORMAT, "version": 1, "network": Evil()}, "evil.pt")
+    torch.save({"format": module.FORMAT, "version": 1, "model": Evil()}, "evil.pt")
     (tmp_path / "old.pt").write_bytes(pickle.dumps(Evil()))
     for name in ("evil.pt", "old.pt"):
         with pytest.raises(CheckpointError, match=name):

@@ -6,12 +6,12 @@ import io
 import os
 import re
 import signal
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 import pytest
 
 from geoprep.errors import StoreError, UsageError
-from training.cli import Command, argument, option, run_command, write_file
+from training.cli import run_command, write_file
 from training.fit import COMMAND, main
 from training.settings import SECTIONS, Config, Stage
 
@@ -172,13 +172,13 @@ def test_idle_threads_spin_briefly_unless_the_machine_is_crowded_or_the_environm
     for name, value in given.items():
         monkeypatch.setenv(name, value)
     seen = []
-    assert run_command(lambda: seen.append(tuple(map(os.environ.get, names))) or 0, RENAMED) == 0
+    assert run_command(lambda: seen.append(tuple(map(os.environ.get, names))) or 0, COMMAND) == 0
     assert seen == [wanted]
 
 
 def test_the_profiler_is_told_to_print_no_messages_of_its_own(monkeypatch):
     monkeypatch.delenv("KINETO_LOG_LEVEL", raising=False)
-    assert run_command(lambda: int(os.environ["KINETO_LOG_LEVEL"] != "6"), RENAMED) == 0
+    assert run_command(lambda: int(os.environ["KINETO_LOG_LEVEL"] != "6"), COMMAND) == 0
     monkeypatch.delenv("KINETO_LOG_LEVEL")
 
 
@@ -199,7 +199,7 @@ def test_the_profiler_is_told_to_print_no_messages_of_its_own(monkeypatch):
     ],
 )
 def test_errors_are_one_line_with_the_options_of_the_command(capsys, error, status, says):
-    assert run_command(raising(error), RENAMED) == status
+    assert run_command(raising(error), COMMAND) == status
     assert capsys.readouterr().err == f"Error: {says}\n"
 
 
@@ -217,47 +217,8 @@ def raising(error):
     [(KeyboardInterrupt(), 130, "\nInterrupted.\n"), (BrokenPipeError(), 141, "")],
 )
 def test_an_end_from_outside_is_no_error(capsys, error, status, printed):
-    assert run_command(raising(error), RENAMED) == status
+    assert run_command(raising(error), COMMAND) == status
     assert capsys.readouterr().err == printed
-
-
-@dataclass(frozen=True, kw_only=True)
-class Renamed:
-    """Renamed: settings with former names."""
-
-    stores: tuple[str, ...] = argument("Stores.", "STORE", default=())
-    batch_size: int = option(4, "Samples per batch.", "N", deprecated=("--batch",), least=1)
-    quiet: bool = option(False, "No progress bar.", deprecated=("--silent",))
-    secret: int = option(0, "", "N")
-
-
-RENAMED = Command("renamed", (Renamed,), "", takes_file=True)
-
-
-@pytest.mark.parametrize(
-    ("words", "given", "warning"),
-    [
-        (["--batch", "8"], {"batch_size": 8}, "--batch is deprecated, use --batch-size"),
-        (["--batch=8"], {"batch_size": 8}, "--batch is deprecated, use --batch-size"),
-        (["--silent"], {"quiet": True}, "--silent is deprecated, use --quiet"),
-        (["--batch-size", "8"], {"batch_size": 8}, ""),
-    ],
-)
-def test_a_former_option_works_with_a_warning(capsys, words, given, warning):
-    assert {"stores": (), **RENAMED.parse(words)} == {"stores": (), **given}
-    printed = capsys.readouterr()
-    assert warning in printed.err
-    assert len(printed.err.splitlines()) == bool(warning)
-    assert not printed.out
-
-
-def test_a_former_key_of_a_config_file_works_with_a_warning(tmp_path, capsys):
-    file = tmp_path / "run.yaml"
-    file.write_text("batch: 2\nsilent: true\n")
-    assert RENAMED.parse(["--config", str(file)]) == {"batch_size": 2, "quiet": True}
-    printed = capsys.readouterr().err
-    assert f"{file}: batch is deprecated, use batch_size" in printed
-    assert f"{file}: silent is deprecated, use quiet" in printed
 
 
 @pytest.mark.parametrize("name", ["fit", "pretrain", "evaluate", "predict"])
@@ -270,12 +231,6 @@ def test_help_lists_common_options_and_help_all_every_option(name):
     assert f"{len(whole - short)} more options: python -m training.{name} --help-all" in texts[0]
     assert "more options" not in texts[1]
     assert texts[0].index(f"  python -m training.{name} ") < texts[0].index("  --")
-
-
-def test_help_lists_neither_former_nor_hidden_options():
-    text = help_of(RENAMED, "--help")
-    assert "--batch-size" in text
-    assert not [word for word in ("--batch ", "--silent", "--secret") if word in text]
 
 
 @pytest.mark.parametrize(("name", "advice"), [("fit", True), ("export", False)])
@@ -291,5 +246,5 @@ def test_a_signal_before_a_command_handles_it_gives_its_status(name, capsys, req
     if name == "SIGHUP":  # ignored in what nohup started
         before = signal.signal(number, signal.SIG_DFL)
         request.addfinalizer(lambda: signal.signal(number, before))
-    assert run_command(lambda: signal.raise_signal(number) or 0, RENAMED) == 128 + number
+    assert run_command(lambda: signal.raise_signal(number) or 0, COMMAND) == 128 + number
     assert "Interrupted" in capsys.readouterr().err

@@ -24,7 +24,7 @@ EXTRA = "pip install geoprep[deploy]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportRecord:
-    """The record in a model file; ``info`` is ``facts`` there."""
+    """The record in a model file."""
 
     info: ModelInfo
     precision: Precision
@@ -40,7 +40,7 @@ class ExportRecord:
         """Return the record as JSON, without the paths of the training stores."""
         plain = {item.name: getattr(self, item.name) for item in fields(self)}
         info = replace(plain.pop("info"), stores=()).to_plain()
-        return json.dumps({"version": VERSION, "facts": info, **plain})
+        return json.dumps({"version": VERSION, "info": info, **plain})
 
     @classmethod
     def from_json(cls, text: str | None, path: Path) -> ExportRecord:
@@ -49,7 +49,7 @@ class ExportRecord:
             values: dict[str, Any] = json.loads(text or "null")
             if values.pop("version") != VERSION:
                 raise ValueError("another version")
-            info = ModelInfo.from_plain(values.pop("facts"))
+            info = ModelInfo.from_plain(values.pop("info"))
             record = cls(**values | {"info": info, "kept": tuple(values.get("kept", ()))})
             if record.precision not in get_args(Precision):
                 raise ValueError(record.precision)

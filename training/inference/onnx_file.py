@@ -116,12 +116,7 @@ def read(path: Path, device: str = "cpu") -> tuple[Runner, ExportRecord]:
         )
     record = ExportRecord.from_json(session.get_modelmeta().custom_metadata_map.get(KEY), path)
     runner = OnnxRunner(session, record.precision, device)
-    if not record.weights:
-        runner.note = (
-            f"{path} was exported by an earlier version, without a digest of its weights: export "
-            "it again to detect damage"
-        )
-    elif record.weights != _digest(data):
+    if record.weights != _digest(data):
         raise CheckpointError(
             f"{path} is damaged: its digest does not match its content. Export it again"
         )

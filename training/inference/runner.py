@@ -40,7 +40,6 @@ class Runner:
 
     device = CPU  # of the probabilities
     form = ""  # library that executes the model; empty for torch
-    note = ""  # a remark for the user
     compiled = False  # for a shape of batch, which may change the last bits
     fixed_batch = False  # every batch needs the same number of windows, and is padded
     at_once = 1  # threads that should call it at the same time, each with its own batch

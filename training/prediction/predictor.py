@@ -126,8 +126,6 @@ class Predictor:
         options = self.options
         limits = self.limits
         reading = {item.name: getattr(options, item.name) for item in fields(ReadingOptions)}
-        if options.nodata == "checkpoint":  # as in predictions of earlier versions
-            del reading["nodata"]
         return {
             "format": FORMAT,
             "checkpoint": self.checkpoint,

@@ -14,7 +14,6 @@ from training.checkpoint import LAST, Checkpoint, load, trusted
 from training.data import class_pixels, differences, model_info, open_data
 from training.engine import (
     choose_engine,
-    extension_problem,
     is_rank_zero,
     keep_memory,
     on_rank_zero,
@@ -35,7 +34,7 @@ from training.monitor import (
 from training.run.capacity import choose_batch_size, estimate_run
 from training.run.folder import RunLock, check_free, claim, folder_of
 from training.run.state import Run, RunProgress
-from training.settings import OF_ONE_START, Config, EngineName, counted
+from training.settings import OF_ONE_START, Config, counted
 
 UNCHANGEABLE = (
     *("model", "targets", "bands", "optimizer", "encoder_weights", "encoder_lr", "direction"),
@@ -97,11 +96,7 @@ def _run(
             store.check_level(stage.level)
     allocator = keep_memory()
     set_threads(config.threads)
-    wanted: EngineName = config.engine
-    begun = saved.environment.get("engine") if saved else None
-    if wanted == "auto" and begun == "ipex" and extension_problem() is None:
-        wanted = "ipex"  # before 0.2, `auto` used it where it was installed
-    engine = choose_engine(wanted, config.device, config.precision, config.compile)
+    engine = choose_engine(config.engine, config.device, config.precision, config.compile)
     config, chosen = choose_batch_size(config, engine, stores)
     run = Run(config, engine, stores, folder, saved)
     run.enter_stage()

@@ -1,4 +1,4 @@
-"""Tests of options: deprecated names, and option names in error messages."""
+"""Tests of options: help texts, and option names in error messages."""
 
 import re
 
@@ -12,27 +12,13 @@ from geoprep.errors import UsageError
 
 
 @click.command(cls=GroupedCommand)
-@grouped_option("Output", "--out", deprecated_names=("--dest",), help="Folder.")
+@grouped_option("Output", "--out", help="Folder.")
 @grouped_option("Output", "--city", "cities", multiple=True, help="City.")
 def command(out, cities):
     """Fail where `out` is "bad"; else print the values."""
     if out == "bad":
         raise UsageError("`out` bad: name a folder, or a `cities` list, see `geoprep info`")
     click.echo(f"{out} {cities}")
-
-
-@pytest.mark.parametrize("arguments", [["--dest", "here"], ["--dest=here"], ["--out", "here"]])
-def test_a_deprecated_name_is_accepted_with_a_warning(arguments):
-    done = CliRunner().invoke(command, arguments)
-    assert done.stdout == "here ()\n"
-    former = "dest" in arguments[0]
-    assert done.stderr == "warning: --dest is deprecated, use --out\n" * former
-
-
-def test_the_help_hides_deprecated_names():
-    text = CliRunner().invoke(command, ["--help"]).output
-    assert "--out" in text
-    assert "--dest" not in text
 
 
 def test_errors_name_options_in_place_of_parameters():

@@ -150,17 +150,6 @@ def test_help_lists_options_by_section_in_order():
     assert "\n  geoprep vectorize predictions/ --out roads.csv" in text
 
 
-def test_deprecated_options_are_accepted_with_a_warning(predictions, tmp_path, geoprep):
-    out = tmp_path / "roads.gpkg"
-    command = ("vectorize", predictions, "--out", out, "--quiet")
-    status, _, error = geoprep(*command, "--no-repair", "--certain", "0.6")
-    assert status == 0
-    assert error.splitlines() == [
-        "warning: --no-repair is deprecated, use --no-gap-closing",
-        "warning: --certain is deprecated, use --high-threshold",
-    ]
-
-
 @pytest.mark.parametrize("suffix", ["gpkg", "csv"])
 def test_a_mask_called_speeds_is_refused(tmp_path, geoprep, suffix):
     path = write_raster(tmp_path / "m.tif", drawn(CITY, (200, 400), value=255))

@@ -145,12 +145,6 @@ def test_a_variant_sets_its_parameters_and_prints_them(given):
         assert f"TOPO: radius {radius} m, points every 5 m, matched within 10 m" in text
 
 
-def test_midpoints_is_a_deprecated_name(given):
-    shown = run("score", *given, "--json", "--midpoints", "0")
-    assert "--midpoints is deprecated, use --control-point-spacing" in shown.stderr
-    assert json.loads(shown.stdout)["settings"]["control_point_spacing_m"] is None
-
-
 def test_without_images_the_output_says_what_does_not_count(town, given):
     shown = run("score", *given).output
     assert "2 scenes are scored within the bounding box of their ground truth" in shown

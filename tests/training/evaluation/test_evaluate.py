@@ -1,6 +1,8 @@
 """Evaluation of models on stores."""
 
+import contextlib
 import csv
+import io
 import json
 import re
 import sys
@@ -75,21 +77,21 @@ def judge(path, stores, split="val", **options):
     return evaluate_runner(runner, facts, stores, split, **options)
 
 
-def figures_of(tmp_path, *words):
-    """Run the command; return what it wrote as JSON."""
-    file = tmp_path / "figures.json"
-    assert main([*map(str, words), "--json", str(file), *FP32]) == 0
-    return json.loads(file.read_text())
+def figures_of(*words):
+    """Return the JSON document that the command prints."""
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        assert main([*map(str, words), "--json", *FP32]) == 0
+    return json.loads(printed.getvalue())
 
 
-def test_metrics_equal_those_of_training(network, checkpoint, store_path, tmp_path, capsys):
+def test_metrics_equal_those_of_training(network, checkpoint, store_path, command):
     engine = choose_engine("native", "cpu", "fp32", "off")
     tiles = RamTiles.load(store_path, "val")
     trainable = Trainable(make_prep(FACTS, engine), network, RoadLoss())
     said, rows = validate(trainable, engine, FACTS, BatchLoader(tiles, 3, shuffle=False))
     path = checkpoint(threshold=said["best_threshold"])
-    found = figures_of(tmp_path, path, store_path)
-    printed = capsys.readouterr().out
+    found = figures_of(path, store_path)
+    printed = command(main, path, store_path, *FP32).out
     assert "road IoU" in printed
     assert "8 val tiles, 64 x 64 pixels" in printed
     assert found["tiles"] == 8
@@ -100,7 +102,7 @@ def test_metrics_equal_those_of_training(network, checkpoint, store_path, tmp_pa
     assert re.search(rf"threshold chosen by scenes\W+0\.\d+ \(best {low}-{high}\)", printed)
     assert found["metrics"]["road_iou"] == pytest.approx(said["best_road_iou"], abs=1e-6)
     assert found["metrics"]["iou_1-10"] is None  # no such speed there
-    found = figures_of(tmp_path, path, store_path, "--threshold", "0.5")
+    found = figures_of(path, store_path, "--threshold", "0.5")
     for name, value in found["metrics"].items():
         assert value == pytest.approx(said[name], abs=1e-6) or value is None
 
@@ -129,10 +131,11 @@ def test_a_fold_is_evaluated_on_its_validation_scenes(checkpoint, command, store
     assert found.tiles == len(wanted)
 
 
-def test_metrics_per_scene(checkpoint, store_path, tmp_path, capsys):
+def test_metrics_per_scene(checkpoint, store_path, tmp_path, command):
     path, file = checkpoint(), tmp_path / "scenes.csv"
-    found = figures_of(tmp_path, path, store_path, "--split", "all", "--scenes", "--csv", file)
-    assert "AOI_0_Test_chip3" in capsys.readouterr().out
+    words = (path, store_path, "--split", "all", "--scenes")
+    found = figures_of(*words, "--csv", file)
+    assert "AOI_0_Test_chip3" in command(main, *words, *FP32).out
     with file.open(newline="") as stream:
         rows = list(csv.DictReader(stream))
     assert [row["scene"] for row in rows] == [f"AOI_0_Test_chip{i}" for i in range(8)]
@@ -143,9 +146,9 @@ def test_metrics_per_scene(checkpoint, store_path, tmp_path, capsys):
     assert judged.metrics["road_iou"] == pytest.approx(found["scenes"][2]["road_iou"])
 
 
-def test_a_sweep_over_thresholds(checkpoint, store_path, tmp_path, capsys):
-    found = figures_of(tmp_path, checkpoint(), store_path, "--sweep")
-    printed = capsys.readouterr().out
+def test_a_sweep_over_thresholds(checkpoint, store_path, command):
+    found = figures_of(checkpoint(), store_path, "--sweep")
+    printed = command(main, checkpoint(), store_path, "--sweep", *FP32).out
     assert "precision" in printed
     assert len(found["sweep"]) == 256
     half = found["sweep"][128]
@@ -157,7 +160,7 @@ def test_a_sweep_over_thresholds(checkpoint, store_path, tmp_path, capsys):
 
 
 def test_a_baseline_is_scored_on_the_same_pixels(checkpoint, store_path, tmp_path, monkeypatch):
-    found = figures_of(tmp_path, checkpoint(), store_path, "--baseline")
+    found = figures_of(checkpoint(), store_path, "--baseline")
     base, label = found["baseline"], RamTiles.load(store_path, "val").label
     assert (base["tiles"], base["pixels"]) == (8, (label != 255).sum())
     assert base["model"] == pytest.approx(found["metrics"]["road_iou"])
@@ -183,7 +186,7 @@ def test_where_the_model_stands_is_printed(checkpoint, command, tmp_path):
     assert re.search(r"worst\W+AOI_0_Test_chip\d 0", printed)
     assert re.search(r"test\W+mean of 2 scenes 0", printed)
     assert "next step: the loss still falls, from 0.667 to 0.5 in the last quarter of 4" in printed
-    found = figures_of(tmp_path, path, divided)
+    found = figures_of(path, divided)
     assert [row["km_to_training"] < 1 for row in found["scenes"]] == [True, True]
     assert (len(found["next_steps"]), found["training_scenes"]) == (1, 4)
     (gap,) = found["gaps"]
@@ -191,7 +194,7 @@ def test_where_the_model_stands_is_printed(checkpoint, command, tmp_path):
     assert f"mean of 2 scenes {gap['mean'][0]:.3f}" in printed
     for other in ("", "epoch,train_loss\n1,0.5\n"):  # of another program
         (path.parent / "metrics.csv").write_text(other)
-        assert figures_of(tmp_path, path, divided)["next_steps"] == []
+        assert figures_of(path, divided)["next_steps"] == []
 
 
 def test_a_report_has_all_tables_and_pictures(checkpoint, command, store_path, tmp_path):
@@ -209,8 +212,8 @@ def test_a_report_has_all_tables_and_pictures(checkpoint, command, store_path, t
 
 def test_views_are_averaged(checkpoint, store_path, tmp_path):
     path = checkpoint()
-    plain = figures_of(tmp_path, path, store_path)
-    turned = figures_of(tmp_path, path, store_path, "--tta", "d4")
+    plain = figures_of(path, store_path)
+    turned = figures_of(path, store_path, "--tta", "d4")
     assert turned["tta"] == "d4"
     assert turned["metrics"]["road_iou"] != plain["metrics"]["road_iou"]
 
@@ -259,7 +262,7 @@ def test_bands_in_another_order_are_read_by_name(checkpoint, tmp_path):
     [
         (("--device", "xpu"), "--device xpu: torch"),
         (("--model", "none"), "--model helpers.tiny:build"),
-        (("--json", "nowhere/figures.json"), "nowhere does not exist"),
+        (("--csv", "nowhere/figures.csv"), "nowhere does not exist"),
         (("--threshold", "2"), "--threshold"),
         (("--level", "99"), "level"),
     ],
@@ -291,14 +294,3 @@ def test_json_is_one_document_on_stdout(checkpoint, command, store_path, first):
     printed = command(main, *(["--json", *words] if first else [*words, "--json"]))
     assert json.loads(printed.out)["tiles"] == 8
     assert not printed.err
-
-
-@pytest.mark.parametrize("words", [["--json", "m.json"], ["--json=m.json"]])
-def test_json_with_a_file_works_with_a_warning(
-    checkpoint, command, store_path, tmp_path, monkeypatch, words
-):
-    monkeypatch.chdir(tmp_path)
-    printed = command(main, checkpoint(), store_path, *FP32, *words)
-    assert "road IoU" in printed.out
-    assert printed.err == "warning: --json FILE is deprecated, use --json > FILE\n"
-    assert json.loads((tmp_path / "m.json").read_text())["tiles"] == 8

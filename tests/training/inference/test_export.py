@@ -16,7 +16,6 @@ import pytest
 import torch
 from helpers.export_cases import FACTS, IMAGE
 from helpers.forks import Command
-from helpers.freeze import EXPORTS
 from helpers.predict_cases import pixels, write_image
 from helpers.stores import write_store
 from helpers.tiny import normed
@@ -26,7 +25,7 @@ from training.checkpoint import Checkpoint, CheckpointError, save
 from training.evaluate import main as evaluate
 from training.export import main
 from training.inference import torch_file
-from training.inference.export_record import KEY, ExportRecord
+from training.inference.export_record import ExportRecord
 from training.inference.graph import folded
 from training.inference.model_files import export_files, load_runner, open_model
 from training.inference.model_options import ModelOptions
@@ -36,6 +35,13 @@ from training.predict import main as predict
 
 REPO = Path(__file__).resolve().parents[3]
 MODEL = ("--model", "helpers.tiny:normed")
+EXPORTS = {
+    "fp32.pt2": ["--format", "fp32"],
+    "bf16.pt2": ["--format", "bf16"],
+    "fp32.onnx": ["--format", "onnx"],
+    "bf16.xml": ["--format", "openvino"],
+    "int8.xml": ["--format", "openvino", "--int8"],
+}
 INT8 = "int8.xml"
 
 
@@ -188,7 +194,7 @@ def test_the_documented_code_runs_a_file_without_this_package(
         (tmp_path / f"moscow{file.suffix}").write_bytes(file.read_bytes())
     missing = ["training", "geoprep", "loaders", *(["torch"] if suffix != ".pt2" else [])]
     code = f"import sys\nsys.modules |= dict.fromkeys({missing})\n{documented(suffix)}\n"
-    code += "np.save('out.npy', probabilities); print(facts['bands'], road.shape)"
+    code += "np.save('out.npy', probabilities); print(info['bands'], road.shape)"
     done = python("-c", code, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert f"['red', 'green', 'blue'] {(*IMAGE.shape[:1], *IMAGE.shape[2:])}" in done.stdout
@@ -208,23 +214,6 @@ def test_a_flipped_bit_in_an_onnx_file_is_found(export, tmp_path, part):
     (tmp_path / "x.onnx").write_bytes(data)
     with pytest.raises(CheckpointError, match=r"x\.onnx is damaged: its digest does not match"):
         load_runner(tmp_path / "x.onnx")
-
-
-def test_an_onnx_file_of_an_earlier_version_opens_with_a_note(export, command, tmp_path):
-    import onnx
-
-    model = onnx.load(str(export("fp32.onnx")))
-    (record,) = [prop.value for prop in model.metadata_props if prop.key == KEY]
-    former = json.dumps(json.loads(record) | {"weights": ""})
-    onnx.helper.set_model_props(model, {KEY: former})
-    onnx.save(model, str(tmp_path / "former.onnx"))
-    runner, found = load_runner(tmp_path / "former.onnx")
-    assert found.weights == ""
-    assert "without a digest of its weights: export it again" in runner.note
-    assert load_runner(export("fp32.onnx"))[0].note == ""
-    image = write_image(tmp_path / "scene.tif", pixels(64, 64, top=180))
-    words = (image, "--out", tmp_path / "out", "--gsd", "image", "--quiet")
-    assert "note: " in command(predict, tmp_path / "former.onnx", *words).out
 
 
 @pytest.mark.slow
@@ -459,12 +448,11 @@ def test_export_prints_size_runner_and_agreement(export, printed):
 
 def test_model_files_are_compared_on_a_store(folder, export, command):
     files = [folder / "best.pt", export("fp32.onnx"), export("bf16.xml")]
-    out = folder / "compared.json"
-    words = ["--compare", *files, "--on", folder / "tiny.zarr", "--json", out, *MODEL]
+    words = ["--compare", *files, "--on", folder / "tiny.zarr", *MODEL]
     words += ["--precision", "fp32", "--device", "cpu", "--threads", 1, "--batch-size", 2]
     said = command(evaluate, *words).out
     assert "bfloat16 on cpu, OpenVINO" in said
-    native, whole, rounded = json.loads(out.read_text())
+    native, whole, rounded = json.loads(command(evaluate, *words, "--json").out)
     assert native["drop"] == {"road_iou": 0, "bin_iou": 0}
     assert abs(whole["drop"]["road_iou"]) < 1e-4
     assert 0 < abs(rounded["drop"]["road_iou"]) < 0.05

@@ -9,11 +9,10 @@ from helpers.runs import SMALL, STATEFUL, assert_same_run, rows, same, signal_se
 from helpers.stores import write_store
 
 from training import loop
-from training.checkpoint import load, save
-from training.engine import choose_engine
+from training.checkpoint import load
 from training.fit import main
 from training.monitor import callbacks
-from training.run import start, state
+from training.run import state
 
 
 @pytest.mark.parametrize(
@@ -135,26 +134,6 @@ def test_changes_on_resume_are_noted(fit, out):
     groups = load(out).optimizer["param_groups"]
     assert [group["weight_decay"] for group in groups] == [0.5, 0.0]
     assert len(rows(out)) == 2
-
-
-@pytest.mark.parametrize(("problem", "wanted"), [(None, "ipex"), ("is gone", "auto")])
-def test_a_run_of_the_extension_resumes_under_it_if_it_works(
-    fit, tmp_path, monkeypatch, problem, wanted
-):
-    out, asked = tmp_path / "run", []
-    fit("--out", out, "--epochs", 1)
-    saved = load(out)
-    saved.environment["engine"] = "ipex"
-    save(out / "last.pt", saved)
-
-    def choose(name, *others):
-        asked.append(name)
-        return choose_engine("native", *others)
-
-    monkeypatch.setattr(start, "choose_engine", choose)
-    monkeypatch.setattr(start, "extension_problem", lambda: problem)
-    fit("--resume", out, "--epochs", 2, store=None, network=SMALL[:2])
-    assert asked == [wanted]
 
 
 @pytest.mark.parametrize(
