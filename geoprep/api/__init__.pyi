@@ -1,4 +1,3 @@
-from .building import BuildObserver as BuildObserver
 from .building import build_zarr as build_zarr
 from .cities import Download as Download
 from .cities import download as download
@@ -6,8 +5,6 @@ from .cities import list_cities as list_cities
 from .cities import synthesize as synthesize
 from .networks import RoadNetwork as RoadNetwork
 from .networks import read_network as read_network
-from .progress import build_bar as build_bar
-from .progress import counting_bar as counting_bar
 from .road_functions import polygonize as polygonize
 from .road_functions import route as route
 from .road_functions import score as score

@@ -1,81 +1,35 @@
-"""Build a store from imagery and labels: find scenes, download, plan, build."""
+"""Build a store from imagery and labels: resolve the sources, plan, build."""
 
 from __future__ import annotations
 
 import os
-import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from geoprep.api.keywords import with_options
-from geoprep.api.progress import build_bar, counting_bar
-from geoprep.build import BuildOptions, DryRun, Plan, Progress, build, make_plan
-from geoprep.build import dry_run as estimate
+from geoprep.build import (
+    BuildObserver,
+    BuildOptions,
+    DryRun,
+    Plan,
+    Request,
+    Sources,
+    build,
+    make_plan,
+    summarise_plan,
+)
 from geoprep.errors import GeoprepWarning, UsageError
 from geoprep.executors import Dask, Executor, Threads
-from geoprep.labels import is_vector
-from geoprep.sources import (
-    SourceScenes,
-    copies_folder,
-    download_scenes,
-    drop_copies,
-    find_scenes,
-    get_city,
-    images_and_labels,
-    is_items,
-    local_pattern,
-    refuse_inside,
-    remote_scenes,
-)
+from geoprep.sources import copies_folder, drop_copies
 from geoprep.storage import check_reachable, is_bucket
 
 if TYPE_CHECKING:
     from geoprep.api.stores import Store
     from geoprep.storage import StrPath
-
-
-PRODUCT: Final = "PS-RGB"
-"""Imagery product of a city where none is given."""
-_OF_RASTERS: Final = ("label_values", "label_speeds")
-_OF_VECTOR_CLASSES: Final = ("class_field", "layer", "where")
-
-Stage = Literal["unpacking", "downloading", "reading"]
-"""What is counted before a build: bytes while unpacking, else scenes."""
-_TITLES: Final[dict[Stage, tuple[str, int]]] = {
-    "unpacking": ("unpacking, MB", 10**6),
-    "downloading": ("downloading scenes", 1),
-    "reading": ("reading inputs once, scenes", 1),
-}
-"""Title of the bar, and unit that it counts."""
-
-
-class BuildObserver:
-    """Shows progress bars and messages of a build on standard error; subclasses may do others."""
-
-    def __init__(self, *, bars: bool = True, messages: bool = True) -> None:
-        self._quiet, self._messages = not bars, messages
-
-    def counting(self, stage: Stage) -> AbstractContextManager[Callable[[int, int], None]]:
-        """Return a callback for the amounts done and in total of a stage before the build."""
-        title, unit = _TITLES[stage]
-        return counting_bar(title, self._quiet, per=unit)
-
-    def building(self) -> AbstractContextManager[Callable[[Progress], None]]:
-        """Return a callback for the progress of the survey and of the build."""
-        return build_bar(self._quiet)
-
-    def message(self, line: str) -> None:
-        """Take a line for the user, such as where files were downloaded to."""
-        if self._messages:
-            print(line, file=sys.stderr)
-
-    def note(self, line: str) -> None:
-        """Take a remark on the inputs, at the end."""
-        self.message(f"note: {line}")
 
 
 @overload
@@ -140,7 +94,8 @@ def build_zarr(
         Address of a Dask scheduler, or a ``distributed.Client``, whose workers build the store.
         None: builds on this machine.
     dry_run
-        Whether to build nothing, and return an estimate.
+        Whether to build nothing, and return what the headers of the images say. Nothing is
+        downloaded or unpacked.
     progress
         Whether to show progress bars and notes; or an observer that receives them.
     **options
@@ -150,7 +105,7 @@ def build_zarr(
     Store
         Its ``summary`` lists the scenes that failed, with reasons.
     DryRun
-        Of a dry run: tiles, size, duration, and scenes that would fail.
+        Of a dry run: scenes, tiles, memory, scenes that would fail, and what is unknown.
 
     Raises
     ------
@@ -167,43 +122,39 @@ def build_zarr(
     """
     from geoprep.api.stores import Store, open_store
 
-    several: Sequence[Any] = [images] if isinstance(images, str | os.PathLike) else images
-    address = None if out is None else os.fspath(out)
-    given = _Request(
-        (city,) if isinstance(city, str) else tuple(city),
-        None if source is None else os.fspath(source),
-        product,
-        tuple(os.fspath(one) for one in several),
-        ",".join([asset] if isinstance(asset, str) else asset) or None,
-        None if labels is None else os.fspath(labels),
-        address if address is None or "://" in address else Path(address),
-        options,
-    )
     observer = progress
     if not isinstance(observer, BuildObserver):
         observer = BuildObserver(bars=observer, messages=observer)
-    checked = given.checked(workers, scheduler)
+    address = None if out is None else os.fspath(out)
+    if scheduler and workers:
+        raise UsageError("`workers` are threads of this machine: leave it out with `scheduler`")
+    request = Request(
+        cities=_texts(city),
+        source=None if source is None else os.fspath(source),
+        product=product,
+        images=_texts(images),
+        asset=",".join(_texts(asset)) or None,
+        labels=None if labels is None else os.fspath(labels),
+        out=address if address is None or "://" in address else Path(address),
+        options=options,
+    )
+    checked = BuildOptions.given(**options)
     if dry_run:
-        found, names, target = given.find(observer)
-        threads = Threads(workers)
-        plan = make_plan(found, names, checked, threads, read_inputs=False)
-        result = estimate(plan, target, threads.workers)
-        _note(found, plan, observer)
-        return result
-    if given.out is not None:
-        check_reachable(given.out)  # before sources that take long are read
-    found, names, place = given.find(observer)
+        return _dry_run(request, checked, workers, observer)
+    if request.out is not None:
+        check_reachable(request.out)  # before sources that take long are read
+    sources = request.find(observer)
     with _executor(workers, scheduler, observer) as executor:
         if scheduler is None:  # workers of a scheduler read the sources themselves
-            found = _downloaded(found, place, observer)
+            sources = sources.downloaded(observer)
         with observer.counting("reading") as report:
-            plan = make_plan(found, names, checked, executor, report)
-        if overwrite and is_bucket(place):
-            observer.message(f"a store at {place} cannot be read while it is replaced")
+            plan = make_plan(sources.found, sources.names, checked, executor, report)
+        if overwrite and is_bucket(sources.out):
+            observer.message(f"a store at {sources.out} cannot be read while it is replaced")
         with observer.building() as show:
-            summary = build(plan, place, executor, overwrite=overwrite, report=show)
-    _note(found, plan, observer)
-    copies = copies_folder(place)
+            summary = build(plan, sources.out, executor, overwrite=overwrite, report=show)
+    _note(sources, plan, observer)
+    copies = copies_folder(sources.out)
     if drop_source:
         try:
             drop_copies(copies)
@@ -215,94 +166,22 @@ def build_zarr(
     return Store(open_store(summary.store).reader, summary)
 
 
-@dataclass(frozen=True, slots=True)
-class _Request:
-    """The sources, target and options of a build, as they were given."""
-
-    cities: tuple[str, ...]
-    source: str | None
-    product: str | None
-    images: tuple[str, ...]
-    asset: str | None
-    labels: str | None
-    out: str | Path | None
-    options: dict[str, Any]
-
-    def checked(self, workers: int | None, scheduler: object) -> BuildOptions:
-        """Return the options; raise UsageError if one is without effect because of another."""
-        if bool(self.cities) == bool(self.images):
-            raise UsageError("give either `city` or `images` (with or without `labels`)")
-        for name, value in (("source", self.source), ("product", self.product)):
-            if self.images and value is not None:
-                raise UsageError(f"`{name}` needs `city`; `images` are found by their own paths")
-        if scheduler and workers:
-            raise UsageError("`workers` are threads of this machine: leave it out with `scheduler`")
-        if self.asset and not self.images:
-            raise UsageError("`asset` needs `images`, STAC items that have it")
-        if self.labels and not self.images:
-            raise UsageError("`labels` needs `images`; labels of `city` are found by their names")
-        if self.images and self.out is None:
-            raise UsageError("`images` needs `out`, the name of the store")
-        return BuildOptions.given(**self.options)
-
-    def find(self, observer: BuildObserver) -> tuple[list[SourceScenes], list[str], str | Path]:
-        """Return the scenes by source, the name of every source, and where the store goes."""
-        if self.images:
-            assert self.out is not None  # checked
-            images, labels = self._local_patterns(self.out, observer)
-            masks = self._reads_rasters(labels)
-            found = [images_and_labels(images, labels, masks=masks, asset=self.asset)]
-            refuse_inside(found, self.out, [*self.images, *([self.labels] if self.labels else [])])
-            return found, ["custom"], self.out
-        cities = list(dict.fromkeys(get_city(name) for name in self.cities))
-        product = self.product or PRODUCT
-        names = [city.name for city in cities]
-        out = self.out or Path("-".join(names) + ".zarr")
-        copies = copies_folder(out)
-        with observer.counting("unpacking") as report:
-            found = [
-                find_scenes(city, self.source, product, copies=copies, report=report)
-                for city in cities
-            ]
-        refuse_inside(found, out)
-        return found, names, out
-
-    def _reads_rasters(self, labels: str | None) -> bool:
-        """Return whether labels are rasters. Classes are, unless something says they are not."""
-        options = self.options
-        if options.get("classes") is None or labels is None:
-            return any(options.get(name) for name in _OF_RASTERS)
-        return not (is_vector(labels) or any(options.get(name) for name in _OF_VECTOR_CLASSES))
-
-    def _local_patterns(
-        self, out: str | Path, observer: BuildObserver
-    ) -> tuple[list[str], str | None]:
-        """Return the patterns of images and labels, unpacked or downloaded where needed."""
-        folder, said = copies_folder(out), set[str]()
-
-        def local(pattern: str) -> str:
-            with observer.counting("unpacking") as report:
-                found, note = local_pattern(pattern, folder, report)
-            if note and note not in said:
-                observer.message(note)
-                said.add(note)
-            return found
-
-        images = [one if is_items(one) else local(one) for one in self.images]
-        return images, self.labels and local(self.labels)
+def _dry_run(
+    request: Request, options: BuildOptions, workers: int | None, observer: BuildObserver
+) -> DryRun:
+    sources = request.find_in_place(observer)
+    if not sources.found:
+        return DryRun(unknown=sources.unknown)
+    threads = Threads(workers)
+    plan = make_plan(sources.found, sources.names, options, threads, read_inputs=False)
+    _note(sources, plan, observer)
+    return summarise_plan(plan, sources)
 
 
-def _downloaded(
-    found: list[SourceScenes], out: str | Path, observer: BuildObserver
-) -> list[SourceScenes]:
-    """Return the scenes with remote images and labels downloaded."""
-    if not any(remote_scenes(one) for one in found):
-        return found
-    folder = copies_folder(out)
-    with observer.counting("downloading") as report:
-        local = [download_scenes(one, folder, report) for one in found]
-    observer.message(f"downloaded to {folder}")
-    return local
+def _texts(given: StrPath | Sequence[StrPath]) -> tuple[str, ...]:
+    """Return one path or text, or several, as texts."""
+    several = [given] if isinstance(given, str | os.PathLike) else given
+    return tuple(os.fspath(one) for one in several)
 
 
 @contextmanager
@@ -322,7 +201,7 @@ def _executor(
             yield executor
 
 
-def _note(found: Sequence[SourceScenes], plan: Plan, observer: BuildObserver) -> None:
+def _note(sources: Sources, plan: Plan, observer: BuildObserver) -> None:
     """Give the observer all remarks on the inputs."""
-    for line in (*(note for one in found for note in one.notes), *plan.notes):
+    for line in (*(note for source in sources.found for note in source.notes), *plan.notes):
         observer.note(line)

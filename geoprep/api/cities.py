@@ -70,8 +70,8 @@ def synthesize(
     UsageError
         An argument is out of range, or the folder holds another city or real imagery.
     """
-    from geoprep.api.progress import counting_bar
     from geoprep.cpus import usable_cpus
+    from geoprep.executors import counting_bar
     from geoprep.sources import get_city
     from geoprep.synth import synthesise
 
@@ -154,7 +154,7 @@ def download(
     OutputError
         The disk is too small.
     """
-    from geoprep.api.progress import counting_bar
+    from geoprep.executors import counting_bar
     from geoprep.sources import (
         bytes_to_download,
         check_free_space,

@@ -97,7 +97,7 @@ def score(
     UsageError
         The two have no scene in common, or only one is georeferenced.
     """
-    from geoprep.api.progress import counting_bar
+    from geoprep.executors import counting_bar
     from geoprep.labels import SpeedRule
     from geoprep.masks import has_rasters
     from geoprep.roads import mean_scores, pair_scenes, reliability, score_scenes

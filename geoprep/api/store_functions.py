@@ -89,7 +89,7 @@ def check_store(
     StoreError
         The store cannot be opened.
     """
-    from geoprep.api.progress import counting_bar
+    from geoprep.executors import counting_bar
     from geoprep.verify import verify
 
     with counting_bar("checking shards", quiet=not progress) as report:
@@ -154,7 +154,7 @@ def preview(
     if over is not None:
         formats = ", ".join(drawn)
         raise UsageError(f"`over` {over} is for road networks ({formats}). Omit it")
-    from geoprep.api.progress import counting_bar
+    from geoprep.executors import counting_bar
     from geoprep.views import make_page
     from geoprep.views import preview as draw
 

@@ -132,7 +132,7 @@ def _traced(
     function: Callable[..., R],
 ) -> Iterator[R]:
     """Yield what a function makes of rasters, which exist as long as the context."""
-    from geoprep.api.progress import counting_bar
+    from geoprep.executors import counting_bar
     from geoprep.roads import rasters_in
 
     reading, tracing = taken(dict(given), RasterOptions), taken(dict(given), Tracing)

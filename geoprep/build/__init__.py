@@ -1,6 +1,6 @@
 """Builds: scenes and options to a plan, and a plan and an executor to a finished store.
 
-Interrupted builds are resumed. `dry_run` estimates a build without running it.
+Interrupted builds are resumed.
 """
 
 import lazy_loader as lazy

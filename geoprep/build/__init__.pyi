@@ -12,9 +12,12 @@ from .records import Outcome as Outcome
 from .records import Progress as Progress
 from .records import ShardRecord as ShardRecord
 from .records import ShardTask as ShardTask
+from .request import BuildObserver as BuildObserver
+from .request import Request as Request
+from .request import Sources as Sources
 from .run import build as build
 from .run import shard_tasks as shard_tasks
 from .splits import TRAIN as TRAIN
+from .summary import DryRun as DryRun
 from .summary import Summary as Summary
-from .trial import DryRun as DryRun
-from .trial import dry_run as dry_run
+from .summary import summarise_plan as summarise_plan

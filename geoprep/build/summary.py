@@ -1,11 +1,12 @@
-"""The summary of a build, read from the finished store."""
+"""Summaries: of a plan, for a dry run, and of a build, read from the finished store."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import islice
+from pathlib import Path
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -13,9 +14,10 @@ from numpy.typing import NDArray
 
 from geoprep.build.plan import Plan
 from geoprep.build.records import Outcome, ShardRecord
+from geoprep.build.request import Sources
 from geoprep.errors import GeoprepError
 from geoprep.labels import mask_values
-from geoprep.storage import Files
+from geoprep.storage import Files, free_bytes, is_bucket
 from geoprep.store import (
     SPLIT_NAMES,
     SPLITS,
@@ -62,6 +64,57 @@ class Summary:
     stretched_scenes: int = 0
     # Band: range over these scenes of the source values that became 1, and that of 255.
     limits: dict[str, tuple[tuple[float, float], tuple[float, float]]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """What a build would make, by the headers of its images."""
+
+    scenes: int = 0
+    tiles: int = 0
+    levels: tuple[int, ...] = ()
+    splits: dict[str, int] = field(default_factory=dict)  # tiles
+    usable_tiles: int = 0  # of labelled scenes, which loaders use unless they are nodata
+    memory_bytes: dict[str, int] = field(default_factory=dict)  # of the usable tiles, by level
+    raw_bytes: int = 0  # of all tiles and levels; on the disk they are compressed
+    free_bytes: int | None = None  # on the disk of the store; None for a bucket
+    replaced_bytes: int = 0  # of a store that stays until the new one is complete
+    unlabelled: int | None = 0  # scenes without a label; None if the labels are unknown
+    failures: tuple[tuple[str, str], ...] = ()  # scene id, reason
+    orphan_labels: tuple[str, ...] = ()  # labels without an image
+    unknown: tuple[str, ...] = ()  # that only a build downloads or unpacks
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return asdict(self)
+
+
+def summarise_plan(plan: Plan, sources: Sources) -> DryRun:
+    """Return the summary of a plan that is not built."""
+    out, labels_known = sources.out, sources.labels_known
+    split_of = Counter(split for scene in plan.scenes for split in scene.splits)
+    usable = sum(
+        len(scene.windows)
+        for scene in plan.scenes
+        if not scene.failure and (scene.label is not None or not labels_known)
+    )
+    tile_bytes = {level: level**2 * (len(plan.meta.bands) + 1) for level in plan.meta.levels}
+    on_disk = not is_bucket(out)
+    return DryRun(
+        scenes=len(plan.scenes),
+        tiles=plan.tiles,
+        levels=plan.meta.levels,
+        splits={name: split_of[i] for i, name in enumerate(SPLIT_NAMES) if i in split_of},
+        usable_tiles=usable,
+        memory_bytes={str(level): usable * size for level, size in tile_bytes.items()},
+        raw_bytes=plan.tiles * sum(tile_bytes.values()),
+        free_bytes=free_bytes(Path(out)) if on_disk else None,
+        replaced_bytes=sum(Files(out).sizes.values()) if on_disk and Path(out).is_dir() else 0,
+        unlabelled=sum(scene.label is None for scene in plan.scenes) if labels_known else None,
+        failures=tuple((scene.id, scene.failure) for scene in plan.scenes if scene.failure),
+        orphan_labels=plan.orphan_labels,
+        unknown=sources.unknown,
+    )
 
 
 def summarise(
@@ -136,32 +189,32 @@ def black_pixels(
     return {plan.scenes[index].id: found[index] for index in sorted(found) if found[index]}
 
 
-def road_share_warning(plan: Plan, roads: float, labelled: float, what: str) -> str:
-    """Return a warning if road is none or too much of the labelled pixels; else an empty text.
-
-    ``roads`` and ``labelled`` are numbers of pixels up to a common factor.
-    """
-    if labelled <= 0:
-        return ""
-    share = roads / labelled
+def _warnings(plan: Plan, store: StoreReader) -> Iterator[str]:
+    if not (store.scenes.status == "ok").any():
+        return
+    if store.meta.has_classes:
+        yield from _class_warnings(store.classes.names, store.histogram_label)
+        return
+    tiles, usable = store.tiles, usable_tiles(store)
+    valid = tiles.valid_fraction[usable].astype(float)
+    roads, labelled = float((tiles.road_fraction[usable] * valid).sum()), float(valid.sum())
     rasters = plan.options.mask_rule is not None
     fix = "`label_values`" if rasters else "`layer`, `where` and `areas`"
-    if share > _HIGH_ROAD_SHARE:
-        return (
-            f"{share:.1%} of the labelled pixels of {what} are road; in cities 5 to 15 % are. "
-            f"Check the labels and {fix}, and build again with `overwrite`"
+    if roads > _HIGH_ROAD_SHARE * labelled:
+        yield (
+            f"{roads / labelled:.1%} of the labelled pixels of the store are road; in cities 5 to "
+            f"15 % are. Check the labels and {fix}, and build again with `overwrite`"
         )
-    if roads > 0:
-        return ""
-    if not rasters:
-        return (
-            f"no road at all: 0 % of the labelled pixels of {what} are road. Check the labels, "
+    elif labelled > 0 and roads == 0 and rasters:
+        yield _no_road_in_rasters(plan)
+    elif labelled > 0 and roads == 0:
+        yield (
+            "no road at all: 0 % of the labelled pixels of the store are road. Check the labels, "
             f"their CRS and {fix}, and build again with `overwrite`"
         )
-    return _no_road_in_rasters(plan, what)
 
 
-def class_warnings(names: Sequence[str], counts: NDArray[np.integer[Any]]) -> Iterator[str]:
+def _class_warnings(names: Sequence[str], counts: NDArray[np.integer[Any]]) -> Iterator[str]:
     """Yield a warning if classes have no pixel in the counts of the training split."""
     absent = [name for name, count in zip(names, counts, strict=False) if not count]
     if absent:
@@ -172,7 +225,7 @@ def class_warnings(names: Sequence[str], counts: NDArray[np.integer[Any]]) -> It
         )
 
 
-def _no_road_in_rasters(plan: Plan, what: str) -> str:
+def _no_road_in_rasters(plan: Plan) -> str:
     options = plan.options
     masks = dict.fromkeys(one.label for one in plan.scenes if one.label and not one.failure)
     rule = (
@@ -185,19 +238,6 @@ def _no_road_in_rasters(plan: Plan, what: str) -> str:
     except GeoprepError:  # rasters that only the workers of a cluster can read
         found = ""
     return (
-        f"no road in the labels of {what} ({len(masks)} rasters) by {rule}{found}. If that is "
+        f"no road in the labels of the store ({len(masks)} rasters) by {rule}{found}. If that is "
         "wrong, change the option and build again with `overwrite`"
     )
-
-
-def _warnings(plan: Plan, store: StoreReader) -> Iterator[str]:
-    if not (store.scenes.status == "ok").any():
-        return
-    if store.meta.has_classes:
-        yield from class_warnings(store.classes.names, store.histogram_label)
-        return
-    tiles, usable = store.tiles, usable_tiles(store)
-    valid = tiles.valid_fraction[usable].astype(float)
-    roads = float((tiles.road_fraction[usable] * valid).sum())
-    if warning := road_share_warning(plan, roads, float(valid.sum()), "the store"):
-        yield warning

@@ -24,8 +24,8 @@ from geoprep.cli.help import (
 from geoprep.errors import GeoprepError, GeoprepWarning, UsageError
 
 if TYPE_CHECKING:
-    from geoprep.api import BuildObserver, Store
-    from geoprep.build import DryRun
+    from geoprep.api import Store
+    from geoprep.build import BuildObserver, DryRun
 
 
 @click.command(
@@ -121,8 +121,8 @@ Exit status:
     "Run",
     "--dry-run",
     is_flag=True,
-    help="Build nothing; print the number of tiles, the estimated size and duration, and scenes "
-    "that would fail.",
+    help="Build, download and unpack nothing; print the number of tiles, their size, and scenes "
+    "that would fail, by the headers of the images.",
 )
 @grouped_option("Run", "--json", "as_json", is_flag=True, help="Print one JSON document instead.")
 @QUIET
@@ -172,7 +172,7 @@ def _keywords(context: click.Context, given: dict[str, Any]) -> dict[str, Any]:
 
 def _observer(quiet: bool, notes: list[str]) -> BuildObserver:
     """Return progress bars that collect the notes, which are printed with the result."""
-    from geoprep.api import BuildObserver
+    from geoprep.build import BuildObserver
 
     class Bars(BuildObserver):
         def note(self, line: str) -> None:

@@ -92,34 +92,25 @@ def print_dry_run(result: DryRun, notes: Sequence[str]) -> None:
     memory = ", ".join(
         f"{size / 1e6:,.1f} MB at {side}" for side, size in result.memory_bytes.items()
     )
-    table.add_row("scenes", f"{result.scenes:,} ({result.unlabelled:,} without a label)")
-    table.add_row("tiles", f"{result.tiles:,} of {levels} pixels ({splits})")
+    known = result.unlabelled is not None
+    labels = f"{result.unlabelled:,} without a label" if known else "labels unknown"
+    table.add_row("scenes", f"{result.scenes:,} ({labels})")
+    if result.tiles:
+        table.add_row("tiles", f"{result.tiles:,} of {levels} pixels ({splits})")
     if result.usable_tiles < result.tiles:
         table.add_row("labelled", f"{result.usable_tiles:,} tiles")
-    table.add_row("on disk", f"about {result.disk_bytes / 1e6:,.1f} MB")
+    table.add_row("on disk", f"at most {result.raw_bytes / 1e6:,.1f} MB, before compression")
     if result.free_bytes is not None:
         table.add_row("free on disk", f"{result.free_bytes / 1e6:,.1f} MB")
     if result.replaced_bytes:
         size = f"{result.replaced_bytes / 1e6:,.1f} MB, kept until the new store is complete"
         table.add_row("existing store", size)
     table.add_row("in memory", memory)
-    table.add_row("time", f"about {result.seconds:,.1f} s on {result.workers} threads")
-    scene, tiles = result.sample
-    table.add_row("estimated from", f"{tiles} tiles of {scene}, built as a trial")
-    if result.class_pixels:
-        total = max(1, sum(result.class_pixels.values()))
-        shares = (
-            f"{name} {pixels / total:.1%}" if pixels else f"{name} none"
-            for name, pixels in result.class_pixels.items()
-        )
-        table.add_row("classes there", ", ".join(shares))
     console.print(table, markup=False)
-    if result.free_bytes is not None and result.disk_bytes > result.free_bytes:
-        console.print("[red]the disk is too small[/]: free disk space, or use a larger --gsd")
     failures = [f"{name}: {reason}" for name, reason in result.failures]
     _print_list(console, "would fail", failures)
     _print_list(console, "labels without an image", list(result.orphan_labels))
-    _print_warnings(console, result.warnings)
+    _print_list(console, "unknown, since a dry run does not read them", list(result.unknown))
 
 
 def _facts(summary: Summary) -> Table:

@@ -1,5 +1,8 @@
 from .archives import INSIDE as INSIDE
 from .archives import SUFFIXES as SUFFIXES
+from .archives import archive_in_place as archive_in_place
+from .archives import is_member as is_member
+from .archives import is_read_from_copy as is_read_from_copy
 from .archives import local_pattern as local_pattern
 from .cities import CITIES as CITIES
 from .cities import City as City
@@ -24,3 +27,4 @@ from .scene import refuse_inside as refuse_inside
 from .stac_items import asset_address as asset_address
 from .stac_items import is_items as is_items
 from .synthetic import MANIFEST as MANIFEST
+from .tar import is_archive as is_archive

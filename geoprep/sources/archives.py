@@ -9,6 +9,7 @@ import glob
 import gzip
 import json
 import lzma
+import re
 import shutil
 import stat
 import tarfile
@@ -16,6 +17,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +30,7 @@ from geoprep.storage import errors_named, is_remote, is_web, make_folder, member
 
 SUFFIXES: Final = (*TAR_SUFFIXES, ".zip")
 INSIDE: Final = "!/"
+_IN_PLACE: Final = re.compile(r"(/vsi(?:zip|tar)/\{(.*)\})/(.*)")
 
 Report = Callable[[int, int], None]
 
@@ -42,13 +45,9 @@ def local_pattern(pattern: str, folder: Path, report: Report | None = None) -> t
     """
     place, _, inside = pattern.partition(INSIDE)
     shown = place.partition("?")[0] if is_web(place) else place
-    name = shown.lower()
-    packed = name.endswith(SUFFIXES)
-    vectors = name.endswith((*LABEL_SUFFIXES, ".json"))
+    packed = shown.lower().endswith(SUFFIXES)
     note = ""
-    if is_web(place) or (
-        is_remote(place) and (packed or (vectors and not set(place) & set("*?[")))
-    ):
+    if is_read_from_copy(pattern):
         target = download_copy(place, folder)
         note = f"{shown}: downloaded to {target}"
         place = str(target)
@@ -62,29 +61,83 @@ def local_pattern(pattern: str, folder: Path, report: Report | None = None) -> t
     files, _ = unpacked(archive, into, "all", lambda _: True, report)
     size = sum(path.stat().st_size for path in files) / 1e6
     more = f"{archive}: {len(files):,} files ({size:,.1f} MB) unpacked into {into}"
-    there = _only_vectors(files) if not inside else ""
+    there = _only_vectors([*map(str, files)]) if not inside else ""
     there = there or glob.escape(str(into.absolute())) + "/" + (inside or "**/*")
     return there, f"{note}; {more}" if note else more
 
 
-def _only_vectors(files: list[Path]) -> str:
+def _only_vectors(files: list[str]) -> str:
     """Return the path of the only vector file of an archive without images, "" for others."""
-    vectors = [path for path in files if path.name.lower().endswith(LABEL_SUFFIXES)]
-    images = any(path.name.lower().endswith(IMAGE_SUFFIXES) for path in files)
-    return str(vectors[0]) if len(vectors) == 1 and not images else ""
+    vectors = [path for path in files if path.lower().endswith(LABEL_SUFFIXES)]
+    images = any(path.lower().endswith(IMAGE_SUFFIXES) for path in files)
+    return vectors[0] if len(vectors) == 1 and not images else ""
+
+
+def is_read_from_copy(pattern: str) -> bool:
+    """Return whether a pattern is on a server and a build downloads all that it names."""
+    place = pattern.partition(INSIDE)[0]
+    name = place.lower()
+    whole = name.endswith((*LABEL_SUFFIXES, ".json")) and not set(place) & set("*?[")
+    return is_web(place) or (is_remote(place) and (name.endswith(SUFFIXES) or whole))
+
+
+def archive_in_place(pattern: str) -> str:
+    """Return the same pattern for members that GDAL reads where they are; others unchanged.
+
+    ``a.zip!/x/*.tif`` becomes ``/vsizip/{/data/a.zip}/x/*.tif``.
+    """
+    place, _, inside = pattern.partition(INSIDE)
+    archive = Path(place).expanduser().absolute()
+    if is_remote(place) or not place.lower().endswith(SUFFIXES) or not archive.is_file():
+        return pattern
+    names = _plain_names(archive)
+    only = _only_vectors(names) if not inside else ""
+    return f"{_gdal_folder(archive)}/{only or inside or '**/*'}"
+
+
+def split_in_place(pattern: str) -> tuple[str, list[str], str] | None:
+    """Return folder, names of all members and pattern of names, of one by `archive_in_place`."""
+    match = _IN_PLACE.fullmatch(pattern)
+    return match and (match[1], _plain_names(Path(match[2])), match[3])
+
+
+def is_member(pattern: str) -> bool:
+    """Return whether a pattern is the address of one member, by `archive_in_place`."""
+    _, names, inside = split_in_place(pattern) or ("", [], "")
+    return inside in names
+
+
+def _gdal_folder(archive: Path) -> str:
+    return f"/vsi{'zip' if archive.suffix.lower() == '.zip' else 'tar'}/{{{archive}}}"
+
+
+@lru_cache(maxsize=8)
+def _plain_names(archive: Path) -> list[str]:
+    """Return the names of an archive's files, without hidden ones."""
+    with _damage_named(archive):
+        names = [member.name for member in _members(archive)]
+    return [name for name in names if not re.search(r"(^|/)\.", name)]
 
 
 def members_of(
-    archive: Path, what: str, wanted: Callable[[str], bool], report: Report | None = None
+    archive: Path,
+    what: str,
+    wanted: Callable[[str], bool],
+    report: Report | None = None,
+    *,
+    in_place: bool = False,
 ) -> list[str]:
     """Return the addresses of a tar's members: read in place, or unpacked beside it if compressed.
 
-    Members that are not wanted are not unpacked, but listed all the same.
+    Members that are not wanted are not unpacked, but listed all the same. ``in_place``: those of a
+    compressed tar are read in place too, which is slow.
     """
     with _damage_named(archive):
         if not is_compressed(archive):
             at = index_tar(archive).items()
             return [member_address(archive, name, *place) for name, place in at]
+    if in_place:
+        return [f"{_gdal_folder(archive)}/{name}" for name in _plain_names(archive)]
     into = archive.with_name(f"{archive.name}.unpacked")
     files, others = unpacked(archive, into, what, wanted, report)
     return [*map(str, files), *(str(into / name) for name in others)]
@@ -125,8 +178,7 @@ def _unpack(
 ) -> dict[str, Any]:
     total, files, others = archive.stat().st_size, dict[str, int](), dict[str, None]()
     with _damage_named(archive):
-        zipped = archive.name.lower().endswith(".zip")
-        for member in _zip_members(archive) if zipped else tar_members(archive):
+        for member in _members(archive):
             if not wanted(member.name):
                 others[member.name] = None
                 continue
@@ -147,6 +199,10 @@ def _write(member: Member, target: Path, archive: Path) -> None:
         shutil.copyfileobj(member.stream, out, CHUNK)
         if out.tell() != member.size:
             raise tarfile.ReadError(f"{target.name!r} ends after {out.tell()} bytes")
+
+
+def _members(archive: Path) -> Iterator[Member]:
+    return (_zip_members if archive.suffix.lower() == ".zip" else tar_members)(archive)
 
 
 def _zip_members(archive: Path) -> Iterator[Member]:

@@ -41,15 +41,16 @@ def find_scenes(
     source: str | Path | None = None,
     product: str = "PS-RGB",
     *,
-    copies: Path = Path("spacenet.source"),
+    copies: Path | None = Path("spacenet.source"),
     report: Report | None = None,
 ) -> SourceScenes:
     """Find a city's images of one product, and the road label of each; or raise SourceError.
 
     ``source`` is a folder (the city's own or one above it), a tar archive, plain or gzipped, or an
     S3 prefix. None: the first of ``$GEOPREP_DATA``, ``./data`` and ``.`` that has files of the
-    city. ``copies`` is the folder for the copy of an archive that is on a server; ``report`` is
-    called with the bytes read of a compressed archive, and all its bytes.
+    city. ``copies`` is the folder for the copy of an archive that is on a server; None: nothing is
+    downloaded or unpacked. ``report`` is called with the bytes read of a compressed archive, and
+    all its bytes.
     """
     product = canonical_product(product)
     looked = []
@@ -133,7 +134,7 @@ def _no_product(city: City, there: dict[str, int], labels: int, product: str, or
 
 
 def _files(
-    city: City, place: str, product: str, copies: Path, report: Report | None
+    city: City, place: str, product: str, copies: Path | None, report: Report | None
 ) -> tuple[list[str], str, list[str]]:
     """Return the addresses of a city's files in a place, the place, and notes for the user."""
 
@@ -142,11 +143,13 @@ def _files(
             role = city_file(city, name)
             return role is not None and role[0] in (product, PLAIN_LABELS, SPEED_LABELS)
 
-        return members_of(archive, product, is_needed, report)
+        return members_of(archive, product, is_needed, report, in_place=copies is None)
 
     if is_remote(place):
         address = s3_address(place)
         if is_archive(address):
+            if copies is None:
+                return [], f"{address} (an archive on a server)", []
             return _of(city, members(download_copy(address, copies))), address, []
         return _of(city, (one.address for one in list_remote(address))), address, []
     path = Path(place).expanduser().absolute()

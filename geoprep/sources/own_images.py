@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from geoprep.crs import is_georeferenced
 from geoprep.errors import GeoprepError, SourceError, UsageError
+from geoprep.sources.archives import is_member, split_in_place
 from geoprep.sources.label_matching import (
     IMAGE_SUFFIXES,
     LABEL_SUFFIXES,
@@ -103,7 +104,7 @@ def _labels_for(
     """Return the road file of all scenes, the labels by scene id, and labels without a scene."""
     if labels is None:
         return None, {}, []
-    if not is_remote(labels) and Path(labels).expanduser().is_file():
+    if is_member(labels) or (not is_remote(labels) and Path(labels).expanduser().is_file()):
         if masks or files[0].lower().endswith(IMAGE_SUFFIXES):
             return None, {image.id: files[0] for image in images}, []
         return files[0], {}, []
@@ -159,9 +160,12 @@ def _matching(pattern: str, suffixes: tuple[str, ...]) -> list[str]:
             pattern += "/*"
     else:
         path = Path(pattern).expanduser()
-        if path.is_file():  # named without a pattern, whatever its suffix
+        if split_in_place(pattern):
+            hits = _members
+        elif path.is_file():  # named without a pattern, whatever its suffix
             return [str(path.absolute())]
-        hits, pattern = _local_files, glob.escape(str(path)) if path.is_dir() else str(path)
+        else:
+            hits, pattern = _local_files, glob.escape(str(path)) if path.is_dir() else str(path)
     for one in (pattern, f"{pattern}/*"):
         if found := [hit for hit in hits(one) if _taken(hit, one, suffixes)]:
             return sorted(found, key=natural_key)
@@ -214,10 +218,20 @@ def _named(address: str, depth: int) -> NamedImage:
 def _objects(pattern: str) -> list[str]:
     """Return the objects that match a pattern, or have its name; ``*`` stays within a folder."""
     folder = _WILD.split(pattern, maxsplit=1)[0].rpartition("/")[0]
-    found = [one.address for one in list_remote(folder)]
-    if pattern in found:
+    return _fitting([one.address for one in list_remote(folder)], pattern)
+
+
+def _members(pattern: str) -> list[str]:
+    """Return the members of an archive that match a pattern by `archive_in_place`."""
+    folder, names, inside = split_in_place(pattern) or ("", [], "")
+    return [f"{folder}/{name}" for name in _fitting(names, inside)]
+
+
+def _fitting(names: Sequence[str], pattern: str) -> list[str]:
+    """Return the name that is the pattern, or those that match it."""
+    if pattern in names:
         return [pattern]
-    return [one for one in found if _fits(one.split("/"), pattern.split("/"))]
+    return [name for name in names if _fits(name.split("/"), pattern.split("/"))]
 
 
 def _fits(parts: Sequence[str], wanted: Sequence[str]) -> bool:

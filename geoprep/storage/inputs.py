@@ -204,7 +204,11 @@ def _gdal(address: str, errors: list[SourceError] | None = None) -> Iterator[Non
     from rasterio.errors import CRSError, RasterioError
 
     listing = "TRUE" if is_local(address) else "EMPTY_DIR"
-    env = rasterio.Env(GDAL_DISABLE_READDIR_ON_OPEN=listing, GDAL_NUM_THREADS="1")
+    env = rasterio.Env(
+        GDAL_DISABLE_READDIR_ON_OPEN=listing,
+        GDAL_NUM_THREADS="1",
+        CPL_VSIL_GZIP_WRITE_PROPERTIES="NO",  # into a file beside a .tar.gz
+    )
     try:
         with no_georeference_warning(), env:
             yield
@@ -217,7 +221,7 @@ def _gdal(address: str, errors: list[SourceError] | None = None) -> Iterator[Non
 def _complaint(address: str, error: Exception) -> str:
     member = tar_member(address)
     path = Path(member.archive if member else split_address(address)[0])
-    if not is_remote(address) and not path.exists():
+    if not is_remote(address) and not address.startswith("/vsi") and not path.exists():
         return f"{shown_address(address)}: no such file; check the path."
     cause: BaseException = error  # GDAL's own message, which rasterio wraps in several exceptions
     while cause.__cause__ is not None:

@@ -183,8 +183,7 @@ def test_dry_run_builds_nothing_and_says_what_would_fail(geoprep, scenes, tmp_pa
     (scenes / "bad.tif").unlink()
     status, out, _ = geoprep(*own(scenes, "--dry-run"))
     assert status == 0
-    assert "2 tiles of quay" not in out
-    assert "built as a trial" in out
+    assert "before compression" in out
 
 
 def test_all_scenes_are_exported_at_once_and_out_of_an_archive(geoprep, scenes, tmp_path):

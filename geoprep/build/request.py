@@ -1,0 +1,214 @@
+"""The request of a build: sources, target and options as given, checked, and the scenes found."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from geoprep.build.records import Progress
+from geoprep.errors import UsageError
+from geoprep.executors import counting_bar, progress_bar
+from geoprep.labels import is_vector
+from geoprep.sources import (
+    SourceScenes,
+    archive_in_place,
+    copies_folder,
+    download_scenes,
+    find_scenes,
+    get_city,
+    images_and_labels,
+    is_archive,
+    is_items,
+    is_member,
+    is_read_from_copy,
+    local_pattern,
+    refuse_inside,
+    remote_scenes,
+)
+from geoprep.storage import is_remote
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
+
+PRODUCT: Final = "PS-RGB"
+"""Imagery product of a city where none is given."""
+_OF_RASTERS: Final = ("label_values", "label_speeds")
+_OF_VECTOR_CLASSES: Final = ("class_field", "layer", "where")
+
+Stage = Literal["unpacking", "downloading", "reading"]
+"""What is counted before a build: bytes while unpacking, else scenes."""
+_BARS: Final[dict[Stage, tuple[str, int]]] = {
+    "unpacking": ("unpacking, MB", 10**6),
+    "downloading": ("downloading scenes", 1),
+    "reading": ("reading inputs once, scenes", 1),
+}
+"""Title of the bar, and unit that it counts."""
+
+
+class BuildObserver:
+    """Shows progress bars and messages of a build on standard error; subclasses may do others."""
+
+    def __init__(self, *, bars: bool = True, messages: bool = True) -> None:
+        self._quiet, self._messages = not bars, messages
+
+    def counting(self, stage: Stage) -> AbstractContextManager[Callable[[int, int], None]]:
+        """Return a callback for the amounts done and in total of a stage before the build."""
+        title, unit = _BARS[stage]
+        return counting_bar(title, self._quiet, per=unit)
+
+    @contextmanager
+    def building(self) -> Iterator[Callable[[Progress], None]]:
+        """Yield a callback for the progress of the survey and of the build."""
+        if self._quiet:
+            yield lambda _progress: None
+            return
+        from rich.progress import TextColumn
+
+        with progress_bar(TextColumn("{task.fields[rate]}")) as bar:
+            tasks: dict[str, TaskID] = {}
+            titles = {"survey": "surveying, megapixels", "build": "building, megapixels"}
+
+            def show(progress: Progress) -> None:
+                if progress.stage not in tasks:
+                    total = round(progress.pixels / 1e6)
+                    title = titles[progress.stage]
+                    tasks[progress.stage] = bar.add_task(title, total=total, rate="")
+                task = bar.tasks[tasks[progress.stage]]
+                elapsed = task.elapsed or 0.0
+                rate = ""
+                if elapsed > 0 and progress.bytes_read:
+                    pixels = (progress.pixels_done - progress.pixels_kept) / elapsed / 1e6
+                    rate = f"{pixels:.1f} Mpx/s {progress.bytes_read / elapsed / 1e6:.0f} MB/s"
+                bar.update(task.id, completed=round(progress.pixels_done / 1e6), rate=rate)
+
+            yield show
+
+    def message(self, line: str) -> None:
+        """Take a line for the user, such as where files were downloaded to."""
+        if self._messages:
+            print(line, file=sys.stderr)
+
+    def note(self, line: str) -> None:
+        """Take a remark on the inputs, at the end."""
+        self.message(f"note: {line}")
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """The scenes of a build by source, a name for every source, and where the store goes."""
+
+    found: list[SourceScenes]
+    names: list[str]  # of cities, or ``custom``
+    out: str | Path
+    unknown: tuple[str, ...] = ()  # addresses that a dry run does not read
+    labels_known: bool = True
+
+    def downloaded(self, observer: BuildObserver) -> Sources:
+        """Return the sources with remote images and labels downloaded."""
+        if not any(remote_scenes(source) for source in self.found):
+            return self
+        folder = copies_folder(self.out)
+        with observer.counting("downloading") as report:
+            local = [download_scenes(source, folder, report) for source in self.found]
+        observer.message(f"downloaded to {folder}")
+        return replace(self, found=local)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """The sources, target and options of a build, as they were given."""
+
+    cities: tuple[str, ...]
+    source: str | None
+    product: str | None
+    images: tuple[str, ...]
+    asset: str | None  # of STAC items; several with commas between them
+    labels: str | None
+    out: str | Path | None  # a local path, or an address
+    options: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        if bool(self.cities) == bool(self.images):
+            raise UsageError("give either `city` or `images` (with or without `labels`)")
+        for name, value in (("source", self.source), ("product", self.product)):
+            if self.images and value is not None:
+                raise UsageError(f"`{name}` needs `city`; `images` are found by their own paths")
+        if self.asset and not self.images:
+            raise UsageError("`asset` needs `images`, STAC items that have it")
+        if self.labels and not self.images:
+            raise UsageError("`labels` needs `images`; labels of `city` are found by their names")
+        if self.images and self.out is None:
+            raise UsageError("`images` needs `out`, the name of the store")
+
+    def find(self, observer: BuildObserver) -> Sources:
+        """Return the scenes; archives, and what else is not read in place, are local then."""
+        if self.cities:
+            return self._find_cities(observer)
+        assert self.out is not None  # checked
+        folder, said = copies_folder(self.out), set[str]()
+
+        def local(pattern: str) -> str:
+            with observer.counting("unpacking") as report:
+                place, note = local_pattern(pattern, folder, report)
+            if note and note not in said:
+                observer.message(note)
+                said.add(note)
+            return place
+
+        images = [pattern if is_items(pattern) else local(pattern) for pattern in self.images]
+        return self._matched(images, self.labels and local(self.labels))
+
+    def find_in_place(self, observer: BuildObserver) -> Sources:
+        """Return the scenes without unpacking or downloading; what that needs is unknown."""
+        if self.cities:
+            return self._find_cities(observer, in_place=True)
+        given = [*self.images, *([self.labels] if self.labels else [])]
+        unknown = [one for one in given if not is_items(one) and is_read_from_copy(one)]
+        images = [
+            pattern if is_items(pattern) else archive_in_place(pattern)
+            for pattern in self.images
+            if pattern not in unknown
+        ]
+        labels = None if self.labels in unknown else self.labels and archive_in_place(self.labels)
+        if labels and is_vector(labels) and is_member(labels):  # one file for all scenes
+            unknown, labels = [*unknown, labels], None
+        sources = self._matched(images, labels)
+        return replace(
+            sources, unknown=tuple(unknown), labels_known=(labels is None) == (self.labels is None)
+        )
+
+    def _matched(self, images: list[str], labels: str | None) -> Sources:
+        """Return the scenes of a user's own images."""
+        assert self.out is not None  # checked
+        if not images:
+            return Sources([], [], self.out)
+        masks = self._reads_rasters(labels)
+        found = [images_and_labels(images, labels, masks=masks, asset=self.asset)]
+        refuse_inside(found, self.out, [*self.images, *([self.labels] if self.labels else [])])
+        return Sources(found, ["custom"], self.out)
+
+    def _find_cities(self, observer: BuildObserver, *, in_place: bool = False) -> Sources:
+        cities = list(dict.fromkeys(get_city(name) for name in self.cities))
+        names = [city.name for city in cities]
+        out = self.out or Path("-".join(names) + ".zarr")
+        if in_place and self.source and is_remote(self.source) and is_archive(self.source):
+            return Sources([], [], out, (self.source,))
+        product, copies = self.product or PRODUCT, None if in_place else copies_folder(out)
+        with observer.counting("unpacking") as report:
+            found = [
+                find_scenes(city, self.source, product, copies=copies, report=report)
+                for city in cities
+            ]
+        refuse_inside(found, out)
+        return Sources(found, names, out)
+
+    def _reads_rasters(self, labels: str | None) -> bool:
+        """Return whether labels are rasters. Classes are, unless something says they are not."""
+        options = self.options
+        if options.get("classes") is None or labels is None:
+            return any(options.get(name) for name in _OF_RASTERS)
+        return not (is_vector(labels) or any(options.get(name) for name in _OF_VECTOR_CLASSES))
