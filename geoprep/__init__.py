@@ -8,6 +8,6 @@ Public names are imported when they are used.
 
 import lazy_loader as lazy
 
-__version__ = "0.2.0"
+__version__ = "0.3.0.dev0"
 
 __getattr__, __dir__, __all__ = lazy.attach_stub(__name__, __file__)

@@ -20,7 +20,10 @@ def test_every_place_states_the_version():
     assert CliRunner().invoke(cli, ["--version"]).output.split()[-1] == geoprep.__version__
     assert CITATION["version"] == geoprep.__version__
     newest = re.findall(r"^## (\d\S*) - (\S+)$", CHANGES, re.M)[0]
-    assert newest == (geoprep.__version__, str(CITATION["date-released"]))
+    version, developed, _ = geoprep.__version__.partition(".dev")
+    date = "unreleased" if developed else str(CITATION["date-released"])
+    assert newest == (version, date)
+    assert ("date-released" in CITATION) == (not developed)
 
 
 def test_name_and_address_have_one_definition():
