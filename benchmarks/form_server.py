@@ -16,9 +16,9 @@ from torch import Tensor
 from benchmarks.machine import resident
 from training.engine import keep_memory
 from training.evaluation import evaluate_runner
-from training.inference import Runner
 from training.predict import COMMAND, make_job
 from training.prediction import PredictionJob, PredictOptions, Screen, elapsed
+from training.runners import Runner
 
 _ENOUGH = 10**12
 """Number of pixels that makes compiling worthwhile."""

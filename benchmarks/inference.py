@@ -40,8 +40,8 @@ from geoprep.cpus import usable_cpus
 from geoprep.sources import get_city
 from geoprep.synth import synthesise
 from training.cli import limit_spinning
-from training.inference import export_files
 from training.prediction import PredictOptions
+from training.runners import export_files
 
 GAIN = 2.0
 SHARE = 0.9

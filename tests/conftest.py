@@ -36,7 +36,7 @@ def pytest_collection_finish() -> None:
 FIRST = (
     "e2e/test_readme.py",
     "e2e/test_fit_command.py",
-    "training/inference/test_export.py",
+    "training/runners/test_export.py",
     "e2e/test_demo.py",
     "geoprep/build/test_cluster.py",
     "test_frozen.py",

@@ -23,7 +23,7 @@ PACKAGES = ("geoprep", "loaders", "training")
 KEYWORDS = {
     "training.train": "training.settings.Config",
     "training.pretrain_model": "training.pretrain.PretrainOptions",
-    "training.load_model": "training.inference.ModelOptions",
+    "training.load_model": "training.runners.ModelOptions",
     "training.Model.predict": "training.prediction.PredictOptions",
     "training.evaluate_model": "training.evaluate.EvaluateOptions",
     "training.export_model": "training.export.ExportOptions",

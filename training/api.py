@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from geoprep.storage import StrPath
     from training.checkpoint import ModelInfo
     from training.cli import Command
-    from training.inference import CheckpointOptions, Runner
+    from training.runners import CheckpointOptions, Runner
 
 
 class TrainedRun:
@@ -177,7 +177,7 @@ class Model:
         """
         import torch
 
-        from training.inference import pad_image
+        from training.runners import pad_image
 
         pixels = torch.as_tensor(image)
         single = pixels.ndim == 3
@@ -280,7 +280,7 @@ def load_model(path: StrPath, **options: Any) -> Model:  # noqa: ANN401 - option
         The file is missing or damaged, or not the one that the item describes.
     """
     from training.cli import Command
-    from training.inference import ModelOptions, model_file, open_model
+    from training.runners import ModelOptions, model_file, open_model
 
     command = Command("load_model", (ModelOptions,), "")
     values = command.parse_values({"checkpoint": os.fspath(path), **options})
@@ -342,8 +342,8 @@ def save_model(
     from training.checkpoint import Checkpoint, save
     from training.data import level_gsd, model_info
     from training.fit import COMMAND
-    from training.inference import training_extent, write_item
     from training.model import build_model, factory_of, training_only, unwrapped
+    from training.runners import training_extent, write_item
     from training.settings import Config
 
     trained, stores = unwrapped(model), open_stores(_paths(store))

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from geoprep.errors import UsageError
 from geoprep.storage import replaced, require_folder, require_suffix
 from training.cli import Command, Status, argument, option, run_command
-from training.inference import ModelOptions
+from training.runners import ModelOptions
 
 if TYPE_CHECKING:
     from training.checkpoint import ModelInfo
     from training.evaluation import Evaluation, Table
-    from training.inference import Runner
+    from training.runners import Runner
 
 INTRODUCTION = """\
 Evaluate a model on whole tiles, decoded as in predictions: road IoU and F1, IoU per speed bin, and
@@ -153,7 +153,7 @@ def evaluated(options: EvaluateOptions) -> Evaluation:
     from loaders import open_stores, select
     from training.engine import set_threads
     from training.evaluation import evaluate_runner, read_history
-    from training.inference import model_file, open_model
+    from training.runners import model_file, open_model
 
     set_threads(options.threads)
     runner, info = open_model(options, "auto")
@@ -174,7 +174,7 @@ def evaluated(options: EvaluateOptions) -> Evaluation:
 def _compare(options: EvaluateOptions) -> int:
     """Print and write the metrics of several models."""
     from training.evaluation import SCORES, compare
-    from training.inference import model_file
+    from training.runners import model_file
 
     if not (options.compare and options.on and options.stores):
         raise UsageError("`compare` needs at least two models, and a store in `on`")
@@ -202,7 +202,7 @@ def _compare(options: EvaluateOptions) -> int:
 
 def _opened(options: EvaluateOptions, file: Path) -> tuple[Runner, ModelInfo]:
     """Open one of several models; options of checkpoints do not apply to exported files."""
-    from training.inference import SUFFIXES, open_model
+    from training.runners import SUFFIXES, open_model
 
     if file.suffix in SUFFIXES:
         return open_model(ModelOptions(checkpoint=file, device="cpu"), "auto")
@@ -221,7 +221,7 @@ def _report(path: Path, found: Evaluation, options: EvaluateOptions) -> None:
     """Write all tables, and pictures of the worst and best scenes."""
     from training.data import tiles_of
     from training.evaluation import scene_examples, write_report
-    from training.inference import open_model
+    from training.runners import open_model
 
     runner, info = open_model(options, "auto")
     level = replace(info, level=found.level)

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Literal
 from geoprep.errors import UsageError
 from geoprep.storage import content_digest, require_folder
 from training.cli import Command, Status, option, run_command
-from training.inference import CheckpointOptions
+from training.runners import CheckpointOptions
 from training.settings import LICENCE
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from training.checkpoint import ModelInfo
-    from training.inference import Precision, Runner
+    from training.runners import Precision, Runner
 
 INTRODUCTION = """\
 Write the model of a checkpoint to a file that runs without this package, smaller and faster.
@@ -98,7 +98,7 @@ def export(options: ExportOptions) -> int:
     from importlib.metadata import version
 
     from training.checkpoint import load_model
-    from training.inference import (
+    from training.runners import (
         ExportRecord,
         calibration_tiles,
         model_file,
@@ -161,7 +161,7 @@ def check(options: ExportOptions) -> tuple[Path, Precision]:
 
 def _kept(options: ExportOptions, model: nn.Module, info: ModelInfo) -> tuple[str, ...]:
     """Return the names of the layers to leave in float, and print them."""
-    from training.inference import named_layers
+    from training.runners import named_layers
 
     if options.keep_float is None:
         return ()
@@ -177,7 +177,7 @@ def _compare_with_checkpoint(
     import torch
 
     from training.evaluation import chosen_threshold
-    from training.inference import NativeRunner, example_image, export_files, load_runner
+    from training.runners import NativeRunner, example_image, export_files, load_runner
 
     opened, record = load_runner(out)
     info = record.info

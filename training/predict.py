@@ -45,8 +45,8 @@ COMMAND = Command(
 
 def predict(options: PredictOptions) -> int:
     """Predict all images and return the exit status."""
-    from training.inference import parse_devices
     from training.prediction import Screen, run_instances, summary
+    from training.runners import parse_devices
 
     if options.instances > 1 or len(parse_devices(options.device)) > 1:
         return run_instances(options, predict_part, COMMAND.spell)
@@ -79,8 +79,8 @@ def make_job(options: PredictOptions) -> tuple[PredictionJob, list[str]]:
 
     from training.engine import slow_bf16
     from training.evaluation import chosen_threshold
-    from training.inference import NativeRunner, model_file, open_model
     from training.prediction import PredictionJob, Predictor, check_targets, check_window
+    from training.runners import NativeRunner, model_file, open_model
 
     if options.out is None:
         raise UsageError("`out` is missing: name a folder for the predictions")

@@ -17,7 +17,7 @@ from training.checkpoint import ModelInfo
 from training.engine import wait_for
 from training.evaluation.standing import SCORES
 from training.evaluation.validation import evaluate_runner
-from training.inference import Runner, export_files
+from training.runners import Runner, export_files
 
 
 @dataclass(frozen=True, slots=True)

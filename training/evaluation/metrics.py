@@ -1,6 +1,6 @@
 """Metrics of predictions, counted on the device and summed over batches and ranks.
 
-Probabilities are roads and speeds here; `training.prediction.blend` writes them as bytes, for
+Probabilities are roads and speeds here; `training.runners.decoding` writes them as bytes, for
 predictions and pictures.
 """
 

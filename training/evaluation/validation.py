@@ -37,10 +37,9 @@ from training.evaluation.standing import (
     training_scenes,
     unlearned_classes,
 )
-from training.inference import Runner, Views, average_views, pad_batch, pad_image
 from training.model import Trainable
 from training.monitor import ANY_ROAD_MPH, Example
-from training.prediction import label_bytes
+from training.runners import Runner, Views, average_views, label_bytes, pad_batch, pad_image
 
 
 @contextmanager

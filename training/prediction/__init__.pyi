@@ -1,4 +1,3 @@
-from .blend import label_bytes as label_bytes
 from .instances import run_instances as run_instances
 from .job import PredictionJob as PredictionJob
 from .job import Take as Take

@@ -24,10 +24,10 @@ from typing import TypeAlias
 from geoprep.cpus import physical_cores, processors
 from geoprep.errors import GeoprepError, UsageError
 from training.cli import Status
-from training.inference import SUFFIXES, chosen_device, parse_devices
 from training.prediction.predict_options import PredictOptions
 from training.prediction.predictor import ImageOutcome
 from training.prediction.screen import Screen, summary
+from training.runners import SUFFIXES, chosen_device, parse_devices
 
 _PR_SET_PDEATHSIG = 1
 _PATIENCE_S = 10.0

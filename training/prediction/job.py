@@ -18,12 +18,12 @@ from geoprep.executors import Threads, stopped
 from geoprep.sources import Scene, images_and_labels
 from geoprep.storage import RemoteFile, download, is_remote, joined, remote_file, split_address
 from geoprep.views import write_class_names
-from training.inference import Runner
-from training.prediction.cog.write_journal import BusyError, locked, remove_leftover
 from training.prediction.images import ImageSource, inspect_image, limits_note
 from training.prediction.overlay import write_overlay, write_style
 from training.prediction.prediction_tags import difference, found_signature
 from training.prediction.predictor import ImageOutcome, Predictor, PredictStats
+from training.prediction.spool import BusyError, locked, remove_leftover
+from training.runners import Runner
 
 if TYPE_CHECKING:
     from training.prediction.screen import Screen

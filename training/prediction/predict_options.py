@@ -9,7 +9,7 @@ from typing import Literal
 
 from geoprep.errors import UsageError
 from training.cli import argument, option
-from training.inference import ModelOptions
+from training.runners import ModelOptions
 
 
 def parse_bands(text: str | None) -> tuple[int, ...]:

@@ -16,8 +16,9 @@ from geoprep.errors import UsageError
 from geoprep.palette import bin_label
 from geoprep.speed import NODATA
 from training.checkpoint import ModelInfo
-from training.prediction.cog.directory import TILE, Tags, read_tags
+from training.prediction.cog import Tags, read_tags
 from training.prediction.images import ImageSource
+from training.prediction.spool import TILE
 
 SIGNATURE_TAG = "PREDICTION"
 

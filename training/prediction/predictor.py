@@ -20,13 +20,12 @@ from torch import Tensor
 from geoprep.cpus import usable_cpus
 from geoprep.errors import UsageError
 from training.checkpoint import ModelInfo
-from training.inference import VIEWS, Runner, average_views
-from training.prediction.blend import CLASS_BAND, SPEED_BAND, RowBlender
-from training.prediction.cog.write_journal import WriteJournal
-from training.prediction.cog.writer import CogWriter, Shape
+from training.prediction.blend import RowBlender
+from training.prediction.cog import CogWriter
 from training.prediction.images import ImageSource, known_limits
 from training.prediction.predict_options import PredictOptions, ReadingOptions, parse_bands
 from training.prediction.prediction_tags import band_names, tiff_tags
+from training.prediction.spool import Shape, WriteJournal
 from training.prediction.windows import (
     DecodedRows,
     WindowGrid,
@@ -36,6 +35,7 @@ from training.prediction.windows import (
     scene_limits,
     window_grid,
 )
+from training.runners import CLASS_BAND, SPEED_BAND, VIEWS, Runner, average_views
 
 FORMAT = 2
 """Version of predictions: the contents of each band, and how probabilities become speeds."""
@@ -166,9 +166,9 @@ class Predictor:
                     journal.settle(limits=limits.tolist())
                 info, compress = self.info, self.options.compress
                 shape = Shape(len(band_names(info, **self._extra)), source.height, source.width)
-                kinds = {"speed_band": SPEED_BAND if info.class_mph else None}
-                kinds["class_band"] = CLASS_BAND if info.has_classes else None
-                with CogWriter(journal, shape, compress, **kinds) as writer:
+                by_mode = [CLASS_BAND if info.has_classes else SPEED_BAND]
+                by_mode *= info.has_classes or bool(info.class_mph)
+                with CogWriter(journal, shape, compress, by_mode) as writer:
                     limits = np.array(journal.settled["limits"])
                     stats = self._write_rows(source, limits, decoded, writer, runner, progress)
                     writer.finish(target, tiff_tags(source, info, signed))

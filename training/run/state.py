@@ -30,7 +30,6 @@ from training.engine import (
     max_over_ranks,
     sum_over_ranks,
 )
-from training.inference import training_extent, write_item
 from training.model import (
     Timed,
     load_encoder_weights,
@@ -39,6 +38,7 @@ from training.model import (
     prepare,
     training_only,
 )
+from training.runners import training_extent, write_item
 from training.settings import Config
 
 

@@ -21,8 +21,8 @@ from training.data import make_prep
 from training.engine.native import choose_engine
 from training.evaluate import main
 from training.evaluation.validation import evaluate_runner, examples, predicted_label, validate
-from training.inference import ModelOptions, open_model
 from training.model.losses import RoadLoss, Trainable
+from training.runners import ModelOptions, open_model
 
 MODEL = "helpers.tiny:build"
 FP32 = ("--precision", "fp32", "--device", "cpu", "--quiet", "--model", MODEL)

@@ -19,7 +19,7 @@ from training.evaluation.metrics import (
     default_threshold,
     speed_mph,
 )
-from training.prediction import label_bytes
+from training.runners import label_bytes
 
 MPH = (5.0, 15.0, 25.0, 35.0, 45.0, 55.0, 65.0)
 

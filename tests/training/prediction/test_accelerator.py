@@ -17,13 +17,13 @@ from torch.overrides import TorchFunctionMode
 
 from geoprep.errors import UsageError
 from training import predict as command
-from training.inference import ModelOptions, parse_devices
-from training.inference.model_files import chosen_device, open_model
-from training.inference.runner import NativeRunner
 from training.prediction import instances, predictor
 from training.prediction.images import inspect_image
 from training.prediction.instances import run_instances
 from training.prediction.predictor import IN_FLIGHT, Predictor, has_streams
+from training.runners import ModelOptions, parse_devices
+from training.runners.model_files import chosen_device, open_model
+from training.runners.runner import NativeRunner
 
 CPU = torch.device("cpu")
 

@@ -11,7 +11,6 @@ from helpers.predict_cases import UTM, make_checkpoint, pixels, write_image
 
 from geoprep.roads import open_raster
 from training.predict import main
-from training.prediction.cog.writer import halve_classes
 
 NAMES = ("background", "road", "water & ice", "wood")
 COLOURS = ("#14171E", "#FF0080", "#0040FF", "#20A020")
@@ -105,10 +104,3 @@ def test_options_of_classes_are_refused_for_roads(command, tmp_path):
     checkpoint, _ = make_checkpoint(tmp_path / "roads.pt")
     given = (checkpoint, "scene.tif", "--out", tmp_path, *USUAL, "--confidence")
     assert "--confidence is for models of classes" in command(main, *given, status=2).err
-
-
-def test_overviews_show_the_most_frequent_class_without_nodata():
-    fine = np.array([[2, 2, 255, 255, 3, 1], [1, 2, 255, 0, 255, 255]], np.uint8)
-    coarse = np.empty((1, 3), np.uint8)
-    halve_classes(fine, coarse)
-    assert coarse.tolist() == [[2, 0, 1]]

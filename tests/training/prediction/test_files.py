@@ -13,14 +13,13 @@ import rasterio
 import tifffile
 from helpers.predict_cases import FACTS, PLACE, UTM, predict_options
 
-from training.prediction.cog import directory as tiff
-from training.prediction.cog.directory import TILE
-from training.prediction.cog.write_journal import WriteJournal, folder_of
-from training.prediction.cog.writer import CogWriter, Shape
+from training.prediction import cog
+from training.prediction.cog import CogWriter
 from training.prediction.images import ImageSource
 from training.prediction.prediction_tags import difference, tiff_tags
 from training.prediction.predictor import Predictor
 from training.prediction.screen import Screen
+from training.prediction.spool import TILE, Shape, WriteJournal, folder_of
 
 PREDICTOR = Predictor(FACTS, predict_options(), threshold=0.5, checkpoint="c")
 
@@ -46,7 +45,7 @@ def values():
     y, x = np.mgrid[:HEIGHT, :WIDTH]
     waves = [np.sin(y / (20 + k)) * np.cos(x / (30 + k)) for k in range(9)]
     made = np.clip(np.stack(waves) * 200, 0, 254).astype(np.uint8)
-    made[:, 1024:, :600] = 255
+    made[:, 1024:, :601] = 255  # half of a block of an overview
     return made
 
 
@@ -57,7 +56,7 @@ def write(folder, values, compression="zstd", until=None, step=170):
     with WriteJournal(target, {"a": 1}) as journal:
         if not journal.continued:
             journal.settle(limits=[])
-        with CogWriter(journal, shape, compression, 1) as writer:
+        with CogWriter(journal, shape, compression, [1]) as writer:
             begin = writer.next_row
             while writer.next_row < (until or shape.height):
                 writer.put(values[:, writer.next_row : writer.next_row + step])
@@ -74,7 +73,7 @@ def write(folder, values, compression="zstd", until=None, step=170):
 @pytest.mark.parametrize("big", [False, True])
 def test_prediction_is_a_cloud_optimised_geotiff(tmp_path, values, monkeypatch, compression, big):
     if big:
-        monkeypatch.setattr(tiff, "LARGEST_CLASSIC", 0)
+        monkeypatch.setattr(cog, "LARGEST_CLASSIC", 0)
     target, _ = write(tmp_path, values, compression)
     with rasterio.open(target) as dataset:
         np.testing.assert_array_equal(dataset.read(), values)
@@ -109,18 +108,27 @@ def test_prediction_is_a_cloud_optimised_geotiff(tmp_path, values, monkeypatch, 
     assert max(o + n for o, n in places) + 4 == len(data)
 
 
-def test_overviews_are_means_without_nodata(tmp_path, values):
+def test_overviews_are_averages_and_of_speeds_the_most_frequent_without_nodata(tmp_path, values):
     target, _ = write(tmp_path, values)
     with rasterio.open(target, overview_level=0) as dataset:
         half = dataset.read()
     assert half.shape == (9, HEIGHT // 2, WIDTH // 2)
-    blocks = values.reshape(9, HEIGHT // 2, 2, WIDTH // 2, 2).astype(float)
-    blocks[blocks == 255] = np.nan
-    known = np.s_[:, : 1024 // 2]
-    wanted = np.floor(blocks.mean(axis=(2, 4)) + 0.5)
+    blocks = values.reshape(9, HEIGHT // 2, 2, WIDTH // 2, 2)
+    known = blocks != 255
+    sums, counts = (blocks * known).sum(axis=(2, 4)), known.sum(axis=(2, 4))
+    wanted = np.where(counts > 0, np.floor(sums / np.maximum(counts, 1) + 0.5), 255)
     averaged = [0, *range(2, 9)]
-    np.testing.assert_array_equal(half[averaged][known], wanted[averaged][known])
+    np.testing.assert_array_equal(half[averaged], wanted[averaged])
     assert (half[:, 512:, :300] == 255).all()
+    of_four = values[1].reshape(HEIGHT // 2, 2, WIDTH // 2, 2).swapaxes(1, 2).reshape(-1, 4)
+    frequent = [most_frequent(pixels) for pixels in of_four.tolist()]
+    np.testing.assert_array_equal(half[1].ravel(), frequent)
+
+
+def most_frequent(pixels):
+    """Return the most frequent pixel that is not nodata, the largest of equals."""
+    seen = [pixel for pixel in pixels if pixel != 255] or [255]
+    return max(seen, key=lambda pixel: (seen.count(pixel), pixel))
 
 
 def test_interrupted_prediction_resumes_to_the_same_bytes(tmp_path, values):

@@ -43,12 +43,12 @@ from geoprep.storage import inputs, places, transfer
 from training import predict as command
 from training.checkpoint import Checkpoint, save
 from training.engine.native import missing_compiler
-from training.inference import open_model
-from training.inference.runner import NativeRunner
 from training.prediction import Screen, job
-from training.prediction.cog.write_journal import folder_of, locked
 from training.prediction.images import inspect_image
 from training.prediction.predictor import Predictor
+from training.prediction.spool import folder_of, locked
+from training.runners import open_model
+from training.runners.runner import NativeRunner
 
 FP32 = ("--precision", "fp32", "--quiet")
 BINS = ("--outputs", "all")

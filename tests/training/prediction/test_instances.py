@@ -21,8 +21,8 @@ from geoprep.cpus import usable_cpus
 from geoprep.errors import UsageError
 from training.predict import COMMAND, main, make_job
 from training.prediction import PredictOptions, Screen, instances
-from training.prediction.cog.write_journal import WriteJournal, folder_of
 from training.prediction.instances import share_cores
+from training.prediction.spool import WriteJournal, folder_of
 
 HERE = Path(__file__).resolve().parents[2]
 OPTIONS = ("--model", FACTS.model, "--precision", "fp32", "--compile", "off", "--window", "64")

@@ -4,16 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from helpers.predict_cases import FACTS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from geoprep.errors import UsageError
-from geoprep.speed import MAX_MPH
-from training.evaluation.metrics import speed_mph
-from training.prediction.blend import RowBlender, label_bytes, to_bytes
-from training.prediction.cog.writer import halve
+from training.prediction.blend import RowBlender
 from training.prediction.windows import (
     WindowGrid,
     WindowRow,
@@ -114,52 +110,3 @@ def test_blending_by_rows_equals_blending_at_once(rows, columns, seed):
     wanted[valid[: rows.length] == 0] = 255
     assert np.abs(found - np.minimum(wanted, 255).transpose(2, 0, 1)).max() < 1.01
     assert ((found == 255) == (valid[: rows.length] == 0)).all()
-
-
-def test_bytes_are_rounded_and_255_is_nodata():
-    sums = np.array([[[0.0, 0.4999 / 255], [0.5, 1.0], [0.2, 0.3], [1.0, 1.0]]], np.float32)
-    valid = np.array([[1, 1, 1, 0]], np.uint8)
-    out = np.zeros((3, 1, 4), np.uint8)
-    assert to_bytes(sums, (0, 1, 0, 4), 0, valid, np.array([20], np.float32), 0.5, out) == 0
-    assert out[:, 0].T.tolist() == [[0, 0, 0], [254, 20, 128], [77, 0, 51], [255, 255, 255]]
-
-
-def test_predicted_speed_is_never_the_code_of_an_unknown_one():
-    """Also not where a network was trained on speeds that no mask holds."""
-    ones = np.ones((1, 1, 2), np.float32)
-    out = np.zeros((3, 1, 1), np.uint8)
-    valid = np.ones((1, 1), np.uint8)
-    assert to_bytes(ones, (0, 1, 0, 1), 0, valid, np.array([300], np.float32), 0.5, out) == 0
-    assert out[1, 0, 0] == MAX_MPH
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-@pytest.mark.parametrize("channel", [0, 1])
-def test_values_that_are_not_finite_are_nodata_in_every_band(bad, channel):
-    sums = np.full((1, 3, 2), 0.9, np.float32)
-    sums[0, 1:, channel] = bad
-    out = np.zeros((3, 1, 3), np.uint8)
-    valid = np.array([[1, 1, 0]], np.uint8)  # without imagery, nothing is lost
-    assert to_bytes(sums, (0, 1, 0, 3), 0, valid, np.array([20], np.float32), 0.5, out) == 1
-    assert out[:, 0].T.tolist() == [[230, 20, 230], [255, 255, 255], [255, 255, 255]]
-
-
-def test_predictions_are_decoded_as_in_the_metrics():
-    random = torch.Generator().manual_seed(1)
-    probabilities = torch.rand(2, 8, 40, 50, generator=random)
-    mph = (4.4, 14.5, 25.0, 36.2, 44.0, 55.9, 64.5)
-    speed = (speed_mph(probabilities, "bins", mph) + 0.5).floor()
-    found = label_bytes(probabilities, replace(FACTS, channels=8, class_mph=mph), 0.3)
-    assert torch.equal(found, torch.where(probabilities[:, -1] >= 0.3, speed, 0).to(torch.uint8))
-    assert set(found.unique().tolist()) == {0, 4, 15, 25, 36, 44, 56, 65}
-
-
-def test_overviews_average_valid_pixels_and_keep_roads():
-    fine = np.array([[1, 2, 255, 255], [0, 4, 255, 9], [0, 30, 0, 0], [0, 0, 0, 255]], np.uint8)
-    coarse = np.zeros((2, 2), np.uint8)
-    halve(fine, False, coarse)
-    assert coarse.tolist() == [[2, 9], [8, 0]]
-    halve(fine, True, coarse)
-    assert coarse.tolist() == [[2, 9], [30, 0]]
-    halve(np.full((4, 4), 255, np.uint8), True, coarse)
-    assert (coarse == 255).all()

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from geoprep.errors import UsageError
 from geoprep.storage import replaced
 from training.checkpoint import CheckpointError
-from training.inference.export_record import KEY, ExportRecord, damage_reported, required_module
-from training.inference.graph import IMAGE, PROBABILITY, example_image, exported, inference_module
-from training.inference.runner import Runner
+from training.runners.export_record import KEY, ExportRecord, damage_reported, required_module
+from training.runners.graph import IMAGE, PROBABILITY, example_image, exported, inference_module
+from training.runners.runner import Runner
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -84,7 +84,7 @@ def nodes_of(model: ModelProto, layers: Sequence[str]) -> list[str]:
 
 
 def write(path: Path, network: nn.Module, record: ExportRecord, tiles: Sequence[Tensor]) -> None:
-    """Write a ``.onnx`` file, see `training.inference.torch_file.write`."""
+    """Write a ``.onnx`` file, see `training.runners.torch_file.write`."""
     del tiles
     onnx = required_module("onnx", _WHAT)
     required_module("onnxruntime", _WHAT)

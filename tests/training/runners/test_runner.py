@@ -6,14 +6,14 @@ import torch
 from helpers.predict_cases import FACTS, neighbourly, pixels, probabilities
 
 from geoprep.errors import UsageError
-from training.inference import runner as runner_module
-from training.inference.runner import (
+from training.model import ResNetUNet, UpConv
+from training.prediction.prediction_tags import check_targets
+from training.runners import runner as runner_module
+from training.runners.runner import (
     CompiledRunner,
     NativeRunner,
     average_views,
 )
-from training.model import ResNetUNet, UpConv
-from training.prediction.prediction_tags import check_targets
 
 CPU = torch.device("cpu")
 

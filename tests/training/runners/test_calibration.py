@@ -12,10 +12,10 @@ from torch import nn
 from geoprep.errors import UsageError
 from training.checkpoint import Checkpoint, save
 from training.export import main
-from training.inference import openvino_file
-from training.inference.calibration import named_layers
-from training.inference.export_record import ExportRecord
 from training.model.unet import DecoderStep
+from training.runners import openvino_file
+from training.runners.calibration import named_layers
+from training.runners.export_record import ExportRecord
 
 
 class Doubled(nn.Module):

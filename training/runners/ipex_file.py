@@ -16,9 +16,9 @@ from geoprep.errors import UsageError
 from geoprep.storage import replaced
 from training.checkpoint import check_sums
 from training.engine import extension_problem, optimize_inference, quantisers
-from training.inference.export_record import KEY, ExportRecord, damage_reported
-from training.inference.graph import example_image, inference_module
-from training.inference.runner import ModuleRunner, Runner
+from training.runners.export_record import KEY, ExportRecord, damage_reported
+from training.runners.graph import example_image, inference_module
+from training.runners.runner import ModuleRunner, Runner
 
 
 class IpexRunner(ModuleRunner):
@@ -29,7 +29,7 @@ class IpexRunner(ModuleRunner):
 
 
 def write(path: Path, network: nn.Module, record: ExportRecord, tiles: Sequence[Tensor]) -> None:
-    """Write a ``.ipex`` file, see `training.inference.torch_file.write`."""
+    """Write a ``.ipex`` file, see `training.runners.torch_file.write`."""
     _check_extension()
     if record.kept:
         raise UsageError(

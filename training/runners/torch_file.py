@@ -11,9 +11,9 @@ from torch.export import ExportedProgram
 
 from geoprep.storage import replaced
 from training.checkpoint import ModelInfo, check_sums
-from training.inference.export_record import KEY, ExportRecord, damage_reported
-from training.inference.graph import exported, inference_module
-from training.inference.runner import ModuleRunner, Runner
+from training.runners.export_record import KEY, ExportRecord, damage_reported
+from training.runners.graph import exported, inference_module
+from training.runners.runner import ModuleRunner, Runner
 
 
 class ExportedRunner(ModuleRunner):

@@ -12,8 +12,8 @@ from geoprep.errors import UsageError
 from loaders import BatchLoader
 from training.checkpoint import ModelInfo
 from training.data import tiles_of
-from training.inference.graph import inference_module
-from training.inference.runner import pad_image
+from training.runners.graph import inference_module
+from training.runners.runner import pad_image
 
 
 def calibration_tiles(

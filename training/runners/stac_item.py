@@ -25,8 +25,8 @@ from geoprep.storage import download, is_remote, remote_file, replaced
 from geoprep.store import StoreReader
 from geoprep.views import outlines, parsed_times
 from training.checkpoint import BEST, Checkpoint, CheckpointError, ModelInfo, load
-from training.inference.export_record import damage_reported
 from training.model import STRIDE
+from training.runners.export_record import damage_reported
 
 _ALWAYS = "1900-01-01T00:00:00Z", "9999-12-31T23:59:59Z"
 """Times where none is known, as the extension's best practices say."""

@@ -1,5 +1,12 @@
 from .calibration import calibration_tiles as calibration_tiles
 from .calibration import named_layers as named_layers
+from .decoding import CLASS_BAND as CLASS_BAND
+from .decoding import ROAD_BAND as ROAD_BAND
+from .decoding import SPEED_BAND as SPEED_BAND
+from .decoding import Part as Part
+from .decoding import class_bytes as class_bytes
+from .decoding import label_bytes as label_bytes
+from .decoding import road_bytes as road_bytes
 from .export_record import ExportRecord as ExportRecord
 from .export_record import Precision as Precision
 from .graph import example_image as example_image

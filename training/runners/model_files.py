@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from geoprep.errors import UsageError
 from training.checkpoint import BEST, CheckpointError, ModelInfo, load_model
 from training.engine import DeviceName, choose_device
-from training.inference import ipex_file, onnx_file, openvino_file, torch_file
-from training.inference.export_record import ExportRecord
-from training.inference.graph import silenced
-from training.inference.model_options import ModelOptions, parse_devices
-from training.inference.runner import Compile, NativeRunner, Runner
-from training.inference.stac_item import item_model
+from training.runners import ipex_file, onnx_file, openvino_file, torch_file
+from training.runners.export_record import ExportRecord
+from training.runners.graph import silenced
+from training.runners.model_options import ModelOptions, parse_devices
+from training.runners.runner import Compile, NativeRunner, Runner
+from training.runners.stac_item import item_model
 
 # A format is a module with the functions `write` and `read`.
 _FORMATS = {".pt2": torch_file, ".onnx": onnx_file, ".xml": openvino_file, ".ipex": ipex_file}

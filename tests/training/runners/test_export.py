@@ -24,14 +24,14 @@ from geoprep.errors import UsageError
 from training.checkpoint import Checkpoint, CheckpointError, save
 from training.evaluate import main as evaluate
 from training.export import main
-from training.inference import torch_file
-from training.inference.export_record import ExportRecord
-from training.inference.graph import folded
-from training.inference.model_files import export_files, load_runner, open_model
-from training.inference.model_options import ModelOptions
-from training.inference.runner import NativeRunner
 from training.model.unet import DecoderStep, ResNetUNet
 from training.predict import main as predict
+from training.runners import torch_file
+from training.runners.export_record import ExportRecord
+from training.runners.graph import folded
+from training.runners.model_files import export_files, load_runner, open_model
+from training.runners.model_options import ModelOptions
+from training.runners.runner import NativeRunner
 
 REPO = Path(__file__).resolve().parents[3]
 MODEL = ("--model", "helpers.tiny:normed")
@@ -156,7 +156,7 @@ SIGNALLED = """
 import gc, os, signal, sys
 from pathlib import Path
 import torch
-from training.inference import openvino_file
+from training.runners import openvino_file
 
 runners = [openvino_file.read(Path(sys.argv[1]))[0] for _ in range(2)]
 for runner in runners:

@@ -18,8 +18,8 @@ import training
 from geoprep.errors import GeoprepError, UsageError
 from geoprep.store import StoreReader
 from training.checkpoint import CheckpointError, load
-from training.inference import Extent, training_extent, write_item
 from training.predict import main as predict
+from training.runners import Extent, training_extent, write_item
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "model-files.md"
 CLASSES = {"targets": "classes", "class_mph": (), "class_names": ("open water", "other")}

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from loaders import DevicePrep, Normalize, SpeedTarget
 from training.checkpoint import ModelInfo
 from training.engine import computes_bf16, missing_compiler
-from training.inference.graph import Probabilities, inference_module
 from training.model import Compiled
+from training.runners.graph import Probabilities, inference_module
 
 CPU = torch.device("cpu")
 Compile = Literal["auto", "on", "off"]

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 
 from geoprep.storage import content_digest, replaced
 from training.checkpoint import CheckpointError
-from training.inference.export_record import KEY, ExportRecord, damage_reported, required_module
-from training.inference.onnx_file import nodes_of, onnx_model
-from training.inference.runner import Runner
+from training.runners.export_record import KEY, ExportRecord, damage_reported, required_module
+from training.runners.onnx_file import nodes_of, onnx_model
+from training.runners.runner import Runner
 
 _WHAT = "OpenVINO's format"
 _HINTS = {"float32": "f32", "bfloat16": "bf16", "int8": "bf16"}
@@ -128,7 +128,7 @@ def _at_once() -> int:
 
 
 def write(path: Path, network: nn.Module, record: ExportRecord, tiles: Sequence[Tensor]) -> None:
-    """Write two files, see `training.inference.torch_file.write`.
+    """Write two files, see `training.runners.torch_file.write`.
 
     The weights are written first: until the new ``.xml`` replaces the old one, the digest in
     the old one does not match, and reading fails.

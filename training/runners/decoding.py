@@ -1,0 +1,144 @@
+"""Probabilities as bytes: the bands of a prediction, and the label that a model predicts."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from geoprep.compiled import compiled
+from geoprep.speed import MAX_MPH
+from training.checkpoint import ModelInfo
+
+ROAD_BAND, SPEED_BAND = 0, 1
+"""Indices of the bands of roads; the speed bins follow. Without speeds only the first."""
+
+CLASS_BAND = 0
+"""Index of the band of classes."""
+
+Part = tuple[int, int, int, int]
+"""A rectangle: first row, last row, first column, last column; the last ones are excluded."""
+
+
+def label_bytes(probabilities: Tensor, info: ModelInfo, threshold: float) -> Tensor:
+    """Return the speed or class band of probabilities (n, channel, y, x), uint8 (n, y, x)."""
+    values = np.ascontiguousarray(probabilities.permute(0, 2, 3, 1).cpu().numpy())
+    count, height, width, _ = values.shape
+    valid, whole = np.ones((height, width), np.uint8), (0, height, 0, width)
+    mph = np.array(info.class_mph, np.float32)
+    bands = np.empty((count, 1 if info.has_classes else 2, height, width), np.uint8)
+    for window, written in zip(values, bands, strict=True):
+        if info.has_classes:
+            class_bytes(window, whole, 0, valid, False, False, written)
+        else:
+            road_bytes(window, whole, 0, valid, mph, threshold, written)
+    return torch.from_numpy(bands[:, CLASS_BAND if info.has_classes else SPEED_BAND])
+
+
+@compiled
+def road_bytes(
+    values: NDArray[np.float32],
+    part: Part,
+    left: int,
+    valid: NDArray[np.uint8],
+    class_mph: NDArray[np.float32],
+    threshold: float,
+    out: NDArray[np.uint8],
+) -> int:
+    """Write probabilities and speeds as bytes; return the number of pixels that are not finite.
+
+    ``values`` are float32 (y, x, channel) with any road last; their ``part`` goes to the same rows
+    of ``valid``, uint8 (y, x), 0 without imagery, and ``out``, uint8 (band, y, x), from column
+    ``left`` on. The bands:
+
+    1. the probability of any road times 255, rounded half up, at most 254;
+    2. with speeds per class that of the most likely class, 1..253, or 0 for background;
+    3. the other channels like the first, if ``out`` has bands for them.
+
+    255 in every band without imagery or where a channel is not finite.
+    """
+    top, bottom, first, last = part
+    road, has_speeds, lost = values.shape[2] - 1, len(class_mph) > 0, 0
+    for y in range(top, bottom):
+        pixels, bands = values[y, first:last], out[:, y, left + first : left + last]
+        for x in range(len(pixels)):  # 1
+            bands[0, x] = _scaled(pixels[x, road])
+        for x in range(len(pixels) * has_speeds):  # 2
+            bands[1, x] = _speed(pixels[x], class_mph) if pixels[x, road] >= threshold else 0
+        for channel in range(len(bands) - 1 - has_speeds):  # 3
+            for x in range(len(pixels)):
+                bands[1 + has_speeds + channel, x] = _scaled(pixels[x, channel])
+        lost += _hide(pixels, valid[y, left + first : left + last], bands)
+    return lost
+
+
+@compiled
+def class_bytes(
+    values: NDArray[np.float32],
+    part: Part,
+    left: int,
+    valid: NDArray[np.uint8],
+    confidence: bool,
+    probabilities: bool,
+    out: NDArray[np.uint8],
+) -> int:
+    """Write the most probable classes as bytes; return the number of pixels that are not finite.
+
+    As `road_bytes`, of probabilities that add up to 1. The bands:
+
+    1. the most probable class, the first of equal ones;
+    2. on request the largest probability minus the second, as below;
+    3. on request the probability of each class times 255, rounded half up, at most 254.
+    """
+    top, bottom, first, last = part
+    lost = 0
+    for y in range(top, bottom):
+        pixels, bands = values[y, first:last], out[:, y, left + first : left + last]
+        for x in range(len(pixels)):
+            largest, second, best = np.float32(-1), np.float32(-1), 0
+            for channel in range(pixels.shape[1]):
+                value = pixels[x, channel]
+                if value > largest:
+                    largest, second, best = value, largest, channel
+                elif value > second:
+                    second = value
+            bands[0, x] = best  # 1
+            if confidence:  # 2
+                bands[1, x] = _scaled(largest - max(second, np.float32(0)))
+            for channel in range(pixels.shape[1] * probabilities):  # 3
+                bands[1 + confidence + channel, x] = _scaled(pixels[x, channel])
+        lost += _hide(pixels, valid[y, left + first : left + last], bands)
+    return lost
+
+
+@compiled
+def _hide(pixels: NDArray[np.float32], valid: NDArray[np.uint8], bands: NDArray[np.uint8]) -> int:
+    """Write 255 where a row has no imagery or is not finite; return the number of the latter."""
+    lost = 0
+    for x in range(len(pixels)):
+        total = np.float32(0)
+        for channel in range(pixels.shape[1]):
+            total += pixels[x, channel]
+        finite = np.isfinite(total)
+        lost += valid[x] != 0 and not finite
+        if valid[x] == 0 or not finite:
+            bands[:, x] = 255
+    return lost
+
+
+@compiled
+def _scaled(value: np.float32) -> np.uint8:
+    """Return a probability times 255, rounded half up, 0 to 254."""
+    value = value * np.float32(255) + np.float32(0.5)
+    return np.uint8(np.int32(min(max(value, np.float32(0)), np.float32(254))))
+
+
+@compiled
+def _speed(pixel: NDArray[np.float32], class_mph: NDArray[np.float32]) -> int:
+    """Return the speed of the most likely class of a pixel, 1..253."""
+    best = 0
+    for channel in range(1, len(class_mph)):
+        if pixel[channel] > pixel[best]:
+            best = channel
+    return int(min(max(class_mph[best] + 0.5, 1.0), MAX_MPH))
