@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from scipy.ndimage import distance_transform_edt, gaussian_filter
 
 from geoprep.grid import Grid
-from geoprep.labels import burn, read_roads, speed_polygons
+from geoprep.labels import RoadOutlines, burn, read_roads
 from geoprep.roads import ArrayBands, RoadGraph, RoadRaster, read_labels
 from geoprep.speed import BIN_COUNT, BIN_TABLE, NODATA
 
@@ -93,8 +93,7 @@ def chips(area: Path) -> Iterator[Chip]:
         if len(truth.lines):
             name = re.sub(r".*_(\w+\d+)", r"\1", label.stem)
             roads = read_roads(label)
-            polygons = speed_polygons(roads, grid)
-            mask = burn(polygons, grid.transform, (grid.height, grid.width))
+            mask = burn(RoadOutlines.of(roads, grid).within(grid), grid)
             yield Chip(name, mask, grid, truth)
 
 

@@ -21,7 +21,7 @@ from geoprep.build.road_ground import road_ground
 from geoprep.build.scene import PlannedScene
 from geoprep.errors import GeoprepError, ImageError
 from geoprep.grid import Grid
-from geoprep.labels import SceneWindow, SpeedPolygons, burn, majority, read_mask
+from geoprep.labels import RoadOutlines, SceneWindow, burn, majority, read_mask
 from geoprep.speed import BACKGROUND, NODATA
 from geoprep.storage import open_image
 from geoprep.store import StoreMeta, pixel_layouts
@@ -66,9 +66,10 @@ class Region:
         """Number of pixels."""
         return (self.bottom - self.top) * (self.right - self.left)
 
-    def coarser(self, factor: int) -> tuple[int, int]:
-        """Return height and width in pixels ``factor`` times as large."""
-        return -(-(self.bottom - self.top) // factor), -(-(self.right - self.left) // factor)
+    def on(self, finest: Grid) -> Grid:
+        """Return its grid, from that of the scene's finest level."""
+        height, width = self.bottom - self.top, self.right - self.left
+        return finest.window(self.top, self.left, height, width)
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,37 +259,28 @@ def _label_tiles(
     return notes
 
 
-def _burn_tiles(piece: Piece, ground: SpeedPolygons, tiles: Tiles) -> None:
+def _burn_tiles(piece: Piece, ground: RoadOutlines, tiles: Tiles) -> None:
     """Burn every level on its own grid, all tiles at once where they share one pixel grid."""
     part, tile = piece.part, piece.meta.tile
+    finest = piece.grid.resized(*part.scene.shape)
+    around = BACKGROUND if piece.meta.has_background else NODATA
     region = Region.of(part, part.scene.windows, tile)
+    shapes = ground.within(region.on(finest).coarser(tile // min(piece.meta.levels)))
     for _, labels, factor in piece.levels(tiles):
         aligned = all(
             (row - region.top) % factor == 0 and (col - region.left) % factor == 0
             for row, col in part.scene.windows
         )
         if aligned:
-            mask = _burn(piece, region, factor, ground)
+            mask = burn(shapes, region.on(finest).coarser(factor), around=around)
         for label, (row, col) in zip(labels, part.scene.windows, strict=True):
-            own = Region.of(part, [(row, col)], tile)
-            height, width = own.coarser(factor)
+            grid = Region.of(part, [(row, col)], tile).on(finest).coarser(factor)
             if aligned:
                 y, x = (row - region.top) // factor, (col - region.left) // factor
-                burned = mask[y : y + height, x : x + width]
+                burned = mask[y : y + grid.height, x : x + grid.width]
             else:
-                burned = _burn(piece, own, factor, ground)
-            label[:height, :width] = burned
-
-
-def _burn(piece: Piece, region: Region, factor: int, ground: SpeedPolygons) -> NDArray[np.uint8]:
-    """Return a region burned on pixels ``factor`` times as large as those of the finest level."""
-    height, width = region.coarser(factor)
-    scene = piece.part.scene
-    finest = piece.grid.resized(*scene.shape)
-    window = finest.window(region.top, region.left, height * factor, width * factor)
-    around = BACKGROUND if piece.meta.has_background else NODATA
-    transform = window.resized(height, width).transform
-    return burn(ground, transform, (height, width), around=around)
+                burned = burn(shapes, grid, around=around)
+            label[: grid.height, : grid.width] = burned
 
 
 def _render_tiles(piece: Piece, tables: NDArray[Any], tiles: Tiles) -> None:

@@ -5,13 +5,10 @@ from __future__ import annotations
 import threading
 from functools import lru_cache
 
-from shapely.errors import GEOSException
-
 from geoprep.build.records import ScenePart, ShardTask
-from geoprep.errors import LabelError
-from geoprep.labels import SpeedPolygons, read_roads, speed_polygons
+from geoprep.labels import RoadOutlines, read_roads
 
-Ground = tuple[SpeedPolygons, dict[str, int]]
+Ground = tuple[RoadOutlines, dict[str, int]]
 """Outlines of the roads, and fallbacks of their attributes with counts."""
 
 
@@ -61,11 +58,4 @@ def _find(part: ScenePart, task: ShardTask) -> Ground:
         margin_m=options.buffer,
         scene=None if shared else grid.bounds,
     )
-    try:
-        half_widths = roads.half_widths(options.buffer)
-        return speed_polygons(roads, grid, buffer_m=half_widths), dict(roads.notes)
-    except GEOSException as error:
-        raise LabelError(
-            f"{label}: its roads cannot be widened ({error}). Check them with ogrinfo, or remove "
-            "the label to build the scene as unlabelled"
-        ) from error
+    return RoadOutlines.of(roads, grid, roads.half_widths(options.buffer)), dict(roads.notes)

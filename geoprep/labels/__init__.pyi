@@ -1,8 +1,7 @@
 from .attributes import HIGHWAY_TYPES as HIGHWAY_TYPES
 from .attributes import ROAD_FIELDS as ROAD_FIELDS
-from .burning import SpeedPolygons as SpeedPolygons
+from .burning import RoadOutlines as RoadOutlines
 from .burning import burn as burn
-from .burning import speed_polygons as speed_polygons
 from .class_rule import UNLABELLED as UNLABELLED
 from .class_rule import ClassRule as ClassRule
 from .class_rule import make_mask_rule as make_mask_rule

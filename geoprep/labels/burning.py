@@ -1,28 +1,33 @@
-"""Burn road lines and areas with speeds into uint8 labels on any grid.
+"""Burn road lines and areas into uint8 labels on any grid.
 
-This reproduces the CRESI tools (``data_prep/speed_masks.py``) to the pixel: project to UTM, buffer
-by 2 m with one segment per quadrant, unite the roads of each speed, project to the image's CRS, and
-burn in ascending speed by the pixel-centre rule. Instead of a union, outlines get the vertices that
-it would give them (`noding`) and are drawn one by one.
+This reproduces the CRESI tools (``data_prep/speed_masks.py``) to the pixel:
+
+1. Lines are projected to a UTM zone and widened on either side, with one segment per quadrant.
+2. The outlines of lines with the same label byte are united.
+3. The unions are projected to the image's CRS and burned in ascending speed: a pixel is road if its
+   centre is.
+
+A union has a vertex wherever outlines cross, and the straight edges between vertices are curves in
+another CRS. So the union of a window takes in the lines that cross those of the window: its label
+is the slice of that of the whole scene.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import shapely
-from affine import Affine
 from numpy.typing import NDArray
+from rasterio.features import rasterize
 
-from geoprep.crs import beside, reproject, to_lonlat, transformer, utm_crs
+from geoprep.crs import beside, reproject, to_lonlat, utm_crs
 from geoprep.errors import LabelError, UsageError
 from geoprep.grid import Grid
-from geoprep.labels.noding import noded
-from geoprep.labels.scanline import fill_polygons
 from geoprep.labels.table import LabelRoads
-from geoprep.speed import BACKGROUND
+from geoprep.quiet import no_georeference_warning
+from geoprep.speed import BACKGROUND, UNKNOWN_SPEED
 
 DEFAULT_BUFFER_M: Final = 2.0
 _QUADRANT_SEGMENTS: Final = 1
@@ -30,85 +35,146 @@ _AREA: Final = 2
 """Dimensions of a polygon."""
 _FARTHEST_M: Final = 1e8
 """No place on Earth is this far from the origin of a zone; GEOS overflows far beyond it."""
-_MOST_PAIRS: Final = 50_000
-"""Close pairs of segments of a line that long lines of a scene may have: two seconds of GEOS."""
+_MOST_CROSSINGS: Final = 50_000
+"""Pairs of close lines of a window that are united, and of close segments of the long lines of a
+scene: up to five seconds of GEOS."""
 _TANGLE: Final = 64
-"""Close pairs that every road may have: roundabouts, hairpins, cloverleaves."""
+"""Close pairs of segments that every line may have: roundabouts, hairpins, cloverleaves."""
 _LONG: Final = 256
 _MOST_COMPARED: Final = 512
 _PIECE_SEGMENTS: Final = 16
 
+Shapes = list[tuple[dict[str, Any], int]]
+"""Geometries as GeoJSON in an image's CRS, each with its label byte, in the order of drawing."""
+
 
 @dataclass(frozen=True, slots=True)
-class SpeedPolygons:
-    """Outlines of roads in an image's CRS: a polygon per line or area, in ascending speed."""
+class RoadOutlines:
+    """Roads of a label in the UTM zone of a scene: made once, and united for any window of it.
 
-    xy: NDArray[np.float64]  # (points, 2), concatenated closed rings
-    ring: NDArray[np.int64]  # (points,), the ring that a point is part of
-    first: NDArray[np.int64]  # (polygons + 1,), first point of each, and the number of points
-    bounds: NDArray[np.float64]  # (polygons, 4): least x, least y, greatest x, greatest y
-    value: NDArray[np.uint8]  # (polygons,), label bytes; first those of unknown speed or nodata
-
-
-def speed_polygons(
-    roads: LabelRoads, grid: Grid, *, buffer_m: float | NDArray[np.float64] = DEFAULT_BUFFER_M
-) -> SpeedPolygons:
-    """Return the outlines of roads; they are made once per scene and burned into any window.
-
-    Lines are widened by ``buffer_m`` metres on either side, one value or one per line, in the UTM
-    zone of the scene; lines outside its domain are left out. Areas are not widened.
+    Areas are drawn one by one as they are; so are the outlines of pieces of lines that take GEOS
+    hours to widen.
     """
-    buffers = np.broadcast_to(np.asarray(buffer_m, np.float64), roads.lines.shape)
-    if not np.all(np.asarray(buffer_m) > 0):
-        raise UsageError(f"`buffer` {buffer_m} m: must be larger than 0")
-    utm = buffer_crs(grid)
-    lines = reproject(roads.lines, roads.crs, utm)
-    reached = np.flatnonzero(_is_within(lines, _FARTHEST_M))
-    if len(roads.lines) and not len(reached):
-        raise LabelError(f"roads at {_place(roads)} are not on Earth; check their CRS {roads.crs}")
-    is_area = shapely.get_dimensions(lines[reached]) == _AREA
-    areas, reached = reached[is_area], reached[~is_area]
-    pieces, owner, cut = _untangled(lines[reached], buffers[reached])
-    road = reached[owner]
-    outlines = shapely.buffer(pieces, buffers[road], quad_segs=_QUADRANT_SEGMENTS)
-    # Areas do not need the vertices that a union would add.
-    apart = np.concatenate([cut, np.ones(len(areas), np.bool_)])
-    outlines, mph = np.concatenate([outlines, lines[areas]]), roads.mph[np.append(road, areas)]
-    xy, ring, first, mph = _outlined(outlines, mph, apart)
-    x, y = transformer(utm, grid.crs).transform(*xy.T)
-    left, _, right, _ = grid.bounds
-    xy = np.column_stack([beside(x, grid.crs, (left + right) / 2), y])
-    if not np.isfinite(xy).all():
-        raise LabelError(
-            f"roads at {_place(roads)} have no coordinates in the image's CRS, {grid.crs}. Check "
-            "the CRS of both"
-        )
-    bounds = np.hstack([end.reduceat(xy, first[:-1]) for end in (np.minimum, np.maximum)])
-    value = roads.label_bytes(mph)
-    return SpeedPolygons(xy, ring, first, bounds, value)
+
+    shapes: NDArray[np.object_]  # (roads,) lines to widen, and polygons
+    half_width: NDArray[np.float64]  # (roads,) of lines, in metres; 0 for polygons
+    value: NDArray[np.uint8]  # (roads,) label bytes
+    tree: shapely.STRtree  # of the shapes
+    utm: str
+    name: str  # of the file, for messages
+
+    @classmethod
+    def of(
+        cls, roads: LabelRoads, grid: Grid, buffer_m: float | NDArray[np.float64] = DEFAULT_BUFFER_M
+    ) -> RoadOutlines:
+        """Return the roads of a scene on a grid.
+
+        Lines are widened by ``buffer_m`` metres on either side, one value or one per line, in the
+        UTM zone of the scene; lines outside its domain are left out.
+        """
+        half_width = np.broadcast_to(np.asarray(buffer_m, np.float64), roads.lines.shape)
+        if not np.all(np.asarray(buffer_m) > 0):
+            raise UsageError(f"`buffer` {buffer_m} m: must be larger than 0")
+        utm = buffer_crs(grid)
+        shapes = reproject(roads.lines, roads.crs, utm)
+        reached = (np.abs(shapely.bounds(shapes)) < _FARTHEST_M).all(axis=1)
+        if len(shapes) and not reached.any():
+            place = [round(value, 3) for value in shapely.total_bounds(roads.lines).tolist()]
+            raise LabelError(
+                f"{roads.name}: roads at {place} are not on Earth; check their CRS {roads.crs}"
+            )
+        shapes, value = shapes[reached], roads.label_bytes(roads.mph)[reached]
+        is_area = shapely.get_dimensions(shapes) == _AREA
+        half_width = np.where(is_area, 0.0, half_width[reached])
+        tangles = _tangles(shapes, half_width)
+        pieces = [
+            shapely.buffer(_pieces(shapes[i]), half_width[i], quad_segs=_QUADRANT_SEGMENTS)
+            for i in tangles
+        ]
+        half_width[tangles] = 0.0
+        whole = np.setdiff1d(np.arange(len(shapes)), tangles)
+        road = np.concatenate([whole, np.repeat(tangles, [len(each) for each in pieces])])
+        shapes = np.concatenate([shapes[whole], *pieces])
+        return cls(shapes, half_width[road], value[road], shapely.STRtree(shapes), utm, roads.name)
+
+    def within(self, window: Grid) -> Shapes:
+        """Return what is to be drawn on the grid of a window of the scene."""
+        roads, united = self._near(window)
+        values = np.unique(self.value[roads])
+        # Known speeds are drawn over areas of unknown speed, and classes over nodata.
+        values = np.roll(values, np.count_nonzero(values >= UNKNOWN_SPEED))
+        by_value = [roads[self.value[roads] == value] for value in values]
+        try:
+            outlines = [self._outlines(chosen, united) for chosen in by_value]
+        except shapely.errors.GEOSException as error:
+            raise LabelError(
+                f"{self.name}: its roads cannot be widened ({error}). Check them with ogrinfo, or "
+                "remove the label to build the scene as unlabelled"
+            ) from error
+        drawn = np.concatenate([np.empty(0, object), *outlines])
+        value = np.repeat(values, [len(each) for each in outlines])
+        xy = shapely.get_coordinates(reproject(drawn, self.utm, window.crs))
+        if not np.isfinite(xy).all():
+            raise LabelError(
+                f"{self.name}: its roads have no coordinates in the image's CRS, {window.crs}. "
+                "Check the CRS of both"
+            )
+        xy[:, 0] = beside(xy[:, 0], window.crs, window.centre[0])
+        placed = shapely.set_coordinates(drawn.copy(), xy).tolist()
+        return [
+            (shape.__geo_interface__, byte)
+            for shape, byte in zip(placed, value.tolist(), strict=True)
+        ]
+
+    def _near(self, window: Grid) -> tuple[NDArray[np.intp], bool]:
+        """Return the roads of a window, with the lines that cross these if they can be united."""
+        widest = self.half_width.max(initial=0.0)
+        outline = window.outline_in(self.utm)
+        if not np.isfinite(outline.bounds).all():  # it extends beyond the domain of the zone
+            return np.arange(len(self.shapes)), len(self.shapes) ** 2 <= _MOST_CROSSINGS
+        # Its sides are curves, here of short segments.
+        near = self.tree.query(outline, "dwithin", distance=widest + outline.length / 1000)
+        roads = np.union1d(near, self._crossing(near))
+        if len(self._crossing(roads)) > 2 * _MOST_CROSSINGS:
+            return np.sort(near), False
+        return roads, True
+
+    def _crossing(self, roads: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Return the lines of the same value that cross each of some lines, itself included."""
+        lines = roads[self.half_width[roads] > 0]
+        distance = self.half_width[lines] + self.half_width.max(initial=0.0)
+        line, other = self.tree.query(self.shapes[lines], "dwithin", distance=distance)
+        alike = (self.value[lines[line]] == self.value[other]) & (self.half_width[other] > 0)
+        crossing: NDArray[np.intp] = other[alike]
+        return crossing
+
+    def _outlines(self, roads: NDArray[np.intp], united: bool) -> NDArray[np.object_]:
+        """Return the outlines of roads of one value, those of all lines as one if ``united``."""
+        is_line = self.half_width[roads] > 0
+        polygons, lines = self.shapes[roads[~is_line]], self.shapes[roads[is_line]]
+        half_width = self.half_width[roads[is_line]]
+        if united:  # widened as one geometry, lines of one width are united in half of the time
+            widths = np.unique(half_width)
+            alike = [shapely.multilinestrings(lines[half_width == width]) for width in widths]
+            lines, half_width = np.array(alike, object), widths
+        outlines = shapely.buffer(lines, half_width, quad_segs=_QUADRANT_SEGMENTS)
+        if united:
+            outlines = np.array([shapely.union_all(outlines)], object)
+        outlines = np.concatenate([polygons, outlines])
+        return outlines[~shapely.is_empty(outlines)]  # a buffer of 1e-9 m, say
 
 
-def _untangled(
-    lines: NDArray[np.object_], buffer_m: NDArray[np.float64]
-) -> tuple[NDArray[np.object_], NDArray[np.intp], NDArray[np.bool_]]:
-    """Return lines that can be buffered quickly: tangles, which take GEOS hours, are cut to pieces.
+def _tangles(lines: NDArray[np.object_], half_width: NDArray[np.float64]) -> NDArray[np.intp]:
+    """Return the lines that take GEOS hours to widen, since they lie over themselves."""
+    long = np.flatnonzero((half_width > 0) & (shapely.get_num_coordinates(lines) > _LONG))
+    pairs = np.array([_near_pairs(lines[i], half_width[i]) for i in long])
+    return long[(pairs > _TANGLE) & (np.cumsum(pairs) > _MOST_CROSSINGS)]
 
-    Also the index of the line that each is part of, and whether that was cut.
-    """
-    long = np.flatnonzero(shapely.get_num_coordinates(lines) > _LONG)
-    pairs = np.array([_near_pairs(lines[i], buffer_m[i]) for i in long])
-    tangles = long[(pairs > _TANGLE) & (np.cumsum(pairs) > _MOST_PAIRS)]
-    whole = np.setdiff1d(np.arange(len(lines)), tangles)
-    pieces, owner = [lines[whole]], [whole]
-    for index in tangles.tolist():
-        points = shapely.get_coordinates(lines[index])
-        starts = range(0, len(points) - 1, _PIECE_SEGMENTS)
-        pieces.append(
-            np.array([shapely.LineString(points[s : s + _PIECE_SEGMENTS + 1]) for s in starts])
-        )
-        owner.append(np.full(len(starts), index))
-    owners = np.concatenate(owner)
-    return np.concatenate(pieces), owners, np.isin(owners, tangles)
+
+def _pieces(line: shapely.LineString) -> NDArray[np.object_]:
+    points = shapely.get_coordinates(line)
+    starts = range(0, len(points) - 1, _PIECE_SEGMENTS)
+    return np.array([shapely.LineString(points[s : s + _PIECE_SEGMENTS + 1]) for s in starts])
 
 
 def _near_pairs(line: shapely.LineString, buffer_m: float) -> float:
@@ -129,47 +195,16 @@ def _near_pairs(line: shapely.LineString, buffer_m: float) -> float:
     return float(np.count_nonzero(apart) / 2 * len(segments) / len(sample))
 
 
-def _outlined(
-    outlines: NDArray[np.object_], mph: NDArray[np.float64], cut: NDArray[np.bool_]
-) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """Return polygons in the form of `SpeedPolygons`, in metres, and the speed of each.
+def burn(shapes: Shapes, grid: Grid, *, around: int = BACKGROUND) -> NDArray[np.uint8]:
+    """Return shapes drawn on a grid, uint8 (y, x); ``around`` is the byte around them.
 
-    ``cut`` marks areas and pieces of tangles. They get no vertices from others, as there may be
-    millions.
+    A pixel has the value of the last shape that its centre is in. The grid may be rotated, sheared
+    or south-up.
     """
-    ascending = np.argsort(mph, kind="stable")
-    ascending = ascending[~shapely.is_empty(outlines[ascending])]  # a buffer of 1e-9 m, say
-    outlines, mph, cut = outlines[ascending], mph[ascending], cut[ascending]
-    rings, polygon = shapely.get_rings(outlines, return_index=True)
-    xy, ring = shapely.get_coordinates(rings, return_index=True)
-    _, speed = np.unique(mph, return_inverse=True)
-    xy, ring = noded(xy, ring, polygon, np.where(cut, -1, speed))
-    first = np.searchsorted(polygon[ring], np.arange(len(outlines) + 1))
-    return xy, ring, first, mph
-
-
-def burn(
-    polygons: SpeedPolygons,
-    transform: Affine,
-    shape: tuple[int, int],
-    *,
-    around: int = BACKGROUND,
-) -> NDArray[np.uint8]:
-    """Return the label of roads on a grid, uint8 (y, x); ``around`` is the byte around them.
-
-    A pixel is road if its centre is; the highest of several speeds is kept. The grid may be
-    rotated, sheared or south-up. The label of a window is the slice of the whole one.
-    """
-    mask = np.full(shape, around, dtype=np.uint8)
-    grid = Grid(*shape, transform, "")
-    low, high = np.split(np.array(grid.bounds), 2)
-    near = (polygons.bounds[:, :2] <= high) & (polygons.bounds[:, 2:] >= low)
-    chosen = np.flatnonzero(near.all(axis=1))
-    counts = np.diff(polygons.first)[chosen]
-    first = np.concatenate([[0], np.cumsum(counts)])
-    points = np.repeat(polygons.first[chosen] - first[:-1], counts) + np.arange(first[-1])
-    x, y = grid.to_pixels(polygons.xy[points]).T
-    fill_polygons(x, y, polygons.ring[points], first, polygons.value[chosen], mask)
+    mask = np.full(grid.shape, around, dtype=np.uint8)
+    if shapes:
+        with no_georeference_warning():  # of a raster in memory, before it has its transform
+            rasterize(shapes, out=mask, transform=grid.transform)
     return mask
 
 
@@ -180,12 +215,3 @@ def buffer_crs(grid: Grid) -> str:
     of the roads, which one long line in a label file moves.
     """
     return utm_crs(float(to_lonlat(grid.crs).transform(*grid.centre)[0]), lat=0.0)
-
-
-def _is_within(geometry: NDArray[np.object_], limit: float) -> NDArray[np.bool_]:
-    """Return where all coordinates are finite and closer to zero than the limit."""
-    return np.asarray((np.abs(shapely.bounds(geometry)) < limit).all(axis=1), dtype=np.bool_)
-
-
-def _place(roads: LabelRoads) -> str:
-    return str(tuple(round(value, 3) for value in shapely.total_bounds(roads.lines).tolist()))

@@ -44,6 +44,7 @@ class LabelRoads:
     notes: dict[str, int]  # why features were left out or got defaults -> number of features
     width: NDArray[np.float64] | None = None  # full, in metres, NaN where unknown
     classed: bool = False
+    name: str = ""  # of the file, for messages
 
     def label_bytes(self, mph: NDArray[np.float64]) -> NDArray[np.uint8]:
         """Return the label byte of every speed, or of every number of a class plus 1."""
@@ -68,6 +69,7 @@ class RoadTable:
     notes: tuple[tuple[str, ...], ...]  # per feature: why it was left out, defaults that it got
     crs: str
     width: NDArray[np.float64]  # (features,)
+    name: str  # of the file, for messages
     file_notes: tuple[str, ...] = ()
     ignored_speed_fields: tuple[str, ...] = ()  # which the file has and the rule does not read
     classed: bool = False
@@ -91,6 +93,7 @@ class RoadTable:
             notes,
             self.width[feature],
             self.classed,
+            self.name,
         )
 
     @property
@@ -153,6 +156,7 @@ def build_table(
         tuple(notes),
         crs,
         np.array(widths, dtype=np.float64),
+        name,
         ignored_speed_fields=ignored,
         classed=rule.classes is not None,
     )

@@ -11,7 +11,7 @@ from rasterio.features import rasterize
 from geoprep.build.label_checks import check_shared_roads
 from geoprep.errors import LabelError
 from geoprep.grid import Grid
-from geoprep.labels import SpeedRule, burn, read_roads, speed_polygons
+from geoprep.labels import RoadOutlines, SpeedRule, burn, read_roads
 from geoprep.labels.road_files import open_road_file
 from geoprep.speed import UNKNOWN_SPEED
 
@@ -46,8 +46,7 @@ def label(tmp_path):
 
 
 def mask_of(roads, half_width=2.0):
-    polygons = speed_polygons(roads, GRID, buffer_m=roads.half_widths(half_width))
-    return burn(polygons, GRID.transform, (GRID.height, GRID.width))
+    return burn(RoadOutlines.of(roads, GRID, roads.half_widths(half_width)).within(GRID), GRID)
 
 
 def by_gdal(polygon, value=25):

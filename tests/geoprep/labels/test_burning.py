@@ -13,7 +13,8 @@ from rasterio.features import rasterize
 from geoprep.crs import transformer
 from geoprep.errors import LabelError, UsageError
 from geoprep.grid import Grid
-from geoprep.labels.burning import buffer_crs, burn, speed_polygons
+from geoprep.labels import burning
+from geoprep.labels.burning import RoadOutlines, buffer_crs, burn
 from geoprep.labels.label_options import SpeedRule
 from geoprep.labels.road_files import open_road_file, read_roads
 from geoprep.labels.table import LabelRoads
@@ -63,7 +64,7 @@ def grid_at(place, crs="EPSG:4326", size=160):
 
 
 def mask_of(roads, grid, **options):
-    return burn(speed_polygons(roads, grid, **options), grid.transform, (grid.height, grid.width))
+    return burn(RoadOutlines.of(roads, grid, **options).within(grid), grid)
 
 
 def by_geopandas(roads, image_crs):
@@ -122,7 +123,7 @@ def test_labels_and_images_may_have_any_crs(place, label_crs, image_crs, seed):
     assert np.array_equal(mask, np.where(mph > 0, to_byte(mph), 0))
 
 
-# --- drawn one by one, and by the union of all ------------------------------------------------
+# --- united roads ---------------------------------------------------------------------------
 
 
 def networks(rng, kind, size):
@@ -153,7 +154,7 @@ def networks(rng, kind, size):
     st.sampled_from(["EPSG:4326", "EPSG:3857", "EPSG:32611"]),
     st.integers(1, 4),
 )
-def test_roads_drawn_one_by_one_are_their_union_to_the_pixel(seed, kind, size, crs, speeds):
+def test_lines_are_the_union_of_their_outlines_to_the_pixel(seed, kind, size, crs, speeds):
     rng = np.random.default_rng(seed)
     lines = [np.add(line, (665e3, 4011e3)) for line in networks(rng, kind, size)]
     mph = rng.choice(TABLE_SPEEDS[:speeds], len(lines))
@@ -166,6 +167,22 @@ def test_roads_drawn_one_by_one_are_their_union_to_the_pixel(seed, kind, size, c
     grid = Grid(side, side, transform, crs)
     expected = burned_by_gdal(united(roads, grid), transform, (side, side))
     assert np.array_equal(mask_of(roads, grid), expected)
+
+
+def test_lines_that_are_too_many_to_unite_are_drawn_one_by_one(monkeypatch):
+    monkeypatch.setattr(burning, "_MOST_CROSSINGS", 400)
+    place = np.array((413_871.25, 6_180_032.5))
+    ends = place + np.random.default_rng(0).uniform(0, 300, (120, 2, 2))
+    roads = roads_of(*ends, mph=np.repeat([25.0, 45.0], 60), crs="EPSG:32637")
+    grid = Grid(300, 300, Affine(1, 0, place[0], 0, -1, place[1] + 300), "EPSG:32637")
+    outlines = RoadOutlines.of(roads, grid)
+    assert len(outlines.within(grid)) == 120
+    alone = shapely.buffer(roads.lines, 2.0, quad_segs=1)
+    expected = burned_by_gdal(
+        list(zip(alone, to_byte(roads.mph), strict=True)), grid.transform, grid.shape
+    )
+    np.testing.assert_array_equal(burn(outlines.within(grid), grid), expected)
+    assert len(outlines.within(grid.window(-9, -9, 50, 2))) <= 2, "few enough"
 
 
 @pytest.mark.parametrize(
@@ -199,13 +216,13 @@ def test_a_vertex_bomb_is_burned(shape):
 @settings(max_examples=15)
 @given(places, seeds, st.data())
 def test_a_window_is_the_slice_of_the_whole(place, seed, data):
-    polygons = speed_polygons(some_roads(place, TABLE_SPEEDS, seed), grid_at(place))
-    transform = square_degrees(place)
+    grid = grid_at(place)
+    outlines = RoadOutlines.of(some_roads(place, TABLE_SPEEDS, seed), grid)
     row, col = (data.draw(st.integers(0, 150)) for _ in range(2))
     height, width = (data.draw(st.integers(1, 160 - start)) for start in (row, col))
-    whole = burn(polygons, transform, (160, 160))
-    window = burn(polygons, transform * Affine.translation(col, row), (height, width))
-    assert np.array_equal(window, whole[row : row + height, col : col + width])
+    whole, window = burn(outlines.within(grid), grid), grid.window(row, col, height, width)
+    mask = burn(outlines.within(window), window)
+    assert np.array_equal(mask, whole[row : row + height, col : col + width])
 
 
 @pytest.mark.parametrize("place", sorted(PLACES))
@@ -224,12 +241,12 @@ def test_a_road_is_four_metres_wide_on_the_ground(place):
 @given(seeds, st.floats(-180, 180), st.floats(-20, 20))
 def test_turned_and_sheared_grids_are_burned_as_gdal_burns_them(seed, angle, shear):
     roads = some_roads("Vegas", TABLE_SPEEDS, seed)
-    polygons = speed_polygons(roads, grid_at("Vegas"))
     about, turned = Affine.translation(80, 80), Affine.rotation(angle) * Affine.shear(shear)
     transform = square_degrees("Vegas") * about * turned * ~about
-    mask = burn(polygons, transform, (160, 160))
+    grid = Grid(160, 160, transform, "EPSG:4326")
+    mask = mask_of(roads, grid)
     assert mask.any()
-    expected = burned_by_gdal(united(roads, grid_at("Vegas")), transform, (160, 160))
+    expected = burned_by_gdal(united(roads, grid), transform, (160, 160))
     assert np.array_equal(mask, expected)
 
 
@@ -262,9 +279,9 @@ def test_coordinates_that_are_nowhere_do_not_crash(image_crs):
     place = Affine(pixel, 0, x - 600 * pixel, 0, -pixel, y + 600 * pixel)
     grid = Grid(1200, 1200, place, image_crs)
     with pytest.raises(LabelError, match="EPSG:32637"):
-        speed_polygons(roads_of(nowhere, crs="EPSG:32637"), grid)
+        mask_of(roads_of(nowhere, crs="EPSG:32637"), grid)
     both = roads_of(nowhere, somewhere, crs="EPSG:32637")
-    assert len(speed_polygons(both, grid).value) == 1
+    assert len(RoadOutlines.of(both, grid).value) == 1
     assert mask_of(both, grid).any()
 
 
@@ -286,7 +303,7 @@ def test_a_line_of_no_length_does_not_crash():
 @pytest.mark.parametrize("buffer_m", [0, -2, float("nan")])
 def test_a_buffer_that_leaves_no_road_is_refused(buffer_m):
     with pytest.raises(UsageError, match="buffer"):
-        speed_polygons(roads_of([(0, 0), (1, 1)]), grid_at("Moscow"), buffer_m=buffer_m)
+        mask_of(roads_of([(0, 0), (1, 1)]), grid_at("Moscow"), buffer_m=buffer_m)
 
 
 @pytest.mark.parametrize("turn", [0, 360, -360])
