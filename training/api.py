@@ -222,6 +222,15 @@ class Model:
             An option is invalid.
         GeoprepError
             An image could not be predicted; the others were.
+
+        Examples
+        --------
+        >>> import training
+        >>> model = training.load_model("runs/moscow", device="cpu")
+        >>> (prediction,) = model.predict("scene.tif", out="predictions", progress=False)
+        predicted predictions/scene.tif: ... x ... pixels of ... x ... m ... in ... s
+        >>> prediction.name
+        'scene.tif'
         """
         from training.predict import COMMAND, PredictOptions, make_job
         from training.prediction import Screen
@@ -278,6 +287,16 @@ def load_model(path: StrPath, **options: Any) -> Model:  # noqa: ANN401 - option
         An option is invalid, or the file needs a library that is not installed.
     CheckpointError
         The file is missing or damaged, or not the one that the item describes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import training
+    >>> model = training.load_model("runs/moscow", device="cpu")
+    >>> model.info.bands
+    ('red', 'green', 'blue')
+    >>> model(np.zeros((3, 64, 96), np.uint8)).shape  # seven bins of speed, and any road
+    (8, 64, 96)
     """
     from training.cli import Command
     from training.runners import ModelOptions, model_file, open_model
@@ -406,6 +425,15 @@ def evaluate_model(
     ------
     GeoprepError
         An option is invalid, or a file cannot be used.
+
+    Examples
+    --------
+    >>> import training
+    >>> document = training.evaluate_model("runs/moscow", "moscow.zarr", progress=False)
+    >>> document["split"]
+    'val'
+    >>> 0 <= document["metrics"]["road_iou"] <= 1
+    True
     """
     from training.engine import process_group
     from training.evaluate import (
@@ -445,6 +473,16 @@ def export_model(
     ------
     GeoprepError
         An option is invalid, or the model cannot be exported.
+
+    Examples
+    --------
+    >>> import training
+    >>> file = training.export_model("runs/moscow", "moscow.pt2", format="fp32")
+    exporting ... of runs/moscow/best.pt in float32
+    ...
+    done in ... s
+    >>> training.load_model(file).info.bands
+    ('red', 'green', 'blue')
     """
     from training.export import COMMAND, ExportOptions, export
 

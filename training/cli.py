@@ -206,7 +206,8 @@ def _parsed(kind: Any, text: str) -> Iterator[Any]:  # noqa: ANN401 - a type for
 class Command(GroupedCommand):
     """A command line made of dataclasses, whose fields are `option` or `argument`.
 
-    Each is a section of ``--help``, titled by its docstring (``Title: text.``). ``--help`` lists
+    Each is a section of ``--help``, titled by its docstring (``Title: text.``); a class that is
+    derived from others adds its own fields as the last one. ``--help`` lists
     the ``common`` settings, ``--help-all`` every one. If it ``takes_file``, ``--config FILE`` gives
     settings in YAML, which options override.
     """
@@ -226,6 +227,8 @@ class Command(GroupedCommand):
         for section in sections:
             kinds = get_type_hints(section)
             for item in fields(section):
+                if item.name in self.settings:  # inherited from another section
+                    continue
                 setting = self.settings[item.name] = Setting(item, kinds[item.name])
                 title = (section.__doc__ or "").partition(":")[0]
                 parameters.append(setting.parameter(title))

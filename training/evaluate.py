@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 import sys
@@ -131,16 +130,16 @@ def evaluate(options: EvaluateOptions) -> int:
     if not options.stores:
         raise UsageError("give a model and a store: training.evaluate MODEL STORE")
     with process_group(options.device_kind):
-        found = evaluated(options)
+        evaluation = evaluated(options)
         if is_rank_zero():
             if not options.json:
-                for table in _tables(found, options):
+                for table in _tables(evaluation, options):
                     _table(*table)
-                for line in _lines(found):
+                for line in _lines(evaluation):
                     print(line)
             if options.report:
-                _report(options.report, found, options)
-            _write(found, options)
+                _report(options.report, evaluation, options)
+            _write(evaluation, options)
     return Status.DONE
 
 
@@ -158,17 +157,17 @@ def evaluated(options: EvaluateOptions) -> Evaluation:
     set_threads(options.threads)
     runner, info = open_model(options, "auto")
     runner, _ = runner.for_pixels(0)  # compiling does not pay for so few pixels
-    has = "classes" if info.has_classes else "roads"
-    for name, kind in (("sweep", "roads"), ("confusion", "classes")):
-        if getattr(options, name) and kind != has:
-            raise UsageError(f"`{name}` is for models of {kind}; this one has {has}")
+    if options.sweep and info.has_classes:
+        raise UsageError("`sweep` is for models of roads; this one has classes")
+    if options.confusion and not info.has_classes:
+        raise UsageError("`confusion` is for models of classes; this one has roads")
     stores, shared = open_stores(options.stores), options.shared() | {"quiet": options.quiet}
-    found = evaluate_runner(runner, info, stores, **shared, baseline=options.baseline)
-    found = replace(found, history=read_history(model_file(options.checkpoint).parent))
+    evaluation = evaluate_runner(runner, info, stores, **shared, baseline=options.baseline)
+    evaluation = replace(evaluation, history=read_history(model_file(options.checkpoint).parent))
     if options.split != "val" or not any(len(select(store, "test").tiles) for store in stores):
-        return found
+        return evaluation
     test = evaluate_runner(runner, info, stores, **shared | {"split": "test"})
-    return replace(found, test=test.scenes)
+    return replace(evaluation, test=test.scenes)
 
 
 def _compare(options: EvaluateOptions) -> int:
@@ -185,18 +184,18 @@ def _compare(options: EvaluateOptions) -> int:
     models = [(file, *_opened(options, file)) for file in files]
     compared = list(compare(models, [options.on], **options.shared()))
     if options.json:
-        _print_json([asdict(one) for one in compared])
+        _print_json([asdict(form) for form in compared])
         return Status.DONE
-    shown, rows = [name for name in SCORES if name in compared[0].metrics], []
-    for one in compared:
-        cells = []
-        for name in shown:
-            cells += [_cell(one.metrics[name]), f"{one.drop[name]:+.4f}"]
-        rate = "" if one.mpx_per_second is None else f"{one.mpx_per_second:.2f}"
-        rows.append([one.name, one.how, *cells, rate, f"{one.nbytes / 1e6:.1f}"])
-    figures = [title for name in shown for title in (SCORES[name], "drop")]
-    titles = ("model", "runs as", *figures, "Mpx/s", "MB")
-    _table(titles, rows, width=160)
+    scores = [name for name in SCORES if name in compared[0].metrics]
+    rows = []
+    for form in compared:
+        cells = [form.name, form.how]
+        for name in scores:
+            cells += [_cell(form.metrics[name]), f"{form.drop[name]:+.4f}"]
+        rate = "" if form.mpx_per_second is None else f"{form.mpx_per_second:.2f}"
+        rows.append([*cells, rate, f"{form.nbytes / 1e6:.1f}"])
+    titles = [title for name in scores for title in (SCORES[name], "drop")]
+    _table(("model", "runs as", *titles, "Mpx/s", "MB"), rows, width=160)
     return Status.DONE
 
 
@@ -209,81 +208,80 @@ def _opened(options: EvaluateOptions, file: Path) -> tuple[Runner, ModelInfo]:
     return open_model(replace(options, checkpoint=file), "auto")
 
 
-def _lines(found: Evaluation) -> list[str]:
+def _lines(evaluation: Evaluation) -> list[str]:
     """Return notes, and next steps with the options of training.fit."""
     from training.fit import COMMAND as FIT
 
-    notes = [f"note: {note}" for note in found.notes]
-    return notes + [f"next step: {FIT.spell(step)}" for step in found.next_steps()]
+    notes = [f"note: {note}" for note in evaluation.notes]
+    return notes + [f"next step: {FIT.spell(step)}" for step in evaluation.next_steps()]
 
 
-def _report(path: Path, found: Evaluation, options: EvaluateOptions) -> None:
+def _report(path: Path, evaluation: Evaluation, options: EvaluateOptions) -> None:
     """Write all tables, and pictures of the worst and best scenes."""
     from training.data import tiles_of
     from training.evaluation import scene_examples, write_report
     from training.runners import open_model
 
     runner, info = open_model(options, "auto")
-    level = replace(info, level=found.level)
+    level = replace(info, level=evaluation.level)
     tiles = tiles_of(level, options.stores, options.split, residency="stream")
     pictures = {}
-    for kind, rows in found.extremes().items():
+    for kind, rows in evaluation.extremes().items():
         names = [row["scene"] for row in rows]
         if names:
-            shown = scene_examples(runner, info, tiles, names, found.threshold, options.tta)
+            shown = scene_examples(runner, info, tiles, names, evaluation.threshold, options.tta)
             pictures[f"{kind} scenes, from the top: {', '.join(names)}"] = shown
-    every = replace(options, scenes=True, sweep=not found.classes)
-    tables = _tables(found, every)
+    tables = _tables(evaluation, replace(options, scenes=True, sweep=not evaluation.classes))
     title = f"{options.checkpoint} on {', '.join(options.stores)}"
-    write_report(path, title, _lines(found), tables, pictures, info.bands)
+    write_report(path, title, _lines(evaluation), tables, pictures, info.bands)
 
 
-def _tables(found: Evaluation, options: EvaluateOptions) -> Iterator[Table]:
+def _tables(evaluation: Evaluation, options: EvaluateOptions) -> Iterator[Table]:
     """Yield the tables to show."""
     from training.evaluation import threshold_text
 
     rows = []
     for name, title in TITLES.items():
-        if name in found.metrics:
-            rows.append([title, _cell(found.metrics[name])])
-        if name == "road_iou" and name in found.metrics:
-            best = f"  at the best threshold, {_cell(found.metrics['best_threshold'])}"
-            rows.append([best, _cell(found.metrics["best_road_iou"])])
-            rows.append(["  threshold chosen by scenes", threshold_text(found.metrics, 3)])
-    bins = {name: value for name, value in found.metrics.items() if name.startswith("iou_")}
-    unit = "" if found.classes else " mph"
+        if name in evaluation.metrics:
+            rows.append([title, _cell(evaluation.metrics[name])])
+        if name == "road_iou" and name in evaluation.metrics:
+            best = f"  at the best threshold, {_cell(evaluation.metrics['best_threshold'])}"
+            rows.append([best, _cell(evaluation.metrics["best_road_iou"])])
+            rows.append(["  threshold chosen by scenes", threshold_text(evaluation.metrics, 3)])
+    bins = {name: value for name, value in evaluation.metrics.items() if name.startswith("iou_")}
+    unit = "" if evaluation.classes else " mph"
     rows += [[f"  IoU {name[4:]}{unit}", _cell(value)] for name, value in bins.items()]
-    roads = "" if found.classes else f", roads from {found.threshold:.3g}"
-    yield (f"{found.title}{roads}", ""), rows, 0
-    if found.classes:
-        total = max(1, sum(map(sum, found.confusion)))
+    roads = "" if evaluation.classes else f", roads from {evaluation.threshold:.3g}"
+    yield (f"{evaluation.title}{roads}", ""), rows, 0
+    if evaluation.classes:
+        total = max(1, sum(map(sum, evaluation.confusion)))
         rows = [
             [name, *(f"{count / total:.2%}" if count else "" for count in counts)]
-            for name, counts in zip(found.classes, found.confusion, strict=True)
+            for name, counts in zip(evaluation.classes, evaluation.confusion, strict=True)
         ]
-        titles = ("label \\ prediction, share of pixels", *found.classes)
+        titles = ("label \\ prediction, share of pixels", *evaluation.classes)
         yield titles, rows, 1000 if len(titles) > 8 else 0
     if options.scenes:
-        shown = [name for name in TITLES if name in found.metrics]
+        shown = [name for name in TITLES if name in evaluation.metrics]
         rows = [
             [scene["scene"], str(scene["tiles"]), *(_cell(scene[name]) for name in shown)]
-            for scene in found.scenes
+            for scene in evaluation.scenes
         ]
         # Names are not shortened, even on a narrow terminal.
         yield ("scene", "tiles", *(TITLES[name] for name in shown)), rows, 1000
     if options.sweep:
-        rows = [[*map(_cell, step.values())] for step in found.sweep[SWEPT::SWEPT]]
+        rows = [[*map(_cell, step.values())] for step in evaluation.sweep[SWEPT::SWEPT]]
         yield ("threshold", "precision", "recall", "road IoU"), rows, 0
-    if base := found.baseline:
+    if base := evaluation.baseline:
         methods = {
             "model": "this model",
             "forest": f"random forest, learned from {base['learned']:,} pixels",
-            "most_common": "most common class" if found.classes else "road everywhere",
+            "most_common": "most common class" if evaluation.classes else "road everywhere",
         }
         sample = f"{base['pixels']:,} pixels of {base['tiles']:,} of these tiles"
         rows = [[title, _cell(base[name])] for name, title in methods.items() if name in base]
-        yield (f"baseline: {sample}", TITLES[found.score]), rows, 0
-    yield ("where the model stands", ""), found.facts(), 160
+        yield (f"baseline: {sample}", TITLES[evaluation.score]), rows, 0
+    yield ("where the model stands", ""), evaluation.facts(), 160
 
 
 def _table(titles: Sequence[str], rows: Iterable[Sequence[str]], width: int = 0) -> None:
@@ -301,33 +299,41 @@ def _cell(value: float) -> str:
     return "none" if math.isnan(value) else f"{value:.3f}"
 
 
-def _write(found: Evaluation, options: EvaluateOptions) -> None:
-    known = ([value if value == value else None for value in row.values()] for row in found.scenes)
-    scenes: list[Any] = [list(found.scenes[0]), *known]
-    pairs = zip(found.classes, found.confusion, strict=True)
-    confusion: list[Any] = [["label", *found.classes], *([name, *counts] for name, counts in pairs)]
-    for file, table in ((options.csv, scenes), (options.confusion, confusion)):
-        if file is not None:
-            with replaced(file) as partial, partial.open("w", newline="") as stream:
-                csv.writer(stream).writerows(table)
+def _write(evaluation: Evaluation, options: EvaluateOptions) -> None:
+    """Write the files that were asked for, and the document of ``--json``."""
+    import pandas as pd
+
+    if options.csv is not None:
+        with replaced(options.csv) as partial:
+            pd.DataFrame(evaluation.scenes).to_csv(partial, index=False)
+    if options.confusion is not None:
+        classes = list(evaluation.classes)
+        table = pd.DataFrame(evaluation.confusion, index=classes, columns=classes)
+        with replaced(options.confusion) as partial:
+            table.to_csv(partial, index_label="label")
     if options.json:
-        _print_json(evaluation_document(found, options))
+        _print_json(evaluation_document(evaluation, options))
 
 
-def evaluation_document(found: Evaluation, options: EvaluateOptions) -> dict[str, Any]:
+def evaluation_document(evaluation: Evaluation, options: EvaluateOptions) -> dict[str, Any]:
     """Return the metrics of a model as ``--json`` prints them."""
     given = {"checkpoint": str(options.checkpoint), "stores": options.stores, "tta": options.tta}
-    metrics = asdict(found) | given | {"split": options.split}
-    hidden = {"title", "notes", "test", "score", "history"} | (
-        set() if found.classes else {"classes", "confusion"}
-    )
-    hidden |= set() if options.baseline else {"baseline"}
+    metrics = asdict(evaluation) | given | {"split": options.split}
+    for name in ("title", "notes", "test", "score", "history"):
+        del metrics[name]
+    if not evaluation.classes:
+        del metrics["classes"], metrics["confusion"]
+    if not options.baseline:
+        del metrics["baseline"]
     gaps = [
-        {"scenes": [near, far], "count": [len(one), len(other)], "mean": [one.mean(), other.mean()]}
-        for near, far, one, other in found.groups()
+        {
+            "scenes": [gap.easy, gap.hard],
+            "count": [len(gap.easy_scores), len(gap.hard_scores)],
+            "mean": [gap.easy_scores.mean(), gap.hard_scores.mean()],
+        }
+        for gap in evaluation.gaps()
     ]
-    steps = {"gaps": gaps, "next_steps": found.next_steps()}
-    return {k: v for k, v in metrics.items() if k not in hidden} | steps
+    return metrics | {"gaps": gaps, "next_steps": evaluation.next_steps()}
 
 
 def _print_json(metrics: object) -> None:

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from training.checkpoint import ModelInfo
-    from training.runners import Precision, Runner
+    from training.runners import Precision
 
 INTRODUCTION = """\
 Write the model of a checkpoint to a file that runs without this package, smaller and faster.
@@ -100,8 +101,8 @@ def export(options: ExportOptions) -> int:
     from training.checkpoint import load_model
     from training.runners import (
         ExportRecord,
-        calibration_tiles,
         model_file,
+        named_layers,
         write_export_item,
         write_model,
     )
@@ -112,14 +113,18 @@ def export(options: ExportOptions) -> int:
     tiles: list[Tensor] = []
     if options.calibrate:
         _say(f"reading tiles of {options.calibrate}")
-        tiles = calibration_tiles([options.calibrate], info, options.tiles, options.seed)
+        tiles = _training_tiles(options.calibrate, info, options.tiles, options.seed)
     ranges = tiles if precision == "int8" else []
+    layers = [name for name in (options.keep_float or "").split(",") if name]
+    kept = named_layers(model, info, layers)
+    if kept:
+        _say(f"left in float: {', '.join(kept)}")
     record = ExportRecord(
         info=info,
         precision=precision,
         checkpoint=content_digest(str(file)),
         calibration=len(ranges),
-        kept=_kept(options, model, info),
+        kept=kept,
         versions={name: version(name) for name in ("geoprep", "torch")},
     )
     calibrated = f", calibrated on {len(ranges)} tiles" if ranges else ""
@@ -131,43 +136,43 @@ def export(options: ExportOptions) -> int:
     return Status.DONE
 
 
+def _training_tiles(store: str, info: ModelInfo, count: int, seed: int) -> list[Tensor]:
+    """Return at most ``count`` training tiles in random order, uint8 (1, band, y, x) each."""
+    from loaders import BatchLoader
+    from training.data import tiles_of
+    from training.runners import pad_image
+
+    loader = BatchLoader(tiles_of(info, [store]), 1, shuffle=True, seed=seed, drop_last=False)
+    # The loader reuses its buffers.
+    return [pad_image(batch.image).clone() for batch in islice(loader, count)]
+
+
 def check(options: ExportOptions) -> tuple[Path, Precision]:
     """Return the file to write and its precision."""
-    out, kind = options.out, options.format
+    out, form = options.out, options.format
     if options.checkpoint.suffix in SUFFIXES.values():
         raise UsageError(
             f"{options.checkpoint} is already exported: name the checkpoint it was made from"
         )
     if out is None:
-        raise UsageError(f"`out` is missing: name a file such as moscow{SUFFIXES[kind]}")
-    if out.suffix != SUFFIXES[kind]:
+        raise UsageError(f"`out` is missing: name a file such as moscow{SUFFIXES[form]}")
+    if out.suffix != SUFFIXES[form]:
         fitting = [name for name, suffix in SUFFIXES.items() if suffix == out.suffix]
         other = f"; {out.suffix} belongs to `format` {' or '.join(fitting)}" if fitting else ""
-        raise UsageError(f"`out` {out}: files of `format` {kind} end in {SUFFIXES[kind]}{other}")
+        raise UsageError(f"`out` {out}: files of `format` {form} end in {SUFFIXES[form]}{other}")
     require_folder(out)
     if out.exists() and not options.overwrite:
         raise UsageError(f"{out} exists: use `overwrite` to replace it")
-    if options.int8 and kind not in ("openvino", "ipex-int8"):
-        right = "ipex-int8" if kind == "ipex-bf16" else "openvino"
-        raise UsageError(f"`format` {kind} has no INT8: use `format` {right}")
-    whole = options.int8 or kind == "ipex-int8"
-    if options.keep_float is not None and not whole:
-        raise UsageError(f"`keep_float` needs INT8, and `format` {kind} is not: leave it out")
-    if whole and not options.calibrate:
+    if options.int8 and form not in ("openvino", "ipex-int8"):
+        right = "ipex-int8" if form == "ipex-bf16" else "openvino"
+        raise UsageError(f"`format` {form} has no INT8: use `format` {right}")
+    rounded = options.int8 or form == "ipex-int8"
+    if options.keep_float is not None and not rounded:
+        raise UsageError(f"`keep_float` needs INT8, and `format` {form} is not: leave it out")
+    if rounded and not options.calibrate:
         raise UsageError("INT8 needs training tiles: name their store with `calibrate`")
     usual: dict[str, Precision] = dict.fromkeys(("bf16", "openvino", "ipex-bf16"), "bfloat16")
-    return out, "int8" if whole else usual.get(kind, "float32")
-
-
-def _kept(options: ExportOptions, model: nn.Module, info: ModelInfo) -> tuple[str, ...]:
-    """Return the names of the layers to leave in float, and print them."""
-    from training.runners import named_layers
-
-    if options.keep_float is None:
-        return ()
-    kept = named_layers(model, info, filter(None, options.keep_float.split(",")))
-    _say(f"left in float: {', '.join(kept)}")
-    return kept
+    return out, "int8" if rounded else usual.get(form, "float32")
 
 
 def _compare_with_checkpoint(
@@ -183,46 +188,33 @@ def _compare_with_checkpoint(
     info = record.info
     runner, _ = opened.for_pixels(0)
     native = NativeRunner(model, info, device=torch.device("cpu"), precision="fp32")
-    threshold = None if info.has_classes else chosen_threshold(info)
     compared = tiles[:_COMPARED] or [example_image(info) for _ in range(_COMPARED)]
-    apart, alike = agreement(native, runner, compared, threshold)
+    expected, exported = (
+        torch.cat([run(tile).flatten(end_dim=-2) for tile in compared]) for run in (native, runner)
+    )
+    apart = float((expected - exported).abs().mean(dtype=torch.float64))
+    if info.has_classes:
+        same = expected.argmax(dim=-1) == exported.argmax(dim=-1)
+        agreement = f"same class at {same.double().mean():.3f} of the pixels"
+    else:
+        threshold = chosen_threshold(info)
+        roads = expected[:, -1] >= threshold, exported[:, -1] >= threshold
+        union = int((roads[0] | roads[1]).sum())
+        iou = int((roads[0] & roads[1]).sum()) / union if union else 1.0
+        agreement = f"IoU of the road masks {iou:.3f}"
     files = export_files(out)
     nbytes = sum(file.stat().st_size for file in files)
     _say(f"{' and '.join(map(str, files))}: {nbytes / 1e6:.1f} MB, {runner.description}")
     _say(
         f"compared with the checkpoint in float32 on {len(compared)} "
         f"{'tiles' if tiles else 'images of noise'}: probabilities differ by {apart:.2g} on "
-        f"average, {'same class at' if threshold is None else 'IoU of the road masks'} {alike:.3f}"
-        + (" of the pixels" if threshold is None else "")
+        f"average, {agreement}"
     )
     if record.precision == "int8":
         _say(
             "to measure accuracy: python -m training.evaluate --compare "
             f"{options.checkpoint} {out} --on {options.calibrate}"
         )
-
-
-def agreement(
-    one: Runner, other: Runner, tiles: Sequence[Tensor], threshold: float | None
-) -> tuple[float, float]:
-    """Return the mean difference of two runners' probabilities, and how far their maps agree.
-
-    The latter is the IoU of their road masks, or the share of pixels with the same class.
-    """
-    import torch
-
-    apart, pixels, both, either = 0.0, 0, 0, 0
-    for tile in tiles:
-        first, second = one(tile).cpu(), other(tile).cpu()
-        apart += float(torch.abs(first - second).sum(dtype=torch.float64))
-        pixels += first.numel()
-        if threshold is None:
-            same = first.argmax(dim=-1) == second.argmax(dim=-1)
-            both, either = both + int(same.sum()), either + same.numel()
-        else:
-            a, b = first[..., -1] >= threshold, second[..., -1] >= threshold
-            both, either = both + int((a & b).sum()), either + int((a | b).sum())
-    return apart / max(pixels, 1), both / either if either else 1.0
 
 
 def _say(line: str) -> None:

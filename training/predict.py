@@ -39,7 +39,10 @@ _COMMON = (
     *("gsd", "bands", "allow_no_crs", "window"),
 )
 COMMAND = Command(
-    "python -m training.predict", PredictOptions.__bases__, INTRODUCTION, common=_COMMON
+    "python -m training.predict",
+    (*PredictOptions.__bases__, PredictOptions),
+    INTRODUCTION,
+    common=_COMMON,
 )
 
 

@@ -1,6 +1,9 @@
 """Test training and models as notebooks use them."""
 
+import doctest
 import json
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -40,6 +43,22 @@ def test_train_returns_the_run_with_its_metrics(run):
     assert len(run.metrics) == 1
     assert "road_iou" in " ".join(run.metrics.columns)
     assert str(run.folder) in repr(run)
+
+
+PUBLIC = (training.load_model, training.Model.predict, training.evaluate_model)
+
+
+@pytest.mark.parametrize("function", [*PUBLIC, training.export_model], ids=lambda f: f.__name__)
+def test_the_example_of_a_function_runs(function, run, store_path, tmp_path, monkeypatch):
+    """In a folder that has what it names; its model may be one outside this package."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("training.checkpoint.trusted", lambda named, model, where: named)
+    shutil.copytree(run.folder, "runs/moscow")
+    Path("moscow.zarr").symlink_to(store_path)
+    write_image(tmp_path / "scene.tif", pixels(64, 64))
+    (example,) = doctest.DocTestFinder(recurse=False).find(function, function.__name__, globs={})
+    assert example.examples
+    assert doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example).failed == 0
 
 
 def test_wrong_settings_are_named_as_keywords(store_path):

@@ -65,8 +65,8 @@ class Baseline:
         step, (height, width) = self._step, label.shape[-2:]
         for number in (index.cpu() % self._every == 0).nonzero().flatten().tolist():
             truth = label[number, ::step, ::step].cpu()[None]
-            found = probabilities[number, :, :height:step, :width:step].cpu()[None]
-            self._scores["model"].update(found, truth)
+            predicted = probabilities[number, :, :height:step, :width:step].cpu()[None]
+            self._scores["model"].update(predicted, truth)
             common = self._common.view(1, -1, 1, 1).expand(1, -1, *truth.shape[1:])
             self._scores["most_common"].update(common, truth)
             if self._forest is not None:
@@ -84,9 +84,10 @@ class Baseline:
         """
         for metrics in self._scores.values():
             sum_in_place(metrics.counts())
-        found = {key: one.compute()[self._info.score] for key, one in self._scores.items()}
+        name = self._info.score
+        scores = {method: metrics.compute()[name] for method, metrics in self._scores.items()}
         pixels = int(self._scores["most_common"].counts()[0].sum())
-        return found | {"tiles": self._tiles, "pixels": pixels, "learned": self._learned}
+        return scores | {"tiles": self._tiles, "pixels": pixels, "learned": self._learned}
 
 
 def _surroundings(image: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -108,21 +109,22 @@ def _training_sample(
     """Return random labelled pixels of the training tiles, and their class, or 1 for road."""
     folds = folds_of(info)
     if not sum(len(select(store, "train", folds).tiles) for store in stores):
-        where = ", ".join(store.location for store in stores)
+        locations = ", ".join(store.location for store in stores)
         raise UsageError(
-            f"`baseline` learns from training scenes, and {where} has none: evaluate on the store "
-            "that the model was trained on, or leave it out"
+            f"`baseline` learns from training scenes, and {locations} has none: evaluate on the "
+            "store that the model was trained on, or leave it out"
         )
     tiles = tiles_of(info, stores, "train", residency="stream", limit="1GiB")
     chosen = range(0, len(tiles), -(-len(tiles) // MOST_TILES))
-    random, found = np.random.default_rng(0), []
+    random, samples = np.random.default_rng(0), []
     for tile in chosen:
         image, label = tiles.pixels(tile)
-        known = np.flatnonzero(label != NODATA)
-        at = random.choice(known, min(len(known), LEARNED // len(chosen)), replace=False)
+        labelled = np.flatnonzero(label != NODATA)
+        drawn = random.choice(labelled, min(len(labelled), LEARNED // len(chosen)), replace=False)
         surroundings = _surroundings(image)
-        found.append((surroundings.reshape(-1, surroundings.shape[2])[at], label.ravel()[at]))
-    pixels, label = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        pixels = surroundings.reshape(-1, surroundings.shape[2])
+        samples.append((pixels[drawn], label.ravel()[drawn]))
+    pixels, label = (np.concatenate(parts) for parts in zip(*samples, strict=True))
     return pixels, label.astype(np.int64) if info.has_classes else (label > 0).astype(np.int64)
 
 

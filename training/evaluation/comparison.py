@@ -79,9 +79,9 @@ def compare(
         runner, _ = opened.for_pixels(0)
         timed = TimedRunner(runner)
         least = first.threshold if threshold is None else threshold  # None for classes
-        found = evaluate_runner(timed, info, stores, split, threshold=least, **how)
-        base = base or found.metrics
-        drop = {name: base[name] - found.metrics[name] for name in SCORES if name in base}
+        metrics = evaluate_runner(timed, info, stores, split, threshold=least, **how).metrics
+        base = base or metrics
+        drop = {name: base[name] - metrics[name] for name in SCORES if name in base}
         nbytes = sum(file.stat().st_size for file in export_files(path))
         form, rate = runner.description, timed.mpx_per_second
-        yield FormFigures(str(path), form, found.metrics, drop, rate, nbytes)
+        yield FormFigures(str(path), form, metrics, drop, rate, nbytes)

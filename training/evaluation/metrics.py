@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -48,8 +47,9 @@ def chosen_threshold(info: ModelInfo, wanted: float | None = None) -> float:
     """Return the requested threshold, else the best one of validation, else the default."""
     if info.has_classes and wanted is not None:
         raise UsageError("`threshold` is for models of roads: leave it out for classes")
-    known = (threshold for threshold in (wanted, info.threshold) if threshold is not None)
-    return next(known, default_threshold(info.targets))
+    if wanted is not None:
+        return wanted
+    return default_threshold(info.targets) if info.threshold is None else info.threshold
 
 
 def activated(logits: Tensor, targets: str) -> Tensor:
@@ -95,20 +95,20 @@ class _Confusion:
     ``lost`` counts labelled pixels whose prediction is not a number.
     """
 
-    def __init__(self, kinds: int, groups: int, device: torch.device | str) -> None:
+    def __init__(self, classes: int, groups: int, device: torch.device | str) -> None:
         self._zeros = partial(torch.zeros, dtype=torch.int64, device=device)
-        self._confusion, self.lost = self._zeros(groups, kinds, kinds), self._zeros(())
+        self._confusion, self.lost = self._zeros(groups, classes, classes), self._zeros(())
 
     def _known(self, probabilities: Tensor, labelled: Tensor) -> tuple[Tensor, Tensor]:
         """Return probabilities without padding and NaN, and where label and prediction are."""
-        found = probabilities[..., : labelled.shape[-2], : labelled.shape[-1]].float()
-        known = found.sum(dim=1).isfinite()
-        self.lost += (labelled & ~known).sum()
-        return found.nan_to_num(), labelled & known
+        inside = probabilities[..., : labelled.shape[-2], : labelled.shape[-1]].float()
+        finite = inside.sum(dim=1).isfinite()
+        self.lost += (labelled & ~finite).sum()
+        return inside.nan_to_num(), labelled & finite
 
-    def _count(self, truth: Tensor, found: Tensor, valid: Tensor, group: Tensor) -> None:
-        kinds = self._confusion.shape[-1]
-        cell = (group.view(-1, 1, 1) * kinds + truth) * kinds + found
+    def _count(self, truth: Tensor, predicted: Tensor, valid: Tensor, group: Tensor) -> None:
+        classes = self._confusion.shape[-1]
+        cell = (group.view(-1, 1, 1) * classes + truth) * classes + predicted
         self._confusion.view(-1).scatter_add_(0, cell.flatten(), valid.flatten().long())
 
 
@@ -156,14 +156,14 @@ class RoadMetrics(_Confusion):
         probabilities, valid = self._known(probabilities, labelled)
         truth = self._bins[speed.int()]
         score = road_probability(probabilities)
-        found = (score >= self.threshold).long()
+        predicted = (score >= self.threshold).long()
         if self.targets == "binary":
             truth = ((speed > 0) & labelled).long()
         else:
-            found *= speed_bin(probabilities, self.targets)
+            predicted *= speed_bin(probabilities, self.targets)
             valid &= speed != UNKNOWN_SPEED  # its bin is not known
         group = self._zeros(len(speed)) if group is None else group
-        self._count(truth, found, valid, group)
+        self._count(truth, predicted, valid, group)
         step = (score * STEPS).long().clamp(0, STEPS - 1) + STEPS * (truth > 0)
         step += 2 * STEPS * group.view(-1, 1, 1)
         self._scores.view(-1).scatter_add_(0, step.flatten(), valid.flatten().long())
@@ -186,7 +186,7 @@ class RoadMetrics(_Confusion):
         `training.evaluation.choose_threshold`.
         """
         counts = (self._confusion.sum(0), self._error.sum(), self._roads.sum())
-        whole = self._metrics(*(count.cpu() for count in counts))
+        metrics = self._metrics(*(count.cpu() for count in counts))
         iou = self.sweep()["road_iou"]
         highest = iou.nan_to_num().max()
         # Of equal thresholds, as for a perfect prediction, the one closest to 0.5 is used.
@@ -195,18 +195,18 @@ class RoadMetrics(_Confusion):
         if len(equals):
             step = equals[(equals - STEPS // 2).abs().argmin()]
             best = [step.item() / STEPS, iou[step].float().item()]
-        whole |= dict(zip(("best_threshold", "best_road_iou"), best, strict=True))
+        metrics |= dict(zip(("best_threshold", "best_road_iou"), best, strict=True))
         names = ("threshold", "threshold_low", "threshold_high")
         if math.isnan(best[0]):
-            return whole | dict.fromkeys(names, math.nan)
+            return metrics | dict.fromkeys(names, math.nan)
         chosen = choose_threshold(self._scores.cpu().numpy(), default_threshold(self.targets))
-        return whole | dict(zip(names, chosen, strict=True))
+        return metrics | dict(zip(names, chosen, strict=True))
 
     def by_group(self) -> list[dict[str, float]]:
         """Return the metrics of each group, as `compute` at the given threshold."""
         # Metrics are computed on the host, in fp64: MPS has none.
         counts = zip(self._confusion.cpu(), self._error.cpu(), self._roads.cpu(), strict=True)
-        return [self._metrics(*each) for each in counts]
+        return [self._metrics(*of_group) for of_group in counts]
 
     def sweep(self) -> dict[str, Tensor]:
         """Return precision, recall and IoU of roads at every threshold k / 256, fp64 (256,)."""
@@ -224,11 +224,11 @@ class RoadMetrics(_Confusion):
 
     def _metrics(self, confusion: Tensor, error: Tensor, roads: Tensor) -> dict[str, float]:
         table = confusion.double()
-        both = table[1:, 1:].sum()
+        hits = table[1:, 1:].sum()
         missed, invented = table[1:, 0].sum(), table[0, 1:].sum()
         results = {
-            "road_iou": both / (both + missed + invented),
-            "road_f1": 2 * both / (2 * both + missed + invented),
+            "road_iou": hits / (hits + missed + invented),
+            "road_f1": 2 * hits / (2 * hits + missed + invented),
         }
         if self.targets != "binary":
             iou, there = _iou(table)
@@ -295,15 +295,16 @@ class ClassMetrics(_Confusion):
 
 def worst_class(metrics: Mapping[str, float], names: Sequence[str]) -> str:
     """Return the name of the class with the lowest IoU in `ClassMetrics.compute`; empty if none."""
-    known = [name for name in names if not math.isnan(metrics[f"iou_{name}"])]
-    return min(known, key=lambda name: metrics[f"iou_{name}"], default="")
+    judged = [name for name in names if not math.isnan(metrics[f"iou_{name}"])]
+    return min(judged, key=lambda name: metrics[f"iou_{name}"], default="")
 
 
 def metrics_of(
     info: ModelInfo, groups: int, device: torch.device, threshold: float | None = None
 ) -> RoadMetrics | ClassMetrics:
     """Return empty metrics of a model."""
-    where: dict[str, Any] = {"groups": groups, "device": device}
     if info.has_classes:
-        return ClassMetrics(info.class_names, **where)
-    return RoadMetrics(info.targets, info.class_mph, threshold=threshold, **where)
+        return ClassMetrics(info.class_names, groups=groups, device=device)
+    return RoadMetrics(
+        info.targets, info.class_mph, threshold=threshold, groups=groups, device=device
+    )

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -42,6 +42,15 @@ LEAST_ROAD = 0.001
 EARTH_RADIUS_M = 6378137.0
 
 Rows = Sequence[Mapping[str, Any]]
+
+
+class Gap(NamedTuple):
+    """Names and scores of two groups of scenes, the second of which may be harder."""
+
+    easy: str
+    hard: str
+    easy_scores: NDArray[np.float64]
+    hard_scores: NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,24 +91,26 @@ class Standing:
             cost = self.metrics["best_road_iou"] - self.metrics["road_iou"]
             best = f"the best of these tiles, {self.metrics['best_threshold']:.3f}"
             facts.append(("cost of the threshold", f"{cost:.3f} of {title} against {best}"))
-        for near, far, one, other in self.groups():
-            facts.append((near, f"mean of {counted(len(one), 'scene')} {one.mean():.3f}"))
-            text = f"{other.mean():.3f} ({other.mean() - one.mean():+.3f})"
-            facts.append((far, f"mean of {counted(len(other), 'scene')} {text}"))
+        for gap in self.gaps():
+            easy, hard = gap.easy_scores.mean(), gap.hard_scores.mean()
+            count = counted(len(gap.easy_scores), "scene")
+            facts.append((gap.easy, f"mean of {count} {easy:.3f}"))
+            count = counted(len(gap.hard_scores), "scene")
+            facts.append((gap.hard, f"mean of {count} {hard:.3f} ({hard - easy:+.3f})"))
         return [fact for fact in facts if fact[1]]
 
-    def groups(self) -> Iterator[tuple[str, str, NDArray[np.float64], NDArray[np.float64]]]:
-        """Yield names and scores of two groups of scenes, the second of which may be harder."""
+    def gaps(self) -> Iterator[Gap]:
+        """Yield the groups that have scenes: validation and test, known and new places."""
         near, new = [], []
         for row in (*self.scenes, *self.test):
             km = row.get("km_to_training", math.nan)  # NaN is neither
             near += [row] if km <= NEW_PLACE_KM else []
             new += [row] if km > NEW_PLACE_KM else []
         places = ("near training scenes", f"more than {NEW_PLACE_KM:g} km from them", near, new)
-        for name, hard, *rows in (("validation", "test", self.scenes, self.test), places):
-            one, other = (_scores(part, self.score) for part in rows)
-            if len(one) and len(other):
-                yield name, hard, one, other
+        for easy, hard, *groups in (("validation", "test", self.scenes, self.test), places):
+            gap = Gap(easy, hard, *(_scores(rows, self.score) for rows in groups))
+            if len(gap.easy_scores) and len(gap.hard_scores):
+                yield gap
 
     def next_steps(self) -> list[str]:
         """Return the next steps, the first one first; none unless a rule's evidence is there."""
@@ -135,14 +146,15 @@ def _undertrained(standing: Standing) -> Iterator[str]:
 
 
 def _elsewhere(standing: Standing) -> Iterator[str]:
-    for near, far, one, other in standing.groups():
-        gap, many = one.mean() - other.mean(), min(len(one), len(other)) > 1
-        if many and gap > max(GAP, 2 * math.hypot(_error(one), _error(other))):
+    for gap in standing.gaps():
+        easy, hard = gap.easy_scores, gap.hard_scores
+        less, many = easy.mean() - hard.mean(), min(len(easy), len(hard)) > 1
+        if many and less > max(GAP, 2 * math.hypot(_error(easy), _error(hard))):
             even = "build the stores with `rescale` scene, which evens out their colours, and "
             yield (
-                f"scenes score {gap:.2f} less in other places ({near} {one.mean():.2f}, {far} "
-                f"{other.mean():.2f}): {even if standing.rescale == 'none' else ''}add training "
-                "scenes of those places, or of similar ones"
+                f"scenes score {less:.2f} less in other places ({gap.easy} {easy.mean():.2f}, "
+                f"{gap.hard} {hard.mean():.2f}): {even if standing.rescale == 'none' else ''}add "
+                "training scenes of those places, or of similar ones"
             )
             return
 
@@ -185,12 +197,12 @@ def read_history(folder: Path) -> Rows:
 
 def training_scenes(info: ModelInfo, stores: Sequence[StoreReader]) -> list[NDArray[np.uint32]]:
     """Return the training scenes of each store; none of stores the model was not trained on."""
-    names, found = {Path(location).name for location in info.stores}, []
+    names, scenes = {Path(location).name for location in info.stores}, []
     for store in stores:
         tiles = select(store, "train", folds_of(info)).tiles
         tiles = tiles if Path(store.location).name in names else tiles[:0]
-        found.append(np.unique(store.tiles.scene[tiles]))
-    return found
+        scenes.append(np.unique(store.tiles.scene[tiles]))
+    return scenes
 
 
 def unlearned_classes(
@@ -212,13 +224,13 @@ def km_to_training(loader: BatchLoader, training: Sequence[NDArray[np.uint32]]) 
     """
     stores, table = loader.tiles.stores, loader.tiles.table
     shapes = [outlines(store, "scene", "EPSG:3857")[0] for store in stores]
-    trained = zip(shapes, training, strict=True)
-    tree = shapely.STRtree(np.concatenate([each[numbers] for each, numbers in trained]))
+    trained = [areas[scenes] for areas, scenes in zip(shapes, training, strict=True)]
     pairs = np.unique(np.stack([table["store"], table["scene"]], axis=1), axis=0).tolist()
-    found = np.array([shapes[store][scene] for store, scene in pairs], object)
-    km = np.full(len(found), math.nan)
-    (at, _), far = tree.query_nearest(found, return_distance=True, all_matches=False)
+    areas = np.array([shapes[store][scene] for store, scene in pairs], object)
+    tree, km = shapely.STRtree(np.concatenate(trained)), np.full(len(areas), math.nan)
+    (placed, _), metres = tree.query_nearest(areas, return_distance=True, all_matches=False)
     # Mercator magnifies by the hyperbolic cosine.
-    km[at] = far / 1000 / np.cosh(shapely.get_y(shapely.centroid(found[at])) / EARTH_RADIUS_M)
+    y = shapely.get_y(shapely.centroid(areas[placed]))
+    km[placed] = metres / 1000 / np.cosh(y / EARTH_RADIUS_M)
     result: list[float] = km.tolist()
     return result

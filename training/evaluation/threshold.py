@@ -40,8 +40,8 @@ def choose_threshold(scores: NDArray[np.int64], default: float) -> ChosenThresho
     roads = scores[:, 1].sum(axis=1)
     if count < 2 or not roads.any():
         return ChosenThreshold(default, 0.0, 1.0)
-    found = scores[..., ::-1].cumsum(axis=2)[..., ::-1]  # pixels at or above each threshold
-    right, union = found[:, 1], roads[:, None] + found[:, 0]
+    above = scores[..., ::-1].cumsum(axis=2)[..., ::-1]  # pixels at or above each threshold
+    right, union = above[:, 1], roads[:, None] + above[:, 0]
     iou = _ratio(right.sum(axis=0), union.sum(axis=0))
     without = _ratio(right.sum(axis=0) - right, union.sum(axis=0) - union)
     quantile = _quantile(count - 1)

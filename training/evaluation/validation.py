@@ -117,8 +117,8 @@ def _example(
     predicted: Callable[[Tensor], Tensor],
 ) -> Example:
     """Return a tile with the label that is predicted from it, uint8 (1, band, y, x)."""
-    found = predicted(torch.from_numpy(image)[None].permute(0, 3, 1, 2))[0].cpu().numpy()
-    prediction = found[: len(label), : len(label)]
+    padded = predicted(torch.from_numpy(image)[None].permute(0, 3, 1, 2))[0].cpu().numpy()
+    prediction = padded[: len(label), : len(label)]
     prediction[label == NODATA] = NODATA
     return Example(image, label, prediction, info.targets != "binary", info.classes)
 
@@ -150,8 +150,8 @@ def scene_examples(
     """Return the tile with most road of each scene, with its label and prediction."""
 
     def predicted(image: Tensor) -> Tensor:
-        found = average_views(runner, pad_image(image), tta)
-        return _decoded(found.permute(0, 3, 1, 2), info, threshold)
+        probabilities = average_views(runner, pad_image(image), tta)
+        return _decoded(probabilities.permute(0, 3, 1, 2), info, threshold)
 
     ids = np.array([tiles.scene(tile) for tile in range(len(tiles))])
     road = tiles.table["road_fraction"] * tiles.table["valid_fraction"]

@@ -18,7 +18,7 @@ from geoprep.crs import is_georeferenced
 from geoprep.errors import ImageError, UsageError
 from geoprep.storage import open_image, shown_address, split_address
 from training.checkpoint import ModelInfo
-from training.prediction.predict_options import ReadingOptions, parse_bands
+from training.prediction.predict_options import ImageOptions, parse_bands
 
 if TYPE_CHECKING:
     from rasterio.io import DatasetReader
@@ -62,7 +62,7 @@ class ImageSource:
 
 
 def inspect_image(
-    address: str, info: ModelInfo, options: ReadingOptions, version: str = ""
+    address: str, info: ModelInfo, options: ImageOptions, version: str = ""
 ) -> ImageSource:
     """Return the bands, grid and dtype of an image; ``version`` is that of a copied object."""
     with open_image(address) as dataset:

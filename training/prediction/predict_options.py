@@ -50,8 +50,8 @@ def check_rescale(text: str) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FileOptions:
-    """Files: what is read and written."""
+class ImageOptions:
+    """Images: what is read and written, and how."""
 
     images: tuple[str, ...] = argument(
         "GeoTIFFs, folders or patterns, also on S3; or STAC items.", "IMAGE"
@@ -77,13 +77,6 @@ class FileOptions:
     )
     overwrite: bool = option(False, "Replace predictions of other models or options.")
     compress: Literal["zstd", "deflate"] = option("zstd", "Compression of the predictions.")
-    quiet: bool = option(False, "No progress bar.")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReadingOptions:
-    """Reading: bands, pixel size and rescaling of the images."""
-
     gsd: str = option(
         "checkpoint",
         "Pixel size to predict at: the checkpoint's, the image's, or in metres. Images that are "
@@ -125,8 +118,8 @@ class ReadingOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WindowOptions:
-    """Windows: how an image is divided for the model."""
+class PredictOptions(ModelOptions, ImageOptions):
+    """Work: how an image is divided for the model, and images among processes."""
 
     window: int = option(
         1024,
@@ -140,21 +133,11 @@ class WindowOptions:
         "Compile the model: takes up to a minute (half a second for .xml files) and pays for "
         "large jobs, which auto decides. Ignored for .onnx and .ipex files.",
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class InstanceOptions:
-    """Instances: several processes for many images on many cores."""
-
     instances: int = option(
         1,
-        "Processes, each with its share of the cores. They divide the images and write into one "
-        "folder.",
+        "Processes for many images, each with its share of the cores. They divide the images and "
+        "write into one folder.",
         "N",
         least=1,
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class PredictOptions(ModelOptions, FileOptions, ReadingOptions, WindowOptions, InstanceOptions):
-    """Every option of ``training.predict``."""
+    quiet: bool = option(False, "No progress bar.")

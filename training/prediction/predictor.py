@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ from training.checkpoint import ModelInfo
 from training.prediction.blend import RowBlender
 from training.prediction.cog import CogWriter
 from training.prediction.images import ImageSource, known_limits
-from training.prediction.predict_options import PredictOptions, ReadingOptions, parse_bands
+from training.prediction.predict_options import PredictOptions, parse_bands
 from training.prediction.prediction_tags import band_names, tiff_tags
 from training.prediction.spool import Shape, WriteJournal
 from training.prediction.windows import (
@@ -39,6 +39,9 @@ from training.runners import CLASS_BAND, SPEED_BAND, VIEWS, Runner, average_view
 
 FORMAT = 2
 """Version of predictions: the contents of each band, and how probabilities become speeds."""
+
+READING = ("gsd", "bands", "rescale", "nodata", "allow_no_crs", "pixel_size")
+"""Options that the pixels of an image depend on, as the model sees them."""
 
 IN_FLIGHT = 2
 """Batches that are queued on an accelerator while the host blends and writes another one."""
@@ -125,7 +128,7 @@ class Predictor:
         """Return everything that a prediction's pixels depend on, as plain JSON."""
         options = self.options
         limits = self.limits
-        reading = {item.name: getattr(options, item.name) for item in fields(ReadingOptions)}
+        reading = {name: getattr(options, name) for name in READING}
         return {
             "format": FORMAT,
             "checkpoint": self.checkpoint,

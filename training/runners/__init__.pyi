@@ -1,5 +1,3 @@
-from .calibration import calibration_tiles as calibration_tiles
-from .calibration import named_layers as named_layers
 from .decoding import CLASS_BAND as CLASS_BAND
 from .decoding import ROAD_BAND as ROAD_BAND
 from .decoding import SPEED_BAND as SPEED_BAND
@@ -10,6 +8,7 @@ from .decoding import road_bytes as road_bytes
 from .export_record import ExportRecord as ExportRecord
 from .export_record import Precision as Precision
 from .graph import example_image as example_image
+from .graph import named_layers as named_layers
 from .graph import silenced as silenced
 from .model_files import SUFFIXES as SUFFIXES
 from .model_files import chosen_device as chosen_device

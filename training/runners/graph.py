@@ -10,7 +10,7 @@ import copy
 import logging
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor, fx, nn
 from torch.export import Dim, ExportedProgram
 from torch.nn import functional
 
+from geoprep.errors import UsageError
 from loaders import Normalize
 from training.checkpoint import ModelInfo
 from training.model import STRIDE, DecoderStep, ResNetUNet, UpConv
@@ -98,6 +99,25 @@ def inference_module(network: nn.Module, info: ModelInfo) -> Probabilities:
     module = Probabilities(folded(network), info).eval()
     module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # as in NativeRunner
     return module
+
+
+def named_layers(network: nn.Module, info: ModelInfo, names: Iterable[str]) -> tuple[str, ...]:
+    """Return the layers with weights that are named, or are part of a named module, in order.
+
+    Their names are those of the module that is exported, such as ``network.head``.
+    """
+    weighted = (nn.Conv2d, nn.ConvTranspose2d, nn.Linear)
+    modules = inference_module(network, info).named_modules()
+    layers = [layer for layer, module in modules if isinstance(module, weighted)]
+    chosen: set[str] = set()
+    for name in names:
+        meant = {layer for layer in layers if layer == name or layer.startswith(f"{name}.")}
+        if not meant:
+            raise UsageError(
+                f"`keep_float` {name}: no such layer. The layers are {', '.join(layers)}"
+            )
+        chosen |= meant
+    return tuple(layer for layer in layers if layer in chosen)
 
 
 def example_image(info: ModelInfo) -> Tensor:

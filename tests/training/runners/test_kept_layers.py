@@ -14,8 +14,8 @@ from training.checkpoint import Checkpoint, save
 from training.export import main
 from training.model.unet import DecoderStep
 from training.runners import openvino_file
-from training.runners.calibration import named_layers
 from training.runners.export_record import ExportRecord
+from training.runners.graph import named_layers
 
 
 class Doubled(nn.Module):
