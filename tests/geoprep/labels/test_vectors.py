@@ -18,7 +18,7 @@ from geoprep.crs import boxes_around
 from geoprep.errors import LabelError, UsageError
 from geoprep.grid import Grid
 from geoprep.labels import road_files as reading
-from geoprep.labels.burning import burn, speed_polygons
+from geoprep.labels.burning import RoadOutlines, burn
 from geoprep.labels.label_options import SpeedRule
 from geoprep.labels.road_files import read_roads
 from geoprep.roads import write_network
@@ -92,10 +92,11 @@ def test_roads_of_a_scene_come_out_of_every_format_and_crs(road_files, suffix, c
 def test_roads_chosen_by_bounds_burn_like_all_roads(road_files, east, north, file_crs, scene_crs):
     path = road_files(file_crs)
     left, bottom, right, top = bounds = scene(scene_crs, east, north)
-    grid = Affine((right - left) / 200, 0, left, 0, (bottom - top) / 200, top)
+    transform = Affine((right - left) / 200, 0, left, 0, (bottom - top) / 200, top)
+    grid = Grid(200, 200, transform, scene_crs)
     chosen = read_roads(path, bounds=bounds, bounds_crs=scene_crs)
     masks = [
-        burn(speed_polygons(roads, Grid(200, 200, grid, scene_crs)), grid, (200, 200))
+        burn(RoadOutlines.of(roads, grid).within(grid), grid)
         for roads in (chosen, read_roads(path))
     ]
     # A road outside may cross one that reaches in: its vertex there moves an edge by a hair.
