@@ -6,7 +6,6 @@ from .options import parse_nodata as parse_nodata
 from .options import parse_rescale as parse_rescale
 from .plan import Plan as Plan
 from .plan import make_plan as make_plan
-from .planned_scene import PlannedScene as PlannedScene
 from .probe import Probe as Probe
 from .records import Outcome as Outcome
 from .records import Progress as Progress
@@ -17,7 +16,7 @@ from .request import Request as Request
 from .request import Sources as Sources
 from .run import build as build
 from .run import shard_tasks as shard_tasks
-from .splits import TRAIN as TRAIN
+from .scene import PlannedScene as PlannedScene
 from .summary import DryRun as DryRun
 from .summary import Summary as Summary
 from .summary import summarise_plan as summarise_plan

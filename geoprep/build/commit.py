@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.build.plan import Plan
-from geoprep.build.planned_scene import PlannedScene
 from geoprep.build.records import Outcome, ShardRecord
+from geoprep.build.scene import PlannedScene
 from geoprep.storage import split_address
 from geoprep.store import HASH_BYTES, SceneTable, TileTable, finish_store
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from io import StringIO
 from itertools import zip_longest
@@ -15,8 +14,7 @@ import numpy as np
 import shapely
 from numpy.typing import NDArray
 
-from geoprep.build.planned_scene import PlannedScene
-from geoprep.build.splits import TEST, TRAIN, UNUSED, VAL
+from geoprep.build.scene import TEST, TRAIN, UNUSED, VAL, PlannedScene
 from geoprep.crs import LONLAT, reproject
 from geoprep.errors import UsageError
 from geoprep.grid import Grid
@@ -33,34 +31,38 @@ _FOLDERS: Final = {
 """Names of folders, in lower case, and the split of the images in them."""
 
 
-@dataclass(frozen=True, slots=True)
-class SplitAreas:
-    """Polygons in longitude and latitude by split; ``rest`` is the split of all other ground."""
-
-    polygons: tuple[shapely.Geometry, ...]
-    rest: int
-
-    def splits(self, scene: PlannedScene, tile: int) -> tuple[int, ...]:
-        """Return the split of every tile: that of the area which contains the tile's centre.
-
-        A tile that also intersects an area of another split is unused. Tiles in no area, and scenes
-        that are not georeferenced, get ``rest``.
-        """
-        grid = scene.target
-        if grid is None or not grid.georeferenced:
-            return (self.rest,) * len(scene.windows)
-        ground = tile_outlines(grid, scene.windows, tile)
-        centres = shapely.centroid(ground)
-        found = np.full(len(scene.windows), self.rest)
-        for split, area in enumerate(self.polygons):
-            found[shapely.covers(area, centres)] = split
-        for split, area in enumerate(self.polygons):
-            found[shapely.intersects(area, ground) & (found != split)] = UNUSED
-        return tuple(int(split) for split in found)
+def given_splits(path: str, scenes: Sequence[PlannedScene], tile: int) -> list[tuple[int, ...]]:
+    """Return the split of every tile of every scene by a file: a list of scenes, or areas."""
+    rows = _read_scene_list(path)
+    if rows is None:
+        return _splits_by_area(path, scenes, tile)
+    splits = _listed_splits(path, rows, scenes)
+    return [(split,) * len(scene.windows) for scene, split in zip(scenes, splits, strict=True)]
 
 
-def read_areas(path: str) -> SplitAreas:
-    """Read polygons with an attribute ``split`` of train, val or test."""
+def _splits_by_area(path: str, scenes: Sequence[PlannedScene], tile: int) -> list[tuple[int, ...]]:
+    """Return the split of the area that contains the centre of each tile.
+
+    A tile that also intersects an area of another split is unused. Tiles in no area, and scenes
+    that are not georeferenced, get the rest.
+    """
+    areas, rest = _read_areas(path)
+    result = []
+    for scene in scenes:
+        splits = np.full(len(scene.windows), rest)
+        if scene.target is not None and scene.target.georeferenced:
+            ground = tile_outlines(scene.target, scene.windows, tile)
+            centres = shapely.centroid(ground)
+            for split, area in enumerate(areas):
+                splits[shapely.covers(area, centres)] = split
+            for split, area in enumerate(areas):
+                splits[shapely.intersects(area, ground) & (splits != split)] = UNUSED
+        result.append(tuple(splits.tolist()))
+    return result
+
+
+def _read_areas(path: str) -> tuple[NDArray[np.object_], int]:
+    """Return areas in degrees by split, of polygons with an attribute ``split``; and the rest's."""
     import pyogrio
     from pyogrio.errors import DataLayerError, DataSourceError
 
@@ -80,12 +82,12 @@ def read_areas(path: str) -> SplitAreas:
     if meta["crs"] is None:
         raise UsageError(f"`split_file` {path}: has no CRS. Save it with one, or as GeoJSON")
     areas = reproject(polygons, meta["crs"], LONLAT)
-    unions = tuple(shapely.union_all(areas[kinds == split]) for split in range(len(SPLITS)))
+    unions = np.array([shapely.union_all(areas[kinds == s]) for s in range(len(SPLITS))])
     shapely.prepare(unions)
-    return SplitAreas(unions, _rest(kinds.tolist()))
+    return unions, _rest(kinds.tolist())
 
 
-def read_scene_list(path: str) -> list[dict[str, str]] | None:
+def _read_scene_list(path: str) -> list[dict[str, str]] | None:
     """Return the rows of a CSV file with a column ``scene``; None for another file."""
     if not Path(path).is_file():
         raise UsageError(f"`split_file` {path}: no such file; check the path")
@@ -105,7 +107,7 @@ def read_scene_list(path: str) -> list[dict[str, str]] | None:
     ]
 
 
-def listed_splits(
+def _listed_splits(
     path: str, rows: Sequence[Mapping[str, str]], scenes: Sequence[PlannedScene]
 ) -> list[int]:
     """Return the split of every scene by the rows of a list.

@@ -1,4 +1,4 @@
-"""The working folder of a build, ``NAME.zarr.build``: a lock, and a line per finished task.
+"""The working folder of a build, ``NAME.zarr.build``, with an entry per finished task.
 
 It is removed when the store is complete. A folder inside the store would make Zarr warn, and
 hosts, times and paths must not enter a store whose bytes depend on the inputs only.
@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Final, TextIO
@@ -17,6 +18,8 @@ from typing import Any, Final, TextIO
 from geoprep.errors import OutputError, StoreError
 from geoprep.storage import (
     PARTIAL_SUFFIX,
+    REQUESTS,
+    Bucket,
     LockHeldError,
     errors_named,
     flush,
@@ -35,7 +38,10 @@ _OURS: Final = ("journal.jsonl", "*.bits", "lock")
 
 
 class Journal:
-    """The working folder of the build of a store, locked while open; StoreError if another is."""
+    """The working folder of the build of a store on a disk: a lock, and a line per entry.
+
+    It is locked while open; StoreError if another build has locked it.
+    """
 
     def __init__(self, store: Path) -> None:
         self.folder = store.with_name(store.name + ".build")
@@ -93,6 +99,44 @@ class Journal:
         with suppress(OSError):
             self.folder.rmdir()
         flush(self.folder.parent)
+
+
+class BucketJournal:
+    """The working folder of one build, ``NAME.zarr.build``, with one object per entry.
+
+    Parameters
+    ----------
+    folder
+        Its address.
+    require_owned
+        Raises StoreError if another build has taken over the store.
+    """
+
+    def __init__(self, folder: str, require_owned: Callable[[], None]) -> None:
+        self.folder = folder
+        self._bucket = Bucket(folder)
+        self._require_owned = require_owned
+
+    def entries(self) -> Iterator[dict[str, Any]]:
+        """Yield the entries of earlier runs."""
+        names = [name for name in self._bucket.tags() if name.endswith(".json")]
+        with ThreadPoolExecutor(REQUESTS) as pool:
+            for found in pool.map(self._bucket.find, names):
+                if found is not None:
+                    yield json.loads(found[0])
+
+    def write(self, entry: dict[str, Any]) -> None:
+        """Write an entry; when this returns, it is in the bucket."""
+        self._require_owned()
+        kind = "shard" if "shard" in entry else "survey"
+        number = entry["shard"]["shard"] if kind == "shard" else entry["survey"]["index"]
+        self._bucket.put(f"{kind}/{number}.json", json.dumps(entry).encode())
+
+    def restart(self) -> None:
+        """Remove everything that earlier runs have left."""
+        self._bucket.delete(self._bucket.tags())
+
+    remove = restart
 
 
 def refuse_foreign(out: str, names: Iterable[str]) -> None:

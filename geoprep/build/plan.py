@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from geoprep import __version__
-from geoprep.build.division import divide
 from geoprep.build.label_checks import (
     check_kinds,
     check_shared_roads,
@@ -18,9 +17,9 @@ from geoprep.build.label_checks import (
 )
 from geoprep.build.layout import Layout
 from geoprep.build.options import BuildOptions
-from geoprep.build.overlaps import first_equal
-from geoprep.build.planned_scene import PlannedScene
 from geoprep.build.probe import Probe, inputs_digest, label_files, probe_scenes
+from geoprep.build.scene import PlannedScene
+from geoprep.build.splits import divide
 from geoprep.errors import SourceError, UsageError
 from geoprep.executors import Executor
 from geoprep.grid import shard_tiles
@@ -102,7 +101,9 @@ def make_plan(
         executor,
         report,
     )
-    firsts = first_equal(image_digests[: len(probes)] if read_inputs else [0] * len(probes))
+    seen: dict[int, int] = {}  # index of the first image by digest; 0: not known
+    known = image_digests[: len(probes)] if read_inputs else [0] * len(probes)
+    firsts = [seen.setdefault(own, i) if own else i for i, own in enumerate(known)]
     scenes = _lay_out(probes, cities, layout, shared, outside)
     del probes, usable, grids, image_digests  # large for a million scenes
     labelled = [

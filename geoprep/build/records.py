@@ -10,8 +10,7 @@ from typing import Any, Literal
 
 from geoprep.build.options import BuildOptions
 from geoprep.build.plan import Plan
-from geoprep.build.planned_scene import PlannedScene
-from geoprep.build.splits import TRAIN
+from geoprep.build.scene import TRAIN, PlannedScene
 from geoprep.executors import stopped
 from geoprep.store import StoreMeta
 

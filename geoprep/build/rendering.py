@@ -16,9 +16,9 @@ from rasterio.windows import Window
 from geoprep import imagery
 from geoprep.build.nodata_bits import read_bits
 from geoprep.build.options import BuildOptions, parse_rescale
-from geoprep.build.planned_scene import PlannedScene
 from geoprep.build.records import Outcome, ScenePart, ShardRecord, ShardTask
 from geoprep.build.road_ground import road_ground
+from geoprep.build.scene import PlannedScene
 from geoprep.errors import GeoprepError, ImageError
 from geoprep.grid import Grid
 from geoprep.labels import RoadOutlines, SceneWindow, burn, majority, read_mask

@@ -10,7 +10,6 @@ from typing import Literal
 
 import numpy as np
 
-from geoprep.build.bucket import BucketTarget
 from geoprep.build.commit import Histograms, scene_outcomes
 from geoprep.build.plan import Plan
 from geoprep.build.records import (
@@ -24,11 +23,11 @@ from geoprep.build.records import (
 from geoprep.build.road_ground import release_ground
 from geoprep.build.summary import Summary, black_pixels, summarise
 from geoprep.build.survey import survey
-from geoprep.build.target import DiskTarget
+from geoprep.build.target import BucketTarget, DiskTarget, open_target
 from geoprep.build.tasks import build_shard, try_scenes
 from geoprep.errors import OutputError, StoreError
 from geoprep.executors import Executor, Survives
-from geoprep.storage import errors_named, is_bucket, local_path, open_sink
+from geoprep.storage import errors_named, open_sink
 from geoprep.store import shard_key
 
 
@@ -47,7 +46,7 @@ def build(
     """
     start = time.perf_counter()
     _keep_freed_memory()
-    target = target_of(out)
+    target = open_target(out)
     with errors_named(target.location, OutputError), target.locked() as journal:
         state = target.prepare(plan, overwrite=overwrite)
         if state == "complete":
@@ -76,11 +75,6 @@ def build(
     black = black_pixels(plan, surveyed, (kept | new).values())
     seconds = time.perf_counter() - start
     return summarise(plan, target.location, result, new.values(), seconds, black)
-
-
-def target_of(out: str | Path) -> DiskTarget | BucketTarget:
-    """Return the place of a local folder or an ``s3://`` address."""
-    return BucketTarget(str(out)) if is_bucket(out) else DiskTarget(local_path(out))
 
 
 def _require_a_scene(

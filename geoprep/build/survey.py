@@ -16,13 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep import imagery
-from geoprep.build.bucket import BucketJournal
-from geoprep.build.journal import Journal
+from geoprep.build.journal import BucketJournal, Journal
 from geoprep.build.nodata_bits import has_bits, join_bits, write_bits
 from geoprep.build.plan import Plan
-from geoprep.build.planned_scene import PlannedScene
 from geoprep.build.records import Outcome, Progress, Report, SurveyRecord, SurveyTask
 from geoprep.build.rendering import add_notes, too_empty
+from geoprep.build.scene import PlannedScene
 from geoprep.build.tasks import survey_rows, with_label
 from geoprep.executors import Executor, Survives
 from geoprep.labels import unlisted_error

@@ -18,8 +18,8 @@ from helpers.factory import (
 )
 
 from geoprep.build import run, survey
-from geoprep.build.bucket import BucketTarget
 from geoprep.build.run import build
+from geoprep.build.target import BucketTarget
 from geoprep.errors import OutputError, StoreError
 from geoprep.executors.threads import Threads
 from geoprep.storage import Bucket, sinks

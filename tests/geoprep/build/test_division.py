@@ -11,7 +11,8 @@ from helpers.geojson import feature, write_features
 from hypothesis import given
 from hypothesis import strategies as st
 
-from geoprep.build.splits import TEST, TRAIN, UNUSED, VAL, apart
+from geoprep.build.scene import TEST, TRAIN, UNUSED, VAL
+from geoprep.build.splits import apart
 from geoprep.crs import to_lonlat
 from geoprep.errors import UsageError
 from geoprep.grid import tile_windows

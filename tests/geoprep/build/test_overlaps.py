@@ -8,7 +8,7 @@ import pytest
 from affine import Affine
 from helpers.factory import PLACES, Place, plan_of, row_of_scenes, texture, write_image, write_scene
 
-from geoprep.build.splits import TEST, TRAIN, UNUSED, VAL
+from geoprep.build.scene import TEST, TRAIN, UNUSED, VAL
 from geoprep.errors import UsageError
 from geoprep.sources.scene import Scene
 

@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from geoprep.build.splits import TEST, TRAIN, VAL, assign_splits, blocks
+from geoprep.build.scene import TEST, TRAIN, VAL
+from geoprep.build.splits import assign_splits, blocks
 
 counts = st.integers(1, 120)
 seeds = st.integers(0, 1000)

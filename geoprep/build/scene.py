@@ -1,4 +1,4 @@
-"""The record of one scene, from planning to the finished store."""
+"""The record of one scene, from planning to the finished store; numbers of splits."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from geoprep.grid import Grid
 from geoprep.labels import Schema
 from geoprep.sources import Scene
+
+TRAIN, VAL, TEST, UNUSED = 0, 1, 2, 3
 
 
 @dataclass(frozen=True, slots=True)
