@@ -74,11 +74,6 @@ class Tables:
         except (KeyError, IndexError):
             return None
 
-    def digest_of(self, array: str, shard: int) -> str | None:
-        """Return the XXH3-128 of a shard as hex; None if the ledger cannot be read."""
-        ledger = self.arrays.get(f"ledger/{array}")
-        return None if ledger is None else bytes(ledger[shard]).hex()
-
 
 def check_layouts(store: StoreReader, tiles: int) -> Iterator[Problem]:
     """Check shape, chunks, dtype and codecs of every pixel array."""
@@ -93,16 +88,6 @@ def check_layouts(store: StoreReader, tiles: int) -> Iterator[Problem]:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class ShardJob:
-    """One shard: ``count`` tiles from tile ``first`` on."""
-
-    layout: PixelLayout
-    shard: int
-    first: int
-    count: int
-
-
 @dataclass(slots=True)
 class ShardFindings:
     """Result of reading a shard: whether it exists, intact chunks and problems."""
@@ -112,24 +97,14 @@ class ShardFindings:
     problems: list[Problem] = field(default_factory=list)
 
 
-def plan_jobs(store: StoreReader, tiles: int) -> list[ShardJob]:
-    """Return the jobs that together read every pixel once."""
-    step = store.meta.shard_tiles
-    return [
-        ShardJob(layout, first // step, first, min(step, tiles - first))
-        for layout in pixel_layouts(store.meta).values()
-        for first in range(0, tiles, step)
-    ]
-
-
-def check_shard(job: ShardJob, files: Files, tables: Tables) -> ShardFindings:
+def check_shard(shard: tuple[PixelLayout, int], files: Files, tables: Tables) -> ShardFindings:
     """Read a shard, decode each of its chunks, and compare its digest with the ledger."""
-    result = ShardFindings()
-    array, path = job.layout.array, job.layout.key(job.shard)
+    layout, number = shard
+    path, result = layout.key(number), ShardFindings()
 
     def report(tile: int | None, message: str) -> None:
         scene = None if tile is None else tables.scene_of(tile)
-        result.problems.append(Problem(array, job.shard, tile, scene, message))
+        result.problems.append(Problem(layout.array, number, tile, scene, message))
 
     if path not in files.sizes:
         result.found = False  # `check_names` reports it
@@ -139,40 +114,41 @@ def check_shard(job: ShardJob, files: Files, tables: Tables) -> ShardFindings:
     except StoreError as error:
         report(None, str(error))
         return result
-    for tile, message in _faults(job, data):
+    first = number * layout.shard_tiles
+    for tile, message in _faults(layout, range(first, tables.tiles)[: layout.shard_tiles], data):
         if message:
             report(tile, message)
         else:
             result.chunks += 1
-    expected = tables.digest_of(array, job.shard)
-    # Only if no more specific problem was found.
-    if not result.problems and expected is not None and digest(data) != expected:
+    ledger = tables.arrays.get(f"ledger/{layout.array}")
+    # Only if no more specific problem was found, and the ledger can be read.
+    if not result.problems and ledger is not None and digest(data) != bytes(ledger[number]).hex():
         report(None, "the file differs from the ledger, although its checksums match")
     return result
 
 
-def _faults(job: ShardJob, data: bytes) -> Iterator[tuple[int | None, str]]:
+def _faults(layout: PixelLayout, tiles: range, data: bytes) -> Iterator[tuple[int | None, str]]:
     """Yield the tile, or None for the whole shard, and its problem; "" for an intact tile."""
-    size = job.layout.index_bytes
+    size = layout.index_bytes
     if len(data) < size:
         yield None, f"the file is cut short: {len(data)} bytes"
         return
     try:
-        index = job.layout.read_index(data[-size:])
+        index = layout.read_index(data[-size:])
     except ValueError:
         yield None, "the index does not match its checksum"
         return
-    if (index[job.count :] != MISSING).any():
+    if (index[len(tiles) :] != MISSING).any():
         yield None, "the index lists chunks past the last tile"
-    pixels = np.empty(job.layout.tile_shape, np.uint8)
-    for tile, (offset, length) in enumerate(index[: job.count].tolist(), start=job.first):
+    pixels = np.empty(layout.tile_shape, np.uint8)
+    for tile, (offset, length) in zip(tiles, index.tolist(), strict=False):
         if MISSING in (offset, length):
             yield tile, "the chunk is missing"
         elif offset + length > len(data) - size:
             yield tile, "the chunk is outside its shard"
         else:
             try:
-                job.layout.decode(data[offset : offset + length], pixels)
+                layout.decode(data[offset : offset + length], pixels)
             except (RuntimeError, ValueError) as error:
                 yield tile, f"the chunk cannot be decoded: {error}"
             else:

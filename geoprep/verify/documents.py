@@ -153,10 +153,11 @@ def check_names(files: Files, expected: Collection[str]) -> Iterator[Problem]:
 
 
 def check_digests(store: StoreReader, files: Files, expected: Iterable[str]) -> Iterator[Problem]:
-    """Check every file without pixels against its digest. Older stores have no digests."""
+    """Check every file without pixels against its digest."""
     ledger = store.root.get("ledger")
     digests = ledger.attrs.get("files") if isinstance(ledger, zarr.Group) else None
     if not isinstance(digests, dict):
+        yield Problem.of("ledger", "it has no digests of files")
         return
     for name in sorted(files.sizes.keys() & set(expected) - set(UNLISTED)):
         if name not in digests:

@@ -11,8 +11,8 @@ from typing import Any
 
 from geoprep.executors import Threads
 from geoprep.storage import Files
-from geoprep.store import StoreReader
-from geoprep.verify.contents import Tables, check_layouts, check_shard, plan_jobs
+from geoprep.store import StoreReader, pixel_layouts
+from geoprep.verify.contents import Tables, check_layouts, check_shard
 from geoprep.verify.documents import (
     Problem,
     check_digests,
@@ -89,8 +89,9 @@ def verify(
     damaged = {problem.array for problem in problems}
     problems += (p for p in check_digests(store, files, expected) if p.array not in damaged)
     problems += check_layouts(store, tables.tiles)
-    jobs = plan_jobs(store, tables.tiles)
-    problems += check_names(files, expected | {job.layout.key(job.shard) for job in jobs})
+    numbers = range(-(-tables.tiles // store.meta.shard_tiles))
+    jobs = [(layout, number) for layout in pixel_layouts(store.meta).values() for number in numbers]
+    problems += check_names(files, expected | {layout.key(number) for layout, number in jobs})
     check = partial(check_shard, files=files, tables=tables)
     of_shards: list[Problem] = []
     shards = chunks = 0
