@@ -5,10 +5,11 @@ from __future__ import annotations
 import io
 import math
 import re
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,8 +34,7 @@ from geoprep.views.display import CLASS_OPACITY, label_colours
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-    from matplotlib.text import Text
+    from matplotlib.figure import Figure, SubFigure
 
 # All lengths are in inches. Every page has the same width, so that text has one size.
 PAGE = 12.0
@@ -42,10 +42,8 @@ DPI = 160
 MARGIN = 0.4
 HEADER = 0.95
 FOOTER = 0.35
-CAPTION = 0.34
-ROW_GAP = 0.2
-PANEL_GAP = 0.06
-SCENE_GAP = 0.3
+CAPTION = 0.54
+GAP = 0.06
 BEST_HEIGHT = 12.0
 ASPECTS = (0.3, 2.5)
 
@@ -55,6 +53,8 @@ BAD = "#b3261e"
 NEARLY_ALL = 0.995
 STRIPE = 0.07
 """Width of a stripe of the nodata hatch."""
+LETTER = 0.09
+"""Width of a letter of a caption."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,18 +77,21 @@ class SceneView:
 
 @dataclass(frozen=True, slots=True)
 class SheetLayout:
-    """Positions of panels, in inches."""
+    """Sizes of panels, in inches."""
 
     columns: tuple[str, ...]
     across: int  # scenes side by side
-    panel: float  # width of a panel
-    heights: tuple[float, ...]  # of the panels of each row of scenes
+    heights: tuple[float, ...]  # of each row of scenes, captions included
 
     @property
     def page_height(self) -> float:
         """Height of the page in inches."""
-        rows = sum(self.heights) + len(self.heights) * (CAPTION + ROW_GAP)
-        return MARGIN + HEADER + rows + FOOTER
+        return HEADER + sum(self.heights) + FOOTER
+
+    @property
+    def panel(self) -> float:
+        """Width of a panel in inches."""
+        return _panel(self.across, len(self.columns))
 
     @property
     def panel_pixels(self) -> int:
@@ -96,16 +99,19 @@ class SheetLayout:
         return math.ceil(self.panel * DPI)
 
 
+def _panel(across: int, columns: int) -> float:
+    return (PAGE - across * MARGIN) / (across * columns) - GAP
+
+
 def lay_out(aspects: Sequence[float], columns: Sequence[str]) -> SheetLayout:
     """Return the layout whose page is closest to a square, for scenes of some height per width."""
     options = []
     for across in range(1, max(1, min(len(aspects), 6 // len(columns))) + 1):
-        gaps = (across - 1) * SCENE_GAP + across * (len(columns) - 1) * PANEL_GAP
-        panel = (PAGE - 2 * MARGIN - gaps) / (across * len(columns))
+        panel = _panel(across, len(columns))
         clipped = [min(max(aspect, ASPECTS[0]), ASPECTS[1]) for aspect in aspects]
         rows = [clipped[i : i + across] for i in range(0, len(clipped), across)]
-        heights = tuple(panel * max(row) for row in rows)
-        options.append(SheetLayout(tuple(columns), across, panel, heights))
+        heights = tuple(panel * max(row) + CAPTION for row in rows)
+        options.append(SheetLayout(tuple(columns), across, heights))
     return min(options, key=lambda layout: abs(math.log(layout.page_height / BEST_HEIGHT)))
 
 
@@ -113,24 +119,21 @@ def draw(
     path: Path, layout: SheetLayout, views: Sequence[SceneView], header: tuple[str, str, str]
 ) -> None:
     """Draw the preview; the header is a title, the line below it, and the note at the bottom."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
+    title, facts, note = header
     figure = Figure((PAGE, layout.page_height), dpi=DPI, facecolor=PAPER)
-    FigureCanvasAgg(figure)
-    _draw_header(figure, layout, header)
-    _draw_legend(figure, layout, views)
-    top = MARGIN + HEADER
-    scene_width = len(layout.columns) * (layout.panel + PANEL_GAP) - PANEL_GAP
-    for row, height in enumerate(layout.heights):
-        for col, view in enumerate(views[row * layout.across : (row + 1) * layout.across]):
-            left = MARGIN + col * (scene_width + SCENE_GAP)
-            _draw_caption(figure, layout, view, left, top, scene_width)
-            for i, name in enumerate(layout.columns):
-                at = left + i * (layout.panel + PANEL_GAP)
-                axes = _axes(figure, layout, at, top + CAPTION, layout.panel, height)
-                _draw_panel(axes, layout, view, name, labelled=row == 0, scale=i == 0)
-        top += CAPTION + height + ROW_GAP
+    rows, left = len(layout.heights), MARGIN / 2 / PAGE
+    ratios = (HEADER, *layout.heights, FOOTER)
+    whole = figure.subfigures(rows + 2, 1, squeeze=False, height_ratios=ratios)
+    top, *middle, bottom = whole[:, 0]
+    top.text(left, 0.55, title, fontsize=24, fontweight="bold", color=INK)
+    top.text(left, 0.2, facts, fontsize=10.5, color=FAINT)
+    bottom.text(left, 0.4, note, fontsize=8.5, color=FAINT)
+    _draw_legend(top, views)
+    parts = [part for row in middle for part in row.subfigures(1, layout.across, squeeze=False)[0]]
+    for number, (part, view) in enumerate(zip(parts, views, strict=False)):
+        _draw_scene(part, layout, view, number)
     save(figure, path, dpi=DPI)
 
 
@@ -140,35 +143,6 @@ def save(figure: Figure, path: Path, *, dpi: float) -> None:
     page = io.BytesIO()
     figure.savefig(page, format=path.suffix[1:] or None, dpi=dpi)
     path.write_bytes(page.getvalue())
-
-
-def _axes(
-    figure: Figure, layout: SheetLayout, left: float, top: float, width: float, height: float
-) -> Axes:
-    """Return axes at a position in inches from the upper left corner of the page."""
-    page = layout.page_height
-    axes = figure.add_axes((left / PAGE, 1 - (top + height) / page, width / PAGE, height / page))
-    axes.set_axis_off()
-    return axes
-
-
-def _text(
-    figure: Figure,
-    layout: SheetLayout,
-    left: float,
-    top: float,
-    text: str,
-    **style: Any,  # noqa: ANN401 - text properties of matplotlib
-) -> Text:
-    at = left / PAGE, 1 - top / layout.page_height
-    return figure.text(*at, text, **{"va": "baseline", "color": INK, **style})
-
-
-def _draw_header(figure: Figure, layout: SheetLayout, header: tuple[str, str, str]) -> None:
-    title, facts, note = header
-    _text(figure, layout, MARGIN, MARGIN + 0.28, title, fontsize=24, fontweight="bold")
-    _text(figure, layout, MARGIN, MARGIN + 0.62, facts, fontsize=10.5, color=FAINT)
-    _text(figure, layout, MARGIN, layout.page_height - 0.22, note, fontsize=8.5, color=FAINT)
 
 
 _WITHOUT_SPEEDS: Final = 2
@@ -194,62 +168,60 @@ def _class_boxes(classes: ClassTable, used: set[int]) -> list[tuple[str, tuple[i
     return found[:_MOST_CLASSES]
 
 
-def _draw_legend(figure: Figure, layout: SheetLayout, views: Sequence[SceneView]) -> None:
+def _draw_legend(figure: SubFigure, views: Sequence[SceneView]) -> None:
     """Draw the legend right of the title: background, speed bins from slow to fast, nodata."""
-    from matplotlib.patches import Rectangle
+    from matplotlib.patches import Patch
 
-    used = set(np.unique(np.concatenate([v.label.ravel() for v in views])).tolist())
+    used = set(np.unique(np.concatenate([view.label.ravel() for view in views])).tolist())
     store = views[0].store
-    classes = store.classes if store.meta.has_classes else None
-    boxes = _boxes(used) if classes is None else _class_boxes(classes, used)
-    width, height = 0.56, 0.2
-    if classes is not None:  # names are longer than speeds
-        width = min(1.1, 0.55 * PAGE / (len(boxes) + 1))
-    total = (len(boxes) + 1) * width + 0.15
-    axes = _axes(figure, layout, PAGE - MARGIN - total, MARGIN - 0.02, total, 0.5)
-    for i, (label, colour) in enumerate(boxes):
-        rgb = tuple(value / 255 for value in colour)
-        axes.add_patch(Rectangle((i * width, 0.06), width, height, facecolor=rgb, linewidth=0))
-        most = 10 if classes is None else max(3, int(width / 0.075))  # "background"
-        text = label if len(label) <= most else label[: most - 1] + "…"
-        axes.text((i + 0.5) * width, 0.4, text, ha="center", fontsize=8.5, color=INK)
-    at = len(boxes) * width + 0.15
-    hatch = _hatch((40, 112), width, width * 40 / 112)
-    axes.imshow(hatch, extent=(at, at + width, 0.06 + height, 0.06), aspect="auto")
-    axes.text(at + width / 2, 0.4, "nodata", ha="center", fontsize=8.5, color=INK)
-    unit = "mph" if classes is None and len(boxes) > _WITHOUT_SPEEDS else ""
-    axes.text(-0.1, 0.06 + height / 2, unit, ha="right", va="center", fontsize=9, color=FAINT)
-    axes.set_xlim(0, total)
-    axes.set_ylim(0.5, 0)
+    with_classes = store.meta.has_classes
+    boxes = _class_boxes(store.classes, used) if with_classes else _boxes(used)
+    handles = [
+        Patch(facecolor=_css(colour), label=textwrap.shorten(label, 20, placeholder="…"))
+        for label, colour in boxes
+    ]
+    dark, light = map(_css, NODATA_GREYS)
+    handles.append(Patch(facecolor=light, edgecolor=dark, hatch="///", lw=0, label="nodata"))
+    figure.legend(
+        handles=handles,
+        title=None if with_classes or len(boxes) <= _WITHOUT_SPEEDS else "mph",
+        loc="upper right",
+        bbox_to_anchor=(1 - MARGIN / 2 / PAGE, 0.9),
+        borderaxespad=0,
+        ncols=min(len(handles), 6 if with_classes else 9),
+        frameon=False,
+        fontsize=8.5,
+        columnspacing=1.2,
+        handletextpad=0.5,
+    )
 
 
-def _draw_caption(
-    figure: Figure, layout: SheetLayout, view: SceneView, left: float, top: float, width: float
-) -> None:
-    """Write a scene's id, split, and its road share or the reason of its status."""
-    line = top + CAPTION - 0.09
-    scene = str(view.store.scenes.id[view.scene])
+def _css(colour: tuple[int, int, int]) -> str:
+    return "#{:02x}{:02x}{:02x}".format(*colour)
+
+
+def _draw_scene(figure: SubFigure, layout: SheetLayout, view: SceneView, number: int) -> None:
+    """Draw the panels of a scene below its id, split, and road share or reason of its status."""
+    height, width = layout.heights[number // layout.across], PAGE / layout.across
+    side, top = MARGIN / 2 / width, 1 - CAPTION / height
+    line, name = top + 0.09 / height, str(view.store.scenes.id[view.scene])
     split = SPLIT_NAMES[scene_splits(view.store)[view.scene]]
-    name = _text(figure, layout, left, line, scene, fontsize=10.5, fontweight="bold")
-    box = {
-        "boxstyle": "round,pad=0.22,rounding_size=0.3",
-        "facecolor": SPLIT_COLOURS[split],
-        "linewidth": 0,
-    }
-    at = left + _width(name) + 0.12
-    badge = _text(figure, layout, at, line, split, fontsize=8.5, color=PAPER, bbox=box)
+    badge = {"boxstyle": "round,pad=0.22,rounding_size=0.3", "fc": SPLIT_COLOURS[split], "lw": 0}
+    figure.text(side + 0.05 / width, line, split, fontsize=8.5, color=PAPER, bbox=badge)
+    facts, letters = _words(view), int((width - MARGIN) / LETTER) - len(split) - 4
+    facts = textwrap.shorten(facts, letters - min(len(name), 20), placeholder="…")
+    if len(name) > (room := letters - len(facts)):
+        name = "…" + name[-room:]  # the end tells scenes apart
+    after = side + (0.15 + LETTER * len(split)) / width
+    figure.text(after, line, name, fontsize=10.5, fontweight="bold", color=INK)
     tone = INK if view.status == "ok" else BAD
-    facts = _text(figure, layout, left + width, line, "", fontsize=9.5, ha="right", color=tone)
-    words = _words(view)
-    facts.set_text(words)
-    while len(words) > 1 and _width(facts) > left + width - at - _width(badge) - 0.2:
-        words = words[:-1]
-        facts.set_text(words.rstrip() + "…")
-
-
-def _width(text: Text) -> float:
-    """Return the width of a text in inches."""
-    return float(text.get_window_extent().width) / DPI
+    figure.text(1 - side, line, facts, fontsize=9.5, ha="right", color=tone)
+    axes = figure.subplots(1, len(layout.columns), squeeze=False)[0]
+    figure.subplots_adjust(side, 0, 1 - side, top, wspace=GAP / layout.panel)
+    for panel, column in zip(axes, layout.columns, strict=True):
+        panel.set_axis_off()
+        labelled, scaled = number < layout.across, column == layout.columns[0]
+        _draw_panel(panel, layout, view, column, labelled=labelled, scale=scaled)
 
 
 def _words(view: SceneView) -> str:
