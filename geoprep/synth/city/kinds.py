@@ -97,6 +97,22 @@ DRIVEWAY = Kind("service", 1, "paved")
 FARM_TRACK = Kind("track", 1, "unpaved")
 
 
+# Kinds of minor streets, each with the chance of it or of one before.
+_PAVED = Kind("residential", 2, "paved"), Kind("unclassified", 2, "paved")
+_URBAN = ((0.85, _PAVED[0]), (1.0, _PAVED[1]))
+_SUBURBAN = (
+    (0.7, _PAVED[0]),
+    (0.9, Kind("residential", 2, "unpaved")),
+    (1.0, Kind("unclassified", 2, None)),
+)
+_RURAL = (
+    (0.35, _PAVED[1]),
+    (0.65, Kind("unclassified", 2, "unpaved")),
+    (0.85, FARM_TRACK),
+    (1.0, Kind("track", 1, None)),
+)
+
+
 def draw_kind(rank: Rank, zone: float, rng: np.random.Generator) -> Kind:
     """Draw the attributes of a stretch of street from its rank and how urban the place is."""
     chance = rng.random()
@@ -110,20 +126,5 @@ def draw_kind(rank: Rank, zone: float, rng: np.random.Generator) -> Kind:
         if zone < 0.5 and chance < 0.22:
             return Kind("tertiary", 2, "unpaved")
         return Kind("tertiary", 3 if chance > 0.88 else 2, "paved")
-    return _draw_minor(zone, chance)
-
-
-def _draw_minor(zone: float, chance: float) -> Kind:
-    if zone > URBAN:
-        if chance < 0.85:
-            return Kind("residential", 2, "paved")
-        return Kind("unclassified", 2, "paved")
-    if zone > RURAL:
-        if chance < 0.70:
-            return Kind("residential", 2, "paved")
-        return Kind("residential", 2, "unpaved") if chance < 0.9 else Kind("unclassified", 2, None)
-    if chance < 0.35:
-        return Kind("unclassified", 2, "paved")
-    if chance < 0.65:
-        return Kind("unclassified", 2, "unpaved")
-    return Kind("track", 1, None if chance > 0.85 else "unpaved")
+    minor = _URBAN if zone > URBAN else _SUBURBAN if zone > RURAL else _RURAL
+    return next(kind for limit, kind in minor if chance < limit)

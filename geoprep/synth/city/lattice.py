@@ -24,6 +24,9 @@ _MARGIN_M = 320.0
 _JITTER_M = 5.0
 # Each wave bends the grid by at most this slope; three of them stay well short of a fold.
 _WAVE_SLOPE = 0.13
+# Ranks of the lines from the motorway on, seven in turn, and from the central row on, eight.
+_COLUMNS: dict[int, Rank] = {5: "primary", 2: "secondary", 4: "tertiary"}
+_ROWS: dict[int, Rank] = {0: "primary", 4: "secondary", 2: "tertiary", 6: "tertiary"}
 
 
 class Edge(NamedTuple):
@@ -110,10 +113,14 @@ def make_lattice(frame: Frame, rng: np.random.Generator) -> Lattice:
     u = _lines(0.5 * (width * abs(c) + height * abs(s)) + _MARGIN_M, rng)
     v = _lines(0.5 * (width * abs(s) + height * abs(c)) + _MARGIN_M, rng)
     warp = _make_warp(np.array([width, height]) / 2, np.array([[c, -s], [s, c]]), rng)
-    motorway, side = _place_motorway(u, min(width, height), rng)
+    motorway = int(np.argmin(np.abs(u - 0.2 * min(width, height) * rng.choice([-1, 1]))))
+    side = 1 if u[motorway] < 0 else -1  # of the motorway, on which most of the city lies
     middle = int(np.argmin(np.abs(v)))
-    columns = tuple(_column_rank(side * (i - motorway)) for i in range(len(u)))
-    rows = tuple(_row_rank(j - middle) for j in range(len(v)))
+    from_motorway = (side * (i - motorway) for i in range(len(u)))
+    columns = tuple(
+        "motorway" if k % 40 == 0 else _COLUMNS.get(k % 7, "minor") for k in from_motorway
+    )
+    rows = tuple(_ROWS.get((j - middle) % 8, "minor") for j in range(len(v)))
     nodes = warp(np.stack(np.meshgrid(u, v, indexing="ij"), axis=-1))
     jitter = rng.normal(0, _JITTER_M, nodes.shape).clip(-2 * _JITTER_M, 2 * _JITTER_M)
     calm = np.array([rank == "motorway" for rank in columns])
@@ -138,30 +145,6 @@ def _lines(reach: float, rng: np.random.Generator) -> Points:
     ahead, behind = np.cumsum(steps[0]), -np.cumsum(steps[1])
     ahead, behind = ahead[ahead < reach + SPACING_M[1]], behind[behind > -reach - SPACING_M[1]]
     return np.concatenate((behind[::-1], [0.0], ahead))
-
-
-def _place_motorway(u: Points, short: float, rng: np.random.Generator) -> tuple[int, int]:
-    """Return the motorway's column and on which side of it (+1, -1) most of the city lies."""
-    column = int(np.argmin(np.abs(u - 0.2 * short * rng.choice([-1, 1]))))
-    return column, 1 if u[column] < 0 else -1
-
-
-def _column_rank(k: int) -> Rank:
-    if k % 40 == 0:
-        return "motorway"
-    if k % 7 == 5:
-        return "primary"
-    if k % 7 == 2:
-        return "secondary"
-    return "tertiary" if k % 7 == 4 else "minor"
-
-
-def _row_rank(k: int) -> Rank:
-    if k % 8 == 0:
-        return "primary"
-    if k % 8 == 4:
-        return "secondary"
-    return "tertiary" if k % 4 == 2 else "minor"
 
 
 def _curves(nodes: Points) -> dict[Edge, Points]:

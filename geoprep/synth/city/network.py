@@ -280,7 +280,9 @@ def reach_boxes(
             # A box behind another may be reached once that one is.
             before, still = len(waiting), []
             for k in waiting:
-                road = _service_road(_goal(boxes[k], rng), roads + added, within, len(added))
+                x0, y0, x1, y1 = boxes[k].bounds
+                goal = np.array([x0, y0]) + rng.uniform(0.4, 0.6, 2) * np.array([x1 - x0, y1 - y0])
+                road = _service_road(goal, roads + added, within, len(added))
                 if road is None:
                     still.append(k)
                 else:
@@ -303,12 +305,6 @@ def _first_road(box: shapely.Polygon) -> Road:
     x0, y0, x1, y1 = box.bounds
     ends = np.array([[x0, (y0 + y1) / 2], [(x0 + x1) / 2, (y0 + y1) / 2]])
     return Road(shapely.LineString(ends), DRIVEWAY, False, _FIRST_STREET)
-
-
-def _goal(box: shapely.Polygon, rng: np.random.Generator) -> Points:
-    x0, y0, x1, y1 = box.bounds
-    goal: Points = np.array([x0, y0]) + rng.uniform(0.4, 0.6, 2) * np.array([x1 - x0, y1 - y0])
-    return goal
 
 
 def _service_road(

@@ -11,7 +11,7 @@ import shapely
 from geoprep.sources import City
 from geoprep.synth.city.frame import Frame, generator, make_frame
 from geoprep.synth.city.kinds import Road
-from geoprep.synth.city.lattice import Lattice, Points, make_lattice
+from geoprep.synth.city.lattice import Lattice, make_lattice
 from geoprep.synth.city.network import build_network
 from geoprep.synth.city.terrain import Corridors, Zones, make_corridors, make_zones
 
@@ -101,12 +101,7 @@ def _border(frame: Frame, index: int, rng: np.random.Generator) -> shapely.Polyg
     t = np.linspace(0, 1, 9)
     depth = (ends[0] + (ends[1] - ends[0]) * t + rng.normal(0, 0.008, 9)).clip(0.01, 0.45)
     strip = np.concatenate((np.stack((depth, t), 1), [[-0.1, 1.0], [-0.1, 0.0]]))
-    return shapely.Polygon(_placed(strip, side, frame.bounds(index)))
-
-
-def _placed(strip: Points, side: int, box: tuple[float, float, float, float]) -> Points:
-    """Map a strip at the west side of the unit square to a side of a box."""
     depth, t = strip.T
     x, y = [(depth, t), (1 - depth, t), (t, depth), (t, 1 - depth)][side]
-    x0, y0, x1, y1 = box
-    return np.stack((x0 + x * (x1 - x0), y0 + y * (y1 - y0)), axis=1)
+    x0, y0, x1, y1 = frame.bounds(index)
+    return shapely.Polygon(np.stack((x0 + x * (x1 - x0), y0 + y * (y1 - y0)), axis=1))

@@ -84,7 +84,9 @@ def draw_road(sketch: Sketch, road: Road, style: Style) -> None:
         soft = strip(road.line, road.kind.width / 2 + 0.9)
         sketch.add(soft, "worn", ROADSIDE, gain=0.9)
     if road.kind.highway == "track" and not road.bridge:
-        _draw_ruts(sketch, road.line, style)
+        for side in (-0.75, 0.75):
+            rut = strip(shifted(road.line, side), 0.42)
+            sketch.add(rut, style.material, ROAD, gain=style.gain)
     else:
         _draw_carriageway(sketch, road, style, lift)
     if road.kind.paved:
@@ -121,12 +123,6 @@ def _draw_carriageway(sketch: Sketch, road: Road, style: Style, lift: int) -> No
         for side in (-spread, spread):
             track = strip(shifted(line, centre + side), 0.32, flat=True)
             sketch.add(track, style.material, layer + 1, gain=style.gain * shade)
-
-
-def _draw_ruts(sketch: Sketch, line: shapely.LineString, style: Style) -> None:
-    for side in (-0.75, 0.75):
-        rut = strip(shifted(line, side), 0.42)
-        sketch.add(rut, style.material, ROAD, gain=style.gain)
 
 
 def lane_offsets(kind: Kind) -> Points:

@@ -72,7 +72,9 @@ class Ground:
         parts = [self._block(int(k)) for k in blocks]
         parts += [self._corridors, *(self._road(int(k)) for k in roads)]
         things = merge(parts).within(box, _TREES_M).in_order()
-        return things._replace(trees=_survivors(things.trees, self._dryness))
+        # A dry climate does not support all trees: some are left out, by their position.
+        lot = (things.trees[:, 0] * 12.9898 + things.trees[:, 1] * 78.233) % 1.0
+        return things._replace(trees=things.trees[lot >= 0.8 * self._dryness])
 
     def _draw_styles(self) -> dict[int, Style]:
         """Draw the style of every street, at its first stretch."""
@@ -139,12 +141,6 @@ class Ground:
         masts = strip(dashes(c.rail_axis, 0.4, 45.0), 0.3)
         sketch.add(masts, "steel", RAIL + 4, height=7.0)
         return sketch.finish()
-
-
-def _survivors(trees: Points, dryness: float) -> Points:
-    """Drop the trees that a dry climate does not support, by their position."""
-    lot = (trees[:, 0] * 12.9898 + trees[:, 1] * 78.233) % 1.0
-    return trees[lot >= 0.8 * dryness]
 
 
 def _junctions(roads: list[Road]) -> dict[int, list[tuple[Points, float]]]:

@@ -110,7 +110,8 @@ class Renderer:
         table = self._table(things, light)
         shaded = _shadow(units, light, to_metres) | self._below_bridges(things, light, to_metres)
         ids += shaded * np.uint16(len(table) // 2)
-        black = self._black(index, to_metres)
+        border = self.plan.borders.get(index)
+        black = None if border is None else _mask([border], to_metres, ids.shape)
         return RenderedChip(ids, texture, table, light, black, things, tree)
 
     def classes(self, scene: RenderedChip, index: int) -> NDArray[np.uint8]:
@@ -186,15 +187,9 @@ class Renderer:
         shaded: NDArray[np.bool_] = moved & below & ~deck
         return shaded
 
-    def _black(self, index: int, to_metres: Affine) -> NDArray[np.bool_] | None:
-        border = self.plan.borders.get(index)
-        if border is None:
-            return None
-        return _mask([border], to_metres, (self.plan.frame.size,) * 2)
-
 
 def _mask(
-    shapes: Iterable[BaseGeometry], to_metres: Affine, shape: tuple[int, int]
+    shapes: Iterable[BaseGeometry], to_metres: Affine, shape: tuple[int, ...]
 ) -> NDArray[np.bool_]:
     pairs = [(geometry, 1) for geometry in shapes]
     mask: NDArray[np.uint8] = rasterize(pairs, shape, transform=to_metres, dtype="uint8")
