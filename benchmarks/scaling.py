@@ -17,6 +17,7 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,7 +28,7 @@ from geoprep.build import (
     Journal,
     Outcome,
     Plan,
-    Probe,
+    PlannedScene,
     ShardRecord,
     ShardTask,
     finish,
@@ -62,14 +63,15 @@ class InventedHeaders(Threads):
             yield first, found
 
 
-def _probe(index: int, item: Any) -> Probe:  # noqa: ANN401 - a scene and more
+def _probe(index: int, item: Any) -> PlannedScene:  # noqa: ANN401 - a scene and more
     from rasterio.transform import Affine
 
     row, col = divmod(index, 1000)
     place = Affine(2.7e-6, 0, col * STEP, 0, -2.7e-6, row * STEP)
     grid = Grid(crs="EPSG:4326", transform=place, height=SIDE, width=SIDE)
-    scene, names = item[0].scene, ("red", "green", "blue")
-    return Probe(scene, 0, grid, "uint8", (1, 2, 3), names, files=(scene.image,))
+    draft: PlannedScene = item[0]
+    names = ("red", "green", "blue")
+    return replace(draft, grid=grid, dtype="uint8", bands=(1, 2, 3), band_names=names)
 
 
 def plan_of(scenes: int) -> Plan:

@@ -158,6 +158,6 @@ def test_what_is_imported_loads_no_heavy_library(python, modules, heavy):
 
 def test_the_reader_of_labels_imports_pyogrio_before_threads_use_it(python):
     """Other threads than the first that imports it print GDAL's errors on the terminal."""
-    code = "import sys, geoprep.build.label_checks; print('pyogrio.raw' in sys.modules)"
+    code = "import sys, geoprep.build.plan; print('pyogrio.raw' in sys.modules)"
     done = python("-c", code)
     assert done.stdout.strip() == "True", done.stderr

@@ -6,7 +6,6 @@ from .options import parse_nodata as parse_nodata
 from .options import parse_rescale as parse_rescale
 from .plan import Plan as Plan
 from .plan import make_plan as make_plan
-from .probe import Probe as Probe
 from .records import Outcome as Outcome
 from .records import Progress as Progress
 from .records import ShardRecord as ShardRecord

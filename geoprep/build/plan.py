@@ -4,27 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from geoprep import __version__
-from geoprep.build.label_checks import (
-    check_kinds,
-    check_shared_roads,
-    open_shared_roads,
-    vector_label_failure,
-)
-from geoprep.build.layout import Layout
 from geoprep.build.options import BuildOptions
-from geoprep.build.probe import Probe, inputs_digest, label_files, probe_scenes
-from geoprep.build.scene import PlannedScene
+from geoprep.build.probe import inputs_digest, label_files, probe_scenes
+from geoprep.build.scene import Layout, PlannedScene
 from geoprep.build.splits import divide
-from geoprep.errors import SourceError, UsageError
+from geoprep.errors import LabelError, SourceError, UsageError
 from geoprep.executors import Executor
-from geoprep.grid import shard_tiles
-from geoprep.labels import Schema
-from geoprep.sources import CITIES, SourceScenes
+from geoprep.grid import Grid, shard_tiles
+from geoprep.labels import (
+    RoadFile,
+    Schema,
+    is_mask_georeferenced,
+    is_vector,
+    mask_values,
+    open_road_file,
+)
+from geoprep.sources import CITIES, IMAGE_SUFFIXES, SourceScenes
+from geoprep.storage import split_address
 from geoprep.store import CLASSES_SCHEMA, StoreMeta
 
 
@@ -77,41 +79,56 @@ def make_plan(
     *,
     read_inputs: bool = True,
 ) -> Plan:
-    """Return the plan of a build; reads every image's header, and all inputs once for a digest.
+    """Return the plan of a build, made before pixels are read.
+
+    A record of each scene is completed step by step:
+
+    1. its image's header;
+    2. its label, or the road file that all scenes share;
+    3. a digest of its files, which are read once;
+    4. its tiles;
+    5. the split of every tile.
 
     ``cities`` has one name per source: of a city, or ``custom``. ``report`` gets the numbers of
     scenes whose files have been read, and of all. Without ``read_inputs`` there is no digest, for
     a plan that is not built; images with the same bytes may then be in different splits.
     """
     check_kinds(found, options)
-    probes = probe_scenes(found, options, executor)
-    usable = [probe for probe in probes if not probe.failure]
+    scenes = probe_scenes(found, options, executor)
+    usable = [scene for scene in scenes if not scene.failure]
     if not usable:
-        raise SourceError(f"none of {len(probes)} images can be used. First: {probes[0].failure}")
-    first, grids = usable[0], [probe.grid for probe in probes]
-    layout = Layout.of(grids, len(first.bands), options)
-    _check_rescale(options.rescale, {probe.dtype for probe in usable})
+        raise SourceError(f"none of {len(scenes)} images can be used. First: {scenes[0].failure}")
+    first = usable[0]
+    layout = Layout.of([scene.grid for scene in scenes], len(first.bands), options)
+    _check_rescale(options.rescale, {scene.dtype for scene in usable})
     roads = open_shared_roads(found, options)
-    shared = roads.name if roads else None
-    outside, notes = check_shared_roads(roads, grids) if roads else ([""] * len(probes), ())
-    shared_files = [shared, options.split_file]
-    digest, image_digests = inputs_digest(
-        [f"{probe.scene.id} {probe.facts}" for probe in probes],
-        _input_files(probes, shared_files, options) if read_inputs else [],
+    road_file = roads.name if roads else None
+    outside, notes = [""] * len(scenes), tuple[str, ...]()
+    if roads:
+        outside, notes = check_shared_roads(roads, [scene.grid for scene in scenes])
+    digest, digests = inputs_digest(
+        [f"{scene.id} {scene.facts}" for scene in scenes],
+        _input_files(scenes, [road_file, options.split_file], options) if read_inputs else [],
         executor,
         report,
     )
-    seen: dict[int, int] = {}  # index of the first image by digest; 0: not known
-    known = image_digests[: len(probes)] if read_inputs else [0] * len(probes)
-    firsts = [seen.setdefault(own, i) if own else i for i, own in enumerate(known)]
-    scenes = _lay_out(probes, cities, layout, shared, outside)
-    del probes, usable, grids, image_digests  # large for a million scenes
-    labelled = [
-        scene.label is not None and not why for scene, why in zip(scenes, outside, strict=True)
-    ]
-    origins = [found[scene.city].origin for scene in scenes]
-    splits, more = divide(scenes, origins, labelled, firsts, layout)
-    for i, of_scene in enumerate(splits):  # in place: the plan of a million scenes is held once
+    tiles = 0
+    for i, scene in enumerate(scenes):  # in place: the plan of a million scenes is held once
+        label = scene.label or road_file
+        own_failure = vector_label_failure(scene.label, scene.grid)
+        scene = replace(
+            layout.tiled(scene, first_tile=tiles),
+            label=label,
+            labelled=label is not None and not outside[i],
+            failure=scene.failure or outside[i] or own_failure,
+            schema=_schema(cities[scene.city], options),
+            digest=digests[i] if read_inputs else 0,
+            files=(),
+            facts="",
+        )
+        scenes[i], tiles = scene, tiles + len(scene.windows)
+    splits, more = divide(scenes, [source.origin for source in found], layout)
+    for i, of_scene in enumerate(splits):
         scenes[i] = replace(scenes[i], splits=of_scene)
     meta = StoreMeta(
         cities=tuple(cities),
@@ -134,29 +151,26 @@ def make_plan(
         version=__version__,
         **_class_attributes(options),
     )
-    # Older versions spread images with the same bytes over splits: their shards do not fit.
-    together = "" if firsts == list(range(len(firsts))) else " equal images together"
     return Plan(
         meta=meta,
         options=options,
         scenes=tuple(scenes),
-        tiles=sum(len(scene.windows) for scene in scenes),
-        road_file=shared,
-        orphan_labels=tuple(label for one in found for label in one.orphan_labels),
+        tiles=tiles,
+        road_file=road_file,
+        orphan_labels=tuple(label for source in found for label in source.orphan_labels),
         notes=(*notes, *more),
-        fingerprint=f"{__version__} {digest}{together}",
+        fingerprint=f"{__version__} {digest}",
     )
 
 
 def _input_files(
-    probes: Sequence[Probe], shared: Sequence[str | None], options: BuildOptions
+    scenes: Sequence[PlannedScene], shared: Sequence[str | None], options: BuildOptions
 ) -> list[list[str]]:
     """Return the files of every scene, the image first, and of what all scenes share."""
     files = []
-    for probe in probes:
-        label = probe.scene.label
-        raster = label is not None and options.raster_rule(label) is not None
-        files.append([*probe.files, *label_files(label, raster=raster)])
+    for scene in scenes:
+        raster = scene.label is not None and options.raster_rule(scene.label) is not None
+        files.append([*scene.files, *label_files(scene.label, raster=raster)])
     return files + [label_files(name) for name in shared if name]
 
 
@@ -171,39 +185,6 @@ def _class_attributes(options: BuildOptions) -> dict[str, Any]:
         "class_names": rule.names,
         "class_colors": rule.colors,
     }
-
-
-def _lay_out(
-    probes: Sequence[Probe],
-    cities: Sequence[str],
-    layout: Layout,
-    road_file: str | None,
-    outside: Sequence[str],
-) -> list[PlannedScene]:
-    """Return all scenes with their tiles, still without splits.
-
-    ``outside`` says per scene why the road file does not cover it.
-    """
-    planned: list[PlannedScene] = []
-    tiles = 0
-    for probe, why in zip(probes, outside, strict=True):
-        scene, windows = probe.scene, layout.windows(probe.grid)
-        planned.append(
-            PlannedScene(
-                id=scene.id,
-                image=scene.image,
-                label=scene.label or road_file,
-                grid=probe.grid,
-                shape=layout.shape(probe.grid),
-                windows=windows,
-                first_tile=tiles,
-                city=probe.source,
-                schema=_schema(cities[probe.source], layout.options),
-                failure=probe.failure or why or vector_label_failure(scene.label, probe.grid),
-            )
-        )
-        tiles += len(windows)
-    return planned
 
 
 def _median_gsd(scenes: Sequence[PlannedScene]) -> tuple[float, float]:
@@ -234,3 +215,115 @@ def _check_rescale(rule: str, dtypes: set[str]) -> None:
         )
     if rule == "city" and len(dtypes) > 1:
         raise UsageError(f"`rescale` city needs images of one data type; these are {names}")
+
+
+# Checks of labels
+
+
+def check_kinds(found: Sequence[SourceScenes], options: BuildOptions) -> None:
+    """Check that the options fit the kind of labels, vectors or rasters."""
+    labels = [scene.label for one in found for scene in one.scenes if scene.label is not None]
+    labels += [one.road_file for one in found if one.road_file is not None]
+    masks = [label for label in labels if label.lower().endswith(IMAGE_SUFFIXES)]
+    vectors = [label for label in labels if is_vector(label)]
+    if masks and options.mask_rule is None and options.classes is None:
+        raise UsageError(
+            f"{split_address(masks[0])[0]} is a raster. Give the values that are road, such as "
+            f"`label_values` 255 (it contains {mask_values(masks[0])}), or the meaning of its "
+            "speeds by `label_speeds`. For labels that are not roads give `classes`"
+        )
+    if len(masks) > 1 and len(set(masks)) == 1 and not is_mask_georeferenced(masks[0]):
+        raise UsageError(
+            f"{split_address(masks[0])[0]} is the label of {len(masks)} images but is not "
+            "georeferenced. Georeference it, or give `labels` a folder or a quoted pattern of one "
+            "raster per image"
+        )
+    if options.classes is not None:
+        if masks and vectors:
+            raise UsageError(
+                f"labels are rasters ({masks[0]}) and vectors ({vectors[0]}): give `labels` a "
+                "pattern of one kind"
+            )
+        _check_options_of_classes(bool(vectors), options)
+    if vectors and options.mask_rule is not None:
+        raise UsageError(
+            f"{vectors[0]} is a vector file. Leave out `label_values` and `label_speeds`, or build "
+            "a separate store from the raster labels"
+        )
+
+
+def _check_options_of_classes(vectors: bool, options: BuildOptions) -> None:
+    """Refuse options for the other kind of labels."""
+    of_rasters = {"label_nodata": options.label_nodata, "tolerance": options.tolerance or None}
+    of_vectors = {
+        name: getattr(options, name) for name in ("class_field", "width_field", "layer", "where")
+    }
+    for name, value in (of_rasters if vectors else of_vectors).items():
+        if value is not None:
+            kinds = ("raster", "vectors") if vectors else ("vector", "rasters")
+            raise UsageError(
+                f"`{name}` is for {kinds[0]} labels, and the labels are {kinds[1]}: leave it out"
+            )
+
+
+def open_shared_roads(found: Sequence[SourceScenes], options: BuildOptions) -> RoadFile | None:
+    """Return the road file that all scenes share; None if scenes have labels of their own.
+
+    It is read once, so that an unusable file is one error and not one per scene.
+    """
+    names = {one.road_file for one in found if one.road_file}
+    if len(names) > 1:
+        raise UsageError("several road files for all scenes: build a separate store for each")
+    return open_road_file(Path(names.pop()), options.speed_rule(options.schema)) if names else None
+
+
+def vector_label_failure(label: str | None, grid: Grid | None) -> str:
+    """Return why a label cannot be drawn on a scene's grid; empty if it can."""
+    if label is None or grid is None or grid.georeferenced or not is_vector(label):
+        return ""
+    return (
+        f"{label}: vector labels need a georeferenced image. Georeference the image, or give it "
+        "a raster label of the same size"
+    )
+
+
+def check_shared_roads(
+    roads: RoadFile, grids: Sequence[Grid | None]
+) -> tuple[list[str], tuple[str, ...]]:
+    """Return per scene why a shared road file does not cover it ("" where it does), and notes."""
+    inside = [
+        grid is not None and grid.georeferenced and roads.covers(grid.bounds, grid.crs)
+        for grid in grids
+    ]
+    usable = [grid for grid in grids if grid is not None]
+    if not any(inside):
+        if usable and not any(grid.georeferenced for grid in usable):
+            raise LabelError(vector_label_failure(roads.name, usable[0]))
+        if len(roads.table.lines):
+            why = f"its roads are at {roads.place()}. Check its CRS"
+        else:
+            why = (
+                f"none of its {len(roads.table.notes)} features is a line or area. Give road "
+                "centre lines or the areas of roads"
+            )
+        raise LabelError(
+            f"{roads.name} covers none of the {len(usable)} scenes: {why}. For one file per scene "
+            "give `labels` a folder or a quoted pattern"
+        )
+    outside = f"{roads.name}: the scene is outside the extent of its roads, {roads.place()}"
+    failures = [
+        "" if grid is None or ok else vector_label_failure(roads.name, grid) or outside
+        for grid, ok in zip(grids, inside, strict=True)
+    ]
+    notes = []
+    if any(failures):
+        notes.append(
+            f"{roads.name} is the label of all {len(usable)} scenes; "
+            f"{sum(map(bool, failures))} are outside its extent and fail. For one file per scene "
+            "give `labels` a folder or a quoted pattern"
+        )
+    notes += [f"{roads.name}: {note}" for note in roads.table.file_notes]
+    if left_out := roads.table.lineless():
+        listed = ", ".join(f"{what}: {count:,}" for what, count in left_out.items())
+        notes.append(f"{roads.name}: features left out ({listed})")
+    return failures, tuple(notes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -13,9 +13,9 @@ import xxhash
 
 from geoprep import imagery
 from geoprep.build.options import BuildOptions
+from geoprep.build.scene import PlannedScene
 from geoprep.errors import GeoprepError, SourceError
 from geoprep.executors import Executor, Survives
-from geoprep.grid import Grid
 from geoprep.labels import SHAPEFILE_PARTS
 from geoprep.sources import Scene, SourceScenes
 from geoprep.storage import content_digest, is_local, open_header, shown_address, split_address
@@ -39,39 +39,31 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """The header of one image, or why the image cannot be used."""
-
-    scene: Scene
-    source: int  # index of the source that the scene is from
-    grid: Grid | None = None  # None if the image cannot be used
-    dtype: str = ""  # of the selected bands
-    bands: tuple[int, ...] = ()  # selected ones, numbered from 1
-    band_names: tuple[str, ...] = ()
-    failure: str = ""  # why the image cannot be used
-    files: tuple[str, ...] = ()  # addresses of all files of the image, the image itself first
-    facts: str = ""  # shape, CRS, transform, nodata and band meanings by GDAL, as text
-
-
-Probed = tuple[Probe, str | None, BuildOptions]
+Probed = tuple[PlannedScene, str | None, BuildOptions]
 """A scene whose header is not read yet, its imagery product and the options of the build."""
 
 
 def probe_scenes(
     found: Sequence[SourceScenes], options: BuildOptions, executor: Executor
-) -> list[Probe]:
+) -> list[PlannedScene]:
     """Return the header of every image; images of unusual bands, or that end a worker, fail."""
     items: list[Probed] = [
-        (Probe(scene, i, files=(scene.image,), band_names=one.bands), one.product, options)
-        for i, one in enumerate(found)
-        for scene in one.scenes
+        (_draft(scene, city, source.bands), source.product, options)
+        for city, source in enumerate(found)
+        for scene in source.scenes
     ]
     probes = [probe for probe, *_ in items]
     read = partial(_each, probe_scene)
     for first, some in executor.map_unordered(read, _batches(items), _spared):
         probes[first : first + len(some)] = some
     return _same_bands(probes)
+
+
+def _draft(scene: Scene, city: int, band_names: tuple[str, ...]) -> PlannedScene:
+    files = (scene.image,)
+    return PlannedScene(
+        scene.id, scene.image, scene.label, city, files=files, band_names=band_names
+    )
 
 
 def _batches(items: Sequence[T]) -> Iterator[tuple[int, Sequence[T]]]:
@@ -93,20 +85,20 @@ def _spared(
     first, items = batch
     found = []
     for probe, product, options in items:
-        why = f"{probe.scene.image}: opening it crashes the process. Download the scene again"
+        why = f"{probe.image}: opening it crashes the process. Download the scene again"
         failed = "" if survives(probe_scene, (probe, product, options)) else why
         found.append((replace(probe, failure=failed), product, options))
     return first, found
 
 
-def probe_scene(item: Probed) -> Probe:
+def probe_scene(item: Probed) -> PlannedScene:
     """Return the header of one image, checked."""
     probe, product, options = item
     if probe.failure:
         return probe
     try:
-        with open_header(probe.scene.image) as dataset:
-            files, facts = _files_of(dataset, probe.scene.image), _facts(dataset)
+        with open_header(probe.image) as dataset:
+            files, facts = _files_of(dataset, probe.image), _facts(dataset)
             probe = replace(probe, files=files, facts=facts)
             return _usable(probe, dataset, product, options)
     except GeoprepError as error:
@@ -114,8 +106,8 @@ def probe_scene(item: Probed) -> Probe:
 
 
 def _usable(
-    probe: Probe, dataset: DatasetReader, product: str | None, options: BuildOptions
-) -> Probe:
+    probe: PlannedScene, dataset: DatasetReader, product: str | None, options: BuildOptions
+) -> PlannedScene:
     bands = options.bands or imagery.default_bands(dataset)
     if options.bands is None and product == "PS-RGB":
         bands = bands[:3]
@@ -128,7 +120,7 @@ def _usable(
     return replace(probe, grid=grid, dtype=dtype, bands=bands, band_names=chosen)
 
 
-def _same_bands(probes: Sequence[Probe]) -> list[Probe]:
+def _same_bands(probes: Sequence[PlannedScene]) -> list[PlannedScene]:
     """Return the probes with a failure where the bands differ from those of most images."""
     counts = Counter(probe.bands for probe in probes if not probe.failure)
     usual = counts.most_common(1)[0][0] if counts else ()
@@ -138,7 +130,7 @@ def _same_bands(probes: Sequence[Probe]) -> list[Probe]:
         else replace(
             probe,
             grid=None,
-            failure=f"{shown_address(probe.scene.image)} has bands {_listed(probe.bands)}, most "
+            failure=f"{shown_address(probe.image)} has bands {_listed(probe.bands)}, most "
             f"images have {_listed(usual)}: choose common ones with `bands`, or build "
             "separate stores",
         )

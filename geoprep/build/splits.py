@@ -12,8 +12,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from geoprep.build.given_splits import folder_splits, given_splits, tile_outlines
-from geoprep.build.layout import Layout
-from geoprep.build.scene import TEST, TRAIN, UNUSED, VAL, PlannedScene
+from geoprep.build.scene import TEST, TRAIN, UNUSED, VAL, Layout, PlannedScene
 from geoprep.crs import to_lonlat
 from geoprep.grid import Grid
 from geoprep.store import SPLIT_NAMES
@@ -27,11 +26,7 @@ Splits = list[tuple[int, ...]]
 
 
 def divide(
-    scenes: Sequence[PlannedScene],
-    areas: Sequence[str],
-    labelled: Sequence[bool],
-    firsts: Sequence[int],
-    layout: Layout,
+    scenes: Sequence[PlannedScene], origins: Sequence[str], layout: Layout
 ) -> tuple[Splits, tuple[str, ...]]:
     """Return the split of every tile of every scene, and notes for the user.
 
@@ -41,16 +36,19 @@ def divide(
        that no pixel of a scene is in two splits.
     3. Tiles that show ground of another split in another image are counted or become unused.
 
-    ``areas`` is the city or data set of each scene, ``labelled`` whether it has a usable label, and
-    ``firsts`` the first scene whose image has the same bytes, which gets the same split.
+    Images with the same bytes are in one split. ``origins`` are the data sets of the scenes, each
+    of which has blocks of its own.
     """
-    options = layout.options
+    options, seen = layout.options, dict[int, int]()
+    firsts = [
+        seen.setdefault(scene.digest, i) if scene.digest else i for i, scene in enumerate(scenes)
+    ]
     first_scenes = [scenes[i] for i in firsts]
-    with_label = {first for first, has in zip(firsts, labelled, strict=True) if has}
+    with_label = {first for first, scene in zip(firsts, scenes, strict=True) if scene.labelled}
     labelled = [first in with_label for first in firsts]
     areas = [
-        scene.id if scene.grid is not None and not scene.grid.georeferenced else areas[i]
-        for scene, i in zip(first_scenes, firsts, strict=True)
+        scene.id if scene.grid and not scene.grid.georeferenced else origins[scene.city]
+        for scene in first_scenes
     ]
     if options.split_file is not None:
         splits = given_splits(options.split_file, scenes, layout.tile)

@@ -18,10 +18,10 @@ from helpers.factory import tree_digest
 from helpers.rasters import write_raster
 
 from geoprep.build import BuildOptions
-from geoprep.build.probe import Probe, probe_scene
+from geoprep.build.probe import probe_scene
+from geoprep.build.scene import PlannedScene
 from geoprep.cli.commands import cli
 from geoprep.errors import UsageError
-from geoprep.sources import Scene
 from geoprep.sources.cities import BUCKET, CITIES
 from geoprep.storage import Files, open_header, open_image
 from geoprep.store import StoreReader
@@ -218,8 +218,8 @@ def test_a_dry_run_reads_only_the_headers_of_remote_images(s3, tmp_path):
         assert sum(call.args[3] - call.args[2] for call in read.mock_calls) < len(body) / 10
     never = mock.Mock(side_effect=AssertionError("read whole"))
     with mock.patch("geoprep.storage.inputs.read_object", never):
-        scene = Scene("a", address, None)
-        assert not probe_scene((Probe(scene, 0), None, BuildOptions())).failure
+        draft = PlannedScene("a", address, None)
+        assert not probe_scene((draft, None, BuildOptions())).failure
 
 
 # Synthetic and real scenes
