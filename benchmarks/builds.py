@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.child import GEOPREP, ChildError
+from benchmarks.child import GEOPREP, measure
 from benchmarks.chips import Chips
 from geoprep.build import BuildOptions, build, make_plan
 from geoprep.executors import Threads
@@ -21,9 +19,6 @@ from geoprep.storage import open_image
 from geoprep.store import Codec
 
 MIB = 2**20
-
-INTERVAL = 0.02
-"""Seconds between two measurements of a command's memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,27 +111,6 @@ def build_command(given: Sequence[str], out: Path, workers: int) -> tuple[float,
         Arguments that name the sources.
     """
     where = ["--out", str(out), "--workers", str(workers), "--json"]
-    found = measure_command([*GEOPREP, "build-zarr", *given, *where])
+    used = measure([*GEOPREP, "build-zarr", *given, *where])
     shutil.rmtree(out)
-    return found
-
-
-def measure_command(command: Sequence[str]) -> tuple[float, int]:
-    """Run a command; return its seconds, and its peak PSS in bytes with child processes.
-
-    Raises
-    ------
-    ChildError
-        The command failed; the message is its standard error.
-    """
-    from loaders import MemorySampler
-
-    with tempfile.TemporaryFile("w+") as messages:
-        start = time.perf_counter()
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=messages)
-        with MemorySampler(process.pid, interval=INTERVAL) as sampler:
-            process.wait()
-        if process.returncode:
-            messages.seek(0)
-            raise ChildError(f"{' '.join(command)}: {messages.read()}")
-    return time.perf_counter() - start, sampler.peak.pss
+    return used

@@ -16,10 +16,13 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
+
+from benchmarks.memory import MemorySampler
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -57,6 +60,28 @@ def run(command: Sequence[str]) -> str:
         lines = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
         raise ChildError(f"{' '.join(command[:4])} ...: {' | '.join(lines[-4:])}")
     return done.stdout
+
+
+def measure(command: Sequence[str], interval: float = 0.02) -> tuple[float, int]:
+    """Run a command as `run` does; return its seconds, and its peak PSS in bytes with children.
+
+    Parameters
+    ----------
+    interval
+        Seconds between two measurements of its memory.
+    """
+    with tempfile.TemporaryFile("w+") as messages:
+        start = time.perf_counter()
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=_environment(), stdout=subprocess.DEVNULL, stderr=messages
+        )
+        with MemorySampler(process.pid, interval) as sampler:
+            process.wait()
+        seconds = time.perf_counter() - start
+        if process.returncode:
+            messages.seek(0)
+            raise ChildError(f"{' '.join(command[:4])} ...: {messages.read().strip()[-500:]}")
+    return seconds, sampler.peak
 
 
 class ChildProcess:
@@ -150,13 +175,13 @@ def serve(target: str, text: str) -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     module, _, name = target.partition(":")
-    made = getattr(importlib.import_module(module), name)(**json.loads(text))
-    found = made if isinstance(made, dict) else made.describe()
-    answers.write(json.dumps(found) + "\n")
+    result = getattr(importlib.import_module(module), name)(**json.loads(text))
+    answer = result if isinstance(result, dict) else result.describe()
+    answers.write(json.dumps(answer) + "\n")
     for line in sys.stdin:
         request = json.loads(line)
-        found = getattr(made, request.pop("do"))(**request)
-        answers.write(json.dumps(found) + "\n")
+        answer = getattr(result, request.pop("do"))(**request)
+        answers.write(json.dumps(answer) + "\n")
 
 
 if __name__ == "__main__":

@@ -2,45 +2,41 @@
 
     python -m benchmarks.inference [CHECKPOINT STORE] [--exports FOLDER] [--only FORM,...] [--quick]
 
-Every form runs in a separate process: the checkpoint, plain and compiled, and the model files of
-`training.export`. Each is timed alone and in `training.predict`, and evaluated on the store's
-validation tiles. Without a checkpoint, a model is trained for a few steps: rates are the same, and
-accuracy is not measured.
-
-All forms together take 12 GiB and, on two quiet cores, about 12 minutes. Exporting takes another 5
-minutes; ``--exports`` keeps the files.
+Every form runs in a separate process, once per round: the checkpoint, plain and compiled, and the
+model files of `training.export`. Each is timed alone and in `training.predict`, and evaluated on
+the store's validation tiles. Without a checkpoint, a model is trained for a few steps: rates are
+the same, and accuracy is not measured. ``--exports`` keeps the exported files, which take minutes.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
-from benchmarks.child import ChildError, ChildProcess, run
-from benchmarks.common import (
-    Result,
-    announce,
-    local_path,
-    parser,
-    ratios,
-    reports_errors,
-)
-from benchmarks.fitting.runs import IPEX_PYTHON, fit
+from benchmarks.child import ChildError, ask, run
+from benchmarks.common import Result, announce, local_path, parser, ratios, reports_errors
 from benchmarks.loading.data import LoadingSizes, synthetic_store
+from benchmarks.memory import resident
 from benchmarks.tables import Table, conclude, measured
+from benchmarks.training import IPEX_PYTHON, fit
 from geoprep.cpus import usable_cpus
 from geoprep.sources import get_city
 from geoprep.synth import synthesise
 from training.cli import limit_spinning
-from training.prediction import PredictOptions
+from training.engine import keep_memory
+from training.evaluation import evaluate_runner
+from training.predict import COMMAND, make_job
+from training.prediction import PredictOptions, Screen, elapsed
 from training.runners import export_files
 
 GAIN = 2.0
@@ -50,6 +46,8 @@ GSD_M = 0.3
 LARGEST_DROP = 0.01
 OVERLAP = PredictOptions.overlap
 """Overlap of windows of `training.predict` in pixels."""
+_ENOUGH = 10**12
+"""Number of pixels that makes compiling worthwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +77,7 @@ class Form:
         return str(IPEX_PYTHON) if self.file.endswith(".ipex") else sys.executable
 
     @property
-    def whole(self) -> bool:
+    def has_integers(self) -> bool:
         """True if it computes with integers (INT8)."""
         return self.file.startswith("int8")
 
@@ -100,32 +98,6 @@ FORMS: dict[str, Form] = {
 }
 BASE = "bf16-compiled"
 """Form that INT8 of OpenVINO should be `GAIN` times as fast as."""
-
-
-def export_form(form: Form, checkpoint: Path, store: str, exports: Path, tiles: int) -> Path:
-    """Return the file of a form, newly written by `training.export`.
-
-    Parameters
-    ----------
-    exports
-        Folder to write to.
-    tiles
-        Number of tiles that INT8 is calibrated on.
-
-    Raises
-    ------
-    ChildError
-        The form cannot be exported on this machine.
-    """
-    if not Path(form.python).exists():
-        raise ChildError("`make ipex` creates its environment")
-    if not form.file:
-        return checkpoint
-    file = exports / form.file
-    words = [w for name, value in form.export.items() for w in (f"--{name}", value) if w]
-    command = [form.python, "-m", "training.export", str(checkpoint), *words]
-    run([*command, "--calibrate", store, "--tiles", str(tiles), "--out", str(file), "--overwrite"])
-    return file
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,38 +142,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = _arguments(arguments)
     scale = QUICK if given.quick else InferenceScale()
     limit_spinning()
-    with measured("inference", given) as (result, work), ExitStack() as stack:
+    with measured("inference", given) as (result, work):
         store, checkpoint = given.store, given.checkpoint
         if checkpoint is None:
             announce("training for a few steps")
             sizes = LoadingSizes(scenes=6, scene_side=256)
             store = str(synthetic_store(work, sizes, usable_cpus()))
-            options = ["--epochs", "1", "--crops-per-tile", "1", "--crop", "64", "--pictures", "0"]
-            fit(Path(store), work / "run", options)
+            few = ["--epochs", "1", "--crops-per-tile", "1", "--crop", "64", "--pictures", "0"]
+            fit(Path(store), work / "run", few)
             checkpoint = work / "run" / "best.pt"
         exports = given.exports or work
         exports.mkdir(parents=True, exist_ok=True)
         announce("creating an image")
-        size = scale.image
-        city = synthesise(work / "scene", get_city("moscow"), scenes=1, seed=3, size=size)
-        image = next(city.glob("**/PS-RGB/*.tif"))
-        children: dict[str, ChildProcess] = {}
+        city, size = get_city("moscow"), scale.image
+        scenes = synthesise(work / "scene", city, scenes=1, seed=3, size=size)
+        image = next(scenes.glob("**/PS-RGB/*.tif"))
+        evaluated = "" if given.checkpoint is None else store
+        cases = {}
         for name in given.only:
+            announce(f"exporting {FORMS[name].title}")
             try:
-                announce(f"exporting {FORMS[name].title}")
                 file = export_form(FORMS[name], checkpoint, store, exports, scale.tiles)
-                announce(f"loading {FORMS[name].title}")
-                words = _words(name, file, image, work / name, scale)
-                child = stack.enter_context(_load(result, name, words, scale))
             except ChildError as error:
                 result.notes.append(f"{name} is left out: {error}")
-            else:
-                nbytes = sum(part.stat().st_size for part in export_files(file))
-                result.add(f"{name}.size", "MB", [nbytes / 1e6])
-                children[name] = child
-        _measure(result, children, scale)
-        if given.checkpoint is not None:
-            _record_accuracy(result, children, store)
+                continue
+            nbytes = sum(part.stat().st_size for part in export_files(file))
+            result.add(f"{name}.size", "MB", [nbytes / 1e6])
+            words = [str(file), str(image), "--out", str(work / name), *FORMS[name].runs]
+            words += ["--window", str(scale.side), "--batch-size", str(scale.count)]
+            task = {"words": [*words, "--gsd", "image", "--overwrite"], "store": evaluated}
+            task |= {part: getattr(scale, part) for part in ("side", "count", "times", "seconds")}
+            target = "benchmarks.inference:measure_form"
+            cases[name] = partial(ask, target, task, FORMS[name].python)
+        record(result, result.turns(cases), scale)
     return conclude(result, given, tables())
 
 
@@ -212,7 +185,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("checkpoint", type=local_path, nargs="?", help=text)
     add("store", nargs="?", help="store it was trained on, for INT8 calibration and accuracy")
     text = f"run these forms (default: all): {', '.join(FORMS)}"
-    add("--only", "--forms", action="append", metavar="FORM,...", help=text)
+    add("--only", action="append", metavar="FORM,...", help=text)
     add("--exports", type=local_path, metavar="FOLDER", help="keep exported files in this folder")
     given = options.parse_args(arguments)
     if given.checkpoint is not None and given.store is None:
@@ -225,79 +198,130 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     return given
 
 
-def _words(name: str, file: Path, image: Path, out: Path, scale: InferenceScale) -> list[str]:
-    """Return arguments of `training.predict` that predict an image with a form."""
-    words = [str(file), str(image), "--out", str(out), "--gsd", "image", "--overwrite"]
-    shape = ["--batch-size", str(scale.count), "--window", str(scale.side)]
-    return [*words, *shape, *FORMS[name].runs]
+def export_form(form: Form, checkpoint: Path, store: str, exports: Path, tiles: int) -> Path:
+    """Return the file of a form, newly written by `training.export`.
+
+    Parameters
+    ----------
+    exports
+        Folder to write to.
+    tiles
+        Number of tiles that INT8 is calibrated on.
+
+    Raises
+    ------
+    ChildError
+        The form cannot be exported on this machine.
+    """
+    if not Path(form.python).exists():
+        raise ChildError("`make ipex` creates its environment")
+    if not form.file:
+        return checkpoint
+    file = exports / form.file
+    words = [w for name, value in form.export.items() for w in (f"--{name}", value) if w]
+    command = [form.python, "-m", "training.export", str(checkpoint), *words]
+    run([*command, "--calibrate", store, "--tiles", str(tiles), "--out", str(file), "--overwrite"])
+    return file
 
 
-def _load(result: Result, name: str, words: Sequence[str], scale: InferenceScale) -> ChildProcess:
-    """Start the process of a form, and run it once per batch shape, which may compile."""
-    target = "benchmarks.form_server:FormServer"
-    child = ChildProcess(target, {"words": words}, FORMS[name].python)
-    try:
-        load = child.answer()["seconds"]
-        for count in (1, scale.count):
-            load += child.ask("latency", count=count, side=scale.side, times=1)["seconds"][0]
-    except ChildError:
-        child.__exit__()
-        raise
-    note = "with the first batch of each size, which may compile"
-    result.add(f"{name}.load", "s", [load], note=note)
-    return child
+def measure_form(
+    words: Sequence[str], side: int, count: int, times: int, seconds: float, store: str
+) -> dict[str, Any]:
+    """Measure a form in this process.
 
+    Parameters
+    ----------
+    words
+        Arguments of `training.predict`: model, image and options.
+    side, count, times, seconds
+        See `InferenceScale`.
+    store
+        Store whose validation tiles the form is evaluated on; empty for none.
 
-def _measure(result: Result, children: dict[str, ChildProcess], scale: InferenceScale) -> None:
-    """Record latency, rates and memory of every form."""
-    rounds_by_form = result.turns({n: partial(one_round, c, scale) for n, c in children.items()})
-    for name, rounds in rounds_by_form.items():
-        record(result, name, rounds, scale)
-    for name in rounds_by_form:
-        if BASE in rounds_by_form:
-            gains = ratios(result[f"{name}.rate"].values, result[f"{BASE}.rate"].values)
-            least = GAIN if name == "openvino-int8" else None
-            result.add(f"{name}.gain", "", gains, at_least=least, note=f"times {FORMS[BASE].title}")
+    Returns
+    -------
+    dict
+        ``load``: seconds of loading and of a first batch of each size, which may compile;
+        ``latency``: seconds of each single tile; ``rate``: Mpx/s of batches, with as many threads
+        as a prediction has; ``peak``: bytes of this process by then; ``model`` and ``image``:
+        Mpx/s of a second prediction, through the model and of the output; ``metrics``.
+    """
+    keep_memory(1 << 30, one_heap=True)
+    start = time.perf_counter()
+    options = PredictOptions(**COMMAND.parse(words))
+    job, _ = make_job(options)
+    single, (runner, _) = job.runner.for_pixels(0)[0], job.runner.for_pixels(_ENOUGH)
+    shape = count, len(job.predictor.info.bands), side, side
+    batch = torch.randint(0, 256, shape, dtype=torch.uint8)
+    batch = batch.contiguous(memory_format=torch.channels_last)
+    single(batch[:1])
+    runner(batch)
+    now = time.perf_counter()
+    result: dict[str, Any] = {"load": now - start, "latency": []}
+    for _ in range(times):
+        single(batch[:1])
+        before, now = now, time.perf_counter()
+        result["latency"].append(now - before)
 
+    def batches(_: int) -> int:
+        done = 0
+        while done < 2 or time.perf_counter() - now < seconds:
+            runner(batch)
+            done += 1
+        return done
 
-def one_round(child: ChildProcess, scale: InferenceScale) -> dict[str, Any]:
-    """Return latencies in s, Mpx/s alone and in `training.predict`, and peak bytes of a form."""
-    latency = child.ask("latency", count=1, side=scale.side, times=scale.times)
-    rate = child.ask("rate", count=scale.count, side=scale.side, seconds=scale.seconds)
-    return {"latency": latency["seconds"], **rate, **child.ask("predict")}
+    with ThreadPoolExecutor(runner.at_once) as pool:
+        pixels = sum(pool.map(batches, range(runner.at_once))) * count * side * side
+    result |= {"rate": pixels / 1e6 / (time.perf_counter() - now), "peak": resident()}
+    for _ in range(2):  # the first prediction loads compiled loops
+        outcomes = job.run(options.images, Screen(quiet=True, send=lambda _: None))
+    stats = [outcome.stats for outcome in outcomes if outcome.stats]
+    took = elapsed(stats) * 1e6
+    result["model"] = sum(part.network_pixels for part in stats) / took
+    result["image"] = sum(part.image_pixels for part in stats) / took
+    result["metrics"] = {}
+    if store:
+        info, threshold = job.predictor.info, job.predictor.threshold
+        metrics = evaluate_runner(
+            job.runner, info, [store], "val", threshold=threshold, quiet=True
+        ).metrics
+        result["metrics"] = {name: metrics[name] for name in ("road_iou", "bin_iou")}
+    return result
 
 
 def record(
-    result: Result, name: str, rounds: Sequence[dict[str, Any]], scale: InferenceScale
+    result: Result, rounds_by_form: Mapping[str, list[dict[str, Any]]], scale: InferenceScale
 ) -> None:
-    """Record the results of `one_round` of a form."""
-    for share in (50, 99):
-        found = [float(np.percentile(one["latency"], share)) * 1e3 for one in rounds]
-        result.add(f"{name}.p{share}", "ms", found, note=f"one tile of {scale.side}")
-    rates = [one["mpx_s"] for one in rounds]
-    result.add(f"{name}.rate", "Mpx/s", rates, note=f"batches of {scale.count}")
-    area = [rate * GSD_M**2 * 3600 for rate in rates]
-    result.add(f"{name}.area", "km2/h", area, note=f"at {GSD_M} m, without reading and writing")
-    maps = [one["image_mpx_s"] * GSD_M**2 * 3600 for one in rounds]
-    result.add(f"{name}.maps", "km2/h", maps, note=f"at {GSD_M} m, of training.predict")
-    shares = ratios([one["network_mpx_s"] for one in rounds], rates)
-    note = "rate of the model in training.predict, after a first window, over its rate alone"
-    result.add(f"{name}.share", "", shares, at_least=SHARE, note=note)
-    # Later rounds include the memory of predictions.
-    result.add(f"{name}.memory", "GiB", [rounds[0]["peak"] / 2**30], note="before predictions")
-
-
-def _record_accuracy(result: Result, children: dict[str, ChildProcess], store: str) -> None:
-    """Record the validation accuracy of each form, and its drop from fp32."""
-    cases = {name: partial(child.ask, "evaluate", store=store) for name, child in children.items()}
-    found = {name: one for name, (one,) in result.turns(cases, 1).items()}
-    for name, metrics in found.items():
-        for metric, value in metrics.items():
+    """Record the results of `measure_form` of every form, and ratios of rates."""
+    for name, rounds in rounds_by_form.items():
+        note = "with the first batch of each size, which may compile"
+        result.add(f"{name}.load", "s", [one_round["load"] for one_round in rounds], note=note)
+        for share in (50, 99):
+            latency = [
+                float(np.percentile(one_round["latency"], share)) * 1e3 for one_round in rounds
+            ]
+            result.add(f"{name}.p{share}", "ms", latency, note=f"one tile of {scale.side}")
+        rates = [one_round["rate"] for one_round in rounds]
+        result.add(f"{name}.rate", "Mpx/s", rates, note=f"batches of {scale.count}")
+        area = [rate * GSD_M**2 * 3600 for rate in rates]
+        result.add(f"{name}.area", "km2/h", area, note=f"at {GSD_M} m, without reading and writing")
+        maps = [one_round["image"] * GSD_M**2 * 3600 for one_round in rounds]
+        result.add(f"{name}.maps", "km2/h", maps, note=f"at {GSD_M} m, of training.predict")
+        shares = ratios([one_round["model"] for one_round in rounds], rates)
+        note = "rate of the model in training.predict over its rate alone"
+        result.add(f"{name}.share", "", shares, at_least=SHARE, note=note)
+        peaks = [one_round["peak"] / 2**30 for one_round in rounds]
+        result.add(f"{name}.memory", "GiB", peaks, note="before predictions")
+        for metric, value in rounds[0]["metrics"].items():
             result.add(f"{name}.{metric}", "", [value])
-            if "fp32" in found:
-                most = LARGEST_DROP if FORMS[name].whole else None
-                drop = found["fp32"][metric] - value
+            if "fp32" in rounds_by_form:
+                drop = rounds_by_form["fp32"][0]["metrics"][metric] - value
+                most = LARGEST_DROP if FORMS[name].has_integers else None
                 result.add(f"{name}.{metric}_drop", "", [drop], at_most=most)
+    for name in rounds_by_form if BASE in rounds_by_form else ():
+        gains = ratios(result[f"{name}.rate"].values, result[f"{BASE}.rate"].values)
+        least = GAIN if name == "openvino-int8" else None
+        result.add(f"{name}.gain", "", gains, at_least=least, note=f"times {FORMS[BASE].title}")
 
 
 def tables() -> list[Table]:

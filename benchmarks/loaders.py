@@ -4,8 +4,9 @@
     python -m benchmarks.loaders --record FILE [--plot FILE] [--page docs/performance/loaders.md]
 
 All parts use the tiles of one store: the given one, or that of a synthetic city (quick: random
-tiles of 512 x 512 x 3). The baselines are copying the same bytes, zarrs alone, a common Dataset,
-other loaders (`make bench-peers` installs them), and the time of a training step.
+tiles of 512 x 512 x 3). The baselines are copying the same bytes, a common Dataset, and other
+loaders (`make bench-peers` installs them). `training.fit --profile` shows the share of loading in a
+training step.
 
 With --quick: memory per worker and images per second, in a minute; of a given store up to 64 tiles,
 and advice for it. --record shows the figures of an earlier run's --json again, instead of
@@ -28,12 +29,7 @@ from benchmarks.common import (
     reports_errors,
     run_parts,
 )
-from benchmarks.loading.batches import (
-    measure_augment,
-    measure_batches,
-    measure_crops,
-    measure_gil,
-)
+from benchmarks.loading.augmentations import measure_augment
 from benchmarks.loading.data import (
     QUICK,
     QUICK_TILES,
@@ -44,25 +40,16 @@ from benchmarks.loading.data import (
     synthetic_store,
     write_files,
 )
-from benchmarks.loading.load_rate import measure_load
 from benchmarks.loading.other_loaders import ENTRIES, QUICK_ENTRIES, measure_peers
 from benchmarks.loading.peer_task import Task
 from benchmarks.loading.report import blocks, tables
-from benchmarks.loading.throughput import (
-    drain,
-    measure_residency,
-    measure_step_share,
-    measure_throughput,
-)
+from benchmarks.loading.throughput import drain, measure_residency, measure_throughput
 from benchmarks.loading.worker_memory import measure_memory
 from benchmarks.tables import conclude, measured, print_machine, renew
 from geoprep.cpus import usable_cpus
 from loaders import BatchLoader, RamTiles, StreamTiles, available_memory
 
-PARTS = (
-    *("memory", "peers", "crops", "augment", "batches", "gil", "throughput", "residency", "load"),
-    "tax",
-)
+PARTS = ("memory", "peers", "augment", "throughput", "residency")
 QUICK_PARTS = ("memory", "peers")
 OTHER_SHAPES = ((650, 3), (512, 8))
 """Side and bands of further tiles for the part throughput."""
@@ -94,7 +81,7 @@ def _run(given: argparse.Namespace) -> Result:
     with measured("loaders", given, **step) as (result, work):
         store = given.store
         # These parts need no store; those of the quick run take random tiles.
-        storeless = {"crops", "augment", "batches", "gil", *(QUICK_PARTS if given.quick else ())}
+        storeless = {"augment", *(QUICK_PARTS if given.quick else ())}
         if store is None and not set(given.only) <= storeless:
             announce("creating a city")
             store = synthetic_store(work, sizes, given.threads)
@@ -157,14 +144,9 @@ def _measure(result: Result, store: Path | None, work: Path, sizes: LoadingSizes
     parts: dict[str, Callable[[], object]] = {
         "memory": partial(measure_memory, result, source, tiles),
         "peers": peers,
-        "crops": partial(measure_crops, result, sizes.other_tiles),
         "augment": partial(measure_augment, result, sizes.other_tiles),
-        "batches": partial(measure_batches, result),
-        "gil": partial(measure_gil, result, sizes.other_tiles),
         "throughput": throughput,
         "residency": partial(measure_residency, result, store, tiles),
-        "load": partial(measure_load, result, store, work, sizes),
-        "tax": partial(measure_step_share, result, store, tiles, work, sizes.step_batch),
     }
     run_parts(result, parts, of["only"])
     if of["store"] is not None:

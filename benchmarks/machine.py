@@ -1,4 +1,4 @@
-"""Facts about the machine that figures depend on, and memory used by this process."""
+"""Facts about the machine that figures depend on."""
 
 from __future__ import annotations
 
@@ -42,19 +42,3 @@ def _processor() -> tuple[str, list[str]]:
         lines.setdefault(name.strip().lower(), value.strip())
     flags = lines.get("flags") or lines.get("features") or ""
     return lines.get("model name") or platform.processor() or "unknown", flags.split()
-
-
-def resident(name: str = "VmHWM") -> int:
-    """Return bytes of this process as the kernel counts them: ``VmRSS`` now, ``VmHWM`` at the peak.
-
-    ``ru_maxrss`` is not used: it starts at the size of the parent process.
-
-    Raises
-    ------
-    RuntimeError
-        The kernel does not report this value.
-    """
-    for row in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
-        if row.startswith(f"{name}:"):
-            return int(row.split()[1]) * 1024
-    raise RuntimeError(f"/proc/self/status has no {name}: the kernel does not report it")

@@ -33,7 +33,6 @@ from benchmarks.common import (
     ratios,
     reports_errors,
 )
-from benchmarks.mosaics import measure_mosaics
 from benchmarks.reference import missing_library
 from benchmarks.tables import Table, conclude, measured
 from geoprep.sources import get_city
@@ -64,7 +63,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _measure_rates(result, chips, work / "out.zarr")
         for chips in kinds[: len(KINDS)]:
             _measure_memory(result, chips, work)
-        measure_mosaics(result, work)
     return conclude(result, given, tables(result, kinds))
 
 
@@ -76,10 +74,8 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     text = "folder with real chips (default: shared/data)"
     add("--source", type=local_path, default=REAL, help=text)
     add("--size", type=int, default=1300, help="side of a synthetic chip in pixels (default: 1300)")
-    add("--mosaic", type=int, help="side of the large image in pixels (default: 20000, quick 1500)")
     given = options.parse_args(arguments)
     given.chips = given.chips or (8 if given.quick else 64)
-    given.mosaic = given.mosaic or (1500 if given.quick else 20_000)
     return given
 
 
@@ -210,16 +206,12 @@ def tables(result: Result, chips: Sequence[Chips]) -> list[Table]:
     stages = {start.partition(".")[2]: start for start, _, _ in names if start[:6] == "stage."}
     peaks = {start: start for start, _, _ in names if start.endswith(".pss")}
     sizes = {end: end for start, _, end in names if start in peaks and end.isdigit()}
-    mosaics = {"without labels": "mosaic.plain", "with streets": "mosaic.labelled"}
-    scene = f"One scene of {result.settings['mosaic']} pixels per side"
-    columns = {"s": "seconds", "Mpx/s": "rate", "PSS, MiB": "pss"}
     return [
         Table(f"Rates, {workers} workers, chips/s", kinds, rates, drawn="build"),
         Table("Rate of a build over other rates", kinds, shares, drawn="over decoding alone"),
         Table("MB per chip, and zstd's rate over lz4's", kinds, codecs, drawn="lz4"),
         Table("Stages, ms per chip with 1 worker", stages, kinds, drawn=next(iter(kinds))),
         Table("Peak PSS of the command by chips, MiB", peaks, sizes, drawn=next(iter(sizes), "")),
-        Table(scene, mosaics, columns),
     ]
 
 

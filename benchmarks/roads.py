@@ -37,7 +37,7 @@ from rasterio.windows import Window
 from benchmarks.child import ask
 from benchmarks.chips import REAL
 from benchmarks.common import Result, local_path, parser, reports_errors
-from benchmarks.machine import resident
+from benchmarks.memory import resident
 from benchmarks.tables import Table, conclude, measured
 from benchmarks.tracing.reliability import measure_reliability, steps
 from benchmarks.tracing.simulated import Chip, chips, simulate_prediction

@@ -21,7 +21,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from benchmarks.machine import machine, resident
+from benchmarks.machine import machine
+from benchmarks.memory import resident
 from geoprep.build import (
     BuildOptions,
     Histograms,

@@ -1,62 +1,87 @@
-"""Measure training speed by settings and by number of processes, and accuracy.
+"""Measure training speed by settings and by number of processes.
 
     python -m benchmarks.training [STORE] [--quick] [--json FILE] [--plot FILE]
-    python -m benchmarks.training --only city --seeds 5 --recipe NAME='--ema 0.99 ...'
 
 Every case runs `python -m training.fit` in a separate process: ResNet34-UNet, focal + dice loss,
-tiles from a store. Rates are those of its metrics.csv, compared with the convolutions alone. The
-part ``city`` measures accuracy, in some minutes per recipe and seed. See also ``training.fit
---profile`` (time breakdown per step), ``--batch-size auto``, and `benchmarks.inference`
-(prediction).
+tiles from a store. Rates are those of its metrics.csv. See also ``training.fit --profile`` (time
+breakdown per step), ``--batch-size auto``, and `benchmarks.inference` (prediction).
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+import csv
+import statistics
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from benchmarks.common import (
-    Result,
-    announce,
-    local_path,
-    parser,
-    reports_errors,
-    run_parts,
-)
-from benchmarks.fitting import learning
-from benchmarks.fitting.ladder import CEILING, RUNGS, measure_ladder, measure_ranks
+from benchmarks.child import ROOT, measure
+from benchmarks.common import Result, announce, local_path, parser, ratios, reports_errors
 from benchmarks.loading.data import LoadingSizes, synthetic_store
 from benchmarks.tables import Table, conclude, measured
 from geoprep.cpus import usable_cpus
 
-SPEED_PARTS = ("ladder", "ranks")
+IPEX_PYTHON = ROOT / ".venv-ipex" / "bin" / "python"
+
+Rows = list[dict[str, str]]
+"""Rows of a run's metrics.csv, one per epoch."""
+
+STEADY = (
+    *("--epochs", "3", "--val-every", "3", "--crops-per-tile", "1", "--pictures", "0"),
+    # A low learning rate: otherwise rounding alone makes the losses of one and two ranks differ.
+    *("--save-every", "1h", "--schedule", "constant", "--lr", "1e-4"),
+)
+"""Options of all runs: the first epoch compiles, the last one validates after its steps."""
+
+RANKS = 2
+DIFFERENCE = 0.05
+"""Upper bound of the relative difference of losses: BatchNorm sees half a batch per rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A run to compare: its title in tables, options of `training.fit`, and how it is started."""
+
+    title: str
+    options: tuple[str, ...]
+    launcher: tuple[str, ...] = ()
+    python: Path = Path(sys.executable)
+    ranks: int = 1
+
+
+_TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS))
+CASES = {
+    "fp32": Case(
+        "fp32, not compiled", ("--engine", "native", "--precision", "fp32", "--compile", "off")
+    ),
+    "fit": Case("training.fit with its defaults", ("--engine", "native")),
+    "ipex": Case("the same on IPEX", ("--engine", "ipex"), python=IPEX_PYTHON),
+    "ranks": Case(
+        "the same in two processes, torchrun", ("--engine", "native"), _TORCHRUN, ranks=RANKS
+    ),
+}
+OVER = {
+    "over_fp32": ("fit", "fp32", 1.8),
+    "over_ipex": ("fit", "ipex", 1.0),
+    "over_one": ("ranks", "fit", None),
+}
+"""Figure to a case, the case that its rate is compared with, and the lower bound."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingScale:
-    """Sizes of the benchmark.
-
-    Attributes
-    ----------
-    scenes, scene_side
-        Number of scenes and their side in pixels, for the speed parts.
-    batch_size, crop
-        Batch size and crop side of a training step.
-    city
-        Number of scenes and their side in pixels, for the part ``city``.
-    """
+    """Number of scenes and their side in pixels; batch size and crop side of a step."""
 
     scenes: int = 12
     scene_side: int = 1024
     batch_size: int = 8
     crop: int = 256
-    city: tuple[int, int] = (learning.SCENES, learning.SIZE)
 
 
-QUICK = TrainingScale(6, 256, batch_size=2, crop=64, city=(6, 652))
+QUICK = TrainingScale(6, 256, batch_size=2, crop=64)
 
 
 @reports_errors
@@ -66,7 +91,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     scale = QUICK if given.quick else TrainingScale()
     step = {"batch_size": scale.batch_size, "crop": scale.crop}
     with measured("training", given, **step) as (result, work):
-        run_parts(result, _parts(result, work, given, scale), given.only)
+        store = given.store
+        if store is None:
+            announce("creating a city")
+            sizes = LoadingSizes(scenes=scale.scenes, scene_side=scale.scene_side)
+            store = synthetic_store(work, sizes, usable_cpus())
+        measure_cases(result, store, work)
     return conclude(result, given, tables(result))
 
 
@@ -75,62 +105,87 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     add = options.add_argument
     text = "store to train on (default: that of a synthetic city)"
     add("store", type=local_path, nargs="?", help=text)
-    text = f"measure this part; repeatable (default: {', '.join(SPEED_PARTS)})"
-    add("--only", action="append", choices=(*SPEED_PARTS, "city"), help=text)
-    text = "number of runs per recipe, one per seed (default: 1)"
-    add("--seeds", type=int, default=1, metavar="N", help=text)
-    text = "name and options of training.fit for part city (default: of make demo); repeatable"
-    recipe = {"type": learning.parse_recipe, "metavar": "NAME=OPTIONS", "help": text}
-    add("--recipe", action="append", **recipe)  # type: ignore[arg-type]  # values of several types
+    text = f"measure this case; repeatable (default: all of {', '.join(CASES)})"
+    add("--only", action="append", choices=tuple(CASES), help=text)
     given = options.parse_args(arguments)
-    given.only = given.only or list(SPEED_PARTS)
-    given.recipe = dict(given.recipe or [(learning.DEMO, learning.demo_options())])
+    given.only = given.only or list(CASES)
     return given
 
 
-def _parts(
-    result: Result, work: Path, given: argparse.Namespace, scale: TrainingScale
-) -> dict[str, Callable[[], None]]:
-    store = given.store
-    if store is None and set(given.only) & set(SPEED_PARTS):
-        announce("creating a city")
-        sizes = LoadingSizes(scenes=scale.scenes, scene_side=scale.scene_side)
-        store = synthetic_store(work, sizes, usable_cpus())
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """Metrics of a training run by epoch, and the peak memory of its processes (PSS) in bytes."""
 
-    def city() -> None:
-        learnt = given.store or learning.build_city(work / "demo", *scale.city)
-        learning.measure_city(result, learnt, work, given.recipe)
+    rows: Rows
+    peak: int
 
-    return {
-        "ladder": partial(measure_ladder, result, store, work),
-        "ranks": partial(measure_ranks, result, store, work),
-        "city": city,
-    }
+    def column(self, name: str) -> list[float]:
+        """Return a column of the metrics, one number per epoch; NaN where it is empty."""
+        return [float(row[name] or "nan") for row in self.rows]
+
+    def steady(self, name: str) -> float:
+        """Return the median of a column over all epochs except the first, which compiles."""
+        return statistics.median(self.column(name)[1:])
+
+
+def fit(store: Path, out: Path, options: Sequence[str], case: Case = CASES["fit"]) -> Fitted:
+    """Train with the command; return its metrics and peak memory.
+
+    Raises
+    ------
+    ChildError
+        The command failed.
+    """
+    command = [str(case.python), *case.launcher, "-m", "training.fit", str(store)]
+    where = ["--out", str(out), "--overwrite", "--quiet"]
+    _, peak = measure([*command, *where, *options, *case.options], interval=0.1)
+    with (out / "metrics.csv").open(encoding="utf-8", newline="") as file:
+        return Fitted(list(csv.DictReader(file)), peak)
+
+
+def measure_cases(result: Result, store: Path, work: Path) -> None:
+    """Record rate, memory and waiting of every case, and ratios of rates."""
+    of = result.settings
+    calls = {}
+    for name in of["only"]:
+        case = CASES[name]
+        if not case.python.exists():
+            result.notes.append(f"{name} is left out: `make {name}` creates its environment")
+            continue
+        size = ["--batch-size", str(of["batch_size"] // case.ranks), "--crop", str(of["crop"])]
+        calls[name] = partial(fit, store, work / "run", [*STEADY, *size], case)
+    runs = result.turns(calls)
+    for name, fitted in runs.items():
+        rates = [run.steady("images_per_s") for run in fitted]
+        result.add(f"{name}.rate", "images/s", rates)
+        result.add(f"{name}.step", "ms", [of["batch_size"] / rate * 1e3 for rate in rates])
+        result.add(f"{name}.peak", "MiB", [run.peak / 2**20 for run in fitted])
+        result.add(f"{name}.waited", "", [run.steady("data_wait") for run in fitted])
+    for figure, (name, under, least) in OVER.items():
+        if name in runs and under in runs:
+            over = ratios(result[f"{name}.rate"].values, result[f"{under}.rate"].values)
+            note = f"rate of {name} over that of {under}"
+            result.add(f"{name}.{figure}", "", over, at_least=least, note=note)
+    if "ranks" in runs and "fit" in runs:
+        pairs = zip(runs["fit"], runs["ranks"], strict=True)
+        note = "largest relative difference of an epoch's loss from one process"
+        differences = [difference(one, two) for one, two in pairs]
+        result.add("ranks.difference", "", differences, at_most=DIFFERENCE, note=note)
+
+
+def difference(one: Fitted, other: Fitted) -> float:
+    """Return the largest relative difference of an epoch's loss."""
+    losses = zip(one.column("loss"), other.column("loss"), strict=True)
+    return max(abs(b - a) / a for a, b in losses)
 
 
 def tables(result: Result) -> list[Table]:
-    """Return the tables of the report."""
+    """Return the table of the report."""
     of = result.settings
     step = f"ResNet34-UNet, {of['batch_size']} x {of['crop']} x {of['crop']}"
-    rungs = {rung.title: f"ladder.{rung.name}" for rung in RUNGS}
-    rungs["convolutions alone"] = f"ladder.{CEILING}"
-    rate = {"images/s": "rate"}
-    columns = rate | {"ms per step": "step", "peak MiB": "peak", "waited": "waited"}
-    ranks = {"one process": "ranks.one", "two processes, torchrun": "ranks.two"}
-    learnt = {"road IoU": "road_iou", "bin IoU": "bin_iou", "minutes": "minutes"}
-    more = learnt | {"over prior": "over_prior", "mph off": "speed_error"}
-    recipes = {name: f"city.{name}" for name in of["recipe"]}
-    epochs = {
-        name.removeprefix("city.").rpartition(".")[0].replace(".", ", "): name.rpartition(".")[0]
-        for name in result.figures
-        if ".epoch " in name
-    }
-    return [
-        Table(f"Training, {step}", rungs, columns, drawn="images/s"),
-        Table("Ranks (processes), same global batch", ranks, rate),
-        Table("Accuracy on the validation scenes of a city", recipes, more, head="recipe"),
-        Table("Accuracy by epoch", epochs, learnt, drawn="road IoU"),
-    ]
+    columns = {"images/s": "rate", "ms per step": "step", "peak MiB": "peak", "waited": "waited"}
+    rows = {case.title: name for name, case in CASES.items()}
+    return [Table(f"Training, {step}", rows, columns, drawn="images/s")]
 
 
 if __name__ == "__main__":

@@ -5,12 +5,9 @@ from .dataset import collate as collate
 from .loader import BatchLoader as BatchLoader
 from .loader import this_rank as this_rank
 from .loader import usable_cpus as usable_cpus
-from .memory import MemorySampler as MemorySampler
 from .memory import SharedArrays as SharedArrays
-from .memory import Usage as Usage
 from .memory import available_memory as available_memory
 from .memory import is_distributed as is_distributed
-from .memory import process_usage as process_usage
 from .memory import touched_nodes as touched_nodes
 from .prep import PAD_TO as PAD_TO
 from .prep import Augmentation as Augmentation

@@ -1,4 +1,4 @@
-"""Memory: arrays that all processes of a machine share, available bytes, bytes used by processes.
+"""Memory: arrays that all processes of a machine share, and available bytes.
 
 Shared memory is an anonymous file, which takes no space in ``/dev/shm`` and is freed with its last
 mapping. A process attaches by opening ``/proc/<pid>/fd/<fd>`` of its handle and checks the inode.
@@ -11,14 +11,13 @@ import os
 import pickle
 import re
 import tempfile
-import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import psutil
@@ -202,105 +201,6 @@ def load_once(load: Callable[[], Shared]) -> Shared:
     if loaded is None:
         raise failure or UsageError(f"rank {leader} loaded nothing")
     return loaded
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Memory in bytes.
-
-    Attributes
-    ----------
-    uss
-        Pages mapped by this process alone.
-    pss
-        The same, and its share of every shared page; as uss on systems without this figure.
-    rss
-        All pages that are mapped and present.
-    """
-
-    uss: int = 0
-    pss: int = 0
-    rss: int = 0
-
-    def __add__(self, other: Usage) -> Usage:
-        return Usage(self.uss + other.uss, self.pss + other.pss, self.rss + other.rss)
-
-    def peak(self, other: Usage) -> Usage:
-        """Return the larger of each figure."""
-        return Usage(max(self.uss, other.uss), max(self.pss, other.pss), max(self.rss, other.rss))
-
-
-def process_usage(pid: int | None = None) -> Usage:
-    """Return the memory of one process; None for this one.
-
-    Raises
-    ------
-    psutil.NoSuchProcess, psutil.AccessDenied
-        The process has ended, or belongs to another user.
-    """
-    info = psutil.Process(pid).memory_full_info()
-    return Usage(info.uss, getattr(info, "pss", info.uss), info.rss)
-
-
-def tree_usage(pid: int | None = None) -> dict[int, Usage]:
-    """Return the memory of a process and all its descendants by pid, without those that end."""
-    root = psutil.Process(pid)
-    found = {}
-    for process in [root, *root.children(recursive=True)]:
-        with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-            found[process.pid] = process_usage(process.pid)
-    return found
-
-
-class MemorySampler:
-    """Samples the memory of a process tree in a thread while a ``with`` block runs.
-
-    Parameters
-    ----------
-    pid
-        Root of the tree; None for this process.
-    interval
-        Seconds between two samples. A sample walks over the page tables, about 0.1 ms per GB.
-
-    Attributes
-    ----------
-    peak
-        Largest sum over the tree, of each figure.
-    peaks
-        Largest usage of every process seen, by pid.
-    """
-
-    def __init__(self, pid: int | None = None, interval: float = 0.05) -> None:
-        self.pid = pid
-        self.interval = interval
-        self.peak = Usage()
-        self.peaks: dict[int, Usage] = {}
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="loaders-memory", daemon=True)
-
-    def sample(self) -> dict[int, Usage]:
-        """Take one sample now, and return it by pid."""
-        now = tree_usage(self.pid)
-        self.peak = self.peak.peak(sum(now.values(), Usage()))
-        for pid, usage in now.items():
-            self.peaks[pid] = self.peaks.get(pid, Usage()).peak(usage)
-        return now
-
-    def _run(self) -> None:
-        with suppress(psutil.NoSuchProcess):  # the root of the tree has ended
-            while not self._over.wait(self.interval):
-                self.sample()
-
-    def __enter__(self) -> Self:
-        self.sample()
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-        with suppress(psutil.NoSuchProcess):
-            self.sample()
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,8 +37,6 @@ class LoadingSizes:
     epoch
         Smallest number of samples per epoch; Moscow has 5,400 tiles, the measured store has
         fewer.
-    step_batch
-        Crops per training step.
     """
 
     scenes: int = 128
@@ -47,7 +45,6 @@ class LoadingSizes:
     batch_size: int = 32
     crop: int = 256
     epoch: int = 4096
-    step_batch: int = 8
 
     @property
     def tile(self) -> int:
@@ -55,7 +52,7 @@ class LoadingSizes:
         return self.scene_side // 2
 
 
-QUICK = LoadingSizes(scenes=16, other_tiles=32, batch_size=16, epoch=64, step_batch=2)
+QUICK = LoadingSizes(scenes=16, other_tiles=32, batch_size=16, epoch=64)
 QUICK_TILES = 64
 """Tiles of a store that the quick run takes."""
 

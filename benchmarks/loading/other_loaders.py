@@ -23,7 +23,7 @@ from benchmarks.child import ROOT, ChildError, ChildProcess
 from benchmarks.common import Result, announce, ratios
 from benchmarks.loading.peer_task import Task
 from benchmarks.loading.peers import PEERS
-from benchmarks.loading.process_memory import settled_memory
+from benchmarks.memory import settled_memory
 
 PEERS_PYTHON = ROOT / ".venv-peers" / "bin" / "python"
 """Interpreter installed by `make bench-peers`; if missing, this interpreter is used."""
@@ -88,11 +88,7 @@ ENTRIES = (
     PeerEntry("classic", "DataLoader, float32 + int64"),
     PeerEntry("files", "TIFFs in __getitem__"),
     PeerEntry("torchgeo", "TorchGeo"),
-    PeerEntry("rslearn", "rslearn"),
-    PeerEntry("rastervision", "Raster Vision"),
     PeerEntry("uint8", "DataLoader, uint8, crops + D4", crops=True),
-    PeerEntry("rslearn", "rslearn, crops + flips", crops=True),
-    PeerEntry("rastervision", "Raster Vision, crops + D4", crops=True),
 )
 
 

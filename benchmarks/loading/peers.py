@@ -5,7 +5,6 @@ Each package is imported only when used; except for ours, they import nothing el
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from functools import partial
 from operator import attrgetter, itemgetter
@@ -334,131 +333,6 @@ class TorchGeo(Peer):
         return Pairs(loader, itemgetter("image", "mask"))
 
 
-def _band_names(task: Task) -> list[str]:
-    return [f"B{band}" for band in range(task.image.shape[-1])]
-
-
-def _stacked(
-    batch: tuple[list[dict[str, Any]], list[dict[str, Any]], Any],
-) -> tuple[Tensor, Tensor]:
-    """Return images float32 (n, band, y, x), classes int64 (n, y, x) of rslearn's samples."""
-    inputs, targets, _ = batch
-    image = torch.stack([sample["image"].single_ts_to_chw_tensor() for sample in inputs])
-    return image, torch.stack([sample["classes"].get_hw_tensor() for sample in targets])
-
-
-class Rslearn(Peer):
-    """The loader for training, of windows of GeoTIFFs, rslearn's own format, kept in memory.
-
-    ``use_in_memory_dataset`` is meant for data that fit into memory: each worker process keeps the
-    windows that it has read. Images are float32 and labels int32 there, as rslearn has no narrower
-    types; it has flips but no rotations. Its samples are stacked as its models do.
-    """
-
-    packages = ("rslearn",)
-
-    @staticmethod
-    def prepare(task: Task, out: Path) -> None:
-        from rasterio.crs import CRS
-        from rslearn.dataset import Dataset, Window
-        from rslearn.utils import Projection
-        from rslearn.utils.raster_array import RasterArray
-        from rslearn.utils.raster_format import GeotiffRasterFormat
-        from upath import UPath
-
-        bands = {"image": _band_names(task), "speed": ["speed"]}
-        layers = {
-            kind: {"type": "raster", "band_sets": [{"dtype": "uint8", "bands": names}]}
-            for kind, names in bands.items()
-        }
-        (out / "config.json").write_text(json.dumps({"layers": layers}), encoding="utf-8")
-        dataset = Dataset(UPath(out))
-        place = Projection(CRS.from_string(EPSG), 1, -1)
-        side = task.image.shape[1]
-        for tile in range(len(task.image)):
-            left, top = 500_000 + tile * 2 * side, -6_000_000
-            bounds = (left, top, left + side, top + side)
-            window = Window(
-                storage=dataset.storage,
-                group="train",
-                name=f"{tile:06d}",
-                projection=place,
-                bounds=bounds,
-                time_range=None,
-                data_factory=dataset.window_data_storage_factory,
-            )
-            window.save()
-            pixels = {"image": task.image[tile], "speed": task.speed[tile][..., None]}
-            for kind, names in bands.items():
-                raster = RasterArray(chw_array=pixels[kind].transpose(2, 0, 1))
-                with window.data.open_layer_writer(kind) as writer:
-                    writer.write_raster(names, GeotiffRasterFormat(), place, bounds, raster)
-                window.mark_layer_completed(kind)
-
-    @staticmethod
-    def open(task: Task, source: Path) -> Loader:
-        import_torchvision()
-        from rslearn.config import DType
-        from rslearn.train.data_module import RslearnDataModule
-        from rslearn.train.dataset import DataInput, SplitConfig
-        from rslearn.train.tasks.segmentation import SegmentationTask
-        from rslearn.train.transforms.flip import Flip
-
-        label: Any = {"bands": ["speed"], "is_target": True, "dtype": DType.INT32}
-        inputs = {
-            "image": DataInput("raster", ["image"], bands=_band_names(task), passthrough=True),
-            "targets": DataInput("raster", ["speed"], **label),
-        }
-        flip = Flip(image_selectors=["image", "target/classes", "target/valid"])
-        module = RslearnDataModule(
-            inputs,
-            SegmentationTask(num_classes=256),
-            str(source),
-            batch_size=task.batch_size,
-            num_workers=task.workers,
-            use_in_memory_dataset=True,
-            train_config=SplitConfig(
-                groups=["train"],
-                crop_size=task.crop,
-                transforms=None if task.crop is None else [flip],
-            ),
-            val_config=SplitConfig(groups=["none"]),
-        )
-        module.setup("fit")
-        return Pairs(module.train_dataloader(), _stacked)
-
-
-class RasterVision(Peer):
-    """A DataLoader of chips on a disk as arrays, which Raster Vision trains from by default.
-
-    Its dataset returns float32 images; they are not divided by 255, which is faster.
-    """
-
-    packages = ("rastervision-pytorch-learner",)
-
-    @staticmethod
-    def prepare(task: Task, out: Path) -> None:
-        for kind, tiles in (("image", task.image), ("speed", task.speed)):
-            (out / kind).mkdir()
-            for tile, pixels in enumerate(tiles):
-                np.save(out / kind / f"{tile:06d}.npy", pixels)
-
-    @staticmethod
-    def open(task: Task, source: Path) -> Loader:
-        import_torchvision()
-        import albumentations
-        from rastervision.pytorch_learner import SemanticSegmentationImageDataset
-
-        transform = None
-        if task.crop is not None:
-            steps = [albumentations.RandomCrop(task.crop, task.crop), albumentations.D4(p=1)]
-            transform = albumentations.Compose(steps)
-        dataset = SemanticSegmentationImageDataset(
-            str(source / "image"), str(source / "speed"), transform=transform, normalize=False
-        )
-        return DataLoader(dataset, shuffle=True, **task.loading)
-
-
 PEERS: dict[str, type[Peer]] = {
     "ours": Ours,
     "ours_dataset": OursDataset,
@@ -471,6 +345,4 @@ PEERS: dict[str, type[Peer]] = {
     "webdataset": WebDataset,
     "spdl": Spdl,
     "torchgeo": TorchGeo,
-    "rslearn": Rslearn,
-    "rastervision": RasterVision,
 }

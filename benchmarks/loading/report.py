@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.common import Result
-from benchmarks.loading.batches import AUGMENTS, BANDS, SHARES, SMALL
-from benchmarks.loading.load_rate import SMALL_MB, ZARRS
+from benchmarks.loading.augmentations import AUGMENTS
 from benchmarks.loading.other_loaders import ENTRIES, RATIOS
 from benchmarks.loading.throughput import RESIDENCIES
 from benchmarks.loading.worker_memory import MODES, WORKERS
@@ -21,12 +20,6 @@ def tables(result: Result) -> list[Table]:
     batches |= {"p50 ms": "p50", "p99 ms": "p99", "first ms": "first"}
     storage = {"MB": "held", "tiles/s": "whole.rate", "us per tile": "whole.cpu"}
     storage |= {"crops/s": "crops.rate", "us per crop": "crops.cpu"}
-    loads = {"RamTiles.load": "load.ours"} | {name: f"load.{name}" for name in ZARRS}
-    loads |= {
-        f"{title}, store of {size} MB": f"load.{size}.{case}"
-        for size in SMALL_MB
-        for title, case in (("RamTiles.load", "ours"), ("zarrs_by_shard", "zarrs_by_shard"))
-    }
     workers = {
         text: f"memory.{mode}.{figure}"
         for mode, (_, _, title) in MODES.items()
@@ -38,19 +31,8 @@ def tables(result: Result) -> list[Table]:
     residencies = {title: f"residency.{kind}" for kind, title in RESIDENCIES.items()}
     loaders = {entry.title: f"peers.{entry.name}" for entry in ENTRIES}
     few = (*list(batches.values())[2:], *list(peers.values())[1:])
-    bands = {str(count): f"crops.{count}" for count in BANDS}
-    small = {f"{side} x {side}, {n} per batch": f"batches.{side}x{n}" for side, n in SMALL}
-    stacks = {"tiles/s": "rate", "torch.stack, tiles/s": "stack", "CPU us per tile": "cpu"}
-    stacks |= {"torch.stack, CPU us": "stack_cpu", "rate over torch.stack": "over_stack"}
     augments = {text: f"augment.{name}" for name, text in AUGMENTS.items()}
-    held = {f"{share} %": f"gil.{share}" for share in SHARES}
-    beside = {"crops/s, 16,000 asked for": "rate", "4,000 asked for": "paced"}
-    beside |= {"of these, % of steps that waited": "waited"}
-    step = {"ms of one core to fill a batch": "filling.cpu", "ms per step": "step"}
-    step |= {"share of the step's processor time": "share"}
-    step |= {"share of the step spent waiting": "waited"}
     crops, cost = f"{of['crop']}-crops with D4", {"images/s": "rate", "CPU us per image": "cpu"}
-    copied = {"crops/s": "rate", "GB/s": "gb", "CPU us per crop": "cpu"}
     return [
         Table(
             f"Memory per number of workers, MB, batches of {of['batch_size']} whole tiles",
@@ -76,14 +58,7 @@ def tables(result: Result) -> list[Table]:
         ),
         Table(f"Throughput: {what}", sets, batches, medians=few, drawn="GB/s", name="throughput"),
         Table(f"Storage of tiles, {crops}", residencies, storage, name="storage"),
-        Table("Loading in a training step", {"training.fit": "tax"}, step, name="step"),
-        Table("Load, warm page cache", loads, {"GB/s": "rate"}, drawn="GB/s", name="load"),
-        Table(f"Tiles of 512, {crops}", bands, copied, head="bands", name="crops"),
         Table(f"Cost of augmentations, {crops}, 3 bands", augments, cost, name="augment"),
-        Table("Whole tiles of 3 bands", small, stacks, name="batches"),
-        Table(
-            "Crops with D4 beside a loop with the GIL", held, beside, head="GIL held", name="gil"
-        ),
     ]
 
 

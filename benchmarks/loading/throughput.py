@@ -1,7 +1,7 @@
 """Batches per second, compared with copying the same bytes with the same threads.
 
-Also measured: the storage of tiles (decoded in memory, compressed in memory, in the store), and the
-share of loading in a training step. Files are in the page cache.
+Also measured: the storage of tiles: decoded in memory, compressed in memory, in the store, with
+files in the page cache.
 """
 
 from __future__ import annotations
@@ -24,9 +24,6 @@ RESIDENCIES = {"ram": "RamTiles", "compressed": 'RamTiles, keep="compressed"'}
 RESIDENCIES |= {"stream": "StreamTiles"}
 _LEAST = 32
 """Smallest number of tiles that fit into the memory limit of a stream."""
-
-STEP_SHARE = 0.01
-"""Upper bound of the share of loading in the processor time of a training step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,42 +213,3 @@ def measure_residency(result: Result, store: Path, pixels: RamTiles) -> None:
     for at, rates in result.turns(cases).items():
         result.add(f"{at}.rate", "images/s", [rate.rate for rate in rates])
         result.add(f"{at}.cpu", "us of one core per image", [rate.cpu_us for rate in rates])
-
-
-def measure_step_share(
-    result: Result, store: Path, tiles: RamTiles, work: Path, batch_size: int
-) -> None:
-    """Record the processor time of filling a batch over that of a step of `training.fit`.
-
-    Parameters
-    ----------
-    store
-        Store of the training run; ``tiles`` are its tiles.
-    work
-        Folder for runs.
-    batch_size
-        Crops per step.
-    """
-    from benchmarks.fitting.ladder import FIT, measure_rung
-
-    of = result.settings
-    loader = BatchLoader(tiles, batch_size, crop=of["crop"], augment="d4", crops_per_tile=16)
-    options = ["--batch-size", str(batch_size), "--crop", str(of["crop"])]
-    options += ["--threads", str(of["threads"])]
-    runs = result.turns(
-        {
-            "filling": lambda: {"ms": drain(loader, of["seconds"]).cpu_us * batch_size / 1e3},
-            "step": lambda: measure_rung(FIT, store, work, options),
-        }
-    )
-    if "step" not in runs:
-        return
-    filling = [one["ms"] for one in runs["filling"]]
-    steps = [batch_size / one["rate"] * 1e3 for one in runs["step"]]
-    result.add("tax.filling.cpu", "ms of one core per batch", filling)
-    result.add("tax.step", "ms", steps)
-    note = "share of a step spent waiting for its batch"
-    result.add("tax.waited", "", [one["waited"] for one in runs["step"]], note=note)
-    note = f"processor time of filling a batch over that of {of['threads']} threads during a step"
-    share = ratios(filling, [of["threads"] * step for step in steps])
-    result.add("tax.share", "", share, at_most=STEP_SHARE, note=note)

@@ -21,7 +21,7 @@ from benchmarks.child import ask
 from benchmarks.common import Result, announce
 from benchmarks.loading.data import load_tiles
 from benchmarks.loading.peer_task import ByteTiles, FloatTiles
-from benchmarks.loading.process_memory import settled_memory
+from benchmarks.memory import settled_memory
 from loaders import BatchLoader, RamTiles, TileDataset
 
 MODES: dict[str, tuple[str, str, str]] = {

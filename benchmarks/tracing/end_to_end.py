@@ -9,11 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.common import Result, announce
-from benchmarks.fitting.runs import fit
-from benchmarks.form_server import parse_job
 from benchmarks.loading.data import CITY, build_city_store
 from benchmarks.tracing.lines import measure_lines
 from benchmarks.tracing.reliability import measure_reliability
+from benchmarks.training import fit
 from geoprep.roads import (
     ScoreOptions,
     mean_scores,
@@ -29,6 +28,7 @@ from geoprep.sources import get_city
 from geoprep.store import SPLITS, StoreReader
 from geoprep.synth import synthesise
 from training.checkpoint import BEST
+from training.predict import COMMAND, PredictOptions, make_job
 from training.prediction import Screen, elapsed
 
 SCENES = 48
@@ -101,9 +101,10 @@ def _predict(
     """
     announce("predicting")
     words = [str(checkpoint), *map(str, images), "--out", str(out), "--overwrite"]
-    job, addresses = parse_job(words)
+    options = PredictOptions(**COMMAND.parse(words))
+    job, _ = make_job(options)
     for _ in range(2):
-        outcomes = job.run(addresses, Screen(quiet=True, send=lambda _: None))
+        outcomes = job.run(options.images, Screen(quiet=True, send=lambda _: None))
     stats = [outcome.stats for outcome in outcomes if outcome.stats is not None]
     if len(stats) < len(images):
         raise RuntimeError(next(outcome.error for outcome in outcomes if outcome.error))

@@ -1,6 +1,4 @@
-"""Children of benchmarks without the seconds that each takes to import torch."""
-
-import json
+"""Training runs of benchmarks without the seconds that each takes to import torch."""
 
 import pytest
 from helpers.forks import Command
@@ -10,16 +8,11 @@ from benchmarks.child import ROOT
 
 @pytest.fixture
 def forked(forks, monkeypatch):
-    """Fork training runs, and functions that are measured in a process of their own."""
+    """Fork the training runs, whose memory is then not measured."""
 
-    def run(command):
+    def measure(command, interval):
         (done,) = forks.run(Command(tuple(command[1:]), str(ROOT)))
         assert done.returncode == 0, done.stderr
-        return done.stdout
+        return 1.0, 0
 
-    def ask(target, given, python=None):
-        return json.loads(run((python, "-m", "benchmarks.child", target, json.dumps(given))))
-
-    monkeypatch.setattr("benchmarks.fitting.runs.run", run)
-    for place in ("fitting.ladder", "loading.load_rate"):
-        monkeypatch.setattr(f"benchmarks.{place}.ask", ask)
+    monkeypatch.setattr("benchmarks.training.measure", measure)

@@ -49,35 +49,23 @@ def test_every_form_is_a_format_of_export():
     exported = [form for form in FORMS.values() if form.file]
     assert {form.export["format"] for form in exported} == set(SUFFIXES) - {"fp32"}
     assert all(form.file.endswith(SUFFIXES[form.export["format"]]) for form in exported)
-    assert {form.export["format"] for form in exported if form.whole} == {"openvino", "ipex-int8"}
+    assert {form.export["format"] for form in exported if form.has_integers} == {
+        "openvino",
+        "ipex-int8",
+    }
     assert FORMS[BASE].runs[-2:] == ("--compile", "on")
-
-
-class Served:
-    """An object that answers as `benchmarks.child.ChildProcess` does, in this process."""
-
-    def __init__(self, target, given, python):
-        module, _, name = target.partition(":")
-        self.made = getattr(import_module(module), name)(**given)
-
-    def answer(self):
-        return self.made.describe()
-
-    def ask(self, do, **arguments):
-        return getattr(self.made, do)(**arguments)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
 
 
 @pytest.mark.slow
 def test_a_checkpoint_is_judged_and_timed(tmp_path, monkeypatch, same_process):
     """With a store, in two forms."""
-    monkeypatch.setattr(benchmark, "ChildProcess", Served)
-    monkeypatch.setattr("benchmarks.form_server.keep_memory", lambda *_, **__: "as it is")
+
+    def ask(target, given, python):
+        module, _, name = target.partition(":")
+        return getattr(import_module(module), name)(**given)
+
+    monkeypatch.setattr(benchmark, "ask", ask)
+    monkeypatch.setattr(benchmark, "keep_memory", lambda *_, **__: "as it is")
     torch.manual_seed(0)
     facts = replace(FACTS, model="resnet34-unet")
     network = build_model(facts.model, bands=3, channels=8)
