@@ -28,8 +28,8 @@ from geoprep.sources import get_city
 from geoprep.store import SPLITS, StoreReader
 from geoprep.synth import synthesise
 from training.checkpoint import BEST
-from training.predict import COMMAND, PredictOptions, make_job
-from training.prediction import Screen, elapsed
+from training.predict import COMMAND, make_job
+from training.prediction import PredictOptions, Screen, elapsed
 
 SCENES = 48
 EPOCHS = 3
