@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyproj
@@ -30,14 +30,14 @@ _SIDE_POINTS: Final = 11
 _MOST_SCALE_ERROR: Final = 0.01
 
 
-def is_georeferenced(crs: object, transform: Affine) -> bool:
+def is_georeferenced(crs: Any, transform: Affine) -> bool:  # noqa: ANN401 - as rasterio or pyproj have it  # noqa: ANN401 - as rasterio or pyproj have it
     """Return whether a raster's CRS and transform locate its pixels on the ground.
 
     The one test of georeference. The CRS may be as rasterio or pyproj give it, a text, or None.
     """
     if not crs or transform.is_identity or transform.is_degenerate:
         return False
-    return _has_horizontal_axes(crs if isinstance(crs, str) else pyproj.CRS(crs).to_wkt())
+    return _has_horizontal_axes(crs if isinstance(crs, str) else crs.to_wkt())
 
 
 @lru_cache(maxsize=256)

@@ -129,8 +129,8 @@ class ImageOptions:
         None,
         "Pixels",
         "Pixel value that is nodata where all bands have it; none: only alpha band, mask or "
-        "nodata tag count.  [default: these, or else black areas that touch the image's edge "
-        "or are large]",
+        "nodata tag count.  [default: these, or else black that is connected with the image's "
+        "edge]",
         parse=parse_nodata,
         metavar="VALUE|none",
     )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import xxhash
 
@@ -18,10 +18,7 @@ from geoprep.errors import GeoprepError, SourceError
 from geoprep.executors import Executor, Survives
 from geoprep.labels import SHAPEFILE_PARTS
 from geoprep.sources import Scene, SourceScenes
-from geoprep.storage import content_digest, is_local, open_header, shown_address, split_address
-
-if TYPE_CHECKING:
-    from rasterio.io import DatasetReader
+from geoprep.storage import content_digest, is_local, shown_address, split_address
 
 WORLDVIEW_BANDS = ("coastal", "blue", "green", "yellow", "red", "red edge", "nir1", "nir2")
 BAND_NAMES = {
@@ -30,8 +27,6 @@ BAND_NAMES = {
     "MS": WORLDVIEW_BANDS,
     "PAN": ("pan",),
 }
-# Statistics that viewers write next to an image, and overviews: a build does not read them.
-_NOT_READ: Final = (".aux.xml", ".ovr")
 _MOST_TOGETHER: Final = 64
 """Largest number of scenes whose headers or files one task reads."""
 
@@ -97,25 +92,24 @@ def probe_scene(item: Probed) -> PlannedScene:
     if probe.failure:
         return probe
     try:
-        with open_header(probe.image) as dataset:
-            files, facts = _files_of(dataset, probe.image), _facts(dataset)
-            probe = replace(probe, files=files, facts=facts)
-            return _usable(probe, dataset, product, options)
+        raster = imagery.describe(probe.image)
+        probe = replace(probe, files=raster.files, facts=_facts(raster))
+        return _usable(probe, raster, product, options)
     except GeoprepError as error:
         return replace(probe, failure=str(error))
 
 
 def _usable(
-    probe: PlannedScene, dataset: DatasetReader, product: str | None, options: BuildOptions
+    probe: PlannedScene, raster: imagery.Raster, product: str | None, options: BuildOptions
 ) -> PlannedScene:
-    bands = options.bands or imagery.default_bands(dataset)
+    bands = options.bands or raster.default_bands
     if options.bands is None and product == "PS-RGB":
         bands = bands[:3]
-    dtype = imagery.check_image(dataset, bands)
+    dtype = raster.dtype_of(bands)
     names = probe.band_names or BAND_NAMES.get(product or "", ())
     if max(bands) > len(names):
-        names = imagery.band_names(dataset)
-    grid = imagery.grid_of(dataset, options.pixel_size)
+        names = raster.band_names
+    grid = raster.placed(options.pixel_size)
     chosen = tuple(names[band - 1] for band in bands)
     return replace(probe, grid=grid, dtype=dtype, bands=bands, band_names=chosen)
 
@@ -142,19 +136,15 @@ def _listed(bands: Sequence[int]) -> str:
     return ",".join(map(str, bands))
 
 
-def _files_of(dataset: DatasetReader, address: str) -> tuple[str, ...]:
-    """Return the files of an image, with those of a VRT, masks and world files."""
-    if not is_local(address) or len(split_address(address)) > 1:
-        return (address,)
-    files = [str(name) for name in dataset.files if not str(name).endswith(_NOT_READ)]
-    return (address, *(name for name in files if name != address))
-
-
-def _facts(dataset: DatasetReader) -> str:
+def _facts(raster: imagery.Raster) -> str:
     """Return what GDAL reads from an image and its sidecar files, without statistics."""
-    place = dataset.crs.to_string() if dataset.crs else "", tuple(dataset.transform)[:6]
-    meanings = tuple(meaning.name for meaning in dataset.colorinterp)
-    return repr((dataset.shape, *place, dataset.nodatavals, meanings))
+    from rasterio.crs import CRS
+
+    crs = CRS.from_wkt(raster.crs).to_string() if raster.crs else ""
+    place = crs, tuple(raster.grid.transform)[:6]
+    nodata = tuple(band.nodata for band in raster.bands)
+    colours = tuple(band.colour for band in raster.bands)
+    return repr((raster.grid.shape, *place, nodata, colours))
 
 
 def label_files(label: str | None, *, raster: bool = False) -> list[str]:
@@ -171,8 +161,7 @@ def label_files(label: str | None, *, raster: bool = False) -> list[str]:
 
 def _raster_files(label: str) -> list[str]:
     try:
-        with open_header(label) as dataset:
-            return list(_files_of(dataset, label))
+        return list(imagery.describe(label).files)
     except GeoprepError:  # the build reports it with the scene
         return [label]
 

@@ -12,6 +12,7 @@ from geoprep.build.options import BuildOptions
 from geoprep.build.plan import Plan
 from geoprep.build.scene import TRAIN, PlannedScene
 from geoprep.executors import stopped
+from geoprep.imagery import StripValidity
 from geoprep.store import StoreMeta
 
 
@@ -39,8 +40,7 @@ class Outcome:
     limits: Sequence[Sequence[float]] = ()  # of each band; empty without rescaling
     notes: dict[str, int] = field(default_factory=dict)  # remarks on labels, with counts
     black: int = 0  # pixels that are nodata only because they are black
-    # File of bits for black pixels that are nodata; None if every window shows that by itself.
-    nodata_file: str | None = None
+    mask_file: str | None = None  # of a surveyed scene: its validity; None: decided when read
 
     @property
     def has_pixels(self) -> bool:
@@ -135,30 +135,36 @@ class ShardRecord:
 
 @dataclass(frozen=True, slots=True)
 class SurveyTask:
-    """Some rows of a scene to survey before its shards are built."""
+    """Some rows of a scene, or of its label, to survey before its shards are built."""
 
     index: int  # row in the scene table
     scene: PlannedScene  # without its tiles
     bands: tuple[int, ...]
     options: BuildOptions
-    rows: tuple[int, int] | None  # first, and after the last; None for all, without the label
+    rows: tuple[int, int] | None  # first, and after the last; None for all
     failure: str = ""  # why the scene has failed already; nothing is read then
+    mask_file: str | None = None  # for a label: validity of the scene; None: all pixels are valid
 
 
 @dataclass(frozen=True, slots=True)
 class SurveyRecord:
-    """Result of the survey of some rows."""
+    """Result of the survey of some rows of an image."""
 
     task: SurveyTask
     failure: str = ""  # why they cannot be read
     pixels: int = 0
-    valid: int = 0  # with imagery; black ones of undecided meaning count as imagery
-    black: int = 0  # black pixels that may be nodata
-    black_bits: bytes = b""  # where, from `pack_bits`
+    valid: int = 0  # with imagery; without black ones of undecided meaning
+    validity: StripValidity = field(default_factory=StripValidity)  # which of them
     source_bytes: int = 0
     # Valid pixels per value, or per bin of wide data types: scipy.sparse.csr_array (band, value).
     counts: Any = 0
-    notes: dict[str, int] = field(default_factory=dict)  # remarks on the label
-    label_failure: str = ""
-    unlisted: dict[str, int] = field(default_factory=dict)  # label values of no class: pixels
-    is_label_doubtful: bool = False  # has errors where it is not decided whether black is nodata
+
+
+@dataclass(frozen=True, slots=True)
+class LabelRecord:
+    """Result of the survey of some rows of a raster label."""
+
+    task: SurveyTask
+    failure: str = ""  # why they cannot be used
+    notes: dict[str, int] = field(default_factory=dict)  # remarks, with counts
+    unlisted: dict[str, int] = field(default_factory=dict)  # values of no class: pixels

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from rasterio.windows import Window
 
 from geoprep import imagery
-from geoprep.build.nodata_bits import read_bits
 from geoprep.build.options import BuildOptions, parse_rescale
 from geoprep.build.records import Outcome, ScenePart, ShardRecord, ShardTask
 from geoprep.build.road_ground import road_ground
@@ -96,10 +95,10 @@ class Piece:
             region = Region.of(part, part.scene.windows, task.meta.tile)
             rows, cols = _source_window(part.scene, region)
             window = Window(cols.start, rows.start, cols.stop - cols.start, rows.stop - rows.start)
-            missing = None
-            if part.surveyed is not None and (bits := part.surveyed.nodata_file):
-                missing = read_bits(bits, grid.width, rows, cols)
-            pixels = imagery.read_pixels(dataset, bands, window, nodata=nodata, missing=missing)
+            mask = None
+            if part.surveyed is not None and (file := part.surveyed.mask_file):
+                mask = imagery.read_bits(file, grid.width, rows, cols)
+            pixels = imagery.read_pixels(dataset, bands, window, nodata=nodata, mask=mask)
             return cls(part, task.meta, grid, pixels, (rows.start, cols.start))
 
     def levels(self, tiles: Tiles) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.uint8], int]]:
@@ -216,7 +215,7 @@ def _fill_piece(tiles: Tiles, part: ScenePart, task: ShardTask, record: ShardRec
         piece = Piece.read(part, task)
     pixels = piece.pixels
     record.source_bytes += pixels.values.nbytes
-    black = pixels.black if part.whole else 0
+    black = pixels.black_pixels if part.whole else 0
     if part.whole and (reason := too_empty(1 - pixels.valid_pixels / pixels.area, task.options)):
         return Outcome("skipped", reason, black=black)
     with record.stage("limits"):

@@ -1,15 +1,16 @@
 """The survey of scenes before their shards are built, so that all shards of a scene agree.
 
-For a scene in several shards it finds the limits, the status, errors of a raster label, and which
-black pixels are nodata. Limits of a whole city follow from the histograms of its scenes. Large
-scenes are read in strips by all workers.
+For a scene in several shards it finds which pixels are imagery, the limits, the status, and errors
+of a raster label under imagery. Limits of a whole city follow from the histograms of its scenes.
+Large scenes are read in strips by all workers.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,12 +18,18 @@ from numpy.typing import NDArray
 
 from geoprep import imagery
 from geoprep.build.journal import BucketJournal, Journal
-from geoprep.build.nodata_bits import has_bits, join_bits, write_bits
 from geoprep.build.plan import Plan
-from geoprep.build.records import Outcome, Progress, Report, SurveyRecord, SurveyTask
+from geoprep.build.records import (
+    LabelRecord,
+    Outcome,
+    Progress,
+    Report,
+    SurveyRecord,
+    SurveyTask,
+)
 from geoprep.build.rendering import add_notes, too_empty
 from geoprep.build.scene import PlannedScene
-from geoprep.build.tasks import survey_rows, with_label
+from geoprep.build.tasks import survey_label, survey_rows
 from geoprep.executors import Executor, Survives
 from geoprep.labels import unlisted_error
 from geoprep.storage import split_address
@@ -67,18 +74,24 @@ def survey(
     counts: dict[int, NDArray[np.int64]] = {}  # of the scenes of a city that can be read
     found: dict[int, Outcome] = {}
     for index, totals in _surveyed(plan, todo, executor, report):
-        found[index] = _decided(plan, index, totals, str(journal.folder))
+        outcome = found[index] = _decided(plan, index, totals, str(journal.folder))
         city = plan.scenes[index].city
-        if not of_city:
-            _note(plan, journal, index, found[index])
-        elif not totals.failure and found[index].status != "skipped":
+        if outcome.status == "ok" and of_city:
             counts[city] = counts.get(city, 0) + totals.counts
+        elif not of_city and (outcome.status != "ok" or not _has_label_strips(plan, index)):
+            _note(plan, journal, index, outcome)
     if of_city:
-        for index, outcome in sorted(found.items()):
+        for index, outcome in found.items():
             if outcome.status == "ok":
                 limits = _limits(counts[plan.scenes[index].city])
                 found[index] = replace(outcome, limits=limits)
-            _note(plan, journal, index, found[index])
+    for index, outcome in _with_labels(plan, found, executor):
+        found[index] = outcome
+        if not of_city:
+            _note(plan, journal, index, outcome)
+    if of_city:
+        for index, outcome in sorted(found.items()):
+            _note(plan, journal, index, outcome)
     failed = {i: Outcome("failed", one.failure) for i, one in enumerate(plan.scenes) if one.failure}
     return failed | results | found
 
@@ -91,23 +104,23 @@ def _earlier(plan: Plan, journal: Journal | BucketJournal) -> dict[int, Outcome]
             continue
         values = entry["survey"]
         index = int(values["index"])
-        file = _bits_file(str(journal.folder), index) if values["missing"] else None
-        if file is None or has_bits(file):
-            found[index] = replace(Outcome(**values["outcome"]), nodata_file=file)
+        file = _mask_file(str(journal.folder), index) if values["masked"] else None
+        if file is None or imagery.has_bits(file):
+            found[index] = replace(Outcome(**values["outcome"]), mask_file=file)
     return found
 
 
 def _note(plan: Plan, journal: Journal | BucketJournal, index: int, outcome: Outcome) -> None:
     entry = {
         "index": index,
-        "outcome": asdict(replace(outcome, nodata_file=None)),
-        "missing": bool(outcome.nodata_file),
+        "outcome": asdict(replace(outcome, mask_file=None)),
+        "masked": bool(outcome.mask_file),
     }
     journal.write({"stamp": plan.fingerprint, "survey": entry})
 
 
-def _bits_file(folder: str, index: int) -> str:
-    return f"{folder}/black-{index}.bits"
+def _mask_file(folder: str, index: int) -> str:
+    return f"{folder}/valid-{index}.bits"
 
 
 def _surveyed(
@@ -125,7 +138,7 @@ def _surveyed(
             for strip in strips:  # another strip may have failed meanwhile
                 yield replace(strip, failure=open_scenes[index].failure)
 
-    for record in executor.map_unordered(survey_rows, tasks(), _without_killer):
+    for record in executor.map_unordered(survey_rows, tasks(), partial(_spared, survey_rows)):
         index, rows = record.task.index, record.task.rows
         open_scenes[index].add(record)
         done += _pixels(todo[index], rows)
@@ -136,9 +149,11 @@ def _surveyed(
             yield index, open_scenes.pop(index)
 
 
-def _without_killer(task: SurveyTask, survives: Survives[SurveyTask]) -> SurveyTask:
+def _spared(
+    function: Callable[[SurveyTask], object], task: SurveyTask, survives: Survives[SurveyTask]
+) -> SurveyTask:
     """Return the task as failed if it crashes a worker."""
-    if survives(survey_rows, task):
+    if survives(function, task):
         return task
     why = f"{task.scene.image}: reading it crashes the process. Download the scene again"
     return replace(task, failure=why)
@@ -165,64 +180,76 @@ def _strips(plan: Plan, index: int, scene: PlannedScene) -> Iterator[SurveyTask]
 
 
 def _decided(plan: Plan, index: int, totals: _Totals, folder: str) -> Outcome:
-    """Return limits and status of a scene; small specks of black become imagery."""
+    """Return limits and status of a scene without its label, and write its validity."""
     if totals.failure:
         return Outcome("failed", totals.failure)
     totals.counts = totals.counts.toarray()
     scene, strips = plan.scenes[index], totals.ordered()
     assert scene.grid is not None
-    pixels, valid = sum(one.pixels for one in strips), sum(one.valid for one in strips)
-    black, file = sum(one.black for one in strips), None
-    if black:
-        packed = {one.task.rows[0]: one.black_bits for one in strips if one.task.rows and one.black}
-        bits = join_bits(packed, scene.grid.height, scene.grid.width)
-        left = imagery.drop_specks(bits, scene.grid.width)
-        strips = [_with_specks(one, bits) if one.is_label_doubtful else one for one in strips]
-        valid += black - left
-        imagery.add_black(totals.counts, black - left)
-        if left != black:  # else every window shows by itself which black is nodata
-            file = _bits_file(folder, index)
-            write_bits(file, bits)
-        black = left
+    file = None
+    bits, black = imagery.decide({_first(one): one.validity for one in strips}, *scene.grid.shape)
+    specks = sum(one.validity.black_pixels for one in strips) - black
+    imagery.add_black(totals.counts, specks)
+    pixels, valid = sum(one.pixels for one in strips), sum(one.valid for one in strips) + specks
     if reason := too_empty(1 - valid / pixels, plan.options):
         return Outcome("skipped", reason, black=black)
-    if reason := _label_failure(plan, scene, strips):
-        return Outcome("failed", reason, black=black)
+    if bits is not None:
+        file = _mask_file(folder, index)
+        imagery.write_bits(file, bits)
     limits = _limits(totals.counts) if plan.meta.rescale == "scene" else ()
-    notes = Counter[str]()
-    for one in strips:
-        add_notes(notes, one.notes, plan.options)
-    return Outcome(limits=limits, notes=dict(notes), black=black, nodata_file=file)
+    return Outcome(limits=limits, black=black, mask_file=file)
 
 
-def _with_specks(strip: SurveyRecord, nodata: NDArray[np.uint8]) -> SurveyRecord:
-    """Return a strip with the errors of its label under black that is imagery.
-
-    ``nodata`` are the bits of black that is nodata, uint8 (y, bytes), of the whole scene.
-    """
-    assert strip.task.rows is not None
-    assert strip.task.scene.grid is not None
-    first, last = strip.task.rows
-    width = strip.task.scene.grid.width
-    black = join_bits({0: strip.black_bits}, last - first, width)
-    specks = np.unpackbits(black & ~nodata[first:last], axis=1, count=width) != 0
-    below = with_label(replace(strip, unlisted={}, label_failure=""), specks)
-    return replace(
-        below,
-        unlisted=dict(Counter(strip.unlisted) + Counter(below.unlisted)),
-        label_failure=strip.label_failure or below.label_failure,
-    )
+def _first(strip: SurveyRecord) -> int:
+    return strip.task.rows[0] if strip.task.rows else 0
 
 
-def _label_failure(plan: Plan, scene: PlannedScene, strips: list[SurveyRecord]) -> str:
-    """Return why the label of a scene cannot be used; all unlisted values are in one reason."""
-    failure = next((one.label_failure for one in strips if one.label_failure), "")
-    unlisted = Counter[str]()
+def _has_label_strips(plan: Plan, index: int) -> bool:
+    """Return whether a scene's label is a raster that several shards read."""
+    scene = plan.scenes[index]
+    if scene.label is None or plan.options.raster_rule(scene.label) is None:
+        return False
+    return plan.in_several_shards(scene)
+
+
+def _with_labels(
+    plan: Plan, found: Mapping[int, Outcome], executor: Executor
+) -> Iterator[tuple[int, Outcome]]:
+    """Yield surveyed scenes with remarks on their raster labels, or failed because of them."""
+    chosen = [i for i, one in found.items() if one.status == "ok" and _has_label_strips(plan, i)]
+    strips: dict[int, list[LabelRecord]] = {}
+    left: dict[int, int] = {}
+
+    def tasks() -> Iterator[SurveyTask]:
+        for index in chosen:
+            of_scene = list(_strips(plan, index, plan.scenes[index]))
+            strips[index], left[index] = [], len(of_scene)
+            for strip in of_scene:
+                yield replace(strip, mask_file=found[index].mask_file)
+
+    for record in executor.map_unordered(survey_label, tasks(), partial(_spared, survey_label)):
+        index = record.task.index
+        strips[index].append(record)
+        left[index] -= 1
+        if left[index] == 0:
+            yield index, _with_label(plan, index, found[index], strips.pop(index))
+
+
+def _with_label(plan: Plan, index: int, outcome: Outcome, strips: Sequence[LabelRecord]) -> Outcome:
+    """Return a scene with remarks on its label, or failed for all of its unlisted values."""
+    strips = sorted(strips, key=lambda one: one.task.rows or (0, 0))
+    failure = next((one.failure for one in strips if one.failure), "")
+    unlisted, notes = Counter[str](), Counter[str]()
     for one in strips:
         unlisted.update(one.unlisted)
-    if not failure and unlisted and scene.label and (rule := plan.options.raster_rule(scene.label)):
-        failure = str(unlisted_error(split_address(scene.label)[0], rule, unlisted))
-    return failure
+        add_notes(notes, one.notes, plan.options)
+    label = plan.scenes[index].label
+    assert label is not None
+    if not failure and unlisted and (rule := plan.options.raster_rule(label)):
+        failure = str(unlisted_error(split_address(label)[0], rule, unlisted))
+    if failure:
+        return Outcome("failed", failure, black=outcome.black)
+    return replace(outcome, notes=dict(notes))
 
 
 def _limits(counts: NDArray[np.int64]) -> tuple[tuple[float, float], ...]:

@@ -8,13 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-from numpy.typing import NDArray
 from rasterio.windows import Window
 
 from geoprep import imagery
-from geoprep.build.nodata_bits import pack_bits
 from geoprep.build.records import (
+    LabelRecord,
     ShardRecord,
     ShardTask,
     SurveyRecord,
@@ -90,22 +88,20 @@ def _count(
 
 
 def survey_rows(task: SurveyTask) -> SurveyRecord:
-    """Return the histogram, the amount of imagery and label errors of some rows of a scene."""
+    """Return the histogram and the validity of some rows of a scene."""
     if stopped():
         raise TaskStopped
     if task.failure:
         return SurveyRecord(task, failure=task.failure)
     from scipy.sparse import csr_array  # few builds have a survey
 
-    scene, nodata = task.scene, task.options.nodata
+    scene, nodata, window = task.scene, task.options.nodata, None
     try:
         with open_image(scene.image) as dataset:
-            window = None
             if task.rows is not None:
                 first, last = task.rows
                 window = Window(0, first, dataset.width, last - first)
             pixels = imagery.read_pixels(dataset, task.bands, window, nodata=nodata)
-            undecided = nodata is None and not imagery.marks_nodata(dataset)
     except GeoprepError as error:
         return SurveyRecord(task, failure=str(error))
     record = SurveyRecord(
@@ -115,32 +111,33 @@ def survey_rows(task: SurveyTask) -> SurveyRecord:
         source_bytes=pixels.values.nbytes,
         counts=csr_array(imagery.count_source(pixels)),
     )
-    if task.rows is not None and undecided and pixels.valid is not None:
-        found = pixels.valid == 0
-        if imagery.is_held_wide(pixels.values):  # NaN is nodata without the rule
-            found &= imagery.find_usable(pixels.values, None)
-        if black := int(np.count_nonzero(found)):
-            record = replace(record, black=black, black_bits=pack_bits(found))
-            seen = with_label(record, (pixels.valid != 0) | found)
-            if not seen.label_failure and not seen.unlisted:
-                return seen
-            record = replace(record, is_label_doubtful=True)
-    return with_label(record, None if pixels.valid is None else pixels.valid != 0)
+    if window is None:  # the only shard of the scene reads all rows again
+        return record
+    return replace(record, validity=imagery.strip_validity(pixels.valid, pixels.black))
 
 
-def with_label(record: SurveyRecord, valid: NDArray[np.bool_] | None) -> SurveyRecord:
-    """Return the record with remarks on, or errors of, a raster label in its rows.
+def survey_label(task: SurveyTask) -> LabelRecord:
+    """Return remarks on, or errors of, some rows of a scene's raster label.
 
-    Values are errors where pixels of the image are ``valid``, bool (y, x); None: everywhere.
+    Values are errors only where pixels of the image are valid.
     """
-    scene, rows = record.task.scene, record.task.rows
-    rule = record.task.options.raster_rule(scene.label) if scene.label else None
-    if rule is None or rows is None or scene.label is None or scene.grid is None:
-        return record  # vector labels are read whole by every shard
+    if stopped():
+        raise TaskStopped
+    if task.failure:
+        return LabelRecord(task, failure=task.failure)
+    scene, rows, valid = task.scene, task.rows, None
+    assert scene.label is not None
+    assert scene.grid is not None
+    assert rows is not None
+    rule = task.options.raster_rule(scene.label)
+    assert rule is not None
+    if task.mask_file is not None:
+        cols = slice(0, scene.grid.width)
+        valid = imagery.read_bits(task.mask_file, scene.grid.width, slice(*rows), cols) != 0
     try:
         area = SceneWindow(rows[0], 0, rows[1] - rows[0], scene.grid.width)
-        return replace(record, notes=read_mask(scene.label, rule, scene.grid, area, valid)[1])
+        return LabelRecord(task, notes=read_mask(scene.label, rule, scene.grid, area, valid)[1])
     except UnlistedError as error:
-        return replace(record, unlisted=error.pixels)
+        return LabelRecord(task, unlisted=error.pixels)
     except LabelError as error:
-        return replace(record, label_failure=str(error))
+        return LabelRecord(task, failure=str(error))

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from rasterio.crs import CRS
-from rasterio.enums import ColorInterp, MaskFlags, Resampling
+from rasterio.enums import Resampling
 from rasterio.warp import reproject
 from rasterio.windows import Window
 
 from geoprep.crs import LONLAT, is_georeferenced
 from geoprep.errors import GeoprepError, LabelError
 from geoprep.grid import Grid
-from geoprep.imagery import has_palette, require_upright
+from geoprep.imagery import Raster
 from geoprep.labels.class_rule import ClassRule
 from geoprep.labels.raster_rule import MaskPixels, label_codes
 from geoprep.speed import NODATA
@@ -137,7 +137,7 @@ def _is_georeferenced(dataset: DatasetReader, default_crs: str) -> bool:
 def _opened(label: str) -> Iterator[DatasetReader]:
     try:
         with open_image(label) as dataset:
-            require_upright(dataset)
+            Raster.of(dataset, label).require_upright()
             yield dataset
     except LabelError:
         raise
@@ -165,23 +165,21 @@ def _pixel_by_pixel(dataset: DatasetReader, grid: Grid, label: str) -> bool:
 
 
 def _pixels(dataset: DatasetReader, window: Window, label: str) -> MaskPixels:
-    meanings = dataset.colorinterp
-    alpha = next((i for i, one in enumerate(meanings, 1) if one == ColorInterp.alpha), None)
-    bands = [i for i in range(1, dataset.count + 1) if i != alpha]
-    if any(dataset.dtypes[i - 1].startswith("complex") for i in bands):
+    raster = Raster.of(dataset, label)
+    bands = [i for i in range(1, dataset.count + 1) if i != raster.alpha]
+    if any(raster.bands[i - 1].dtype.startswith("complex") for i in bands):
         raise LabelError(f"{label}: holds complex values; give a mask of real numbers")
     opaque = None
-    if alpha is not None:
-        opaque = dataset.read(alpha, window=window) != 0
-    elif MaskFlags.per_dataset in dataset.mask_flag_enums[0]:
+    if raster.alpha is not None:
+        opaque = dataset.read(raster.alpha, window=window) != 0
+    elif raster.has_mask:
         opaque = dataset.read_masks(1, window=window) != 0
     palette = None
-    tags = () if dataset.nodata is None else (dataset.nodata,)
-    if has_palette(dataset):
-        palette = np.zeros((256, 3), np.uint8)
-        for index, (*colour, alpha) in dataset.colormap(1).items():
-            palette[index] = colour
-            tags += (float(index),) * (alpha == 0)
+    nodata = raster.bands[0].nodata
+    tags = () if nodata is None else (nodata,)
+    if raster.palette is not None:
+        palette = raster.colours[:, :3]
+        tags += tuple(np.flatnonzero(raster.colours[:, 3] == 0).astype(float).tolist())
     values: NDArray[Any] = dataset.read(bands, window=window)
     return MaskPixels(values, opaque, palette, tags, label)
 

@@ -14,9 +14,9 @@ from rasterio.enums import Resampling
 from rasterio.io import DatasetReader
 from rasterio.vrt import WarpedVRT
 
-from geoprep.crs import crs_name
 from geoprep.errors import ImageError, UsageError
 from geoprep.grid import Grid
+from geoprep.imagery import Raster, describe
 from geoprep.storage import open_image
 
 if TYPE_CHECKING:
@@ -78,8 +78,7 @@ def read_classes(
     if own := class_names(path):
         return _prediction(path, own, names, like)
     rule = rule or _numbered(names)
-    with open_image(str(path)) as dataset:
-        grid = like.grid if like else _grid(dataset)
+    grid = like.grid if like else describe(str(path)).grid
     codes, _ = read_mask(str(path), rule, grid, SceneWindow(0, 0, *grid.shape))
     return ClassRaster(path, _renumbered(rule.names, names)[codes], grid)
 
@@ -90,13 +89,9 @@ def _prediction(
     with open_image(str(path)) as dataset:
         values = dataset.read() if like is None else _on_grid(path, dataset, like)
         bands = dict(zip(dataset.descriptions, values.astype(np.uint8), strict=True))
-        grid = like.grid if like else _grid(dataset)
+        grid = like.grid if like else Raster.of(dataset, str(path)).grid
         label = _renumbered(own, names)[values[0]]
         return ClassRaster(path, label, grid, bands.get("confidence"))
-
-
-def _grid(dataset: DatasetReader) -> Grid:
-    return Grid(dataset.height, dataset.width, dataset.transform, crs_name(dataset.crs) or "")
 
 
 def _renumbered(own: Sequence[str], names: Sequence[str]) -> NDArray[np.uint8]:

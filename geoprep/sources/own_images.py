@@ -7,8 +7,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import NoReturn
 
-from geoprep.crs import is_georeferenced
 from geoprep.errors import GeoprepError, SourceError, UsageError
+from geoprep.imagery import describe
 from geoprep.sources.archives import is_member, split_in_place
 from geoprep.sources.label_matching import (
     IMAGE_SUFFIXES,
@@ -20,7 +20,7 @@ from geoprep.sources.label_matching import (
 from geoprep.sources.scene import Scene, SourceScenes, natural_key
 from geoprep.sources.stac_items import is_items, read_items
 from geoprep.sources.synthetic import MANIFEST, synthetic_notes
-from geoprep.storage import is_remote, is_web, joined, list_remote, open_image, s3_address
+from geoprep.storage import is_remote, is_web, joined, list_remote, s3_address
 
 _WILD = re.compile(r"[*?\[]")
 
@@ -126,8 +126,7 @@ def _are_georeferenced_rasters(files: Sequence[str]) -> bool:
     if not all(file.lower().endswith(IMAGE_SUFFIXES) for file in files):
         return False
     try:
-        with open_image(files[0]) as dataset:
-            return is_georeferenced(dataset.crs, dataset.transform)
+        return describe(files[0]).grid.georeferenced
     except GeoprepError:
         return False
 

@@ -10,7 +10,7 @@ import numpy as np
 import shapely
 from numpy.typing import NDArray
 
-from geoprep.crs import is_georeferenced, reproject
+from geoprep.crs import reproject
 from geoprep.errors import UsageError
 from geoprep.grid import Grid
 from geoprep.palette import BACKGROUND_COLOUR, SPEED_COLOURS, bin_label
@@ -97,17 +97,16 @@ def _image(
 
 def read_picture(path: StrPath) -> Picture:
     """Read an image with at most about 1600 pixels per side; other dtypes become uint8."""
-    from geoprep.imagery import require_upright
+    from geoprep.imagery import Raster
 
     with open_image(str(path)) as image:
-        require_upright(image)
+        raster = Raster.of(image, str(path))
+        raster.require_upright()
         step = max(1.0, max(image.shape) / _PIXELS)
         shape = tuple(max(1, round(side / step)) for side in image.shape)
         bands = [1, 2, 3] if image.count >= 3 else [1]
         values = image.read(bands, out_shape=(len(bands), *shape))
-        placed = is_georeferenced(image.crs, image.transform)
-        crs = image.crs.to_wkt() if placed else ""
-    return Picture(_shown(values), Grid(image.height, image.width, image.transform, crs))
+    return Picture(_shown(values), raster.grid)
 
 
 def _in_pixels(

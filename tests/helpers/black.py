@@ -5,10 +5,8 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 
-def black_nodata(black: NDArray[np.bool_], large: int = 4096) -> NDArray[np.bool_]:
-    """Return those of a group, joined by sides or corners, that reaches an edge or is large."""
+def black_nodata(black: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return those of a group, joined by sides or corners, that reaches an edge."""
     groups, count = ndimage.label(black, structure=np.ones((3, 3)))
-    edge = np.unique(np.concatenate([groups[0], groups[-1], groups[:, 0], groups[:, -1]]))
-    sizes = np.bincount(groups.ravel(), minlength=count + 1)
-    keep = np.isin(np.arange(count + 1), edge) | (sizes >= large)
-    return black & keep[groups]
+    edge = np.concatenate([groups[0], groups[-1], groups[:, 0], groups[:, -1]])
+    return black & np.isin(np.arange(count + 1), edge)[groups]

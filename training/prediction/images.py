@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from affine import Affine
@@ -14,14 +13,10 @@ from numpy.typing import NDArray
 
 from geoprep import imagery
 from geoprep.build import parse_nodata, parse_rescale
-from geoprep.crs import is_georeferenced
 from geoprep.errors import ImageError, UsageError
-from geoprep.storage import open_image, shown_address, split_address
+from geoprep.storage import shown_address, split_address
 from training.checkpoint import ModelInfo
 from training.prediction.predict_options import ImageOptions, parse_bands
-
-if TYPE_CHECKING:
-    from rasterio.io import DatasetReader
 
 TOLERANCE = 0.1
 """Relative difference from the model's pixel size above which an image is resampled."""
@@ -48,7 +43,8 @@ class ImageSource:
     crs: str | None  # WKT; None if the image is not georeferenced
     gsd_m: tuple[float, float] | None  # of the model's grid, x and y; None if it is unknown
     version: str  # changes with the file: size and modification time, or the ETag of an object
-    nodata: imagery.Nodata = None  # which pixels are nodata, as a build takes it
+    nodata: imagery.Nodata  # which pixels are nodata, as a build takes it
+    black_decides: bool  # whether black connected with the edge is nodata, since nothing else is
 
     @property
     def name(self) -> str:
@@ -65,41 +61,42 @@ def inspect_image(
     address: str, info: ModelInfo, options: ImageOptions, version: str = ""
 ) -> ImageSource:
     """Return the bands, grid and dtype of an image; ``version`` is that of a copied object."""
-    with open_image(address) as dataset:
-        bands = choose_bands(dataset, info.bands, parse_bands(options.bands))
-        dtype = imagery.check_image(dataset, bands)
-        if dtype != "uint8" and _rule(info, options.rescale) == "none":
+    raster = imagery.describe(address)
+    bands = choose_bands(raster, info.bands, parse_bands(options.bands))
+    dtype = raster.dtype_of(bands)
+    if dtype != "uint8" and _rule(info, options.rescale) == "none":
+        raise ImageError(
+            f"{shown_address(address)} is {dtype}, but the model was trained on uint8 without "
+            "rescaling: use `rescale` scene, or LO,HI, to map its values to bytes"
+        )
+    lengths = raster.grid.shape
+    placed = raster.grid.georeferenced
+    if not placed and options.allow_no_crs and options.pixel_size is None:
+        height, width, scales, transform = *lengths, (1.0, 1.0), raster.grid.transform
+        crs, gsd = None, None
+    else:
+        try:
+            grid = raster.placed(options.pixel_size)
+        except ImageError as error:
+            if placed:
+                raise
             raise ImageError(
-                f"{shown_address(address)} is {dtype}, but the model was trained on uint8 without "
-                "rescaling: use `rescale` scene, or LO,HI, to map its values to bytes"
-            )
-        lengths = int(dataset.height), int(dataset.width)
-        placed = is_georeferenced(dataset.crs, dataset.transform)
-        if not placed and options.allow_no_crs and options.pixel_size is None:
-            height, width, scales, transform = *lengths, (1.0, 1.0), dataset.transform
-            crs, gsd = None, None
-        else:
-            try:
-                grid = imagery.grid_of(dataset, options.pixel_size)
-            except ImageError as error:
-                if placed:
-                    raise
-                raise ImageError(
-                    f"{error}; or use `allow_no_crs` to predict it pixel by pixel"
-                ) from error
-            (x, y), (trained_x, trained_y) = grid.gsd_m(), info.gsd_m
-            height, scale_y = _resampled(lengths[0], y, trained_y, options.gsd)
-            width, scale_x = _resampled(lengths[1], x, trained_x, options.gsd)
-            scales = scale_y, scale_x
-            transform = grid.transform * Affine.scale(scale_x, scale_y)
-            if not grid.georeferenced:  # nor is its prediction
-                transform = Affine.identity()
-            crs = dataset.crs.to_wkt() if grid.georeferenced else None
-            gsd = x * scale_x, y * scale_y
+                f"{error}; or use `allow_no_crs` to predict it pixel by pixel"
+            ) from error
+        (x, y), (trained_x, trained_y) = grid.gsd_m(), info.gsd_m
+        height, scale_y = _resampled(lengths[0], y, trained_y, options.gsd)
+        width, scale_x = _resampled(lengths[1], x, trained_x, options.gsd)
+        scales = scale_y, scale_x
+        transform = grid.scaled(height, width, scale_y, scale_x).transform
+        if not grid.georeferenced:  # nor is its prediction
+            transform = Affine.identity()
+        crs = raster.crs if grid.georeferenced else None
+        gsd = x * scale_x, y * scale_y
     version = version or file_version(address)
+    nodata = info.nodata if options.nodata == "checkpoint" else parse_nodata(options.nodata)
     return ImageSource(
         address, bands, dtype, lengths, scales, height, width, transform, crs, gsd, version,
-        info.nodata if options.nodata == "checkpoint" else parse_nodata(options.nodata),
+        nodata, nodata is None and not raster.states_nodata,
     )  # fmt: skip
 
 
@@ -110,7 +107,7 @@ def file_version(address: str) -> str:
 
 
 def choose_bands(
-    dataset: DatasetReader, wanted: Sequence[str], chosen: Sequence[int]
+    raster: imagery.Raster, wanted: Sequence[str], chosen: Sequence[int]
 ) -> tuple[int, ...]:
     """Return the 1-based bands: the chosen ones, else those of the model's names, else all."""
     if chosen:
@@ -120,8 +117,8 @@ def choose_bands(
                 f"{', '.join(wanted)}"
             )
         return tuple(chosen)
-    there = imagery.default_bands(dataset)
-    names = [name.casefold() for name in imagery.band_names(dataset)]
+    there = raster.default_bands
+    names = [name.casefold() for name in raster.band_names]
     if all(name.casefold() in names for name in wanted):
         return tuple(names.index(name.casefold()) + 1 for name in wanted)
     if len(there) == len(wanted):
@@ -133,7 +130,7 @@ def choose_bands(
         else "use an image with these bands, or a model trained on fewer"
     )
     raise ImageError(
-        f"{dataset.name} has band(s) {listed}, but the model needs {len(wanted)}: "
+        f"{raster.name} has band(s) {listed}, but the model needs {len(wanted)}: "
         f"{', '.join(wanted)}. {fix[0].upper()}{fix[1:]}"
     )
 

@@ -123,8 +123,9 @@ def _brightened(
     shown = natural_bands(names)
     bands = [source.bands[i] - 1 for i in shown]
     with bounded_cache(), open_image(source.address) as dataset:
-        if imagery.has_palette(dataset):
-            read: Any = imagery.colour_table(dataset)[:, bands][dataset.read(1, out_shape=shape)]
+        raster = imagery.Raster.of(dataset)
+        if raster.palette is not None:
+            read: Any = raster.colours[:, bands][dataset.read(1, out_shape=shape)]
             nodata: list[float | None] = []
         else:
             every = dataset.read([band + 1 for band in bands], out_shape=(len(bands), *shape))

@@ -34,6 +34,7 @@ from training.prediction.windows import (
     read_window_rows,
     scene_limits,
     window_grid,
+    write_mask,
 )
 from training.runners import CLASS_BAND, SPEED_BAND, VIEWS, Runner, average_views
 
@@ -164,8 +165,13 @@ class Predictor:
             continued = journal.continued
             try:
                 decoded: DecodedRows = {}
+                mask = journal.folder / "valid.bits" if source.black_decides else None
                 if not continued:
-                    limits = scene_limits(source, decoded) if self.limits is None else self.limits
+                    if mask is not None:
+                        write_mask(source, mask, decoded)
+                    limits = self.limits
+                    if limits is None:
+                        limits = scene_limits(source, decoded, mask)
                     journal.settle(limits=limits.tolist())
                 info, compress = self.info, self.options.compress
                 shape = Shape(len(band_names(info, **self._extra)), source.height, source.width)
@@ -173,7 +179,8 @@ class Predictor:
                 by_mode *= info.has_classes or bool(info.class_mph)
                 with CogWriter(journal, shape, compress, by_mode) as writer:
                     limits = np.array(journal.settled["limits"])
-                    stats = self._write_rows(source, limits, decoded, writer, runner, progress)
+                    rows = partial(read_window_rows, source, limits, decoded=decoded, mask=mask)
+                    stats = self._write_rows(source, rows, writer, runner, progress)
                     writer.finish(target, tiff_tags(source, info, signed))
             except OSError:
                 raise  # such as a full disk: the next run resumes
@@ -188,8 +195,7 @@ class Predictor:
     def _write_rows(
         self,
         source: ImageSource,
-        limits: Limits,
-        decoded: DecodedRows,
+        read: Callable[[WindowGrid, int], Iterator[WindowRow]],
         writer: CogWriter,
         runner: Runner,
         progress: ProgressCallback,
@@ -199,7 +205,7 @@ class Predictor:
         first = grid.rows.first_touching(writer.next_row)
         end = writer.next_row  # of the rows that are written or given to the writer
         with (
-            closing(prefetched(read_window_rows(source, limits, grid, first, decoded))) as rows,
+            closing(prefetched(read(grid, first))) as rows,
             RowBlender(grid, self.info, self.threshold, usable_cpus(), **self._extra) as blender,
             closing(self._outputs(_batches(rows, grid, runner), runner, stats)) as outputs,
         ):

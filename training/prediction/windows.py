@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -174,16 +175,22 @@ def read_window_rows(
     grid: WindowGrid,
     first: int = 0,
     decoded: DecodedRows | None = None,
+    mask: Path | None = None,
 ) -> Iterator[WindowRow]:
     """Yield the pixels under every row of windows; each row of the image is read once.
 
-    ``decoded`` rows, of `scene_limits`, are taken in place of reading them again.
+    ``decoded`` rows, of `write_mask` or `scene_limits`, are taken in place of reading them again;
+    ``mask`` is the file of the former.
     """
     tables = imagery.lookup_tables(limits, source.dtype)
     rows, height, width = grid.rows, grid.rows.side, grid.columns.covered
     before: WindowRow | None = None
     with bounded_cache(), open_image(source.address) as dataset:
-        read = partial(take_rows, decoded) if decoded else partial(read_rows, dataset, source)
+        read = (
+            partial(take_rows, decoded)
+            if decoded
+            else partial(read_rows, dataset, source, mask=mask)
+        )
         for index in range(first, len(rows.starts)):
             top = rows.starts[index]
             image = np.empty((height, width, len(source.bands)), np.uint8)
@@ -227,13 +234,16 @@ def _fill(
 
 
 def read_rows(
-    dataset: DatasetReader, source: ImageSource, top: int, bottom: int
+    dataset: DatasetReader, source: ImageSource, top: int, bottom: int, mask: Path | None = None
 ) -> imagery.ImageWindow:
-    """Return whole rows of an image, in its own dtype."""
+    """Return whole rows of an image, in its own dtype; ``mask`` is the file of `write_mask`."""
     from rasterio.windows import Window
 
-    window = Window(0, top, dataset.width, bottom - top)
-    return imagery.read_pixels(dataset, source.bands, window, nodata=source.nodata)
+    width, valid = source.lengths[1], None
+    if mask is not None:
+        valid = imagery.read_bits(str(mask), width, slice(top, bottom), slice(0, width))
+    window = Window(0, top, width, bottom - top)
+    return imagery.read_pixels(dataset, source.bands, window, nodata=source.nodata, mask=valid)
 
 
 def take_rows(decoded: DecodedRows, top: int, bottom: int) -> imagery.ImageWindow:
@@ -261,29 +271,78 @@ def _row_bytes(source: ImageSource) -> int:
     return source.lengths[1] * (len(source.bands) + 1) * np.dtype(source.dtype).itemsize
 
 
-def scene_limits(source: ImageSource, decoded: DecodedRows | None = None) -> NDArray[np.float64]:
+def write_mask(source: ImageSource, file: Path, decoded: DecodedRows) -> None:
+    """Write the validity of an image that does not state it: black connected with its edge is none.
+
+    All rows are read; those of an image of at most `_KEPT_BYTES` are added to ``decoded``.
+    """
+    keep = _is_kept(source)
+
+    def show(top: int, rows: imagery.ImageWindow) -> imagery.StripValidity:
+        if keep:
+            decoded[top] = rows
+        return imagery.strip_validity(rows.valid, rows.black)
+
+    bits, _ = imagery.decide(_map_rows(source, show), *source.lengths)
+    if bits is None:
+        bits = np.full((source.lengths[0], -(-source.lengths[1] // 8)), 255, np.uint8)
+    for top, rows in decoded.items():
+        valid = np.unpackbits(bits[top : top + len(rows.values)], axis=1, count=source.lengths[1])
+        decoded[top] = imagery.decided(rows, valid)
+    imagery.write_bits(str(file), bits)
+
+
+def scene_limits(
+    source: ImageSource, decoded: DecodedRows | None = None, mask: Path | None = None
+) -> NDArray[np.float64]:
     """Return float64 (band, 2), the percentiles of an image's valid pixels.
 
     All are read, or so many rows of a large image, evenly spread, that it is not decoded twice.
-    Those of an image of at most `_KEPT_BYTES` are added to ``decoded``.
+    Those of an image of at most `_KEPT_BYTES` are added to ``decoded``, or are there already.
     """
-    step = min(rows_at_a_time(source), _COUNTED_ROWS)
-    every = math.ceil(math.prod(source.lengths) / _MOST_COUNTED)
-    if every > 1 or source.lengths[0] * _row_bytes(source) > _KEPT_BYTES:
-        decoded = None
+    keep = decoded is not None and _is_kept(source)
 
-    def count(top: int) -> NDArray[np.int64]:
-        bottom = min(top + step, source.lengths[0])
-        with bounded_cache(), open_image(source.address) as dataset:
-            rows = read_rows(dataset, source, top, bottom)
-        if decoded is not None:
+    def count(top: int, rows: imagery.ImageWindow) -> NDArray[np.int64]:
+        if decoded is not None and keep:
             decoded[top] = rows
         return imagery.count_source(rows)
 
+    counts: Any
+    if decoded:
+        counts = sum(map(imagery.count_source, decoded.values()))
+    else:
+        counts = sum(_map_rows(source, count, _counted_every(source), mask).values())
+    return imagery.percentile_limits(counts)
+
+
+def _counted_every(source: ImageSource) -> int:
+    """Return of how many blocks of rows one is counted."""
+    return math.ceil(math.prod(source.lengths) / _MOST_COUNTED)
+
+
+def _is_kept(source: ImageSource) -> bool:
+    """Return whether the decoded rows of an image are kept from the first pass to the second."""
+    return _counted_every(source) == 1 and source.lengths[0] * _row_bytes(source) <= _KEPT_BYTES
+
+
+def _map_rows(
+    source: ImageSource,
+    function: Callable[[int, imagery.ImageWindow], T],
+    every: int = 1,
+    mask: Path | None = None,
+) -> dict[int, T]:
+    """Return the results of a function of blocks of rows, one of ``every``, by the first row."""
+    step = min(rows_at_a_time(source), _COUNTED_ROWS)
+
+    def work(top: int) -> tuple[int, T]:
+        bottom = min(top + step, source.lengths[0])
+        with bounded_cache(), open_image(source.address) as dataset:
+            rows = read_rows(dataset, source, top, bottom, mask)
+        return top, function(top, rows)
+
     # Eight threads: each decodes up to 48 MB.
     with ThreadPoolExecutor(min(8, usable_cpus()), "predict-count") as pool:
-        counts: Any = sum(pool.map(count, range(0, source.lengths[0], step * every)))
-    return imagery.percentile_limits(counts)
+        return dict(pool.map(work, range(0, source.lengths[0], step * every)))
 
 
 @contextmanager

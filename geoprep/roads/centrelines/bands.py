@@ -62,10 +62,10 @@ def opened(path: Path) -> Iterator[Any]:
     """Open a raster with rasterio; ImageError if it is not one or damaged."""
     import rasterio
 
-    from geoprep.imagery import require_upright  # imports compiled loops
+    from geoprep.imagery import Raster
 
     with rasterio.Env(GDAL_CACHEMAX=_CACHE_BYTES), open_image(str(path)) as dataset:
-        require_upright(dataset)
+        Raster.of(dataset, str(path)).require_upright()
         yield dataset
 
 

@@ -18,7 +18,6 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from geoprep.crs import is_georeferenced
 from geoprep.errors import ImageError, UsageError
 from geoprep.grid import Grid
 from geoprep.roads.centrelines.bands import FileBands, opened
@@ -127,7 +126,10 @@ def _grid(
     pixel_size: float | None,
 ) -> tuple[Grid | None, tuple[float, float]]:
     """Return a raster's grid on the ground, if any, and its pixel size in metres."""
-    if not is_georeferenced(dataset.crs, dataset.transform):
+    from geoprep.imagery import Raster  # a slow import
+
+    raster = Raster.of(dataset, str(path))
+    if not raster.grid.georeferenced:
         if pixel_size is None:
             raise UsageError(
                 f"{path}: not georeferenced. Set `pixel_size`, the width of a pixel in metres, "
@@ -136,9 +138,7 @@ def _grid(
         return None, (pixel_size, pixel_size)
     if pixel_size is not None:
         raise UsageError(f"{path}: georeferenced, so its pixel size is known: omit `pixel_size`")
-    from geoprep.imagery import grid_of  # imports compiled loops
-
-    grid = grid_of(dataset)
+    grid = raster.placed()
     return grid, grid.gsd_m()
 
 

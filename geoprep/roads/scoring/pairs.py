@@ -30,7 +30,6 @@ from geoprep.roads.reading.adjacency import is_adjacency, json_content, read_adj
 from geoprep.roads.reading.label_files import read_labels
 from geoprep.roads.reading.spacenet_csv import read_csv
 from geoprep.sources import natural_key
-from geoprep.storage import open_image
 
 Border = Literal["image", "ground truth", "none"]
 
@@ -259,7 +258,7 @@ def _borders(images: Path) -> dict[str, Grid]:
 
 
 def _borders_of_images(images: Path) -> dict[str, Grid]:
-    from geoprep.imagery import grid_of
+    from geoprep.imagery import describe
 
     if not images.exists():
         raise SourceError(f"{images}: no such folder or image")
@@ -269,8 +268,7 @@ def _borders_of_images(images: Path) -> dict[str, Grid]:
         if path.suffix.lower() not in RASTER_SUFFIXES:
             continue
         try:
-            with open_image(str(path)) as image:
-                borders[scene_key(path.name)] = grid_of(image)
+            borders[scene_key(path.name)] = describe(str(path)).placed()
         except ImageError:
             continue  # an image of no scene does no harm
     return borders

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 import rasterio
-from affine import Affine
-from helpers.factory import PLACES, Place, texture, truncate, write_image
+from helpers.factory import texture, truncate, write_image
 from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -34,30 +33,31 @@ def values():
     return texture(40, 50)
 
 
-def test_without_any_tag_black_at_the_edge_or_in_a_large_block_is_nodata(tmp_path):
+def test_without_any_tag_black_that_hangs_together_with_the_edge_is_nodata(tmp_path):
     values = texture(200, 300)
     values[:, :3] = 0
-    values[150:160, 3:120] = 0  # hangs together with the edge
-    values[20:90, 100:170] = 0  # 4,900 pixels
-    values[30, 171] = 0  # touches nothing
-    values[120:180, 200:260] = 0  # 3,600 pixels: a roof
+    values[150:160, 3:120] = 0
+    values[20:90, 100:170] = 0  # 4,900 pixels of water
     values[5, 6, 0] = 0  # one band only: a pixel
     pixels = read(write_image(tmp_path / "a.tif", values))
     expected = np.ones((200, 300), np.uint8)
-    expected[:, :3] = expected[150:160, 3:120] = expected[20:90, 100:170] = 0
+    expected[:, :3] = expected[150:160, 3:120] = 0
     np.testing.assert_array_equal(pixels.valid, expected)
     assert pixels.valid_pixels == expected.sum()
+    assert pixels.black_pixels == (expected == 0).sum()
 
 
 def test_a_window_is_told_where_black_is_nodata(tmp_path, values):
     values[3:8, 4:9] = 0
     path, window = write_image(tmp_path / "a.tif", values), Window(2, 1, 20, 15)
     black = (values[1:16, 2:22] == 0).all(axis=2)
-    missing = np.zeros((15, 20), np.uint8)
-    missing[:4] = 1
-    alone, told = read(path, window=window), read(path, window=window, missing=missing)
+    mask = np.ones((15, 20), np.uint8)
+    mask[:4] = 0
+    alone, told = read(path, window=window), read(path, window=window, mask=mask)
     np.testing.assert_array_equal(alone.valid == 0, black)
-    np.testing.assert_array_equal(told.valid == 0, black & (missing == 1))
+    np.testing.assert_array_equal(alone.black, black)
+    np.testing.assert_array_equal(told.valid, mask)
+    assert told.black is None
 
 
 @pytest.mark.parametrize("nodata", [200, 0])
@@ -73,17 +73,9 @@ def test_nodata_is_where_no_band_differs(seed, nodata):
     values = np.random.default_rng(seed).choice([0, 3, 7, 255], (6, 5, 3)).astype(np.uint8)
     if nodata in (0, 3, 255):
         values[2, 2] = nodata
-    found = imagery.find_valid(values, 3, nodata)
+    found = imagery.find_valid(values, nodata)
     expected = (values.astype(float) != nodata).any(axis=2)
     np.testing.assert_array_equal(found, expected)
-
-
-def test_bands_beyond_those_asked_for_are_not_looked_at():
-    values = np.zeros((2, 2, 4), np.uint8)
-    values[..., 3] = 255  # alpha
-    found = imagery.find_valid(values, 3, 0.0)
-    assert found.shape == (2, 2)
-    assert not found.any()
 
 
 @pytest.mark.parametrize("bands", [(1, 2, 3), (3, 1)])
@@ -95,12 +87,13 @@ def test_a_palette_is_read_by_its_colours(tmp_path, bands, nodata):
     with rasterio.open(path, "r+") as file:
         file.write_colormap(1, {index: (*colour, 255) for index, colour in colours.items()})
     with open_image(str(path)) as dataset:
-        assert imagery.default_bands(dataset) == (1, 2, 3)
-        assert imagery.band_names(dataset) == ("red", "green", "blue")
-        assert imagery.check_image(dataset, bands) == "uint8"
+        raster = imagery.Raster.of(dataset)
+        assert raster.default_bands == (1, 2, 3)
+        assert raster.band_names == ("red", "green", "blue")
+        assert raster.dtype_of(bands) == "uint8"
         pixels = imagery.read_pixels(dataset, bands)
         with pytest.raises(ImageError, match="no band 4"):
-            imagery.check_image(dataset, (4,))
+            raster.dtype_of((4,))
     expected = np.array([colours[i] for i in range(4)], np.uint8)[indexes][..., np.array(bands) - 1]
     np.testing.assert_array_equal(pixels.values, expected)
     valid = np.ones((30, 40)) if nodata is None else indexes != nodata
@@ -143,22 +136,8 @@ def test_every_transparent_entry_of_a_palette_is_nodata(tmp_path, clear):
     expected = ~np.isin(indexes, clear or (0,))  # without any, black at the edge
     np.testing.assert_array_equal(valid_of(read(tmp_path / "a.png")) != 0, expected)
     white = read(tmp_path / "a.png", nodata=255)
-    with open_image(str(tmp_path / "a.png")) as dataset:
-        assert imagery.marks_nodata(dataset) == bool(clear)
+    assert imagery.describe(str(tmp_path / "a.png")).states_nodata == bool(clear)
     np.testing.assert_array_equal(white.valid != 0, indexes != 2)  # the colour, not the index
-
-
-def test_an_image_that_is_stored_turned_is_refused(tmp_path, values):
-    picture = Image.fromarray(values)
-    exif = picture.getexif()
-    for orientation in (1, 6):
-        exif[274] = orientation
-        picture.save(tmp_path / f"{orientation}.jpg", exif=exif)
-    with open_image(str(tmp_path / "1.jpg")) as dataset:
-        assert imagery.check_image(dataset, (1, 2, 3)) == "uint8"
-    with open_image(str(tmp_path / "6.jpg")) as dataset, pytest.raises(ImageError) as error:
-        imagery.check_image(dataset, (1, 2, 3))
-    assert "6.jpg is stored turned (EXIF orientation 6)" in str(error.value)
 
 
 def test_alpha_decides_and_is_no_band(tmp_path, values):
@@ -167,8 +146,7 @@ def test_alpha_decides_and_is_no_band(tmp_path, values):
     alpha[:, 10] = 1  # nearly transparent is still imagery
     values[5, 20] = 0  # black, and opaque
     path = write_image(tmp_path / "a.tif", values, alpha=alpha)
-    with open_image(str(path)) as dataset:
-        assert imagery.default_bands(dataset) == (1, 2, 3)
+    assert imagery.describe(str(path)).default_bands == (1, 2, 3)
     pixels = read(path)
     np.testing.assert_array_equal(pixels.values, values)
     np.testing.assert_array_equal(pixels.valid, alpha != 0)
@@ -195,40 +173,12 @@ def test_alpha_comes_before_the_nodata_tag(tmp_path, values):
     assert pixels.valid_pixels == 2000
 
 
-@pytest.mark.parametrize(
-    ("place", "says"),
-    [
-        (Place(None, PLACES["utm"].transform), "no CRS"),
-        (Place("EPSG:32637", Affine.identity()), "no georeference"),
-        (Place("EPSG:4326", Affine(0.1, 0, 0, 0, -0.1, 400.0)), "nowhere on Earth"),
-        (Place('LOCAL_CS["x",UNIT["metre",1]]', Affine(1, 0, 0, 0, -1, 9)), "neither geographic"),
-        (Place("EPSG:4978", PLACES["utm"].transform), "neither geographic nor projected"),
-    ],
-)
-def test_images_without_georeference_are_refused_by_name(tmp_path, values, place, says):
-    path = write_image(tmp_path / "stray.tif", values, place)
-    with open_image(str(path)) as dataset, pytest.raises(ImageError, match=says) as error:
-        imagery.grid_of(dataset)
-    assert "stray.tif" in str(error.value)
-    assert "gdal_edit.py" in str(error.value)
-
-
 def test_a_truncated_file_says_which_and_what_gdal_said(tmp_path):
     path = write_image(tmp_path / "cut.tif", texture(300, 300))
     truncate(path)
     with pytest.raises(ImageError, match=r"cut\.tif") as error:
         read(path)
     assert "previous exception" not in str(error.value)
-
-
-def test_bands_are_named_by_description_colour_or_number(tmp_path, values):
-    path = write_image(tmp_path / "a.tif", texture(40, 50, 4))
-    with rasterio.open(path, "r+") as file:
-        file.set_band_description(2, "red edge")
-    with open_image(str(path)) as dataset:
-        assert imagery.band_names(dataset) == ("band 1", "red edge", "band 3", "band 4")
-    with open_image(str(write_image(tmp_path / "b.tif", values))) as dataset:
-        assert imagery.band_names(dataset) == ("red", "green", "blue")
 
 
 # Values to bytes

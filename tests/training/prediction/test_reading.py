@@ -23,6 +23,7 @@ from training.prediction.windows import (
     prefetched,
     read_window_rows,
     scene_limits,
+    write_mask,
 )
 from training.settings import Config
 
@@ -33,12 +34,13 @@ def inspected(path, facts=FACTS, **options):
     return inspect_image(str(path), facts, predict_options(**options))
 
 
-def read_all(source, limits, window, overlap, decoded=None):
+def read_all(source, limits, window, overlap, decoded=None, mask=None):
     """Return the image put together from its rows of windows, and those."""
     rows, columns = (plan_axis(n, window, overlap) for n in (source.height, source.width))
     whole = np.zeros((source.height, source.width, len(source.bands)), np.uint8)
     valid = np.zeros((source.height, source.width), np.uint8)
-    found = list(read_window_rows(source, limits, WindowGrid(rows, columns, 1), 0, decoded))
+    grid = WindowGrid(rows, columns, 1)
+    found = list(read_window_rows(source, limits, grid, 0, decoded, mask))
     for row in found:
         top = rows.starts[row.number]
         part = slice(top, top + rows.side)
@@ -220,6 +222,35 @@ def test_decoded_rows_are_those_of_the_image(tmp_path, monkeypatch, metres, dtyp
     for one, other in zip(read_all(source, limits, 64, 32, decoded)[:2], wanted[:2], strict=True):
         np.testing.assert_array_equal(one, other)
     assert len(decoded) <= 2  # those of the last rows
+
+
+@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+def test_black_is_nodata_where_a_store_of_the_image_has_it(tmp_path, monkeypatch, dtype, kept):
+    monkeypatch.setattr(windows, "_READ_BYTES", 20 * 150 * 4)
+    if not kept:
+        monkeypatch.setattr(windows, "_KEPT_BYTES", 0)
+    values = pixels(170, 150).astype(dtype)
+    values[:60, :30] = 0
+    values[40:120, 60:140] = 0  # within: imagery
+    path = write_image(tmp_path / "a.tif", values)
+    source = inspected(path, rescale="scene", gsd="image")
+    assert source.black_decides
+    mask, decoded = tmp_path / "valid.bits", {}
+    write_mask(source, mask, decoded)
+    assert bool(decoded) == kept
+    limits = scene_limits(source, decoded, mask)
+    with rasterio.open(path) as dataset:
+        read = imagery.read_pixels(dataset, (1, 2, 3))
+    np.testing.assert_array_equal(read.valid[40:120, 60:140], 1)
+    np.testing.assert_array_equal(limits, imagery.percentile_limits(imagery.count_source(read)))
+    for rows in (decoded, {}) if kept else ({},):
+        whole, valid, _ = read_all(source, limits, 64, 32, rows, mask)
+        np.testing.assert_array_equal(valid, read.valid)
+        assert not whole[:60, :30].any()
+        assert whole[valid != 0].all()
+    tagged = inspected(write_image(tmp_path / "b.tif", values, nodata=0), rescale="scene")
+    assert not tagged.black_decides
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "nan", "inf", "fine"])

@@ -1,0 +1,278 @@
+"""What a raster file states about itself: one record, which everything else asks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from geoprep.crs import is_georeferenced
+from geoprep.errors import ImageError
+from geoprep.grid import Grid, local_grid
+from geoprep.imagery.rescale import SIZES
+from geoprep.imagery.wide import WIDE
+from geoprep.storage import is_local, open_header, shown_address, split_address
+
+if TYPE_CHECKING:
+    from rasterio.io import DatasetReader
+
+Mask = Literal["none", "band", "data set", "alpha", "nodata"]
+"""Where the mask of a band comes from: its own, that of the whole file, an alpha band, its nodata
+value; none: every pixel is valid."""
+
+# Statistics that viewers write next to an image, and overviews: nothing is read from them.
+_NOT_READ: Final = (".aux.xml", ".ovr")
+_COLOURS: Final = ("red", "green", "blue")
+_UPRIGHT: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """A band as its file states it."""
+
+    description: str  # "" without one
+    colour: str  # rasterio's name of its colour interpretation, such as red, palette or alpha
+    dtype: str
+    nodata: float | None
+    scale: float  # a value means value * scale + offset
+    offset: float
+    unit: str
+    mask: Mask
+
+    @property
+    def is_palette(self) -> bool:
+        """Whether values are indexes into a colour table."""
+        return (self.colour, self.dtype) == ("palette", "uint8")
+
+
+@dataclass(frozen=True, slots=True)
+class Raster:
+    """A raster as its file states it, without a pixel read.
+
+    Examples
+    --------
+    >>> import rasterio
+    >>> shape = {"driver": "GTiff", "width": 60, "height": 40, "count": 2, "dtype": "uint16"}
+    >>> with rasterio.open("pair.tif", "w", **shape, nodata=0, crs="EPSG:32637") as file:
+    ...     file.descriptions = ("red", "nir")
+    >>> raster = describe("pair.tif")
+    >>> raster.grid.shape, raster.band_names, raster.bands[1].dtype, raster.states_nodata
+    ((40, 60), ('red', 'nir'), 'uint16', True)
+    """
+
+    name: str  # for messages
+    grid: Grid  # its crs is "" if the file is not georeferenced
+    crs: str  # as stated, WKT, also of a file without a transform; "" without one
+    gcps: int  # ground control points
+    has_rpcs: bool  # the camera's model
+    bands: tuple[Band, ...]
+    palette: tuple[tuple[int, int, int, int], ...] | None  # red, green, blue, alpha of 256 values
+    orientation: int  # EXIF's: 1 if rows and columns are stored upright
+    pages: int  # images in the file
+    files: tuple[str, ...]  # addresses of all files that it consists of, the file itself first
+
+    @classmethod
+    def of(cls, dataset: DatasetReader, address: str | None = None) -> Raster:
+        """Return the description of an open file; ``address`` is its own, None: its name."""
+        address = address or dataset.name
+        placed = is_georeferenced(dataset.crs, dataset.transform)
+        epsg = dataset.crs.to_epsg() if placed else None
+        crs = f"EPSG:{epsg}" if epsg else dataset.crs.to_wkt() if placed else ""
+        files: tuple[str, ...] = (address,)
+        if is_local(address) and len(split_address(address)) == 1:
+            others = (str(file) for file in dataset.files if file != address)
+            files += tuple(file for file in others if not file.endswith(_NOT_READ))
+        bands = tuple(_bands(dataset))
+        return cls(
+            shown_address(split_address(address)[0]),
+            Grid(dataset.height, dataset.width, dataset.transform, crs),
+            dataset.crs.to_wkt() if dataset.crs else "",
+            len(dataset.gcps[0]),
+            dataset.rpcs is not None,
+            bands,
+            _palette(dataset) if bands[0].is_palette else None,
+            int(dataset.tags().get("EXIF_Orientation", _UPRIGHT)) or _UPRIGHT,
+            max(1, len(dataset.subdatasets)),
+            files,
+        )
+
+    @property
+    def alpha(self) -> int | None:
+        """1-based number of the alpha band."""
+        colours = [band.colour for band in self.bands]
+        return colours.index("alpha") + 1 if "alpha" in colours else None
+
+    @property
+    def colours(self) -> NDArray[np.uint8]:
+        """Red, green, blue and alpha of every value of a palette, uint8 (256, 4)."""
+        return np.array(self.palette, np.uint8).reshape(-1, 4)
+
+    @property
+    def band_names(self) -> tuple[str, ...]:
+        """Name of every band: its description, its colour, or ``band N``; those of a palette."""
+        if self.palette is not None:
+            return _COLOURS
+        return tuple(
+            band.description or (band.colour if band.colour in _COLOURS else f"band {number}")
+            for number, band in enumerate(self.bands, start=1)
+        )
+
+    @property
+    def default_bands(self) -> tuple[int, ...]:
+        """1-based bands of imagery: all but alpha; red, green and blue of a palette."""
+        numbers = range(1, len(self.band_names) + 1)
+        return tuple(number for number in numbers if number != self.alpha)
+
+    @property
+    def has_mask(self) -> bool:
+        """Whether the file has a mask for all of its bands."""
+        return self.bands[0].mask == "data set"
+
+    @property
+    def states_nodata(self) -> bool:
+        """Whether an alpha band, a mask, a nodata tag or the palette marks nodata."""
+        tagged = any(band.nodata is not None for band in self.bands)
+        clear = any(alpha == 0 for *_, alpha in self.palette or ())
+        return self.alpha is not None or self.has_mask or tagged or clear
+
+    def nodata_of(self, bands: Sequence[int]) -> list[float | None]:
+        """Return the nodata value of 1-based bands, which files such as VRTs have of their own."""
+        if self.palette is not None:
+            return [None] * len(bands)
+        return [self.bands[number - 1].nodata for number in bands]
+
+    def dtype_of(self, bands: Sequence[int]) -> str:
+        """Return the dtype of 1-based bands; raise ImageError if they cannot be read together."""
+        count = len(self.band_names)
+        if missing := [number for number in bands if number > count]:
+            raise ImageError(
+                f"{self.name} has {count} band(s) and no band {missing[0]}: choose `bands`"
+            )
+        self.require_upright()
+        if self.palette is not None:
+            return "uint8"
+        dtypes = {self.bands[number - 1].dtype for number in bands}
+        if len(dtypes) == 1 and dtypes <= {*SIZES, *WIDE}:
+            return dtypes.pop()
+        held = "/".join(sorted(dtypes))
+        if "complex" in held:
+            raise ImageError(
+                f"{self.name} holds {held} values: complex values have no brightness; convert them "
+                "to a real image, such as the amplitude, first"
+            )
+        raise ImageError(
+            f"{self.name} holds {held} in the bands to read, which must have one dtype: choose "
+            "`bands`, or convert with gdal_translate -ot Float32 IN OUT"
+        )
+
+    def require_upright(self) -> None:
+        """Raise ImageError for a photograph that viewers turn, so that others do not fit it."""
+        if self.orientation != _UPRIGHT and self.grid.transform.is_identity:
+            raise ImageError(
+                f"{self.name} is stored turned (EXIF orientation {self.orientation}), other files "
+                "upright: turn its pixels with `mogrify -auto-orient FILE`"
+            )
+
+    def placed(self, pixel_size_m: float | None = None) -> Grid:
+        """Return the grid on the ground; ``pixel_size_m`` is for images without georeference.
+
+        Raises
+        ------
+        ImageError
+            The image is nowhere on Earth, or not georeferenced and there is no pixel size.
+        """
+        from pyproj.exceptions import ProjError
+
+        if not self.grid.georeferenced:
+            if pixel_size_m is not None:
+                return local_grid(*self.grid.shape, pixel_size_m)
+            raise ImageError(f"{self.name} {self._missing_georeference()}")
+        try:
+            on_earth = all(0 < metres < np.inf for metres in self.grid.gsd_m())
+        except ProjError:  # the CRS of another planet, for one
+            on_earth = False
+        if not on_earth:
+            raise ImageError(
+                f"{self.name} is nowhere on Earth by its CRS and transform "
+                f"{tuple(self.grid.transform)[:6]}: check both with `gdalinfo FILE`, and correct "
+                "them with `gdal_edit.py -a_srs EPSG:xxxx -a_ullr ULX ULY LRX LRY FILE`"
+            )
+        return self.grid
+
+    def _missing_georeference(self) -> str:
+        """Return what an image lacks to be georeferenced, and the command that adds it."""
+        name, transform = self.name, self.grid.transform
+        out = f"{PurePath(name).stem}_warped.tif"
+        if self.gcps:
+            return (
+                f"has {self.gcps} ground control points and no transform: rectify it with "
+                f"`gdalwarp -t_srs EPSG:4326 -r bilinear {name} {out}` and use the result"
+            )
+        if self.has_rpcs:
+            return (
+                "has RPCs, the camera's model, and no transform: rectify it with "
+                f"`gdalwarp -rpc -to RPC_DEM=DEM.tif -t_srs EPSG:4326 -r bilinear {name} {out}` "
+                "(on flat ground without -to RPC_DEM=...) and use the result"
+            )
+        without = "or set `pixel_size`, the width of its pixels in metres, to use it as it is"
+        if not self.crs:
+            return f"has no CRS: add one with `gdal_edit.py -a_srs EPSG:xxxx FILE`, {without}"
+        if transform.is_identity or transform.is_degenerate:
+            return (
+                f"has no georeference (transform {tuple(transform)[:6]}): add it with "
+                f"`gdal_edit.py -a_ullr ULX ULY LRX LRY FILE`, {without}"
+            )
+        return (
+            f"has a CRS that is neither geographic nor projected ({self.crs[:60]}): "
+            f"set the right one with `gdal_edit.py -a_srs EPSG:xxxx FILE`, {without}"
+        )
+
+
+def describe(address: str) -> Raster:
+    """Return what a file, or an address of storage, states about itself.
+
+    Of a remote file only its header is downloaded. Raises ImageError if it cannot be opened.
+    """
+    with open_header(address) as dataset:
+        return Raster.of(dataset, address)
+
+
+def _bands(dataset: Any) -> list[Band]:  # noqa: ANN401 - rasterio's properties have no types
+    """Return the bands of an open file."""
+    return [
+        Band(description or "", colour.name, dtype, nodata, scale, offset, unit or "", _mask(flags))
+        for description, colour, dtype, nodata, scale, offset, unit, flags in zip(
+            dataset.descriptions,
+            dataset.colorinterp,
+            dataset.dtypes,
+            dataset.nodatavals,
+            dataset.scales,
+            dataset.offsets,
+            dataset.units,
+            dataset.mask_flag_enums,
+            strict=True,
+        )
+    ]
+
+
+def _mask(flags: Sequence[Any]) -> Mask:
+    """Return where a mask comes from, of GDAL's flags; none of them is set for a band's own."""
+    names = {flag.name for flag in flags}
+    if "alpha" in names:
+        return "alpha"
+    if "per_dataset" in names:
+        return "data set"
+    if "nodata" in names:
+        return "nodata"
+    return "none" if "all_valid" in names else "band"
+
+
+def _palette(dataset: DatasetReader) -> tuple[tuple[int, int, int, int], ...]:
+    colours = [(0, 0, 0, 255)] * 256
+    for index, colour in dataset.colormap(1).items():
+        colours[index] = colour
+    return tuple(colours)
