@@ -43,8 +43,8 @@ class ImageSource:
     crs: str | None  # WKT; None if the image is not georeferenced
     gsd_m: tuple[float, float] | None  # of the model's grid, x and y; None if it is unknown
     version: str  # changes with the file: size and modification time, or the ETag of an object
-    nodata: imagery.Nodata  # which pixels are nodata, as a build takes it
-    black_decides: bool  # whether black connected with the edge is nodata, since nothing else is
+    nodata: imagery.Nodata = None  # which pixels are nodata, as a build takes it
+    black_decides: bool = False  # on nodata, at the edge: the file states none
 
     @property
     def name(self) -> str:
