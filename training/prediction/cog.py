@@ -173,7 +173,7 @@ def halve_by_average(fine: NDArray[np.uint8], coarse: NDArray[np.uint8]) -> None
 class Tag:
     """A field of a directory: its TIFF type, number of values, and their bytes."""
 
-    kind: int
+    type: int
     count: int
     value: bytes
 
@@ -183,15 +183,14 @@ Tags = dict[int, Tag]
 
 def read_tags(data: bytes) -> Tags:
     """Return the tags of a little-endian classic TIFF, without offsets and sizes of its tiles."""
-    (at,) = struct.unpack_from("<I", data, 4)
-    (entries,) = struct.unpack_from("<H", data, at)
+    (directory,) = struct.unpack_from("<I", data, 4)
+    (count_of_tags,) = struct.unpack_from("<H", data, directory)
     tags = {}
-    for i in range(entries):
-        start = at + 2 + 12 * i
-        number, kind, count, offset = struct.unpack_from("<HHII", data, start)
-        size = _SIZES[kind] * count
-        where = start + 8 if size <= 4 else offset
-        tags[number] = Tag(kind, count, data[where : where + size])
+    for entry in range(directory + 2, directory + 2 + 12 * count_of_tags, 12):
+        number, type_, count, offset = struct.unpack_from("<HHII", data, entry)
+        size = _SIZES[type_] * count
+        start = entry + 8 if size <= 4 else offset
+        tags[number] = Tag(type_, count, data[start : start + size])
     return {number: tag for number, tag in tags.items() if number not in (_OFFSETS, _COUNTS)}
 
 
@@ -214,13 +213,13 @@ def header(levels: Sequence[Tags], sizes: Sequence[Sequence[int]]) -> bytes:
     """
     tiles = sum(map(len, sizes))
     big = sum(map(framed, sizes)) + 20 * tiles + 65536 * len(levels) > LARGEST_CLASSIC
-    at = len(_layout(levels, sizes, sizes, big))  # offsets do not change its length
+    end = len(_layout(levels, sizes, sizes, big))  # offsets do not change its length
     offsets: list[list[int]] = []
     for level in reversed(sizes):
-        starts = list(accumulate((framed([size]) for size in level), initial=at))
+        starts = list(accumulate((framed([size]) for size in level), initial=end))
         places = zip(starts, level, strict=False)
         offsets.insert(0, [start + LEADER if size else 0 for start, size in places])
-        at = starts[-1]
+        end = starts[-1]
     return _layout(levels, offsets, sizes, big)
 
 
@@ -240,25 +239,25 @@ def _layout(
         else struct.pack("<2sHI", b"II", 42, start)
     )
     data = (first + ghost).ljust(start, b"\0")
-    kind, code = (16, "Q") if big else (4, "I")
-    for tags, at, size in zip(levels, offsets, sizes, strict=True):
+    type_, code = (16, "Q") if big else (4, "I")
+    for tags, starts, counts in zip(levels, offsets, sizes, strict=True):
         placed = tags | {
-            _OFFSETS: Tag(kind, len(at), struct.pack(f"<{len(at)}{code}", *at)),
-            _COUNTS: Tag(4, len(size), struct.pack(f"<{len(size)}I", *size)),
+            _OFFSETS: Tag(type_, len(starts), struct.pack(f"<{len(starts)}{code}", *starts)),
+            _COUNTS: Tag(4, len(counts), struct.pack(f"<{len(counts)}I", *counts)),
         }
         data += _directory(placed, len(data), big, last=tags is levels[-1])
     return data
 
 
-def _directory(tags: Tags, at: int, big: bool, last: bool) -> bytes:
-    """Return a directory that begins at the byte ``at`` of the file, and its long values."""
+def _directory(tags: Tags, start: int, big: bool, last: bool) -> bytes:
+    """Return a directory that begins at the byte ``start`` of the file, and its long values."""
     entry, inline, code = (20, 8, "Q") if big else (12, 4, "I")
     head = struct.pack("<Q" if big else "<H", len(tags))
-    values_at = at + len(head) + entry * len(tags) + inline
+    values_at = start + len(head) + entry * len(tags) + inline
     entries, values = b"", b""
     for number in sorted(tags):
         tag = tags[number]
-        entries += struct.pack(f"<HH{code}", number, tag.kind, tag.count)
+        entries += struct.pack(f"<HH{code}", number, tag.type, tag.count)
         if len(tag.value) <= inline:
             entries += tag.value.ljust(inline, b"\0")
         else:

@@ -65,14 +65,15 @@ def run_instances(options: PredictOptions, work: Work, spell: Callable[[str], st
         count = len(devices)
     else:
         devices *= count
-    shares = share_cores([one for core in physical_cores(processors()) for one in core], count)
+    threads = [thread for core in physical_cores(processors()) for thread in core]
+    shares = share_cores(threads, count)
     context = multiprocessing.get_context("spawn")
     messages: Messages = context.Queue()
     taken, begun = context.Value("q"), time.time()
     processes = []
     for i, (device, share) in enumerate(zip(devices, shares, strict=True)):
-        one = partial(work, replace(options, device=device), partial(_next, taken), first=i == 0)
-        processes.append(context.Process(target=_run, args=(one, share, messages)))
+        part = partial(work, replace(options, device=device), partial(_next, taken), first=i == 0)
+        processes.append(context.Process(target=_run, args=(part, share, messages)))
     try:
         # Ctrl-C in a terminal reaches the children as well; they ignore it, and the parent ends
         # them.

@@ -20,7 +20,7 @@ from geoprep.storage import RemoteFile, download, is_remote, joined, remote_file
 from geoprep.views import write_class_names
 from training.prediction.images import ImageSource, inspect_image, limits_note
 from training.prediction.overlay import write_overlay, write_style
-from training.prediction.prediction_tags import difference, found_signature
+from training.prediction.prediction_tags import difference, signature_of
 from training.prediction.predictor import ImageOutcome, Predictor, PredictStats
 from training.prediction.spool import BusyError, locked, remove_leftover
 from training.runners import Runner
@@ -52,8 +52,8 @@ class PredictionJob:
 
     def run(self, images: Sequence[str], screen: Screen) -> list[ImageOutcome]:
         """Predict all images; one that fails does not stop the others."""
-        found = _find(images, self.predictor.options.asset)
-        tasks = [ImageOutcome(one.image, self.out / f"{one.id}.tif") for one in found]
+        scenes = _find(images, self.predictor.options.asset)
+        tasks = [ImageOutcome(scene.image, self.out / f"{scene.id}.tif") for scene in scenes]
         _check_inputs_stay(tasks)
         self.out.mkdir(parents=True, exist_ok=True)
         self._pixels.clear()
@@ -76,7 +76,7 @@ class PredictionJob:
         Windows of a large image overlap in time as it is, and two would take twice the memory.
         """
         todo = [task.source for task in tasks if not task.error and task.state != "complete"]
-        pixels = [self.predictor.network_pixels(one) if one else _SMALL + 1 for one in todo]
+        pixels = [self.predictor.network_pixels(s) if s else _SMALL + 1 for s in todo]
         return min(self.runner.images, len(todo)) if max(pixels, default=0) <= _SMALL else 1
 
     def _finish(self, tasks: Sequence[ImageOutcome], screen: Screen, number: int) -> ImageOutcome:
@@ -139,12 +139,12 @@ class PredictionJob:
         """Return how the prediction that exists differs from the requested one; empty if equal."""
         runner, _ = self._runner(task.source)
         name = PurePosixPath(task.address).name
-        wanted = self.predictor.signature(name, task.version, runner)
+        requested = self.predictor.signature(name, task.version, runner)
         # Unless it was asked for, a prediction may be of a compiled model or not.
         options = self.predictor.options
         loose = ["compiled"] if options.compile == "auto" else []
         loose += ["bins"] if options.outputs != "all" else []  # it may have more bands
-        return difference(found_signature(task.target), wanted, loose)
+        return difference(signature_of(task.target), requested, loose)
 
     def _one(self, task: ImageOutcome, screen: Screen) -> None:
         complete = task.state == "complete"

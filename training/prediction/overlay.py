@@ -31,7 +31,7 @@ _DIMMED = 0.7
 _QML = """<!DOCTYPE qgis PUBLIC 'http://mrcc.com/qgis.dtd' 'SYSTEM'>
 <qgis version="3.28" styleCategories="Symbology">
   <pipe>
-    <rasterrenderer type="{kind}" band="{band}" opacity="1" alphaBand="-1"{colours}
+    <rasterrenderer type="{renderer}" band="{band}" opacity="1" alphaBand="-1"{colours}
     </rasterrenderer>
   </pipe>
 </qgis>
@@ -92,10 +92,14 @@ def write_style(path: Path, info: ModelInfo, threshold: float) -> None:
     """Write ``NAME.qml`` next to a prediction, a QGIS style with the colours of the overlay."""
     _, legend = colours_of(info.classes, bool(info.class_mph))
     line = '          <item value="{:g}" label={} color="{}" alpha="{}"/>'
-    kind, colours, steps = "singlebandpseudocolor", _SPEEDS, [(0.0, "no road", BACKGROUND_COLOUR)]
+    renderer, colours, steps = (
+        "singlebandpseudocolor",
+        _SPEEDS,
+        [(0.0, "no road", BACKGROUND_COLOUR)],
+    )
     if info.has_classes:
         line = '        <paletteEntry value="{}" label={} color="{}" alpha="{}"/>'
-        kind, colours = "paletted", _CLASSES
+        renderer, colours = "paletted", _CLASSES
         steps = [(value, name, colour) for value, (name, colour) in enumerate(legend)]
     elif info.class_mph:
         tops = (*(10.0 * number for number in range(1, len(legend))), 254.0)
@@ -111,7 +115,7 @@ def write_style(path: Path, info: ModelInfo, threshold: float) -> None:
         )
         for number, (value, label, colour) in enumerate(steps)
     )
-    text = _QML.format(kind=kind, band=1 + _band(info), colours=colours.format(items=items))
+    text = _QML.format(renderer=renderer, band=1 + _band(info), colours=colours.format(items=items))
     with replaced(path) as partial:
         partial.write_text(text, encoding="utf-8")
 

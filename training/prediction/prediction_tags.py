@@ -100,27 +100,27 @@ def tiff_tags(source: ImageSource, info: ModelInfo, signed: dict[str, Any]) -> T
         return read_tags(bytes(memory.getbuffer()))
 
 
-def found_signature(target: Path) -> dict[str, Any] | None:
+def signature_of(target: Path) -> dict[str, Any] | None:
     """Return the signature of a prediction; None for any other file."""
     try:
         with rasterio.open(target) as dataset:
-            found = json.loads(dataset.tags().get(SIGNATURE_TAG, "null"))
+            signature = json.loads(dataset.tags().get(SIGNATURE_TAG, "null"))
     except (RasterioError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    return signature if isinstance(signature, dict) else None
 
 
 def difference(
-    found: dict[str, Any] | None, wanted: dict[str, Any], loose: Collection[str] = ()
+    signed: dict[str, Any] | None, requested: dict[str, Any], loose: Collection[str] = ()
 ) -> str:
     """Return how a file differs from the prediction requested, as the end of a sentence; or "".
 
     Keys in ``loose`` may differ.
     """
-    if found is None:
+    if signed is None:
         return "was not made by training.predict"
-    both = {**wanted, **found}
-    keys = [key for key in both if key not in loose and found.get(key) != wanted.get(key)]
+    names = {**requested, **signed}
+    keys = [key for key in names if key not in loose and signed.get(key) != requested.get(key)]
     if not keys:
         return ""
     if "format" in keys:

@@ -57,7 +57,7 @@ class Screen(Progress):
     def say(self, what: ImageOutcome | str) -> None:
         """Show a line, or that on the outcome of an image, whose bar is removed."""
         if isinstance(what, ImageOutcome):
-            for bar in [one for one in self.tasks if one.description == what.target.name]:
+            for bar in [task for task in self.tasks if task.description == what.target.name]:
                 self.remove_task(bar.id)
         self._send(what)
 
@@ -115,6 +115,6 @@ def summary(
         )
     of = Counter(outcome.state for outcome in outcomes)
     busy = f"{of['busy']} by another process, " if of["busy"] else ""
-    made = of["predicted"] + of["resumed"]
-    done = f"{made} predicted, {of['complete']} already complete, {busy}{of['failed']} failed"
+    predicted = of["predicted"] + of["resumed"]
+    done = f"{predicted} predicted, {of['complete']} already complete, {busy}{of['failed']} failed"
     return [*lines, done]

@@ -111,17 +111,19 @@ class Spool:
         """Return a row of tiles, uint8 (band, 512, x)."""
         pixels = self.shape.blank_row()
         self._file.flush()
-        at = sum(map(framed, self.sizes[:row]))
+        start = sum(map(framed, self.sizes[:row]))
         places = ((b, x) for b in range(len(pixels)) for x in range(0, pixels.shape[2], TILE))
         for (band, x), size in zip(places, self.sizes[row], strict=True):
             if size:
-                plain = np.frombuffer(self._codec.decode(self._read(at + LEADER, size)), np.uint8)
+                plain = np.frombuffer(
+                    self._codec.decode(self._read(start + LEADER, size)), np.uint8
+                )
                 pixels[band, :, x : x + TILE] = plain.reshape(TILE, TILE)
-                at += framed([size])
+                start += framed([size])
         return pixels
 
-    def _read(self, at: int, count: int) -> bytes:
-        data = os.pread(self._file.fileno(), count, at)
+    def _read(self, start: int, count: int) -> bytes:
+        data = os.pread(self._file.fileno(), count, start)
         if len(data) < count:
             raise OSError(f"{self.path} has been truncated by another program")
         return data

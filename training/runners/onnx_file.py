@@ -62,7 +62,7 @@ def onnx_model(network: nn.Module, record: ExportRecord) -> ModelProto:
     required_module("onnx", _WHAT)
     required_module("onnxscript", _WHAT)
     program = exported(inference_module(network, record.info), record.info)
-    made = torch.onnx.export(
+    exporter = torch.onnx.export(
         program,
         (example_image(record.info),),
         input_names=[IMAGE],
@@ -71,8 +71,8 @@ def onnx_model(network: nn.Module, record: ExportRecord) -> ModelProto:
         dynamo=True,
         verbose=False,
     )
-    assert made is not None
-    proto: ModelProto = made.model_proto
+    assert exporter is not None
+    proto: ModelProto = exporter.model_proto
     _name_axes(proto)
     return proto
 

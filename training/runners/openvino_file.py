@@ -136,18 +136,18 @@ def write(path: Path, network: nn.Module, record: ExportRecord, tiles: Sequence[
     openvino = required_module("openvino", _WHAT)
     onnx = required_module("onnx", _WHAT)
     with TemporaryDirectory(dir=path.parent, prefix=".openvino-") as folder:
-        source, made = Path(folder) / "model.onnx", Path(folder) / "model.xml"
+        source, written = Path(folder) / "model.onnx", Path(folder) / "model.xml"
         proto = onnx_model(network, record)
         onnx.save(proto, str(source))
         model = _core().read_model(str(source))
         if record.precision == "int8":
             model = _quantised(model, tiles, nodes_of(proto, record.kept))
         halves = record.precision != "float32"
-        openvino.save_model(model, str(made), compress_to_fp16=halves)
-        record = replace(record, weights=content_digest(str(_weights(made))))
+        openvino.save_model(model, str(written), compress_to_fp16=halves)
+        record = replace(record, weights=content_digest(str(_weights(written))))
         model.set_rt_info(record.to_json(), [KEY])
-        openvino.save_model(model, str(made), compress_to_fp16=halves)
-        for old, new in ((_weights(made), _weights(path)), (made, path)):
+        openvino.save_model(model, str(written), compress_to_fp16=halves)
+        for old, new in ((_weights(written), _weights(path)), (written, path)):
             with replaced(new) as whole:
                 shutil.copyfile(old, whole)
 

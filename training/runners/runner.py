@@ -163,8 +163,8 @@ class CompiledRunner(ModuleRunner):
         # An option of torch.compile would come too late: the tracer, which has to keep the weights
         # in the module, reads the global setting.
         with config.patch(freezing=True):
-            found: Tensor = self._frozen(image)
-        return found
+            probabilities: Tensor = self._frozen(image)
+        return probabilities
 
 
 _FLIPS = ((), (3,), (2,), (2, 3))
@@ -182,8 +182,8 @@ def pad_batch(image: Tensor, count: int) -> Tensor:
     lacking = count - len(image)
     if lacking <= 0:
         return image
-    more = image.new_zeros((lacking, *image.shape[1:]))
-    return torch.cat([image, more]).contiguous(memory_format=torch.channels_last)
+    black = image.new_zeros((lacking, *image.shape[1:]))
+    return torch.cat([image, black]).contiguous(memory_format=torch.channels_last)
 
 
 def average_views(runner: PredictFunction, image: Tensor, views: Views) -> Tensor:
@@ -191,7 +191,7 @@ def average_views(runner: PredictFunction, image: Tensor, views: Views) -> Tenso
     total, (_, *others) = runner(image), VIEWS[views]
     for axes, transposed in others:
         view = image.flip(axes)
-        found = runner(view.transpose(2, 3) if transposed else view)
-        found = found.transpose(1, 2) if transposed else found
-        total += found.flip([axis - 1 for axis in axes])
+        seen = runner(view.transpose(2, 3) if transposed else view)
+        seen = seen.transpose(1, 2) if transposed else seen
+        total += seen.flip([axis - 1 for axis in axes])
     return total.div_(1 + len(others)) if others else total

@@ -88,15 +88,15 @@ def item_path(file: Path) -> Path:
 
 def training_extent(stores: Sequence[StoreReader]) -> Extent:
     """Return the box around the scenes of each store, and the times that stores keep of them."""
-    kept = [store.meta.build.get("datetimes", {}) for store in stores]
-    texts = [time for one in kept for span in one.values() for time in span.split("/")]
+    spans = [span for s in stores for span in s.meta.build.get("datetimes", {}).values()]
+    texts = [time for span in spans for time in span.split("/")]
     times = parsed_times(texts).dropna().sort_values()
-    said = [f"{time:%Y-%m-%dT%H:%M:%SZ}" for time in times]
+    stated = [f"{time:%Y-%m-%dT%H:%M:%SZ}" for time in times]
     scenes = [outlines(store, "scene", "EPSG:4326")[0] for store in stores]
     area = shapely.union_all([shapely.union_all(shapes).envelope for shapes in scenes])
     area = shapely.transform(area, lambda xy: xy.round(6))
     geometry = None if area.is_empty else json.loads(shapely.to_geojson(area))
-    return Extent(geometry, (said[0], said[-1]) if said else _ALWAYS)
+    return Extent(geometry, (stated[0], stated[-1]) if stated else _ALWAYS)
 
 
 def write_export_item(file: Path, checkpoint: Path, precision: str, licence: str | None) -> str:
@@ -108,11 +108,11 @@ def write_export_item(file: Path, checkpoint: Path, precision: str, licence: str
     if (beside := item_path(checkpoint)).exists():
         with damage_reported(beside, "a STAC item"):
             item = json.loads(beside.read_text(encoding="utf-8"))
-            said = item["properties"]
-            extent = Extent(item["geometry"], (said["start_datetime"], said["end_datetime"]))
+            times = item["properties"]
+            extent = Extent(item["geometry"], (times["start_datetime"], times["end_datetime"]))
     write_item(file, load(checkpoint), extent, precision=precision, licence=licence)
-    known = "" if extent.geometry else ", its training area is not known"
-    return f"{item_path(file)}: STAC item{known}"
+    unknown = "" if extent.geometry else ", its training area is not known"
+    return f"{item_path(file)}: STAC item{unknown}"
 
 
 def write_item(
@@ -136,7 +136,7 @@ def write_item(
     unknown = ["time"] * (times == _ALWAYS) + ["area"] * (area is None)
     properties = {
         "description": " ".join(
-            [_USE, *(f"The {one} of its training images is not known." for one in unknown)]
+            [_USE, *(f"The {what} of its training images is not known." for what in unknown)]
         ),
         **({"gsd": max(info.gsd_m)} if 0 < max(info.gsd_m) < math.inf else {}),
         "bands": bands,
@@ -195,7 +195,7 @@ def item_model(path: Path) -> Path:
         assets = json.loads(path.read_text(encoding="utf-8"))["assets"].values()
         (model,) = [asset for asset in assets if "mlm:model" in asset["roles"]]
         weights = [asset for asset in assets if "mlm:weights" in asset["roles"]]
-        files = {str(one["href"]): one["file:checksum"] for one in (model, *weights)}
+        files = {str(asset["href"]): asset["file:checksum"] for asset in (model, *weights)}
     for href, checksum in files.items():
         file = path.parent / href
         if is_remote(address) and not _is_file(file, checksum):
