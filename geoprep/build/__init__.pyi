@@ -1,5 +1,3 @@
-from .commit import Histograms as Histograms
-from .commit import finish as finish
 from .journal import Journal as Journal
 from .options import BuildOptions as BuildOptions
 from .options import parse_nodata as parse_nodata
@@ -13,7 +11,9 @@ from .records import ShardTask as ShardTask
 from .request import BuildObserver as BuildObserver
 from .request import Request as Request
 from .request import Sources as Sources
+from .run import Histograms as Histograms
 from .run import build as build
+from .run import finish as finish
 from .run import shard_tasks as shard_tasks
 from .scene import PlannedScene as PlannedScene
 from .summary import DryRun as DryRun

@@ -1,16 +1,18 @@
-"""Execution of a plan: shards by an executor, a journal for resuming, one commit at the end."""
+"""Execution of a plan: shards by an executor, a journal for resuming, and the tables at the end."""
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from geoprep.build.commit import Histograms, scene_outcomes
 from geoprep.build.plan import Plan
 from geoprep.build.records import (
     Outcome,
@@ -21,14 +23,33 @@ from geoprep.build.records import (
     ShardTask,
 )
 from geoprep.build.road_ground import release_ground
+from geoprep.build.scene import PlannedScene
 from geoprep.build.summary import Summary, black_pixels, summarise
 from geoprep.build.survey import survey
 from geoprep.build.target import BucketTarget, DiskTarget, open_target
 from geoprep.build.tasks import build_shard, try_scenes
 from geoprep.errors import OutputError, StoreError
 from geoprep.executors import Executor, Survives
-from geoprep.storage import errors_named, open_sink
-from geoprep.store import shard_key
+from geoprep.storage import errors_named, open_sink, split_address
+from geoprep.store import HASH_BYTES, SceneTable, TileTable, finish_store, shard_key
+
+
+class Histograms:
+    """Sum of the histograms of all shards, which would take most of a build's memory separately."""
+
+    def __init__(self, bands: int) -> None:
+        self.band = np.zeros((bands, 256), np.uint64)
+        self.label = np.zeros(256, np.uint64)
+        self.class_pixels: dict[int, NDArray[np.uint32]] = {}  # shard: (tile, class)
+
+    def take(self, record: ShardRecord) -> ShardRecord:
+        """Add the counts of a shard; return its record without them."""
+        self.band += np.array(record.histogram_band, np.uint64)
+        self.label += np.array(record.histogram_speed, np.uint64)
+        if record.class_pixels:
+            self.class_pixels[record.shard] = np.array(record.class_pixels, np.uint32)
+        record.histogram_band, record.histogram_speed, record.class_pixels = [], [], []
+        return record
 
 
 def build(
@@ -69,7 +90,8 @@ def build(
             executor.run_everywhere(release_ground)
         if target.replaces:
             _require_a_scene(plan, target, kept | new)
-        target.finish(plan, kept | new, histograms)
+        records = kept | new
+        target.finish(plan, records, lambda place: finish(plan, place, records, histograms))
         journal.remove()
     result: Literal["built", "resumed"] = "resumed" if kept else "built"
     black = black_pixels(plan, surveyed, (kept | new).values())
@@ -160,3 +182,92 @@ def shard_tasks(
             low, high = max(start - scene.first_tile, 0), stop - scene.first_tile
             parts.append(ScenePart.of(i, scene, low, high, surveyed.get(i)))
         yield ShardTask.of(plan, out, shard, parts)
+
+
+# The tables of the store
+
+
+def finish(
+    plan: Plan, out: Path, records: Mapping[int, ShardRecord], histograms: Histograms
+) -> None:
+    """Write the tables from the records of all shards and mark the store complete."""
+    ordered = [records[shard] for shard in range(plan.shards)]
+    outcomes = scene_outcomes(plan, ordered)
+    tiles, scenes = _tile_table(plan, ordered), _scene_table(plan, outcomes)
+    notes = Counter[str]()
+    for outcome in outcomes:
+        notes.update(outcome.notes)
+    meta = replace(plan.meta, build={**plan.meta.build, "notes": dict(sorted(notes.items()))})
+    ledger = {}
+    for name in plan.meta.pixel_arrays():
+        digests = b"".join(bytes.fromhex(record.files[name][0]) for record in ordered)
+        ledger[name] = np.frombuffer(digests, np.uint8).reshape(len(ordered), HASH_BYTES)
+    classes = None
+    if plan.meta.has_classes:
+        classes = np.concatenate([histograms.class_pixels[shard] for shard in range(plan.shards)])
+    tables = histograms.band, histograms.label, ledger, classes
+    finish_store(out, meta, tiles, scenes, *tables)
+
+
+def scene_outcomes(plan: Plan, ordered: Iterable[ShardRecord]) -> list[Outcome]:
+    """Return one outcome per scene; for a scene in several shards the worst."""
+    outcomes: list[Outcome | None] = [None] * len(plan.scenes)
+    for record in ordered:
+        for index, outcome in record.scenes.items():
+            before = outcomes[int(index)]
+            if before is None or before.has_pixels:
+                outcomes[int(index)] = outcome
+    return [outcome or Outcome("failed", "never built") for outcome in outcomes]
+
+
+def _tile_table(plan: Plan, ordered: Sequence[ShardRecord]) -> TileTable:
+    counts = [len(scene.windows) for scene in plan.scenes]
+    windows = np.array([w for scene in plan.scenes for w in scene.windows], np.uint32)
+    transforms = [t for scene in plan.scenes for t in _transforms(scene)]
+    return TileTable(
+        scene=np.repeat(np.arange(len(plan.scenes), dtype=np.uint32), counts),
+        row=windows[:, 0].copy(),
+        col=windows[:, 1].copy(),
+        split=np.array([split for s in plan.scenes for split in s.splits], np.uint8),
+        transform=np.array(transforms, np.float64),
+        road_fraction=np.array([v for r in ordered for v in r.road_fraction], np.float32),
+        valid_fraction=np.array([v for r in ordered for v in r.valid_fraction], np.float32),
+    )
+
+
+def _transforms(scene: PlannedScene) -> list[tuple[float, ...]]:
+    """Return the affine of every tile of a scene, as six numbers."""
+    grid = scene.target
+    if grid is None:
+        return [(float("nan"),) * 6] * len(scene.windows)
+    return [tuple(grid.window(*window, 1, 1).transform)[:6] for window in scene.windows]
+
+
+def _scene_table(plan: Plan, outcomes: Sequence[Outcome]) -> SceneTable:
+    nothing = float("nan")
+    bands = len(plan.meta.bands)
+    limits = np.full((len(outcomes), bands, 2), nothing)
+    for i, outcome in enumerate(outcomes):
+        if outcome.limits:
+            limits[i] = outcome.limits
+    return SceneTable(
+        id=np.array([s.id for s in plan.scenes], object),
+        crs=np.array([s.grid.crs if s.grid else "" for s in plan.scenes], object),
+        bounds=np.array([s.grid.bounds if s.grid else (nothing,) * 4 for s in plan.scenes]),
+        limits=limits,
+        status=np.array([o.status for o in outcomes], object),
+        reason=np.array(
+            [_portable(o.reason, s) for o, s in zip(outcomes, plan.scenes, strict=True)], object
+        ),
+    )
+
+
+def _portable(reason: str, scene: PlannedScene) -> str:
+    """Return a reason without folders, since a store does not depend on where its inputs are."""
+    for address in (*split_address(scene.image), *split_address(scene.label or "")):
+        # Of tar://OFFSET+SIZE/folder/of.tar!/member, the folder of the archive.
+        place = re.sub(r"^tar://\d+\+\d+|!/.*", "", address)
+        folder = place.rpartition("/")[0]
+        if folder:
+            reason = reason.replace(f"{folder}/", "")
+    return reason

@@ -9,12 +9,11 @@ from __future__ import annotations
 import json
 import tempfile
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from geoprep.build.commit import Histograms, finish
 from geoprep.build.journal import (
     NEW,
     OLD,
@@ -115,9 +114,11 @@ class DiskTarget:
         """Write the metadata of an incomplete store if they do not exist."""
         create_store(self._new, plan.meta, plan.tiles)
 
-    def finish(self, plan: Plan, records: dict[int, ShardRecord], histograms: Histograms) -> None:
-        """Write the tables, mark the store complete, and rename it to its place."""
-        finish(plan, self._new, records, histograms)
+    def finish(
+        self, plan: Plan, records: Mapping[int, ShardRecord], complete: Callable[[Path], None]
+    ) -> None:
+        """Let ``complete`` write the tables into the folder, and rename it to its place."""
+        complete(self._new)
         self._exchange()
 
     def discard(self) -> None:
@@ -208,15 +209,17 @@ class BucketTarget:
         # Listed before, so that no object of a build that takes over is among them.
         self._bucket.delete(before.keys() - needed - {ROOT})
 
-    def finish(self, plan: Plan, records: dict[int, ShardRecord], histograms: Histograms) -> None:
-        """Write the tables and mark the store complete."""
+    def finish(
+        self, plan: Plan, records: Mapping[int, ShardRecord], complete: Callable[[Path], None]
+    ) -> None:
+        """Write the tables that ``complete`` writes into a folder; mark the store complete."""
         tags = self._bucket.tags()
         if not all(_is_untouched(record, tags) for record in records.values()):
             raise self._overtaken()
         with tempfile.TemporaryDirectory() as folder:
             store = Path(folder) / "store"
             create_store(store, plan.meta, plan.tiles)
-            finish(plan, store, records, histograms)
+            complete(store)
             files = {
                 path.relative_to(store).as_posix(): path
                 for path in sorted(store.rglob("*"))
