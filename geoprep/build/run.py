@@ -88,13 +88,13 @@ def build(
                 new[record.shard] = histograms.take(record)
         finally:
             executor.run_everywhere(release_ground)
-        if target.replaces:
-            _require_a_scene(plan, target, kept | new)
         records = kept | new
+        if target.replaces:
+            _require_a_scene(plan, target, records)
         target.finish(plan, records, lambda place: finish(plan, place, records, histograms))
         journal.remove()
     result: Literal["built", "resumed"] = "resumed" if kept else "built"
-    black = black_pixels(plan, surveyed, (kept | new).values())
+    black = black_pixels(plan, surveyed, records.values())
     seconds = time.perf_counter() - start
     return summarise(plan, target.location, result, new.values(), seconds, black)
 

@@ -1,6 +1,7 @@
 from .archives import INSIDE as INSIDE
 from .archives import SUFFIXES as SUFFIXES
 from .archives import archive_in_place as archive_in_place
+from .archives import is_archive as is_archive
 from .archives import is_member as is_member
 from .archives import is_read_from_copy as is_read_from_copy
 from .archives import local_pattern as local_pattern
@@ -20,11 +21,10 @@ from .local_copies import download_scenes as download_scenes
 from .local_copies import drop_copies as drop_copies
 from .local_copies import remote_scenes as remote_scenes
 from .own_images import images_and_labels as images_and_labels
+from .scene import MANIFEST as MANIFEST
 from .scene import Scene as Scene
 from .scene import SourceScenes as SourceScenes
 from .scene import natural_key as natural_key
 from .scene import refuse_inside as refuse_inside
 from .stac_items import asset_address as asset_address
 from .stac_items import is_items as is_items
-from .synthetic import MANIFEST as MANIFEST
-from .tar import is_archive as is_archive

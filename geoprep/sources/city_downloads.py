@@ -11,8 +11,7 @@ from geoprep.executors import Threads
 from geoprep.sources.cities import BUCKET, City, canonical_product
 from geoprep.sources.city_scenes import images_and_roads
 from geoprep.sources.local_copies import CONNECTIONS
-from geoprep.sources.scene import natural_key
-from geoprep.sources.synthetic import refuse_synthetic
+from geoprep.sources.scene import natural_key, refuse_synthetic
 from geoprep.storage import (
     RemoteFile,
     bytes_missing,

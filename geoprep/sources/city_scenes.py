@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from geoprep.errors import SourceError, UsageError
-from geoprep.sources.archives import members_of
+from geoprep.sources.archives import is_archive, members_of
 from geoprep.sources.cities import (
     PLAIN_LABELS,
     PRODUCTS,
@@ -21,9 +21,7 @@ from geoprep.sources.cities import (
     directions,
 )
 from geoprep.sources.local_copies import download_copy
-from geoprep.sources.scene import Scene, SourceScenes
-from geoprep.sources.synthetic import MANIFEST, synthetic_notes
-from geoprep.sources.tar import is_archive
+from geoprep.sources.scene import MANIFEST, Scene, SourceScenes, synthetic_notes
 from geoprep.storage import is_remote, list_remote, s3_address
 
 SOURCE_VARIABLE = "GEOPREP_DATA"

@@ -17,9 +17,8 @@ from geoprep.sources.label_matching import (
     assigned,
     is_called_label,
 )
-from geoprep.sources.scene import Scene, SourceScenes, natural_key
+from geoprep.sources.scene import MANIFEST, Scene, SourceScenes, natural_key, synthetic_notes
 from geoprep.sources.stac_items import is_items, read_items
-from geoprep.sources.synthetic import MANIFEST, synthetic_notes
 from geoprep.storage import is_remote, is_web, joined, list_remote, s3_address
 
 _WILD = re.compile(r"[*?\[]")

@@ -14,9 +14,12 @@ from .inputs import content_digest as content_digest
 from .inputs import open_header as open_header
 from .inputs import open_image as open_image
 from .inputs import read_bytes as read_bytes
+from .local_files import LockHeldError as LockHeldError
 from .local_files import StrPath as StrPath
 from .local_files import flush as flush
 from .local_files import flush_all as flush_all
+from .local_files import hold_lock as hold_lock
+from .local_files import is_at as is_at
 from .local_files import json_lines as json_lines
 from .local_files import local_path as local_path
 from .local_files import make_folder as make_folder
@@ -24,9 +27,6 @@ from .local_files import replaced as replaced
 from .local_files import require_folder as require_folder
 from .local_files import require_pyarrow as require_pyarrow
 from .local_files import require_suffix as require_suffix
-from .locks import LockHeldError as LockHeldError
-from .locks import hold_lock as hold_lock
-from .locks import is_at as is_at
 from .places import Files as Files
 from .places import RemoteFile as RemoteFile
 from .places import list_remote as list_remote

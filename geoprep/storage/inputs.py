@@ -18,7 +18,7 @@ from geoprep.errors import ImageError, SourceError
 from geoprep.quiet import no_georeference_warning
 from geoprep.storage.addresses import is_local, is_remote, shown_address, split_address, tar_member
 from geoprep.storage.places import located, read_object
-from geoprep.storage.worker_copies import worker_copy
+from geoprep.storage.transfer import worker_copy
 
 if TYPE_CHECKING:
     from rasterio.io import DatasetReader

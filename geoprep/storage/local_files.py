@@ -1,11 +1,14 @@
-"""Local files: written whole or not at all, flushed to the disk, with one-line errors."""
+"""Local files: written whole or not at all, flushed to the disk, locked; with one-line errors."""
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 import re
 import shutil
+import socket
 import time
 import uuid
 from collections.abc import Iterable, Iterator
@@ -13,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, TextIO
 
 from geoprep.errors import OutputError, UsageError
 from geoprep.storage.failures import errors_named
@@ -130,3 +133,48 @@ def json_lines(path: Path) -> Iterator[dict[str, Any]]:
             entry = json.loads(line)
             if isinstance(entry, dict):
                 yield entry
+
+
+# Locks, which end with the process that holds them
+
+
+class LockHeldError(Exception):
+    """Another process holds a lock; the text names the process."""
+
+
+def hold_lock(path: Path) -> TextIO:
+    """Return the file of a lock, made with its folder: held, and names this process, until closed.
+
+    On file systems without locks it holds nothing. LockHeldError: another process holds it.
+    """
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):  # the process that held it has removed the folder
+            file = path.open("a+", encoding="utf-8")
+            if not _lock(file):
+                with file:
+                    file.seek(0)
+                    raise LockHeldError(file.read().strip() or "another process")
+            if is_at(file, path):
+                file.truncate(0)
+                file.write(f"process {os.getpid()} on {socket.gethostname()}")
+                file.flush()
+                return file
+            file.close()
+
+
+def is_at(file: IO[str] | IO[bytes], path: Path) -> bool:
+    """Return whether an open file is the one at a path, and not one that was removed."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _lock(file: IO[str]) -> bool:
+    """Lock a file; return whether no other process holds it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:  # others say that the file system has no locks
+        return error.errno not in (errno.EWOULDBLOCK, errno.EACCES)
+    return True

@@ -23,8 +23,8 @@ from helpers.factory import (
 
 from geoprep.build.run import build
 from geoprep.executors.threads import Threads
+from geoprep.sources.archives import index_tar
 from geoprep.sources.scene import Scene, SourceScenes
-from geoprep.sources.tar import index_tar
 from geoprep.storage.addresses import member_address
 from geoprep.store import StoreReader
 

@@ -21,8 +21,8 @@ from geoprep.build.options import BuildOptions
 from geoprep.build.plan import make_plan
 from geoprep.errors import SourceError, UsageError
 from geoprep.executors.threads import Threads
+from geoprep.sources.archives import index_tar
 from geoprep.sources.scene import Scene, SourceScenes
-from geoprep.sources.tar import index_tar
 from geoprep.storage.addresses import member_address
 
 

@@ -17,7 +17,7 @@ from geoprep.errors import LabelError, UsageError
 from geoprep.labels.label_options import SpeedRule
 from geoprep.labels.road_files import read_roads
 from geoprep.labels.vectors import read_road_table
-from geoprep.sources.tar import index_tar
+from geoprep.sources.archives import index_tar
 from geoprep.storage.addresses import member_address
 
 ROAD = {"road_type": "5", "lane_number": "2", "paved": "1"}

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from geoprep.errors import SourceError
-from geoprep.sources.archives import members_of
-from geoprep.sources.tar import index_tar, is_compressed
+from geoprep.sources.archives import index_tar, is_compressed, members_of
 
 IMAGE = "AOI_7_Moscow/PS-RGB/SN5_roads_train_AOI_7_Moscow_PS-RGB_chip1.tif"
 

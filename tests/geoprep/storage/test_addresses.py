@@ -11,7 +11,7 @@ import rasterio
 from helpers.rasters import write_raster
 
 from geoprep.errors import ImageError, SourceError
-from geoprep.sources.tar import index_tar
+from geoprep.sources.archives import index_tar
 from geoprep.storage import content_digest, member_address, open_image, read_bytes
 
 

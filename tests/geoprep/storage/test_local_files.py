@@ -1,6 +1,7 @@
 """Local files are complete or absent, and errors of the disk are one line."""
 
 import errno
+import fcntl
 import gc
 import os
 import shutil
@@ -13,7 +14,7 @@ from helpers.disks import small_disk
 
 from geoprep.errors import OutputError, StoreError, UsageError
 from geoprep.sources.cities import get_city
-from geoprep.storage import Files, local_path, make_folder, replaced
+from geoprep.storage import Files, LockHeldError, hold_lock, local_path, make_folder, replaced
 from geoprep.storage.sinks import Folder
 from geoprep.store import StoreReader
 from geoprep.synth import synthesise
@@ -212,3 +213,20 @@ def test_settling_a_file_removes_what_a_killed_writer_left_beside_it(tmp_path):
     left = sorted(path.name for path in (tmp_path / "a/c/0").iterdir())
     assert left[1:] == ["0"], "the file, and the other's temporary one"
     assert left[0].startswith(".1."), left
+
+
+# Locks
+
+
+def test_a_lock_of_a_folder_that_was_removed_is_taken_again(tmp_path, monkeypatch):
+    """Between opening and locking, the owner may finish and remove what we are about to lock."""
+    folder, flock = tmp_path / "folder", fcntl.flock
+
+    def removed_first(file, how):
+        monkeypatch.setattr(fcntl, "flock", flock)
+        shutil.rmtree(folder)
+        flock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", removed_first)
+    with hold_lock(folder / "lock"), pytest.raises(LockHeldError):
+        hold_lock(folder / "lock")
