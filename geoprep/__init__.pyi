@@ -13,7 +13,6 @@ from .api import open_store as open_store
 from .api import polygonize as polygonize
 from .api import preview as preview
 from .api import read_network as read_network
-from .api import route as route
 from .api import score as score
 from .api import store_info as store_info
 from .api import synthesize as synthesize

@@ -6,7 +6,6 @@ from .cities import synthesize as synthesize
 from .networks import RoadNetwork as RoadNetwork
 from .networks import read_network as read_network
 from .road_functions import polygonize as polygonize
-from .road_functions import route as route
 from .road_functions import score as score
 from .store_functions import check_store as check_store
 from .store_functions import export_footprints as export_footprints

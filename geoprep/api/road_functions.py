@@ -1,4 +1,4 @@
-"""Functions of road networks and classes: score them, find a route, make polygons."""
+"""Functions of road networks and classes: score them, make polygons."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import os
 import re
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from geoprep.api.keywords import options, taken, with_options
-from geoprep.api.networks import RoadNetwork, read_network
+from geoprep.api.networks import RoadNetwork
 from geoprep.errors import UsageError
 from geoprep.labels import ClassOptions, MaskOptions, RoadOptions
 from geoprep.roads import LABEL_OPTIONS, TOPO_INTERVAL_M, TOPO_MATCH_M, ScoreOptions
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from geoprep.roads import RoadGraph
     from geoprep.storage import StrPath
 
-LonLat = tuple[float, float]
 _COLUMNS = {
     "scene": "scene",
     "apls.score": "apls",
@@ -73,7 +72,7 @@ def score(
     csv
         File to write the rows to as well.
     threads
-        Number of worker threads. None: one per core.
+        Number of worker threads, at most 2. None: 2.
     progress
         Whether to show a progress bar.
     **options
@@ -114,10 +113,9 @@ def score(
         _side(proposal),
         images=None if images is None else Path(images),
         pixel_size_m=settings.pixel_size,
-        as_published=settings.published,
         rule=rule,
     )
-    with counting_bar("scoring", quiet=not progress) as advance:
+    with counting_bar("scoring", quiet=not progress, per=1000) as advance:
         scores = score_scenes(pairs, settings, threads=threads, advance=advance)
     scenes = [asdict(one) for one in scores]
     frame = _score_frame(scenes)
@@ -140,13 +138,11 @@ def _settings(settings: ScoreOptions) -> dict[str, Any]:
     return {
         "snap_m": settings.snap,
         "control_point_spacing_m": settings.control_point_spacing or None,
-        "topo_radius_m": settings.topo_radius_m,
+        "topo_radius_m": settings.topo_radius,
         "topo_interval_m": TOPO_INTERVAL_M,
         "topo_match_m": TOPO_MATCH_M,
         "topo_starts": settings.topo_starts,
         "seed": settings.seed,
-        "topo_variant": settings.topo_variant,
-        "published": settings.published,
     }
 
 
@@ -258,57 +254,3 @@ def _side(given: StrPath | RoadNetwork) -> Path | RoadGraph:
     return given.graph if isinstance(given, RoadNetwork) else Path(given)
 
 
-def route(
-    roads: RoadNetwork | StrPath,
-    start: LonLat,
-    goal: LonLat,
-    *,
-    by: Literal["time", "length"] = "time",
-    within: float = 100.0,
-    out: StrPath | None = None,
-) -> gpd.GeoDataFrame:
-    """Return the fastest or the shortest route between two points.
-
-    Parameters
-    ----------
-    roads
-        A road network, or its file. Every road can be driven both ways.
-    start, goal
-        Longitude and latitude in degrees; x and y in metres if the roads are not georeferenced.
-    by
-        ``time``: the fastest route; ``length``: the shortest.
-    within
-        Largest distance in metres of a point from the nearest road.
-    out
-        GeoJSON file to write as well.
-
-    Returns
-    -------
-    geopandas.GeoDataFrame
-        One row: ``length`` (metres), ``travel_time`` (seconds, NaN if a speed is unknown),
-        ``off_road_start`` and ``off_road_goal`` (metres from the route) and ``geometry`` in
-        EPSG:4326.
-
-    Raises
-    ------
-    UsageError
-        A point is too far from the roads, the points are not connected, or speeds are unknown.
-    """
-    import geopandas as gpd
-
-    from geoprep.roads import check_route, find_route, write_route
-
-    if out is not None:
-        check_route(Path(out))
-    network = roads if isinstance(roads, RoadNetwork) else read_network(roads)
-    found = find_route(network.graph, start, goal, by=by, within_m=within)
-    if out is not None:
-        write_route(found, Path(out))
-    columns = {
-        "length": [found.length_m],
-        "travel_time": [found.travel_time_s],
-        "off_road_start": [found.off_road_m[0]],
-        "off_road_goal": [found.off_road_m[1]],
-    }
-    frame = gpd.GeoDataFrame(columns, geometry=[found.line], crs=found.crs)
-    return frame.to_crs("EPSG:4326") if found.crs is not None else frame

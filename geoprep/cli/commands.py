@@ -14,7 +14,7 @@ import click
 from geoprep import __version__
 from geoprep.cli.build_zarr import build_zarr
 from geoprep.cli.download import download
-from geoprep.cli.graphs import route, score
+from geoprep.cli.score import score
 from geoprep.cli.help import JSON, POSITIVE, QUIET, WORKERS, GroupedCommand, OutputPath
 from geoprep.cli.roads import polygonize, vectorize
 from geoprep.errors import UsageError
@@ -50,7 +50,7 @@ def cli() -> None:
     """Run one of the commands."""
 
 
-for command in (download, build_zarr, vectorize, polygonize, score, route):
+for command in (download, build_zarr, vectorize, polygonize, score):
     cli.add_command(command)
 
 

@@ -41,5 +41,5 @@ def counting_bar(title: str, quiet: bool, per: int = 1) -> Iterator[Callable[[in
     with progress_bar() as bar:
         task = bar.add_task(title, total=None, visible=False)
         yield lambda done, total: bar.update(
-            task, completed=done // per, total=total // per, visible=True
+            task, completed=done / per, total=total // per, visible=True
         )

@@ -21,15 +21,11 @@ from .options import TOPO_MATCH_M as TOPO_MATCH_M
 from .options import Kind as Kind
 from .options import RasterOptions as RasterOptions
 from .options import ScoreOptions as ScoreOptions
-from .options import TopoVariant as TopoVariant
 from .options import Tracing as Tracing
 from .reading.label_files import read_labels as read_labels
 from .reading.spacenet_csv import ImageRoads as ImageRoads
 from .reading.spacenet_csv import read_csv as read_csv
 from .reading.spacenet_csv import write_csv as write_csv
-from .route import check_route as check_route
-from .route import find_route as find_route
-from .route import write_route as write_route
 from .scoring.apls import apls as apls
 from .scoring.pairs import ScenePair as ScenePair
 from .scoring.pairs import pair_scenes as pair_scenes

@@ -14,7 +14,6 @@ TABLE_SUFFIX: Final = ".csv"
 READ_SUFFIXES: Final = tuple(dict.fromkeys((*NETWORK_SUFFIXES, *VECTOR_SUFFIXES)))
 """Formats that networks are read from."""
 ROAD_SUFFIXES: Final = (*READ_SUFFIXES, TABLE_SUFFIX)
-PICKLE_SUFFIXES: Final = (".p", ".pkl", ".pickle")
 GEOTIFF_SUFFIXES: Final = (".tif", ".tiff")
 RASTER_SUFFIXES: Final = (*GEOTIFF_SUFFIXES, ".png", ".jp2", ".vrt", ".img")
 
@@ -24,7 +23,7 @@ _CONTENT: Final = re.compile(
     r"_(?:geojson_roads_speed|geojson_roads|spacenetroads|ps-rgb|ps-ms|pan|ms|mul-pansharpen"
     r"|rgb-pansharpen|mul|classes)(?=_)"
 )
-_SUFFIXES: Final = frozenset((*ROAD_SUFFIXES, *PICKLE_SUFFIXES, *RASTER_SUFFIXES))
+_SUFFIXES: Final = frozenset((*ROAD_SUFFIXES, *RASTER_SUFFIXES))
 
 
 def scene_key(name: str) -> str:

@@ -13,7 +13,6 @@ from geoprep.choice import check_choices, choice
 from geoprep.errors import UsageError
 
 Kind = Literal["probability", "speed", "mask"]
-TopoVariant = Literal["default", "sat2graph"]
 TOPO_INTERVAL_M: Final = 5.0  # between the points that TOPO compares
 TOPO_MATCH_M: Final = 10.0  # largest distance of two that match
 
@@ -182,25 +181,11 @@ class ScoreOptions:
         "Distance of control points along edges; 0: nodes only.",
         metavar="METRES",
     )
-    published: bool = choice(
-        False,
-        "APLS",
-        "Reproduce published figures: read labels as the reference program does, with its "
-        "mistakes, and leave out closed loops (edges that begin and end at one node) on both "
-        "sides.",
-    )
-    topo_radius: float | None = choice(
-        None,
+    topo_radius: float = choice(
+        150.0,
         "TOPO",
-        "Distance by road from each starting point; 300 for scenes of 2 km. Default: 150, with "
-        "sat2graph 300.",
+        "Distance by road from each starting point; 300 for scenes of 2 km.",
         metavar="METRES",
-    )
-    topo_variant: TopoVariant = choice(
-        "default",
-        "TOPO",
-        "Rules of matching; sat2graph: those of Sat2Graph's program, whose distances are 1.11 "
-        "times as long, for comparison with its published figures.",
     )
     topo_starts: int | None = choice(
         None, "TOPO", "Largest number of starting points per scene; default: all."
@@ -219,8 +204,3 @@ class ScoreOptions:
             raise UsageError(
                 f"`control_point_spacing` is {self.control_point_spacing}: set it to at least 0"
             )
-
-    @property
-    def topo_radius_m(self) -> float:
-        """Radius of TOPO in metres."""
-        return self.topo_radius or (300.0 if self.topo_variant == "sat2graph" else 150.0)

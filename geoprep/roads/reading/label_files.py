@@ -21,10 +21,7 @@ _NOT_LOCATED: Final = {"geometry not finite", "geometry out of range"}
 
 
 def read_labels(
-    path: str | os.PathLike[str],
-    rule: SpeedRule | None = None,
-    *,
-    as_published: bool = False,
+    path: str | os.PathLike[str], rule: SpeedRule | None = None
 ) -> tuple[RoadGraph, tuple[str, ...]]:
     """Return the roads of a label file as a network in metres, and notes about the file.
 
@@ -41,11 +38,8 @@ def read_labels(
             "or remove them: without them, the score would be that of other roads."
         )
     lines, mph = table.lines, table.mph[table.feature]
-    linear = shapely.get_dimensions(lines) == 1  # an area is not a road of a network
-    lines, mph = lines[linear], mph[linear]
-    if not as_published:
-        drivable = np.isfinite(mph)
-        lines, mph = lines[drivable], mph[drivable]
+    roads = (shapely.get_dimensions(lines) == 1) & np.isfinite(mph)  # no areas; drivable
+    lines, mph = lines[roads], mph[roads]
     notes = table.file_notes
     if table.ignored_speed_fields:
         fields = ", ".join(table.ignored_speed_fields)
@@ -54,5 +48,5 @@ def read_labels(
         return network_from_lines(lines, mph, None), notes
     target = utm_crs(*middle_of(lines, table.crs))
     to_metres = partial(moved, source=table.crs, target=target)
-    network = network_from_lines(lines, mph, target, to_metres=to_metres, as_published=as_published)
+    network = network_from_lines(lines, mph, target, to_metres=to_metres)
     return network, notes

@@ -6,25 +6,21 @@ segments are removed, and so are small connected components.
 
 A segment that two lines share is one edge. CosmiQ's reference program removes such a segment
 altogether by mistake (it removes one edge for every duplicate that it finds, and finds each twice).
-This may cut the ground truth in two: SpaceNet's Vegas chip 0 scores 0.73 instead of 0.82.
-``as_published`` does the same, for comparison with published figures.
+This may cut the ground truth in two: SpaceNet's Vegas chip 0 scores 0.73 there instead of 0.82.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 import numpy as np
 import shapely
 from numpy.typing import NDArray
 
-from geoprep.roads.graph import edge_components, renumbered, subnetwork, with_chains_joined
+from geoprep.roads.graph import edge_components, subnetwork, with_chains_joined
 from geoprep.roads.network import RoadGraph
 from geoprep.roads.network import segments as straight_lines
-from geoprep.roads.paths.distances import cost_graph
-
-_STRAIGHT: Final = 2
+from geoprep.roads.scoring.edge_points import cost_graph
 
 ToMetres = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
@@ -38,7 +34,6 @@ def network_from_lines(
     min_path: float = 5.0,
     small_nodes: int = 100,
     min_path_in_lines: bool = False,
-    as_published: bool = False,
 ) -> RoadGraph:
     """Return the network of lines that join where they share a point.
 
@@ -46,14 +41,13 @@ def network_from_lines(
     segments has the travel time of all of them. A ring that touches no other line keeps one node.
     """
     nodes, ends, speed = _segments(lines, speed_mph)
-    rows = _duplicates_doubled(ends) if as_published else _fastest(ends, speed)
+    rows = _fastest(ends, speed)
     ends, speed = ends[rows], speed[rows]
     network = _network(nodes if to_metres is None else to_metres(nodes), ends, speed, crs)
     measured = _network(nodes, ends, speed, None) if min_path_in_lines else network
     large = _is_in_large_component(measured, min_path, small_nodes)
     network = network.parts(network.nodes, ends[large], network.lines[large], large)
-    network = with_chains_joined(network)
-    return _without_duplicates(network) if as_published else network
+    return with_chains_joined(network)
 
 
 def _segments(
@@ -77,27 +71,6 @@ def _fastest(ends: NDArray[np.int64], speed_mph: NDArray[np.float64]) -> NDArray
     return np.delete(ordered, np.flatnonzero(same) + 1)
 
 
-def _duplicates_doubled(ends: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the numbers of the segments, of those that several lines share twice as often.
-
-    Their nodes then join at least four ends, so no other segment is merged with one that
-    `_without_duplicates` removes.
-    """
-    _, number, times = np.unique(ends, axis=0, return_inverse=True, return_counts=True)
-    return np.append(np.arange(len(ends)), np.flatnonzero(times[number.reshape(-1)] > 1))
-
-
-def _without_duplicates(network: RoadGraph) -> RoadGraph:
-    """Leave out straight edges that coincide with another straight edge."""
-    straight = shapely.get_num_coordinates(network.lines) == _STRAIGHT
-    _, number, times = np.unique(
-        np.sort(network.ends, axis=1), axis=0, return_inverse=True, return_counts=True
-    )
-    number = number.reshape(-1)
-    times = np.bincount(number, weights=straight, minlength=len(times))
-    return subnetwork(network, ~(straight & (times[number] > 1)))
-
-
 def _network(
     nodes: NDArray[np.float64],
     ends: NDArray[np.int64],
@@ -111,13 +84,14 @@ def _is_in_large_component(
     network: RoadGraph, min_path: float, most_nodes: int
 ) -> NDArray[np.bool_]:
     """Return which edges are in components of many nodes, or with a path of some length."""
+    from scipy.sparse.csgraph import dijkstra
+
     component = edge_components(network)
     keep = np.ones(len(component), dtype=bool)
     for number in _small_components(network, component, min_path, most_nodes):
         edges = component == number
-        nodes, pairs = renumbered(network.ends[edges])
-        piece = _network(network.nodes[nodes], pairs, network.speed_mph[edges], None)
-        keep[edges] = cost_graph(piece).node_distances.max() >= min_path
+        piece = subnetwork(network, edges)
+        keep[edges] = dijkstra(cost_graph(piece).cheapest, directed=False).max() >= min_path
     return keep
 
 

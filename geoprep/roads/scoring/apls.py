@@ -19,19 +19,37 @@ edge keeps the speed of that edge, and two points on one spot are both kept.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
+from geoprep.compiled import compiled_sums
+from geoprep.executors import Threads
 from geoprep.roads.network import RoadGraph
-from geoprep.roads.paths.distances import CostGraph, PairedPoints, Weight, cost_graph
-from geoprep.roads.paths.points import EdgePoints, nearest_points, node_points, spaced_points
-from geoprep.roads.scoring.apls_blocks import sums_of_terms
+from geoprep.roads.scoring.edge_points import (
+    CostGraph,
+    EdgePoints,
+    Weight,
+    cost_graph,
+    nearest_points,
+    node_points,
+    spaced_points,
+)
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 _STRIP_M: Final = 500.0
 """Control points are taken in strips of this width: those near each other share nodes."""
 _LEAST_PATH: Final = 0.001
+_BLOCK: Final = 2048
+"""Control points whose distances to all nodes are in memory."""
+_MOST_THREADS: Final = 2
+"""One computes shortest distances, for which SciPy keeps Python's lock, and one sums terms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +71,7 @@ def apls(
     control_point_spacing_m: float | None = 50.0,
     snap_m: float = 4.0,
     threads: int | None = None,
+    advance: Callable[[int, int], None] = lambda done, total: None,
 ) -> AplsScore:
     """Return the average path length similarity of two networks in one plane of metres.
 
@@ -61,10 +80,10 @@ def apls(
     """
     if not len(truth.ends) or not len(proposal.ends):
         return AplsScore(0.0, 0.0, 0.0)
-    one, two = cost_graph(truth, weight), cost_graph(proposal, weight)
-    there = _direction(truth, one, proposal, two, control_point_spacing_m, snap_m)
-    back = _direction(proposal, two, truth, one, control_point_spacing_m, snap_m)
-    sums = sums_of_terms(there, back, threads)
+    truth_costs, proposal_costs = cost_graph(truth, weight), cost_graph(proposal, weight)
+    there = _matched(truth, truth_costs, proposal, proposal_costs, control_point_spacing_m, snap_m)
+    back = _matched(proposal, proposal_costs, truth, truth_costs, control_point_spacing_m, snap_m)
+    sums = sums_of_terms(there, back, threads, advance)
     forth, reverse = (1 - total / count if count else 0.0 for total, count in sums)
     score = 2 * forth * reverse / (forth + reverse) if forth > 0 and reverse > 0 else 0.0
     return AplsScore(score, forth, reverse)
@@ -76,18 +95,122 @@ def control_points(network: RoadGraph, spacing_m: float | None = 50.0) -> EdgePo
     return nodes if spacing_m is None else nodes + spaced_points(network, spacing_m)
 
 
-def _direction(
+@dataclass(frozen=True, slots=True)
+class MatchedPoints:
+    """The control points of one network, and where they lie in another one."""
+
+    own: CostGraph
+    here: EdgePoints
+    other: CostGraph
+    there: EdgePoints
+    least: Floats  # (point,): shortest path from a point that counts
+
+
+def _matched(
     own: RoadGraph,
     own_costs: CostGraph,
     other: RoadGraph,
     other_costs: CostGraph,
     spacing_m: float | None,
     snap_m: float,
-) -> PairedPoints:
+) -> MatchedPoints:
     here = control_points(own, spacing_m)
     x, y = own.nodes[own.ends[here.edge, 0]].T
     here = here[np.lexsort((y, x // _STRIP_M))]
     there = nearest_points(other, here.points(own), snap_m)
     # Every path from a missing point counts, even the shortest, as in the reference program.
     least = np.where(there.on_edge, _LEAST_PATH, 0.0)
-    return PairedPoints(own_costs, here, other_costs, there, least)
+    return MatchedPoints(own_costs, here, other_costs, there, least)
+
+
+def sums_of_terms(
+    there: MatchedPoints,
+    back: MatchedPoints,
+    threads: int | None = None,
+    advance: Callable[[int, int], None] = lambda done, total: None,
+) -> list[tuple[float, float]]:
+    """Return the sum of the terms of all ordered pairs, and their number, for both directions.
+
+    Control points are taken as sources in blocks, so that no array grows with the square of the
+    networks: first their distances to all nodes of both networks, then, pair by pair, the path to
+    every later control point and its term. Both directions need the distances from the same nodes.
+    Paths are as long either way, so each two points are compared once and counted twice.
+    """
+    points = len(there.here), len(back.here)
+    blocks = math.ceil(sum(points) / _BLOCK)
+
+    def sums_of_block(number: int) -> list[tuple[float, float]]:
+        a, b = (slice(number * n // blocks, (number + 1) * n // blocks) for n in points)
+        near, near_rows = there.own.from_ends(there.here[a] + back.there[b])
+        far, far_rows = there.other.from_ends(there.there[a] + back.here[b])
+        cut = a.stop - a.start
+        return [
+            _terms_from(there, near, near_rows[:cut], far, far_rows[:cut], a.start),
+            _terms_from(back, far, far_rows[cut:], near, near_rows[cut:], b.start),
+        ]
+
+    workers = min(threads or _MOST_THREADS, _MOST_THREADS)
+    sums = []
+    for done, sums_of_one in enumerate(Threads(workers).map_unordered(sums_of_block, range(blocks))):
+        sums.append(sums_of_one)
+        advance(done + 1, blocks)
+    return [
+        (math.fsum(total for total, _ in direction), sum(count for _, count in direction))
+        for direction in zip(*sums, strict=True)
+    ]
+
+
+def _terms_from(
+    points: MatchedPoints, near: Floats, rows: Ints, far: Floats, rows_2: Ints, begin: int
+) -> tuple[float, float]:
+    """Return the sum and number of the terms from a block of points to all later ones and back.
+
+    ``near`` and ``far`` are the distances from ends of edges to all nodes of their own and of the
+    other network; the block begins with the point number ``begin``.
+    """
+    here, there = points.here, points.there
+    return _sum_of_terms(
+        near, rows, here.edge, points.own.ends[here.edge], points.own.cost_to_ends(here),
+        far, rows_2, there.edge, points.other.ends[there.edge], points.other.cost_to_ends(there),
+        points.least, begin,
+    )  # fmt: skip
+
+
+@compiled_sums
+def _sum_of_terms(
+    near: Floats, rows: Ints, edge: Ints, ends: Ints, costs: Floats,
+    far: Floats, rows_2: Ints, edge_2: Ints, ends_2: Ints, costs_2: Floats,
+    least: Floats, begin: int,
+) -> tuple[float, float]:  # fmt: skip
+    """Return the sum and number of the terms from some sources to all later points and back."""
+    total, count = 0.0, 0.0
+    for number in range(len(rows)):
+        source = begin + number
+        # A path leaves the first edge by one of its ends.
+        away = np.minimum(
+            near[rows[number, 0]] + costs[source, 0], near[rows[number, 1]] + costs[source, 1]
+        )
+        away_2 = np.minimum(
+            far[rows_2[number, 0]] + costs_2[source, 0], far[rows_2[number, 1]] + costs_2[source, 1]
+        )
+        for point in range(source + 1, len(edge)):
+            # It enters the last edge by one of its ends, or stays on the shared edge.
+            path = min(
+                away[ends[point, 0]] + costs[point, 0], away[ends[point, 1]] + costs[point, 1]
+            )
+            if edge[point] == edge[source]:
+                path = min(path, abs(costs[source, 0] - costs[point, 0]))
+            path_2 = min(
+                away_2[ends_2[point, 0]] + costs_2[point, 0],
+                away_2[ends_2[point, 1]] + costs_2[point, 1],
+            )
+            along = abs(costs_2[source, 0] - costs_2[point, 0])  # NaN if both points are missing
+            if edge_2[point] == edge_2[source] and along < path_2:
+                path_2 = along
+            if path < np.inf:
+                term = abs(path - path_2) / path
+                term = term if term < 1.0 else 1.0  # also for NaN: no length at all
+                times = int(path >= least[source]) + int(path >= least[point])
+                total += term * times
+                count += times
+    return total, count

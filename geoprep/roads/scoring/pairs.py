@@ -19,21 +19,18 @@ from geoprep.labels import SpeedRule
 from geoprep.roads.formats.files import has_layer, is_network_file, read_network
 from geoprep.roads.graph import renumbered, subnetwork
 from geoprep.roads.names import (
-    PICKLE_SUFFIXES,
     RASTER_SUFFIXES,
     ROAD_SUFFIXES,
     TABLE_SUFFIX,
     scene_key,
 )
 from geoprep.roads.network import RoadGraph, check_network, empty_network, in_crs
-from geoprep.roads.reading.adjacency import is_adjacency, json_content, read_adjacency
+from geoprep.roads.reading.adjacency import json_content, read_adjacency
 from geoprep.roads.reading.label_files import read_labels
 from geoprep.roads.reading.spacenet_csv import read_csv
 from geoprep.sources import natural_key
 
 Border = Literal["image", "ground truth", "none"]
-
-_IN_FOLDERS: Final = (*ROAD_SUFFIXES, *PICKLE_SUFFIXES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +53,6 @@ def pair_scenes(
     *,
     images: Path | None = None,
     pixel_size_m: float | None = None,
-    as_published: bool = False,
     rule: SpeedRule | None = None,
 ) -> list[ScenePair]:
     """Return the scenes of the ground truth, each with its part of the proposal.
@@ -70,7 +66,7 @@ def pair_scenes(
     """
     borders: Mapping[str, Grid] = {} if images is None else _borders(images)
     grids = {} if images is not None and _is_store(images) else borders
-    reader = _SceneReader(grids, pixel_size_m, as_published, rule or SpeedRule())
+    reader = _SceneReader(grids, pixel_size_m, rule or SpeedRule())
     truths, proposals = reader.scenes(truth), reader.scenes(proposal)
     if not truths:
         raise UsageError(f"{truth}: contains no scenes")
@@ -86,11 +82,10 @@ def pair_scenes(
             f"{_some(proposals)}. Give files of one scene the same name."
         )
     city = one_file and _is_table_or_folder(truth)
-    pairs = [
+    return [
         _pair(name, truth_of, proposals.get(name), borders.get(name), city=city)
         for name, truth_of in truths.items()
     ]
-    return [_without_loops(pair) for pair in pairs] if as_published else pairs
 
 
 def _borders_of_scenes(
@@ -174,22 +169,12 @@ def _pair(
     return ScenePair(scene, truth, proposal, border, notes)
 
 
-def _without_loops(pair: ScenePair) -> ScenePair:
-    """Return a pair without edges that begin and end at one node, as the reference program."""
-    truth, proposal = (
-        subnetwork(network, network.ends[:, 0] != network.ends[:, 1])
-        for network in (pair.truth, pair.proposal)
-    )
-    return ScenePair(pair.scene, truth, proposal, pair.border, pair.notes)
-
-
 @dataclass(frozen=True, slots=True)
 class _SceneReader:
     """Reads the networks of scenes from any kind of file or folder."""
 
     grids: Mapping[str, Grid]
     pixel_size_m: float | None
-    as_published: bool
     rule: SpeedRule
 
     def scenes(self, path: Path | RoadGraph) -> dict[str, _SceneRoads]:
@@ -215,7 +200,7 @@ class _SceneReader:
 
     def _in_folder(self, folder: Path) -> Iterator[tuple[str, _SceneRoads]]:
         seen: dict[str, Path] = {}
-        for path in sorted(p for p in folder.iterdir() if p.suffix.lower() in _IN_FOLDERS):
+        for path in sorted(p for p in folder.iterdir() if p.suffix.lower() in ROAD_SUFFIXES):
             if json_content(path) == "other":
                 continue  # of another program
             for key, roads in self._in_file(path).items():
@@ -228,12 +213,12 @@ class _SceneReader:
 
     def _one_scene(self, path: Path) -> _SceneRoads:
         """Return a road network with its own speeds, or labels with speeds by the rule."""
-        if is_adjacency(path):
+        if json_content(path) == "adjacency":
             return _SceneRoads(read_adjacency(path, self.pixel_size_m or 1.0))
         layer = self.rule.layer if has_layer(path, self.rule.layer) else None
         if is_network_file(path, layer=layer):
             return _SceneRoads(read_network(path, layer=layer))
-        return _SceneRoads(*read_labels(path, self.rule, as_published=self.as_published))
+        return _SceneRoads(*read_labels(path, self.rule))
 
 
 def _is_store(path: Path) -> bool:

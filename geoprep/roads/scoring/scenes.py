@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from geoprep.roads.network import RoadGraph
 from geoprep.roads.options import ScoreOptions
-from geoprep.roads.paths.distances import Weight
+from geoprep.roads.scoring.edge_points import Weight
 from geoprep.roads.scoring.apls import AplsScore, apls
 from geoprep.roads.scoring.pairs import Border, ScenePair
 from geoprep.roads.scoring.topo import TopoScore, topo
@@ -44,22 +44,28 @@ def score_scenes(
     threads: int | None = None,
     advance: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[SceneScore]:
-    """Return the scores of every scene."""
+    """Return the scores of every scene; ``advance`` gets thousandths of scenes, done and total."""
     scores = []
-    for done, pair in enumerate(pairs, 1):
-        scores.append(_score(pair, settings, threads))
-        advance(done, len(pairs))
+    for number, pair in enumerate(pairs):
+
+        def report(share: float, before: int = number) -> None:
+            advance(round(1000 * (before + share)), 1000 * len(pairs))
+
+        scores.append(_score(pair, settings, threads, report))
+        report(1)
     return scores
 
 
-def _score(pair: ScenePair, settings: ScoreOptions, threads: int | None) -> SceneScore:
+def _score(
+    pair: ScenePair, settings: ScoreOptions, threads: int | None, report: Callable[[float], None]
+) -> SceneScore:
     truth, proposal = pair.truth, pair.proposal
     km = _km(truth), _km(proposal)
     if not len(truth.ends):
         notes = (*pair.notes, "no roads in the ground truth: left out of the mean")
         return SceneScore(pair.scene, None, None, None, *km, pair.border, "; ".join(notes))
 
-    def apls_by(weight: Weight) -> AplsScore:
+    def apls_by(weight: Weight, before: float) -> AplsScore:
         return apls(
             truth,
             proposal,
@@ -67,16 +73,17 @@ def _score(pair: ScenePair, settings: ScoreOptions, threads: int | None) -> Scen
             snap_m=settings.snap,
             control_point_spacing_m=settings.control_point_spacing or None,
             threads=threads,
+            advance=lambda done, total: report(before + done / total / 3),
         )
 
     all_speeds = not (np.isnan(truth.speed_mph).any() or np.isnan(proposal.speed_mph).any())
     sampled = topo(
         truth,
         proposal,
-        radius_m=settings.topo_radius_m,
+        radius_m=settings.topo_radius,
         starts=settings.topo_starts,
         seed=settings.seed,
-        variant=settings.topo_variant,
+        advance=lambda done, total: report(done / total / 3),
     )
     notes = (
         *pair.notes,
@@ -85,8 +92,9 @@ def _score(pair: ScenePair, settings: ScoreOptions, threads: int | None) -> Scen
         "" if all_speeds else "unknown speeds",
     )
     note = "; ".join(part for part in notes if part)
-    by_time = apls_by("time") if all_speeds else None
-    return SceneScore(pair.scene, apls_by("length"), by_time, sampled, *km, pair.border, note)
+    by_length = apls_by("length", 1 / 3)
+    by_time = apls_by("time", 2 / 3) if all_speeds else None
+    return SceneScore(pair.scene, by_length, by_time, sampled, *km, pair.border, note)
 
 
 def _distance_note(truth: RoadGraph, proposal: RoadGraph) -> str:

@@ -12,23 +12,17 @@ Traces") in the form of RoadTracer (arXiv:1802.03680) and Sat2Graph (arXiv:2007.
 4. Precision is the share of matched marbles, averaged over paired starting points. Recall is the
    share of matched holes, averaged over all starting points; those without a pair count 0.
 
-Published figures of Sat2Graph and its successors come from a program with other rules, which the
-variant ``sat2graph`` follows (github.com/songtaohe/Sat2Graph, metrics/topo):
-
-- Its distances are in degrees of latitude: 0.0001 degrees for 10 m, which is 11.1 m. All distances,
-  the spacing of starting points included, are 1.11 times as long.
-- For precision every hole counts twice, since its graphs have each edge in both directions: two
-  marbles match one hole.
-- Of starting points whose pairs are less than 22 m apart by road, only the one with the highest
-  precision counts, and others with a precision of 0.9. Recall is still averaged over all.
-
-On the published pair of that repository (precision 0.874, recall 0.858), the rules above give
-0.845 and 0.872, the variant 0.872 and 0.864. The rest is rounding in that program: it counts
-starting points that fall on a vertex once or twice.
+Published figures of Sat2Graph and its successors come from a program with other rules
+(github.com/songtaohe/Sat2Graph, metrics/topo): distances 1.11 times as long (0.0001 degrees of
+latitude for 10 m), two marbles per hole for precision, and of starting points that share a road
+only the best. On the published pair of that repository, with a radius of 300 m, the rules above
+give precision 0.845 and recall 0.872 for 0.874 and 0.858.
 """
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -36,21 +30,15 @@ import numpy as np
 import shapely
 from numpy.typing import NDArray
 
+from geoprep.roads.graph import ranges
 from geoprep.roads.network import RoadGraph
-from geoprep.roads.options import TOPO_INTERVAL_M, TOPO_MATCH_M, TopoVariant
-from geoprep.roads.paths.points import EdgePoints, Propagation, even_points
+from geoprep.roads.options import TOPO_INTERVAL_M, TOPO_MATCH_M
+from geoprep.roads.scoring.edge_points import EdgePoints, even_points
 
 _START_SPACING_M: Final = 50.0
 _START_COSINE: Final = 0.96  # of the angle between roads: 16 degrees, as in Sat2Graph
 _MATCH_COSINE: Final = 0.71  # 45 degrees, as in Sat2Graph
 _CHORD_M: Final = 0.5
-
-# Sat2Graph's rules.
-_DEGREES_FOR_METRES: Final = 1.11111  # 0.00001 degrees of latitude in metres
-_SECOND_HOLE_M: Final = (0.84, 1.11)  # 0.00001 degrees to the east and north, at 41 degrees
-_SHARED_M: Final = 20.0
-_SHARED_SEARCH_M: Final = 30.0
-_HIGH_PRECISION: Final = 0.9
 
 Floats = NDArray[np.float64]
 
@@ -73,7 +61,7 @@ def topo(
     match_m: float = TOPO_MATCH_M,
     starts: int | None = None,
     seed: int = 0,
-    variant: TopoVariant = "default",
+    advance: Callable[[int, int], None] = lambda done, total: None,
 ) -> TopoScore:
     """Return the graph sampling score of two networks in one plane of metres.
 
@@ -81,46 +69,38 @@ def topo(
     """
     if not len(truth.ends) or not len(proposal.ends):
         return TopoScore(0.0, 0.0, 0.0, 0)
-    published = variant == "sat2graph"
-    unit = _DEGREES_FOR_METRES if published else 1.0
-    points = _drawn(_starting_points(truth, _START_SPACING_M * unit), starts, seed)
-    match_m *= unit
+    points = _starting_points(truth, starts, seed)
     pairs = _paired_points(truth, points, proposal, match_m)
-    one = Propagation.of(truth, radius_m * unit, TOPO_INTERVAL_M * unit)
-    two = Propagation.of(proposal, radius_m * unit, TOPO_INTERVAL_M * unit)
+    truth_walks, proposal_walks = Walks(truth, radius_m), Walks(proposal, radius_m)
     precision, recall = [], []
     for start in np.flatnonzero(pairs.on_edge).tolist():
-        holes = _Marbles.from_start(one, int(points.edge[start]), float(points.along_m[start]))
-        marbles = _Marbles.from_start(two, int(pairs.edge[start]), float(pairs.along_m[start]))
+        holes = _Marbles.left_by(truth_walks, points, start)
+        marbles = _Marbles.left_by(proposal_walks, pairs, start)
         matched = _matched(holes, marbles, match_m)
         recall.append(matched / len(holes.xy))
-        if published:
-            matched = _matched(holes.twice(), marbles, match_m)
         precision.append(matched / len(marbles.xy))
+        advance(start + 1, len(points))
     if not precision:
         return TopoScore(0.0, 0.0, 0.0, len(points))
-    if published:
-        kept = _not_shared(proposal, pairs, np.array(precision), unit)
-        precision, recall = ([values[i] for i in kept] for values in (precision, recall))
     p, r = float(np.mean(precision)), float(np.sum(recall) / len(points))
     return TopoScore(2 * p * r / (p + r) if p + r else 0.0, p, r, len(points))
 
 
-def _starting_points(network: RoadGraph, spacing_m: float) -> EdgePoints:
-    """Return points inside the edges, about a spacing apart; none on edges below half of it."""
+def _starting_points(network: RoadGraph, most: int | None, seed: int) -> EdgePoints:
+    """Return points inside the edges, about 50 m apart; none on edges below half of it.
+
+    Of more points than ``most``, so many are chosen at random.
+    """
     length = network.length_m
-    count = np.maximum(length // spacing_m, 1).astype(np.int64)
-    count[length < spacing_m / 2] = 0
+    count = np.maximum(length // _START_SPACING_M, 1).astype(np.int64)
+    count[length < _START_SPACING_M / 2] = 0
     if not count.any():  # only short edges: start on the longest
         count[np.argmax(length)] = 1
-    return even_points(network, count)
-
-
-def _drawn(points: EdgePoints, most: int | None, seed: int) -> EdgePoints:
+    points = even_points(network, count)
     if most is None or len(points) <= most:
         return points
-    chosen = np.sort(np.random.default_rng(seed).choice(len(points), most, replace=False))
-    return points[chosen]
+    chosen = np.random.default_rng(seed).choice(len(points), most, replace=False)
+    return points[np.sort(chosen)]
 
 
 def _paired_points(
@@ -142,32 +122,6 @@ def _paired_points(
     return pairs
 
 
-def _not_shared(
-    proposal: RoadGraph, pairs: EdgePoints, precision: Floats, unit: float
-) -> list[int]:
-    """Return the paired starts that count, as positions in ``precision``, best first.
-
-    A start is left out if its pair is near that of a better one by road, unless its precision is
-    high.
-    """
-    from scipy.spatial import cKDTree
-
-    paired = pairs[pairs.on_edge]
-    near = Propagation.of(proposal, _SHARED_SEARCH_M * unit, _SHARED_M)
-    tree = cKDTree(shapely.get_coordinates(paired.points(proposal)))
-    neighbours = tree.query_ball_point(tree.data, _SHARED_M * unit)
-    kept: list[int] = []
-    shared: set[int] = set()
-    for start in np.argsort(-precision, kind="stable").tolist():
-        if start in shared and precision[start] < _HIGH_PRECISION:
-            continue
-        kept.append(start)
-        others = paired[np.array(neighbours[start])]
-        away = near.distances(int(paired.edge[start]), float(paired.along_m[start]), others)
-        shared.update(np.array(neighbours[start])[away < _SHARED_M * unit].tolist())
-    return kept
-
-
 def _headings(network: RoadGraph, points: EdgePoints) -> Floats:
     """Return the direction of the road at each point as a unit vector, float64 (point, 2)."""
     lines, length = network.lines[points.edge], network.length_m[points.edge]
@@ -187,6 +141,76 @@ def _cosine(one: Floats, two: Floats) -> Floats:
     return cosine
 
 
+class Walks:
+    """Walks along a network, up to a distance by road in metres from where they start."""
+
+    def __init__(self, network: RoadGraph, radius_m: float) -> None:
+        self.network = network
+        self._radius_m = radius_m
+        # Per node its edges: edge, node at the other end, length, 1 along the line or -1 against it
+        self._links: list[list[tuple[int, int, float, float]]] = [[] for _ in network.nodes]
+        ends, lengths = network.ends.tolist(), network.length_m.tolist()
+        for edge, ((start, stop), length) in enumerate(zip(ends, lengths, strict=True)):
+            self._links[start].append((edge, stop, length, 1.0))
+            self._links[stop].append((edge, start, length, -1.0))
+
+    def points_from(self, edge: int, along_m: float, interval_m: float) -> EdgePoints:
+        """Return the starting point and every point a multiple of the interval from it by road.
+
+        A point that several paths reach appears once, at its shortest distance.
+        """
+        table = np.array(self._stretches(edge, along_m))
+        line, (begin, sign, from_m, length) = table[:, 0].astype(np.int64), table[:, 1:].T
+        reach = np.minimum(from_m + length, self._radius_m)
+        first = np.floor(from_m / interval_m).astype(np.int64) + 1
+        count = np.maximum(np.floor(reach / interval_m).astype(np.int64) + 1 - first, 0)
+        piece = np.repeat(np.arange(len(count)), count)
+        forth = ranges(first, count) * interval_m - from_m[piece]
+        along = begin[piece] + sign[piece] * forth
+        return EdgePoints(np.append(edge, line[piece]), np.append(along_m, along))
+
+    def _stretches(self, edge: int, along_m: float) -> list[tuple[int, float, float, float, float]]:
+        """Return the stretches of edges walked, each up to where a shorter path meets it.
+
+        A stretch is its edge, metres along it where it begins, 1 or -1 for along or against the
+        line, metres by road from the start to where it begins, and its length in metres.
+        """
+        length = float(self.network.length_m[edge])
+        first, last = self.network.ends[edge].tolist()
+        stumps = ((first, along_m, -1.0), (last, length - along_m, 1.0))
+        walked = self._distances([(stump, node) for node, stump, _ in stumps])
+        stretches = []
+        for node, stump, sign in stumps:
+            there = walked.get(node, np.inf)
+            stretches.append((edge, along_m, sign, 0.0, min(stump, (stump + there) / 2)))
+            if there < stump:  # the path round the block is shorter
+                from_end = 0.0 if sign < 0 else length
+                stretches.append((edge, from_end, -sign, there, (stump - there) / 2))
+        for node, here in walked.items():
+            for other_edge, other, size, sign in self._links[node]:
+                if other_edge != edge:
+                    met = min(size, (size + walked.get(other, np.inf) - here) / 2)
+                    stretches.append((other_edge, 0.0 if sign > 0 else size, sign, here, met))
+        return stretches
+
+    def _distances(self, queue: list[tuple[float, int]]) -> dict[int, float]:
+        """Return the nodes within the radius and their distances in metres (Dijkstra).
+
+        The queue holds distances to the nodes next to the start.
+        """
+        walked: dict[int, float] = {}
+        heapq.heapify(queue)
+        while queue:
+            here, node = heapq.heappop(queue)
+            if here > self._radius_m or node in walked:
+                continue
+            walked[node] = here
+            for _, other, length, _ in self._links[node]:
+                if other not in walked:
+                    heapq.heappush(queue, (here + length, other))
+        return walked
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Marbles:
     """Points along the roads from one starting point."""
@@ -195,18 +219,13 @@ class _Marbles:
     heading: Floats  # (marble, 2): unit vectors along the road
 
     @classmethod
-    def from_start(cls, propagation: Propagation, edge: int, along_m: float) -> _Marbles:
-        """Return the marbles that a walk from one point leaves."""
-        points = propagation.points_from(edge, along_m)
-        xy = shapely.get_coordinates(points.points(propagation.network))
-        return cls(xy, _headings(propagation.network, points))
-
-    def twice(self) -> _Marbles:
-        """Return every point twice, the second one a little aside."""
-        return _Marbles(
-            np.concatenate([self.xy, self.xy + _SECOND_HOLE_M]),
-            np.concatenate([self.heading, self.heading]),
+    def left_by(cls, walks: Walks, starts: EdgePoints, start: int) -> _Marbles:
+        """Return the marbles that a walk from one of the starting points leaves."""
+        points = walks.points_from(
+            int(starts.edge[start]), float(starts.along_m[start]), TOPO_INTERVAL_M
         )
+        xy = shapely.get_coordinates(points.points(walks.network))
+        return cls(xy, _headings(walks.network, points))
 
 
 def _matched(holes: _Marbles, marbles: _Marbles, match_m: float) -> int:

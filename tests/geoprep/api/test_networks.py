@@ -123,16 +123,6 @@ def test_score_is_a_frame_with_a_row_per_scene(roads, mask_file, tmp_path):
     assert [one["border"] for one in of_both] == ["image"]
 
 
-def test_route_is_a_frame_of_one_row(roads):
-    frame = roads.to_crs(4326).nodes
-    ends = frame[np.array([d for _, d in roads.to_networkx().degree()]) == 1]
-    start, goal = ends.iloc[0], ends.iloc[1]
-    found = geoprep.route(roads, (start.x, start.y), (goal.x, goal.y), by="length")
-    assert len(found) == 1
-    assert found.crs.to_epsg() == 4326
-    assert 150 < found["length"].iloc[0] < 210
-
-
 def test_plot_draws_over_an_image(roads, mask_file):
     import matplotlib as mpl
 

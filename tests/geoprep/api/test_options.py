@@ -50,8 +50,8 @@ COMMANDS = {
     "score": (
         "score",
         "--truth t --proposal p --images i --pixel-size 2 --speed-from auto --speed-field f "
-        "--speed-unit kmh --layer l --where w --snap 5 --control-point-spacing 9 --published "
-        "--topo-radius 10 --topo-variant sat2graph --topo-starts 2 --seed 3 --classes c.yaml "
+        "--speed-unit kmh --layer l --where w --snap 5 --control-point-spacing 9 "
+        "--topo-radius 10 --topo-starts 2 --seed 3 --classes c.yaml "
         "--other nodata --tolerance 3 --label-nodata 9 --boundary 3 --csv s.csv --threads 2 "
         "--quiet --json",
     ),
@@ -59,7 +59,6 @@ COMMANDS = {
         "polygonize",
         "maps --out a.gpkg --simplify 2 --min-area 5 --pixel-size 2 --background --json",
     ),
-    "route": ("route", "n.gpkg --from 1,2 --to 3,4 --shortest --within 5 --out r.geojson --json"),
 }
 # Option -> keyword where they differ, and the keyword's value for a value of the option.
 NAMES = {

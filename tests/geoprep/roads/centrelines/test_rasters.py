@@ -134,7 +134,6 @@ def test_a_file_that_is_not_a_raster_is_named(tmp_path):
     [
         (partial(RasterOptions, kind="x"), "`kind` 'x' is unknown: use one of probability, speed"),
         (partial(RasterOptions, pixel_size=0), "`pixel_size` is 0: set it above 0"),
-        (partial(ScoreOptions, topo_variant="x"), "`topo_variant` 'x' is unknown: use one of def"),
         (partial(ScoreOptions, snap=-1), "`snap` is -1: set it above 0"),
     ],
 )

@@ -63,16 +63,6 @@ def test_a_segment_of_two_lines_is_one_edge_with_the_higher_speed():
     assert shared.speed_mph[shared.length_m == 59] == pytest.approx(40)
 
 
-def test_as_published_a_segment_of_two_lines_is_left_out():
-    lines = [[(0, 0), (50, 0), (80, 0)], [(0, 9), (0, 0), (50, 0), (50, 9)]]
-    cut = made(*lines, as_published=True)
-    # What the piece joined falls apart into roads of 9 m, 30 m and 9 m.
-    assert lengths(cut) == [9, 9, 30]
-    dead_end = made([(0, 0), (30, 0), (60, 0)], [(30, 0), (60, 0)], as_published=True)
-    assert lengths(dead_end) == [30]
-    assert lengths(made([(0, 0), (60, 0)], [(60, 0), (0, 0)], as_published=True)) == []
-
-
 def test_components_without_a_path_of_five_metres_are_left_out():
     road = [(0, 0), (100, 0)]
     assert lengths(made(road, [(0, 50), (4.9, 50)])) == [100]
@@ -81,16 +71,13 @@ def test_components_without_a_path_of_five_metres_are_left_out():
     assert lengths(made(road, wound)) == [9, 100]
 
 
-def test_footways_are_roads_only_as_published(tmp_path):
+def test_footways_are_no_roads(tmp_path):
     features = [
         feature([(lon, 36.24), (lon, 36.241)], highway=highway, osm_id=1, version="1")
         for lon, highway in ((-115.17, "residential"), (-115.16, "footway"))
     ]
     path = write_features(tmp_path / "osm.geojson", features)
     assert len(read_labels(path, SpeedRule(schema="osm"))[0].ends) == 1
-    all_lines, _ = read_labels(path, SpeedRule(schema="osm"), as_published=True)
-    assert len(all_lines.ends) == 2
-    assert np.isnan(all_lines.speed_mph).sum() == 1
 
 
 def test_a_file_without_roads_is_a_network_without_roads(tmp_path):

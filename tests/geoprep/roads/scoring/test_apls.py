@@ -13,13 +13,10 @@ from helpers.roads import network
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import geoprep.roads.paths.distances as distances
 import geoprep.roads.scoring.apls as module
-import geoprep.roads.scoring.apls_blocks as apls_blocks
 from geoprep.roads.network import RoadGraph
-from geoprep.roads.paths.distances import cost_graph
-from geoprep.roads.paths.points import EdgePoints
 from geoprep.roads.scoring.apls import apls
+from geoprep.roads.scoring.edge_points import cost_graph, distances_from
 from geoprep.speed import MPS_PER_MPH
 
 EMPTY = network()
@@ -59,9 +56,9 @@ def test_published_graphs_without_midpoints(img0, monkeypatch):
 
     def sum_of_terms(points, back):
         own, other = published(points.own, points.here), published(points.other, points.there)
-        return ours(replace(points, own=own, other=other), back, None)[0]
+        return ours(replace(points, own=own, other=other), back)[0]
 
-    def sums_of_terms(there, back, _threads):
+    def sums_of_terms(there, back, *_):
         return [sum_of_terms(there, back), sum_of_terms(back, there)]
 
     ours = module.sums_of_terms
@@ -196,31 +193,33 @@ def test_several_blocks_and_threads_give_the_same_score(monkeypatch):
     """As of a city: distances of some control points at a time, from some nodes."""
     pairs = [random_pair(seed) for seed in range(12)]
     whole = [apls(*pair) for pair in pairs]
-    monkeypatch.setattr(apls_blocks, "_SOURCES", 7)
-    monkeypatch.setattr(distances, "_SCENE_NODES", 3)
+    monkeypatch.setattr(module, "_BLOCK", 7)
     for pair, one in zip(pairs, whole, strict=True):
-        blocks = apls(*pair, threads=3)
+        shares = []
+        blocks = apls(*pair, threads=2, advance=lambda *counts, s=shares: s.append(counts))
+        assert [done for done, _ in shares] == list(range(1, shares[0][1] + 1))
         assert blocks.truth_to_proposal == pytest.approx(one.truth_to_proposal, abs=1e-12)
         assert blocks.proposal_to_truth == pytest.approx(one.proposal_to_truth, abs=1e-12)
     assert len({one.score for one in whole}) > 5
 
 
 @given(seed=st.integers(0, 1 << 30))
-def test_distances_of_large_networks_are_those_of_dijkstra(seed):
-    """Nodes in any order, with shortcuts that only some paths need."""
+def test_distances_are_those_of_networkx(seed):
+    """Also from nodes that follow from their neighbours, dead ends and nodes without edges."""
     rng = np.random.default_rng(seed)
-    nodes = rng.uniform(0, 1000, (150, 2))
-    near = shapely.STRtree(shapely.points(nodes)).query(shapely.points(nodes), "dwithin", 130).T
-    ends = near[(near[:, 0] < near[:, 1]) & (rng.random(len(near)) < 0.7)]
-    graph = cost_graph(network(*nodes[ends], speeds=rng.choice([10, 60], len(ends))), "time")
-    graph = replace(graph, nodes=nodes, ends=ends)
-    points, needed = (EdgePoints(rng.integers(0, len(ends), 9), np.zeros(9)) for _ in range(2))
-    right = graph.to_nodes(points)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(distances, "_SCENE_NODES", 3)
-        np.testing.assert_allclose(graph.to_nodes(points), right)
-        some = graph.to_nodes(points, needed, np.zeros(2000))
-    np.testing.assert_allclose(some[ends[needed.edge]], right[ends[needed.edge]])
+    made, _ = random_pair(seed)
+    graph = cost_graph(made, "time")
+    plain = nx.Graph()
+    plain.add_nodes_from(range(graph.node_count))
+    for (one, two), cost in zip(graph.ends.tolist(), graph.cost.tolist(), strict=True):
+        known = plain.get_edge_data(one, two, {"weight": math.inf})["weight"]
+        plain.add_edge(one, two, weight=min(known, cost))
+    nodes = np.flatnonzero(rng.random(graph.node_count) < rng.uniform(0.3, 1.2))
+    found = distances_from(graph.cheapest, nodes)
+    for row, node in zip(found, nodes.tolist(), strict=True):
+        paths = nx.single_source_dijkstra_path_length(plain, node)
+        expected = [paths.get(other, math.inf) for other in range(graph.node_count)]
+        np.testing.assert_allclose(row, expected)
 
 
 # --- simple networks ---------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The commands `geoprep score` and `geoprep route`."""
+"""The command `geoprep score`."""
 
 import json
 from dataclasses import replace
@@ -74,26 +74,6 @@ def test_score_in_pixels(town):
     assert "are in pixels" in str(run("score", *options).exception)
 
 
-def test_route_writes_a_line(town):
-    to_degrees = transformer(CRS, LONLAT)
-    places = [
-        "{:.7f},{:.7f}".format(*to_degrees.transform(CORNER[0] + x, CORNER[1] + y))
-        for x, y in ((10, 152), (150, 280))
-    ]
-    out = town / "route.geojson"
-    done = run("route", town / "city.gpkg", "--from", places[0], "--to", places[1], "--out", out)
-    assert done.exception is None
-    assert "0.270 km, 0 min 24 s" in done.output
-    (feature,) = json.loads(out.read_text())["features"]
-    assert feature["properties"]["length_m"] == pytest.approx(270, abs=0.1)
-    layer = run(
-        "route", town / "city.gpkg", "--from", places[0], "--to", places[1], "--out", "x.gpkg"
-    )
-    assert "x.gpkg: use a name that ends in .geojson" in str(layer.exception)
-    wrong = run("route", town / "city.gpkg", "--from", "north", "--to", places[1], "--out", out)
-    assert "--from north: write longitude and latitude" in str(wrong.exception)
-
-
 def test_scenes_with_unknown_speeds_are_left_out_of_the_mean_of_times(town):
     table = town / "submission.csv"
     table.write_text(
@@ -131,12 +111,8 @@ def test_a_label_with_coordinates_that_are_not_finite_is_refused(town):
     assert "chip2.geojson: 1 roads have coordinates that are not finite" in str(shown.exception)
 
 
-def test_a_variant_sets_its_parameters_and_prints_them(given):
-    variants = ("--published", "--topo-variant", "sat2graph")
-    own = ("--snap", "3", "--topo-radius", "100")
-    for options, snap, radius in (
-        ((), 4, 150), (variants, 4, 300), ((*variants, *own), 3, 100)
-    ):  # fmt: skip
+def test_parameters_are_printed(given):
+    for options, snap, radius in (((), 4, 150), (("--snap", "3", "--topo-radius", "100"), 3, 100)):
         document = scores_of(*given, *options)
         assert document["settings"]["snap_m"] == snap
         assert document["settings"]["topo_radius_m"] == radius

@@ -1,4 +1,4 @@
-"""The commands `geoprep score` and `geoprep route`."""
+"""The command `geoprep score`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import math
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -35,7 +35,7 @@ SCORE_HELP = """Score a road network (APLS, APLS_time, TOPO) or a map of classes
 The ground truth and the proposal are each a file of one scene, a folder with one file per scene, or
 a SpaceNet table (.csv). Files are labels, road networks (with speeds of their own) such as `geoprep
 vectorize` writes, or
-adjacency dictionaries of City-Scale, SpaceNet graphs and Global-Scale (.p, .json). Scenes are
+adjacency dictionaries of City-Scale, SpaceNet graphs and Global-Scale as JSON. Scenes are
 matched by name, such as AOI_7_Moscow_chip12. A proposal in one file for several scenes is a city:
 each scene is scored on its part.
 
@@ -52,7 +52,7 @@ _PATH = click.Path(path_type=Path)
 
 @click.command(
     cls=GroupedCommand,
-    common=("truth", "proposal", "images", "pixel_size", "speed_from", "published", "as_json"),
+    common=("truth", "proposal", "images", "pixel_size", "speed_from", "as_json"),
     help=SCORE_HELP,
     short_help="Score a road network (APLS, TOPO).",
 )
@@ -102,7 +102,7 @@ _PATH = click.Path(path_type=Path)
     _RUN,
     "--threads",
     type=click.IntRange(1),
-    help="Worker threads for large networks; default: one per core.",
+    help="Worker threads for large networks, at most 2; default: 2.",
 )
 @QUIET
 @JSON
@@ -191,12 +191,10 @@ def _settings(used: Mapping[str, Any]) -> str:
     """Return the settings of scores as one line."""
     spacing = used["control_point_spacing_m"]
     points = f"control points every {spacing:g} m" if spacing else "control points at nodes"
-    variant = "" if used["topo_variant"] == "default" else f", {used['topo_variant']}"
     return (
-        f"APLS: {points}, snapped within {used['snap_m']:g} m"
-        f"{', as published' if used['published'] else ''}; "
+        f"APLS: {points}, snapped within {used['snap_m']:g} m; "
         f"TOPO: radius {used['topo_radius_m']:g} m, points every {used['topo_interval_m']:g} m, "
-        f"matched within {used['topo_match_m']:g} m{variant}."
+        f"matched within {used['topo_match_m']:g} m."
     )
 
 
@@ -233,84 +231,3 @@ def _notes(scores: Sequence[Mapping[str, Any]]) -> list[str]:
             "outside it do not count. Give --images to count them."
         )
     return lines
-
-
-def _lon_lat(_: click.Context, option: click.Parameter, text: str) -> tuple[float, float]:
-    """Parse LON,LAT."""
-    try:
-        first, second = (float(part) for part in text.split(","))
-    except ValueError as error:
-        raise UsageError(
-            f"{option.opts[0]} {text}: write longitude and latitude as LON,LAT, for example "
-            "37.61,55.75"
-        ) from error
-    return first, second
-
-
-@click.command(
-    cls=GroupedCommand, short_help="Find the fastest or shortest route on a road network."
-)
-@click.argument("network", type=_PATH)
-@grouped_option(
-    "Route",
-    "--from",
-    "start",
-    required=True,
-    metavar="LON,LAT",
-    callback=_lon_lat,
-    help="Start in degrees; x,y in metres if the network is not georeferenced.",
-)
-@grouped_option(
-    "Route",
-    "--to",
-    "goal",
-    required=True,
-    metavar="LON,LAT",
-    callback=_lon_lat,
-    help="Goal, as the start.",
-)
-@grouped_option(
-    "Route",
-    "--shortest",
-    is_flag=True,
-    help="Find the shortest route; default: the fastest.",
-)
-@grouped_option(
-    "Route",
-    "--within",
-    default=100.0,
-    type=POSITIVE,
-    metavar="METRES",
-    help="Largest distance of start and goal from the nearest road.",
-)
-@grouped_option(
-    "Output",
-    "--out",
-    required=True,
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="GeoJSON file to write.",
-)
-@JSON
-def route(network: Path, out: Path, shortest: bool, as_json: bool, **given: Any) -> None:  # noqa: ANN401 - options by name
-    """Find the fastest route between two points and write it as GeoJSON.
-
-    NETWORK is a road network of `geoprep vectorize`, or any file of lines with a field speed_mph.
-    Every road can be driven both ways.
-    """
-    from geoprep.api import route as find_route
-
-    by: Literal["time", "length"] = "length" if shortest else "time"
-    (found,) = find_route(network, by=by, out=out, **given).itertuples()
-    seconds = float(found.travel_time)
-    known = seconds == seconds  # false for NaN
-    if as_json:
-        facts = {
-            "out": str(out),
-            "length_m": round(found.length, 3),
-            "travel_time_s": round(seconds, 3) if known else None,
-            "off_road_m": [round(found.off_road_start, 3), round(found.off_road_goal, 3)],
-        }
-        click.echo(json.dumps(facts, indent=2))
-        return
-    time = f"{int(seconds // 60)} min {seconds % 60:.0f} s" if known else "unknown time"
-    click.echo(f"wrote {out}: {found.length / 1000:.3f} km, {time}")

@@ -1,1 +1,0 @@
-"""Shortest distances along a road network, between points on its edges."""

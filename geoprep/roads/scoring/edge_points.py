@@ -1,0 +1,192 @@
+"""Points on the edges of a network, and the shortest distances from them to its nodes.
+
+A path between two points leaves its first edge at one of two ends and enters its last edge at one
+of two, or stays on the edge that both points share. Distances to nodes and four sums per pair of
+points therefore suffice: no edge is split, and part of an edge costs its share by length.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import numpy as np
+import shapely
+from numpy.typing import NDArray
+
+from geoprep.roads.graph import ranges
+from geoprep.roads.network import RoadGraph
+from geoprep.speed import MPS_PER_MPH
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+Weight = Literal["length", "time"]
+_AT_END_M: Final = 1e-6
+_UNCUT_SHARE: Final = 0.75
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EdgePoints:
+    """Points on edges, each given by its edge and its distance along that edge."""
+
+    edge: NDArray[np.int64]  # (point,): row of the edge; -1 where the point is on no edge
+    # float64 (point,): metres along the edge's line, from 0 to its length. A point less than a
+    # micrometre from an end has exactly the value of the end. NaN where the point is on no edge
+    along_m: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.edge)
+
+    @property
+    def on_edge(self) -> NDArray[np.bool_]:
+        """Whether each point is on an edge, bool (point,)."""
+        return self.edge >= 0
+
+    def points(self, network: RoadGraph) -> NDArray[np.object_]:
+        """Return shapely points, object (point,). All must be on an edge."""
+        points: NDArray[np.object_] = shapely.line_interpolate_point(
+            network.lines[self.edge], self.along_m * network.stretch(self.edge)
+        )
+        return points
+
+    def __getitem__(self, chosen: slice | NDArray[Any]) -> EdgePoints:
+        return EdgePoints(self.edge[chosen], self.along_m[chosen])
+
+    def __add__(self, other: EdgePoints) -> EdgePoints:
+        return EdgePoints(
+            np.concatenate([self.edge, other.edge]), np.concatenate([self.along_m, other.along_m])
+        )
+
+
+def node_points(network: RoadGraph) -> EdgePoints:
+    """Return one point per node with an edge, placed on the first such edge.
+
+    The end of that edge's line decides, should the coordinates of the node differ from it.
+    """
+    edges = len(network.ends)
+    node, at = np.unique(network.ends.T.ravel(), return_index=True)
+    edge = at % max(edges, 1)
+    along = np.where(at >= edges, network.length_m[edge], 0.0) if len(node) else np.empty(0)
+    return EdgePoints(edge.astype(np.int64), along)
+
+
+def spaced_points(network: RoadGraph, interval_m: float) -> EdgePoints:
+    """Return points at equal distances inside the edges, as APLS places its midpoints.
+
+    An edge shorter than three quarters of the interval gets none, one up to the interval a single
+    point in its middle, a longer one ``ceil(length / interval) - 1`` points.
+    """
+    length = network.length_m
+    count = np.maximum(np.ceil(length / interval_m) - 1, 1).astype(np.int64)
+    count[length < _UNCUT_SHARE * interval_m] = 0
+    return even_points(network, count)
+
+
+def even_points(network: RoadGraph, count: NDArray[np.int64]) -> EdgePoints:
+    """Return a number of points inside every edge, at equal distances."""
+    edge = np.repeat(np.arange(len(count)), count)
+    nth = ranges(np.ones_like(count), count)
+    return EdgePoints(edge, network.length_m[edge] * nth / (count[edge] + 1))
+
+
+def nearest_points(network: RoadGraph, points: NDArray[np.object_], within_m: float) -> EdgePoints:
+    """Return the nearest point on any edge to each of some points."""
+    edge = np.full(len(points), -1, dtype=np.int64)
+    along = np.full(len(points), np.nan)
+    tree = shapely.STRtree(network.lines)
+    point, line = tree.query_nearest(points, max_distance=within_m, all_matches=True)
+    order = np.lexsort((line, point))
+    matched, first = np.unique(point[order], return_index=True)
+    edge[matched] = line[order][first]
+    lines = network.lines[edge[matched]]
+    stretch = network.stretch(edge[matched])
+    located = shapely.line_locate_point(lines, points[matched]) / stretch
+    length = shapely.length(lines) / stretch
+    located = np.where(located >= length - _AT_END_M, length, located)
+    along[matched] = np.where(located <= _AT_END_M, 0.0, located)
+    return EdgePoints(edge, along)
+
+
+@dataclass(frozen=True, eq=False)
+class CostGraph:
+    """A network with the cost of every edge: metres, or seconds of travel."""
+
+    node_count: int
+    ends: NDArray[np.int64]  # (edge, 2): nodes of every edge
+    cost: NDArray[np.float64]  # (edge,): cost from end to end
+    per_m: NDArray[np.float64]  # (edge,): cost per metre along the edge's line
+    length_m: NDArray[np.float64]  # (edge,): length of the line in metres
+
+    @cached_property
+    def cheapest(self) -> csr_array:
+        """Cost of the cheapest edge between two nodes, float64 (node, node), without loops."""
+        from scipy.sparse import csr_array
+
+        order = np.argsort(self.cost, kind="stable")
+        order = order[self.ends[order, 0] != self.ends[order, 1]]
+        # A sparse matrix adds up parallel edges: of each pair of nodes, its first one stays.
+        pairs, first = np.unique(np.sort(self.ends[order], axis=1), axis=0, return_index=True)
+        shape = (self.node_count, self.node_count)
+        half = csr_array((self.cost[order][first], pairs.T), shape=shape)
+        return half.maximum(half.T)
+
+    def from_ends(self, points: EdgePoints) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Return the shortest distances from the ends of the edges of some points to all nodes.
+
+        They are float64 (row, node), infinite where there is no path, and the rows of both ends of
+        each edge, int64 (point, 2). Points on no edge have those of the first edge.
+        """
+        ends = self.ends[np.where(points.on_edge, points.edge, 0)]
+        nodes, rows = np.unique(ends, return_inverse=True)
+        return distances_from(self.cheapest, nodes), rows.reshape(-1, 2)
+
+    def cost_to_ends(self, points: EdgePoints) -> NDArray[np.float64]:
+        """Return the cost from every point to both ends of its edge, float64 (point, 2).
+
+        Infinite for points on no edge.
+        """
+        first = points.along_m * self.per_m[points.edge]
+        cost = self.cost[points.edge]
+        first = np.where(points.along_m >= self.length_m[points.edge], cost, first)
+        both = np.column_stack([first, cost - first])
+        both[~points.on_edge] = np.inf
+        return both
+
+
+def distances_from(costs: csr_array, nodes: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the shortest distances from some nodes to all nodes, float64 (row, node).
+
+    A path begins with an edge to a neighbour. So a node whose neighbours are all searched from
+    needs no search of its own, which saves two of five.
+    """
+    from scipy.sparse.csgraph import dijkstra
+
+    def edges_at(node: int) -> slice:
+        return slice(costs.indptr[node], costs.indptr[node + 1])
+
+    is_searched, row = np.zeros(costs.shape[0], bool), np.zeros(costs.shape[0], np.int64)
+    is_searched[nodes], row[nodes] = True, np.arange(len(nodes))
+    derived = []
+    for node in nodes[np.argsort(np.diff(costs.indptr)[nodes], kind="stable")].tolist():
+        if is_searched[costs.indices[edges_at(node)]].all():
+            is_searched[node] = False
+            derived.append(node)
+    away = np.empty((len(nodes), costs.shape[0]))
+    searched = nodes[is_searched[nodes]]
+    away[row[searched]] = dijkstra(costs, indices=searched)
+    for node in derived:
+        through = away[row[costs.indices[edges_at(node)]]] + costs.data[edges_at(node), None]
+        away[row[node]] = through.min(axis=0, initial=np.inf)
+        away[row[node], node] = 0
+    return away
+
+
+def cost_graph(network: RoadGraph, weight: Weight = "length") -> CostGraph:
+    """Return a network with the cost of its edges; for times all speeds must be known."""
+    per_m = np.ones(len(network.ends))
+    if weight == "time":
+        per_m = 1 / (network.speed_mph * MPS_PER_MPH)
+    cost = network.length_m * per_m
+    return CostGraph(len(network.nodes), network.ends, cost, per_m, network.length_m)
