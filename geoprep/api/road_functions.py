@@ -252,5 +252,3 @@ def _score_frame(scenes: list[dict[str, Any]]) -> pd.DataFrame:
 
 def _side(given: StrPath | RoadNetwork) -> Path | RoadGraph:
     return given.graph if isinstance(given, RoadNetwork) else Path(given)
-
-

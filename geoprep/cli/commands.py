@@ -14,9 +14,9 @@ import click
 from geoprep import __version__
 from geoprep.cli.build_zarr import build_zarr
 from geoprep.cli.download import download
-from geoprep.cli.score import score
 from geoprep.cli.help import JSON, POSITIVE, QUIET, WORKERS, GroupedCommand, OutputPath
 from geoprep.cli.roads import polygonize, vectorize
+from geoprep.cli.score import score
 from geoprep.errors import UsageError
 
 if TYPE_CHECKING:

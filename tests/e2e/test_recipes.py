@@ -2,6 +2,7 @@
 
 import ast
 import json
+import pickle
 import re
 import shlex
 import zipfile
@@ -19,6 +20,7 @@ from helpers.web import served
 from PIL import Image
 from rasterio.features import rasterize
 
+import geoprep
 from geoprep.store import SPLIT_NAMES, StoreReader
 
 REPO = Path(__file__).resolve().parents[2]
@@ -355,6 +357,37 @@ def test_a_mask_becomes_a_network_with_a_score(tmp_path, follow):
     assert len(geopandas.read_file(tmp_path / "roads.gpkg", layer="edges")) == 1
     follow("josm")
     assert (tmp_path / "reviewed.png").is_file()
+
+
+def code_block(page, name):
+    """Return the Python block of a page with a name."""
+    (source,) = re.findall(rf"```python {name}\n(.*?)```", PAGES[page], flags=re.DOTALL)
+    return source
+
+
+def test_a_route_with_networkx_and_osmnx(tmp_path, monkeypatch, capsys):
+    """The road straight on is slow: the fastest route goes round it, the shortest along it."""
+    monkeypatch.chdir(tmp_path)
+    detour = [(37.618, 55.7500), (37.618, 55.7520), (37.6196, 55.7520), (37.6196, 55.7509)]
+    lines = [shapely.LineString(xy) for xy in (detour, [detour[0], detour[-1]])]
+    frame = geopandas.GeoDataFrame({"speed_mph": [60, 5]}, geometry=lines, crs="EPSG:4326")
+    geoprep.RoadNetwork.from_geopandas(frame).to_file("roads.gpkg")
+    names = {}
+    exec(code_block("road-networks", "route"), names)
+    assert capsys.readouterr().out == "445 m, 17 s\n"
+    pytest.importorskip("osmnx", reason="osmnx is no dependency")
+    exec(code_block("road-networks", "osmnx"), names)
+    assert names["nodes"] == [0, 1]
+
+
+def test_graphs_in_pickles_become_json(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "graphs").mkdir()
+    graph = {(np.int64(0), 0): [(0, 100.0)], (0, 100.0): [(0, 0)]}
+    (tmp_path / "graphs" / "region_8.p").write_bytes(pickle.dumps(graph, 2))
+    exec(code_block("road-networks", "pickle"), {})
+    scores = geoprep.score("graphs", "graphs", pixel_size=0.5, progress=False)
+    assert scores["truth_km"].to_dict() == {"region_8": 0.05}
 
 
 CODES = np.array([[0, 255, 255], [255, 255, 0], [0, 255, 0], [0, 0, 255]], np.uint8)

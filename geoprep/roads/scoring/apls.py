@@ -149,11 +149,11 @@ def sums_of_terms(
             _terms_from(back, far, far_rows[cut:], near, near_rows[cut:], b.start),
         ]
 
-    workers = min(threads or _MOST_THREADS, _MOST_THREADS)
+    executor = Threads(min(threads or _MOST_THREADS, _MOST_THREADS))
     sums = []
-    for done, sums_of_one in enumerate(Threads(workers).map_unordered(sums_of_block, range(blocks))):
+    for sums_of_one in executor.map_unordered(sums_of_block, range(blocks)):
         sums.append(sums_of_one)
-        advance(done + 1, blocks)
+        advance(len(sums), blocks)
     return [
         (math.fsum(total for total, _ in direction), sum(count for _, count in direction))
         for direction in zip(*sums, strict=True)

@@ -8,10 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner
-from helpers.towns import CORNER, CRS, make_town, write_labels
+from helpers.towns import make_town, write_labels
 
 from geoprep.cli.commands import cli
-from geoprep.crs import LONLAT, transformer
 from geoprep.roads import read_labels, read_network, write_network
 
 
