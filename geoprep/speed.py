@@ -59,9 +59,30 @@ _FRACTIONAL_MPH: Final = {19: 18.75, 23: 22.5, 34: 33.75, 41: 41.25, 49: 48.75}
 
 
 def table_mph(road_type: int, lanes: int, paved: bool) -> float:
-    """Return the speed in mph of a SpaceNet 3 road type, lanes of both directions, and surface."""
+    """Return the speed in mph of a SpaceNet 3 road type, lanes of both directions, and surface.
+
+    Examples
+    --------
+    >>> table_mph(road_type=2, lanes=4, paved=True), table_mph(road_type=2, lanes=4, paved=False)
+    (55.0, 41.25)
+    """
     mph = _MPH_BY_TYPE[road_type][lanes >= _WIDE_ROAD_LANES]
     return mph if paved else mph * UNPAVED_FACTOR
+
+
+TABLE_SPEEDS: Final = tuple(
+    sorted(
+        {
+            table_mph(kind, lanes, paved)
+            for kind in ROAD_TYPES
+            for lanes in (1, 3)
+            for paved in (True, False)
+        }
+    )
+)
+"""All speeds of the table in mph, ascending: 15 to 65."""
+BIN_MPH: Final = tuple(BIN_WIDTH_MPH * (number + 0.5) + 0.5 for number in range(BIN_COUNT))
+"""Central speed of the whole mph of every bin: 5.5, 15.5 to 65.5."""
 
 
 def to_byte(mph: ArrayLike) -> NDArray[np.uint8]:

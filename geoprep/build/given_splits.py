@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from geoprep.build.scene import TEST, TRAIN, UNUSED, VAL, PlannedScene
 from geoprep.crs import LONLAT, reproject
-from geoprep.errors import UsageError
+from geoprep.errors import LabelError, UsageError
 from geoprep.grid import Grid
 from geoprep.store import SPLITS
 
@@ -63,28 +63,27 @@ def _splits_by_area(path: str, scenes: Sequence[PlannedScene], tile: int) -> lis
 
 def _read_areas(path: str) -> tuple[NDArray[np.object_], int]:
     """Return areas in degrees by split, of polygons with an attribute ``split``; and the rest's."""
-    import pyogrio
-    from pyogrio.errors import DataLayerError, DataSourceError
+    from geoprep.labels import VectorFile  # imports pyogrio
 
     try:
-        meta, _, wkb, values = pyogrio.raw.read(path, columns=[COLUMN], force_2d=True)
-        polygons = shapely.make_valid(shapely.from_wkb(wkb))
-    except (DataSourceError, DataLayerError, shapely.errors.GEOSException) as error:
-        raise UsageError(f"`split_file` {path}: cannot be read as vectors ({error})") from error
-    if COLUMN not in meta["fields"]:
+        file = VectorFile.open(Path(path))
+        layers = list(file.layers.values())[:1]
+        features = file.read(layers, [COLUMN]) if layers else None
+    except LabelError as error:
+        raise UsageError(f"`split_file` {error}") from error
+    if features is not None and COLUMN not in features.fields:
         raise UsageError(f"`split_file` {path}: has no column {COLUMN!r} of train, val or test")
-    kinds = np.array(_split_numbers([str(name) for name in values[0]], path))
-    if wkb is None or not (shapely.get_dimensions(polygons) == _AREA).any():
+    if features is None or not (shapely.get_dimensions(features.shapes) == _AREA).any():
         raise UsageError(
             f"`split_file` {path}: holds no polygons. Give polygons with a column {COLUMN!r}, or a "
             "CSV file with columns scene and split"
         )
-    if meta["crs"] is None:
-        raise UsageError(f"`split_file` {path}: has no CRS. Save it with one, or as GeoJSON")
-    areas = reproject(polygons, meta["crs"], LONLAT)
-    unions = np.array([shapely.union_all(areas[kinds == s]) for s in range(len(SPLITS))])
+    names = [str(attributes[COLUMN]) for attributes in features.attributes]
+    splits = np.array(_split_numbers(names, path))[features.feature]
+    areas = reproject(shapely.make_valid(features.shapes), features.crs, LONLAT)
+    unions = np.array([shapely.union_all(areas[splits == s]) for s in range(len(SPLITS))])
     shapely.prepare(unions)
-    return unions, _rest(kinds.tolist())
+    return unions, _rest(splits.tolist())
 
 
 def _read_scene_list(path: str) -> list[dict[str, str]] | None:

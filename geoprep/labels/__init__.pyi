@@ -20,6 +20,9 @@ from .raster_rule import unlisted_error as unlisted_error
 from .road_files import RoadFile as RoadFile
 from .road_files import open_road_file as open_road_file
 from .road_files import read_roads as read_roads
+from .vector_files import Features as Features
+from .vector_files import VectorFile as VectorFile
+from .vector_labels import read_road_table as read_road_table
 from .vector_names import GEOJSON_SUFFIXES as GEOJSON_SUFFIXES
 from .vector_names import LINE_TYPES as LINE_TYPES
 from .vector_names import OSM_LINES as OSM_LINES
@@ -27,4 +30,3 @@ from .vector_names import OSM_SUFFIXES as OSM_SUFFIXES
 from .vector_names import SHAPEFILE_PARTS as SHAPEFILE_PARTS
 from .vector_names import is_vector as is_vector
 from .vector_names import open_options as open_options
-from .vectors import read_road_table as read_road_table

@@ -22,12 +22,15 @@ of range* means clamped.
 """
 
 import math
-from collections.abc import Callable, Collection, Mapping
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
-from geoprep.speed import ROAD_TYPES, table_mph
+from geoprep.errors import LabelError
+from geoprep.labels.label_options import SpeedRule
+from geoprep.speed import MAX_MPH, MPH_PER_UNIT, ROAD_TYPES, table_mph
 
-Properties = Mapping[str, object]
+Attributes = Mapping[str, object]
 KnownSchema = Literal["sn3", "sn5", "osm"]
 
 DEFAULT_ROAD_TYPE: Final = 6
@@ -78,12 +81,19 @@ ROAD_FIELDS: Final = frozenset(
     {"road_type", "lane_numbe", "lane_number", "highway", "fclass", "lanes"}
     | {"inferred_speed_mph", "inferred_speed_mps", "speed_mph"}
 )
-"""Properties of roads alone: files of buildings or land cover have ``type``, ``surface`` etc."""
+"""Attributes of roads alone: files of buildings or land cover have ``type``, ``surface`` etc."""
 
 PROPERTY_NAMES: Final = ROAD_FIELDS | {
     *("paved", "class", "type", "surface", "tunnel", "OBJECTID", "osm_id")
 }
 """All property names that this module uses: what a reader of big files has to read."""
+
+_SPEED_TEXT: Final = re.compile(r"([0-9]*\.?[0-9]+)\s*(mph|kmh|km/h|kph|mps|m/s)")
+_UNIT_SPELLINGS: Final = {"km/h": "kmh", "kph": "kmh", "m/s": "mps"}
+_SAME_SPEED_DIGITS: Final = 6
+_WIDTH_TEXT: Final = re.compile(r"([0-9]*\.?[0-9]+)\s*(?:m|metres|meters)")
+MOST_WIDTH_M: Final = 200.0
+"""The widest motorways have some 26 lanes, 160 m; larger values are errors or in other units."""
 
 _NULL_TEXTS: Final = frozenset({"", "none", "null", "nan", "n/a"})
 
@@ -113,7 +123,7 @@ def names_roads(names: Collection[str]) -> bool:
     return not ROAD_FIELDS.isdisjoint(names) or {"class", "type"} <= set(names)
 
 
-def tags_road(tags: Properties) -> bool:
+def tags_road(tags: Attributes) -> bool:
     """Return whether OpenStreetMap's or Geofabrik's tags of one feature make it a road or path."""
     if not is_null(tags.get("highway")):
         return True
@@ -122,7 +132,7 @@ def tags_road(tags: Properties) -> bool:
     return plain_text(tags.get("class")) == "highway"
 
 
-def _infer_sn3(road: Properties) -> RoadSpeed:
+def _infer_sn3(road: Attributes) -> RoadSpeed:
     notes: list[str] = []
     road_type = _code(road.get("road_type"), "road_type", ROAD_TYPES, DEFAULT_ROAD_TYPE, notes)
     lanes = road.get("lane_numbe")
@@ -131,7 +141,7 @@ def _infer_sn3(road: Properties) -> RoadSpeed:
     return RoadSpeed(table_mph(road_type, lanes, paved), tuple(notes))
 
 
-def _infer_sn5(road: Properties) -> RoadSpeed:
+def _infer_sn5(road: Attributes) -> RoadSpeed:
     notes: list[str] = []
     road_type = _highway(road.get("highway"), notes)
     if road_type is None:
@@ -145,7 +155,7 @@ def _infer_sn5(road: Properties) -> RoadSpeed:
     return RoadSpeed(table_mph(road_type, lanes, surface == "paved"), tuple(notes))
 
 
-def _infer_osm(road: Properties) -> RoadSpeed:
+def _infer_osm(road: Attributes) -> RoadSpeed:
     notes: list[str] = []
     if plain_text(road.get("tunnel")) in ("yes", "t"):
         return RoadSpeed(math.nan, ("tunnel",))
@@ -164,12 +174,98 @@ def _infer_osm(road: Properties) -> RoadSpeed:
     return RoadSpeed(table_mph(road_type, lanes, paved), tuple(notes))
 
 
-INFER: Final[Mapping[KnownSchema, Callable[[Properties], RoadSpeed]]] = {
+_INFER: Final[Mapping[KnownSchema, Callable[[Attributes], RoadSpeed]]] = {
     "sn3": _infer_sn3,
     "sn5": _infer_sn5,
     "osm": _infer_osm,
 }
 """Schema -> the function that infers one road's speed from its properties."""
+
+
+def road_speeds(
+    roads: Sequence[Attributes], fields: Collection[str], rule: SpeedRule, name: str
+) -> list[RoadSpeed]:
+    """Return the speed of every road of a file: its attributes that the rule reads.
+
+    1. The first of the rule's speed fields that is not null, if it holds a speed.
+    2. Else the speed that follows from the other attributes, by the schema of the file.
+
+    ``fields`` are those of the file, ``name`` is for messages.
+    """
+    if not roads:
+        return []
+    present = ", ".join(sorted(fields)) or "none"
+    has_speeds = any(field in fields for field in rule.fields)
+    if rule.needs_field and not has_speeds:
+        raise LabelError(
+            f"{name}: no speed field {' or '.join(rule.fields)}; its fields: {present}. Name one "
+            "of them as `speed_field`, or set `speed_from` to attributes"
+        )
+    if rule.schema == "osm" and not {"highway", "fclass", "class"} & set(fields):
+        raise LabelError(
+            f"{name}: no field highway, fclass or class, which identify roads in the `schema` "
+            f"osm; its fields: {present}. Set `schema` to auto"
+        )
+    infer = _INFER[detect_schema(fields) if rule.schema == "auto" else rule.schema]
+    if not has_speeds:
+        return [infer(road) for road in roads]
+    speeds = []
+    for road in roads:
+        mph, problem = _from_fields(road, rule.fields)
+        if problem:
+            mph, notes = infer(road)
+            speeds.append(RoadSpeed(mph, (problem, *notes)))
+        else:
+            speeds.append(RoadSpeed(mph, ()))
+    return speeds
+
+
+def road_widths(
+    roads: Sequence[Attributes], fields: Collection[str], rule: SpeedRule, name: str
+) -> tuple[list[float], list[str]]:
+    """Return the full width of every road in metres, NaN where unknown, and a note on each."""
+    field = rule.width_field
+    if field is None or not roads:
+        return [math.nan] * len(roads), [""] * len(roads)
+    if field not in fields:
+        raise LabelError(
+            f"{name}: no width field {field}; its fields: "
+            f"{', '.join(sorted(fields)) or 'none'}. Name one of them as `width_field`, or leave "
+            "it out: `buffer` then applies to all roads"
+        )
+    widths, notes = zip(*(_to_metres(road.get(field)) for road in roads), strict=True)
+    return list(widths), list(notes)
+
+
+def _to_metres(value: object) -> tuple[float, str]:
+    if is_null(value):
+        return math.nan, "width missing"
+    if isinstance(value, str) and (match := _WIDTH_TEXT.fullmatch(value.strip().lower())):
+        value = match[1]
+    width = finite_number(value)
+    if width is None:
+        return math.nan, "width unknown"
+    return (width, "") if 0 < width <= MOST_WIDTH_M else (math.nan, "width out of range")
+
+
+def _from_fields(road: Attributes, fields: Mapping[str, str]) -> tuple[float, str]:
+    """Return (mph, "") from the first field that is not null, or (NaN, reason)."""
+    for field, unit in fields.items():
+        if not is_null(road.get(field)):
+            return _to_mph(road[field], unit)
+    return math.nan, "speed field missing"
+
+
+def _to_mph(value: object, unit: str) -> tuple[float, str]:
+    if isinstance(value, str) and (match := _SPEED_TEXT.fullmatch(value.strip().lower())):
+        value, spelled = match.groups()
+        unit = _UNIT_SPELLINGS.get(spelled, spelled)
+    number = finite_number(value)
+    if number is None:
+        return math.nan, "speed field unknown"
+    # Rounded, so that a speed is the same in both units: 10.0584 m/s is 22.5 mph.
+    mph = round(number * MPH_PER_UNIT[unit], _SAME_SPEED_DIGITS)
+    return (mph, "") if 0 < mph <= MAX_MPH else (math.nan, "speed field out of range")
 
 
 def _highway(value: object, notes: list[str]) -> int | None:

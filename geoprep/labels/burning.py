@@ -25,7 +25,7 @@ from rasterio.features import rasterize
 from geoprep.crs import beside, reproject, to_lonlat, utm_crs
 from geoprep.errors import LabelError, UsageError
 from geoprep.grid import Grid
-from geoprep.labels.table import LabelRoads
+from geoprep.labels.vector_labels import LabelRoads
 from geoprep.quiet import no_georeference_warning
 from geoprep.speed import BACKGROUND, UNKNOWN_SPEED
 
@@ -83,7 +83,7 @@ class RoadOutlines:
             raise LabelError(
                 f"{roads.name}: roads at {place} are not on Earth; check their CRS {roads.crs}"
             )
-        shapes, value = shapes[reached], roads.label_bytes(roads.mph)[reached]
+        shapes, value = shapes[reached], roads.value[reached]
         is_area = shapely.get_dimensions(shapes) == _AREA
         half_width = np.where(is_area, 0.0, half_width[reached])
         tangles = _tangles(shapes, half_width)

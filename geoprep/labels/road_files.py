@@ -29,9 +29,8 @@ from geoprep.crs import (
 )
 from geoprep.errors import LabelError, SourceError, UsageError
 from geoprep.labels.label_options import SpeedRule
-from geoprep.labels.table import LabelRoads, RoadTable
+from geoprep.labels.vector_labels import LabelRoads, RoadTable, read_road_table
 from geoprep.labels.vector_names import SHAPEFILE_PARTS
-from geoprep.labels.vectors import read_road_table
 from geoprep.storage import is_local, read_bytes
 
 _INSET: Final = 0.001

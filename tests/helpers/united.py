@@ -10,8 +10,7 @@ from rasterio.features import rasterize
 from geoprep.crs import reproject
 from geoprep.grid import Grid
 from geoprep.labels.burning import buffer_crs
-from geoprep.labels.table import LabelRoads
-from geoprep.speed import to_byte
+from geoprep.labels.vector_labels import LabelRoads
 
 
 def united(
@@ -20,9 +19,9 @@ def united(
     """Return (geometry in the grid's CRS, speed byte), ascending: one union per speed."""
     utm = buffer_crs(grid)
     outlines = shapely.buffer(reproject(roads.lines, roads.crs, utm), buffer_m, quad_segs=1)
-    speeds = np.unique(roads.mph)
-    ground = np.array([shapely.union_all(outlines[roads.mph == mph]) for mph in speeds], object)
-    return list(zip(reproject(ground, utm, grid.crs), to_byte(speeds).tolist(), strict=True))
+    values = np.unique(roads.value)
+    ground = np.array([shapely.union_all(outlines[roads.value == one]) for one in values], object)
+    return list(zip(reproject(ground, utm, grid.crs), values.tolist(), strict=True))
 
 
 def burned_by_gdal(

@@ -23,7 +23,15 @@ from geoprep.grid import Grid
 from geoprep.roads.centrelines.bands import FileBands, opened
 from geoprep.roads.centrelines.rasters import RoadRaster
 from geoprep.roads.options import Kind, RasterOptions
-from geoprep.speed import BIN_COUNT, BIN_WIDTH_MPH, NODATA, UNKNOWN_SPEED
+from geoprep.speed import (
+    BIN_COUNT,
+    BIN_MPH,
+    BIN_STEP,
+    CONTINUOUS_MAX_MPH,
+    NODATA,
+    TABLE_SPEEDS,
+    UNKNOWN_SPEED,
+)
 
 T = TypeVar("T")
 
@@ -39,10 +47,7 @@ _MOST_BLURRED: Final = 0.01
 """Share of pixels of a mask that may have other values than its two most frequent ones."""
 _MOST_MPH: Final = 100
 """Largest value that may be a speed in mph."""
-_SPEEDS: Final = (15, 18.75, 20, 22.5, 25, 26.25, 30, 33.75, 35, 41.25, 45, 48.75, 55, 65)
-_FASTEST: Final = 65.0
-_CODES: Final = {int(255 * mph / _FASTEST): float(mph) for mph in _SPEEDS}
-_CODE_STEP: Final = 36
+_CODES: Final = {int(255 * mph / CONTINUOUS_MAX_MPH): mph for mph in TABLE_SPEEDS}
 
 
 def open_raster(path: Path, reading: RasterOptions | None = None) -> RoadRaster:
@@ -173,11 +178,10 @@ def _with_bands(raster: RoadRaster, dataset: Any) -> RoadRaster:  # noqa: ANN401
         )
     unnamed = raster.kind == "probability" and not any(names)
     if unnamed and dataset.count == BIN_COUNT + 1 and dataset.dtypes[0] == "uint8":
-        middle = BIN_WIDTH_MPH * (np.arange(BIN_COUNT) + 0.5) + 0.5
         return replace(
             raster,
             road_bands=(BIN_COUNT + 1,),
-            speed_classes=tuple((i, float(mph)) for i, mph in enumerate(middle, 1)),
+            speed_classes=tuple(enumerate(BIN_MPH, 1)),
         )
     raise ImageError(
         f"{raster.name}: has {dataset.count} bands, and none is named "
@@ -281,13 +285,12 @@ def coded_speeds(values: NDArray[Any], *, least: int = 2) -> tuple[float, ...]:
     if len(found) < least or found == {255.0}:
         return ()
     if found <= set(map(float, _CODES)):
-        scale = np.arange(256) * _FASTEST / 255
+        scale = np.arange(256) * CONTINUOUS_MAX_MPH / 255
         scale[list(_CODES)] = list(_CODES.values())
         return tuple(scale.tolist())
-    if found <= {float(_CODE_STEP * k) for k in range(1, BIN_COUNT + 1)}:
-        classes = np.minimum(np.arange(256) // _CODE_STEP, BIN_COUNT)
-        middle = BIN_WIDTH_MPH * (classes - 0.5) + 0.5
-        return tuple(np.where(classes > 0, middle, 0.0).tolist())
+    if found <= {float(BIN_STEP * k) for k in range(1, BIN_COUNT + 1)}:
+        bins = np.minimum(np.arange(256) // BIN_STEP, BIN_COUNT)
+        return tuple(np.array([0.0, *BIN_MPH])[bins].tolist())
     return ()
 
 

@@ -142,7 +142,7 @@ def test_areas_count_as_input_and_not_by_their_path(mosaic, tmp_path):
     ("text", "message"),
     [
         (None, "no such file"),
-        ("not vectors", "cannot be read"),
+        ("not vectors", "not readable as a vector file"),
         ('{"type":"FeatureCollection","features":[]}', "split"),
         (
             '{"type":"FeatureCollection","features":[{"type":"Feature","properties":{"split":"x"},'

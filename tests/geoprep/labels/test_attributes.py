@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from geoprep.errors import LabelError, UsageError
-from geoprep.labels.attributes import PROPERTY_NAMES, detect_schema
-from geoprep.labels.features import road_speeds
+from geoprep.labels.attributes import PROPERTY_NAMES, detect_schema, road_speeds
 from geoprep.labels.label_options import SPEED_FIELDS, SpeedRule
 
 TABLE_SPEEDS = {15, 18.75, 20, 22.5, 25, 26.25, 30, 33.75, 35, 41.25, 45, 48.75, 55, 65}

@@ -8,7 +8,6 @@ from affine import Affine
 from helpers.united import burned_by_gdal, united
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rasterio.features import rasterize
 
 from geoprep.crs import transformer
 from geoprep.errors import LabelError, UsageError
@@ -17,7 +16,7 @@ from geoprep.labels import burning
 from geoprep.labels.burning import RoadOutlines, buffer_crs, burn
 from geoprep.labels.label_options import SpeedRule
 from geoprep.labels.road_files import open_road_file, read_roads
-from geoprep.labels.table import LabelRoads
+from geoprep.labels.vector_labels import LabelRoads
 from geoprep.speed import BINNED_TABLE, CONTINUOUS_TABLE, to_byte
 
 # affine 3 would rather have @, which affine 2 does not know.
@@ -43,13 +42,13 @@ def some_roads(place, speeds, seed=0, crs="OGC:CRS84"):
     degrees = metres / (111_320 * np.cos(np.radians(lat)), 111_320) + (lon, lat)
     lines = shapely.linestrings(degrees)
     moved = geopandas.GeoSeries(lines, crs="OGC:CRS84").to_crs(crs)
-    return LabelRoads(np.array(moved, dtype=object), np.array(speeds, dtype=float), crs, {})
+    return LabelRoads(np.array(moved, dtype=object), to_byte(speeds), crs, {})
 
 
 def roads_of(*lines, mph=30, crs="OGC:CRS84"):
     """Return roads of one speed, or of a speed each."""
     geometry = np.array([shapely.LineString(line) for line in lines], object)
-    return LabelRoads(geometry, np.full(len(lines), mph, float), crs, {})
+    return LabelRoads(geometry, np.full(len(lines), to_byte(mph)), crs, {})
 
 
 def square_degrees(place, pixel=2.7e-6 * 4, size=160):
@@ -68,13 +67,13 @@ def mask_of(roads, grid, **options):
 
 
 def by_geopandas(roads, image_crs):
-    """Return (polygon, mph) ascending: the reference's recipe in its own words."""
-    frame = geopandas.GeoDataFrame({"mph": roads.mph}, geometry=roads.lines, crs=roads.crs)
+    """Return (polygon, byte) ascending: the reference's recipe in its own words."""
+    frame = geopandas.GeoDataFrame({"value": roads.value}, geometry=roads.lines, crs=roads.crs)
     lon = frame.to_crs("OGC:CRS84").geometry.union_all().centroid.x
     zone = int(np.floor((lon + 180) / 6) + 1)
     metric = frame.to_crs(f"+proj=utm +zone={zone} +datum=WGS84 +units=m")
     metric["geometry"] = metric.buffer(2.0, quad_segs=1)
-    ground = metric.dissolve(by="mph").to_crs(image_crs)
+    ground = metric.dissolve(by="value").to_crs(image_crs)
     return list(zip(ground.geometry, ground.index, strict=True))
 
 
@@ -118,9 +117,8 @@ def test_labels_and_images_may_have_any_crs(place, label_crs, image_crs, seed):
     transform = Affine((right - left) / 160, 0, left, 0, (bottom - top) / 160, top)
     mask = mask_of(roads, Grid(160, 160, transform, image_crs))
     shapes = by_geopandas(roads, image_crs)
-    mph = rasterize(shapes, out_shape=(160, 160), transform=transform, dtype="float32")
     assert mask.any()
-    assert np.array_equal(mask, np.where(mph > 0, to_byte(mph), 0))
+    assert np.array_equal(mask, burned_by_gdal(shapes, transform, (160, 160)))
 
 
 # --- united roads ---------------------------------------------------------------------------
@@ -179,7 +177,7 @@ def test_lines_that_are_too_many_to_unite_are_drawn_one_by_one(monkeypatch):
     assert len(outlines.within(grid)) == 120
     alone = shapely.buffer(roads.lines, 2.0, quad_segs=1)
     expected = burned_by_gdal(
-        list(zip(alone, to_byte(roads.mph), strict=True)), grid.transform, grid.shape
+        list(zip(alone, roads.value, strict=True)), grid.transform, grid.shape
     )
     np.testing.assert_array_equal(burn(outlines.within(grid), grid), expected)
     assert len(outlines.within(grid.window(-9, -9, 50, 2))) <= 2, "few enough"
@@ -266,7 +264,7 @@ def test_the_zone_is_that_of_the_scenes_centre(lon, zone):
 def test_a_line_round_the_world_in_the_label_moves_no_other_road():
     roads = some_roads("Moscow", TABLE_SPEEDS)
     long = shapely.LineString([(-170, 20), (-40, 60), (60, 10), (170, 30)])
-    beside = roads_of(*roads.lines, long, mph=[*roads.mph, 20])
+    beside = roads_of(*roads.lines, long, mph=[*roads.value, 20])
     assert np.array_equal(*(mask_of(each, grid_at("Moscow")) for each in (roads, beside)))
 
 

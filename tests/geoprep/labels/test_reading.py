@@ -16,7 +16,7 @@ from geoprep.crs import LONLAT
 from geoprep.errors import LabelError, UsageError
 from geoprep.labels.label_options import SpeedRule
 from geoprep.labels.road_files import read_roads
-from geoprep.labels.vectors import read_road_table
+from geoprep.labels.vector_labels import read_road_table
 from geoprep.sources.archives import index_tar
 from geoprep.storage.addresses import member_address
 
@@ -56,7 +56,7 @@ def coordinates(line):
 def test_lines_come_with_their_speed_and_crs():
     roads = read(geojson(feature(), feature(LINE[:2], road_type="2")))
     assert [coordinates(line) for line in roads.lines] == [LINE, LINE[:2]]
-    assert roads.mph.tolist() == [25, 45]
+    assert roads.value.tolist() == [25, 45]
     assert roads.crs == "EPSG:4326"
     assert roads.notes == {}
 
@@ -64,7 +64,7 @@ def test_lines_come_with_their_speed_and_crs():
 def test_parts_of_a_multilinestring_share_the_speed():
     roads = read(geojson(feature([LINE, LINE[1:]], "MultiLineString"), feature(road_type=1)))
     assert [coordinates(line) for line in roads.lines] == [LINE, LINE[1:], LINE]
-    assert roads.mph.tolist() == [25, 25, 55]
+    assert roads.value.tolist() == [25, 25, 55]
 
 
 @pytest.mark.parametrize("mixed", [False, True])
@@ -83,7 +83,7 @@ def test_a_byte_order_mark_is_no_obstacle():
 def test_speed_options_reach_the_attributes():
     data = geojson(feature(limit=50), feature(limit=None))
     roads = read(data, rule=SpeedRule(speed_field="limit", speed_unit="kmh"))
-    assert roads.mph.tolist() == [pytest.approx(31.068560), 25]
+    assert roads.value.tolist() == [31, 25]
     assert roads.notes == {"speed field missing": 1}
 
 
@@ -94,7 +94,7 @@ def test_real_labels_are_read_whole(shared_data):
         name = f"SN3_roads_train_AOI_2_Vegas_geojson_roads_speed_img{number}.geojson"
         roads = read_roads(folder / name)
         assert roads.notes == {}
-        counts[number] = dict(zip(*np.unique(roads.mph, return_counts=True), strict=True))
+        counts[number] = dict(zip(*np.unique(roads.value, return_counts=True), strict=True))
     # img0: two primary roads of three lanes; its own speed_mph, of an older table, says 45.
     assert counts[0] == {20: 36, 55: 2}
     assert counts[99] == {25: 6}
@@ -103,7 +103,7 @@ def test_real_labels_are_read_whole(shared_data):
 
 def test_real_openstreetmap_roads_are_read_by_their_tags(shared_data):
     roads = read_roads(shared_data / "apls" / "osm_img990.geojson")
-    assert sorted(roads.mph.tolist()) == [25, 25, 25, 25, 25, 35, 35]
+    assert sorted(roads.value.tolist()) == [25, 25, 25, 25, 25, 35, 35]
     assert roads.notes["not driveable"] == 5
 
 
@@ -151,14 +151,14 @@ def test_other_geometry_is_left_out_and_counted(geometry, note):
     bad = {"type": "Feature", "properties": {"road_type": "?"}, "geometry": geometry}
     roads = read(geojson(bad, feature()))
     assert [coordinates(line) for line in roads.lines] == [LINE]
-    assert roads.mph.tolist() == [25]
+    assert roads.value.tolist() == [25]
     assert roads.notes == {note: 1}
 
 
 @pytest.mark.parametrize("junk", [None, 7, [], "road"])
 def test_features_and_properties_that_are_none_do_no_harm(junk):
     roads = read(geojson(junk, {**feature(), "properties": junk}))
-    assert roads.mph.tolist() == [20]
+    assert roads.value.tolist() == [20]
     assert roads.notes["road_type missing"] == 1
 
 
@@ -185,9 +185,9 @@ def test_whatever_the_features_are_every_line_returned_has_a_place_and_a_speed(e
         roads = read(geojson(*each))
     except LabelError:  # such as for a number beyond all floats
         return
-    assert len(roads.lines) == len(roads.mph)
+    assert len(roads.lines) == len(roads.value)
     assert np.isfinite(shapely.get_coordinates(roads.lines)).all()
-    assert (roads.mph > 0).all()
+    assert (roads.value > 0).all()
     kinds = [shapely.GeometryType.LINESTRING, shapely.GeometryType.POLYGON]
     assert np.isin(shapely.get_type_id(roads.lines), kinds).all()
 
@@ -274,4 +274,4 @@ def test_a_label_of_any_format_is_read_out_of_an_archive(tmp_path):
     for name, place in index_tar(tmp_path / "all.tar").items():
         roads = read_roads(member_address(tmp_path / "all.tar", name, *place))
         assert [coordinates(line) for line in roads.lines] == [LINE]
-        assert roads.mph.tolist() == [25]
+        assert roads.value.tolist() == [25]

@@ -76,7 +76,7 @@ def test_roads_of_a_scene_come_out_of_every_format_and_crs(road_files, suffix, c
         everything[everything.intersects(shapely.box(*bounds).buffer(distance))]
         for distance in (0, 20)
     )
-    chosen = Counter(roads.mph.tolist())
+    chosen = Counter(roads.value.tolist())
     assert len(within) > 3
     assert Counter(within.road_type.map(MPH)) <= chosen <= Counter(near.road_type.map(MPH))
     assert roads.notes == {}
@@ -133,7 +133,7 @@ def test_roads_are_found_on_both_sides_of_the_180th_meridian(tmp_path, crs):
     roads.to_file(path)
     bounds = scene(crs, -300, -300, side=600, centre=(180.0, -17.0))
     found = read_roads(path, bounds=bounds, bounds_crs=crs)
-    assert sorted(found.mph.tolist()) == [35, 55]
+    assert sorted(found.value.tolist()) == [35, 55]
 
 
 def test_a_scene_where_the_crs_of_the_roads_does_not_reach_has_no_roads(road_files):
@@ -152,10 +152,10 @@ def test_notes_are_those_of_the_scene_alone(tmp_path):
     frame.to_crs(UTM).to_file(path)
     here = read_roads(path, bounds=scene(UTM, 0, 0), bounds_crs=UTM)
     assert here.notes == {"lanes missing": 1, "not driveable": 1, "surface missing": 1}
-    assert here.mph.tolist() == [45]
+    assert here.value.tolist() == [45]
     there = read_roads(path, bounds=scene(UTM, 4900, 0), bounds_crs=UTM)
     assert there.notes["highway unknown"] == 1
-    assert there.mph.tolist() == [20]
+    assert there.value.tolist() == [20]
 
 
 def test_features_without_a_line_belong_to_no_scene_and_are_told_apart(tmp_path):
@@ -303,7 +303,7 @@ def test_geoparquet_is_read_like_any_other_format(tmp_path, road_files):
     for rule in (SpeedRule(), SpeedRule(layer="roads")):
         roads = read_roads(path, rule=rule, **here)
         assert {line.wkb for line in roads.lines} == {line.wkb for line in expected.lines}
-        assert sorted(roads.mph) == sorted(expected.mph)
+        assert sorted(roads.value) == sorted(expected.value)
 
 
 def test_a_network_of_vectorize_is_a_label(tmp_path):
@@ -311,7 +311,7 @@ def test_a_network_of_vectorize_is_a_label(tmp_path):
     ends = [(412_000, 6_174_000), (412_100, 6_174_050)]
     write_network(road_network(ends, speeds=[35], crs=UTM), tmp_path / "roads.parquet")
     roads = read_roads(tmp_path / "roads.parquet", rule=SpeedRule(speed_from="field"))
-    assert roads.mph.tolist() == [35.0]
+    assert roads.value.tolist() == [35.0]
     assert roads.crs == UTM
 
 
@@ -333,6 +333,8 @@ def test_lines_and_areas_of_geometry_collections_are_read(tmp_path):
     frame = geopandas.GeoDataFrame({"road_type": [5, 2, 1]}, geometry=shapes, crs=UTM)
     frame.to_file(tmp_path / "roads.gpkg")
     roads = read_roads(tmp_path / "roads.gpkg")
-    kinds = Counter(zip(shapely.get_type_id(roads.lines).tolist(), roads.mph.tolist(), strict=True))
+    kinds = Counter(
+        zip(shapely.get_type_id(roads.lines).tolist(), roads.value.tolist(), strict=True)
+    )
     assert kinds == {(1, 25.0): 3, (3, 25.0): 1, (1, 45.0): 1}
     assert roads.notes["geometry GeometryCollection"] == 1

@@ -1,0 +1,348 @@
+"""Read a label file of roads or classes: lines and areas with a label byte each, and notes."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import shapely
+from numpy.typing import NDArray
+
+from geoprep.crs import is_geographic
+from geoprep.errors import LabelError
+from geoprep.labels.attributes import (
+    PROPERTY_NAMES,
+    RoadSpeed,
+    is_null,
+    names_roads,
+    road_speeds,
+    road_widths,
+    tags_road,
+)
+from geoprep.labels.class_rule import REFUSE, UNLABELLED, ClassRule, as_colour, as_number, canonical
+from geoprep.labels.label_options import SPEED_FIELDS, SpeedRule
+from geoprep.labels.vector_files import Features, Layer, VectorFile
+from geoprep.labels.vector_names import OSM_LINES, OSM_SUFFIXES
+from geoprep.speed import NODATA, UNKNOWN_SPEED, to_byte
+
+LEFT_OUT: Final = -1
+_MAX_LON_DEG: Final = 360.0
+_MAX_LAT_DEG: Final = 90.0
+_AREA: Final = 2
+"""Dimensions of a polygon, as shapely counts them."""
+_MOST_SHOWN: Final = 6
+_TAGS: Final = ("highway", "fclass", "class", "type")
+_UNTYPED: Final = frozenset(
+    ("road_type missing", "road_type unknown", "highway missing", "highway unknown")
+)
+"""Notes of a road whose type is not known, so that its speed is a default."""
+
+
+@dataclass(frozen=True, slots=True)
+class LabelRoads:
+    """Roads (or classes) of a label as lines and areas, with a label byte each."""
+
+    lines: NDArray[np.object_]  # 2-D LineStrings and Polygons; multi-part features are split
+    value: NDArray[np.uint8]  # 254 for areas of unknown speed; the number of a class; 255 nodata
+    crs: str  # x is easting or longitude
+    notes: dict[str, int]  # why features were left out or got defaults -> number of features
+    width: NDArray[np.float64] | None = None  # full, in metres, NaN where unknown
+    name: str = ""  # of the file, for messages
+
+    def half_widths(self, default: float) -> NDArray[np.float64]:
+        """Return metres on either side of each line, ``default`` where the width is unknown."""
+        if self.width is None:
+            return np.full(len(self.lines), default)
+        return np.where(np.isnan(self.width), default, self.width / 2)
+
+
+@dataclass(frozen=True, slots=True)
+class RoadTable:
+    """Everything read from one label file, including features that are left out."""
+
+    lines: NDArray[np.object_]  # (lines,), as in `LabelRoads`
+    feature: NDArray[np.intp]  # (lines,), the feature that a line is part of
+    value: NDArray[np.int16]  # (features,) label bytes; `LEFT_OUT`, as where cars may not drive
+    mph: NDArray[np.float64]  # (features,) of roads; NaN where unknown or left out, and of classes
+    width: NDArray[np.float64]  # (features,)
+    notes: tuple[tuple[str, ...], ...]  # per feature: why it was left out, defaults that it got
+    crs: str
+    name: str  # of the file, for messages
+    file_notes: tuple[str, ...] = ()
+    ignored_speed_fields: tuple[str, ...] = ()  # which the file has and the rule does not read
+
+    def roads(self) -> LabelRoads:
+        """Return all roads, with the notes of all features and of the file."""
+        return self._of(np.arange(len(self.lines)), _count([*self.notes, self.file_notes]))
+
+    def roads_at(self, chosen: NDArray[np.intp]) -> LabelRoads:
+        """Return the roads among lines of ascending index, with the notes of their features."""
+        features = np.unique(self.feature[chosen])
+        return self._of(chosen, _count([self.notes[i] for i in features]))
+
+    def _of(self, chosen: NDArray[np.intp], notes: dict[str, int]) -> LabelRoads:
+        chosen = chosen[self.value[self.feature[chosen]] != LEFT_OUT]
+        feature = self.feature[chosen]
+        value = self.value[feature].astype(np.uint8)
+        return LabelRoads(
+            self.lines[chosen], value, self.crs, notes, self.width[feature], self.name
+        )
+
+    @property
+    def widest(self) -> float:
+        """Half of the largest known width in metres; 0 if none is known."""
+        return float(np.nanmax(self.width, initial=0.0)) / 2
+
+    def lineless(self) -> dict[str, int]:
+        """Return the notes of the features that have no line or area, counted."""
+        without = np.setdiff1d(np.arange(len(self.notes)), self.feature)
+        return _count([self.notes[i] for i in without])
+
+
+def read_road_table(source: Path | bytes, rule: SpeedRule, name: str = "") -> RoadTable:
+    """Return all roads, or all classes, of one vector file, or of its contents.
+
+    ``name`` is for messages, and tells the format of contents; the path if omitted.
+    """
+    file = VectorFile.open(source, name, where=rule.where)
+    wanted = {rule.width_field or ""}
+    if rule.classes is None:
+        layer, file_notes = _road_layer(file, rule)
+        layers = [layer]
+        wanted |= {*PROPERTY_NAMES, *SPEED_FIELDS, *rule.fields}
+    else:
+        layers, file_notes = _class_layers(file, rule, rule.classes), ()
+        wanted.add(rule.classes.field or "")
+    return _table(file.read(layers, wanted), rule, file_notes)
+
+
+# The layers of a file
+
+
+def _road_layer(file: VectorFile, rule: SpeedRule) -> tuple[Layer, tuple[str, ...]]:
+    """Return the layer that holds the roads, and a note if others are not read.
+
+    1. The named layer; of OpenStreetMap data `OSM_LINES`.
+    2. The only layer of lines; in a file without lines, the only one of areas.
+    3. The only one of these with road attributes.
+    """
+    # 1.
+    named = rule.layer or (OSM_LINES if file.name.lower().endswith(OSM_SUFFIXES) else None)
+    if named is not None:
+        return file.layer(named), ()
+    layers = list(file.layers.values())
+    if not layers:
+        raise LabelError(
+            f"{file.name}: no layer of lines or areas; layers: {file.present}. Give a file of road "
+            "centre lines, or of the areas of roads"
+        )
+    # 2.
+    lines = [layer for layer in layers if layer.has_lines]
+    candidates = lines or layers
+    # 3.
+    if len(candidates) > 1:
+        candidates = [layer for layer in candidates if _holds_roads(file, layer, rule)]
+    if len(candidates) != 1:
+        which = "more than one layer has" if candidates else "no layer has"
+        raise LabelError(
+            f"{file.name}: {which} road attributes (road_type, highway, fclass, ...); layers: "
+            f"{file.present}. Name the layer of roads as `layer`"
+        )
+    others = [layer for layer in layers if layer is not candidates[0]]
+    others.sort(key=lambda layer: layer not in lines)
+    note = f"layer {candidates[0]} read as roads, layers not read: {', '.join(map(str, others))}"
+    return candidates[0], (note,) if others else ()
+
+
+def _holds_roads(file: VectorFile, layer: Layer, rule: SpeedRule) -> bool:
+    """Return whether a layer has road attributes.
+
+    Geofabrik's railways and rivers have the same fields as its roads, so the values of tags are
+    read.
+    """
+    if any(field in layer.fields for field in rule.fields):
+        return True
+    tags = [field for field in _TAGS if field in layer.fields]
+    if not tags:
+        return names_roads(layer.fields)
+    return any(tags_road(dict(zip(tags, row, strict=True))) for row in file.sample(layer, tags))
+
+
+def _class_layers(file: VectorFile, rule: SpeedRule, classes: ClassRule) -> list[Layer]:
+    """Return the layers that hold classes: those named, else those with the field, else all."""
+    names = [name.strip() for name in (rule.layer or "").split(",") if name.strip()]
+    layers = [file.layer(name) for name in names] or list(file.layers.values())
+    if not names and classes.field is not None:
+        layers = [layer for layer in layers if classes.field in layer.fields] or layers
+    if not layers:
+        raise LabelError(f"{file.name}: no layer of lines or areas; layers: {file.present}")
+    return layers
+
+
+# Features to label bytes
+
+
+def _table(features: Features, rule: SpeedRule, file_notes: tuple[str, ...]) -> RoadTable:
+    """Return the table of a file: unusable lines removed, label bytes and widths found."""
+    problems = list(features.notes)
+    usable = np.ones(len(features.shapes), dtype=bool)
+    for index, problem in _bad_lines(features.shapes, features.crs).items():
+        usable[index] = False
+        problems[features.feature[index]] = problem
+    lines, feature = features.shapes[usable], features.feature[usable]
+    has_line = np.zeros(len(problems), dtype=bool)
+    has_line[feature] = True
+    is_area = np.zeros(len(problems), dtype=bool)
+    is_area[feature[shapely.get_dimensions(lines) == _AREA]] = True
+    if rule.classes is not None:
+        value, remarks = _class_values(features, has_line, rule.classes)
+        mph = np.full(len(problems), math.nan)
+    else:
+        speeds = road_speeds(features.attributes, features.fields, rule, features.name)
+        value, mph, remarks = _road_values(features, speeds, is_area, rule)
+    widths, width_notes = road_widths(features.attributes, features.fields, rule, features.name)
+    notes = []
+    for i, problem in enumerate(problems):
+        of_feature = [problem, *(remarks[i] if has_line[i] else ())]
+        if has_line[i] and not is_area[i] and value[i] != LEFT_OUT:  # areas need no width
+            of_feature.append(width_notes[i])
+        notes.append(tuple(filter(None, of_feature)))
+    reads_speeds = bool(rule.fields) or rule.classes is not None
+    ignored = () if reads_speeds else tuple(one for one in SPEED_FIELDS if one in features.fields)
+    return RoadTable(
+        lines,
+        feature,
+        value,
+        mph,
+        np.array(widths, dtype=np.float64),
+        tuple(notes),
+        features.crs,
+        features.name,
+        file_notes,
+        ignored,
+    )
+
+
+def _road_values(
+    features: Features, speeds: Sequence[RoadSpeed], is_area: NDArray[np.bool_], rule: SpeedRule
+) -> tuple[NDArray[np.int16], NDArray[np.float64], list[tuple[str, ...]]]:
+    """Return the label byte, the speed in mph and notes of every feature.
+
+    1. Roads that cars may not drive on are left out.
+    2. Areas are left out by the rule, or refused if nothing shows that they are roads.
+    3. Areas without a known type of road are roads of unknown speed.
+    """
+    names, name = features.fields, features.name
+    described = rule.needs_field or names_roads(names)
+    if is_area.any() and rule.areas == "auto" and not described and rule.where is None:
+        raise LabelError(
+            f"{name}: {int(is_area.sum())} areas, and no road attributes (road_type, highway, "
+            "fclass, ...): they may be buildings or land cover. Select the roads by `where`, an "
+            "SQL condition; or set `areas` to road if all of them are roads, to ignore to leave "
+            "them out"
+        )
+    mph = np.array([speed.mph for speed in speeds], dtype=np.float64)
+    remarks = [speed.notes for speed in speeds]
+    ignored = is_area & (rule.areas == "ignore")
+    mph[ignored] = math.nan
+    typed = np.array([described and _UNTYPED.isdisjoint(notes) for notes in remarks], dtype=bool)
+    unknown = is_area & np.isfinite(mph) & ~typed
+    for indexes, note in ((ignored, "area ignored"), (unknown, "area of unknown speed")):
+        for i in np.flatnonzero(indexes):
+            remarks[i] = (note,)
+    value = np.full(len(mph), LEFT_OUT, np.int16)
+    value[np.isfinite(mph)] = to_byte(mph[np.isfinite(mph)])
+    value[unknown], mph[unknown] = UNKNOWN_SPEED, math.nan
+    return value, mph, remarks
+
+
+def _class_values(
+    features: Features, has_line: NDArray[np.bool_], rule: ClassRule
+) -> tuple[NDArray[np.int16], list[tuple[str, ...]]]:
+    """Return the number of the class of every feature, 255 for nodata, and remarks."""
+    name, names = features.name, features.fields
+    if not features.attributes:
+        return np.empty(0, np.int16), []
+    if rule.field is None:
+        values: list[str | float] = [*features.layers]
+    elif rule.field in names:
+        values = [_plain(attributes.get(rule.field)) for attributes in features.attributes]
+    else:
+        raise LabelError(
+            f"{name}: no field {rule.field}; its fields: {', '.join(sorted(names)) or 'none'}. "
+            "Name one of them as `class_field`"
+        )
+    listed = _listed(rule, any(isinstance(value, int | float) for value in values))
+    unlisted = Counter(
+        canonical(value)
+        for value, drawn in zip(values, has_line.tolist(), strict=True)
+        if drawn and value not in listed
+    )
+    if unlisted and rule.other == REFUSE:
+        shown = ", ".join(f"{text} ({n:,})" for text, n in unlisted.most_common(_MOST_SHOWN))
+        more = f" and {len(unlisted) - _MOST_SHOWN} more" if len(unlisted) > _MOST_SHOWN else ""
+        where = f"field {rule.field} has" if rule.field else "its layers have"
+        what = "values" if rule.field else "names"
+        raise LabelError(
+            f"{name}: {where} {what} that no class has: {shown}{more} (number of features). Add "
+            "them to `classes`, or say by `other` that they are nodata, or which class they are"
+        )
+    is_class = rule.other in rule.names
+    rest = rule.names.index(rule.other) if is_class else NODATA
+    what = f"class {rule.other}" if is_class else UNLABELLED
+    numbers = np.array([listed.get(value, rest) for value in values], np.int16)
+    remarks: list[tuple[str, ...]] = [
+        () if value in listed else (f"label value {canonical(value)} read as {what}",)
+        for value in values
+    ]
+    numbers[~has_line] = LEFT_OUT
+    return numbers, remarks
+
+
+def _plain(value: object) -> str | float:
+    """Return the value of a field: a number stays a number, text stays text."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and not is_null(value):
+        return value
+    return "null" if is_null(value) else canonical(str(value))
+
+
+def _listed(rule: ClassRule, numbers: bool) -> Mapping[str | float, int]:
+    """Return the number of the class of every value; a class without values has its name.
+
+    With ``numbers``, the values that are written as numbers are those of a field of numbers too.
+    """
+    listed: dict[str | float, int] = {}
+    for number, (name, values) in enumerate(zip(rule.names, rule.values, strict=True)):
+        colours_only = all(as_colour([value]) is not None for value in values)
+        for text in (*values, *([name] if colours_only else [])):
+            listed.setdefault(text, number)
+            parsed = as_number(text) if numbers else None
+            if parsed is not None and listed.setdefault(parsed, number) != number:
+                raise LabelError(
+                    f"classes {rule.names[listed[parsed]]} and {name} both have the number {text}. "
+                    f"Give each value of field {rule.field} to one class in `classes`"
+                )
+    return listed
+
+
+def _bad_lines(lines: NDArray[np.object_], crs: str) -> dict[int, str]:
+    """Return the lines with invalid coordinates: index -> what is wrong with them."""
+    xy, line = shapely.get_coordinates(lines, return_index=True)
+    finite = np.isfinite(xy).all(axis=1)
+    inside = finite
+    if is_geographic(crs):
+        inside = (np.abs(xy) <= (_MAX_LON_DEG, _MAX_LAT_DEG)).all(axis=1)
+    if inside.all():
+        return {}
+    bad = dict.fromkeys(line[~inside].tolist(), "geometry out of range")
+    return bad | dict.fromkeys(line[~finite].tolist(), "geometry not finite")
+
+
+def _count(notes: Sequence[tuple[str, ...]]) -> dict[str, int]:
+    """Return note -> number of features, sorted by note."""
+    return dict(sorted(Counter(note for each in notes for note in each).items()))
