@@ -1,27 +1,53 @@
-"""How one image is predicted: its bands, its pixel grid, and the limits of its rescaling."""
+"""How one image is read: bands, pixel grid and limits of rescaling; its rows, and which are valid.
+
+`inspect_image` reads the header, `known_limits` has what the model and the options say, and
+`ImageReader` the rest, which follows from the pixels.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+import rasterio
 from affine import Affine
 from numpy.typing import NDArray
+from rasterio.windows import Window
 
 from geoprep import imagery
 from geoprep.build import parse_nodata, parse_rescale
+from geoprep.cpus import usable_cpus
 from geoprep.errors import ImageError, UsageError
-from geoprep.storage import shown_address, split_address
+from geoprep.storage import open_image, shown_address, split_address
 from training.checkpoint import ModelInfo
 from training.prediction.predict_options import ImageOptions, parse_bands
+
+if TYPE_CHECKING:
+    from rasterio.io import DatasetReader
 
 TOLERANCE = 0.1
 """Relative difference from the model's pixel size above which an image is resampled."""
 
 _EXACT = 0.001
+_READ_BYTES = 48 << 20
+"""Bytes of decoded pixels that are read at a time."""
+_MOST_COUNTED = 64_000_000
+"""Pixels of an image above which its limits are those of a sample of its rows."""
+_KEPT_BYTES = 256 << 20
+"""Bytes of decoded pixels that are kept for the prediction when they were read before it."""
+_COUNTED_ROWS = 512
+"""Rows that are counted at a time: a row of blocks of most large images."""
+
+T = TypeVar("T")
+ReadRows = Callable[[int, int], imagery.ImageWindow]
+"""Returns the rows of an image from the first to the last one, which is excluded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +128,9 @@ def inspect_image(
 
 def file_version(address: str) -> str:
     """Return sizes and modification times of local files; empty for a member of an archive."""
-    known = [Path(one).stat() for one in split_address(address) if Path(one).is_file()]
-    return ", ".join(f"{one.st_size} bytes of {one.st_mtime_ns} ns" for one in known)
+    paths = map(Path, split_address(address))
+    stats = [path.stat() for path in paths if path.is_file()]
+    return ", ".join(f"{stat.st_size} bytes of {stat.st_mtime_ns} ns" for stat in stats)
 
 
 def choose_bands(
@@ -171,3 +198,108 @@ def limits_note(info: ModelInfo, rule: str) -> str:
         "rescaling: the model was trained on several cities with different limits, so each image's "
         "own limits are used (`rescale` LO,HI sets others)"
     )
+
+
+class ImageReader:
+    """Rows of an image in its own dtype, with their validity.
+
+    A new prediction calls `decide_validity` first, then `scene_limits` if it needs them; both read
+    the whole image. Its rows are kept for the prediction if they take at most `_KEPT_BYTES`. A
+    prediction that is resumed has the ``mask``, a file beside its journal, from before.
+    """
+
+    def __init__(self, source: ImageSource, mask: Path) -> None:
+        self.source = source
+        row_bytes = source.lengths[1] * (len(source.bands) + 1) * np.dtype(source.dtype).itemsize
+        self.rows_at_a_time = max(1, _READ_BYTES // row_bytes)
+        self._counted_every = math.ceil(math.prod(source.lengths) / _MOST_COUNTED)
+        is_small = source.lengths[0] * row_bytes <= _KEPT_BYTES
+        self._keeps = is_small and self._counted_every == 1
+        self._decoded: dict[int, imagery.ImageWindow] = {}  # by the first row
+        self._mask = mask if source.black_decides else None
+
+    def decide_validity(self) -> None:
+        """Write the mask of an image that states none: black connected with its edge is nodata."""
+        if self._mask is None:
+            return
+        height, width = self.source.lengths
+        strips = self._map_rows(lambda rows: imagery.strip_validity(rows.valid, rows.black))
+        bits, _ = imagery.decide(strips, height, width)
+        if bits is None:
+            bits = np.full((height, -(-width // 8)), 255, np.uint8)
+        for top, rows in self._decoded.items():
+            valid = np.unpackbits(bits[top : top + len(rows.values)], axis=1, count=width)
+            self._decoded[top] = imagery.decided(rows, valid)
+        imagery.write_bits(str(self._mask), bits)
+
+    def scene_limits(self) -> NDArray[np.float64]:
+        """Return float64 (band, 2), the percentiles of an image's valid pixels.
+
+        All count, or so many rows of a large image, evenly spread, that it is not decoded twice.
+        """
+        if self._decoded:
+            counts = [imagery.count_source(rows) for rows in self._decoded.values()]
+        else:
+            blocks = self._map_rows(imagery.count_source, self._mask, self._counted_every)
+            counts = [*blocks.values()]
+        total: Any = sum(counts)
+        return imagery.percentile_limits(total)
+
+    @contextmanager
+    def opened(self) -> Iterator[ReadRows]:
+        """Open the image; yield the function that reads its rows, from top to bottom."""
+        with bounded_cache(), open_image(self.source.address) as dataset:
+            if self._decoded:
+                yield self._take_rows
+            else:
+                yield partial(self._read_rows, dataset, self._mask)
+
+    def _map_rows(
+        self,
+        function: Callable[[imagery.ImageWindow], T],
+        mask: Path | None = None,
+        every: int = 1,
+    ) -> dict[int, T]:
+        """Return the results for blocks of rows, one of ``every``, by the number of the first."""
+        height, step = self.source.lengths[0], min(self.rows_at_a_time, _COUNTED_ROWS)
+
+        def result(top: int) -> tuple[int, T]:
+            with bounded_cache(), open_image(self.source.address) as dataset:
+                rows = self._read_rows(dataset, mask, top, min(top + step, height))
+            if self._keeps:
+                self._decoded[top] = rows
+            return top, function(rows)
+
+        # Eight threads: each decodes up to 48 MB.
+        with ThreadPoolExecutor(min(8, usable_cpus()), "predict-count") as pool:
+            return dict(pool.map(result, range(0, height, step * every)))
+
+    def _read_rows(
+        self, dataset: DatasetReader, mask: Path | None, top: int, bottom: int
+    ) -> imagery.ImageWindow:
+        source, width, valid = self.source, self.source.lengths[1], None
+        if mask is not None:
+            valid = imagery.read_bits(str(mask), width, slice(top, bottom), slice(0, width))
+        window = Window(0, top, width, bottom - top)
+        return imagery.read_pixels(dataset, source.bands, window, nodata=source.nodata, mask=valid)
+
+    def _take_rows(self, top: int, bottom: int) -> imagery.ImageWindow:
+        """Return rows that were decoded before; forget what ends above them."""
+        values, masks = [], []
+        for start, block in sorted(self._decoded.items()):
+            if start + len(block.values) <= top:
+                del self._decoded[start]
+            elif start < bottom:
+                rows = slice(max(0, top - start), bottom - start)
+                values.append(block.values[rows])
+                everywhere = np.ones(values[-1].shape[:2], np.uint8)
+                masks.append(everywhere if block.valid is None else block.valid[rows])
+        valid = np.concatenate(masks)
+        return imagery.ImageWindow(np.concatenate(values), None if valid.all() else valid)
+
+
+@contextmanager
+def bounded_cache() -> Iterator[None]:
+    """Limit GDAL's cache of blocks to 128 MB; by default it takes 5 % of the memory."""
+    with rasterio.Env(GDAL_CACHEMAX=128):
+        yield

@@ -22,19 +22,16 @@ from geoprep.errors import UsageError
 from training.checkpoint import ModelInfo
 from training.prediction.blend import RowBlender
 from training.prediction.cog import CogWriter
-from training.prediction.images import ImageSource, known_limits
+from training.prediction.images import ImageReader, ImageSource, known_limits
 from training.prediction.predict_options import PredictOptions, parse_bands
 from training.prediction.prediction_tags import band_names, tiff_tags
 from training.prediction.spool import Shape, WriteJournal
 from training.prediction.windows import (
-    DecodedRows,
     WindowGrid,
     WindowRow,
     prefetched,
     read_window_rows,
-    scene_limits,
     window_grid,
-    write_mask,
 )
 from training.runners import CLASS_BAND, SPEED_BAND, VIEWS, Runner, average_views
 
@@ -164,14 +161,10 @@ class Predictor:
         with WriteJournal(target, signed | {"batch": self.options.batch_size}) as journal:
             continued = journal.continued
             try:
-                decoded: DecodedRows = {}
-                mask = journal.folder / "valid.bits" if source.black_decides else None
+                reader = ImageReader(source, journal.folder / "valid.bits")
                 if not continued:
-                    if mask is not None:
-                        write_mask(source, mask, decoded)
-                    limits = self.limits
-                    if limits is None:
-                        limits = scene_limits(source, decoded, mask)
+                    reader.decide_validity()
+                    limits = reader.scene_limits() if self.limits is None else self.limits
                     journal.settle(limits=limits.tolist())
                 info, compress = self.info, self.options.compress
                 shape = Shape(len(band_names(info, **self._extra)), source.height, source.width)
@@ -179,8 +172,7 @@ class Predictor:
                 by_mode *= info.has_classes or bool(info.class_mph)
                 with CogWriter(journal, shape, compress, by_mode) as writer:
                     limits = np.array(journal.settled["limits"])
-                    rows = partial(read_window_rows, source, limits, decoded=decoded, mask=mask)
-                    stats = self._write_rows(source, rows, writer, runner, progress)
+                    stats = self._write_rows(reader, limits, writer, runner, progress)
                     writer.finish(target, tiff_tags(source, info, signed))
             except OSError:
                 raise  # such as a full disk: the next run resumes
@@ -194,18 +186,19 @@ class Predictor:
 
     def _write_rows(
         self,
-        source: ImageSource,
-        read: Callable[[WindowGrid, int], Iterator[WindowRow]],
+        reader: ImageReader,
+        limits: Limits,
         writer: CogWriter,
         runner: Runner,
         progress: ProgressCallback,
     ) -> PredictStats:
         """Predict and write all rows that are not written yet."""
-        grid, stats, views = self.grid(source), PredictStats(), len(VIEWS[self.options.tta])
+        source, stats = reader.source, PredictStats()
+        grid, views = self.grid(source), len(VIEWS[self.options.tta])
         first = grid.rows.first_touching(writer.next_row)
         end = writer.next_row  # of the rows that are written or given to the writer
         with (
-            closing(prefetched(read(grid, first))) as rows,
+            closing(prefetched(read_window_rows(reader, limits, grid, first))) as rows,
             RowBlender(grid, self.info, self.threshold, usable_cpus(), **self._extra) as blender,
             closing(self._outputs(_batches(rows, grid, runner), runner, stats)) as outputs,
         ):

@@ -101,14 +101,16 @@ def test_shards_of_one_scene_agree_and_nan_specks_stay_missing(tmp_path, rescale
 def test_prediction_reads_floats_as_a_store_does(tmp_path):
     from helpers.predict_cases import FACTS, predict_options
 
-    from training.prediction.images import inspect_image
-    from training.prediction.windows import read_window_rows, scene_limits, window_grid
+    from training.prediction.images import ImageReader, inspect_image
+    from training.prediction.windows import read_window_rows, window_grid
 
     values = spread("float32", 0.02, 0.31)
     path = write_image(tmp_path / "a.tif", values, PLACES["utm"])
     source = inspect_image(str(path), FACTS, predict_options(rescale="scene", gsd="image"))
-    limits = scene_limits(source)
+    reader = ImageReader(source, tmp_path / "valid.bits")
+    reader.decide_validity()
+    limits = reader.scene_limits()
     grid = window_grid(source.height, source.width, 128, 16, 1)
-    (row,) = read_window_rows(source, limits, grid)
+    (row,) = read_window_rows(reader, limits, grid)
     np.testing.assert_array_equal(row.image[:90, :70], expected_bytes(values, limits))
     assert source.dtype == "float32"

@@ -14,16 +14,14 @@ from geoprep.errors import ImageError, UsageError
 from geoprep.store import StoreReader
 from training.checkpoint import ModelInfo
 from training.data import model_info
-from training.prediction import windows
-from training.prediction.images import inspect_image, known_limits
+from training.prediction import images
+from training.prediction.images import ImageReader, inspect_image, known_limits
 from training.prediction.predict_options import check_gsd
 from training.prediction.windows import (
     WindowGrid,
     plan_axis,
     prefetched,
     read_window_rows,
-    scene_limits,
-    write_mask,
 )
 from training.settings import Config
 
@@ -34,13 +32,21 @@ def inspected(path, facts=FACTS, **options):
     return inspect_image(str(path), facts, predict_options(**options))
 
 
-def read_all(source, limits, window, overlap, decoded=None, mask=None):
+def reader_of(source, folder):
+    """Return what reads an image whose validity is decided."""
+    reader = ImageReader(source, folder / "valid.bits")
+    reader.decide_validity()
+    return reader
+
+
+def read_all(reader, limits, window, overlap):
     """Return the image put together from its rows of windows, and those."""
+    source = reader.source
     rows, columns = (plan_axis(n, window, overlap) for n in (source.height, source.width))
     whole = np.zeros((source.height, source.width, len(source.bands)), np.uint8)
     valid = np.zeros((source.height, source.width), np.uint8)
     grid = WindowGrid(rows, columns, 1)
-    found = list(read_window_rows(source, limits, grid, 0, decoded, mask))
+    found = list(read_window_rows(reader, limits, grid))
     for row in found:
         top = rows.starts[row.number]
         part = slice(top, top + rows.side)
@@ -53,11 +59,11 @@ def read_all(source, limits, window, overlap, decoded=None, mask=None):
 
 @pytest.mark.parametrize(("height", "width"), [(300, 170), (128, 128), (20, 500), (7, 3)])
 def test_window_rows_contain_the_image(tmp_path, height, width, monkeypatch):
-    monkeypatch.setattr(windows, "_READ_BYTES", 37 * width * 4)
+    monkeypatch.setattr(images, "_READ_BYTES", 37 * width * 4)
     values = pixels(height, width)
     values[: height // 2, : width // 3] = 0
     source = inspected(write_image(tmp_path / "a.tif", values))
-    whole, valid, _ = read_all(source, AS_IS, 96, 32)
+    whole, valid, _ = read_all(reader_of(source, tmp_path), AS_IS, 96, 32)
     np.testing.assert_array_equal(whole, values)
     np.testing.assert_array_equal(valid != 0, values.any(axis=2))
 
@@ -66,7 +72,7 @@ def test_window_rows_contain_the_image(tmp_path, height, width, monkeypatch):
 def test_small_image_is_mirrored_beyond_its_edge(tmp_path, height, width):
     values = pixels(height, width)
     source = inspected(write_image(tmp_path / "a.tif", values))
-    (row,) = read_all(source, AS_IS, 96, 32)[2]
+    (row,) = read_all(reader_of(source, tmp_path), AS_IS, 96, 32)[2]
     ys, xs = to_and_fro(height, row.image.shape[0]), to_and_fro(width, row.image.shape[1])
     np.testing.assert_array_equal(row.image, values[np.ix_(ys, xs)])
 
@@ -83,7 +89,7 @@ def test_resampling_is_that_of_a_store(tmp_path, factor):
     values[50:80] = 0
     path = write_image(tmp_path / "a.tif", values)
     source = inspected(path, replace(FACTS, gsd_m=(GSD * factor, GSD * factor)))
-    whole, valid, _ = read_all(source, AS_IS, 96, 32)
+    whole, valid, _ = read_all(reader_of(source, tmp_path), AS_IS, 96, 32)
     scale_y, scale_x = source.scales
     ys = imagery.pixel_edges(0, source.height, 1, scale_y, 210)
     xs = imagery.pixel_edges(0, source.width, 1, scale_x, 155)
@@ -165,19 +171,19 @@ def test_image_without_crs_is_resampled_by_its_pixel_size(tmp_path):
 
 
 def test_limits_of_a_scene_equal_those_of_a_store(tmp_path, monkeypatch):
-    monkeypatch.setattr(windows, "_READ_BYTES", 50 * 70 * 8)
+    monkeypatch.setattr(images, "_READ_BYTES", 50 * 70 * 8)
     values = pixels(300, 70, dtype="uint16", top=2000)
     values[:40] = 0
     path = write_image(tmp_path / "a.tif", values)
     source = inspected(path, rescale="scene")
     assert known_limits(replace(FACTS, rescale="scene"), "checkpoint") is None
     wanted = np.percentile(values[40:].reshape(-1, 3), (2, 98), axis=0).T
-    np.testing.assert_array_equal(scene_limits(source), wanted)
-    monkeypatch.setattr(windows, "_MOST_COUNTED", 300 * 70 / 2)
-    monkeypatch.setattr(windows, "_COUNTED_ROWS", 40)  # rows 80 to 119, 160 to 199, 240 to 279
+    np.testing.assert_array_equal(reader_of(source, tmp_path).scene_limits(), wanted)
+    monkeypatch.setattr(images, "_MOST_COUNTED", 300 * 70 / 2)
+    monkeypatch.setattr(images, "_COUNTED_ROWS", 40)  # rows 80 to 119, 160 to 199, 240 to 279
     rows = np.arange(300)
     wanted = np.percentile(values[(rows >= 40) & (rows // 40 % 2 == 0)], (2, 98), axis=(0, 1)).T
-    np.testing.assert_array_equal(scene_limits(source), wanted)
+    np.testing.assert_array_equal(reader_of(source, tmp_path).scene_limits(), wanted)
     np.testing.assert_array_equal(known_limits(FACTS, "5,600"), [[5, 600]] * 3)
     with pytest.raises(ImageError, match=r"uint16.*`rescale` scene, or LO,HI"):
         inspected(path)
@@ -194,9 +200,10 @@ def test_nodata_is_that_of_the_store_that_a_model_was_trained_on(tmp_path, rule,
     store = StoreReader.open(tmp_path / "a.zarr")
     info = ModelInfo.from_plain(model_info(Config(), [store]).to_plain())
     source = inspected(image, info)
-    np.testing.assert_array_equal(scene_limits(source), store.scenes.limits[0])
+    reader = reader_of(source, tmp_path)
+    np.testing.assert_array_equal(reader.scene_limits(), store.scenes.limits[0])
     assert source == (inspected(image, nodata=str(rule)) if rule else inspected(image))
-    _, valid, _ = read_all(source, AS_IS, 64, 32)
+    _, valid, _ = read_all(reader, AS_IS, 64, 32)
     assert valid[:30].any() == (rule == "none")
     assert valid[30:].all()
 
@@ -204,48 +211,42 @@ def test_nodata_is_that_of_the_store_that_a_model_was_trained_on(tmp_path, rule,
 @pytest.mark.parametrize("metres", [GSD, 1.7 * GSD, 0.6 * GSD])
 @pytest.mark.parametrize("dtype", ["uint8", "uint16"])
 def test_decoded_rows_are_those_of_the_image(tmp_path, monkeypatch, metres, dtype):
-    monkeypatch.setattr(windows, "_READ_BYTES", 20 * 150 * 4)  # blocks of 20 and 10 rows
+    monkeypatch.setattr(images, "_READ_BYTES", 20 * 150 * 4)  # blocks of 20 and 10 rows
     values = pixels(170, 150, dtype=dtype)
     values[40:55, :30] = 0
     path = write_image(tmp_path / "a.tif", values)
     source = inspected(path, rescale="scene", gsd=str(metres))
-    decoded = {}
-    limits = scene_limits(source, decoded)
-    assert sum(len(rows.values) for rows in decoded.values()) == 170
-    wanted = read_all(source, limits, 64, 32)
-    monkeypatch.setattr(windows, "_KEPT_BYTES", values.nbytes - 1)
-    none = {}
-    scene_limits(source, none)
-    assert not none
+    kept = reader_of(source, tmp_path)
+    limits = kept.scene_limits()
+    monkeypatch.setattr(images, "_KEPT_BYTES", values.nbytes - 1)
+    wanted = read_all(reader_of(source, tmp_path), limits, 64, 32)
     path.unlink()  # nothing is read again
-    monkeypatch.setattr(windows, "open_image", lambda *_: nullcontext())
-    for one, other in zip(read_all(source, limits, 64, 32, decoded)[:2], wanted[:2], strict=True):
-        np.testing.assert_array_equal(one, other)
-    assert len(decoded) <= 2  # those of the last rows
+    monkeypatch.setattr(images, "open_image", lambda *_: nullcontext())
+    for array, expected in zip(read_all(kept, limits, 64, 32)[:2], wanted[:2], strict=True):
+        np.testing.assert_array_equal(array, expected)
 
 
 @pytest.mark.parametrize("kept", [True, False])
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
 def test_black_is_nodata_where_a_store_of_the_image_has_it(tmp_path, monkeypatch, dtype, kept):
-    monkeypatch.setattr(windows, "_READ_BYTES", 20 * 150 * 4)
+    monkeypatch.setattr(images, "_READ_BYTES", 20 * 150 * 4)
     if not kept:
-        monkeypatch.setattr(windows, "_KEPT_BYTES", 0)
+        monkeypatch.setattr(images, "_KEPT_BYTES", 0)
     values = pixels(170, 150).astype(dtype)
     values[:60, :30] = 0
     values[40:120, 60:140] = 0  # within: imagery
     path = write_image(tmp_path / "a.tif", values)
     source = inspected(path, rescale="scene", gsd="image")
     assert source.black_decides
-    mask, decoded = tmp_path / "valid.bits", {}
-    write_mask(source, mask, decoded)
-    assert bool(decoded) == kept
-    limits = scene_limits(source, decoded, mask)
+    reader = reader_of(source, tmp_path)
+    limits = reader.scene_limits()
     with rasterio.open(path) as dataset:
         read = imagery.read_pixels(dataset, (1, 2, 3))
     np.testing.assert_array_equal(read.valid[40:120, 60:140], 1)
     np.testing.assert_array_equal(limits, imagery.percentile_limits(imagery.count_source(read)))
-    for rows in (decoded, {}) if kept else ({},):
-        whole, valid, _ = read_all(source, limits, 64, 32, rows, mask)
+    resumed = ImageReader(source, tmp_path / "valid.bits")
+    for every in (reader, resumed):
+        whole, valid, _ = read_all(every, limits, 64, 32)
         np.testing.assert_array_equal(valid, read.valid)
         assert not whole[:60, :30].any()
         assert whole[valid != 0].all()
