@@ -7,6 +7,10 @@ from .formats.files import check_target as check_target
 from .formats.files import read_network as read_network
 from .formats.files import write_network as write_network
 from .formats.graphs import multigraph as multigraph
+from .formats.label_files import read_labels as read_labels
+from .formats.spacenet_csv import ImageRoads as ImageRoads
+from .formats.spacenet_csv import read_csv as read_csv
+from .formats.spacenet_csv import write_csv as write_csv
 from .formats.table import FRAME_NAMES as FRAME_NAMES
 from .formats.table import edge_frame as edge_frame
 from .formats.table import network_of_frame as network_of_frame
@@ -22,10 +26,6 @@ from .options import Kind as Kind
 from .options import RasterOptions as RasterOptions
 from .options import ScoreOptions as ScoreOptions
 from .options import Tracing as Tracing
-from .reading.label_files import read_labels as read_labels
-from .reading.spacenet_csv import ImageRoads as ImageRoads
-from .reading.spacenet_csv import read_csv as read_csv
-from .reading.spacenet_csv import write_csv as write_csv
 from .scoring.apls import apls as apls
 from .scoring.pairs import ScenePair as ScenePair
 from .scoring.pairs import pair_scenes as pair_scenes

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from geoprep.crs import LONLAT, moved
 from geoprep.errors import SourceError
 from geoprep.labels import HIGHWAY_TYPES, OSM_LINES, open_options
+from geoprep.roads.formats.lines import split_at_shared_points
 from geoprep.roads.formats.table import CONFIDENCE, edge_frame, network_of_frame
 from geoprep.roads.graph import renumbered
-from geoprep.roads.network import RoadGraph, line_strings
+from geoprep.roads.network import RoadGraph
 
 if TYPE_CHECKING:
     import geopandas as gpd
@@ -55,7 +56,7 @@ def _nodes(network: RoadGraph) -> tuple[NDArray[np.float64], list[list[int]]]:
     """Return all points in degrees, and the numbers, from 1, of those of every edge."""
     used, ends = renumbered(network.ends)
     xy, edge = shapely.get_coordinates(network.lines, return_index=True)
-    first, last = _first_and_last(edge)
+    first, last = np.diff(edge, prepend=-1) != 0, np.diff(edge, append=-1) != 0
     inner = ~(first | last)
     number = np.empty(len(xy), np.int64)
     number[first], number[last] = ends.T
@@ -65,11 +66,6 @@ def _nodes(network: RoadGraph) -> tuple[NDArray[np.float64], list[list[int]]]:
     return points, [part.tolist() for part in parts]
 
 
-def _first_and_last(line: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return which vertices are the first and the last of their lines."""
-    return np.diff(line, prepend=-1) != 0, np.diff(line, append=-1) != 0
-
-
 def read_osm(path: Path, layer: str | None = None) -> RoadGraph:
     """Return the network that geoprep wrote, as edited since; else that of the roads for cars.
 
@@ -77,10 +73,10 @@ def read_osm(path: Path, layer: str | None = None) -> RoadGraph:
     """
     frame = our_roads(path, layer)
     if frame is None:
-        from geoprep.roads.reading.label_files import read_labels  # imports pandas
+        from geoprep.roads.formats.label_files import read_labels  # imports pandas
 
         return read_labels(path)[0]
-    lines, part_of = _split_at_shared_points(frame.geometry.to_numpy())
+    lines, part_of = split_at_shared_points(frame.geometry.to_numpy())
     return network_of_frame(path, frame.iloc[part_of].set_geometry(lines))
 
 
@@ -101,18 +97,3 @@ def our_roads(path: Path, layer: str | None) -> gpd.GeoDataFrame | None:
     if not (frame["source"].eq(_SOURCE) | frame[list(_FIELDS)].notna().any(axis=1)).any():
         return None
     return frame[frame["highway"].isin(HIGHWAY_TYPES)].rename(columns=_FIELDS)
-
-
-def _split_at_shared_points(
-    lines: NDArray[np.object_],
-) -> tuple[NDArray[np.object_], NDArray[np.int64]]:
-    """Return the parts of lines between the points that they share, and the line of each part."""
-    xy, line = shapely.get_coordinates(lines, return_index=True)
-    _, number, counts = np.unique(xy, axis=0, return_inverse=True, return_counts=True)
-    first, last = _first_and_last(line)
-    cut = (counts[number.reshape(-1)] > 1) & ~first & ~last
-    copies = np.where(cut, 2, 1)  # one ends a part, the other begins the next
-    begins = np.zeros(copies.sum(), np.bool_)
-    begins[np.cumsum(copies)[first | cut] - 1] = True
-    parts = line_strings(np.repeat(xy, copies, axis=0), np.cumsum(begins) - 1)
-    return parts, np.repeat(line, copies)[begins]

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import shapely
 from numpy.typing import NDArray
-from shapely.ops import substring
 
 from geoprep.crs import crs_name, is_geographic, metric_crs, reproject
 from geoprep.errors import SourceError
 from geoprep.labels import ROAD_FIELDS
-from geoprep.roads.graph import connected, renumbered
+from geoprep.roads.formats.lines import network_from_lines
+from geoprep.roads.graph import renumbered
 from geoprep.roads.network import RoadGraph, line_ends
 
 if TYPE_CHECKING:
@@ -107,7 +106,7 @@ def network_of_frame(name: object, frame: gpd.GeoDataFrame) -> RoadGraph:
         numbered = _numbered_nodes(parts, ends.astype(np.int64))
         if numbered is not None:
             return RoadGraph(*numbered, parts, speed, metric, confidence)
-    return network_from_ends(parts, speed, metric, confidence)
+    return network_from_lines(parts, speed, metric, confidence, joined="ends")
 
 
 def _numbers(columns: Mapping[str, NDArray[Any]], *names: str) -> NDArray[np.float64] | None:
@@ -120,9 +119,6 @@ def _numbers(columns: Mapping[str, NDArray[Any]], *names: str) -> NDArray[np.flo
 
 _SAME_M: Final = 0.01
 """Distance of a line end from its node up to which node numbers count as right: rounding."""
-_JOINED_M: Final = 0.1
-"""Distance up to which roads are joined: a road drawn onto a straight line in one CRS is some
-centimetres away from it in another."""
 _COINCIDENT_M: Final = 0.001
 
 
@@ -141,61 +137,3 @@ def _numbered_nodes(
     nodes[pairs.T.ravel()] = xy.transpose(1, 0, 2).reshape(-1, 2)
     agree = (np.hypot(*(xy - nodes[pairs]).reshape(-1, 2).T) <= _SAME_M).all()
     return (nodes, pairs) if agree and not cKDTree(nodes).query_pairs(_COINCIDENT_M) else None
-
-
-def network_from_ends(
-    lines: NDArray[np.object_],
-    speed_mph: NDArray[np.float64],
-    crs: str | None,
-    confidence: NDArray[np.float64] | None = None,
-) -> RoadGraph:
-    """Return the network of lines in metres that join where they end.
-
-    Line ends within 10 cm of each other are one node. A line is split where another one ends within
-    10 cm of it. Lines that merely cross stay separate, as at a bridge. Lines without a length are
-    left out.
-    """
-    real = np.flatnonzero(shapely.length(lines) > 0)
-    lines, part_of = _split_where_others_end(lines[real])
-    source = real[part_of]
-    xy = line_ends(lines).reshape(-1, 2)
-    node = _clusters(xy)
-    _, first = np.unique(node, return_index=True)
-    confidence = None if confidence is None else confidence[source]
-    return RoadGraph(xy[first], node.reshape(-1, 2), lines, speed_mph[source], crs, confidence)
-
-
-def _clusters(xy: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return the cluster of every point, numbered from 0 in order of appearance, int64 (point,)."""
-    from scipy.spatial import cKDTree
-
-    pairs = cKDTree(xy).query_pairs(_JOINED_M, output_type="ndarray")
-    _, component = connected(pairs, len(xy))
-    _, first, label = np.unique(component, return_index=True, return_inverse=True)
-    rank: NDArray[np.int64] = np.argsort(np.argsort(first))[label].astype(np.int64)
-    return rank
-
-
-def _split_where_others_end(
-    lines: NDArray[np.object_],
-) -> tuple[NDArray[np.object_], NDArray[np.int64]]:
-    """Return the parts of lines between the points that lines end on, and the line of each part."""
-    ends = np.asarray(shapely.points(line_ends(lines).reshape(-1, 2)), object)
-    end, line = shapely.STRtree(lines).query(ends, predicate="dwithin", distance=_JOINED_M)
-    along = shapely.line_locate_point(lines[line], ends[end])
-    inside = (along > _JOINED_M) & (along < shapely.length(lines)[line] - _JOINED_M)
-    cuts: dict[int, list[float]] = {}
-    for number, at in sorted(zip(line[inside].tolist(), along[inside].tolist(), strict=True)):
-        stops = cuts.setdefault(number, [0.0])
-        if at - stops[-1] > _JOINED_M:
-            stops.append(at)
-    parts: list[shapely.LineString] = []
-    part_of: list[int] = []
-    for number, whole in enumerate(lines):
-        stops = [*cuts.get(number, [0.0]), whole.length]
-        pieces = [whole]
-        if number in cuts:
-            pieces = [substring(whole, begin, stop) for begin, stop in pairwise(stops)]
-        parts += pieces
-        part_of += [number] * len(pieces)
-    return np.array(parts, object), np.array(part_of, np.int64)

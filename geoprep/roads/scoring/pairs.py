@@ -16,7 +16,10 @@ from geoprep.crs import LONLAT, reproject, reproject_area
 from geoprep.errors import ImageError, SourceError, UsageError
 from geoprep.grid import Grid
 from geoprep.labels import SpeedRule
+from geoprep.roads.formats.adjacency import json_content, read_adjacency
 from geoprep.roads.formats.files import has_layer, is_network_file, read_network
+from geoprep.roads.formats.label_files import read_labels
+from geoprep.roads.formats.spacenet_csv import read_csv
 from geoprep.roads.graph import renumbered, subnetwork
 from geoprep.roads.names import (
     RASTER_SUFFIXES,
@@ -25,9 +28,6 @@ from geoprep.roads.names import (
     scene_key,
 )
 from geoprep.roads.network import RoadGraph, check_network, empty_network, in_crs
-from geoprep.roads.reading.adjacency import json_content, read_adjacency
-from geoprep.roads.reading.label_files import read_labels
-from geoprep.roads.reading.spacenet_csv import read_csv
 from geoprep.sources import natural_key
 
 Border = Literal["image", "ground truth", "none"]

@@ -14,11 +14,11 @@ from geoprep.grid import utm_crs_of
 from geoprep.roads.centrelines.opening import of_one_kind, open_raster
 from geoprep.roads.centrelines.rasters import RoadRaster
 from geoprep.roads.centrelines.thinning import DENSEST
+from geoprep.roads.formats.spacenet_csv import ImageRoads
 from geoprep.roads.graph import side_by_side
 from geoprep.roads.names import GEOTIFF_SUFFIXES, RASTER_SUFFIXES, image_id
 from geoprep.roads.network import RoadGraph, in_crs
 from geoprep.roads.options import RasterOptions, Tracing
-from geoprep.roads.reading.spacenet_csv import ImageRoads
 from geoprep.roads.tracing.mosaics import grid_of, mosaic, mosaics
 from geoprep.roads.tracing.steps import Advance, trace
 

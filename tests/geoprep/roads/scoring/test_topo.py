@@ -7,7 +7,7 @@ import pytest
 from helpers.roads import network
 
 from geoprep.crs import transformer
-from geoprep.roads.reading.adjacency import read_adjacency
+from geoprep.roads.formats.adjacency import read_adjacency
 from geoprep.roads.scoring.topo import TopoScore, Walks, topo
 
 ROAD = [(0, 0), (100, 0)]

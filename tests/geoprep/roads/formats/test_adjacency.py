@@ -6,9 +6,9 @@ import pytest
 from helpers.roads import lengths
 
 from geoprep.errors import SourceError
+from geoprep.roads.formats import adjacency
+from geoprep.roads.formats.adjacency import read_adjacency
 from geoprep.roads.options import ScoreOptions
-from geoprep.roads.reading import adjacency
-from geoprep.roads.reading.adjacency import read_adjacency
 from geoprep.roads.scoring.pairs import pair_scenes
 from geoprep.roads.scoring.scenes import score_scenes
 

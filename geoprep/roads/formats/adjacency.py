@@ -16,8 +16,8 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from geoprep.errors import SourceError
+from geoprep.roads.formats.lines import network_of_labels
 from geoprep.roads.network import Plane, RoadGraph, segments
-from geoprep.roads.reading.line_network import network_from_lines
 
 MOST_BYTES: Final = 256 << 20
 
@@ -50,7 +50,7 @@ def read_adjacency(path: str | os.PathLike[str], pixel_size_m: float = 1.0) -> R
     if not np.isfinite(pixels).all():
         raise SourceError(f"{path}: has coordinates that are not finite")
     lines = segments(Plane((pixel_size_m, pixel_size_m)).to_metres(pixels))
-    return network_from_lines(lines, np.full(len(lines), np.nan), None, min_path=0)
+    return network_of_labels(lines, np.full(len(lines), np.nan), None, min_path=0)
 
 
 def json_content(path: Path) -> Literal["adjacency", "other", "unknown"]:

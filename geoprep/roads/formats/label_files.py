@@ -14,8 +14,8 @@ import shapely
 from geoprep.crs import middle_of, moved, utm_crs
 from geoprep.errors import LabelError
 from geoprep.labels import SpeedRule, read_road_table
+from geoprep.roads.formats.lines import network_of_labels
 from geoprep.roads.network import RoadGraph
-from geoprep.roads.reading.line_network import network_from_lines
 
 _NOT_LOCATED: Final = {"geometry not finite", "geometry out of range"}
 
@@ -45,8 +45,8 @@ def read_labels(
         fields = ", ".join(table.ignored_speed_fields)
         notes = (*notes, f"speeds of labels inferred, field {fields} ignored (see `speed_from`)")
     if not len(lines):
-        return network_from_lines(lines, mph, None), notes
+        return network_of_labels(lines, mph, None), notes
     target = utm_crs(*middle_of(lines, table.crs))
     to_metres = partial(moved, source=table.crs, target=target)
-    network = network_from_lines(lines, mph, target, to_metres=to_metres)
+    network = network_of_labels(lines, mph, target, to_metres=to_metres)
     return network, notes

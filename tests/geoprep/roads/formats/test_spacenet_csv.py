@@ -11,7 +11,7 @@ from helpers.roads import array_raster, network, traced
 
 from geoprep.errors import LabelError, UsageError
 from geoprep.grid import Grid
-from geoprep.roads.reading.spacenet_csv import ImageRoads, read_csv, write_csv
+from geoprep.roads.formats.spacenet_csv import ImageRoads, read_csv, write_csv
 from geoprep.roads.tracing.steps import trace
 
 HEAD = "ImageId,WKT_Pix\n"

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from geoprep.crs import reproject
 from geoprep.errors import LabelError, UsageError
 from geoprep.grid import Grid, utm_crs_of
+from geoprep.roads.formats.lines import ToMetres, network_of_labels
 from geoprep.roads.names import scene_key
 from geoprep.roads.network import Plane, RoadGraph
-from geoprep.roads.reading.line_network import ToMetres, network_from_lines
 from geoprep.speed import MPS_PER_MPH
 from geoprep.storage import replaced
 
@@ -106,7 +106,7 @@ def read_csv(
         else:
             wide, high = np.broadcast_to(pixel_size_m or 1.0, 2).tolist()
             to_metres = Plane((wide, high)).to_metres
-        networks[key] = network_from_lines(
+        networks[key] = network_of_labels(
             lines,
             speed,
             crs,

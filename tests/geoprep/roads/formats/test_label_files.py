@@ -7,10 +7,10 @@ from helpers.geojson import feature, write_features
 from helpers.roads import degree_counts, lengths
 
 from geoprep.labels import SpeedRule
+from geoprep.roads.formats.label_files import read_labels
+from geoprep.roads.formats.lines import network_of_labels
 from geoprep.roads.names import scene_key
 from geoprep.roads.network import RoadGraph
-from geoprep.roads.reading.label_files import read_labels
-from geoprep.roads.reading.line_network import network_from_lines
 
 LABEL = "SN3_roads_train_AOI_2_Vegas_geojson_roads_speed_img{}.geojson"
 
@@ -18,7 +18,7 @@ LABEL = "SN3_roads_train_AOI_2_Vegas_geojson_roads_speed_img{}.geojson"
 def made(*lines, speeds=None, **options) -> RoadGraph:
     shapes = np.array([shapely.LineString(line) for line in lines], object)
     speed = np.full(len(lines), 30.0) if speeds is None else np.array(speeds, float)
-    return network_from_lines(shapes, speed, None, **options)
+    return network_of_labels(shapes, speed, None, **options)
 
 
 RING = [(0, 0), (40, 0), (40, 40), (0, 40), (0, 0)]

@@ -1,1 +1,0 @@
-"""Road networks from label files, SpaceNet's tables and adjacency dictionaries."""
