@@ -108,6 +108,11 @@ def beside(x: NDArray[np.float64], crs: str, middle: float) -> NDArray[np.float6
     return moved
 
 
+def unwrapped(lonlat: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return points (point, 2) in degrees that do not jump at the 180th meridian, but go on."""
+    return np.column_stack([np.unwrap(lonlat[:, 0], period=360), lonlat[:, 1]])
+
+
 def boxes_around(bounds: Bounds, source: str, target: str, margin_m: float) -> list[Bounds]:
     """Return boxes in another CRS that contain some bounds and a margin around them in metres.
 
@@ -136,12 +141,11 @@ def middle_of(lines: NDArray[np.object_], crs: str) -> tuple[float, float]:
     """Return longitude and latitude of the middle of the bounding box of lines in degrees."""
     import shapely
 
+    xy = shapely.get_coordinates(lines)
     if is_geographic(crs):
-        xy = shapely.get_coordinates(lines)
-        if np.ptp(xy[:, 0]) > 180:  # on both sides of the antimeridian
-            lines = shapely.points(xy + np.array([360, 0]) * (xy[:, :1] < 0))
-    west, south, east, north = shapely.total_bounds(lines).tolist()
-    lon, lat = transformer(crs, LONLAT).transform((west + east) / 2, (south + north) / 2)
+        xy = unwrapped(xy)
+    x, y = (np.nanmin(xy, axis=0) + np.nanmax(xy, axis=0)) / 2
+    lon, lat = transformer(crs, LONLAT).transform(x, y)
     return float(lon), float(lat)
 
 

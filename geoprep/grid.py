@@ -173,6 +173,20 @@ class Grid:
         expected = [(0, 0), (width, 0), (width, height), (0, height)]
         return bool((np.abs(self.to_pixels(other.corners) - expected) < tolerance).all())
 
+    def shape_within(self, bounds: Bounds) -> tuple[int, int] | None:
+        """Return height and width of the grid of such pixels that fills bounds; None at 45 degrees.
+
+        ``bounds`` are left, bottom, right and top of the box around the grid.
+        """
+        # The box is |a| width + |b| height wide and |d| width + |e| height high.
+        left, bottom, right, top = bounds
+        sides = np.abs(np.array(self.transform[:6]).reshape(2, 3)[:, :2])
+        scale = sides.sum()
+        if scale == 0 or abs(np.linalg.det(sides / scale)) < 1e-6:
+            return None
+        width, height = np.linalg.solve(sides, [right - left, top - bottom])
+        return max(1, round(height)), max(1, round(width))
+
     def gsd_m(self) -> tuple[float, float]:
         """Return the ground sample distance in metres along x and y, at the centre, on WGS 84."""
         if not self.georeferenced:

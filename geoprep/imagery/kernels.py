@@ -74,20 +74,6 @@ def any_differs(
 
 
 @compiled
-def keep_bytes(
-    values: NDArray[np.uint8], window: tuple[int, int, int, int], out: NDArray[np.uint8]
-) -> None:
-    """Copy bytes without a table, 0 becoming 1, in a ninth of the time of `map_pixels`."""
-    row, col, height, width = window
-    size = width * values.shape[2]
-    for y in range(height):
-        source = values[row + y, col : col + width].reshape(size)
-        target = out[y, :width].reshape(size)
-        for i in range(size):
-            target[i] = max(source[i], np.uint8(1))
-
-
-@compiled
 def map_pixels(
     values: NDArray[Any],
     valid: NDArray[np.uint8],

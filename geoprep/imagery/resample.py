@@ -46,7 +46,8 @@ def render(
         if step == 2:
             kernels.map_quads(values, valid, bands, window, tables, out, out_valid)
         elif pixels.valid is None and _keeps_bytes(tables):
-            kernels.keep_bytes(values, window, out)
+            top, left = window[:2]
+            np.maximum(values[top : top + height, left : left + width], 1, out=out[:height, :width])
         else:
             kernels.map_pixels(values, valid, bands, window, tables, out, out_valid)
         return

@@ -22,7 +22,6 @@ from .scenes import scene_issues as scene_issues
 from .scenes import scene_roads as scene_roads
 from .scenes import scene_shape as scene_shape
 from .scenes import scene_splits as scene_splits
-from .scenes import shape_within as shape_within
 from .scenes import split_names as split_names
 from .scenes import tiles_of as tiles_of
 from .scenes import usable_tiles as usable_tiles

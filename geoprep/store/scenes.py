@@ -66,13 +66,12 @@ def scene_grid(store: StoreReader, scene: int) -> Grid | None:
     first = rows.start
     if not np.isfinite([*tiles.transform[first], *bounds]).all():
         return None
-    offset = Affine.translation(-int(tiles.col[first]), -int(tiles.row[first]))
-    transform = Affine(*tiles.transform[first].tolist()) * offset
-    shape = shape_within(transform, tuple(bounds.tolist()))
+    side = store.meta.tile
+    tile = Grid(side, side, Affine(*tiles.transform[first].tolist()), str(store.scenes.crs[scene]))
+    shape = tile.shape_within(tuple(bounds.tolist()))
     if shape is None:  # rotated by 45 degrees: the tiles with their padding
-        side = store.meta.tile
         shape = int(tiles.row[rows].max()) + side, int(tiles.col[rows].max()) + side
-    return Grid(*shape, transform, str(store.scenes.crs[scene]))
+    return tile.window(-int(tiles.row[first]), -int(tiles.col[first]), *shape)
 
 
 def valid_share(store: StoreReader, scene: int) -> float:
@@ -181,20 +180,6 @@ def scene_issues(store: StoreReader) -> list[tuple[str, str, str]]:
     fine = ("ok",) if (status == "ok").any() else ("ok", "unlabelled")
     rows = zip(store.scenes.id, status, store.scenes.reason, strict=True)
     return [(str(name), str(one), str(reason)) for name, one, reason in rows if one not in fine]
-
-
-def shape_within(
-    transform: Affine, bounds: tuple[float, float, float, float]
-) -> tuple[int, int] | None:
-    """Return (height, width) of the grid whose bounding box is ``bounds``; None at 45 degrees."""
-    # The box is |a| width + |b| height wide and |d| width + |e| height high.
-    left, bottom, right, top = bounds
-    sides = np.abs([[transform.a, transform.b], [transform.d, transform.e]])
-    scale = sides.sum()
-    if scale == 0 or abs(np.linalg.det(sides / scale)) < 1e-6:
-        return None
-    width, height = np.linalg.solve(sides, [right - left, top - bottom])
-    return max(1, round(height)), max(1, round(width))
 
 
 def level_grid(store: StoreReader, scene: int, level: int) -> Grid | None:

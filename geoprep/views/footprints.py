@@ -9,7 +9,7 @@ import numpy as np
 import shapely
 from numpy.typing import NDArray
 
-from geoprep.crs import reproject
+from geoprep.crs import reproject, unwrapped
 from geoprep.errors import UsageError
 from geoprep.grid import Grid
 from geoprep.storage import replaced, require_suffix
@@ -93,10 +93,8 @@ def grids_of(store: StoreReader, by: By) -> list[Grid | None]:
 
 def _continuous(shape: shapely.Polygon) -> shapely.Polygon | None:
     """Return an outline that does not jump at the 180th meridian; None if it is not finite."""
-    lon, lat = shapely.get_coordinates(shape).T
-    if not np.isfinite([lon, lat]).all():
-        return None
-    return shapely.Polygon(np.column_stack([np.unwrap(lon, period=360), lat]))
+    lonlat = shapely.get_coordinates(shape)
+    return shapely.Polygon(unwrapped(lonlat)) if np.isfinite(lonlat).all() else None
 
 
 def table_of(store: StoreReader, by: By, crs: str | None = None) -> gpd.GeoDataFrame:

@@ -7,7 +7,7 @@ import pyproj
 import pytest
 from affine import Affine
 from helpers.factory import PLACES
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from geoprep.errors import UsageError
@@ -89,6 +89,21 @@ def test_pixels_and_coordinates_are_inverse_and_agree_with_the_transform(
     assert not grid.window(0.5, 0, height, width).has_corners_of(grid, 0.01)
     assert grid.outline().exterior.is_ccw
     assert grid.outline().bounds == grid.bounds
+
+
+@given(
+    st.floats(0, 360).filter(lambda angle: abs(angle % 90 - 45) > 1),
+    st.integers(1, 5000),
+    st.integers(1, 5000),
+    st.floats(0.1, 10),
+    st.floats(0.1, 10),
+)
+def test_the_shape_follows_from_bounds_however_the_grid_is_turned(
+    angle, height, width, right, down
+):
+    grid = Grid(height, width, Affine.rotation(angle) * Affine.scale(right, -down), "")
+    assume(np.linalg.cond(np.abs(np.array(grid.transform[:6]).reshape(2, 3)[:, :2])) < 1e4)
+    assert grid.shape_within(grid.bounds) == grid.shape
 
 
 @given(places, st.integers(10, 200), st.integers(10, 200), st.integers(0, 40), st.integers(0, 40))

@@ -9,9 +9,8 @@ from typing import Final, cast
 
 import numpy as np
 import shapely
-from numpy.typing import NDArray
 
-from geoprep.crs import LONLAT, METRES_PER_DEGREE
+from geoprep.crs import LONLAT, METRES_PER_DEGREE, unwrapped
 from geoprep.errors import UsageError
 from geoprep.grid import Grid
 from geoprep.roads.centrelines.bands import OUTSIDE, FileBands, MosaicBands, Part
@@ -38,7 +37,8 @@ def grid_of(raster: RoadRaster) -> Grid:
 
 def mosaics(rasters: Sequence[RoadRaster]) -> list[list[int]]:
     """Return the groups of rasters that touch or overlap, in order of the first of each."""
-    outlines = np.array([_in_degrees(grid_of(raster)) for raster in rasters], object)
+    outlines = np.array([grid_of(raster).outline_in(LONLAT) for raster in rasters], object)
+    outlines = np.array([shapely.transform(outline, unwrapped) for outline in outlines], object)
     again = shapely.transform(outlines, lambda xy: xy + np.array([360, 0]))  # across 180
     outlines = np.concatenate([outlines, again])
     _, south, _, north = shapely.bounds(outlines).T
@@ -56,17 +56,6 @@ def _on_one_grid(one: Grid, other: Grid) -> bool:
         return False
     size, size_b = (np.array(grid.transform[:6])[[0, 1, 3, 4]] for grid in (one, other))
     return np.allclose(size, size_b, rtol=0, atol=_STRETCH * np.abs(size).max())
-
-
-def _in_degrees(grid: Grid) -> shapely.Polygon:
-    """Return the outline of a raster in degrees, east of 180 where it crosses the antimeridian."""
-    shape = grid.outline_in(LONLAT)
-
-    def unwrapped(xy: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.column_stack([xy[:, 0] + 360 * (xy[:, 0] < xy[:, 0].max() - 180), xy[:, 1]])
-
-    whole: shapely.Polygon = shapely.transform(shape, unwrapped)
-    return whole
 
 
 def _box(first: Grid, grid: Grid) -> Box:

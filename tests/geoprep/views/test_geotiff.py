@@ -9,8 +9,6 @@ import pytest
 import rasterio
 import shapely
 from affine import Affine
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
 from rasterio.warp import transform_bounds
 
 from geoprep.build.options import BuildOptions
@@ -18,7 +16,7 @@ from geoprep.errors import OutputError, UsageError
 from geoprep.palette import speed_colours
 from geoprep.speed import BINNED_TABLE, CONTINUOUS_TABLE
 from geoprep.store import StoreReader
-from geoprep.store.scenes import read_label, shape_within
+from geoprep.store.scenes import read_label
 from geoprep.views.footprints import export_footprints
 from geoprep.views.geotiff import export_scenes
 
@@ -133,22 +131,6 @@ def test_failure_half_way_leaves_what_was_there(store, tmp_path, monkeypatch):
         export_scenes(store, "city_1", tmp_path / "a.tif", what="image")
     assert [p.name for p in tmp_path.iterdir()] == ["a.tif"]
     assert (tmp_path / "a.tif").read_bytes() == b"mine"
-
-
-@given(
-    angle=st.floats(0, 360).filter(lambda angle: abs(angle % 90 - 45) > 1),
-    size=st.tuples(st.integers(1, 5000), st.integers(1, 5000)),
-    pixel=st.tuples(st.floats(0.1, 10), st.floats(0.1, 10)),
-)
-@settings(deadline=None)
-def test_shape_follows_from_bounds_however_the_grid_is_turned(angle, size, pixel):
-    turned = Affine.rotation(angle) * Affine.scale(pixel[0], -pixel[1])
-    sides = np.abs([[turned.a, turned.b], [turned.d, turned.e]])
-    assume(np.linalg.cond(sides) < 1e4)
-    height, width = size
-    corners = np.array([turned * (x, y) for x in (0, width) for y in (0, height)])
-    bounds = (*corners.min(axis=0), *corners.max(axis=0))
-    assert shape_within(turned, bounds) == (height, width)
 
 
 def _features(path) -> list[dict]:
