@@ -134,46 +134,55 @@ def file_version(address: str) -> str:
 
 
 def choose_bands(
-    raster: imagery.Raster, wanted: Sequence[str], chosen: Sequence[int]
+    raster: imagery.Raster, needed: Sequence[str], chosen: Sequence[int]
 ) -> tuple[int, ...]:
-    """Return the 1-based bands: the chosen ones, else those of the model's names, else all."""
-    if chosen:
-        if len(chosen) != len(wanted):
+    """Return the 1-based bands of an image for the bands that a model needs, in their order.
+
+    1. Those that the user chose.
+    2. Those with the names of the model's bands.
+    3. All, if they are as many as the model's.
+    """
+    if chosen:  # 1
+        if len(chosen) != len(needed):
             raise UsageError(
-                f"`bands` names {len(chosen)} band(s), but the model needs {len(wanted)}: "
-                f"{', '.join(wanted)}"
+                f"`bands` names {len(chosen)} band(s), but the model needs {len(needed)}: "
+                f"{', '.join(needed)}"
             )
         return tuple(chosen)
-    there = raster.default_bands
     names = [name.casefold() for name in raster.band_names]
-    if all(name.casefold() in names for name in wanted):
-        return tuple(names.index(name.casefold()) + 1 for name in wanted)
-    if len(there) == len(wanted):
-        return there
-    listed = ", ".join(f"{i} ({names[i - 1]})" for i in there)
-    fix = (
-        f"choose them with `bands`, for example {','.join(map(str, there[: len(wanted)]))}"
-        if len(there) > len(wanted)
-        else "use an image with these bands, or a model trained on fewer"
-    )
+    if all(name.casefold() in names for name in needed):  # 2
+        return tuple(names.index(name.casefold()) + 1 for name in needed)
+    bands = raster.default_bands
+    if len(bands) == len(needed):  # 3
+        return bands
+    listed = ", ".join(f"{band} ({names[band - 1]})" for band in bands)
+    fix = "Use an image with these bands, or a model trained on fewer"
+    if len(bands) > len(needed):
+        example = ",".join(map(str, bands[: len(needed)]))
+        fix = f"Choose them with `bands`, for example {example}"
     raise ImageError(
-        f"{raster.name} has band(s) {listed}, but the model needs {len(wanted)}: "
-        f"{', '.join(wanted)}. {fix[0].upper()}{fix[1:]}"
+        f"{raster.name} has band(s) {listed}, but the model needs {len(needed)}: "
+        f"{', '.join(needed)}. {fix}"
     )
 
 
-def _resampled(length: int, have: float, trained: float, wanted: str) -> tuple[int, float]:
+def _resampled(length: int, metres: float, trained: float, gsd: str) -> tuple[int, float]:
     """Return the pixels of the model's axis, and their length in pixels of the image.
 
-    Pixels of the image have ``have`` metres. A whole length is preferred, as between the levels of
-    a store; the last pixel may then extend beyond the image.
+    Pixels of the image have ``metres``, those that the model was trained on ``trained``.
+
+    1. The pixel size of the image, if ``gsd`` says so or that of the training is not known.
+    2. A whole multiple of it, as between the levels of a store, if that is near enough; the last
+       pixel may then extend beyond the image.
+    3. Pixels of the requested size, so many that they cover the image.
     """
-    want = have if wanted == "image" else trained if wanted == "checkpoint" else float(wanted)
-    ratio = want / have if 0 < want < math.inf else 1.0  # trained on images of unknown pixel size
-    whole = max(1, round(ratio))
-    if abs(ratio / whole - 1) <= (TOLERANCE if wanted == "checkpoint" else _EXACT):
-        return -(-length // whole), float(whole)
-    count = max(1, round(length / ratio))
+    size = {"image": metres, "checkpoint": trained}.get(gsd)
+    size = float(gsd) if size is None else size
+    ratio = size / metres if 0 < size < math.inf else 1.0  # 1
+    multiple = max(1, round(ratio))
+    if abs(ratio / multiple - 1) <= (TOLERANCE if gsd == "checkpoint" else _EXACT):  # 2
+        return -(-length // multiple), float(multiple)
+    count = max(1, round(length / ratio))  # 3
     return count, length / count
 
 
@@ -203,9 +212,9 @@ def limits_note(info: ModelInfo, rule: str) -> str:
 class ImageReader:
     """Rows of an image in its own dtype, with their validity.
 
-    A new prediction calls `decide_validity` first, then `scene_limits` if it needs them; both read
-    the whole image. Its rows are kept for the prediction if they take at most `_KEPT_BYTES`. A
-    prediction that is resumed has the ``mask``, a file beside its journal, from before.
+    A new prediction calls `decide_validity` first, then `scene_limits` if it needs them. Rows that
+    these read are kept for the prediction if the image takes at most `_KEPT_BYTES`. A prediction
+    that is resumed has the ``mask``, a file beside its journal, from before.
     """
 
     def __init__(self, source: ImageSource, mask: Path) -> None:

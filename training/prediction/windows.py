@@ -108,24 +108,23 @@ def window_grid(height: int, width: int, window: int, overlap: int, batch: int) 
 def plan_axis(length: int, window: int, overlap: int) -> Axis:
     """Return the windows along an axis.
 
-    An image that is smaller than the window, or little larger, gets one window that just covers
-    it. Otherwise the windows have the requested side, unless another side covers the image with
-    clearly fewer pixels.
+    1. An image that is smaller than the window, or little larger: one that just covers it.
+    2. Otherwise windows of the requested side,
+    3. unless another side, for as many windows or one less, covers it with clearly fewer pixels.
     """
-    if (whole := _rounded_up(length)) <= window * _WHOLE:
-        return Axis(length, whole, (0,), overlap)
+    if (covering := _rounded_up(length)) <= window * _WHOLE:  # 1
+        return Axis(length, covering, (0,), overlap)
     count = math.ceil((length - overlap) / (window - overlap))
-    options = [(count, window)]
-    for n in {count, max(1, count - 1)}:
-        side = _rounded_up(math.ceil((length + (n - 1) * overlap) / n))
+    usual = best = (count, window)  # 2
+    for fewer in {count, count - 1}:  # 3; the order of the set decides between equal ones
+        side = _rounded_up(math.ceil((length + (fewer - 1) * overlap) / fewer))
         if side <= window * _LARGEST_STRETCH and side < length:
-            options.append((n, side))
-    best = min(options, key=lambda option: option[0] * option[1])
-    if best[0] * best[1] > _WORTH_ANOTHER_SIDE * count * window:
-        best = options[0]
-    n, side = best
-    step = (length - side) / max(n - 1, 1)
-    return Axis(length, side, tuple(round(i * step) for i in range(n)), overlap)
+            best = min(best, (fewer, side), key=math.prod)
+    if math.prod(best) > _WORTH_ANOTHER_SIDE * math.prod(usual):
+        best = usual
+    count, side = best
+    step = (length - side) / max(count - 1, 1)
+    return Axis(length, side, tuple(round(i * step) for i in range(count)), overlap)
 
 
 def check_window(window: int, overlap: int) -> None:
