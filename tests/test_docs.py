@@ -152,30 +152,6 @@ def test_every_page_of_a_section_is_in_its_table_of_contents():
         assert "*" in tree.split() or not missing, f"{index}: {sorted(missing)}"
 
 
-@pytest.mark.parametrize(
-    ("searched", "page"),
-    [
-        ("model good enough", "how-to/model-quality"),
-        ("several gpus ranks", "how-to/several-gpus"),
-        ("another machine", "how-to/another-machine"),
-        ("16-bit", "how-to/many-bands"),
-        ("memory per worker", "how-to/out-of-memory"),
-        ("cite", "start/citing"),
-        ("read store without package", "reference/store-format"),
-        ("zarr format", "reference/store-format"),
-        ("install", "start/install"),
-        ("evaluate output", "how-to/model-quality"),
-        ("stac search", "tutorials/stac"),
-        ("model stac item", "tutorials/stac"),
-    ],
-)
-def test_headings_have_the_words_that_are_searched_for(searched, page):
-    """The search of the site ranks titles and headings above text."""
-    text = re.sub(r"^```.*?^```", "", (DOCS / f"{page}.md").read_text(), flags=re.M | re.S)
-    headings = [line.lower() for line in text.splitlines() if line.startswith("#")]
-    assert any(set(searched.split()) <= set(re.findall(r"[\w-]+", line)) for line in headings)
-
-
 def test_pages_state_the_measured_rate_of_loaders():
     """The table of the newest run is the source of the figure on every other page."""
     table = (DOCS / "performance" / "loaders.md").read_text()

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import zarr
@@ -36,8 +36,6 @@ from geoprep.store.schema import (
     TileTable,
 )
 from geoprep.store.shards import digest
-
-T = TypeVar("T", bound=np.generic)
 
 REPAIR = (
     "Copy the store again from an intact copy, or rebuild it with `geoprep build-zarr`; "
@@ -94,15 +92,16 @@ class StoreReader:
     @cached_property
     def histogram_band(self) -> NDArray[np.uint64]:
         """uint64 (band, 256), valid pixels per value over the train split, finest level."""
-        values: NDArray[np.uint64] = self._read("histogram/band", "uint64", ("band", "value"))
-        return self._shaped("histogram/band", values, (len(self.meta.bands), 256))
+        shape = len(self.meta.bands), 256
+        found: NDArray[np.uint64] = self._read("histogram/band", "uint64", ("band", "value"), shape)
+        return found
 
     @cached_property
     def histogram_label(self) -> NDArray[np.uint64]:
         """uint64 (256), pixels per label byte over the train split, finest level."""
         name = f"histogram/{self.meta.label_array}"
-        values: NDArray[np.uint64] = self._read(name, "uint64", ("value",))
-        return self._shaped(name, values, (256,))
+        found: NDArray[np.uint64] = self._read(name, "uint64", ("value",), (256,))
+        return found
 
     @cached_property
     def histogram_speed(self) -> NDArray[np.uint64]:
@@ -121,8 +120,8 @@ class StoreReader:
     def class_pixels(self) -> NDArray[np.uint32]:
         """uint32 (tile, class), pixels per class of every tile at the finest level."""
         shape = len(self.tiles), len(self.classes)
-        values: NDArray[np.uint32] = self._read("class_pixels", *CLASS_PIXELS)
-        return self._shaped("class_pixels", values, shape)
+        found: NDArray[np.uint32] = self._read("class_pixels", *CLASS_PIXELS, shape)
+        return found
 
     def _require_speeds(self) -> None:
         if self.meta.has_classes:
@@ -186,11 +185,15 @@ class StoreReader:
             raise StoreError(f"{self.location}/{name} is not an array. {REPAIR}")
         return array
 
-    def _read(self, name: str, dtype: str, dims: tuple[str, ...]) -> Any:  # noqa: ANN401 - by dtype
+    def _read(
+        self, name: str, dtype: str, dims: tuple[str, ...], shape: tuple[int, ...] | None = None
+    ) -> Any:  # noqa: ANN401 - by dtype
         array = self._array(name)
         try:
             with errors_named(f"{self.location}/{name}", StoreError):
                 values = read_table(array, dtype, dims)
+                if shape is not None and values.shape != shape:
+                    raise ValueError(f"expected shape {shape}, found {values.shape}")
         except StoreError:
             raise
         except Exception as error:  # codecs raise exceptions of any type for damaged bytes
@@ -206,14 +209,6 @@ class StoreReader:
             listed = ", ".join(f"{name} {length}" for name, length in lengths.items())
             raise StoreError(f"{self.location}: columns differ in length ({listed}). {REPAIR}")
         return found
-
-    def _shaped(self, name: str, values: NDArray[T], shape: tuple[int, ...]) -> NDArray[T]:
-        if values.shape != shape:
-            raise StoreError(
-                f"{self.location}/{name} is corrupted: expected shape {shape}, found "
-                f"{values.shape}. {REPAIR}"
-            )
-        return values
 
 
 class _StrictStore(ZarrStore):
