@@ -50,8 +50,9 @@ demo: .venv/.core
 
 # Hundreds of processes start, each of which would compile the sources anew. The commands of
 # README.md run in an environment of their own (make test-wheel-3.12); make dist checks what it builds.
+# Warnings are errors, but for those in tests/helpers/strict.py.
 test: .venv/.dev
-	env -u PYTHONDONTWRITEBYTECODE .venv/bin/python -m pytest $(SPREAD) \
+	env -u PYTHONDONTWRITEBYTECODE GEOPREP_TEST_WARNINGS=error .venv/bin/python -m pytest $(SPREAD) \
 		--ignore tests/e2e/test_readme.py --ignore tests/e2e/test_distribution.py --ignore tests/faults
 
 # Random faults: damaged inputs, flipped bits, builds killed again and again. Not part of `make test`.

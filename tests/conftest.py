@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from helpers.forks import Forks
+from helpers.strict import EXCEPTIONS
 from hypothesis import HealthCheck, settings
 
 # First calls compile kernels and load PROJ's database: no property is about their time.
@@ -24,6 +25,13 @@ sys.path.append(str(REPO))
 # What collecting makes stays until the end, half a million objects: looked through for garbage
 # while they grow and in every full collection afterwards they cost a second each time.
 gc.disable()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make warnings errors in `make test`, but not with other versions of the dependencies."""
+    if os.environ.get("GEOPREP_TEST_WARNINGS") == "error":
+        for line in ("error", *EXCEPTIONS):
+            config.addinivalue_line("filterwarnings", line)
 
 
 def pytest_collection_finish() -> None:

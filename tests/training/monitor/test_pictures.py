@@ -76,4 +76,5 @@ def test_chosen_tiles_have_little_nodata():
 def test_curves_of_any_history(tmp_path):
     history = [{"epoch": 1, "loss": 0.5, "lr": 1e-3}, {"epoch": 2, "loss": 0.4, "road_iou": 0.1}]
     draw_curves(tmp_path / "curves.png", history)
-    assert Image.open(tmp_path / "curves.png").size[0] > 600
+    with Image.open(tmp_path / "curves.png") as picture:
+        assert picture.size[0] > 600
