@@ -37,7 +37,7 @@ def training_sections(command: str) -> Sequence[type[Any]]:
         return SECTIONS
     module = importlib.import_module(f"training.{command}")
     options: type[Any] = getattr(module, f"{command.capitalize()}Options")
-    return options.__bases__
+    return (*options.__bases__, options)
 
 
 def settings_of(section: type[Any]) -> Iterator[Setting]:
@@ -108,10 +108,15 @@ class TrainingOptions(_Generated):
         module = importlib.import_module(f"training.{command}")
         yield from ("```{code-block} none", module.INTRODUCTION.rstrip(), "```", "")
         yield from (f"```{{program}} python -m training.{command}", "```", "")
+        listed: set[str] = set()
         for section in training_sections(command):
+            settings = [one for one in settings_of(section) if one.name not in listed]
+            if not settings:
+                continue
+            listed |= {setting.name for setting in settings}
             title, _, about = (section.__doc__ or "").rstrip(".").partition(": ")
             yield from (f"**{title}**: {about}.", "")
-            for setting in settings_of(section):
+            for setting in settings:
                 text = setting.help
                 if setting.positional:
                     yield from (f"`{setting.metavar}{' ...' * setting.several}`", f": {text}", "")
