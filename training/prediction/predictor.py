@@ -71,8 +71,8 @@ class PredictStats:
 
 def elapsed(stats: Sequence[PredictStats]) -> float:
     """Return the seconds of predictions together, of which some may overlap in time."""
-    ends = [one.began + one.seconds for one in stats]
-    return max(ends) - min(one.began for one in stats)
+    ends = [image.began + image.seconds for image in stats]
+    return max(ends) - min(image.began for image in stats)
 
 
 @dataclass(slots=True)
@@ -223,32 +223,38 @@ class Predictor:
     def _outputs(
         self, batches: Iterator[_WindowBatch], runner: Runner, stats: PredictStats
     ) -> Generator[tuple[_WindowBatch, NDArray[np.float32]], None, None]:
-        """Yield batches with the model's output on the host, in order."""
+        """Yield batches with the model's output on the host, in order.
+
+        1. On an accelerator `IN_FLIGHT` batches are queued.
+        2. A runner that takes several at once is called by as many threads; one batch more waits.
+        3. Others compute a batch when it is waited for.
+        """
         forward = partial(self._forward, runner)
         pool = ThreadPoolExecutor(runner.at_once, "predict-model")
 
         def on_host(image: NDArray[np.uint8]) -> Output:
             with runner.turns:
                 began = time.perf_counter()
-                found = forward(torch.from_numpy(image).permute(0, 3, 1, 2)).cpu().numpy()
-                return found, time.perf_counter() - began
+                output = forward(torch.from_numpy(image).permute(0, 3, 1, 2)).cpu().numpy()
+                return output, time.perf_counter() - began
 
         def in_thread(image: NDArray[np.uint8]) -> Callable[[], Output]:
             return pool.submit(on_host, image).result
 
-        start: Start = partial(partial, on_host)  # computed when it is waited for
-        ahead = 0
+        start: Start
         if has_streams(runner.device):
-            start, ahead = queued_on(runner.device, forward), IN_FLIGHT
+            start, ahead = queued_on(runner.device, forward), IN_FLIGHT  # 1
         elif runner.at_once > 1:
-            start, ahead = in_thread, runner.at_once + 1  # one waits for the first free thread
+            start, ahead = in_thread, runner.at_once + 1  # 2
+        else:
+            start, ahead = partial(partial, on_host), 0  # 3
         waiting = deque[tuple[_WindowBatch, Callable[[], Output]]]()
 
         def oldest() -> tuple[_WindowBatch, NDArray[np.float32]]:
             batch, wait = waiting.popleft()
-            found, seconds = wait()
+            output, seconds = wait()
             stats.forward_seconds += seconds / runner.at_once
-            return batch, found
+            return batch, output
 
         try:
             for batch in batches:
@@ -263,21 +269,21 @@ class Predictor:
     def _forward(self, runner: Runner, windows: Tensor) -> Tensor:
         """Return the mean over all views, fp32 (n, y, x, channel), of uint8 (n, band, y, x)."""
         count, _, height, width = windows.shape
-        wanted = (count, height, width, self.info.channels)
+        shape = (count, height, width, self.info.channels)
         try:
-            found = average_views(runner, windows, self.options.tta)
+            probabilities = average_views(runner, windows, self.options.tta)
         except torch.OutOfMemoryError as error:
             raise UsageError(
                 f"{runner.device} has too little memory for batches of {count} windows of "
                 f"{width} x {height} pixels: use a smaller `batch_size` or `window`"
             ) from error
-        if found.shape != wanted:
+        if probabilities.shape != shape:
             raise UsageError(
-                f"the model {self.info.model} returns the shape {tuple(found.shape)} for {count} "
-                f"windows instead of {wanted} (window, y, x, channel): its factory does not fit "
-                "the checkpoint"
+                f"the model {self.info.model} returns the shape {tuple(probabilities.shape)} for "
+                f"{count} windows instead of {shape} (window, y, x, channel): its factory does not "
+                "fit the checkpoint"
             )
-        return found
+        return probabilities
 
 
 def has_streams(device: torch.device) -> bool:
@@ -301,10 +307,10 @@ def queued_on(device: torch.device, forward: Callable[[Tensor], Tensor]) -> Star
         with module.stream(stream):
             moved = staged.to(device, non_blocking=True).permute(0, 3, 1, 2)
             began.record(stream)
-            found = forward(moved)
+            output = forward(moved)
             ended.record(stream)
-            host = torch.empty(found.shape, pin_memory=True)
-            host.copy_(found, non_blocking=True)
+            host = torch.empty(output.shape, pin_memory=True)
+            host.copy_(output, non_blocking=True)
             copied.record(stream)
 
         def wait() -> Output:

@@ -9,7 +9,6 @@ from .export_record import ExportRecord as ExportRecord
 from .export_record import Precision as Precision
 from .graph import example_image as example_image
 from .graph import named_layers as named_layers
-from .graph import silenced as silenced
 from .model_files import SUFFIXES as SUFFIXES
 from .model_files import chosen_device as chosen_device
 from .model_files import export_files as export_files

@@ -7,11 +7,7 @@ The last convolution computes two pixels at a time. Any number of windows of any
 from __future__ import annotations
 
 import copy
-import logging
-import sys
-import warnings
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor, fx, nn
@@ -141,19 +137,3 @@ def exported(module: nn.Module, info: ModelInfo) -> ExportedProgram:
             for node in part.graph.nodes:
                 node.meta.pop("stack_trace", None)
     return program
-
-
-@contextmanager
-def silenced() -> Iterator[None]:
-    """Suppress what libraries say about their internals, unless Python is asked for warnings."""
-    if sys.warnoptions:
-        yield
-        return
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +20,6 @@ from training.checkpoint import BEST, CheckpointError, ModelInfo, load_model
 from training.engine import DeviceName, choose_device
 from training.runners import ipex_file, onnx_file, openvino_file, torch_file
 from training.runners.export_record import ExportRecord
-from training.runners.graph import silenced
 from training.runners.model_options import ModelOptions, parse_devices
 from training.runners.runner import Compile, NativeRunner, Runner
 from training.runners.stac_item import item_model
@@ -80,7 +83,7 @@ def write_model(
     path: Path, model: nn.Module, record: ExportRecord, tiles: Sequence[Tensor]
 ) -> None:
     """Write a model file in the format of the path's suffix, see `torch_file.write`."""
-    with silenced():
+    with _silenced():
         _FORMATS[path.suffix].write(path, model, record, tiles)
 
 
@@ -94,7 +97,7 @@ def load_runner(
     if not path.is_file():
         raise CheckpointError(f"{path}: no such file. python -m training.export writes model files")
     runner: Runner
-    with silenced():
+    with _silenced():
         on_cuda = path.suffix == ".onnx" and device.startswith("cuda")
         read = partial(onnx_file.read, device=device) if on_cuda else _FORMATS[path.suffix].read
         runner, record = read(path)
@@ -112,3 +115,19 @@ def model_file(path: Path) -> Path:
 def export_files(path: Path) -> list[Path]:
     """Return the files of a model file: itself, and for OpenVINO the one with its weights."""
     return [path, path.with_suffix(".bin")] if path.suffix == ".xml" else [path]
+
+
+@contextmanager
+def _silenced() -> Iterator[None]:
+    """Suppress what libraries say about their internals, unless Python is asked for warnings."""
+    if sys.warnoptions:
+        yield
+        return
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
