@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import lru_cache
 from itertools import accumulate
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -58,7 +58,7 @@ def crop_affine(
 _ALIGN = 64
 """Bytes: a cache line, and more than any dtype here needs."""
 
-_HOST = torch.device("cpu")
+Shape = tuple[int, ...]
 
 _PARTS = ("image", "label", "index", "where", "key")
 
@@ -85,15 +85,6 @@ class Batch:
         Whether the label holds classes, not speeds.
     """
 
-    image: Tensor
-    label: Tensor
-    index: Tensor
-    where: Tensor
-    key: Tensor
-    block: Tensor | None
-    has_classes: bool
-    _memory: Tensor | NDArray[np.uint8] | None = None
-
     def __init__(
         self,
         image: Tensor,
@@ -106,24 +97,9 @@ class Batch:
     ) -> None:
         self.image, self.label, self.index, self.where, self.key = image, label, index, where, key
         self.block, self.has_classes = block, has_classes
-        self._shape = len(index), image.shape[2], image.shape[1]
-
-    if not TYPE_CHECKING:  # or every name would be an attribute
-
-        def __getattr__(self, name: str) -> object:
-            """Make a part when it is first asked for.
-
-            torch releases the interpreter's lock whenever a tensor is made of another, and
-            whenever one is freed. Taking it back among threads takes longer than either.
-            """
-            if name not in (*_PARTS, "block") or self._memory is None:
-                raise AttributeError(f"'Batch' object has no attribute {name!r}")
-            value = _part(self._memory, self._shape, name)
-            setattr(self, name, value)
-            return value
 
     def __len__(self) -> int:
-        return self._shape[0]
+        return len(self.index)
 
     @property
     def speed(self) -> Tensor:
@@ -134,10 +110,7 @@ class Batch:
     @property
     def device(self) -> torch.device:
         """Device of the batch."""
-        memory = self._memory
-        if memory is None:
-            return self.image.device
-        return memory.device if isinstance(memory, Tensor) else _HOST
+        return self.image.device
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Batch:
         """Return the batch on a device; itself if it is there already.
@@ -156,7 +129,8 @@ class Batch:
             return self
         if self.block is not None:
             block = self.block.to(device, non_blocking=non_blocking)
-            return batch_of(block, *self._shape, has_classes=self.has_classes)
+            n, bands, side, _ = self.image.shape
+            return batch_of(block, n, side, bands, has_classes=self.has_classes)
         parts = {n: getattr(self, n).to(device, non_blocking=non_blocking) for n in _PARTS}
         return Batch(**parts, has_classes=self.has_classes)
 
@@ -182,67 +156,37 @@ def check_speeds(instead: str, *, has_classes: bool) -> None:
 
 
 @lru_cache(maxsize=16)
-def _layout(n: int, side: int, bands: int) -> tuple[list[tuple[str, tuple[int, ...], int]], int]:
+def _layout(n: int, side: int, bands: int) -> tuple[list[tuple[torch.dtype, Shape, int]], int]:
     """Return dtype, shape and first byte of the parts of a block, and its size."""
-    parts: tuple[tuple[str, tuple[int, ...]], ...] = (
-        ("uint8", (n, side, side, bands)),
-        ("uint8", (n, side, side)),
-        ("int64", (n,)),
-        ("int32", (n, 3)),
-        ("int64", (n,)),
+    parts: tuple[tuple[torch.dtype, Shape], ...] = (
+        (torch.uint8, (n, side, side, bands)),
+        (torch.uint8, (n, side, side)),
+        (torch.int64, (n,)),
+        (torch.int32, (n, 3)),
+        (torch.int64, (n,)),
     )
-    sizes = [-(-np.dtype(d).itemsize * prod(shape) // _ALIGN) * _ALIGN for d, shape in parts]
+    sizes = [-(-dtype.itemsize * prod(shape) // _ALIGN) * _ALIGN for dtype, shape in parts]
     starts = list(accumulate(sizes, initial=0))
     return [(*part, start) for part, start in zip(parts, starts, strict=False)], starts[-1]
 
 
-def block_bytes(n: int, side: int, bands: int) -> int:
-    """Return the size of the block of a batch in bytes."""
-    return _layout(n, side, bands)[1]
+def batch_of(block: Tensor, n: int, side: int, bands: int, *, has_classes: bool = False) -> Batch:
+    """Return the batch in a block, uint8, whose parts are views of it."""
+    layout, end = _layout(n, side, bands)
+    # Views of the block also where it is pinned: torch finds a block that is still being copied
+    # from by its own storage.
+    image, label, index, where, key = (
+        block[start:][: dtype.itemsize * prod(shape)].view(dtype).view(shape)
+        for dtype, shape, start in layout
+    )
+    image = image.permute(0, 3, 1, 2)
+    return Batch(image, label, index, where, key, block[:end], has_classes)
 
 
-def batch_of(
-    block: Tensor | NDArray[np.uint8], n: int, side: int, bands: int, *, has_classes: bool = False
-) -> Batch:
-    """Return the batch in a block, uint8 and at least `block_bytes` long."""
-    end = _layout(n, side, bands)[1]
-    batch = object.__new__(Batch)
-    batch._memory = block if len(block) == end else block[:end]
-    batch._shape, batch.has_classes = (n, side, bands), has_classes
-    return batch
-
-
-def _part(memory: Tensor | NDArray[np.uint8], shape: tuple[int, int, int], name: str) -> Tensor:
-    """Return a part of a batch by its name, as a view of the batch's memory."""
-    if name == "block":
-        return memory if isinstance(memory, Tensor) else torch.from_numpy(memory)
-    number = _PARTS.index(name)
-    part: Tensor
-    if isinstance(memory, Tensor):
-        # Also on the host: torch finds a pinned block that is still being copied from by its own
-        # storage.
-        kind, size, start = _layout(*shape)[0][number]
-        dtype = getattr(torch, kind)
-        part = memory[start:][: dtype.itemsize * prod(size)].view(dtype).view(size)
-    else:
-        part = torch.from_numpy(_arrays(memory, shape)[number])
-    return part.permute(0, 3, 1, 2) if name == "image" else part
-
-
-def _arrays(memory: NDArray[np.uint8], shape: tuple[int, int, int]) -> list[NDArray[Any]]:
-    """Return the parts of a batch as views of its memory, the image with its bands last."""
-    layout = _layout(*shape)[0]
-    return [np.ndarray(size, dtype, memory, start) for dtype, size, start in layout]
-
-
-def _describe(
-    memory: NDArray[np.uint8], shape: tuple[int, int, int], crops: Crops
-) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Write index, place and key of crops to the memory of a batch; return its pixels."""
-    image, label, index, where, key = _arrays(memory, shape)
-    index[:], key[:] = crops.tile, crops.key
-    where[:, 0], where[:, 1], where[:, 2] = crops.y, crops.x, crops.op
-    return image, label
+def _describe(batch: Batch, crops: Crops) -> None:
+    """Write index, place and key of crops to a batch on the host."""
+    batch.index.numpy()[:], batch.key.numpy()[:] = crops.tile, crops.key
+    np.stack(crops[1:4], axis=1, out=batch.where.numpy(), casting="same_kind")
 
 
 class BufferPool:
@@ -269,7 +213,7 @@ class BufferPool:
         has_classes: bool = False,
     ) -> None:
         self.has_classes, self.pinned, self.device = has_classes, pinned, device
-        self.nbytes = block_bytes(batch_size, side, bands)
+        self.nbytes = _layout(batch_size, side, bands)[1]
         self._side, self._bands = side, bands
         self.most_bytes = self.nbytes * (spare + 1)
         self._blocks: deque[tuple[weakref.ref[Any], memoryview]] = deque(maxlen=spare)
@@ -277,26 +221,26 @@ class BufferPool:
     def batch(self, crops: Crops) -> tuple[Batch, Any, Any]:
         """Return a batch without its pixels, and where they go: (n, y, x, band) and (n, y, x).
 
-        They are tensors on a device, else arrays. On the host torch is used for pinned memory
-        alone: see `Batch`.
+        They are tensors on a device, else arrays.
         """
-        shape = n, _, bands = len(crops.tile), self._side, self._bands
-        memory: Tensor | NDArray[np.uint8]
-        if self.pinned or self.device:
-            where: dict[str, Any] = {"device": self.device} if self.device else {"pin_memory": True}
-            memory = torch.empty(self.nbytes, dtype=torch.uint8, **where)
+        n, side, bands = len(crops.tile), self._side, self._bands
+        if self.device:
+            block = torch.empty(self.nbytes, dtype=torch.uint8, device=self.device)
+        elif self.pinned:
+            block = torch.empty(self.nbytes, dtype=torch.uint8, pin_memory=True)
         else:
-            memory = self.take()
-        batch = batch_of(memory, *shape, has_classes=self.has_classes)
+            block = torch.from_numpy(self.take())
+        batch = batch_of(block, n, side, bands, has_classes=self.has_classes)
+        image = batch.image.permute(0, 2, 3, 1)
         if not self.device:
-            source = memory.numpy() if isinstance(memory, Tensor) else memory
-            return batch, *_describe(source, shape, crops)
-        # Index, place and key are filled here and cross the bus together.
-        words = np.empty(block_bytes(n, 0, bands), np.uint8)
-        _describe(words, (n, 0, bands), crops)
+            _describe(batch, crops)
+            return batch, image.numpy(), batch.label.numpy()
+        # Index, place and key are filled on the host and cross the bus together.
+        words = torch.empty(_layout(n, 0, bands)[1], dtype=torch.uint8)
+        _describe(batch_of(words, n, 0, bands), crops)
         assert batch.block is not None
-        copy_words(words, batch.block[-len(words) :])
-        return batch, batch.image.permute(0, 2, 3, 1), batch.label
+        copy_words(words.numpy(), batch.block[-len(words) :])
+        return batch, image, batch.label
 
     def take(self) -> NDArray[np.uint8]:
         """Return a block, uint8 (nbytes,), with undefined content."""

@@ -53,7 +53,7 @@ class Decoder:
             if self.values is not None:
                 np.take(self.values, out, out=out, mode="clip")  # mode "raise" would copy
             return
-        whole = _tile_buffer.take(self.layout.tile_bytes).reshape(self.layout.tile_shape)
+        whole = np.empty(self.layout.tile_shape, np.uint8)
         self.layout.decode(chunk, whole)
         np.take(whole, self.bands, -1, out, mode="clip")  # mode "raise" would copy
 
@@ -68,11 +68,6 @@ class PixelArray:
         self._files = files
         self._found: dict[int, NDArray[np.uint64]] = {}
         self._locks: dict[tuple[int, int], threading.Lock] = {}
-
-    @property
-    def is_local(self) -> bool:
-        """Whether the store is a local folder."""
-        return isinstance(self._files, _LocalFiles)
 
     def read(self, rows: Sequence[int], out: Bytes) -> None:
         """Read ascending rows of one shard into uint8 (tile, y, x, band) or (tile, y, x)."""
@@ -149,24 +144,8 @@ class PixelArray:
         return self.layout.read_index(tail).copy()
 
 
-class _ThreadBuffer(threading.local):
-    """A buffer per thread: new memory for every read would take a tenth more time."""
-
-    buffer = np.empty(0, np.uint8)
-
-    def take(self, nbytes: int) -> Bytes:
-        """Return a number of bytes with undefined content."""
-        if len(self.buffer) < nbytes:
-            self.buffer = np.empty(nbytes, np.uint8)
-        return self.buffer[:nbytes]
-
-
-_chunk_buffer, _tile_buffer = _ThreadBuffer(), _ThreadBuffer()
-"""Chunks as read, and tiles with bands that are not kept."""
-
-
 class _LocalFiles:
-    """Files of a local folder. What it returns is valid until the thread reads again."""
+    """Files of a local folder."""
 
     call_bytes = 16 << 20  # small compared with the tiles
 
@@ -176,7 +155,7 @@ class _LocalFiles:
     def ranges(self, key: str, ranges: Ranges) -> list[Bytes]:
         """Return the bytes of ranges of a file."""
         sizes = [stop - start for start, stop in ranges]
-        parts = np.split(_chunk_buffer.take(sum(sizes)), np.cumsum(sizes)[:-1])
+        parts = np.split(np.empty(sum(sizes), np.uint8), np.cumsum(sizes)[:-1])
         fd = os.open(self._root / key, os.O_RDONLY | os.O_CLOEXEC)
         try:
             for part, (start, _) in zip(parts, ranges, strict=True):
@@ -207,8 +186,7 @@ class _RemoteFiles:
         # All gaps together are at most as large as the ranges: this bounds memory.
         gaps = max(1, sum(map(ne, ends, starts[1:])))
         gap = min(self.gap_bytes, (sum(ends) - sum(starts)) // gaps)
-        found = self._files.ranges(key, ranges, gap)
-        return [np.frombuffer(one, np.uint8) for one in found]
+        return [np.frombuffer(part, np.uint8) for part in self._files.ranges(key, ranges, gap)]
 
     def end(self, key: str, nbytes: int) -> Bytes:
         return np.frombuffer(self._files.end(key, nbytes), np.uint8)
@@ -248,18 +226,6 @@ class ShardRead:
     arrays: Arrays
     rows: list[int]
     places: slice
-
-
-def spread(reads: Sequence[ShardRead], parts: int) -> list[ShardRead]:
-    """Split reads of local shards for as many threads."""
-    few = -(-parts // max(1, len(reads)))
-    found = []
-    for one in reads:
-        step = -(-len(one.rows) // few) if one.arrays[0].is_local else len(one.rows)
-        for first in range(0, len(one.rows), step):
-            rows, start = one.rows[first : first + step], one.places.start + first
-            found.append(ShardRead(one.arrays, rows, slice(start, start + len(rows))))
-    return found
 
 
 def read_all(

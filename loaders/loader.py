@@ -18,7 +18,7 @@ from torch import distributed as dist
 
 from geoprep.cpus import usable_cpus as usable_cpus  # a public name of loaders
 from geoprep.errors import UsageError
-from loaders.batch import Batch, BufferPool, Crops, block_bytes, has_streams
+from loaders.batch import Batch, BufferPool, Crops, has_streams
 from loaders.prefetch import Prefetcher
 from loaders.road_sampling import WeightRule, tile_weights, tiles_with_enough
 from loaders.sampling import Augment, Sampling, Schedule, Step, StepCrops
@@ -26,9 +26,6 @@ from loaders.tiles.base import CropReader, Tiles
 
 MAX_THREADS = 4
 """Maximum of the default number of threads: more of them only wait for memory."""
-
-INLINE_BYTES = 600_000
-"""Largest batch that the loop fills by default, in 0.05 to 0.2 ms: another thread takes longer."""
 
 STATE_VERSION = 1
 
@@ -89,8 +86,7 @@ class BatchLoader:
         iteration begins, so a loader may be created before the process group.
     threads
         Worker threads that fill batches; 0: the loop fills each batch when it asks for it, from
-        `RamTiles` of pixels only. None: 0 for batches of at most `INLINE_BYTES` of such tiles,
-        otherwise one per processor, at most `MAX_THREADS`.
+        `RamTiles` of pixels only. None: one per processor, at most `MAX_THREADS`.
     prefetch
         Batches filled in advance; None for as many as threads.
     min_road
@@ -176,11 +172,7 @@ class BatchLoader:
         pins = found is not None and has_streams(found)
         self._pinned = pins if pin_memory is None else pin_memory
         self._place = _Place()
-        if threads is None:
-            nbytes = block_bytes(batch_size, self.sampling.sample_side, len(tiles.bands))
-            small = tiles.immediate and nbytes <= INLINE_BYTES
-            threads = 0 if small else min(MAX_THREADS, usable_cpus())
-        self.threads: int = threads
+        self.threads = min(MAX_THREADS, usable_cpus()) if threads is None else threads
         self.prefetch = self.threads if prefetch is None else prefetch
         self._pool = self._make_pool()
         self._reader = self._make_reader(self.sampling)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
 from geoprep.store import StoreReader
-from loaders.batch import BufferPool, Crops, check_speeds, crop_affine
+from loaders.batch import BufferPool, Crops, crop_affine
 from loaders.memory import format_bytes
 from loaders.prefetch import SideThreads
 from loaders.sampling import Sampling, StepCrops
@@ -133,11 +133,6 @@ class Tiles(CropReader):
         label = np.empty((self.side, self.side), np.uint8)
         self.decode(tile, None, label)
         return label
-
-    def speed_of(self, tile: int) -> NDArray[np.uint8]:
-        """Return the label of speeds of a tile, uint8 (y, x), mph; UsageError for classes."""
-        check_speeds("tiles.label_of", has_classes=self.has_classes)
-        return self.label_of(tile)
 
     def pixels(self, tile: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
         """Return copies of image and label on the host, uint8 (y, x, band) and (y, x)."""

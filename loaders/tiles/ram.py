@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from geoprep.errors import StoreError, UsageError
 from geoprep.store import REPAIR, StoreReader
 from loaders.batch import Crops, check_speeds
-from loaders.chunks import Decoder, ReportProgress, ShardRead, progress_bar, read_all, spread
+from loaders.chunks import Decoder, ReportProgress, ShardRead, progress_bar, read_all
 from loaders.memory import ArrayLayout, MemoryHandle, SharedArrays, format_bytes, load_once
 from loaders.selection import ROW, LoadPlan, Origin, Split, Stores, TileTable, check_fits, plan_load
 from loaders.tiles.base import Tiles
@@ -269,8 +269,7 @@ def _load_pixels(plan: LoadPlan, threads: int, progress: ReportProgress | None) 
         for pixels, name in zip(one.arrays, ("image", "label"), strict=True):
             pixels.read(one.rows, arrays[name][one.places])
 
-    reads = spread(list(plan.reads()), threads)
-    read_all(reads, read, threads=threads, progress=progress)
+    read_all(list(plan.reads()), read, threads=threads, progress=progress)
     arrays.freeze()
     return RamTiles(arrays, plan.stores)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from geoprep.errors import StoreError
 from geoprep.store import StoreReader
 from geoprep.store.layout import shard_key
-from loaders.chunks import ShardRead, open_arrays, spread
+from loaders.chunks import open_arrays
 
 
 def opened(store, *bands):
@@ -133,14 +133,3 @@ def test_a_lost_chunk_does_not_read_as_background(make_store):
     assert (read(arrays, 8, 10)[1] == paint(40, 32, 3)[1][8:10]).all()
     with pytest.raises(StoreError, match=r"32/speed, shard c/1/.*a chunk is missing"):
         read(arrays, 9, 11)
-
-
-def test_few_shards_are_spread_over_threads(arrays):
-    reads = [ShardRead(arrays, list(range(7)), slice(0, 7))]
-    reads += [ShardRead(arrays, [8, 10], slice(7, 9))]
-    parts = spread(reads, 4)
-    assert [len(part.rows) for part in parts] == [4, 3, 1, 1]
-    assert [row for part in parts for row in part.rows] == [*range(7), 8, 10]
-    places = [i for part in parts for i in range(part.places.start, part.places.stop)]
-    assert places == list(range(9))
-    assert spread(reads, 1) == reads

@@ -50,7 +50,7 @@ def assert_copied(crops, tiles, found):
 
 
 @settings(deadline=None, max_examples=60)
-@given(places(), st.sampled_from([1, 2, 3, 5, 8, 13, 20]), st.data())
+@given(places(), st.sampled_from([1, 3, 8]), st.data())
 def test_a_batch_in_one_call_is_that_of_plain_indexing(place, bands, data):
     side, crop, *_ = place
     n, rng = data.draw(st.integers(1, 6)), np.random.default_rng(side * bands)
@@ -78,7 +78,7 @@ def test_a_crop_outside_of_its_tile_is_refused(column, value):
 
 
 @pytest.mark.parametrize("end", [False, True])
-@pytest.mark.parametrize("bands", [1, 2, 3, 5, 8, 13])
+@pytest.mark.parametrize("bands", [1, 3, 8])
 def test_nothing_beyond_the_tiles_is_read(bands, end):
     """The tiles begin after, or end before, a page that must not be read."""
     page, side = mmap.PAGESIZE, 16
