@@ -8,7 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +16,6 @@ from numpy.typing import NDArray
 from geoprep.errors import UsageError
 from geoprep.speed import BIN_COUNT, BIN_TABLE, NODATA
 from loaders.prefetch import Prefetcher
-
-if TYPE_CHECKING:
-    from loaders.tiles.base import Tiles
 
 Result = TypeVar("Result")
 
@@ -42,7 +39,20 @@ memorise the only fast road, or pond, of a store.
 """
 
 
-def _each(labels: Tiles, function: Callable[[NDArray[np.uint8]], Result]) -> Iterator[Result]:
+class TileLabels(Protocol):
+    """Tiles, as far as their labels are concerned."""
+
+    side: int
+    road_fraction: NDArray[np.float32]
+    class_names: tuple[str, ...]
+
+    def __len__(self) -> int: ...
+
+    def label_of(self, tile: int) -> NDArray[np.uint8]:
+        """Return the label of a tile, uint8 (y, x)."""
+
+
+def _each(labels: TileLabels, function: Callable[[NDArray[np.uint8]], Result]) -> Iterator[Result]:
     """Return the results of a function of every label, computed in two threads."""
     read = range(len(labels))
     return Prefetcher(lambda tile: function(labels.label_of(tile)), read, threads=2, prefetch=8)
@@ -56,7 +66,7 @@ class PixelCells:
     side: int
 
     @classmethod
-    def count(cls, labels: Tiles, value: int | None = None) -> PixelCells:
+    def count(cls, labels: TileLabels, value: int | None = None) -> PixelCells:
         """Count the pixels of a class, or (None) of roads, in one pass over all labels."""
         edges = np.arange(0, labels.side, CELL)
 
@@ -101,7 +111,7 @@ class PixelCells:
 
 def tile_weights(
     rule: WeightRule | Sequence[float] | NDArray[np.float64],
-    labels: Tiles,
+    labels: TileLabels,
     chosen: NDArray[np.int64] | None = None,
 ) -> NDArray[np.float64]:
     """Return the relative frequency of each tile, float64 (tile,).
@@ -161,7 +171,7 @@ def _floored(weights: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.maximum(weights, _FLOOR * weights.mean()) if weights.any() else weights + 1.0
 
 
-def _pixels(labels: Tiles, table: NDArray[Any], kinds: int) -> NDArray[np.float64]:
+def _pixels(labels: TileLabels, table: NDArray[Any], kinds: int) -> NDArray[np.float64]:
     """Return the pixels of every kind, float64 (tile, kind); ``table`` (256,) has the kinds."""
 
     def count(label: NDArray[np.uint8]) -> NDArray[np.float64]:
@@ -198,7 +208,7 @@ Minimums = tuple[tuple[float, PixelCells], ...]
 
 
 def tiles_with_enough(
-    labels: Tiles, min_road: float, min_share: Mapping[str, float], crop: int | None
+    labels: TileLabels, min_road: float, min_share: Mapping[str, float], crop: int | None
 ) -> tuple[NDArray[np.int64] | None, Minimums]:
     """Return the tiles (None for all) that can give enough road, or of each class, and the counts.
 

@@ -21,7 +21,7 @@ from loaders import (
     SpeedTarget,
     band_statistics,
 )
-from loaders.prep import IGNORE_INDEX
+from loaders.targets import IGNORE_INDEX
 
 EVERY_BYTE = torch.arange(256, dtype=torch.uint8).view(1, 16, 16)
 

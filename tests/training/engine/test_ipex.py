@@ -13,7 +13,7 @@ from helpers.stores import write_store
 from helpers.tiny import normed
 from torch import nn
 
-from loaders.prep import DevicePrep, Normalize, SpeedTarget
+from loaders import DevicePrep, Normalize, SpeedTarget
 from training.checkpoint import Checkpoint, CheckpointError, save
 from training.engine import ipex as engine_ipex
 from training.engine.native import choose_engine
