@@ -12,7 +12,6 @@ from geoprep.build.options import BuildOptions
 from geoprep.build.plan import Plan
 from geoprep.build.scene import TRAIN, PlannedScene
 from geoprep.executors import stopped
-from geoprep.imagery import StripValidity
 from geoprep.store import StoreMeta
 
 
@@ -131,40 +130,3 @@ class ShardRecord:
         """Return a record from its JSON form."""
         scenes = {index: Outcome(**outcome) for index, outcome in values["scenes"].items()}
         return cls(**values | {"scenes": scenes})
-
-
-@dataclass(frozen=True, slots=True)
-class SurveyTask:
-    """Some rows of a scene, or of its label, to survey before its shards are built."""
-
-    index: int  # row in the scene table
-    scene: PlannedScene  # without its tiles
-    bands: tuple[int, ...]
-    options: BuildOptions
-    rows: tuple[int, int] | None  # first, and after the last; None for all
-    failure: str = ""  # why the scene has failed already; nothing is read then
-    mask_file: str | None = None  # for a label: validity of the scene; None: all pixels are valid
-
-
-@dataclass(frozen=True, slots=True)
-class SurveyRecord:
-    """Result of the survey of some rows of an image."""
-
-    task: SurveyTask
-    failure: str = ""  # why they cannot be read
-    pixels: int = 0
-    valid: int = 0  # with imagery; without black ones of undecided meaning
-    validity: StripValidity = field(default_factory=StripValidity)  # which of them
-    source_bytes: int = 0
-    # Valid pixels per value, or per bin of wide data types: scipy.sparse.csr_array (band, value).
-    counts: Any = 0
-
-
-@dataclass(frozen=True, slots=True)
-class LabelRecord:
-    """Result of the survey of some rows of a raster label."""
-
-    task: SurveyTask
-    failure: str = ""  # why they cannot be used
-    notes: dict[str, int] = field(default_factory=dict)  # remarks, with counts
-    unlisted: dict[str, int] = field(default_factory=dict)  # values of no class: pixels

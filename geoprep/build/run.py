@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from geoprep.build.piece import release_outlines
 from geoprep.build.plan import Plan
 from geoprep.build.records import (
     Outcome,
@@ -22,12 +23,11 @@ from geoprep.build.records import (
     ShardRecord,
     ShardTask,
 )
-from geoprep.build.road_ground import release_ground
 from geoprep.build.scene import PlannedScene
+from geoprep.build.shard import build_shard, try_scenes
 from geoprep.build.summary import Summary, black_pixels, summarise
 from geoprep.build.survey import survey
 from geoprep.build.target import BucketTarget, DiskTarget, open_target
-from geoprep.build.tasks import build_shard, try_scenes
 from geoprep.errors import OutputError, StoreError
 from geoprep.executors import Executor, Survives
 from geoprep.storage import errors_named, open_sink, split_address
@@ -87,7 +87,7 @@ def build(
                 journal.write({"stamp": plan.fingerprint, "shard": record.to_json()})
                 new[record.shard] = histograms.take(record)
         finally:
-            executor.run_everywhere(release_ground)
+            executor.run_everywhere(release_outlines)
         records = kept | new
         if target.replaces:
             _require_a_scene(plan, target, records)

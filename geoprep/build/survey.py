@@ -15,28 +15,60 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from rasterio.windows import Window
 
 from geoprep import imagery
 from geoprep.build.journal import BucketJournal, Journal
+from geoprep.build.options import BuildOptions
 from geoprep.build.plan import Plan
-from geoprep.build.records import (
-    LabelRecord,
-    Outcome,
-    Progress,
-    Report,
-    SurveyRecord,
-    SurveyTask,
-)
-from geoprep.build.rendering import add_notes, too_empty
+from geoprep.build.records import Outcome, Progress, Report, TaskStopped
 from geoprep.build.scene import PlannedScene
-from geoprep.build.tasks import survey_label, survey_rows
-from geoprep.executors import Executor, Survives
-from geoprep.labels import unlisted_error
-from geoprep.storage import split_address
+from geoprep.build.shard import add_notes, too_empty
+from geoprep.errors import GeoprepError, LabelError
+from geoprep.executors import Executor, Survives, stopped
+from geoprep.labels import SceneWindow, UnlistedError, read_mask, unlisted_error
+from geoprep.storage import open_image, split_address
 
 _STRIP_VALUES = 32 << 20
 _STRIP_ROWS = 512
 """Strips have this many rows or twice as many, so that blocks of tiled images are decoded once."""
+
+
+@dataclass(frozen=True, slots=True)
+class SurveyTask:
+    """Some rows of a scene, or of its label, to survey before its shards are built."""
+
+    index: int  # row in the scene table
+    scene: PlannedScene  # without its tiles
+    bands: tuple[int, ...]
+    options: BuildOptions
+    rows: tuple[int, int] | None  # first, and after the last; None for all
+    failure: str = ""  # why the scene has failed already; nothing is read then
+    mask_file: str | None = None  # for a label: validity of the scene; None: all pixels are valid
+
+
+@dataclass(frozen=True, slots=True)
+class SurveyRecord:
+    """Result of the survey of some rows of an image."""
+
+    task: SurveyTask
+    failure: str = ""  # why they cannot be read
+    pixels: int = 0
+    valid: int = 0  # with imagery; without black ones of undecided meaning
+    validity: imagery.StripValidity = field(default_factory=imagery.StripValidity)  # which of them
+    source_bytes: int = 0
+    # Valid pixels per value, or per bin of wide data types: scipy.sparse.csr_array (band, value).
+    counts: Any = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LabelRecord:
+    """Result of the survey of some rows of a raster label."""
+
+    task: SurveyTask
+    failure: str = ""  # why they cannot be used
+    notes: dict[str, int] = field(default_factory=dict)  # remarks, with counts
+    unlisted: dict[str, int] = field(default_factory=dict)  # values of no class: pixels
 
 
 @dataclass(slots=True)
@@ -254,3 +286,62 @@ def _with_label(plan: Plan, index: int, outcome: Outcome, strips: Sequence[Label
 
 def _limits(counts: NDArray[np.int64]) -> tuple[tuple[float, float], ...]:
     return tuple((low, high) for low, high in imagery.percentile_limits(counts).tolist())
+
+
+# The tasks
+
+
+def survey_rows(task: SurveyTask) -> SurveyRecord:
+    """Return the histogram and the validity of some rows of a scene."""
+    if stopped():
+        raise TaskStopped
+    if task.failure:
+        return SurveyRecord(task, failure=task.failure)
+    from scipy.sparse import csr_array  # few builds have a survey
+
+    scene, nodata, window = task.scene, task.options.nodata, None
+    try:
+        with open_image(scene.image) as dataset:
+            if task.rows is not None:
+                first, last = task.rows
+                window = Window(0, first, dataset.width, last - first)
+            pixels = imagery.read_pixels(dataset, task.bands, window, nodata=nodata)
+    except GeoprepError as error:
+        return SurveyRecord(task, failure=str(error))
+    record = SurveyRecord(
+        task,
+        pixels=pixels.area,
+        valid=pixels.valid_pixels,
+        source_bytes=pixels.values.nbytes,
+        counts=csr_array(imagery.count_source(pixels)),
+    )
+    if window is None:  # the only shard of the scene reads all rows again
+        return record
+    return replace(record, validity=imagery.strip_validity(pixels.valid, pixels.black))
+
+
+def survey_label(task: SurveyTask) -> LabelRecord:
+    """Return remarks on, or errors of, some rows of a scene's raster label.
+
+    Values are errors only where pixels of the image are valid.
+    """
+    if stopped():
+        raise TaskStopped
+    if task.failure:
+        return LabelRecord(task, failure=task.failure)
+    scene, rows, valid = task.scene, task.rows, None
+    assert scene.label is not None
+    assert scene.grid is not None
+    assert rows is not None
+    rule = task.options.raster_rule(scene.label)
+    assert rule is not None
+    if task.mask_file is not None:
+        cols = slice(0, scene.grid.width)
+        valid = imagery.read_bits(task.mask_file, scene.grid.width, slice(*rows), cols) != 0
+    try:
+        area = SceneWindow(rows[0], 0, rows[1] - rows[0], scene.grid.width)
+        return LabelRecord(task, notes=read_mask(scene.label, rule, scene.grid, area, valid)[1])
+    except UnlistedError as error:
+        return LabelRecord(task, unlisted=error.pixels)
+    except LabelError as error:
+        return LabelRecord(task, failure=str(error))

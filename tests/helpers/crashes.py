@@ -93,8 +93,8 @@ def _import_and_compile(request: dict[str, Any]) -> bool:
 
     from geoprep.build.journal import Journal
     from geoprep.build.run import shard_tasks
+    from geoprep.build.shard import build_shard
     from geoprep.build.survey import survey
-    from geoprep.build.tasks import build_shard
     from geoprep.executors.threads import Threads
 
     plan = _plan({**request, "scenes": request["scenes"][:1]})

@@ -3,8 +3,10 @@
 import os
 import signal
 
-from geoprep.build import probe, tasks
-from geoprep.build.records import ShardRecord, ShardTask, SurveyRecord, SurveyTask
+from geoprep.build import probe, shard, survey
+from geoprep.build.records import ShardRecord, ShardTask
+from geoprep.build.scene import PlannedScene
+from geoprep.build.survey import SurveyRecord, SurveyTask
 
 SCENE = "quay_3.tif"
 
@@ -14,12 +16,12 @@ def _deadly(task: ShardTask) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-_probe_scene = probe.probe_scene
+_probe_scene, _survey_rows = probe.probe_scene, survey.survey_rows
 
 
-def probe_scene(item: probe.Probed) -> probe.Probe:
+def probe_scene(item: probe.Probed) -> PlannedScene:
     """Open an image, or die."""
-    if item[0].scene.image.endswith(SCENE) and not item[0].failure:
+    if item[0].image.endswith(SCENE) and not item[0].failure:
         os.kill(os.getpid(), signal.SIGKILL)
     return _probe_scene(item)
 
@@ -28,16 +30,16 @@ def survey_rows(task: SurveyTask) -> SurveyRecord:
     """Survey rows of a scene, or die."""
     if task.scene.image.endswith(SCENE) and not task.failure:
         os.kill(os.getpid(), signal.SIGKILL)
-    return tasks.survey_rows(task)
+    return _survey_rows(task)
 
 
 def build_shard(task: ShardTask) -> ShardRecord:
     """Build a shard, or die."""
     _deadly(task)
-    return tasks.build_shard(task)
+    return shard.build_shard(task)
 
 
 def try_scenes(task: ShardTask) -> None:
     """Render scenes, or die."""
     _deadly(task)
-    tasks.try_scenes(task)
+    shard.try_scenes(task)

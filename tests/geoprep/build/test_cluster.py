@@ -11,7 +11,7 @@ from helpers import deadly
 from helpers.dask import dask_cluster
 from helpers.factory import build_of, plan_of, row_of_scenes, texture, tree_digest, write_scene
 
-from geoprep.build import probe, road_ground, run, survey
+from geoprep.build import piece, probe, run, survey
 from geoprep.build.run import build
 from geoprep.cli.commands import cli
 from geoprep.errors import UsageError
@@ -80,7 +80,7 @@ def test_all_results_are_there(executor):
 
 
 def outlines_kept():
-    return road_ground._slot.cache_info().currsize
+    return piece._slot.cache_info().currsize
 
 
 def test_outlines_of_roads_are_released_on_every_worker(executor, tmp_path):

@@ -18,7 +18,7 @@ from helpers.factory import (
     write_scene,
 )
 
-from geoprep.build import road_ground, survey
+from geoprep.build import piece, survey
 from geoprep.build.records import ShardRecord, TaskStopped
 from geoprep.build.run import build
 from geoprep.executors import Threads
@@ -84,13 +84,13 @@ def test_an_interrupted_build_still_knows_where_black_is_nodata(mosaic, tmp_path
 
 def test_the_roads_of_a_scene_are_read_once(mosaic, tmp_path, monkeypatch):
     read = []
-    usual = road_ground.read_roads
-    monkeypatch.setattr(road_ground, "read_roads", lambda *a, **k: read.append(1) or usual(*a, **k))
+    usual = piece.read_roads
+    monkeypatch.setattr(piece, "read_roads", lambda *a, **k: read.append(1) or usual(*a, **k))
     store = build_of(tmp_path / "a.zarr", [mosaic], **OPTIONS, shard_tiles=5)
     assert len(store.tiles.row) > 3 * 5
     assert (store.tiles.road_fraction > 0).any()
     assert len(read) == 1
-    assert not road_ground._slot.cache_info().currsize
+    assert not piece._slot.cache_info().currsize
 
 
 def test_tasks_end_at_their_next_stage_when_the_build_is_left():
