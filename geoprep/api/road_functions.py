@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import geopandas as gpd
     import pandas as pd
 
-    from geoprep.labels import ClassRule
+    from geoprep.labels import ClassRaster
     from geoprep.roads import RoadGraph
     from geoprep.storage import StrPath
 
@@ -149,7 +149,7 @@ def _settings(settings: ScoreOptions) -> dict[str, Any]:
 def _score_classes(
     truth: Any,  # noqa: ANN401 - a path of a raster or a folder
     proposal: Any,  # noqa: ANN401 - as above
-    rule: ClassRule | None,
+    rule: ClassRaster | None,
     boundary: float,
     csv: StrPath | None,
 ) -> pd.DataFrame:

@@ -16,7 +16,7 @@ from geoprep.errors import UsageError
 from geoprep.labels import ClassOptions, MaskOptions, RoadOptions, Schema
 
 if TYPE_CHECKING:
-    from geoprep.labels import ClassRule, SpeedRule
+    from geoprep.labels import ClassRaster, RasterRule, SpeedRule
 
 SplitBy = Literal["scene", "block", "folder"]
 SplitOverlap = Literal["warn", "unused"]
@@ -261,7 +261,7 @@ class BuildOptions(StoreOptions, MaskOptions, ClassOptions, RoadOptions, ImageOp
         return cls(**options)
 
     @property
-    def mask_rule(self) -> ClassRule | None:
+    def mask_rule(self) -> RasterRule | None:
         """How rasters of roads are read; None for other labels."""
         if self.label_values is None and self.label_speeds is None:
             return None
@@ -270,11 +270,11 @@ class BuildOptions(StoreOptions, MaskOptions, ClassOptions, RoadOptions, ImageOp
         return make_mask_rule(self.label_values, self.label_speeds, self.label_nodata)
 
     @property
-    def class_rule(self) -> ClassRule | None:
+    def class_rule(self) -> ClassRaster | None:
         """How labels are read as classes; None for roads."""
         return None if self.classes is None else self.make_rule(self.label_nodata)
 
-    def raster_rule(self, label: str) -> ClassRule | None:
+    def raster_rule(self, label: str) -> RasterRule | None:
         """Return how a raster label is read; None for vector labels."""
         if self.classes is None:
             return self.mask_rule

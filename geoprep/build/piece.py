@@ -19,7 +19,15 @@ from geoprep.build.records import ScenePart, ShardRecord, ShardTask
 from geoprep.build.scene import PlannedScene
 from geoprep.errors import ImageError
 from geoprep.grid import Grid
-from geoprep.labels import RoadOutlines, SceneWindow, burn, majority, read_mask, read_roads
+from geoprep.labels import (
+    ClassRaster,
+    RoadOutlines,
+    SceneWindow,
+    burn,
+    majority,
+    read_mask,
+    read_roads,
+)
 from geoprep.speed import BACKGROUND, NODATA
 from geoprep.storage import open_image
 
@@ -172,7 +180,7 @@ def label_tiles(piece: Piece, tiles: Tiles, record: ShardRecord) -> dict[str, in
         for _, labels, factor in piece.levels(tiles):
             for label, window in zip(labels, part.scene.windows, strict=True):
                 ys, xs = piece.edges(window, factor)
-                majority(codes, ys, xs, label, roads=rule.roads)
+                majority(codes, ys, xs, label, roads=not isinstance(rule, ClassRaster))
     return notes
 
 

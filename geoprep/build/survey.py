@@ -277,7 +277,7 @@ def _with_label(plan: Plan, index: int, outcome: Outcome, strips: Sequence[Label
         add_notes(notes, one.notes, plan.options)
     label = plan.scenes[index].label
     assert label is not None
-    if not failure and unlisted and (rule := plan.options.raster_rule(label)):
+    if not failure and unlisted and (rule := plan.options.class_rule):
         failure = str(unlisted_error(split_address(label)[0], rule, unlisted))
     if failure:
         return Outcome("failed", failure, black=outcome.black)

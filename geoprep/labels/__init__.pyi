@@ -2,9 +2,7 @@ from .attributes import HIGHWAY_TYPES as HIGHWAY_TYPES
 from .attributes import ROAD_FIELDS as ROAD_FIELDS
 from .burning import RoadOutlines as RoadOutlines
 from .burning import burn as burn
-from .class_rule import UNLABELLED as UNLABELLED
-from .class_rule import ClassRule as ClassRule
-from .class_rule import make_mask_rule as make_mask_rule
+from .classes import UNLABELLED as UNLABELLED
 from .downsampling import majority as majority
 from .label_options import ClassOptions as ClassOptions
 from .label_options import MaskOptions as MaskOptions
@@ -15,8 +13,13 @@ from .mask_files import SceneWindow as SceneWindow
 from .mask_files import is_mask_georeferenced as is_mask_georeferenced
 from .mask_files import mask_values as mask_values
 from .mask_files import read_mask as read_mask
-from .raster_rule import UnlistedError as UnlistedError
-from .raster_rule import unlisted_error as unlisted_error
+from .raster_rules import ClassRaster as ClassRaster
+from .raster_rules import RasterRule as RasterRule
+from .raster_rules import RoadMask as RoadMask
+from .raster_rules import SpeedRaster as SpeedRaster
+from .raster_rules import UnlistedError as UnlistedError
+from .raster_rules import make_mask_rule as make_mask_rule
+from .raster_rules import unlisted_error as unlisted_error
 from .road_files import RoadFile as RoadFile
 from .road_files import open_road_file as open_road_file
 from .road_files import read_roads as read_roads

@@ -10,7 +10,8 @@ from geoprep.choice import check_choices, choice
 from geoprep.errors import UsageError
 
 if TYPE_CHECKING:
-    from geoprep.labels.class_rule import ClassRule
+    from geoprep.labels.classes import Classes
+    from geoprep.labels.raster_rules import ClassRaster
 
 Schema = Literal["auto", "sn3", "sn5", "osm"]
 SpeedFrom = Literal["attributes", "field", "auto"]
@@ -104,7 +105,7 @@ class RoadOptions:
 class SpeedRule(RoadOptions):
     """The rule of one vector file: speeds of its features or, with ``classes``, their classes."""
 
-    classes: ClassRule | None = None
+    classes: Classes | None = None
 
     @property
     def fields(self) -> Mapping[str, str]:
@@ -163,18 +164,18 @@ class ClassOptions:
                 if getattr(self, name) != getattr(ClassOptions, name):
                     raise UsageError(f"`{name}` needs `classes`")
             return
-        from geoprep.labels.class_rule import classes_text, parse_classes
+        from geoprep.labels.classes import classes_text, parse_classes
 
         # One spelling of every way to write the same classes, which workers elsewhere can read.
         object.__setattr__(self, "classes", classes_text(parse_classes(self.classes)))
 
-    def make_rule(self, nodata: str | None) -> ClassRule | None:
+    def make_rule(self, nodata: str | None) -> ClassRaster | None:
         """Return how labels are read as classes, with values without a label; None for roads."""
         if self.classes is None:
             if nodata is not None:
                 raise UsageError("`label_nodata` needs `classes`")
             return None
-        from geoprep.labels.class_rule import make_class_rule
+        from geoprep.labels.raster_rules import make_class_rule
 
         return make_class_rule(
             self.classes,

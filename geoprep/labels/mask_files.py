@@ -22,8 +22,8 @@ from geoprep.crs import LONLAT, is_georeferenced
 from geoprep.errors import GeoprepError, LabelError
 from geoprep.grid import Grid
 from geoprep.imagery import Raster
-from geoprep.labels.class_rule import ClassRule
-from geoprep.labels.raster_rule import MaskPixels, label_codes
+from geoprep.labels.raster_rules import RasterRule
+from geoprep.labels.value_tables import MaskPixels
 from geoprep.speed import NODATA
 from geoprep.storage import open_image, split_address
 
@@ -50,7 +50,7 @@ class SceneWindow(NamedTuple):
 
 def read_mask(
     label: str,
-    rule: ClassRule,
+    rule: RasterRule,
     grid: Grid,
     part: SceneWindow,
     valid: NDArray[np.bool_] | None = None,
@@ -77,7 +77,7 @@ def read_mask(
                 if codes.size:
                     window = Window(max(0, part.col), max(0, part.row), *codes.shape[::-1])
                     used = None if valid is None else valid[rows, cols]
-                    codes[:], notes = label_codes(rule, _pixels(dataset, window, address), used)
+                    codes[:], notes = rule.label_bytes(_pixels(dataset, window, address), used)
                 return out, notes
             if all(_window_under(dataset, one) is None for one in (grid, grid.window(*part))):
                 apart.append(f"{_numbers(dataset.bounds)} in {str(dataset.crs)[:40]}")
@@ -205,7 +205,7 @@ def _numbers(bounds: tuple[float, ...]) -> str:
 
 
 def _placed(
-    dataset: DatasetReader, rule: ClassRule, grid: Grid, label: str, used: NDArray[np.bool_]
+    dataset: DatasetReader, rule: RasterRule, grid: Grid, label: str, used: NDArray[np.bool_]
 ) -> tuple[NDArray[np.uint8], dict[str, int]]:
     """Return the label of a grid from the nearest pixels of a mask on another one, and remarks."""
     window = _window_under(dataset, grid)
@@ -236,7 +236,7 @@ def _placed(
         return out
 
     with suppress(LabelError):  # perhaps of a value outside the scene
-        codes, remarks = label_codes(rule, pixels)
+        codes, remarks = rule.label_bytes(pixels)
         if not remarks:
             # Plus 1, since GDAL writes 0 where there is no mask: one byte in place of the values.
             return onto_grid(codes[None] + np.uint8(1))[0] - np.uint8(1), {}
@@ -244,4 +244,4 @@ def _placed(
     *values, covered = onto_grid(
         np.concatenate([pixels.values, opaque[None].astype(pixels.values.dtype)])
     )
-    return label_codes(rule, replace(pixels, values=np.array(values), opaque=covered != 0), used)
+    return rule.label_bytes(replace(pixels, values=np.array(values), opaque=covered != 0), used)

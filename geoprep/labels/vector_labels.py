@@ -24,7 +24,7 @@ from geoprep.labels.attributes import (
     road_widths,
     tags_road,
 )
-from geoprep.labels.class_rule import REFUSE, UNLABELLED, ClassRule, as_colour, as_number, canonical
+from geoprep.labels.classes import REFUSE, UNLABELLED, Classes, as_colour, as_number, canonical
 from geoprep.labels.label_options import SPEED_FIELDS, SpeedRule
 from geoprep.labels.vector_files import Features, Layer, VectorFile
 from geoprep.labels.vector_names import OSM_LINES, OSM_SUFFIXES
@@ -173,7 +173,7 @@ def _holds_roads(file: VectorFile, layer: Layer, rule: SpeedRule) -> bool:
     return any(tags_road(dict(zip(tags, row, strict=True))) for row in file.sample(layer, tags))
 
 
-def _class_layers(file: VectorFile, rule: SpeedRule, classes: ClassRule) -> list[Layer]:
+def _class_layers(file: VectorFile, rule: SpeedRule, classes: Classes) -> list[Layer]:
     """Return the layers that hold classes: those named, else those with the field, else all."""
     names = [name.strip() for name in (rule.layer or "").split(",") if name.strip()]
     layers = [file.layer(name) for name in names] or list(file.layers.values())
@@ -262,7 +262,7 @@ def _road_values(
 
 
 def _class_values(
-    features: Features, has_line: NDArray[np.bool_], rule: ClassRule
+    features: Features, has_line: NDArray[np.bool_], rule: Classes
 ) -> tuple[NDArray[np.int16], list[tuple[str, ...]]]:
     """Return the number of the class of every feature, 255 for nodata, and remarks."""
     name, names = features.name, features.fields
@@ -311,7 +311,7 @@ def _plain(value: object) -> str | float:
     return "null" if is_null(value) else canonical(str(value))
 
 
-def _listed(rule: ClassRule, numbers: bool) -> Mapping[str | float, int]:
+def _listed(rule: Classes, numbers: bool) -> Mapping[str | float, int]:
     """Return the number of the class of every value; a class without values has its name.
 
     With ``numbers``, the values that are written as numbers are those of a field of numbers too.

@@ -20,14 +20,14 @@ from geoprep.imagery import Raster, describe
 from geoprep.storage import open_image
 
 if TYPE_CHECKING:
-    from geoprep.labels import ClassRule
+    from geoprep.labels import ClassRaster
 
 NODATA = 255
 SUFFIXES = (".tif", ".tiff", ".png", ".jpg", ".jpeg", ".jp2", ".vrt")
 
 
 @dataclass(frozen=True, slots=True)
-class ClassRaster:
+class ClassPixels:
     """The classes of a raster."""
 
     path: Path
@@ -66,8 +66,11 @@ def class_names(path: Path) -> tuple[str, ...]:
 
 
 def read_classes(
-    path: Path, names: Sequence[str], rule: ClassRule | None = None, like: ClassRaster | None = None
-) -> ClassRaster:
+    path: Path,
+    names: Sequence[str],
+    rule: ClassRaster | None = None,
+    like: ClassPixels | None = None,
+) -> ClassPixels:
     """Return the classes of a raster: a prediction, or a mask that is read as a build reads it.
 
     ``names`` are the classes in the order of the result. Without a ``rule`` values of masks are
@@ -80,18 +83,18 @@ def read_classes(
     rule = rule or _numbered(names)
     grid = like.grid if like else describe(str(path)).grid
     codes, _ = read_mask(str(path), rule, grid, SceneWindow(0, 0, *grid.shape))
-    return ClassRaster(path, _renumbered(rule.names, names)[codes], grid)
+    return ClassPixels(path, _renumbered(rule.names, names)[codes], grid)
 
 
 def _prediction(
-    path: Path, own: Sequence[str], names: Sequence[str], like: ClassRaster | None
-) -> ClassRaster:
+    path: Path, own: Sequence[str], names: Sequence[str], like: ClassPixels | None
+) -> ClassPixels:
     with open_image(str(path)) as dataset:
         values = dataset.read() if like is None else _on_grid(path, dataset, like)
         bands = dict(zip(dataset.descriptions, values.astype(np.uint8), strict=True))
         grid = like.grid if like else Raster.of(dataset, str(path)).grid
         label = _renumbered(own, names)[values[0]]
-        return ClassRaster(path, label, grid, bands.get("confidence"))
+        return ClassPixels(path, label, grid, bands.get("confidence"))
 
 
 def _renumbered(own: Sequence[str], names: Sequence[str]) -> NDArray[np.uint8]:
@@ -101,15 +104,15 @@ def _renumbered(own: Sequence[str], names: Sequence[str]) -> NDArray[np.uint8]:
     return table
 
 
-def _numbered(names: Sequence[str]) -> ClassRule:
+def _numbered(names: Sequence[str]) -> ClassRaster:
     """Return the rule of rasters whose values are the numbers of classes."""
-    from geoprep.labels import UNLABELLED, ClassRule
+    from geoprep.labels import UNLABELLED, ClassRaster
 
     values = tuple((str(number),) for number in range(len(names)))
-    return ClassRule(tuple(names), values, (), UNLABELLED)
+    return ClassRaster(tuple(names), values, (), UNLABELLED)
 
 
-def _on_grid(path: Path, dataset: DatasetReader, like: ClassRaster) -> NDArray[Any]:
+def _on_grid(path: Path, dataset: DatasetReader, like: ClassPixels) -> NDArray[Any]:
     """Return the nearest pixels (band, y, x) on another raster's grid."""
     onto = like.grid
     if onto.georeferenced != bool(dataset.crs):

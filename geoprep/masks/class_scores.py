@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.ndimage import binary_erosion, distance_transform_edt
 
 from geoprep.errors import UsageError
-from geoprep.labels import ClassRule
+from geoprep.labels import ClassRaster
 from geoprep.masks.class_rasters import NODATA, class_names, raster_files, read_classes
 
 
@@ -93,7 +93,7 @@ def _mean(values: NDArray[np.float64]) -> float:
 def score_rasters(
     truth: Path,
     proposal: Path,
-    rule: ClassRule | None = None,
+    rule: ClassRaster | None = None,
     *,
     boundary: float = 2.0,
     scene_key: Callable[[str], str] = str,

@@ -17,7 +17,7 @@ from geoprep.errors import UsageError
 from geoprep.grid import local_grid
 from geoprep.masks.class_rasters import (
     NODATA,
-    ClassRaster,
+    ClassPixels,
     class_names,
     raster_files,
     read_classes,
@@ -95,7 +95,7 @@ def polygonize_rasters(
     return made
 
 
-def _in_plane(raster: ClassRaster, pixel_size: float | None, *, alone: bool) -> ClassRaster:
+def _in_plane(raster: ClassPixels, pixel_size: float | None, *, alone: bool) -> ClassPixels:
     """Return a raster that is not georeferenced in metres from its upper left corner."""
     if pixel_size is None:
         raise UsageError(
@@ -110,7 +110,7 @@ def _in_plane(raster: ClassRaster, pixel_size: float | None, *, alone: bool) -> 
     return replace(raster, grid=local_grid(*raster.grid.shape, pixel_size))
 
 
-def _leave_out(raster: ClassRaster, areas: Sequence[Any]) -> None:
+def _leave_out(raster: ClassPixels, areas: Sequence[Any]) -> None:
     """Take away the pixels that earlier rasters hold."""
     if not areas:
         return
@@ -125,7 +125,7 @@ _Area = tuple[Any, int, NDArray[np.float64]]
 """A polygon of pixels, the number of its class, and its pixels and their sum of confidence."""
 
 
-def _areas(raster: ClassRaster) -> list[_Area]:
+def _areas(raster: ClassPixels) -> list[_Area]:
     """Return every connected area of a class."""
     known = raster.label != NODATA
     found = [

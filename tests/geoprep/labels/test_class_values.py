@@ -9,7 +9,8 @@ import shapely
 
 from geoprep.errors import LabelError
 from geoprep.labels import SpeedRule, read_roads
-from geoprep.labels.class_rule import classes_text, make_class_rule, parse_classes
+from geoprep.labels.classes import classes_text, parse_classes
+from geoprep.labels.raster_rules import make_class_rule
 
 
 def classes_of(path, classes, other="refuse"):

@@ -13,8 +13,8 @@ from rasterio.warp import Resampling, calculate_default_transform, reproject
 from geoprep.errors import LabelError
 from geoprep.grid import Grid
 from geoprep.labels import SceneWindow, make_mask_rule, mask_files, read_mask
-from geoprep.labels.class_rule import make_class_rule
 from geoprep.labels.downsampling import majority
+from geoprep.labels.raster_rules import make_class_rule
 from geoprep.speed import NODATA, UNKNOWN_SPEED
 
 pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from geoprep.errors import LabelError, UsageError
-from geoprep.labels.class_rule import make_mask_rule
-from geoprep.labels.raster_rule import MaskPixels, label_codes
+from geoprep.labels.raster_rules import make_mask_rule
+from geoprep.labels.value_tables import MaskPixels
 from geoprep.speed import BIN_TABLE, NODATA, UNKNOWN_SPEED
 
 ROAD = UNKNOWN_SPEED
@@ -24,7 +24,7 @@ def pixels(values, *, dtype="uint8", opaque=None, palette=None, tag=None):
 
 
 def codes(text, *given, nodata=None, **more):
-    return label_codes(make_mask_rule(text, None, nodata), pixels(*given, **more))[0][0].tolist()
+    return make_mask_rule(text, None, nodata).label_bytes(pixels(*given, **more))[0][0].tolist()
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_what_cannot_be_read_is_refused_with_examples(text):
 
 
 def speeds(unit, *given, nodata=None, **more):
-    return label_codes(make_mask_rule(None, unit, nodata), pixels(*given, **more))[0][0].tolist()
+    return make_mask_rule(None, unit, nodata).label_bytes(pixels(*given, **more))[0][0].tolist()
 
 
 def test_speeds_become_whole_mph():

@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,18 +30,14 @@ _EXAMPLE: Final = "'road=#6EC1E4,building=60,16,152,water=3'"
 
 
 @dataclass(frozen=True, slots=True)
-class ClassRule:
+class Classes:
     """The classes of labels, and how values of labels are assigned to them."""
 
     names: tuple[str, ...]  # in the order of their label bytes
     values: tuple[tuple[str, ...], ...]  # of each class: numbers, #RRGGBB, or values of a field
     colors: tuple[str, ...]  # for display, #RRGGBB
     other: str = REFUSE  # meaning of values that no class has: refuse, nodata or a class
-    tolerance: int = 0  # largest difference per band from a value or colour of a class
-    nodata: tuple[str, ...] = ()  # values without a label
     field: str | None = None  # of vector labels; None: the names of the layers are the values
-    speeds: str | None = None  # unit of rasters whose values are speeds: mph, kmh or bins
-    option: str = "classes"  # parameter that gives the values, for messages
 
     def __post_init__(self) -> None:
         if self.other not in (*_RESERVED, *self.names):
@@ -50,49 +45,6 @@ class ClassRule:
                 f"`other` {self.other}: expected {REFUSE}, {UNLABELLED} or one of the classes "
                 f"{', '.join(self.names)}"
             )
-        if not 0 <= self.tolerance < _MOST_BYTE:
-            raise UsageError(f"`tolerance` {self.tolerance}: expected 0 to {_MOST_BYTE - 1}")
-
-    @property
-    def roads(self) -> bool:
-        """True for rasters of roads: their speeds, or background and road."""
-        return self.option != "classes"
-
-
-@lru_cache(maxsize=64)
-def make_mask_rule(values: str | None, speeds: str | None, nodata: str | None) -> ClassRule:
-    """Return the rule of rasters of roads: of two classes, or of speeds if ``values`` is None."""
-    return ClassRule(
-        (BACKGROUND_NAME, "road"),
-        ((), parse_values(values, "label_values")),
-        (),
-        BACKGROUND_NAME,
-        nodata=parse_values(nodata, "label_nodata"),
-        speeds=speeds if values is None else None,
-        option="label_values",
-    )
-
-
-@lru_cache(maxsize=64)
-def make_class_rule(
-    text: str,
-    *,
-    other: str = REFUSE,
-    tolerance: int = 0,
-    nodata: str | None = None,
-    field: str | None = None,
-) -> ClassRule:
-    """Return the rule of classes given as text that `parse_classes` reads, from `classes_text`."""
-    classes = parse_classes(text)
-    return ClassRule(
-        tuple(one["name"] for one in classes),
-        tuple(tuple(one["values"]) for one in classes),
-        tuple(one["color"] for one in classes),
-        other,
-        tolerance,
-        parse_values(nodata, "label_nodata"),
-        field,
-    )
 
 
 def parse_values(text: str | None, option: str) -> tuple[str, ...]:
