@@ -6,25 +6,27 @@ import os
 import re
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import shapely
 
-from geoprep.crs import LONLAT
-from geoprep.errors import SourceError, UsageError
-from geoprep.labels import GEOJSON_SUFFIXES, LINE_TYPES, OSM_SUFFIXES
+from geoprep.crs import LONLAT, crs_name
+from geoprep.errors import LabelError, SourceError, UsageError
+from geoprep.labels import GEOJSON_SUFFIXES, OSM_SUFFIXES
 from geoprep.roads.formats.graphs import read_graphml, write_graphml
-from geoprep.roads.formats.osm import our_roads, read_osm, write_osm
+from geoprep.roads.formats.osm import read_if_written_here, read_osm, write_osm
 from geoprep.roads.formats.style import style_row
 from geoprep.roads.formats.table import (
     COLUMNS,
     are_network_fields,
     edge_frame,
+    edges_of_features,
     network_of_frame,
 )
-from geoprep.roads.names import NETWORK_SUFFIXES, READ_SUFFIXES, TABLE_SUFFIX, VECTOR_SUFFIXES
+from geoprep.roads.names import NETWORK_SUFFIXES, READ_SUFFIXES, TABLE_SUFFIX
 from geoprep.roads.network import RoadGraph, check_network
 from geoprep.storage import replaced, require_folder, require_pyarrow, require_suffix
 
@@ -32,11 +34,13 @@ if TYPE_CHECKING:
     import geopandas as gpd
     import pandas as pd
 
+    from geoprep.labels import Layer, VectorFile
+
 EDGES: Final = "edges"
 _DECIMALS: Final = 8
 """Decimal places of a degree: 1 mm."""
 _PLANE_DECIMALS: Final = 3
-_HEAD_BYTES: Final = 1 << 16  # enough for a first feature with a long line
+_HEAD_BYTES: Final = 1 << 16
 _NULL_CRS: Final = re.compile(rb'"crs"\s*:\s*null')
 _COLLECTION: Final = '"type": "FeatureCollection",'
 _GEOPARQUET: Final = "1.1.0"
@@ -142,67 +146,68 @@ def read_network(path: str | os.PathLike[str], *, layer: str | None = None) -> R
     The network is in the CRS of the file if that is in true metres, else in a UTM zone.
     """
     path = Path(path)
-    suffix = path.suffix.lower()
     require_suffix(path, *READ_SUFFIXES)
     if not path.is_file():
         raise SourceError(f"{path}: no such file")
+    if path.suffix.lower() == ".graphml":
+        return read_graphml(path)
+    if path.suffix.lower() in OSM_SUFFIXES:
+        return read_osm(path, layer)
+    from geoprep.labels import VectorFile  # imports pyogrio
+
+    try:
+        file = VectorFile.open(path)
+        return _network_of(file, path, None if layer is None else file.layer(layer))
+    except LabelError as error:
+        raise SourceError(str(error)) from error
+
+
+def read_if_network(path: Path, layer: str | None = None) -> RoadGraph | None:
+    """Return the road network of a file; None if it holds something else, such as labels.
+
+    A network has lines with ``speed_mph``, and either node numbers or no road attributes such as
+    ``highway``. GraphML is always a network. The layer counts if the file has one of this name.
+    """
+    from geoprep.labels import VectorFile  # imports pyogrio
+
+    suffix = path.suffix.lower()
     if suffix == ".graphml":
         return read_graphml(path)
     if suffix in OSM_SUFFIXES:
-        return read_osm(path, layer)
-    return _read_parquet(path) if suffix == ".parquet" else _read_vector(path, layer)
-
-
-def _read_parquet(path: Path) -> RoadGraph:
-    require_pyarrow()
-    import geopandas as gpd
-
+        return read_if_written_here(path, layer)
+    if suffix not in READ_SUFFIXES:
+        return None
     try:
-        frame = gpd.read_parquet(path)
-    except Exception as error:  # pyarrow has many
-        raise SourceError(f"{path}: not readable as GeoParquet: {error}") from error
-    return network_of_frame(path, frame)
+        file = VectorFile.open(path)
+    except LabelError:
+        return None  # the reader of labels reports what is wrong with the file
+    named = file.layers.get(layer or "")
+    layers = file.layers.values() if named is None else [named]
+    if not any(are_network_fields(one.fields) for one in layers):
+        return None
+    return _network_of(file, path, named)
 
 
-def _read_vector(path: Path, layer: str | None) -> RoadGraph:
-    """Return the network of a layer of lines."""
-    import pyogrio
-    from pyogrio.errors import DataLayerError, DataSourceError
+def _network_of(file: VectorFile, path: Path, layer: Layer | None) -> RoadGraph:
+    """Return the network of a layer; by default ``edges``, the only one with speeds, or of lines.
 
-    is_plane = _is_plane(path)
-    try:
-        layer = layer or _network_layer(path)
-        with np.errstate(invalid="ignore"):  # coordinates that are NaN are reported below
-            frame = pyogrio.read_dataframe(path, layer=layer, columns=list(COLUMNS), force_2d=True)
-    except (DataSourceError, DataLayerError) as error:
-        raise SourceError(f"{path}: not readable as a road network: {error}") from error
-    if is_plane:
-        frame = frame.set_crs(None, allow_override=True)
-    return network_of_frame(path, frame)
-
-
-def _network_layer(path: Path) -> str:
-    """Return the layer of lines to read: ``edges``, the only one with speeds, or the only one."""
-    layers = _layers(path)
-    if EDGES in layers:
-        return EDGES
-    lines = [name for name, kind in layers.items() if kind and any(k in kind for k in LINE_TYPES)]
-    named = [name for name in lines if are_network_fields(_fields(path, name))]
-    if len(named) > 1:
-        raise UsageError(
-            f"{path}: several layers are road networks: {', '.join(named)}. Choose one with "
-            "`layer`."
-        )
-    if not lines:
-        raise SourceError(f"{path}: has no layer of lines, so it is not a road network")
-    return (named or lines)[0]
-
-
-def _fields(path: Path, layer: str) -> list[str]:
-    import pyogrio
-
-    fields: list[str] = pyogrio.read_info(path, layer=layer)["fields"].tolist()
-    return fields
+    A plane of metres has no CRS; its coordinates are read as if they were degrees.
+    """
+    lines = {name: one for name, one in file.layers.items() if one.has_lines}
+    layer = layer or lines.get(EDGES)
+    if layer is None:
+        named = [one for one in lines.values() if are_network_fields(one.fields)]
+        if len(named) > 1:
+            names = ", ".join(one.name for one in named)
+            raise UsageError(
+                f"{path}: several layers are road networks: {names}. Choose one with `layer`."
+            )
+        if not lines:
+            raise SourceError(f"{path}: has no layer of lines, so it is not a road network")
+        layer = (named or list(lines.values()))[0]
+    crs = None if _is_plane(path) else crs_name(layer.crs)
+    features = file.read([replace(layer, crs=crs or LONLAT)], COLUMNS)
+    return network_of_frame(path, edges_of_features(features, crs))
 
 
 def _is_plane(path: Path) -> bool:
@@ -211,64 +216,6 @@ def _is_plane(path: Path) -> bool:
         return False
     with path.open("rb") as file:
         return _NULL_CRS.search(file.read(_HEAD_BYTES).partition(b'"features"')[0]) is not None
-
-
-def is_network_file(path: Path, *, layer: str | None = None) -> bool:
-    """Return whether a file holds a road network rather than labels.
-
-    A network has lines with ``speed_mph``, and either node numbers or no road attributes such as
-    ``highway``. GraphML is always a network.
-    """
-    suffix = path.suffix.lower()
-    if suffix == ".parquet":
-        return are_network_fields(_parquet_columns(path))
-    if suffix in OSM_SUFFIXES:
-        return our_roads(path, layer) is not None
-    if suffix not in VECTOR_SUFFIXES:
-        return suffix == ".graphml"
-    if suffix in GEOJSON_SUFFIXES:
-        # Labels of SpaceNet are thousands of small files: opening each with GDAL takes longer than
-        # the score.
-        with path.open("rb") as file:
-            if b'"speed_mph"' not in file.read(_HEAD_BYTES):
-                return False
-    from pyogrio.errors import DataLayerError, DataSourceError
-
-    try:
-        names = [layer] if layer else _layers(path)
-        return any(are_network_fields(_fields(path, name)) for name in names)
-    except (DataSourceError, DataLayerError):
-        return False  # the reader of labels reports what is wrong with the file
-
-
-def _parquet_columns(path: Path) -> list[str]:
-    require_pyarrow()
-    import pyarrow.parquet
-
-    try:
-        names: list[str] = pyarrow.parquet.read_schema(path).names
-    except (pyarrow.ArrowException, OSError) as error:
-        raise SourceError(f"{path}: not readable as GeoParquet: {error}") from error
-    return names
-
-
-def _layers(path: Path) -> dict[str, str | None]:
-    """Return the geometry type of every layer."""
-    import pyogrio
-
-    return dict(pyogrio.list_layers(path).tolist())
-
-
-def has_layer(path: Path, layer: str | None) -> bool:
-    """Return whether a vector file has a layer of some name; False for None and other files."""
-    from pyogrio.errors import DataSourceError
-
-    if layer is None or path.suffix.lower() not in VECTOR_SUFFIXES:
-        return False
-    try:
-        return layer in _layers(path)
-    except DataSourceError:
-        return False
 
 
 def check_target(path: Path) -> None:

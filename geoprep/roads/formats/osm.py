@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import shapely
 from numpy.typing import NDArray
 
 from geoprep.crs import LONLAT, moved
-from geoprep.errors import SourceError
-from geoprep.labels import HIGHWAY_TYPES, OSM_LINES, open_options
+from geoprep.errors import LabelError, SourceError
+from geoprep.labels import HIGHWAY_TYPES, OSM_LINES
 from geoprep.roads.formats.lines import split_at_shared_points
-from geoprep.roads.formats.table import CONFIDENCE, edge_frame, network_of_frame
+from geoprep.roads.formats.table import CONFIDENCE, edge_frame, edges_of_features, network_of_frame
 from geoprep.roads.graph import renumbered
 from geoprep.roads.network import RoadGraph
-
-if TYPE_CHECKING:
-    import geopandas as gpd
 
 _SOURCE: Final = "geoprep"
 """Value of ``source`` and prefix of our keys. A speed is no ``maxspeed``: that is a legal limit."""
@@ -71,29 +68,29 @@ def read_osm(path: Path, layer: str | None = None) -> RoadGraph:
 
     Roads are joined where they share a node. In a network of ours, speeds are those of its keys.
     """
-    frame = our_roads(path, layer)
-    if frame is None:
+    network = read_if_written_here(path, layer)
+    if network is None:
         from geoprep.roads.formats.label_files import read_labels  # imports pandas
 
         return read_labels(path)[0]
-    lines, part_of = split_at_shared_points(frame.geometry.to_numpy())
-    return network_of_frame(path, frame.iloc[part_of].set_geometry(lines))
+    return network
 
 
-def our_roads(path: Path, layer: str | None) -> gpd.GeoDataFrame | None:
-    """Return the roads for cars of a network of ours; None of other data."""
-    import pyogrio.errors
+def read_if_written_here(path: Path, layer: str | None) -> RoadGraph | None:
+    """Return the roads for cars of a network that geoprep wrote; None of other data."""
+    from geoprep.labels import VectorFile  # imports pyogrio
 
     try:
-        frame = pyogrio.read_dataframe(
-            path,
-            layer=layer or OSM_LINES,
-            columns=["highway", "source", *_FIELDS],
-            where="highway IS NOT NULL",
-            **open_options(path.name),
-        )
-    except (pyogrio.errors.DataSourceError, pyogrio.errors.DataLayerError) as error:
-        raise SourceError(f"{path}: not readable as OpenStreetMap data: {error}") from error
+        file = VectorFile.open(path)
+        lines = file.layer(layer or OSM_LINES)
+        features = file.read([lines], ["highway", "source", *_FIELDS])
+    except LabelError as error:
+        raise SourceError(str(error)) from error
+    frame = edges_of_features(features, features.crs)
+    frame = frame.reindex(columns=["highway", "source", *_FIELDS, "geometry"])
+    frame = frame[frame["highway"].notna()]
     if not (frame["source"].eq(_SOURCE) | frame[list(_FIELDS)].notna().any(axis=1)).any():
         return None
-    return frame[frame["highway"].isin(HIGHWAY_TYPES)].rename(columns=_FIELDS)
+    frame = frame[frame["highway"].isin(HIGHWAY_TYPES)].rename(columns=_FIELDS)
+    parts, part_of = split_at_shared_points(frame.geometry.to_numpy())
+    return network_of_frame(path, frame.iloc[part_of].set_geometry(parts))

@@ -17,7 +17,7 @@ from geoprep.errors import ImageError, SourceError, UsageError
 from geoprep.grid import Grid
 from geoprep.labels import SpeedRule
 from geoprep.roads.formats.adjacency import json_content, read_adjacency
-from geoprep.roads.formats.files import has_layer, is_network_file, read_network
+from geoprep.roads.formats.files import read_if_network
 from geoprep.roads.formats.label_files import read_labels
 from geoprep.roads.formats.spacenet_csv import read_csv
 from geoprep.roads.graph import renumbered, subnetwork
@@ -215,9 +215,9 @@ class _SceneReader:
         """Return a road network with its own speeds, or labels with speeds by the rule."""
         if json_content(path) == "adjacency":
             return _SceneRoads(read_adjacency(path, self.pixel_size_m or 1.0))
-        layer = self.rule.layer if has_layer(path, self.rule.layer) else None
-        if is_network_file(path, layer=layer):
-            return _SceneRoads(read_network(path, layer=layer))
+        network = read_if_network(path, self.rule.layer)
+        if network is not None:
+            return _SceneRoads(network)
         return _SceneRoads(*read_labels(path, self.rule))
 
 

@@ -15,7 +15,7 @@ import shapely.affinity
 from helpers.roads import network
 
 from geoprep.errors import SourceError, UsageError
-from geoprep.roads.formats.files import is_network_file, read_network, write_network
+from geoprep.roads.formats.files import read_if_network, read_network, write_network
 from geoprep.roads.network import RoadGraph
 
 LINES = [
@@ -113,7 +113,7 @@ def test_without_pyarrow_the_error_says_what_to_install(tmp_path, monkeypatch):
         write_network(some(), tmp_path / "roads.parquet")
     assert not list(tmp_path.iterdir())
     (tmp_path / "roads.parquet").write_bytes(b"PAR1")
-    for read in (read_network, is_network_file):
+    for read in (read_network, read_if_network):
         with pytest.raises(UsageError, match=missing):
             read(tmp_path / "roads.parquet")
 
@@ -271,9 +271,9 @@ def test_labels_are_not_taken_for_a_network(tmp_path):
     )
     for name in ("labels.geojson", "labels.gpkg"):
         table.to_file(tmp_path / name, engine="pyogrio")
-        assert not is_network_file(tmp_path / name)
+        assert None is read_if_network(tmp_path / name)
         write_network(some(), tmp_path / f"roads{Path(name).suffix}")
-        assert is_network_file(tmp_path / f"roads{Path(name).suffix}")
+        assert read_if_network(tmp_path / f"roads{Path(name).suffix}")
 
 
 def test_coordinates_that_are_not_finite_are_not_written(tmp_path):

@@ -10,7 +10,7 @@ from helpers.roads import degree_counts, network
 
 from geoprep.errors import LabelError, SourceError, UsageError
 from geoprep.labels import SpeedRule, read_road_table
-from geoprep.roads.formats.files import is_network_file, read_network, write_network
+from geoprep.roads.formats.files import read_if_network, read_network, write_network
 
 UTM = "EPSG:32737"
 X, Y = 500_000, 9_000_000
@@ -54,10 +54,10 @@ def assert_same(back, made):
 
 def test_a_network_is_read_back(written):
     made, path = written
-    assert is_network_file(path)
+    assert read_if_network(path)
     assert_same(read_network(path), made)
     write_network(network(*LINES, crs=UTM), path)  # all speeds unknown
-    assert is_network_file(path)
+    assert read_if_network(path)
     assert np.isnan(read_network(path).speed_mph).all()
     write_network(network(crs=UTM), path)
     assert not len(read_network(path).ends)
@@ -113,7 +113,7 @@ def test_a_network_that_was_edited_is_read_with_its_edits(written):
 def test_extracts_are_labels_with_speeds_from_tags(tmp_path):
     path = tmp_path / "town.osm"
     path.write_text(EXTRACT)
-    assert not is_network_file(path)
+    assert None is read_if_network(path)
     assert degree_counts(read_network(path)) == {1: 3, 3: 1}
     table = read_road_table(path, SpeedRule())
     assert table.mph[:2].tolist() == [55, 15]
@@ -137,7 +137,7 @@ def test_errors_name_the_file(tmp_path):
     with pytest.raises(UsageError, match=r"roads\.osm: .* not georeferenced.* Write a \.gpkg"):
         write_network(network([(0, 0), (9, 0)]), tmp_path / "roads.osm")
     (tmp_path / "bad.osm").write_text("<osm version='0.6'><node id='1'")
-    with pytest.raises(SourceError, match=r"bad\.osm: not readable as OpenStreetMap data"):
+    with pytest.raises(SourceError, match=r"bad\.osm: not readable as a vector file"):
         read_network(tmp_path / "bad.osm")
     with pytest.raises(LabelError, match=r"bad\.osm: not readable as a vector file"):
         read_road_table(tmp_path / "bad.osm", SpeedRule())
