@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from geoprep.grid import Grid
 from geoprep.roads.centrelines.cover import Box, Cover, clipped_range
-from geoprep.roads.centrelines.kernels import put_deepest
 from geoprep.storage import open_image
 
 _CACHE_BYTES: Final = 64 << 20
@@ -151,23 +150,41 @@ class MosaicBands:
         """Return a window."""
         outside = 0 if self._nodata is None else self._nodata
         out = np.full((height, width), outside, self._dtype)
-        least = -self._reach - 2
-        depth = np.full(out.shape, least, np.min_scalar_type(min(least, -self._rim - 1)))
+        depth = np.full(out.shape, -self._reach - 2)
         reach = np.where(self._alike, self._reach, 0)[:, None]  # others may end in no data
         low = np.maximum(self._boxes[:, :2] - reach, (top, left))
         high = np.minimum(self._boxes[:, 2:] + reach, (top + height, left + width))
         for number in np.flatnonzero((low < high).all(axis=1)).tolist():
             part, box = self._parts[number], self._boxes[number].tolist()
             (y, x), (tall, wide) = low[number].tolist(), (high - low)[number].tolist()
-            at, start = (y - top, x - left), (y - box[0], x - box[1])
-            values = read_extended(part.bands, band, (*start, tall, wide))
-            nodata = np.nan if part.nodata is None else float(part.nodata)
-            if np.issubdtype(values.dtype, np.floating):
-                nodata = float(values.dtype.type(nodata))
-            put_deepest(values, out, depth, at, start, part.bands.shape, self._rim, nodata)
+            window = (y - box[0], x - box[1], tall, wide)
+            values = read_extended(part.bands, band, window)
+            mine = self._depth(part, values, window)
+            place = np.s_[y - top : y - top + tall, x - left : x - left + wide]
+            deeper = mine > depth[place]
+            np.copyto(depth[place], mine, where=deeper)
+            np.copyto(out[place], values, where=deeper, casting="unsafe")
         if not self._alike.all():
             out[depth == -1] = outside
         return out
+
+    def _depth(
+        self, part: Part, values: NDArray[Any], window: tuple[int, int, int, int]
+    ) -> NDArray[np.int64]:
+        """Return the distance of a window's pixels to the raster's border, at most the rim.
+
+        Pixels without data have -1: they count less than pixels with data, more than those outside,
+        which have -2 and less.
+        """
+        distances = [
+            np.minimum(pixel := np.arange(start, start + count), size - 1 - pixel)
+            for start, count, size in zip(window[:2], window[2:], part.bands.shape, strict=True)
+        ]
+        depth = np.minimum.outer(*distances).clip(max=self._rim)
+        known = values == values  # not NaN
+        if part.nodata is not None:
+            known &= values != values.dtype.type(part.nodata)
+        return np.where(depth < 0, depth - 1, np.where(known, depth, -1))
 
 
 def read_extended(bands: Bands, band: int, window: tuple[int, int, int, int]) -> NDArray[Any]:

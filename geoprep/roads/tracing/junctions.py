@@ -31,7 +31,7 @@ _NEAR_M, _FAR_M = 12.0, 32.0
 """The line of an arm is taken between these distances from its junction: nearer it is bent, for 7 m
 where roads 8 m wide part at 15 degrees, and by smoothing.
 """
-_DRAWN_M: Final = 4.0
+_DRAWN_M: Final = 4.4
 """Side roads draw the line of a through road aside for at most this distance, and by smoothing."""
 _SHIFT_M: Final = 3.5
 """Junctions of side roads move by at most this distance: roads 8 m wide that meet at 60 degrees."""
@@ -39,7 +39,7 @@ _BEYOND_M: Final = 4.0
 """The line of a trunk is taken from this distance beyond the fork on."""
 _FITTED: Final = 17
 """Number of points that the line of an arm is fitted to."""
-_BENT_M: Final = 6.0
+_BENT_M: Final = 8.0
 """Thinning bends the last metres of a dead end into a corner, for 0.7 times the road's width."""
 _LINE_M: Final = 12.0
 """Length that the line of a dead end, or of a road at its side road, is fitted over."""
@@ -104,7 +104,12 @@ def _with_offset_junctions(network: RoadGraph, short: Ints) -> tuple[RoadGraph, 
     outer = arms[arms // 2 != np.repeat(short, 2)[:, None]].reshape(-1, 2, 2)
     near, heading, known = _directions(network, outer)
     rows = np.arange(len(short))
-    straight = -np.einsum("pix,pjx->pij", heading[:, 0], heading[:, 1]).reshape(-1, 4)
+    between = near[:, 1, None] - near[:, 0, :, None]  # (pair, arm of the first, of the second, xy)
+    between /= np.maximum(np.linalg.norm(between, axis=-1, keepdims=True), 1e-9)
+    straight = np.minimum(
+        -(heading[:, 0, :, None] * between).sum(axis=-1),
+        (heading[:, 1, None] * between).sum(axis=-1),
+    ).reshape(-1, 4)
     first, second = np.divmod(straight.argmax(axis=1), 2)
     begin, stop = near[rows, 0, first], near[rows, 1, second]
     along = stop - begin

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -11,7 +10,6 @@ import numpy as np
 import shapely
 from numpy.typing import NDArray
 
-from geoprep.compiled import compiled
 from geoprep.roads.centrelines.rasters import RoadRaster
 from geoprep.roads.graph import anchored
 from geoprep.roads.network import RoadGraph, points
@@ -195,16 +193,30 @@ class _Cells:
 
     def path(self, ends: DeadEnds, end: int, reach_m: float) -> _Path | None:
         """Return the path of least cost from a dead end to the first other road ahead."""
+        from skimage.graph import MCP_Geometric
+
+        size = self._size[::-1]  # of a cell in metres, height first
         start = np.clip(self._at(ends.xy[end][None])[0], 0, np.array(self._edge.shape) - 1)
-        cells = _cheapest_path(
-            self._probability,
-            self._edge,
-            start,
-            ends.edge[end],
-            ends.heading[end] * [1, -1],
-            self._size,
-            reach_m,
-        )
+        low = np.maximum(start - (reach_m / size).astype(np.int64), 0)
+        high = start + (reach_m / size).astype(np.int64) + 1
+        window = (slice(low[0], high[0]), slice(low[1], high[1]))
+        probability, edge = self._probability[window], self._edge[window]
+        down, right = np.ogrid[: edge.shape[0], : edge.shape[1]]
+        down, right = (down + low[0] - start[0]) * size[0], (right + low[1] - start[1]) * size[1]
+        behind = right * ends.heading[end, 0] - down * ends.heading[end, 1] < 0
+        closed = behind | (edge == ends.edge[end]) | ((edge < 0) & (probability < _LEAST * 255))
+        cost = np.where(closed, -1.0, _COST[probability])  # paths do not enter cells below 0
+        first = tuple(start - low)
+        cost[first] = _COST[probability[first]]
+        stops = np.argwhere((edge >= 0) & ~closed)
+        if not len(stops):
+            return None
+        search = MCP_Geometric(cost, sampling=tuple(size))
+        total, _ = search.find_costs([first], stops, find_all_ends=False)
+        stop = stops[total[tuple(stops.T)].argmin()]
+        if not np.isfinite(total[tuple(stop)]):
+            return None
+        cells = np.array(search.traceback(stop)) + low
         if len(cells) < 3:
             return None
         inner = np.linspace(0, 1, len(cells))[1:-1, None]
@@ -216,51 +228,3 @@ class _Cells:
             float(self._probability[tuple(cells[1:-1].T)].mean()) / 255,
             float(self._probability[tuple(straight.T)].mean()) / 255,
         )
-
-
-@compiled
-def _cheapest_path(
-    probability: NDArray[np.uint8],
-    edge: Ints,
-    start: Ints,
-    own: int,
-    ahead: Floats,
-    size: Floats,
-    reach_m: float,
-) -> Ints:
-    """Return the cells of the path of least cost to an edge, int64 (cell, 2); none without one."""
-    rows, cols = int(reach_m / size[1]), int(reach_m / size[0])
-    top, left = max(start[0] - rows, 0), max(start[1] - cols, 0)
-    height = min(start[0] + rows + 1, edge.shape[0]) - top
-    width = min(start[1] + cols + 1, edge.shape[1]) - left
-    cost, source = np.full((height, width), np.inf), np.full((height, width), -1)
-    first = (start[0] - top) * width + start[1] - left
-    cost[first // width, first % width] = 0.0
-    queue = [(0.0, first)]
-    while len(queue):
-        total, at = heapq.heappop(queue)
-        row, col = at // width, at % width
-        if total > cost[row, col]:
-            continue
-        here = edge[top + row, left + col]
-        if at != first and here >= 0:
-            path = [(top + row, left + col)]
-            while at != first:
-                at = source[at // width, at % width]
-                path.append((top + at // width, left + at % width))
-            return np.array(path[::-1])
-        per_cell = _COST[probability[top + row, left + col]]
-        for i in range(max(row - 1, 0), min(row + 2, height)):
-            for j in range(max(col - 1, 0), min(col + 2, width)):
-                value, there = probability[top + i, left + j], edge[top + i, left + j]
-                x, y = (left + j - start[1]) * size[0], (top + i - start[0]) * size[1]
-                if there == own or (there < 0 and value < _LEAST * 255):
-                    continue
-                if x * ahead[0] + y * ahead[1] < 0:
-                    continue
-                step = np.sqrt(((i - row) * size[1]) ** 2 + ((j - col) * size[0]) ** 2)
-                longer = total + step * (per_cell + _COST[value]) / 2
-                if longer < cost[i, j]:
-                    cost[i, j], source[i, j] = longer, at
-                    heapq.heappush(queue, (longer, i * width + j))
-    return np.empty((0, 2), np.int64)

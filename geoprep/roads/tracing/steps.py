@@ -46,7 +46,7 @@ _FINE: Final = 1.25
 _RAGGED_M: Final = 2.0
 """Smoothing that brings the heading error of straight predicted roads below 3 degrees."""
 _EXTENDED_M: Final = 14.0
-"""Dead ends are extended by at most this, measured from 6 m before them."""
+"""Dead ends are extended by at most this, measured from 8 m before them."""
 _END: Final = 0.7
 """Predicted roads end at this probability: lower ones reach on beyond the end of the road."""
 
