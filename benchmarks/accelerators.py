@@ -58,28 +58,14 @@ NOT_RUN = "## Not run\n"
 
 @dataclass(frozen=True, slots=True)
 class AcceleratorScale:
-    """Sizes of the benchmark.
-
-    Attributes
-    ----------
-    scenes, scene_side
-        Number of synthetic scenes and their side in pixels: two tiles by two.
-    batch_size, crop
-        Samples per batch, and their side in pixels.
-    epoch
-        Smallest number of samples per measured epoch of the loader.
-    steps, warm_up
-        Steps that are measured per round, and steps before them.
-    image, window
-        Sides of the predicted image and of its windows in pixels.
-    """
+    """Sizes of the benchmark: sides in pixels, numbers of scenes, samples and steps."""
 
     scenes: int = 64
     scene_side: int = 1024
     batch_size: int = 32
     crop: int = 256
-    epoch: int = 4096
-    steps: int = 50
+    epoch: int = 4096  # smallest number of samples per measured epoch of the loader
+    steps: int = 50  # measured per round
     warm_up: int = 10
     image: int = 8192
     window: int = 1024
@@ -88,15 +74,6 @@ class AcceleratorScale:
 QUICK = AcceleratorScale(
     *(6, 128), batch_size=2, crop=32, epoch=32, steps=1, warm_up=1, image=96, window=64
 )
-
-
-@dataclass(frozen=True, slots=True)
-class StepCase:
-    """A form of the training step: title in tables, name in figures, settings of `training.fit`."""
-
-    title: str
-    name: str
-    settings: dict[str, Any]
 
 
 @reports_errors
@@ -207,9 +184,6 @@ class Measurement:
             copied = [gigabytes for _, gigabytes in found["loader.copy"]]
             over = [rate[1] / copy for rate, copy in zip(rates, copied, strict=True)]
             self.result.add(f"{at}.over_copy", "", over)
-        if most < THREADS[-1]:
-            left = ", ".join(str(threads) for threads in THREADS if threads > most)
-            self.result.notes.append(f"loader threads not measured: {left} (of {most} processors)")
 
     def _drain(self, loader: Iterable[Batch]) -> tuple[float, float]:
         """Return the images and GB per second of an epoch that is copied to the device."""
@@ -242,8 +216,9 @@ class Measurement:
 
     def step(self) -> None:
         """Record the step of `training.fit` by precision and compile mode."""
-        for case in step_cases(self.device, quick=self.result.settings["quick"]):
-            self._record_step(f"step.{case.name}", case.settings)
+        cases = step_cases(self.device, quick=self.result.settings["quick"])
+        for name, settings in cases.items():
+            self._record_step(f"step.{name}", settings)
 
     def tiles(self) -> None:
         """Record the step of `training.fit` with its tiles in memory and on the device."""
@@ -347,18 +322,16 @@ class Measurement:
         return outcome.stats.image_pixels / 1e6 / seconds, outcome.stats.forward_seconds / seconds
 
 
-def step_cases(device: torch.device, *, quick: bool) -> list[StepCase]:
-    """Return the forms of the step that differ on a device."""
-    precisions = ["fp32", *(["tf32", "fp16"] if device.type == "cuda" else [])]
-    precisions += ["bf16"] if computes_bf16(device) else []
-    cases = [
-        StepCase(f"{name}, not compiled", name, {"precision": name, "compile": "off"})
-        for name in precisions
-    ]
-    best = precisions[-1]
-    for mode in [] if quick else [mode for mode in get_args(CompileMode) if mode != "off"]:
-        settings = {"precision": best, "compile": mode}
-        cases.append(StepCase(f"{best}, --compile {mode}", f"{best}-{mode}", settings))
+def step_cases(device: torch.device, *, quick: bool) -> dict[str, dict[str, Any]]:
+    """Return the settings of `training.fit` that differ on a device, by name."""
+    names = ["fp32", *(["tf32", "fp16"] if device.type == "cuda" else [])]
+    names += ["bf16"] if computes_bf16(device) else []
+    cases: dict[str, dict[str, Any]] = {
+        name: {"precision": name, "compile": "off"} for name in names
+    }
+    for mode in () if quick else get_args(CompileMode):
+        if mode != "off":
+            cases[f"{names[-1]}-{mode}"] = {"precision": names[-1], "compile": mode}
     return cases
 
 
@@ -380,7 +353,10 @@ def tables(result: Result) -> list[Table]:
     threads = {f"`loader_threads` {count}": f"loader.{count}" for count in THREADS}
     threads |= {"DeviceTiles": f"loader.{DEVICE_TILES}", "bare copy, pinned": "loader.copy"}
     rates = {"images/s": "rate", "GB/s": "gb", "over the copy": "over_copy"}
-    cases = {c.title: f"step.{c.name}" for c in step_cases(device, quick=of["quick"])}
+    cases = {
+        f"{settings['precision']}, --compile {settings['compile']}": f"step.{name}"
+        for name, settings in step_cases(device, quick=of["quick"]).items()
+    }
     steps = {"images/s": "rate", "ms per step": "ms", "waited": "waited", "peak GiB": "peak"}
     kept = {"tiles in memory": "tiles.ram", "tiles on the device": "tiles.device"}
     predicted = {name: f"predict.{name}" for name in ("fp32", "bf16")}

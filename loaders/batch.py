@@ -8,6 +8,7 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 from math import prod
@@ -63,6 +64,7 @@ Shape = tuple[int, ...]
 _PARTS = ("image", "label", "index", "where", "key")
 
 
+@dataclass(eq=False)
 class Batch:
     """Samples as bytes; on the host valid for as long as any part of it is referenced.
 
@@ -85,18 +87,13 @@ class Batch:
         Whether the label holds classes, not speeds.
     """
 
-    def __init__(
-        self,
-        image: Tensor,
-        label: Tensor,
-        index: Tensor,
-        where: Tensor,
-        key: Tensor,
-        block: Tensor | None = None,
-        has_classes: bool = False,
-    ) -> None:
-        self.image, self.label, self.index, self.where, self.key = image, label, index, where, key
-        self.block, self.has_classes = block, has_classes
+    image: Tensor
+    label: Tensor
+    index: Tensor
+    where: Tensor
+    key: Tensor
+    block: Tensor | None = None
+    has_classes: bool = False
 
     def __len__(self) -> int:
         return len(self.index)

@@ -172,7 +172,7 @@ class BatchLoader:
         pins = found is not None and has_streams(found)
         self._pinned = pins if pin_memory is None else pin_memory
         self._place = _Place()
-        self.threads = min(MAX_THREADS, usable_cpus()) if threads is None else threads
+        self.threads: int = min(MAX_THREADS, usable_cpus()) if threads is None else threads
         self.prefetch = self.threads if prefetch is None else prefetch
         self._pool = self._make_pool()
         self._reader = self._make_reader(self.sampling)
