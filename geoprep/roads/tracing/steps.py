@@ -20,13 +20,10 @@ from geoprep.roads.network import RoadGraph
 from geoprep.roads.options import Tracing
 from geoprep.roads.tracing.borders import at_border, cut_off_ends, split_at_border, straightened
 from geoprep.roads.tracing.bridges import with_bridges
+from geoprep.roads.tracing.crossings import with_junctions_merged
+from geoprep.roads.tracing.dead_ends import with_ends_extended
+from geoprep.roads.tracing.forks import with_forks_moved
 from geoprep.roads.tracing.gaps import DeadEnds, Links, with_gaps_closed
-from geoprep.roads.tracing.junctions import (
-    with_ends_extended,
-    with_forks_moved,
-    with_junctions_merged,
-    with_through_roads_straight,
-)
 from geoprep.roads.tracing.pixel_graph import pixel_network
 from geoprep.roads.tracing.probable_paths import links_along_paths
 from geoprep.roads.tracing.pruning import (
@@ -35,6 +32,7 @@ from geoprep.roads.tracing.pruning import (
     without_small_components,
     without_spurs,
 )
+from geoprep.roads.tracing.side_roads import with_through_roads_straight
 from geoprep.roads.tracing.speeds import edge_confidence, edge_speeds
 
 Advance = Callable[[int, int], None]

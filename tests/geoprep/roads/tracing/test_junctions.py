@@ -8,7 +8,7 @@ from scipy.ndimage import gaussian_filter
 from shapely.affinity import rotate
 
 from geoprep.roads.graph import degrees
-from geoprep.roads.tracing.junctions import with_forks_moved
+from geoprep.roads.tracing.forks import with_forks_moved
 from geoprep.roads.tracing.steps import trace
 
 GSDS = [(0.3, 0.3), (1.0, 1.0), (0.68, 1.2)]

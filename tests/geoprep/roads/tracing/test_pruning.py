@@ -8,7 +8,7 @@ from shapely.ops import substring
 
 from geoprep.roads.graph import subnetwork
 from geoprep.roads.tracing import pruning
-from geoprep.roads.tracing.junctions import with_junctions_merged
+from geoprep.roads.tracing.crossings import with_junctions_merged
 from geoprep.roads.tracing.pruning import smoothed, without_small_components, without_spurs
 from geoprep.roads.tracing.steps import trace
 

@@ -1,0 +1,115 @@
+r"""Crossings that thinning split in two: merged, or left where two roads meet a third one apart.
+
+A crossing thins to two forks a few metres apart, which become one junction::
+
+           |                    |
+    -------+                    |
+            \          ->  -----+-----
+             +------            |
+             |                  |
+
+Side roads that meet a road from both sides in different places keep their two junctions::
+
+           |                 |
+    -------+             ----+---+----
+            \          ->        |
+             +------             |
+             |
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from geoprep.roads.graph import anchored, connected, degrees, with_chains_joined
+from geoprep.roads.network import RoadGraph
+from geoprep.roads.tracing.arms import SIDE_SIN, STRAIGHT_COS, arms_of, cross, lines_of_arms
+
+Ints = NDArray[np.int64]
+
+JUNCTION_M: Final = 5.0
+"""Junctions linked by a shorter edge are one: a crossing thins to two forks about that far apart.
+"""
+_APART_M: Final = 3.0
+"""Two roads that meet a third one at least this far apart, across themselves, have two junctions.
+"""
+
+
+def with_junctions_merged(network: RoadGraph) -> RoadGraph:
+    """Return a network without junctions that are linked by a short edge.
+
+    1. Pairs of junctions of two side roads stay, each where its road meets the road through both.
+    2. Other junctions that short edges link, however many, become one at their mean position.
+    """
+    # 1
+    a, b = network.ends.T
+    junction, is_short = degrees(network) > 2, network.length_m < JUNCTION_M
+    short = is_short & junction[a] & junction[b] & (a != b)
+    network, apart = _with_offset_junctions(network, np.flatnonzero(short))
+    short[apart] = False
+    if not short.any():
+        return network
+    # 2
+    count = len(network.nodes)
+    number, group = connected(network.ends[short], count)
+    size = np.bincount(group, minlength=number)[:, None]
+    middle = np.column_stack([np.bincount(group, weights=v) for v in network.nodes.T]) / size
+    ends = group[network.ends].astype(np.int64)
+    inside = (ends[:, 0] == ends[:, 1]) & (network.length_m < JUNCTION_M)
+    ends, speed = ends[~inside], network.speed_mph[~inside]
+    lines = anchored(network.lines[~inside], ends, middle)
+    return with_chains_joined(RoadGraph(middle, ends, lines, speed, network.crs))
+
+
+def _with_offset_junctions(network: RoadGraph, short: Ints) -> tuple[RoadGraph, Ints]:
+    """Return a network with the pairs of junctions that stay apart in place, and their edges.
+
+    1. The short edge links two junctions of three edges each, and no other short edge meets them.
+    2. The straightest pair of their outer arms is the road through both.
+    3. Each junction is put where the line of its side road meets that of the road through both.
+    4. The pair stays if the side roads leave at an angle, at least 3 m apart across themselves (in
+       the order of their junctions), and no junction moves far.
+    """
+    # 1
+    pairs = network.ends[short]
+    alone = (np.bincount(pairs.reshape(-1), minlength=len(network.nodes)) == 1)[pairs].all(axis=1)
+    three = (degrees(network)[pairs] == 3).all(axis=1)
+    short = short[alone & three]
+    arms = arms_of(network, network.ends[short].reshape(-1))
+    outer = arms[arms // 2 != np.repeat(short, 2)[:, None]].reshape(-1, 2, 2)
+    near, heading, known = lines_of_arms(network, outer)
+    # 2: both arms follow the line between their beginnings
+    rows = np.arange(len(short))
+    between = near[:, 1, None] - near[:, 0, :, None]  # (pair, arm of the first, of the second, xy)
+    between /= np.maximum(np.linalg.norm(between, axis=-1, keepdims=True), 1e-9)
+    straight = np.minimum(
+        -(heading[:, 0, :, None] * between).sum(axis=-1),
+        (heading[:, 1, None] * between).sum(axis=-1),
+    ).reshape(-1, 4)
+    first, second = np.divmod(straight.argmax(axis=1), 2)
+    begin, stop = near[rows, 0, first], near[rows, 1, second]
+    along = stop - begin
+    along /= np.maximum(np.linalg.norm(along, axis=1), 1e-9)[:, None]
+    # 3
+    feet, sine = [], []
+    for side, chosen in ((0, 1 - first), (1, 1 - second)):
+        place, away = near[rows, side, chosen], heading[rows, side, chosen]
+        turn = cross(along, away)
+        sine.append(np.abs(turn))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            feet.append(cross(place - begin, away) / turn)
+    # 4
+    gap = (feet[1] - feet[0]) * np.minimum(*sine)
+    apart = known.all(axis=(1, 2)) & (straight.max(axis=1) >= STRAIGHT_COS)
+    apart &= (np.minimum(*sine) >= SIDE_SIN) & (gap >= _APART_M)
+    xy = begin[:, None] + np.stack(feet, axis=1)[..., None] * along[:, None]
+    moved = np.linalg.norm(xy - network.nodes[network.ends[short]], axis=2)
+    apart &= (moved < JUNCTION_M / 2).all(axis=1)
+    nodes = network.nodes.copy()
+    nodes[network.ends[short[apart]]] = xy[apart]
+    lines = anchored(network.lines, network.ends, nodes)
+    return replace(network, nodes=nodes, lines=lines), short[apart]
