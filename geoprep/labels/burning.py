@@ -188,10 +188,11 @@ def _near_pairs(line: shapely.LineString, buffer_m: float) -> float:
     sample = np.arange(0, len(segments), 1 + len(segments) // _MOST_COMPARED)
     low, high = np.hsplit(shapely.bounds(segments[sample]), 2)
     around = shapely.box(*(low - 2 * buffer_m).T, *(high + 2 * buffer_m).T)
-    one, other = shapely.STRtree(segments).query(around)
-    one = sample[one]
+    sampled, other = shapely.STRtree(segments).query(around)
+    segment = sample[sampled]
     walked = np.append(0, np.cumsum(np.hypot(*np.diff(xy, axis=0).T)))
-    apart = walked[np.maximum(one, other)] - walked[np.minimum(one, other) + 1] >= 4 * buffer_m
+    between = walked[np.maximum(segment, other)] - walked[np.minimum(segment, other) + 1]
+    apart = between >= 4 * buffer_m
     return float(np.count_nonzero(apart) / 2 * len(segments) / len(sample))
 
 

@@ -64,11 +64,11 @@ def parse_values(text: str | None, option: str) -> tuple[str, ...]:
 
 def number_limits(value: str) -> tuple[float, float] | None:
     """Return the lowest and highest number that a value or comparison means; None if it is none."""
-    if found := _COMPARISON.fullmatch(value):
-        limit = float(found[2])
-        if found[1].startswith(">"):
-            return limit if "=" in found[1] else math.nextafter(limit, math.inf), math.inf
-        return -math.inf, limit if "=" in found[1] else math.nextafter(limit, -math.inf)
+    if match := _COMPARISON.fullmatch(value):
+        limit = float(match[2])
+        if match[1].startswith(">"):
+            return limit if "=" in match[1] else math.nextafter(limit, math.inf), math.inf
+        return -math.inf, limit if "=" in match[1] else math.nextafter(limit, -math.inf)
     number = _float(value)
     return None if number is None else (number, number)
 
@@ -93,12 +93,13 @@ def parse_classes(
         else:
             place = text
             source = _yaml(_contents(text), text)
-    found = [_described(one, place) for one in _entries(source, place)]
-    _check(found, place)
-    for one, spare in zip(found, class_colours([one["name"] for one in found]), strict=True):
-        own = _hex(one["values"]) or _hex(one["values"][:1])  # its colour in the label
-        one["color"] = one["color"] or own or spare.upper()
-    return found
+    classes = [_described(entry, place) for entry in _entries(source, place)]
+    _check(classes, place)
+    spares = class_colours([each["name"] for each in classes])
+    for each, spare in zip(classes, spares, strict=True):
+        own = _hex(each["values"]) or _hex(each["values"][:1])  # its colour in the label
+        each["color"] = each["color"] or own or spare.upper()
+    return classes
 
 
 def as_colour(values: Sequence[str]) -> tuple[int, int, int] | None:
@@ -109,7 +110,7 @@ def as_colour(values: Sequence[str]) -> tuple[int, int, int] | None:
     numbers = [number for value in values if (number := _float(value)) is not None]
     if not len(numbers) == len(values) == _CHANNELS:
         return None
-    if not all(one.is_integer() and 0 <= one <= _MOST_BYTE for one in numbers):
+    if not all(number.is_integer() and 0 <= number <= _MOST_BYTE for number in numbers):
         return None
     red, green, blue = map(int, numbers)
     return red, green, blue
@@ -186,8 +187,8 @@ def _inline(text: str) -> dict[str, list[str]]:
     """Return name -> values from text such as ``road=#6EC1E4,building=60,16,152``."""
     found: dict[str, list[str]] = {}
     for part in re.split(r",(?=[^,=]*=)", text):
-        name, equals, value = (one.strip() for one in part.partition("="))
-        values = [one.strip() for one in value.split(",")] if value else []
+        name, equals, value = map(str.strip, part.partition("="))
+        values = [text.strip() for text in value.split(",")] if value else []
         bare = not equals and name == BACKGROUND_NAME and not found
         if not name or not all(values) or not (equals or bare):
             raise UsageError(f"`classes` {text}: expected NAME=VALUE,..., such as {_EXAMPLE}")
@@ -226,7 +227,7 @@ def _described(entry: Any, place: str) -> dict[str, Any]:  # noqa: ANN401 - anyt
             f"{place}: class {name} has the unknown key {unknown[0]}; use name, value and color"
         )
     given = [entry[key] for key in ("value", "values") if key in entry]
-    values = [text for one in given for text in _texts(one, f"{place}: class {name}")]
+    values = [text for value in given for text in _texts(value, f"{place}: class {name}")]
     texts = [*_texts(entry.get("color", entry.get("colour")), f"{place}: class {name}")]
     colour = _hex(texts)
     if texts and colour is None:
@@ -242,14 +243,14 @@ def _texts(value: Any, place: str) -> Iterator[str]:  # noqa: ANN401 - anything 
     if value is None:
         return
     if isinstance(value, Sequence) and not isinstance(value, str):
-        for one in value:
-            if isinstance(one, Sequence) and not isinstance(one, str):
-                colour = _hex([text for each in one for text in _texts(each, place)])
+        for part in value:
+            if isinstance(part, Sequence) and not isinstance(part, str):
+                colour = _hex([text for number in part for text in _texts(number, place)])
                 if colour is None:
-                    raise UsageError(f"{place}: {one!r:.60} is not a colour of three numbers")
+                    raise UsageError(f"{place}: {part!r:.60} is not a colour of three numbers")
                 yield colour
             else:
-                yield from _texts(one, place)
+                yield from _texts(part, place)
     elif isinstance(value, bool | Mapping):
         raise UsageError(f"{place} has the value {value!r:.60}; write it in quotes")
     elif isinstance(value, str) and "," in value:  # as on the command line
@@ -268,7 +269,7 @@ def canonical(value: object) -> str:
 
 
 def _check(classes: Sequence[Mapping[str, Any]], place: str) -> None:
-    names = [one["name"] for one in classes]
+    names = [each["name"] for each in classes]
     if len(names) > MOST_CLASSES:
         raise UsageError(f"{place}: {len(names)} classes; a label byte holds {MOST_CLASSES}")
     for name in names:
@@ -279,12 +280,12 @@ def _check(classes: Sequence[Mapping[str, Any]], place: str) -> None:
     if BACKGROUND_NAME in names[1:]:
         raise UsageError(f"{place}: {BACKGROUND_NAME} must be the first class")
     owner: dict[str, str] = {}
-    for one in classes:
-        colour = _hex(one["values"])  # three numbers count as one colour
-        for key in one["values"] if colour is None else [colour]:
-            if owner.setdefault(key, one["name"]) != one["name"]:
+    for each in classes:
+        colour = _hex(each["values"])  # three numbers count as one colour
+        for key in each["values"] if colour is None else [colour]:
+            if owner.setdefault(key, each["name"]) != each["name"]:
                 raise UsageError(
-                    f"{place}: classes {owner[key]} and {one['name']} both have {key}. Give each "
+                    f"{place}: classes {owner[key]} and {each['name']} both have {key}. Give each "
                     "value or colour to one class"
                 )
 

@@ -59,7 +59,7 @@ def read_mask(
 
     ``label`` is the address of a raster, or of several georeferenced ones
     (`geoprep.storage.joined`); where these overlap the first with a value counts. ``grid`` is that
-    of the whole scene, beyond whose edges ``part`` may lie; pixels without a raster are nodata.
+    of the whole scene; pixels without a raster are nodata.
     Values are refused only where pixels of the image are ``valid`` (y, x).
     """
     out = np.full((part.height, part.width), NODATA, np.uint8)
@@ -71,23 +71,15 @@ def read_mask(
             if len(addresses) > 1:
                 _require_georeference(dataset, grid, address, len(addresses))
             elif _pixel_by_pixel(dataset, grid, address):
-                rows = slice(max(0, -part.row), max(0, grid.height - part.row))
-                cols = slice(max(0, -part.col), max(0, grid.width - part.col))
-                codes = out[rows, cols]
-                if codes.size:
-                    window = Window(max(0, part.col), max(0, part.row), *codes.shape[::-1])
-                    used = None if valid is None else valid[rows, cols]
-                    codes[:], notes = rule.label_bytes(_pixels(dataset, window, address), used)
-                return out, notes
-            if all(_window_under(dataset, one) is None for one in (grid, grid.window(*part))):
+                window = Window(part.col, part.row, part.width, part.height)
+                return rule.label_bytes(_pixels(dataset, window, address), valid)
+            if all(_window_under(dataset, ground) is None for ground in (grid, grid.window(*part))):
                 apart.append(f"{_numbers(dataset.bounds)} in {str(dataset.crs)[:40]}")
                 continue
             used = out == NODATA if valid is None else valid & (out == NODATA)
-            codes, found = _placed(dataset, rule, grid.window(*part), address, used)
-        if len(addresses) == 1:
-            return codes, found
+            codes, remarks = _placed(dataset, rule, grid.window(*part), address, used)
         np.copyto(out, codes, where=out == NODATA)
-        notes = dict(Counter(notes) + Counter(found))
+        notes = dict(Counter(notes) + Counter(remarks))
     if len(apart) == len(addresses):
         which = "and none of the other masks overlaps" if len(apart) > 1 else "does not overlap"
         raise LabelError(
@@ -108,8 +100,7 @@ def _require_georeference(dataset: DatasetReader, grid: Grid, label: str, count:
 def mask_values(*labels: str) -> str:
     """Return the values near the centres of masks as text, for messages."""
     addresses = [address for label in labels for address in split_address(label)]
-    found = map(_central_values, addresses[:_MOST_MASKS])
-    values = sorted(set[tuple[float, ...]]().union(*found))
+    values = sorted(set[tuple[float, ...]]().union(*map(_central_values, addresses[:_MOST_MASKS])))
     shown = [",".join(f"{part:g}" for part in value) for value in values[:6]]
     return " and ".join(shown) + (" and more" if len(values) > len(shown) else "")
 
@@ -214,12 +205,12 @@ def _placed(
     if window.width * window.height > _MOST_PIXELS and grid.height > 1:
         half, width = grid.height // 2, grid.width
         parts = grid.window(0, 0, half, width), grid.window(half, 0, grid.height - half, width)
-        found = [
-            _placed(dataset, rule, part, label, one)
-            for part, one in zip(parts, np.split(used, [half]), strict=True)
+        halves = [
+            _placed(dataset, rule, part, label, used_part)
+            for part, used_part in zip(parts, np.split(used, [half]), strict=True)
         ]
-        notes = sum((Counter(notes) for _, notes in found), Counter[str]())
-        return np.concatenate([codes for codes, _ in found]), dict(notes)
+        notes = sum((Counter(notes) for _, notes in halves), Counter[str]())
+        return np.concatenate([codes for codes, _ in halves]), dict(notes)
     pixels = _pixels(dataset, window, label)
 
     def onto_grid(bands: NDArray[Any]) -> NDArray[Any]:

@@ -102,12 +102,12 @@ class RoadFile:
         except ProjError:  # the bounds are not on Earth
             boxes = []
         turns = (0, -360, 360) if is_geographic(self.table.crs) else (0,)
-        found = [
+        indexes = [
             self.tree.query(shapely.box(left + x, bottom, right + x, top), predicate="intersects")
             for left, bottom, right, top in boxes
             for x in turns
         ]
-        return np.unique(np.concatenate([np.empty(0, dtype=np.intp), *found]))
+        return np.unique(np.concatenate([np.empty(0, dtype=np.intp), *indexes]))
 
     def _touches(self, scene: Bounds, crs: str) -> bool:
         return _cross(self.table.lines[self._near(scene, crs, 0.0)], self.table.crs, scene, crs)

@@ -41,10 +41,10 @@ class MaskPixels:
 
     def has(self, tags: Iterable[float]) -> NDArray[np.bool_]:
         """Return where all bands have one of some values, bool (y, x)."""
-        found = np.zeros(self.values.shape[1:], np.bool_)
+        has_tag = np.zeros(self.values.shape[1:], np.bool_)
         for tag in tags:
-            found |= (self.values == tag).all(axis=0)
-        return found
+            has_tag |= (self.values == tag).all(axis=0)
+        return has_tag
 
     def unlabelled(self, nodata: tuple[str, ...]) -> NDArray[np.bool_]:
         """Return where there is no label by alpha, NaN or given values, bool (y, x)."""
@@ -111,10 +111,10 @@ class ValueTable:
                 low, high = ((limit,) * bands for limit in limits)
             else:
                 what = "the colour" if colour else "the value"
-                kind = "of colours" if bands == CHANNELS else "of one band without a palette"
+                raster = "of colours" if bands == CHANNELS else "of one band without a palette"
                 raise LabelError(
                     f"class {self.names[number]} has {what} {value}, but its label is a raster "
-                    f"{kind}. Give a {'colour' if bands == CHANNELS else 'number'} in "
+                    f"{raster}. Give a {'colour' if bands == CHANNELS else 'number'} in "
                     f"`{self.option}`"
                 )
             if owner.setdefault((low, high), number) != number:

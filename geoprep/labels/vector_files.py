@@ -161,7 +161,9 @@ class VectorFile:
         names: list[str] = []
         for layer in layers:
             _require_crs(layer.crs, self.name)
-            geometry, rows = self._content(layer, [one for one in layer.fields if one in fields])
+            geometry, rows = self._content(
+                layer, [field for field in layer.fields if field in fields]
+            )
             parts, feature_of_part, problems = _parts(geometry)
             shapes.append(reproject(parts, layer.crs, layers[0].crs))
             feature.append(feature_of_part + len(notes))

@@ -213,7 +213,7 @@ def _table(features: Features, rule: SpeedRule, file_notes: tuple[str, ...]) -> 
             of_feature.append(width_notes[i])
         notes.append(tuple(filter(None, of_feature)))
     reads_speeds = bool(rule.fields) or rule.classes is not None
-    ignored = () if reads_speeds else tuple(one for one in SPEED_FIELDS if one in features.fields)
+    ignored = () if reads_speeds else tuple(key for key in SPEED_FIELDS if key in features.fields)
     return RoadTable(
         lines,
         feature,
