@@ -101,6 +101,16 @@ class RoadNetwork:
         ------
         SourceError
             A geometry is not a line.
+
+        Examples
+        --------
+        >>> import geopandas, shapely
+        >>> ends = [[(5e5, 6e6), (500400, 6e6)], [(500400, 6e6), (500400, 6000600)]]
+        >>> lines = [shapely.LineString(xy) for xy in ends]
+        >>> speeds = {"speed_mph": [30, 20]}
+        >>> frame = geopandas.GeoDataFrame(speeds, geometry=lines, crs="EPSG:32637")
+        >>> RoadNetwork.from_geopandas(frame)
+        <geoprep.RoadNetwork 2 edges, 3 nodes, 1.0 km, EPSG:32637>
         """
         from geoprep.roads import network_of_frame
         from geoprep.speed import KMH_PER_MPH
@@ -207,6 +217,16 @@ def read_network(path: StrPath, *, layer: str | None = None) -> RoadNetwork:
     ------
     SourceError
         The file cannot be read or is not a road network.
+
+    Examples
+    --------
+    >>> import geopandas, shapely
+    >>> lines = [shapely.LineString([(37.61, 55.75), (37.62, 55.75)])]
+    >>> frame = geopandas.GeoDataFrame({"speed_mph": [25]}, geometry=lines, crs="EPSG:4326")
+    >>> RoadNetwork.from_geopandas(frame).to_file("roads.gpkg")
+    >>> roads = read_network("roads.gpkg")
+    >>> roads.crs, roads.edges["travel_time"].round(1).tolist()
+    ('EPSG:32637', [56.2])
     """
     from geoprep.roads import read_network as read
 

@@ -95,6 +95,16 @@ def score(
         A file cannot be read.
     UsageError
         The two have no scene in common, or only one is georeferenced.
+
+    Examples
+    --------
+    >>> import geopandas, shapely
+    >>> ends = [[(5e5, 6e6), (500400, 6e6)], [(5e5, 6e6), (5e5, 6000600)]]
+    >>> lines = [shapely.LineString(xy) for xy in ends]
+    >>> frame = geopandas.GeoDataFrame({"speed_mph": [30, 20]}, geometry=lines, crs="EPSG:32637")
+    >>> truth, proposal = (RoadNetwork.from_geopandas(frame[:count]) for count in (2, 1))
+    >>> score(truth, proposal, progress=False)["topo_recall"].round(2).to_dict()
+    {'truth': 0.37}
     """
     from geoprep.executors import counting_bar
     from geoprep.labels import SpeedRule
@@ -117,14 +127,14 @@ def score(
     )
     with counting_bar("scoring", quiet=not progress, per=1000) as advance:
         scores = score_scenes(pairs, settings, threads=threads, advance=advance)
-    scenes = [asdict(one) for one in scores]
+    scenes = [asdict(score_of_scene) for score_of_scene in scores]
     frame = _score_frame(scenes)
-    confidence = reliability(((one.truth, one.proposal) for one in pairs), settings.snap)
+    confidence = reliability(((pair.truth, pair.proposal) for pair in pairs), settings.snap)
     frame.attrs = {
         "mean": mean_scores(scores),
         "scenes_in_mean": {  # with roads; and of these, with all speeds
-            "apls": sum(one.apls is not None for one in scores),
-            "apls_time": sum(one.apls_time is not None for one in scores),
+            "apls": sum(scene["apls"] is not None for scene in scenes),
+            "apls_time": sum(scene["apls_time"] is not None for scene in scenes),
         },
         "scenes": scenes,
         **({"confidence": asdict(confidence)} if confidence else {}),

@@ -200,10 +200,10 @@ def _settings(used: Mapping[str, Any]) -> str:
 
 def _print_confidence(console: Console, found: Mapping[str, Any]) -> None:
     """Print the share of edges that exist, by their mean confidence."""
-    bins = [one for one in found["bins"] if one["edges"]]
-    table = _table("confidence", *(f"{one['low']:g}-{one['high']:g}" for one in bins))
-    table.add_row("edges", *(str(one["edges"]) for one in bins))
-    table.add_row("exist", *(f"{one['exist']:.0%}" for one in bins))
+    bins = [part for part in found["bins"] if part["edges"]]
+    table = _table("confidence", *(f"{part['low']:g}-{part['high']:g}" for part in bins))
+    table.add_row("edges", *(str(part["edges"]) for part in bins))
+    table.add_row("exist", *(f"{part['exist']:.0%}" for part in bins))
     console.print(table)
     console.print(
         "exist: share of edges within --snap of the ground truth for half of their length; "
@@ -215,7 +215,9 @@ def _print_confidence(console: Console, found: Mapping[str, Any]) -> None:
 
 def _notes(scores: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return one line per scene with remarks; a remark on many scenes is one line in all."""
-    remarks = {one["scene"]: [part for part in one["note"].split("; ") if part] for one in scores}
+    remarks = {
+        scene["scene"]: [part for part in scene["note"].split("; ") if part] for scene in scores
+    }
     counts = Counter(part for parts in remarks.values() for part in parts)
     common = [part for part, count in counts.items() if count > _FEW_SCENES]
     rare = {
@@ -224,7 +226,7 @@ def _notes(scores: Sequence[Mapping[str, Any]]) -> list[str]:
     }
     lines = [f"{scene}: {text}" for scene, text in rare.items() if text]
     lines += [f"{counts[part]} scenes: {part}" for part in common]
-    boxed = sum(one["border"] == "ground truth" for one in scores)
+    boxed = sum(scene["border"] == "ground truth" for scene in scores)
     if boxed:
         lines.append(
             f"{boxed} scenes are scored within the bounding box of their ground truth: false roads "

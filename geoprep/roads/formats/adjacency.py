@@ -71,8 +71,8 @@ def json_content(path: Path) -> Literal["adjacency", "other", "unknown"]:
 
 def _pairs(graph: _Graph) -> list[tuple[_Point, _Point]]:
     """Return the edges of a graph, each of its two directions once."""
-    directed = {(one, two) for one, neighbours in graph.items() for two in neighbours}
-    return sorted({min((one, two), (two, one)) for one, two in directed if one != two})
+    directed = {(node, other) for node, neighbours in graph.items() for other in neighbours}
+    return sorted({min(pair, pair[::-1]) for pair in directed if pair[0] != pair[1]})
 
 
 def _graph_of_json(document: Any) -> _Graph:  # noqa: ANN401 - any JSON
@@ -81,17 +81,17 @@ def _graph_of_json(document: Any) -> _Graph:  # noqa: ANN401 - any JSON
     graph: dict[_Point, list[_Point]] = {}
     if {"nodes", "edges"} <= document.keys():
         nodes = [_point(node) for node in document["nodes"]]
-        edges = [(int(one), int(two)) for one, two in document["edges"]]
+        edges = [(int(start), int(stop)) for start, stop in document["edges"]]
         if any(min(edge) < 0 for edge in edges):
             raise ValueError("an edge names a node below 0")
-        for one, two in edges:
-            graph.setdefault(nodes[one], []).append(nodes[two])
+        for start, stop in edges:
+            graph.setdefault(nodes[start], []).append(nodes[stop])
         return graph
     for key, neighbours in document.items():
         match = _NUMBERS.fullmatch(key.strip())
         if match is None:
             raise ValueError(f"key {key[:40]!r} is not row,column")
-        graph[float(match[1]), float(match[2])] = [_point(one) for one in neighbours]
+        graph[float(match[1]), float(match[2])] = [_point(neighbour) for neighbour in neighbours]
     return graph
 
 

@@ -183,7 +183,7 @@ def read_if_network(path: Path, layer: str | None = None) -> RoadGraph | None:
         return None  # the reader of labels reports what is wrong with the file
     named = file.layers.get(layer or "")
     layers = file.layers.values() if named is None else [named]
-    if not any(are_network_fields(one.fields) for one in layers):
+    if not any(are_network_fields(candidate.fields) for candidate in layers):
         return None
     return _network_of(file, path, named)
 
@@ -193,18 +193,18 @@ def _network_of(file: VectorFile, path: Path, layer: Layer | None) -> RoadGraph:
 
     A plane of metres has no CRS; its coordinates are read as if they were degrees.
     """
-    lines = {name: one for name, one in file.layers.items() if one.has_lines}
+    lines = {name: listed for name, listed in file.layers.items() if listed.has_lines}
     layer = layer or lines.get(EDGES)
     if layer is None:
-        named = [one for one in lines.values() if are_network_fields(one.fields)]
-        if len(named) > 1:
-            names = ", ".join(one.name for one in named)
+        networks = [name for name, listed in lines.items() if are_network_fields(listed.fields)]
+        if len(networks) > 1:
             raise UsageError(
-                f"{path}: several layers are road networks: {names}. Choose one with `layer`."
+                f"{path}: several layers are road networks: {', '.join(networks)}. Choose one with "
+                "`layer`."
             )
         if not lines:
             raise SourceError(f"{path}: has no layer of lines, so it is not a road network")
-        layer = (named or list(lines.values()))[0]
+        layer = lines[(networks or list(lines))[0]]
     crs = None if _is_plane(path) else crs_name(layer.crs)
     features = file.read([replace(layer, crs=crs or LONLAT)], COLUMNS)
     return network_of_frame(path, edges_of_features(features, crs))

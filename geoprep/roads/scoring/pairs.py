@@ -57,12 +57,14 @@ def pair_scenes(
 ) -> list[ScenePair]:
     """Return the scenes of the ground truth, each with its part of the proposal.
 
-    Either side is a network or a file of one scene, a folder with one file per scene, or a SpaceNet
-    table (CSV). Scenes are matched by what their names share (`scene_key`); two single files are
-    one scene, whatever their names. The proposal is clipped to the footprint of the scene's image,
-    where one is given. A proposal in one file for several scenes is a city: without an image, each
-    scene gets the part within the bounding box (in degrees) of its ground truth, so that false
-    roads outside that box do not count.
+    1. Either side is a network or a file of one scene, a folder with one file per scene, or a
+       SpaceNet table (CSV).
+    2. Scenes are matched by what their names share (`scene_key`); two single files are one scene,
+       whatever their names.
+    3. The proposal is clipped to the footprint of the scene's image, where one is given.
+    4. A proposal in one file for several scenes is a city: without an image, each scene gets the
+       part within the bounding box (in degrees) of its ground truth, so that false roads outside
+       that box do not count.
     """
     borders: Mapping[str, Grid] = {} if images is None else _borders(images)
     grids = {} if images is not None and _is_store(images) else borders
@@ -180,17 +182,17 @@ class _SceneReader:
     def scenes(self, path: Path | RoadGraph) -> dict[str, _SceneRoads]:
         """Return the networks of a file or folder by scene key."""
         if isinstance(path, RoadGraph):
-            found = {"truth": _SceneRoads(path)}
+            scenes = {"truth": _SceneRoads(path)}
         elif path.is_dir():
-            found = dict(self._in_folder(path))
+            scenes = dict(self._in_folder(path))
         elif path.exists():
-            found = self._in_file(path)
+            scenes = self._in_file(path)
         else:
             raise SourceError(f"{path}: no such file or folder")
-        for scene, roads in found.items():
-            several = f", scene {scene}" if len(found) > 1 else ""
+        for scene, roads in scenes.items():
+            several = f", scene {scene}" if len(scenes) > 1 else ""
             check_network(roads.network, _name(path) + several)
-        return found
+        return scenes
 
     def _in_file(self, path: Path) -> dict[str, _SceneRoads]:
         if path.suffix.lower() == TABLE_SUFFIX:

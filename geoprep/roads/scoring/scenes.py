@@ -164,23 +164,23 @@ def reliability(
     An edge exists if at least half of its length lies near a road of the ground truth. Scenes
     without roads in the ground truth are left out, as in all means.
     """
-    confidence, exists = [np.empty(0)], [np.empty(0, np.bool_)]
+    confidences, existing = [np.empty(0)], [np.empty(0, np.bool_)]
     for truth, proposal in networks:
         if proposal.confidence is not None and len(truth.lines) and len(proposal.lines):
-            confidence.append(proposal.confidence[:, 0])
-            exists.append(_exists(truth, proposal, within_m))
-    mean, found = np.concatenate(confidence), np.concatenate(exists)
+            confidences.append(proposal.confidence[:, 0])
+            existing.append(_exists(truth, proposal, within_m))
+    mean, exists = np.concatenate(confidences), np.concatenate(existing)
     known = np.isfinite(mean)  # a file may lack the confidence of edges that somebody drew
     if not known.any():
         return None
-    mean, found = mean[known], found[known]
+    mean, exists = mean[known], exists[known]
     number = np.digitize(mean, _BOUNDS[1:-1])
     bins = []
     for i, (low, high) in enumerate(pairwise(_BOUNDS)):
         mine = number == i
-        figures = (mean[mine].mean(), found[mine].mean()) if mine.any() else (np.nan, np.nan)
+        figures = (mean[mine].mean(), exists[mine].mean()) if mine.any() else (np.nan, np.nan)
         bins.append(ConfidenceBin(low, high, int(mine.sum()), *map(float, figures)))
-    errors = (one.edges * abs(one.mean_confidence - one.exist) for one in bins if one.edges)
+    errors = (part.edges * abs(part.mean_confidence - part.exist) for part in bins if part.edges)
     return Reliability(len(mean), sum(errors) / len(mean), tuple(bins))
 
 
@@ -188,8 +188,8 @@ def _exists(truth: RoadGraph, proposal: RoadGraph, within_m: float) -> NDArray[n
     share = (np.arange(_SAMPLES) + 0.5) / _SAMPLES
     samples = shapely.line_interpolate_point(proposal.lines[:, None], share, normalized=True)
     samples = samples.reshape(-1)
-    found = shapely.STRtree(truth.lines).query(samples, predicate="dwithin", distance=within_m)
+    pairs = shapely.STRtree(truth.lines).query(samples, predicate="dwithin", distance=within_m)
     near = np.zeros(samples.size, np.bool_)
-    near[found[0]] = True
+    near[pairs[0]] = True
     exists: NDArray[np.bool_] = near.reshape(-1, _SAMPLES).mean(axis=1) >= 1 / 2
     return exists

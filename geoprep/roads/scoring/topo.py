@@ -135,9 +135,9 @@ def _headings(network: RoadGraph, points: EdgePoints) -> Floats:
     return heading
 
 
-def _cosine(one: Floats, two: Floats) -> Floats:
+def _cosine(heading: Floats, other: Floats) -> Floats:
     """Return the cosine of the angle between roads, regardless of their direction of travel."""
-    cosine: Floats = np.abs((one * two).sum(axis=1))
+    cosine: Floats = np.abs((heading * other).sum(axis=1))
     return cosine
 
 
