@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from geoprep.grid import Grid
 from geoprep.labels import majority
-from geoprep.palette import speed_colours
+from geoprep.palette import NODATA_GREYS, speed_colours
 from geoprep.speed import BACKGROUND, NODATA, UNKNOWN_SPEED
 from geoprep.store import StoreMeta, StoreReader, read_image, read_label, scene_shape
 
@@ -22,8 +22,21 @@ CLASS_OPACITY = 0.4
 """Opacity of classes over an image, which stays visible."""
 MOSTLY_VALID = 0.9
 """Examples with a smaller share of imagery are shown only where there are too few others."""
+STRIPES = 24
+"""Stripes of the nodata hatch along the shorter side of a picture."""
 STRIP_TILES = 8
 """Rows of tiles in memory at once. Tiles at the edge of a strip are read twice."""
+
+
+def stripes(shape: tuple[int, ...]) -> NDArray[np.intp]:
+    """Return 0 or 1 (y, x): stripes at 45 degrees, equally many on any size of picture."""
+    y, x = np.ogrid[: shape[0], : shape[1]]
+    return (y + x) // max(2, min(shape[:2]) // STRIPES) % 2
+
+
+def hatch(shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    """Return uint8 (y, x, 3): how pixels without data are shown."""
+    return np.array(NODATA_GREYS, np.uint8)[stripes(shape)]
 
 
 def aspect_of(grid: Grid | None) -> float:

@@ -30,7 +30,7 @@ from geoprep.store import (
     scene_splits,
     valid_share,
 )
-from geoprep.views.display import CLASS_OPACITY, label_colours
+from geoprep.views.display import CLASS_OPACITY, hatch, label_colours
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,8 +51,6 @@ INK, FAINT, PAPER = "#14171e", "#6b7280", "#ffffff"
 SPLIT_COLOURS = {"train": "#2563a8", "val": "#b4540a", "test": "#0f766e", "unused": "#6b7280"}
 BAD = "#b3261e"
 NEARLY_ALL = 0.995
-STRIPE = 0.07
-"""Width of a stripe of the nodata hatch."""
 LETTER = 0.09
 """Width of a letter of a caption."""
 
@@ -221,7 +219,7 @@ def _draw_scene(figure: SubFigure, layout: SheetLayout, view: SceneView, number:
     for panel, column in zip(axes, layout.columns, strict=True):
         panel.set_axis_off()
         labelled, scaled = number < layout.across, column == layout.columns[0]
-        _draw_panel(panel, layout, view, column, labelled=labelled, scale=scaled)
+        _draw_panel(panel, view, column, labelled=labelled, scale=scaled)
 
 
 def _words(view: SceneView) -> str:
@@ -235,13 +233,11 @@ def _words(view: SceneView) -> str:
     return share if valid >= NEARLY_ALL else f"{valid:.0%} valid   {share}"
 
 
-def _draw_panel(
-    axes: Axes, layout: SheetLayout, view: SceneView, name: str, *, labelled: bool, scale: bool
-) -> None:
+def _draw_panel(axes: Axes, view: SceneView, name: str, *, labelled: bool, scale: bool) -> None:
     """Draw one panel in metres on the ground, so that pixels have their true aspect."""
     from matplotlib.patheffects import withStroke
 
-    picture = _picture(view, name, layout.panel)
+    picture = _picture(view, name)
     width = view.width_m or 1.0
     axes.imshow(picture, extent=(0, width, width * view.aspect, 0), aspect="equal")
     axes.set_anchor("NW")
@@ -278,17 +274,17 @@ def round_length(longest: float) -> float:
     return max(step * power for step in (1, 2, 5) if step * power <= longest * (1 + 1e-9))
 
 
-def _picture(view: SceneView, name: str, panel: float) -> NDArray[np.uint8]:
+def _picture(view: SceneView, name: str) -> NDArray[np.uint8]:
     """Return uint8 (y, x, 3) of a panel."""
     from scipy.ndimage import binary_dilation
 
-    hatch = _hatch(view.label.shape, panel, panel * view.aspect)
+    empty = hatch(view.label.shape)
     unknown = view.label == NODATA
     meta, colours = view.store.meta, label_colours(view.store)[view.label]
     if name == "image":
-        return np.where(view.nodata[..., None], hatch, view.rgb)
+        return np.where(view.nodata[..., None], empty, view.rgb)
     if name != "overlay":
-        return np.where(unknown[..., None], hatch, colours)
+        return np.where(unknown[..., None], empty, colours)
     hidden = (NODATA,) if meta.share_name == "labelled" else (NODATA, BACKGROUND)
     shown = ~np.isin(view.label, hidden)
     grey = view.rgb @ np.array([0.30, 0.59, 0.11])
@@ -296,16 +292,8 @@ def _picture(view: SceneView, name: str, panel: float) -> NDArray[np.uint8]:
     if meta.has_classes:
         mixed = CLASS_OPACITY * colours + (1 - CLASS_OPACITY) * view.rgb
         over = np.where(shown[..., None], mixed.astype(np.uint8), view.rgb)
-        return np.where(view.nodata[..., None], hatch, over)
+        return np.where(view.nodata[..., None], empty, over)
     casing = binary_dilation(shown, iterations=max(1, round(view.label.shape[1] / 400)))
     ground = np.where(casing[..., None], ground // 3, ground)
     over = np.where(shown[..., None], colours, ground)
-    return np.where(view.nodata[..., None], hatch, over)
-
-
-def _hatch(shape: tuple[int, ...], width: float, height: float) -> NDArray[np.uint8]:
-    """Return uint8 (y, x, 3), stripes at 45 degrees; width and height are in inches."""
-    y = (np.arange(shape[0]) + 0.5)[:, None] * (height / shape[0])
-    x = (np.arange(shape[1]) + 0.5)[None] * (width / shape[1])
-    stripes = ((x + y) / STRIPE).astype(np.int64) % 2
-    return np.array(NODATA_GREYS, np.uint8)[stripes]
+    return np.where(view.nodata[..., None], empty, over)

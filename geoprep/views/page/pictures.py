@@ -12,9 +12,11 @@ from geoprep.speed import BACKGROUND, NODATA, UNKNOWN_SPEED
 from geoprep.store import StoreReader, scene_grid, scene_shape
 from geoprep.views.display import (
     display_rgb,
+    hatch,
     label_colours,
     north_up,
     read_thinned,
+    stripes,
     thinned_classes,
     thinned_image,
     thinned_speed,
@@ -26,8 +28,6 @@ MOST_SIDE = 4096
 """Length of the longer side of a picture in pixels. Browsers fail to show much larger ones."""
 QUALITY = {"image": 85, "thumb": 72}
 _STRIPE = UNKNOWN_SPEED - 1
-STRIPES = 24
-"""Stripes of the nodata hatch along the shorter side of a picture."""
 
 
 def shown_step(height: int, width: int) -> int:
@@ -58,18 +58,11 @@ def scene_pictures(
     }
 
 
-def stripes(shape: tuple[int, ...]) -> NDArray[np.intp]:
-    """Return 0 or 1 (y, x): stripes at 45 degrees, equally many on any size of picture."""
-    y, x = np.ogrid[: shape[0], : shape[1]]
-    return (y + x) // max(2, min(shape[:2]) // STRIPES) % 2
-
-
 def _jpeg(rgb: NDArray[np.uint8], nodata: NDArray[np.bool_], quality: int) -> bytes:
     from PIL import Image  # comes with matplotlib
 
     if nodata.any():
-        hatch = np.array(NODATA_GREYS, np.uint8)[stripes(rgb.shape)]
-        rgb = np.where(nodata[..., None], hatch, rgb)
+        rgb = np.where(nodata[..., None], hatch(rgb.shape), rgb)
     out = io.BytesIO()
     picture = Image.fromarray(np.ascontiguousarray(rgb))
     picture.save(out, "JPEG", quality=quality, optimize=True)

@@ -15,7 +15,6 @@ from geoprep.store import is_aligned
 
 SCENES = ["city_border", "city_unlabelled", "utm_north", "utm_south", "utm_small"]
 GDAL = tuple(map(int, rasterio.__gdal_version__.split(".")[:2]))
-TAGS = "https://raw.githubusercontent.com/zarr-conventions"
 
 
 @pytest.fixture(scope="module")
@@ -102,13 +101,7 @@ def test_attributes_are_those_of_the_conventions(sources, exported, scene):
             assert {"y", "x"} <= set(document["dimension_names"])
             height, width = document["shape"][-2:]
             assert attributes["spatial:shape"] == [height, width]
-            assert len(attributes["spatial:transform"]) == 6
-        declared = attributes["zarr_conventions"]
-        assert [one["name"] for one in declared] == names
-        for one in declared:
-            assert one["schema_url"] == f"{TAGS}/{one['name']}/refs/tags/v0.1/schema.json"
-            assert len(one["uuid"]) == 36
-        assert attributes["spatial:dimensions"] == ["y", "x"]
+        assert [one["name"] for one in attributes["zarr_conventions"]] == names
         assert attributes["proj:code"] == code
         if path.parent.name == scene or path.parent.parent.name == "64":
             assert attributes["spatial:bbox"] == pytest.approx([left, bottom, right, top])

@@ -160,7 +160,7 @@ def test_scene_that_has_no_pixels_is_shown_as_no_data(store, views, tmp_path):
         assert (view.label == 255).all()
         assert "not readable as a vector" in store.scenes.reason[broken.scene]
     np.testing.assert_array_equal(border.nodata[0], np.arange(130) < 37)
-    picture = sheet._picture(border, "speed", 2.0)
+    picture = sheet._picture(border, "speed")
     greys = {tuple(colour) for colour in picture[:, :37].reshape(-1, 3).tolist()}
     assert len(greys) == 2  # the stripes of the hatch
     assert greys.isdisjoint({tuple(c) for c in picture[:, 37:].reshape(-1, 3).tolist()})
@@ -170,9 +170,9 @@ def test_overlay_has_the_colours_of_the_roads(store, views, tmp_path):
     preview(store, tmp_path / "a.png", scenes=["city_5"])
     (view,) = views
     road = (view.label > 0) & (view.label < 255)
-    overlay = sheet._picture(view, "overlay", 2.0)
+    overlay = sheet._picture(view, "overlay")
     np.testing.assert_array_equal(overlay[road], speed_colours()[view.label[road]])
-    np.testing.assert_array_equal(sheet._picture(view, "image", 2.0), view.rgb)
+    np.testing.assert_array_equal(sheet._picture(view, "image"), view.rgb)
 
 
 def test_imagery_of_one_band_is_drawn_grey(make, views, tmp_path):
