@@ -18,6 +18,8 @@ EXCEPTIONS = (
     "ignore:'crs' was not provided:UserWarning",
     # torch: its own `torch.utils.mkldnn`, which it imports to compile or fuse.
     "ignore:`torch.jit.script_method` is deprecated:DeprecationWarning",
+    # torch: its exporter to ONNX calls what torch itself has deprecated.
+    r"ignore:`isinstance\(treespec, LeafSpec\)` is deprecated:FutureWarning",
     # xarray: a group without consolidated metadata of its own is opened.
     "ignore:Failed to open Zarr store with consolidated metadata:RuntimeWarning",
     # Python: files of writers that tests kill.
