@@ -241,7 +241,7 @@ class BuildOptions(StoreOptions, MaskOptions, ClassOptions, RoadOptions, ImageOp
     def given(cls, **options: Any) -> BuildOptions:  # noqa: ANN401 - fields by name
         """Return options; refuse one that is given but without effect because of another."""
         for other in (name for name in ("label_values", "label_speeds") if options.get(name)):
-            for name in options.keys() & {one.name for one in fields(RoadOptions)}:
+            for name in options.keys() & {field.name for field in fields(RoadOptions)}:
                 raise UsageError(
                     f"`{name}` is for vector labels, `{other}` for raster labels: leave out one of "
                     "them"
@@ -288,7 +288,7 @@ class BuildOptions(StoreOptions, MaskOptions, ClassOptions, RoadOptions, ImageOp
         """Return how roads with attributes of this schema get their speed."""
         from geoprep.labels import SpeedRule
 
-        given = {one.name: getattr(self, one.name) for one in fields(RoadOptions)}
+        given = {field.name: getattr(self, field.name) for field in fields(RoadOptions)}
         return SpeedRule(**given | {"schema": schema}, classes=self.class_rule)
 
     def to_attrs(self) -> dict[str, Any]:
@@ -297,10 +297,10 @@ class BuildOptions(StoreOptions, MaskOptions, ClassOptions, RoadOptions, ImageOp
         Of files the name remains, since a store does not depend on folders.
         """
         attrs: dict[str, Any] = {}
-        for one in fields(self):
-            value = getattr(self, one.name)
-            if value != one.default or not one.metadata["choice"].sparse:
-                attrs[one.name] = list(value) if isinstance(value, tuple) else value
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value != field.default or not field.metadata["choice"].sparse:
+                attrs[field.name] = list(value) if isinstance(value, tuple) else value
         if self.classes is not None:
             attrs["classes"] = json.loads(self.classes)
         attrs["split_file"] = self.split_file and PurePath(self.split_file).name

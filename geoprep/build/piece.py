@@ -75,18 +75,18 @@ def pieces(part: ScenePart, tile: int) -> list[slice]:
     rows = np.array(part.scene.windows)[:, 0]
     starts = [0, *(np.flatnonzero(np.diff(rows)) + 1).tolist(), len(rows)]
     runs = [slice(*ends) for ends in pairwise(starts)]
-    found = runs[:1]
+    joined = runs[:1]
 
     def area(run: slice) -> int:
         return Region.of(part, part.scene.windows[run], tile).area
 
     for run in runs[1:]:
-        joined = slice(found[-1].start, run.stop)
-        if area(joined) < area(found[-1]) + area(run):
-            found[-1] = joined
+        both = slice(joined[-1].start, run.stop)
+        if area(both) < area(joined[-1]) + area(run):
+            joined[-1] = both
         else:
-            found.append(run)
-    return found
+            joined.append(run)
+    return joined
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,7 @@ class Plan:
 
 
 def make_plan(
-    found: Sequence[SourceScenes],
+    sources: Sequence[SourceScenes],
     cities: Sequence[str],
     options: BuildOptions,
     executor: Executor,
@@ -93,15 +93,15 @@ def make_plan(
     scenes whose files have been read, and of all. Without ``read_inputs`` there is no digest, for
     a plan that is not built; images with the same bytes may then be in different splits.
     """
-    check_kinds(found, options)
-    scenes = probe_scenes(found, options, executor)
+    check_kinds(sources, options)
+    scenes = probe_scenes(sources, options, executor)
     usable = [scene for scene in scenes if not scene.failure]
     if not usable:
         raise SourceError(f"none of {len(scenes)} images can be used. First: {scenes[0].failure}")
     first = usable[0]
     layout = Layout.of([scene.grid for scene in scenes], len(first.bands), options)
     _check_rescale(options.rescale, {scene.dtype for scene in usable})
-    roads = open_shared_roads(found, options)
+    roads = open_shared_roads(sources, options)
     road_file = roads.name if roads else None
     outside, notes = [""] * len(scenes), tuple[str, ...]()
     if roads:
@@ -127,7 +127,7 @@ def make_plan(
             facts="",
         )
         scenes[i], tiles = scene, tiles + len(scene.windows)
-    splits, more = divide(scenes, [source.origin for source in found], layout)
+    splits, split_notes = divide(scenes, [source.origin for source in sources], layout)
     for i, of_scene in enumerate(splits):
         scenes[i] = replace(scenes[i], splits=of_scene)
     meta = StoreMeta(
@@ -144,9 +144,9 @@ def make_plan(
         speed_unit="mph" if options.label_values is None and options.classes is None else "none",
         build={
             "options": options.to_attrs(),
-            "product": found[0].product,
+            "product": sources[0].product,
             "inputs": digest,
-            **({"datetimes": dict(found[0].datetimes)} if found[0].datetimes else {}),
+            **({"datetimes": dict(sources[0].datetimes)} if sources[0].datetimes else {}),
         },
         version=__version__,
         **_class_attributes(options),
@@ -157,8 +157,8 @@ def make_plan(
         scenes=tuple(scenes),
         tiles=tiles,
         road_file=road_file,
-        orphan_labels=tuple(label for source in found for label in source.orphan_labels),
-        notes=(*notes, *more),
+        orphan_labels=tuple(label for source in sources for label in source.orphan_labels),
+        notes=(*notes, *split_notes),
         fingerprint=f"{__version__} {digest}",
     )
 
@@ -220,10 +220,12 @@ def _check_rescale(rule: str, dtypes: set[str]) -> None:
 # Checks of labels
 
 
-def check_kinds(found: Sequence[SourceScenes], options: BuildOptions) -> None:
+def check_kinds(sources: Sequence[SourceScenes], options: BuildOptions) -> None:
     """Check that the options fit the kind of labels, vectors or rasters."""
-    labels = [scene.label for one in found for scene in one.scenes if scene.label is not None]
-    labels += [one.road_file for one in found if one.road_file is not None]
+    labels = [
+        scene.label for source in sources for scene in source.scenes if scene.label is not None
+    ]
+    labels += [source.road_file for source in sources if source.road_file is not None]
     masks = [label for label in labels if label.lower().endswith(IMAGE_SUFFIXES)]
     vectors = [label for label in labels if is_vector(label)]
     if masks and options.mask_rule is None and options.classes is None:
@@ -266,12 +268,12 @@ def _check_options_of_classes(vectors: bool, options: BuildOptions) -> None:
             )
 
 
-def open_shared_roads(found: Sequence[SourceScenes], options: BuildOptions) -> RoadFile | None:
+def open_shared_roads(sources: Sequence[SourceScenes], options: BuildOptions) -> RoadFile | None:
     """Return the road file that all scenes share; None if scenes have labels of their own.
 
     It is read once, so that an unusable file is one error and not one per scene.
     """
-    names = {one.road_file for one in found if one.road_file}
+    names = {source.road_file for source in sources if source.road_file}
     if len(names) > 1:
         raise UsageError("several road files for all scenes: build a separate store for each")
     return open_road_file(Path(names.pop()), options.speed_rule(options.schema)) if names else None

@@ -39,12 +39,12 @@ Probed = tuple[PlannedScene, str | None, BuildOptions]
 
 
 def probe_scenes(
-    found: Sequence[SourceScenes], options: BuildOptions, executor: Executor
+    sources: Sequence[SourceScenes], options: BuildOptions, executor: Executor
 ) -> list[PlannedScene]:
     """Return the header of every image; images of unusual bands, or that end a worker, fail."""
     items: list[Probed] = [
         (_draft(scene, city, source.bands), source.product, options)
-        for city, source in enumerate(found)
+        for city, source in enumerate(sources)
         for scene in source.scenes
     ]
     probes = [probe for probe, *_ in items]
@@ -78,12 +78,12 @@ def _spared(
 ) -> tuple[int, Sequence[Probed]]:
     """Return the batch with a failure for each image that ends a worker."""
     first, items = batch
-    found = []
+    spared = []
     for probe, product, options in items:
         why = f"{probe.image}: opening it crashes the process. Download the scene again"
         failed = "" if survives(probe_scene, (probe, product, options)) else why
-        found.append((replace(probe, failure=failed), product, options))
-    return first, found
+        spared.append((replace(probe, failure=failed), product, options))
+    return first, spared
 
 
 def probe_scene(item: Probed) -> PlannedScene:
@@ -168,16 +168,16 @@ def _raster_files(label: str) -> list[str]:
 
 def _digests_of(addresses: Iterable[str]) -> tuple[str, int]:
     """Return the digest of some files together, and 64 bits of the first one's, 0 if unreadable."""
-    found = []
+    digests = []
     for address in addresses:
         try:
-            found.append(content_digest(address))
+            digests.append(content_digest(address))
         except SourceError:
-            found.append("unreadable")
+            digests.append("unreadable")
     first = 0
-    if found and found[0] != "unreadable":
-        first = xxhash.xxh3_64_intdigest(found[0].encode())
-    return xxhash.xxh3_128_hexdigest(" ".join(found).encode()), first
+    if digests and digests[0] != "unreadable":
+        first = xxhash.xxh3_64_intdigest(digests[0].encode())
+    return xxhash.xxh3_128_hexdigest(" ".join(digests).encode()), first
 
 
 def inputs_digest(
@@ -192,9 +192,9 @@ def inputs_digest(
     first. Paths and times do not count. ``report`` gets the numbers of items read and of all.
     """
     digests, done = [("", 0)] * len(files), 0
-    for first, found in executor.map_unordered(partial(_each, _digests_of), _batches(files)):
-        digests[first : first + len(found)] = found
-        done += len(found)
+    for first, some in executor.map_unordered(partial(_each, _digests_of), _batches(files)):
+        digests[first : first + len(some)] = some
+        done += len(some)
         if report is not None:
             report(done, len(files))
     of_files = [digest for digest, _ in digests]

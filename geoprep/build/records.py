@@ -122,8 +122,10 @@ class ShardRecord:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; long lists are not copied, unlike by ``dataclasses.asdict``."""
-        values = {one.name: getattr(self, one.name) for one in fields(self)}
-        return values | {"scenes": {index: asdict(one) for index, one in self.scenes.items()}}
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return values | {
+            "scenes": {index: asdict(outcome) for index, outcome in self.scenes.items()}
+        }
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> ShardRecord:

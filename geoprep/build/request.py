@@ -167,7 +167,7 @@ class Request:
         if self.cities:
             return self._find_cities(observer, in_place=True)
         given = [*self.images, *([self.labels] if self.labels else [])]
-        unknown = [one for one in given if not is_items(one) and is_read_from_copy(one)]
+        unknown = [text for text in given if not is_items(text) and is_read_from_copy(text)]
         images = [
             pattern if is_items(pattern) else archive_in_place(pattern)
             for pattern in self.images

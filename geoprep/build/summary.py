@@ -184,9 +184,10 @@ def black_pixels(
     plan: Plan, surveyed: Mapping[int, Outcome], records: Iterable[ShardRecord]
 ) -> dict[str, int]:
     """Return scene id to the number of pixels that are nodata only because they are black."""
-    found = {int(i): one.black for record in records for i, one in record.scenes.items()}
-    found |= {index: one.black for index, one in surveyed.items() if one.black}
-    return {plan.scenes[index].id: found[index] for index in sorted(found) if found[index]}
+    outcomes = [(int(i), scene) for record in records for i, scene in record.scenes.items()]
+    black = {index: outcome.black for index, outcome in outcomes}
+    black |= {index: outcome.black for index, outcome in surveyed.items() if outcome.black}
+    return {plan.scenes[index].id: black[index] for index in sorted(black) if black[index]}
 
 
 def _warnings(plan: Plan, store: StoreReader) -> Iterator[str]:
@@ -227,7 +228,7 @@ def _class_warnings(names: Sequence[str], counts: NDArray[np.integer[Any]]) -> I
 
 def _no_road_in_rasters(plan: Plan) -> str:
     options = plan.options
-    masks = dict.fromkeys(one.label for one in plan.scenes if one.label and not one.failure)
+    masks = dict.fromkeys(scene.label for scene in plan.scenes if scene.label and not scene.failure)
     rule = (
         f"`label_speeds` {options.label_speeds}"
         if options.label_values is None

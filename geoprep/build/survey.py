@@ -86,11 +86,11 @@ class _Totals:
 
     @property
     def failure(self) -> str:
-        return next((one.failure for one in self.ordered() if one.failure), "")
+        return next((strip.failure for strip in self.ordered() if strip.failure), "")
 
     def ordered(self) -> list[SurveyRecord]:
         """Return the strips from the top: results must not depend on the order of the workers."""
-        return sorted(self.strips, key=lambda one: one.task.rows or (0, 0))
+        return sorted(self.strips, key=lambda strip: strip.task.rows or (0, 0))
 
 
 def survey(
@@ -104,33 +104,35 @@ def survey(
         results = {}  # limits of a city need the histograms of all its scenes
     todo = {i: scene for i, scene in needed.items() if i not in results}
     counts: dict[int, NDArray[np.int64]] = {}  # of the scenes of a city that can be read
-    found: dict[int, Outcome] = {}
+    outcomes: dict[int, Outcome] = {}
     for index, totals in _surveyed(plan, todo, executor, report):
-        outcome = found[index] = _decided(plan, index, totals, str(journal.folder))
+        outcome = outcomes[index] = _decided(plan, index, totals, str(journal.folder))
         city = plan.scenes[index].city
         if outcome.status == "ok" and of_city:
             counts[city] = counts.get(city, 0) + totals.counts
         elif not of_city and (outcome.status != "ok" or not _has_label_strips(plan, index)):
             _note(plan, journal, index, outcome)
     if of_city:
-        for index, outcome in found.items():
+        for index, outcome in outcomes.items():
             if outcome.status == "ok":
                 limits = _limits(counts[plan.scenes[index].city])
-                found[index] = replace(outcome, limits=limits)
-    for index, outcome in _with_labels(plan, found, executor):
-        found[index] = outcome
+                outcomes[index] = replace(outcome, limits=limits)
+    for index, outcome in _with_labels(plan, outcomes, executor):
+        outcomes[index] = outcome
         if not of_city:
             _note(plan, journal, index, outcome)
     if of_city:
-        for index, outcome in sorted(found.items()):
+        for index, outcome in sorted(outcomes.items()):
             _note(plan, journal, index, outcome)
-    failed = {i: Outcome("failed", one.failure) for i, one in enumerate(plan.scenes) if one.failure}
-    return failed | results | found
+    failed = {
+        i: Outcome("failed", scene.failure) for i, scene in enumerate(plan.scenes) if scene.failure
+    }
+    return failed | results | outcomes
 
 
 def _earlier(plan: Plan, journal: Journal | BucketJournal) -> dict[int, Outcome]:
     """Return the results of earlier runs whose files still exist."""
-    found = {}
+    earlier = {}
     for entry in journal.entries():
         if entry.get("stamp") != plan.fingerprint or "survey" not in entry:
             continue
@@ -138,8 +140,8 @@ def _earlier(plan: Plan, journal: Journal | BucketJournal) -> dict[int, Outcome]
         index = int(values["index"])
         file = _mask_file(str(journal.folder), index) if values["masked"] else None
         if file is None or imagery.has_bits(file):
-            found[index] = replace(Outcome(**values["outcome"]), mask_file=file)
-    return found
+            earlier[index] = replace(Outcome(**values["outcome"]), mask_file=file)
+    return earlier
 
 
 def _note(plan: Plan, journal: Journal | BucketJournal, index: int, outcome: Outcome) -> None:
@@ -219,10 +221,15 @@ def _decided(plan: Plan, index: int, totals: _Totals, folder: str) -> Outcome:
     scene, strips = plan.scenes[index], totals.ordered()
     assert scene.grid is not None
     file = None
-    bits, black = imagery.decide({_first(one): one.validity for one in strips}, *scene.grid.shape)
-    specks = sum(one.validity.black_pixels for one in strips) - black
+    bits, black = imagery.decide(
+        {_first(strip): strip.validity for strip in strips}, *scene.grid.shape
+    )
+    specks = sum(strip.validity.black_pixels for strip in strips) - black
     imagery.add_black(totals.counts, specks)
-    pixels, valid = sum(one.pixels for one in strips), sum(one.valid for one in strips) + specks
+    pixels, valid = (
+        sum(strip.pixels for strip in strips),
+        sum(strip.valid for strip in strips) + specks,
+    )
     if reason := too_empty(1 - valid / pixels, plan.options):
         return Outcome("skipped", reason, black=black)
     if bits is not None:
@@ -245,10 +252,14 @@ def _has_label_strips(plan: Plan, index: int) -> bool:
 
 
 def _with_labels(
-    plan: Plan, found: Mapping[int, Outcome], executor: Executor
+    plan: Plan, outcomes: Mapping[int, Outcome], executor: Executor
 ) -> Iterator[tuple[int, Outcome]]:
     """Yield surveyed scenes with remarks on their raster labels, or failed because of them."""
-    chosen = [i for i, one in found.items() if one.status == "ok" and _has_label_strips(plan, i)]
+    chosen = [
+        i
+        for i, outcome in outcomes.items()
+        if outcome.status == "ok" and _has_label_strips(plan, i)
+    ]
     strips: dict[int, list[LabelRecord]] = {}
     left: dict[int, int] = {}
 
@@ -257,24 +268,24 @@ def _with_labels(
             of_scene = list(_strips(plan, index, plan.scenes[index]))
             strips[index], left[index] = [], len(of_scene)
             for strip in of_scene:
-                yield replace(strip, mask_file=found[index].mask_file)
+                yield replace(strip, mask_file=outcomes[index].mask_file)
 
     for record in executor.map_unordered(survey_label, tasks(), partial(_spared, survey_label)):
         index = record.task.index
         strips[index].append(record)
         left[index] -= 1
         if left[index] == 0:
-            yield index, _with_label(plan, index, found[index], strips.pop(index))
+            yield index, _with_label(plan, index, outcomes[index], strips.pop(index))
 
 
 def _with_label(plan: Plan, index: int, outcome: Outcome, strips: Sequence[LabelRecord]) -> Outcome:
     """Return a scene with remarks on its label, or failed for all of its unlisted values."""
-    strips = sorted(strips, key=lambda one: one.task.rows or (0, 0))
-    failure = next((one.failure for one in strips if one.failure), "")
+    strips = sorted(strips, key=lambda strip: strip.task.rows or (0, 0))
+    failure = next((strip.failure for strip in strips if strip.failure), "")
     unlisted, notes = Counter[str](), Counter[str]()
-    for one in strips:
-        unlisted.update(one.unlisted)
-        add_notes(notes, one.notes, plan.options)
+    for strip in strips:
+        unlisted.update(strip.unlisted)
+        add_notes(notes, strip.notes, plan.options)
     label = plan.scenes[index].label
     assert label is not None
     if not failure and unlisted and (rule := plan.options.class_rule):

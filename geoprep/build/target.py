@@ -257,12 +257,12 @@ def judge(
     """Return what a store with this root attribute ``geoprep`` means for a plan, or refuse it."""
     if attrs is None:
         raise StoreError(f"{out} exists and is not a geoprep store: choose another `out`")
-    found = differences(attrs, plan.meta)
-    if not found and not (overwrite and attrs.get("complete")):
+    changes = differences(attrs, plan.meta)
+    if not changes and not (overwrite and attrs.get("complete")):
         return "complete" if attrs.get("complete") else "incomplete"
     if not overwrite:
         raise StoreError(
-            f"{out} was built differently: {'; '.join(found)}. Use `overwrite` to replace it, or "
+            f"{out} was built differently: {'; '.join(changes)}. Use `overwrite` to replace it, or "
             "another `out`"
         )
     return "replaced"
@@ -271,12 +271,12 @@ def judge(
 def differences(attrs: dict[str, Any], meta: StoreMeta) -> list[str]:
     """Return the differences between a store's attributes and a plan's, as text."""
     planned = meta.to_attrs()
-    found = []
+    changes = []
     for key, value in planned.items():
         if key in ("complete", "build", "version"):
             continue
         if attrs.get(key) != value:
-            found.append(f"{key} was {attrs.get(key)}, now {value}")
+            changes.append(f"{key} was {attrs.get(key)}, now {value}")
     built = attrs.get("build")
     built = built if isinstance(built, dict) else {}
     before = built.get("options", {})
@@ -284,12 +284,12 @@ def differences(attrs: dict[str, Any], meta: StoreMeta) -> list[str]:
     for key in dict.fromkeys([*options, *before]):
         # An option that is not recorded, or newer than the store, had its default.
         default = getattr(defaults, key, None)
-        was, now = (one.get(key, default) for one in (before, options))
+        was, now = (recorded.get(key, default) for recorded in (before, options))
         if was != (list(now) if isinstance(now, tuple) else now) and key not in _COMPARED:
-            found.append(f"{key} was {was}, now {now}")
+            changes.append(f"{key} was {was}, now {now}")
     if built and built.get("inputs") != planned["build"]["inputs"]:
-        found.append("the images or labels have changed")
-    return found
+        changes.append("the images or labels have changed")
+    return changes
 
 
 def recorded_shards(plan: Plan, entries: Iterable[dict[str, Any]]) -> Iterator[ShardRecord]:
