@@ -25,8 +25,8 @@ class Cover:
     def joining(cls, boxes: Ints, gap: int) -> Cover:
         """Return the pixels of boxes, int64 (box, 4), and of gaps up to ``gap`` pixels between."""
         tree = shapely.STRtree(_polygons(boxes))
-        one, other = tree.query(_polygons(boxes), predicate="dwithin", distance=gap)
-        a, b = boxes[one[one < other]], boxes[other[one < other]]
+        pair = tree.query(_polygons(boxes), predicate="dwithin", distance=gap)
+        a, b = boxes[pair[:, pair[0] < pair[1]]]
         low, high = np.maximum(a[:, :2], b[:, :2]), np.minimum(a[:, 2:], b[:, 2:])
         apart = low - high
         # Neighbours: apart along one axis, overlapping along the other.
@@ -83,32 +83,28 @@ class Cover:
         """
         far = np.full(len(row), reach + 1)
         to_row, to_col = row.copy(), col.copy()
-        for top, left, bottom, right in self._near(row, col, reach):
-            at_row, at_col = row.clip(top, bottom - 1), col.clip(left, right - 1)
-            gap = np.maximum(np.abs(at_row - row), np.abs(at_col - col))
+        boxes = np.array(self.boxes)
+        if len(row):  # the boxes near any of the pixels
+            low = row.min() - reach, col.min() - reach
+            high = row.max() + reach, col.max() + reach
+            boxes = boxes[(boxes[:, :2] <= high).all(axis=1) & (boxes[:, 2:] > low).all(axis=1)]
+        for top, left, bottom, right in boxes.tolist():
+            in_row, in_col = row.clip(top, bottom - 1), col.clip(left, right - 1)
+            gap = np.maximum(np.abs(in_row - row), np.abs(in_col - col))
             nearer = gap < far
-            to_row[nearer], to_col[nearer] = at_row[nearer], at_col[nearer]
+            to_row[nearer], to_col[nearer] = in_row[nearer], in_col[nearer]
             far = np.minimum(far, gap)
         return to_row, to_col, far <= reach
 
-    def _near(self, row: Ints, col: Ints, reach: int) -> list[Box]:
-        """Return the boxes near any of some pixels."""
-        if not len(row):
-            return []
-        low, high = (row.min() - reach, col.min() - reach), (row.max() + reach, col.max() + reach)
-        boxes = np.array(self.boxes)
-        met = (boxes[:, :2] <= high).all(axis=1) & (boxes[:, 2:] > low).all(axis=1)
-        return [self.boxes[number] for number in np.flatnonzero(met).tolist()]
-
     def blocks(self, side: int, reach: int) -> list[tuple[int, int]]:
         """Return top and left of the blocks that contain covered pixels."""
-        found: set[tuple[int, int]] = set()
+        corners: set[tuple[int, int]] = set()
         for top, left, bottom, right in self.boxes:
             rows = range(max(top - reach, 0) // side, (bottom + reach - 1) // side + 1)
             columns = range(max(left - reach, 0) // side, (right + reach - 1) // side + 1)
-            found.update((row * side, column * side) for row in rows for column in columns)
+            corners.update((row * side, column * side) for row in rows for column in columns)
         height, width = (max(box[i] for box in self.boxes) for i in (2, 3))
-        return sorted((row, column) for row, column in found if row < height and column < width)
+        return sorted((row, column) for row, column in corners if row < height and column < width)
 
 
 def clipped_range(start: int, count: int, whole: int) -> tuple[int, int, int, int]:

@@ -40,8 +40,8 @@ def cut_off_ends(network: RoadGraph, raster: RoadRaster) -> NDArray[np.bool_]:
     inner = np.bincount(line, weights=~at_border(xy, raster), minlength=len(network.lines)) > 0
     inside = np.zeros(len(tip), np.bool_)
     inside[network.ends[inner].reshape(-1)] = True
-    found: NDArray[np.bool_] = tip & inside
-    return found
+    cut_off: NDArray[np.bool_] = tip & inside
+    return cut_off
 
 
 def split_at_border(network: RoadGraph, raster: RoadRaster) -> RoadGraph:
@@ -84,9 +84,9 @@ def _split_line(xy: Floats, outer: NDArray[np.bool_], raster: RoadRaster) -> lis
     return [*pieces, xy[begin:]]
 
 
-def _meet_inside(one: Floats, other: Floats, raster: RoadRaster) -> bool:
+def _meet_inside(arm: Floats, other: Floats, raster: RoadRaster) -> bool:
     """Return whether two lines that begin near the border, extended, would meet inside."""
-    first, second = _ray(one, raster), _ray(other, raster)
+    first, second = _ray(arm, raster), _ray(other, raster)
     if first is None or second is None:
         return True
     (a, da), (b, db) = first, second
@@ -148,32 +148,26 @@ def _straightened(
     side: int,
 ) -> RoadGraph:
     """Straighten the first (side 0) or the last (side 1) metres of edges."""
-    turn, found = 1 - 2 * side, {}
+    turn, straight = 1 - 2 * side, {}
     for edge in np.flatnonzero(tips[network.ends[:, side]]).tolist():
         xy = shapely.get_coordinates(network.lines[edge])
         line = _straight_start(xy[::turn], raster)
         if line is not None:
-            found[edge] = line
-    if not found:
+            straight[edge] = line
+    if not straight:
         return network
-    start, stop = (np.array([line[k] for line in found.values()]) for k in (1, 0))
+    start, stop = (np.array([line[k] for line in straight.values()]) for k in (1, 0))
     on_road = np.logical_and.accumulate(
         probability_along(raster, start, stop) >= threshold * 255, 1
     )
     corners = start + on_road.mean(axis=1)[:, None] * (stop - start)
     nodes, lines = network.nodes.copy(), network.lines.copy()
-    for (edge, line), tip, corner in zip(
-        found.items(), _on_border(corners, raster), corners, strict=True
-    ):
+    to_border = shapely.shortest_line(points(corners), raster.cover.border(raster.gsd_m))
+    on_border = shapely.get_coordinates(shapely.get_point(to_border, 1))
+    for (edge, line), tip, corner in zip(straight.items(), on_border, corners, strict=True):
         nodes[network.ends[edge, side]] = tip
         lines[edge] = shapely.LineString(np.concatenate([[tip, corner], line[1:]])[::turn])
     return replace(network, nodes=nodes, lines=lines)
-
-
-def _on_border(xy: Floats, raster: RoadRaster) -> Floats:
-    """Return the nearest points of the border."""
-    shortest = shapely.shortest_line(points(xy), raster.cover.border(raster.gsd_m))
-    return shapely.get_coordinates(shapely.get_point(shortest, 1))
 
 
 def _straight_start(xy: Floats, raster: RoadRaster) -> Floats | None:

@@ -48,16 +48,16 @@ def with_bridges(network: RoadGraph, motorway_mph: float) -> RoadGraph:
     new_edges: list[tuple[int, int]] = []
     speeds: list[float] = []
     for slow in _crossings(network, approaches, fast):
-        here = dict.fromkeys(one.node for one in slow)
+        here = dict.fromkeys(approach.node for approach in slow)
         moved = {node: len(nodes) + k for k, node in enumerate(here)}
         for node in moved:
             nodes.append([nodes[node][0] + _ASIDE_M, nodes[node][1] + _ASIDE_M])
-        for one in slow:
-            ends[one.edge, one.side] = moved[one.node]
+        for approach in slow:
+            ends[approach.edge, approach.side] = moved[approach.node]
         if len(moved) == 2:
             first, second = moved.values()
             new_edges.append((first, second))
-            speeds.append(min(one.mph for one in slow))
+            speeds.append(min(approach.mph for approach in slow))
     xy = np.array(nodes)
     added = np.array(new_edges, np.int64).reshape(-1, 2)
     lines = np.empty(len(ends) + len(added), object)
@@ -80,7 +80,7 @@ def _approaches(network: RoadGraph, fast: NDArray[np.bool_]) -> dict[int, list[_
     touched = np.zeros(len(degree), np.bool_)
     touched[network.ends[fast].reshape(-1)] = True
     wanted = touched & np.isin(degree, (3, 4))
-    found: dict[int, list[_Approach]] = {}
+    by_node: dict[int, list[_Approach]] = {}
     length = network.length_m
     for edge, side in np.argwhere(wanted[network.ends]).tolist():
         node, back = int(network.ends[edge, side]), min(_HEADING_M, length[edge])
@@ -88,9 +88,9 @@ def _approaches(network: RoadGraph, fast: NDArray[np.bool_]) -> dict[int, list[_
         there = shapely.get_coordinates(shapely.line_interpolate_point(network.lines[edge], place))
         step = there[0] - network.nodes[node]
         away = step / max(float(np.linalg.norm(step)), 1e-9)
-        one = _Approach(edge, side, node, float(network.speed_mph[edge]), away)
-        found.setdefault(node, []).append(one)
-    return found
+        approach = _Approach(edge, side, node, float(network.speed_mph[edge]), away)
+        by_node.setdefault(node, []).append(approach)
+    return by_node
 
 
 def _crossings(
@@ -103,7 +103,8 @@ def _crossings(
     short = np.flatnonzero(network.length_m < _SHARED_M)
     for edge in short.tolist():
         a, b = network.ends[edge].tolist()
-        outer = [one for node in (a, b) for one in approaches.get(node, ()) if one.edge != edge]
+        both = [*approaches.get(a, ()), *approaches.get(b, ())]
+        outer = [approach for approach in both if approach.edge != edge]
         three = a != b and len(approaches.get(a, ())) == len(approaches.get(b, ())) == 3
         slow = _slower(outer, fast) if three and len(outer) == 4 else []
         if slow and slow[0].node != slow[1].node:
@@ -112,8 +113,8 @@ def _crossings(
 
 def _slower(approaches: list[_Approach], fast: NDArray[np.bool_]) -> list[_Approach]:
     """Return the two slower of four approaches; empty if these are not a motorway crossing."""
-    motorway = [one for one in approaches if fast[one.edge]]
-    other = [one for one in approaches if not fast[one.edge] and one.mph == one.mph]
+    motorway = [approach for approach in approaches if fast[approach.edge]]
+    other = [road for road in approaches if not fast[road.edge] and np.isfinite(road.mph)]
     if len(motorway) != 2 or len(other) != 2:
         return []
     straight = all(-(a.away @ b.away) >= _STRAIGHT_COS for a, b in (motorway, other))

@@ -50,11 +50,11 @@ def mosaics(rasters: Sequence[RoadRaster]) -> list[list[int]]:
     return sorted(np.flatnonzero(group == number).tolist() for number in range(count))
 
 
-def _on_one_grid(one: Grid, other: Grid) -> bool:
+def _on_one_grid(first: Grid, other: Grid) -> bool:
     """Return whether two rasters have the same CRS and pixel size."""
-    if one.crs != other.crs:
+    if first.crs != other.crs:
         return False
-    size, size_b = (np.array(grid.transform[:6])[[0, 1, 3, 4]] for grid in (one, other))
+    size, size_b = (np.array(grid.transform[:6])[[0, 1, 3, 4]] for grid in (first, other))
     return np.allclose(size, size_b, rtol=0, atol=_STRETCH * np.abs(size).max())
 
 

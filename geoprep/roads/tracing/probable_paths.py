@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -55,12 +54,15 @@ def links_along_paths(
     line, its length and its direction, and if it crosses no road once it is smoothed.
     """
     tree = shapely.STRtree(network.lines)
-    paths = [
-        path
-        for cells, numbers in _blocks(network, tree, ends, raster, options.path_m)
-        for number in numbers.tolist()
-        if (path := cells.path(ends, number, options.path_m)) is not None
-    ]
+    paths: list[_Path] = []
+    blocks, block = np.unique(ends.xy // _BLOCK_M, axis=0, return_inverse=True)
+    for number in range(len(blocks)):
+        numbers = np.flatnonzero(block.reshape(-1) == number)
+        place = ends.xy[numbers] * [1, -1]
+        low, high = place.min(axis=0) - options.path_m, place.max(axis=0) + options.path_m
+        cells = _Cells(network, tree, raster, low, high)
+        found = (cells.path(ends, dead_end, options.path_m) for dead_end in numbers.tolist())
+        paths += filter(None, found)
     if not paths:
         none = np.empty(0, np.int64)
         return Links.straight(none, none, none, np.empty(0), np.empty(0))
@@ -76,10 +78,10 @@ def links_along_paths(
     nodes = np.stack([ends.xy[end], shapely.get_coordinates(stops)], axis=1)
     pairs = np.arange(2 * len(end)).reshape(-1, 2)
     lines = anchored(lines, pairs, nodes.reshape(-1, 2))
-    made = RoadGraph(nodes.reshape(-1, 2), pairs, lines, np.full(len(end), np.nan), network.crs)
-    made = simplified(smoothed(made, smoothing_m, _CELL_M), options.simplify_m)
-    links = Links(end, other, edge, along, _WEIGHT * made.length_m, made.lines)
-    return links.take(_crosses_none(made, network, tree))
+    ways = RoadGraph(nodes.reshape(-1, 2), pairs, lines, np.full(len(end), np.nan), network.crs)
+    ways = simplified(smoothed(ways, smoothing_m, _CELL_M), options.simplify_m)
+    links = Links(end, other, edge, along, _WEIGHT * ways.length_m, ways.lines)
+    return links.take(_crosses_none(ways, network, tree))
 
 
 def _lengths_fit(
@@ -142,18 +144,6 @@ class _Path:
     xy: Floats  # (cell, 2): centres of its cells in metres
     probability: float  # along the path, and along the straight line between its ends
     straight: float
-
-
-def _blocks(
-    network: RoadGraph, tree: shapely.STRtree, ends: DeadEnds, raster: RoadRaster, reach_m: float
-) -> Iterator[tuple[_Cells, Ints]]:
-    """Yield the cells around the dead ends of every block, and the numbers of these."""
-    blocks, block = np.unique(ends.xy // _BLOCK_M, axis=0, return_inverse=True)
-    for number in range(len(blocks)):
-        mine = np.flatnonzero(block.reshape(-1) == number)
-        place = ends.xy[mine] * [1, -1]
-        low, high = place.min(axis=0) - reach_m, place.max(axis=0) + reach_m
-        yield _Cells(network, tree, raster, low, high), mine
 
 
 class _Cells:
