@@ -31,7 +31,6 @@ from geoprep.roads.network import RoadGraph, check_network
 from geoprep.storage import replaced, require_folder, require_pyarrow, require_suffix
 
 if TYPE_CHECKING:
-    import geopandas as gpd
     import pandas as pd
 
     from geoprep.labels import Layer, VectorFile
@@ -100,14 +99,11 @@ def _write_layer(
         )
 
 
-def _write_edges(network: RoadGraph, path: Path) -> None:
-    write_geojson(edge_frame(network, rounded=True).round(4), path)
-
-
-def write_geojson(frame: gpd.GeoDataFrame, path: Path) -> None:
+def _write_geojson(network: RoadGraph, path: Path) -> None:
     """Write longitude and latitude, or metres with ``"crs": null``, as the draft of 2008 has it."""
     import geopandas as gpd
 
+    frame = edge_frame(network, rounded=True).round(4)
     is_plane = frame.crs is None
     frame = frame if is_plane else frame.to_crs(LONLAT)
     decimals = _PLANE_DECIMALS if is_plane else _DECIMALS
@@ -129,7 +125,7 @@ def _write_parquet(network: RoadGraph, path: Path) -> None:
 
 _WRITERS: Final[dict[str, Callable[[RoadGraph, Path], None]]] = {
     ".gpkg": _write_geopackage,
-    ".geojson": _write_edges,
+    ".geojson": _write_geojson,
     ".graphml": write_graphml,
     ".parquet": _write_parquet,
     ".osm": write_osm,

@@ -56,6 +56,16 @@ def test_a_city_in_another_zone_is_reprojected(town):
             assert one.proposal_km == pytest.approx(same[scene].proposal_km, rel=1e-3)
 
 
+def test_progress_rises_within_scenes(town):
+    """A city is one scene, whose score may take minutes."""
+    shares = []
+    pairs = pair_scenes(town / "labels", town / "city.gpkg")
+    score_scenes(pairs, ScoreOptions(), advance=lambda *counts: shares.append(counts))
+    assert shares == sorted(shares)
+    assert shares[-1] == (3000, 3000)
+    assert {done // 1000 for done, _ in shares if done % 1000} == {0, 1}
+
+
 def test_images_set_the_borders_of_scenes(town):
     found = scored(town, "city.gpkg", images=town / "images")
     first, second = found["aoi_7_moscow_chip2"], found["aoi_7_moscow_chip10"]
