@@ -47,22 +47,26 @@ class PredictionJob:
     runner: Runner
     out: Path
     take: Take | None = None
-    _said: set[str] = field(default_factory=set)
+    _shown: set[str] = field(default_factory=set)
     _pixels: Counter[tuple[int, int, int]] = field(default_factory=Counter)
 
     def run(self, images: Sequence[str], screen: Screen) -> list[ImageOutcome]:
-        """Predict all images; one that fails does not stop the others."""
-        scenes = _find(images, self.predictor.options.asset)
+        """Predict all images; one that fails does not stop the others.
+
+        1. The images are found, and none may be replaced by its prediction.
+        2. Their headers are read; a prediction that was made with other options is refused.
+        3. This process takes one after the other, or several small ones at a time.
+        """
+        scenes = _find(images, self.predictor.options.asset)  # 1
         tasks = [ImageOutcome(scene.image, self.out / f"{scene.id}.tif") for scene in scenes]
         _check_inputs_stay(tasks)
         self.out.mkdir(parents=True, exist_ok=True)
         self._pixels.clear()
-        for task in tasks:
+        for task in tasks:  # 2
             self._inspect(task)
         self._check_outputs(tasks)
-        numbers = takewhile(
-            lambda number: number < len(tasks), iter(self.take or count().__next__, -1)
-        )
+        taken = iter(self.take or count().__next__, -1)  # 3
+        numbers = takewhile(lambda number: number < len(tasks), taken)
         finish = partial(self._finish, tasks, screen)
         several = self._images_at_a_time(tasks)
         threads = Threads(several).map_unordered if several > 1 else map
@@ -84,7 +88,7 @@ class PredictionJob:
         task = tasks[number]
         if not task.error:
             try:
-                self._one(task, screen)
+                self._process(task, screen)
             except BusyError:
                 task.state = "busy"
             except GeoprepError as error:
@@ -146,7 +150,7 @@ class PredictionJob:
         loose += ["bins"] if options.outputs != "all" else []  # it may have more bands
         return difference(signature_of(task.target), requested, loose)
 
-    def _one(self, task: ImageOutcome, screen: Screen) -> None:
+    def _process(self, task: ImageOutcome, screen: Screen) -> None:
         complete = task.state == "complete"
         if complete:
             remove_leftover(task.target)
@@ -195,8 +199,8 @@ class PredictionJob:
     def _predict(self, task: ImageOutcome, source: ImageSource, screen: Screen) -> PredictStats:
         runner, note = self._runner(source)
         for line in (note, limits_note(self.predictor.info, self.predictor.options.rescale)):
-            if line and line not in self._said:
-                self._said.add(line)
+            if line and line not in self._shown:
+                self._shown.add(line)
                 screen.say(line)
         show = screen.begin(task.target, self.predictor.grid(source).pixels)
 

@@ -55,13 +55,13 @@ def open_model(options: ModelOptions, compile_mode: Compile = "off") -> tuple[Ru
 
 def chosen_device(text: str) -> torch.device:
     """Return the device of text such as ``cuda:1``; ``auto`` is an accelerator if there is one."""
-    kind, _, number = text.partition(":")
-    device = choose_device(cast(DeviceName, kind))
+    name, _, number = text.partition(":")
+    device = choose_device(cast(DeviceName, name))
     if not number:
         return device
     count = torch.get_device_module(device).device_count()
     if int(number) >= count:
-        raise UsageError(f"`device` {text}: this machine has {count}, counted from {kind}:0")
+        raise UsageError(f"`device` {text}: this machine has {count}, counted from {name}:0")
     return torch.device(text)
 
 

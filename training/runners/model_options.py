@@ -21,8 +21,8 @@ def parse_devices(text: str) -> list[str]:
     """Return the devices of text such as ``cuda:0,cuda:1`` or, shorter, ``cuda:0,1``."""
     names: list[str] = []
     for part in text.split(","):
-        kind = names[-1].partition(":")[0] if names and part.isdecimal() else ""
-        names.append(f"{kind}:{part}" if kind else part)
+        before = names[-1].partition(":")[0] if names and part.isdecimal() else ""
+        names.append(f"{before}:{part}" if before else part)
     single = len(names) == 1 and text in _KINDS
     numbered = all(map(_NUMBERED.fullmatch, names)) and len(set(names)) == len(names)
     if not single and not numbered:
