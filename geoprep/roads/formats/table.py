@@ -74,10 +74,11 @@ def edges_of_features(features: Features, crs: str | None) -> gpd.GeoDataFrame:
 def network_of_frame(name: object, frame: gpd.GeoDataFrame) -> RoadGraph:
     """Return the network of a frame of edges with the columns of files; ``name`` is for errors.
 
-    Geometries are LineStrings, or MultiLineStrings whose parts become edges. Missing and stale
-    numbers of nodes are made anew from the lines.
+    1. Geometries are LineStrings, or MultiLineStrings whose parts become edges.
+    2. The network is in the CRS of the frame if that is in true metres, else in a UTM zone.
+    3. Nodes are those that the columns number; missing and stale numbers are made anew from the
+       lines (`network_from_lines`, joined at their ends).
     """
-    crs = crs_name(frame.crs)
     columns = {column: frame[column].to_numpy() for column in COLUMNS if column in frame}
     lines = np.asarray(shapely.force_2d(frame.geometry.to_numpy()), object)
     if "speed_mph" not in columns and len(lines):
@@ -85,12 +86,11 @@ def network_of_frame(name: object, frame: gpd.GeoDataFrame) -> RoadGraph:
             f"{name}: has no field speed_mph, so it is not a road network. Write one with geoprep "
             "vectorize, or add the field."
         )
-    kinds = shapely.get_type_id(lines)
-    line = np.isin(kinds, (shapely.GeometryType.LINESTRING, shapely.GeometryType.MULTILINESTRING))
-    wrong = ~line | shapely.is_empty(lines)
+    of_lines = (shapely.GeometryType.LINESTRING, shapely.GeometryType.MULTILINESTRING)
+    wrong = ~np.isin(shapely.get_type_id(lines), of_lines) | shapely.is_empty(lines)
     if wrong.any():
         raise SourceError(f"{name}: feature {int(np.argmax(wrong))} is not a line. Remove it.")
-    parts, part_of = shapely.get_parts(lines, return_index=True)
+    parts, part_of = shapely.get_parts(lines, return_index=True)  # 1
     try:
         speed = np.array(columns.get("speed_mph", ()), np.float64)[part_of]
     except (TypeError, ValueError) as error:
@@ -98,7 +98,19 @@ def network_of_frame(name: object, frame: gpd.GeoDataFrame) -> RoadGraph:
     ends, confidence = _numbers(columns, "from_node", "to_node"), _numbers(columns, *CONFIDENCE)
     if confidence is not None:
         confidence = confidence[part_of] if np.isfinite(confidence).any() else None
-    xy = shapely.get_coordinates(parts)
+    metric, edges = _in_metres(name, parts, crs_name(frame.crs))  # 2
+    if ends is not None and len(edges) == len(lines) and np.isfinite(ends).all():  # 3
+        numbered = _numbered_nodes(edges, ends.astype(np.int64))
+        if numbered is not None:
+            return RoadGraph(*numbered, edges, speed, metric, confidence)
+    return network_from_lines(edges, speed, metric, confidence, joined="ends")
+
+
+def _in_metres(
+    name: object, lines: NDArray[np.object_], crs: str | None
+) -> tuple[str | None, NDArray[np.object_]]:
+    """Return a CRS in metres for lines, and the lines in it."""
+    xy = shapely.get_coordinates(lines)
     if not np.isfinite(xy).all():
         raise SourceError(f"{name}: has coordinates that are not finite")
     outside = SourceError(
@@ -108,18 +120,14 @@ def network_of_frame(name: object, frame: gpd.GeoDataFrame) -> RoadGraph:
     if crs is not None and is_geographic(crs) and (np.abs(xy) > (180, 90)).any():
         raise outside  # metres, perhaps
     try:
-        metric = metric_crs(parts, crs)
+        metric = metric_crs(lines, crs)
     except OverflowError as error:  # its middle is at infinity
         raise outside from error
     if crs is not None and metric is not None and metric != crs:
-        parts = reproject(parts, crs, metric)
-        if not np.isfinite(shapely.get_coordinates(parts)).all():
+        lines = reproject(lines, crs, metric)
+        if not np.isfinite(shapely.get_coordinates(lines)).all():
             raise outside
-    if ends is not None and len(parts) == len(lines) and np.isfinite(ends).all():
-        numbered = _numbered_nodes(parts, ends.astype(np.int64))
-        if numbered is not None:
-            return RoadGraph(*numbered, parts, speed, metric, confidence)
-    return network_from_lines(parts, speed, metric, confidence, joined="ends")
+    return metric, lines
 
 
 def _numbers(columns: Mapping[str, NDArray[Any]], *names: str) -> NDArray[np.float64] | None:

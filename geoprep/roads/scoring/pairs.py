@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -235,29 +236,20 @@ def _borders(images: Path) -> dict[str, Grid]:
         store = StoreReader.open(images)
         grids = {name: scene_grid(store, i) for i, name in enumerate(store.scenes.id.tolist())}
         borders = {scene_key(name): grid for name, grid in grids.items() if grid and grid.crs}
+    elif not images.exists():
+        raise SourceError(f"{images}: no such folder or image")
     else:
-        borders = _borders_of_images(images)
+        from geoprep.imagery import describe
+
+        borders = {}
+        for path in sorted(images.rglob("*")) if images.is_dir() else [images]:
+            if path.suffix.lower() in RASTER_SUFFIXES:
+                with suppress(ImageError):  # an image of no scene does no harm
+                    borders[scene_key(path.name)] = describe(str(path)).placed()
     if not borders:
         raise SourceError(
             f"{images}: contains nothing georeferenced. Choose other `images`, or leave it out."
         )
-    return borders
-
-
-def _borders_of_images(images: Path) -> dict[str, Grid]:
-    from geoprep.imagery import describe
-
-    if not images.exists():
-        raise SourceError(f"{images}: no such folder or image")
-    paths = sorted(images.rglob("*")) if images.is_dir() else [images]
-    borders = {}
-    for path in paths:
-        if path.suffix.lower() not in RASTER_SUFFIXES:
-            continue
-        try:
-            borders[scene_key(path.name)] = describe(str(path)).placed()
-        except ImageError:
-            continue  # an image of no scene does no harm
     return borders
 
 
