@@ -33,7 +33,14 @@ def subnetwork(network: RoadGraph, edges: NDArray[np.bool_]) -> RoadGraph:
 
 
 def connected(pairs: Ints, count: int) -> tuple[int, NDArray[np.int32]]:
-    """Return the number of connected components of a graph, and the component of every node."""
+    """Return the number of connected components of a graph, and the component of every node.
+
+    Examples
+    --------
+    >>> number, component = connected(np.array([[0, 1], [3, 4]]), 5)
+    >>> number, component.tolist()
+    (3, [0, 0, 1, 2, 2])
+    """
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
@@ -49,13 +56,13 @@ def edge_components(network: RoadGraph) -> NDArray[np.int32]:
 
 def side_by_side(networks: Sequence[RoadGraph]) -> RoadGraph:
     """Return networks of one CRS as one network, without connecting them."""
-    before = np.cumsum([0, *(len(one.nodes) for one in networks[:-1])])
-    known = [one.confidence for one in networks if one.confidence is not None]
+    before = np.cumsum([0, *(len(network.nodes) for network in networks[:-1])])
+    known = [network.confidence for network in networks if network.confidence is not None]
     return RoadGraph(
-        nodes=np.concatenate([one.nodes for one in networks]),
+        nodes=np.concatenate([network.nodes for network in networks]),
         ends=np.concatenate([n.ends + k for n, k in zip(networks, before.tolist(), strict=True)]),
-        lines=np.concatenate([one.lines for one in networks]),
-        speed_mph=np.concatenate([one.speed_mph for one in networks]),
+        lines=np.concatenate([network.lines for network in networks]),
+        speed_mph=np.concatenate([network.speed_mph for network in networks]),
         crs=networks[0].crs,
         confidence=np.concatenate(known) if len(known) == len(networks) else None,
     )

@@ -187,6 +187,12 @@ def points_along(
     """Return the points at distances along lines, float64 (point, 2); ``line`` is that of each.
 
     `shapely.line_interpolate_point` starts at the first vertex of the line for every point.
+
+    Examples
+    --------
+    >>> lines = segments(np.array([[(0, 0), (10, 0)], [(10, 0), (10, 8)]]))
+    >>> points_along(lines, np.array([0, 1]), np.array([2.5, 6.0])).tolist()
+    [[2.5, 0.0], [10.0, 6.0]]
     """
     if not len(line):
         return np.zeros((0, 2))

@@ -108,7 +108,15 @@ class Cover:
 
 
 def clipped_range(start: int, count: int, whole: int) -> tuple[int, int, int, int]:
-    """Return a range clipped to 0..whole, at least one long, and what is missing on either side."""
+    """Return a range clipped to 0..whole, at least one long, and what is missing on either side.
+
+    Examples
+    --------
+    >>> clipped_range(-2, 5, 100)
+    (0, 3, 2, 0)
+    >>> clipped_range(98, 5, 100)
+    (98, 100, 0, 3)
+    """
     first, last = min(max(start, 0), whole - 1), max(min(start + count, whole), 1)
     before = min(max(first - start, 0), count - 1)
     return first, last, before, count - before - (last - first)

@@ -280,15 +280,24 @@ def _speeds_or_codes(raster: RoadRaster, values: NDArray[Any], has_zero: bool) -
 
 
 def coded_speeds(values: NDArray[Any], *, least: int = 2) -> tuple[float, ...]:
-    """Return the speeds in mph of the values 0 to 255, or () if the values are not codes."""
-    found = {float(value) for value in values}
-    if len(found) < least or found == {255.0}:
+    """Return the speeds in mph of the values 0 to 255, or () if the values are not codes.
+
+    Examples
+    --------
+    >>> speeds = coded_speeds(np.array([98, 215]))
+    >>> float(speeds[98]), float(speeds[215])
+    (25.0, 55.0)
+    >>> coded_speeds(np.array([1, 2]))
+    ()
+    """
+    codes = {float(value) for value in values}
+    if len(codes) < least or codes == {255.0}:
         return ()
-    if found <= set(map(float, _CODES)):
+    if codes <= set(map(float, _CODES)):
         scale = np.arange(256) * CONTINUOUS_MAX_MPH / 255
         scale[list(_CODES)] = list(_CODES.values())
         return tuple(scale.tolist())
-    if found <= {float(BIN_STEP * k) for k in range(1, BIN_COUNT + 1)}:
+    if codes <= {float(BIN_STEP * k) for k in range(1, BIN_COUNT + 1)}:
         bins = np.minimum(np.arange(256) // BIN_STEP, BIN_COUNT)
         return tuple(np.array([0.0, *BIN_MPH])[bins].tolist())
     return ()

@@ -141,6 +141,15 @@ def cleaned(road: Mask, limits: CleaningLimits) -> Mask:
     2. Holes of fewer pixels than ``limits.hole`` are filled. They are not connected across corners,
        and do not touch the edge of the array.
     3. Pixels deeper in a wide area than ``limits.depth`` go: roads are connected along its edge.
+
+    Examples
+    --------
+    >>> road = np.array([[1, 0, 0, 0, 0], [0, 0, 1, 1, 1], [0, 0, 1, 0, 1], [0, 0, 1, 1, 1]], bool)
+    >>> cleaned(road, CleaningLimits(area=2, hole=2, depth=5)).astype(int)
+    array([[0, 0, 0, 0, 0],
+           [0, 0, 1, 1, 1],
+           [0, 0, 1, 1, 1],
+           [0, 0, 1, 1, 1]])
     """
     from scipy.ndimage import distance_transform_cdt
     from skimage.morphology import remove_small_holes, remove_small_objects
