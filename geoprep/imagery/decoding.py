@@ -59,7 +59,7 @@ def read_pixels(
     raster = Raster.of(dataset)
     values, extra = _read_bands(dataset, raster, bands, window, with_alpha=mask is None)
     if mask is not None:
-        return ImageWindow(values, None if mask.all() else mask)
+        return decided(ImageWindow(values), mask)
     marker = None if nodata == "none" else nodata
     black = None
     if marker is not None:  # of a palette the colour, as in other images
@@ -89,11 +89,9 @@ def read_pixels(
     return ImageWindow(values, None if valid.all() else valid, black)
 
 
-def decided(pixels: ImageWindow, mask: NDArray[np.uint8] | None) -> ImageWindow:
+def decided(pixels: ImageWindow, mask: NDArray[np.uint8]) -> ImageWindow:
     """Return a window with the validity, uint8 (y, x), that the whole image has decided."""
-    if mask is None or mask.all():
-        return replace(pixels, valid=None, black=None)
-    return replace(pixels, valid=mask, black=None)
+    return replace(pixels, valid=None if mask.all() else mask, black=None)
 
 
 def _black(values: NDArray[Any], valid: NDArray[np.uint8]) -> NDArray[np.bool_] | None:
