@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -176,6 +176,12 @@ class Raster:
                 f"{self.name} is stored turned (EXIF orientation {self.orientation}), other files "
                 "upright: turn its pixels with `mogrify -auto-orient FILE`"
             )
+
+    def grid_in(self, crs: str) -> Grid:
+        """Return the grid; a file with a transform and without a CRS has this one."""
+        if self.crs or not is_georeferenced(crs, self.grid.transform):
+            return self.grid
+        return replace(self.grid, crs=crs)
 
     def placed(self, pixel_size_m: float | None = None) -> Grid:
         """Return the grid on the ground; ``pixel_size_m`` is for images without georeference.

@@ -18,7 +18,7 @@ from rasterio.enums import Resampling
 from rasterio.warp import reproject
 from rasterio.windows import Window
 
-from geoprep.crs import LONLAT, is_georeferenced
+from geoprep.crs import LONLAT
 from geoprep.errors import GeoprepError, LabelError
 from geoprep.grid import Grid
 from geoprep.imagery import Raster
@@ -67,17 +67,18 @@ def read_mask(
     apart: list[str] = []
     addresses = split_address(label)
     for address in addresses:
-        with _opened(address) as dataset:
+        with _opened(address) as (dataset, raster):
+            own = raster.grid_in(grid.crs)
             if len(addresses) > 1:
-                _require_georeference(dataset, grid, address, len(addresses))
-            elif _pixel_by_pixel(dataset, grid, address):
+                _require_georeference(own, grid, address, len(addresses))
+            elif _pixel_by_pixel(own, grid, address):
                 window = Window(part.col, part.row, part.width, part.height)
-                return rule.label_bytes(_pixels(dataset, window, address), valid)
-            if all(_window_under(dataset, ground) is None for ground in (grid, grid.window(*part))):
-                apart.append(f"{_numbers(dataset.bounds)} in {str(dataset.crs)[:40]}")
+                return rule.label_bytes(_pixels(dataset, raster, window), valid)
+            if all(_window_under(own, ground) is None for ground in (grid, grid.window(*part))):
+                apart.append(f"{_numbers(own.bounds)} in {own.crs[:40]}")
                 continue
             used = out == NODATA if valid is None else valid & (out == NODATA)
-            codes, remarks = _placed(dataset, rule, grid.window(*part), address, used)
+            codes, remarks = _placed(dataset, raster, rule, grid.window(*part), used)
         np.copyto(out, codes, where=out == NODATA)
         notes = dict(Counter(notes) + Counter(remarks))
     if len(apart) == len(addresses):
@@ -89,8 +90,8 @@ def read_mask(
     return out, notes
 
 
-def _require_georeference(dataset: DatasetReader, grid: Grid, label: str, count: int) -> None:
-    if not grid.georeferenced or not _is_georeferenced(dataset, grid.crs):
+def _require_georeference(own: Grid, grid: Grid, label: str, count: int) -> None:
+    if not (grid.georeferenced and own.georeferenced):
         raise LabelError(
             f"{label}: one of {count} masks of all scenes; it and the images must be "
             "georeferenced. Give one mask per image, with the name of its image"
@@ -107,7 +108,7 @@ def mask_values(*labels: str) -> str:
 
 def _central_values(label: str) -> set[tuple[float, ...]]:
     side = 1024
-    with _opened(label) as dataset:
+    with _opened(label) as (dataset, _):
         height, width = min(side, dataset.height), min(side, dataset.width)
         window = Window((dataset.width - width) // 2, (dataset.height - height) // 2, width, height)
         values = dataset.read(window=window).reshape(dataset.count, -1).T
@@ -116,20 +117,17 @@ def _central_values(label: str) -> set[tuple[float, ...]]:
 
 def is_mask_georeferenced(label: str) -> bool:
     """Return whether a mask has a georeference; a transform alone counts, in its image's CRS."""
-    with _opened(split_address(label)[0]) as dataset:
-        return _is_georeferenced(dataset, LONLAT)
-
-
-def _is_georeferenced(dataset: DatasetReader, default_crs: str) -> bool:
-    return is_georeferenced(dataset.crs or default_crs, dataset.transform)
+    with _opened(split_address(label)[0]) as (_, raster):
+        return raster.grid_in(LONLAT).georeferenced
 
 
 @contextmanager
-def _opened(label: str) -> Iterator[DatasetReader]:
+def _opened(label: str) -> Iterator[tuple[DatasetReader, Raster]]:
     try:
         with open_image(label) as dataset:
-            Raster.of(dataset, label).require_upright()
-            yield dataset
+            raster = Raster.of(dataset, label)
+            raster.require_upright()
+            yield dataset, raster
     except LabelError:
         raise
     except GeoprepError as error:
@@ -138,28 +136,26 @@ def _opened(label: str) -> Iterator[DatasetReader]:
         ) from error
 
 
-def _pixel_by_pixel(dataset: DatasetReader, grid: Grid, label: str) -> bool:
+def _pixel_by_pixel(own: Grid, grid: Grid, label: str) -> bool:
     """Return whether a mask has the pixels of its scene; False: another grid, georeferenced."""
-    fits = (dataset.height, dataset.width) == (grid.height, grid.width)
-    if not grid.georeferenced or not _is_georeferenced(dataset, grid.crs):
+    fits = own.shape == grid.shape
+    if not (grid.georeferenced and own.georeferenced):
         if fits:
             return True
         which = "mask" if grid.georeferenced else "image"
         raise LabelError(
-            f"{label}: has {dataset.width} x {dataset.height} pixels, its image has "
+            f"{label}: has {own.width} x {own.height} pixels, its image has "
             f"{grid.width} x {grid.height}, and the {which} is not georeferenced: give both the "
             "same size, or georeference both"
         )
-    own = _mask_grid(dataset, grid)
     same_crs = bool(CRS.from_user_input(own.crs) == CRS.from_user_input(grid.crs))
     return fits and same_crs and own.has_corners_of(grid, _SAME_PIXEL)
 
 
-def _pixels(dataset: DatasetReader, window: Window, label: str) -> MaskPixels:
-    raster = Raster.of(dataset, label)
+def _pixels(dataset: DatasetReader, raster: Raster, window: Window) -> MaskPixels:
     bands = [i for i in range(1, dataset.count + 1) if i != raster.alpha]
     if any(raster.bands[i - 1].dtype.startswith("complex") for i in bands):
-        raise LabelError(f"{label}: holds complex values; give a mask of real numbers")
+        raise LabelError(f"{raster.name}: holds complex values; give a mask of real numbers")
     opaque = None
     if raster.alpha is not None:
         opaque = dataset.read(raster.alpha, window=window) != 0
@@ -172,22 +168,16 @@ def _pixels(dataset: DatasetReader, window: Window, label: str) -> MaskPixels:
         palette = raster.colours[:, :3]
         tags += tuple(np.flatnonzero(raster.colours[:, 3] == 0).astype(float).tolist())
     values: NDArray[Any] = dataset.read(bands, window=window)
-    return MaskPixels(values, opaque, palette, tags, label)
+    return MaskPixels(values, opaque, palette, tags, raster.name)
 
 
-def _mask_grid(dataset: DatasetReader, grid: Grid) -> Grid:
-    """Return the grid of a mask; with a transform alone it has the CRS of its image."""
-    crs = grid.crs if dataset.crs is None else dataset.crs.to_wkt()
-    return Grid(dataset.height, dataset.width, dataset.transform, crs)
-
-
-def _window_under(dataset: DatasetReader, grid: Grid) -> Window | None:
+def _window_under(own: Grid, grid: Grid) -> Window | None:
     """Return the window of a mask under a grid with a margin of two pixels; None if empty."""
-    box = _mask_grid(dataset, grid).box_around(grid)
+    box = own.box_around(grid)
     if box is None:  # outside the domain of its CRS
         return None
     top, left = max(box[0] - _MARGIN, 0), max(box[1] - _MARGIN, 0)
-    bottom, right = min(box[2] + _MARGIN, dataset.height), min(box[3] + _MARGIN, dataset.width)
+    bottom, right = min(box[2] + _MARGIN, own.height), min(box[3] + _MARGIN, own.width)
     return Window(left, top, right - left, bottom - top) if top < bottom and left < right else None
 
 
@@ -196,22 +186,27 @@ def _numbers(bounds: tuple[float, ...]) -> str:
 
 
 def _placed(
-    dataset: DatasetReader, rule: RasterRule, grid: Grid, label: str, used: NDArray[np.bool_]
+    dataset: DatasetReader,
+    raster: Raster,
+    rule: RasterRule,
+    grid: Grid,
+    used: NDArray[np.bool_],
 ) -> tuple[NDArray[np.uint8], dict[str, int]]:
     """Return the label of a grid from the nearest pixels of a mask on another one, and remarks."""
-    window = _window_under(dataset, grid)
+    own = raster.grid_in(grid.crs)
+    window = _window_under(own, grid)
     if window is None:
         return np.full((grid.height, grid.width), NODATA, np.uint8), {}
     if window.width * window.height > _MOST_PIXELS and grid.height > 1:
         half, width = grid.height // 2, grid.width
         parts = grid.window(0, 0, half, width), grid.window(half, 0, grid.height - half, width)
         halves = [
-            _placed(dataset, rule, part, label, used_part)
+            _placed(dataset, raster, rule, part, used_part)
             for part, used_part in zip(parts, np.split(used, [half]), strict=True)
         ]
         notes = sum((Counter(notes) for _, notes in halves), Counter[str]())
         return np.concatenate([codes for codes, _ in halves]), dict(notes)
-    pixels = _pixels(dataset, window, label)
+    pixels = _pixels(dataset, raster, window)
 
     def onto_grid(bands: NDArray[Any]) -> NDArray[Any]:
         out = np.zeros((len(bands), grid.height, grid.width), bands.dtype)
@@ -219,7 +214,7 @@ def _placed(
             bands,
             out,
             src_transform=dataset.window_transform(window),
-            src_crs=_mask_grid(dataset, grid).crs,
+            src_crs=own.crs,
             dst_transform=grid.transform,
             dst_crs=grid.crs,
             resampling=Resampling.nearest,

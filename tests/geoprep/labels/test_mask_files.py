@@ -64,7 +64,7 @@ def test_only_the_window_is_read(tmp_path, monkeypatch):
     label = write(tmp_path / "a.tif", drawn(), GRID.transform, UTM)
     read = []
     usual = mask_files._pixels
-    monkeypatch.setattr(mask_files, "_pixels", lambda d, w, n: read.append(w) or usual(d, w, n))
+    monkeypatch.setattr(mask_files, "_pixels", lambda d, r, w: read.append(w) or usual(d, r, w))
     read_mask(label, RULE, GRID, SceneWindow(8, 16, 24, 32))
     assert [(w.row_off, w.col_off, w.height, w.width) for w in read] == [(8, 16, 24, 32)]
 
