@@ -216,6 +216,11 @@ class _SceneReader:
 
     def _one_scene(self, path: Path) -> _SceneRoads:
         """Return a road network with its own speeds, or labels with speeds by the rule."""
+        if path.suffix.lower() in (".p", ".pkl", ".pickle"):
+            raise SourceError(
+                f"{path}: a pickle may run code when it is read. If you trust its source, convert "
+                "the graph to JSON, as docs/how-to/road-networks.md shows."
+            )
         if json_content(path) == "adjacency":
             return _SceneRoads(read_adjacency(path, self.pixel_size_m or 1.0))
         network = read_if_network(path, self.rule.layer)

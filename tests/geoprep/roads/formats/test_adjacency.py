@@ -71,6 +71,13 @@ def test_other_json_is_refused(tmp_path, document):
         read_adjacency(written(tmp_path, document))
 
 
+def test_pickles_are_not_read(tmp_path):
+    graph = written(tmp_path, TEXTS)
+    (tmp_path / "graph.p").write_bytes(b"cos\nsystem\n(S'touch hacked'\ntR.")
+    with pytest.raises(SourceError, match=r"graph\.p: a pickle may run code.* to JSON"):
+        pair_scenes(graph, tmp_path / "graph.p")
+
+
 def test_adjacency_dictionaries_are_scored(tmp_path):
     (tmp_path / "truth").mkdir()
     (tmp_path / "proposal").mkdir()
