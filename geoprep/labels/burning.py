@@ -201,6 +201,13 @@ def burn(shapes: Shapes, grid: Grid, *, around: int = BACKGROUND) -> NDArray[np.
 
     A pixel has the value of the last shape that its centre is in. The grid may be rotated, sheared
     or south-up.
+
+    Examples
+    --------
+    >>> from affine import Affine
+    >>> square = shapely.box(0, 0, 2, 2).__geo_interface__
+    >>> burn([(square, 25)], Grid(2, 3, Affine(1, 0, 0, 0, -1, 2), "EPSG:32637")).tolist()
+    [[25, 25, 0], [25, 25, 0]]
     """
     mask = np.full(grid.shape, around, dtype=np.uint8)
     if shapes:

@@ -63,7 +63,13 @@ def parse_values(text: str | None, option: str) -> tuple[str, ...]:
 
 
 def number_limits(value: str) -> tuple[float, float] | None:
-    """Return the lowest and highest number that a value or comparison means; None if it is none."""
+    """Return the lowest and highest number that a value or comparison means; None if it is none.
+
+    Examples
+    --------
+    >>> number_limits(">=127"), number_limits("3"), number_limits("road")
+    ((127.0, inf), (3.0, 3.0), None)
+    """
     if match := _COMPARISON.fullmatch(value):
         limit = float(match[2])
         if match[1].startswith(">"):

@@ -83,8 +83,12 @@ class VectorFile:
 
     Examples
     --------
-    >>> file = VectorFile.open(Path("roads.gpkg"))  # doctest: +SKIP
-    >>> file.read(list(file.layers.values()), ["highway", "lanes"])  # doctest: +SKIP
+    >>> road = b'{"type": "LineString", "coordinates": [[37.6, 55.7], [37.61, 55.7]]}'
+    >>> feature = b'{"type": "Feature", "properties": {"highway": "primary"}, "geometry": %s}'
+    >>> file = VectorFile.open(feature % road, "roads.geojson")
+    >>> features = file.read([file.layer("roads")], ["highway"])
+    >>> features.attributes, len(features.shapes), features.crs
+    ([{'highway': 'primary'}], 1, 'EPSG:4326')
     """
 
     source: Path | bytes
