@@ -61,12 +61,6 @@ def test_lines_come_with_their_speed_and_crs():
     assert roads.notes == {}
 
 
-def test_parts_of_a_multilinestring_share_the_speed():
-    roads = read(geojson(feature([LINE, LINE[1:]], "MultiLineString"), feature(road_type=1)))
-    assert [coordinates(line) for line in roads.lines] == [LINE, LINE[1:], LINE]
-    assert roads.value.tolist() == [25, 25, 55]
-
-
 @pytest.mark.parametrize("mixed", [False, True])
 def test_z_is_dropped_even_where_some_lines_have_none(mixed):
     high = [[x, y, 0.0] for x, y in LINE]
@@ -78,13 +72,6 @@ def test_z_is_dropped_even_where_some_lines_have_none(mixed):
 
 def test_a_byte_order_mark_is_no_obstacle():
     assert len(read(b"\xef\xbb\xbf" + geojson(feature())).lines) == 1
-
-
-def test_speed_options_reach_the_attributes():
-    data = geojson(feature(limit=50), feature(limit=None))
-    roads = read(data, rule=SpeedRule(speed_field="limit", speed_unit="kmh"))
-    assert roads.value.tolist() == [31, 25]
-    assert roads.notes == {"speed field missing": 1}
 
 
 def test_real_labels_are_read_whole(shared_data):
