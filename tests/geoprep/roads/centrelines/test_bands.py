@@ -56,15 +56,3 @@ def test_a_mosaic_holds_the_deepest_raster(dtype, nodata, boxes, window, seed):
     found = mosaic.read(1, window[0] - mosaic.origin[0], window[1] - mosaic.origin[1], *window[2:])
     value = nodata if nodata is None else np.dtype(dtype).type(nodata)
     assert np.array_equal(found, deepest(parts, value, window), equal_nan=dtype == "float32")
-
-
-@pytest.mark.parametrize("rim", [127, 128, 200])
-def test_the_deepest_pixels_of_a_wide_rim_come_first(rim):
-    """Depths of 128 do not fit into 8 bits."""
-    first, second = (np.full((1, 300, 300), value, np.uint8) for value in (1, 2))
-    parts = [
-        Part(ArrayBands(first), None, (0, 0, 300, 300)),
-        Part(ArrayBands(second), None, (0, 100, 300, 400)),
-    ]
-    found = MosaicBands(parts, nodata=None, rim=rim, reach=3).read(1, 150, 0, 1, 400)[0]
-    assert np.array_equal(np.flatnonzero(np.diff(found)), [199])
