@@ -1,4 +1,11 @@
-"""Errors that a user can act on: each message names the file and the fix."""
+"""Errors that a user can act on: each message names the file and the fix.
+
+A parameter's name stands in backticks in messages, such as `pixel_size`. A command line writes its
+options in their place (`spelled`).
+"""
+
+import re
+from collections.abc import Mapping
 
 __all__ = [
     "GeoprepError",
@@ -9,6 +16,20 @@ __all__ = [
     "StoreError",
     "UsageError",
 ]
+
+
+_PARAMETER = re.compile(r"`(\w+)`")
+
+
+def spelled(message: str, names: Mapping[str, str]) -> str:
+    """Return a message with another spelling for each parameter that ``names`` has.
+
+    Examples
+    --------
+    >>> spelled("`gsd` and `resize` both set the resolution", {"gsd": "--gsd"})
+    '--gsd and `resize` both set the resolution'
+    """
+    return _PARAMETER.sub(lambda named: names.get(named[1], named[0]), message)
 
 
 class GeoprepError(Exception):

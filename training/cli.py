@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import difflib
 import gc
-import math
-import operator
 import os
 import re
 import signal
@@ -17,55 +15,17 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import MISSING, Field, field, fields
+from dataclasses import fields
 from enum import IntEnum
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any
 
 import click
 from click.core import ParameterSource
 
-from geoprep.cli import GroupedCommand, GroupedOption, name_options
+from geoprep.cli import GroupedCommand, GroupedOption, name_options, parameter_of
 from geoprep.errors import GeoprepError, SourceError, UsageError
-
-T = TypeVar("T")
-
-
-def option(
-    default: T,
-    text: str,
-    metavar: str | None = None,
-    *,
-    check: Callable[[Any], object] | None = None,
-    **bounds: float,
-) -> T:
-    """Return a dataclass field that is an option of the command line.
-
-    Parameters
-    ----------
-    default
-        Its value if the option is not given.
-    text
-        Its help.
-    metavar
-        Placeholder for its value in ``--help``; None derives it from the field's type.
-    check
-        Called with a value; raises `UsageError` if the value is invalid.
-    **bounds
-        Valid range of a number: ``least``, ``above``, ``most`` or ``below``.
-    """
-    metadata = {"help": text, "metavar": metavar}
-    described: T = field(default=default, metadata=metadata | {"check": check, "bounds": bounds})
-    return described
-
-
-def argument(text: str, metavar: str, **default: Any) -> Any:  # noqa: ANN401 - of the field's type
-    """Return a dataclass field that is a positional argument of the command line.
-
-    It takes one word, or several if the field's type is a tuple. ``default=()`` makes it optional.
-    """
-    return field(metadata={"help": text, "metavar": metavar, "positional": True}, **default)
+from geoprep.options import Setting, settings_of
 
 
 class Status(IntEnum):
@@ -85,124 +45,6 @@ Ctrl-C or SIGTERM.
 """Last lines of every ``--help``."""
 
 
-_BOUNDS = {
-    "least": ("at least", operator.ge),
-    "above": ("more than", operator.gt),
-    "most": ("at most", operator.le),
-    "below": ("less than", operator.lt),
-}
-_NUMBERS: dict[Any, str] = {int: "a whole number", float: "a number"}
-
-
-class Setting(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 only
-    """A field of a dataclass, an `option` or `argument`, as an option and a key of a YAML file.
-
-    Its type is ``int``, ``float``, ``str``, ``bool``, ``Path``, a Literal, None, a union of them,
-    or for an argument a tuple of one of them.
-    """
-
-    def __init__(self, item: Field[Any], kind: Any) -> None:  # noqa: ANN401 - a type form
-        metadata = item.metadata
-        self.name, self.default, self.help = item.name, item.default, metadata["help"]
-        self.positional = "positional" in metadata
-        self.several = get_origin(kind) is tuple
-        self.flag = f"--{item.name.replace('_', '-')}"
-        self.check, self.bounds = metadata.get("check"), metadata.get("bounds", {})
-        kind = get_args(kind)[0] if self.several else kind
-        self.kinds = get_args(kind) if get_origin(kind) in (UnionType, Union) else (kind,)
-        self.metavar = metadata["metavar"] or "|".join(map(_type_name, self.kinds))
-
-    def value(self, given: Any) -> Any:  # noqa: ANN401 - of YAML or Python, and of the field
-        """Return a value of YAML or Python as the setting's; raise UsageError if it is invalid."""
-        if not self.several:
-            return self.convert(given)
-        return tuple(map(self.convert, [given] if isinstance(given, str) else given))
-
-    def convert(
-        self,
-        value: Any,  # noqa: ANN401 - a word of the command line, or as above
-        param: click.Parameter | None = None,
-        ctx: click.Context | None = None,
-    ) -> Any:  # noqa: ANN401 - of the field's type
-        """Return the value of a word; raise UsageError if it is of another type or out of range."""
-        words: tuple[str, ...] = ("none",) if value is None else (str(value),)
-        if isinstance(value, bool):  # YAML reads a bare `off`, `no`, `on` or `yes` as one
-            words = ("true", "on", "yes") if value else ("false", "off", "no")
-        # In reverse order: `none` is None before it is the name of a file.
-        found = [v for kind in reversed(self.kinds) for word in words for v in _parsed(kind, word)]
-        if not found:
-            numbers = [_NUMBERS.get(kind) for kind in self.kinds if kind is not NoneType]
-            wanted = numbers[0] if len(numbers) == 1 and numbers[0] else self.metavar
-            shown = words[1] if isinstance(value, bool) else words[0]
-            raise UsageError(f"`{self.name}`: {shown!r} is not {wanted}")
-        if isinstance(found[0], int | float):
-            bounds = [(*_BOUNDS[name], bound) for name, bound in self.bounds.items()]
-            if not all(holds(found[0], bound) for _, holds, bound in bounds):
-                wanted = " and ".join(f"{word} {bound:g}" for word, _, bound in bounds)
-                raise UsageError(f"`{self.name}` {value}: must be {wanted}")
-        if self.check is not None and found[0] is not None:
-            self.check(found[0])
-        return found[0]
-
-    def parameter(self, section: str) -> click.Parameter:
-        """Return the parameter of click, listed in a section of ``--help``."""
-        if self.positional:
-            return _Argument(
-                [self.name],
-                type=self,
-                nargs=-1 if self.several else 1,
-                required=self.default is MISSING,
-                metavar=self.metavar + " ..." * self.several,
-                section=section,
-                text=self.help,
-            )
-        flag = self.kinds == (bool,)
-        return GroupedOption(
-            [self.flag, self.name],
-            section=section,
-            default=self.default,
-            show_default=not flag and self.default is not None,
-            help=self.help,
-            is_flag=flag,
-            **({} if flag else {"type": self, "metavar": self.metavar}),
-        )
-
-
-class _Argument(click.Argument):
-    """A positional argument that ``--help`` lists with a text."""
-
-    def __init__(self, *args: Any, section: str, text: str, **kwargs: Any) -> None:  # noqa: ANN401 - click's
-        super().__init__(*args, **kwargs)
-        self.section, self.text = section, text
-
-    def get_help_record(self, ctx: click.Context) -> tuple[str, str]:
-        return self.make_metavar(ctx), self.text
-
-
-def _type_name(kind: Any) -> str:  # noqa: ANN401 - a type form
-    """Return the placeholder for values of a type: its choices, or its name in capitals."""
-    if get_origin(kind) is Literal:
-        return "|".join(map(str, get_args(kind)))
-    name: str = kind.__name__.upper()
-    return {NoneType: "none", bool: "true|false"}.get(kind, name)
-
-
-def _parsed(kind: Any, text: str) -> Iterator[Any]:  # noqa: ANN401 - a type form, and a value
-    """Yield the value of a word as one type; nothing if it is not of that type."""
-    if get_origin(kind) is Literal or kind is bool:
-        choices = (True, False) if kind is bool else get_args(kind)
-        yield from (choice for choice in choices if str(choice).lower() == text.lower())
-    elif kind is NoneType:
-        yield from [None] * (text.lower() == "none")
-    else:
-        try:
-            value = kind(text)
-        except ValueError:
-            return
-        if kind is not float or math.isfinite(value):
-            yield value
-
-
 class Command(GroupedCommand):
     """A command line made of dataclasses, whose fields are `option` or `argument`.
 
@@ -215,7 +57,7 @@ class Command(GroupedCommand):
     def __init__(
         self,
         name: str,
-        sections: Sequence[type[Any]],
+        sections: Sequence[type],
         introduction: str,
         closing: str = "",
         *,
@@ -225,13 +67,11 @@ class Command(GroupedCommand):
         self.settings: dict[str, Setting] = {}
         parameters: list[click.Parameter] = []
         for section in sections:
-            kinds = get_type_hints(section)
-            for item in fields(section):
-                if item.name in self.settings:  # inherited from another section
-                    continue
-                setting = self.settings[item.name] = Setting(item, kinds[item.name])
-                title = (section.__doc__ or "").partition(":")[0]
-                parameters.append(setting.parameter(title))
+            title = (section.__doc__ or "").partition(":")[0]
+            for setting in settings_of(section).values():
+                if setting.name not in self.settings:  # else inherited from another section
+                    self.settings[setting.name] = setting
+                    parameters.append(parameter_of(setting, title))
         if takes_file:
             text = "YAML file of settings, named as the options; options override it."
             file = GroupedOption(["--config"], section="Run", metavar="FILE", help=text)
@@ -251,9 +91,6 @@ class Command(GroupedCommand):
 
         `` `batch_size` `` becomes ``--batch-size`` if there is such an option; other names stay.
         """
-        for setting in self.settings.values():
-            if setting.positional:
-                message = message.replace(f"`{setting.name}`", setting.metavar)
         return name_options(message, click.Context(self))
 
     def parse(self, arguments: Sequence[str] | None = None) -> dict[str, Any]:

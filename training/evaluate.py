@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from geoprep.errors import UsageError
+from geoprep.options import argument, option
 from geoprep.storage import replaced, require_folder, require_suffix
-from training.cli import Command, Status, argument, option, run_command
+from training.cli import Command, Status, run_command
 from training.runners import ModelOptions
 
 if TYPE_CHECKING:

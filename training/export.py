@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from geoprep.errors import UsageError
+from geoprep.options import option
 from geoprep.storage import content_digest, require_folder
-from training.cli import Command, Status, option, run_command
+from training.cli import Command, Status, run_command
 from training.runners import CheckpointOptions
 from training.settings import LICENCE
 

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from geoprep.errors import StoreError, UsageError
+from geoprep.options import argument, option
 from geoprep.store import StoreReader
-from training.cli import Command, argument, option, run_command
+from training.cli import Command, run_command
 from training.settings import MachineConfig, ModelConfig, OptimizerConfig, SamplingConfig
 
 INTRODUCTION = """\

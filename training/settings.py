@@ -15,7 +15,7 @@ from itertools import accumulate
 from typing import Any, Literal, Self
 
 from geoprep.errors import UsageError
-from training.cli import argument, option
+from geoprep.options import argument, option
 
 Residency = Literal["ram", "compressed", "stream", "device"]
 LossName = Literal["focal-dice", "bce-dice", "ce-dice"]

@@ -7,8 +7,8 @@ import importlib
 import inspect
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import MISSING, fields
-from typing import Any, NoReturn, get_type_hints
+from dataclasses import MISSING
+from typing import Any, NoReturn
 from unittest import mock
 
 from docutils import nodes
@@ -16,10 +16,9 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from geoprep.cli.help import name_options
-from training.cli import Setting
+from geoprep.options import settings_of
 from training.settings import SECTIONS
 
-BOUNDS = {"least": "at least", "above": "above", "most": "at most", "below": "below"}
 TRAINING = ("fit", "pretrain", "evaluate", "predict", "export")
 BENCHMARKS = (
     *("preprocess", "loaders", "training", "accelerators", "inference", "roads", "scaling"),
@@ -38,15 +37,6 @@ def training_sections(command: str) -> Sequence[type[Any]]:
     module = importlib.import_module(f"training.{command}")
     options: type[Any] = getattr(module, f"{command.capitalize()}Options")
     return (*options.__bases__, options)
-
-
-def settings_of(section: type[Any]) -> Iterator[Setting]:
-    """Yield the options of a group that the help lists."""
-    kinds = get_type_hints(section)
-    for item in fields(section):
-        setting = Setting(item, kinds[item.name])
-        if setting.help:
-            yield setting
 
 
 def benchmark_parser(name: str) -> argparse.ArgumentParser:
@@ -74,10 +64,6 @@ def _shown(value: object) -> str:
     return (
         "none" if value is None else str(value).lower() if isinstance(value, bool) else f"{value}"
     )
-
-
-def _range(setting: Setting) -> str:
-    return " and ".join(f"{BOUNDS[name]} {bound:g}" for name, bound in setting.bounds.items())
 
 
 def _option(names: str, text: str) -> str:
@@ -110,7 +96,7 @@ class TrainingOptions(_Generated):
         yield from (f"```{{program}} python -m training.{command}", "```", "")
         listed: set[str] = set()
         for section in training_sections(command):
-            settings = [one for one in settings_of(section) if one.name not in listed]
+            settings = [one for one in settings_of(section).values() if one.name not in listed]
             if not settings:
                 continue
             listed |= {setting.name for setting in settings}
@@ -126,7 +112,7 @@ class TrainingOptions(_Generated):
                     names += f" {setting.metavar}"
                     known = setting.default is not None and setting.default is not MISSING
                     text += f" Default: {_shown(setting.default)}." if known else ""
-                    text += f" Valid: {_range(setting)}." if setting.bounds else ""
+                    text += f" Valid: {setting.range}." if setting.bounds else ""
                 yield _option(names, text)
         if command == "fit":
             yield _option("--config FILE", "YAML file of settings; options override it.")
@@ -162,9 +148,9 @@ class SettingsTable(_Generated):
             yield from (f"## {title}", "", f"{about[:1].upper()}{about[1:]}.", "")
             yield from ("::::{container} settings", "| setting | meaning | values | default |")
             yield "|---|---|---|---|"
-            for setting in settings_of(section):
+            for setting in settings_of(section).values():
                 values = "true|false" if setting.kinds == (bool,) else setting.metavar
-                values += f", {_range(setting)}" if setting.bounds else ""
+                values += f", {setting.range}" if setting.bounds else ""
                 values = values.replace("|", r" \| ")
                 default = "" if setting.default is MISSING else _shown(setting.default)
                 default = "" if setting.positional else default

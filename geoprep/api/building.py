@@ -10,7 +10,6 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from geoprep.api.keywords import with_options
 from geoprep.build import (
     BuildObserver,
     BuildOptions,
@@ -24,6 +23,7 @@ from geoprep.build import (
 )
 from geoprep.errors import GeoprepWarning, UsageError
 from geoprep.executors import Dask, Executor, Threads
+from geoprep.options import with_options
 from geoprep.sources import copies_folder, drop_copies
 from geoprep.storage import check_reachable, is_bucket
 

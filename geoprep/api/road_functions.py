@@ -8,10 +8,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from geoprep.api.keywords import options, taken, with_options
 from geoprep.api.networks import RoadNetwork
 from geoprep.errors import UsageError
 from geoprep.labels import ClassOptions, MaskOptions, RoadOptions
+from geoprep.options import options_of, taken, with_options
 from geoprep.roads import LABEL_OPTIONS, TOPO_INTERVAL_M, TOPO_MATCH_M, ScoreOptions
 
 if TYPE_CHECKING:
@@ -37,10 +37,10 @@ _COLUMNS = {
 
 @with_options(
     (
-        *options(ScoreOptions),
-        *options(RoadOptions, *LABEL_OPTIONS),
-        *options(ClassOptions, "other", "tolerance"),
-        *options(MaskOptions, "label_nodata"),
+        *options_of(ScoreOptions),
+        *options_of(RoadOptions, *LABEL_OPTIONS),
+        *options_of(ClassOptions, "other", "tolerance"),
+        *options_of(MaskOptions, "label_nodata"),
     )
 )
 def score(

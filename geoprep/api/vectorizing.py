@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from geoprep.api.keywords import options, taken, with_options
 from geoprep.api.networks import RoadNetwork
 from geoprep.errors import UsageError
+from geoprep.options import options_of, taken, with_options
 from geoprep.quiet import no_georeference_warning
 from geoprep.roads import RasterOptions, Tracing
 from geoprep.storage import require_folder, require_suffix
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
-@with_options((*options(RasterOptions), *options(Tracing)))
+@with_options((*options_of(RasterOptions), *options_of(Tracing)))
 def vectorize(
     source: Any,  # noqa: ANN401 - paths, datasets or arrays
     *,
@@ -77,7 +77,7 @@ def vectorize(
     return network
 
 
-@with_options((*options(RasterOptions), *options(Tracing)))
+@with_options((*options_of(RasterOptions), *options_of(Tracing)))
 def write_road_table(
     source: StrPath | Sequence[StrPath],
     out: StrPath,

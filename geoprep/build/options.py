@@ -11,9 +11,9 @@ from dataclasses import dataclass, fields
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from geoprep.choice import check_choices, choice
 from geoprep.errors import UsageError
 from geoprep.labels import ClassOptions, MaskOptions, RoadOptions, Schema
+from geoprep.options import check_options, option
 
 if TYPE_CHECKING:
     from geoprep.labels import ClassRaster, RasterRule, SpeedRule
@@ -76,143 +76,151 @@ def parse_rescale(text: str) -> tuple[float, float] | None:
 class ImageOptions:
     """Options of images and tiles: the pixels that are read, and their conversion to bytes."""
 
-    bands: tuple[int, ...] | None = choice(
+    bands: tuple[int, ...] | None = option(
         None,
-        "Source",
         "Bands to store, numbered from 1, such as 5,3,2.  [default: all except alpha]",
+        "N,N,...",
+        section="Source",
         parse=parse_bands,
-        metavar="N,N,...",
     )
-    pixel_size: float | None = choice(
+    pixel_size: float | None = option(
         None,
-        "Source",
         "Pixel size in metres of images that are not georeferenced (PNG, JPEG). Their labels "
         "must be rasters.",
-        metavar="METRES",
+        "METRES",
+        above=0,
+        section="Source",
     )
-    tile: int | None = choice(
+    tile: int | None = option(
         None,
-        "Tiles",
         "Side of a tile in pixels; auto: the side nearest 512 that needs no padding.  "
         "[default: auto]",
+        "auto|N",
+        least=1,
+        section="Tiles",
         parse=parse_tile,
-        metavar="auto|N",
     )
-    overlap: int = choice(0, "Tiles", "Overlap of neighbouring tiles in pixels.", metavar="N")
-    levels: int = choice(
-        2, "Tiles", "Number of resolutions; each halves the one before.", metavar="N"
+    overlap: int = option(
+        0, "Overlap of neighbouring tiles in pixels.", "N", least=0, section="Tiles"
     )
-    gsd: float | None = choice(
+    levels: int = option(
+        2,
+        "Number of resolutions; each halves the one before.",
+        "N",
+        least=1,
+        most=MOST_LEVELS,
+        section="Tiles",
+    )
+    gsd: float | None = option(
         None,
-        "Tiles",
         "Pixel size of the finest level in metres.  [default: that of the images]",
-        metavar="METRES",
+        "METRES",
+        above=0,
+        section="Tiles",
     )
-    resize: int | None = choice(
+    resize: int | None = option(
         None,
-        "Tiles",
         "Resample every scene to a single tile of N x N pixels.",
-        metavar="N",
+        "N",
+        least=1,
+        section="Tiles",
     )
-    rescale: str = choice(
+    rescale: str = option(
         "scene",
-        "Pixels",
         "Conversion of pixel values to 8 bits: linear between percentiles 2 and 98 of each "
         "scene or city, linear between two values (such as -25,0), or none, which keeps the "
         "values of uint8 images. NaN and infinite values become nodata.",
-        metavar="scene|city|none|LO,HI",
+        "scene|city|none|LO,HI",
+        check=parse_rescale,
+        section="Pixels",
     )
-    max_nodata: float = choice(
-        0.9, "Pixels", "Skip scenes with a larger share of nodata, 0 to 1.", metavar="SHARE"
+    max_nodata: float = option(
+        0.9,
+        "Skip scenes with a larger share of nodata, 0 to 1.",
+        "SHARE",
+        least=0,
+        most=1,
+        section="Pixels",
     )
-    nodata: float | Literal["none"] | None = choice(
+    nodata: float | Literal["none"] | None = option(
         None,
-        "Pixels",
         "Pixel value that is nodata where all bands have it; none: only alpha band, mask or "
         "nodata tag count.  [default: these, or else black that is connected with the image's "
         "edge]",
+        "VALUE|none",
+        section="Pixels",
         parse=parse_nodata,
-        metavar="VALUE|none",
     )
 
     def __post_init__(self) -> None:
-        parse_rescale(self.rescale)
+        check_options(self, ImageOptions)
         if self.gsd is not None and self.resize is not None:
             raise UsageError("`gsd` and `resize` both set the resolution: use one of them")
         if self.resize is not None and (self.tile is not None or self.overlap):
             raise UsageError(
                 "`resize` makes one tile of every scene: use it without `tile` and `overlap`"
             )
-        if self.gsd is not None and not 0 < self.gsd < math.inf:
-            raise UsageError(f"`gsd` {self.gsd}: expected a pixel size above 0 metres")
-        if self.pixel_size is not None and not 0 < self.pixel_size < math.inf:
-            raise UsageError(f"`pixel_size` {self.pixel_size}: expected metres above 0")
         if self.bands is not None and (not self.bands or min(self.bands) < 1):
             raise UsageError("`bands` are numbered from 1, as gdalinfo numbers them")
-        if not 0 <= self.max_nodata <= 1:
-            raise UsageError(f"`max_nodata` {self.max_nodata}: expected a share from 0 to 1")
-        for name in ("tile", "resize", "levels"):
-            _require_count(name, getattr(self, name))
-        if self.levels > MOST_LEVELS:
-            raise UsageError(
-                f"`levels` {self.levels}: each level halves the tile, so use at most {MOST_LEVELS}"
-            )
-
-
-def _require_count(name: str, count: int | None) -> None:
-    if count is not None and count < 1:
-        raise UsageError(f"`{name}` {count}: must be at least 1")
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoreOptions:
     """Options of splits and of files."""
 
-    val: float = choice(
+    val: float = option(
         0.2,
-        "Splits",
         "Share of the scenes for validation, 0 to 1; 1: all scenes, none for training.",
-        metavar="SHARE",
+        "SHARE",
+        least=0,
+        most=1,
+        section="Splits",
     )
-    test: float = choice(0.0, "Splits", "Share of the scenes for testing, 0 to 1.", metavar="SHARE")
-    split_seed: int = choice(
-        0, "Splits", "Seed of the hash that assigns scenes to splits.", metavar="N"
+    test: float = option(
+        0.0, "Share of the scenes for testing, 0 to 1.", "SHARE", least=0, most=1, section="Splits"
     )
-    split_by: SplitBy = choice(
+    split_seed: int = option(
+        0, "Seed of the hash that assigns scenes to splits.", "N", section="Splits"
+    )
+    split_by: SplitBy = option(
         "scene",
-        "Splits",
         "Unit that is assigned to a split: scene; block, a square of ground of `block_km`, "
         "which also divides larger scenes by tile; or folder, where train, val or test in an "
         "image's path names its split.",
+        section="Splits",
     )
-    split_file: str | None = choice(
+    split_file: str | None = option(
         None,
-        "Splits",
         "File that assigns splits: polygons with an attribute split (train, val, test), or a "
         "CSV file with columns scene and split, whose scenes may be patterns such as city_*. "
         "The rest is for training, or unused if the file has train.",
-        metavar="FILE",
+        "FILE",
+        section="Splits",
     )
-    split_overlap: SplitOverlap = choice(
+    split_overlap: SplitOverlap = option(
         "warn",
-        "Splits",
         "Tiles that show ground of another split in an overlapping image: warn keeps them and "
         "counts them; unused leaves out those of training, and of validation before testing.",
+        section="Splits",
         sparse=True,
     )
-    block_km: float = choice(2.0, "Splits", "Side of a block in kilometres.", metavar="KM")
-    shard_tiles: int = choice(32, "Store", "Approximate number of tiles per file.", metavar="N")
-    codec: Codec = choice("lz4", "Store", "Compression; zstd makes smaller files and is slower.")
+    block_km: float = option(2.0, "Side of a block in kilometres.", "KM", above=0, section="Splits")
+    shard_tiles: int = option(
+        32,
+        "Approximate number of tiles per file.",
+        "N",
+        least=1,
+        most=MOST_SHARD_TILES,
+        section="Store",
+    )
+    codec: Codec = option(
+        "lz4", "Compression; zstd makes smaller files and is slower.", section="Store"
+    )
 
     def __post_init__(self) -> None:
-        check_choices(self, StoreOptions)
+        check_options(self, StoreOptions)
         if not (0 <= self.val <= 1 and 0 <= self.test <= 1 and self.val + self.test <= 1):
             raise UsageError("`val` and `test` are shares from 0 to 1, together at most 1")
-        if not 0 < self.block_km < math.inf:
-            raise UsageError(f"`block_km` {self.block_km}: expected kilometres above 0")
-        _require_count("shard_tiles", self.shard_tiles)
-        if self.shard_tiles > MOST_SHARD_TILES:
-            raise UsageError(f"`shard_tiles` {self.shard_tiles}: use at most {MOST_SHARD_TILES}")
 
 
 # The last base has the first fields: their order is that of the help and of a store's attributes.
@@ -299,7 +307,7 @@ class BuildOptions(StoreOptions, MaskOptions, ClassOptions, RoadOptions, ImageOp
         attrs: dict[str, Any] = {}
         for field in fields(self):
             value = getattr(self, field.name)
-            if value != field.default or not field.metadata["choice"].sparse:
+            if value != field.default or not field.metadata["option"].sparse:
                 attrs[field.name] = list(value) if isinstance(value, tuple) else value
         if self.classes is not None:
             attrs["classes"] = json.loads(self.classes)

@@ -7,9 +7,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from geoprep.cli.help import GroupedCommand, GroupedOption, name_options
+    from geoprep.cli.help import GroupedCommand, GroupedOption, name_options, parameter_of
 
-__all__ = ["GroupedCommand", "GroupedOption", "cli", "main", "name_options"]
+__all__ = ["GroupedCommand", "GroupedOption", "cli", "main", "name_options", "parameter_of"]
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - classes and functions of click's types

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import MISSING
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar
 
 import click
 
-from geoprep.choice import Choice, value_type
-from geoprep.errors import GeoprepError, GeoprepWarning
+from geoprep.errors import GeoprepError, GeoprepWarning, spelled
+from geoprep.options import Setting, settings_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -54,6 +53,14 @@ class GroupedCommand(click.Command):
             callback=_show_all,
         )
         return [*found, every]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments; name options instead of parameters in errors."""
+        try:
+            return super().parse_args(ctx, args)
+        except GeoprepError as error:
+            error.args = (name_options(str(error), ctx),)
+            raise
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - whatever the command returns
         """Run the command; name options instead of parameters in its warnings and errors."""
@@ -112,7 +119,10 @@ def _show_all(ctx: click.Context, _option: click.Parameter, given: bool) -> None
 
 
 def name_options(text: str, context: click.Context | None = None) -> str:
-    """Return a message with options for its parameters: ``--pixel-size`` for `pixel_size`."""
+    """Return a message with the options of a command for its parameters: ``--gsd`` for `gsd`.
+
+    None: the command that runs, if one does.
+    """
     context = context or click.get_current_context(silent=True)
     if context is None:
         return text
@@ -120,13 +130,11 @@ def name_options(text: str, context: click.Context | None = None) -> str:
     for parameter in context.command.get_params(context):
         if isinstance(parameter, click.Option):
             option = max(parameter.opts, key=len)
-            names[option.lstrip("-").replace("-", "_")] = option
-            names[parameter.name or ""] = option
-
-    def named(found: re.Match[str]) -> str:  # parameters in metres end in _m, options do not
-        return names.get(found[1]) or names.get(found[1].removesuffix("_m"), found[0])
-
-    return re.sub(r"`(\w+)`", named, text)
+            names[parameter.name or ""] = names[option[2:].replace("-", "_")] = option
+        elif parameter.name:
+            metavar = parameter.metavar or parameter.name.upper()
+            names[parameter.name] = metavar.removesuffix(" ...")
+    return spelled(text, names)
 
 
 def grouped_option(section: str, *args: str, **kwargs: Any) -> Callable[[F], F]:  # noqa: ANN401
@@ -153,63 +161,77 @@ JSON = grouped_option(
 
 
 def options_of(record: type, *only: str, section: str | None = None) -> Callable[[F], F]:
-    """Return a decorator that adds an option per field of a dataclass that is a `choice`.
+    """Return a decorator that adds an option per field of a dataclass that is an `option`.
 
     Only some fields if they are named, and under another heading if there is one.
     """
+    settings = [each for each in settings_of(record).values() if not only or each.name in only]
 
     def decorate(command: F) -> F:
-        kinds = get_type_hints(record)
-        for one in reversed(fields(record)):
-            if one.metadata and (not only or one.name in only):
-                choice = one.metadata["choice"]
-                choice = replace(choice, section=section) if section else choice
-                command = _option_of(one.name, one.default, kinds[one.name], choice)(command)
+        for setting in reversed(settings):
+            heading = section or setting.declared.section or RUN
+            keywords = click_keywords(setting)
+            command = grouped_option(heading, setting.flag, setting.name, **keywords)(command)
         return command
 
     return decorate
 
 
-def _option_of(
-    name: str,
-    default: Any,  # noqa: ANN401 - of any field
-    kind: Any,  # noqa: ANN401 - a type
-    choice: Choice,
-) -> Callable[[F], F]:
-    kind = value_type(kind)
-    if get_origin(kind) is Literal:
-        kind = click.Choice(get_args(kind))
-    of_value = {"type": str if choice.parse else kind, "show_default": default is not None}
-    if kind is bool:  # an option turns a default off that is on
-        of_value = {"is_flag": True, "callback": _inverted if default else None}
-    elif choice.parse:
-        of_value["callback"] = _parsed(choice.parse)
-    return grouped_option(
-        choice.section,
-        choice.option or "--" + name.replace("_", "-"),
-        name,
-        default=False if kind is bool else default,
-        metavar=choice.metavar,
-        help=choice.help,
-        **of_value,
+class _Value(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 only
+    """The value of a setting, which converts and checks it."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.name, self._setting = setting.metavar, setting
+
+    def convert(
+        self,
+        value: Any,  # noqa: ANN401 - a word of the command line, or a default
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> Any:  # noqa: ANN401 - of the field's type
+        """Return the value of a word; UsageError if it is not valid."""
+        return self._setting.convert(value)
+
+
+def click_keywords(setting: Setting) -> dict[str, Any]:
+    """Return what `click.option` takes for a setting besides its names."""
+    keywords: dict[str, Any] = {"default": setting.default, "help": setting.help}
+    if setting.kinds == (bool,):  # the option of a setting that is on by default turns it off
+        return keywords | {
+            "is_flag": True,
+            "default": False,
+            "show_default": False,
+            "callback": (lambda _context, _option, off: not off) if setting.default else None,
+        }
+    shown = setting.default is not None
+    return keywords | {"type": _Value(setting), "metavar": setting.metavar, "show_default": shown}
+
+
+class _Argument(click.Argument):
+    """A positional argument that ``--help`` lists with a text."""
+
+    def __init__(self, *args: Any, section: str, text: str, **kwargs: Any) -> None:  # noqa: ANN401 - click's
+        super().__init__(*args, **kwargs)
+        self.section, self.text = section, text
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str]:
+        return self.make_metavar(ctx), self.text
+
+
+def parameter_of(setting: Setting, section: str) -> click.Parameter:
+    """Return the argument or option of a setting, listed in a section of ``--help``."""
+    if not setting.positional:
+        names = [setting.flag, setting.name]
+        return GroupedOption(names, section=section, **click_keywords(setting))
+    return _Argument(
+        [setting.name],
+        type=_Value(setting),
+        nargs=-1 if setting.several else 1,
+        required=setting.default is MISSING,
+        metavar=setting.metavar + " ..." * setting.several,
+        section=section,
+        text=setting.help,
     )
-
-
-def _inverted(_context: click.Context, _parameter: click.Parameter, off: bool) -> bool:
-    return not off
-
-
-def _parsed(
-    parse: Callable[[str], Any],
-) -> Callable[[click.Context, click.Parameter, str | None], Any]:
-    def callback(context: click.Context, _parameter: click.Parameter, value: str | None) -> Any:  # noqa: ANN401
-        try:
-            return None if value is None else parse(value)
-        except GeoprepError as error:
-            error.args = (name_options(str(error), context),)
-            raise
-
-    return callback
 
 
 def filled(

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
-from geoprep.choice import check_choices, choice
 from geoprep.errors import UsageError
+from geoprep.options import check_options, option
 
 if TYPE_CHECKING:
     from geoprep.labels.classes import Classes
@@ -39,66 +39,61 @@ SPEED_FIELDS: Final = {
 class RoadOptions:
     """Options of vector labels: which features are roads, their speeds and widths."""
 
-    speed_from: SpeedFrom = choice(
+    speed_from: SpeedFrom = option(
         "attributes",
-        _VECTORS,
         "Source of speeds: attributes computes them from road type, lanes and surface; field "
         "reads `speed_field`; auto reads a speed field where the file has one.",
+        section=_VECTORS,
     )
-    speed_field: str | None = choice(
-        None,
-        _VECTORS,
-        "Attribute that holds the speed, in `speed_unit`.",
-        metavar="NAME",
+    speed_field: str | None = option(
+        None, "Attribute that holds the speed, in `speed_unit`.", "NAME", section=_VECTORS
     )
-    speed_unit: SpeedUnit = choice("mph", _VECTORS, "Unit of `speed_field`.")
-    schema: Schema = choice(
+    speed_unit: SpeedUnit = option("mph", "Unit of `speed_field`.", section=_VECTORS)
+    schema: Schema = option(
         "auto",
-        _VECTORS,
         "Names of the road attributes: SpaceNet 3, SpaceNet 5 or OpenStreetMap.",
+        section=_VECTORS,
     )
-    buffer: float = choice(
+    buffer: float = option(
         2.0,
-        _VECTORS,
         "Half the width of the roads in metres: lines are widened by it on either side.",
-        metavar="METRES",
+        "METRES",
+        above=0,
+        most=MOST_BUFFER_M,
+        section=_VECTORS,
     )
-    width_field: str | None = choice(
+    width_field: str | None = option(
         None,
-        _VECTORS,
         "Attribute that holds the full road width in metres. Lines without a value get `buffer`.",
-        metavar="NAME",
+        "NAME",
+        section=_VECTORS,
     )
-    layer: str | None = choice(
+    layer: str | None = option(
         None,
-        _VECTORS,
         "Layer of the label file.  [default: the one with road attributes]",
-        metavar="NAME",
+        "NAME",
+        section=_VECTORS,
         sparse=True,
     )
-    where: str | None = choice(
+    where: str | None = option(
         None,
-        _VECTORS,
         "SQL condition that selects the features that are roads, such as \"class = 'road'\".",
-        metavar="SQL",
+        "SQL",
+        section=_VECTORS,
         sparse=True,
     )
-    areas: Areas = choice(
+    areas: Areas = option(
         "auto",
-        _VECTORS,
         "Polygons in labels; auto: roads if the file has road attributes or `where` selects "
         "them, refused otherwise; road: all are roads; ignore: all are left out.",
+        section=_VECTORS,
         sparse=True,
     )
 
     def __post_init__(self) -> None:
-        check_choices(self, RoadOptions)
+        check_options(self, RoadOptions)
         if self.speed_unit != "mph" and self.speed_field is None:
             raise UsageError("`speed_unit` is the unit of `speed_field`: give the field too")
-        if not 0 < self.buffer <= MOST_BUFFER_M:
-            raise UsageError(
-                f"`buffer` {self.buffer:g}: expected metres above 0 and at most {MOST_BUFFER_M:g}"
-            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,37 +119,38 @@ class SpeedRule(RoadOptions):
 class ClassOptions:
     """Options of labels that are classes."""
 
-    classes: str | None = choice(
+    classes: str | None = option(
         None,
-        _CLASSES,
         "Labels are classes, not roads: a YAML file with name, value (or colour) and display "
         "colour of each class in order, or text such as "
         "'road=#6EC1E4,building=60,16,152,water=3'. The first may be background.",
-        metavar="FILE|TEXT",
+        "FILE|TEXT",
+        section=_CLASSES,
         sparse=True,
     )
-    class_field: str | None = choice(
+    class_field: str | None = option(
         None,
-        _CLASSES,
         "Attribute of vector labels that holds the values of `classes`.  [default: the name of "
         "the layer]",
-        metavar="NAME",
+        "NAME",
+        section=_CLASSES,
         sparse=True,
     )
-    other: str = choice(
+    other: str = option(
         "refuse",
-        _CLASSES,
         "Values that no class has: refuse fails their scenes, nodata leaves them unlabelled, "
         "and the name of a class adds them to it.",
-        metavar="refuse|nodata|NAME",
+        "refuse|nodata|NAME",
+        section=_CLASSES,
         sparse=True,
     )
-    tolerance: int = choice(
+    tolerance: int = option(
         0,
-        _CLASSES,
         "Largest difference per band at which a value or colour is still that of a class, such "
         "as 8 for JPEG.",
-        metavar="N",
+        "N",
+        least=0,
+        section=_CLASSES,
         sparse=True,
     )
 
@@ -190,25 +186,25 @@ class ClassOptions:
 class MaskOptions:
     """Options of raster labels of roads: the meaning of their values."""
 
-    label_values: str | None = choice(
+    label_values: str | None = option(
         None,
-        _RASTERS,
         "Values that are road, such as 255, '>127' or 1,2,5, or a colour (#ff0000 or 255,0,0). "
         "Other values are background.",
-        metavar="VALUES",
+        "VALUES",
+        section=_RASTERS,
     )
-    label_speeds: LabelSpeeds | None = choice(
+    label_speeds: LabelSpeeds | None = option(
         None,
-        _RASTERS,
         "Meaning of the values: speeds in mph or km/h, or CRESI's ten-mph bins (1 to 7, 36 to "
         "252, or one band per bin). 0 is background.",
+        section=_RASTERS,
     )
-    label_nodata: str | None = choice(
+    label_nodata: str | None = option(
         None,
-        _RASTERS,
         "Values that are unlabelled (nodata), written like `label_values`.  [default: the "
         "nodata tag, unless it is 0]",
-        metavar="VALUES",
+        "VALUES",
+        section=_RASTERS,
     )
 
     def __post_init__(self) -> None:

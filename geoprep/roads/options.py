@@ -9,8 +9,8 @@ import math
 from dataclasses import dataclass, fields
 from typing import Final, Literal
 
-from geoprep.choice import check_choices, choice
 from geoprep.errors import UsageError
+from geoprep.options import check_options, option
 
 Kind = Literal["probability", "speed", "mask"]
 TOPO_INTERVAL_M: Final = 5.0  # between the points that TOPO compares
@@ -26,32 +26,26 @@ _RAISED_ODDS: Final = 7 / 3
 class RasterOptions:
     """How rasters of roads are read."""
 
-    kind: Kind | None = choice(
+    kind: Kind | None = option(
         None,
-        "Input",
         "Meaning of pixel values: probability of a road, speed in mph (0 background, 255 nodata), "
         "or mask (road where not 0). Default: detected from tags and values.",
+        section="Input",
     )
-    band: int | None = choice(
+    band: int | None = option(
         None,
-        "Input",
         "Band of roads, counted from 1. Default: detected from tags and band names.",
+        section="Input",
     )
-    pixel_size: float | None = choice(
+    pixel_size: float | None = option(
         None,
-        "Input",
         "Pixel width in metres of rasters that are not georeferenced. Default: none.",
+        above=0,
+        section="Input",
     )
 
     def __post_init__(self) -> None:
-        check_choices(self, RasterOptions)
-        _require_above_zero(pixel_size=self.pixel_size)
-
-
-def _require_above_zero(**values: float | None) -> None:
-    for name, value in values.items():
-        if value is not None and not 0 < value < math.inf:
-            raise UsageError(f"`{name}` is {value}: set it above 0")
+        check_options(self, RasterOptions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,63 +56,74 @@ class Tracing:
     step. Lengths are in metres, shares between 0 and 1.
     """
 
-    threshold: float | None = choice(
+    threshold: float | None = option(
         None,
-        "Roads",
         "Minimum probability of road pixels, up to 1. Default: 0.3, or what makes a prediction's "
         "own threshold (its tag ROAD_THRESHOLD) the high threshold.",
+        above=0,
+        most=1,
+        section="Roads",
     )
-    high_threshold: float | None = choice(
+    high_threshold: float | None = option(
         None,
-        "Roads",
         "Probability, up to 1, that every connected component must reach at some pixel. Default: "
         "the odds of the threshold times 7/3, such as 0.5 for 0.3.",
+        above=0,
+        most=1,
+        section="Roads",
     )
-    spur_m: float = choice(
+    spur_m: float = option(
         10.0,
-        "Roads",
         "Minimum length of a dead end at a junction in metres. Shorter ones are removed, except "
         "at the border of the rasters.",
-        option="--min-spur",
+        least=0,
+        section="Roads",
+        flag="--min-spur",
     )
-    min_length_m: float = choice(
+    min_length_m: float = option(
         12.0,
-        "Roads",
         "Minimum total length of a connected component in metres. Shorter ones are removed.",
-        option="--min-length",
+        least=0,
+        section="Roads",
+        flag="--min-length",
     )
-    min_confidence: float = choice(
+    min_confidence: float = option(
         0.0,
-        "Roads",
         "Minimum mean probability along an edge. Edges below are removed; 0 keeps all.",
+        least=0,
+        most=1,
+        section="Roads",
     )
-    smoothing_m: float | None = choice(
+    smoothing_m: float | None = option(
         None,
-        "Roads",
         "Standard deviation in metres of the Gaussian that smooths lines; 0 for none. Default: 2 "
         "pixels where pixels are larger than 0.75 m, at least 2 m for probabilities.",
-        option="--smoothing",
+        least=0,
+        section="Roads",
+        flag="--smoothing",
     )
-    path_m: float = choice(
+    path_m: float = option(
         60.0,
-        "Gaps",
         "Maximum length in metres of paths through probabilities along which dead ends are joined "
         "to other roads; 0 for none.",
-        option="--max-path",
+        least=0,
+        section="Gaps",
+        flag="--max-path",
     )
-    close_gaps: bool = choice(
+    close_gaps: bool = option(
         True,
-        "Gaps",
         "Leave interrupted roads as they are. Default: gaps of up to 7 m are closed, longer ones "
         "where roads point at each other; in masks without any such gap dead ends are not "
         "extended.",
-        option="--no-gap-closing",
+        section="Gaps",
+        flag="--no-gap-closing",
     )
-    motorway_mph: float = choice(
+    motorway_mph: float = option(
         60.0,
-        "Bridges",
         "Speed in mph above which a road has no level crossings: slower roads cross it on a "
         "bridge.",
+        least=0,
+        section="Bridges",
     )
     min_area_m2: float = 27.0  # of a patch of road
     min_hole_m2: float = 27.0  # of a hole in a road
@@ -131,18 +136,15 @@ class Tracing:
     hint: float = 0.1  # mean probability along a gap that suggests a road
 
     def __post_init__(self) -> None:
-        for share in ("threshold", "high_threshold", "hint"):
-            value = getattr(self, share)
-            if value is not None and not 0 < value <= 1:
-                raise UsageError(f"`{share}` is {value}: set it above 0 and to at most 1")
-        for field in fields(self):
+        check_options(self, Tracing)
+        for field in fields(self):  # those that are no options too
             value = getattr(self, field.name)
             if value is not None and not 0 <= value < math.inf:
                 raise UsageError(f"`{field.name}` is {value}: set it to a number of at least 0")
-        if self.min_confidence > 1:
-            raise UsageError(f"`min_confidence` is {self.min_confidence}: set it to at most 1")
         if self.max_width_m <= 0:
             raise UsageError("`max_width_m` is 0, which leaves no road: set it above 0")
+        if not 0 < self.hint <= 1:
+            raise UsageError(f"`hint` is {self.hint}: set it above 0 and to at most 1")
 
     def thresholds(self, tagged: float | None) -> tuple[float, float]:
         """Return the threshold and the high threshold of a raster that may state its own."""
@@ -162,45 +164,39 @@ def _at_odds(probability: float, factor: float) -> float:
 class ScoreOptions:
     """Options of APLS and TOPO."""
 
-    pixel_size: float | None = choice(
+    pixel_size: float | None = option(
         None,
-        "Input",
         "Pixel size of tables without images, and of adjacency dictionaries (default there: 1).",
-        metavar="METRES",
+        "METRES",
+        above=0,
+        section="Input",
     )
-    snap: float = choice(
+    snap: float = option(
         4.0,
-        "APLS",
         "Largest distance of a control point from the other network. Published figures of "
         "SpaceNet's samples used 4, those of Paris 5.",
-        metavar="METRES",
+        "METRES",
+        above=0,
+        section="APLS",
     )
-    control_point_spacing: float = choice(
+    control_point_spacing: float = option(
         50.0,
-        "APLS",
         "Distance of control points along edges; 0: nodes only.",
-        metavar="METRES",
+        "METRES",
+        least=0,
+        section="APLS",
     )
-    topo_radius: float = choice(
+    topo_radius: float = option(
         150.0,
-        "TOPO",
         "Distance by road from each starting point; 300 for scenes of 2 km.",
-        metavar="METRES",
+        "METRES",
+        above=0,
+        section="TOPO",
     )
-    topo_starts: int | None = choice(
-        None, "TOPO", "Largest number of starting points per scene; default: all."
+    topo_starts: int | None = option(
+        None, "Largest number of starting points per scene; default: all.", least=1, section="TOPO"
     )
-    seed: int = choice(0, "TOPO", "Random seed for choosing starting points.")
+    seed: int = option(0, "Random seed for choosing starting points.", section="TOPO")
 
     def __post_init__(self) -> None:
-        check_choices(self, ScoreOptions)
-        _require_above_zero(
-            pixel_size=self.pixel_size,
-            snap=self.snap,
-            topo_radius=self.topo_radius,
-            topo_starts=self.topo_starts,
-        )
-        if not 0 <= self.control_point_spacing < math.inf:
-            raise UsageError(
-                f"`control_point_spacing` is {self.control_point_spacing}: set it to at least 0"
-            )
+        check_options(self, ScoreOptions)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from geoprep.errors import UsageError
-from training.cli import argument, option
+from geoprep.options import argument, option
 from training.runners import ModelOptions
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
 from geoprep.errors import UsageError
-from training.cli import argument, option
+from geoprep.options import argument, option
 
 if TYPE_CHECKING:
     from training.engine import DeviceName

@@ -1,0 +1,278 @@
+"""Options, declared once: fields of frozen dataclasses, with default, help and valid values.
+
+A field that is an `option` is a keyword of public functions (`with_options`), an option of a
+command (`geoprep.cli`), a key of YAML files and an entry of the reference. Its values are checked
+alike wherever they come from.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import operator
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import Field, dataclass, field, fields
+from types import NoneType, UnionType
+from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from geoprep.errors import UsageError
+
+F = TypeVar("F", bound=Callable[..., Any])
+R = TypeVar("R")
+
+BOUNDS: Final = {
+    "least": ("at least", operator.ge),
+    "above": ("more than", operator.gt),
+    "most": ("at most", operator.le),
+    "below": ("less than", operator.lt),
+}
+_NUMBERS: Final[Mapping[Any, str]] = {int: "a whole number", float: "a number"}
+_OPTIONS: Final = "    **options\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """What is declared of an option besides its name, type and default.
+
+    Attributes
+    ----------
+    help
+        Its meaning and unit.
+    metavar
+        Placeholder of its value. None: made from its type.
+    section
+        Heading of the help that it stands under. None: that of its record.
+    flag
+        Its name on the command line. None: ``--`` and its name.
+    parse
+        Makes a value of text. None: its type does.
+    check
+        Raises `UsageError` for a value that is not valid.
+    sparse
+        Whether it is left out of a store's attributes at its default.
+    positional
+        Whether it is an argument of the command line.
+    bounds
+        Valid range of a number: ``least``, ``above``, ``most`` or ``below``.
+    """
+
+    help: str
+    metavar: str | None = None
+    section: str | None = None
+    flag: str | None = None
+    parse: Callable[[str], Any] | None = None
+    check: Callable[[Any], object] | None = None
+    sparse: bool = False
+    positional: bool = False
+    bounds: Mapping[str, float] = field(default_factory=dict)
+
+
+def option(
+    default: Any,  # noqa: ANN401 - of the field's type
+    text: str,
+    metavar: str | None = None,
+    *,
+    section: str | None = None,
+    flag: str | None = None,
+    parse: Callable[[str], Any] | None = None,
+    check: Callable[[Any], object] | None = None,
+    sparse: bool = False,
+    **bounds: float,
+) -> Any:  # noqa: ANN401 - as `dataclasses.field`
+    """Return a field of a dataclass that is an option; see `Option`.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Cutting:
+    ...     side: int = option(256, "Side in pixels.", "PIXELS", least=1)
+    >>> settings_of(Cutting)["side"].value("512")
+    512
+    """
+    declared = Option(
+        help=text, metavar=metavar, section=section, flag=flag, parse=parse, check=check,
+        sparse=sparse, bounds=bounds,
+    )  # fmt: skip
+    return field(default=default, metadata={"option": declared})
+
+
+def argument(text: str, metavar: str, **default: Any) -> Any:  # noqa: ANN401 - of the field's type
+    """Return a field of a dataclass that is a positional argument of the command line.
+
+    It takes one word, or several if the field's type is a tuple. ``default=()`` makes it optional.
+    """
+    declared = Option(help=text, metavar=metavar, positional=True)
+    return field(metadata={"option": declared}, **default)
+
+
+class Setting:
+    """An option with its name, type and default: converts and checks its values.
+
+    The type is ``int``, ``float``, ``str``, ``bool``, ``Path``, a Literal, None, a union of them,
+    or for an argument a tuple of one of them.
+    """
+
+    def __init__(self, item: Field[Any], kind: Any) -> None:  # noqa: ANN401 - a type form
+        self.declared: Option = item.metadata["option"]
+        self.name, self.default, self.help = item.name, item.default, self.declared.help
+        self.positional, self.bounds = self.declared.positional, self.declared.bounds
+        self.several = self.positional and get_origin(kind) is tuple
+        self.flag = self.declared.flag or f"--{item.name.replace('_', '-')}"
+        kind = get_args(kind)[0] if self.several else kind
+        self.kinds = get_args(kind) if get_origin(kind) in (UnionType, Union) else (kind,)
+        shown = [kind for kind in self.kinds if kind is not NoneType or self.default is not None]
+        self.metavar = self.declared.metavar or "|".join(map(_type_name, shown))
+
+    @property
+    def choices(self) -> tuple[Any, ...]:
+        """The values of its Literals; empty if its type has others."""
+        named = [kind for kind in self.kinds if kind is not NoneType]
+        literal = all(get_origin(kind) is Literal for kind in named)
+        return tuple(value for kind in named for value in get_args(kind)) if literal else ()
+
+    @property
+    def range(self) -> str:
+        """The valid range in words; empty if any number is valid."""
+        return " and ".join(f"{BOUNDS[name][0]} {bound:g}" for name, bound in self.bounds.items())
+
+    def value(self, given: Any) -> Any:  # noqa: ANN401 - of YAML or Python, and of the field
+        """Return a value of YAML, of Python or of a command line as the option's.
+
+        Raises
+        ------
+        UsageError
+            It is of another type, or not valid.
+        """
+        if not self.several:
+            return self.convert(given)
+        return tuple(map(self.convert, [given] if isinstance(given, str) else given))
+
+    def convert(self, given: Any) -> Any:  # noqa: ANN401 - as of `value`
+        """Return one word or value as the option's; see `value`."""
+        if self.declared.parse is not None and isinstance(given, str):
+            value = self.declared.parse(given)
+        else:
+            words: tuple[str, ...] = ("none",) if given is None else (str(given),)
+            if isinstance(given, bool):  # YAML reads a bare `off`, `no`, `on` or `yes` as one
+                words = ("true", "on", "yes") if given else ("false", "off", "no")
+            # In reverse order: `none` is None before it is the name of a file.
+            found = [v for k in reversed(self.kinds) for word in words for v in _parsed(k, word)]
+            if not found:
+                numbers = [_NUMBERS.get(kind) for kind in self.kinds if kind is not NoneType]
+                wanted = numbers[0] if len(numbers) == 1 and numbers[0] else self.metavar
+                shown = words[1] if isinstance(given, bool) else words[0]
+                raise UsageError(f"`{self.name}`: {shown!r} is not {wanted}")
+            value = found[0]
+        self.check(value)
+        return value
+
+    def check(self, value: Any) -> None:  # noqa: ANN401 - of the option's type
+        """Raise UsageError if a value of the option's type is not valid."""
+        if value is None:
+            return
+        if self.choices and value not in self.choices:
+            known = ", ".join(map(str, self.choices))
+            raise UsageError(f"`{self.name}` {value!r} is unknown: use one of {known}")
+        if self.bounds and isinstance(value, int | float):
+            held = (BOUNDS[name][1](value, bound) for name, bound in self.bounds.items())
+            if not (math.isfinite(value) and all(held)):
+                raise UsageError(f"`{self.name}` {value}: must be {self.range}")
+        if self.declared.check is not None:
+            self.declared.check(value)
+
+
+def _type_name(kind: Any) -> str:  # noqa: ANN401 - a type form
+    """Return the placeholder for values of a type: its choices, or its name in capitals."""
+    if get_origin(kind) is Literal:
+        return "|".join(map(str, get_args(kind)))
+    name: str = getattr(kind, "__name__", "VALUE").upper()
+    return {NoneType: "none", bool: "true|false"}.get(kind, name)
+
+
+def _parsed(kind: Any, text: str) -> Iterator[Any]:  # noqa: ANN401 - a type form, and a value
+    """Yield the value of a word as one type; nothing if it is not of that type."""
+    if get_origin(kind) is Literal or kind is bool:
+        choices = (True, False) if kind is bool else get_args(kind)
+        yield from (choice for choice in choices if str(choice).lower() == text.lower())
+    elif kind is NoneType:
+        yield from [None] * (text.lower() == "none")
+    else:
+        try:
+            value = kind(text)
+        except ValueError:
+            return
+        if kind is not float or math.isfinite(value):
+            yield value
+
+
+@functools.cache
+def settings_of(record: type) -> dict[str, Setting]:
+    """Return the options of a record by name, in its order; other fields are left out."""
+    kinds = get_type_hints(record)
+    declared = [item for item in fields(record) if "option" in item.metadata]
+    return {item.name: Setting(item, kinds[item.name]) for item in declared}
+
+
+def check_options(options: object, record: type) -> None:
+    """Raise UsageError if an option of a record has a value that is not valid."""
+    for name, setting in settings_of(record).items():
+        setting.check(getattr(options, name))
+
+
+def options_of(record: type, *only: str) -> list[Field[Any]]:
+    """Return the fields of a record, or some of them."""
+    return [item for item in fields(record) if not only or item.name in only]
+
+
+def with_options(declared: Iterable[Field[Any]]) -> Callable[[F], F]:
+    """Return a decorator that replaces ``**options`` of a function by declared keywords.
+
+    They are in its signature and in its docstring, and unknown ones are refused.
+    """
+    declared = list(declared)
+
+    def decorate(function: F) -> F:
+        signature = inspect.signature(function)
+        own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+        keywords = [
+            inspect.Parameter(
+                item.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=item.default,
+                annotation=item.type,
+            )
+            for item in declared
+        ]
+        signature = signature.replace(parameters=[*own, *keywords])
+
+        @functools.wraps(function)
+        def checked(*arguments: Any, **given: Any) -> Any:  # noqa: ANN401 - the function's
+            signature.bind(*arguments, **given)
+            return function(*arguments, **given)
+
+        documented = [item for item in declared if item.metadata]
+        texts = (
+            f"{item.name}\n{textwrap.indent(_help_of(item), ' ' * 4)}\n" for item in documented
+        )
+        entries = textwrap.indent("".join(texts), " " * 4)
+        checked.__doc__ = (function.__doc__ or "").replace(_OPTIONS, entries)
+        checked.__signature__ = signature  # type: ignore[attr-defined]  # as inspect documents
+        return checked  # type: ignore[return-value]  # the same function
+
+    return decorate
+
+
+def _help_of(item: Field[Any]) -> str:
+    """Return the help of an option, which turns a keyword off that is on by default."""
+    text: str = item.metadata["option"].help
+    text = f"False: {text[0].lower()}{text[1:]}" if item.default is True else text
+    return textwrap.fill(text, 88)
+
+
+def taken(given: dict[str, Any], record: type[R], *only: str) -> R:
+    """Return a record of those options that are its fields, which are taken out."""
+    names = set(only) or {item.name for item in fields(record)}  # type: ignore[arg-type]  # a dataclass
+    return record(**{name: given.pop(name) for name in names & given.keys()})
