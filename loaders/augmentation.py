@@ -133,8 +133,8 @@ class DeviceAugmentation(nn.Module):
         pixels = functional.grid_sample(pixels, grid, "bilinear", "reflection", **options)
         # Outside is 0: the label is sampled as its distance from nodata.
         known = (NODATA - label)[:, None].to(torch.float32)
-        found = functional.grid_sample(known, grid, "nearest", "zeros", **options)
-        return pixels, NODATA - found[:, 0].to(torch.uint8)
+        known = functional.grid_sample(known, grid, "nearest", "zeros", **options)
+        return pixels, NODATA - known[:, 0].to(torch.uint8)
 
     def _blurred(self, pixels: Tensor, key: Tensor) -> Tensor:
         """Return the image under a Gaussian blur, one axis after the other."""

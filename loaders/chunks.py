@@ -66,7 +66,7 @@ class PixelArray:
         self.layout = decode.layout
         self._location = location
         self._files = files
-        self._found: dict[int, NDArray[np.uint64]] = {}
+        self._indexes: dict[int, NDArray[np.uint64]] = {}
         self._locks: dict[tuple[int, int], threading.Lock] = {}
 
     def read(self, rows: Sequence[int], out: Bytes) -> None:
@@ -125,16 +125,16 @@ class PixelArray:
     def _entries(self, rows: Sequence[int]) -> NDArray[np.uint64]:
         """Return offset and size of the chunks of ascending rows of one shard, uint64 (tile, 2)."""
         shard, first = self.layout.place(rows[0])
-        if shard not in self._found:
+        if shard not in self._indexes:
             # One thread reads, the others wait. The pid: a forked child must not wait for a lock
             # that a thread of its parent held.
             with self._locks.setdefault((os.getpid(), shard), threading.Lock()):
-                if shard not in self._found:
-                    self._found[shard] = self._index(shard)
-        found: NDArray[np.uint64] = self._found[shard][np.asarray(rows) - (rows[0] - first)]
-        if (found[:, 0] == MISSING).any():
+                if shard not in self._indexes:
+                    self._indexes[shard] = self._index(shard)
+        entries: NDArray[np.uint64] = self._indexes[shard][np.asarray(rows) - (rows[0] - first)]
+        if (entries[:, 0] == MISSING).any():
             raise ValueError("a chunk is missing")
-        return found
+        return entries
 
     def _index(self, shard: int) -> NDArray[np.uint64]:
         try:
@@ -236,10 +236,10 @@ def read_all(
     progress: ReportProgress | None = None,
 ) -> None:
     """Read from many shards in several threads; the first error ends it."""
-    total, done = sum(len(one.rows) for one in reads), 0
+    total, done = sum(len(shard.rows) for shard in reads), 0
     finished = Prefetcher(read, reads, threads=threads, prefetch=4 * threads)
-    for one, _ in zip(reads, finished, strict=True):
-        done += len(one.rows)
+    for shard, _ in zip(reads, finished, strict=True):
+        done += len(shard.rows)
         if progress is not None:
             progress(done, total)
 
