@@ -168,8 +168,8 @@ class BatchLoader:
             equal=shuffle,
             interleaved=self.sampling.interleaved,
         )
-        found = torch.accelerator.current_accelerator(check_available=True)
-        pins = found is not None and has_streams(found)
+        accelerator = torch.accelerator.current_accelerator(check_available=True)
+        pins = accelerator is not None and has_streams(accelerator)
         self._pinned = pins if pin_memory is None else pin_memory
         self._place = _Place()
         self.threads: int = min(MAX_THREADS, usable_cpus()) if threads is None else threads

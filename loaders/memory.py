@@ -240,11 +240,11 @@ def available_memory(root: Path = Path("/"), *, device: torch.device | None = No
     """
     if device is not None and device.type != "cpu":
         return Available(_left_on(device), f"device {device}")
-    found = [Available(int(psutil.virtual_memory().available), "the machine")]
+    limits = [Available(int(psutil.virtual_memory().available), "the machine")]
     for folder, files in _groups(root):
         with suppress(OSError, ValueError):  # no such group, or a limit of "max"
-            found.append(Available(_left(folder, files), f"the control group {folder}"))
-    return min(found, key=lambda a: a.nbytes)
+            limits.append(Available(_left(folder, files), f"the control group {folder}"))
+    return min(limits, key=lambda limit: limit.nbytes)
 
 
 def _groups(root: Path) -> Iterator[tuple[Path, _Files]]:

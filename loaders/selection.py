@@ -209,8 +209,8 @@ def plan_load(
     """Open stores, and choose level, bands, classes and tiles; parameters as `RamTiles.load`."""
     cut = None if folds is None else Folds(folds, fold, split_seed)
     opened = open_stores(stores)
-    found = [select(store, split, cut) for store in opened]
-    left_out = dict(sum((Counter(one.left_out) for one in found), Counter[str]()))
+    selections = [select(store, split, cut) for store in opened]
+    left_out = dict(sum((Counter(part.left_out) for part in selections), Counter[str]()))
     origin = Origin(
         _common_level(opened, level),
         _common_bands(opened, bands),
@@ -222,7 +222,7 @@ def plan_load(
         common_classes(opened, classes),
     )
     name = f"split {split!r} of {', '.join(origin.stores)}"
-    table = np.concatenate(list(map(_rows, range(len(opened)), opened, found)))
+    table = np.concatenate(list(map(_rows, range(len(opened)), opened, selections)))
     if not len(table):
         reasons = ", ".join(f"{n} {why}" for why, n in left_out.items()) or "it is empty"
         raise UsageError(
@@ -246,8 +246,7 @@ def _common_level(stores: Sequence[StoreReader], level: int | None) -> int:
         have = "; ".join(f"{s.location}: {', '.join(map(str, s.meta.levels))}" for s in stores)
         fix = f"level={max(every)}" if every else "stores built with the same `tile`"
         raise UsageError(f"the stores differ in their finest level ({have}): use {fix}")
-    found = {store.check_level(level) for store in stores}
-    return found.pop()
+    return {store.check_level(level) for store in stores}.pop()
 
 
 def _common_bands(stores: Sequence[StoreReader], bands: Sequence[str] | None) -> tuple[str, ...]:

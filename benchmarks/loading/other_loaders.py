@@ -226,6 +226,8 @@ def _record_ratios(result: Result, entries: Sequence[PeerEntry]) -> None:
             result.add(
                 f"peers.{name}.over_best", "", over, note=f"{note}, the fastest other loader"
             )
+    if result.settings["quick"]:
+        return
     memory = {e.title: result[f"peers.{e.name}.memory"].median for e in others if e.workers != 0}
     if memory and "peers.ours.memory" in result.figures:
         least = min(memory, key=lambda title: memory[title])

@@ -96,8 +96,8 @@ class Tiles(CropReader):
             if tile != last:
                 self.decode(tile, pixels, mask)
                 last = tile
-            one = crops.rows(here)._replace(tile=np.zeros(1, np.int64))
-            copy_crops(pixels[None], mask[None], one, images[here], labels[here])
+            crop = crops.rows(here)._replace(tile=np.zeros(1, np.int64))
+            copy_crops(pixels[None], mask[None], crop, images[here], labels[here])
 
     def reader(self, sampling: Sampling, world_size: int, buffers: BufferPool) -> CropReader:
         """Return what copies the crops of an epoch for one loader.

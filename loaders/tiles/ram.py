@@ -265,9 +265,9 @@ def _load_pixels(plan: LoadPlan, threads: int, progress: ReportProgress | None) 
     check_fits(plan)
     arrays = _share(plan.origin, plan.table, _pixels(plan.origin, len(plan.table)))
 
-    def read(one: ShardRead) -> None:
-        for pixels, name in zip(one.arrays, ("image", "label"), strict=True):
-            pixels.read(one.rows, arrays[name][one.places])
+    def read(shard: ShardRead) -> None:
+        for pixels, name in zip(shard.arrays, ("image", "label"), strict=True):
+            pixels.read(shard.rows, arrays[name][shard.places])
 
     read_all(list(plan.reads()), read, threads=threads, progress=progress)
     arrays.freeze()
@@ -276,14 +276,14 @@ def _load_pixels(plan: LoadPlan, threads: int, progress: ReportProgress | None) 
 
 def _load_compressed(plan: LoadPlan, threads: int, progress: ReportProgress | None) -> RamTiles:
     """Load the chunks of tiles as stored; their sizes are in the indexes of the shards."""
-    ones = list(plan.reads())
+    shards = list(plan.reads())
     sizes = np.zeros((len(plan.table), 2), np.int64)
 
-    def note_sizes(one: ShardRead) -> None:
-        for kind, pixels in enumerate(one.arrays):
-            sizes[one.places, kind] = pixels.stored_sizes(one.rows)
+    def note_sizes(shard: ShardRead) -> None:
+        for kind, pixels in enumerate(shard.arrays):
+            sizes[shard.places, kind] = pixels.stored_sizes(shard.rows)
 
-    read_all(ones, note_sizes, threads=threads)
+    read_all(shards, note_sizes, threads=threads)
     ends = np.cumsum(sizes).reshape(sizes.shape)
     nbytes = int(ends[-1, -1])
     check_fits(plan, nbytes)
@@ -291,12 +291,12 @@ def _load_compressed(plan: LoadPlan, threads: int, progress: ReportProgress | No
     arrays = _share(plan.origin, plan.table, layout)
     arrays["bounds"][:] = np.stack([ends - sizes, ends], axis=-1)
 
-    def read(one: ShardRead) -> None:
-        for kind, pixels in enumerate(one.arrays):
-            bounds = arrays["bounds"][one.places, kind].tolist()
-            pixels.read_stored(one.rows, [arrays["chunks"][slice(*each)] for each in bounds])
+    def read(shard: ShardRead) -> None:
+        for kind, pixels in enumerate(shard.arrays):
+            bounds = arrays["bounds"][shard.places, kind].tolist()
+            pixels.read_stored(shard.rows, [arrays["chunks"][slice(*each)] for each in bounds])
 
-    read_all(ones, read, threads=threads, progress=progress)
+    read_all(shards, read, threads=threads, progress=progress)
     arrays.freeze()
     decoders = [(image.decode, label.decode) for image, label in plan.arrays()]
     return CompressedTiles(arrays, decoders, plan.stores)
