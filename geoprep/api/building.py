@@ -119,6 +119,17 @@ def build_zarr(
     -----
     GeoprepWarning
         The store is probably not what was intended, for example has no roads.
+
+    Examples
+    --------
+    >>> import geoprep
+    >>> folder = geoprep.synthesize("moscow", scenes=3, out="data", size=128, progress=False)
+    >>> plan = build_zarr("moscow", source="data", dry_run=True, progress=False)
+    >>> plan.tiles, plan.levels, plan.memory_bytes
+    (3, (128, 64), {'128': 196608, '64': 49152})
+    >>> store = build_zarr("moscow", source="data", progress=False)
+    >>> store.summary.state, store.summary.splits
+    ('built', {'train': 2, 'val': 1, 'test': 0})
     """
     from geoprep.api.stores import Store, open_store
 
