@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from geoprep.compiled import compiled
+from geoprep.compiled import compiled, compiled_sums
 from geoprep.speed import MAX_MPH
 from training.checkpoint import ModelInfo
 
@@ -115,6 +115,11 @@ def class_bytes(
 @compiled
 def _hide(pixels: NDArray[np.float32], valid: NDArray[np.uint8], bands: NDArray[np.uint8]) -> int:
     """Write 255 where a row has no imagery or is not finite; return the number of the latter."""
+    hidden = False
+    for x in range(len(pixels)):
+        hidden |= valid[x] == 0
+    if not hidden and np.isfinite(_sum(pixels.reshape(-1))):
+        return 0
     lost = 0
     for x in range(len(pixels)):
         total = np.float32(0)
@@ -125,6 +130,15 @@ def _hide(pixels: NDArray[np.float32], valid: NDArray[np.uint8], bands: NDArray[
         if valid[x] == 0 or not finite:
             bands[:, x] = 255
     return lost
+
+
+@compiled_sums
+def _sum(values: NDArray[np.float32]) -> np.float32:
+    """Return the sum of many values, which is finite if all are."""
+    total = np.float32(0)
+    for i in range(len(values)):
+        total += values[i]
+    return total
 
 
 @compiled
