@@ -9,7 +9,9 @@ import pytest
 import geoprep
 
 ROOT = Path(geoprep.__file__).parent
-MODULES = [path for path in ROOT.rglob("*.py") if ">>> " in path.read_text(encoding="utf-8")]
+MODULES = [
+    path for path in sorted(ROOT.rglob("*.py")) if ">>> " in path.read_text(encoding="utf-8")
+]
 
 
 @pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
