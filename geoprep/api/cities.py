@@ -40,7 +40,8 @@ def synthesize(
     Parameters
     ----------
     city
-        Name of a SpaceNet city, which decides location, names and label schema.
+        Name of a SpaceNet city, which decides location, names and label schema; `geoprep cities`
+        lists them.
     scenes
         Number of scenes.
     out
@@ -48,15 +49,15 @@ def synthesize(
     seed
         Random seed; each seed gives a different city.
     product
-        Imagery product, or several: ``PS-RGB`` (3 bands, uint8), ``PS-MS`` (8 bands, uint16),
-        ``PAN`` (1 band, uint16).
+        Imagery product, or several: ``PS-RGB`` (3 bands, uint8), ``PS-MS`` (8 bands, 11 bits in
+        uint16) or ``PAN`` (1 band, 11 bits in uint16).
     size
         Side of a scene in pixels.
     labels
         ``roads``: road labels as GeoJSON. ``classes``: also ``classes/``, with a raster of land
         cover per scene (background, building, road, water, tree) and ``classes.yaml``.
     workers
-        Number of worker threads. None: one per core.
+        Number of worker threads. Default: one per core.
     progress
         Whether to show a progress bar.
 
@@ -131,17 +132,17 @@ def download(
     Parameters
     ----------
     city
-        Name of the city.
+        Name of the city; `geoprep cities` lists them.
     product
         Imagery product: ``PS-RGB``, ``PS-MS``, ``MS`` or ``PAN``.
     scenes
-        Number of scenes, labelled ones first. None: all.
+        Number of scenes, labelled ones first. Default: all.
     archives
-        Whether to download the archives with all products instead of single files.
+        Download the archives with all products instead of single files.
     out
-        Folder for the files.
+        Folder for the files, created where missing.
     dry_run
-        Whether to list the files only, and check that they fit on the disk.
+        List objects and bytes, and check that they fit on the disk; download nothing.
     progress
         Whether to show a progress bar.
 

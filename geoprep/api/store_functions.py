@@ -7,18 +7,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from geoprep.api.stores import Store
 from geoprep.errors import UsageError
-from geoprep.store import StoreReader
 
 if TYPE_CHECKING:
     from geoprep.api.networks import RoadNetwork
+    from geoprep.api.stores import Store
     from geoprep.storage import StrPath
+    from geoprep.store import StoreReader
     from geoprep.verify import VerifyReport
-    from geoprep.views import Coding, What
 
 
 def _opened(store: Store | StrPath) -> StoreReader:
+    from geoprep.api.stores import Store
+    from geoprep.store import StoreReader
+
     return store.reader if isinstance(store, Store) else StoreReader.open(str(store))
 
 
@@ -37,10 +39,13 @@ def store_info(
     store
         A store, or its path or address.
     scenes
-        Whether to add a row per scene, under ``scene_table``.
-    batch_size, crop, workers
-        Samples per batch, side of the crops in pixels (that of the tiles if they are smaller), and
-        worker threads of the loader whose ``memory`` is computed.
+        Add every scene, under ``scene_table``.
+    batch_size
+        Samples per batch, for the memory of a loader.
+    crop
+        Side of the crops in pixels, for the memory; larger than a tile: whole tiles.
+    workers
+        Worker threads of a loader, for the memory.
 
     Returns
     -------
@@ -75,7 +80,7 @@ def check_store(
     store
         A store, or its path or address.
     workers
-        Number of worker threads. None: one per core.
+        Number of worker threads. Default: one per core.
     progress
         Whether to show a progress bar.
 
@@ -117,15 +122,15 @@ def preview(
     out
         Picture (.png, .pdf, .svg, .jpg) or page (.html) to write.
     scenes
-        Ids of scenes to draw, or their ends. Empty: ``count`` scenes that represent the store.
+        Id of a scene to draw, or its end, or several. Default: some that represent the store.
     count
-        Number of scenes to draw if ``scenes`` is empty.
+        Number of scenes to draw if no `scenes` are given.
     level
-        Tile side in pixels. None: as fine as the picture; for a page, the finest.
+        Level to read. Default: as fine as the picture; for a page, the finest.
     over
-        Image below a road network; of a table, the image whose roads are drawn.
+        Image to draw below a road network; of a table, the image whose roads are drawn.
     pixel_size
-        Pixel size in metres of the image, for a road network that is not georeferenced.
+        Pixel size of the image `over` in metres, for roads that are not georeferenced.
     progress
         Whether to show a progress bar for a page.
 
@@ -173,8 +178,8 @@ def export_scenes(
     out: StrPath,
     *,
     level: int | None = None,
-    what: What = "both",
-    coding: Coding = "mph",
+    what: Literal["both", "image", "speed", "label"] = "both",
+    coding: Literal["mph", "continuous", "binned"] = "mph",
 ) -> list[Path]:
     """Export scenes as Cloud Optimised GeoTIFFs, image and label.
 
@@ -187,11 +192,11 @@ def export_scenes(
     out
         File NAME.tif, or a folder for several scenes.
     level
-        Tile side in pixels. None: the finest.
+        Level to export. Default: the finest.
     what
-        ``image``, ``speed`` (the label) or ``both``.
+        Arrays to export; the label is speed or label.
     coding
-        Values of the label: ``mph``, or ``continuous`` or ``binned`` as in CRESI.
+        Values of the label: mph, or one of CRESI's two codings.
 
     Returns
     -------
@@ -222,7 +227,7 @@ def export_footprints(
     out
         File NAME.geojson or NAME.gpkg.
     by
-        ``scene`` or ``tile``.
+        Export the outlines of all scenes or tiles (.geojson, .gpkg) instead of pixels.
 
     Raises
     ------
@@ -280,11 +285,10 @@ def export_stac(
         File of the items, NAME.parquet, which contains the collection too. NAME.json is written
         beside it.
     tiles
-        Whether to write an item per tile in place of one per scene. Scenes that are not
-        georeferenced are left out.
+        One STAC item per tile. Default: per scene. Those that are not georeferenced are left out.
     datetime
-        When the images were taken, such as ``2019-05-01`` or ``2019-05-01/2019-06-01``, in UTC.
-        None: the times that a store built from STAC items keeps; for other stores unknown, which
+        When images were taken, for STAC, as ``2019-05-01`` or ``2019-05-01/2019-06-01``, in UTC.
+        Default: times of the items that the store was built from; for other stores unknown, which
         programs that validate items refuse.
 
     Returns

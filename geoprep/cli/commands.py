@@ -7,20 +7,26 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
 import click
 
 from geoprep import __version__
+from geoprep.api import (
+    check_store,
+    export_footprints,
+    export_scenes,
+    export_stac,
+    store_info,
+    synthesize,
+)
+from geoprep.api import preview as draw
 from geoprep.cli.build_zarr import build_zarr
 from geoprep.cli.download import download
-from geoprep.cli.help import JSON, POSITIVE, QUIET, WORKERS, GroupedCommand, OutputPath
+from geoprep.cli.help import JSON, QUIET, GroupedCommand, OutputPath, options_from
 from geoprep.cli.roads import polygonize, vectorize
 from geoprep.cli.score import score
 from geoprep.errors import UsageError
-
-if TYPE_CHECKING:
-    from geoprep.views import By
 
 STORE = click.argument("store", metavar="STORE")
 
@@ -55,36 +61,17 @@ for command in (download, build_zarr, vectorize, polygonize, score):
 
 
 @cli.command(cls=GroupedCommand, short_help="Make a synthetic, labelled city in SpaceNet layout.")
-@click.option("--city", required=True, help="Name of the city; `geoprep cities` lists them.")
-@click.option("--scenes", default=24, type=click.IntRange(1), help="Number of scenes.")
-@click.option(
-    "--out",
-    default="data",
-    type=OutputPath(file_okay=False),
-    help="Folder for the city.",
+@options_from(
+    *(synthesize, "city", "scenes", "out", "seed", "product", "size", "labels", "workers"),
+    out={"type": OutputPath(file_okay=False)},
+    seed={"type": int},
+    product={
+        "multiple": True,
+        "default": ("PS-RGB",),
+        "type": click.Choice(["PS-RGB", "PS-MS", "PAN"], case_sensitive=False),
+    },
+    size={"type": click.IntRange(64, 4096)},
 )
-@click.option("--seed", default=0, help="Random seed; each seed gives a different city.")
-@click.option(
-    "--product",
-    multiple=True,
-    default=("PS-RGB",),
-    type=click.Choice(["PS-RGB", "PS-MS", "PAN"], case_sensitive=False),
-    help="Imagery product: PS-RGB (3 bands, uint8), PS-MS (8 bands, 11 bits in uint16) or PAN "
-    "(1 band); repeatable.",
-)
-@click.option(
-    "--size",
-    default=1300,
-    type=click.IntRange(64, 4096),
-    help="Side of a scene in pixels.",
-)
-@click.option(
-    "--labels",
-    default="roads",
-    type=click.Choice(["roads", "classes"]),
-    help="classes: also write rasters of land cover and their classes.yaml, to the folder classes.",
-)
-@WORKERS
 @QUIET
 def synth(
     city: str,
@@ -95,8 +82,6 @@ def synth(
 
     The same seed gives the same files. Existing scenes of the same city are kept.
     """
-    from geoprep.api import synthesize
-
     folder = synthesize(city, progress=not quiet, **given)
     click.echo(f"{given['scenes']} scenes in {folder}")
 
@@ -112,23 +97,10 @@ def cities(as_json: bool) -> None:
 
 @cli.command(cls=GroupedCommand)
 @STORE
-@click.option("--scenes", is_flag=True, help="List every scene.")
-@click.option(
-    "--batch-size", default=8, type=click.IntRange(1), help="Samples per batch, for the memory."
-)
-@click.option(
-    "--crop",
-    default=256,
-    type=click.IntRange(1),
-    help="Side of the crops in pixels, for the memory; larger than a tile: whole tiles.",
-)
-@click.option(
-    "--workers", default=4, type=click.IntRange(1), help="Workers of a loader, for the memory."
-)
+@options_from(store_info, "scenes", "batch_size", "crop", "workers")
 @JSON
 def info(store: str, as_json: bool, **given: Any) -> None:  # noqa: ANN401 - options by name
     """Print the contents of a store, and the memory that its tiles and a loader take."""
-    from geoprep.api import store_info
     from geoprep.cli.progress import print_info
 
     facts = store_info(store, **given)
@@ -140,7 +112,7 @@ def info(store: str, as_json: bool, **given: Any) -> None:  # noqa: ANN401 - opt
 
 @cli.command(cls=GroupedCommand, short_help="Check every chunk of a store against its checksums.")
 @STORE
-@WORKERS
+@options_from(check_store, "workers")
 @QUIET
 @JSON
 def verify(store: str, workers: int | None, quiet: bool, as_json: bool) -> int:
@@ -148,7 +120,6 @@ def verify(store: str, workers: int | None, quiet: bool, as_json: bool) -> int:
 
     Exit status: 0 the store is intact; 1 it is damaged (the output names arrays and shards).
     """
-    from geoprep.api import check_store
     from geoprep.cli.progress import print_verification
 
     result = check_store(store, workers=workers, progress=not (quiet or as_json))
@@ -161,29 +132,10 @@ def verify(store: str, workers: int | None, quiet: bool, as_json: bool) -> int:
 
 @cli.command(cls=GroupedCommand, short_help="Draw scenes or a road network, or write an HTML page.")
 @click.argument("source", metavar="STORE|NETWORK")
-@click.option(
-    "--out",
-    default="preview.png",
-    type=OutputPath(),
-    help="Picture (.png, .pdf, .svg, .jpg) or page (.html) to write.",
-)
-@click.option(
-    "--scene", "scenes", multiple=True, help="Id of a scene to draw, or its end; repeatable."
-)
-@click.option(
-    "--count",
-    default=6,
-    type=click.IntRange(1),
-    help="Number of scenes to draw if no --scene is given.",
-)
-@click.option(
-    "--level", type=click.IntRange(1), help="Level to read.  [default: as fine as the picture]"
-)
-@click.option("--over", type=click.Path(path_type=Path), help="Image to draw below a road network.")
-@click.option(
-    "--pixel-size",
-    type=POSITIVE,
-    help="Pixel size of the --over image in metres, if the roads are not georeferenced.",
+@options_from(
+    *(draw, "out", "scenes", "count", "level", "over", "pixel_size"),
+    out={"type": OutputPath()},
+    scenes={"flag": "--scene", "multiple": True},
 )
 @QUIET
 def preview(
@@ -198,8 +150,6 @@ def preview(
     (.gpkg, .geojson, .graphml, .parquet, .osm), the picture shows its edges coloured by speed, over
     the --over image if given. For a SpaceNet table (.csv), it shows the roads of the --over image.
     """
-    from geoprep.api import preview as draw
-
     click.echo(f"wrote {draw(source, progress=not quiet, **given)}")
 
 
@@ -213,44 +163,22 @@ def preview(
     metavar="NAME[,NAME]|all",
     help="Scene id, or its end such as chip12, or all; repeatable.",
 )
-@click.option(
-    "--footprints",
-    type=click.Choice(["scene", "tile"]),
-    help="Export the outlines of all scenes or tiles (.geojson, .gpkg) instead of pixels.",
-)
+@options_from(export_footprints, "by", by={"flag": "--footprints", "default": None})
 @click.option(
     "--as",
     "form",
     type=click.Choice(["stac", "geozarr"]),
     help="Describe all scenes as a STAC collection, or write all, or those of --scene, as GeoZarr.",
 )
-@click.option("--tiles", is_flag=True, help="One STAC item per tile.  [default: per scene]")
-@click.option(
-    "--datetime",
-    metavar="TIME[/TIME]",
-    help="When images were taken, for STAC, as 2019-05-01.  [default: times of the items that "
-    "the store was built from]",
-)
+@options_from(export_stac, "tiles", "datetime", datetime={"metavar": "TIME[/TIME]"})
 @click.option(
     "--out", required=True, type=OutputPath(), help="File NAME.tif, a folder, or NAME.parquet."
 )
-@click.option("--level", type=click.IntRange(1), help="Level to export.  [default: the finest]")
-@click.option(
-    "--what",
-    default="both",
-    type=click.Choice(["both", "image", "speed", "label"]),
-    help="Arrays to export.",
-)
-@click.option(
-    "--coding",
-    default="mph",
-    type=click.Choice(["mph", "continuous", "binned"]),
-    help="Values of the label: mph, or one of CRESI's two codings.",
-)
+@options_from(export_scenes, "level", "what", "coding")
 def export(
     store: str,
     scenes: tuple[str, ...],
-    footprints: By | None,
+    by: Literal["scene", "tile"] | None,
     form: str | None,
     tiles: bool,
     datetime: str | None,
@@ -270,15 +198,15 @@ def export(
     parts = ([text] if text in ids else text.split(",") for text in scenes)
     names = [name.strip() for one in parts for name in one]
     pixels = bool(names) and form != "geozarr"
-    if [pixels, footprints is not None, form is not None].count(True) != 1:
+    if [pixels, by is not None, form is not None].count(True) != 1:
         raise UsageError("give one of --scene NAME (or all), --footprints scene, and --as stac")
     if form == "geozarr":
         written = [api.export_geozarr(store, out, scenes=names or "all")]
     elif form is not None:
-        written = api.export_stac(store, out, tiles=tiles, datetime=datetime)
-    elif footprints is not None:
-        written = [api.export_footprints(store, out, by=footprints)]
+        written = export_stac(store, out, tiles=tiles, datetime=datetime)
+    elif by is not None:
+        written = [export_footprints(store, out, by=by)]
     else:
-        written = api.export_scenes(store, names, out, **given)
+        written = export_scenes(store, names, out, **given)
     for path in written:
         click.echo(f"wrote {path}")

@@ -7,39 +7,20 @@ from typing import Any
 
 import click
 
-from geoprep.cli.help import QUIET, GroupedCommand, OutputPath, filled, grouped_option
+from geoprep.api import download as download_city
+from geoprep.cli.help import QUIET, GroupedCommand, OutputPath, filled, options_from
 
 
 @click.command(cls=GroupedCommand, short_help="Download a SpaceNet city from the public bucket.")
-@grouped_option(
-    "Source", "--city", required=True, callback=filled, help="Name; `geoprep cities` lists them."
+@options_from(
+    *(download_city, "city", "product", "scenes", "archives", "out", "dry_run"),
+    city={"section": "Source", "callback": filled},
+    product={"section": "Source", "callback": filled},
+    scenes={"section": "Source"},
+    archives={"section": "Source"},
+    out={"section": "Output", "type": OutputPath(file_okay=False)},
+    dry_run={"section": "Run"},
 )
-@grouped_option(
-    "Source",
-    "--product",
-    default="PS-RGB",
-    show_default=True,
-    callback=filled,
-    help="Imagery product: PS-RGB, PS-MS, MS or PAN.",
-)
-@grouped_option(
-    "Source",
-    "--scenes",
-    type=click.IntRange(1),
-    help="Number of scenes, labelled ones first; default: all.",
-)
-@grouped_option(
-    "Source", "--archives", is_flag=True, help="Download the archives with all products instead."
-)
-@grouped_option(
-    "Output",
-    "--out",
-    default="data",
-    show_default=True,
-    type=OutputPath(file_okay=False),
-    help="Folder for the files, created where missing.",
-)
-@grouped_option("Run", "--dry-run", is_flag=True, help="List objects and bytes; download nothing.")
 @QUIET
 def download(city: str, out: Path, dry_run: bool, quiet: bool, **given: Any) -> None:  # noqa: ANN401 - options by name
     """Download a SpaceNet city from the public bucket; no account is needed.
@@ -48,8 +29,6 @@ def download(city: str, out: Path, dry_run: bool, quiet: bool, **given: Any) -> 
     where the archive has 35 GiB. Can be stopped and run again: existing files are checked and
     kept. Set AWS_ENDPOINT_URL to use a mirror of the bucket.
     """
-    from geoprep.api import download as download_city
-
     done = download_city(city, out=out, dry_run=dry_run, progress=not quiet, **given)
     if dry_run:
         for address, path, size in done.files:

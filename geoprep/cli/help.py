@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING
@@ -175,6 +177,59 @@ def options_of(record: type, *only: str, section: str | None = None) -> Callable
         return command
 
     return decorate
+
+
+def options_from(function: Callable[..., Any], *names: str, **more: Any) -> Callable[[F], F]:  # noqa: ANN401
+    """Return a decorator that adds an option per named parameter of a public function.
+
+    Type and default are those of its signature, the help is that of its docstring. ``more`` are
+    keywords of `click.option` by parameter; ``flag`` and ``section`` among them are the option's
+    name and heading.
+    """
+    parameters = inspect.signature(function).parameters
+    helps = _documented(function)
+
+    def decorate(command: F) -> F:
+        for name in reversed(names):
+            parameter, keywords = parameters[name], dict(more.get(name, {}))
+            flag = keywords.pop("flag", "--" + name.replace("_", "-"))
+            section = keywords.pop("section", "Options")
+            default = None if parameter.default is parameter.empty else parameter.default
+            declared = {
+                "required": parameter.default is parameter.empty,
+                "default": default,
+                "show_default": default not in (None, (), False),
+                "help": helps[name],
+                **_click_type(str(parameter.annotation).removesuffix(" | None")),
+            }
+            command = grouped_option(section, flag, name, **declared | keywords)(command)
+        return command
+
+    return decorate
+
+
+def _documented(function: Callable[..., Any]) -> dict[str, str]:
+    """Return the text of each parameter of a NumPy docstring, as one line without markup."""
+    _, _, rest = (inspect.getdoc(function) or "").partition("Parameters\n----------\n")
+    texts: dict[str, str] = {}
+    names: list[str] = []
+    for line in rest.split("\n\n")[0].splitlines():
+        if line.startswith(" "):
+            texts |= {name: f"{texts[name]} {line.strip()}".strip() for name in names}
+        else:
+            names = line.split(", ")
+            texts |= dict.fromkeys(names, "")
+    return {name: text.replace("``", "") for name, text in texts.items()}
+
+
+def _click_type(annotation: str) -> dict[str, Any]:
+    """Return the type of a parameter as keywords of `click.option`."""
+    if annotation == "bool":
+        return {"is_flag": True}
+    if annotation.startswith("Literal["):
+        return {"type": click.Choice(ast.literal_eval(f"[{annotation[8:-1]}]"))}
+    kinds = {"int": click.IntRange(1), "float": POSITIVE, "StrPath": click.Path(path_type=Path)}
+    return {"type": kinds.get(annotation, str)}
 
 
 class _Value(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 only
