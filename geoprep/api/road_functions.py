@@ -8,7 +8,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from geoprep.api.networks import RoadNetwork
 from geoprep.errors import UsageError
 from geoprep.labels import ClassOptions, MaskOptions, RoadOptions
 from geoprep.options import options_of, taken, with_options
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     import geopandas as gpd
     import pandas as pd
 
+    from geoprep.api.networks import RoadNetwork
     from geoprep.labels import ClassRaster
     from geoprep.roads import RoadGraph
     from geoprep.storage import StrPath
@@ -59,20 +59,25 @@ def score(
 
     Parameters
     ----------
-    truth, proposal
-        A file of one scene, a folder with a file per scene, a SpaceNet table (.csv), or a
-        `RoadNetwork`. If both are rasters, or folders of rasters, their classes are scored.
+    truth
+        Ground truth: file of one scene, folder with a file per scene, or SpaceNet table (.csv), of
+        labels or road networks. Functions take a `RoadNetwork` too.
+    proposal
+        Road networks to score, given like the ground truth. If both are rasters, or folders of
+        rasters, their classes are scored.
     images
-        Image, folder of images or store of the scenes, which give the borders of the scenes.
+        Image, folder of images, or store of the scenes: their borders, and the georeference of
+        tables. Without it, a city is scored within the bounding box of each scene's ground truth,
+        and false roads outside that box do not count.
     classes
-        Classes of ground truth rasters, as for `build_zarr`. None: their values are the numbers of
-        the classes of the proposal.
+        Classes of ground truth rasters, as for `geoprep build-zarr`. Default: their values are the
+        numbers of the classes of the predictions.
     boundary
         Largest distance in pixels between boundaries of classes that match.
     csv
         File to write the rows to as well.
     threads
-        Number of worker threads, at most 2. None: 2.
+        Worker threads for large networks, at most 2. Default: 2.
     progress
         Whether to show a progress bar.
     **options
@@ -202,14 +207,14 @@ def polygonize(
         A prediction of classes, or a folder of them; or several. Where they overlap the first
         counts.
     out
-        File to write as well: .gpkg, .geojson (longitude and latitude) or .fgb.
+        File to write; its suffix sets the format: .gpkg, .geojson (longitude and latitude) or .fgb.
     simplify_m
-        Edges are simplified by about so many metres, shared edges alike, so that no gaps open
-        between neighbours. None: one pixel; 0: the edges of pixels.
+        Simplify edges by about so many metres, shared edges alike, so that no gaps open between
+        neighbours; 0 keeps the edges of pixels. Default: one pixel.
     min_area_m2
-        Smaller polygons are left out. None: those of less than 10 pixels; 0: none.
+        Leave out smaller polygons; 0 for none. Default: the area of 10 pixels.
     background
-        Whether to keep the class ``background``.
+        Keep the class background.
     pixel_size
         Pixel width in metres of a prediction that is not georeferenced.
 
@@ -261,4 +266,6 @@ def _score_frame(scenes: list[dict[str, Any]]) -> pd.DataFrame:
 
 
 def _side(given: StrPath | RoadNetwork) -> Path | RoadGraph:
+    from geoprep.api.networks import RoadNetwork
+
     return given.graph if isinstance(given, RoadNetwork) else Path(given)

@@ -8,13 +8,14 @@ from typing import Any
 
 import click
 
+from geoprep.api import polygonize as polygonize_classes
 from geoprep.cli.help import (
     JSON,
-    POSITIVE,
     QUIET,
     WORKERS,
     GroupedCommand,
     grouped_option,
+    options_from,
     options_of,
 )
 from geoprep.roads import RasterOptions, Tracing
@@ -106,43 +107,31 @@ geoprep polygonize maps/ --out areas.gpkg --simplify 2 --min-area 20
     short_help="Turn predictions of classes into polygons.",
 )
 @click.argument("maps", nargs=-1, required=True, type=click.Path(path_type=Path))
-@grouped_option(
-    _OUTPUT,
-    "--out",
-    required=True,
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="File to write; its suffix sets the format: .gpkg, .geojson or .fgb.",
+@options_from(
+    *(polygonize_classes, "out", "simplify_m", "min_area_m2", "pixel_size", "background"),
+    out={
+        "section": _OUTPUT,
+        "required": True,
+        "type": click.Path(path_type=Path, dir_okay=False),
+    },
+    simplify_m={
+        "flag": "--simplify",
+        "section": "Polygons",
+        "type": click.FloatRange(0),
+        "metavar": "METRES",
+    },
+    min_area_m2={
+        "flag": "--min-area",
+        "section": "Polygons",
+        "type": click.FloatRange(0),
+        "metavar": "M2",
+    },
+    pixel_size={"section": "Polygons", "metavar": "METRES"},
+    background={"section": "Polygons"},
 )
-@grouped_option(
-    "Polygons",
-    "--simplify",
-    "simplify_m",
-    type=click.FloatRange(0),
-    metavar="METRES",
-    help="Simplify edges by about so many metres, shared edges alike; 0 keeps the edges of pixels. "
-    "Default: one pixel.",
-)
-@grouped_option(
-    "Polygons",
-    "--min-area",
-    "min_area_m2",
-    type=click.FloatRange(0),
-    metavar="M2",
-    help="Leave out smaller polygons; 0 for none. Default: the area of 10 pixels.",
-)
-@grouped_option(
-    "Polygons",
-    "--pixel-size",
-    type=POSITIVE,
-    metavar="METRES",
-    help="Pixel width of a prediction that is not georeferenced.",
-)
-@grouped_option("Polygons", "--background", is_flag=True, help="Keep the class background.")
 @JSON
 def polygonize(out: Path, *, as_json: bool, maps: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN401 - click passes options by name
     """Write the polygons of classes."""
-    from geoprep.api import polygonize as polygonize_classes
-
     frame = polygonize_classes(list(maps), out=out, **options)
     areas = frame.groupby("class", sort=False)["area_m2"].agg(["count", "sum"])
     rows = {name: (int(count), float(area)) for name, count, area in areas.itertuples()}

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from geoprep.api import score as score_networks
 from geoprep.cli.help import (
     JSON,
-    POSITIVE,
     QUIET,
     GroupedCommand,
-    grouped_option,
     name_options,
+    options_from,
     options_of,
 )
 from geoprep.errors import UsageError
@@ -46,7 +46,7 @@ geoprep score --truth labels/ --proposal submission.csv --images chips/ --json
 geoprep score --truth truth.csv --proposal mine.csv --pixel-size 0.3      tables in pixels
 geoprep score --truth masks/ --proposal maps/ --classes classes.yaml      rasters of classes
 """
-_INPUT, _CLASSES, _RUN = "Input", "Classes", "Run"
+_CLASSES = "Classes"
 _PATH = click.Path(path_type=Path)
 
 
@@ -56,60 +56,27 @@ _PATH = click.Path(path_type=Path)
     help=SCORE_HELP,
     short_help="Score a road network (APLS, TOPO).",
 )
-@grouped_option(
-    _INPUT,
-    "--truth",
-    required=True,
-    type=_PATH,
-    help="Ground truth: file, folder or table of labels or road networks.",
-)
-@grouped_option(
-    _INPUT,
-    "--proposal",
-    required=True,
-    type=_PATH,
-    help="Road networks to score: file, folder or table.",
-)
-@grouped_option(
-    _INPUT,
-    "--images",
-    type=_PATH,
-    help="Image, folder of images, or store of the scenes: their borders, and the georeference of "
-    "tables. Without it, a city is scored within the bounding box of each scene's ground truth, "
-    "and false roads outside that box do not count.",
+@options_from(
+    *(score_networks, "truth", "proposal", "images"),
+    truth={"section": "Input", "type": _PATH},
+    proposal={"section": "Input", "type": _PATH},
+    images={"section": "Input"},
 )
 @options_of(ScoreOptions)
 @options_of(RoadOptions, *LABEL_OPTIONS, section="Labels")
-@grouped_option(
-    _CLASSES,
-    "--classes",
-    metavar="FILE|TEXT",
-    help="Classes of ground truth rasters, as for build-zarr; default: their values are the "
-    "numbers of the classes of the predictions.",
-)
+@options_from(score_networks, "classes", classes={"section": _CLASSES, "metavar": "FILE|TEXT"})
 @options_of(ClassOptions, "other", "tolerance", section=_CLASSES)
 @options_of(MaskOptions, "label_nodata", section=_CLASSES)
-@grouped_option(
-    _CLASSES,
-    "--boundary",
-    type=POSITIVE,
-    default=2.0,
-    metavar="PIXELS",
-    help="Largest distance between boundaries of classes that match.",
-)
-@grouped_option(_RUN, "--csv", type=_PATH, help="CSV file to write the rows to as well.")
-@grouped_option(
-    _RUN,
-    "--threads",
-    type=click.IntRange(1),
-    help="Worker threads for large networks, at most 2; default: 2.",
+@options_from(
+    *(score_networks, "boundary", "csv", "threads"),
+    boundary={"section": _CLASSES, "metavar": "PIXELS"},
+    csv={"section": "Run"},
+    threads={"section": "Run"},
 )
 @QUIET
 @JSON
 def score(**given: Any) -> None:  # noqa: ANN401 - click passes options by name
     """Score networks scene by scene."""
-    from geoprep.api import score as score_networks
-
     as_json, quiet = given.pop("as_json"), given.pop("quiet")
     source = click.get_current_context().get_parameter_source("speed_from")
     typed = source is click.core.ParameterSource.COMMANDLINE
