@@ -76,7 +76,7 @@ VALUES = {
 }
 # Options that choose the function, are of its other function, or say how its result is printed;
 # and keywords of notebooks only.
-OF_THE_COMMAND = {"as_json", "footprints", "form", "tiles", "datetime"}
+OF_THE_COMMAND = {"as_json", "by", "form", "tiles", "datetime"}
 OF_NOTEBOOKS = {"transform", "crs", "progress", "options"}
 
 
