@@ -56,7 +56,7 @@ def options_of(program, name):
 
     if program == "training" and name in TRAINING:
         sections = training_sections(name)
-        flags = {one.flag for part in sections for one in settings_of(part)}
+        flags = {one.flag for part in sections for one in settings_of(part).values()}
         return flags | {"--help", "--help-all", "--config"}
     if program == "benchmarks" and name in BENCHMARKS:
         return set(benchmark_parser(name)._option_string_actions)

@@ -11,16 +11,7 @@ from typing import Any, Literal
 
 import click
 
-from geoprep import __version__
-from geoprep.api import (
-    check_store,
-    export_footprints,
-    export_scenes,
-    export_stac,
-    store_info,
-    synthesize,
-)
-from geoprep.api import preview as draw
+from geoprep import __version__, api
 from geoprep.cli.build_zarr import build_zarr
 from geoprep.cli.download import download
 from geoprep.cli.help import JSON, QUIET, GroupedCommand, OutputPath, options_from
@@ -62,7 +53,7 @@ for command in (download, build_zarr, vectorize, polygonize, score):
 
 @cli.command(cls=GroupedCommand, short_help="Make a synthetic, labelled city in SpaceNet layout.")
 @options_from(
-    *(synthesize, "city", "scenes", "out", "seed", "product", "size", "labels", "workers"),
+    *(api.synthesize, "city", "scenes", "out", "seed", "product", "size", "labels", "workers"),
     out={"type": OutputPath(file_okay=False)},
     seed={"type": int},
     product={
@@ -82,7 +73,7 @@ def synth(
 
     The same seed gives the same files. Existing scenes of the same city are kept.
     """
-    folder = synthesize(city, progress=not quiet, **given)
+    folder = api.synthesize(city, progress=not quiet, **given)
     click.echo(f"{given['scenes']} scenes in {folder}")
 
 
@@ -97,13 +88,13 @@ def cities(as_json: bool) -> None:
 
 @cli.command(cls=GroupedCommand)
 @STORE
-@options_from(store_info, "scenes", "batch_size", "crop", "workers")
+@options_from(api.store_info, "scenes", "batch_size", "crop", "workers")
 @JSON
 def info(store: str, as_json: bool, **given: Any) -> None:  # noqa: ANN401 - options by name
     """Print the contents of a store, and the memory that its tiles and a loader take."""
     from geoprep.cli.progress import print_info
 
-    facts = store_info(store, **given)
+    facts = api.store_info(store, **given)
     if as_json:
         click.echo(json.dumps(facts, indent=2))
     else:
@@ -112,7 +103,7 @@ def info(store: str, as_json: bool, **given: Any) -> None:  # noqa: ANN401 - opt
 
 @cli.command(cls=GroupedCommand, short_help="Check every chunk of a store against its checksums.")
 @STORE
-@options_from(check_store, "workers")
+@options_from(api.check_store, "workers")
 @QUIET
 @JSON
 def verify(store: str, workers: int | None, quiet: bool, as_json: bool) -> int:
@@ -122,7 +113,7 @@ def verify(store: str, workers: int | None, quiet: bool, as_json: bool) -> int:
     """
     from geoprep.cli.progress import print_verification
 
-    result = check_store(store, workers=workers, progress=not (quiet or as_json))
+    result = api.check_store(store, workers=workers, progress=not (quiet or as_json))
     if as_json:
         click.echo(json.dumps(result.to_json(), indent=2))
     else:
@@ -133,7 +124,7 @@ def verify(store: str, workers: int | None, quiet: bool, as_json: bool) -> int:
 @cli.command(cls=GroupedCommand, short_help="Draw scenes or a road network, or write an HTML page.")
 @click.argument("source", metavar="STORE|NETWORK")
 @options_from(
-    *(draw, "out", "scenes", "count", "level", "over", "pixel_size"),
+    *(api.preview, "out", "scenes", "count", "level", "over", "pixel_size"),
     out={"type": OutputPath()},
     scenes={"flag": "--scene", "multiple": True},
 )
@@ -150,7 +141,7 @@ def preview(
     (.gpkg, .geojson, .graphml, .parquet, .osm), the picture shows its edges coloured by speed, over
     the --over image if given. For a SpaceNet table (.csv), it shows the roads of the --over image.
     """
-    click.echo(f"wrote {draw(source, progress=not quiet, **given)}")
+    click.echo(f"wrote {api.preview(source, progress=not quiet, **given)}")
 
 
 @cli.command(cls=GroupedCommand, short_help="Export scenes as GeoTIFF or GeoZarr, or as a table.")
@@ -163,18 +154,18 @@ def preview(
     metavar="NAME[,NAME]|all",
     help="Scene id, or its end such as chip12, or all; repeatable.",
 )
-@options_from(export_footprints, "by", by={"flag": "--footprints", "default": None})
+@options_from(api.export_footprints, "by", by={"flag": "--footprints", "default": None})
 @click.option(
     "--as",
     "form",
     type=click.Choice(["stac", "geozarr"]),
     help="Describe all scenes as a STAC collection, or write all, or those of --scene, as GeoZarr.",
 )
-@options_from(export_stac, "tiles", "datetime", datetime={"metavar": "TIME[/TIME]"})
+@options_from(api.export_stac, "tiles", "datetime", datetime={"metavar": "TIME[/TIME]"})
 @click.option(
     "--out", required=True, type=OutputPath(), help="File NAME.tif, a folder, or NAME.parquet."
 )
-@options_from(export_scenes, "level", "what", "coding")
+@options_from(api.export_scenes, "level", "what", "coding")
 def export(
     store: str,
     scenes: tuple[str, ...],
@@ -191,8 +182,6 @@ def export(
     tiles. Scenes that are not georeferenced can also be written as NAME.png. GeoZarr has image and
     label at all levels, in a new folder.
     """
-    from geoprep import api
-
     several = any("," in text for text in scenes)
     ids = set(map(str, api.open_store(store).reader.scenes.id)) if several else set()  # with commas
     parts = ([text] if text in ids else text.split(",") for text in scenes)
@@ -203,10 +192,10 @@ def export(
     if form == "geozarr":
         written = [api.export_geozarr(store, out, scenes=names or "all")]
     elif form is not None:
-        written = export_stac(store, out, tiles=tiles, datetime=datetime)
+        written = api.export_stac(store, out, tiles=tiles, datetime=datetime)
     elif by is not None:
-        written = [export_footprints(store, out, by=by)]
+        written = [api.export_footprints(store, out, by=by)]
     else:
-        written = export_scenes(store, names, out, **given)
+        written = api.export_scenes(store, names, out, **given)
     for path in written:
         click.echo(f"wrote {path}")

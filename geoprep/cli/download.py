@@ -7,13 +7,13 @@ from typing import Any
 
 import click
 
-from geoprep.api import download as download_city
+from geoprep import api
 from geoprep.cli.help import QUIET, GroupedCommand, OutputPath, filled, options_from
 
 
 @click.command(cls=GroupedCommand, short_help="Download a SpaceNet city from the public bucket.")
 @options_from(
-    *(download_city, "city", "product", "scenes", "archives", "out", "dry_run"),
+    *(api.download, "city", "product", "scenes", "archives", "out", "dry_run"),
     city={"section": "Source", "callback": filled},
     product={"section": "Source", "callback": filled},
     scenes={"section": "Source"},
@@ -29,7 +29,7 @@ def download(city: str, out: Path, dry_run: bool, quiet: bool, **given: Any) -> 
     where the archive has 35 GiB. Can be stopped and run again: existing files are checked and
     kept. Set AWS_ENDPOINT_URL to use a mirror of the bucket.
     """
-    done = download_city(city, out=out, dry_run=dry_run, progress=not quiet, **given)
+    done = api.download(city, out=out, dry_run=dry_run, progress=not quiet, **given)
     if dry_run:
         for address, path, size in done.files:
             click.echo(f"{size:>14,}  {address} -> {path}")

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from geoprep.api import polygonize as polygonize_classes
+from geoprep import api
 from geoprep.cli.help import (
     JSON,
     QUIET,
@@ -108,7 +108,7 @@ geoprep polygonize maps/ --out areas.gpkg --simplify 2 --min-area 20
 )
 @click.argument("maps", nargs=-1, required=True, type=click.Path(path_type=Path))
 @options_from(
-    *(polygonize_classes, "out", "simplify_m", "min_area_m2", "pixel_size", "background"),
+    *(api.polygonize, "out", "simplify_m", "min_area_m2", "pixel_size", "background"),
     out={
         "section": _OUTPUT,
         "required": True,
@@ -132,7 +132,7 @@ geoprep polygonize maps/ --out areas.gpkg --simplify 2 --min-area 20
 @JSON
 def polygonize(out: Path, *, as_json: bool, maps: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN401 - click passes options by name
     """Write the polygons of classes."""
-    frame = polygonize_classes(list(maps), out=out, **options)
+    frame = api.polygonize(list(maps), out=out, **options)
     areas = frame.groupby("class", sort=False)["area_m2"].agg(["count", "sum"])
     rows = {name: (int(count), float(area)) for name, count, area in areas.itertuples()}
     if as_json:

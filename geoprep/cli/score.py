@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from geoprep.api import score as score_networks
+from geoprep import api
 from geoprep.cli.help import (
     JSON,
     QUIET,
@@ -57,18 +57,18 @@ _PATH = click.Path(path_type=Path)
     short_help="Score a road network (APLS, TOPO).",
 )
 @options_from(
-    *(score_networks, "truth", "proposal", "images"),
+    *(api.score, "truth", "proposal", "images"),
     truth={"section": "Input", "type": _PATH},
     proposal={"section": "Input", "type": _PATH},
     images={"section": "Input"},
 )
 @options_of(ScoreOptions)
 @options_of(RoadOptions, *LABEL_OPTIONS, section="Labels")
-@options_from(score_networks, "classes", classes={"section": _CLASSES, "metavar": "FILE|TEXT"})
+@options_from(api.score, "classes", classes={"section": _CLASSES, "metavar": "FILE|TEXT"})
 @options_of(ClassOptions, "other", "tolerance", section=_CLASSES)
 @options_of(MaskOptions, "label_nodata", section=_CLASSES)
 @options_from(
-    *(score_networks, "boundary", "csv", "threads"),
+    *(api.score, "boundary", "csv", "threads"),
     boundary={"section": _CLASSES, "metavar": "PIXELS"},
     csv={"section": "Run"},
     threads={"section": "Run"},
@@ -82,7 +82,7 @@ def score(**given: Any) -> None:  # noqa: ANN401 - click passes options by name
     typed = source is click.core.ParameterSource.COMMANDLINE
     if given["speed_field"] and typed and given["speed_from"] == "attributes":
         raise UsageError("--speed-field contradicts --speed-from attributes: leave out one of them")
-    frame = score_networks(**given, progress=not (quiet or as_json))
+    frame = api.score(**given, progress=not (quiet or as_json))
     if as_json:
         # JSON has no NaN: null instead.
         plain = json.loads(json.dumps(frame.attrs), parse_constant=lambda _: None)
