@@ -35,7 +35,8 @@ from loaders import (
 )
 from training.checkpoint import ModelInfo
 from training.engine import Engine, max_over_ranks, on_rank_zero
-from training.settings import Config, Residency, SamplingConfig, Stage, parse_shares
+from training.setting_texts import Stage, parse_shares
+from training.settings import Config, Residency, SamplingConfig
 
 Tiles = RamTiles | DeviceTiles | StreamTiles
 

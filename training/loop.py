@@ -1,4 +1,4 @@
-"""The training loop: epochs, steps, learning rate and averaged weights.
+"""The training loop: epochs, steps and learning rate.
 
 Read from the bottom: `train` runs epochs, `train_epoch` runs the steps of an epoch,
 `training_step` sets the learning rate, takes an `optimizer_step` and updates the averaged weights.
@@ -21,7 +21,7 @@ from torch.profiler import record_function
 
 from loaders import Batch
 from training.engine import CUDA_GRAPHS, Engine
-from training.model import AVERAGE, COPY, WAIT, LossParts, Timed
+from training.model import AVERAGE, COPY, WAIT, LossParts, Timed, update_average
 from training.monitor import Callbacks
 from training.run import BatchGroup, Run, StepResult
 from training.settings import OptimizerConfig
@@ -55,35 +55,6 @@ def _cosine(first: float, last: float, share: float) -> float:
     """Return the point at ``share`` of a half cosine wave from ``first`` to ``last``."""
     share = min(max(share, 0.0), 1.0)
     return last + (first - last) * 0.5 * (1 + math.cos(math.pi * share))
-
-
-@torch.no_grad()
-def update_average(
-    averaged: dict[str, Tensor],
-    model: nn.Module,
-    decay: float,
-    step: int,
-    applied: Tensor | None = None,
-) -> None:
-    """Move averaged weights and running statistics towards those of the model, in place.
-
-    The decay rises over the first steps (counted from 1) as ``(1 + step) / (10 + step)``, so that
-    the average forgets the random initial weights. ``applied``, a bool on the device, leaves the
-    averages as they are if it is False: the step was skipped.
-    """
-    weight = 1 - min(decay, (1 + step) / (10 + step))
-    now = model.state_dict()
-    floats = [name for name, value in now.items() if value.is_floating_point()]
-    averages, values = [averaged[n] for n in floats], [now[n] for n in floats]
-    if applied is None:
-        torch._foreach_lerp_(averages, values, weight)
-    else:  # the weight is on the device, where lerp takes none
-        change = torch._foreach_sub(values, averages)
-        torch._foreach_mul_(change, applied * weight)
-        torch._foreach_add_(averages, change)
-    counters = [name for name in now if not now[name].is_floating_point()]  # such as of batches
-    if counters:
-        torch._foreach_copy_([averaged[n] for n in counters], [now[n] for n in counters])
 
 
 def optimizer_step(

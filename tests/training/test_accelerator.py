@@ -20,9 +20,10 @@ from training.cli import is_out_of_memory
 from training.engine import choose_engine
 from training.fit import main
 from training.loop import optimizer_step
+from training.model import copy_weights
 from training.model.trainable import prepare
 from training.run.capacity import choose_batch_size, release
-from training.run.state import TrainingError, copy_weights
+from training.run.state import TrainingError
 from training.settings import Config
 
 MODEL = "helpers.tiny:undropped"

@@ -14,7 +14,8 @@ from geoprep.errors import StoreError, UsageError
 from geoprep.options import settings_of
 from training.cli import run_command, write_file
 from training.fit import COMMAND, main
-from training.settings import SECTIONS, Config, Stage
+from training.setting_texts import Stage
+from training.settings import SECTIONS, Config
 
 
 def help_of(command, way):

@@ -16,8 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from loaders.memory import Available
 from training import loop
 from training.checkpoint import load, load_model
+from training.model import copy_weights
 from training.run import start
-from training.run.state import copy_weights
 
 
 def test_a_run_learns_and_writes_its_files(fit, out, store):

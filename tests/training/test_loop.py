@@ -7,10 +7,10 @@ from helpers import tiny
 from training.loop import (
     learning_rate,
     skip_unless_finite,
-    update_average,
 )
+from training.model import copy_weights, update_average
 from training.model.trainable import make_optimizer
-from training.run.state import StepResult, TrainingError, copy_weights
+from training.run.state import StepResult, TrainingError
 from training.settings import Config, OptimizerConfig
 
 

@@ -24,3 +24,6 @@ from .native import choose_engine as choose_engine
 from .native import computes_bf16 as computes_bf16
 from .native import missing_compiler as missing_compiler
 from .native import wait_for as wait_for
+from .random_numbers import random_state as random_state
+from .random_numbers import seed_all as seed_all
+from .random_numbers import set_random_state as set_random_state

@@ -18,7 +18,7 @@ from geoprep.views import outlines
 from loaders import BatchLoader, select
 from training.checkpoint import ModelInfo
 from training.data import folds_of
-from training.settings import counted
+from training.setting_texts import counted
 
 SCORES = {"road_iou": "road IoU", "mean_iou": "mean IoU", "bin_iou": "bin IoU"}
 """Metrics that scenes and models are compared by, of those that a model has. The best checkpoint is

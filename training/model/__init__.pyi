@@ -20,3 +20,6 @@ from .unet import DecoderStep as DecoderStep
 from .unet import ResNetUNet as ResNetUNet
 from .unet import UpConv as UpConv
 from .unet import training_only as training_only
+from .weights import copy_weights as copy_weights
+from .weights import running_statistics as running_statistics
+from .weights import update_average as update_average

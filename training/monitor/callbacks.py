@@ -23,7 +23,7 @@ from training.monitor.console import Console, duration
 from training.monitor.pictures import choose_tiles, draw_curves, draw_examples
 from training.monitor.signals import RunStopped, StopSignals
 from training.run import Run, StepResult, TrainingError
-from training.settings import counted, parse_interval
+from training.setting_texts import counted, parse_interval
 
 PARTS = ("loss", "main", "dice")
 CPU = torch.device("cpu")

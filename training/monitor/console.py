@@ -22,7 +22,7 @@ from geoprep.storage import replaced
 from loaders import this_rank
 from training.engine import describe, is_rank_zero
 from training.run import Run
-from training.settings import counted
+from training.setting_texts import counted
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter

@@ -22,10 +22,17 @@ from geoprep.store import StoreReader
 from loaders import PAD_TO, Batch, Split, available_memory, select, this_rank
 from training.cli import is_out_of_memory
 from training.data import crops_of, folds_of, model_info
-from training.engine import Engine, max_over_ranks, ranks_here, wait_for
+from training.engine import (
+    Engine,
+    max_over_ranks,
+    random_state,
+    ranks_here,
+    set_random_state,
+    wait_for,
+)
 from training.loop import optimizer_step
 from training.model import STATE_PER_PARAMETER, Trainable, make_trainable, prepare
-from training.run.state import Run, random_state, set_random_state
+from training.run.state import Run
 from training.settings import Config
 
 _SIDES = (64, 128)

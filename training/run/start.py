@@ -34,7 +34,8 @@ from training.monitor import (
 from training.run.capacity import choose_batch_size, estimate_run
 from training.run.folder import RunLock, check_free, claim, folder_of
 from training.run.state import Run, RunProgress
-from training.settings import OF_ONE_START, Config, counted
+from training.setting_texts import counted
+from training.settings import OF_ONE_START, Config
 
 UNCHANGEABLE = (
     *("model", "targets", "bands", "optimizer", "encoder_weights", "encoder_lr", "direction"),

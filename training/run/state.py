@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.profiler import record_function
@@ -28,14 +26,19 @@ from training.engine import (
     gather_on_rank_zero,
     is_rank_zero,
     max_over_ranks,
+    random_state,
+    seed_all,
+    set_random_state,
     sum_over_ranks,
 )
 from training.model import (
     Timed,
+    copy_weights,
     load_encoder_weights,
     load_initial_weights,
     make_trainable,
     prepare,
+    running_statistics,
     training_only,
 )
 from training.runners import training_extent, write_item
@@ -367,48 +370,3 @@ class Run:
             config=self.config.flat(),
             environment=self.environment(),
         )
-
-
-def copy_weights(model: nn.Module) -> dict[str, Tensor]:
-    """Return a copy of a model's parameters and buffers by name."""
-    return {name: value.detach().clone() for name, value in model.state_dict().items()}
-
-
-def running_statistics(model: nn.Module) -> dict[str, Tensor]:
-    """Return the buffers of floats in a model's ``state_dict`` by name, not copied."""
-    parameters = {name for name, _ in model.named_parameters()}
-    return {
-        name: value
-        for name, value in model.state_dict().items()
-        if name not in parameters and value.is_floating_point()
-    }
-
-
-def seed_all(seed: int) -> None:
-    """Seed torch, and the generators that augmentations of users may draw from."""
-    torch.manual_seed(seed)
-    random.seed(seed)
-    np.random.seed(seed % 2**32)  # noqa: NPY002 - the one that they may use
-
-
-def random_state(device: torch.device) -> dict[str, Any]:
-    """Return the states of all random generators as plain values and tensors."""
-    kind, keys, *rest = np.random.get_state()  # noqa: NPY002 - the one that users' models may use
-    state = {
-        "torch": torch.get_rng_state(),
-        "python": list(random.getstate()[1]),
-        "numpy": [kind, np.asarray(keys).tolist(), *rest],
-    }
-    if device.type != "cpu":
-        state["device"] = torch.get_device_module(device).get_rng_state()
-    return state
-
-
-def set_random_state(state: Mapping[str, Any], device: torch.device) -> None:
-    """Restore all random generators to a state of `random_state`."""
-    torch.set_rng_state(state["torch"].cpu())
-    random.setstate((3, tuple(state["python"]), None))
-    kind, keys, *rest = state["numpy"]
-    np.random.set_state((kind, np.array(keys, np.uint32), *rest))  # noqa: NPY002 - as above
-    if "device" in state and device.type != "cpu":
-        torch.get_device_module(device).set_rng_state(state["device"].cpu())

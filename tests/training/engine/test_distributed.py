@@ -22,7 +22,8 @@ from training.engine import average_in_place, choose_engine, data_parallel, proc
 from training.loop import optimizer_step
 from training.model.trainable import prepare
 from training.settings import Config
-from training.run.state import TrainingError, copy_weights, running_statistics
+from training.model import copy_weights, running_statistics
+from training.run.state import TrainingError
 
 
 class Shifted(nn.Module):

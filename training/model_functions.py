@@ -1,4 +1,4 @@
-"""Training and models for notebooks: train, load, call, predict, evaluate, export."""
+"""Trained models for notebooks: load, call, predict, evaluate, export, save."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from geoprep.errors import GeoprepError, UsageError
 
 if TYPE_CHECKING:
     import numpy as np
-    import pandas as pd
     from numpy.typing import NDArray
     from torch import Tensor, nn
 
@@ -22,110 +21,10 @@ if TYPE_CHECKING:
     from training.runners import CheckpointOptions, Runner
 
 
-class TrainedRun:
-    """A finished run of `train`: its folder, metrics and best model.
-
-    Parameters
-    ----------
-    folder
-        Folder of the run.
-
-    Attributes
-    ----------
-    folder
-        As above.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    @property
-    def best(self) -> Path:
-        """Checkpoint with the best validation score."""
-        from training.checkpoint import BEST
-
-        return self.folder / BEST
-
-    @property
-    def metrics(self) -> pd.DataFrame:
-        """One row per epoch: losses, learning rate and validation metrics."""
-        import pandas as pd
-
-        return pd.read_csv(self.folder / "metrics.csv")
-
-    def model(self, **options: Any) -> Model:  # noqa: ANN401 - options of many types
-        """Return the model of the best checkpoint; options as those of `load_model`."""
-        return load_model(self.best, **options)
-
-    def __repr__(self) -> str:
-        return f"<training.TrainedRun {self.folder}>"
-
-
-def train(store: Any, *, progress: bool = True, **settings: Any) -> TrainedRun:  # noqa: ANN401 - stores or paths, settings of many types
-    """Train a model, as ``python -m training.fit`` does.
-
-    Parameters
-    ----------
-    store
-        A `geoprep.Store`, a path or an address; or several.
-    progress
-        Whether to show a progress bar.
-    settings
-        Settings of ``python -m training.fit`` by name, such as ``epochs=6, out="runs/moscow"``.
-
-    Raises
-    ------
-    GeoprepError
-        A setting is invalid, a store cannot be used, or the training failed.
-    """
-    from training.fit import COMMAND
-    from training.run import run_folder, start_run
-
-    given = COMMAND.parse_values({"stores": _paths(store), **settings, "quiet": not progress})
-    return _finished(run_folder(given), start_run(given))
-
-
-def pretrain_model(
-    store: Any,  # noqa: ANN401 - a store or its path
-    *,
-    progress: bool = True,
-    **settings: Any,  # noqa: ANN401 - settings of many types
-) -> TrainedRun:
-    """Train on synthetic cities with a store's pixel size, as ``python -m training.pretrain`` does.
-
-    The run gives initial weights for real imagery: ``train(store, init_from=run.folder)``.
-
-    Parameters
-    ----------
-    store
-        A `geoprep.Store`, a path or an address.
-    progress
-        Whether to show progress bars.
-    settings
-        Options of ``python -m training.pretrain`` by name, such as ``epochs=6, out="runs/start"``.
-
-    Raises
-    ------
-    GeoprepError
-        A setting is invalid, the store cannot be opened, or the training failed.
-    """
-    from training.pretrain import COMMAND, pretrain, run_folder
-
-    given = COMMAND.parse_values({"store": os.fspath(store), **settings, "quiet": not progress})
-    return _finished(run_folder(given), pretrain(given))
-
-
-def _paths(given: Any) -> list[str]:  # noqa: ANN401 - stores or paths
+def paths_of(given: Any) -> list[str]:  # noqa: ANN401 - stores or paths
     """Return the path or address of one thing, or of several."""
     several = [given] if isinstance(given, str | os.PathLike) else given
     return [os.fspath(one) for one in several]
-
-
-def _finished(folder: Path, status: int) -> TrainedRun:
-    """Return the run in a folder; raise GeoprepError if its exit status is not 0."""
-    if status:
-        raise GeoprepError(f"{folder}: the training was stopped. Resume it by `resume` {folder}")
-    return TrainedRun(folder)
 
 
 class Model:
@@ -239,7 +138,7 @@ class Model:
         values = COMMAND.parse_values(
             {
                 "checkpoint": os.fspath(self.path),
-                "images": _paths(images),
+                "images": paths_of(images),
                 "out": os.fspath(out),
                 "quiet": not progress,
                 **self._options,
@@ -365,7 +264,7 @@ def save_model(
     from training.runners import training_extent, write_item
     from training.settings import Config
 
-    trained, stores = unwrapped(model), open_stores(_paths(store))
+    trained, stores = unwrapped(model), open_stores(paths_of(store))
     given = {"model": factory or factory_of(trained), "targets": targets}
     given |= {} if bands is None else {"bands": ",".join(bands)}
     info = model_info(Config.from_flat(COMMAND.parse_values(given)), stores)
@@ -445,7 +344,7 @@ def evaluate_model(
     )
 
     _refuse(options, {"compare", "on", *(one.name for one in fields(EvaluateOutput))}, COMMAND)
-    given = {**_opened_with(model, EvaluateOptions), "stores": _paths(store)}
+    given = {**_opened_with(model, EvaluateOptions), "stores": paths_of(store)}
     values = COMMAND.parse_values({**given, **options, "quiet": not progress})
     made = EvaluateOptions(**values)
     with process_group(made.device_kind):

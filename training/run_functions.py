@@ -1,0 +1,113 @@
+"""Runs of training for notebooks: train on stores, or on synthetic cities."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from geoprep.errors import GeoprepError
+from training.model_functions import Model, load_model, paths_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class TrainedRun:
+    """A finished run of `train`: its folder, metrics and best model.
+
+    Parameters
+    ----------
+    folder
+        Folder of the run.
+
+    Attributes
+    ----------
+    folder
+        As above.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @property
+    def best(self) -> Path:
+        """Checkpoint with the best validation score."""
+        from training.checkpoint import BEST
+
+        return self.folder / BEST
+
+    @property
+    def metrics(self) -> pd.DataFrame:
+        """One row per epoch: losses, learning rate and validation metrics."""
+        import pandas as pd
+
+        return pd.read_csv(self.folder / "metrics.csv")
+
+    def model(self, **options: Any) -> Model:  # noqa: ANN401 - options of many types
+        """Return the model of the best checkpoint; options as those of `load_model`."""
+        return load_model(self.best, **options)
+
+    def __repr__(self) -> str:
+        return f"<training.TrainedRun {self.folder}>"
+
+
+def train(store: Any, *, progress: bool = True, **settings: Any) -> TrainedRun:  # noqa: ANN401 - stores or paths, settings of many types
+    """Train a model, as ``python -m training.fit`` does.
+
+    Parameters
+    ----------
+    store
+        A `geoprep.Store`, a path or an address; or several.
+    progress
+        Whether to show a progress bar.
+    settings
+        Settings of ``python -m training.fit`` by name, such as ``epochs=6, out="runs/moscow"``.
+
+    Raises
+    ------
+    GeoprepError
+        A setting is invalid, a store cannot be used, or the training failed.
+    """
+    from training.fit import COMMAND
+    from training.run import run_folder, start_run
+
+    given = COMMAND.parse_values({"stores": paths_of(store), **settings, "quiet": not progress})
+    return _finished(run_folder(given), start_run(given))
+
+
+def pretrain_model(
+    store: Any,  # noqa: ANN401 - a store or its path
+    *,
+    progress: bool = True,
+    **settings: Any,  # noqa: ANN401 - settings of many types
+) -> TrainedRun:
+    """Train on synthetic cities with a store's pixel size, as ``python -m training.pretrain`` does.
+
+    The run gives initial weights for real imagery: ``train(store, init_from=run.folder)``.
+
+    Parameters
+    ----------
+    store
+        A `geoprep.Store`, a path or an address.
+    progress
+        Whether to show progress bars.
+    settings
+        Options of ``python -m training.pretrain`` by name, such as ``epochs=6, out="runs/start"``.
+
+    Raises
+    ------
+    GeoprepError
+        A setting is invalid, the store cannot be opened, or the training failed.
+    """
+    from training.pretrain import COMMAND, pretrain, run_folder
+
+    given = COMMAND.parse_values({"store": os.fspath(store), **settings, "quiet": not progress})
+    return _finished(run_folder(given), pretrain(given))
+
+
+def _finished(folder: Path, status: int) -> TrainedRun:
+    """Return the run in a folder; raise GeoprepError if its exit status is not 0."""
+    if status:
+        raise GeoprepError(f"{folder}: the training was stopped. Resume it by `resume` {folder}")
+    return TrainedRun(folder)
