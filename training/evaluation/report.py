@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 from geoprep.storage import replaced
 from geoprep.views import static_page
-from training.monitor import Example, draw_examples
+from training.pictures import Example, draw_examples
 
 Table = tuple[Sequence[str], Iterable[Sequence[str]], int]
 """Titles, rows of text, and the width of a terminal that it needs; 0 for any."""

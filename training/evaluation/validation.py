@@ -38,7 +38,7 @@ from training.evaluation.standing import (
     unlearned_classes,
 )
 from training.model import Trainable
-from training.monitor import ANY_ROAD_MPH, Example
+from training.pictures import ANY_ROAD_MPH, Example
 from training.runners import Runner, Views, average_views, label_bytes, pad_batch, pad_image
 
 

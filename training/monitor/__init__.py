@@ -1,4 +1,4 @@
-"""Output of a run: console, log, pictures, profile; and the signals that stop it."""
+"""Output of a run: console, log, profile; and the signals that stop it."""
 
 import lazy_loader as lazy
 

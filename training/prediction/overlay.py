@@ -18,7 +18,7 @@ from geoprep.storage import open_image, replaced
 from geoprep.store import BACKGROUND_NAME
 from geoprep.views import CLASS_OPACITY, natural_bands
 from training.checkpoint import ModelInfo
-from training.monitor import ANY_ROAD_MPH, LEGEND_WIDTH, LINE, colours_of, draw_legend
+from training.pictures import ANY_ROAD_MPH, LEGEND_WIDTH, LINE, colours_of, draw_legend
 from training.prediction.images import ImageSource, bounded_cache
 from training.runners import CLASS_BAND, ROAD_BAND, SPEED_BAND
 

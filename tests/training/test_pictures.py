@@ -4,7 +4,7 @@ import numpy as np
 from PIL import Image
 
 from geoprep.palette import BACKGROUND_COLOUR, NODATA_GREYS, SPEED_COLOURS
-from training.monitor.pictures import (
+from training.pictures import (
     FALSE,
     HIT,
     MISSED,

@@ -1,4 +1,4 @@
-"""Pictures of a run: image, label, prediction and errors of tiles; curves of its metrics."""
+"""Pictures of a model: image, label, prediction and errors of tiles; curves of its metrics."""
 
 from __future__ import annotations
 
