@@ -3,7 +3,8 @@
 import torch
 
 from loaders import DevicePrep, Normalize, SpeedTarget
-from training.model.losses import RoadLoss, Trainable
+from training.model.losses import RoadLoss
+from training.model.trainable import Trainable
 
 SAMPLES = ("--crop", "32", "--crops-per-tile", "1", "--batch-size", "4")
 """Options of small batches from the store of `training/conftest.py`."""

@@ -9,7 +9,7 @@ from training.loop import (
     skip_unless_finite,
 )
 from training.model import copy_weights, update_average
-from training.model.trainable import make_optimizer
+from training.model.optimizer import make_optimizer
 from training.run.state import StepResult, TrainingError
 from training.settings import Config, OptimizerConfig
 

@@ -1,4 +1,4 @@
-"""The loss of a batch: `Trainable` runs normalisation, model and `RoadLoss` or `ClassLoss`.
+"""The losses of roads and of classes, from logits, targets and which pixels are labelled.
 
 0.75 focal + 0.25 soft dice is the recipe of the CRESI baseline. It is computed in fp32 from the
 logits of labelled pixels, without loops over channels or values that the host waits for, so that a
@@ -7,27 +7,15 @@ compiler can fuse it into one pass.
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.profiler import record_function
 
 from geoprep.errors import UsageError
-from loaders import Augmentation, DevicePrep
-from training.engine import CUDA_GRAPHS, CompileMode
 from training.model.directions import direction_loss
 from training.settings import LossName
-
-Timed = Callable[[str], AbstractContextManager[object]]
-"""Returns a context manager around a phase of a step, given its name."""
-
-WAIT, NORMALISE = "wait for the batch", "normalise, targets"
-COPY, AVERAGE = "copy to the device", "averaged weights"
 
 _SMOOTH = 1e-5
 """Added to both sides of the dice fraction, so that a batch without roads has a defined loss."""
@@ -137,97 +125,3 @@ class ClassLoss(nn.Module):
         miss = 1 - (2 * both + _SMOOTH) / (either + _SMOOTH)
         dice = (miss * present).sum() / present.sum().clamp(min=_SMOOTH)
         return LossParts((1 - self.dice) * main + self.dice * dice, main, dice)
-
-
-class Compiled:
-    """A callable that is compiled for each new input shape, or runs as it is if that fails.
-
-    There is one kernel per shape, or if ``dynamic`` one for all from the start: otherwise the exact
-    result of a step would depend on the shapes of earlier steps, and a resumed run could differ.
-    """
-
-    def __init__(
-        self,
-        plain: Callable[..., Any],
-        what: str,
-        mode: str | None = None,
-        *,
-        dynamic: bool = False,
-        options: dict[str, Any] | None = None,
-    ) -> None:
-        self._plain, self._what, self._mode = plain, what, mode
-        self._fast = torch.compile(plain, dynamic=dynamic, mode=mode, options=options)
-
-    def __call__(self, *args: Any) -> Any:  # noqa: ANN401 - what the plain callable returns
-        """Return the result of the plain callable, up to rounding."""
-        # Imported here: the compiler takes seconds to import, and not every run uses it.
-        from torch._dynamo.exc import TorchDynamoException
-
-        if self._mode is not None:  # results of the call before, in a CUDA graph, are read
-            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]  # torch's
-        try:
-            return self._fast(*args)
-        except TorchDynamoException as error:
-            self._fast = self._plain
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            warnings.warn(
-                f"{self._what} could not be compiled and runs slower, uncompiled: {reason}",
-                RuntimeWarning,
-                stacklevel=2,
-            )
-            return self._plain(*args)
-
-
-class Trainable(nn.Module):
-    """Module that maps a batch of bytes to its loss.
-
-    Normalisation and loss are inside the module, so that only three scalars come back from each
-    device under ``DistributedDataParallel``.
-    """
-
-    def __init__(
-        self,
-        prep: DevicePrep,
-        model: nn.Module,
-        loss: nn.Module,
-        augmentation: Augmentation | None = None,
-    ) -> None:
-        super().__init__()
-        self.prep = prep
-        self.model = model
-        self.loss = loss
-        self.augmentation = augmentation
-        self.timed: Timed = record_function
-        # Beside the modules, so that the names in state_dict() stay the same.
-        self._compiled_model: Callable[..., Tensor] | None = None
-        self._compiled_loss: Callable[..., LossParts] | None = None
-
-    def compile_parts(self, mode: CompileMode) -> None:
-        """Compile the loss, or model and loss, for training; validation uses neither."""
-        if mode != "off":
-            self._compiled_loss = Compiled(self.loss, "the loss")
-        if mode not in ("off", "loss"):
-            given = mode if mode in CUDA_GRAPHS else None
-            self._compiled_model = Compiled(self.model, "the model", given)
-
-    def forward(self, image: Tensor, label: Tensor, key: Tensor) -> LossParts:
-        """Return the loss of uint8 (n, band, y, x) and (n, y, x); int64 (n,) seeds the jitter."""
-        model = (self.training and self._compiled_model) or self.model
-        loss = (self.training and self._compiled_loss) or self.loss
-        with self.timed(NORMALISE):
-            if self.training and self.augmentation is not None:
-                image, label = self.augmentation(image, label, key)
-            kind = "label" if self.prep.target.targets == "classes" else "speed"
-            ready = self.prep({"image": image, kind: label, "key": key})
-        with self.timed("model forward"):
-            logits = model(ready.image)
-        with self.timed("loss forward"):
-            parts: LossParts = loss(logits, ready.target, ready.valid)
-        return parts
-
-    def logits(self, image: Tensor) -> Tensor:
-        """Return logits (n, channel, y, x) of uint8 (n, band, y, x), without padding."""
-        rows, columns = image.shape[-2:]
-        padded = self.prep.pad(image)
-        logits: Tensor = self.model(self.prep.normalize(padded))
-        return logits[..., :rows, :columns]

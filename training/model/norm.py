@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from torch.optim import Adam, AdamW, Optimizer
 
-from training.model.losses import Compiled
+from training.model.compiled import Compiled
 
 _SMALLEST = 1 << 20
 """Values of the smallest input that is computed as one operation: calls cost more below."""

@@ -1,29 +1,28 @@
-"""Model, loss and optimizer of a run, from settings and stores."""
+"""What a run trains: `Trainable` runs normalisation, model and loss, as settings and stores ask."""
 
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any
+from contextlib import AbstractContextManager
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.profiler import record_function
 
 from geoprep.errors import UsageError
-from geoprep.speed import CHANNEL_TABLE, VALID_TABLE
 from geoprep.store import StoreReader
-from loaders import Augmentation
+from loaders import Augmentation, DevicePrep
 from training.checkpoint import ModelInfo
-from training.cli import read_yaml
-from training.data import class_pixels, make_prep
-from training.engine import CUDA_GRAPHS, Engine
+from training.data import make_prep
+from training.engine import CUDA_GRAPHS, CompileMode, Engine
 from training.model.build import RESNET34_UNET, build_model, imported
-from training.model.losses import ClassLoss, RoadLoss, Trainable
+from training.model.compiled import Compiled
+from training.model.loss_weights import channel_share, class_share, class_weights, inverse_root
+from training.model.losses import ClassLoss, LossParts, RoadLoss
 from training.model.norm import copy_no_kernels, fuse_norms
+from training.model.optimizer import make_optimizer
 from training.model.unet import ResNetUNet, set_prior
 from training.settings import Config
 
@@ -31,14 +30,66 @@ _DIRECTION = 0.1
 """Weight of the loss of directions for binary targets from random weights: see the measurements in
 docs/performance/training.md."""
 
+Timed = Callable[[str], AbstractContextManager[object]]
+"""Returns a context manager around a phase of a step, given its name."""
 
-_LARGEST = 5.0
-"""Largest weight of a channel or class over that of the most common one."""
+WAIT, NORMALISE = "wait for the batch", "normalise, targets"
+COPY, AVERAGE = "copy to the device", "averaged weights"
 
-MOMENTUM = 0.9
 
-STATE_PER_PARAMETER: dict[str, int] = {"adamw": 2, "adam": 2, "sgd": 1}
-"""fp32 values that an optimizer stores per parameter."""
+class Trainable(nn.Module):
+    """Module that maps a batch of bytes to its loss.
+
+    Normalisation and loss are inside the module, so that only three scalars come back from each
+    device under ``DistributedDataParallel``.
+    """
+
+    def __init__(
+        self,
+        prep: DevicePrep,
+        model: nn.Module,
+        loss: nn.Module,
+        augmentation: Augmentation | None = None,
+    ) -> None:
+        super().__init__()
+        self.prep = prep
+        self.model = model
+        self.loss = loss
+        self.augmentation = augmentation
+        self.timed: Timed = record_function
+        # Beside the modules, so that the names in state_dict() stay the same.
+        self._compiled_model: Callable[..., Tensor] | None = None
+        self._compiled_loss: Callable[..., LossParts] | None = None
+
+    def compile_parts(self, mode: CompileMode) -> None:
+        """Compile the loss, or model and loss, for training; validation uses neither."""
+        if mode != "off":
+            self._compiled_loss = Compiled(self.loss, "the loss")
+        if mode not in ("off", "loss"):
+            given = mode if mode in CUDA_GRAPHS else None
+            self._compiled_model = Compiled(self.model, "the model", given)
+
+    def forward(self, image: Tensor, label: Tensor, key: Tensor) -> LossParts:
+        """Return the loss of uint8 (n, band, y, x) and (n, y, x); int64 (n,) seeds the jitter."""
+        model = (self.training and self._compiled_model) or self.model
+        loss = (self.training and self._compiled_loss) or self.loss
+        with self.timed(NORMALISE):
+            if self.training and self.augmentation is not None:
+                image, label = self.augmentation(image, label, key)
+            kind = "label" if self.prep.target.targets == "classes" else "speed"
+            ready = self.prep({"image": image, kind: label, "key": key})
+        with self.timed("model forward"):
+            logits = model(ready.image)
+        with self.timed("loss forward"):
+            parts: LossParts = loss(logits, ready.target, ready.valid)
+        return parts
+
+    def logits(self, image: Tensor) -> Tensor:
+        """Return logits (n, channel, y, x) of uint8 (n, band, y, x), without padding."""
+        rows, columns = image.shape[-2:]
+        padded = self.prep.pad(image)
+        logits: Tensor = self.model(self.prep.normalize(padded))
+        return logits[..., :rows, :columns]
 
 
 def make_trainable(
@@ -119,84 +170,6 @@ def _check_weights(config: Config, info: ModelInfo) -> None:
         )
     if config.loss == "ce-dice" and not info.has_classes:
         raise UsageError("`loss` ce-dice is for classes: use bce-dice or focal-dice for roads")
-
-
-def class_share(stores: Sequence[StoreReader], names: Sequence[str]) -> Tensor:
-    """Return the share of each class in the labelled pixels of the train splits, fp32 (class,)."""
-    pixels = torch.from_numpy(class_pixels(stores, names))
-    return (pixels / pixels.sum().clamp(min=1)).float()
-
-
-def class_weights(given: str, info: ModelInfo, share: Tensor) -> Tensor | None:
-    """Return the loss weights of classes, fp32 (class,) with mean 1; None for equal ones."""
-    if given in ("none", "auto"):
-        return inverse_root(share) if given == "auto" else None
-    values = read_yaml(given, "class_weights")
-    values = values if isinstance(values, dict) else {str(values): math.nan}
-    for name, value in values.items():
-        if name not in info.class_names:
-            raise UsageError(
-                f"`class_weights` {given}: there is no class {name!r}; use lines of CLASS: WEIGHT "
-                f"with {', '.join(info.class_names)}"
-            )
-        if not isinstance(value, int | float) or not 0 <= value < math.inf:
-            raise UsageError(f"`class_weights` {given}: {name}: {value} is not a weight from 0 up")
-    weight = torch.tensor([float(values.get(name, 1)) for name in info.class_names])
-    if not weight.any():
-        raise UsageError(f"`class_weights` {given}: all weights are 0")
-    return weight / weight.mean()
-
-
-def channel_share(stores: Sequence[StoreReader]) -> Tensor:
-    """Return the share of labelled pixels on which each channel of the target ``bins`` is 1."""
-    counts = np.sum([store.histogram_speed for store in stores], axis=0).astype(np.float64)
-    return torch.from_numpy(counts @ CHANNEL_TABLE / max(counts @ VALID_TABLE, 1)).float()
-
-
-def inverse_root(share: Tensor) -> Tensor:
-    """Return weights that favour what is rare: 1 / sqrt(share), scaled to mean 1.
-
-    Weights of 1 / share would let a handful of pixels dominate the loss. What never occurs has the
-    weight of the most common one.
-    """
-    common = share.max().clamp(min=1e-12)
-    weight = (common / torch.where(share > 0, share, common)).sqrt().clamp(max=_LARGEST)
-    return weight / weight.mean()
-
-
-def make_optimizer(model: nn.Module, config: Config) -> Optimizer:
-    """Return the optimizer of a model's parameters.
-
-    Weight decay applies to kernels only: decaying biases and BatchNorm factors costs accuracy
-    (He et al. 2019, "Bag of tricks").
-    """
-    factor = config.encoder_lr
-    encoder = getattr(model, "encoder", None)
-    if factor != 1 and not isinstance(encoder, nn.Module):
-        raise UsageError("`encoder_lr`: this model has no part named encoder")
-    slow = set() if factor == 1 or encoder is None else set(encoder.parameters())
-    for parameter in slow:
-        parameter.requires_grad_(factor > 0)
-    groups: list[dict[str, Any]] = [
-        {
-            "params": [
-                p
-                for p in model.parameters()
-                if p.requires_grad and (p.ndim > 1, p in slow) == (kernel, slower)
-            ],
-            "weight_decay": config.weight_decay if kernel else 0.0,
-            "factor": factor if slower else 1.0,
-        }
-        for slower in (False, True)
-        for kernel in (True, False)
-    ]
-    kinds: dict[str, Callable[..., Optimizer]] = {
-        "adamw": torch.optim.AdamW,
-        "adam": torch.optim.Adam,
-        "sgd": partial(torch.optim.SGD, momentum=MOMENTUM, nesterov=True),
-    }
-    used = [group for group in groups if group["params"]]
-    return kinds[config.optimizer](used, lr=config.lr, fused=True)
 
 
 def prepare(trainable: Trainable, engine: Engine, config: Config) -> Optimizer:

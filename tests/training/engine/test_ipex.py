@@ -19,8 +19,8 @@ from training.engine import ipex as engine_ipex
 from training.engine.native import choose_engine
 from training.export import main as export
 from training.model.build import build_model
-from training.model.losses import RoadLoss, Trainable
-from training.model.trainable import prepare
+from training.model.losses import RoadLoss
+from training.model.trainable import Trainable, prepare
 from training.model.unet import UpConv
 from training.runners.model_files import load_runner
 from training.runners.runner import NativeRunner

@@ -21,7 +21,8 @@ from training.data import make_prep
 from training.engine.native import choose_engine
 from training.evaluate import main
 from training.evaluation.validation import evaluate_runner, examples, predicted_label, validate
-from training.model.losses import RoadLoss, Trainable
+from training.model.losses import RoadLoss
+from training.model.trainable import Trainable
 from training.runners import ModelOptions, open_model
 
 MODEL = "helpers.tiny:build"

@@ -1,15 +1,9 @@
 """The losses against their formulas in float64, and what must not count."""
 
-from types import SimpleNamespace
-
-import numpy as np
 import pytest
 import torch
-from torch._dynamo.exc import TorchDynamoException
 
-from geoprep.errors import UsageError
-from training.model.losses import Compiled, RoadLoss
-from training.model.trainable import channel_share, inverse_root
+from training.model.losses import RoadLoss
 
 
 @pytest.fixture
@@ -97,53 +91,3 @@ def test_channel_weights_count_in_both_parts(batch):
 
 def test_equal_weights_change_nothing(batch):
     torch.testing.assert_close(RoadLoss(channel_weights=torch.ones(3))(*batch), RoadLoss()(*batch))
-
-
-def _store(**pixels_by_mph):
-    histogram = np.zeros(256, np.uint64)
-    for mph, pixels in pixels_by_mph.items():
-        histogram[int(mph[1:])] = pixels
-    return SimpleNamespace(histogram_speed=histogram)
-
-
-def test_shares_leave_out_nodata_and_sum_over_stores():
-    share = channel_share([_store(_0=80, _25=10, _255=500), _store(_0=80, _45=30)])
-    assert share.tolist() == pytest.approx([0, 0, 0.05, 0, 0.15, 0, 0, 0.2])
-
-
-def test_rare_speeds_weigh_more_within_bounds():
-    weights = inverse_root(channel_share([_store(_0=8000, _25=1600, _35=400, _65=1)]))
-    assert weights.mean().item() == pytest.approx(1)
-    ratio = weights / weights[7]
-    assert ratio[2].item() == pytest.approx((2001 / 1600) ** 0.5)
-    assert ratio[3].item() == pytest.approx((2001 / 400) ** 0.5)
-    assert ratio[6].item() == pytest.approx(5)  # 45 by the root, but at most five times
-    assert ratio[0].item() == pytest.approx(1)  # never seen
-
-
-def test_channel_weights_without_labels_are_equal():
-    assert inverse_root(channel_share([_store(_255=100)])).tolist() == [1] * 8
-
-
-def test_a_failing_compiler_warns_once_and_the_plain_loss_is_used(monkeypatch):
-    def broken(*_args, **_options):
-        calls.append(1)
-        raise TorchDynamoException("cc1plus: out of memory\nand much more")
-
-    calls = []
-    monkeypatch.setattr(torch, "compile", lambda plain, **_: broken)
-    call = Compiled(lambda x: x + 1, "the loss")
-    with pytest.warns(RuntimeWarning, match=r"the loss could not be compiled.*cc1plus: out of"):
-        assert call(1) == 2
-    assert call(2) == 3
-    assert len(calls) == 1
-
-
-def test_an_error_of_the_callable_itself_is_not_hidden(monkeypatch):
-    monkeypatch.setattr(torch, "compile", lambda plain, **_: plain)
-
-    def refuse(_):
-        raise UsageError("odd side")
-
-    with pytest.raises(UsageError, match="odd side"):
-        Compiled(refuse, "the model")(1)
