@@ -32,9 +32,9 @@ from benchmarks.training import IPEX_PYTHON, fit
 from geoprep.cpus import usable_cpus
 from geoprep.sources import get_city
 from geoprep.synth import synthesise
-from training.cli import limit_spinning
 from training.engine import keep_memory
 from training.evaluation import evaluate_runner
+from training.openmp import limit_spinning
 from training.predict import COMMAND, make_job
 from training.prediction import PredictOptions, Screen, elapsed
 from training.runners import export_files

@@ -9,15 +9,10 @@ from __future__ import annotations
 import difflib
 import gc
 import os
-import re
 import signal
 import sys
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import fields
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
-from pathlib import Path
 from typing import Any
 
 import click
@@ -26,6 +21,10 @@ from click.core import ParameterSource
 from geoprep.cli import GroupedCommand, GroupedOption, name_options, parameter_of
 from geoprep.errors import GeoprepError, SourceError, UsageError
 from geoprep.options import Setting, settings_of
+from training.memory import is_out_of_memory
+from training.openmp import limit_spinning
+from training.signals import interrupted_by_signals
+from training.yaml_files import read_yaml
 
 
 class Status(IntEnum):
@@ -34,7 +33,6 @@ class Status(IntEnum):
     DONE = 0
     FAILED = 1
     REFUSED = 2
-    INTERRUPTED = 130
     BROKEN_PIPE = 141
 
 
@@ -135,44 +133,6 @@ def _verbatim(text: str) -> str:
     return "\n\n".join(f"\b\n{part}" for part in text.strip().split("\n\n"))
 
 
-def read_yaml(path: str, parameter: str) -> Any:  # noqa: ANN401 - a file may hold anything
-    """Return the content of the YAML file that a parameter names."""
-    import yaml
-
-    try:
-        return yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        reason = " ".join(str(error).split())
-        raise UsageError(f"`{parameter}` {path} cannot be read: {reason}") from error
-
-
-def write_file(path: Path, sections: Iterable[type[Any]], values: Mapping[str, Any]) -> None:
-    """Write settings as YAML, by section, in a form that ``--config`` reads."""
-    import yaml
-
-    lines = ["# Settings of this run: `--config` takes this file."]
-    for section in sections:
-        part = {f.name: values[f.name] for f in fields(section) if f.name in values}
-        lines += [f"\n# {section.__doc__}", yaml.safe_dump(part, sort_keys=False).rstrip()]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-SPINS = "10000"
-"""Rounds for which idle threads of GNU OpenMP spin before they sleep, some tens of microseconds."""
-
-
-def limit_spinning() -> None:
-    """Let idle threads spin for a moment, then sleep, unless the environment says how they wait.
-
-    Threads that sleep at once are woken hundreds of times in a step. Threads that spin on take
-    processor time from other processes, so on a machine with twice as many of those as processors
-    they sleep at once. Call this before torch is imported.
-    """
-    if "OMP_WAIT_POLICY" not in os.environ:
-        crowded = os.getloadavg()[0] > 2 * (os.cpu_count() or 1)
-        os.environ.setdefault("GOMP_SPINCOUNT", "0" if crowded else SPINS)
-
-
 def run_command(command: Callable[[], int], line: Command) -> int:
     """Run a command and return its exit status; print expected errors as one line.
 
@@ -183,7 +143,7 @@ def run_command(command: Callable[[], int], line: Command) -> int:
     # torch's profiler prints on the terminal when it starts and stops, at its highest level: 5.
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")
     try:
-        with _signals():
+        with interrupted_by_signals():
             return command()
     except GeoprepError as error:
         usage = isinstance(error, UsageError | SourceError)
@@ -202,37 +162,6 @@ def run_command(command: Callable[[], int], line: Command) -> int:
     except KeyboardInterrupt as stopped:
         print("\nInterrupted.", file=sys.stderr)
         return 128 + (stopped.args[0] if stopped.args else signal.SIGINT)
-
-
-_MESSAGES = re.compile(r"out[ _]of[ _](\w+_)?memory|alloc_failed|can't allocate memory", re.I)
-"""Messages of the backends of torch that have no memory left."""
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error says that a device or the host has no memory left."""
-    if type(error).__name__ in ("MemoryError", "OutOfMemoryError"):  # the latter is torch's
-        return True
-    return isinstance(error, RuntimeError) and _MESSAGES.search(str(error)) is not None
-
-
-@contextmanager
-def _signals() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP interrupt as Ctrl-C does, unless they are ignored or handled."""
-
-    def stop(number: int, _: object) -> None:
-        raise KeyboardInterrupt(number)
-
-    # A rank that waits for others inside torch has to die at once.
-    alone = threading.current_thread() is threading.main_thread() and "RANK" not in os.environ
-    numbers = (signal.SIGTERM, signal.SIGHUP) if alone else ()
-    taken = [number for number in numbers if signal.getsignal(number) == signal.SIG_DFL]
-    for number in taken:
-        signal.signal(number, stop)
-    try:
-        yield
-    finally:
-        for number in taken:
-            signal.signal(number, signal.SIG_DFL)
 
 
 def _failed(message: str, status: Status) -> int:

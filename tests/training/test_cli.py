@@ -12,10 +12,11 @@ import pytest
 
 from geoprep.errors import StoreError, UsageError
 from geoprep.options import settings_of
-from training.cli import run_command, write_file
+from training.cli import run_command
 from training.fit import COMMAND, main
 from training.setting_texts import Stage
 from training.settings import SECTIONS, Config
+from training.yaml_files import write_settings
 
 
 def help_of(command, way):
@@ -51,7 +52,7 @@ def test_options_override_the_file_in_any_order(tmp_path):
 def test_settings_written_to_a_file_are_read_back(tmp_path):
     file = tmp_path / "config.yaml"
     made = config("m.zarr", "--lr", "3e-5", "--augment", "none", "--stages", "32@16:2,64:1")
-    write_file(file, SECTIONS, made.flat())
+    write_settings(file, SECTIONS, made.flat())
     assert config("--config", str(file)) == made
 
 

@@ -13,8 +13,8 @@ from geoprep.errors import UsageError
 from geoprep.speed import CHANNEL_TABLE, VALID_TABLE
 from geoprep.store import StoreReader
 from training.checkpoint import ModelInfo
-from training.cli import read_yaml
 from training.data import class_pixels
+from training.yaml_files import read_yaml
 
 _LARGEST = 5.0
 """Largest weight of a channel or class over that of the most common one."""

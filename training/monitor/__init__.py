@@ -1,4 +1,4 @@
-"""Output of a run: console, log, profile; and the signals that stop it."""
+"""Output of a run: console, log and profile."""
 
 import lazy_loader as lazy
 

@@ -20,10 +20,10 @@ from training.engine import average_in_place, is_rank_zero, max_over_ranks, sum_
 from training.evaluation import SCORES, Standing, examples, threshold_text, validate, worst_class
 from training.model import is_code
 from training.monitor.console import Console, duration
-from training.monitor.signals import RunStopped, StopSignals
 from training.pictures import choose_tiles, draw_curves, draw_examples
 from training.run import Run, StepResult, TrainingError
 from training.setting_texts import counted, parse_interval
+from training.signals import RunStopped, StopSignals
 
 PARTS = ("loss", "main", "dice")
 CPU = torch.device("cpu")

@@ -20,7 +20,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from geoprep.errors import UsageError
 from geoprep.store import StoreReader
 from loaders import PAD_TO, Batch, Split, available_memory, select, this_rank
-from training.cli import is_out_of_memory
 from training.data import crops_of, folds_of, model_info
 from training.engine import (
     Engine,
@@ -31,6 +30,7 @@ from training.engine import (
     wait_for,
 )
 from training.loop import optimizer_step
+from training.memory import is_out_of_memory
 from training.model import STATE_PER_PARAMETER, Trainable, make_trainable, prepare
 from training.run.state import Run
 from training.settings import Config

@@ -9,8 +9,8 @@ from typing import TextIO
 from geoprep.errors import UsageError
 from geoprep.storage import LockHeldError, hold_lock
 from training.checkpoint import BEST, LAST
-from training.cli import write_file
 from training.settings import OF_ONE_START, SECTIONS, Config
+from training.yaml_files import write_settings
 
 _BEST_FILES = (BEST, f"{BEST}.stac.json")
 ARTEFACTS = ("log.txt", "metrics.csv", "curves.png", "config.yaml", *_BEST_FILES, LAST)
@@ -72,7 +72,7 @@ def claim(config: Config, folder: Path, lock: RunLock) -> None:
         if before is not None and not here and (before / name).exists():
             shutil.copyfile(before / name, folder / name)
     flat = {name: value for name, value in config.flat().items() if name not in OF_ONE_START}
-    write_file(folder / "config.yaml", SECTIONS, flat)
+    write_settings(folder / "config.yaml", SECTIONS, flat)
 
 
 class RunLock:

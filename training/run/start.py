@@ -22,20 +22,13 @@ from training.engine import (
     slow_bf16,
 )
 from training.loop import train, training_step
-from training.monitor import (
-    Callbacks,
-    Console,
-    RunStopped,
-    StopSignals,
-    header,
-    profile,
-    signal_name,
-)
+from training.monitor import Callbacks, Console, header, profile
 from training.run.capacity import choose_batch_size, estimate_run
 from training.run.folder import RunLock, check_free, claim, folder_of
 from training.run.state import Run, RunProgress
 from training.setting_texts import counted
 from training.settings import OF_ONE_START, Config
+from training.signals import RunStopped, StopSignals, signal_name
 
 UNCHANGEABLE = (
     *("model", "targets", "bands", "optimizer", "encoder_weights", "encoder_lr", "direction"),

@@ -1,11 +1,34 @@
-"""Ctrl-C, SIGTERM and SIGHUP: requests to stop that the training loop honours after a step."""
+"""Ctrl-C, SIGTERM and SIGHUP: they interrupt a command, or ask a run to stop after a step."""
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Self
+
+
+@contextmanager
+def interrupted_by_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP interrupt as Ctrl-C does, unless they are ignored or handled."""
+
+    def stop(number: int, _: object) -> None:
+        raise KeyboardInterrupt(number)
+
+    # A rank that waits for others inside torch has to die at once.
+    alone = threading.current_thread() is threading.main_thread() and "RANK" not in os.environ
+    numbers = (signal.SIGTERM, signal.SIGHUP) if alone else ()
+    taken = [number for number in numbers if signal.getsignal(number) == signal.SIG_DFL]
+    for number in taken:
+        signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number in taken:
+            signal.signal(number, signal.SIG_DFL)
 
 
 class RunStopped(Exception):  # noqa: N818 - no error: the run was saved and ended as requested
