@@ -145,6 +145,5 @@ def find_valid(values: NDArray[Any], nodata: float) -> NDArray[np.uint8]:
     if not 0 <= nodata <= np.iinfo(values.dtype).max or nodata != int(nodata):
         return np.ones(values.shape[:2], np.uint8)  # the dtype cannot hold it, as NaN
     valid = np.empty(values.shape[:2], np.uint8)
-    rows, bands = values.reshape(len(values), -1), kernels.bands_of(values)
-    kernels.any_differs(values, rows, bands, values.dtype.type(nodata), valid)
+    kernels.any_differs(values, kernels.bands_of(values), values.dtype.type(nodata), valid)
     return valid

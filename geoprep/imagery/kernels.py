@@ -49,23 +49,10 @@ def count_values(
 
 @compiled
 def any_differs(
-    values: NDArray[Any],
-    rows: NDArray[Any],
-    bands: tuple[int, ...],
-    nodata: int,
-    out: NDArray[np.uint8],
+    values: NDArray[Any], bands: tuple[int, ...], nodata: int, out: NDArray[np.uint8]
 ) -> None:
-    """Write where pixels differ from ``nodata`` in a band.
-
-    ``rows`` is the same memory as (y, x * band), in which rows without the value are found quickly.
-    """
+    """Write where pixels differ from ``nodata`` in a band."""
     for y in range(values.shape[0]):
-        seen = 0
-        for i in range(rows.shape[1]):
-            seen |= rows[y, i] == nodata
-        if seen == 0:
-            out[y] = 1
-            continue
         for x in range(values.shape[1]):
             differs = False
             for k in range(len(bands)):

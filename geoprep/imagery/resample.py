@@ -45,9 +45,6 @@ def render(
         window = int(ys[0]), int(xs[0]), step * height, step * width
         if step == 2:
             kernels.map_quads(values, valid, bands, window, tables, out, out_valid)
-        elif pixels.valid is None and _keeps_bytes(tables):
-            top, left = window[:2]
-            np.maximum(values[top : top + height, left : left + width], 1, out=out[:height, :width])
         else:
             kernels.map_pixels(values, valid, bands, window, tables, out, out_valid)
         return
@@ -57,11 +54,6 @@ def render(
         out[:height, :width] = stretch(means, tables) * (out_valid[:height, :width, None] != 0)
     else:
         kernels.map_means(means, out_valid, bands, tables, out)
-
-
-def _keeps_bytes(tables: NDArray[np.uint8]) -> bool:
-    """Return whether tables map every byte to itself, and 0 to 1."""
-    return tables.shape[1] == 256 and bool((tables == np.maximum(np.arange(256), 1)).all())
 
 
 def _whole_step(ys: NDArray[np.float64], xs: NDArray[np.float64]) -> int:

@@ -14,7 +14,7 @@ rows of bits (`numpy.packbits`), for windows of the scene that are read later.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
@@ -28,9 +28,8 @@ Nodata = float | Literal["none"] | None
 """A value that marks nodata; ``none``: alpha, mask and nodata tag only; None: black too."""
 Bits = NDArray[np.uint8]
 """Pixels (y, x) as rows of bits, uint8 (y, bytes)."""
-Ints = NDArray[np.int64]
 
-_STRIP_PIXELS: Final = 64 << 20
+_STRIP_PIXELS: Final = 16 << 20
 """Pixels whose connected components are found at once."""
 
 
@@ -44,89 +43,54 @@ def edge_black(black: NDArray[np.bool_]) -> NDArray[np.bool_]:
 def clear_inner(black: Bits, width: int) -> int:
     """Clear the black pixels of an image that are not connected with its edge; return what is left.
 
-    Runs of black in rows are joined to components within strips, and those across strips.
-    (Labels of single pixels, as SciPy and scikit-image make them, take 18 times as long.)
+    Components are found within strips, and joined across them: memory does not grow with the image.
     """
-    rows, line = max(1, _STRIP_PIXELS // width), width + 1
-    strips = [black[top : top + rows] for top in range(0, len(black), rows)]
-    firsts, links = [1], []  # of the nodes of a graph, in which 0 is the edge of the image
-    upper = lower = _NO_RUNS
-    for strip in strips:
-        runs = _runs(strip, width)
-        start, end, node = runs.start, runs.end, runs.component + firsts[-1]
-        last = (len(strip) - 1) * line
-        outer = (start % line == 0) | (end % line == width)
-        outer |= (strip is strips[0]) & (start < line) | (strip is strips[-1]) & (start >= last)
-        links.append((node[outer], np.zeros_like(node[outer])))
-        lower = _Runs(start[start < line], end[start < line], node[start < line])
-        above, below = _touching(upper, lower.start, lower.end)
-        links.append((upper.component[above], lower.component[below]))
-        bottom = start >= last
-        upper = _Runs(start[bottom] - last, end[bottom] - last, node[bottom])
-        firsts.append(firsts[-1] + runs.components)
-    joined = _joined(links, firsts[-1])
-    left = 0
-    for strip, first in zip(strips, firsts, strict=False):
-        if len(strips) > 1:  # those of all strips would take memory that grows with the image
-            runs = _runs(strip, width)
-        length, inner = runs.end - runs.start, joined[runs.component + first] != joined[0]
-        left += int(length[~inner].sum())
-        start, length = runs.start[inner], length[inner]
-        before = np.cumsum(length) - length  # pixels of earlier runs
-        pixels = np.repeat(start - start // line - before, length) + np.arange(length.sum())
-        image = np.unpackbits(strip, axis=1, count=width)
-        image.ravel()[pixels] = 0
-        strip[...] = np.packbits(image, axis=1)
-    return left
-
-
-class _Runs(NamedTuple):
-    """Runs of black within rows, in order; rows follow each other with one pixel between them."""
-
-    start: Ints
-    end: Ints  # pixel after the last one
-    component: Ints  # number of the connected component
-
-    @property
-    def components(self) -> int:
-        """Number of connected components."""
-        return int(self.component.max(initial=-1)) + 1
-
-
-_NO_RUNS: Final = _Runs(*np.zeros((3, 0), np.int64))
-
-
-def _runs(black: Bits, width: int) -> _Runs:
-    padded = np.zeros((len(black), width + 1), np.uint8)
-    padded[:, :width] = np.unpackbits(black, axis=1, count=width)
-    flat = padded.ravel()
-    changes = np.flatnonzero(flat[1:] != flat[:-1]) + 1
-    if flat[0]:
-        changes = np.append(0, changes)
-    runs = _Runs(changes[::2], changes[1::2], changes[::2])
-    links = _touching(runs, runs.start - width - 1, runs.end - width - 1)
-    return runs._replace(component=_joined([links], len(runs.start)))
-
-
-def _touching(above: _Runs, start: Ints, end: Ints) -> tuple[Ints, Ints]:
-    """Return the indexes of runs above others, and of those others, by sides or corners."""
-    first = np.searchsorted(above.end, start)
-    count = np.maximum(np.searchsorted(above.start, end, side="right") - first, 0)
-    before = np.cumsum(count) - count
-    return np.repeat(first - before, count) + np.arange(count.sum()), np.repeat(
-        np.arange(len(start)), count
-    )
-
-
-def _joined(links: Sequence[tuple[Ints, Ints]], nodes: int) -> Ints:
-    """Return the number of the connected component of every node of a graph."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
-    one, other = (np.concatenate(ends) for ends in zip(*links, strict=True))
-    graph = coo_array((np.ones(len(one), np.bool_), (one, other)), shape=(nodes, nodes))
-    component: Ints = connected_components(graph, directed=False)[1].astype(np.int64)
-    return component
+    rows = max(1, _STRIP_PIXELS // width)
+    strips = [black[top : top + rows] for top in range(0, len(black), rows)]
+    links: list[NDArray[np.int64]] = []  # between the nodes of a graph: 0 not black, 1 the edge
+    firsts, above = [2], np.ones(width, np.int64)
+    for strip in strips:
+        labels, count = _components(strip, width)
+        node = np.append(0, np.arange(firsts[-1], firsts[-1] + count))
+        links.append(_touching(above, node[labels[0]]))
+        links += [np.stack([node[labels[:, side]], np.ones(len(strip), int)]) for side in (0, -1)]
+        above = node[labels[-1]]
+        firsts.append(firsts[-1] + count)
+    links.append(_touching(above, np.ones(width, np.int64)))
+    one, other = np.concatenate(links, axis=1)
+    black_ends = (one > 0) & (other > 0)
+    ends = one[black_ends], other[black_ends]
+    graph = coo_array((np.ones(len(ends[0]), np.bool_), ends), shape=(firsts[-1], firsts[-1]))
+    joined = connected_components(graph, directed=False)[1]
+    left = 0
+    for strip, first, end in zip(strips, firsts, firsts[1:], strict=False):
+        if len(strips) > 1:  # else they are those of the only strip
+            labels, _ = _components(strip, width)
+        outer = np.append(False, joined[first:end] == joined[1])[labels]
+        left += int(np.count_nonzero(outer))
+        strip[...] = np.packbits(outer, axis=1)
+    return left
+
+
+def _components(black: Bits, width: int) -> tuple[NDArray[np.int32], int]:
+    """Return the number of the connected component of every pixel (0: none), and how many."""
+    from scipy.ndimage import label
+
+    labels: tuple[NDArray[np.int32], int] = label(
+        np.unpackbits(black, axis=1, count=width), np.ones((3, 3))
+    )
+    return labels
+
+
+def _touching(upper: NDArray[np.int64], lower: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the pairs (2, n) of nodes of two rows that touch by sides or corners."""
+    around = np.pad(upper, 1)
+    return np.concatenate(
+        [np.stack([around[shift : shift + len(lower)], lower]) for shift in range(3)], axis=1
+    )
 
 
 class StripValidity(NamedTuple):

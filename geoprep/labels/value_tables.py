@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -82,16 +81,19 @@ class ValueTable:
         """Return the number of the class of every pixel, `UNLISTED` where it has none."""
         values = pixels.values
         if pixels.palette is not None:
-            codes: NDArray[np.uint8] = _palette_table(self, pixels.palette.tobytes())[values[0]]
+            codes: NDArray[np.uint8] = _palette_table(self, pixels.palette)[values[0]]
             return codes
         entries = self.entries(len(values))
         if len(values) == 1:
             return numbers_of_band(entries, self.tolerance, values[0])
         if values.dtype != np.uint8 or len(values) != CHANNELS:
             return _nearest(entries, self.tolerance, np.moveaxis(values, 0, -1))
+        import pandas as pd  # takes long to import
+
         red, green, blue = values.astype(np.int32)
-        codes = _colour_table(entries, self.tolerance)[(red << 16) | (green << 8) | blue]
-        return codes
+        which, colours = pd.factorize(((red << 16) | (green << 8) | blue).ravel())
+        channels = np.column_stack([colours >> 16, colours >> 8 & 255, colours & 255])
+        return _nearest(entries, self.tolerance, channels)[which].reshape(red.shape)
 
     def entries(
         self, bands: int, values: Iterable[tuple[int, str]] | None = None
@@ -158,7 +160,8 @@ def numbers_of_band(
     """Return the class of every value of one band, `UNLISTED` where it has none."""
     if values.dtype not in (np.uint8, np.uint16):
         return _nearest(entries, tolerance, values[..., None])
-    codes: NDArray[np.uint8] = _number_table(entries, tolerance, values.dtype.name)[values]
+    of_value = _nearest(entries, tolerance, np.arange(np.iinfo(values.dtype).max + 1)[:, None])
+    codes: NDArray[np.uint8] = of_value[values]
     return codes
 
 
@@ -179,16 +182,8 @@ def _nearest(
     return codes
 
 
-@lru_cache(maxsize=16)
-def _number_table(entries: tuple[_Entry, ...], tolerance: int, dtype: str) -> NDArray[np.uint8]:
-    """Return uint8 (value,): the class of every value of a data type."""
-    return _nearest(entries, tolerance, np.arange(np.iinfo(dtype).max + 1)[:, None])
-
-
-@lru_cache(maxsize=64)
-def _palette_table(table: ValueTable, palette: bytes) -> NDArray[np.uint8]:
-    """Return uint8 (256,): the class of every index of a palette."""
-    colours = np.frombuffer(palette, np.uint8).reshape(256, CHANNELS)
+def _palette_table(table: ValueTable, colours: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return uint8 (256,): the class of every index of a palette, uint8 (256, 3)."""
     if table.are_colours(colours):
         return _nearest(table.entries(CHANNELS), table.tolerance, colours)
     hexes = [(number, value) for number, value in table.each() if value.startswith("#")]
@@ -196,26 +191,3 @@ def _palette_table(table: ValueTable, palette: bytes) -> NDArray[np.uint8]:
     by_colour = _nearest(table.entries(CHANNELS, hexes), table.tolerance, colours)
     by_index = _nearest(table.entries(1, indices), 0, np.arange(256)[:, None])
     return np.where(by_index == UNLISTED, by_colour, by_index)
-
-
-@lru_cache(maxsize=2)
-def _colour_table(entries: tuple[_Entry, ...], tolerance: int) -> NDArray[np.uint8]:
-    """Return uint8 (2**24,): the class of every colour 0xRRGGBB; 16 MiB."""
-    table = np.full((256, 256, 256), UNLISTED, np.uint8)
-    reach = [
-        (np.maximum(np.ceil(low) - tolerance, 0), np.minimum(np.floor(high) + tolerance, 255))
-        for _, low, high in entries
-    ]
-    for (number, *_), (low, high) in zip(entries, reach, strict=True):
-        near = [
-            entry
-            for entry, (start, end) in zip(entries, reach, strict=True)
-            if (start <= high).all() and (end >= low).all()
-        ]
-        axes = [np.arange(a, b + 1) for a, b in zip(low, high, strict=True)]
-        box = tuple(slice(int(a), int(b) + 1) for a, b in zip(low, high, strict=True))
-        table[box] = number
-        if len(near) > 1:
-            cube = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1)
-            table[box] = _nearest(tuple(near), tolerance, cube)
-    return table.ravel()
