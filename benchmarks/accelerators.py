@@ -42,11 +42,10 @@ from loaders import Batch, BatchLoader, DeviceTiles, RamTiles
 from training.checkpoint import BEST
 from training.data import open_data
 from training.engine import CompileMode, choose_engine, computes_bf16
-from training.loop import training_step
 from training.memory import is_out_of_memory
 from training.predict import PredictOptions, make_job
 from training.prediction import Screen
-from training.run import BatchGroup, Run, release
+from training.run import BatchGroup, Run, release, training_step
 from training.settings import Config
 
 PARTS = ("loader", "step", "tiles", "predict")

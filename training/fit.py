@@ -1,4 +1,4 @@
-"""``python -m training.fit``: train a model; see `training.run.start` and `training.loop`."""
+"""``python -m training.fit``: train a model; see `training.run.start` and `training.run.loop`."""
 
 from __future__ import annotations
 

@@ -18,11 +18,11 @@ from training import export_model, load_model, train
 from training.checkpoint import load
 from training.engine import choose_engine
 from training.fit import main
-from training.loop import optimizer_step
 from training.memory import is_out_of_memory
 from training.model import copy_weights
 from training.model.trainable import prepare
 from training.run.capacity import choose_batch_size, release
+from training.run.loop import optimizer_step
 from training.run.state import TrainingError
 from training.settings import Config
 

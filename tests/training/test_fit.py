@@ -14,10 +14,9 @@ from helpers.runs import SMALL, assert_same_run, rows, same
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from loaders.memory import Available
-from training import loop
 from training.checkpoint import load, load_model
 from training.model import copy_weights
-from training.run import start
+from training.run import loop, start
 
 
 def test_a_run_learns_and_writes_its_files(fit, out, store):

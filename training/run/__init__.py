@@ -1,4 +1,4 @@
-"""A run: start, resume, state, memory and batch size."""
+"""A run: its start, state, loop and steps, and what is shown of it."""
 
 import lazy_loader as lazy
 

@@ -29,9 +29,9 @@ from training.engine import (
     set_random_state,
     wait_for,
 )
-from training.loop import optimizer_step
 from training.memory import is_out_of_memory
 from training.model import STATE_PER_PARAMETER, Trainable, make_trainable, prepare
+from training.run.loop import optimizer_step
 from training.run.state import Run
 from training.settings import Config
 

@@ -11,6 +11,7 @@ from typing import Any
 from geoprep.errors import StoreError, UsageError
 from loaders import touched_nodes
 from training.checkpoint import LAST, Checkpoint, load, trusted
+from training.console import Console
 from training.data import class_pixels, differences, model_info, open_data
 from training.engine import (
     choose_engine,
@@ -21,10 +22,12 @@ from training.engine import (
     set_threads,
     slow_bf16,
 )
-from training.loop import train, training_step
-from training.monitor import Callbacks, Console, header, profile
+from training.run.callbacks import Callbacks
 from training.run.capacity import choose_batch_size, estimate_run
 from training.run.folder import RunLock, check_free, claim, folder_of
+from training.run.header import header
+from training.run.loop import train, training_step
+from training.run.profiler import profile
 from training.run.state import Run, RunProgress
 from training.setting_texts import counted
 from training.settings import OF_ONE_START, Config

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.functional import avg_pool2d, interpolate
 
-from training import loop
 from training.checkpoint import load, load_model, save
 from training.model import unet as model_module
 from training.model.build import build_model
 from training.model.directions import direction_loss, road_directions
 from training.model.losses import RoadLoss
+from training.run import loop
 
 SIDE = 64
 

@@ -8,11 +8,9 @@ import pytest
 from helpers.runs import SMALL, STATEFUL, assert_same_run, rows, same, signal_self
 from helpers.stores import write_store
 
-from training import loop
 from training.checkpoint import load
 from training.fit import main
-from training.monitor import callbacks
-from training.run import state
+from training.run import callbacks, loop, state
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,12 @@ import pytest
 import torch
 from helpers import tiny
 
-from training.loop import (
+from training.model import copy_weights, update_average
+from training.model.optimizer import make_optimizer
+from training.run.loop import (
     learning_rate,
     skip_unless_finite,
 )
-from training.model import copy_weights, update_average
-from training.model.optimizer import make_optimizer
 from training.run.state import StepResult, TrainingError
 from training.settings import Config, OptimizerConfig
 

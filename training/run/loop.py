@@ -22,8 +22,8 @@ from torch.profiler import record_function
 from loaders import Batch
 from training.engine import CUDA_GRAPHS, Engine
 from training.model import AVERAGE, COPY, WAIT, LossParts, Timed, update_average
-from training.monitor import Callbacks
-from training.run import BatchGroup, Run, StepResult
+from training.run.callbacks import Callbacks
+from training.run.state import BatchGroup, Run, StepResult
 from training.settings import OptimizerConfig
 
 RISE = 0.3

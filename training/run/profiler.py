@@ -15,13 +15,13 @@ from torch.profiler import ProfilerActivity, record_function
 from torch.profiler import profile as torch_profile
 
 from loaders import Batch
+from training.console import Console
 from training.engine import wait_for
 from training.model import AVERAGE, COPY, NORMALISE, WAIT
-from training.monitor.console import Console
-from training.run import BatchGroup, Run, StepResult
+from training.run.state import BatchGroup, Run, StepResult
 
 TrainingStep = Callable[[Run, Iterator[Batch], BatchGroup], StepResult]
-"""`training.loop.training_step`."""
+"""`training.run.loop.training_step`."""
 
 WARM_UP, STEPS, PROFILED = 3, 10, 5
 OPERATORS = 8

@@ -1,5 +1,0 @@
-"""Output of a run: console, log and profile."""
-
-import lazy_loader as lazy
-
-__getattr__, __dir__, __all__ = lazy.attach_stub(__name__, __file__)
