@@ -20,6 +20,22 @@ LAYERS = {
     "executors": 1,
 }
 
+# The same of training, whose modules beside its packages have layers too, from the bottom.
+TRAINING = (
+    ("setting_texts", "yaml_files", "signals", "memory", "openmp", "pictures"),
+    ("settings", "checkpoint"),
+    ("engine",),
+    ("data", "console"),
+    ("model",),
+    ("runners",),
+    ("evaluation", "prediction"),
+    ("run", "cli"),
+    ("fit", "export", "predict"),
+    ("evaluate", "pretrain"),
+    ("model_functions",),
+    ("run_functions",),
+)
+
 
 def modules(package):
     """Return every module of a package by its dotted name."""
@@ -87,6 +103,19 @@ def test_a_package_imports_itself_and_lower_layers(module):
         assert other.split(".")[0] == "geoprep", f"{module} imports {other}"
         if package_of(other) != package_of(module):
             assert layer(other) < layer(module), f"{module} imports {other}"
+
+
+def layer_of_training(module):
+    """Return the layer of a module of training."""
+    name = module.split(".")[1]
+    return next(number for number, names in enumerate(TRAINING) if name in names)
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if m.startswith("training.")])
+def test_a_part_of_training_imports_itself_and_lower_layers(module):
+    for other in ours(MODULES[module]):
+        if other.startswith("training.") and other.split(".")[1] != module.split(".")[1]:
+            assert layer_of_training(other) < layer_of_training(module), f"imports {other}"
 
 
 @pytest.mark.parametrize("module", MODULES)

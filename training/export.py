@@ -99,7 +99,7 @@ def export(options: ExportOptions) -> int:
     started = time.perf_counter()
     from importlib.metadata import version
 
-    from training.checkpoint import load_model
+    from training.model import load_model
     from training.runners import (
         ExportRecord,
         model_file,

@@ -52,7 +52,8 @@ def predict(options: PredictOptions) -> int:
     from training.runners import parse_devices
 
     if options.instances > 1 or len(parse_devices(options.device)) > 1:
-        return run_instances(options, predict_part, COMMAND.spell)
+        done = run_instances(options, predict_part, COMMAND.spell)
+        return Status.DONE if done else Status.FAILED
     with Screen(quiet=options.quiet, spell=COMMAND.spell) as screen:
         outcomes = predict_part(options, None, screen, first=True)
     for line in summary(outcomes):

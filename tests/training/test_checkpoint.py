@@ -10,7 +10,8 @@ from helpers import predict_cases
 
 from geoprep.errors import UsageError
 from training import checkpoint as module
-from training.checkpoint import Checkpoint, CheckpointError, load, load_model, save
+from training.checkpoint import Checkpoint, CheckpointError, load, save
+from training.model import load_model
 from training.model.build import build_model
 
 FACTS = replace(predict_cases.FACTS, model="resnet34-unet", stores=("moscow.zarr",))

@@ -14,8 +14,8 @@ from helpers.runs import SMALL, assert_same_run, rows, same
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from loaders.memory import Available
-from training.checkpoint import load, load_model
-from training.model import copy_weights
+from training.checkpoint import load
+from training.model import copy_weights, load_model
 from training.run import loop, start
 
 

@@ -7,6 +7,9 @@ from .losses import LossParts as LossParts
 from .optimizer import STATE_PER_PARAMETER as STATE_PER_PARAMETER
 from .pretrained import load_encoder_weights as load_encoder_weights
 from .pretrained import load_initial_weights as load_initial_weights
+from .saved import load_model as load_model
+from .saved import load_weights as load_weights
+from .saved import trusted as trusted
 from .trainable import AVERAGE as AVERAGE
 from .trainable import COPY as COPY
 from .trainable import NORMALISE as NORMALISE

@@ -23,7 +23,6 @@ from typing import TypeAlias
 
 from geoprep.cpus import physical_cores, processors
 from geoprep.errors import GeoprepError, UsageError
-from training.cli import Status
 from training.prediction.predict_options import PredictOptions
 from training.prediction.predictor import ImageOutcome
 from training.prediction.screen import Screen, summary
@@ -50,8 +49,8 @@ def share_cores(cores: Sequence[int], count: int) -> list[list[int]]:
     return [list(cores[a:b]) for a, b in pairwise(edges)]
 
 
-def run_instances(options: PredictOptions, work: Work, spell: Callable[[str], str] = str) -> int:
-    """Predict in several processes and return the exit status.
+def run_instances(options: PredictOptions, work: Work, spell: Callable[[str], str] = str) -> bool:
+    """Predict in several processes; return whether all images were predicted.
 
     ``work`` is a function at the top of a module.
     """
@@ -112,8 +111,8 @@ def _run(work: Callable[[Screen], object], cores: Sequence[int], messages: Messa
 
 def _watch(
     processes: Sequence[SpawnProcess], messages: Messages, begun: float, spell: Callable[[str], str]
-) -> int:
-    """Show the progress of the processes until all have ended; return the exit status."""
+) -> bool:
+    """Show the progress of the processes until all have ended; return whether none failed."""
     outcomes: list[ImageOutcome] = []
     with Screen(quiet=True, spell=spell) as screen:
         while True:
@@ -136,8 +135,7 @@ def _watch(
             screen.say(
                 f"process {number} ended with status {code}: run the same command again to resume"
             )
-    failed = ended or any(outcome.error for outcome in outcomes)
-    return Status.FAILED if failed else Status.DONE
+    return not ended and not any(outcome.error for outcome in outcomes)
 
 
 def _end(processes: Sequence[SpawnProcess]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from geoprep.errors import StoreError, UsageError
 from loaders import touched_nodes
-from training.checkpoint import LAST, Checkpoint, load, trusted
+from training.checkpoint import LAST, Checkpoint, load
 from training.console import Console
 from training.data import class_pixels, differences, model_info, open_data
 from training.engine import (
@@ -22,6 +22,7 @@ from training.engine import (
     set_threads,
     slow_bf16,
 )
+from training.model import is_code, trusted
 from training.run.callbacks import Callbacks
 from training.run.capacity import choose_batch_size, estimate_run
 from training.run.folder import RunLock, check_free, claim, folder_of
@@ -137,8 +138,6 @@ def _interrupted(config: Config, folder: Path, number: int) -> str:
 
 def _resume_command(config: Config, folder: Path, stores: str = "") -> str:
     """Return the command that resumes a run."""
-    from training.model import is_code
-
     model, augmentation = config.model, config.augmentation
     code = f" --model {shlex.quote(model)}" if is_code(model) else ""
     code += f" --augmentation {shlex.quote(augmentation)}" if augmentation else ""

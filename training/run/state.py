@@ -36,6 +36,7 @@ from training.model import (
     copy_weights,
     load_encoder_weights,
     load_initial_weights,
+    load_weights,
     make_trainable,
     prepare,
     running_statistics,
@@ -186,7 +187,7 @@ class Run:
         model, self.initial = self.trainable.model, ""
         if saved is not None:  # best.pt has no auxiliary weights: they stay at random
             whole = training_only(model) | saved.model | saved.auxiliary
-            files.load_weights(model, whole, str(folder))
+            load_weights(model, whole, str(folder))
         elif config.init_from is not None:
             self.initial = load_initial_weights(model, self.info, config.init_from)
         else:

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.functional import avg_pool2d, interpolate
 
-from training.checkpoint import load, load_model, save
+from training.checkpoint import load, save
+from training.model import load_model
 from training.model import unet as model_module
 from training.model.build import build_model
 from training.model.directions import direction_loss, road_directions

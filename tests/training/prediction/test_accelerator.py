@@ -169,7 +169,7 @@ def test_every_device_has_a_process(tmp_path, monkeypatch):
             return SimpleNamespace(start=lambda: None, pid=None)
 
     monkeypatch.setattr(instances.multiprocessing, "get_context", lambda kind: Context())
-    monkeypatch.setattr(instances, "_watch", lambda *args: 0)
+    monkeypatch.setattr(instances, "_watch", lambda *args: True)
     made = predict_options(out=tmp_path, device="cuda:0,1")
     assert command.predict(made) == 0
     assert started == [("cuda:0", True, [0, 1]), ("cuda:1", False, [2, 3])]
