@@ -22,10 +22,9 @@ def count_source(pixels: ImageWindow) -> NDArray[np.int64]:
 
 
 def _counted(values: NDArray[Any], valid: NDArray[np.uint8] | None, size: int) -> NDArray[np.int64]:
-    counts = np.zeros((2, values.shape[2], size), np.int64)
+    counts = np.zeros((values.shape[2], size), np.int64)
     kernels.count_values(values, kernels.mask_of(valid), kernels.bands_of(values), counts)
-    total: NDArray[np.int64] = counts.sum(axis=0)
-    return total
+    return counts
 
 
 def add_black(counts: NDArray[np.int64], pixels: int) -> None:

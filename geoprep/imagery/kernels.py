@@ -35,16 +35,14 @@ def count_values(
     bands: tuple[int, ...],
     counts: NDArray[np.int64],
 ) -> None:
-    """Add the valid values to one histogram per band, int64 (2, band, value)."""
-    # Neighbouring pixels use different copies, so that they do not wait for each other's store.
+    """Add the valid values to one histogram per band, int64 (band, value)."""
     masked = valid.shape[0] > 0
     for y in range(values.shape[0]):
         for x in range(values.shape[1]):
             if masked and valid[y, x] == 0:
                 continue
-            copy = x & 1
             for k in range(len(bands)):
-                counts[copy, k, values[y, x, k]] += 1
+                counts[k, values[y, x, k]] += 1
 
 
 @compiled

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import Any, Final
 
 from geoprep.errors import UsageError
 from geoprep.palette import class_colours
+from geoprep.speed import NODATA
 from geoprep.store import BACKGROUND_NAME, MOST_CLASSES
 
 _HEX: Final = re.compile(r"#[0-9a-fA-F]{6}")
@@ -26,6 +28,7 @@ REFUSE: Final = "refuse"
 UNLABELLED: Final = "nodata"
 _RESERVED: Final = (REFUSE, UNLABELLED)
 """Words of the parameter `other`, which no class may have as its name."""
+_MOST_SHOWN: Final = 6
 _EXAMPLE: Final = "'road=#6EC1E4,building=60,16,152,water=3'"
 
 
@@ -45,6 +48,24 @@ class Classes:
                 f"`other` {self.other}: expected {REFUSE}, {UNLABELLED} or one of the classes "
                 f"{', '.join(self.names)}"
             )
+
+    @property
+    def rest(self) -> tuple[int, str]:
+        """Label byte and description of what values that no class has are read as."""
+        if self.other in self.names:
+            return self.names.index(self.other), f"class {self.other}"
+        return NODATA, UNLABELLED
+
+
+def refused_values(counts: Mapping[str, int], unit: str) -> str:
+    """Return the most frequent of values that no class has, and what to do, for messages."""
+    ordered = Counter(counts).most_common()
+    listed = ", ".join(f"{text} ({count:,} {unit})" for text, count in ordered[:_MOST_SHOWN])
+    more = f" and {len(ordered) - _MOST_SHOWN} more" if len(ordered) > _MOST_SHOWN else ""
+    return (
+        f"that no class has: {listed}{more}. Add them to `classes`, or say by `other` that they "
+        "are nodata, or which class they are"
+    )
 
 
 def parse_values(text: str | None, option: str) -> tuple[str, ...]:

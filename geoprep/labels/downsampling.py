@@ -29,10 +29,7 @@ def majority(
     lefts, rights = _ranges(xs, codes.shape[1])
     wanted = out[: len(tops), : len(lefts)]
     if (bottoms - tops == 1).all() and (rights - lefts == 1).all():
-        if (np.diff(tops) == 1).all() and (np.diff(lefts) == 1).all():  # the same pixels
-            wanted[...] = codes[tops[0] : bottoms[-1], lefts[0] : rights[-1]]
-        else:
-            wanted[...] = codes[np.ix_(tops, lefts)]
+        wanted[...] = codes[np.ix_(tops, lefts)]
     else:
         _majority(codes, tops, bottoms, lefts, rights, roads, wanted)
 
@@ -50,17 +47,6 @@ def _ranges(
 
 
 @compiled
-def _is_uniform(
-    codes: NDArray[np.uint8], code: int, top: int, bottom: int, left: int, right: int
-) -> bool:
-    for y in range(top, bottom):
-        for x in range(left, right):
-            if codes[y, x] != code:
-                return False
-    return True
-
-
-@compiled
 def _majority(
     codes: NDArray[np.uint8],
     tops: NDArray[np.int64],
@@ -73,10 +59,6 @@ def _majority(
     counts = np.zeros(256, np.int64)
     for i in range(len(tops)):
         for j in range(len(lefts)):
-            first = codes[tops[i], lefts[j]]
-            if _is_uniform(codes, first, tops[i], bottoms[i], lefts[j], rights[j]):
-                out[i, j] = first
-                continue
             known = background = highest = 0
             best = NODATA
             for y in range(tops[i], bottoms[i]):

@@ -15,7 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.errors import LabelError, UsageError
-from geoprep.labels.classes import REFUSE, UNLABELLED, Classes, parse_classes, parse_values
+from geoprep.labels.classes import (
+    REFUSE,
+    Classes,
+    parse_classes,
+    parse_values,
+    refused_values,
+)
 from geoprep.labels.value_tables import CHANNELS, UNLISTED, MaskPixels, ValueTable, numbers_of_band
 from geoprep.speed import (
     BACKGROUND,
@@ -157,9 +163,7 @@ class ClassRaster(Classes):
             codes[unlisted] = NODATA
             return codes, {}
         texts, counts = _most_frequent(pixels, unlisted, _MOST_SHOWN)
-        is_class = self.other != UNLABELLED
-        codes[unlisted] = self.names.index(self.other) if is_class else NODATA
-        what = f"class {self.other}" if is_class else UNLABELLED
+        codes[unlisted], what = self.rest
         if len(counts) > _MOST_SHOWN:
             texts, counts[_MOST_SHOWN:] = [*texts, "(others)"], [sum(counts[_MOST_SHOWN:])]
         remarks = {f"label value {t} read as {what}": n for t, n in zip(texts, counts, strict=True)}
@@ -216,15 +220,9 @@ class UnlistedError(LabelError):
 
 def unlisted_error(label: str, rule: ClassRaster, pixels: Mapping[str, int]) -> UnlistedError:
     """Return the error of a label with these values, which lists the most frequent ones."""
-    ordered = sorted(pixels.items(), key=lambda value: -value[1])
-    listed = ", ".join(f"{text} ({count:,} pixels)" for text, count in ordered[:_MOST_SHOWN])
-    more = f" and {len(ordered) - _MOST_SHOWN} more" if len(ordered) > _MOST_SHOWN else ""
     jpeg = "" if rule.tolerance else "; `tolerance` takes values that JPEG has changed"
-    error = UnlistedError(
-        f"{label}: has values that no class has: {listed}{more}. Add them to `classes`, "
-        f"or say by `other` that they are nodata, or which class they are{jpeg}"
-    )
-    error.pixels = dict(ordered)
+    error = UnlistedError(f"{label}: has values {refused_values(pixels, 'pixels')}{jpeg}")
+    error.pixels = dict(pixels)
     return error
 
 

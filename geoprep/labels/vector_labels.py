@@ -24,18 +24,24 @@ from geoprep.labels.attributes import (
     road_widths,
     tags_road,
 )
-from geoprep.labels.classes import REFUSE, UNLABELLED, Classes, as_colour, as_number, canonical
+from geoprep.labels.classes import (
+    REFUSE,
+    Classes,
+    as_colour,
+    as_number,
+    canonical,
+    refused_values,
+)
 from geoprep.labels.label_options import SPEED_FIELDS, SpeedRule
 from geoprep.labels.vector_files import Features, Layer, VectorFile
 from geoprep.labels.vector_names import OSM_LINES, OSM_SUFFIXES
-from geoprep.speed import NODATA, UNKNOWN_SPEED, to_byte
+from geoprep.speed import UNKNOWN_SPEED, to_byte
 
 LEFT_OUT: Final = -1
 _MAX_LON_DEG: Final = 360.0
 _MAX_LAT_DEG: Final = 90.0
 _AREA: Final = 2
 """Dimensions of a polygon, as shapely counts them."""
-_MOST_SHOWN: Final = 6
 _TAGS: Final = ("highway", "fclass", "class", "type")
 _UNTYPED: Final = frozenset(
     ("road_type missing", "road_type unknown", "highway missing", "highway unknown")
@@ -284,17 +290,9 @@ def _class_values(
         if drawn and value not in listed
     )
     if unlisted and rule.other == REFUSE:
-        shown = ", ".join(f"{text} ({n:,})" for text, n in unlisted.most_common(_MOST_SHOWN))
-        more = f" and {len(unlisted) - _MOST_SHOWN} more" if len(unlisted) > _MOST_SHOWN else ""
-        where = f"field {rule.field} has" if rule.field else "its layers have"
-        what = "values" if rule.field else "names"
-        raise LabelError(
-            f"{name}: {where} {what} that no class has: {shown}{more} (number of features). Add "
-            "them to `classes`, or say by `other` that they are nodata, or which class they are"
-        )
-    is_class = rule.other in rule.names
-    rest = rule.names.index(rule.other) if is_class else NODATA
-    what = f"class {rule.other}" if is_class else UNLABELLED
+        where = f"field {rule.field} has values" if rule.field else "its layers have names"
+        raise LabelError(f"{name}: {where} {refused_values(unlisted, 'features')}")
+    rest, what = rule.rest
     numbers = np.array([listed.get(value, rest) for value in values], np.int16)
     remarks: list[tuple[str, ...]] = [
         () if value in listed else (f"label value {canonical(value)} read as {what}",)

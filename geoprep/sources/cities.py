@@ -152,18 +152,15 @@ CITIES: dict[str, City] = {
 
 def get_city(name: str) -> City:
     """Return a city by name, whatever its case and separators, or by AOI (``AOI_7_Moscow``)."""
-    known = {key: city for city in CITIES.values() for key in _keys(city)}
+    known = {"las_vegas": CITIES["vegas"]}
+    for city in CITIES.values():
+        known |= dict.fromkeys((city.name, city.aoi.lower(), f"aoi_{city.aoi_id}"), city)
     wanted = re.sub(r"[\W_]+", "_", name.lower()).strip("_")
     if wanted in known:
         return known[wanted]
     near = difflib.get_close_matches(wanted, known, n=1)
     hint = f" Did you mean {known[near[0]].name}?" if near else ""
     raise UsageError(f"unknown city {name!r}.{hint} Known cities: {', '.join(CITIES)}.")
-
-
-def _keys(city: City) -> tuple[str, ...]:
-    also = ("las_vegas",) if city.name == "vegas" else ()
-    return (city.name, city.aoi.lower(), f"aoi_{city.aoi_id}", *also)
 
 
 def canonical_product(name: str) -> str:

@@ -52,7 +52,8 @@ def find_scenes(
     """
     product = canonical_product(product)
     looked = []
-    for place in [str(source)] if source is not None else _usual_places():
+    usual = [*filter(None, [os.environ.get(SOURCE_VARIABLE)]), "data", "."]
+    for place in [str(source)] if source is not None else usual:
         try:
             files, origin, notes = _files(city, place, product, copies, report)
         except TooManyFoldersError as error:
@@ -67,11 +68,6 @@ def find_scenes(
         f"no SpaceNet files of {city.place.replace('_', ' ')} ({city.aoi}) found. Looked in:\n"
         f"{places}\n{directions(city, product)}"
     )
-
-
-def _usual_places() -> list[str]:
-    named = os.environ.get(SOURCE_VARIABLE)
-    return [*([named] if named else []), "data", "."]
 
 
 def _scenes(

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO, Literal
 from zlib import crc32
@@ -175,11 +176,8 @@ def _checksum_fits(remote: RemoteFile, path: Path) -> bool | None:
     if whole is None:
         return None  # another kind of ETag, such as that of an upload in parts
     with path.open("rb") as file:
-        return hashlib.file_digest(file, _md5).hexdigest() == whole
-
-
-def _md5() -> hashlib._Hash:
-    return hashlib.md5(usedforsecurity=False)
+        digest = hashlib.file_digest(file, partial(hashlib.md5, usedforsecurity=False))
+    return digest.hexdigest() == whole
 
 
 # On the disk of a Dask worker, which reads every file more than once
