@@ -10,11 +10,10 @@ same code on a CPU, to check it.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import platform
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, repeat
@@ -26,18 +25,19 @@ import rasterio
 import torch
 
 from benchmarks.common import (
-    BenchmarkError,
+    CommonOptions,
     Result,
     announce,
-    local_path,
-    parser,
-    reports_errors,
+    command,
+    rounds,
     run_parts,
+    some_of,
 )
 from benchmarks.loading.data import LoadingSizes, synthetic_store
 from benchmarks.tables import Table, conclude, measured
 from geoprep.cpus import usable_cpus
-from geoprep.errors import GeoprepError
+from geoprep.errors import GeoprepError, UsageError
+from geoprep.options import argument, option
 from loaders import Batch, BatchLoader, DeviceTiles, RamTiles
 from training.checkpoint import BEST
 from training.data import open_data
@@ -75,14 +75,35 @@ QUICK = AcceleratorScale(
 )
 
 
-@reports_errors
-def main(arguments: Sequence[str] | None = None) -> int:
+@dataclass(frozen=True, kw_only=True)
+class AcceleratorsOptions(CommonOptions):
+    """Options: of `benchmarks.accelerators`."""
+
+    repeats: int = rounds(3)
+    store: Path | None = argument(
+        "Store to train on. Default: that of a synthetic city.", "STORE", default=None
+    )
+    device: str | None = option(
+        None,
+        "Device to measure: cuda, xpu, mps or cpu. Default: the accelerator that torch finds.",
+        "NAME",
+    )
+    only: tuple[str, ...] | None = some_of(PARTS, "Measure these parts")
+    write_page: Path | None = option(
+        None,
+        "Write the tables to this page of the documentation, beside those of other devices.",
+        "PATH",
+    )
+
+
+@command(AcceleratorsOptions)
+def main(given: AcceleratorsOptions) -> int:
     """Run the benchmark; return 0 if it ran."""
-    given = _arguments(arguments)
     device = find_device(given.device)
     scale = QUICK if given.quick else AcceleratorScale()
-    sizes = {"batch_size": scale.batch_size, "crop": scale.crop, "image": scale.image}
-    given.device = device.type
+    sizes: dict[str, Any] = {"batch_size": scale.batch_size, "crop": scale.crop}
+    sizes |= {"image": scale.image, "device": device.type}
+    sizes |= {"repeats": 1} if given.quick else {}
     with measured("accelerators", given, **sizes) as (result, work):
         result.machine["device"] = describe_device(device)
         store = given.store
@@ -91,27 +112,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             made = LoadingSizes(scenes=scale.scenes, scene_side=scale.scene_side)
             store = synthetic_store(work, made, usable_cpus())
         parts = Measurement(result, device, store, work, scale)
-        run_parts(result, {part: getattr(parts, part) for part in PARTS}, given.only)
+        run_parts(result, {part: getattr(parts, part) for part in PARTS}, given.only or PARTS)
     if given.write_page:
         write_page(given.write_page, result, tables(result))
     return conclude(result, given, tables(result))
-
-
-def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    options = parser(__doc__, repeats=3)
-    add = options.add_argument
-    text = "store to train on (default: that of a synthetic city)"
-    add("store", type=local_path, nargs="?", help=text)
-    text = "device to measure: cuda, xpu, mps or cpu (default: the accelerator that torch finds)"
-    add("--device", metavar="NAME", help=text)
-    text = f"measure this part; repeatable (default: {', '.join(PARTS)})"
-    add("--only", action="append", choices=PARTS, help=text)
-    text = "write the tables to this page of the documentation, beside those of other devices"
-    add("--write-page", type=local_path, metavar="PATH", help=text)
-    given = options.parse_args(arguments)
-    given.only = given.only or list(PARTS)
-    given.repeats = 1 if given.quick else given.repeats
-    return given
 
 
 def find_device(name: str | None) -> torch.device:
@@ -119,14 +123,14 @@ def find_device(name: str | None) -> torch.device:
 
     Raises
     ------
-    BenchmarkError
+    UsageError
         There is no such device.
     """
     found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     if name == "cpu":
         return torch.device("cpu")
     if found is None or (name is not None and found.type != name):
-        raise BenchmarkError(
+        raise UsageError(
             f"torch {torch.__version__} finds no {name or 'accelerator'} on this machine; "
             "--device cpu --quick runs the same code on the CPU"
         )
@@ -316,7 +320,7 @@ class Measurement:
         with Screen(quiet=True, spell=str) as screen:
             (outcome,) = make_job(options)[0].run(options.images, screen)
         if outcome.stats is None:
-            raise BenchmarkError(f"training.predict failed: {outcome.error}")
+            raise GeoprepError(f"training.predict failed: {outcome.error}")
         seconds = outcome.stats.seconds
         return outcome.stats.image_pixels / 1e6 / seconds, outcome.stats.forward_seconds / seconds
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import functools
 import json
 import statistics
@@ -17,9 +16,13 @@ from rich.console import Console
 
 from benchmarks.child import ChildError
 from benchmarks.machine import machine
-from geoprep.errors import GeoprepError
+from geoprep.errors import GeoprepError, UsageError
+from geoprep.options import option
+from training.cli import Command, Status
 
 T = TypeVar("T")
+Given = TypeVar("Given")
+Main = Callable[[Given], int]
 
 # rich assumes 80 columns for a file or a pipe: too few for figures with their range.
 console = Console(width=None if sys.stdout.isatty() else 120)
@@ -32,61 +35,71 @@ def announce(text: str) -> None:
     status.update(text)
 
 
-def parser(description: str, *, repeats: int = 5) -> argparse.ArgumentParser:
-    """Return a parser with the options that every benchmark has."""
-    result = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add = result.add_argument
-    add("--quick", action="store_true", help="small sizes, to check that the benchmark works")
-    add("--json", type=Path, metavar="FILE", help="write every figure to this JSON file")
-    add("--plot", type=_picture, metavar="FILE", help="draw the figures to this file (.png, .svg)")
-    add(
-        "--work",
-        type=local_path,
-        metavar="FOLDER",
-        help="folder for scratch files, created if missing (default: TMPDIR)",
-    )
-    text = f"number of rounds, of which the median is reported (default: {repeats})"
-    add("--repeats", type=positive, default=repeats, help=text)
-    return result
+def rounds(default: int) -> Any:  # noqa: ANN401 - as `option`
+    """Return the option of the number of rounds."""
+    return option(default, "Number of rounds, of which the median is reported.", "N", least=1)
 
 
-def local_path(text: str) -> Path:
-    """Return an absolute path: child processes run in another folder."""
-    return Path(text).absolute()
+def some_of(names: Iterable[str], text: str, default: str = "all") -> Any:  # noqa: ANN401 - as `option`
+    """Return an option that takes some of the names, separated by commas; None if not given."""
+    known = ", ".join(names)
+
+    def parse(given: str) -> tuple[str, ...]:
+        chosen = tuple(given.split(","))
+        for name in chosen:
+            if name not in known.split(", "):
+                raise UsageError(f"`only` {name} is unknown: use some of {known}")
+        return chosen
+
+    return option(None, f"{text}: {known}. Default: {default}.", "NAME,...", parse=parse)
 
 
-class BenchmarkError(Exception):
-    """A benchmark cannot run with these options; the message says why."""
-
-
-def reports_errors(main: Callable[[Sequence[str] | None], int]) -> Callable[..., int]:
-    """Return a main function that prints expected errors as one line and returns 1."""
-
-    @functools.wraps(main)
-    def run(arguments: Sequence[str] | None = None) -> int:
-        try:
-            return main(arguments)
-        except (BenchmarkError, ChildError, GeoprepError, OSError) as error:
-            print(f"error: {error}", file=sys.stderr)
-            return 1
-
-    return run
-
-
-def _picture(text: str) -> Path:
-    path = Path(text)
+def _check_picture(path: Path) -> None:
     if path.suffix not in (".png", ".svg", ".pdf"):
-        raise argparse.ArgumentTypeError(f"{text} does not end in .png, .svg or .pdf")
-    return path
+        raise UsageError(f"`plot` {path} does not end in .png, .svg or .pdf")
 
 
-def positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
-    return number
+@dataclass(frozen=True, kw_only=True)
+class CommonOptions:
+    """Options: those of every benchmark."""
+
+    quick: bool = option(False, "Small sizes, to check that the benchmark works.")
+    json: Path | None = option(None, "Write every figure to this JSON file.", "FILE")
+    plot: Path | None = option(
+        None, "Draw the figures to this file (.png, .svg, .pdf).", "FILE", check=_check_picture
+    )
+    work: Path | None = option(
+        None, "Folder for scratch files, created if missing. Default: TMPDIR.", "FOLDER"
+    )
+    repeats: int = rounds(5)
+
+
+def command(options: type[Given]) -> Callable[[Main[Given]], Callable[..., int]]:
+    """Return a decorator that makes a command of a function that takes a record of options.
+
+    Relative paths are those of the folder it was called in, since child processes run in another.
+    It has the name and the introduction of the options' module. It prints expected errors as one
+    line and returns 1, or 2 for invalid options.
+    """
+    module = sys.modules[options.__module__]
+    name = module.__spec__.name if module.__spec__ else module.__name__
+    line = Command(f"python -m {name}", (options,), module.__doc__ or "")
+
+    def decorate(main: Main[Given]) -> Callable[..., int]:
+        @functools.wraps(main)
+        def run(arguments: Sequence[str] | None = None) -> int:
+            try:
+                given = line.parse(arguments).items()
+                return main(
+                    options(**{k: v.absolute() if isinstance(v, Path) else v for k, v in given})
+                )
+            except (ChildError, GeoprepError, OSError) as error:
+                print(f"error: {line.spell(str(error))}", file=sys.stderr)
+                return Status.REFUSED if isinstance(error, UsageError) else Status.FAILED
+
+        return run
+
+    return decorate
 
 
 def run_parts(
@@ -251,7 +264,7 @@ class Result:
 
         Raises
         ------
-        BenchmarkError
+        UsageError
             The file cannot be read, or is no record.
         """
         try:
@@ -263,8 +276,8 @@ class Result:
             }
             return cls(figures=figures, **record)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise BenchmarkError(
-                f"{path} is no record of a benchmark ({error!r}). Name a file written by --json."
+            raise UsageError(
+                f"`record` {path} is no record of a benchmark ({error!r}): name a file of --json"
             ) from error
 
     def write(self, path: Path) -> None:

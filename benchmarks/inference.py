@@ -10,7 +10,6 @@ the same, and accuracy is not measured. ``--exports`` keeps the exported files, 
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -24,12 +23,22 @@ import numpy as np
 import torch
 
 from benchmarks.child import ChildError, ask, run
-from benchmarks.common import Result, announce, local_path, parser, ratios, reports_errors
+from benchmarks.common import (
+    CommonOptions,
+    Result,
+    announce,
+    command,
+    ratios,
+    rounds,
+    some_of,
+)
 from benchmarks.loading.data import LoadingSizes, synthetic_store
 from benchmarks.memory import resident
 from benchmarks.tables import Table, conclude, measured
 from benchmarks.training import IPEX_PYTHON, fit
 from geoprep.cpus import usable_cpus
+from geoprep.errors import UsageError
+from geoprep.options import argument, option
 from geoprep.sources import get_city
 from geoprep.synth import synthesise
 from training.engine import keep_memory
@@ -136,14 +145,30 @@ class InferenceScale:
 QUICK = InferenceScale(side=128, count=2, across=1, times=3, seconds=0.1, tiles=4)
 
 
-@reports_errors
-def main(arguments: Sequence[str] | None = None) -> int:
+@dataclass(frozen=True, kw_only=True)
+class InferenceOptions(CommonOptions):
+    """Options: of `benchmarks.inference`."""
+
+    repeats: int = rounds(2)
+    checkpoint: Path | None = argument(
+        "Checkpoint of a trained model. Default: train for a few steps.", "CHECKPOINT", default=None
+    )
+    store: str | None = argument(
+        "Store it was trained on, for INT8 calibration and accuracy.", "STORE", default=None
+    )
+    only: tuple[str, ...] | None = some_of(FORMS, "Run these forms")
+    exports: Path | None = option(None, "Keep exported files in this folder.", "FOLDER")
+
+
+@command(InferenceOptions)
+def main(given: InferenceOptions) -> int:
     """Run the benchmark; return 0 if it ran, even if bounds were missed."""
-    given = _arguments(arguments)
+    if given.checkpoint is not None and given.store is None:
+        raise UsageError("a checkpoint needs `store` too: the store it was trained on")
     scale = QUICK if given.quick else InferenceScale()
     limit_spinning()
     with measured("inference", given) as (result, work):
-        store, checkpoint = given.store, given.checkpoint
+        store, checkpoint = given.store or "", given.checkpoint
         if checkpoint is None:
             announce("training for a few steps")
             sizes = LoadingSizes(scenes=6, scene_side=256)
@@ -159,7 +184,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         image = next(scenes.glob("**/PS-RGB/*.tif"))
         evaluated = "" if given.checkpoint is None else store
         cases = {}
-        for name in given.only:
+        for name in FORMS if given.only is None else given.only:
             announce(f"exporting {FORMS[name].title}")
             try:
                 file = export_form(FORMS[name], checkpoint, store, exports, scale.tiles)
@@ -176,26 +201,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             cases[name] = partial(ask, target, task, FORMS[name].python)
         record(result, result.turns(cases), scale)
     return conclude(result, given, tables())
-
-
-def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    options = parser(__doc__, repeats=2)
-    add = options.add_argument
-    text = "checkpoint of a trained model (default: train for a few steps)"
-    add("checkpoint", type=local_path, nargs="?", help=text)
-    add("store", nargs="?", help="store it was trained on, for INT8 calibration and accuracy")
-    text = f"run these forms (default: all): {', '.join(FORMS)}"
-    add("--only", action="append", metavar="FORM,...", help=text)
-    add("--exports", type=local_path, metavar="FOLDER", help="keep exported files in this folder")
-    given = options.parse_args(arguments)
-    if given.checkpoint is not None and given.store is None:
-        options.error("a checkpoint needs STORE too: the store it was trained on")
-    asked = [name for names in given.only or () for name in names.split(",")]
-    for name in asked:
-        if name not in FORMS:
-            options.error(f"--only {name}: choose from {', '.join(FORMS)}")
-    given.only = [name for name in FORMS if name in asked or not asked]
-    return given
 
 
 def export_form(form: Form, checkpoint: Path, store: str, exports: Path, tiles: int) -> Path:
@@ -293,26 +298,26 @@ def record(
     result: Result, rounds_by_form: Mapping[str, list[dict[str, Any]]], scale: InferenceScale
 ) -> None:
     """Record the results of `measure_form` of every form, and ratios of rates."""
-    for name, rounds in rounds_by_form.items():
+    for name, answers in rounds_by_form.items():
         note = "with the first batch of each size, which may compile"
-        result.add(f"{name}.load", "s", [one_round["load"] for one_round in rounds], note=note)
+        result.add(f"{name}.load", "s", [measures["load"] for measures in answers], note=note)
         for share in (50, 99):
             latency = [
-                float(np.percentile(one_round["latency"], share)) * 1e3 for one_round in rounds
+                float(np.percentile(measures["latency"], share)) * 1e3 for measures in answers
             ]
             result.add(f"{name}.p{share}", "ms", latency, note=f"one tile of {scale.side}")
-        rates = [one_round["rate"] for one_round in rounds]
+        rates = [measures["rate"] for measures in answers]
         result.add(f"{name}.rate", "Mpx/s", rates, note=f"batches of {scale.count}")
         area = [rate * GSD_M**2 * 3600 for rate in rates]
         result.add(f"{name}.area", "km2/h", area, note=f"at {GSD_M} m, without reading and writing")
-        maps = [one_round["image"] * GSD_M**2 * 3600 for one_round in rounds]
+        maps = [measures["image"] * GSD_M**2 * 3600 for measures in answers]
         result.add(f"{name}.maps", "km2/h", maps, note=f"at {GSD_M} m, of training.predict")
-        shares = ratios([one_round["model"] for one_round in rounds], rates)
+        shares = ratios([measures["model"] for measures in answers], rates)
         note = "rate of the model in training.predict over its rate alone"
         result.add(f"{name}.share", "", shares, at_least=SHARE, note=note)
-        peaks = [one_round["peak"] / 2**30 for one_round in rounds]
+        peaks = [measures["peak"] / 2**30 for measures in answers]
         result.add(f"{name}.memory", "GiB", peaks, note="before predictions")
-        for metric, value in rounds[0]["metrics"].items():
+        for metric, value in answers[0]["metrics"].items():
             result.add(f"{name}.{metric}", "", [value])
             if "fp32" in rounds_by_form:
                 drop = rounds_by_form["fp32"][0]["metrics"][metric] - value

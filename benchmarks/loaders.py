@@ -15,19 +15,18 @@ measuring.
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from benchmarks.common import (
+    CommonOptions,
     Result,
     announce,
-    local_path,
-    parser,
-    positive,
-    reports_errors,
+    command,
     run_parts,
+    some_of,
 )
 from benchmarks.loading.augmentations import measure_augment
 from benchmarks.loading.data import (
@@ -47,6 +46,7 @@ from benchmarks.loading.throughput import drain, measure_residency, measure_thro
 from benchmarks.loading.worker_memory import measure_memory
 from benchmarks.tables import conclude, measured, print_machine, renew
 from geoprep.cpus import usable_cpus
+from geoprep.options import option
 from loaders import BatchLoader, RamTiles, StreamTiles, available_memory
 
 PARTS = ("memory", "peers", "augment", "throughput", "residency")
@@ -59,10 +59,34 @@ _NEARLY, _TRY_SECONDS = 0.9, 0.1
 QUICK_SHAPES = ((320, 3), (256, 8))
 
 
-@reports_errors
-def main(arguments: Sequence[str] | None = None) -> int:
+@dataclass(frozen=True, kw_only=True)
+class LoadersOptions(CommonOptions):
+    """Options: of `benchmarks.loaders`."""
+
+    store: Path | None = option(None, "Store to read. Default: that of a synthetic city.", "STORE")
+    only: tuple[str, ...] | None = some_of(
+        PARTS, "Measure these parts", "all; quick: memory, peers"
+    )
+    threads: int | None = option(
+        None, "Number of threads and of workers. Default: one per core.", "N", least=1
+    )
+    seconds: float | None = option(
+        None,
+        "Time to measure each rate for, in seconds. Default: 1, quick 0.25.",
+        "SECONDS",
+        above=0,
+    )
+    record: Path | None = option(
+        None, "Show the figures of this file, written by --json, instead of measuring.", "FILE"
+    )
+    page: Path | None = option(
+        None, "Write the tables into this Markdown page, at its comments <!-- NAME -->.", "FILE"
+    )
+
+
+@command(LoadersOptions)
+def main(given: LoadersOptions) -> int:
     """Run the benchmark; return 0 if it ran, even if bounds were missed."""
-    given = _arguments(arguments)
     if given.record:
         result = Result.read(given.record)
         print_machine(result)
@@ -74,44 +98,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return done
 
 
-def _run(given: argparse.Namespace) -> Result:
+def _run(given: LoadersOptions) -> Result:
     """Return the figures of the chosen parts."""
     sizes = QUICK if given.quick else LoadingSizes()
-    step = {"batch_size": sizes.batch_size, "crop": sizes.crop}
-    with measured("loaders", given, **step) as (result, work):
+    only = given.only or (QUICK_PARTS if given.quick else PARTS)
+    settings = {
+        "batch_size": sizes.batch_size,
+        "crop": sizes.crop,
+        "only": only,
+        "threads": given.threads or usable_cpus(),
+        "seconds": given.seconds or (0.25 if given.quick else 1.0),
+        "repeats": min(given.repeats, 2) if given.quick else given.repeats,
+    }
+    with measured("loaders", given, **settings) as (result, work):
         store = given.store
         # These parts need no store; those of the quick run take random tiles.
         storeless = {"augment", *(QUICK_PARTS if given.quick else ())}
-        if store is None and not set(given.only) <= storeless:
+        if store is None and not set(only) <= storeless:
             announce("creating a city")
-            store = synthetic_store(work, sizes, given.threads)
+            store = synthetic_store(work, sizes, result.settings["threads"])
         _measure(result, store, work, sizes)
     return result
-
-
-def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    options = parser(__doc__)
-    add = options.add_argument
-    text = "store to read (default: that of a synthetic city)"
-    add("--store", type=local_path, metavar="STORE", help=text)
-    text = "measure this part (default: all; quick: memory, peers); repeatable"
-    add("--only", action="append", choices=PARTS, help=text)
-    text = "number of threads and of workers (default: one per core)"
-    add("--threads", type=positive, default=usable_cpus(), help=text)
-    text = "time to measure each rate for, in seconds (default: 1, quick 0.25)"
-    add("--seconds", type=float, help=text)
-    text = "show the figures in this JSON file, written by --json, instead of measuring"
-    add("--record", type=Path, metavar="FILE", help=text)
-    text = "write the tables into this Markdown page, at its comments <!-- NAME -->"
-    add("--page", type=Path, metavar="FILE", help=text)
-    given = options.parse_args(arguments)
-    given.only = given.only or list(QUICK_PARTS if given.quick else PARTS)
-    if given.seconds is not None and not given.seconds > 0:
-        options.error(f"--seconds {given.seconds} is not above 0")
-    given.seconds = given.seconds or (0.25 if given.quick else 1.0)
-    if given.quick:
-        given.repeats = min(given.repeats, 2)
-    return given
 
 
 def _measure(result: Result, store: Path | None, work: Path, sizes: LoadingSizes) -> None:

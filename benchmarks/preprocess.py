@@ -9,8 +9,8 @@ codec, with one worker, and with the reference pipeline of `benchmarks.reference
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -25,16 +25,10 @@ from benchmarks.builds import (
     decode,
 )
 from benchmarks.chips import KINDS, REAL, Chips, draw_chips, find_real_chips, link_chips
-from benchmarks.common import (
-    Result,
-    announce,
-    local_path,
-    parser,
-    ratios,
-    reports_errors,
-)
+from benchmarks.common import CommonOptions, Result, announce, command, ratios
 from benchmarks.reference import missing_library
 from benchmarks.tables import Table, conclude, measured
+from geoprep.options import option
 from geoprep.sources import get_city
 
 SHARE = {"uint16": 0.45, "uint8": 0.40}
@@ -53,10 +47,21 @@ Runs = Mapping[str, list[TimedRun]]
 """Case to its timed runs, one per round."""
 
 
-@reports_errors
-def main(arguments: Sequence[str] | None = None) -> int:
+@dataclass(frozen=True, kw_only=True)
+class PreprocessOptions(CommonOptions):
+    """Options: of `benchmarks.preprocess`."""
+
+    chips: int | None = option(
+        None, "Number of chips of each dtype. Default: 64, quick 8.", "N", least=1
+    )
+    workers: int = option(2, "Number of threads of a build.", "N", least=1)
+    source: Path | None = option(None, "Folder with real chips. Default: shared/data.", "FOLDER")
+    size: int = option(1300, "Side of a synthetic chip in pixels.", "PIXELS", least=1)
+
+
+@command(PreprocessOptions)
+def main(given: PreprocessOptions) -> int:
     """Run the benchmark; return 0 if it ran, even if bounds were missed."""
-    given = _arguments(arguments)
     with measured("preprocess", given) as (result, work):
         kinds = _chips(given, work, result)
         for chips in kinds:
@@ -66,25 +71,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return conclude(result, given, tables(result, kinds))
 
 
-def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    options = parser(__doc__)
-    add = options.add_argument
-    add("--chips", type=int, help="number of chips of each dtype (default: 64, quick 8)")
-    add("--workers", type=int, default=2, help="number of threads of a build (default: 2)")
-    text = "folder with real chips (default: shared/data)"
-    add("--source", type=local_path, default=REAL, help=text)
-    add("--size", type=int, default=1300, help="side of a synthetic chip in pixels (default: 1300)")
-    given = options.parse_args(arguments)
-    given.chips = given.chips or (8 if given.quick else 64)
-    return given
-
-
-def _chips(given: argparse.Namespace, work: Path, result: Result) -> list[Chips]:
+def _chips(given: PreprocessOptions, work: Path, result: Result) -> list[Chips]:
     announce("drawing chips")
-    kinds = [draw_chips(work, kind, given.chips, given.size, given.workers) for kind in KINDS]
-    found = find_real_chips(work, given.source, given.chips)
+    count, source = given.chips or (8 if given.quick else 64), given.source or REAL
+    kinds = [draw_chips(work, kind, count, given.size, given.workers) for kind in KINDS]
+    found = find_real_chips(work, source, count)
     if found is None:
-        result.notes.append(f"no real chips in {given.source}: only synthetic chips are measured")
+        result.notes.append(f"no real chips in {source}: only synthetic chips are measured")
     else:
         kinds.append(found)
     result.notes += [f"{chips.kind}: {chips.origin}" for chips in kinds]

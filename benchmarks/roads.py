@@ -22,10 +22,10 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -36,11 +36,12 @@ from rasterio.windows import Window
 
 from benchmarks.child import ask
 from benchmarks.chips import REAL
-from benchmarks.common import Result, local_path, parser, reports_errors
+from benchmarks.common import CommonOptions, Result, command, rounds
 from benchmarks.memory import resident
 from benchmarks.tables import Table, conclude, measured
 from benchmarks.tracing.reliability import measure_reliability, steps
 from benchmarks.tracing.simulated import Chip, chips, simulate_prediction
+from geoprep.options import option
 from geoprep.roads import ArrayBands, RoadRaster, Tracing, apls, in_crs, trace, vectorize
 from geoprep.sources import get_city
 from geoprep.synth import synthesise
@@ -63,21 +64,24 @@ WAYS: Final = {
 """Name to tracing options of predictions with errors."""
 
 
-@reports_errors
-def main(arguments: Sequence[str] | None = None) -> int:
+@dataclass(frozen=True, kw_only=True)
+class RoadsOptions(CommonOptions):
+    """Options: of `benchmarks.roads`."""
+
+    repeats: int = rounds(3)
+    large: bool = option(False, "Also measure 20,000 x 20,000 pixels.")
+    real: Path | None = option(None, "Folder with AOI_2_Vegas. Default: shared/data.", "FOLDER")
+    end_to_end: bool = option(False, "Only measure the steps from images to scored road networks.")
+    level: int = option(650, "Tile side to train on, in pixels.", "PIXELS", least=1)
+    model: Path | None = option(None, "Checkpoint or run. Default: train one.", "PATH")
+    area: Path | None = option(
+        None, "Folder of its city in SpaceNet's layout. Default: synthetic.", "FOLDER"
+    )
+
+
+@command(RoadsOptions)
+def main(given: RoadsOptions) -> int:
     """Run the benchmark; return 0 if it ran, even if bounds were missed."""
-    options = parser(__doc__, repeats=3)
-    add = options.add_argument
-    add("--large", action="store_true", help="also measure 20,000 x 20,000 pixels")
-    text = "folder with AOI_2_Vegas (default: shared/data)"
-    add("--real", type=local_path, default=REAL, help=text)
-    text = "only measure the steps from images to scored road networks"
-    add("--end-to-end", action="store_true", help=text)
-    add("--level", type=int, default=650, help="tile side to train on, in pixels (default: 650)")
-    add("--model", type=local_path, help="checkpoint or run (default: train one)")
-    text = "folder of its city in SpaceNet's layout (default: synthetic)"
-    add("--area", type=local_path, help=text)
-    given = options.parse_args(arguments)
     with measured("roads", given) as (result, work):
         if given.end_to_end:
             from benchmarks.tracing.end_to_end import measure_end_to_end  # imports torch
@@ -94,11 +98,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return conclude(result, given, [Table("Scores", rows, columns, drawn="APLS, %"), exist])
 
 
-def _measure(result: Result, given: argparse.Namespace, work: Path) -> None:
+def _measure(result: Result, given: RoadsOptions, work: Path) -> None:
     city = get_city("moscow")
     area = synthesise(work, city, scenes=2 if given.quick else 24, seed=3)
     cases = {"city": list(chips(area))}
-    vegas = given.real / "AOI_2_Vegas"
+    vegas = (given.real or REAL) / "AOI_2_Vegas"
     if vegas.is_dir():
         cases["vegas"] = list(chips(vegas))
     else:

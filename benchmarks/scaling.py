@@ -12,15 +12,15 @@ recorded ten times::
 
 from __future__ import annotations
 
-import argparse
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from benchmarks.common import command
 from benchmarks.machine import machine
 from benchmarks.memory import resident
 from geoprep.build import (
@@ -38,6 +38,7 @@ from geoprep.build import (
 )
 from geoprep.executors import Dask, Threads
 from geoprep.grid import Grid
+from geoprep.options import option
 from geoprep.sources import Scene, SourceScenes
 from geoprep.store import create_store
 
@@ -168,21 +169,24 @@ def _used() -> Used:
     }
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, and print one JSON document."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+@dataclass(frozen=True, kw_only=True)
+class ScalingOptions:
+    """Options: of `benchmarks.scaling`."""
+
+    scenes: int = option(800_000, "Number of scenes, 8 per shard.", "N", least=1)
+    shards: int = option(100_000, "Largest number of shard tasks to run.", "N", least=1)
+    scheduler: str | None = option(
+        None, "Address of a Dask scheduler. Default: threads of this process.", "tcp://HOST:PORT"
     )
-    add = parser.add_argument
-    text = "number of scenes, 8 per shard (default: 800000)"
-    add("--scenes", type=int, default=800_000, help=text)
-    text = "largest number of shard tasks to run (default: 100000)"
-    add("--shards", type=int, default=100_000, help=text)
-    add("--scheduler", help="Dask scheduler, tcp://HOST:PORT (default: threads of this process)")
-    given = parser.parse_args(arguments)
+
+
+@command(ScalingOptions)
+def main(given: ScalingOptions) -> int:
+    """Measure, and print one JSON document."""
     result = measure(given.scenes, given.shards, given.scheduler)
     print(json.dumps(result | {"machine": machine()}, indent=2))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

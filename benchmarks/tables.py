@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import textwrap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table as RichTable
 
-from benchmarks.common import Figure, Result, console, rounded, status
+from benchmarks.common import CommonOptions, Figure, Result, console, rounded, status
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -230,7 +229,7 @@ def _draw_bars(axis: Axes, title: str, figures: Mapping[str, Figure]) -> None:
 
 
 @contextmanager
-def measured(name: str, given: argparse.Namespace, **sizes: Any) -> Iterator[tuple[Result, Path]]:  # noqa: ANN401 - JSON values
+def measured(name: str, given: CommonOptions, **sizes: Any) -> Iterator[tuple[Result, Path]]:  # noqa: ANN401 - JSON values
     """Yield the empty result of a benchmark, after printing the machine, and a scratch folder."""
     result = Result(name, vars(given) | sizes)
     print_machine(result)
@@ -240,7 +239,7 @@ def measured(name: str, given: argparse.Namespace, **sizes: Any) -> Iterator[tup
         yield result, Path(folder)
 
 
-def conclude(result: Result, given: argparse.Namespace, tables: Sequence[Table]) -> int:
+def conclude(result: Result, given: CommonOptions, tables: Sequence[Table]) -> int:
     """Print the report, write and draw it if the options say so; return the exit status."""
     print_report(result, tables)
     if given.json:

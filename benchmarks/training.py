@@ -9,7 +9,6 @@ breakdown per step), ``--batch-size auto``, and `benchmarks.inference` (predicti
 
 from __future__ import annotations
 
-import argparse
 import csv
 import statistics
 import sys
@@ -19,10 +18,19 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.child import ROOT, measure
-from benchmarks.common import Result, announce, local_path, parser, ratios, reports_errors
+from benchmarks.common import (
+    CommonOptions,
+    Result,
+    announce,
+    command,
+    ratios,
+    rounds,
+    some_of,
+)
 from benchmarks.loading.data import LoadingSizes, synthetic_store
 from benchmarks.tables import Table, conclude, measured
 from geoprep.cpus import usable_cpus
+from geoprep.options import argument
 
 IPEX_PYTHON = ROOT / ".venv-ipex" / "bin" / "python"
 
@@ -84,32 +92,30 @@ class TrainingScale:
 QUICK = TrainingScale(6, 256, batch_size=2, crop=64)
 
 
-@reports_errors
-def main(arguments: Sequence[str] | None = None) -> int:
+@dataclass(frozen=True, kw_only=True)
+class TrainingOptions(CommonOptions):
+    """Options: of `benchmarks.training`."""
+
+    repeats: int = rounds(3)
+    store: Path | None = argument(
+        "Store to train on. Default: that of a synthetic city.", "STORE", default=None
+    )
+    only: tuple[str, ...] | None = some_of(CASES, "Measure these cases")
+
+
+@command(TrainingOptions)
+def main(given: TrainingOptions) -> int:
     """Run the benchmark; return 0 if it ran, even if bounds were missed."""
-    given = _arguments(arguments)
     scale = QUICK if given.quick else TrainingScale()
-    step = {"batch_size": scale.batch_size, "crop": scale.crop}
-    with measured("training", given, **step) as (result, work):
+    sizes = {"batch_size": scale.batch_size, "crop": scale.crop}
+    with measured("training", given, **sizes, only=given.only or tuple(CASES)) as (result, work):
         store = given.store
         if store is None:
             announce("creating a city")
-            sizes = LoadingSizes(scenes=scale.scenes, scene_side=scale.scene_side)
-            store = synthetic_store(work, sizes, usable_cpus())
+            city = LoadingSizes(scenes=scale.scenes, scene_side=scale.scene_side)
+            store = synthetic_store(work, city, usable_cpus())
         measure_cases(result, store, work)
     return conclude(result, given, tables(result))
-
-
-def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    options = parser(__doc__, repeats=3)
-    add = options.add_argument
-    text = "store to train on (default: that of a synthetic city)"
-    add("store", type=local_path, nargs="?", help=text)
-    text = f"measure this case; repeatable (default: all of {', '.join(CASES)})"
-    add("--only", action="append", choices=tuple(CASES), help=text)
-    given = options.parse_args(arguments)
-    given.only = given.only or list(CASES)
-    return given
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,15 +52,12 @@ def options_of(program, name):
         program = click.Context(cli, **cli.context_settings)
         with command.make_context(name, [], program, resilient_parsing=True) as context:
             return {o for p in command.get_params(context) for o in (*p.opts, *p.secondary_opts)}
-    from option_tables import BENCHMARKS, TRAINING, benchmark_parser, settings_of, training_sections
+    from option_tables import BENCHMARKS, TRAINING, sections_of, settings_of
 
-    if program == "training" and name in TRAINING:
-        sections = training_sections(name)
-        flags = {one.flag for part in sections for one in settings_of(part).values()}
-        return flags | {"--help", "--help-all", "--config"}
-    if program == "benchmarks" and name in BENCHMARKS:
-        return set(benchmark_parser(name)._option_string_actions)
-    return None
+    if name not in {"training": TRAINING, "benchmarks": BENCHMARKS}[program]:
+        return None
+    flags = {one.flag for part in sections_of(program, name) for one in settings_of(part).values()}
+    return flags | {"--help", "--help-all"} | ({"--config"} if program == "training" else set())
 
 
 def problem(command):

@@ -7,28 +7,31 @@ Draws the figures of documents that `geoprep score --json` wrote; their names ar
 
 from __future__ import annotations
 
-import argparse
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.common import Result, reports_errors
+from benchmarks.common import Result, command
 from benchmarks.tables import STYLE
+from geoprep.options import argument, option
 from geoprep.roads import RoadGraph, in_crs, reliability
 
 _COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
-@reports_errors
-def main(arguments: Sequence[str] | None = None) -> int:
+@dataclass(frozen=True, kw_only=True)
+class ReliabilityOptions:
+    """Options: of `benchmarks.tracing.reliability`."""
+
+    documents: tuple[Path, ...] = argument("Documents of cities.", "CITY.json")
+    plot: Path = option(Path("confidence.png"), "Draw to this file (.png, .svg, .pdf).", "FILE")
+
+
+@command(ReliabilityOptions)
+def main(given: ReliabilityOptions) -> int:
     """Draw the plot; return 0, or 1 if a document cannot be read."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("documents", nargs="+", type=Path, metavar="CITY.json")
-    parser.add_argument("--plot", type=Path, required=True, metavar="FILE")
-    given = parser.parse_args(arguments)
     documents = {path.stem: json.loads(path.read_text()) for path in given.documents}
     draw_reliability(given.plot, {name: one["confidence"] for name, one in documents.items()})
     return 0

@@ -2,57 +2,34 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import inspect
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import MISSING
-from typing import Any, NoReturn
-from unittest import mock
+from typing import Any
 
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from geoprep.cli.help import name_options
-from geoprep.options import settings_of
+from geoprep.options import Setting, settings_of
 from training.settings import SECTIONS
 
 TRAINING = ("fit", "pretrain", "evaluate", "predict", "export")
 BENCHMARKS = (
     *("preprocess", "loaders", "training", "accelerators", "inference", "roads", "scaling"),
-    "faults",
 )
 
 
-class _ParserError(Exception):
-    """Carries the parser of a command that was about to parse its arguments."""
-
-
-def training_sections(command: str) -> Sequence[type[Any]]:
-    """Return the groups of options of ``python -m training.COMMAND``: dataclasses."""
-    if command == "fit":
+def sections_of(program: str, command: str) -> Sequence[type[Any]]:
+    """Return the groups of options of ``python -m PROGRAM.COMMAND``: dataclasses."""
+    if (program, command) == ("training", "fit"):
         return SECTIONS
-    module = importlib.import_module(f"training.{command}")
+    module = importlib.import_module(f"{program}.{command}")
     options: type[Any] = getattr(module, f"{command.capitalize()}Options")
-    return (*options.__bases__, options)
-
-
-def benchmark_parser(name: str) -> argparse.ArgumentParser:
-    """Return the parser of ``python -m benchmarks.NAME`` without running the benchmark."""
-
-    def stop(parser: argparse.ArgumentParser, *_: object, **__: object) -> NoReturn:
-        raise _ParserError(parser)
-
-    module = importlib.import_module(f"benchmarks.{name}")
-    with mock.patch.object(argparse.ArgumentParser, "parse_args", stop):
-        try:
-            module.main([])
-        except _ParserError as found:
-            parser: argparse.ArgumentParser = found.args[0]
-            return parser
-    raise TypeError(f"benchmarks.{name} parses no arguments")
+    return (*options.__bases__, options) if program == "training" else (options,)
 
 
 def _escaped(line: str) -> str:
@@ -68,6 +45,19 @@ def _shown(value: object) -> str:
 
 def _option(names: str, text: str) -> str:
     return f"::::{{option}} {names}\n{text}\n::::\n"
+
+
+def _entry(setting: Setting) -> str:
+    """Return the Markdown of an option or argument, with its default and range."""
+    if setting.positional:
+        return f"`{setting.metavar}{' ...' * setting.several}`\n: {setting.help}\n"
+    if setting.kinds == (bool,):
+        return _option(setting.flag, setting.help)
+    text = setting.help
+    known = setting.default is not None and setting.default is not MISSING
+    text += f" Default: {_shown(setting.default)}." if known else ""
+    text += f" Valid: {setting.range}." if setting.bounds else ""
+    return _option(f"{setting.flag} {setting.metavar}", text)
 
 
 class _Generated(SphinxDirective):
@@ -95,25 +85,14 @@ class TrainingOptions(_Generated):
         yield from ("```{code-block} none", module.INTRODUCTION.rstrip(), "```", "")
         yield from (f"```{{program}} python -m training.{command}", "```", "")
         listed: set[str] = set()
-        for section in training_sections(command):
+        for section in sections_of("training", command):
             settings = [one for one in settings_of(section).values() if one.name not in listed]
             if not settings:
                 continue
             listed |= {setting.name for setting in settings}
             title, _, about = (section.__doc__ or "").rstrip(".").partition(": ")
             yield from (f"**{title}**: {about}.", "")
-            for setting in settings:
-                text = setting.help
-                if setting.positional:
-                    yield from (f"`{setting.metavar}{' ...' * setting.several}`", f": {text}", "")
-                    continue
-                names = setting.flag
-                if setting.kinds != (bool,):
-                    names += f" {setting.metavar}"
-                    known = setting.default is not None and setting.default is not MISSING
-                    text += f" Default: {_shown(setting.default)}." if known else ""
-                    text += f" Valid: {setting.range}." if setting.bounds else ""
-                yield _option(names, text)
+            yield from map(_entry, settings)
         if command == "fit":
             yield _option("--config FILE", "YAML file of settings; options override it.")
             yield module.CLOSING
@@ -127,15 +106,11 @@ class BenchmarkOptions(_Generated):
     def lines(self) -> Iterator[str]:
         """Yield the Markdown of the help text."""
         name = self.arguments[0]
-        parser = benchmark_parser(name)
-        yield from (inspect.cleandoc(parser.description or ""), "")
+        module = importlib.import_module(f"benchmarks.{name}")
+        yield from (inspect.cleandoc(module.__doc__ or ""), "")
         yield from (f"```{{program}} python -m benchmarks.{name}", "```", "")
-        for action in parser._get_optional_actions():  # argparse has no public list of options
-            if action.help == argparse.SUPPRESS or "--help" in action.option_strings:
-                continue
-            value = "" if action.nargs == 0 else f" {action.metavar or action.dest.upper()}"
-            text = (action.help or "").replace("%%", "%")
-            yield _option(", ".join(action.option_strings) + value, text)
+        (record,) = sections_of("benchmarks", name)
+        yield from map(_entry, settings_of(record).values())
 
 
 class SettingsTable(_Generated):

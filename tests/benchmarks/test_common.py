@@ -2,12 +2,14 @@
 
 import json
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from benchmarks import scaling
 from benchmarks.child import ChildError, ChildProcess, ask, run
-from benchmarks.common import Figure, Result, run_parts
+from benchmarks.common import CommonOptions, Figure, Result, command, run_parts, some_of
 from benchmarks.tables import Table, print_report
 
 
@@ -117,3 +119,39 @@ def test_the_record_is_written_after_each_part(tmp_path):
         assert list(Result.read(path).figures) == ["a.rate"]
 
     run_parts(result, {"a": lambda: result.add("a.rate", "", [1.0]), "b": last}, ["a", "b"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class SomeOptions(CommonOptions):
+    """Options: of a benchmark with parts."""
+
+    only: tuple[str, ...] | None = some_of(("a", "b"), "Measure these parts")
+
+
+def test_options_reach_the_benchmark_and_paths_are_absolute(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    given = []
+    main = command(SomeOptions)(lambda options: given.append(options) or 0)
+    assert main(["--only", "b,a", "--json", "a.json"]) == main([]) == 0
+    assert given[0] == SomeOptions(only=("b", "a"), json=tmp_path / "a.json")
+    assert given[1] == SomeOptions()
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["--only", "a,c"], "--only c is unknown: use some of a, b"),
+        (["--plot", "a.gif"], "--plot a.gif does not end in .png, .svg or .pdf"),
+        (["--repeats", "0"], "--repeats 0: must be at least 1"),
+    ],
+)
+def test_wrong_options_are_one_line(words, error, capsys):
+    assert command(SomeOptions)(lambda _: 0)(words) == 2
+    assert capsys.readouterr().err == f"error: {error}\n"
+
+
+def test_builds_of_many_scenes_are_measured(capsys):
+    assert scaling.main(["--scenes", "16", "--shards", "2"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["scenes"], result["shards"], result["tasks"]) == (16, 2, 2)
+    assert result["tables_seconds"] > 0
