@@ -99,7 +99,7 @@ class Dask:
         in progress. ``lost`` returns the item to run instead of one over which several workers
         died, or the same item if another was the cause; None, or too many deaths: UsageError.
         """
-        from distributed import KilledWorker, as_completed
+        from distributed import KilledWorker, as_completed, wait
 
         queue = iter(items)
         running: dict[Future[R], tuple[T, int]] = {}
@@ -138,7 +138,10 @@ class Dask:
                     del future  # the scheduler may forget it
                     yield result
         finally:
-            self._leave(list(running))
+            with suppress(Exception):  # the cluster may be gone
+                wait(list(running), timeout=_LEAVING_S)
+            with suppress(Exception):
+                self._client.cancel(list(running))
 
     def survives(self, function: Callable[[T], object], item: T) -> bool:
         """Return whether a worker survives a task, whatever its result or exception."""
@@ -168,15 +171,6 @@ class Dask:
                 f"the Dask scheduler at {address} no longer answers. Finished work is kept: start "
                 "it and its workers again, and run the same command again to resume"
             ) from error
-
-    def _leave(self, running: list[Future[Any]]) -> None:
-        from distributed import wait
-
-        if running:
-            with suppress(Exception):  # the cluster may be gone
-                wait(running, timeout=_LEAVING_S)
-            with suppress(Exception):
-                self._client.cancel(running)
 
 
 def _check_versions(client: Client) -> None:

@@ -76,8 +76,7 @@ def anchored(
     counts = np.bincount(line, minlength=len(lines))
     last = np.cumsum(counts) - 1
     xy[last - counts + 1], xy[last] = nodes[ends[:, 0]], nodes[ends[:, 1]]
-    moved: NDArray[np.object_] = shapely.set_coordinates(lines.copy(), xy)
-    return moved
+    return shapely.set_coordinates(lines.copy(), xy)
 
 
 def joined_at_ends(

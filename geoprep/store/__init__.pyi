@@ -47,6 +47,7 @@ from .schema import Codec as Codec
 from .schema import SceneTable as SceneTable
 from .schema import StoreMeta as StoreMeta
 from .schema import TileTable as TileTable
+from .schema import table_arrays as table_arrays
 from .shards import ShardWriter as ShardWriter
 from .shards import digest as digest
 from .writer import create_store as create_store

@@ -93,15 +93,13 @@ class StoreReader:
     def histogram_band(self) -> NDArray[np.uint64]:
         """uint64 (band, 256), valid pixels per value over the train split, finest level."""
         shape = len(self.meta.bands), 256
-        found: NDArray[np.uint64] = self._read("histogram/band", "uint64", ("band", "value"), shape)
-        return found
+        return self._read("histogram/band", "uint64", ("band", "value"), shape)
 
     @cached_property
     def histogram_label(self) -> NDArray[np.uint64]:
         """uint64 (256), pixels per label byte over the train split, finest level."""
         name = f"histogram/{self.meta.label_array}"
-        found: NDArray[np.uint64] = self._read(name, "uint64", ("value",), (256,))
-        return found
+        return self._read(name, "uint64", ("value",), (256,))
 
     @cached_property
     def histogram_speed(self) -> NDArray[np.uint64]:
@@ -120,8 +118,7 @@ class StoreReader:
     def class_pixels(self) -> NDArray[np.uint32]:
         """uint32 (tile, class), pixels per class of every tile at the finest level."""
         shape = len(self.tiles), len(self.classes)
-        found: NDArray[np.uint32] = self._read("class_pixels", *CLASS_PIXELS, shape)
-        return found
+        return self._read("class_pixels", *CLASS_PIXELS, shape)
 
     def _require_speeds(self) -> None:
         if self.meta.has_classes:
@@ -187,7 +184,7 @@ class StoreReader:
 
     def _read(
         self, name: str, dtype: str, dims: tuple[str, ...], shape: tuple[int, ...] | None = None
-    ) -> Any:  # noqa: ANN401 - by dtype
+    ) -> NDArray[Any]:
         array = self._array(name)
         try:
             with errors_named(f"{self.location}/{name}", StoreError):

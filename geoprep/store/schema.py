@@ -201,3 +201,16 @@ SCENE_COLUMNS: dict[str, Column] = {
 
 CLASS_PIXELS: Column = ("uint32", ("tile", "class"))
 """Data type and axes of ``class_pixels``, the pixels per class of every tile, finest level."""
+
+
+def table_arrays(meta: StoreMeta) -> dict[str, Column]:
+    """Return the dtype and dimension names of every array that holds no pixels."""
+    ledger = ("uint8", ("shard", "byte"))
+    return {
+        **TILE_COLUMNS,
+        **{f"scenes/{name}": column for name, column in SCENE_COLUMNS.items()},
+        "histogram/band": ("uint64", ("band", "value")),
+        f"histogram/{meta.label_array}": ("uint64", ("value",)),
+        **({"class_pixels": CLASS_PIXELS} if meta.has_classes else {}),
+        **{f"ledger/{name}": ledger for name in meta.pixel_arrays()},
+    }

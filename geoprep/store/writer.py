@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,13 @@ from geoprep.storage import flush, flush_all
 from geoprep.store.layout import pixel_layouts
 from geoprep.store.reader import quiet_zarr, seal
 from geoprep.store.schema import (
-    CLASS_PIXELS,
     FILL_VALUES,
     SCENE_COLUMNS,
     TILE_COLUMNS,
     SceneTable,
     StoreMeta,
     TileTable,
+    table_arrays,
 )
 from geoprep.store.shards import digest
 
@@ -70,16 +69,17 @@ def finish_store(
     """
     # A build that was killed right before its commit has left consolidated metadata.
     root = zarr.open_group(path, mode="r+", use_consolidated=False)
-    for name, (dtype, dims) in TILE_COLUMNS.items():
-        write_table_array(root, name, getattr(tiles, name), dtype, dims)
-    for name, (dtype, dims) in SCENE_COLUMNS.items():
-        write_table_array(root, f"scenes/{name}", getattr(scenes, name), dtype, dims)
-    write_table_array(root, "histogram/band", histogram_band, "uint64", ("band", "value"))
-    write_table_array(root, f"histogram/{meta.label_array}", histogram_label, "uint64", ("value",))
-    if class_pixels is not None:
-        write_table_array(root, "class_pixels", class_pixels, *CLASS_PIXELS)
-    for name, digests in ledger.items():
-        write_table_array(root, f"ledger/{name}", digests, "uint8", ("shard", "byte"))
+    columns = table_arrays(meta)
+    tables = {
+        **{name: getattr(tiles, name) for name in TILE_COLUMNS},
+        **{f"scenes/{name}": getattr(scenes, name) for name in SCENE_COLUMNS},
+        "histogram/band": histogram_band,
+        f"histogram/{meta.label_array}": histogram_label,
+        **({} if class_pixels is None else {"class_pixels": class_pixels}),
+        **{f"ledger/{name}": digests for name, digests in ledger.items()},
+    }
+    for name, values in tables.items():
+        write_table_array(root, name, values, *columns[name])
     _commit(path, meta)
     flush(path / "zarr.json")
     flush(path)
@@ -89,8 +89,12 @@ def _commit(path: Path, meta: StoreMeta) -> None:
     done = replace(meta, complete=True).to_attrs()
     root = zarr.open_group(path, mode="r+", use_consolidated=False)
     ledger = root.require_group("ledger")
-    # The digest of the root attribute is stored in the ledger, which consolidation covers.
-    ledger.update_attributes({"meta": seal(done), "files": dict(sorted(_file_digests(path)))})
+    # The digest of the root attribute is stored in the ledger, which consolidation covers. The
+    # digests of shards are in the ledger's arrays; two files are written afterwards.
+    names = {file.relative_to(path).as_posix(): file for file in _without_shards(path)[0]}
+    listed = sorted(names.keys() - {"zarr.json", "ledger/zarr.json"})
+    digests = {name: digest(names[name].read_bytes()) for name in listed}
+    ledger.update_attributes({"meta": seal(done), "files": digests})
     # Consolidation rewrites zarr.json, and so does setting an attribute. The completion mark must
     # be the last change, so metadata is consolidated while the store is marked incomplete.
     with quiet_zarr():
@@ -99,15 +103,6 @@ def _commit(path: Path, meta: StoreMeta) -> None:
     files, folders = _without_shards(path)
     flush_all([*files, *folders])
     root.update_attributes({"geoprep": done})
-
-
-def _file_digests(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield name and digest of every file except shards and the two files written afterwards."""
-    # The digests of shards are in the ledger's arrays.
-    for file in _without_shards(path)[0]:
-        name = file.relative_to(path).as_posix()
-        if name not in ("zarr.json", "ledger/zarr.json"):
-            yield name, digest(file.read_bytes())
 
 
 def _without_shards(store: Path) -> tuple[list[Path], list[Path]]:

@@ -22,8 +22,9 @@ from geoprep.store import (
     digest,
     pixel_layouts,
     read_table,
+    table_arrays,
 )
-from geoprep.verify.documents import Problem, chunk_of, table_arrays
+from geoprep.verify.documents import Problem, chunk_of
 
 
 class Tables:

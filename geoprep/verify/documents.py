@@ -11,15 +11,7 @@ import zarr
 
 from geoprep.errors import StoreError
 from geoprep.storage import Files
-from geoprep.store import (
-    CLASS_PIXELS,
-    FILL_VALUES,
-    SCENE_COLUMNS,
-    TILE_COLUMNS,
-    StoreMeta,
-    StoreReader,
-    digest,
-)
+from geoprep.store import FILL_VALUES, StoreMeta, StoreReader, digest, table_arrays
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,19 +70,6 @@ UNLISTED = (DOCUMENT, f"ledger/{DOCUMENT}")
 # Keys that consolidation adds; the copy of a nested group has an empty one.
 CONSOLIDATED = {"kind": "inline", "must_understand": False}
 GROUP = {"zarr_format": 3, "node_type": "group"}
-
-
-def table_arrays(meta: StoreMeta) -> dict[str, tuple[str, tuple[str, ...]]]:
-    """Return the dtype and dimension names of every array that holds no pixels."""
-    ledger = ("uint8", ("shard", "byte"))
-    return {
-        **TILE_COLUMNS,
-        **{f"scenes/{name}": column for name, column in SCENE_COLUMNS.items()},
-        "histogram/band": ("uint64", ("band", "value")),
-        f"histogram/{meta.label_array}": ("uint64", ("value",)),
-        **({"class_pixels": CLASS_PIXELS} if meta.has_classes else {}),
-        **{f"ledger/{name}": ledger for name in meta.pixel_arrays()},
-    }
 
 
 def chunk_of(array: str, axes: int) -> str:

@@ -136,12 +136,12 @@ def _memory(facts: dict[str, Any], batch_size: int, crop: int, workers: int) -> 
 
 
 def _scene_table(store: StoreReader) -> list[dict[str, Any]]:
+    import pandas as pd
+
     from geoprep.views.footprints import columns_of  # imports shapely
 
-    columns = columns_of(store, "scene")
-    del columns["crs"]
-    rows = zip(*(np.asarray(column).tolist() for column in columns.values()), strict=True)
-    return [dict(zip(columns, row, strict=True)) for row in rows]
+    table = pd.DataFrame(columns_of(store, "scene")).drop(columns="crs")
+    return [{str(name): value for name, value in row.items()} for row in table.to_dict("records")]
 
 
 def _statistics(store: StoreReader) -> list[dict[str, Any]]:

@@ -57,22 +57,12 @@ class Cover:
 
     def is_within(self, xy: Floats, size: tuple[float, float]) -> NDArray[np.bool_]:
         """Return which points of the plane are covered, bool (point,)."""
-        met: NDArray[np.bool_] = shapely.intersects_xy(_placed(self.boxes, size), xy)
-        return met
+        return shapely.intersects_xy(_placed(self.boxes, size), xy)
 
     def is_outermost(self, xy: Floats, pixels: float) -> NDArray[np.bool_]:
         """Return which points are closer to the border than a number of pixels, bool (point,)."""
         border = self.border((1.0, -1.0))
-        corners = shapely.get_coordinates(border)
-        near = np.zeros(len(xy), np.bool_)
-        for values, lines in zip(xy.T, corners.T, strict=True):
-            places = np.unique(lines)
-            right = np.searchsorted(places, values).clip(1, len(places) - 1)
-            gap = np.minimum(np.abs(values - places[right]), np.abs(values - places[right - 1]))
-            near |= gap < pixels
-        maybe = np.flatnonzero(near)  # other points are far from every side, even extended
-        near[maybe] = shapely.dwithin(border, shapely.points(xy[maybe]), pixels)
-        return near
+        return np.asarray(shapely.dwithin(border, shapely.points(xy), pixels), np.bool_)
 
     def moved_inside(
         self, row: Ints, col: Ints, reach: int

@@ -90,14 +90,10 @@ class RoadRaster:
                 found.append(float(self.probability(*window).max()) / 255)
         return max(found, default=None)
 
-    def _has_data(self, values: NDArray[Any]) -> NDArray[np.bool_] | np.bool_:
-        """Return which values are finite and not nodata; a single True if none can be."""
-        known: NDArray[np.bool_] | np.bool_ = np.True_
-        if np.issubdtype(values.dtype, np.floating):
-            known = np.isfinite(values)
-        if self.nodata is not None:
-            known = known & (values != self.nodata)
-        return known
+    def _has_data(self, values: NDArray[Any]) -> NDArray[np.bool_]:
+        """Return which values are finite and not nodata."""
+        known: NDArray[np.bool_] = np.isfinite(values)
+        return known if self.nodata is None else known & (values != self.nodata)
 
     def probability(self, top: int, left: int, height: int, width: int) -> NDArray[np.uint8]:
         """Return the probability of a road, 0 to 255, in a window that may reach outside.
@@ -130,8 +126,7 @@ class RoadRaster:
                 np.putmask(values, values == self.nodata, 0)
             return np.asarray(values, np.uint8)
         road = values != 0 if self.road_value is None else values == self.road_value
-        if isinstance(known := self._has_data(values), np.ndarray):
-            road &= known
+        road &= self._has_data(values)
         if self.kind != "probability":
             return np.where(road, np.uint8(255), np.uint8(0))
         scaled = np.where(road, values, 0) * (255.0 / self.full_value)
@@ -168,8 +163,7 @@ def values_at(raster: RoadRaster, xy: Floats, read: Read) -> NDArray[Any]:
         top, left = int(row[mine].min()), int(col[mine].min())
         size = int(row[mine].max()) - top + 1, int(col[mine].max()) - left + 1
         parts.append(read(top, left, *size)[row[mine] - top, col[mine] - left])
-    values: NDArray[Any] = np.concatenate(parts)[back]
-    return values
+    return np.concatenate(parts)[back]
 
 
 def probability_along(

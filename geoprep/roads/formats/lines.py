@@ -43,6 +43,8 @@ def network_from_lines(
 
     Lines and segments without a length are left out.
     """
+    from scipy.spatial import cKDTree
+
     if joined == "vertices":
         edges, source = _segments(lines)
         ends = line_ends(edges).reshape(-1, 2)
@@ -52,7 +54,8 @@ def network_from_lines(
         edges, part_of = _split_where_others_end(lines[real])
         source = real[part_of]
         ends = line_ends(edges).reshape(-1, 2)
-        node = _clusters(ends)
+        close = cKDTree(ends).query_pairs(_JOINED_M, output_type="ndarray")
+        node = connected(close, len(ends))[1].astype(np.int64)  # in order of appearance
         nodes = ends[np.unique(node, return_index=True)[1]]
     pairs = node.reshape(-1, 2).astype(np.int64)
     confidence = None if confidence is None else confidence[source]
@@ -136,17 +139,6 @@ def _split_where_others_end(lines: Lines) -> tuple[Lines, Ints]:
     return np.array(parts, object), np.array(part_of, np.int64)
 
 
-def _clusters(xy: Floats) -> Ints:
-    """Return the cluster of every point, numbered from 0 in order of appearance, int64 (point,)."""
-    from scipy.spatial import cKDTree
-
-    pairs = cKDTree(xy).query_pairs(_JOINED_M, output_type="ndarray")
-    _, component = connected(pairs, len(xy))
-    _, first, label = np.unique(component, return_index=True, return_inverse=True)
-    rank: Ints = np.argsort(np.argsort(first))[label].astype(np.int64)
-    return rank
-
-
 def _without_duplicates(network: RoadGraph) -> RoadGraph:
     """Return every segment once, of those with the same ends the fastest, by their nodes."""
     ends = np.sort(network.ends, axis=1)
@@ -164,18 +156,9 @@ def _is_in_large_component(
 
     component = edge_components(network)
     keep = np.ones(len(component), np.bool_)
-    count = int(component.max(initial=-1)) + 1
-    of_node = np.empty(len(network.nodes), component.dtype)
-    of_node[network.ends] = component[:, None]
-    used = np.unique(network.ends)
-    low, high = np.full((count, 2), np.inf), np.full((count, 2), -np.inf)
-    np.minimum.at(low, of_node[used], network.nodes[used])
-    np.maximum.at(high, of_node[used], network.nodes[used])
-    nodes = np.bincount(of_node[used], minlength=count)
-    # A path is at least as long as the side of its bounding box.
-    small = (nodes > 0) & (nodes <= most_nodes) & ((high - low).max(axis=1, initial=0) < min_path)
-    for number in np.flatnonzero(small).tolist():
+    for number in np.unique(component).tolist():
         edges = component == number
-        paths = dijkstra(cost_graph(subnetwork(network, edges)).cheapest)
-        keep[edges] = paths.max() >= min_path
+        part = subnetwork(network, edges)
+        if len(part.nodes) <= most_nodes:
+            keep[edges] = dijkstra(cost_graph(part).cheapest).max() >= min_path
     return keep

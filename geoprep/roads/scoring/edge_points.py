@@ -46,10 +46,9 @@ class EdgePoints:
 
     def points(self, network: RoadGraph) -> NDArray[np.object_]:
         """Return shapely points, object (point,). All must be on an edge."""
-        points: NDArray[np.object_] = shapely.line_interpolate_point(
+        return shapely.line_interpolate_point(
             network.lines[self.edge], self.along_m * network.stretch(self.edge)
         )
-        return points
 
     def __getitem__(self, chosen: slice | NDArray[Any]) -> EdgePoints:
         return EdgePoints(self.edge[chosen], self.along_m[chosen])

@@ -101,8 +101,7 @@ def _meet_inside(arm: Floats, other: Floats, raster: RoadRaster) -> bool:
 def _depth(xy: Floats, raster: RoadRaster) -> Floats:
     """Return the distance of points to the border in metres, negative outside."""
     gap = raster.cover.to_border(xy, raster.gsd_m)
-    depth: Floats = np.where(raster.cover.is_within(xy, raster.gsd_m), gap, -gap)
-    return depth
+    return np.where(raster.cover.is_within(xy, raster.gsd_m), gap, -gap)
 
 
 def _undisturbed(xy: Floats, raster: RoadRaster) -> Floats:

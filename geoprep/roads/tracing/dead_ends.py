@@ -111,5 +111,4 @@ def _cap_radius(
     terms = np.column_stack([np.ones_like(_ACROSS), _ACROSS, np.sqrt(1 - _ACROSS**2)])
     half = half[..., 0]
     share = (reach(places, step) / np.maximum(half, 1e-9)) @ np.linalg.pinv(terms)[2]
-    radius: Floats = np.where(share > _ROUND, half[:, 0], 0.0)
-    return radius
+    return np.where(share > _ROUND, half[:, 0], 0.0)

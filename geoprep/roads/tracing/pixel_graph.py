@@ -83,8 +83,6 @@ def _reaching(pairs: Ints, probability: NDArray[np.uint8], threshold: float) -> 
 
 def _representatives(pairs: Ints, count: int) -> Ints:
     """Return for every pixel the first pixel of its connected component, int64 (pixel,)."""
-    number, component = connected(pairs, count)
-    first = np.full(number, -1, np.int64)
-    first[component[::-1]] = np.arange(count)[::-1]
-    representatives: Ints = first[component]
-    return representatives
+    _, component = connected(pairs, count)
+    first = np.unique(component, return_index=True)[1]
+    return first[component]

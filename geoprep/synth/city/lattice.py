@@ -62,8 +62,7 @@ class Warp:
         """Map points (..., 2)."""
         angle = uv @ self.waves.T + self.phases
         bent = uv + np.sin(angle) @ self.shifts
-        moved: Points = bent @ self.turn.T + self.centre
-        return moved
+        return bent @ self.turn.T + self.centre
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,8 +31,7 @@ def draw_use(zone: float, wild: bool, rng: np.random.Generator) -> Use:
     """Draw the use of a block; ``wild`` blocks need no road."""
     name = "wild" if wild else "urban" if zone > URBAN else "suburban" if zone > RURAL else "rural"
     shares = _USES[name]
-    use: Use = list(shares)[int(rng.choice(len(shares), p=list(shares.values())))]
-    return use
+    return list(shares)[int(rng.choice(len(shares), p=list(shares.values())))]
 
 
 def scatter_trees(

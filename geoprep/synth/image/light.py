@@ -92,8 +92,7 @@ def _blur(field: Field, sigma: float, axis: int) -> Field:
     weights = np.exp(-0.5 * (np.arange(-reach, reach + 1) / sigma) ** 2)
     weights /= weights.sum()
     rolled = (w * np.roll(field, int(k) - reach, axis) for k, w in enumerate(weights))
-    total: Field = sum(rolled, np.zeros_like(field)).astype(np.float32)
-    return total
+    return sum(rolled, np.zeros_like(field)).astype(np.float32)
 
 
 def _stretch(field: Field, side: int, step: int, axis: int) -> Field:

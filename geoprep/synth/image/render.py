@@ -143,13 +143,10 @@ class Renderer:
 
     def _let_through(self, ids: NDArray[np.uint16], things: Things, patch: Field) -> None:
         """Replace patches of a material by what shows through: weeds, bare spots, puddles."""
-        count = len(MATERIALS)
-        material = things.rows["material"]
-        bare = np.concatenate(([9.0], self._bare, self._bare[material])).astype(np.float32)
-        other = np.concatenate(([0], self._other + 1, self._other[material] + 1))
-        bare[: count + 1] = 9.0
+        material, first = things.rows["material"], len(MATERIALS) + 1
+        bare = np.concatenate((np.full(first, 9.0, np.float32), self._bare[material]))
         through = patch > bare[ids]
-        ids[through] = other.astype(np.uint16)[ids[through]]
+        ids[through] = self._other[material[ids[through] - first]] + 1
 
     def _texture(
         self, ids: NDArray[np.uint16], things: Things, fields: tuple[Field, Field, Field]
@@ -184,8 +181,7 @@ class Renderer:
         deck = _mask(decks, to_metres, shape)
         reach = -DECK_M / light.rise * light.sun
         moved = _moved(deck, round(reach[1] / to_metres.e), round(reach[0] / to_metres.a))
-        shaded: NDArray[np.bool_] = moved & below & ~deck
-        return shaded
+        return moved & below & ~deck
 
 
 def _mask(

@@ -125,8 +125,7 @@ def _runs(values: NDArray[np.float64]) -> list[int]:
     order = np.argsort(values)
     numbers = np.zeros(len(values), np.int64)
     numbers[order] = np.cumsum(np.diff(values[order], prepend=values[order[:1]]) > APART)
-    result: list[int] = numbers.tolist()
-    return result
+    return numbers.tolist()
 
 
 def _area_name(scenes: Sequence[dict[str, Any]], area: int) -> str:
