@@ -1,4 +1,4 @@
-"""``python -m training.fit``: train a model; see `training.run.start` and `training.run.loop`."""
+"""``python -m training.fit``: train a model; `training.run` has the start and the trainer."""
 
 from __future__ import annotations
 

@@ -22,8 +22,7 @@ from training.memory import is_out_of_memory
 from training.model import copy_weights
 from training.model.trainable import prepare
 from training.run.capacity import choose_batch_size, release
-from training.run.loop import optimizer_step
-from training.run.state import TrainingError
+from training.run.step import TrainingError, optimizer_step
 from training.settings import Config
 
 MODEL = "helpers.tiny:undropped"

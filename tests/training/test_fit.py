@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from loaders.memory import Available
 from training.checkpoint import load
 from training.model import copy_weights, load_model
-from training.run import loop, start
+from training.run import start, trainer
 
 
 def test_a_run_learns_and_writes_its_files(fit, out, store):
@@ -82,7 +82,7 @@ def test_an_accelerator_skips_a_loss_of_nan_without_waiting_and_stops_at_the_nex
 ):
     """The steps of a device, computed on the CPU: the fifth changes nothing at all."""
     states = []
-    choose, step = start.choose_engine, loop.training_step
+    choose, step = start.choose_engine, trainer.training_step
 
     def choose_engine(*settings):
         engine = choose(*settings)
@@ -100,7 +100,7 @@ def test_an_accelerator_skips_a_loss_of_nan_without_waiting_and_stops_at_the_nex
         return result
 
     monkeypatch.setattr(start, "choose_engine", choose_engine)
-    monkeypatch.setattr(loop, "training_step", training_step)
+    monkeypatch.setattr(trainer, "training_step", training_step)
     options = ("--epochs", 1, "--log-every", 6, "--save-every", 3, "--ema", 0.9)
     said = fit("--out", out, *options, model="poisoned", status=1).err
     assert "the loss is not a number (step 5, epoch 1, seed 0)" in said
@@ -117,7 +117,7 @@ def test_parameters_without_a_gradient_on_several_ranks_name_the_option(fit, out
     def fail(*_):
         raise RuntimeError("Expected ... by passing the keyword `find_unused_parameters=True`")
 
-    monkeypatch.setattr(loop, "training_step", fail)
+    monkeypatch.setattr(trainer, "training_step", fail)
     said = fit("--out", out, status=1).err
     assert "of the model, which several ranks have to know: add --find-unused-parameters" in said
 

@@ -31,8 +31,8 @@ from training.engine import (
 )
 from training.memory import is_out_of_memory
 from training.model import STATE_PER_PARAMETER, Trainable, make_trainable, prepare
-from training.run.loop import optimizer_step
 from training.run.state import Run
+from training.run.step import optimizer_step
 from training.settings import Config
 
 _SIDES = (64, 128)

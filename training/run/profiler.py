@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain, repeat
 from statistics import median
@@ -14,14 +14,11 @@ from rich.table import Table
 from torch.profiler import ProfilerActivity, record_function
 from torch.profiler import profile as torch_profile
 
-from loaders import Batch
 from training.console import Console
 from training.engine import wait_for
 from training.model import AVERAGE, COPY, NORMALISE, WAIT
-from training.run.state import BatchGroup, Run, StepResult
-
-TrainingStep = Callable[[Run, Iterator[Batch], BatchGroup], StepResult]
-"""`training.run.loop.training_step`."""
+from training.run.state import BatchGroup, Run
+from training.run.step import training_step
 
 WARM_UP, STEPS, PROFILED = 3, 10, 5
 OPERATORS = 8
@@ -36,7 +33,7 @@ NOTES = {
 COMPILED = {"off": "nothing", "loss": "the loss"}
 
 
-def profile(run: Run, console: Console, step: TrainingStep) -> None:
+def profile(run: Run, console: Console) -> None:
     """Run some training steps and print their time breakdown. Nothing is saved."""
     console.line(f"timing {STEPS + PROFILED} steps, then {PROFILED} with torch's profiler")
     run.module.train()
@@ -45,7 +42,7 @@ def profile(run: Run, console: Console, step: TrainingStep) -> None:
     device, times = run.engine.device, []
     for _ in range(WARM_UP + STEPS):
         begun = time.perf_counter()
-        step(run, batches, group)
+        training_step(run, batches, group)
         wait_for(device)
         times.append(time.perf_counter() - begun)
     seconds = median(times[WARM_UP:])
@@ -61,12 +58,12 @@ def profile(run: Run, console: Console, step: TrainingStep) -> None:
 
     run.timed = run.trainable.timed = timed
     for _ in range(PROFILED):  # under the profiler, steps would allocate new memory
-        step(run, batches, group)
+        training_step(run, batches, group)
     run.timed = run.trainable.timed = record_function
     other = {"cuda": ProfilerActivity.CUDA, "xpu": ProfilerActivity.XPU}.get(device.type)
     with torch_profile(activities=[ProfilerActivity.CPU, *([other] if other else [])]) as profiler:
         for _ in range(PROFILED):
-            step(run, batches, group)
+            training_step(run, batches, group)
 
     rows = profiler.key_averages()
     images = run.loader.schedule.batch_size * run.config.accumulate

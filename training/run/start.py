@@ -23,13 +23,12 @@ from training.engine import (
     slow_bf16,
 )
 from training.model import is_code, trusted
-from training.run.callbacks import Callbacks
 from training.run.capacity import choose_batch_size, estimate_run
 from training.run.folder import RunLock, check_free, claim, folder_of
 from training.run.header import header
-from training.run.loop import train, training_step
 from training.run.profiler import profile
 from training.run.state import Run, RunProgress
+from training.run.trainer import Trainer
 from training.setting_texts import counted
 from training.settings import OF_ONE_START, Config
 from training.signals import RunStopped, StopSignals, signal_name
@@ -113,10 +112,10 @@ def _run(
         for note in notes:
             console.line(f"note: {note}")
         if config.profile:
-            profile(run, console, training_step)
+            profile(run, console)
             return 0
         try:
-            train(run, Callbacks(run, console, stop))
+            Trainer(run, console, stop).fit()
         except RunStopped as stopped:
             console.end_bar()
             again = _resume_command(config, folder)

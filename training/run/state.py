@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 from torch.profiler import record_function
 
-from geoprep.errors import GeoprepError
 from geoprep.store import StoreReader
 from loaders import BatchLoader, is_distributed, this_rank
 from training import checkpoint as files
@@ -25,7 +24,6 @@ from training.engine import (
     data_parallel,
     gather_on_rank_zero,
     is_rank_zero,
-    max_over_ranks,
     random_state,
     seed_all,
     set_random_state,
@@ -44,45 +42,6 @@ from training.model import (
 )
 from training.runners import training_extent, write_item
 from training.settings import Config
-
-
-class TrainingError(GeoprepError):
-    """Training failed so many steps ago, for example because the loss is no longer a number."""
-
-    def __init__(self, message: str, ago: int = 0) -> None:
-        super().__init__(message)
-        self.ago = ago
-
-
-class StepResult(NamedTuple):
-    """Result of an optimizer step; tensors are on the device."""
-
-    losses: list[Tensor]
-    """Loss, pixelwise part and dice of each batch, fp32 (3,)."""
-    counts: list[int]
-    """Number of samples of each batch."""
-    norm: Tensor
-    """Norm of the gradient before clipping."""
-    waited: float
-    """Seconds spent waiting for batches."""
-    scale: Tensor | None = None
-    """Factor of the loss, fp32 without dimensions; None if it is not scaled."""
-
-    def check(self, ago: int = 0) -> bool:
-        """Return whether the step was applied: not if its scaled gradient overflowed.
-
-        This waits for the device. All ranks raise TrainingError if the loss is not finite, or the
-        gradient at a scale of 1 or less.
-        """
-        if math.isfinite(self.norm):  # the same on all ranks
-            return True
-        wrong = not all(math.isfinite(loss[0]) for loss in self.losses)
-        (wrong_anywhere,) = max_over_ranks([float(wrong)], self.norm.device)
-        if wrong_anywhere:
-            raise TrainingError("the loss is not a number", ago)
-        if self.scale is None or self.scale <= 1:
-            raise TrainingError("the gradient is not finite, though the loss is", ago)
-        return False
 
 
 class BatchGroup(NamedTuple):

@@ -19,11 +19,10 @@ from helpers import tiny
 from helpers.steps import batch, trainable_of
 from loaders import Batch, this_rank
 from training.engine import average_in_place, choose_engine, data_parallel, process_group
-from training.run.loop import optimizer_step
+from training.run.step import TrainingError, optimizer_step
 from training.model.trainable import prepare
 from training.settings import Config
 from training.model import copy_weights, running_statistics
-from training.run.state import TrainingError
 
 
 class Shifted(nn.Module):

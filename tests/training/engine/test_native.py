@@ -13,7 +13,7 @@ from training.engine import ipex as engine_ipex
 from training.engine.native import choose_engine, choose_precision, missing_compiler
 from training.model.optimizer import make_optimizer
 from training.model.trainable import prepare
-from training.run.loop import optimizer_step
+from training.run.step import optimizer_step
 from training.settings import Config
 
 CPU = torch.device("cpu")

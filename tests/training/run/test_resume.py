@@ -10,7 +10,7 @@ from helpers.stores import write_store
 
 from training.checkpoint import load
 from training.fit import main
-from training.run import callbacks, loop, state
+from training.run import state, trainer
 
 
 @pytest.mark.parametrize(
@@ -48,15 +48,15 @@ def test_a_run_interrupted_in_validation_resumes_with_it(fit, tmp_path, monkeypa
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     common = ("--epochs", 2, "--ema", averaged)
     fit("--out", whole, *common, network=STATEFUL)
-    validate = callbacks.validate
+    validate = trainer.validate
 
     def interrupted(*args, on_batch, **options):
         signal_self()
         return validate(*args, on_batch=on_batch, **options)
 
-    monkeypatch.setattr(callbacks, "validate", interrupted)
+    monkeypatch.setattr(trainer, "validate", interrupted)
     fit("--out", parts, *common, network=STATEFUL, status=130)
-    monkeypatch.setattr(callbacks, "validate", validate)
+    monkeypatch.setattr(trainer, "validate", validate)
     fit("--resume", parts, store=None, network=STATEFUL[:2])
     assert_same_run(whole, parts)
     with (parts / "metrics.csv").open(newline="") as file:
@@ -190,14 +190,14 @@ def test_sighup_saves_the_run(fit, out, monkeypatch, request):
 def test_a_second_run_in_the_same_folder_is_refused(fit, tmp_path, monkeypatch):
     """The first one holds the lock while it trains; its files are not touched."""
     out, printed = tmp_path / "run", []
-    step = loop.training_step
+    step = trainer.training_step
 
     def during_training(run, batches, group):
         if not printed:
             printed.append(fit("--out", out, "--epochs", 1, "--overwrite", status=2).err)
         return step(run, batches, group)
 
-    monkeypatch.setattr(loop, "training_step", during_training)
+    monkeypatch.setattr(trainer, "training_step", during_training)
     fit("--out", out, "--epochs", 1)
     assert f"{out}: process {os.getpid()} on " in printed[0]
     assert "is training in this folder: wait for it, or choose another --out" in printed[0]

@@ -1,8 +1,7 @@
-"""The training loop: epochs, steps and learning rate.
+"""One optimizer step: learning rate, forward and backward pass, update, averaged weights.
 
-Read from the bottom: `train` runs epochs, `train_epoch` runs the steps of an epoch,
-`training_step` sets the learning rate, takes an `optimizer_step` and updates the averaged weights.
-The forward pass is `training.model.Trainable`: bytes in, loss out.
+Read from the bottom: `training_step` sets the learning rate, takes an `optimizer_step` and updates
+the averaged weights. The forward pass is `training.model.Trainable`: bytes in, loss out.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,17 +19,56 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import Optimizer
 from torch.profiler import record_function
 
+from geoprep.errors import GeoprepError
 from loaders import Batch
-from training.engine import CUDA_GRAPHS, Engine
+from training.engine import CUDA_GRAPHS, Engine, max_over_ranks
 from training.model import AVERAGE, COPY, WAIT, LossParts, Timed, update_average
-from training.run.callbacks import Callbacks
-from training.run.state import BatchGroup, Run, StepResult
+from training.run.state import BatchGroup, Run
 from training.settings import OptimizerConfig
 
 RISE = 0.3
 START = 1 / 25
 END = START / 1e4
 """One-cycle: share of the run with a rising rate, first and last factor (torch's defaults)."""
+
+
+class TrainingError(GeoprepError):
+    """Training failed so many steps ago, for example because the loss is no longer a number."""
+
+    def __init__(self, message: str, ago: int = 0) -> None:
+        super().__init__(message)
+        self.ago = ago
+
+
+class StepResult(NamedTuple):
+    """Result of an optimizer step; tensors are on the device."""
+
+    losses: list[Tensor]
+    """Loss, pixelwise part and dice of each batch, fp32 (3,)."""
+    counts: list[int]
+    """Number of samples of each batch."""
+    norm: Tensor
+    """Norm of the gradient before clipping."""
+    waited: float
+    """Seconds spent waiting for batches."""
+    scale: Tensor | None = None
+    """Factor of the loss, fp32 without dimensions; None if it is not scaled."""
+
+    def check(self, ago: int = 0) -> bool:
+        """Return whether the step was applied: not if its scaled gradient overflowed.
+
+        This waits for the device. All ranks raise TrainingError if the loss is not finite, or the
+        gradient at a scale of 1 or less.
+        """
+        if math.isfinite(self.norm):  # the same on all ranks
+            return True
+        wrong = not all(math.isfinite(loss[0]) for loss in self.losses)
+        (wrong_anywhere,) = max_over_ranks([float(wrong)], self.norm.device)
+        if wrong_anywhere:
+            raise TrainingError("the loss is not a number", ago)
+        if self.scale is None or self.scale <= 1:
+            raise TrainingError("the gradient is not finite, though the loss is", ago)
+        return False
 
 
 def learning_rate(config: OptimizerConfig, epochs: int, done: float) -> float:
@@ -160,33 +199,3 @@ def training_step(run: Run, batches: Iterator[Batch], group: BatchGroup) -> Step
             applied = result.norm.isfinite() if skips else None
             update_average(run.averaged, run.trainable.model, config.ema, progress.step, applied)
     return result
-
-
-def train_epoch(run: Run, callbacks: Callbacks) -> None:
-    """Train on the remaining batches of the current epoch."""
-    run.module.train()
-    groups = run.groups()
-    batches = iter(run.loader) if groups else iter(())
-    callbacks.begin_epoch(sum(group.size for group in groups))
-    for group in groups:
-        callbacks.pending.append(training_step(run, batches, group))
-        callbacks.console.advance(group.size)
-        # Reading the losses waits for the device, so most steps do not. Ranks have to agree on
-        # stopping and saving, so they do at these steps only.
-        step, now = run.progress.step, time.monotonic()
-        urgent = callbacks.alone and (callbacks.stop.number or now >= callbacks.save_at)
-        if urgent or not step % run.config.log_every or not step % callbacks.save_steps:
-            callbacks.after_steps()
-
-
-def train(run: Run, callbacks: Callbacks) -> None:
-    """Train until all epochs are done or ``patience`` is exhausted.
-
-    RunStopped: a signal stopped the run, which is saved. TrainingError: a value is not finite.
-    """
-    with callbacks.explained():
-        while run.progress.epoch < run.epochs and not run.out_of_patience:
-            callbacks.enter_stage()
-            train_epoch(run, callbacks)  # one optimizer step per `accumulate` batches
-            callbacks.end_epoch()  # validates, saves, records
-    callbacks.finish()

@@ -1,4 +1,4 @@
-"""Work between steps and epochs: read and show the loss, save, validate, stop on signals."""
+"""The training loop: epochs, and the work between steps, read from `Trainer.fit`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from training.engine import average_in_place, is_rank_zero, max_over_ranks, sum_
 from training.evaluation import SCORES, Standing, examples, threshold_text, validate, worst_class
 from training.model import is_code
 from training.pictures import choose_tiles, draw_curves, draw_examples
-from training.run.state import Run, StepResult, TrainingError
+from training.run.state import Run
+from training.run.step import StepResult, TrainingError, training_step
 from training.setting_texts import counted, parse_interval
 from training.signals import RunStopped, StopSignals
 
@@ -47,8 +48,8 @@ class Pace(NamedTuple):
         return {"images_per_s": rate, "data_wait": self.waited / seconds}
 
 
-class Callbacks:
-    """Work around the steps of a run: read the losses, show them, save, validate, stop.
+class Trainer:
+    """Trains a run: takes its steps, reads and shows the loss, saves, validates, stops.
 
     ``pending`` are results of steps whose losses have not been read from the device. The next
     checkpoint is due at ``save_at`` (`time.monotonic`) or after ``save_steps``. ``alone``: there is
@@ -69,21 +70,41 @@ class Callbacks:
         self._scenes: list[dict[str, Any]] = []  # of the last validation, and of the best
         self._best_scenes = self._scenes
 
-    def enter_stage(self) -> None:
-        """Go to the stage of the current epoch, and show it if it is new."""
-        run, plan = self.run, self.run.config.plan
-        if run.enter_stage() and len(plan) > 1:
-            self.console.line(f"stage {run.stage + 1}: {plan[run.stage]}")
+    def fit(self) -> None:
+        """Train until all epochs are done or ``patience`` is exhausted.
 
-    def begin_epoch(self, batches: int) -> None:
-        """Show the progress bar of an epoch with so many batches left."""
+        RunStopped: a signal stopped the run, which is saved. TrainingError: a value is not finite.
+        """
+        run, plan = self.run, self.run.config.plan
+        with self._explained():
+            while run.progress.epoch < run.epochs and not run.out_of_patience:
+                if run.enter_stage() and len(plan) > 1:
+                    self.console.line(f"stage {run.stage + 1}: {plan[run.stage]}")
+                self.train_epoch()
+                self.end_epoch()
+        self._finish()
+
+    def train_epoch(self) -> None:
+        """Train on the remaining batches of the current epoch."""
         run, total = self.run, len(self.run.loader)
+        run.module.train()
+        groups = run.groups()
+        batches = iter(run.loader) if groups else iter(())
         self.stop.at_once = False
         title = f"epoch {run.progress.epoch + 1}/{run.epochs}"
-        self.console.begin_bar(title, total, total - batches)
+        self.console.begin_bar(title, total, total - sum(group.size for group in groups))
         self._pace, self._since = Pace(), time.perf_counter()
+        for group in groups:
+            self.pending.append(training_step(run, batches, group))
+            self.console.advance(group.size)
+            # Reading the losses waits for the device, so most steps do not. Ranks have to agree on
+            # stopping and saving, so they do at these steps only.
+            step, now = run.progress.step, time.monotonic()
+            urgent = self.alone and (self.stop.number or now >= self.save_at)
+            if urgent or not step % run.config.log_every or not step % self.save_steps:
+                self._after_steps()
 
-    def after_steps(self) -> None:
+    def _after_steps(self) -> None:
         """Read the losses of pending steps and show them; save and stop if it is time to."""
         self._show(*self._read())
         # The maximum: a signal may have reached one rank only, and only rank 0 has a timer.
@@ -122,7 +143,7 @@ class Callbacks:
         return total / max(pace.samples, 1), pace
 
     @contextmanager
-    def explained(self) -> Iterator[None]:
+    def _explained(self) -> Iterator[None]:
         """Add the step and a remedy to errors about losses and gradients that are not finite."""
         try:
             yield
@@ -254,7 +275,7 @@ class Callbacks:
         self.console.line("  ".join(parts))
         self.console.table(progress.history)
 
-    def finish(self) -> None:
+    def _finish(self) -> None:
         """Draw the curves and print where the results are."""
         run, progress = self.run, self.run.progress
         if not is_rank_zero() or not progress.history:

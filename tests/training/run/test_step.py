@@ -6,11 +6,12 @@ from helpers import tiny
 
 from training.model import copy_weights, update_average
 from training.model.optimizer import make_optimizer
-from training.run.loop import (
+from training.run.step import (
+    StepResult,
+    TrainingError,
     learning_rate,
     skip_unless_finite,
 )
-from training.run.state import StepResult, TrainingError
 from training.settings import Config, OptimizerConfig
 
 
