@@ -17,7 +17,6 @@ from geoprep.grid import (
     level_sides,
     shard_tiles,
     tile_offsets,
-    tile_windows,
     utm_crs_of,
 )
 
@@ -56,24 +55,6 @@ def test_tiles_cover_every_pixel_only_the_last_is_shifted_and_none_is_superfluou
 def test_an_overlap_that_makes_no_sense_is_refused(overlap):
     with pytest.raises(UsageError, match="`overlap`"):
         tile_offsets(1300, 512, overlap)
-
-
-@given(st.integers(1, 90), st.integers(1, 90), st.integers(4, 40), st.integers(0, 3))
-def test_windows_are_every_pair_of_offsets_row_by_row(height, width, tile, overlap):
-    rows, cols = tile_offsets(height, tile, overlap), tile_offsets(width, tile, overlap)
-    expected = [(row, col) for row in rows for col in cols]
-    assert tile_windows((height, width), tile, overlap) == expected == sorted(set(expected))
-
-
-@given(places, sides, sides)
-def test_bounds_are_ordered_whichever_way_the_raster_is_turned(place, height, width):
-    grid = grid_at(place, height, width)
-    left, bottom, right, top = grid.bounds
-    assert left < right
-    assert bottom < top
-    x, y = grid.transform * (width / 2, height / 2)
-    assert left < x < right
-    assert bottom < y < top
 
 
 @given(places, sides, sides, st.floats(-50, 3000), st.floats(-50, 3000))

@@ -55,11 +55,6 @@ def test_sn3_missing_keys_are_an_unclassified_paved_road():
     assert speed({}) == (20, ("road_type missing", "lane_number missing", "paved missing"))
 
 
-@pytest.mark.parametrize("key", ["bridge", "bridge_typ", "bridge_type"])
-def test_sn3_bridges_have_the_speed_of_the_road(key):
-    assert speed(sn3(**{key: "1"})) == speed(sn3(**{key: None})) == (25, ())
-
-
 @pytest.mark.parametrize(
     ("road", "mph", "note"),
     [

@@ -14,7 +14,6 @@ from helpers.roads import network as road_network
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from geoprep.crs import boxes_around
 from geoprep.errors import LabelError, UsageError
 from geoprep.grid import Grid
 from geoprep.labels import road_files as reading
@@ -111,16 +110,6 @@ def test_a_road_that_reaches_in_by_its_margin_alone_is_chosen(tmp_path):
     for margin_m, count in ((2.0, 1), (1.5, 0)):
         roads = read_roads(path, bounds=bounds, bounds_crs=UTM, margin_m=margin_m)
         assert len(roads.lines) == count
-
-
-def test_bounds_are_widened_by_metres_on_the_ground():
-    place = (37.6, 55.7, 37.61, 55.71)
-    ((west, south, east, north),) = boxes_around(place, "EPSG:4326", "EPSG:4326", 2.0)
-    ground = pyproj.Geod(ellps="WGS84")
-    for lon, inner in ((west, 37.6), (east, 37.61)):
-        assert 2 <= ground.inv(lon, 55.71, inner, 55.71)[2] < 2.1
-    for lat, inner in ((south, 55.7), (north, 55.71)):
-        assert 2 <= ground.inv(37.6, lat, 37.6, inner)[2] < 2.1
 
 
 @pytest.mark.parametrize("crs", ["EPSG:4326", "EPSG:32601", "EPSG:3832"])

@@ -133,33 +133,11 @@ def test_two_images_of_one_number_are_both_named(make):
     assert len(find_scenes(MOSCOW, data / "a").scenes) == 2
 
 
-def test_masks_that_carry_an_images_name_do_not_compete_with_it(make):
-    image = MOSCOW.file_name("PS-RGB", 1)
-    data = make(*chips("AOI_7_Moscow", 1), f"masks/{image}", f"AOI_7_Moscow/PS-RGB_8bit/{image}")
-    (scene,) = find_scenes(MOSCOW, data).scenes
-    assert scene.image == str(data / "AOI_7_Moscow" / "PS-RGB" / image)
-    (derived,) = find_scenes(MOSCOW, data, "PS-RGB_8bit").scenes
-    assert derived.image == str(data / "AOI_7_Moscow" / "PS-RGB_8bit" / image)
-
-
 def test_two_labels_of_one_number_are_both_named(make):
     label = chips("", 1)[1]
     data = make(*chips("AOI_7_Moscow", 1, labels=False), f"x{label}", f"y{label}")
     with pytest.raises(SourceError, match=r"label of AOI_7_Moscow_chip1: .*/x/.* and .*/y/"):
         find_scenes(MOSCOW, data)
-
-
-def test_other_cities_and_missions_are_not_mixed_in(make):
-    mumbai = CITIES["mumbai"]
-    data = make(
-        *chips("AOI_7_Moscow", 1),
-        *chips("AOI_8_Mumbai", 1, city=mumbai),
-        *chips("AOI_2_Vegas", 1, city=VEGAS),
-        "SN2/AOI_2_Vegas/PS-RGB/SN2_buildings_train_AOI_2_Vegas_PS-RGB_img1.tif",
-    )
-    everything = [find_scenes(city, data).scenes for city in (MOSCOW, mumbai, VEGAS)]
-    assert [len(scenes) for scenes in everything] == [1, 1, 1]
-    assert len({scene.id for scenes in everything for scene in scenes}) == 3
 
 
 def test_a_missing_product_lists_the_available_ones(make):

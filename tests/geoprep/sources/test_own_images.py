@@ -62,11 +62,6 @@ def test_a_suffix_that_is_spelt_out_is_taken_at_its_word(make):
     assert ids(images_and_labels(["*.ntf"])) == ["a", "b"]
 
 
-def test_any_depth(make):
-    make("r/x/1.tif", "r/y/z/2.tif")
-    assert ids(images_and_labels(["r/**/*.tif"])) == ["1", "2"]
-
-
 def test_a_name_with_wildcard_characters_is_a_name_first(make):
     make("s[1].tif", "d[0]/t.tif")
     assert ids(images_and_labels(["s[1].tif", "d[0]"])) == ["s[1]", "t"]

@@ -15,12 +15,13 @@ DELETED = """<?xml version="1.0"?><DeleteResult></DeleteResult>"""
 
 
 class Server(BaseHTTPRequestHandler):
-    """Answers 403 to what its server refuses: PUT, GET, LIST or POST (of several deletions)."""
+    """Answers 403 to what its server refuses: PUT, GET, LIST or DELETE."""
 
-    def answer(self, kind, body=""):
+    def answer(self):
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        self.server.seen.append(kind)
-        refused = kind in self.server.refused
+        kind = "LIST" if "list-type" in self.path else self.command
+        body = {"LIST": LISTING, "GET": "geoprep", "POST": DELETED}.get(kind, "")
+        refused = kind.replace("POST", "DELETE") in self.server.refused
         self.send_response(403 if refused else 200)
         self.send_header("ETag", '"x"')
         self.send_header("Last-Modified", "Wed, 21 Oct 2015 07:28:00 GMT")
@@ -28,20 +29,7 @@ class Server(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(b"" if refused else body.encode())
 
-    def do_PUT(self):
-        self.answer("PUT")
-
-    def do_GET(self):
-        if "list-type" in self.path:
-            self.answer("LIST", LISTING)
-        else:
-            self.answer("GET", "geoprep")
-
-    def do_POST(self):
-        self.answer("DELETE", DELETED)
-
-    def do_DELETE(self):
-        self.answer("DELETE")
+    do_PUT = do_GET = do_POST = do_DELETE = answer  # noqa: N815 - names of the base class
 
     def log_message(self, *_):
         pass
@@ -50,7 +38,7 @@ class Server(BaseHTTPRequestHandler):
 @pytest.fixture
 def server(monkeypatch):
     server = ThreadingHTTPServer(("127.0.0.1", 0), Server)
-    server.refused, server.seen = set(), []
+    server.refused = set()
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     use_endpoint(monkeypatch, f"http://127.0.0.1:{server.server_port}")

@@ -36,13 +36,6 @@ def packed(tmp_path, image):
     return [member_address(archive, name, *at) for name, at in index_tar(archive).items()]
 
 
-def test_a_file_is_opened_as_it_is(image):
-    with open_image(str(image)) as source, rasterio.open(image) as same:
-        assert source.crs == same.crs
-        assert source.transform == same.transform
-        np.testing.assert_array_equal(source.read(), same.read())
-
-
 def test_a_member_of_a_tar_is_read_in_place(packed):
     for address, seed in zip(packed, (0, 1), strict=True):
         with open_image(pickle.loads(pickle.dumps(address))) as source:
