@@ -152,12 +152,14 @@ class ChildProcess:
 
     def __exit__(self, *_: object) -> None:
         assert self.process.stdin is not None
+        assert self.process.stdout is not None
         with suppress(BrokenPipeError):
             self.process.stdin.close()
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(10)
         self._kill()  # also its own children, or a process that hangs
         self.process.wait()
+        self.process.stdout.close()
         self.errors.close()
 
 

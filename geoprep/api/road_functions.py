@@ -104,6 +104,7 @@ def score(
     Examples
     --------
     >>> import geopandas, shapely
+    >>> from geoprep import RoadNetwork
     >>> ends = [[(5e5, 6e6), (500400, 6e6)], [(5e5, 6e6), (5e5, 6000600)]]
     >>> lines = [shapely.LineString(xy) for xy in ends]
     >>> frame = geopandas.GeoDataFrame({"speed_mph": [30, 20]}, geometry=lines, crs="EPSG:32637")

@@ -18,6 +18,8 @@ EXCEPTIONS = (
     "ignore:'crs' was not provided:UserWarning",
     # torch: its own `torch.utils.mkldnn`, which it imports to compile or fuse.
     "ignore:`torch.jit.script_method` is deprecated:DeprecationWarning",
+    # torch: its compiler reads every attribute of the tensors that it traces.
+    "ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning",
     # torch: its exporter to ONNX calls what torch itself has deprecated.
     r"ignore:`isinstance\(treespec, LeafSpec\)` is deprecated:FutureWarning",
     # torch: `torch.export.save` writes constants that are parts of one tensor.

@@ -133,8 +133,8 @@ def test_a_file_that_is_not_a_raster_is_named(tmp_path):
     ("options", "error"),
     [
         (partial(RasterOptions, kind="x"), "`kind` 'x' is unknown: use one of probability, speed"),
-        (partial(RasterOptions, pixel_size=0), "`pixel_size` is 0: set it above 0"),
-        (partial(ScoreOptions, snap=-1), "`snap` is -1: set it above 0"),
+        (partial(RasterOptions, pixel_size=0), "`pixel_size` 0: must be more than 0"),
+        (partial(ScoreOptions, snap=-1), "`snap` -1: must be more than 0"),
     ],
 )
 def test_options_out_of_range_are_refused(options, error):
