@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -89,43 +88,36 @@ def check_layouts(store: StoreReader, tiles: int) -> Iterator[Problem]:
             )
 
 
-@dataclass(slots=True)
-class ShardFindings:
-    """Result of reading a shard: whether it exists, intact chunks and problems."""
+def check_shard(
+    shard: tuple[PixelLayout, int], files: Files, tables: Tables
+) -> tuple[int, list[Problem]]:
+    """Read a shard, decode each of its chunks, and compare its digest with the ledger.
 
-    found: bool = True
-    chunks: int = 0
-    problems: list[Problem] = field(default_factory=list)
-
-
-def check_shard(shard: tuple[PixelLayout, int], files: Files, tables: Tables) -> ShardFindings:
-    """Read a shard, decode each of its chunks, and compare its digest with the ledger."""
-    layout, number = shard
-    path, result = layout.key(number), ShardFindings()
+    Return the number of intact chunks, and the problems.
+    """
+    (layout, number), chunks = shard, 0
+    problems: list[Problem] = []
 
     def report(tile: int | None, message: str) -> None:
         scene = None if tile is None else tables.scene_of(tile)
-        result.problems.append(Problem(layout.array, number, tile, scene, message))
+        problems.append(Problem(layout.array, number, tile, scene, message))
 
-    if path not in files.sizes:
-        result.found = False  # `check_names` reports it
-        return result
     try:
-        data = files.read(path)
+        data = files.read(layout.key(number))
     except StoreError as error:
         report(None, str(error))
-        return result
+        return chunks, problems
     first = number * layout.shard_tiles
     for tile, message in _faults(layout, range(first, tables.tiles)[: layout.shard_tiles], data):
         if message:
             report(tile, message)
         else:
-            result.chunks += 1
+            chunks += 1
     ledger = tables.arrays.get(f"ledger/{layout.array}")
     # Only if no more specific problem was found, and the ledger can be read.
-    if not result.problems and ledger is not None and digest(data) != bytes(ledger[number]).hex():
+    if not problems and ledger is not None and digest(data) != bytes(ledger[number]).hex():
         report(None, "the file differs from the ledger, although its checksums match")
-    return result
+    return chunks, problems
 
 
 def _faults(layout: PixelLayout, tiles: range, data: bytes) -> Iterator[tuple[int | None, str]]:

@@ -92,13 +92,14 @@ def verify(
     numbers = range(-(-tables.tiles // store.meta.shard_tiles))
     jobs = [(layout, number) for layout in pixel_layouts(store.meta).values() for number in numbers]
     problems += check_names(files, expected | {layout.key(number) for layout, number in jobs})
+    jobs = [(layout, number) for layout, number in jobs if layout.key(number) in files.sizes]
     check = partial(check_shard, files=files, tables=tables)
     of_shards: list[Problem] = []
-    shards = chunks = 0
-    for done, one in enumerate(Threads(workers).map_unordered(check, jobs), start=1):
-        of_shards += one.problems
-        shards += one.found
-        chunks += one.chunks
+    chunks = 0
+    results = Threads(workers).map_unordered(check, jobs)
+    for done, (intact, found) in enumerate(results, start=1):
+        of_shards += found
+        chunks += intact
         if report:
             report(done, len(jobs))
     problems += sorted(of_shards, key=lambda p: (p.array, p.shard or 0, p.chunk or 0))
@@ -107,7 +108,7 @@ def verify(
         problems=tuple(dict.fromkeys(problems)),  # two checks find a missing table
         tiles=tables.tiles,
         scenes=tables.scenes,
-        shards=shards,
+        shards=len(jobs),
         chunks=chunks,
         files=len(files.sizes),
         bytes=sum(files.sizes.values()),

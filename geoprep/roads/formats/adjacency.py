@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -22,7 +21,6 @@ from geoprep.roads.network import Plane, RoadGraph, segments
 MOST_BYTES: Final = 256 << 20
 
 _Point = tuple[float, float]
-_Graph = Mapping[_Point, list[_Point]]
 _NUMBERS: Final = re.compile(r"\(?\s*([^,()\s]+)\s*,\s*([^,()\s]+)\s*\)?")
 _ERRORS: Final = (ValueError, TypeError, LookupError, OverflowError, RecursionError)
 
@@ -41,8 +39,10 @@ def read_adjacency(path: str | os.PathLike[str], pixel_size_m: float = 1.0) -> R
     except OSError as error:
         raise SourceError(f"{path}: cannot be read ({error.strerror})") from error
     try:
-        graph = _graph_of_json(json.loads(data))
-        pixels = np.array(_pairs(graph), np.float64).reshape(-1, 2, 2)[:, :, ::-1]
+        directed = _edges_of_json(json.loads(data))
+        # Each of the two directions of an edge once.
+        pairs = sorted({min(pair, pair[::-1]) for pair in directed if pair[0] != pair[1]})
+        pixels = np.array(pairs, np.float64).reshape(-1, 2, 2)[:, :, ::-1]
     except _ERRORS as error:
         raise SourceError(
             f"{path}: not an adjacency dictionary of a road graph: {error}"
@@ -69,30 +69,24 @@ def json_content(path: Path) -> Literal["adjacency", "other", "unknown"]:
     return "adjacency" if listed or all(map(_NUMBERS.fullmatch, document)) else "other"
 
 
-def _pairs(graph: _Graph) -> list[tuple[_Point, _Point]]:
-    """Return the edges of a graph, each of its two directions once."""
-    directed = {(node, other) for node, neighbours in graph.items() for other in neighbours}
-    return sorted({min(pair, pair[::-1]) for pair in directed if pair[0] != pair[1]})
-
-
-def _graph_of_json(document: Any) -> _Graph:  # noqa: ANN401 - any JSON
+def _edges_of_json(document: Any) -> set[tuple[_Point, _Point]]:  # noqa: ANN401 - any JSON
+    """Return the edges of a graph, in one direction or in both."""
     if not isinstance(document, dict):
         raise TypeError("not a JSON object")
-    graph: dict[_Point, list[_Point]] = {}
     if {"nodes", "edges"} <= document.keys():
         nodes = [_point(node) for node in document["nodes"]]
         edges = [(int(start), int(stop)) for start, stop in document["edges"]]
         if any(min(edge) < 0 for edge in edges):
             raise ValueError("an edge names a node below 0")
-        for start, stop in edges:
-            graph.setdefault(nodes[start], []).append(nodes[stop])
-        return graph
+        return {(nodes[start], nodes[stop]) for start, stop in edges}
+    pairs: set[tuple[_Point, _Point]] = set()
     for key, neighbours in document.items():
         match = _NUMBERS.fullmatch(key.strip())
         if match is None:
             raise ValueError(f"key {key[:40]!r} is not row,column")
-        graph[float(match[1]), float(match[2])] = [_point(neighbour) for neighbour in neighbours]
-    return graph
+        node = float(match[1]), float(match[2])
+        pairs.update((node, _point(neighbour)) for neighbour in neighbours)
+    return pairs
 
 
 def _point(value: Any) -> _Point:  # noqa: ANN401 - anything that a file may hold

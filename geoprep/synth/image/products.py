@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Final, TypeVar
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.quiet import no_georeference_warning
 from geoprep.synth.ground.spectra import BANDS, RGB_BANDS
-from geoprep.synth.image.light import Field
-from geoprep.synth.image.render import PAN, RenderedChip, Renderer
+from geoprep.synth.image.light import Field, Light
+from geoprep.synth.image.render import PAN, Renderer
 
 PRODUCT_BANDS: Final[dict[str, tuple[int, ...]]] = {
     "PS-RGB": RGB_BANDS,
@@ -27,8 +27,6 @@ _TOP_11_BIT: Final = 2047
 _DARK_COUNTS: Final = (150, 112, 86, 52, 24, 28, 14, 6, 70)
 _COUNTS: Final = (1350, 2500, 3600, 3700, 3450, 3700, 3800, 3200, 3300)
 _STEPS: Final = 2048
-
-Count = TypeVar("Count", np.uint8, np.uint16)
 
 
 @no_georeference_warning()  # which rasterio gives now and then where threads burn shapes
@@ -51,30 +49,27 @@ def draw_products(
             continue
         value = renderer.band(scene, band, index)
         for product in users:
-            stretch = _to_8_bit if out[product].dtype == np.uint8 else _to_11_bit
-            out[product][PRODUCT_BANDS[product].index(band)] = stretch(value, scene, band)
+            of_8_bit = out[product].dtype == np.uint8
+            counts = _to_8_bit(value, scene.light) if of_8_bit else _to_11_bit(value, band)
+            out[product][PRODUCT_BANDS[product].index(band)] = counts
+    if scene.black is not None:
+        for pixels in out.values():
+            pixels[:, scene.black] = 0
     if CLASS_RASTER in products:
         out[CLASS_RASTER] = renderer.classes(scene, index)[None]
     return out
 
 
-def _to_8_bit(value: Field, scene: RenderedChip, band: int) -> NDArray[np.uint8]:
+def _to_8_bit(value: Field, light: Light) -> NDArray[np.uint8]:
     """Stretch to 1..255 with the chip's own range and gamma, alike for all bands."""
-    light = scene.light
     curve = np.linspace(0, 1, _STEPS) ** light.gamma
     table = np.clip(np.rint(255 * curve), 1, 255).astype(np.uint8)
     scale = np.float32((_STEPS - 1) / (light.bright - light.dark))
     steps = ((value - np.float32(light.dark)) * scale).clip(0, _STEPS - 1)
-    return _blacken(table[steps.astype(np.uint16)], scene)
+    return table[steps.astype(np.uint16)]
 
 
-def _to_11_bit(value: Field, scene: RenderedChip, band: int) -> NDArray[np.uint16]:
+def _to_11_bit(value: Field, band: int) -> NDArray[np.uint16]:
     """Scale to 11-bit counts, 1..2047."""
     counts = value * np.float32(_COUNTS[band]) + np.float32(_DARK_COUNTS[band] + 0.5)
-    return _blacken(counts.clip(1, _TOP_11_BIT).astype(np.uint16), scene)
-
-
-def _blacken(pixels: NDArray[Count], scene: RenderedChip) -> NDArray[Count]:
-    if scene.black is not None:
-        pixels[scene.black] = 0
-    return pixels
+    return counts.clip(1, _TOP_11_BIT).astype(np.uint16)
