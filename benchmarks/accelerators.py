@@ -29,6 +29,7 @@ from benchmarks.common import (
     Result,
     announce,
     command,
+    ratios,
     rounds,
     run_parts,
     some_of,
@@ -55,16 +56,12 @@ NOT_RUN = "## Not run\n"
 """Line of the page before which the section of a new device is written."""
 
 
-@dataclass(frozen=True, slots=True)
-class AcceleratorScale:
-    """Sizes of the benchmark: sides in pixels, numbers of scenes, samples and steps."""
+@dataclass(frozen=True)
+class AcceleratorScale(LoadingSizes):
+    """Sizes of the benchmark: of loading, sides in pixels, numbers of steps per round."""
 
     scenes: int = 64
-    scene_side: int = 1024
-    batch_size: int = 32
-    crop: int = 256
-    epoch: int = 4096  # smallest number of samples per measured epoch of the loader
-    steps: int = 50  # measured per round
+    steps: int = 50
     warm_up: int = 10
     image: int = 8192
     window: int = 1024
@@ -106,11 +103,7 @@ def main(given: AcceleratorsOptions) -> int:
     sizes |= {"repeats": 1} if given.quick else {}
     with measured("accelerators", given, **sizes) as (result, work):
         result.machine["device"] = describe_device(device)
-        store = given.store
-        if store is None:
-            announce("creating a city")
-            made = LoadingSizes(scenes=scale.scenes, scene_side=scale.scene_side)
-            store = synthetic_store(work, made, usable_cpus())
+        store = given.store or synthetic_store(work, scale)
         parts = Measurement(result, device, store, work, scale)
         run_parts(result, {part: getattr(parts, part) for part in PARTS}, given.only or PARTS)
     if given.write_page:
@@ -185,7 +178,7 @@ class Measurement:
             self.result.add(f"{at}.rate", "images/s", [images for images, _ in rates])
             self.result.add(f"{at}.gb", "GB/s", [gigabytes for _, gigabytes in rates])
             copied = [gigabytes for _, gigabytes in found["loader.copy"]]
-            over = [rate[1] / copy for rate, copy in zip(rates, copied, strict=True)]
+            over = ratios([gigabytes for _, gigabytes in rates], copied)
             self.result.add(f"{at}.over_copy", "", over)
 
     def _drain(self, loader: Iterable[Batch]) -> tuple[float, float]:

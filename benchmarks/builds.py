@@ -12,6 +12,7 @@ import numpy as np
 
 from benchmarks.child import GEOPREP, measure
 from benchmarks.chips import Chips
+from benchmarks.reference import build_reference
 from geoprep.build import BuildOptions, build, make_plan
 from geoprep.executors import Threads
 from geoprep.sources import Scene, find_scenes
@@ -93,8 +94,6 @@ def build_store(chips: Chips, out: Path, *, workers: int, codec: Codec = "lz4") 
 
 def build_with_reference(scenes: Sequence[Scene], out: Path) -> TimedRun:
     """Time a build by `benchmarks.reference`, one chip at a time; remove the store."""
-    from benchmarks.reference import build_reference
-
     start = time.perf_counter()
     build_reference(scenes, out)
     seconds = time.perf_counter() - start

@@ -36,7 +36,6 @@ from benchmarks.loading.data import LoadingSizes, synthetic_store
 from benchmarks.memory import resident
 from benchmarks.tables import Table, conclude, measured
 from benchmarks.training import IPEX_PYTHON, fit
-from geoprep.cpus import usable_cpus
 from geoprep.errors import UsageError
 from geoprep.options import argument, option
 from geoprep.sources import get_city
@@ -172,7 +171,7 @@ def main(given: InferenceOptions) -> int:
         if checkpoint is None:
             announce("training for a few steps")
             sizes = LoadingSizes(scenes=6, scene_side=256)
-            store = str(synthetic_store(work, sizes, usable_cpus()))
+            store = str(synthetic_store(work, sizes))
             few = ["--epochs", "1", "--crops-per-tile", "1", "--crop", "64", "--pictures", "0"]
             fit(Path(store), work / "run", few)
             checkpoint = work / "run" / "best.pt"

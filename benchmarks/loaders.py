@@ -115,7 +115,6 @@ def _run(given: LoadersOptions) -> Result:
         # These parts need no store; those of the quick run take random tiles.
         storeless = {"augment", *(QUICK_PARTS if given.quick else ())}
         if store is None and not set(only) <= storeless:
-            announce("creating a city")
             store = synthetic_store(work, sizes, result.settings["threads"])
         _measure(result, store, work, sizes)
     return result

@@ -27,20 +27,13 @@ _STILL = 10
 """Consecutive measurements, 0.1 s apart, without change."""
 
 
-def resident(name: str = "VmHWM") -> int:
-    """Return bytes of this process as the kernel counts them: ``VmRSS`` now, ``VmHWM`` at the peak.
+def resident() -> int:
+    """Return the peak memory of this process in bytes, as the kernel counts it.
 
     ``ru_maxrss`` is not used: it starts at the size of the parent process.
-
-    Raises
-    ------
-    RuntimeError
-        The kernel does not report this value.
     """
-    for row in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
-        if row.startswith(f"{name}:"):
-            return int(row.split()[1]) * 1024
-    raise RuntimeError(f"/proc/self/status has no {name}: the kernel does not report it")
+    text = Path("/proc/self/status").read_text(encoding="ascii")
+    return int(text.partition("VmHWM:")[2].split()[0]) * 1024
 
 
 class MemorySampler:

@@ -12,12 +12,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import geopandas
 import numpy as np
 import rasterio
 import zarr
 from affine import Affine
 from numpy.typing import NDArray
 from rasterio.features import rasterize
+from skimage.transform import resize
 from zarr.codecs import BloscCodec
 
 from geoprep.sources import Scene
@@ -33,16 +35,6 @@ TILES_PER_SIDE = 2
 ZARR_PYTHON = "zarr.core.codec_pipeline.BatchedCodecPipeline"
 
 Pixels = NDArray[np.uint8]
-
-
-def missing_library() -> str:
-    """Return the name of a library of the reference pipeline that is not installed, or ""."""
-    try:
-        import geopandas  # noqa: F401 - only checked
-        import skimage  # noqa: F401
-    except ImportError as error:
-        return str(error.name)
-    return ""
 
 
 def build_reference(scenes: Sequence[Scene], out: Path) -> None:
@@ -91,8 +83,6 @@ def _stretched(band: NDArray[Any]) -> Pixels:
 
 def _halved(image: Pixels) -> Pixels:
     """Return the image at half its size, bilinear: at one half, the mean of four pixels."""
-    from skimage.transform import resize
-
     shape = image.shape[0] // 2, image.shape[1] // 2
     # anti_aliasing=True, the default, would double the time and blur the image.
     smaller: NDArray[np.float64] = resize(  # type: ignore[no-untyped-call] # it has no types
@@ -103,8 +93,6 @@ def _halved(image: Pixels) -> Pixels:
 
 def _road_shapes(label: str | None) -> list[tuple[Any, int]]:
     """Return one (polygon, mph) pair per speed, in ascending order."""
-    import geopandas
-
     if label is None:
         return []
     roads = geopandas.read_file(label)

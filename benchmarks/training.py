@@ -21,7 +21,6 @@ from benchmarks.child import ROOT, measure
 from benchmarks.common import (
     CommonOptions,
     Result,
-    announce,
     command,
     ratios,
     rounds,
@@ -29,7 +28,6 @@ from benchmarks.common import (
 )
 from benchmarks.loading.data import LoadingSizes, synthetic_store
 from benchmarks.tables import Table, conclude, measured
-from geoprep.cpus import usable_cpus
 from geoprep.options import argument
 
 IPEX_PYTHON = ROOT / ".venv-ipex" / "bin" / "python"
@@ -79,17 +77,8 @@ OVER = {
 """Figure to a case, the case that its rate is compared with, and the lower bound."""
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingScale:
-    """Number of scenes and their side in pixels; batch size and crop side of a step."""
-
-    scenes: int = 12
-    scene_side: int = 1024
-    batch_size: int = 8
-    crop: int = 256
-
-
-QUICK = TrainingScale(6, 256, batch_size=2, crop=64)
+SIZES = LoadingSizes(scenes=12, batch_size=8)
+QUICK = LoadingSizes(scenes=6, scene_side=256, batch_size=2, crop=64)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,15 +95,10 @@ class TrainingOptions(CommonOptions):
 @command(TrainingOptions)
 def main(given: TrainingOptions) -> int:
     """Run the benchmark; return 0 if it ran, even if bounds were missed."""
-    scale = QUICK if given.quick else TrainingScale()
-    sizes = {"batch_size": scale.batch_size, "crop": scale.crop}
-    with measured("training", given, **sizes, only=given.only or tuple(CASES)) as (result, work):
-        store = given.store
-        if store is None:
-            announce("creating a city")
-            city = LoadingSizes(scenes=scale.scenes, scene_side=scale.scene_side)
-            store = synthetic_store(work, city, usable_cpus())
-        measure_cases(result, store, work)
+    sizes = QUICK if given.quick else SIZES
+    step = {"batch_size": sizes.batch_size, "crop": sizes.crop}
+    with measured("training", given, **step, only=given.only or tuple(CASES)) as (result, work):
+        measure_cases(result, given.store or synthetic_store(work, sizes), work)
     return conclude(result, given, tables(result))
 
 

@@ -11,6 +11,7 @@ import rasterio
 from numpy.typing import NDArray
 
 from geoprep.build import BuildOptions, build, make_plan
+from geoprep.cpus import usable_cpus
 from geoprep.executors import Threads
 from geoprep.sources import find_scenes, get_city
 from geoprep.synth import synthesise
@@ -20,7 +21,7 @@ CITY = "moscow"
 SEED = 7
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LoadingSizes:
     """Sizes of the benchmark.
 
@@ -57,7 +58,7 @@ QUICK_TILES = 64
 """Tiles of a store that the quick run takes."""
 
 
-def synthetic_store(work: Path, sizes: LoadingSizes, workers: int) -> Path:
+def synthetic_store(work: Path, sizes: LoadingSizes, workers: int | None = None) -> Path:
     """Create a city and build its store; return the store.
 
     Parameters
@@ -67,10 +68,13 @@ def synthetic_store(work: Path, sizes: LoadingSizes, workers: int) -> Path:
     sizes
         Number and size of scenes.
     workers
-        Number of threads.
+        Number of threads; None for one per core.
     """
+    from benchmarks.common import announce  # loaders are timed with the import of this module
+
+    announce("creating a city")
     city = get_city(CITY)
-    scenes, size = sizes.scenes, sizes.scene_side
+    scenes, size, workers = sizes.scenes, sizes.scene_side, workers or usable_cpus()
     synthesise(work / "city", city, scenes=scenes, seed=SEED, size=size, workers=workers)
     return build_city_store(work / "city", work / f"{CITY}.zarr", workers, tile=sizes.tile)
 

@@ -48,27 +48,15 @@ _LONG = 64
 """Samples per tile and epoch: enough to stop in mid-epoch, where workers still prefetch."""
 
 
-def batch_bytes(kind: str, batch_size: int, side: int, bands: int) -> int:
-    """Return the bytes of a batch of whole tiles.
-
-    Parameters
-    ----------
-    kind
-        ``classic``: float32 images and int64 masks; any other: uint8 images and masks.
-    batch_size, side, bands
-        Number of tiles, their side in pixels, number of bands.
-    """
-    pixel = 4 * bands + 8 if kind == "classic" else bands + 1
-    return batch_size * side * side * pixel
-
-
 def expected_bytes(kind: str, workers: int, batch_size: int, side: int, bands: int) -> int:
     """Return the bytes of all batches while the loop holds one and each worker has one ready.
 
-    `BatchLoader` has one more: between two batches the loop holds both.
+    Images are float32 and masks int64 for the kind ``classic``, else both are uint8. `BatchLoader`
+    has one batch more: between two batches the loop holds both.
     """
-    spare = 1 if kind == "threads" else 0
-    return (workers + 1 + spare) * batch_bytes(kind, batch_size, side, bands)
+    pixel = 4 * bands + 8 if kind == "classic" else bands + 1
+    batches = workers + (2 if kind == "threads" else 1)
+    return batches * batch_size * side * side * pixel
 
 
 def measure_memory(result: Result, store: Path, tiles: RamTiles) -> None:
