@@ -42,8 +42,7 @@ from geoprep.options import argument, option
 from loaders import Batch, BatchLoader, DeviceTiles, RamTiles
 from training.checkpoint import BEST
 from training.data import open_data
-from training.engine import CompileMode, choose_engine, computes_bf16
-from training.memory import is_out_of_memory
+from training.engine import CompileMode, choose_engine, computes_bf16, is_out_of_memory
 from training.predict import PredictOptions, make_job
 from training.prediction import Screen
 from training.run import BatchGroup, Run, release, training_step

@@ -40,9 +40,8 @@ from geoprep.errors import UsageError
 from geoprep.options import argument, option
 from geoprep.sources import get_city
 from geoprep.synth import synthesise
-from training.engine import keep_memory
+from training.engine import keep_memory, limit_spinning
 from training.evaluation import evaluate_runner
-from training.openmp import limit_spinning
 from training.predict import COMMAND, make_job
 from training.prediction import PredictOptions, Screen, elapsed
 from training.runners import export_files

@@ -22,10 +22,10 @@ LAYERS = {
 
 # The same of training, whose modules beside its packages have layers too, from the bottom.
 TRAINING = (
-    ("setting_texts", "yaml_files", "signals", "memory", "openmp", "pictures"),
+    ("setting_texts", "yaml_files", "signals", "pictures"),
     ("settings", "checkpoint"),
     ("engine",),
-    ("data", "console"),
+    ("data",),
     ("model",),
     ("runners",),
     ("evaluation", "prediction"),

@@ -21,8 +21,7 @@ from click.core import ParameterSource
 from geoprep.cli import GroupedCommand, GroupedOption, name_options, parameter_of
 from geoprep.errors import GeoprepError, SourceError, UsageError
 from geoprep.options import Setting, settings_of
-from training.memory import is_out_of_memory
-from training.openmp import limit_spinning
+from training.engine import is_out_of_memory, limit_spinning
 from training.signals import interrupted_by_signals
 from training.yaml_files import read_yaml
 

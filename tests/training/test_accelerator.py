@@ -16,9 +16,8 @@ from helpers.steps import trainable_of
 from loaders import BatchLoader, RamTiles
 from training import export_model, load_model, train
 from training.checkpoint import load
-from training.engine import choose_engine
+from training.engine import choose_engine, is_out_of_memory
 from training.fit import main
-from training.memory import is_out_of_memory
 from training.model import copy_weights
 from training.model.trainable import prepare
 from training.run.capacity import choose_batch_size, release

@@ -23,13 +23,13 @@ from loaders import PAD_TO, Batch, Split, available_memory, select, this_rank
 from training.data import crops_of, folds_of, model_info
 from training.engine import (
     Engine,
+    is_out_of_memory,
     max_over_ranks,
     random_state,
     ranks_here,
     set_random_state,
     wait_for,
 )
-from training.memory import is_out_of_memory
 from training.model import STATE_PER_PARAMETER, Trainable, make_trainable, prepare
 from training.run.state import Run
 from training.run.step import optimizer_step

@@ -14,9 +14,9 @@ from rich.table import Table
 from torch.profiler import ProfilerActivity, record_function
 from torch.profiler import profile as torch_profile
 
-from training.console import Console
 from training.engine import wait_for
 from training.model import AVERAGE, COPY, NORMALISE, WAIT
+from training.run.console import Console
 from training.run.state import BatchGroup, Run
 from training.run.step import training_step
 

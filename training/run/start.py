@@ -11,7 +11,6 @@ from typing import Any
 from geoprep.errors import StoreError, UsageError
 from loaders import touched_nodes
 from training.checkpoint import LAST, Checkpoint, load
-from training.console import Console
 from training.data import class_pixels, differences, model_info, open_data
 from training.engine import (
     choose_engine,
@@ -24,6 +23,7 @@ from training.engine import (
 )
 from training.model import is_code, trusted
 from training.run.capacity import choose_batch_size, estimate_run
+from training.run.console import Console
 from training.run.folder import RunLock, check_free, claim, folder_of
 from training.run.header import header
 from training.run.profiler import profile

@@ -16,11 +16,11 @@ import torch
 
 from loaders import BatchLoader, is_distributed, this_rank
 from training.checkpoint import BEST, LAST
-from training.console import Console, duration
 from training.engine import average_in_place, is_rank_zero, max_over_ranks, sum_over_ranks
 from training.evaluation import SCORES, Standing, examples, threshold_text, validate, worst_class
 from training.model import is_code
 from training.pictures import choose_tiles, draw_curves, draw_examples
+from training.run.console import Console, duration
 from training.run.state import Run
 from training.run.step import StepResult, TrainingError, training_step
 from training.setting_texts import counted, parse_interval

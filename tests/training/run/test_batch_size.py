@@ -8,8 +8,8 @@ from helpers.steps import trainable_of
 from torch import nn
 
 from geoprep.errors import UsageError
+from training.engine import is_out_of_memory
 from training.engine.native import choose_engine
-from training.memory import is_out_of_memory
 from training.run import capacity
 from training.run.capacity import (
     choose_batch_size,
