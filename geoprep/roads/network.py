@@ -146,8 +146,7 @@ def check_network(network: RoadGraph, name: str) -> None:
     not_finite = "has coordinates that are not finite"
     _refuse(name, ~np.isfinite(network.nodes).all(axis=1), "node", not_finite)
     xy, line = shapely.get_coordinates(network.lines, return_index=True)
-    infinite = np.zeros(len(network.lines), np.bool_)
-    infinite[line[~np.isfinite(xy).all(axis=1)]] = True
+    infinite = np.isin(np.arange(len(network.lines)), line[~np.isfinite(xy).all(axis=1)])
     _refuse(name, infinite, "edge", not_finite)
     wrong = (network.speed_mph <= 0) | np.isinf(network.speed_mph)
     _refuse(

@@ -189,7 +189,6 @@ def _exists(truth: RoadGraph, proposal: RoadGraph, within_m: float) -> NDArray[n
     samples = shapely.line_interpolate_point(proposal.lines[:, None], share, normalized=True)
     samples = samples.reshape(-1)
     pairs = shapely.STRtree(truth.lines).query(samples, predicate="dwithin", distance=within_m)
-    near = np.zeros(samples.size, np.bool_)
-    near[pairs[0]] = True
+    near = np.isin(np.arange(samples.size), pairs[0])
     exists: NDArray[np.bool_] = near.reshape(-1, _SAMPLES).mean(axis=1) >= 1 / 2
     return exists

@@ -38,9 +38,7 @@ def cut_off_ends(network: RoadGraph, raster: RoadRaster) -> NDArray[np.bool_]:
     tip = at_border(network.nodes, raster) & (degrees(network) == 1)
     xy, line = shapely.get_coordinates(network.lines, return_index=True)
     inner = np.bincount(line, weights=~at_border(xy, raster), minlength=len(network.lines)) > 0
-    inside = np.zeros(len(tip), np.bool_)
-    inside[network.ends[inner].reshape(-1)] = True
-    cut_off: NDArray[np.bool_] = tip & inside
+    cut_off: NDArray[np.bool_] = tip & np.isin(np.arange(len(tip)), network.ends[inner])
     return cut_off
 
 

@@ -77,8 +77,7 @@ def with_bridges(network: RoadGraph, motorway_mph: float) -> RoadGraph:
 def _approaches(network: RoadGraph, fast: NDArray[np.bool_]) -> dict[int, list[_Approach]]:
     """Return the approaches of every node of degree 3 or 4 that a motorway reaches."""
     degree = degrees(network)
-    touched = np.zeros(len(degree), np.bool_)
-    touched[network.ends[fast].reshape(-1)] = True
+    touched = np.isin(np.arange(len(degree)), network.ends[fast])
     wanted = touched & np.isin(degree, (3, 4))
     by_node: dict[int, list[_Approach]] = {}
     length = network.length_m

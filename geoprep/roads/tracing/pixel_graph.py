@@ -76,9 +76,8 @@ def _touching(skeleton: Skeleton) -> Ints:
 def _reaching(pairs: Ints, probability: NDArray[np.uint8], threshold: float) -> Ints:
     """Return the pairs of connected components in which some pixel reaches a probability."""
     component = _representatives(pairs, len(probability))
-    reached = np.zeros(len(probability), np.bool_)
-    reached[component[probability >= round(threshold * 255)]] = True
-    return pairs[reached[component[pairs[:, 0]]]]
+    reached = component[probability >= round(threshold * 255)]
+    return pairs[np.isin(component[pairs[:, 0]], reached)]
 
 
 def _representatives(pairs: Ints, count: int) -> Ints:

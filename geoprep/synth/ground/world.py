@@ -121,10 +121,8 @@ class Ground:
 
     def _off_road(self, where: Points) -> NDArray[np.bool_]:
         """Return whether each point is outside every carriageway, bool (n,)."""
-        free = np.ones(len(where), dtype=bool)
         hit, _ = self._surfaces.query(shapely.points(where), predicate="within")
-        free[hit] = False
-        return free
+        return np.isin(np.arange(len(where)), hit, invert=True)
 
     def _draw_corridors(self) -> Things:
         """Draw the river between its banks and the railway with two tracks."""

@@ -36,11 +36,9 @@ class TreeSprites:
         canvas = np.zeros((size + 2 * pad_y, size + 2 * pad_x), dtype=np.int16)
         columns, rows = ~to_metres @ (trees[:, 0], trees[:, 1])
         kinds = np.clip(np.rint(trees[:, 2] / _STEP_M) - 1, 0, len(self._crowns) - 1)
-        variants = (np.floor(trees[:, 0] * 7 + trees[:, 1] * 13) % _VARIANTS).astype(int)
-        table = zip(
-            rows.astype(int).tolist(), columns.astype(int).tolist(), kinds.astype(int).tolist(),
-            trees[:, 3].astype(int).tolist(), variants.tolist(), strict=True)  # fmt: skip
-        for row, column, kind, conifer, variant in table:
+        variants = np.floor(trees[:, 0] * 7 + trees[:, 1] * 13) % _VARIANTS
+        table = np.column_stack([rows, columns, kinds, trees[:, 3], variants]).astype(int)
+        for row, column, kind, conifer, variant in table.tolist():
             crown = self._crowns[kind][conifer][variant]
             h, w = crown.shape
             top, left = row + pad_y - h // 2, column + pad_x - w // 2
