@@ -98,8 +98,6 @@ def _thinned_block(
     raster: RoadRaster, options: Tracing, block: int, corner: tuple[int, int]
 ) -> tuple[NDArray[np.int64], NDArray[np.uint8], int]:
     """Return flat indices and probabilities of a block's skeleton, and its count of road pixels."""
-    from skimage.morphology import skeletonize
-
     wide, high = raster.gsd_m
     limits = CleaningLimits(
         area=round(options.min_area_m2 / (wide * high)),
@@ -117,12 +115,49 @@ def _thinned_block(
     road = probability >= max(1, round(threshold * 255))
     road_pixels = int(np.count_nonzero(road[down.core, across.core]))
     road = cleaned(road, limits)[down.thin, across.thin]
-    lines = skeletonize(road)  # type: ignore[no-untyped-call]  # no types
+    lines = centre_lines(road)
     row, col = np.nonzero(lines[down.kept, across.kept])
     row, col, near = raster.cover.moved_inside(row + down.first, col + across.first, beyond // 2)
     row, col = row[near], col[near]
     values = probability[row - down.read, col - across.read]
     return row * raster.shape[1] + col, values, road_pixels
+
+
+def centre_lines(road: Mask) -> Mask:
+    """Return the centre lines of a mask, bool (y, x), one pixel wide.
+
+    Of a diagonal two pixels wide scikit-image's `skeletonize` removes half of the length if it
+    leads down to the right, and nothing if it leads down to the left (version 0.26). What it lost
+    of roads that are this narrow comes from the mirror image.
+
+    Examples
+    --------
+    >>> diagonal = np.eye(30, dtype=bool) | np.eye(30, k=1, dtype=bool)
+    >>> [int(centre_lines(mask).sum()) > 25 for mask in (diagonal, diagonal[:, ::-1])]
+    [True, True]
+    """
+    from skimage import morphology
+
+    skeletonize: Callable[[Mask], Mask] = morphology.skeletonize
+    lines = skeletonize(road)
+    narrow = road & ~grown(~grown(~road))  # no part of 3 x 3 pixels of road
+    lost = narrow & ~grown(lines, 2)
+    if lost.any():
+        mirrored = skeletonize(road[:, ::-1])[:, ::-1]
+        lines = skeletonize(lines | mirrored & grown(lost, 2))
+    return lines
+
+
+def grown(mask: Mask, pixels: int = 1) -> Mask:
+    """Return a mask, bool (y, x), widened by so many pixels to all sides."""
+    for _ in range(pixels):
+        wide = mask.copy()
+        wide[1:] |= mask[:-1]
+        wide[:-1] |= mask[1:]
+        mask = wide.copy()
+        mask[:, 1:] |= wide[:, :-1]
+        mask[:, :-1] |= wide[:, 1:]
+    return mask
 
 
 @dataclass(frozen=True, slots=True)

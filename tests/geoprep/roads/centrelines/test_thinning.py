@@ -134,3 +134,15 @@ def test_no_pixel_deeper_than_the_depth_is_left(mask, depth):
 def test_a_mask_without_background_has_no_road():
     """Its distance transform is negative everywhere."""
     assert not cleaned(np.ones((40, 40), bool), CleaningLimits(1, 1, 5)).any()
+
+
+@pytest.mark.parametrize("width", [1, 2, 3])
+@pytest.mark.parametrize("mirrored", [False, True])
+def test_a_narrow_diagonal_keeps_its_length(width, mirrored):
+    """scikit-image alone takes half of a diagonal two pixels wide that leads down to the right."""
+    mask = sum(np.eye(120, k=k, dtype=np.uint8) for k in range(width))
+    lines = skeleton(array_raster(mask[:, ::-1] if mirrored else mask), Tracing(min_area_m2=0))
+    assert len(np.unique(lines.row)) >= 116
+    grid = np.zeros(lines.shape, bool)
+    grid[lines.row, lines.col] = True
+    assert ndimage.label(grid, np.ones((3, 3)))[1] == 1
