@@ -48,7 +48,7 @@ def test_published_graphs_without_midpoints(img0, monkeypatch):
     (truth, lengths), (proposal, others) = img0
 
     def published(graph, points):
-        given = lengths if graph.nodes is truth.nodes else others
+        given = lengths if len(graph.ends) == len(lengths) else others
         edge, along = points.edge[points.on_edge], points.along_m[points.on_edge]
         edge = edge[(along > 0) & (along < graph.length_m[edge])]
         inside = np.isin(np.arange(len(given)), edge)
