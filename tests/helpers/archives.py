@@ -1,7 +1,8 @@
-"""Tar archives for tests."""
+"""Archives for tests."""
 
 import io
 import tarfile
+import zipfile
 
 
 def write_tar(path, members, mode="w", **options):
@@ -13,4 +14,14 @@ def write_tar(path, members, mode="w", **options):
             if info.isreg():
                 info.size = len(data)
             tar.addfile(info, io.BytesIO(data))
+    return path
+
+
+def write_archive(path, members):
+    """Write bytes by name as a zip, a tar or a gzipped tar, by the suffix; return the path."""
+    if path.suffix != ".zip":
+        return write_tar(path, members, "w" if path.suffix == ".tar" else "w:gz")
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
+        for name, data in members.items():
+            packed.writestr(name, data)
     return path

@@ -195,7 +195,7 @@ def plan_of(
     return make_plan([scenes], ["custom"], BuildOptions(**options), executor or Threads(2))
 
 
-def build_of(out: Path, scenes: Sequence[Scene], **options: Any) -> StoreReader:
+def build_of(out: Path, scenes: Sequence[Scene] | SourceScenes, **options: Any) -> StoreReader:
     """Build a store of these scenes and open it."""
     build(plan_of(scenes, **options), out, Threads(2))
     return StoreReader.open(out)

@@ -9,6 +9,7 @@ import pytest
 import xarray as xr
 from affine import Affine
 
+import geoprep
 from geoprep.errors import UsageError
 
 GRID = Affine(0.5, 0, 400_000, 0, -0.5, 6_000_000)
@@ -26,14 +27,9 @@ def test_scenes_are_a_geodataframe_of_every_scene(store):
     assert scenes.index.name == "scene"
     assert set(scenes["status"]) == {str(one) for one in store.reader.scenes.status}
     assert scenes["tiles"].sum() == len(store.reader.tiles)
-    with_grid = scenes[scenes.geometry.notna()].to_crs("EPSG:4326")
-    assert with_grid.is_valid.all()
-
-
-def test_scenes_of_several_zones_are_in_lon_lat_with_their_own_crs(store):
-    crs = set(store.scenes["crs"]) - {""}
-    assert len(crs) > 1
-    assert store.scenes.crs.to_epsg() == 4326
+    assert scenes.geometry.dropna().is_valid.all()
+    assert scenes.crs.to_epsg() == 4326, "of several zones, each with its own CRS in the table"
+    assert len(set(scenes["crs"]) - {""}) > 1
 
 
 def test_scenes_of_one_crs_keep_it(built):
@@ -99,11 +95,6 @@ def test_rotated_pixels_have_a_transform_and_no_x(built):
     assert data["transform"].values[0].tolist() == list(grid)[:6]
 
 
-def test_shares_of_valid_pixels_end_at_1(built):
-    store = built(GRID, (61, 61), tile=96, levels=1)
-    assert store.scenes["valid_fraction"].max() <= 1
-
-
 def test_plot_draws_image_and_label(store):
     mpl.use("agg")
     axes = store.plot()
@@ -120,5 +111,9 @@ def test_reprs_say_what_is_in_the_store(store):
     assert "<table>" in store._repr_html_()
 
 
-def test_a_store_is_a_path_for_loaders(store, small_store):
+def test_a_store_is_a_path_for_loaders_and_functions_take_either(store, small_store, tmp_path):
     assert os.fspath(store) == str(small_store)
+    assert geoprep.store_info(str(small_store)) == store.info()
+    assert geoprep.export_footprints(store, tmp_path / "f.geojson").exists()
+    with pytest.raises(UsageError, match="a page shows every scene"):
+        geoprep.preview(small_store, tmp_path / "a.html", scenes=["city_1"])

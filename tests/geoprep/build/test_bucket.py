@@ -1,7 +1,6 @@
 """A store built into a bucket or replaced there: bytes of a disk, one builder, no half store."""
 
 import json
-import threading
 from contextlib import suppress
 
 import numpy as np
@@ -118,27 +117,6 @@ def test_a_second_build_takes_over_and_the_first_ends_at_its_next_shard(
     assert StoreReader.open(bucket).meta.tile == OPTIONS["tile"]
     if options == OPTIONS:
         assert there(endpoint, bucket) == expected
-
-
-def test_of_two_builders_one_wins(world, endpoint, bucket):
-    scenes, expected = world
-    plan, ends = plan_of(scenes, **OPTIONS), []
-
-    def one():
-        try:
-            ends.append(build(plan, bucket, Threads(1)).state)
-        except StoreError as error:
-            ends.append(str(error))
-
-    threads = [threading.Thread(target=one) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    won = [end for end in ends if end in ("built", "resumed", "unchanged")]
-    assert won, ends
-    assert len(won) == 2 or any("was taken over" in end for end in ends)
-    assert there(endpoint, bucket) == expected
 
 
 def test_who_was_overtaken_cannot_commit(world, endpoint, bucket, monkeypatch):

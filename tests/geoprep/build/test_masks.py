@@ -26,7 +26,6 @@ from geoprep.sources.scene import Scene
 from geoprep.speed import NODATA, UNKNOWN_SPEED
 from geoprep.store import read_label
 from geoprep.store.reader import quiet_zarr, seal
-from geoprep.views.display import thinned_speed
 from geoprep.views.facts import info, render
 from geoprep.views.geotiff import export_scenes
 from geoprep.views.page.pictures import _png
@@ -136,12 +135,6 @@ def test_what_people_read_of_it_names_no_speed(masked):
     text = console.export_text()
     assert "unknown" in text
     assert "254" not in text.partition("mph")[2]
-
-
-def test_a_thinned_mask_keeps_roads_and_known_speeds_before_unknown():
-    blocks = [[254, 30], [254, 0], [254, 255], [255, 255], [0, 255]]
-    mask = np.array([[b for block in blocks for b in (block[0], block[1])]] * 2, np.uint8)
-    assert thinned_speed(mask, 2).tolist() == [[30, 254, 254, 255, 0]]
 
 
 def test_the_page_has_a_colour_of_its_own_for_them(masked):

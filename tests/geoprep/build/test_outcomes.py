@@ -96,7 +96,11 @@ def test_a_store_knows_nothing_of_the_folders_it_was_built_from(tmp_path):
     digests = []
     for place in ("here", "over/there"):
         bad = damaged_scenes(tmp_path / place)
-        bad[in_archive(next(iter(bad)), tmp_path / place / "all.tar")] = "cut_header.tif in all.tar"
+        image, archive = Path(next(iter(bad)).image), tmp_path / place / "all.tar"
+        write_tar(archive, {"PS-RGB/cut_header.tif": image.read_bytes()})
+        ((name, where),) = index_tar(archive).items()
+        packed = Scene("packed", member_address(archive, name, *where), None)
+        bad[packed] = "cut_header.tif in all.tar"
         scenes = [*row_of_scenes(tmp_path / place, 2, SIDE), *bad]
         store = build_of(tmp_path / place / "a.zarr", scenes)
         for says, reason in zip(bad.values(), store.scenes.reason[2:], strict=True):
@@ -104,23 +108,6 @@ def test_a_store_knows_nothing_of_the_folders_it_was_built_from(tmp_path):
             assert str(tmp_path) not in reason
         digests.append(tree_digest(tmp_path / place / "a.zarr"))
     assert digests[0] == digests[1]
-
-
-def in_archive(scene, archive):
-    """Return a scene whose image lies in a tar archive."""
-    write_tar(archive, {"PS-RGB/cut_header.tif": Path(scene.image).read_bytes()})
-    ((name, place),) = index_tar(archive).items()
-    address = member_address(archive, name, *place)
-    return Scene("packed", address, None)
-
-
-def test_scenes_without_a_grid_have_no_place_in_the_tables(tmp_path):
-    scenes = [*row_of_scenes(tmp_path, 1, SIDE), Scene("gone", str(tmp_path / "gone.tif"), None)]
-    store = build_of(tmp_path / "a.zarr", scenes)
-    assert store.scenes.crs.tolist() == ["EPSG:4326", ""]
-    assert np.isnan(store.scenes.bounds[1]).all()
-    assert np.isnan(store.scenes.limits[1]).all()
-    assert np.isnan(store.tiles.transform[1]).all()
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ import os
 import tarfile
 from collections import Counter
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -28,19 +27,6 @@ from geoprep.storage.addresses import member_address
 
 def image(folder, name, values, place=PLACES["degrees"], **options):
     return Scene(name, str(write_image(folder / f"{name}.tif", values, place, **options)), None)
-
-
-def test_tiles_and_shards_follow_each_other_without_a_gap(tmp_path):
-    plan = plan_of(row_of_scenes(tmp_path, 5, [(128, 128), (130, 200)]), tile=64, shard_tiles=6)
-    firsts = [scene.first_tile for scene in plan.scenes]
-    counts = [len(scene.windows) for scene in plan.scenes]
-    assert firsts == [0, *np.cumsum(counts)[:-1].tolist()]
-    assert plan.tiles == sum(counts)
-    ranges = [plan.shard_range(shard) for shard in range(plan.shards)]
-    assert ranges[0][0] == 0
-    assert ranges[-1][1] == plan.tiles
-    assert all(a[1] == b[0] for a, b in pairwise(ranges))
-    assert all(0 < stop - start <= 6 for start, stop in ranges)
 
 
 def test_scenes_in_two_shards_are_surveyed_and_only_those(tmp_path):

@@ -89,22 +89,6 @@ def test_a_build_killed_right_before_its_commit_is_finished_to_the_same_bytes(
     assert_finishes(builder, out, expected)
 
 
-@pytest.mark.slow
-def test_replacing_a_store_may_be_killed_at_any_change(world, tmp_path):
-    _, builder, expected, _ = world
-    builder.build(tmp_path / "old.zarr", codec="zstd")
-    whole = tree_digest(tmp_path / "old.zarr"), expected
-    trial = shutil.copytree(tmp_path / "old.zarr", tmp_path / "trial.zarr")
-    events = builder.build(trial, overwrite=True).events
-    for at in range(1, events + 1, 223):
-        out = shutil.copytree(tmp_path / "old.zarr", tmp_path / f"{at}.zarr")
-        assert_killed(builder.build(out, overwrite=True, die_at=at), at)
-        assert not out.exists() or tree_digest(out) in whole
-        assert not builder.build(out, overwrite=True).error
-        assert tree_digest(out) == expected
-        shutil.rmtree(out)
-
-
 @pytest.fixture(scope="module")
 def killed(world, tmp_path_factory):
     """Return a store that was killed after some of its shards, and the shards that are kept."""

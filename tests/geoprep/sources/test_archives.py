@@ -2,12 +2,11 @@
 
 import gzip
 import zipfile
-from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from helpers.archives import write_tar
+from helpers.archives import write_archive
 from helpers.buckets import client_of, s3_endpoint, use_endpoint
 from helpers.web import served
 
@@ -25,23 +24,9 @@ FILES = {
 }
 
 
-def write_zip(path, files):
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
-        for name, data in files.items():
-            packed.writestr(name, data)
-
-
-WRITERS = {
-    "a.tar": write_tar,
-    "a.tar.gz": partial(write_tar, mode="w:gz"),
-    "a.tgz": partial(write_tar, mode="w:gz"),
-    "a.zip": write_zip,
-}
-
-
-@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("name", ["a.tar", "a.tar.gz", "a.tgz", "a.zip"])
 def test_images_are_unpacked_from_any_archive_and_the_note_says_where(tmp_path, name):
-    WRITERS[name](tmp_path / name, FILES)
+    write_archive(tmp_path / name, FILES)
     into = tmp_path / "s.zarr.source"
     images, note = local_pattern(f"{tmp_path / name}!/set/train/*_sat.jpg", into)
     found = images_and_labels([images])
@@ -60,7 +45,7 @@ def test_images_are_unpacked_from_any_archive_and_the_note_says_where(tmp_path, 
 )
 @pytest.mark.parametrize("archive", ["a.tar.gz", "a.zip"])
 def test_a_member_that_climbs_out_is_refused(tmp_path, archive, name):
-    WRITERS[archive](tmp_path / archive, {"fine.tif": b"x", name: b"evil"})
+    write_archive(tmp_path / archive, {"fine.tif": b"x", name: b"evil"})
     into = tmp_path / "deep" / "in"
     with pytest.raises(SourceError, match=r"is refused \(its path leaves the folder\)"):
         local_pattern(str(tmp_path / archive), into)
@@ -76,7 +61,7 @@ def test_links_and_damage_are_refused(tmp_path):
     with pytest.raises(SourceError, match=r"link.tif.*it is a link"):
         local_pattern(str(tmp_path / "l.zip"), tmp_path / "in")
     for name in ("a.zip", "a.tar.gz"):
-        WRITERS[name](tmp_path / name, FILES)
+        write_archive(tmp_path / name, FILES)
         data = bytearray((tmp_path / name).read_bytes())
         data[len(data) // 3 : len(data) // 3 + 40] = bytes(40)
         (tmp_path / name).write_bytes(data)
@@ -94,7 +79,7 @@ def test_other_patterns_are_left_as_they_are(tmp_path):
 
 
 def test_archives_and_a_road_file_are_downloaded_from_s3_once(tmp_path, monkeypatch):
-    write_tar(tmp_path / "a.tar", FILES)
+    write_archive(tmp_path / "a.tar", FILES)
     into = tmp_path / "in"
     with s3_endpoint("roads") as endpoint:
         use_endpoint(monkeypatch, endpoint)
@@ -128,7 +113,7 @@ def server(tmp_path):
 
 def test_files_and_archives_are_downloaded_from_a_web_server_once(tmp_path, server):
     address, folder, gets = server
-    write_zip(folder / "a.zip", FILES)
+    write_archive(folder / "a.zip", FILES)
     (folder / "roads.geojson").write_text("{}")
     into = tmp_path / "in"
     for _ in range(2):
@@ -147,7 +132,8 @@ def test_archives_of_equal_names_are_not_mixed_up(tmp_path):
     """Images and masks in two archives called train.zip, and a second archive of images."""
     for folder, body in (("images", b"image"), ("masks", b"mask"), ("more", b"more")):
         (tmp_path / folder).mkdir()
-        write_zip(tmp_path / folder / "train.zip", {"set/1.png": body, f"set/{folder}.png": body})
+        members = {"set/1.png": body, f"set/{folder}.png": body}
+        write_archive(tmp_path / folder / "train.zip", members)
     into, unpacked = tmp_path / "in", []
     for _ in range(2):
         found = {
@@ -176,7 +162,7 @@ def test_web_addresses_are_encoded_once(tmp_path, server):
 
 def test_signed_addresses_are_read_with_their_query_and_without_other_methods(tmp_path, server):
     address, folder, gets = server
-    write_zip(folder / "signed" / "a.zip", FILES)
+    write_archive(folder / "signed" / "a.zip", FILES)
     with pytest.raises(SourceError, match=r"a.zip: cannot be downloaded.*40[35]"):
         local_pattern(f"{address}/signed/a.zip?key=no", tmp_path)
     images, note = local_pattern(f"{address}/signed/a.zip?{SIGNED}!/set/train/*.jpg", tmp_path)
@@ -187,7 +173,7 @@ def test_signed_addresses_are_read_with_their_query_and_without_other_methods(tm
 
 def test_a_zipped_shapefile_is_one_road_file(tmp_path):
     parts = {f"roads/roads.{suffix}": b"x" for suffix in ("shp", "shx", "dbf", "prj")}
-    write_zip(tmp_path / "roads_shp.zip", parts)
+    write_archive(tmp_path / "roads_shp.zip", parts)
     labels, _ = local_pattern(str(tmp_path / "roads_shp.zip"), tmp_path / "in")
     assert labels.endswith("roads_shp.zip.unpacked/roads/roads.shp")
     (tmp_path / "a.tif").write_bytes(b"")

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import zarr
 from helpers.consistency import assert_consistent
+from helpers.factory import build_of, row_of_scenes
 
-from geoprep.build.options import BuildOptions
 from geoprep.cli.progress import print_verification
 from geoprep.errors import StoreError
 from geoprep.store.layout import shard_key
@@ -27,13 +27,12 @@ from geoprep.views.facts import info
 
 
 @pytest.fixture(scope="module")
-def tiny_store(make, tmp_path_factory) -> Path:
+def tiny_store(tmp_path_factory) -> Path:
     """Two scenes, eight tiles, two levels: quick to verify a hundred times."""
     folder = tmp_path_factory.mktemp("tiny")
-    for i in range(2):
-        make.write_scene(folder, f"s_{i}", shape=(64, 64), transform=make.lonlat_grid(i), seed=i)
-    options = BuildOptions(tile=32, levels=2, shard_tiles=4)
-    return make.build_store(folder, folder / "tiny.zarr", options)
+    scenes = row_of_scenes(folder, 2, 64)
+    build_of(folder / "tiny.zarr", scenes, tile=32, levels=2, shard_tiles=4)
+    return folder / "tiny.zarr"
 
 
 @pytest.fixture
@@ -87,7 +86,9 @@ def test_flipped_byte_in_any_file_is_found(tiny_copy):
 def test_flipped_byte_of_chunk_is_blamed_on_its_tile_and_scene(tiny_copy):
     file = tiny_copy / shard_key("32/image", 1)
     problems = _flipped_at(file, 0, file.read_bytes()[0] ^ 1, tiny_copy)
-    assert [(p.array, p.shard, p.chunk, p.scene) for p in problems] == [("32/image", 1, 4, "s_1")]
+    assert [(p.array, p.shard, p.chunk, p.scene) for p in problems] == [
+        ("32/image", 1, 4, "quay_1")
+    ]
 
 
 @pytest.mark.parametrize("from_end", [1, 3, 4, 5, 20, 68])

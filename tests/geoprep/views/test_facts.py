@@ -2,17 +2,18 @@
 
 import io
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import rasterio
+from helpers.factory import build_of, texture, write_scene
 from PIL import Image
 from rich.console import Console
 
 import geoprep
-from geoprep.build.options import BuildOptions
 from geoprep.cli.progress import print_info
-from geoprep.store import StoreReader
+from geoprep.sources.scene import Scene
 from geoprep.views.facts import info, render
 
 
@@ -87,13 +88,15 @@ def test_road_fraction_and_speeds_are_those_of_the_masks(facts, store):
     assert facts["speeds"] == dict(zip(map(str, values), counts.tolist(), strict=True))
 
 
-def test_area_is_that_of_the_imagery(make, tmp_path, sources):
+def scenes_of(sources, *names):
+    """Return scenes of the small store with their labels."""
+    return [Scene(name, f"{sources}/{name}.tif", f"{sources}/{name}.geojson") for name in names]
+
+
+def test_area_is_that_of_the_imagery(tmp_path, sources):
     """In metres of UTM, and without overlap, nodata or padding the area is known."""
-    for name in ("utm_north", "utm_south"):
-        (tmp_path / f"{name}.tif").write_bytes((sources / f"{name}.tif").read_bytes())
-        label = sources / f"{name}.geojson"
-        (tmp_path / f"{name}.geojson").write_bytes(label.read_bytes())
-    facts = info(StoreReader.open(make.build_store(tmp_path, tmp_path / "utm.zarr")))
+    scenes = scenes_of(sources, "utm_north", "utm_south")
+    facts = info(build_of(tmp_path / "utm.zarr", scenes, tile=64, overlap=8))
     with rasterio.open(sources / "utm_north.tif") as source:
         one = source.height * source.width * 0.25 / 1e6
     assert facts["km2"] == pytest.approx(2 * one, rel=2e-3)  # UTM's own scale is 0.9996 here
@@ -145,11 +148,10 @@ def test_many_speeds_become_bins(facts):
 LONG = "an_area_with_a_name_that_is_longer_than_any_terminal_" * 3
 
 
-def test_names_are_whole_in_a_pipe(make, tmp_path, capsys, monkeypatch):
+def test_names_are_whole_in_a_pipe(tmp_path, capsys, monkeypatch):
     monkeypatch.delenv("COLUMNS", raising=False)
-    make.write_scene(tmp_path, LONG, shape=(64, 64), transform=make.lonlat_grid(0))
-    opened = StoreReader.open(make.build_store(tmp_path, tmp_path / "x.zarr"))
-    print_info(info(opened, scenes=True))
+    scene = write_scene(tmp_path, LONG, texture(64, 64))
+    print_info(info(build_of(tmp_path / "x.zarr", [scene]), scenes=True))
     said = capsys.readouterr().out
     (line,) = [line for line in said.splitlines() if LONG in line]
     assert line.split() == [LONG, "train", "1", *line.split()[3:5], "ok"]
@@ -162,25 +164,21 @@ def test_a_store_without_labels_claims_no_share_of_road(facts):
     assert "of the labelled ones road" in " ".join(_printed(facts).split())
 
 
-def test_store_without_training_tiles_is_described(make, tmp_path, sources):
-    for name in ("city_unlabelled", "city_black"):
-        (tmp_path / f"{name}.tif").write_bytes((sources / f"{name}.tif").read_bytes())
-    (tmp_path / "city_black.geojson").write_text('{"type": "FeatureCollection", "features": []}')
-    facts = info(StoreReader.open(make.build_store(tmp_path, tmp_path / "x.zarr")))
+def test_store_without_training_tiles_is_described(tmp_path, sources):
+    black, unlabelled = scenes_of(sources, "city_black", "city_unlabelled")
+    scenes = [black, replace(unlabelled, label=None)]
+    facts = info(build_of(tmp_path / "x.zarr", scenes, rescale="none"))
     assert facts["statistics"][0]["mean"] is None
     assert facts["road_fraction"] == 0
     assert "–" in _printed(facts)
 
 
-def test_empty_tiles_are_not_usable_and_need_no_memory(make, tmp_path):
+def test_empty_tiles_are_not_usable_and_need_no_memory(tmp_path):
     """Two tiles of 64; one of them has no imagery, so that no loader loads it."""
-    make.write_scene(tmp_path, "a", shape=(64, 128), transform=make.lonlat_grid(0))
-    with rasterio.open(tmp_path / "a.tif", "r+") as file:
-        image = file.read()
-        image[:, :, 64:] = 0
-        file.write(image)
-    store = make.build_store(tmp_path, tmp_path / "x.zarr", BuildOptions(tile=64, levels=1))
-    facts = info(StoreReader.open(store))
+    pixels = texture(64, 128)
+    pixels[:, 64:] = 0
+    scene = write_scene(tmp_path, "a", pixels)
+    facts = info(build_of(tmp_path / "x.zarr", [scene], tile=64, levels=1))
     usable = {name: split["usable_tiles"] for name, split in facts["splits"].items()}
     assert facts["tiles"] == 2
     assert sum(usable.values()) == 1

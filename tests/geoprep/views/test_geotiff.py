@@ -9,13 +9,12 @@ import pytest
 import rasterio
 import shapely
 from affine import Affine
+from helpers.factory import Place, build_of, texture, write_scene
 from rasterio.warp import transform_bounds
 
-from geoprep.build.options import BuildOptions
 from geoprep.errors import OutputError, UsageError
 from geoprep.palette import speed_colours
 from geoprep.speed import BINNED_TABLE, CONTINUOUS_TABLE
-from geoprep.store import StoreReader
 from geoprep.store.scenes import read_label
 from geoprep.views.footprints import export_footprints
 from geoprep.views.geotiff import export_scenes
@@ -190,11 +189,10 @@ def test_geopackage_holds_the_same_as_geojson(store, tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["f.geojson", "f.gpkg"]
 
 
-def test_footprint_over_the_180th_meridian_is_cut_there(make, tmp_path):
+def test_footprint_over_the_180th_meridian_is_cut_there(tmp_path):
     place = Affine(0.5, 0, 828_915, 0, -0.5, 1_106_909)  # zone 60: from 14 metres west of it
-    make.write_scene(tmp_path, "far", shape=(64, 64), transform=place, crs="EPSG:32660")
-    options = BuildOptions(tile=64, levels=1)
-    store = StoreReader.open(make.build_store(tmp_path, tmp_path / "far.zarr", options))
+    scene = write_scene(tmp_path, "far", texture(64, 64), Place("EPSG:32660", place))
+    store = build_of(tmp_path / "far.zarr", [scene], levels=1)
     (feature,) = _features(export_footprints(store, tmp_path / "f.geojson"))
     outline = shapely.geometry.shape(feature["geometry"])
     assert outline.geom_type == "MultiPolygon"

@@ -8,6 +8,7 @@ import pytest
 import rasterio
 import xarray as xr
 import zarr
+from helpers.factory import Place, build_of, texture, write_scene
 
 import geoprep
 from geoprep.errors import OutputError, UsageError
@@ -127,12 +128,12 @@ def test_gdal_finds_crs_transform_and_nodata(sources, exported):
         np.testing.assert_array_equal(read.read(), source.read())
 
 
-def test_crs_without_a_code_is_wkt_and_rotation_is_kept(make, tmp_path):
+def test_crs_without_a_code_is_wkt_and_rotation_is_kept(tmp_path):
     grid = rasterio.Affine(0.4, 0.3, 0, 0.3, -0.4, 0)
     crs = "+proj=tmerc +lon_0=38.5 +ellps=GRS80"
-    make.write_scene(tmp_path, "a", shape=(64, 96), transform=grid, crs=crs)
-    store = make.build_store(tmp_path, tmp_path / "x.zarr")
-    geoprep.export_geozarr(store, tmp_path / "out", scenes="a")
+    scene = write_scene(tmp_path, "a", texture(64, 96), Place(crs, grid))
+    store = build_of(tmp_path / "x.zarr", [scene], tile=64)
+    geoprep.export_geozarr(store.location, tmp_path / "out", scenes="a")
     read = xr.open_zarr(tmp_path / "out", group="a/64")
     assert read.image.attrs["proj:wkt2"] == read.spatial_ref.attrs["crs_wkt"]
     assert "proj:code" not in read.image.attrs
