@@ -149,12 +149,8 @@ def test_a_page_is_renewed_from_a_record(tmp_path, capsys):
 
 
 def test_a_missing_store_is_one_line(tmp_path, capsys):
-    assert (
-        benchmark.main(
-            ["--quick", "--store", str(tmp_path / "a.zarr"), "--work", f"{tmp_path}/new"]
-        )
-        == 1
-    )
+    words = ["--quick", "--store", str(tmp_path / "a.zarr"), "--work", f"{tmp_path}/new"]
+    assert benchmark.main(words) == 1
     error = capsys.readouterr().err
     assert error.startswith("error: ")
     assert "a.zarr" in error

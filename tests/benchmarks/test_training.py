@@ -50,16 +50,8 @@ def test_a_run_records_prints_and_draws(tmp_path, monkeypatch, capsys):
     store = synthetic_store(tmp_path / "city", sizes, 1)
     monkeypatch.setattr(benchmark, "QUICK", replace(benchmark.QUICK, crop=CROP))
     record, plot = tmp_path / "t.json", tmp_path / "t.png"
-    given = [
-        str(store),
-        "--quick",
-        "--only",
-        "fp32",
-        "--repeats",
-        "1",
-        "--work",
-        str(tmp_path / "work"),
-    ]
+    given = [str(store), "--quick", "--only", "fp32", "--repeats", "1"]
+    given += ["--work", str(tmp_path / "work")]
     assert benchmark.main([*given, "--json", str(record), "--plot", str(plot)]) == 0
     figures = json.loads(record.read_text())["figures"]
     assert figures["fp32.rate"]["median"] > 0

@@ -102,9 +102,7 @@ def test_the_block_of_the_tutorial_runs(s3, cities, tmp_path, monkeypatch, capsy
 
 @pytest.mark.slow
 @pytest.mark.parametrize("residency", ["ram", "stream"])
-def test_a_network_learns_from_a_bucket_and_goes_on(
-    s3, built, tmp_path, here, short_runs, residency
-):
+def test_training_from_a_bucket_resumes(s3, built, tmp_path, here, short_runs, residency):
     model = ["--model", "helpers.tiny:build", "--quiet"]
     common = ["--device", "cpu", "--compile", "off", "--threads", "1", "--residency", residency]
     common += ["--crop", "64", "--crops-per-tile", "1", "--batch-size", "6", "--pictures", "0"]

@@ -104,9 +104,7 @@ def test_two_ranks_have_the_losses_of_one_process(store, tmp_path, here, run, ra
 
 
 @pytest.mark.slow
-def test_ranks_stop_at_a_signal_to_one_and_resumed_equal_ranks_that_never_stop(
-    store, tmp_path, ranks
-):
+def test_ranks_stopped_by_a_signal_resume_exactly(store, tmp_path, ranks):
     """In an epoch, then in the first batch of a validation, which is not finished first.
 
     Every rank draws the same dropout as without the interruptions.
@@ -172,9 +170,7 @@ def test_help_and_usage_errors_do_not_import_torch(tmp_path, run):
     assert "'--batch-size'" in wrong.stderr
 
 
-def test_a_folder_of_the_user_with_the_name_training_is_imported_first_unless_python_is_safe(
-    tmp_path, run
-):
+def test_a_user_folder_named_training_is_imported_first(tmp_path, run):
     """As docs/how-to/troubleshooting.md says."""
     (tmp_path / "training").mkdir()
     (tmp_path / "training" / "__init__.py").touch()

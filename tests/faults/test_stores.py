@@ -87,9 +87,7 @@ def is_damaged(store):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_build_killed_up_to_three_times_is_finished_to_the_same_bytes(
-    builder, store, tmp_path, seed
-):
+def test_builds_killed_repeatedly_are_finished(builder, store, tmp_path, seed):
     rng, out, (builder, events) = random.Random(seed), tmp_path / "a.zarr", builder
     for _ in range(rng.randint(1, 3)):
         builder.build(out, die_at=rng.randint(1, events))

@@ -11,14 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from geoprep.errors import UsageError
-from geoprep.grid import (
-    Grid,
-    auto_tile,
-    level_sides,
-    shard_tiles,
-    tile_offsets,
-    utm_crs_of,
-)
+from geoprep.grid import Grid, auto_tile, level_sides, shard_tiles, tile_offsets, utm_crs_of
 
 GEOD = pyproj.Geod(ellps="WGS84")
 
@@ -58,9 +51,7 @@ def test_an_overlap_that_makes_no_sense_is_refused(overlap):
 
 
 @given(places, sides, sides, st.floats(-50, 3000), st.floats(-50, 3000))
-def test_pixels_and_coordinates_are_inverse_and_agree_with_the_transform(
-    place, height, width, col, row
-):
+def test_pixels_and_coordinates_are_inverse(place, height, width, col, row):
     grid = grid_at(place, height, width)
     xy = grid.to_xy(np.array([(col, row)]))
     np.testing.assert_allclose(xy[0], grid.transform * (col, row), rtol=1e-15)
@@ -79,9 +70,7 @@ def test_pixels_and_coordinates_are_inverse_and_agree_with_the_transform(
     st.floats(0.1, 10),
     st.floats(0.1, 10),
 )
-def test_the_shape_follows_from_bounds_however_the_grid_is_turned(
-    angle, height, width, right, down
-):
+def test_the_shape_follows_from_bounds(angle, height, width, right, down):
     grid = Grid(height, width, Affine.rotation(angle) * Affine.scale(right, -down), "")
     assume(np.linalg.cond(np.abs(np.array(grid.transform[:6]).reshape(2, 3)[:, :2])) < 1e4)
     assert grid.shape_within(grid.bounds) == grid.shape
@@ -144,9 +133,7 @@ def test_resampling_meets_the_distance_to_half_a_pixel_a_side(place, metres):
     [
         ((1300, 1300), 0, 2, 650),  # SpaceNet's chips: 2 x 2, nothing padded
         ((1300, 1300), 0, 1, 650),
-        ((1024, 1024), 0, 2, 512),
         ((1024, 2048), 0, 2, 512),
-        ((900, 900), 0, 2, 450),
         ((325, 325), 0, 1, 325),
         ((325, 325), 0, 2, 326),  # odd: padded to what can be halved
         ((128, 128), 0, 2, 128),  # a small scene is one tile
@@ -165,9 +152,7 @@ def test_auto_tile_of_mixed_scenes_is_512_or_the_largest_scene():
 
 
 @given(sides, sides, st.sampled_from([1, 2, 4, 8]), st.integers(0, 64))
-def test_auto_tile_can_always_be_halved_and_wastes_nothing_where_it_says_so(
-    height, width, divisor, overlap
-):
+def test_auto_tile_can_be_halved_and_wastes_nothing(height, width, divisor, overlap):
     tile = auto_tile([(height, width)], overlap, divisor)
     assert tile % divisor == 0
     assert tile <= max(1024, divisor)

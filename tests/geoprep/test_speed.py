@@ -69,7 +69,7 @@ def test_a_road_byte_is_in_one_bin_and_in_the_total(byte):
 
 
 @pytest.mark.parametrize("byte", [BACKGROUND, NODATA])
-def test_neither_no_road_nor_no_data_is_a_road(byte):
+def test_background_and_nodata_are_no_road(byte):
     tables = (BIN_TABLE, BINNED_TABLE, CONTINUOUS_TABLE, BINARY_TABLE, CHANNEL_TABLE)
     assert not any(table[byte].any() for table in tables)
 

@@ -219,14 +219,6 @@ def test_a_crop_as_large_as_the_tile_keeps_its_crops_per_tile(painted):
     assert sum(len(batch) for batch in loader) == 96
 
 
-def test_weights_draw_what_they_say(painted):
-    weights = np.zeros(24)
-    weights[[3, 9]] = 1, 3
-    loader = BatchLoader(painted, 8, weights=weights, crops_per_tile=2)
-    drawn = np.bincount(np.concatenate([b.index.numpy() for b in loader]), minlength=24)
-    assert drawn[[3, 9]].tolist() == [12, 36]
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

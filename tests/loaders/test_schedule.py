@@ -40,9 +40,7 @@ def test_training_ranks_take_equal_steps_without_gaps(samples, batch, world, dro
 
 
 @given(*sizes, st.integers(1, 9), st.integers(1, 5), st.data())
-def test_another_number_of_ranks_resumes_where_the_first_stopped(
-    samples, batch, world, batch2, world2, data
-):
+def test_another_number_of_ranks_resumes(samples, batch, world, batch2, world2, data):
     first = ranks(samples, batch, world, drop_last=False, equal=False)
     done = [0, *sorted({step.done for s in first for step in s.steps()})]
     stop = data.draw(st.sampled_from(done))

@@ -73,9 +73,7 @@ def test_evaluation_gives_the_batches_of_memory(large, in_memory, world):
     crops=st.integers(1, 3),
     seed=st.integers(0, 99),
 )
-def test_every_tile_occurs_once_per_crop_and_ranks_share_the_epoch(
-    large, capacity, lanes, batch, world, crops, seed
-):
+def test_ranks_share_an_epoch_of_all_tiles(large, capacity, lanes, batch, world, crops, seed):
     options = {"crop": 8, "crops_per_tile": crops, "seed": seed, "threads": 1, "drop_last": False}
     tiles = StreamTiles.open(large, ram_limit=capacity * TILE, lanes=lanes)
     alone = samples(BatchLoader(tiles, batch * world, **options))
@@ -230,9 +228,7 @@ def test_a_flipped_bit_names_array_and_shard(make_store, codec_array):
 
 @settings(deadline=None, max_examples=6)
 @given(st.integers(1, 6), st.integers(0, 6), st.integers(1, 4), st.integers(0, 99))
-def test_damage_ends_an_epoch_in_the_same_place_whatever_fills_it(
-    damaged, threads, prefetch, read, seed
-):
+def test_damage_ends_an_epoch_in_one_place(damaged, threads, prefetch, read, seed):
     def epoch(threads, prefetch, read):
         tiles = StreamTiles.open(damaged, ram_limit=18 * TILE, lanes=1, threads=read)
         options = {"crop": 8, "crops_per_tile": 2, "seed": seed}

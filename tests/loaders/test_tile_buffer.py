@@ -42,7 +42,7 @@ def test_training_and_validation_share_a_limit(path, together):
         tracemalloc.stop()
 
 
-def test_turns_do_not_change_a_batch(path):
+def test_alternating_epochs_do_not_change_a_batch(path):
     train = StreamTiles.open(path, "train", ram_limit=LIMIT, lanes=2)
     alone = StreamTiles.open(path, "val", ram_limit=LIMIT, lanes=2)
     shared = StreamTiles.open(path, "val", ram_limit=train, lanes=2)

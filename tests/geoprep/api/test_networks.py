@@ -191,9 +191,7 @@ def test_nodata_and_units_of_datasets_and_arrays_count(tmp_path, kind):
         assert found.length_km == pytest.approx(0.18, rel=0.02)
 
 
-def test_a_photograph_that_is_stored_turned_is_refused_as_label_raster_and_background(
-    roads, tmp_path
-):
+def test_photographs_stored_turned_are_refused(roads, tmp_path):
     picture = Image.fromarray(np.full((64, 64), 200, np.uint8))
     exif = picture.getexif()
     exif[274] = 6

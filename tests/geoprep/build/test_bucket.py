@@ -78,9 +78,7 @@ def test_the_bytes_are_those_of_a_store_on_a_disk(world, endpoint, bucket):
 
 
 @pytest.mark.parametrize("torn", [False, True])
-def test_an_interrupted_build_is_no_store_and_is_finished(
-    world, endpoint, bucket, monkeypatch, torn
-):
+def test_an_interrupted_build_is_finished(world, endpoint, bucket, monkeypatch, torn):
     (scenes, expected), built, real = world, [], run.build_shard
     plan = plan_of(scenes, **OPTIONS)
     interrupt(plan, bucket, 2)
@@ -99,9 +97,7 @@ def test_an_interrupted_build_is_no_store_and_is_finished(
 
 
 @pytest.mark.parametrize("options", [OPTIONS, {**OPTIONS, "tile": 16}])
-def test_a_second_build_takes_over_and_the_first_ends_at_its_next_shard(
-    world, endpoint, bucket, options
-):
+def test_a_second_build_takes_over(world, endpoint, bucket, options):
     scenes, expected = world
     taken = []
 
@@ -119,7 +115,7 @@ def test_a_second_build_takes_over_and_the_first_ends_at_its_next_shard(
         assert there(endpoint, bucket) == expected
 
 
-def test_who_was_overtaken_cannot_commit(world, endpoint, bucket, monkeypatch):
+def test_a_build_that_was_taken_over_cannot_commit(world, endpoint, bucket, monkeypatch):
     """A process that was asleep while another took over must not mark its own store complete."""
     scenes, _ = world
     monkeypatch.setattr(BucketTarget, "_require_owned", lambda _: None)
@@ -137,7 +133,7 @@ def test_who_was_overtaken_cannot_commit(world, endpoint, bucket, monkeypatch):
         StoreReader.open(bucket)
 
 
-def test_what_is_no_store_is_left_alone(world, endpoint, bucket):
+def test_other_objects_are_left_alone(world, endpoint, bucket):
     put(endpoint, bucket, "thesis.txt", b"precious")
     with pytest.raises(StoreError, match="not a geoprep store"):
         build(plan_of(world[0], **OPTIONS), bucket, Threads(1))
@@ -192,9 +188,7 @@ def complete(replaced, bucket):
 
 
 @pytest.mark.parametrize("number", [1, 2, 4, 7, 11])
-def test_a_replacement_may_be_interrupted_before_any_change(
-    endpoint, complete, replaced, monkeypatch, number
-):
+def test_interrupted_replacements_are_finished(endpoint, complete, replaced, monkeypatch, number):
     scenes, old, new = replaced
     changes = []
 

@@ -108,7 +108,7 @@ def test_values_that_no_class_has_become_what_other_says(scenes, tmp_path, other
     assert store.meta.build["notes"] == {f"label value 3 read as {what}": count}
 
 
-def test_polygons_are_drawn_in_the_order_of_the_classes(scenes, tmp_path):
+def test_polygons_are_drawn_in_class_order(scenes, tmp_path):
     folder, _ = scenes
     shapes = [shapely.box(400_001, 5_999_971, 400_020.3, 5_999_999),
               shapely.box(400_010.2, 5_999_980, 400_031, 5_999_990.3)]  # fmt: skip

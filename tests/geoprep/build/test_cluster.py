@@ -141,9 +141,7 @@ TASKS = (survey, "survey_rows"), (run, "build_shard"), (run, "try_scenes")
     ],
     ids=["build", "survey", "header"],
 )
-def test_a_scene_that_kills_its_worker_fails_alone(
-    world, fragile, tmp_path, monkeypatch, tasks, options, says
-):
+def test_deadly_scenes_fail_alone(world, fragile, tmp_path, monkeypatch, tasks, options, says):
     for module, name in tasks:
         monkeypatch.setattr(module, name, getattr(deadly, name))
     with contextlib.closing(Dask.connect(fragile.address)) as executor:

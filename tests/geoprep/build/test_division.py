@@ -73,7 +73,7 @@ def test_blocks_divide_a_mosaic_and_keep_small_scenes_whole(mosaic, tmp_path):
     assert again.scenes[0].splits == large.splits
 
 
-def test_a_mosaic_on_a_plain_grid_is_divided_too(tmp_path):
+def test_a_mosaic_without_georeference_is_divided(tmp_path):
     path = write_image(tmp_path / "m.tif", texture(*SIZE), Place(None, Affine.identity()))
     options = {"pixel_size": 0.31, "split_by": "block", "block_km": 0.04, "tile": 40}
     (scene,) = plan_of([Scene("m", str(path), None)], **options).scenes
@@ -112,7 +112,7 @@ def write_areas(path, place, boxes):
     return str(write_features(path, features))
 
 
-def test_areas_say_which_ground_is_what(mosaic, tmp_path):
+def test_areas_assign_tiles_to_splits(mosaic, tmp_path):
     boxes = [("val", -9, -9, 205, 245), ("test", 235, -9, 409, 245)]
     areas = write_areas(tmp_path / "a.geojson", UTM, boxes)
     (scene,) = plan_of([mosaic], split_file=areas, tile=40).scenes
@@ -160,7 +160,7 @@ def test_areas_that_cannot_be_used_are_named(mosaic, tmp_path, text, message):
     assert "areas.geojson" in str(error.value)
 
 
-def test_a_store_may_be_judged_on_alone(mosaic, tmp_path):
+def test_a_store_may_be_all_validation_or_test(mosaic, tmp_path):
     for options, split in (({"val": 1.0}, VAL), ({"val": 0.0, "test": 1.0}, TEST)):
         plan = plan_of([mosaic], tile=40, **options)
         assert set(plan.scenes[0].splits) == {split}

@@ -75,7 +75,7 @@ def foreign(kind, path):
 
 @pytest.mark.parametrize("kind", ["file", "folder", "group", "array", "broken"])
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_what_is_no_store_of_ours_is_never_touched(done, tmp_path, kind, overwrite):
+def test_files_of_others_are_never_touched(done, tmp_path, kind, overwrite):
     out = tmp_path / "mine.zarr"
     foreign(kind, out)
     before = out.read_bytes() if out.is_file() else tree_digest(out)
@@ -92,7 +92,7 @@ def test_an_empty_folder_is_a_place_for_a_store(done, tmp_path):
 
 
 @pytest.mark.parametrize("blocker", ["a.zarr.build", "."])
-def test_a_place_that_cannot_be_written_is_an_error_in_words(done, tmp_path, blocker):
+def test_an_unwritable_place_is_refused(done, tmp_path, blocker):
     folder = tmp_path / "folder"
     if blocker == ".":
         folder.write_text("a file where the folder should be")
@@ -133,7 +133,7 @@ def test_a_file_system_without_locks_has_builds_too(done, tmp_path, monkeypatch,
 
 
 @pytest.mark.parametrize("torn", [b'{"shard": 2', b"\x00\x00\xff", b"[1, 2]", b"\n\n", b'"text"'])
-def test_a_line_cut_short_swallows_neither_its_neighbours(tmp_path, torn):
+def test_a_truncated_journal_line_costs_no_other_line(tmp_path, torn):
     with Journal(tmp_path / "a.zarr") as journal:
         journal.write({"shard": 1})
     with (tmp_path / "a.zarr.build/journal.jsonl").open("ab") as lines:

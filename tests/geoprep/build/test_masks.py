@@ -123,7 +123,7 @@ def masked(tmp_path):
     return build_of(tmp_path / "masks.zarr", scenes, **ROADS)
 
 
-def test_what_people_read_of_it_names_no_speed(masked):
+def test_facts_of_masks_name_no_speed(masked):
     facts = info(masked)
     assert not masked.meta.has_speeds
     assert facts["speeds"] == {}
@@ -137,7 +137,7 @@ def test_what_people_read_of_it_names_no_speed(masked):
     assert "254" not in text.partition("mph")[2]
 
 
-def test_the_page_has_a_colour_of_its_own_for_them(masked):
+def test_the_page_has_a_colour_for_unknown_speeds(masked):
     assert list(_legend(info(masked), masked.meta)["bins"]) == ["0"]
     assert _legend(info(masked), masked.meta)["bins"]["0"]["label"] == "road"
     bytes_ = np.array([[0, 25, 253, 254]], np.uint8)
@@ -147,7 +147,7 @@ def test_the_page_has_a_colour_of_its_own_for_them(masked):
     assert tuple(shown.tolist()) == UNKNOWN_COLOUR
 
 
-def test_export_calls_them_roads_and_comes_back(masked, tmp_path):
+def test_exported_masks_can_be_built_again(masked, tmp_path):
     (mask,) = export_scenes(masked, "s1", tmp_path / "s1_mask.tif", what="speed")
     with rasterio.open(mask) as file:
         assert file.descriptions == ("road",)
@@ -164,13 +164,13 @@ def test_export_calls_them_roads_and_comes_back(masked, tmp_path):
 # --- options ------------------------------------------------------------------------------------
 
 
-def test_masks_without_a_word_on_their_values_are_refused_with_the_values(tmp_path):
+def test_masks_need_an_option_for_their_values(tmp_path):
     with pytest.raises(UsageError, match=r"a_mask.tif is a raster.*contains 0 and 100 and 255"):
         plan_of([scene_of(tmp_path, "a", drawn(1))])
 
 
 @pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
-def test_one_mask_for_many_images_must_say_where_it_lies(tmp_path):
+def test_one_mask_for_many_images_must_be_georeferenced(tmp_path):
     scenes = [scene_of(tmp_path, name, drawn(1)) for name in ("a", "b")]
     label = str(write_image(tmp_path / "all.tif", drawn(1)[..., None], PLACES["utm"]))
     shared = [replace(scene, label=label) for scene in scenes]

@@ -91,7 +91,7 @@ def test_a_scene_that_fails_keeps_its_rows_and_names_its_file(tmp_path, options)
             )
 
 
-def test_a_store_knows_nothing_of_the_folders_it_was_built_from(tmp_path):
+def test_stores_do_not_depend_on_the_folders_of_their_inputs(tmp_path):
     """The same inputs give the same bytes, wherever they lie: reasons name files, not folders."""
     digests = []
     for place in ("here", "over/there"):
@@ -113,7 +113,7 @@ def test_a_store_knows_nothing_of_the_folders_it_was_built_from(tmp_path):
 @pytest.mark.parametrize(
     ("rescale", "shard_tiles"), [("none", 3), ("scene", 3), ("city", 3), ("scene", 100)]
 )
-def test_more_nodata_than_allowed_is_skipped_and_said(tmp_path, rescale, shard_tiles):
+def test_scenes_with_too_much_nodata_are_skipped(tmp_path, rescale, shard_tiles):
     scenes = row_of_scenes(tmp_path, 2, 100)
     for name, rows in (("just", 10), ("over", 9)):
         values = texture(100, 100)

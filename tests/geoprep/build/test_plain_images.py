@@ -77,7 +77,7 @@ def test_table_holds_metres_and_no_crs(store, pictures):
     assert facts["km2"] == pytest.approx(area / 1e6, rel=0.02)
 
 
-def test_all_views_take_it(store, pictures, tmp_path):
+def test_all_views_show_images_without_georeference(store, pictures, tmp_path):
     assert preview(store, tmp_path / "sheet.png", count=2).is_file()
     written = export_scenes(store, ["p0", "p2"], tmp_path / "out")
     assert sorted(path.name for path in written) == ["p0.tif", "p2.tif"]
@@ -95,7 +95,7 @@ def test_all_views_take_it(store, pictures, tmp_path):
         export_scenes(store, ["placed"], tmp_path / "placed.png")
 
 
-def test_footprints_leave_it_out_or_say_why(store, folder, tmp_path):
+def test_footprints_omit_images_without_georeference(store, folder, tmp_path):
     path = export_footprints(store, tmp_path / "f.geojson")
     assert path.read_text().count('"geometry": null') == 3
     scene = Scene("p0", str(folder / "p0.png"), None)
@@ -104,7 +104,7 @@ def test_footprints_leave_it_out_or_say_why(store, folder, tmp_path):
         export_footprints(alone, tmp_path / "g.geojson")
 
 
-def test_roads_in_coordinates_are_refused_there(folder, pictures, tmp_path):
+def test_vector_labels_need_a_georeferenced_image(folder, pictures, tmp_path):
     roads = write_roads(tmp_path / "p0.geojson", PLACES["utm"], SIZE)
     scene = Scene("p0", str(folder / "p0.png"), str(roads))
     (planned,) = plan_of([scene], pixel_size=0.5).scenes
@@ -113,7 +113,7 @@ def test_roads_in_coordinates_are_refused_there(folder, pictures, tmp_path):
     assert not planned.failure.endswith(".")
 
 
-def test_without_a_size_the_fix_is_named(folder, pictures):
+def test_images_without_georeference_need_a_pixel_size(folder, pictures):
     with pytest.raises(SourceError, match=r"no CRS.*gdal_edit.*`pixel_size`"):
         plan_of([Scene("p0", str(folder / "p0.png"), None)])
 

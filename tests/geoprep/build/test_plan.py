@@ -92,7 +92,7 @@ def test_ground_sample_distance_is_that_of_the_finest_level(tmp_path):
         *(({"buffer": value}, f"`buffer` {value:.0f}") for value in (0.0, math.nan)),
     ],
 )
-def test_choices_that_make_no_sense_are_refused_at_once(options, says):
+def test_options_out_of_range_are_refused(options, says):
     with pytest.raises(UsageError, match=says):
         BuildOptions(**options)
 
@@ -110,7 +110,7 @@ def test_choices_that_make_no_sense_are_refused_at_once(options, says):
         ({"gsd": 1e-4}, "times as fine as the images, whose pixels are 0.243 m"),
     ],
 )
-def test_choices_that_do_not_fit_the_images_are_refused(tmp_path, options, says):
+def test_options_that_do_not_fit_the_images_are_refused(tmp_path, options, says):
     with pytest.raises(UsageError, match=says):
         plan_of(row_of_scenes(tmp_path, 3), **options)
 

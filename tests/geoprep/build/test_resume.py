@@ -73,9 +73,7 @@ def test_a_build_may_be_killed_before_any_change_of_a_file(world, tmp_path):
         shutil.rmtree(out)
 
 
-def test_a_build_killed_right_before_its_commit_is_finished_to_the_same_bytes(
-    world, tmp_path, monkeypatch
-):
+def test_a_build_killed_before_its_commit_is_finished(world, tmp_path, monkeypatch):
     """All metadata are in the root's by then, though the store says that it is incomplete."""
     scenes, builder, expected, _ = world
     out = tmp_path / "a.zarr"

@@ -26,9 +26,7 @@ def split(count, share=(0.2, 0.1), seed=0, groups=None, labelled=None):
 
 @example(3, (0.5, 0.3), 0)  # half of three is two, which would leave none to test on
 @given(counts, shares, seeds)
-def test_every_split_that_is_asked_for_gets_a_scene_and_training_never_goes_without(
-    count, share, seed
-):
+def test_every_requested_split_gets_a_scene(count, share, seed):
     got = np.bincount(split(count, share, seed), minlength=3)
     assert got.sum() == count
     assert got[TRAIN] >= 1
@@ -121,7 +119,7 @@ def test_areas_share_no_block():
     assert len(set(blocks(centres, ["moscow", "moscow"], 2.0))) == 1
 
 
-def test_scenes_without_a_place_do_no_harm():
+def test_scenes_without_georeference_are_in_one_block():
     nowhere = (float("nan"), float("nan"))
     with warnings.catch_warnings():
         warnings.simplefilter("error")

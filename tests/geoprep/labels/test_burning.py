@@ -306,9 +306,7 @@ def test_a_buffer_that_leaves_no_road_is_refused(buffer_m):
 
 @pytest.mark.parametrize("turn", [0, 360, -360])
 @pytest.mark.parametrize("split", [True, False])
-def test_a_scene_in_degrees_across_the_180th_meridian_has_roads_on_both_sides(
-    tmp_path, turn, split
-):
+def test_roads_on_both_sides_of_the_180th_meridian_are_burned(tmp_path, turn, split):
     """Whatever the label calls the other side; the meridian of Greenwich gives the same mask."""
 
     def scene_at(lon):

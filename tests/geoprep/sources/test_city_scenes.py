@@ -256,9 +256,7 @@ def test_speed_labels_still_packed_join_unpacked_images(make):
 
 
 @given(images=st.sets(st.integers(0, 300), min_size=1), labels=st.sets(st.integers(0, 300)))
-def test_every_image_is_a_scene_and_every_label_is_accounted_for(
-    tmp_path_factory, images, labels
-):  # fmt: skip
+def test_every_image_is_a_scene(tmp_path_factory, images, labels):
     names = chips("AOI_7_Moscow", *images, labels=False)
     names += [name for name in chips("AOI_7_Moscow", *labels) if name.endswith("geojson")]
     archive = pack(tmp_path_factory.mktemp("tar") / "x.tar", names)

@@ -71,14 +71,14 @@ def test_area_and_number_of_spacenet_decide_where_names_begin_otherwise(make, la
     assert [Path(each).name for each in found.orphan_labels] == ["AOI_3_Paris_img9.geojson"]
 
 
-def test_another_prefix_that_says_nothing_is_an_orphan(make):
+def test_a_label_with_an_unrelated_prefix_is_an_orphan(make):
     make("i/img98.tif", "i/img99.tif", "l/img98.geojson", "l/AOI_2_Vegas_img99.geojson")
     found = images_and_labels(["i"], "l")
     assert pairs(found) == {"img98.tif": "img98.geojson", "img99.tif": None}
     assert [Path(each).name for each in found.orphan_labels] == ["AOI_2_Vegas_img99.geojson"]
 
 
-def test_words_that_are_left_out_never_join_what_is_ambiguous(make):
+def test_ambiguous_names_are_not_matched(make):
     make("i/a_sat.tif", "i/a_rgb.tif", "i/b_sat.tif", "l/a_mask.png", "l/b_mask.png")
     found = images_and_labels(["i"], "l", masks=True)
     assert pairs(found) == {"a_sat.tif": None, "a_rgb.tif": None, "b_sat.tif": "b_mask.png"}

@@ -57,7 +57,7 @@ def test_a_folder_means_its_images_and_not_their_sidecars(make):
     assert ids(images_and_labels(["in/*"])) == ["a", "b", "c"]
 
 
-def test_a_suffix_that_is_spelt_out_is_taken_at_its_word(make):
+def test_a_pattern_may_name_an_unusual_suffix(make):
     make("a.ntf", "b.ntf")
     assert ids(images_and_labels(["*.ntf"])) == ["a", "b"]
 
@@ -83,7 +83,7 @@ def test_a_folder_of_folders_of_images_is_refused_with_their_pattern(make):
     assert ids(images_and_labels(["png/*"])) == ["a", "b"]
 
 
-def test_equal_folders_too(make):
+def test_ids_of_equal_folders_contain_their_parents(make):
     make("p/a/s.tif", "q/a/s.tif", "q/b/s.tif")
     assert ids(images_and_labels(["**/*.tif"])) == ["p_a_s", "q_a_s", "q_b_s"]
 

@@ -156,7 +156,7 @@ def test_one_archive_may_be_unpacked_twice_at_the_same_time(archive, tmp_path):
     assert seen == [unpack(archive, tmp_path / "into")] * len(WANTED)
 
 
-def test_a_damaged_mark_only_costs_time(archive, tmp_path):
+def test_a_damaged_record_of_extraction_is_ignored(archive, tmp_path):
     first = unpack(archive, tmp_path / "into")
     for text in ("", "[]", "{", '{"archive": 1}'):
         Path(tmp_path / "into" / f".{archive.name}.a.json").write_text(text)

@@ -73,7 +73,7 @@ def test_something_that_is_no_image_is_named(tmp_path, data):
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "loop"])
-def test_what_has_no_end_is_refused_at_once(tmp_path, kind):
+def test_pipes_devices_and_link_loops_are_refused(tmp_path, kind):
     path = tmp_path / "odd.tif"
     if kind == "pipe":
         os.mkfifo(path)
@@ -111,6 +111,6 @@ def test_an_archive_cut_since_it_was_listed_is_noticed(packed, tmp_path):
         read_bytes(packed[1])
 
 
-def test_errors_of_the_caller_stay_the_callers(image):
+def test_errors_of_the_caller_pass_through(image):
     with pytest.raises(ZeroDivisionError), open_image(str(image)):
         raise ZeroDivisionError

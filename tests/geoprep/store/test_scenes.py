@@ -70,7 +70,7 @@ def test_in_a_store_of_imagery_alone_unlabelled_is_no_issue(small_store):
 
 
 @pytest.mark.parametrize("read", [read_image, read_label])
-def test_a_shard_that_is_missing_is_no_blank(store_copy, read):
+def test_a_missing_shard_is_an_error(store_copy, read):
     name = "image" if read is read_image else "speed"
     store = StoreReader.open(store_copy)
     shard = int(tiles_of(store.tiles, 1).start) // store.meta.shard_tiles
@@ -82,7 +82,7 @@ def test_a_shard_that_is_missing_is_no_blank(store_copy, read):
         getattr(store, name)()[shard * store.meta.shard_tiles]
 
 
-def test_a_chunk_that_its_shard_does_not_list_is_no_blank(store_copy):
+def test_a_chunk_missing_in_its_shard_is_an_error(store_copy):
     store = StoreReader.open(store_copy)
     layout = store.layout(64, "image")
     shard, row = layout.place(int(tiles_of(store.tiles, 1).start))

@@ -55,9 +55,7 @@ def whole(city, tmp_path_factory):
 
 
 @pytest.mark.parametrize("side", [SIDE, SIDE // 2])
-def test_rasters_too_large_to_be_decoded_as_a_whole_have_the_same_network(
-    city, tmp_path, monkeypatch, side
-):
+def test_rasters_read_by_windows_give_the_same_network(city, tmp_path, monkeypatch, side):
     edges = range(0, SIDE + 1, side)
     tiles = written(tmp_path / "tiles", city, cut(edges, edges, overlap=8))
     decoded = vectorize(tiles)
