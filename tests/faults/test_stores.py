@@ -7,16 +7,13 @@ import threading
 
 import numpy as np
 import pytest
-from helpers.crashes import Builder
+from helpers.crashes import OPTIONS, Builder
 from helpers.factory import build_of, row_of_scenes, tree_digest
 
 from geoprep.errors import GeoprepError, StoreError
 from geoprep.store import StoreReader, read_image, read_label
 from geoprep.verify import verify
 from loaders import RamTiles, StreamTiles
-
-# Shards that cut scenes, and limits of a whole city: a survey, then many shards.
-OPTIONS = {"tile": 32, "shard_tiles": 14, "rescale": "city"}
 
 
 @pytest.fixture(scope="module")

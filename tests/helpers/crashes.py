@@ -23,6 +23,8 @@ from geoprep.build import Plan
 from geoprep.sources.scene import Scene
 from helpers.forks import Server
 
+# Shards that cut scenes, and limits of a whole city: a survey, then many shards.
+OPTIONS = {"tile": 32, "shard_tiles": 14, "rescale": "city"}
 # Audit events of whatever changes a file system; see the audit event table of Python.
 CHANGES = {"os.rename", "os.link", "os.remove", "os.rmdir", "os.mkdir", "os.truncate"}
 GROWS = {"os.link", "os.mkdir"}

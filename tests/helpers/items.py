@@ -17,47 +17,27 @@ def sentinel_item(name: str, folder: str, *, own: str | None = None) -> dict[str
         band: {"href": f"{folder}/{file}.tif", "type": _COG, "roles": ["data", "reflectance"]}
         for band, file in _BANDS.items()
     }
-    assets["visual"] = {"href": f"{folder}/TCI.tif", "type": _COG, "roles": ["visual"]}
-    assets["visual-jp2"] = {
-        "href": f"s3://sentinel-s2-l2a/{name}/TCI.jp2",
-        "type": "image/jp2",
-        "roles": ["visual"],
+    others = {
+        "visual": (f"{folder}/TCI.tif", _COG, "visual"),
+        "visual-jp2": (f"s3://sentinel-s2-l2a/{name}/TCI.jp2", "image/jp2", "visual"),
+        "thumbnail": (f"{folder}/thumbnail.jpg", "image/jpeg", "thumbnail"),
+        "granule_metadata": (f"{folder}/metadata.xml", "application/xml", "metadata"),
     }
-    assets["thumbnail"] = {
-        "href": f"{folder}/thumbnail.jpg",
-        "type": "image/jpeg",
-        "roles": ["thumbnail"],
-    }
-    assets["granule_metadata"] = {
-        "href": f"{folder}/metadata.xml",
-        "type": "application/xml",
-        "roles": ["metadata"],
-    }
+    for asset, (href, media_type, role) in others.items():
+        assets[asset] = {"href": href, "type": media_type, "roles": [role]}
     collection = f"{API}/collections/sentinel-2-l2a"
+    here = own or f"{collection}/items/{name}"
+    corners = [[37, 55], [38, 55], [38, 56], [37, 56], [37, 55]]
+    times = {"created": "2024-05-02T01:02:03.000Z", "datetime": "2024-05-01T08:26:11.123000Z"}
     return {
-        "type": "Feature",
-        "stac_version": "1.0.0",
-        "id": name,
-        "properties": {
-            "created": "2024-05-02T01:02:03.000Z",
-            "platform": "sentinel-2b",
-            "datetime": "2024-05-01T08:26:11.123000Z",
-            "proj:epsg": 32637,
-        },
-        "geometry": {
-            "type": "Polygon",
-            "coordinates": [[[37, 55], [38, 55], [38, 56], [37, 56], [37, 55]]],
-        },
+        **{"type": "Feature", "stac_version": "1.0.0", "id": name, "assets": assets},
+        "properties": {**times, "platform": "sentinel-2b", "proj:epsg": 32637},
+        "geometry": {"type": "Polygon", "coordinates": [corners]},
         "bbox": [37, 55, 38, 56],
         "links": [
-            {
-                "rel": "self",
-                "type": "application/geo+json",
-                "href": own or f"{collection}/items/{name}",
-            },
+            {"rel": "self", "type": "application/geo+json", "href": here},
             {"rel": "collection", "type": "application/json", "href": collection},
         ],
-        "assets": assets,
         "stac_extensions": ["https://stac-extensions.github.io/projection/v1.1.0/schema.json"],
         "collection": "sentinel-2-l2a",
     }

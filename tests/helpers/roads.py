@@ -48,6 +48,14 @@ def network(*lines, speeds=None, crs=None) -> RoadGraph:
     return RoadGraph(np.array(nodes, float).reshape(-1, 2), number, made, speed, crs)
 
 
+def mixed_network(crs="EPSG:32737", origin=(500_000, 9_000_000), **more) -> RoadGraph:
+    """Return a line, two parallel edges and a loop, in metres from an origin; a speed unknown."""
+    lines = [[(0, 0), (100, 10)], [(100, 10), (150, 60), (200, 10)], [(100, 10), (200, 10)]]
+    lines += [[(200, 10), (230, 40), (230, -20), (200, 10)]]
+    placed = [[(origin[0] + x, origin[1] + y) for x, y in line] for line in lines]
+    return network(*placed, **{"speeds": [25, 18.75, np.nan, 65], "crs": crs} | more)
+
+
 def lengths(made: RoadGraph) -> list[float]:
     """Return the lengths of edges in metres, ascending."""
     return sorted(made.length_m.round(6).tolist())

@@ -5,24 +5,13 @@ import threading
 
 import numpy as np
 import pytest
-from helpers.crashes import Builder
+from helpers.crashes import OPTIONS, Builder
 from helpers.disks import enlarge, small_disk
-from helpers.factory import build_of, plan_of, row_of_scenes, tree_digest, write_scene
+from helpers.factory import plan_of, tree_digest, write_scene
 
 from geoprep.build.run import build
 from geoprep.errors import OutputError
 from geoprep.executors.threads import Threads
-
-OPTIONS = {"tile": 32, "shard_tiles": 14, "rescale": "city"}
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    """Return scenes and what their store must look like."""
-    folder = tmp_path_factory.mktemp("world")
-    scenes = row_of_scenes(folder / "scenes", 6, [(96, 96), (64, 80)], "uint16")
-    build_of(folder / "whole.zarr", scenes, **OPTIONS)
-    return scenes, tree_digest(folder / "whole.zarr")
 
 
 def partials(folder):
@@ -36,8 +25,8 @@ def disk(tmp_path):
         yield folder
 
 
-def test_a_full_disk_says_so_and_costs_nothing_that_was_finished(world, disk):
-    (scenes, expected), out = world, disk / "a.zarr"
+def test_a_full_disk_says_so_and_costs_nothing_that_was_finished(killable, disk):
+    (scenes, _, expected, _), out = killable, disk / "a.zarr"
     told = r"a\.zarr cannot be written: no space left on the disk.*again"
     with pytest.raises(OutputError, match=told):
         build(plan_of(scenes, **OPTIONS), out, Threads(2))
@@ -51,26 +40,24 @@ def test_a_full_disk_says_so_and_costs_nothing_that_was_finished(world, disk):
 
 
 @pytest.mark.slow
-def test_a_disk_may_be_full_at_any_change_of_a_file(world, tmp_path):
-    scenes, expected = world
-    with Builder(scenes, **OPTIONS) as builder:
-        events = builder.build(tmp_path / "whole.zarr").events
-        for at in range(1, events - 8, 134):  # the last few only take the journal away
-            out = tmp_path / f"{at}.zarr"
-            ending = builder.build(out, full_at=at)
-            if not ending.error and at > ending.events - 9:
-                break  # threads that race for a folder made fewer changes than the first time
-            assert ending.error == "OutputError", (at, ending)
-            assert "no space left" in ending.message
-            ending = builder.build(out)
-            assert not ending.error, (at, ending)
-            assert tree_digest(out) == expected
-            shutil.rmtree(out)
+def test_a_disk_may_be_full_at_any_change_of_a_file(killable, tmp_path):
+    _, builder, expected, events = killable
+    for at in range(1, events - 8, 134):  # the last few only take the journal away
+        out = tmp_path / f"{at}.zarr"
+        ending = builder.build(out, full_at=at)
+        if not ending.error and at > ending.events - 9:
+            break  # threads that race for a folder made fewer changes than the first time
+        assert ending.error == "OutputError", (at, ending)
+        assert "no space left" in ending.message
+        ending = builder.build(out)
+        assert not ending.error, (at, ending)
+        assert tree_digest(out) == expected
+        shutil.rmtree(out)
 
 
 @pytest.mark.parametrize("at", [0, 3, 7, 9])
-def test_an_interrupt_leaves_no_threads_and_a_store_to_carry_on_with(world, tmp_path, at):
-    scenes, expected = world
+def test_an_interrupt_leaves_no_threads_and_a_store_to_carry_on_with(killable, tmp_path, at):
+    scenes, _, expected, _ = killable
     out, seen = tmp_path / "a.zarr", []
     before = set(threading.enumerate())  # pools of other tests
 

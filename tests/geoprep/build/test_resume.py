@@ -5,16 +5,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from helpers.crashes import Builder
-from helpers.factory import (
-    build_of,
-    interrupt,
-    plan_of,
-    row_of_scenes,
-    texture,
-    tree_digest,
-    write_scene,
-)
+from helpers.crashes import OPTIONS
+from helpers.factory import build_of, interrupt, plan_of, row_of_scenes, tree_digest
 
 from geoprep.build.journal import Journal
 from geoprep.build.run import build
@@ -22,21 +14,6 @@ from geoprep.errors import StoreError
 from geoprep.executors.threads import Threads
 from geoprep.store import StoreReader
 from geoprep.store.layout import shard_key
-
-# Shards that cut scenes, and limits of a whole city: a survey, then many shards.
-OPTIONS = {"tile": 32, "shard_tiles": 14, "rescale": "city"}
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    """Return scenes, a builder of their store, what it must look like, and its number of events."""
-    folder = tmp_path_factory.mktemp("world")
-    scenes = row_of_scenes(folder / "scenes", 6, [(96, 96), (64, 80)], "uint16")
-    scenes.append(write_scene(folder / "scenes", "floats", texture(96, 96).astype("complex64")))
-    with Builder(scenes, **OPTIONS) as builder:
-        ending = builder.build(folder / "whole.zarr")
-        assert ending.state == "built", ending
-        yield scenes, builder, tree_digest(folder / "whole.zarr"), ending.events
 
 
 def assert_finishes(builder, out, expected):
@@ -60,8 +37,8 @@ def assert_killed(ending, at):
 
 
 @pytest.mark.slow
-def test_a_build_may_be_killed_before_any_change_of_a_file(world, tmp_path):
-    _, builder, expected, events = world
+def test_a_build_may_be_killed_before_any_change_of_a_file(killable, tmp_path):
+    _, builder, expected, events = killable
     for at in range(1, events + 1, 97):
         out = tmp_path / f"{at}.zarr"
         ending = builder.build(out, die_at=at)
@@ -73,9 +50,9 @@ def test_a_build_may_be_killed_before_any_change_of_a_file(world, tmp_path):
         shutil.rmtree(out)
 
 
-def test_a_build_killed_before_its_commit_is_finished(world, tmp_path, monkeypatch):
+def test_a_build_killed_before_its_commit_is_finished(killable, tmp_path, monkeypatch):
     """All metadata are in the root's by then, though the store says that it is incomplete."""
-    scenes, builder, expected, _ = world
+    scenes, builder, expected, _ = killable
     out = tmp_path / "a.zarr"
 
     def die(_):
@@ -88,9 +65,9 @@ def test_a_build_killed_before_its_commit_is_finished(world, tmp_path, monkeypat
 
 
 @pytest.fixture(scope="module")
-def killed(world, tmp_path_factory):
+def killed(killable, tmp_path_factory):
     """Return a store that was killed after some of its shards, and the shards that are kept."""
-    _, builder, _, events = world
+    _, builder, _, events = killable
     out = tmp_path_factory.mktemp("killed") / "half.zarr"
     assert builder.build(out, die_at=round(0.45 * events)).killed
     entries = [json.loads(line) for line in journal_of(out).read_text().splitlines() if line]
@@ -115,8 +92,8 @@ def begun(out):
     return out.with_name(out.name + ".build") / "new"
 
 
-def test_finished_shards_are_kept_and_not_written_again(world, half):
-    _, builder, expected, _ = world
+def test_finished_shards_are_kept_and_not_written_again(killable, half):
+    _, builder, expected, _ = killable
     out, kept = half
     shards = [(name, shard) for name in ("32/image", "16/speed") for shard in kept]
     before = [(begun(out) / shard_key(*shard)).stat().st_mtime_ns for shard in shards]
@@ -125,8 +102,8 @@ def test_finished_shards_are_kept_and_not_written_again(world, half):
 
 
 @pytest.mark.parametrize("damage", ["flipped", "cut", "gone"])
-def test_a_finished_shard_that_was_damaged_is_built_again(world, half, damage):
-    _, builder, expected, _ = world
+def test_a_finished_shard_that_was_damaged_is_built_again(killable, half, damage):
+    _, builder, expected, _ = killable
     out, kept = half
     file = begun(out) / shard_key("32/image", kept[0])
     data = file.read_bytes()
@@ -138,8 +115,8 @@ def test_a_finished_shard_that_was_damaged_is_built_again(world, half, damage):
     assert_finishes(builder, out, expected)
 
 
-def test_without_its_journal_a_build_begins_again(world, half):
-    _, builder, expected, _ = world
+def test_without_its_journal_a_build_begins_again(killable, half):
+    _, builder, expected, _ = killable
     out, _ = half
     shutil.rmtree(journal_of(out).parent)
     assert assert_finishes(builder, out, expected).state == "built"

@@ -12,27 +12,17 @@ import pyogrio
 import pytest
 import shapely
 import shapely.affinity
-from helpers.roads import network
+from helpers.roads import mixed_network, network
 
 from geoprep.errors import SourceError, UsageError
 from geoprep.roads.formats.files import read_if_network, read_network, write_network
 from geoprep.roads.network import RoadGraph
 
-LINES = [
-    [(500_000, 9_000_000), (500_100, 9_000_010)],
-    [(500_100, 9_000_010), (500_150, 9_000_060), (500_200, 9_000_010)],
-    [(500_100, 9_000_010), (500_200, 9_000_010)],
-    [(500_200, 9_000_010), (500_230, 9_000_040), (500_230, 8_999_980), (500_200, 9_000_010)],
-]
 SUFFIXES = [".gpkg", ".geojson", ".graphml", ".parquet"]
 
 
 def some(crs="EPSG:32737") -> RoadGraph:
-    """Return a line, two parallel edges and a loop; one speed unknown."""
-    lines = LINES
-    if crs is None:
-        lines = [[(x - 500_000, y - 9_000_100) for x, y in line] for line in LINES]
-    return network(*lines, speeds=[25, 18.75, np.nan, 65], crs=crs)
+    return mixed_network(crs) if crs else mixed_network(None, (0, -100))
 
 
 @pytest.mark.parametrize("crs", ["EPSG:32737", None])

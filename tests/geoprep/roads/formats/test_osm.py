@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import shapely
-from helpers.roads import degree_counts, network
+from helpers.roads import degree_counts, mixed_network, network
 
 from geoprep.errors import LabelError, SourceError, UsageError
 from geoprep.labels import SpeedRule, read_road_table
@@ -14,12 +14,6 @@ from geoprep.roads.formats.files import read_if_network, read_network, write_net
 
 UTM = "EPSG:32737"
 X, Y = 500_000, 9_000_000
-LINES = [
-    [(X, Y), (X + 100, Y + 10)],
-    [(X + 100, Y + 10), (X + 150, Y + 60), (X + 200, Y + 10)],
-    [(X + 100, Y + 10), (X + 200, Y + 10)],
-    [(X + 200, Y + 10), (X + 230, Y + 40), (X + 230, Y - 20), (X + 200, Y + 10)],
-]
 SHARES = np.array([[0.9, 0.5], [0.8, 0.123], [0.7, 0], [0.123, 0.1]])
 EXTRACT = """<osm version="0.6">
 <node id="1" lat="55" lon="37"/><node id="2" lat="55.001" lon="37"/>
@@ -39,7 +33,7 @@ DRAWN = """
 
 @pytest.fixture
 def written(tmp_path):
-    made = replace(network(*LINES, speeds=[25, 18.75, np.nan, 65], crs=UTM), confidence=SHARES)
+    made = replace(mixed_network(), confidence=SHARES)
     write_network(made, tmp_path / "roads.osm")
     return made, tmp_path / "roads.osm"
 
@@ -56,7 +50,7 @@ def test_a_network_is_read_back(written):
     made, path = written
     assert read_if_network(path)
     assert_same(read_network(path), made)
-    write_network(network(*LINES, crs=UTM), path)  # all speeds unknown
+    write_network(mixed_network(speeds=None), path)  # all speeds unknown
     assert read_if_network(path)
     assert np.isnan(read_network(path).speed_mph).all()
     write_network(network(crs=UTM), path)
