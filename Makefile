@@ -18,13 +18,20 @@ CHIP = chip55
 # The longest files come first (tests/conftest.py); xdist would begin with those of most tests.
 # Each process computes in one thread: two processes of two threads wait for each other.
 SPREAD ?= -n auto --dist loadfile --no-loadscope-reorder
-test test-faults test-oldest: export OMP_NUM_THREADS ?= 1
+test check test-faults test-oldest test-newest: export OMP_NUM_THREADS ?= 1
 # Options of the benchmark: make bench-peers BENCH='--quick --plot loaders.png'
 BENCH ?=
 # Python of the other loaders. TorchGeo 0.10 needs 3.12: make bench-peers PEERS_PYTHON=python3.12
 PEERS_PYTHON ?= $(PYTHON)
 
-.PHONY: demo test test-faults test-accelerator test-oldest lint api docs dist install ipex test-ipex bench-peers clean
+# $(call new_environment,FOLDER,VERSION): Python goes by its name, or by its version where pyenv keeps it.
+define new_environment
+@for python in python$(2) $${PYENV_ROOT:-$$HOME/.pyenv}/versions/$(2).*/bin/python; do \
+	"$$python" -m venv $(1) 2>/dev/null && break; done; \
+	test -x $(1)/bin/python || { echo "Python $(2) is not installed" >&2; exit 1; }
+endef
+
+.PHONY: demo check test test-faults test-accelerator test-oldest test-newest lock lint api docs dist install ipex test-ipex bench-peers clean
 .SECONDARY:
 
 demo: .venv/.core
@@ -54,6 +61,12 @@ demo: .venv/.core
 test: .venv/.dev
 	env -u PYTHONDONTWRITEBYTECODE GEOPREP_TEST_WARNINGS=error .venv/bin/python -m pytest $(SPREAD) \
 		--ignore tests/e2e/test_readme.py --ignore tests/e2e/test_distribution.py --ignore tests/faults
+
+# For who changes code, in a minute or two: style, types, and the tests that take no time.
+check: lint
+	.venv/bin/python -m pytest $(SPREAD) -m 'not slow' \
+		tests/test_layers.py tests/test_public_api.py tests/test_dependencies.py tests/test_release.py \
+		tests/geoprep/store tests/geoprep/imagery tests/geoprep/labels tests/loaders/test_ram.py tests/training/test_checkpoint.py
 
 # Random faults: damaged inputs, flipped bits, builds killed again and again. Not part of `make test`.
 test-faults: .venv/.dev
@@ -99,17 +112,14 @@ README_3.12 = e2e/test_readme.py
 WHEEL_3.13 = $(sort $(filter-out loaders/%,$(QUICK)) loaders)
 
 # The wheel on another Python, as pip installs it and not from this folder: make test-wheel-3.13
-# The interpreter goes by its name, or by its version where pyenv keeps it. The environment (6 GB
-# where torch brings CUDA along) is deleted after tests that pass.
+# The environment (6 GB where torch brings CUDA along) is deleted after tests that pass.
 test-wheel-%: WHEEL_ENV = build/venv-$*
 test-wheel-%: WHEEL_INSTALL = $(WHEEL_ENV)/bin/python -m pip install --quiet \
 	--disable-pip-version-check \
 	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt
 test-wheel-%: dist
 	rm -rf $(WHEEL_ENV)
-	@for python in python$* $${PYENV_ROOT:-$$HOME/.pyenv}/versions/$*.*/bin/python; do \
-		"$$python" -m venv $(WHEEL_ENV) 2>/dev/null && break; done; \
-		test -x $(WHEEL_ENV)/bin/python || { echo "Python $* is not installed" >&2; exit 1; }
+	$(call new_environment,$(WHEEL_ENV),$*)
 	$(if $(README_$*),$(WHEEL_INSTALL) "$$(echo dist/*.whl)[train]" pytest hypothesis && \
 		cd tests && ../$(WHEEL_ENV)/bin/pytest $(README_$*))
 	$(WHEEL_INSTALL) "$$(echo dist/*.whl)[train,dev]"
@@ -124,6 +134,22 @@ test-oldest: export NUMBA_CACHE_DIR = $(CURDIR)/.venv-oldest/numba
 test-oldest: .venv-oldest/.installed
 	@sed '/^$$/,$$d' constraints-oldest.txt
 	cd tests && ../.venv-oldest/bin/python -m pytest $(SPREAD) -m 'not slow' $(QUICK)
+
+# The whole suite with the newest version of each dependency but torch, which are printed first:
+# make test-newest PYTHON=python3.13
+test-newest:
+	rm -rf .venv-newest
+	$(call new_environment,.venv-newest,$(PYTHON:python%=%))
+	.venv-newest/bin/python -m pip install --quiet --disable-pip-version-check \
+		$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
+		$$(grep ^torch== constraints.txt) -e '.[train,deploy,cluster,dev]'
+	.venv-newest/bin/python -m pip list --disable-pip-version-check
+	NUMBA_CACHE_DIR=$(CURDIR)/.venv-newest/numba .venv-newest/bin/python -m pytest $(SPREAD) \
+		--ignore tests/e2e/test_readme.py --ignore tests/e2e/test_distribution.py --ignore tests/faults
+
+# Every constraints file from pyproject.toml; UPGRADE=--upgrade takes the newest versions.
+lock: .venv/.dev
+	PATH="$(CURDIR)/.venv/bin:$$PATH" .ci/lock
 
 # Source archive and wheel, in dist/. Their contents are checked.
 dist: .venv/.dev
@@ -181,4 +207,4 @@ bench-peers: .venv/.dev .venv-peers/.installed
 	@touch $@
 
 clean:
-	rm -rf .venv .venv-ipex .venv-oldest .venv-peers build dist $(DEMO)
+	rm -rf .venv .venv-ipex .venv-oldest .venv-newest .venv-peers build dist $(DEMO)
