@@ -12,15 +12,11 @@ from loaders.memory import Available
 from loaders.tiles import ram
 
 
-def split_rows(store, split):
-    return np.flatnonzero(store.tiles.split == split)
-
-
 @pytest.mark.parametrize(("split", "number"), [("train", 0), ("val", 1)])
 def test_a_split_is_loaded_pixel_by_pixel(store, split, number):
     tiles = RamTiles.load(store, split)
     image, speed = paint(40, 32, 3)
-    rows = split_rows(store, number)
+    rows = np.flatnonzero(store.tiles.split == number)
     assert tiles.table["tile"].tolist() == rows.tolist()
     assert (tiles.image == image[rows]).all()
     assert (tiles.speed == speed[rows]).all()

@@ -57,19 +57,16 @@ def test_edges_have_the_columns_of_osmnx(roads):
 
 @pytest.mark.parametrize("kind", ["array", "dataset", "xarray", "georeferenced xarray", "paths"])
 def test_arrays_and_datasets_give_the_network_of_the_file(roads, mask_file, kind):
-    if kind == "array":
-        found = geoprep.vectorize(crossing(), transform=GRID, crs=CRS, progress=False)
-    elif kind == "dataset":
-        with rasterio.open(mask_file) as dataset:
-            found = geoprep.vectorize(dataset, progress=False)
-    elif kind == "georeferenced xarray":  # as rioxarray writes it
-        array = xr.DataArray(crossing(), REFERENCE, dims=("y", "x"))
-        found = geoprep.vectorize(array, progress=False)
-    elif kind == "xarray":
-        array = xr.DataArray(crossing(), dims=("y", "x"))
-        found = geoprep.vectorize(array, transform=GRID, crs=CRS, progress=False)
-    else:
-        found = geoprep.vectorize([mask_file], progress=False)
+    place = {"transform": GRID, "crs": CRS} if kind in ("array", "xarray") else {}
+    with rasterio.open(mask_file) as dataset:
+        sources = {
+            "array": crossing(),
+            "dataset": dataset,
+            "xarray": xr.DataArray(crossing(), dims=("y", "x")),
+            "georeferenced xarray": xr.DataArray(crossing(), REFERENCE, dims=("y", "x")),
+            "paths": [mask_file],
+        }
+        found = geoprep.vectorize(sources[kind], **place, progress=False)
     assert found.edges.geometry.geom_equals_exact(roads.edges.geometry, 1e-9).all()
 
 

@@ -62,22 +62,17 @@ def test_other_parameters_are_refused_and_named(done, options, says):
     assert beside(out) == ["a.zarr"], "nor is anything left beside it"
 
 
-def foreign(kind, path):
-    """Make something that is not ours."""
-    if kind in ("group", "array"):
-        zarr.create_array(path, name="data" if kind == "group" else None, shape=(3,), dtype="u1")
-    elif kind == "file":
-        path.write_text("precious")
-    else:
-        path.mkdir()
-        (path / ("thesis.txt" if kind == "folder" else "zarr.json")).write_text("not JSON")
-
-
 @pytest.mark.parametrize("kind", ["file", "folder", "group", "array", "broken"])
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_files_of_others_are_never_touched(done, tmp_path, kind, overwrite):
     out = tmp_path / "mine.zarr"
-    foreign(kind, out)
+    if kind in ("group", "array"):
+        zarr.create_array(out, name="data" if kind == "group" else None, shape=(3,), dtype="u1")
+    elif kind == "file":
+        out.write_text("precious")
+    else:
+        out.mkdir()
+        (out / ("thesis.txt" if kind == "folder" else "zarr.json")).write_text("not JSON")
     before = out.read_bytes() if out.is_file() else tree_digest(out)
     with pytest.raises(StoreError, match="not a geoprep store"):
         build(plan_of(done[0]), out, Threads(1), overwrite=overwrite)

@@ -133,28 +133,20 @@ def test_scenes_with_too_much_nodata_are_skipped(tmp_path, rescale, shard_tiles)
 # The figures of the store, counted again from its pixels
 
 
-STATUSES = {"ok": 9, "unlabelled": 1, "skipped": 1, "failed": 1}
-
-
-def mixed_scenes(folder):
-    """Return scenes of every fate."""
-    scenes = row_of_scenes(folder, 8, SIDE)
+def test_the_summary_is_that_of_the_store(tmp_path):
+    scenes = row_of_scenes(tmp_path, 8, SIDE)
     hollow = texture(SIDE, SIDE, seed=9)
     hollow[20:60, 30:] = 0
-    scenes.append(write_scene(folder, "hollow", hollow))
-    scenes.append(write_scene(folder, "island", texture(SIDE, SIDE), labelled=False))
-    scenes.append(write_scene(folder, "night", np.zeros((SIDE, SIDE, 3), np.uint8)))
-    scenes.append(write_scene(folder, "broken", texture(SIDE, SIDE)))
+    scenes.append(write_scene(tmp_path, "hollow", hollow))
+    scenes.append(write_scene(tmp_path, "island", texture(SIDE, SIDE), labelled=False))
+    scenes.append(write_scene(tmp_path, "night", np.zeros((SIDE, SIDE, 3), np.uint8)))
+    scenes.append(write_scene(tmp_path, "broken", texture(SIDE, SIDE)))
     truncate(scenes[-1].label)
-    return scenes
-
-
-def test_the_summary_is_that_of_the_store(tmp_path):
-    found = SourceScenes(tuple(mixed_scenes(tmp_path)), "x", orphan_labels=("chip77.geojson",))
+    found = SourceScenes(tuple(scenes), "x", orphan_labels=("chip77.geojson",))
     summary = build(plan_of(found, tile=48), tmp_path / "a.zarr", Threads(2))
     store = StoreReader.open(tmp_path / "a.zarr")
     assert (summary.state, summary.tiles, summary.levels) == ("built", 48, (48, 24))
-    assert summary.statuses == STATUSES
+    assert summary.statuses == {"ok": 9, "unlabelled": 1, "skipped": 1, "failed": 1}
     assert [issue[:2] for issue in summary.issues] == [
         ("island", "unlabelled"),
         ("night", "skipped"),

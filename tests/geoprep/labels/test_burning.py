@@ -77,11 +77,6 @@ def by_geopandas(roads, image_crs):
     return list(zip(ground.geometry, ground.index, strict=True))
 
 
-def real_roads(shared_data, number):
-    name = f"SN3_roads_train_AOI_2_Vegas_geojson_roads_speed_img{number}.geojson"
-    return read_roads(shared_data / "AOI_2_Vegas" / "geojson_roads_speed" / name)
-
-
 # --- the published masks ------------------------------------------------------------------------
 
 
@@ -90,7 +85,8 @@ def real_roads(shared_data, number):
     ("coding", "table"), [("continuous", CONTINUOUS_TABLE), ("binned7", BINNED_TABLE)]
 )
 def test_real_chips_equal_the_reference_on_every_pixel(shared_data, number, coding, table):
-    roads = real_roads(shared_data, number)
+    name = f"SN3_roads_train_AOI_2_Vegas_geojson_roads_speed_img{number}.geojson"
+    roads = read_roads(shared_data / "AOI_2_Vegas" / "geojson_roads_speed" / name)
     with rasterio.open(shared_data / "expected" / f"img{number}_{coding}.tif") as expected:
         mask = mask_of(roads, Grid(*expected.shape, expected.transform, expected.crs.to_string()))
         assert mask.any()

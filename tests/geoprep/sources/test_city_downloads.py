@@ -23,8 +23,7 @@ from geoprep.storage.transfer import download
 
 MOSCOW = CITIES["moscow"]
 NUMBERS = (2, 10, 9, 1)
-RNG = np.random.default_rng(0)
-ARCHIVE = RNG.bytes(3 << 20)
+ARCHIVE = np.random.default_rng(0).bytes(3 << 20)
 
 
 def content(key):
@@ -68,15 +67,6 @@ def quiet(done, total):
     assert 0 <= done <= total
 
 
-def names(files):
-    return [path.name for path in files]
-
-
-def require_whole(files):
-    for path, remote in files.items():
-        assert path.read_bytes() == content(remote.address.removeprefix(f"s3://{BUCKET}/"))
-
-
 def test_bytes_to_download_count_files_of_the_wrong_size(s3, tmp_path):
     files = list_files(MOSCOW, "PS-RGB", tmp_path)
     assert len(files) == 4 + 2, "the label of an image that is not there stays"
@@ -96,7 +86,7 @@ def test_bytes_to_download_count_files_of_the_wrong_size(s3, tmp_path):
 
 def test_a_subset_takes_labelled_scenes_first(s3, tmp_path):
     files = list_files(MOSCOW, "ps-rgb", tmp_path, scenes=3)
-    images = [name for name in names(files) if name.endswith(".tif")]
+    images = [path.name for path in files if path.suffix == ".tif"]
     assert images == [MOSCOW.file_name("PS-RGB", n) for n in (1, 9, 10)]
     assert len(files) == 5
 
@@ -117,13 +107,10 @@ def test_an_archive_must_have_the_md5_that_its_publisher_says(s3, tmp_path):
     with pytest.raises(SourceError, match=r"differs from 03082d01.* in 6 attempts"):
         download(remote, path)
     assert not list(tmp_path.iterdir())
-    right = RemoteFile(remote.address, remote.size, remote.etag, md5=_md5(ARCHIVE))
+    md5 = hashlib.md5(ARCHIVE, usedforsecurity=False).hexdigest()
+    right = RemoteFile(remote.address, remote.size, remote.etag, md5=md5)
     assert download(right, path) == "downloaded"
     assert path.read_bytes() == ARCHIVE
-
-
-def _md5(data):
-    return hashlib.md5(data, usedforsecurity=False).hexdigest()
 
 
 def test_a_partial_download_is_resumed_and_a_wrong_one_discarded(s3, tmp_path, monkeypatch):
@@ -175,8 +162,8 @@ def test_the_right_bytes_arrive_through_a_bad_network(s3, tmp_path, monkeypatch,
     monkeypatch.setenv("AWS_ENDPOINT_URL", s3)
     monkeypatch.setattr(clients, "STALL", 30)
     clients._client.cache_clear()
-    files = list_files(MOSCOW, "PS-RGB", tmp_path)
-    require_whole(files)
+    for path, remote in list_files(MOSCOW, "PS-RGB", tmp_path).items():
+        assert path.read_bytes() == content(remote.address.removeprefix(f"s3://{BUCKET}/"))
     assert not [path for path in tmp_path.rglob("*") if path.name.endswith(".part")]
 
 

@@ -9,9 +9,11 @@ from helpers.buckets import client_of, s3_endpoint, use_endpoint
 from geoprep.errors import OutputError
 from geoprep.storage import check_reachable, clients
 
-LISTING = """<?xml version="1.0"?><ListBucketResult><Name>own</Name><IsTruncated>false</IsTruncated>
-</ListBucketResult>"""
-DELETED = """<?xml version="1.0"?><DeleteResult></DeleteResult>"""
+ANSWERS = {
+    "LIST": "<ListBucketResult><Name>own</Name><IsTruncated>false</IsTruncated></ListBucketResult>",
+    "GET": "geoprep",
+    "POST": "<DeleteResult></DeleteResult>",
+}
 
 
 class Server(BaseHTTPRequestHandler):
@@ -20,7 +22,7 @@ class Server(BaseHTTPRequestHandler):
     def answer(self):
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
         kind = "LIST" if "list-type" in self.path else self.command
-        body = {"LIST": LISTING, "GET": "geoprep", "POST": DELETED}.get(kind, "")
+        body = ANSWERS.get(kind, "")
         refused = kind.replace("POST", "DELETE") in self.server.refused
         self.send_response(403 if refused else 200)
         self.send_header("ETag", '"x"')

@@ -19,19 +19,14 @@ from geoprep.roads.tracing.pixel_graph import pixel_network
 from geoprep.roads.tracing.steps import trace
 
 
-def off(made, lines):
-    """Return the Hausdorff distance between a network and lines in metres."""
-    return shapely.hausdorff_distance(
-        shapely.union_all(made.lines), shapely.MultiLineString(lines), densify=0.05
-    )
-
-
 def test_a_crossing_is_one_node():
     lines = [[(20, -100), (180, -100)], [(100, -20), (100, -180)]]
     made = traced(lines)
     assert degree_counts(made) == {1: 4, 4: 1}
     assert np.allclose(made.nodes[np.bincount(made.ends.ravel()) == 4], (100, -100), atol=1.5)
-    assert off(made, lines) < 2.5  # the drawn ends are round: their pixels end 2 m beyond
+    drawn, found = shapely.MultiLineString(lines), shapely.union_all(made.lines)
+    # The drawn ends are round: their pixels end 2 m beyond.
+    assert shapely.hausdorff_distance(found, drawn, densify=0.05) < 2.5
 
 
 def test_a_diagonal_crossing_in_fine_pixels_is_one_node():
