@@ -43,8 +43,7 @@ from loaders import Batch, BatchLoader, DeviceTiles, RamTiles
 from training.checkpoint import BEST
 from training.data import open_data
 from training.engine import CompileMode, choose_engine, computes_bf16, is_out_of_memory
-from training.predict import PredictOptions, make_job
-from training.prediction import Screen
+from training.prediction import PredictOptions, Screen, open_job
 from training.run import BatchGroup, Run, release, training_step
 from training.settings import Config
 
@@ -310,7 +309,7 @@ class Measurement:
             quiet=True,
         )
         with Screen(quiet=True, spell=str) as screen:
-            (outcome,) = make_job(options)[0].run(options.images, screen)
+            (outcome,) = open_job(options)[0].run(screen)
         if outcome.stats is None:
             raise GeoprepError(f"training.predict failed: {outcome.error}")
         seconds = outcome.stats.seconds

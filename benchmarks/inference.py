@@ -42,8 +42,8 @@ from geoprep.sources import get_city
 from geoprep.synth import synthesise
 from training.engine import keep_memory, limit_spinning
 from training.evaluation import evaluate_runner
-from training.predict import COMMAND, make_job
-from training.prediction import PredictOptions, Screen, elapsed
+from training.predict import COMMAND
+from training.prediction import PredictOptions, Screen, elapsed, open_job
 from training.runners import export_files
 
 GAIN = 2.0
@@ -252,7 +252,7 @@ def measure_form(
     keep_memory(1 << 30, one_heap=True)
     start = time.perf_counter()
     options = PredictOptions(**COMMAND.parse(words))
-    job, _ = make_job(options)
+    job, _ = open_job(options)
     single, (runner, _) = job.runner.for_pixels(0)[0], job.runner.for_pixels(_ENOUGH)
     shape = count, len(job.predictor.info.bands), side, side
     batch = torch.randint(0, 256, shape, dtype=torch.uint8)
@@ -277,7 +277,7 @@ def measure_form(
         pixels = sum(pool.map(batches, range(runner.at_once))) * count * side * side
     result |= {"rate": pixels / 1e6 / (time.perf_counter() - now), "peak": resident()}
     for _ in range(2):  # the first prediction loads compiled loops
-        outcomes = job.run(options.images, Screen(quiet=True, send=lambda _: None))
+        outcomes = job.run(Screen(quiet=True, send=lambda _: None))
     stats = [outcome.stats for outcome in outcomes if outcome.stats]
     took = elapsed(stats) * 1e6
     result["model"] = sum(part.network_pixels for part in stats) / took

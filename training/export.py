@@ -182,8 +182,13 @@ def _compare_with_checkpoint(
     """Print the file's size and runner, and how its outputs differ from the checkpoint's."""
     import torch
 
-    from training.evaluation import chosen_threshold
-    from training.runners import NativeRunner, example_image, export_files, load_runner
+    from training.runners import (
+        NativeRunner,
+        chosen_threshold,
+        example_image,
+        export_files,
+        load_runner,
+    )
 
     opened, record = load_runner(out)
     info = record.info

@@ -131,8 +131,8 @@ class Model:
         >>> prediction.name
         'scene.tif'
         """
-        from training.predict import COMMAND, PredictOptions, make_job
-        from training.prediction import Screen
+        from training.predict import COMMAND
+        from training.prediction import PredictOptions, Screen, open_job
 
         _refuse(options, {"instances"}, COMMAND)
         values = COMMAND.parse_values(
@@ -145,14 +145,14 @@ class Model:
                 **options,
             }
         )
-        made = PredictOptions(**values)
-        job, _ = make_job(made)
-        with Screen(quiet=made.quiet, spell=str) as screen:
-            outcomes = job.run(made.images, screen)
-        failed = [f"{one.address}: {one.error}" for one in outcomes if one.error]
+        given = PredictOptions(**values)
+        job, _ = open_job(given)
+        with Screen(quiet=given.quiet) as screen:
+            outcomes = job.run(screen)
+        failed = [f"{outcome.address}: {outcome.error}" for outcome in outcomes if outcome.error]
         if failed:
             raise GeoprepError("; ".join(failed))
-        return [one.target for one in outcomes]
+        return [outcome.target for outcome in outcomes]
 
     def __repr__(self) -> str:
         info, (x, y) = self.info, self.info.gsd_m

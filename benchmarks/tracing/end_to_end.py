@@ -28,8 +28,8 @@ from geoprep.sources import get_city
 from geoprep.store import SPLITS, StoreReader
 from geoprep.synth import synthesise
 from training.checkpoint import BEST
-from training.predict import COMMAND, make_job
-from training.prediction import PredictOptions, Screen, elapsed
+from training.predict import COMMAND
+from training.prediction import PredictOptions, Screen, elapsed, open_job
 
 SCENES = 48
 EPOCHS = 3
@@ -102,9 +102,9 @@ def _predict(
     announce("predicting")
     words = [str(checkpoint), *map(str, images), "--out", str(out), "--overwrite"]
     options = PredictOptions(**COMMAND.parse(words))
-    job, _ = make_job(options)
+    job, _ = open_job(options)
     for _ in range(2):
-        outcomes = job.run(options.images, Screen(quiet=True, send=lambda _: None))
+        outcomes = job.run(Screen(quiet=True, send=lambda _: None))
     stats = [outcome.stats for outcome in outcomes if outcome.stats is not None]
     if len(stats) < len(images):
         raise RuntimeError(next(outcome.error for outcome in outcomes if outcome.error))

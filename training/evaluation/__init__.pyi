@@ -1,5 +1,4 @@
 from .comparison import compare as compare
-from .metrics import chosen_threshold as chosen_threshold
 from .metrics import worst_class as worst_class
 from .report import Table as Table
 from .report import write_report as write_report

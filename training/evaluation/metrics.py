@@ -13,7 +13,6 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from geoprep.errors import UsageError
 from geoprep.speed import (
     BIN_COUNT,
     BIN_TABLE,
@@ -24,9 +23,7 @@ from geoprep.speed import (
 )
 from training.checkpoint import ModelInfo
 from training.evaluation.threshold import choose_threshold
-
-SLOWEST_MPH = 7.5
-"""Threshold of road in continuous predictions: half of the slowest speed of the table."""
+from training.runners import default_threshold
 
 CLASSES = BIN_COUNT + 1
 """Background and the bins."""
@@ -36,20 +33,6 @@ UNIT = 256
 
 STEPS = 256
 """Number of thresholds in a sweep: k / 256."""
-
-
-def default_threshold(targets: str) -> float:
-    """Return the road probability threshold of a model without a validated one."""
-    return SLOWEST_MPH / CONTINUOUS_MAX_MPH if targets == "continuous" else 0.5
-
-
-def chosen_threshold(info: ModelInfo, wanted: float | None = None) -> float:
-    """Return the requested threshold, else the best one of validation, else the default."""
-    if info.has_classes and wanted is not None:
-        raise UsageError("`threshold` is for models of roads: leave it out for classes")
-    if wanted is not None:
-        return wanted
-    return default_threshold(info.targets) if info.threshold is None else info.threshold
 
 
 def activated(logits: Tensor, targets: str) -> Tensor:

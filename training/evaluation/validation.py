@@ -25,8 +25,6 @@ from training.evaluation.metrics import (
     ClassMetrics,
     RoadMetrics,
     activated,
-    chosen_threshold,
-    default_threshold,
     metrics_of,
     road_probability,
     speed_mph,
@@ -39,7 +37,16 @@ from training.evaluation.standing import (
 )
 from training.model import Trainable
 from training.pictures import ANY_ROAD_MPH, Example
-from training.runners import Runner, Views, average_views, label_bytes, pad_batch, pad_image
+from training.runners import (
+    Runner,
+    Views,
+    average_views,
+    chosen_threshold,
+    default_threshold,
+    label_bytes,
+    pad_batch,
+    pad_image,
+)
 
 
 @contextmanager

@@ -1,11 +1,7 @@
 from .instances import run_instances as run_instances
-from .job import PredictionJob as PredictionJob
-from .job import Take as Take
+from .job import open_job as open_job
+from .job import predict_images as predict_images
 from .predict_options import PredictOptions as PredictOptions
-from .prediction_tags import check_targets as check_targets
-from .predictor import ImageOutcome as ImageOutcome
-from .predictor import Predictor as Predictor
 from .predictor import elapsed as elapsed
 from .screen import Screen as Screen
 from .screen import summary as summary
-from .windows import check_window as check_window

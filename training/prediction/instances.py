@@ -23,6 +23,7 @@ from typing import TypeAlias
 
 from geoprep.cpus import physical_cores, processors
 from geoprep.errors import GeoprepError, UsageError
+from training.prediction.job import predict_images
 from training.prediction.predict_options import PredictOptions
 from training.prediction.predictor import ImageOutcome
 from training.prediction.screen import Screen, summary
@@ -33,9 +34,6 @@ _PATIENCE_S = 10.0
 
 Messages: TypeAlias = "Queue[ImageOutcome | str | GeoprepError]"
 """The outcome of an image, a line to show, or an error that ends all processes."""
-
-Work = Callable[..., object]
-"""Called with the options, what takes the next image, a screen, and whether it is the first."""
 
 
 def share_cores(cores: Sequence[int], count: int) -> list[list[int]]:
@@ -49,11 +47,8 @@ def share_cores(cores: Sequence[int], count: int) -> list[list[int]]:
     return [list(cores[a:b]) for a, b in pairwise(edges)]
 
 
-def run_instances(options: PredictOptions, work: Work, spell: Callable[[str], str] = str) -> bool:
-    """Predict in several processes; return whether all images were predicted.
-
-    ``work`` is a function at the top of a module.
-    """
+def run_instances(options: PredictOptions, spell: Callable[[str], str] = str) -> bool:
+    """Predict in several processes; return whether all images were predicted."""
     devices, count = parse_devices(options.device), options.instances
     if count > 1 and devices[0] not in ("auto", "cpu"):
         raise UsageError(f"`instances` {count} divide cores: use `device` cpu")
@@ -71,7 +66,8 @@ def run_instances(options: PredictOptions, work: Work, spell: Callable[[str], st
     taken, begun = context.Value("q"), time.time()
     processes = []
     for i, (device, share) in enumerate(zip(devices, shares, strict=True)):
-        part = partial(work, replace(options, device=device), partial(_next, taken), first=i == 0)
+        own = replace(options, device=device)
+        part = partial(predict_images, own, take=partial(_next, taken), first=i == 0)
         processes.append(context.Process(target=_run, args=(part, share, messages)))
     try:
         # Ctrl-C in a terminal reaches the children as well; they ignore it, and the parent ends

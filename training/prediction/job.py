@@ -1,4 +1,8 @@
-"""Predict many images: skip finished ones, resume interrupted ones, collect what failed."""
+"""Predict many images: skip finished ones, resume interrupted ones, collect what failed.
+
+The way of an image from top to bottom: `predict_images` is one process, `open_job` opens the model,
+`PredictionJob.run` goes through the images, and `Predictor.run` predicts one.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +17,29 @@ from itertools import count, takewhile
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
+import torch
+
 from geoprep.errors import GeoprepError, UsageError
 from geoprep.executors import Threads, stopped
-from geoprep.sources import Scene, images_and_labels
-from geoprep.storage import RemoteFile, download, is_remote, joined, remote_file, split_address
+from geoprep.sources import images_and_labels
+from geoprep.storage import (
+    content_digest,
+    download,
+    is_remote,
+    joined,
+    remote_file,
+    split_address,
+)
 from geoprep.views import write_class_names
+from training.engine import keep_memory, slow_bf16
 from training.prediction.images import ImageSource, inspect_image, limits_note
 from training.prediction.overlay import write_overlay, write_style
+from training.prediction.predict_options import PredictOptions
 from training.prediction.prediction_tags import difference, signature_of
 from training.prediction.predictor import ImageOutcome, Predictor, PredictStats
 from training.prediction.spool import BusyError, locked, remove_leftover
-from training.runners import Runner
+from training.prediction.windows import check_window
+from training.runners import NativeRunner, Runner, chosen_threshold, model_file, open_model
 
 if TYPE_CHECKING:
     from training.prediction.screen import Screen
@@ -31,41 +47,108 @@ if TYPE_CHECKING:
 _SMALL = 16_000_000
 """Pixels through the model of the largest image of a job that predicts several at a time."""
 
+_RESERVE = 1 << 30
+"""Bytes reserved in huge pages, about the activations of a batch."""
+
 Take = Callable[[], int]
 """Returns the number of the next image that no process has taken, from 0 on."""
 
 
+def predict_images(
+    options: PredictOptions, screen: Screen, take: Take | None = None, *, first: bool = True
+) -> list[ImageOutcome]:
+    """Predict as one process, the only one or one of several, see `PredictionJob.run`.
+
+    The ``first`` one shows what is the same for all.
+    """
+    allocator = keep_memory(_RESERVE, one_heap=True)
+    job, header = open_job(options)
+    for line in (*header, f"allocator: {allocator}") if first else ():
+        screen.say(line)
+    return job.run(screen, take)
+
+
+def open_job(options: PredictOptions) -> tuple[PredictionJob, list[str]]:
+    """Return the job of the options, and lines that describe its model and threshold.
+
+    Raises
+    ------
+    UsageError
+        An option is invalid, or does not apply to the model.
+    CheckpointError
+        The model's file is missing or damaged.
+    """
+    if options.out is None:
+        raise UsageError("`out` is missing: name a folder for the predictions")
+    check_window(options.window, options.overlap)
+    runner, info = open_model(options, options.compile)
+    if info.targets not in ("bins", "binary", "classes"):
+        raise UsageError(
+            f"the model was trained on {info.targets} targets, which cannot be predicted: use a "
+            "model of bins (probabilities and speed), binary targets (probabilities) or classes"
+        )
+    for name in ("confidence", "probabilities"):
+        if getattr(options, name) and not info.has_classes:
+            raise UsageError(f"`{name}` is for models of classes; this one has roads")
+    if options.outputs == "all" and info.has_classes:
+        raise UsageError("`outputs` is for models of roads; this one has classes")
+    threshold = chosen_threshold(info, options.threshold)
+    origin = "default: never validated" if info.threshold is None else "chosen on validation scenes"
+    origin = origin if options.threshold is None else "from the options"
+    file = model_file(options.checkpoint)
+    x, y = info.gsd_m
+    header = [
+        f"model {file}: {info.model}, bands {', '.join(info.bands)}, "
+        f"{x:.3g} x {y:.3g} m, {runner.description}",
+        f"classes {info.classes}" if info.has_classes else f"threshold {threshold:.3g} ({origin})",
+    ]
+    if isinstance(runner, NativeRunner):
+        note = slow_bf16(runner.device, getattr(torch, runner.precision))
+        header += [f"note: {note}"] if note else []
+    digest = f"{content_digest(str(file))} {options.weights}"
+    return PredictionJob(Predictor(info, options, threshold, digest), runner), header
+
+
 @dataclass(slots=True)
 class PredictionJob:
-    """Predictions of many images.
-
-    ``take`` returns the number of the next image, which several processes share; None for one
-    process, which predicts all of them.
-    """
+    """Predictions of the images of the options, by one process."""
 
     predictor: Predictor
     runner: Runner
-    out: Path
-    take: Take | None = None
     _shown: set[str] = field(default_factory=set)
     _pixels: Counter[tuple[int, int, int]] = field(default_factory=Counter)
 
-    def run(self, images: Sequence[str], screen: Screen) -> list[ImageOutcome]:
+    def run(self, screen: Screen, take: Take | None = None) -> list[ImageOutcome]:
         """Predict all images; one that fails does not stop the others.
+
+        ``take`` returns the number of the next image, which several processes share; None for one
+        process, which predicts all of them.
 
         1. The images are found, and none may be replaced by its prediction.
         2. Their headers are read; a prediction that was made with other options is refused.
         3. This process takes one after the other, or several small ones at a time.
         """
-        scenes = _find(images, self.predictor.options.asset)  # 1
-        tasks = [ImageOutcome(scene.image, self.out / f"{scene.id}.tif") for scene in scenes]
-        _check_inputs_stay(tasks)
-        self.out.mkdir(parents=True, exist_ok=True)
+        options = self.predictor.options
+        folder = Path(options.out or ".")
+        try:
+            scenes = images_and_labels(options.images, asset=options.asset).scenes  # 1
+        except GeoprepError as error:  # `images` are positional here
+            raise type(error)(re.sub("(--|`)images`? ", "", str(error))) from error
+        tasks = [ImageOutcome(scene.image, folder / f"{scene.id}.tif") for scene in scenes]
+        addresses = (address for task in tasks for address in split_address(task.address))
+        inputs = {Path(address).resolve() for address in addresses if not is_remote(address)}
+        for task in tasks:
+            if task.target.resolve() in inputs:
+                raise UsageError(
+                    f"the prediction of {task.address} would replace an image: use another folder "
+                    "as `out`"
+                )
+        folder.mkdir(parents=True, exist_ok=True)
         self._pixels.clear()
         for task in tasks:  # 2
             self._inspect(task)
         self._check_outputs(tasks)
-        taken = iter(self.take or count().__next__, -1)  # 3
+        taken = iter(take or count().__next__, -1)  # 3
         numbers = takewhile(lambda number: number < len(tasks), taken)
         finish = partial(self._finish, tasks, screen)
         several = self._images_at_a_time(tasks)
@@ -73,6 +156,58 @@ class PredictionJob:
         for task in threads(finish, numbers):
             screen.say(task)
         return tasks
+
+    def _inspect(self, task: ImageOutcome) -> None:
+        """Read an image's header, or the version of a remote one; note an error in the task."""
+        predictor = self.predictor
+        try:
+            if is_remote(task.address):
+                remotes = map(remote_file, split_address(task.address))
+                task.version = " ".join(remote.version for remote in remotes)
+            else:
+                task.source = inspect_image(task.address, predictor.info, predictor.options)
+                task.version = task.source.version
+                shape = predictor.grid(task.source).shape
+                self._pixels[shape] += predictor.network_pixels(task.source)
+        except UsageError:
+            raise
+        except GeoprepError as error:
+            task.error = str(error)
+
+    def _check_outputs(self, tasks: Sequence[ImageOutcome]) -> None:
+        """Mark complete predictions; raise UsageError for one made with other options."""
+        for task in tasks:
+            if task.error or not task.target.exists() or self.predictor.options.overwrite:
+                continue
+            if differs := self._differs(task):
+                raise UsageError(
+                    f"{task.target} exists and {differs}: use `overwrite` to replace it, or "
+                    "another folder as `out`"
+                )
+            task.state = "complete"
+
+    def _differs(self, task: ImageOutcome) -> str:
+        """Return how the prediction that exists differs from the requested one; empty if equal."""
+        runner, _ = self._runner(task.source)
+        name = PurePosixPath(task.address).name
+        requested = self.predictor.signature(name, task.version, runner)
+        # Unless it was asked for, a prediction may be of a compiled model or not.
+        options = self.predictor.options
+        loose = ["compiled"] if options.compile == "auto" else []
+        loose += ["bins"] if options.outputs != "all" else []  # it may have more bands
+        return difference(signature_of(task.target), requested, loose)
+
+    def _runner(self, source: ImageSource | None) -> tuple[Runner, str]:
+        """Return the runner for an image and a note on it; None stands for a small image.
+
+        The pixels of all images count, finished ones too, so that a job that is interrupted
+        and run again chooses the same runner.
+        """
+        if source is None:
+            return self.runner.for_pixels(0)
+        shape = self.predictor.grid(source).shape
+        pixels = max(self._pixels[shape], self.predictor.network_pixels(source))
+        return self.runner.for_pixels(pixels)
 
     def _images_at_a_time(self, tasks: Sequence[ImageOutcome]) -> int:
         """Return how many images to predict at a time, so that no thread waits for another's I/O.
@@ -97,58 +232,6 @@ class PredictionJob:
                 task.error = f"{error.strerror or error}; run the command again to resume"
         task.state = "failed" if task.error else task.state
         return task
-
-    def _inspect(self, task: ImageOutcome) -> None:
-        """Read an image's header, or the version of a remote one; note an error in the task."""
-        predictor = self.predictor
-        try:
-            if is_remote(task.address):
-                remotes = map(remote_file, split_address(task.address))
-                task.version = " ".join(remote.version for remote in remotes)
-            else:
-                task.source = inspect_image(task.address, predictor.info, predictor.options)
-                task.version = task.source.version
-                shape = predictor.grid(task.source).shape
-                self._pixels[shape] += predictor.network_pixels(task.source)
-        except UsageError:
-            raise
-        except GeoprepError as error:
-            task.error = str(error)
-
-    def _runner(self, source: ImageSource | None) -> tuple[Runner, str]:
-        """Return the runner for an image and a note on it; None stands for a small image.
-
-        The pixels of all images count, finished ones too, so that a job that is interrupted
-        and run again chooses the same runner.
-        """
-        if source is None:
-            return self.runner.for_pixels(0)
-        shape = self.predictor.grid(source).shape
-        pixels = max(self._pixels[shape], self.predictor.network_pixels(source))
-        return self.runner.for_pixels(pixels)
-
-    def _check_outputs(self, tasks: Sequence[ImageOutcome]) -> None:
-        """Mark complete predictions; raise UsageError for one made with other options."""
-        for task in tasks:
-            if task.error or not task.target.exists() or self.predictor.options.overwrite:
-                continue
-            if differs := self._differs(task):
-                raise UsageError(
-                    f"{task.target} exists and {differs}: use `overwrite` to replace it, or "
-                    "another folder as `out`"
-                )
-            task.state = "complete"
-
-    def _differs(self, task: ImageOutcome) -> str:
-        """Return how the prediction that exists differs from the requested one; empty if equal."""
-        runner, _ = self._runner(task.source)
-        name = PurePosixPath(task.address).name
-        requested = self.predictor.signature(name, task.version, runner)
-        # Unless it was asked for, a prediction may be of a compiled model or not.
-        options = self.predictor.options
-        loose = ["compiled"] if options.compile == "auto" else []
-        loose += ["bins"] if options.outputs != "all" else []  # it may have more bands
-        return difference(signature_of(task.target), requested, loose)
 
     def _process(self, task: ImageOutcome, screen: Screen) -> None:
         complete = task.state == "complete"
@@ -178,10 +261,12 @@ class PredictionJob:
         if not is_remote(task.address):
             yield
             return
-        predictor, copies = self.predictor, dict[Path, RemoteFile]()
+        predictor = self.predictor
         folder = task.target.with_name(f".{task.target.name}.image")
-        for number, address in enumerate(split_address(task.address)):
-            copies[folder / str(number or "") / PurePosixPath(address).name] = remote_file(address)
+        copies = {
+            folder / str(number or "") / PurePosixPath(address).name: remote_file(address)
+            for number, address in enumerate(split_address(task.address))
+        }
         with locked(folder):
             try:
                 for copy, remote in copies.items():
@@ -216,22 +301,3 @@ class PredictionJob:
                 "pixels, which are nodata in the prediction (`precision` fp32 may help)"
             )
         return stats
-
-
-def _find(images: Sequence[str], asset: str | None) -> tuple[Scene, ...]:
-    """Return the images as scenes without labels."""
-    try:
-        return images_and_labels(images, asset=asset).scenes
-    except GeoprepError as error:  # `images` are positional here
-        raise type(error)(re.sub("(--|`)images`? ", "", str(error))) from error
-
-
-def _check_inputs_stay(tasks: Sequence[ImageOutcome]) -> None:
-    addresses = (address for task in tasks for address in split_address(task.address))
-    inputs = {Path(address).resolve() for address in addresses if not is_remote(address)}
-    for task in tasks:
-        if task.target.resolve() in inputs:
-            raise UsageError(
-                f"the prediction of {task.address} would replace an image: use another folder as "
-                "`out`"
-            )

@@ -12,7 +12,6 @@ from rasterio.errors import RasterioError
 from rasterio.io import MemoryFile
 
 from geoprep import __version__
-from geoprep.errors import UsageError
 from geoprep.palette import bin_label
 from geoprep.speed import NODATA
 from training.checkpoint import ModelInfo
@@ -21,15 +20,6 @@ from training.prediction.images import ImageSource
 from training.prediction.spool import TILE
 
 SIGNATURE_TAG = "PREDICTION"
-
-
-def check_targets(info: ModelInfo) -> None:
-    """Raise UsageError unless the channels of a model are probabilities of roads or classes."""
-    if info.targets not in ("bins", "binary", "classes"):
-        raise UsageError(
-            f"the model was trained on {info.targets} targets, which cannot be predicted: use a "
-            "model of bins (probabilities and speed), binary targets (probabilities) or classes"
-        )
 
 
 def band_names(

@@ -2,7 +2,9 @@ from .decoding import CLASS_BAND as CLASS_BAND
 from .decoding import ROAD_BAND as ROAD_BAND
 from .decoding import SPEED_BAND as SPEED_BAND
 from .decoding import Part as Part
+from .decoding import chosen_threshold as chosen_threshold
 from .decoding import class_bytes as class_bytes
+from .decoding import default_threshold as default_threshold
 from .decoding import label_bytes as label_bytes
 from .decoding import road_bytes as road_bytes
 from .export_record import ExportRecord as ExportRecord

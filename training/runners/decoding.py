@@ -1,4 +1,4 @@
-"""Probabilities as bytes: the bands of a prediction, and the label that a model predicts."""
+"""Probabilities as bytes: the threshold, the bands of a prediction, the label of a model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from geoprep.compiled import compiled, compiled_sums
-from geoprep.speed import MAX_MPH
+from geoprep.errors import UsageError
+from geoprep.speed import CONTINUOUS_MAX_MPH, MAX_MPH
 from training.checkpoint import ModelInfo
 
 ROAD_BAND, SPEED_BAND = 0, 1
@@ -17,8 +18,25 @@ ROAD_BAND, SPEED_BAND = 0, 1
 CLASS_BAND = 0
 """Index of the band of classes."""
 
+SLOWEST_MPH = 7.5
+"""Threshold of road in continuous predictions: half of the slowest speed of the table."""
+
 Part = tuple[int, int, int, int]
 """A rectangle: first row, last row, first column, last column; the last ones are excluded."""
+
+
+def default_threshold(targets: str) -> float:
+    """Return the road probability threshold of a model without a validated one."""
+    return SLOWEST_MPH / CONTINUOUS_MAX_MPH if targets == "continuous" else 0.5
+
+
+def chosen_threshold(info: ModelInfo, wanted: float | None = None) -> float:
+    """Return the requested threshold, else the best one of validation, else the default."""
+    if info.has_classes and wanted is not None:
+        raise UsageError("`threshold` is for models of roads: leave it out for classes")
+    if wanted is not None:
+        return wanted
+    return default_threshold(info.targets) if info.threshold is None else info.threshold
 
 
 def label_bytes(probabilities: Tensor, info: ModelInfo, threshold: float) -> Tensor:

@@ -18,14 +18,7 @@ from training.checkpoint import check_sums
 from training.engine import extension_problem, optimize_inference, quantisers
 from training.runners.export_record import KEY, ExportRecord, damage_reported
 from training.runners.graph import example_image, inference_module
-from training.runners.runner import ModuleRunner, Runner
-
-
-class IpexRunner(ModuleRunner):
-    """A frozen trace, whose operators the extension fuses for every shape of batch."""
-
-    form = "IPEX"
-    for_pixels = Runner.for_pixels
+from training.runners.runner import Runner, TorchRunner
 
 
 def write(path: Path, network: nn.Module, record: ExportRecord, tiles: Sequence[Tensor]) -> None:
@@ -45,8 +38,9 @@ def write(path: Path, network: nn.Module, record: ExportRecord, tiles: Sequence[
         torch.jit.save(traced, str(partial), _extra_files={KEY: record.to_json()})
 
 
-def read(path: Path) -> tuple[Runner, ExportRecord]:
-    """Return the runner of a file and its record."""
+def read(path: Path, device: str) -> tuple[Runner, ExportRecord]:
+    """Return the runner of a file, see `training.runners.torch_file.read`."""
+    del device
     _check_extension()
     extra: dict[str, Any] = {KEY: ""}
     with damage_reported(path):
@@ -54,7 +48,8 @@ def read(path: Path) -> tuple[Runner, ExportRecord]:
         module = torch.jit.load(str(path), _extra_files=extra)  # type: ignore[no-untyped-call]  # torch's
     text = extra[KEY]
     record = ExportRecord.from_json(text.decode() if isinstance(text, bytes) else text, path)
-    return IpexRunner(torch.jit.freeze(module.eval()), record.precision), record
+    # The extension fuses the operators of a frozen trace for every shape of batch.
+    return TorchRunner(torch.jit.freeze(module.eval()), record.precision, form="IPEX"), record
 
 
 def _quantised(module: nn.Module, tiles: Sequence[Tensor]) -> torch.jit.ScriptModule:

@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -97,11 +96,9 @@ def load_runner(
         raise UsageError(f"{path} is not a model file: their names end in {', '.join(SUFFIXES)}")
     if not path.is_file():
         raise CheckpointError(f"{path}: no such file. python -m training.export writes model files")
-    runner: Runner
     with _silenced():
-        on_cuda = path.suffix == ".onnx" and device.startswith("cuda")
-        read = partial(onnx_file.read, device=device) if on_cuda else _FORMATS[path.suffix].read
-        runner, record = read(path)
+        place = device if device.startswith("cuda") else "cpu"
+        runner, record = _FORMATS[path.suffix].read(path, place)
     runner.compile_mode = compile_mode
     return runner, record
 

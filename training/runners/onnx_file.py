@@ -97,8 +97,8 @@ def write(path: Path, network: nn.Module, record: ExportRecord, tiles: Sequence[
         partial.write_bytes(data)
 
 
-def read(path: Path, device: str = "cpu") -> tuple[Runner, ExportRecord]:
-    """Return the runner of a file for a device such as ``cuda:1``, and its record."""
+def read(path: Path, device: str) -> tuple[Runner, ExportRecord]:
+    """Return the runner of a file, see `training.runners.torch_file.read`."""
     runtime = required_module("onnxruntime", _WHAT)
     options = runtime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()

@@ -152,8 +152,9 @@ def write(path: Path, network: nn.Module, record: ExportRecord, tiles: Sequence[
                 shutil.copyfile(old, whole)
 
 
-def read(path: Path) -> tuple[Runner, ExportRecord]:
-    """Return the runner of a file and its record."""
+def read(path: Path, device: str) -> tuple[Runner, ExportRecord]:
+    """Return the runner of a file, see `training.runners.torch_file.read`."""
+    del device
     core = _core()
     weights = _weights(path)
     if not weights.is_file():

@@ -75,8 +75,11 @@ class Runner:
         raise NotImplementedError
 
 
-class ModuleRunner(Runner):
-    """A PyTorch module from bytes to probabilities, under bf16 autocast if asked for."""
+class TorchRunner(Runner):
+    """A PyTorch module from bytes to probabilities, under bf16 autocast if asked for.
+
+    ``to_compile`` returns the module that large jobs compile; None: it is never compiled.
+    """
 
     def __init__(
         self,
@@ -85,19 +88,32 @@ class ModuleRunner(Runner):
         *,
         device: torch.device = CPU,
         autocast: bool = False,
+        form: str = "",
+        to_compile: Callable[[], nn.Module] | None = None,
     ) -> None:
         super().__init__(precision)
-        self.module, self.device, self.autocast = module, device, autocast
+        self.module, self.device, self.form = module, device, form
+        self._autocast, self.to_compile = autocast, to_compile
 
     @cached_property
-    def in_shape(self) -> CompiledRunner:
-        """The same model, compiled for every shape of batch."""
-        return CompiledRunner(self)
+    def in_shape(self) -> TorchRunner:
+        """The same model compiled for each shape of batch: norms folded, weights constant."""
+        assert self.to_compile is not None
+        runner = TorchRunner(
+            _frozen(self.to_compile()),
+            self.precision,
+            device=self.device,
+            autocast=self._autocast,
+            form="compiled",
+        )
+        runner.compiled = runner.fixed_batch = True
+        return runner
 
     def for_pixels(self, pixels: int) -> tuple[Runner, str]:
         """See `Runner`."""
         pays = self.device.type == "cpu" and pixels >= WORTH_COMPILING
-        if self.compile_mode == "off" or (self.compile_mode == "auto" and not pays):
+        wanted = self.compile_mode == "on" or (self.compile_mode == "auto" and pays)
+        if self.to_compile is None or not wanted:
             return self, ""
         if lacking := missing_compiler(self.device):
             return self, f"model not compiled, {lacking}"
@@ -105,17 +121,17 @@ class ModuleRunner(Runner):
 
     def __call__(self, image: Tensor) -> Tensor:
         """See `Runner`."""
-        autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast)
+        autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=self._autocast)
         with torch.no_grad(), autocast:
             moved = image.to(self.device, non_blocking=True)
-            return self._run(moved.contiguous(memory_format=torch.channels_last))
-
-    def _run(self, image: Tensor) -> Tensor:
-        return self.module(image)
+            return self.module(moved.contiguous(memory_format=torch.channels_last))
 
 
-class NativeRunner(ModuleRunner):
-    """The PyTorch model of a checkpoint."""
+class NativeRunner(TorchRunner):
+    """The PyTorch model of a checkpoint, compiled with the kernels of exported models.
+
+    Inductor would compute the kernels of `UpConv` in bf16: 0.008 of road IoU (measured).
+    """
 
     def __init__(
         self,
@@ -128,43 +144,29 @@ class NativeRunner(ModuleRunner):
         rounded = computes_bf16(device) if precision == "auto" else precision == "bf16"
         module = Probabilities(network, info).eval()
         module.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs know this argument alone
-        dtype = "bfloat16" if rounded else "float32"
-        super().__init__(module, dtype, device=device, autocast=rounded)
-        self._network, self._info = network, info
-
-    @cached_property
-    def in_shape(self) -> CompiledRunner:
-        """The same model, compiled for every shape of batch, with the kernels of exported models.
-
-        Inductor would compute the kernels of `UpConv` in bf16: 0.008 of road IoU (measured).
-        """
-        module = inference_module(self._network, self._info).to(self.device)
-        return CompiledRunner(
-            ModuleRunner(module, self.precision, device=self.device, autocast=self.autocast)
-        )
-
-
-class CompiledRunner(ModuleRunner):
-    """The same model compiled for each shape of batch: batch norms folded, weights constant."""
-
-    form = "compiled"
-    compiled = fixed_batch = True
-    for_pixels = Runner.for_pixels
-
-    def __init__(self, plain: ModuleRunner) -> None:
         super().__init__(
-            plain.module, plain.precision, device=plain.device, autocast=plain.autocast
+            module,
+            "bfloat16" if rounded else "float32",
+            device=device,
+            autocast=rounded,
+            to_compile=lambda: inference_module(network, info).to(device),
         )
-        self._frozen = Compiled(plain.module, "the model")
 
-    def _run(self, image: Tensor) -> Tensor:
+
+def _frozen(module: nn.Module) -> PredictFunction:
+    """Return a module compiled with its weights as constants."""
+    compiled = Compiled(module, "the model")
+
+    def run(image: Tensor) -> Tensor:
         from torch._inductor import config
 
         # An option of torch.compile would come too late: the tracer, which has to keep the weights
         # in the module, reads the global setting.
         with config.patch(freezing=True):
-            probabilities: Tensor = self._frozen(image)
+            probabilities: Tensor = compiled(image)
         return probabilities
+
+    return run
 
 
 _FLIPS = ((), (3,), (2,), (2, 3))

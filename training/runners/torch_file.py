@@ -13,13 +13,7 @@ from geoprep.storage import replaced
 from training.checkpoint import ModelInfo, check_sums
 from training.runners.export_record import KEY, ExportRecord, damage_reported
 from training.runners.graph import exported, inference_module
-from training.runners.runner import ModuleRunner, Runner
-
-
-class ExportedRunner(ModuleRunner):
-    """A graph of torch.export."""
-
-    form = "torch.export"
+from training.runners.runner import Runner, TorchRunner
 
 
 def write(path: Path, network: nn.Module, record: ExportRecord, tiles: Sequence[Tensor]) -> None:
@@ -36,14 +30,20 @@ def write(path: Path, network: nn.Module, record: ExportRecord, tiles: Sequence[
         torch.export.save(program, partial, extra_files={KEY: record.to_json()})
 
 
-def read(path: Path) -> tuple[Runner, ExportRecord]:
-    """Return the runner of a file and its record."""
+def read(path: Path, device: str) -> tuple[Runner, ExportRecord]:
+    """Return the runner of a file, and its record.
+
+    ``device`` is ``cpu``, or of a format that computes there also such as ``cuda:1``.
+    """
+    del device
     extra = {KEY: ""}
     with damage_reported(path):
         check_sums(path)
         program = torch.export.load(path, extra_files=extra)
     record = ExportRecord.from_json(extra[KEY], path)
-    return ExportedRunner(plain_module(program), record.precision), record
+    module = plain_module(program)
+    runner = TorchRunner(module, record.precision, form="torch.export", to_compile=lambda: module)
+    return runner, record
 
 
 def plain_module(program: ExportedProgram) -> fx.GraphModule:

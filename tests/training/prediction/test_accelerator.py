@@ -174,4 +174,4 @@ def test_every_device_has_a_process(tmp_path, monkeypatch):
     assert command.predict(made) == 0
     assert started == [("cuda:0", True, [0, 1]), ("cuda:1", False, [2, 3])]
     with pytest.raises(UsageError, match="`instances` 2 divide cores"):
-        run_instances(replace(made, instances=2), command.predict_part)
+        run_instances(replace(made, instances=2))

@@ -134,6 +134,12 @@ def test_resampled_prediction_has_the_bounds_of_the_image(run, tmp_path):
         assert dataset.bounds == rasterio.open(image).bounds
 
 
+def test_models_of_other_targets_are_refused(run, tmp_path):
+    path, _ = make_checkpoint(tmp_path / "best.pt", channels=1, targets="continuous", class_mph=())
+    text = run(path, "scene.tif", "--out", tmp_path / "m", *FP32, status=2)
+    assert "trained on continuous targets, which cannot be predicted" in text
+
+
 def test_binary_model_predicts_one_band(run, tmp_path):
     path, network = make_checkpoint(
         tmp_path / "best.pt", channels=1, targets="binary", class_mph=()
@@ -212,22 +218,23 @@ def test_error_in_one_of_several_threads_ends_the_prediction(tmp_path):
 
 @pytest.fixture
 def work(tmp_path):
-    """Return a function that returns a job of a runner, and four images."""
+    """Return a function that returns a job of a runner for four images."""
 
     def work(runner, height, out="out"):
         images = [write_image(tmp_path / f"{i}.tif", pixels(height, 32, seed=i)) for i in range(4)]
-        predictor = Predictor(FACTS, predict_options(window=32, overlap=0), 0.5, "none")
-        return job.PredictionJob(predictor, runner, tmp_path / out), [str(one) for one in images]
+        read, written = {"images": tuple(map(str, images))}, {"out": tmp_path / out}
+        options = predict_options(window=32, overlap=0, **read, **written)
+        return job.PredictionJob(Predictor(FACTS, options, 0.5, "none"), runner)
 
     return work
 
 
 def test_small_images_are_predicted_several_at_a_time(work, monkeypatch):
-    together, images = work(Brightness(2), 32)  # the first two calls wait for each other
-    found = together.run(images, Screen(quiet=True, send=lambda _: None))
+    together = work(Brightness(2), 32)  # the first two calls wait for each other
+    found = together.run(Screen(quiet=True, send=lambda _: None))
     monkeypatch.setattr(job, "_SMALL", 0)
-    alone, _ = work(Brightness(1), 32, "alone")
-    for one, two in zip(alone.run(images, Screen(quiet=True)), found, strict=True):
+    alone = work(Brightness(1), 32, "alone")
+    for one, two in zip(alone.run(Screen(quiet=True)), found, strict=True):
         assert (one.state, two.state) == ("predicted", "predicted")
         np.testing.assert_array_equal(read(one.target), read(two.target))
 
@@ -238,8 +245,8 @@ def test_images_take_turns_if_the_runner_computes_one_batch_at_a_time(work):
             assert not self.turns.acquire(blocking=False)
             return super().__call__(image)
 
-    turns, images = work(Alone(1), 256)
-    found = turns.run(images, Screen(quiet=True, send=lambda _: None))
+    turns = work(Alone(1), 256)
+    found = turns.run(Screen(quiet=True, send=lambda _: None))
     assert {one.error for one in found} == {""}
 
 
@@ -255,12 +262,13 @@ def test_ctrl_c_stops_both_images(work):
         def say(self, what):
             raise KeyboardInterrupt  # when the first image is finished
 
-    both, images = work(Brightness(1), 256)
+    both = work(Brightness(1), 256)
     with pytest.raises(KeyboardInterrupt):
-        both.run(images, Interrupted(quiet=True))
-    assert folder_of(both.out / "1.tif").is_dir()
-    assert not (both.out / "1.tif").exists()
-    found = both.run(images, Screen(quiet=True, send=lambda _: None))
+        both.run(Interrupted(quiet=True))
+    unfinished = both.predictor.options.out / "1.tif"
+    assert folder_of(unfinished).is_dir()
+    assert not unfinished.exists()
+    found = both.run(Screen(quiet=True, send=lambda _: None))
     assert [one.state for one in found[:2]] == ["complete", "resumed"]
     assert {one.error for one in found} == {""}
 

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,8 +18,8 @@ from helpers.predict_cases import FACTS, make_checkpoint, pixels, predict_option
 from geoprep import cpus
 from geoprep.cpus import usable_cpus
 from geoprep.errors import UsageError
-from training.predict import COMMAND, main, make_job
-from training.prediction import PredictOptions, Screen, instances
+from training.predict import COMMAND, main
+from training.prediction import PredictOptions, Screen, instances, open_job
 from training.prediction.instances import share_cores
 from training.prediction.spool import WriteJournal, folder_of
 
@@ -62,7 +61,7 @@ def test_a_system_without_affinity_divides_its_processors(monkeypatch):
     monkeypatch.setattr(instances, "share_cores", lambda *of: given.append(of) or 1 / 0)
     options = predict_options(instances=2)
     with pytest.raises(ZeroDivisionError):
-        instances.run_instances(options, lambda *_: None)
+        instances.run_instances(options)
     assert given == [([0, 1, 2, 3], 2)]
     threads = torch.get_num_threads()
     try:
@@ -122,11 +121,10 @@ def test_images_are_predicted_on_file_systems_without_locks(scenes, tmp_path, wi
 @pytest.mark.parametrize("more", [(), ("--overwrite",)])
 def test_a_process_predicts_the_images_that_it_takes(scenes, tmp_path, more):
     values = COMMAND.parse(words(scenes, tmp_path / "out", *more))
-    job, _ = make_job(PredictOptions(**values))
+    job, _ = open_job(PredictOptions(**values))
     taken = multiprocessing.get_context("spawn").Value("q", 1)  # another one has the first
-    one = partial(instances._next, taken)
-    outcomes = replace(job, take=one).run(values["images"], Screen(quiet=True))
-    assert {one.error for one in outcomes} == {""}
+    outcomes = job.run(Screen(quiet=True), partial(instances._next, taken))
+    assert {outcome.error for outcome in outcomes} == {""}
     made = sorted(path.name for path in (tmp_path / "out").glob("*.tif"))
     assert made == ["1.tif", "2.tif", "3.tif"]
 

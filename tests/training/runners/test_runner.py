@@ -5,12 +5,9 @@ import pytest
 import torch
 from helpers.predict_cases import FACTS, neighbourly, pixels, probabilities
 
-from geoprep.errors import UsageError
 from training.model import ResNetUNet, UpConv
-from training.prediction.prediction_tags import check_targets
 from training.runners import runner as runner_module
 from training.runners.runner import (
-    CompiledRunner,
     NativeRunner,
     average_views,
 )
@@ -81,14 +78,6 @@ def test_precision_follows_the_hardware(monkeypatch, computes):
     assert found == {"auto": auto, "bf16": "bfloat16", "fp32": "float32"}
 
 
-def test_checkpoints_of_other_targets_are_refused():
-    from dataclasses import replace
-
-    check_targets(FACTS)
-    with pytest.raises(UsageError, match="continuous"):
-        check_targets(replace(FACTS, targets="continuous"))
-
-
 def test_model_that_cannot_be_compiled_runs_uncompiled(monkeypatch):
     from torch._dynamo.exc import TorchDynamoException
 
@@ -102,7 +91,7 @@ def test_model_that_cannot_be_compiled_runs_uncompiled(monkeypatch):
     runner, _ = make_runner()
     image = batch().permute(0, 3, 1, 2)
     with pytest.warns(RuntimeWarning, match="no such luck"):
-        result = CompiledRunner(runner)(image)
+        result = runner.in_shape(image)
     torch.testing.assert_close(result, runner(image))
 
 
@@ -110,7 +99,7 @@ def test_a_model_is_compiled_with_kernels_that_are_computed_before():
     torch.manual_seed(0)
     network = ResNetUNet(3, 8).eval()
     runner = NativeRunner(network, FACTS, device=CPU, precision="fp32")
-    compiled = runner.in_shape.module
+    compiled = runner.to_compile()
     assert not any(isinstance(layer, UpConv) for layer in compiled.modules())
     image = batch(height=32, width=64).permute(0, 3, 1, 2)
     with torch.no_grad():
@@ -120,9 +109,9 @@ def test_a_model_is_compiled_with_kernels_that_are_computed_before():
 def test_a_model_is_compiled_on_its_device():
     device = torch.device("meta")
     runner = NativeRunner(ResNetUNet(3, 8).eval(), FACTS, device=device, precision="fp32")
-    compiled = runner.in_shape
-    assert compiled.device == device
-    held = (*compiled.module.parameters(), *compiled.module.buffers())
+    assert runner.in_shape.device == device
+    compiled = runner.to_compile()
+    held = (*compiled.parameters(), *compiled.buffers())
     assert {value.device for value in held} == {device}
 
 
@@ -131,7 +120,7 @@ def test_compiled_model_has_frozen_weights_and_the_same_probabilities():
     if runner_module.missing_compiler(CPU):
         pytest.skip("no compiler")
     runner, network = make_runner()
-    compiled = CompiledRunner(runner)
+    compiled = runner.in_shape
     image = batch().permute(0, 3, 1, 2)
     plain = runner(image)
     torch.testing.assert_close(compiled(image), plain, atol=1e-5, rtol=0)
