@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from geoprep.compiled import compiled
 from geoprep.speed import NODATA
-from training.checkpoint import ModelInfo
 from training.prediction.windows import WindowGrid, WindowRow
-from training.runners import Part, class_bytes, road_bytes
+from training.runners import Part
 
 Floats = NDArray[np.float32]
 
@@ -23,35 +22,27 @@ class RowBlender:
 
     It holds as many rows as a window, whatever the height of the image, and weighted sums: of the
     pixels of the current window, and of rows that the windows above and below share. Every pixel is
-    converted to bytes with the last window that covers it. ``lost`` counts pixels where the model's
-    output is not finite; they are nodata.
+    converted to bytes with the last window that covers it, by ``convert``: `road_bytes` or
+    `class_bytes` with their options. ``lost`` counts pixels where the model's output is not finite;
+    they are nodata.
     """
 
     def __init__(
         self,
         grid: WindowGrid,
-        info: ModelInfo,
-        threshold: float,
+        channels: int,
+        bands: int,
+        convert: Callable[..., int],
         threads: int,
-        *,
-        confidence: bool = False,
-        probabilities: bool = False,
-        bins: bool = True,
     ) -> None:
         self._rows, self._columns = rows, columns = grid.rows, grid.columns
-        shape = columns.length, info.channels
+        shape = columns.length, channels
         self._above = self._below = np.zeros((0, *shape), np.float32)
-        self._sums = np.zeros((rows.side, columns.side, info.channels), np.float32)
+        self._sums = np.zeros((rows.side, columns.side, channels), np.float32)
         self._end = 0  # of the columns with sums
         self._row: WindowRow | None = None
-        mph = np.array(info.class_mph, np.float32)
-        bands = (info.channels if bins else 1) + (len(mph) > 0)
-        self._convert: Callable[..., int] = partial(road_bytes, class_mph=mph, threshold=threshold)
-        if info.has_classes:
-            bands = 1 + confidence + probabilities * info.channels
-            self._convert = partial(class_bytes, confidence=confidence, probabilities=probabilities)
         self._bytes = np.full((bands, rows.side, columns.length), NODATA, np.uint8)
-        self.lost, self._threads = 0, threads
+        self.lost, self._convert, self._threads = 0, convert, threads
         self._pool = ThreadPoolExecutor(threads, "predict-blend")
 
     def __enter__(self) -> RowBlender:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,28 +17,29 @@ from geoprep.speed import NODATA
 from training.checkpoint import ModelInfo
 from training.prediction.cog import Tags, read_tags
 from training.prediction.images import ImageSource
+from training.prediction.predict_options import PredictOptions
 from training.prediction.spool import TILE
 
 SIGNATURE_TAG = "PREDICTION"
 
 
-def band_names(
-    info: ModelInfo, *, confidence: bool = False, probabilities: bool = False, bins: bool = True
-) -> list[str]:
+def band_names(info: ModelInfo, options: PredictOptions) -> list[str]:
     """Return the names of a prediction's bands."""
     if info.has_classes:
-        return ["class", *["confidence"] * confidence, *info.class_names * probabilities]
+        confidence = ["confidence"] * options.confidence
+        return ["class", *confidence, *info.class_names * options.probabilities]
     names = [f"road, {bin_label(i)} mph" for i, _ in enumerate(info.class_mph, start=1)]
-    return ["road", *["speed"] * bool(names), *names * bins]
+    return ["road", *["speed"] * bool(names), *names * (options.outputs == "all")]
 
 
-def tiff_tags(source: ImageSource, info: ModelInfo, signed: dict[str, Any]) -> Tags:
+def tiff_tags(
+    source: ImageSource, info: ModelInfo, names: Sequence[str], signed: dict[str, Any]
+) -> Tags:
     """Return the TIFF tags of a prediction, without the offsets of its tiles.
 
-    A file with one band of classes has a palette. TIFF has none for several bands.
+    ``names`` are those of its bands, and ``signed`` is its signature. A file with one band of
+    classes has a palette. TIFF has none for several bands.
     """
-    extra = {name for name in ("confidence", "probabilities", "bins") if name in signed}
-    names = band_names(info, **{name: signed[name] for name in extra})
     has_palette = info.has_classes and len(names) == 1
     profile = {
         "driver": "GTiff",

@@ -33,7 +33,15 @@ from training.prediction.windows import (
     read_window_rows,
     window_grid,
 )
-from training.runners import CLASS_BAND, SPEED_BAND, VIEWS, Runner, average_views
+from training.runners import (
+    CLASS_BAND,
+    SPEED_BAND,
+    VIEWS,
+    Runner,
+    average_views,
+    class_bytes,
+    road_bytes,
+)
 
 FORMAT = 2
 """Version of predictions: the contents of each band, and how probabilities become speeds."""
@@ -103,14 +111,6 @@ class Predictor:
         """The values of all images that become black and white; None for each image's own."""
         return known_limits(self.info, self.options.rescale)
 
-    @property
-    def _extra(self) -> dict[str, bool]:
-        """Which further bands a prediction of classes has, or one of roads lacks."""
-        options = self.options
-        if self.info.has_classes:
-            return {"confidence": options.confidence, "probabilities": options.probabilities}
-        return {} if options.outputs == "all" else {"bins": False}
-
     def grid(self, source: ImageSource) -> WindowGrid:
         """Return the windows over an image."""
         options = self.options
@@ -124,9 +124,11 @@ class Predictor:
 
     def signature(self, name: str, version: str, runner: Runner) -> dict[str, Any]:
         """Return everything that a prediction's pixels depend on, as plain JSON."""
-        options = self.options
-        limits = self.limits
+        options, limits = self.options, self.limits
         reading = {name: getattr(options, name) for name in READING}
+        extra = {} if options.outputs == "all" else {"bins": False}
+        if self.info.has_classes:
+            extra = {"confidence": options.confidence, "probabilities": options.probabilities}
         return {
             "format": FORMAT,
             "checkpoint": self.checkpoint,
@@ -139,7 +141,7 @@ class Predictor:
             "bands": list(parse_bands(options.bands)),
             "limits": "scene" if limits is None else limits.tolist(),
             **runner.identity,
-            **self._extra,
+            **extra,
             "image": [name, version],
         }
 
@@ -166,14 +168,14 @@ class Predictor:
                     reader.decide_validity()
                     limits = reader.scene_limits() if self.limits is None else self.limits
                     journal.settle(limits=limits.tolist())
-                info, compress = self.info, self.options.compress
-                shape = Shape(len(band_names(info, **self._extra)), source.height, source.width)
+                info, names = self.info, band_names(self.info, self.options)
+                shape = Shape(len(names), source.height, source.width)
                 by_mode = [CLASS_BAND if info.has_classes else SPEED_BAND]
                 by_mode *= info.has_classes or bool(info.class_mph)
-                with CogWriter(journal, shape, compress, by_mode) as writer:
+                with CogWriter(journal, shape, self.options.compress, by_mode) as writer:
                     limits = np.array(journal.settled["limits"])
                     stats = self._write_rows(reader, limits, writer, runner, progress)
-                    writer.finish(target, tiff_tags(source, info, signed))
+                    writer.finish(target, tiff_tags(source, info, names, signed))
             except OSError:
                 raise  # such as a full disk: the next run resumes
             except Exception:
@@ -195,11 +197,12 @@ class Predictor:
         """Predict and write all rows that are not written yet."""
         source, stats = reader.source, PredictStats()
         grid, views = self.grid(source), len(VIEWS[self.options.tta])
+        channels, bands = self.info.channels, len(band_names(self.info, self.options))
         first = grid.rows.first_touching(writer.next_row)
         end = writer.next_row  # of the rows that are written or given to the writer
         with (
             closing(prefetched(read_window_rows(reader, limits, grid, first))) as rows,
-            RowBlender(grid, self.info, self.threshold, usable_cpus(), **self._extra) as blender,
+            RowBlender(grid, channels, bands, self._to_bytes(), usable_cpus()) as blender,
             closing(self._outputs(_batches(rows, grid, runner), runner, stats)) as outputs,
         ):
             for (row, columns, _, is_last), probabilities in outputs:
@@ -219,6 +222,15 @@ class Predictor:
         stats.lost = blender.lost
         progress(grid.pixels)
         return stats
+
+    def _to_bytes(self) -> Callable[..., int]:
+        """Return the function that converts probabilities to the bands of a prediction."""
+        options = self.options
+        if self.info.has_classes:
+            confidence, probabilities = options.confidence, options.probabilities
+            return partial(class_bytes, confidence=confidence, probabilities=probabilities)
+        mph = np.array(self.info.class_mph, np.float32)
+        return partial(road_bytes, class_mph=mph, threshold=self.threshold)
 
     def _outputs(
         self, batches: Iterator[_WindowBatch], runner: Runner, stats: PredictStats

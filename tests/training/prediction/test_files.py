@@ -16,7 +16,7 @@ from helpers.predict_cases import FACTS, PLACE, UTM, predict_options
 from training.prediction import cog
 from training.prediction.cog import CogWriter
 from training.prediction.images import ImageSource
-from training.prediction.prediction_tags import difference, tiff_tags
+from training.prediction.prediction_tags import band_names, difference, tiff_tags
 from training.prediction.predictor import Predictor
 from training.prediction.screen import Screen
 from training.prediction.spool import TILE, Shape, WriteJournal, folder_of
@@ -29,6 +29,7 @@ def runner(*, compiled=False):
 
 
 SIGNED = PREDICTOR.signature("chip.tif", "1", runner())
+NAMES = band_names(FACTS, predict_options())
 HEIGHT, WIDTH = 1300, 1100
 
 
@@ -62,7 +63,7 @@ def write(folder, values, compression="zstd", until=None, step=170):
                 writer.put(values[:, writer.next_row : writer.next_row + step])
             if until is None:
                 signed = SIGNED | {"compression": compression}
-                tags = tiff_tags(source(*values.shape[1:]), FACTS, signed)
+                tags = tiff_tags(source(*values.shape[1:]), FACTS, NAMES, signed)
                 writer.finish(target, tags)
         if until is None:
             journal.remove()
@@ -177,7 +178,7 @@ def test_signatures_differ_by_everything_that_pixels_depend_on():
 
 @pytest.mark.parametrize("crs", ["EPSG:4326", "EPSG:3857", None, 'LOCAL_CS["here",UNIT["m",1]]'])
 def test_prediction_keeps_any_crs(crs):
-    tags = tiff_tags(source(crs=crs), FACTS, SIGNED)
+    tags = tiff_tags(source(crs=crs), FACTS, NAMES, SIGNED)
     assert (34735 in tags) == (crs is not None)
 
 

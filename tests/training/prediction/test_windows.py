@@ -1,10 +1,9 @@
 """Windows cover an image and fade into each other."""
 
-from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
-from helpers.predict_cases import FACTS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +16,7 @@ from training.prediction.windows import (
     plan_axis,
     window_grid,
 )
+from training.runners import road_bytes
 
 axes = st.builds(
     lambda length, window, share: plan_axis(length, 32 * window, int(32 * window * share)),
@@ -91,8 +91,8 @@ def test_blending_by_rows_equals_blending_at_once(rows, columns, seed):
     valid = (rng.random((rows.covered, columns.length)) < 0.9).astype(np.uint8)
     valid[:, columns.starts[-1] :] *= seed % 2  # windows without imagery are not predicted
     taken = []
-    facts = replace(FACTS, channels=2, class_mph=())
-    with RowBlender(WindowGrid(rows, columns, 1), facts, 0.5, threads=2) as blender:
+    convert = partial(road_bytes, class_mph=np.zeros(0, np.float32), threshold=0.5)
+    with RowBlender(WindowGrid(rows, columns, 1), 2, 2, convert, threads=2) as blender:
         for i, top in enumerate(rows.starts):
             shape = len(columns.starts), rows.side, columns.side, 2
             windows = rng.random(shape).astype(np.float32)
