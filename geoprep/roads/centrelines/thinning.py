@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
+from itertools import product
 from math import ceil
 from typing import Final
 
@@ -31,12 +32,13 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Skeleton:
-    """Pixels of road centre lines."""
+    """Cells of road centre lines: a cell is one pixel, or several of a raster of fine pixels."""
 
-    row: NDArray[np.int32]  # (pixel,), in reading order
+    row: NDArray[np.int32]  # (cell,), in reading order
     col: NDArray[np.int32]
-    probability: NDArray[np.uint8]  # (pixel,): probability of a road, 0 to 255
-    shape: tuple[int, int]  # height and width of the raster in pixels
+    probability: NDArray[np.uint8]  # (cell,): probability of a road in its middle, 0 to 255
+    shape: tuple[int, int]  # height and width of the raster in cells
+    cell_m: tuple[float, float]  # width and height of a cell in metres
 
 
 def skeleton(
@@ -47,37 +49,39 @@ def skeleton(
     workers: int = 1,
     advance: Callable[[int, int], None] = lambda done, total: None,
 ) -> Skeleton:
-    """Return the centre lines of a raster's roads, one pixel wide and 8-connected.
+    """Return the centre lines of a raster's roads, one cell wide and 8-connected.
 
-    1. The raster is read in blocks. A block is cleaned and thinned with a margin as wide as the
-       influence of any pixel reaches, so that the result does not depend on the block size.
+    1. The raster is read in blocks. A cell is road if any of its pixels is. A block is cleaned and
+       thinned with a margin as wide as the influence of any cell reaches, so that the result does
+       not depend on the block size.
     2. Far more road than anywhere on Earth is noise, and road everywhere an inverted mask: both are
        refused.
     3. Roads reach the raster's border: pixels outside repeat the nearest one inside, and centre
        lines there are moved to the border.
     """
     # 1
-    side = ceil(max(raster.shape) / ceil(max(raster.shape) / block))  # of equal blocks
-    corners = raster.cover.blocks(side, _beyond(raster) // 2)
+    cell = raster.cell
+    side = cell * ceil(max(raster.shape) / ceil(max(raster.shape) / block) / cell)  # equal blocks
+    corners = raster.cover.blocks(side, _kept_beyond(raster))
     places: list[NDArray[np.int64]] = []
     probabilities: list[NDArray[np.uint8]] = []
-    road_pixels = line_pixels = 0
+    road_cells = line_cells = 0
     in_block = partial(_thinned_block, raster, options, side)
     blocks = Threads(workers).map_unordered(in_block, corners)
     for done, (place, probability, roads) in enumerate(blocks, 1):
         places.append(place)
         probabilities.append(probability)
-        road_pixels += roads
-        line_pixels += len(place)
+        road_cells += roads
+        line_cells += len(place)
         # 2
-        area = raster.cover.area * done / len(corners)
-        if line_pixels > max(_FEW, DENSEST * area * min(raster.gsd_m)):
+        area = raster.cover.area / cell**2 * done / len(corners)
+        if line_cells > max(_FEW, DENSEST * area * cell * min(raster.gsd_m)):
             raise ImageError(
-                f"{raster.name}: noise, not roads: {line_pixels / area:.0%} of its pixels are "
+                f"{raster.name}: noise, not roads: {line_cells / area:.0%} of its pixels are "
                 "centre lines. Try a higher `threshold`."
             )
         advance(done, len(corners))
-    if road_pixels and not line_pixels and road_pixels >= raster.cover.area // 2:
+    if road_cells and not line_cells and road_cells >= raster.cover.area / cell**2 // 2:
         raise ImageError(
             f"{raster.name}: road everywhere, and no part is narrower than "
             f"{options.max_width_m:g} m. Check that the mask is not inverted and its background "
@@ -85,42 +89,60 @@ def skeleton(
         )
     # 3: several pixels beyond a border may have moved to the same place
     place, first = np.unique(np.concatenate(places), return_index=True)
-    row, col = np.divmod(place, raster.shape[1])
+    height, width = (ceil(side / cell) for side in raster.shape)
+    row, col = np.divmod(place, width)
     probability = np.concatenate(probabilities)[first]
-    return Skeleton(row.astype(np.int32), col.astype(np.int32), probability, raster.shape)
+    cell_m = cell * raster.gsd_m[0], cell * raster.gsd_m[1]
+    return Skeleton(
+        row.astype(np.int32), col.astype(np.int32), probability, (height, width), cell_m
+    )
 
 
 def _beyond(raster: RoadRaster) -> int:
-    return ceil(BEYOND_M / min(raster.gsd_m))
+    """Return the number of cells that roads are extended by."""
+    return ceil(BEYOND_M / (raster.cell * min(raster.gsd_m)))
+
+
+def _kept_beyond(raster: RoadRaster) -> int:
+    """Return how many pixels beyond the border the middle of a cell that is kept may be."""
+    return _beyond(raster) // 2 * raster.cell + raster.cell // 2
 
 
 def _thinned_block(
     raster: RoadRaster, options: Tracing, block: int, corner: tuple[int, int]
 ) -> tuple[NDArray[np.int64], NDArray[np.uint8], int]:
-    """Return flat indices and probabilities of a block's skeleton, and its count of road pixels."""
-    wide, high = raster.gsd_m
+    """Return flat indices and probabilities of a block's skeleton, and its count of road cells."""
+    cell = raster.cell
+    wide, high = (cell * gsd for gsd in raster.gsd_m)
     limits = CleaningLimits(
         area=round(options.min_area_m2 / (wide * high)),
         hole=round(options.min_hole_m2 / (wide * high)),
         # Steps run along rows and columns: across a diagonal road there are sqrt(2) as many.
         depth=max(1, ceil(options.max_width_m / 2 * 2**0.5 / min(wide, high))),
     )
-    beyond = _beyond(raster)
     down, across = (
-        _Span.of(start, block, whole, beyond, limits)
+        _Span.of(start // cell, block // cell, ceil(whole / cell), _beyond(raster), limits)
         for start, whole in zip(corner, raster.shape, strict=True)
     )
-    probability = raster.probability(down.read, across.read, down.size, across.size)
+    top, left = down.read * cell, across.read * cell
+    probability = raster.probability(top, left, down.size * cell, across.size * cell)
     threshold, _ = options.thresholds(raster.threshold)
-    road = probability >= max(1, round(threshold * 255))
-    road_pixels = int(np.count_nonzero(road[down.core, across.core]))
+    road = _in_cells(probability >= max(1, round(threshold * 255)), cell)
+    road_cells = int(np.count_nonzero(road[down.core, across.core]))
     road = cleaned(road, limits)[down.thin, across.thin]
-    lines = centre_lines(road)
-    row, col = np.nonzero(lines[down.kept, across.kept])
-    row, col, near = raster.cover.moved_inside(row + down.first, col + across.first, beyond // 2)
+    lines = centre_lines(road)[down.kept, across.kept]
+    row, col = np.argwhere(lines).T * cell + cell // 2
+    row, col = row + cell * down.first, col + cell * across.first
+    row, col, near = raster.cover.moved_inside(row, col, _kept_beyond(raster))
     row, col = row[near], col[near]
-    values = probability[row - down.read, col - across.read]
-    return row * raster.shape[1] + col, values, road_pixels
+    place = row // cell * ceil(raster.shape[1] / cell) + col // cell
+    return place, probability[row - top, col - left], road_cells
+
+
+def _in_cells(road: Mask, cell: int) -> Mask:
+    """Return which cells of several pixels hold road, bool (y, x)."""
+    of_cell = (road[row::cell, col::cell] for row, col in product(range(cell), repeat=2))
+    return reduce(np.logical_or, of_cell)
 
 
 def centre_lines(road: Mask) -> Mask:
@@ -143,7 +165,7 @@ def centre_lines(road: Mask) -> Mask:
     narrow = road & ~grown(~grown(~road))  # no part of 3 x 3 pixels of road
     lost = narrow & ~grown(lines, 2)
     if lost.any():
-        mirrored = skeletonize(road[:, ::-1])[:, ::-1]
+        mirrored = skeletonize((road & grown(lost, 8))[:, ::-1])[:, ::-1]
         lines = skeletonize(lines | mirrored & grown(lost, 2))
     return lines
 

@@ -29,8 +29,8 @@ _FEW: Final = 32
 
 
 def at_border(xy: Floats, raster: RoadRaster) -> NDArray[np.bool_]:
-    """Return which points of the plane lie in the outermost pixels, bool (point,)."""
-    return raster.cover.is_outermost(raster.plane.to_pixels(xy), 1.01)
+    """Return which points of the plane lie in the outermost cells of thinning, bool (point,)."""
+    return raster.cover.is_outermost(raster.plane.to_pixels(xy), raster.cell / 2 + 0.51)
 
 
 def cut_off_ends(network: RoadGraph, raster: RoadRaster) -> NDArray[np.bool_]:

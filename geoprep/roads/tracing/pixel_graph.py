@@ -1,7 +1,7 @@
-"""Centre line pixels to a network: nodes where lines end or meet, a polyline between them.
+"""Centre lines of cells to a network: nodes where lines end or meet, a polyline between them.
 
 Coordinates here are metres in the raster's own plane: x to the right, y up, the origin in its upper
-left corner, so that pixel (row, col) has its centre at ((col + 1/2) gsd_x, -(row + 1/2) gsd_y).
+left corner, so that cell (row, col) has its centre at ((col + 1/2) wide, -(row + 1/2) high).
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ from geoprep.roads.network import Plane, RoadGraph
 Ints = NDArray[np.int64]
 
 
-def pixel_network(
-    skeleton: Skeleton, gsd_m: tuple[float, float], *, high_threshold: float = 0.0
-) -> RoadGraph:
+def pixel_network(skeleton: Skeleton, *, high_threshold: float = 0.0) -> RoadGraph:
     """Return the network of a skeleton: one vertex per pixel, speeds unknown.
 
     Touching pixels are linked, except diagonally where a third pixel links them already: so a line
@@ -30,7 +28,7 @@ def pixel_network(
     if high_threshold > 0:
         pairs = _reaching(pairs, skeleton.probability, high_threshold)
     count = len(skeleton.row)
-    xy = Plane(gsd_m).to_metres(np.column_stack([skeleton.col, skeleton.row]) + 0.5)
+    xy = Plane(skeleton.cell_m).to_metres(np.column_stack([skeleton.col, skeleton.row]) + 0.5)
     degree = np.bincount(pairs.reshape(-1), minlength=count)
     node = _representatives(pairs[(degree[pairs] > 2).all(axis=1)], count)
     linked = node[pairs]

@@ -42,6 +42,8 @@ _WEIGHT: Final = 0.8
 """Cost of a link per metre: straight links cost 1, where they are probable at least 0.5."""
 _COST: Final = 0.05 - np.log(np.clip(np.arange(256) / 255, _LEAST, 0.98))
 """Cost of a path per metre, by the probability of a road from 0 to 255."""
+_CLOSED: Final = -1.0
+"""Cost of cells that no path enters."""
 
 
 def links_along_paths(
@@ -174,6 +176,8 @@ class _Cells:
         at = self._at(xy)
         inside = ((at >= 0) & (at < self._edge.shape)).all(axis=1)
         self._edge[tuple(at[inside].T)] = near[line[inside]]
+        improbable = (self._edge < 0) & (self._probability < _LEAST * 255)
+        self._cost = np.where(improbable, _CLOSED, _COST[self._probability])
 
     def _at(self, xy: Floats) -> Ints:
         """Return the row and column of points, int64 (point, 2), inside or not."""
@@ -190,19 +194,19 @@ class _Cells:
         low = np.maximum(start - (reach_m / size).astype(np.int64), 0)
         high = start + (reach_m / size).astype(np.int64) + 1
         window = (slice(low[0], high[0]), slice(low[1], high[1]))
-        probability, edge = self._probability[window], self._edge[window]
+        edge = self._edge[window]
         down, right = np.ogrid[: edge.shape[0], : edge.shape[1]]
         down, right = (down + low[0] - start[0]) * size[0], (right + low[1] - start[1]) * size[1]
         behind = right * ends.heading[end, 0] - down * ends.heading[end, 1] < 0
-        closed = behind | (edge == ends.edge[end]) | ((edge < 0) & (probability < _LEAST * 255))
-        cost = np.where(closed, -1.0, _COST[probability])  # paths do not enter cells below 0
+        closed = behind | (edge == ends.edge[end])
+        cost = np.where(closed, _CLOSED, self._cost[window])
         first = tuple(start - low)
-        cost[first] = _COST[probability[first]]
+        cost[first] = _COST[self._probability[tuple(start)]]
         stops = np.argwhere((edge >= 0) & ~closed)
         if not len(stops):
             return None
         search = MCP_Geometric(cost, sampling=tuple(size))
-        total, _ = search.find_costs([first], stops, find_all_ends=False)
+        total, _ = search.find_costs([first])
         stop = stops[total[tuple(stops.T)].argmin()]
         if not np.isfinite(total[tuple(stop)]):
             return None

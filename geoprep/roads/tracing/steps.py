@@ -61,7 +61,7 @@ def trace(
     pixels = skeleton(raster, options, workers=workers, advance=advance)
     threshold, high = options.thresholds(raster.threshold)
     high = high if raster.kind == "probability" else 0.0
-    network = pixel_network(pixels, raster.gsd_m, high_threshold=high)
+    network = pixel_network(pixels, high_threshold=high)
     network = split_at_border(network, raster)
     network = without_spurs(network, options.spur_m, cut_off_ends(network, raster))
     network = straightened(network, raster, threshold)

@@ -1,7 +1,10 @@
 """Test centre lines, the same in blocks as in one piece, and the clean-up of masks."""
 
+from unittest.mock import patch
+
 import numpy as np
 import pytest
+import shapely
 from helpers.roads import array_raster, drawn
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -10,9 +13,11 @@ from scipy import ndimage
 from skimage.morphology import skeletonize
 
 from geoprep.errors import ImageError
+from geoprep.roads.centrelines import rasters
 from geoprep.roads.centrelines.thinning import CleaningLimits, cleaned, skeleton
 from geoprep.roads.options import Tracing
 from geoprep.roads.tracing.pixel_graph import pixel_network
+from geoprep.roads.tracing.steps import trace
 
 
 def blobs(seed, shape, share):
@@ -29,13 +34,16 @@ def blobs(seed, shape, share):
     width=st.sampled_from([4.0, 8.0, 20.0]),
     area=st.sampled_from([0.0, 5.0, 20.0]),
     block=st.integers(20, 90),
+    cell=st.sampled_from([1, 2, 3]),
 )
-@settings(max_examples=20, deadline=None)
-def test_blocks_join_without_seams(seed, shape, share, width, area, block):
-    raster = array_raster(blobs(seed, shape, share))
+@settings(max_examples=30, deadline=None)
+def test_blocks_join_without_seams(seed, shape, share, width, area, block, cell):
+    raster = array_raster(blobs(seed, shape, share), pixel_size_m=0.6 / cell)
     options = Tracing(max_width_m=width, min_area_m2=area, min_hole_m2=area)
-    whole = skeleton(raster, options)
-    parts = skeleton(raster, options, block=block)
+    with patch.object(rasters, "_MANY_PIXELS", 0):
+        whole = skeleton(raster, options)
+        parts = skeleton(raster, options, block=block)
+    assert whole.cell_m == (0.6, 0.6)
     assert np.array_equal(parts.row, whole.row)
     assert np.array_equal(parts.col, whole.col)
     assert np.array_equal(parts.probability, whole.probability)
@@ -58,7 +66,7 @@ def test_a_road_that_crosses_the_border_reaches_it(line):
     raster = array_raster(drawn([line], (100, 100), width=6))
     found = skeleton(raster, Tracing())
     on_border = (found.row % 99 == 0) | (found.col % 99 == 0)
-    network = pixel_network(found, raster.gsd_m)
+    network = pixel_network(found)
     assert on_border.sum() >= 2
     assert len(network.ends) == 1
     assert network.length_m[0] > 95
@@ -146,3 +154,18 @@ def test_a_narrow_diagonal_keeps_its_length(width, mirrored):
     grid = np.zeros(lines.shape, bool)
     grid[lines.row, lines.col] = True
     assert ndimage.label(grid, np.ones((3, 3)))[1] == 1
+
+
+@pytest.mark.parametrize("line", [[(20, -30), (50, -34)], [(-5, -10), (70, -50)]])
+@pytest.mark.parametrize("pixel", [0.3, 0.2])
+def test_a_large_raster_of_fine_pixels_has_the_same_lines_to_within_a_metre(
+    monkeypatch, line, pixel
+):
+    raster = array_raster(drawn([line], (201, 205), width=8, pixel=pixel), pixel_size_m=pixel)
+    small = trace(raster)
+    monkeypatch.setattr(rasters, "_MANY_PIXELS", 200 * 200)
+    large = trace(raster)
+    assert raster.cell == round(0.6 / pixel)
+    assert len(small.lines) == len(large.lines) == 1
+    assert shapely.hausdorff_distance(small.lines[0], large.lines[0]) < 0.9
+    assert large.length_m[0] == pytest.approx(small.length_m[0], abs=0.6)

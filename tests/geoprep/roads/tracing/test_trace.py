@@ -89,8 +89,8 @@ def test_random_pixels_make_a_valid_network(seed, share):
     rng = np.random.default_rng(seed)
     mask = rng.random((25, 30)) < share
     row, col = (places.astype(np.int32) for places in np.nonzero(mask))
-    pixels = Skeleton(row, col, mask[mask].view(np.uint8), mask.shape)
-    made = pixel_network(pixels, (1.0, 1.0))
+    pixels = Skeleton(row, col, mask[mask].view(np.uint8), mask.shape, (1.0, 1.0))
+    made = pixel_network(pixels)
     for line, (a, b) in zip(made.lines, made.ends, strict=True):
         assert np.array_equal(line.coords[0], made.nodes[a])
         assert np.array_equal(line.coords[-1], made.nodes[b])
