@@ -40,9 +40,9 @@ demo: .venv/.core
 	.venv/bin/geoprep verify $(DEMO)/moscow.zarr
 	.venv/bin/geoprep info $(DEMO)/moscow.zarr
 	.venv/bin/geoprep preview $(DEMO)/moscow.zarr --out $(DEMO)/preview.png
-	.venv/bin/python -m training.fit $(DEMO)/moscow.zarr $(FIT) --epochs $(EPOCHS) --out $(DEMO)/run --overwrite
-	.venv/bin/python -m training.evaluate $(DEMO)/run/best.pt $(DEMO)/moscow.zarr --split val
-	.venv/bin/python -m training.predict $(DEMO)/run/best.pt $(DEMO)/data/AOI_7_Moscow/PS-RGB/*_$(CHIP).tif --out $(DEMO)/predictions --overlay
+	.venv/bin/geoprep fit $(DEMO)/moscow.zarr $(FIT) --epochs $(EPOCHS) --out $(DEMO)/run --overwrite
+	.venv/bin/geoprep evaluate $(DEMO)/run/best.pt $(DEMO)/moscow.zarr --split val
+	.venv/bin/geoprep predict $(DEMO)/run/best.pt $(DEMO)/data/AOI_7_Moscow/PS-RGB/*_$(CHIP).tif --out $(DEMO)/predictions --overlay
 	.venv/bin/geoprep vectorize $(DEMO)/predictions --out $(DEMO)/roads.gpkg
 	.venv/bin/geoprep preview $(DEMO)/roads.gpkg --over $(DEMO)/data/AOI_7_Moscow/PS-RGB/*_$(CHIP).tif --out $(DEMO)/roads.png
 	.venv/bin/geoprep score --truth $(DEMO)/data/AOI_7_Moscow/geojson_roads_speed/*_$(CHIP).geojson --proposal $(DEMO)/roads.gpkg --images $(DEMO)/data/AOI_7_Moscow/PS-RGB

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from benchmarks.memory import MemorySampler
+from geoprep.errors import GeoprepError
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -37,7 +38,7 @@ CLEARED = ("LD_PRELOAD", "GLIBC_TUNABLES")
 code itself chooses the allocator."""
 
 
-class ChildError(RuntimeError):
+class ChildError(GeoprepError):
     """A child process failed or did not answer; the message is its last line of output."""
 
 

@@ -16,9 +16,9 @@ from rich.console import Console
 
 from benchmarks.child import ChildError
 from benchmarks.machine import machine
-from geoprep.errors import GeoprepError, UsageError
+from geoprep.cli import RecordCommand, run
+from geoprep.errors import UsageError
 from geoprep.options import option
-from training.cli import Command, Status
 
 T = TypeVar("T")
 Given = TypeVar("Given")
@@ -78,26 +78,25 @@ def command(options: type[Given]) -> Callable[[Main[Given]], Callable[..., int]]
     """Return a decorator that makes a command of a function that takes a record of options.
 
     Relative paths are those of the folder it was called in, since child processes run in another.
-    It has the name and the introduction of the options' module. It prints expected errors as one
-    line and returns 1, or 2 for invalid options.
+    It has the name and the introduction of the options' module. For its exit status and messages
+    see `geoprep.cli.run`.
     """
     module = sys.modules[options.__module__]
     name = module.__spec__.name if module.__spec__ else module.__name__
-    line = Command(f"python -m {name}", (options,), module.__doc__ or "")
 
     def decorate(main: Main[Given]) -> Callable[..., int]:
-        @functools.wraps(main)
-        def run(arguments: Sequence[str] | None = None) -> int:
-            try:
-                given = line.parse(arguments).items()
-                return main(
-                    options(**{k: v.absolute() if isinstance(v, Path) else v for k, v in given})
-                )
-            except (ChildError, GeoprepError, OSError) as error:
-                print(f"error: {line.spell(str(error))}", file=sys.stderr)
-                return Status.REFUSED if isinstance(error, UsageError) else Status.FAILED
+        def measure(given: Mapping[str, Any]) -> int:
+            return main(
+                options(**{k: v.absolute() if isinstance(v, Path) else v for k, v in given.items()})
+            )
 
-        return run
+        line = RecordCommand(name, (options,), module.__doc__ or "", action=measure)
+
+        @functools.wraps(main)
+        def called(arguments: Sequence[str] | None = None) -> int:
+            return run(line, arguments, f"python -m {name}")
+
+        return called
 
     return decorate
 

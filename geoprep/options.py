@@ -7,6 +7,7 @@ alike wherever they come from.
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 import math
@@ -214,6 +215,27 @@ def settings_of(record: type) -> dict[str, Setting]:
     kinds = get_type_hints(record)
     declared = [item for item in fields(record) if "option" in item.metadata]
     return {item.name: Setting(item, kinds[item.name]) for item in declared}
+
+
+def checked_values(
+    settings: Mapping[str, Setting], values: Mapping[Any, Any], where: str = ""
+) -> dict[str, Any]:
+    """Return options by name, from those of YAML or Python; ``where`` begins errors of names.
+
+    Raises
+    ------
+    UsageError
+        An option is unknown, or its value is not valid.
+    """
+    given = {}
+    for written, value in values.items():
+        name = str(written).replace("-", "_")
+        if name not in settings:
+            near = difflib.get_close_matches(name, sorted(settings), n=1, cutoff=0.5)
+            hint = f": did you mean {near[0]}?" if near else "; see --help-all"
+            raise UsageError(f"{where}unknown setting {name!r}{hint}")
+        given[name] = settings[name].value(value)
+    return given
 
 
 def check_options(options: object, record: type) -> None:

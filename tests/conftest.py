@@ -4,6 +4,7 @@ import gc
 import os
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -127,6 +128,26 @@ def python():
         return subprocess.run(command, capture_output=True, text=True, timeout=1800, **options)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def entry_points(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Declare the commands of pyproject.toml, however old the installation is that tests use."""
+    project = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]
+    lines = [
+        f"[{group}]\n{name} = {value}"
+        for group, one in project["entry-points"].items()
+        for name, value in one.items()
+    ]
+    folder = tmp_path_factory.mktemp("metadata")
+    info = folder / "geoprep-0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: geoprep\nVersion: 0\n")
+    (info / "entry_points.txt").write_text("\n".join(lines))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        patch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -46,15 +46,16 @@ def options_of(program, name):
     if program == "geoprep":
         if not name or name.startswith("-"):
             return {"--version", "--help"}
-        command = cli.commands.get(name)
+        program = click.Context(cli, **cli.context_settings)
+        command = cli.get_command(program, name)
         if command is None:
             return None
-        program = click.Context(cli, **cli.context_settings)
         with command.make_context(name, [], program, resilient_parsing=True) as context:
-            return {o for p in command.get_params(context) for o in (*p.opts, *p.secondary_opts)}
+            options = context.command.get_params(context)
+            return {o for p in options for o in (*p.opts, *p.secondary_opts)}
     from option_tables import BENCHMARKS, TRAINING, sections_of, settings_of
 
-    if name not in {"training": TRAINING, "benchmarks": BENCHMARKS}[program]:
+    if name not in {"training": TRAINING.values(), "benchmarks": BENCHMARKS}[program]:
         return None
     flags = {one.flag for part in sections_of(program, name) for one in settings_of(part).values()}
     return flags | {"--help", "--help-all"} | ({"--config"} if program == "training" else set())
@@ -87,6 +88,7 @@ def problem(command):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPO)))
+@pytest.mark.usefixtures("entry_points")
 def test_commands_and_options_on_a_page_exist(page):
     found = [(command, problem(command)) for command in commands(page.read_text("utf-8"))]
     assert not [f"{command}: {wrong}" for command, wrong in found if wrong]
@@ -97,6 +99,7 @@ def test_commands_and_options_on_a_page_exist(page):
     [
         ("geoprep build-zarr --no-such-option", "no option --no-such-option"),
         ("geoprep bild-zarr", "no command geoprep bild-zarr"),
+        ("geoprep fit a.zarr --epocs 3 | tee log", "no option --epocs"),
         ("python -m training.fit a.zarr --epocs 3 | tee log", "no option --epocs"),
         ("python -m benchmarks.roads --quik", "no option --quik"),
         ("make dokumentation", "no target dokumentation"),
@@ -104,6 +107,7 @@ def test_commands_and_options_on_a_page_exist(page):
         ("pip install --quiet .", None),
     ],
 )
+@pytest.mark.usefixtures("entry_points")
 def test_wrong_commands_are_found(command, wrong):
     assert problem(command) == wrong
 

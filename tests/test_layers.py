@@ -22,7 +22,7 @@ LAYERS = {
 
 # The same of training, whose modules beside its packages have layers too, from the bottom.
 TRAINING = (
-    ("setting_texts", "yaml_files", "signals", "pictures"),
+    ("setting_texts", "yaml_files", "signals", "pictures", "commands"),
     ("settings", "checkpoint"),
     ("engine",),
     ("data",),

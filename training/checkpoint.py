@@ -192,9 +192,9 @@ def load(path: str | Path, *, device: torch.device | str = "cpu") -> Checkpoint:
     values = _read(path, device)
     if not isinstance(values, dict) or values.get("format") != FORMAT:
         raise CheckpointError(
-            f"{path} is a file of torch, but not a checkpoint of training.fit: it does not say "
+            f"{path} is a file of torch, but not a checkpoint of geoprep fit: it does not say "
             "which bands, normalisation and targets its weights are for. Load them in the factory "
-            "of a model, and train it with training.fit"
+            "of a model, and train it with geoprep fit"
         )
     if values.get("version") != VERSION:
         raise CheckpointError(
@@ -244,5 +244,5 @@ def _read(path: Path, device: torch.device | str) -> Any:  # noqa: ANN401 - a fi
         # Of torch's long explanation only this line names the cause.
         cause = next((line for line in lines if line.startswith("WeightsUnpickler")), lines[0])
         raise CheckpointError(
-            f"{path} is damaged or not a checkpoint of training.fit ({cause}): use another one"
+            f"{path} is damaged or not a checkpoint of geoprep fit ({cause}): use another one"
         ) from error

@@ -1,4 +1,4 @@
-"""``python -m training.evaluate``: metrics of a model on the tiles of stores."""
+"""``geoprep evaluate``: metrics of a model on the tiles of stores."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from geoprep.cli import Status, run
 from geoprep.errors import UsageError
 from geoprep.options import argument, option
 from geoprep.storage import replaced, require_folder, require_suffix
-from training.cli import Command, Status, run_command
+from training.cli import Command
 from training.runners import ModelOptions
 
 if TYPE_CHECKING:
@@ -27,11 +28,11 @@ mean absolute speed error on road pixels. Of classes: mean IoU, IoU per class, c
 Then where the model stands: spread over scenes, the split test if the stores have it, and the next
 step that follows from them.
 
-  python -m training.evaluate runs/moscow moscow.zarr                 best.pt of the run, split val
-  python -m training.evaluate runs/moscow/last.pt moscow.zarr --split test --json > metrics.json
-  python -m training.evaluate runs/moscow moscow.zarr --scenes --sweep --tta d4
-  python -m training.evaluate runs/moscow moscow.zarr --baseline --report moscow.html
-  python -m training.evaluate --compare runs/moscow moscow.xml moscow.onnx --on moscow.zarr
+  geoprep evaluate runs/moscow moscow.zarr                 best.pt of the run, split val
+  geoprep evaluate runs/moscow/last.pt moscow.zarr --split test --json > metrics.json
+  geoprep evaluate runs/moscow moscow.zarr --scenes --sweep --tta d4
+  geoprep evaluate runs/moscow moscow.zarr --baseline --report moscow.html
+  geoprep evaluate --compare runs/moscow moscow.xml moscow.onnx --on moscow.zarr
 
 Exported model files are evaluated like checkpoints. For a model trained with --folds, the split val
 holds the scenes of its validation fold.
@@ -114,7 +115,9 @@ _COMMON = (
     *("baseline", "scenes", "sweep", "csv", "report", "json"),
 )
 COMMAND = Command(
-    "python -m training.evaluate", EvaluateOptions.__bases__, INTRODUCTION, common=_COMMON
+    *("evaluate", EvaluateOptions.__bases__, INTRODUCTION),
+    action=lambda given: evaluate(EvaluateOptions(**given)),
+    common=_COMMON,
 )
 
 
@@ -129,7 +132,7 @@ def evaluate(options: EvaluateOptions) -> int:
         set_threads(options.threads)
         return _compare(options)
     if not options.stores:
-        raise UsageError("give a model and a store: training.evaluate MODEL STORE")
+        raise UsageError("give a model and a store: geoprep evaluate MODEL STORE")
     with process_group(options.device_kind):
         evaluation = evaluated(options)
         if is_rank_zero():
@@ -344,8 +347,8 @@ def _print_json(metrics: object) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; return the exit status."""
-    return run_command(lambda: evaluate(EvaluateOptions(**COMMAND.parse(arguments))), COMMAND)
+    """Run ``python -m training.evaluate``; return the exit status."""
+    return run(COMMAND, arguments, "python -m training.evaluate")
 
 
 if __name__ == "__main__":

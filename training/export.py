@@ -1,4 +1,4 @@
-"""``python -m training.export``: write a trained model to a file that runs without this package."""
+"""``geoprep export-model``: write a trained model to a file that runs without this package."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+import geoprep
+from geoprep.cli import Status, run
 from geoprep.errors import UsageError
 from geoprep.options import option
 from geoprep.storage import content_digest, require_folder
-from training.cli import Command, Status, run_command
+from training.cli import Command
 from training.runners import CheckpointOptions
 from training.settings import LICENCE
 
@@ -26,9 +28,9 @@ if TYPE_CHECKING:
 INTRODUCTION = """\
 Write the model of a checkpoint to a file that runs without this package, smaller and faster.
 
-  python -m training.export runs/moscow --format bf16 --out moscow.pt2
-  python -m training.export runs/moscow --format onnx --out moscow.onnx
-  python -m training.export runs/moscow --format openvino --int8 --calibrate moscow.zarr \\
+  geoprep export-model runs/moscow --format bf16 --out moscow.pt2
+  geoprep export-model runs/moscow --format onnx --out moscow.onnx
+  geoprep export-model runs/moscow --format openvino --int8 --calibrate moscow.zarr \\
       --out moscow.xml
 
   fp32, bf16         .pt2 file of torch.export, runs with torch alone
@@ -39,14 +41,14 @@ Write the model of a checkpoint to a file that runs without this package, smalle
 
 Input of every format: images, uint8 (n, band, y, x), sides multiples of 32. Output: probabilities,
 float32 (n, y, x, channel). The model normalises the image itself. The file records what the model
-was trained for: bands, rescaling, speeds, pixel size and threshold. training.predict and
-training.evaluate accept it in place of a checkpoint, and so they do FILE.stac.json beside it: a
+was trained for: bands, rescaling, speeds, pixel size and threshold. geoprep predict and
+geoprep evaluate accept it in place of a checkpoint, and so they do FILE.stac.json beside it: a
 STAC item (MLM extension) that says how to run the model without this package.
 """
 CLOSING = """\
 INT8 takes a quarter of the bytes, and is two to three times as fast as float32 on processors with
 instructions for it (avx512_vnni, amx_int8). It needs training tiles to find the range of values in
-every layer. To measure its loss of accuracy: python -m training.evaluate --compare.
+every layer. To measure its loss of accuracy: geoprep evaluate --compare.
 
 Needs: pip install geoprep[deploy]
 
@@ -88,16 +90,19 @@ class CalibrationOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions(CheckpointOptions, ModelFileOptions, CalibrationOptions):
-    """Every option of ``training.export``."""
+    """Every option of ``geoprep export-model``."""
 
 
-COMMAND = Command("python -m training.export", ExportOptions.__bases__, INTRODUCTION, CLOSING)
+COMMAND = Command(
+    *("export-model", ExportOptions.__bases__, INTRODUCTION, CLOSING),
+    action=lambda given: export(ExportOptions(**given)),
+)
 
 
 def export(options: ExportOptions) -> int:
     """Write the file, print how it compares with its checkpoint, and return the exit status."""
     started = time.perf_counter()
-    from importlib.metadata import version
+    import torch
 
     from training.model import load_model
     from training.runners import (
@@ -126,7 +131,7 @@ def export(options: ExportOptions) -> int:
         checkpoint=content_digest(str(file)),
         calibration=len(ranges),
         kept=kept,
-        versions={name: version(name) for name in ("geoprep", "torch")},
+        versions={"geoprep": geoprep.__version__, "torch": str(torch.__version__)},
     )
     calibrated = f", calibrated on {len(ranges)} tiles" if ranges else ""
     _say(f"exporting {info.model} of {file} in {precision}{calibrated}")
@@ -218,7 +223,7 @@ def _compare_with_checkpoint(
     )
     if record.precision == "int8":
         _say(
-            "to measure accuracy: python -m training.evaluate --compare "
+            "to measure accuracy: geoprep evaluate --compare "
             f"{options.checkpoint} {out} --on {options.calibrate}"
         )
 
@@ -228,8 +233,8 @@ def _say(line: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit status."""
-    return run_command(lambda: export(ExportOptions(**COMMAND.parse(arguments))), COMMAND)
+    """Run ``python -m training.export``; return the exit status."""
+    return run(COMMAND, arguments, "python -m training.export")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""``python -m training.fit``: train a model; `training.run` has the start and the trainer."""
+"""``geoprep fit``: train a model; `training.run` has the start and the trainer."""
 
 from __future__ import annotations
 
@@ -6,21 +6,23 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from geoprep.cli import run
 from geoprep.errors import UsageError
-from training.cli import Command, run_command
+from training.cli import Command
 from training.settings import SECTIONS
 
 INTRODUCTION = """\
 Train a model of roads and speeds on the tiles of one or more stores.
 
-  python -m training.fit                                    on the only store in this folder
-  python -m training.fit moscow.zarr                        with defaults, into runs/moscow
-  python -m training.fit moscow.zarr mumbai.zarr --epochs 60 --out runs/both
-  python -m training.fit moscow.zarr --config run.yaml --lr 2e-4      options override the file
-  python -m training.fit --resume runs/moscow               continue a stopped run
-  python -m training.fit moscow.zarr --stages 325@256:20,650@512:10   small crops first, then large
-  python -m training.fit moscow.zarr --profile              time breakdown of a step
+  geoprep fit                                    on the only store in this folder
+  geoprep fit moscow.zarr                        with defaults, into runs/moscow
+  geoprep fit moscow.zarr mumbai.zarr --epochs 60 --out runs/both
+  geoprep fit moscow.zarr --config run.yaml --lr 2e-4      options override the file
+  geoprep fit --resume runs/moscow               continue a stopped run
+  geoprep fit moscow.zarr --stages 325@256:20,650@512:10   small crops first, then large
+  geoprep fit moscow.zarr --profile              time breakdown of a step
   torchrun --nproc-per-node 2 -m training.fit moscow.zarr   two processes or accelerators
 """
 CLOSING = """\
@@ -33,7 +35,10 @@ _COMMON = (
     *("epochs", "lr", "seed", "device", "precision", "out", "resume", "overwrite", "profile"),
 )
 COMMAND = Command(
-    *("python -m training.fit", SECTIONS, INTRODUCTION, CLOSING), common=_COMMON, takes_file=True
+    *("fit", SECTIONS, INTRODUCTION, CLOSING),
+    action=lambda given: fit(given),
+    common=_COMMON,
+    takes_file=True,
 )
 
 
@@ -46,29 +51,29 @@ def store_here() -> str:
     if found:
         raise UsageError(
             f"this folder has the stores {', '.join(found)}: name those to train on, such as "
-            f"`python -m training.fit {found[0]}`"
+            f"`geoprep fit {found[0]}`"
         )
     raise UsageError(
         "no store was given, and this folder has none. Make one: `geoprep synth --city moscow` (or "
         "`geoprep download --city moscow`), then `geoprep build-zarr --city moscow`. Or name one, "
-        "such as `python -m training.fit moscow.zarr`, or a run to resume: --resume runs/moscow"
+        "such as `geoprep fit moscow.zarr`, or a run to resume: --resume runs/moscow"
     )
 
 
+def fit(given: dict[str, Any]) -> int:
+    """Start or resume a run with settings by name; return the exit status."""
+    if not given.get("stores") and given.get("resume") is None:
+        given["stores"] = (store_here(),)
+        if os.environ.get("RANK", "0") == "0":
+            print(f"training on {given['stores'][0]}, the only store in this folder")
+    from training.run import start_run  # here: --help and usage errors do not need torch
+
+    return start_run(given, COMMAND.spell)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; return the exit status, see `training.cli.Status`."""
-
-    def fit() -> int:
-        given = COMMAND.parse(arguments)
-        if not given.get("stores") and given.get("resume") is None:
-            given["stores"] = (store_here(),)
-            if os.environ.get("RANK", "0") == "0":
-                print(f"training on {given['stores'][0]}, the only store in this folder")
-        from training.run import start_run  # here: --help and usage errors do not need torch
-
-        return start_run(given, COMMAND.spell)
-
-    return run_command(fit, COMMAND)
+    """Run ``python -m training.fit``; return the exit status, see `geoprep.cli.run`."""
+    return run(COMMAND, arguments, "python -m training.fit")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from geoprep.errors import GeoprepError, UsageError
+from geoprep.options import checked_values, settings_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -113,7 +114,7 @@ class Model:
         progress
             Whether to show a progress bar.
         options
-            Options of ``python -m training.predict`` by name, such as ``overlay=True``.
+            Options of ``geoprep predict`` by name, such as ``overlay=True``.
 
         Raises
         ------
@@ -165,7 +166,7 @@ class Model:
 def _refuse(options: Mapping[str, Any], names: Set[str], command: Command) -> None:
     """Refuse options that only the command has."""
     for name in options.keys() & names:
-        raise UsageError(f"`{name}` is an option of {command.name} only: leave it out")
+        raise UsageError(f"`{name}` is an option of geoprep {command.name} only: leave it out")
 
 
 def load_model(path: StrPath, **options: Any) -> Model:  # noqa: ANN401 - options of many types
@@ -177,7 +178,7 @@ def load_model(path: StrPath, **options: Any) -> Model:  # noqa: ANN401 - option
         The file or folder, or the path or address of the STAC item beside a file
         (``moscow.onnx.stac.json``).
     options
-        Options of ``python -m training.predict`` for models: ``device``, ``precision``,
+        Options of ``geoprep predict`` for models: ``device``, ``precision``,
         ``weights``, ``model``, ``tta``.
 
     Raises
@@ -197,11 +198,10 @@ def load_model(path: StrPath, **options: Any) -> Model:  # noqa: ANN401 - option
     >>> model(np.zeros((3, 64, 96), np.uint8)).shape  # seven bins of speed, and any road
     (8, 64, 96)
     """
-    from training.cli import Command
     from training.runners import ModelOptions, model_file, open_model
 
-    command = Command("load_model", (ModelOptions,), "")
-    values = command.parse_values({"checkpoint": os.fspath(path), **options})
+    given = {"checkpoint": os.fspath(path), **options}
+    values = checked_values(settings_of(ModelOptions), given)
     runner, info = open_model(ModelOptions(**values))
     return Model(model_file(Path(path)), runner, info, options)
 
@@ -218,7 +218,7 @@ def save_model(
 ) -> Path:
     """Write a model that your own loop trained as a checkpoint, and return its path.
 
-    Its STAC item is written beside it, as ``training.fit`` does (``model.pt.stac.json``).
+    Its STAC item is written beside it, as ``geoprep fit`` does (``model.pt.stac.json``).
     `load_model`, `evaluate_model`, `export_model` and the commands of ``training`` open the file.
     Bands, normalisation, classes, speeds and pixel size are those of the store: train on images
     that `loaders.DevicePrep.from_store` normalised for the same store, targets and bands.
@@ -234,7 +234,7 @@ def save_model(
         The training data: a `geoprep.Store`, a path or an address; or several.
     targets
         ``bins``, ``continuous``, ``binary`` or ``classes``, as those of `loaders.DevicePrep`;
-        ``auto``: as ``training.fit`` chooses them for the store.
+        ``auto``: as ``geoprep fit`` chooses them for the store.
     factory
         What builds the model again: ``smp:ARCHITECTURE:ENCODER``, or ``package.module:factory``,
         called with ``bands`` and ``channels``, which `load_model` then needs as ``model``. None:
@@ -306,7 +306,7 @@ def evaluate_model(
     progress: bool = True,
     **options: Any,  # noqa: ANN401 - options of many types
 ) -> dict[str, Any]:
-    """Return the metrics of a model on the tiles of stores, as ``training.evaluate --json``.
+    """Return the metrics of a model on the tiles of stores, as ``geoprep evaluate --json``.
 
     Parameters
     ----------
@@ -317,7 +317,7 @@ def evaluate_model(
     progress
         Whether to show a progress bar.
     options
-        Options of ``python -m training.evaluate`` by name, such as ``split="test"``, without those
+        Options of ``geoprep evaluate`` by name, such as ``split="test"``, without those
         of tables and files.
 
     Raises
@@ -366,7 +366,7 @@ def export_model(
     out
         File to write: .pt2, .onnx, .xml (OpenVINO) or .ipex.
     options
-        Options of ``python -m training.export`` by name, such as ``format="onnx"``.
+        Options of ``geoprep export-model`` by name, such as ``format="onnx"``.
 
     Raises
     ------

@@ -1,19 +1,20 @@
-"""``python -m training.predict``: images in, georeferenced predictions of roads or classes out."""
+"""``geoprep predict``: images in, georeferenced predictions of roads or classes out."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
 
-from training.cli import Command, Status, run_command
+from geoprep.cli import Status, run
+from training.cli import Command
 from training.prediction import PredictOptions
 
 INTRODUCTION = """\
 Predict roads and their speeds, or classes, with a trained model.
 
-  python -m training.predict runs/moscow scenes/ --out predictions           the run's best.pt
-  python -m training.predict runs/moscow/last.pt 'scenes/*.tif' --out predictions --tta flips
-  python -m training.predict runs/moscow s3://bucket/scene.tif --out predictions --overlay
+  geoprep predict runs/moscow scenes/ --out predictions           the run's best.pt
+  geoprep predict runs/moscow/last.pt 'scenes/*.tif' --out predictions --tta flips
+  geoprep predict runs/moscow s3://bucket/scene.tif --out predictions --overlay
 
 A prediction is a Cloud Optimised GeoTIFF, uint8, nodata 255. Its bands: the probability of a road
 times 255; the speed in mph, 0 for background; on request the probability of each speed bin times
@@ -26,9 +27,10 @@ _COMMON = (
     *("gsd", "bands", "allow_no_crs", "window"),
 )
 COMMAND = Command(
-    "python -m training.predict",
+    "predict",
     (*PredictOptions.__bases__, PredictOptions),
     INTRODUCTION,
+    action=lambda given: predict(PredictOptions(**given)),
     common=_COMMON,
 )
 
@@ -48,11 +50,8 @@ def predict(options: PredictOptions) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit status."""
-    status = run_command(lambda: predict(PredictOptions(**COMMAND.parse(arguments))), COMMAND)
-    if status > 128 and status != Status.BROKEN_PIPE:  # by a signal
-        print("Finished work is kept. Run the same command again to resume.", file=sys.stderr)
-    return status
+    """Run ``python -m training.predict``; return the exit status."""
+    return run(COMMAND, arguments, "python -m training.predict")
 
 
 if __name__ == "__main__":

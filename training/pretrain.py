@@ -1,4 +1,4 @@
-"""``python -m training.pretrain``: initial weights for real imagery, from synthetic cities."""
+"""``geoprep pretrain``: initial weights for real imagery, from synthetic cities."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from geoprep.cli import run
 from geoprep.errors import StoreError, UsageError
 from geoprep.options import argument, option
 from geoprep.store import StoreReader
-from training.cli import Command, run_command
+from training.cli import Command
 from training.settings import MachineConfig, ModelConfig, OptimizerConfig, SamplingConfig
 
 INTRODUCTION = """\
 Train a model on synthetic cities with the pixel size of a store: initial weights for training.fit.
 
-  python -m training.pretrain boston.zarr --out runs/start
-  python -m training.fit boston.zarr --init-from runs/start
+  geoprep pretrain boston.zarr --out runs/start
+  geoprep fit boston.zarr --init-from runs/start
 
 It needs no download. The cities are drawn with three pixel sizes around that of the store, in three
 bands; --init-from adapts the weights to the store's bands. Use it where images or time are few.
 """
 CLOSING = """\
 Next to the folder of the run, FOLDER-cities holds the stores of the cities: another run with the
-same cities starts at once. To continue a run that was stopped: training.fit --resume FOLDER.
+same cities starts at once. To continue a run that was stopped: geoprep fit --resume FOLDER.
 
 """
 _PIXEL_M = 0.3
@@ -90,8 +91,10 @@ _COMMON = (
     *("store", "cities", "scenes", "buffer", "batch_size", "crop", "model", "targets", "epochs"),
     *("seed", "device", "precision", "out", "overwrite"),
 )
-COMMAND = Command(
-    "python -m training.pretrain", PretrainOptions.__bases__, INTRODUCTION, CLOSING, common=_COMMON
+COMMAND: Command = Command(
+    *("pretrain", PretrainOptions.__bases__, INTRODUCTION, CLOSING),
+    action=lambda given: pretrain(given, COMMAND.spell),
+    common=_COMMON,
 )
 
 
@@ -111,13 +114,13 @@ def pretrain(given: Mapping[str, Any], spell: Callable[[str], str] = str) -> int
     out = run_folder(given)
     if holds_run(out) and not given.get("overwrite"):
         raise UsageError(
-            f"{out} holds a run: start from it (training.fit --init-from {out}), choose another "
+            f"{out} holds a run: start from it (geoprep fit --init-from {out}), choose another "
             "folder (`out`), or replace it (`overwrite`)"
         )
     stores = city_stores(store, cities, out, settings)
     status = start_run({**settings, "stores": tuple(map(str, stores)), "out": str(out)}, spell)
     if status == 0:
-        print(f"start from it: python -m training.fit {cities.store} --init-from {out}")
+        print(f"start from it: geoprep fit {cities.store} --init-from {out}")
     return status
 
 
@@ -175,8 +178,8 @@ def _build(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; return the exit status, see `training.cli.Status`."""
-    return run_command(lambda: pretrain(COMMAND.parse(arguments), COMMAND.spell), COMMAND)
+    """Run ``python -m training.pretrain``; return the exit status, see `geoprep.cli.run`."""
+    return run(COMMAND, arguments, "python -m training.pretrain")
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ class TrainedRun:
 
 
 def train(store: Any, *, progress: bool = True, **settings: Any) -> TrainedRun:  # noqa: ANN401 - stores or paths, settings of many types
-    """Train a model, as ``python -m training.fit`` does.
+    """Train a model, as ``geoprep fit`` does.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ def train(store: Any, *, progress: bool = True, **settings: Any) -> TrainedRun: 
     progress
         Whether to show a progress bar.
     settings
-        Settings of ``python -m training.fit`` by name, such as ``epochs=6, out="runs/moscow"``.
+        Settings of ``geoprep fit`` by name, such as ``epochs=6, out="runs/moscow"``.
 
     Raises
     ------
@@ -82,7 +82,7 @@ def pretrain_model(
     progress: bool = True,
     **settings: Any,  # noqa: ANN401 - settings of many types
 ) -> TrainedRun:
-    """Train on synthetic cities with a store's pixel size, as ``python -m training.pretrain`` does.
+    """Train on synthetic cities with a store's pixel size, as ``geoprep pretrain`` does.
 
     The run gives initial weights for real imagery: ``train(store, init_from=run.folder)``.
 
@@ -93,7 +93,7 @@ def pretrain_model(
     progress
         Whether to show progress bars.
     settings
-        Options of ``python -m training.pretrain`` by name, such as ``epochs=6, out="runs/start"``.
+        Options of ``geoprep pretrain`` by name, such as ``epochs=6, out="runs/start"``.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The settings of a run: defaults, valid values and help of every option of ``training.fit``.
+"""The settings of a run: defaults, valid values and help of every option of ``geoprep fit``.
 
 This is the only place for defaults. A setting has one name: ``--batch-size`` on the command line is
 ``batch_size`` in a YAML file, in a checkpoint and here.

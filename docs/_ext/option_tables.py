@@ -17,14 +17,16 @@ from geoprep.cli.help import name_options
 from geoprep.options import Setting, settings_of
 from training.settings import SECTIONS
 
-TRAINING = ("fit", "pretrain", "evaluate", "predict", "export")
+TRAINING = {name: name for name in ("fit", "pretrain", "evaluate", "predict")}
+TRAINING["export-model"] = "export"
+"""Commands of ``geoprep`` and their modules of `training`."""
 BENCHMARKS = (
     *("preprocess", "loaders", "training", "accelerators", "inference", "roads", "scaling"),
 )
 
 
 def sections_of(program: str, command: str) -> Sequence[type[Any]]:
-    """Return the groups of options of ``python -m PROGRAM.COMMAND``: dataclasses."""
+    """Return the groups of options of a module of a program: dataclasses."""
     if (program, command) == ("training", "fit"):
         return SECTIONS
     module = importlib.import_module(f"{program}.{command}")
@@ -74,16 +76,17 @@ class _Generated(SphinxDirective):
 
 
 class TrainingOptions(_Generated):
-    """``training-options``: the options of a ``python -m training`` command, by group."""
+    """``training-options``: the options of a command of `training`, by group."""
 
     required_arguments = 1
 
     def lines(self) -> Iterator[str]:
         """Yield the Markdown of the help text."""
-        command = self.arguments[0]
+        name = self.arguments[0]
+        command = TRAINING[name]
         module = importlib.import_module(f"training.{command}")
         yield from ("```{code-block} none", module.INTRODUCTION.rstrip(), "```", "")
-        yield from (f"```{{program}} python -m training.{command}", "```", "")
+        yield from (f"```{{program}} geoprep {name}", "```", "")
         listed: set[str] = set()
         for section in sections_of("training", command):
             settings = [one for one in settings_of(section).values() if one.name not in listed]

@@ -14,6 +14,7 @@ import click
 from geoprep import __version__, api
 from geoprep.cli.build_zarr import build_zarr
 from geoprep.cli.download import download
+from geoprep.cli.entry_points import CommandGroup
 from geoprep.cli.help import JSON, QUIET, GroupedCommand, OutputPath, options_from
 from geoprep.cli.roads import polygonize, vectorize
 from geoprep.cli.score import score
@@ -35,6 +36,8 @@ geoprep score --truth labels/ --proposal city.gpkg      score it with APLS and T
 
 
 @click.group(
+    "geoprep",
+    cls=CommandGroup,
     help=HELP,
     context_settings={
         "help_option_names": ["-h", "--help"],

@@ -22,7 +22,7 @@ from geoprep.roads import RasterOptions, Tracing
 
 HELP = """Turn predictions or masks of roads into a road network.
 
-RASTERS are predictions of training.predict, masks or probabilities of roads, or folders of them.
+RASTERS are predictions of geoprep predict, masks or probabilities of roads, or folders of them.
 Several rasters give one network, connected across their borders. The network has nodes, edges with
 their lines, speeds and travel times. GeoJSON is in longitude and latitude; GeoPackage, GraphML and
 GeoParquet are in metres of a UTM zone.
@@ -91,7 +91,7 @@ def _say_threshold(rasters: Path) -> None:
 
 POLYGONIZE_HELP = """Turn predictions of classes into polygons.
 
-MAPS are predictions of training.predict with a model of classes, or folders of them. Areas are
+MAPS are predictions of geoprep predict with a model of classes, or folders of them. Areas are
 dissolved across the borders of predictions. Neighbours keep touching when they are simplified. Each
 polygon has its class, its area and its mean confidence (of predictions with --confidence).
 

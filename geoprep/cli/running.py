@@ -4,37 +4,69 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import sys
 import warnings
+from collections.abc import Sequence
+from enum import IntEnum
 
 import click
 
-from geoprep.cli.commands import cli
+from geoprep.cli.interrupts import interrupted
 from geoprep.errors import GeoprepError, SourceError, UsageError
 
 
-def run() -> int:
-    """Run the command that the arguments name; return its exit status."""
-    _keep_libraries_quiet()
+class Status(IntEnum):
+    """Exit status of a command; 128 and the number of the signal that stopped it."""
+
+    DONE = 0
+    FAILED = 1
+    REFUSED = 2
+    BROKEN_PIPE = 141
+
+
+def run(
+    command: click.Command, arguments: Sequence[str] | None = None, name: str | None = None
+) -> int:
+    """Run a command, print an expected error as one message, and return the exit status.
+
+    Parameters
+    ----------
+    command
+        The command. It returns its exit status, or anything else for success.
+    arguments
+        Words of the command line. None: those of this process.
+    name
+        What the help calls the program. None: the name of the command.
+    """
     gc.set_threshold(10_000)  # imports make many objects and no garbage: a tenth of the start
     try:
-        status = cli.main(standalone_mode=False)
-        return status if isinstance(status, int) else 0
-    except click.exceptions.Exit as stop:
-        return int(stop.exit_code)
+        status = command.main(arguments, name or command.name, standalone_mode=False)
+        return status if isinstance(status, int) else Status.DONE
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except click.Abort as error:
-        raise KeyboardInterrupt from error
     except GeoprepError as error:
-        click.echo(f"Error: {error}", err=True)
-        return 2 if isinstance(error, UsageError | SourceError) else 1
-    except BrokenPipeError:
-        return 141
+        unusable = isinstance(error, UsageError | SourceError)
+        return _failed(str(error), Status.REFUSED if unusable else Status.FAILED)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return _failed(f"{where}{error.strerror or error}", Status.FAILED)
+    except SystemExit as end:
+        if end.code != 1:  # that of click and rich where the reader of the output has ended
+            raise
+        return Status.BROKEN_PIPE
+    except BaseException as error:
+        return interrupted(error)
 
 
-def _keep_libraries_quiet() -> None:
+def _failed(message: str, status: Status) -> int:
+    rank = os.environ.get("RANK")  # set by torchrun
+    click.echo(f"Error{f' (rank {rank})' if rank else ''}: {message}", err=True)
+    return status
+
+
+def keep_libraries_quiet() -> None:
     """Silence warnings and logs of libraries, unless Python was started with ``-W``."""
     if not sys.warnoptions:
         warnings.simplefilter("ignore")

@@ -1,4 +1,4 @@
-"""Read rasters of classes: predictions of ``training.predict``, and masks of ground truth."""
+"""Read rasters of classes: predictions of ``geoprep predict``, and masks of ground truth."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def score_rasters(
     names = names or (rule.names if rule else ())
     if not names:
         raise UsageError(
-            f"{pairs[0][2]} has no class names, as predictions of training.predict have: name the "
+            f"{pairs[0][2]} has no class names, as predictions of geoprep predict have: name the "
             "values with `classes`"
         )
     if unknown := set(rule.names if rule else ()) - set(names):

@@ -45,7 +45,7 @@ def polygonize_rasters(
     names = class_names(files[0])
     if not names:
         raise UsageError(
-            f"{files[0]} has no class names: give predictions of training.predict with classes"
+            f"{files[0]} has no class names: give predictions of geoprep predict with classes"
         )
     areas: list[_Area] = []
     crs = metres = None

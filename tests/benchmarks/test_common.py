@@ -147,7 +147,7 @@ def test_options_reach_the_benchmark_and_paths_are_absolute(tmp_path, monkeypatc
 )
 def test_wrong_options_are_one_line(words, error, capsys):
     assert command(SomeOptions)(lambda _: 0)(words) == 2
-    assert capsys.readouterr().err == f"error: {error}\n"
+    assert capsys.readouterr().err == f"Error: {error}\n"
 
 
 def test_builds_of_many_scenes_are_measured(capsys):

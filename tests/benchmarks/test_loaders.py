@@ -152,7 +152,7 @@ def test_a_missing_store_is_one_line(tmp_path, capsys):
     words = ["--quick", "--store", str(tmp_path / "a.zarr"), "--work", f"{tmp_path}/new"]
     assert benchmark.main(words) == 1
     error = capsys.readouterr().err
-    assert error.startswith("error: ")
+    assert error.startswith("Error: ")
     assert "a.zarr" in error
     assert error.count("\n") == 1
 

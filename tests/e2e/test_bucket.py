@@ -106,11 +106,11 @@ def test_training_from_a_bucket_resumes(s3, built, tmp_path, here, short_runs, r
     model = ["--model", "helpers.tiny:build", "--quiet"]
     common = ["--device", "cpu", "--compile", "off", "--threads", "1", "--residency", residency]
     common += ["--crop", "64", "--crops-per-tile", "1", "--batch-size", "6", "--pictures", "0"]
-    done = here("training.fit", STORE, *common, *model, "--epochs", "1", folder=tmp_path)
+    done = here("geoprep", "fit", STORE, *common, *model, "--epochs", "1", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert f"data         {STORE}" in done.stdout
     assert "epoch 1/1  loss" in done.stdout
-    again = here("training.fit", "--resume", "runs/two", *model, "--epochs", "2", folder=tmp_path)
+    again = here("geoprep", "fit", "--resume", "runs/two", *model, "--epochs", "2", folder=tmp_path)
     assert again.returncode == 0, again.stderr
     assert "epoch 2/2  loss" in again.stdout
 

@@ -43,21 +43,18 @@ SIDE = 128
 def run(here, tmp_path, monkeypatch, short_runs):
     """Return a function that runs a line of a page; every line is one command and no more."""
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.syspath_prepend(str(tmp_path))
 
     def run(line):
         program, *words = shlex.split(line, comments=True)
-        if program == "python":
-            assert words.pop(0) == "-m"
-            program = words.pop(0)
-        if program == "training.fit":
+        name = words.pop(0)
+        if name == "fit":
             words += [word for pair in SMALL.items() if pair[0] not in words for word in pair]
             words += QUICK.split()
-        elif program in ("training.predict", "training.evaluate", "training.export"):
+        elif name in ("predict", "evaluate", "export-model"):
             if "--model" not in words and not words[0].endswith(".json"):
                 words += ["--model", SMALL["--model"]]
-            words += [] if program == "training.export" else ["--device", "cpu"]
-        done = here(program, *words, folder=tmp_path)
+            words += [] if name == "export-model" else ["--device", "cpu"]
+        done = here(program, name, *words, folder=tmp_path)
         assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 

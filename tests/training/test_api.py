@@ -116,11 +116,9 @@ def test_evaluation_and_export_import_the_factory_that_the_model_was_opened_with
 
 
 def test_options_that_only_the_command_has_are_refused(run, model, store_path, tmp_path):
-    with pytest.raises(
-        UsageError, match=r"`csv` is an option of python -m training\.evaluate only"
-    ):
+    with pytest.raises(UsageError, match=r"`csv` is an option of geoprep evaluate only"):
         training.evaluate_model(run.best, store_path, csv=tmp_path / "scenes.csv")
-    with pytest.raises(UsageError, match=r"`instances` is an option of python -m training\.pred"):
+    with pytest.raises(UsageError, match=r"`instances` is an option of geoprep pred"):
         model.predict(tmp_path / "scene.tif", tmp_path / "out", instances=2)
 
 

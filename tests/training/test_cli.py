@@ -1,6 +1,7 @@
 """Settings from files and options; unknown ones are refused with the most similar name."""
 
 import contextlib
+import errno
 import importlib
 import io
 import os
@@ -10,20 +11,22 @@ from dataclasses import fields
 
 import pytest
 
+from geoprep.cli import run
 from geoprep.errors import StoreError, UsageError
 from geoprep.options import settings_of
-from training.cli import run_command
+from training.cli import Command
 from training.fit import COMMAND, main
 from training.setting_texts import Stage
 from training.settings import SECTIONS, Config
 from training.yaml_files import write_settings
 
+INTERRUPTED = "\n\nInterrupted. Finished work is kept. Run the same command again to resume.\n"
+
 
 def help_of(command, way):
     """The text that a command prints for ``--help`` or ``--help-all``."""
-    with contextlib.redirect_stdout(io.StringIO()) as printed, pytest.raises(SystemExit) as stop:
-        command.parse([way])
-    assert stop.value.code == 0
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        assert run(command, [way]) == 0
     return printed.getvalue()
 
 
@@ -79,10 +82,9 @@ def test_words_that_yaml_reads_as_truth_values(tmp_path):
         (["--config", "nowhere.yaml"], "nowhere.yaml cannot be read"),
     ],
 )
-def test_invalid_options_are_named_in_the_error(arguments, message):
-    with pytest.raises(UsageError) as error:
-        COMMAND.parse(["moscow.zarr", *arguments])
-    assert message in str(error.value)
+def test_invalid_options_are_named_in_the_error(arguments, message, capsys):
+    assert main(["moscow.zarr", *arguments]) == 2
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -175,13 +177,13 @@ def test_idle_threads_spin_briefly_unless_the_machine_is_crowded_or_the_environm
     for name, value in given.items():
         monkeypatch.setenv(name, value)
     seen = []
-    assert run_command(lambda: seen.append(tuple(map(os.environ.get, names))) or 0, COMMAND) == 0
+    assert run(running(lambda: seen.append(tuple(map(os.environ.get, names))) or 0), []) == 0
     assert seen == [wanted]
 
 
 def test_the_profiler_is_told_to_print_no_messages_of_its_own(monkeypatch):
     monkeypatch.delenv("KINETO_LOG_LEVEL", raising=False)
-    assert run_command(lambda: int(os.environ["KINETO_LOG_LEVEL"] != "6"), COMMAND) == 0
+    assert run(running(lambda: int(os.environ["KINETO_LOG_LEVEL"] != "6")), []) == 0
     monkeypatch.delenv("KINETO_LOG_LEVEL")
 
 
@@ -202,8 +204,13 @@ def test_the_profiler_is_told_to_print_no_messages_of_its_own(monkeypatch):
     ],
 )
 def test_errors_are_one_line_with_the_options_of_the_command(capsys, error, status, says):
-    assert run_command(raising(error), COMMAND) == status
+    assert run(running(raising(error)), []) == status
     assert capsys.readouterr().err == f"Error: {says}\n"
+
+
+def running(action):
+    """The command of a run, which calls a function instead."""
+    return Command("fit", SECTIONS, "", action=lambda _: action())
 
 
 def raising(error):
@@ -217,10 +224,13 @@ def raising(error):
 
 @pytest.mark.parametrize(
     ("error", "status", "printed"),
-    [(KeyboardInterrupt(), 130, "\nInterrupted.\n"), (BrokenPipeError(), 141, "")],
+    [
+        (KeyboardInterrupt(), 130, INTERRUPTED),
+        (BrokenPipeError(errno.EPIPE, "Broken pipe"), 141, ""),
+    ],
 )
 def test_an_end_from_outside_is_no_error(capsys, error, status, printed):
-    assert run_command(raising(error), COMMAND) == status
+    assert run(running(raising(error)), []) == status
     assert capsys.readouterr().err == printed
 
 
@@ -231,15 +241,19 @@ def test_help_lists_common_options_and_help_all_every_option(name):
     short, whole = (set(re.findall(r"^  (--[a-z0-9-]+)", text, re.MULTILINE)) for text in texts)
     assert short < whole
     assert len(short) <= 20
-    assert f"{len(whole - short)} more options: python -m training.{name} --help-all" in texts[0]
+    assert f"{len(whole - short)} more options: {name} --help-all" in texts[0]
     assert "more options" not in texts[1]
-    assert texts[0].index(f"  python -m training.{name} ") < texts[0].index("  --")
+    assert texts[0].index(f"  geoprep {name} ") < texts[0].index("  --")
 
 
-@pytest.mark.parametrize(("name", "advice"), [("fit", True), ("export", False)])
-def test_a_smaller_batch_is_advised_where_there_is_such_an_option(name, advice, capsys):
-    line = importlib.import_module(f"training.{name}").COMMAND
-    assert run_command(raising(MemoryError()), line) == 1
+@pytest.mark.parametrize(
+    ("name", "arguments", "advice"), [("fit", [], True), ("export", ["best.pt"], False)]
+)
+def test_a_smaller_batch_is_advised_where_there_is_such_an_option(
+    name, arguments, advice, capsys, monkeypatch
+):
+    monkeypatch.setattr(f"training.{name}.{name}", lambda _: raising(MemoryError())())
+    assert run(importlib.import_module(f"training.{name}").COMMAND, arguments) == 1
     assert ("--batch-size" in capsys.readouterr().err) == advice
 
 
@@ -249,5 +263,5 @@ def test_a_signal_before_a_command_handles_it_gives_its_status(name, capsys, req
     if name == "SIGHUP":  # ignored in what nohup started
         before = signal.signal(number, signal.SIG_DFL)
         request.addfinalizer(lambda: signal.signal(number, before))
-    assert run_command(lambda: signal.raise_signal(number) or 0, COMMAND) == 128 + number
+    assert run(running(lambda: signal.raise_signal(number) or 0), []) == 128 + number
     assert "Interrupted" in capsys.readouterr().err

@@ -42,7 +42,7 @@ def test_a_run_learns_and_writes_its_files(fit, out, store):
         assert said in header, said
     end = log[log.index("best road IoU") :]
     assert re.search(r"road IoU of 2 scenes: median 0\.\d+.*; worst: AOI_0_Test_chip\d 0\.", end)
-    assert f"more: python -m training.evaluate {out} {store.location} --model helpers" in end
+    assert f"more: geoprep evaluate {out} {store.location} --model helpers" in end
     assert len(end.splitlines()) <= 5
     network, facts = load_model(out, model="helpers.tiny:build")
     assert facts.bands == store.meta.bands

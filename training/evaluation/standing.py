@@ -138,7 +138,7 @@ def _undertrained(standing: Standing) -> Iterator[str]:
     if len(rows) > 2 and all(falls) and late:
         roads = standing.score == "road_iou"
         step = f"train longer, such as `epochs` {2 * len(rows)}"
-        step += ", or start from weights of training.pretrain" if roads else ""
+        step += ", or start from weights of geoprep pretrain" if roads else ""
         yield (
             f"the loss still falls, from {before[-1]['loss']:.3g} to {last[-1]['loss']:.3g} in the "
             f"last quarter of {len(rows)} epochs: {step}"

@@ -1,4 +1,4 @@
-"""Options of ``training.predict``: the model, the images, how they are read and predicted."""
+"""Options of ``geoprep predict``: the model, the images, how they are read and predicted."""
 
 from __future__ import annotations
 

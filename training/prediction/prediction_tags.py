@@ -109,7 +109,7 @@ def difference(
     Keys in ``loose`` may differ.
     """
     if signed is None:
-        return "was not made by training.predict"
+        return "was not made by geoprep predict"
     names = {**requested, **signed}
     keys = [key for key in names if key not in loose and signed.get(key) != requested.get(key)]
     if not keys:

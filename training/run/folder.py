@@ -21,7 +21,7 @@ def folder_of(config: Config) -> Path:
     """Return the folder of the run."""
     if config.out is None and config.resume is None and not config.stores:
         raise UsageError(
-            "give at least one store, such as `python -m training.fit moscow.zarr`, or a run to "
+            "give at least one store, such as `geoprep fit moscow.zarr`, or a run to "
             "resume: --resume runs/moscow"
         )
     if config.out is not None:

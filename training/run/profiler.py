@@ -1,4 +1,4 @@
-"""Time breakdown of a training step: ``python -m training.fit STORE --profile``."""
+"""Time breakdown of a training step: ``geoprep fit STORE --profile``."""
 
 from __future__ import annotations
 

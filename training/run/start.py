@@ -140,7 +140,7 @@ def _resume_command(config: Config, folder: Path, stores: str = "") -> str:
     model, augmentation = config.model, config.augmentation
     code = f" --model {shlex.quote(model)}" if is_code(model) else ""
     code += f" --augmentation {shlex.quote(augmentation)}" if augmentation else ""
-    return f"python -m training.fit {stores}--resume {shlex.quote(str(folder))}{code}"
+    return f"geoprep fit {stores}--resume {shlex.quote(str(folder))}{code}"
 
 
 def _load(resume: Path) -> Checkpoint:

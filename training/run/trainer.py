@@ -308,7 +308,7 @@ class Trainer:
         if facts := standing.facts()[:2]:  # a resumed run may have its best epoch behind it
             yield "; ".join(f"{name}: {text}" for name, text in facts)
         yield from [f"next step: {step}" for step in standing.next_steps()[:1]]
-        words = ["python", "-m", "training.evaluate", str(run.folder), *run.config.stores]
+        words = ["geoprep", "evaluate", str(run.folder), *run.config.stores]
         words += ["--model", run.info.model] if is_code(run.info.model) else []
         yield f"more: {shlex.join(words)} --baseline"
 

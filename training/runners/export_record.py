@@ -56,7 +56,7 @@ class ExportRecord:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(
                 f"{path} has no record of what it was trained for that this version can read: "
-                "export it again with python -m training.export"
+                "export it again with geoprep export-model"
             ) from error
         return record
 

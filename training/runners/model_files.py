@@ -35,7 +35,7 @@ def open_model(options: ModelOptions, compile_mode: Compile = "off") -> tuple[Ru
     path, devices = options.checkpoint, len(parse_devices(options.device))
     if devices > 1:
         raise UsageError(
-            f"`device` {options.device} names {devices} devices: only the command training.predict "
+            f"`device` {options.device} names {devices} devices: only the command geoprep predict "
             "uses several"
         )
     if path.suffix == ".bin" and path.with_suffix(".xml").exists():
@@ -95,7 +95,7 @@ def load_runner(
     if path.suffix not in SUFFIXES:
         raise UsageError(f"{path} is not a model file: their names end in {', '.join(SUFFIXES)}")
     if not path.is_file():
-        raise CheckpointError(f"{path}: no such file. python -m training.export writes model files")
+        raise CheckpointError(f"{path}: no such file. geoprep export-model writes model files")
     with _silenced():
         place = device if device.startswith("cuda") else "cpu"
         runner, record = _FORMATS[path.suffix].read(path, place)

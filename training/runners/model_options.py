@@ -54,7 +54,7 @@ class ModelOptions(CheckpointOptions):
     """Model: the trained model, and how it computes."""
 
     checkpoint: Path = argument(
-        "Checkpoint, folder of a run (its best.pt), or model file of training.export: .pt2, "
+        "Checkpoint, folder of a run (its best.pt), or model file of geoprep export-model: .pt2, "
         ".onnx, .xml, .ipex; or the STAC item (.json) beside one of these files, also by address.",
         "MODEL",
     )

@@ -1,11 +1,11 @@
 """Commands run in this process."""
 
 import os
-import sys
 
 import pytest
 
-from geoprep.cli.running import run
+from geoprep.cli import cli, run
+from geoprep.cli.running import keep_libraries_quiet
 
 
 @pytest.fixture
@@ -15,8 +15,8 @@ def geoprep(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(os, "fsync", lambda handle: None)
 
     def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["geoprep", *map(str, arguments)])
-        status = run()
+        keep_libraries_quiet()
+        status = run(cli, list(map(str, arguments)))
         return status, *capsys.readouterr()
 
     return call

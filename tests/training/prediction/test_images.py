@@ -320,7 +320,7 @@ def test_only_other_predictions_are_replaced_and_only_with_overwrite(run, checkp
     write_image(image, pixels(40, 40, seed=9), compress=None)
     assert "another version of the image" in run(other, *args, status=2)
     (tmp_path / "out" / "scene.tif").write_bytes(b"mine")
-    assert "not made by training.predict" in run(other, *args, status=2)
+    assert "not made by geoprep predict" in run(other, *args, status=2)
 
 
 def test_one_bad_image_does_not_stop_the_others(run, checkpoint, tmp_path):

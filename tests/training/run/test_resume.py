@@ -116,7 +116,7 @@ def test_the_command_that_resumes_with_a_moved_store_is_named(fit, store_path, o
     fit("--out", run, "--epochs", 1, store=before)
     before.rename(after)
     said = fit(*resume, store=None, network=(), status=1).err
-    command = f"python -m training.fit NEW.zarr --resume {run} --model helpers.tiny:build"
+    command = f"geoprep fit NEW.zarr --resume {run} --model helpers.tiny:build"
     assert "before.zarr: no such store. Check the path" in said
     assert f"If it was moved, give its new path: {command}" in said
     fit(*resume, store=after, network=())

@@ -1,0 +1,11 @@
+"""The commands of this package that ``geoprep --help`` lists (entry points in pyproject.toml)."""
+
+from geoprep.cli import LazyCommand
+
+fit = LazyCommand("fit", "training.fit", "Train a model on stores.")
+pretrain = LazyCommand("pretrain", "training.pretrain", "Train a model on synthetic cities.")
+evaluate = LazyCommand("evaluate", "training.evaluate", "Evaluate a model on the tiles of stores.")
+predict = LazyCommand("predict", "training.predict", "Predict roads or classes of images.")
+export_model = LazyCommand(
+    "export-model", "training.export", "Write a model to a file that runs without this package."
+)
