@@ -41,10 +41,10 @@ from geoprep.errors import GeoprepError, UsageError
 from geoprep.options import argument, option
 from loaders import Batch, BatchLoader, DeviceTiles, RamTiles
 from training.checkpoint import BEST
-from training.data import open_data
-from training.engine import CompileMode, choose_engine, computes_bf16, is_out_of_memory
+from training.engine import CompileMode, choose_engine, computes_bf16
 from training.prediction import PredictOptions, Screen, open_job
-from training.run import BatchGroup, Run, release, training_step
+from training.process import is_out_of_memory
+from training.run import Trainer, open_data, release, train_step
 from training.settings import Config
 
 PARTS = ("loader", "step", "tiles", "predict")
@@ -239,20 +239,20 @@ class Measurement:
 
     def _steps(self, settings: dict[str, Any]) -> Iterator[tuple[float, float]]:
         """Yield the seconds of a step and the share of waiting for its batch, once per round."""
-        run, scale = self._run(settings), self.scale
-        batches, group = chain.from_iterable(repeat(run.loader)), BatchGroup(1, 0)
+        trainer, scale = self._trainer(settings), self.scale
+        module, batches = trainer.module.train(), chain.from_iterable(repeat(trainer.loader))
         self._reset_peak()
         for _ in range(scale.warm_up):
-            training_step(run, batches, group)
+            train_step(module, batches, trainer.state)
         for _ in range(self.result.settings["repeats"]):
             begun, waited = self._now(), 0.0
             for _ in range(scale.steps):
-                waited += training_step(run, batches, group).waited
+                waited += train_step(module, batches, trainer.state).waited
             took = self._now() - begun
             yield took / scale.steps, waited / took
 
-    def _run(self, settings: dict[str, Any]) -> Run:
-        """Return a run with its tiles loaded."""
+    def _trainer(self, settings: dict[str, Any]) -> Trainer:
+        """Return a trainer, with its tiles loaded."""
         scale = self.scale
         usual = {"stores": (str(self.store),), "batch_size": scale.batch_size, "crop": scale.crop}
         usual |= {"pictures": 0, "quiet": True, "device": self.device.type, "lr": 1e-4}
@@ -260,10 +260,7 @@ class Measurement:
         engine = choose_engine(config.engine, config.device, config.precision, config.compile)
         folder = self.work / "run"
         folder.mkdir(exist_ok=True)
-        run = Run(config, engine, open_data(config), folder)
-        run.enter_stage()
-        run.module.train()
-        return run
+        return Trainer(config, engine, open_data(config), folder)
 
     def _reset_peak(self) -> None:
         gc.collect()
@@ -279,9 +276,7 @@ class Measurement:
 
     def predict(self) -> None:
         """Record the megapixels per second of `training.predict`, from file to file."""
-        run = self._run({"compile": "off"})
-        run.save_best()
-        del run
+        self._trainer({"compile": "off"}).save_best()
         image = self.work / "scene.tif"
         write_scene(image, RamTiles.load(self.store, "all", progress=False), self.scale.image)
         for name in ("fp32", "bf16")[: 1 + computes_bf16(self.device)]:

@@ -40,10 +40,11 @@ from geoprep.errors import UsageError
 from geoprep.options import argument, option
 from geoprep.sources import get_city
 from geoprep.synth import synthesise
-from training.engine import keep_memory, limit_spinning
+from training.engine import keep_memory
 from training.evaluation import evaluate_runner
 from training.predict import COMMAND
 from training.prediction import PredictOptions, Screen, elapsed, open_job
+from training.process import limit_spinning
 from training.runners import export_files
 
 GAIN = 2.0

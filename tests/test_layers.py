@@ -22,14 +22,15 @@ LAYERS = {
 
 # The same of training, whose modules beside its packages have layers too, from the bottom.
 TRAINING = (
-    ("setting_texts", "yaml_files", "signals", "pictures", "commands"),
-    ("settings", "checkpoint"),
-    ("engine",),
-    ("data",),
+    ("setting_texts", "process", "pictures", "commands"),
     ("model",),
+    ("data",),
+    ("engine",),
+    ("settings", "checkpoint"),
     ("runners",),
     ("evaluation", "prediction"),
-    ("run", "cli"),
+    ("run",),
+    ("cli",),
     ("fit", "export", "predict"),
     ("evaluate", "pretrain"),
     ("model_functions",),

@@ -2,25 +2,27 @@
 
 A file is written under another name, flushed to the disk with its folder, and then renamed. It is
 read with ``weights_only=True``: tensors and plain values. A checkpoint may name a model outside
-this package, whose code is imported only with consent, see `training.model.load_model`.
+this package, whose code is imported only with consent, see `load_model`.
 """
 
 from __future__ import annotations
 
+import math
 import pickle
 import zipfile
 import zlib
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from geoprep.errors import GeoprepError
+from geoprep.errors import GeoprepError, UsageError
 from geoprep.storage import flush
-from geoprep.store import ClassTable
+from training.model import ModelInfo as ModelInfo
+from training.model import build_model, is_code
 
 FORMAT = "geoprep-checkpoint"
 VERSION = 1
@@ -39,100 +41,64 @@ class CheckpointError(GeoprepError):
     """A checkpoint cannot be used: missing, truncated, of another program or version."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelInfo:
-    """Inputs and outputs of a trained model: all that prediction needs besides its weights.
+@dataclass(slots=True)
+class RunProgress:
+    """Counters of a run, which a checkpoint holds."""
 
-    Attributes
-    ----------
-    model
-        As `training.model.build_model` takes it: a name, or ``package.module:factory``.
-    bands
-        Names of the input bands, in order.
-    channels
-        Number of output channels.
-    targets
-        Meaning of the channels, see `loaders.SpeedTarget`: ``bins``, ``continuous`` or ``binary``;
-        or ``classes``, see `loaders.ClassTarget`.
-    mean, std
-        Mean and standard deviation of each band in grey values, for `loaders.Normalize`.
-    rescale
-        Rule that mapped source values to bytes in the store: ``scene``, ``city``, ``none`` or
-        ``LO,HI``.
-    gsd_m
-        Pixel size along x and y in metres, at the level trained last.
-    level
-        Tile side in pixels of that level.
-    class_mph
-        Speed of each speed channel in mph; empty unless targets are bins.
-    stores
-        Locations of the training data, for messages.
-    limits
-        Source values of each band that became black and white, if all training scenes share them
-        (the rule ``city``); empty otherwise.
-    folds, fold
-        Number of folds, and the one used for validation, see `loaders.Folds`; None if the splits
-        of the stores were used.
-    threshold
-        Road probability threshold chosen on validation scenes; None if never validated.
-    version
-        Version of this record.
-    class_names, class_colors
-        Name and display colour (``#RRGGBB``) of the class of each channel; empty unless targets
-        are classes.
-    nodata
-        Nodata rule of the training images, as `geoprep.build_zarr` takes it: a pixel value,
-        ``none``, or None for the default.
-    """
+    epoch: int = 0
+    """Current epoch, counted from 0 over all stages."""
+    step: int = 0
+    """Number of optimizer steps that are done."""
+    best: float = math.nan
+    """Best validation IoU of the stage (`ModelInfo.score`)."""
+    best_epoch: int = -1
+    """Its epoch; -1 before the first."""
+    sums: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
+    """Sums of loss, pixelwise part and dice over the samples of the current epoch."""
+    samples: int = 0
+    """Number of these samples."""
+    seconds: float = 0.0
+    """Wall time of training, over all starts."""
+    history: list[dict[str, Any]] = field(default_factory=list)
+    """Rows of metrics.csv, one per epoch."""
+    skipped: int = 0
+    """Steps that were skipped, since their gradient overflowed in fp16."""
 
-    model: str
-    bands: tuple[str, ...]
-    channels: int
-    targets: str
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    rescale: str
-    gsd_m: tuple[float, float]
-    level: int
-    class_mph: tuple[float, ...]
-    stores: tuple[str, ...] = ()
-    limits: tuple[tuple[float, float], ...] = ()
-    folds: int | None = None
-    fold: int | None = None
-    threshold: float | None = None
-    version: int = VERSION
-    class_names: tuple[str, ...] = ()
-    class_colors: tuple[str, ...] = ()
-    nodata: float | Literal["none"] | None = None
+    def add(self, rows: Sequence[Sequence[float]], counts: Sequence[int]) -> None:
+        """Add loss, pixelwise part and dice of batches to the sums of the epoch.
 
-    @property
-    def has_classes(self) -> bool:
-        """Whether the channels are the probabilities of classes, which add up to 1."""
-        return self.targets == "classes"
+        Added batch by batch, the sums do not depend on how often the losses are read.
+        """
+        for count, row in zip(counts, rows, strict=True):
+            self.sums = [total + count * part for total, part in zip(self.sums, row, strict=True)]
+            self.samples += count
 
-    @property
-    def classes(self) -> ClassTable:
-        """Names and colours of the classes."""
-        return ClassTable(self.class_names, self.class_colors)
+    def reset_sums(self) -> None:
+        """Set the sums to 0: an epoch begins, or the first rank holds the sums of all ranks."""
+        self.sums, self.samples = [0.0] * len(self.sums), 0
 
-    @property
-    def score(self) -> str:
-        """Name of the metric that the best checkpoint has most of."""
-        return "mean_iou" if self.has_classes else "road_iou"
-
-    def to_plain(self) -> dict[str, Any]:
-        """Return the record as plain values."""
-        return asdict(self)
+    def is_best(self, score: float) -> bool:
+        """Record a validation result; return whether it is the best of its stage."""
+        if not math.isnan(self.best) and not score > self.best:
+            return False
+        self.best, self.best_epoch = score, self.epoch
+        return True
 
     @classmethod
-    def from_plain(cls, values: Mapping[str, Any]) -> ModelInfo:
-        """Return the record of `to_plain`; lists become tuples."""
-        return cls(**{name: _tuples(value) for name, value in values.items()})
-
-
-def _tuples(value: Any) -> Any:  # noqa: ANN401 - nested plain values
-    """Return nested lists, as of JSON, as tuples."""
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+    def from_plain(cls, values: Mapping[str, Any]) -> Self:
+        """Return the counters that `dataclasses.asdict` turned into plain values."""
+        if "epoch" not in values or "step" not in values:
+            raise CheckpointError(
+                "this checkpoint has no epoch and step: it is for prediction only; resume from "
+                "another one"
+            )
+        try:
+            return cls(**values)
+        except TypeError as error:
+            raise CheckpointError(
+                f"the progress in this checkpoint has another form ({error}): resume with the "
+                "version that wrote it"
+            ) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,4 +211,51 @@ def _read(path: Path, device: torch.device | str) -> Any:  # noqa: ANN401 - a fi
         cause = next((line for line in lines if line.startswith("WeightsUnpickler")), lines[0])
         raise CheckpointError(
             f"{path} is damaged or not a checkpoint of geoprep fit ({cause}): use another one"
+        ) from error
+
+
+def load_model(
+    path: str | Path,
+    *,
+    device: torch.device | str = "cpu",
+    weights: Weights = "auto",
+    model: str | None = None,
+) -> tuple[nn.Module, ModelInfo]:
+    """Return the trained model in evaluation mode, and its inputs and outputs.
+
+    A folder stands for its best.pt. ``model`` is consent to import the code that a checkpoint
+    names, and needed for models outside this package.
+    """
+    path = Path(path)
+    path = path / BEST if path.is_dir() else path
+    checkpoint = load(path, device=device)
+    if weights == "ema" and checkpoint.ema is None:
+        raise CheckpointError(f"{path} holds no averaged weights: it was trained without EMA")
+    averaged = None if weights == "raw" else checkpoint.ema
+    info = checkpoint.info
+    spec = trusted(info.model, model, str(path))
+    built = build_model(spec, bands=len(info.bands), channels=info.channels)
+    load_weights(built, averaged or checkpoint.model, str(path))
+    return built.to(device).eval(), info
+
+
+def trusted(named: str, model: str | None, where: str) -> str:
+    """Return the specification of the model to build, if the user permits to import its code."""
+    if model is None and is_code(named):
+        raise UsageError(
+            f"{where} imports {named}, which is code outside this package: if you trust it, add "
+            f"`model` {named}"
+        )
+    return named if model is None else model
+
+
+def load_weights(model: nn.Module, state: dict[str, Tensor], where: str) -> None:
+    """Load weights into a model."""
+    try:
+        model.load_state_dict(state)
+    except RuntimeError as error:
+        lines = str(error).splitlines()
+        raise CheckpointError(
+            f"{where}: its weights do not fit the model that it names "
+            f"({' '.join(lines[1:2]).strip()}): check whether the factory has changed"
         ) from error

@@ -15,9 +15,8 @@ import click
 from geoprep.cli import GroupedOption, RecordCommand
 from geoprep.errors import GeoprepError, UsageError
 from geoprep.options import checked_values
-from training.engine import is_out_of_memory, limit_spinning
-from training.signals import interrupted_by_signals
-from training.yaml_files import read_yaml
+from training.process import interrupted_by_signals, is_out_of_memory, limit_spinning
+from training.setting_texts import read_yaml
 
 STATUSES = """\
 Exit status: 0 success, 1 failure, 2 invalid options or input, 129, 130 or 143 stopped by SIGHUP,

@@ -1,11 +1,11 @@
-"""Stores, folds, tiles and loaders of a run, and the inputs and outputs of its model."""
+"""Stores, folds and tiles of a model, and its inputs and outputs."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -15,16 +15,10 @@ from geoprep.errors import UsageError
 from geoprep.speed import BIN_COUNT, BIN_TABLE, BIN_WIDTH_MPH
 from geoprep.store import StoreReader
 from loaders import (
-    BatchLoader,
-    ClassTarget,
-    DeviceAugmentation,
     DevicePrep,
     DeviceTiles,
     Folds,
-    Jitter,
-    Normalize,
     RamTiles,
-    SpeedTarget,
     Split,
     StreamTiles,
     Targets,
@@ -33,10 +27,8 @@ from loaders import (
     open_stores,
     select,
 )
-from training.checkpoint import ModelInfo
-from training.engine import Engine, max_over_ranks, on_rank_zero
-from training.setting_texts import Stage, parse_shares
-from training.settings import Config, Residency, SamplingConfig
+from training.model import ModelInfo
+from training.setting_texts import Residency
 
 Tiles = RamTiles | DeviceTiles | StreamTiles
 
@@ -44,17 +36,16 @@ LIKE = 1.25
 """Pixel sizes that differ by more than this factor are reported."""
 
 
-def open_data(config: Config) -> tuple[StoreReader, ...]:
-    """Return the opened stores of a run; their histograms count its training scenes."""
-    stores = open_stores(config.stores)
-    folds = folds_of(config)
-    if folds is None:
-        return stores
-    counts = on_rank_zero(lambda: [count_fold(store, folds) for store in stores])
-    return tuple(_with_counts(*pair) for pair in zip(stores, counts, strict=True))
+class Folded(Protocol):
+    """What has the number of folds and the fold that validates, such as `ModelInfo`."""
+
+    @property
+    def folds(self) -> int | None: ...  # noqa: D102 - see the class
+    @property
+    def fold(self) -> int | None: ...  # noqa: D102
 
 
-def folds_of(run: Config | ModelInfo) -> Folds | None:
+def folds_of(run: Folded) -> Folds | None:
     """Return the folds of a run; None if it uses the splits of the stores."""
     return None if run.folds is None else Folds(run.folds, run.fold or 0)
 
@@ -85,7 +76,8 @@ def count_fold(store: StoreReader, folds: Folds) -> Counts:
     return bands, labels
 
 
-def _with_counts(store: StoreReader, counts: Counts) -> StoreReader:
+def with_counts(store: StoreReader, counts: Counts) -> StoreReader:
+    """Return a store whose histograms are those of `count_fold`."""
     recounted = copy.copy(store)
     vars(recounted).pop("histogram_speed", None)  # it follows from that of the label
     recounted.histogram_band, recounted.histogram_label = counts
@@ -114,22 +106,31 @@ def class_speeds(stores: Sequence[StoreReader]) -> tuple[float, ...]:
     return tuple(float(speed) for speed in speeds)
 
 
-def model_info(config: Config, stores: Sequence[StoreReader]) -> ModelInfo:
-    """Return inputs and outputs of the model that a run trains, for the finest level."""
+def model_info(
+    stores: Sequence[StoreReader],
+    *,
+    model: str,
+    targets: Targets | Literal["auto"] = "auto",
+    bands: str | None = None,
+    folds: Folds | None = None,
+) -> ModelInfo:
+    """Return inputs and outputs of a model that is trained on stores, for the finest level.
+
+    ``bands`` are names with commas, None for those of the first store. ``targets`` auto: as the
+    labels of the stores allow.
+    """
     meta = stores[0].meta
-    bands = tuple(meta.bands)
-    if config.bands is not None:
-        bands = tuple(name.strip() for name in config.bands.split(","))
-    mean, std = band_statistics(stores, bands)
-    names, targets = common_classes(stores), config.targets
+    used = tuple(meta.bands if bands is None else map(str.strip, bands.split(",")))
+    mean, std = band_statistics(stores, used)
+    names = common_classes(stores)
     if targets == "auto":
         speeds = all(store.has_speeds for store in stores)
         targets = "classes" if names else "bins" if speeds else "binary"
-    prep = DevicePrep.from_store(stores, targets, bands=bands)  # checks that the labels suit
+    prep = DevicePrep.from_store(stores, targets, bands=used)  # checks that the labels suit
     rules = {store.meta.build.get("options", {}).get("nodata") for store in stores}
     return ModelInfo(
-        model=config.model,
-        bands=bands,
+        model=model,
+        bands=used,
         channels=prep.target.channels,
         targets=targets,
         mean=tuple(mean.tolist()),
@@ -139,9 +140,9 @@ def model_info(config: Config, stores: Sequence[StoreReader]) -> ModelInfo:
         level=meta.levels[0],
         class_mph=class_speeds(stores) if targets == "bins" else (),
         stores=tuple(store.location for store in stores),
-        limits=shared_limits(stores, bands),
-        folds=config.folds,
-        fold=None if config.folds is None else config.fold,
+        limits=shared_limits(stores, used),
+        folds=None if folds is None else folds.count,
+        fold=None if folds is None else folds.fold,
         class_names=names,
         class_colors=meta.class_colors,
         nodata=rules.pop() if len(rules) == 1 else None,
@@ -229,21 +230,6 @@ def check_store(info: ModelInfo, stores: Sequence[StoreReader], where: str) -> N
             )
 
 
-def make_prep(info: ModelInfo, engine: Engine, random: SamplingConfig | None = None) -> DevicePrep:
-    """Return the module that normalises images and expands labels; ``random`` also varies them."""
-    targets: Targets = info.targets  # type: ignore[assignment]  # read from a file as a string
-    normalize = Normalize(info.mean, info.std, engine.dtype)
-    target = ClassTarget(info.channels) if info.has_classes else SpeedTarget(targets)
-    if random is None:
-        return DevicePrep(normalize, target)
-    jitter = random.jitter
-    varied = Jitter(0.2 * jitter, 0.2 * jitter, 0.05 * jitter) if jitter else None
-    names = ("scale", "rotate", "blur", "noise", "shadow")
-    given, off = ({n: getattr(one, n) for n in names} for one in (random, SamplingConfig()))
-    changed = None if given == off else DeviceAugmentation(**given)
-    return DevicePrep(normalize, target, jitter=varied, augmentation=changed)
-
-
 def tiles_of(
     info: ModelInfo,
     stores: Sequence[str | Path | StoreReader],
@@ -267,58 +253,3 @@ def tiles_of(
         return DeviceTiles.load(opened, split, info.level, device=device, **options)
     options["keep"] = "compressed" if residency == "compressed" else "pixels"
     return RamTiles.load(opened, split, info.level, **options)
-
-
-def load_stage(
-    config: Config,
-    info: ModelInfo,
-    stores: Sequence[StoreReader],
-    stage: Stage,
-    device: torch.device,
-) -> tuple[BatchLoader, BatchLoader | None]:
-    """Load the tiles of a stage; return its loaders for training and validation.
-
-    The validation loader returns each whole tile once. It is None if the validation split is empty.
-    Validation tiles are streamed if they do not fit on the device beside the training tiles.
-    """
-    options: dict[str, Any] = {
-        "progress": False if config.quiet else None,
-        "residency": config.residency,
-        "device": device,
-    }
-    room = DeviceTiles.room(device) if config.residency == "device" else None
-    tiles = tiles_of(info, stores, "train", limit=config.ram_limit, **options)
-    crop, per_tile = crops_of(config, stage, tiles.side)
-    assert isinstance(config.batch_size, int)  # "auto" was replaced before
-    training = BatchLoader(
-        tiles,
-        config.batch_size,
-        crop=crop,
-        augment=config.augment,
-        crops_per_tile=per_tile,
-        seed=config.seed,
-        threads=config.loader_threads,
-        min_road=config.min_road,
-        min_share=parse_shares(config.min_share) if config.min_share else None,
-        weights=config.weights,
-    )
-    count = sum(len(select(store, "val", folds_of(config)).tiles) for store in stores)
-    if not count:
-        return training, None
-    if isinstance(tiles, StreamTiles):
-        options["limit"] = tiles
-    elif room is not None:
-        over = float(tiles.nbytes + count * tiles.tile_bytes > room)
-        if any(max_over_ranks([over], torch.device("cpu"))):  # loading is the work of all ranks
-            options |= {"residency": "stream", "limit": config.ram_limit}
-    whole, threads = tiles_of(info, stores, "val", **options), config.loader_threads
-    return training, BatchLoader(whole, config.val_batch_size, shuffle=False, threads=threads)
-
-
-def crops_of(config: Config, stage: Stage, side: int) -> tuple[int | None, int]:
-    """Return the side of crops, None for whole tiles, and the samples per tile and epoch.
-
-    Tiles that are not larger than a crop are one sample each.
-    """
-    inside = stage.crop is not None and stage.crop < side
-    return (stage.crop, config.crops_per_tile) if inside else (None, 1)

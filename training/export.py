@@ -104,7 +104,7 @@ def export(options: ExportOptions) -> int:
     started = time.perf_counter()
     import torch
 
-    from training.model import load_model
+    from training.checkpoint import load_model
     from training.runners import (
         ExportRecord,
         model_file,

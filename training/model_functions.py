@@ -262,12 +262,11 @@ def save_model(
     from training.fit import COMMAND
     from training.model import build_model, factory_of, training_only, unwrapped
     from training.runners import training_extent, write_item
-    from training.settings import Config
 
     trained, stores = unwrapped(model), open_stores(paths_of(store))
     given = {"model": factory or factory_of(trained), "targets": targets}
     given |= {} if bands is None else {"bands": ",".join(bands)}
-    info = model_info(Config.from_flat(COMMAND.parse_values(given)), stores)
+    info = model_info(stores, **COMMAND.parse_values(given))
     chosen = stores[0].check_level(level)
     info = replace(info, level=chosen, gsd_m=level_gsd(stores[0], chosen))
     spare = training_only(trained)

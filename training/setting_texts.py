@@ -1,12 +1,28 @@
-"""Settings that are written as text of a form of their own: stages, intervals, shares, licences."""
+"""Settings as they are written: choices, texts of a form of their own, and YAML files."""
 
 from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
 
 from geoprep.errors import UsageError
+
+Residency = Literal["ram", "compressed", "stream", "device"]
+LossName = Literal["focal-dice", "bce-dice", "ce-dice"]
+EngineName = Literal["auto", "native", "ipex"]
+DeviceName = Literal["auto", "cpu", "cuda", "xpu", "mps"]
+Precision = Literal["auto", "bf16", "fp16", "tf32", "fp32"]
+CompileMode = Literal["loss", "model", "reduce-overhead", "max-autotune", "off"]
+
+CUDA_GRAPHS: tuple[CompileMode, ...] = ("reduce-overhead", "max-autotune")
+"""Modes that replay the model's kernels as CUDA graphs on CUDA devices."""
+
+TIMEOUT_MINUTES = 60.0
+"""Minutes that a rank waits for the others, unless a run says otherwise."""
 
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -80,3 +96,25 @@ def check_licence(text: str) -> None:
     """Raise UsageError unless a text can be the licence of a STAC item."""
     if not re.fullmatch(r"[\w.+-]+", text):
         raise UsageError(f"`licence` {text}: use an SPDX identifier such as CC-BY-4.0, or other")
+
+
+def read_yaml(path: str, parameter: str) -> Any:  # noqa: ANN401 - a file may hold anything
+    """Return the content of the YAML file that a parameter names."""
+    import yaml
+
+    try:
+        return yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())
+        raise UsageError(f"`{parameter}` {path} cannot be read: {reason}") from error
+
+
+def write_settings(path: Path, sections: Iterable[type[Any]], values: Mapping[str, Any]) -> None:
+    """Write settings as YAML, by section, in a form that ``--config`` reads."""
+    import yaml
+
+    lines = ["# Settings of this run: `--config` takes this file."]
+    for section in sections:
+        part = {f.name: values[f.name] for f in fields(section) if f.name in values}
+        lines += [f"\n# {section.__doc__}", yaml.safe_dump(part, sort_keys=False).rstrip()]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")

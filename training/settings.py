@@ -14,19 +14,19 @@ from typing import Any, Literal, Self
 
 from geoprep.options import argument, option
 from training.setting_texts import (
+    TIMEOUT_MINUTES,
+    CompileMode,
+    DeviceName,
+    EngineName,
+    LossName,
+    Precision,
+    Residency,
     Stage,
     check_licence,
     parse_interval,
     parse_shares,
     parse_stages,
 )
-
-Residency = Literal["ram", "compressed", "stream", "device"]
-LossName = Literal["focal-dice", "bce-dice", "ce-dice"]
-EngineName = Literal["auto", "native", "ipex"]
-DeviceName = Literal["auto", "cpu", "cuda", "xpu", "mps"]
-Precision = Literal["auto", "bf16", "fp16", "tf32", "fp32"]
-CompileMode = Literal["loss", "model", "reduce-overhead", "max-autotune", "off"]
 
 LICENCE: dict[str, Any] = {"metavar": "SPDX", "check": check_licence}
 PIXELS: dict[str, Any] = {"metavar": "PIXELS", "least": 1}
@@ -283,7 +283,7 @@ class MachineConfig:
         "Only models that leave out a part of themselves need it; steps get slower.",
     )
     distributed_timeout: float = option(
-        60.0,
+        TIMEOUT_MINUTES,
         "With several ranks: minutes that a rank waits for the others, such as while one of them "
         "reads tiles, before the run fails.",
         "MINUTES",
@@ -344,6 +344,24 @@ class Config(OutputConfig, MachineConfig, OptimizerConfig, ModelConfig, Sampling
     def ends(self) -> tuple[int, ...]:
         """Number of epochs that are done at the end of each stage; the last is the run's total."""
         return tuple(accumulate(stage.epochs for stage in self.plan))
+
+    def lost_patience(self, done: int, best: int) -> bool:
+        """Return whether ``patience`` epochs of the last stage are done since the best one.
+
+        ``done`` counts epochs. ``best`` is the number of the best one of the stage, -1 for none.
+        """
+        *_, before = 0, *self.ends[:-1]
+        if self.patience is None or done <= before:
+            return False
+        return best >= 0 and done - 1 - best >= self.patience
+
+    def crops_of(self, stage: Stage, side: int) -> tuple[int | None, int]:
+        """Return the side of crops, None for whole tiles, and the samples per tile and epoch.
+
+        Tiles whose side is not larger than a crop are one sample each.
+        """
+        inside = stage.crop is not None and stage.crop < side
+        return (stage.crop, self.crops_per_tile) if inside else (None, 1)
 
     def stage_of(self, epoch: int) -> int:
         """Return the index of the stage that an epoch belongs to."""

@@ -2,7 +2,7 @@
 
 import torch
 
-from loaders import DevicePrep, Normalize, SpeedTarget
+from loaders import Batch, DevicePrep, Normalize, SpeedTarget
 from training.model.losses import RoadLoss
 from training.model.trainable import Trainable
 
@@ -11,12 +11,13 @@ SAMPLES = ("--crop", "32", "--crops-per-tile", "1", "--batch-size", "4")
 
 
 def batch(n=2, side=32):
-    """Return image uint8 (n, 3, y, x) of noise, speed uint8 (n, y, x) with two roads, and key."""
+    """Return images of noise, uint8 (n, 3, y, x), with two roads in the labels, uint8 (n, y, x)."""
     generator = torch.Generator().manual_seed(1)
     image = torch.randint(0, 256, (n, side, side, 3), dtype=torch.uint8, generator=generator)
     speed = torch.zeros(n, side, side, dtype=torch.uint8)
     speed[:, 4:9], speed[:, :, 20:24], speed[0, :2] = 25, 45, 255
-    return image.permute(0, 3, 1, 2), speed, torch.arange(n)
+    number = torch.arange(n)
+    return Batch(image.permute(0, 3, 1, 2), speed, number, torch.zeros(n, 3).int(), number)
 
 
 def trainable_of(model, targets="bins", dtype=torch.float32):
@@ -30,7 +31,7 @@ def losses(engine, module, optimizer, steps, side=32):
     found = []
     for _ in range(steps):
         with engine.autocast():
-            parts = module(*batch(side=side))
+            parts = module(batch(side=side))
         parts.total.backward()
         optimizer.step()
         optimizer.zero_grad()

@@ -16,12 +16,12 @@ from helpers.steps import trainable_of
 from loaders import BatchLoader, RamTiles
 from training import export_model, load_model, train
 from training.checkpoint import load
-from training.engine import choose_engine, is_out_of_memory
+from training.engine import choose_engine
 from training.fit import main
 from training.model import copy_weights
-from training.model.trainable import prepare
+from training.process import is_out_of_memory
 from training.run.capacity import choose_batch_size, release
-from training.run.step import TrainingError, optimizer_step
+from training.run.step import StepState, TrainingError, train_step
 from training.settings import Config
 
 MODEL = "helpers.tiny:undropped"
@@ -56,13 +56,11 @@ def a_step(device, build, **settings):
     module = trainable_of(build(3, 8)).train()
     config = Config.from_flat({"optimizer": "adamw", **settings})
     engine = choose_engine("native", device, config.precision, "off")
-    optimizer = prepare(module, engine, config)
-    tiles = RamTiles.from_arrays(
-        np.ascontiguousarray(noise()[0].permute(0, 2, 3, 1)), noise()[1].numpy()
-    )
+    state = StepState.of(module, engine, config)
+    image = noise().image.permute(0, 2, 3, 1).numpy()
+    tiles = RamTiles.from_arrays(np.ascontiguousarray(image), noise().label.numpy())
     batches = list(BatchLoader(tiles, 2, shuffle=False))
-    how = {"clip": config.clip, "scaler": engine.grad_scaler()}
-    return module, lambda: optimizer_step(module, optimizer, engine, batches, **how)
+    return module, lambda: train_step(module, batches, state)
 
 
 def test_training_equals_that_of_the_cpu(runs):

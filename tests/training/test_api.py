@@ -52,7 +52,7 @@ PUBLIC = (training.load_model, training.Model.predict, training.evaluate_model)
 def test_the_example_of_a_function_runs(function, run, store_path, tmp_path, monkeypatch):
     """In a folder that has what it names; its model may be one outside this package."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("training.model.saved.trusted", lambda named, model, where: named)
+    monkeypatch.setattr("training.checkpoint.trusted", lambda named, model, where: named)
     shutil.copytree(run.folder, "runs/moscow")
     Path("moscow.zarr").symlink_to(store_path)
     write_image(tmp_path / "scene.tif", pixels(64, 64))

@@ -10,8 +10,7 @@ from helpers import predict_cases
 
 from geoprep.errors import UsageError
 from training import checkpoint as module
-from training.checkpoint import Checkpoint, CheckpointError, load, save
-from training.model import load_model
+from training.checkpoint import Checkpoint, CheckpointError, load, load_model, save
 from training.model.build import build_model
 
 FACTS = replace(predict_cases.FACTS, model="resnet34-unet", stores=("moscow.zarr",))

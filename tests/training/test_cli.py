@@ -16,9 +16,8 @@ from geoprep.errors import StoreError, UsageError
 from geoprep.options import settings_of
 from training.cli import Command
 from training.fit import COMMAND, main
-from training.setting_texts import Stage
+from training.setting_texts import Stage, write_settings
 from training.settings import SECTIONS, Config
-from training.yaml_files import write_settings
 
 INTERRUPTED = "\n\nInterrupted. Finished work is kept. Run the same command again to resume.\n"
 

@@ -8,10 +8,9 @@ from helpers.stores import write_store
 
 from geoprep.store import StoreReader
 from loaders import DeviceTiles, Folds, StreamTiles, select
-from training import data
 from training.checkpoint import load
-from training.data import model_info, open_data, tiles_of
-from training.run import start
+from training.data import model_info, tiles_of
+from training.run import parts, start
 from training.settings import Config
 
 
@@ -97,7 +96,7 @@ def test_interleaved_memory_is_advised_on_machines_with_several_nodes(monkeypatc
 
 
 def test_compressed_tiles_stay_compressed(store):
-    facts = model_info(Config(), (store,))
+    facts = model_info((store,), model="resnet34-unet")
     assert "MB compressed" in repr(tiles_of(facts, (store,), "val", residency="compressed"))
 
 
@@ -175,11 +174,11 @@ def test_ranks_above_zero_read_no_pixels_of_folds(store, monkeypatch):
     """They get the histograms that rank 0 counted."""
     counted = {}
     config = Config(stores=(str(store.location),), folds=3, fold=1)
-    monkeypatch.setattr(data, "on_rank_zero", lambda make: counted.setdefault("zero", make()))
-    (first,) = open_data(config)
-    monkeypatch.setattr(data, "on_rank_zero", lambda make: counted["zero"])
+    monkeypatch.setattr(parts, "on_rank_zero", lambda make: counted.setdefault("zero", make()))
+    (first,) = parts.open_data(config)
+    monkeypatch.setattr(parts, "on_rank_zero", lambda make: counted["zero"])
     monkeypatch.setattr(StoreReader, "image", lambda *_: pytest.fail("pixels are read again"))
-    (second,) = open_data(config)
+    (second,) = parts.open_data(config)
     assert (first.histogram_band == second.histogram_band).all()
     assert (first.histogram_speed == second.histogram_speed).all()
 

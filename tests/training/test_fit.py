@@ -14,8 +14,8 @@ from helpers.runs import SMALL, assert_same_run, rows, same
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from loaders.memory import Available
-from training.checkpoint import load
-from training.model import copy_weights, load_model
+from training.checkpoint import load, load_model
+from training.model import copy_weights
 from training.run import start, trainer
 
 
@@ -82,25 +82,25 @@ def test_an_accelerator_skips_a_loss_of_nan_without_waiting_and_stops_at_the_nex
 ):
     """The steps of a device, computed on the CPU: the fifth changes nothing at all."""
     states = []
-    choose, step = start.choose_engine, trainer.training_step
+    choose, step = start.choose_engine, trainer.train_step
 
     def choose_engine(*settings):
         engine = choose(*settings)
         object.__setattr__(engine, "skips_steps", True)  # the class is frozen
         return engine
 
-    def training_step(run, batches, group):
+    def train_step(module, batches, state, count):
         with _NoReads():
-            result = step(run, batches, group)
-        weights = copy_weights(run.trainable.model)
-        averaged = {f"averaged {name}": value.clone() for name, value in run.averaged.items()}
-        state = run.optimizer.state_dict()["state"]
-        moments = {f"{n} {k}": v.clone() for n in state for k, v in state[n].items()}
+            result = step(module, batches, state, count)
+        weights = copy_weights(state.model)
+        averaged = {f"averaged {name}": value.clone() for name, value in state.averaged.items()}
+        optimizer = state.optimizer.state_dict()["state"]
+        moments = {f"{n} {k}": v.clone() for n in optimizer for k, v in optimizer[n].items()}
         states.append(weights | averaged | moments)
         return result
 
     monkeypatch.setattr(start, "choose_engine", choose_engine)
-    monkeypatch.setattr(trainer, "training_step", training_step)
+    monkeypatch.setattr(trainer, "train_step", train_step)
     options = ("--epochs", 1, "--log-every", 6, "--save-every", 3, "--ema", 0.9)
     said = fit("--out", out, *options, model="poisoned", status=1).err
     assert "the loss is not a number (step 5, epoch 1, seed 0)" in said
@@ -117,7 +117,7 @@ def test_parameters_without_a_gradient_on_several_ranks_name_the_option(fit, out
     def fail(*_):
         raise RuntimeError("Expected ... by passing the keyword `find_unused_parameters=True`")
 
-    monkeypatch.setattr(trainer, "training_step", fail)
+    monkeypatch.setattr(trainer, "train_step", fail)
     said = fit("--out", out, status=1).err
     assert "of the model, which several ranks have to know: add --find-unused-parameters" in said
 

@@ -15,8 +15,6 @@ from .host import slow_bf16 as slow_bf16
 from .ipex import extension_problem as extension_problem
 from .ipex import optimize_inference as optimize_inference
 from .ipex import quantisers as quantisers
-from .memory import is_out_of_memory as is_out_of_memory
-from .native import CUDA_GRAPHS as CUDA_GRAPHS
 from .native import CompileMode as CompileMode
 from .native import DeviceName as DeviceName
 from .native import Engine as Engine
@@ -24,8 +22,7 @@ from .native import choose_device as choose_device
 from .native import choose_engine as choose_engine
 from .native import computes_bf16 as computes_bf16
 from .native import missing_compiler as missing_compiler
+from .native import random_state as random_state
+from .native import seed_all as seed_all
+from .native import set_random_state as set_random_state
 from .native import wait_for as wait_for
-from .openmp import limit_spinning as limit_spinning
-from .random_numbers import random_state as random_state
-from .random_numbers import seed_all as seed_all
-from .random_numbers import set_random_state as set_random_state

@@ -19,7 +19,7 @@ from geoprep.cpus import physical_cores, processors
 from geoprep.errors import GeoprepError, UsageError
 from loaders import is_distributed, this_rank
 from training.engine.native import DeviceName, choose_device
-from training.settings import MachineConfig
+from training.setting_texts import TIMEOUT_MINUTES
 
 T = TypeVar("T")
 
@@ -28,9 +28,7 @@ BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl", "xpu": "cpu:gloo,xpu:xc
 
 
 @contextmanager
-def process_group(
-    device: DeviceName, timeout: float = MachineConfig.distributed_timeout
-) -> Iterator[None]:
+def process_group(device: DeviceName, timeout: float = TIMEOUT_MINUTES) -> Iterator[None]:
     """Join the process group that ``torchrun`` started; do nothing without ``torchrun``."""
     if "LOCAL_RANK" not in os.environ or "MASTER_ADDR" not in os.environ:
         yield

@@ -1,4 +1,4 @@
-"""Device, precision and compiler of training steps.
+"""Device, precision, compiler and random numbers of training steps.
 
 ``native`` is PyTorch itself: oneDNN on a CPU, autocast, channels last, fused optimizers.
 ``ipex`` is Intel's retired extension, see `training.engine.ipex`.
@@ -8,25 +8,26 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from geoprep.errors import UsageError
+from loaders import this_rank
 from training.engine import ipex
-from training.settings import CompileMode as CompileMode
-from training.settings import DeviceName as DeviceName
-from training.settings import EngineName, Precision
-
-CUDA_GRAPHS: tuple[CompileMode, ...] = ("reduce-overhead", "max-autotune")
-"""Modes that replay the model's kernels as CUDA graphs on CUDA devices."""
+from training.setting_texts import CompileMode as CompileMode
+from training.setting_texts import DeviceName as DeviceName
+from training.setting_texts import EngineName, Precision
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,18 @@ class Engine:
     reason: str
     autocast: Callable[[], torch.autocast]
     skips_steps: bool
+
+    def environment(self) -> dict[str, Any]:
+        """Return what the exact weights of a run depend on besides its settings."""
+        return {
+            "threads": torch.get_num_threads(),
+            "torch": str(torch.__version__),
+            "engine": self.name,
+            "precision": str(self.dtype).removeprefix("torch."),
+            "device": self.device.type,
+            "compiled": self.compile_mode,
+            "ranks": this_rank()[1],
+        }
 
     def grad_scaler(self) -> GradScaler | None:
         """Return a scaler of the loss for fp16, in which small gradients are 0; otherwise None."""
@@ -199,3 +212,33 @@ def missing_compiler(device: torch.device) -> str | None:
     if shutil.which(wanted):
         return None
     return f"since there is no C++ compiler ({wanted}); install g++ for slightly faster steps"
+
+
+def seed_all(seed: int) -> None:
+    """Seed torch, and the generators that augmentations of users may draw from."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002 - the one that they may use
+
+
+def random_state(device: torch.device) -> dict[str, Any]:
+    """Return the states of all random generators as plain values and tensors."""
+    kind, keys, *rest = np.random.get_state()  # noqa: NPY002 - the one that users' models may use
+    state = {
+        "torch": torch.get_rng_state(),
+        "python": list(random.getstate()[1]),
+        "numpy": [kind, np.asarray(keys).tolist(), *rest],
+    }
+    if device.type != "cpu":
+        state["device"] = torch.get_device_module(device).get_rng_state()
+    return state
+
+
+def set_random_state(state: Mapping[str, Any], device: torch.device) -> None:
+    """Restore all random generators to a state of `random_state`."""
+    torch.set_rng_state(state["torch"].cpu())
+    random.setstate((3, tuple(state["python"]), None))
+    kind, keys, *rest = state["numpy"]
+    np.random.set_state((kind, np.array(keys, np.uint32), *rest))  # noqa: NPY002 - as above
+    if "device" in state and device.type != "cpu":
+        torch.get_device_module(device).set_rng_state(state["device"].cpu())

@@ -1,17 +1,19 @@
-"""Models by name or by the factory of a user."""
+"""Models by name or by the factory of a user, and the record of what they read and return."""
 
 from __future__ import annotations
 
 import importlib
 import traceback
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from geoprep.errors import UsageError
+from geoprep.store import ClassTable
 from training.model.unet import STRIDE, ResNetUNet
 
 RESNET34_UNET = "resnet34-unet"
@@ -19,6 +21,102 @@ SMP = "smp:"
 """Prefix of models of segmentation_models_pytorch: ``smp:ARCHITECTURE:ENCODER``."""
 
 SMP_PACKAGE = "segmentation_models_pytorch"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelInfo:
+    """Inputs and outputs of a trained model: all that prediction needs besides its weights.
+
+    Attributes
+    ----------
+    model
+        As `build_model` takes it: a name, or ``package.module:factory``.
+    bands
+        Names of the input bands, in order.
+    channels
+        Number of output channels.
+    targets
+        Meaning of the channels, see `loaders.SpeedTarget`: ``bins``, ``continuous`` or ``binary``;
+        or ``classes``, see `loaders.ClassTarget`.
+    mean, std
+        Mean and standard deviation of each band in grey values, for `loaders.Normalize`.
+    rescale
+        Rule that mapped source values to bytes in the store: ``scene``, ``city``, ``none`` or
+        ``LO,HI``.
+    gsd_m
+        Pixel size along x and y in metres, at the level trained last.
+    level
+        Tile side in pixels of that level.
+    class_mph
+        Speed of each speed channel in mph; empty unless targets are bins.
+    stores
+        Locations of the training data, for messages.
+    limits
+        Source values of each band that became black and white, if all training scenes share them
+        (the rule ``city``); empty otherwise.
+    folds, fold
+        Number of folds, and the one used for validation, see `loaders.Folds`; None if the splits
+        of the stores were used.
+    threshold
+        Road probability threshold chosen on validation scenes; None if never validated.
+    version
+        Version of this record.
+    class_names, class_colors
+        Name and display colour (``#RRGGBB``) of the class of each channel; empty unless targets
+        are classes.
+    nodata
+        Nodata rule of the training images, as `geoprep.build_zarr` takes it: a pixel value,
+        ``none``, or None for the default.
+    """
+
+    model: str
+    bands: tuple[str, ...]
+    channels: int
+    targets: str
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    rescale: str
+    gsd_m: tuple[float, float]
+    level: int
+    class_mph: tuple[float, ...]
+    stores: tuple[str, ...] = ()
+    limits: tuple[tuple[float, float], ...] = ()
+    folds: int | None = None
+    fold: int | None = None
+    threshold: float | None = None
+    version: int = 1
+    class_names: tuple[str, ...] = ()
+    class_colors: tuple[str, ...] = ()
+    nodata: float | Literal["none"] | None = None
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether the channels are the probabilities of classes, which add up to 1."""
+        return self.targets == "classes"
+
+    @property
+    def classes(self) -> ClassTable:
+        """Names and colours of the classes."""
+        return ClassTable(self.class_names, self.class_colors)
+
+    @property
+    def score(self) -> str:
+        """Name of the metric that the best checkpoint has most of."""
+        return "mean_iou" if self.has_classes else "road_iou"
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return the record as plain values."""
+        return asdict(self)
+
+    @classmethod
+    def from_plain(cls, values: Mapping[str, Any]) -> ModelInfo:
+        """Return the record of `to_plain`; lists become tuples."""
+        return cls(**{name: _tuples(value) for name, value in values.items()})
+
+
+def _tuples(value: Any) -> Any:  # noqa: ANN401 - nested plain values
+    """Return nested lists, as of JSON, as tuples."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def build_model(

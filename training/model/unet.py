@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from geoprep.errors import UsageError
-from training.model.directions import CHANNELS as DIRECTION_CHANNELS
-from training.model.norm import norm_relu
+from training.model.compiled import norm_relu
+from training.model.losses import DIRECTION_CHANNELS
 
 STRIDE = 32
 """Divisor of the sides of input images: the encoder halves them five times."""

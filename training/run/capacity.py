@@ -20,19 +20,20 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from geoprep.errors import UsageError
 from geoprep.store import StoreReader
 from loaders import PAD_TO, Batch, Split, available_memory, select, this_rank
-from training.data import crops_of, folds_of, model_info
+from training.data import folds_of
 from training.engine import (
     Engine,
-    is_out_of_memory,
     max_over_ranks,
     random_state,
     ranks_here,
     set_random_state,
     wait_for,
 )
-from training.model import STATE_PER_PARAMETER, Trainable, make_trainable, prepare
-from training.run.state import Run
-from training.run.step import optimizer_step
+from training.model import Trainable
+from training.process import is_out_of_memory
+from training.run.parts import STATE_PER_PARAMETER, info_of, make_trainable
+from training.run.step import StepState, train_step
+from training.run.trainer import Trainer
 from training.settings import Config
 
 _SIDES = (64, 128)
@@ -99,7 +100,7 @@ class Estimate:
         return [f"a batch of {size} needs {needs} and may not fit: {fix}"]
 
 
-def estimate_run(run: Run) -> Estimate:
+def estimate_run(run: Trainer) -> Estimate:
     """Return the peak memory of the remaining stages of a run."""
     tiles, residency = run.loader.tiles, run.config.residency
     side, level = largest_sides(run.config, run.stores, run.stage)
@@ -204,7 +205,7 @@ def tile_bytes(
         return 0
     splits: tuple[Split, ...] = ("train", "val")
     found = (select(store, split, folds_of(config)) for store in stores for split in splits)
-    bands = len(model_info(config, stores).bands)
+    bands = len(info_of(config, stores).bands)
     return sum(len(one.tiles) for one in found) * side * side * (bands + 1) // sharing(device)
 
 
@@ -225,10 +226,10 @@ def choose_batch_size(
     """Return settings with a number as batch size, and remarks on how ``auto`` chose it."""
     if config.batch_size != "auto":
         return config, []
-    trainable = make_trainable(config, model_info(config, stores), engine, stores)
+    trainable = make_trainable(config, info_of(config, stores), engine, stores)
     side, finest = largest_sides(config, stores)
     tiles = sum(len(select(store, "train", folds_of(config)).tiles) for store in stores)
-    samples = tiles * min(crops_of(config, s, s.level or finest)[1] for s in config.plan)
+    samples = tiles * min(config.crops_of(s, s.level or finest)[1] for s in config.plan)
     learns = samples // (STEPS_PER_EPOCH * this_rank()[1] * config.accumulate)
     resident = tile_bytes(config, stores, finest, engine.device)
     fits = replace(estimate(trainable, config, engine, side), tiles=resident).largest_batch
@@ -263,11 +264,12 @@ def measured_rates(
 
     The last one is 0 if that size does not fit into memory. The module's weights stay as they are.
     """
-    engine, scaler = replace(engine, compile_mode="off"), engine.grad_scaler()
+    engine = replace(engine, compile_mode="off")
+    config = replace(config, lr=0.0, weight_decay=0.0, ema=0.0)
     rates: dict[int, float] = {}
     size = SIZES[0]
     try:
-        optimizer = prepare(trainable.train(), engine, replace(config, lr=0.0, weight_decay=0.0))
+        state = StepState.of(trainable.train(), engine, config)
         for size in SIZES:
             if size > most or (rates and rates[max(rates)] < _GIVE_UP * max(rates.values())):
                 break
@@ -275,8 +277,7 @@ def measured_rates(
             batch, times = batch.to(engine.device), []
             for _ in range(1 + _REPEATS):
                 begun = time.perf_counter()
-                given = (trainable, optimizer, engine, [batch])
-                optimizer_step(*given, clip=config.clip, scaler=scaler)
+                train_step(trainable, [batch], state)
                 wait_for(engine.device)
                 times.append(time.perf_counter() - begun)
             rates[size] = size / min(times[1:])

@@ -9,8 +9,8 @@ from typing import TextIO
 from geoprep.errors import UsageError
 from geoprep.storage import LockHeldError, hold_lock
 from training.checkpoint import BEST, LAST
+from training.setting_texts import write_settings
 from training.settings import OF_ONE_START, SECTIONS, Config
-from training.yaml_files import write_settings
 
 _BEST_FILES = (BEST, f"{BEST}.stac.json")
 ARTEFACTS = ("log.txt", "metrics.csv", "curves.png", "config.yaml", *_BEST_FILES, LAST)

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from loaders import this_rank
 from training.engine import describe
-from training.run.state import Run
+from training.run.trainer import Trainer
 from training.setting_texts import counted
 
 
-def header(run: Run, allocator: str, memory: str) -> Iterator[tuple[str, str]]:
+def header(run: Trainer, allocator: str, memory: str) -> Iterator[tuple[str, str]]:
     """Yield the header of a run at its first stage, as name and value."""
     progress, stages = run.progress, run.config.plan
     begun = f"epoch {progress.epoch + 1}, step {progress.step}"
@@ -26,7 +26,7 @@ def header(run: Run, allocator: str, memory: str) -> Iterator[tuple[str, str]]:
     yield "memory", memory
 
 
-def _tiles(run: Run) -> str:
+def _tiles(run: Trainer) -> str:
     """Return number, size, splits and bands of the tiles, and tiles that are left out."""
     tiles, info = run.loader.tiles, run.info
     validation = "none for validation (best.pt is that of the last epoch)"
@@ -52,7 +52,7 @@ def _metres(gsd: tuple[float, float]) -> str:
     return f"{x} m" if x == y else f"{x} x {y} m"
 
 
-def _samples(run: Run) -> str:
+def _samples(run: Trainer) -> str:
     loader, every, ranks = run.loader, run.config.accumulate, this_rank()[1]
     per_tile, size = loader.sampling.crops_per_tile, loader.schedule.batch_size
     samples = f"{loader.samples} per epoch, {per_tile} per tile"
@@ -68,7 +68,7 @@ def _samples(run: Run) -> str:
     return f"{samples}, {step}{together}, {counted(-(-len(loader) // every), 'step')} per epoch"
 
 
-def _model(run: Run) -> str:
+def _model(run: Trainer) -> str:
     parameters = sum(p.numel() for p in run.trainable.model.parameters())
     info = run.info
     channels = f"{info.channels} channels"
@@ -83,7 +83,7 @@ def _model(run: Run) -> str:
     )
 
 
-def _training(run: Run) -> str:
+def _training(run: Trainer) -> str:
     config = run.config
     averaged = f", averaged weights (decay {config.ema:g})" if config.ema else ""
     loss: str = config.loss

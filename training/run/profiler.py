@@ -9,16 +9,15 @@ from contextlib import contextmanager
 from itertools import chain, repeat
 from statistics import median
 
-from rich.console import Console as Terminal
+from rich.console import Console
 from rich.table import Table
 from torch.profiler import ProfilerActivity, record_function
 from torch.profiler import profile as torch_profile
 
 from training.engine import wait_for
 from training.model import AVERAGE, COPY, NORMALISE, WAIT
-from training.run.console import Console
-from training.run.state import BatchGroup, Run
-from training.run.step import training_step
+from training.run.step import train_step
+from training.run.trainer import Trainer
 
 WARM_UP, STEPS, PROFILED = 3, 10, 5
 OPERATORS = 8
@@ -33,16 +32,16 @@ NOTES = {
 COMPILED = {"off": "nothing", "loss": "the loss"}
 
 
-def profile(run: Run, console: Console) -> None:
+def profile(trainer: Trainer) -> None:
     """Run some training steps and print their time breakdown. Nothing is saved."""
-    console.line(f"timing {STEPS + PROFILED} steps, then {PROFILED} with torch's profiler")
-    run.module.train()
-    batches = chain.from_iterable(repeat(run.loader))
-    group = BatchGroup(run.config.accumulate, 0)
-    device, times = run.engine.device, []
+    spell, state = trainer.report.spell, trainer.state
+    trainer.report.line(f"timing {STEPS + PROFILED} steps, then {PROFILED} with torch's profiler")
+    module = trainer.module.train()
+    batches, count = chain.from_iterable(repeat(trainer.loader)), trainer.config.accumulate
+    device, times = trainer.engine.device, []
     for _ in range(WARM_UP + STEPS):
         begun = time.perf_counter()
-        training_step(run, batches, group)
+        train_step(module, batches, state, count)
         wait_for(device)
         times.append(time.perf_counter() - begun)
     seconds = median(times[WARM_UP:])
@@ -56,23 +55,25 @@ def profile(run: Run, console: Console) -> None:
         wait_for(device)
         phases[phase] += time.perf_counter() - begun
 
-    run.timed = run.trainable.timed = timed
+    state.timed = trainer.trainable.timed = timed
     for _ in range(PROFILED):  # under the profiler, steps would allocate new memory
-        training_step(run, batches, group)
-    run.timed = run.trainable.timed = record_function
+        train_step(module, batches, state, count)
+    state.timed = trainer.trainable.timed = record_function
     other = {"cuda": ProfilerActivity.CUDA, "xpu": ProfilerActivity.XPU}.get(device.type)
     with torch_profile(activities=[ProfilerActivity.CPU, *([other] if other else [])]) as profiler:
         for _ in range(PROFILED):
-            training_step(run, batches, group)
+            train_step(module, batches, state, count)
 
     rows = profiler.key_averages()
-    images = run.loader.schedule.batch_size * run.config.accumulate
-    terminal = Terminal(width=100)
-    compiled = COMPILED.get(run.engine.compile_mode, f"all, by mode {run.engine.compile_mode}")
+    images = trainer.loader.schedule.batch_size * count
+    terminal = Console(width=100)
+    compiled = COMPILED.get(
+        trainer.engine.compile_mode, f"all, by mode {trainer.engine.compile_mode}"
+    )
     table = Table("phase of a step", "ms", "share", "", title_justify="left")
     for name, total in phases.items():
         share = total / max(sum(phases.values()), 1e-9)
-        note = console.spell(NOTES.get(name, ""))
+        note = spell(NOTES.get(name, ""))
         table.add_row(name, f"{1e3 * total / PROFILED:.1f}", f"{share:.1%}", note)
     terminal.print(table)
     terminal.print(

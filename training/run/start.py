@@ -10,8 +10,8 @@ from typing import Any
 
 from geoprep.errors import StoreError, UsageError
 from loaders import touched_nodes
-from training.checkpoint import LAST, Checkpoint, load
-from training.data import class_pixels, differences, model_info, open_data
+from training.checkpoint import LAST, Checkpoint, RunProgress, load, trusted
+from training.data import class_pixels, differences
 from training.engine import (
     choose_engine,
     is_rank_zero,
@@ -21,17 +21,17 @@ from training.engine import (
     set_threads,
     slow_bf16,
 )
-from training.model import is_code, trusted
+from training.model import is_code
+from training.process import RunStopped, StopSignals, signal_name
 from training.run.capacity import choose_batch_size, estimate_run
-from training.run.console import Console
 from training.run.folder import RunLock, check_free, claim, folder_of
 from training.run.header import header
+from training.run.parts import info_of, open_data
 from training.run.profiler import profile
-from training.run.state import Run, RunProgress
+from training.run.report import Report
 from training.run.trainer import Trainer
 from training.setting_texts import counted
 from training.settings import OF_ONE_START, Config
-from training.signals import RunStopped, StopSignals, signal_name
 
 UNCHANGEABLE = (
     *("model", "targets", "bands", "optimizer", "encoder_weights", "encoder_lr", "direction"),
@@ -40,10 +40,15 @@ UNCHANGEABLE = (
 """Settings that weights, normalisation and optimizer state depend on."""
 
 
-def start_run(given: Mapping[str, Any], spell: Callable[[str], str] = str) -> int:
+def start_run(
+    given: Mapping[str, Any],
+    spell: Callable[[str], str] = str,
+    trainer: type[Trainer] = Trainer,
+) -> int:
     """Start or resume a run with settings by name; return the exit status.
 
     ``spell`` replaces parameter names in printed lines, see `training.cli.Command.spell`.
+    ``trainer`` is the class that trains, `Trainer` or a user's that is derived from it.
     """
     timeout = given.get("distributed_timeout", Config.distributed_timeout)
     with process_group(given.get("device", Config.device), timeout):
@@ -58,7 +63,7 @@ def start_run(given: Mapping[str, Any], spell: Callable[[str], str] = str) -> in
         folder = folder_of(config)
         with RunLock(folder) as lock, StopSignals() as stop:
             try:
-                return _run(config, folder, saved, notes, stop, lock, spell)
+                return _run(config, folder, saved, notes, stop, lock, spell, trainer)
             except KeyboardInterrupt:
                 if is_rank_zero():
                     print(spell(_interrupted(config, folder, stop.number)), flush=True)
@@ -78,6 +83,7 @@ def _run(
     stop: StopSignals,
     lock: RunLock,
     spell: Callable[[str], str],
+    trainer: type[Trainer],
 ) -> int:
     if not config.profile:
         on_rank_zero(lambda: check_free(config, folder, lock))
@@ -95,8 +101,9 @@ def _run(
     set_threads(config.threads)
     engine = choose_engine(config.engine, config.device, config.precision, config.compile)
     config, chosen = choose_batch_size(config, engine, stores)
-    run = Run(config, engine, stores, folder, saved)
-    run.enter_stage()
+    report = Report(None if config.profile else folder, quiet=config.quiet, spell=spell)
+    given = config, engine, stores, folder, saved
+    run = trainer(*given, report=report, stop=stop)
     memory, size = estimate_run(run), run.loader.schedule.batch_size
     notes += [*chosen, *differences(run.info, stores), *_never(run), *_changed_since(run, saved)]
     notes += [*memory.warnings(size), *_nodes(config)]
@@ -104,22 +111,20 @@ def _run(
     notes += [slow] if slow else []
     if not config.profile:
         on_rank_zero(lambda: claim(config, folder, lock))
-    where = None if config.profile else folder
-    shown = Console(where, step=run.progress.step, quiet=config.quiet, spell=spell)
-    with shown as console:
+    with report.files(run.progress.step):
         for name, value in header(run, allocator, memory.line(size)):
-            console.line(f"{name:<12} {value}")
+            report.line(f"{name:<12} {value}")
         for note in notes:
-            console.line(f"note: {note}")
+            report.line(f"note: {note}")
         if config.profile:
-            profile(run, console)
+            profile(run)
             return 0
         try:
-            Trainer(run, console, stop).fit()
+            run.fit()
         except RunStopped as stopped:
-            console.end_bar()
+            report.end()
             again = _resume_command(config, folder)
-            console.line(f"{stopped}, saved in {folder / LAST}. To resume: {again}")
+            report.line(f"{stopped}, saved in {folder / LAST}. To resume: {again}")
             return stopped.exit_code
     return 0
 
@@ -211,7 +216,7 @@ def _changes(before: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[st
         )
 
 
-def _never(run: Run) -> Iterator[str]:
+def _never(run: Trainer) -> Iterator[str]:
     """Yield a line on classes that the model cannot learn: no training pixel has them."""
     names = run.info.class_names
     pixels = class_pixels(run.stores, names)
@@ -233,16 +238,16 @@ def _nodes(config: Config) -> Iterator[str]:
         )
 
 
-def _changed_since(run: Run, saved: Checkpoint | None) -> Iterator[str]:
+def _changed_since(run: Trainer, saved: Checkpoint | None) -> Iterator[str]:
     """Yield differences between the machine and data of a resumed run and those before."""
     if saved is None:
         return
-    for name, value in run.environment().items():
+    for name, value in run.engine.environment().items():
         if name in saved.environment and saved.environment[name] != value:
             yield (
                 f"{name} was {saved.environment[name]}, is {value}: the weights will differ in "
                 "rounding from a run without interruption"
             )
-    now = model_info(run.config, run.stores)
+    now = info_of(run.config, run.stores)
     if any(getattr(now, n) != getattr(saved.info, n) for n in ("mean", "std", "class_mph")):
         yield "the stores hold other pixels than at the start; the run keeps its normalisation"

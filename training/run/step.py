@@ -1,7 +1,7 @@
-"""One optimizer step: learning rate, forward and backward pass, update, averaged weights.
+"""One optimizer step: forward and backward pass, update, averaged weights; its learning rate.
 
-Read from the bottom: `training_step` sets the learning rate, takes an `optimizer_step` and updates
-the averaged weights. The forward pass is `training.model.Trainable`: bytes in, loss out.
+`train_step` is the one function of a step. The forward pass is `training.model.Trainable`: bytes
+in, loss out.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import nullcontext
-from typing import NamedTuple
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -20,11 +21,23 @@ from torch.optim import Optimizer
 from torch.profiler import record_function
 
 from geoprep.errors import GeoprepError
-from loaders import Batch
-from training.engine import CUDA_GRAPHS, Engine, max_over_ranks
-from training.model import AVERAGE, COPY, WAIT, LossParts, Timed, update_average
-from training.run.state import BatchGroup, Run
-from training.settings import OptimizerConfig
+from loaders import Batch, BatchLoader
+from training.checkpoint import Checkpoint, CheckpointError
+from training.engine import Engine, max_over_ranks
+from training.model import (
+    AVERAGE,
+    COPY,
+    WAIT,
+    LossParts,
+    Timed,
+    Trainable,
+    copy_weights,
+    running_statistics,
+    update_average,
+)
+from training.run.parts import prepare
+from training.setting_texts import CUDA_GRAPHS
+from training.settings import Config, OptimizerConfig
 
 RISE = 0.3
 START = 1 / 25
@@ -38,6 +51,28 @@ class TrainingError(GeoprepError):
     def __init__(self, message: str, ago: int = 0) -> None:
         super().__init__(message)
         self.ago = ago
+
+
+class BatchGroup(NamedTuple):
+    """Batches of one optimizer step."""
+
+    size: int
+    """Number of batches."""
+    position: int
+    """Samples of the epoch that all ranks have passed after the step."""
+
+
+def batch_groups(loader: BatchLoader, position: int, every: int) -> list[BatchGroup]:
+    """Return the optimizer steps of an epoch from a position on, each of ``every`` batches."""
+    schedule = loader.schedule
+    number = -(-position // (schedule.batch_size * schedule.world_size))
+    steps, groups, size = list(schedule.steps(position)), [], 0
+    for step in steps:
+        number, size = number + 1, size + 1
+        if number % every == 0 or step is steps[-1]:
+            groups.append(BatchGroup(size, step.done))
+            size = 0
+    return groups
 
 
 class StepResult(NamedTuple):
@@ -71,6 +106,173 @@ class StepResult(NamedTuple):
         return False
 
 
+@dataclass
+class StepState:
+    """What a step reads and changes besides its module and batches.
+
+    ``averaged`` (EMA, moved with ``decay``) and ``statistics`` (running ones) are tensors of
+    ``model`` by name; ``step`` counts the steps that are done. ``timed`` is a context manager
+    around each phase of a step.
+    """
+
+    engine: Engine
+    model: nn.Module
+    optimizer: Optimizer
+    scaler: GradScaler | None = None
+    clip: float | None = None
+    decay: float = 0.0
+    averaged: dict[str, Tensor] | None = None
+    statistics: dict[str, Tensor] = field(default_factory=dict)
+    step: int = 0
+    timed: Timed = record_function
+
+    @classmethod
+    def of(cls, trainable: Trainable, engine: Engine, config: Config, step: int = 0) -> Self:
+        """Return the state for a module, which is moved to the engine's device and compiled."""
+        optimizer = prepare(trainable, engine, config)
+        model = trainable.model
+        return cls(
+            engine,
+            model,
+            optimizer,
+            scaler=engine.grad_scaler(),
+            clip=config.clip,
+            decay=config.ema,
+            averaged=copy_weights(model) if config.ema else None,
+            statistics=running_statistics(model),
+            step=step,
+        )
+
+    @property
+    def rate(self) -> float:
+        """The learning rate, without the factor of a slower encoder."""
+        rate: float = self.optimizer.param_groups[0]["lr"]
+        return rate
+
+    def set_rate(self, rate: float) -> None:
+        """Set the learning rate."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate * group.get("factor", 1.0)
+
+    def restore(self, saved: Checkpoint, where: str) -> None:
+        """Restore optimizer, averaged weights and scaler of a checkpoint."""
+        decay = [group["weight_decay"] for group in self.optimizer.param_groups]
+        try:
+            if saved.optimizer is not None:
+                self.optimizer.load_state_dict(saved.optimizer)
+        except (ValueError, KeyError) as error:
+            raise CheckpointError(
+                f"{where}: the optimizer's state does not fit this model ({error}): start a new run"
+            ) from error
+        for group, wanted in zip(self.optimizer.param_groups, decay, strict=True):
+            group["weight_decay"] = wanted  # of the settings, which may have changed
+        if self.averaged is not None and saved.ema is not None:
+            for name, value in saved.ema.items():
+                self.averaged[name].copy_(value)
+        if self.scaler is not None and saved.scaler:
+            self.scaler.load_state_dict(saved.scaler)
+
+    def statistics_of_rank(self) -> list[Tensor]:
+        """Return the running statistics of the model and of its averaged weights, not copied."""
+        averaged = self.averaged or {}
+        return [*self.statistics.values(), *(averaged[n] for n in self.statistics if averaged)]
+
+    @contextmanager
+    def averaged_weights(self) -> Iterator[None]:
+        """Give the model its averaged weights inside the context, if there are any."""
+        if self.averaged is None:
+            yield
+            return
+        own = copy_weights(self.model)
+        self.model.load_state_dict(self.averaged)
+        try:
+            yield
+        finally:
+            self.model.load_state_dict(own)
+
+
+def train_step(
+    module: nn.Module, batches: Iterable[Batch], state: StepState, count: int = 1
+) -> StepResult:
+    """Take an optimizer step over the next ``count`` batches, each with the same weight.
+
+    ``module`` is a `Trainable`, with gradients averaged over ranks if there are several. If loss
+    or gradient is not finite, it raises TrainingError and leaves the weights unchanged. If the
+    engine ``skips_steps``, the device skips the update instead, and `StepResult.check` raises the
+    error when the losses are read.
+    """
+    engine, optimizer, scaler, timed = state.engine, state.optimizer, state.scaler, state.timed
+    batches, losses, counts, waited = iter(batches), [], [], 0.0
+    statistics = [*state.statistics.values()] if engine.skips_steps else []
+    before = torch.cat([value.flatten() for value in statistics]) if statistics else None
+    # Ranks average their gradients in the last batch of the step only.
+    no_sync = getattr(module, "no_sync", nullcontext)
+    for number in range(1, count + 1):
+        asked = time.perf_counter()
+        with timed(WAIT):
+            batch = next(batches)
+        waited += time.perf_counter() - asked
+        with no_sync() if number < count else nullcontext():
+            with timed(COPY):
+                on_device = batch.to(engine.device, non_blocking=True)
+            with engine.autocast():
+                parts: LossParts = module(on_device)
+            with timed("backward"):
+                loss = parts.total / count
+                # 1, or NaN if the loss is not finite: the gradients are NaN then. Ranks average
+                # them, so all ranks skip the step.
+                one = loss.detach() * 0 + 1
+                scaled = loss if scaler is None else scaler.scale(loss)
+                scaled.backward(one)  # type: ignore[no-untyped-call]  # torch's
+        losses.append(torch.stack([*parts]).detach())
+        counts.append(len(batch))
+        del batch, on_device  # releases the buffer before the next batch is waited for
+    with timed("clip"):
+        scale = None
+        if scaler is not None:
+            scale = scaler.scale(torch.ones_like(losses[0][0]))
+            scaler.unscale_(optimizer)
+        gradients = [p.grad for p in module.parameters() if p.grad is not None]
+        norm = get_total_norm(gradients)
+        if state.clip is not None and (engine.skips_steps or norm > state.clip):
+            clip_grads_with_norm_(module.parameters(), state.clip, norm)
+    result = StepResult(losses, counts, norm, waited, scale)
+    if engine.skips_steps:
+        skip_unless_finite(optimizer, norm)
+    elif not math.isfinite(norm):
+        result.check()
+    with timed("optimizer"):
+        optimizer.step()
+        if scaler is not None:
+            scaler.update()
+        optimizer.zero_grad(set_to_none=engine.compile_mode not in CUDA_GRAPHS)
+    state.step += 1
+    if before is not None:
+        restore_unless_finite(statistics, before, norm)
+    if state.averaged is not None:
+        with timed(AVERAGE):
+            applied = norm.isfinite() if engine.skips_steps else None
+            update_average(state.averaged, state.model, state.decay, state.step, applied)
+    return result
+
+
+def skip_unless_finite(optimizer: Optimizer, norm: Tensor) -> None:
+    """Let the next step of a fused optimizer change nothing if the norm is not finite.
+
+    This is the interface of torch's GradScaler to fused optimizers; the host does not wait.
+    """
+    optimizer.found_inf = norm.isfinite().logical_not().float()  # type: ignore[attr-defined]  # read by step()
+
+
+@torch.no_grad()
+def restore_unless_finite(buffers: Sequence[Tensor], before: Tensor, norm: Tensor) -> None:
+    """Give buffers their values before a step, one after the other, if its norm is not finite."""
+    now = torch.cat([buffer.flatten() for buffer in buffers])
+    kept = torch.where(norm.isfinite(), now, before)
+    parts = torch.split(kept, [buffer.numel() for buffer in buffers])
+    torch._foreach_copy_([*buffers], [p.view_as(b) for p, b in zip(parts, buffers, strict=True)])
+
+
 def learning_rate(config: OptimizerConfig, epochs: int, done: float) -> float:
     """Return the learning rate of a step, by the epochs done at its end and their total."""
     if config.schedule == "onecycle":
@@ -94,108 +296,3 @@ def _cosine(first: float, last: float, share: float) -> float:
     """Return the point at ``share`` of a half cosine wave from ``first`` to ``last``."""
     share = min(max(share, 0.0), 1.0)
     return last + (first - last) * 0.5 * (1 + math.cos(math.pi * share))
-
-
-def optimizer_step(
-    module: nn.Module,
-    optimizer: Optimizer,
-    engine: Engine,
-    batches: Iterable[Batch],
-    count: int = 1,
-    *,
-    clip: float | None = None,
-    scaler: GradScaler | None = None,
-    timed: Timed = record_function,
-) -> StepResult:
-    """Take an optimizer step over the next ``count`` batches, each with the same weight.
-
-    If loss or gradient is not finite, it raises TrainingError and leaves the weights unchanged. If
-    the engine ``skips_steps``, the device skips the update instead, and `StepResult.check` raises
-    the error when the losses are read.
-    """
-    batches, losses, counts, waited = iter(batches), [], [], 0.0
-    # Ranks average their gradients in the last batch of the step only.
-    no_sync = getattr(module, "no_sync", nullcontext)
-    for number in range(1, count + 1):
-        asked = time.perf_counter()
-        with timed(WAIT):
-            batch = next(batches)
-        waited += time.perf_counter() - asked
-        with no_sync() if number < count else nullcontext():
-            with timed(COPY):
-                on_device = batch.to(engine.device, non_blocking=True)
-            with engine.autocast():
-                parts: LossParts = module(on_device.image, on_device.label, on_device.key)
-            with timed("backward"):
-                loss = parts.total / count
-                # 1, or NaN if the loss is not finite: the gradients are NaN then. Ranks average
-                # them, so all ranks skip the step.
-                one = loss.detach() * 0 + 1
-                scaled = loss if scaler is None else scaler.scale(loss)
-                scaled.backward(one)  # type: ignore[no-untyped-call]  # torch's
-        losses.append(torch.stack([*parts]).detach())
-        counts.append(len(batch))
-        del batch, on_device  # releases the buffer before the next batch is waited for
-    with timed("clip"):
-        scale = None
-        if scaler is not None:
-            scale = scaler.scale(torch.ones_like(losses[0][0]))
-            scaler.unscale_(optimizer)
-        gradients = [p.grad for p in module.parameters() if p.grad is not None]
-        norm = get_total_norm(gradients)
-        if clip is not None and (engine.skips_steps or norm > clip):
-            clip_grads_with_norm_(module.parameters(), clip, norm)
-    result = StepResult(losses, counts, norm, waited, scale)
-    if engine.skips_steps:
-        skip_unless_finite(optimizer, norm)
-    elif not math.isfinite(norm):
-        result.check()
-    with timed("optimizer"):
-        optimizer.step()
-        if scaler is not None:
-            scaler.update()
-        optimizer.zero_grad(set_to_none=engine.compile_mode not in CUDA_GRAPHS)
-    return result
-
-
-def skip_unless_finite(optimizer: Optimizer, norm: Tensor) -> None:
-    """Let the next step of a fused optimizer change nothing if the norm is not finite.
-
-    This is the interface of torch's GradScaler to fused optimizers; the host does not wait.
-    """
-    optimizer.found_inf = norm.isfinite().logical_not().float()  # type: ignore[attr-defined]  # read by step()
-
-
-@torch.no_grad()
-def restore_unless_finite(buffers: Sequence[Tensor], before: Tensor, norm: Tensor) -> None:
-    """Give buffers their values before a step, one after the other, if its norm is not finite."""
-    now = torch.cat([buffer.flatten() for buffer in buffers])
-    kept = torch.where(norm.isfinite(), now, before)
-    parts = torch.split(kept, [buffer.numel() for buffer in buffers])
-    torch._foreach_copy_([*buffers], [p.view_as(b) for p, b in zip(parts, buffers, strict=True)])
-
-
-def training_step(run: Run, batches: Iterator[Batch], group: BatchGroup) -> StepResult:
-    """Take one step of a run: learning rate, `optimizer_step`, averaged weights."""
-    config, progress = run.config, run.progress
-    done = progress.epoch + group.position / run.loader.samples
-    rate = learning_rate(config, run.epochs, done)
-    for part in run.optimizer.param_groups:
-        part["lr"] = rate * part.get("factor", 1.0)
-    skips = run.engine.skips_steps
-    statistics = [*run.statistics.values()] if skips else []
-    before = torch.cat([value.flatten() for value in statistics]) if statistics else None
-    result = optimizer_step(
-        *(run.module, run.optimizer, run.engine, batches, group.size),
-        clip=config.clip,
-        scaler=run.scaler,
-        timed=run.timed,
-    )
-    progress.step, run.position = progress.step + 1, group.position
-    if before is not None:
-        restore_unless_finite(statistics, before, result.norm)
-    if run.averaged is not None:
-        with run.timed(AVERAGE):
-            applied = result.norm.isfinite() if skips else None
-            update_average(run.averaged, run.trainable.model, config.ema, progress.step, applied)
-    return result

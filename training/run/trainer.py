@@ -1,133 +1,202 @@
-"""The training loop: epochs, and the work between steps, read from `Trainer.fit`."""
+"""A run of training, read from `Trainer.fit`: epochs, validation, checkpoints."""
 
 from __future__ import annotations
 
 import math
-import shlex
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any, NamedTuple
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
 
-import numpy as np
 import torch
+from torch import nn
 
+from geoprep.store import StoreReader
 from loaders import BatchLoader, is_distributed, this_rank
-from training.checkpoint import BEST, LAST
-from training.engine import average_in_place, is_rank_zero, max_over_ranks, sum_over_ranks
-from training.evaluation import SCORES, Standing, examples, threshold_text, validate, worst_class
-from training.model import is_code
-from training.pictures import choose_tiles, draw_curves, draw_examples
-from training.run.console import Console, duration
-from training.run.state import Run
-from training.run.step import StepResult, TrainingError, training_step
+from training.checkpoint import (
+    BEST,
+    LAST,
+    Checkpoint,
+    RunProgress,
+    load_weights,
+    save,
+)
+from training.data import check_store, level_gsd
+from training.engine import (
+    Engine,
+    average_in_place,
+    data_parallel,
+    gather_on_rank_zero,
+    is_rank_zero,
+    max_over_ranks,
+    random_state,
+    seed_all,
+    set_random_state,
+    sum_over_ranks,
+)
+from training.evaluation import examples, validate, worst_class
+from training.model import Trainable, training_only
+from training.pictures import choose_tiles
+from training.process import RunStopped, StopSignals
+from training.run.parts import info_of, load_stage, make_trainable
+from training.run.pretrained import load_encoder_weights, load_initial_weights
+from training.run.report import Pace, Report
+from training.run.step import (
+    StepResult,
+    StepState,
+    TrainingError,
+    batch_groups,
+    learning_rate,
+    train_step,
+)
+from training.runners import training_extent, write_item
 from training.setting_texts import counted, parse_interval
-from training.signals import RunStopped, StopSignals
+from training.settings import Config
 
 PARTS = ("loss", "main", "dice")
-CPU = torch.device("cpu")
-
-
-class Pace(NamedTuple):
-    """Samples of this rank in consecutive steps, wall time, and seconds waiting for batches."""
-
-    samples: float = 0
-    seconds: float = 0.0
-    waited: float = 0.0
-
-    def plus(self, other: Pace) -> Pace:
-        """Return the pace of both."""
-        return Pace(*map(sum, zip(self, other, strict=True)))
-
-    def figures(self) -> dict[str, float]:
-        """Return the images per second of all ranks and the share of waiting; NaN without steps."""
-        seconds = max(self.seconds, 1e-9) if self.samples else math.nan
-        rate = this_rank()[1] * self.samples / seconds
-        return {"images_per_s": rate, "data_wait": self.waited / seconds}
 
 
 class Trainer:
-    """Trains a run: takes its steps, reads and shows the loss, saves, validates, stops.
+    """Trains a model on stores, new or from a checkpoint to resume.
 
-    ``pending`` are results of steps whose losses have not been read from the device. The next
-    checkpoint is due at ``save_at`` (`time.monotonic`) or after ``save_steps``. ``alone``: there is
-    one rank, so that nothing has to be agreed on.
+    Attributes
+    ----------
+    info, loader, validation
+        Inputs and outputs of the model, and the loaders, of the current ``stage``. ``validation``
+        is None if no scene is in the validation split.
+    trainable, module
+        The module of a step; the same with gradients averaged over ranks.
+    state
+        Optimizer and averaged weights.
+    progress, position
+        Counters, and the samples of the epoch that all ranks have passed.
+    initial
+        Line on the initial weights; empty in a resumed run.
     """
 
-    def __init__(self, run: Run, console: Console, stop: StopSignals) -> None:
-        self.run, self.console, self.stop = run, console, stop
-        self.pending: list[StepResult] = []
-        self.alone = not is_distributed()
-        steps, self._interval = parse_interval(run.config.save_every)
-        self.save_steps = steps or sys.maxsize
-        self._began, self._began_at = time.monotonic(), run.done
-        self.save_at = self._began + self._interval
-        there = (run.folder / LAST).exists()
-        self._saved_step = run.progress.step if there else None
-        self._score = math.nan
+    loader: BatchLoader
+    validation: BatchLoader | None
+
+    def __init__(
+        self,
+        config: Config,
+        engine: Engine,
+        stores: tuple[StoreReader, ...],
+        folder: Path,
+        saved: Checkpoint | None = None,
+        *,
+        report: Report | None = None,
+        stop: StopSignals | None = None,
+    ) -> None:
+        self.config, self.engine, self.stores, self.folder = config, engine, stores, folder
+        self.report, self.stop = report or Report(None, quiet=True), stop or StopSignals()
+        self.progress = RunProgress() if saved is None else RunProgress.from_plain(saved.progress)
+        self.info = info_of(config, stores) if saved is None else saved.info
+        check_store(self.info, stores, str(folder))
+        seed_all(config.seed)
+        self.trainable = self.make_trainable()
+        self.initial = self._load_weights(saved)
+        self.state = StepState.of(self.trainable, engine, config, self.progress.step)
+        self.module: nn.Module = data_parallel(
+            self.trainable, engine.device, find_unused=config.find_unused_parameters
+        )
+        self._restore(saved)
+        self.epochs, self.stage, self.position = config.ends[-1], -1, 0
+        self._begin_stage(config.stage_of(self.progress.epoch))
+        if saved is not None and saved.loader.get("position"):
+            self.loader.load_state_dict(saved.loader)
+            self.position = int(saved.loader["position"])
+        self.alone = not is_distributed()  # nothing has to be agreed on
+        steps, self._interval = parse_interval(config.save_every)
+        self._save_steps = steps or sys.maxsize
+        self._began, self._began_at = time.monotonic(), self.done
+        self._save_at = self._began + self._interval  # as time.monotonic()
+        self._saved_step = self.progress.step if (folder / LAST).exists() else None
+        self._pending: list[StepResult] = []  # their losses are still on the device
         self._scenes: list[dict[str, Any]] = []  # of the last validation, and of the best
         self._best_scenes = self._scenes
+
+    def make_trainable(self) -> Trainable:
+        """Return the untrained model with its normalisation and loss, on the CPU in fp32."""
+        return make_trainable(self.config, self.info, self.engine, self.stores)
+
+    def learning_rate(self, done: float) -> float:
+        """Return the learning rate of a step at whose end so many epochs are done."""
+        return learning_rate(self.config, self.epochs, done)
 
     def fit(self) -> None:
         """Train until all epochs are done or ``patience`` is exhausted.
 
         RunStopped: a signal stopped the run, which is saved. TrainingError: a value is not finite.
         """
-        run, plan = self.run, self.run.config.plan
+        config, progress = self.config, self.progress
         with self._explained():
-            while run.progress.epoch < run.epochs and not run.out_of_patience:
-                if run.enter_stage() and len(plan) > 1:
-                    self.console.line(f"stage {run.stage + 1}: {plan[run.stage]}")
-                self.train_epoch()
-                self.end_epoch()
-        self._finish()
+            while progress.epoch < self.epochs and not config.lost_patience(
+                progress.epoch, progress.best_epoch
+            ):
+                stage = config.stage_of(progress.epoch)
+                if stage != self.stage:
+                    self._begin_stage(stage)
+                    self.report.line(f"stage {stage + 1}: {config.plan[stage]}")
+                figures = self.train_epoch()
+                results = self.validate()
+                self._end_epoch(figures, results)
+        self.report.finish(config, self.info, progress, self._best_scenes, self.loader)
 
-    def train_epoch(self) -> None:
-        """Train on the remaining batches of the current epoch."""
-        run, total = self.run, len(self.run.loader)
-        run.module.train()
-        groups = run.groups()
-        batches = iter(run.loader) if groups else iter(())
+    def train_epoch(self) -> dict[str, float]:
+        """Train on the remaining batches of the epoch; return its mean losses and its pace."""
+        progress, total = self.progress, len(self.loader)
+        self.loader.set_epoch(progress.epoch)
+        groups = batch_groups(self.loader, self.position, self.config.accumulate)
+        self.module.train()
+        batches = iter(self.loader) if groups else iter(())
         self.stop.at_once = False
-        title = f"epoch {run.progress.epoch + 1}/{run.epochs}"
-        self.console.begin_bar(title, total, total - sum(group.size for group in groups))
+        title = f"epoch {progress.epoch + 1}/{self.epochs}"
+        self.report.begin(title, total, total - sum(group.size for group in groups))
         self._pace, self._since = Pace(), time.perf_counter()
-        for group in groups:
-            self.pending.append(training_step(run, batches, group))
-            self.console.advance(group.size)
+        for size, position in groups:
+            done = progress.epoch + position / self.loader.samples
+            self.state.set_rate(self.learning_rate(done))
+            self._pending.append(train_step(self.module, batches, self.state, size))
+            progress.step, self.position = self.state.step, position
+            self.report.advance(size)
             # Reading the losses waits for the device, so most steps do not. Ranks have to agree on
             # stopping and saving, so they do at these steps only.
-            step, now = run.progress.step, time.monotonic()
-            urgent = self.alone and (self.stop.number or now >= self.save_at)
-            if urgent or not step % run.config.log_every or not step % self.save_steps:
+            urgent = self.alone and (self.stop.number or time.monotonic() >= self._save_at)
+            every = self.config.log_every, self._save_steps
+            if urgent or not all(progress.step % steps for steps in every):
                 self._after_steps()
+        self._read()
+        average_in_place(self.state.statistics_of_rank())
+        *sums, samples = sum_over_ranks([*progress.sums, progress.samples], self.engine.device)
+        means = (part / max(samples, 1) for part in sums)
+        return dict(zip(PARTS, means, strict=True)) | self._pace.figures()
 
     def _after_steps(self) -> None:
         """Read the losses of pending steps and show them; save and stop if it is time to."""
-        self._show(*self._read())
+        loss, pace = self._read()
+        per_epoch = (time.monotonic() - self._began) / max(self.done - self._began_at, 1e-9)
+        values = {"loss": loss, "lr": self.state.rate, **pace.figures()}
+        self.report.steps(values, self.progress.step, per_epoch * (self.epochs - self.done))
         # The maximum: a signal may have reached one rank only, and only rank 0 has a timer.
-        due = is_rank_zero() and time.monotonic() >= self.save_at
+        due = is_rank_zero() and time.monotonic() >= self._save_at
         requests = [float(self.stop.number), float(due)]
-        stopping, save = max_over_ranks(requests, self.run.engine.device)
-        if save or stopping or self.run.progress.step % self.save_steps == 0:
-            self._save()
+        stopping, due_anywhere = max_over_ranks(requests, self.engine.device)
+        if due_anywhere or stopping or self.progress.step % self._save_steps == 0:
+            self.save()
         if stopping:
             raise RunStopped(int(stopping))
 
-    def _save(self) -> None:
-        self.run.save()
-        self.save_at = time.monotonic() + self._interval
-        self._saved_step = self.run.progress.step
-
     def _read(self) -> tuple[float, Pace]:
         """Wait for the device, add the pending steps to the epoch; return their loss and pace."""
-        taken, self.pending, progress = self.pending, [], self.run.progress
+        taken, self._pending, progress = self._pending, [], self.progress
         applied = [step.check(ago=len(taken) - number) for number, step in enumerate(taken)]
         if skipped := applied.count(False):
             progress.skipped += skipped
-            self.console.line(
+            self.report.line(
                 f"{counted(skipped, 'step')} before step {progress.step + 1} skipped, with an "
                 "overflow of fp16 in the gradient; the loss is scaled less from then on"
             )
@@ -136,11 +205,175 @@ class Trainer:
         rows = torch.stack(losses).tolist() if losses else []
         begun, self._since = self._since, time.perf_counter()
         pace = Pace(sum(counts), self._since - begun, sum(step.waited for step in taken))
-        self._pace = self._pace.plus(pace)
+        self._pace = Pace(*map(sum, zip(self._pace, pace, strict=True)))
         progress.add(rows, counts)
         progress.seconds += pace.seconds
         total = sum(n * row[0] for n, row in zip(counts, rows, strict=True))
         return total / max(pace.samples, 1), pace
+
+    def validate(self) -> dict[str, float]:
+        """Return the metrics on the validation tiles; nothing if this epoch is not validated."""
+        config, info, done = self.config, self.info, self.progress.epoch + 1
+        if done % config.val_every and done not in config.ends:
+            return {}
+        if self.validation is None:
+            return {info.score: math.nan}
+        self.report.begin("validating", len(self.validation))
+
+        def on_batch() -> None:
+            self.report.advance(1)
+            if stopping := self._stopping():
+                raise RunStopped(stopping)
+
+        given = self.trainable, self.engine, info, self.validation
+        try:
+            with self.state.averaged_weights():
+                results, self._scenes = validate(*given, on_batch=on_batch)
+                tiles, count = self.validation.tiles, config.pictures * is_rank_zero()
+                chosen = choose_tiles(tiles.road_fraction, tiles.table["valid_fraction"], count)
+                shown = examples(*given, chosen)
+        except RunStopped:  # caught here, where the model has its own weights again
+            self.save()
+            raise
+        self.report.validated(done, info.score, results[info.score], shown, info.bands)
+        if not math.isnan(results.get("threshold", math.nan)):
+            self.info = replace(info, threshold=results["threshold"])
+        return results
+
+    def _stopping(self) -> int:
+        """Return the signal that reached any of the ranks; 0 for none."""
+        return int(max_over_ranks([float(self.stop.number)], torch.device("cpu"))[0])
+
+    def _end_epoch(self, figures: dict[str, float], results: dict[str, float]) -> None:
+        """Record the results of an epoch, and save it."""
+        progress, score = self.progress, self.info.score
+        row: dict[str, Any] = {
+            "epoch": progress.epoch + 1,
+            "level": self.info.level,
+            "step": progress.step,
+            "lr": self.state.rate,
+            **{name: figures[name] for name in PARTS},
+            **results,
+            **{name: value for name, value in figures.items() if name not in PARTS},
+            "seconds": progress.seconds,
+            **({} if self.state.scaler is None else {"skipped": progress.skipped}),
+        }
+        if "worst_iou" in row:
+            row["worst_class"] = worst_class(row, self.info.class_names)
+        best = score in row and progress.is_best(row[score])
+        progress.history.append(row)
+        progress.epoch, self.position = progress.epoch + 1, 0
+        progress.reset_sums()
+        if best:
+            self._best_scenes = self._scenes
+            self.save_best()
+        self.save()
+        self.report.epoch(row, results, progress.history, self.epochs, best=best)
+        stopping = self._stopping()
+        if stopping and progress.epoch < self.epochs:
+            raise RunStopped(stopping)
+        self.stop.at_once = True  # all is saved
+
+    @property
+    def done(self) -> float:
+        """Epochs that are done, as a fraction."""
+        return self.progress.epoch + self.position / self.loader.samples
+
+    def _begin_stage(self, number: int) -> None:
+        """Load the tiles of a stage."""
+        if self.stage >= 0:
+            del self.loader, self.validation  # first free the memory of their tiles
+        stage, self.stage = self.config.plan[number], number
+        level = stage.level or self.stores[0].meta.levels[0]
+        self.info = replace(self.info, level=level, gsd_m=level_gsd(self.stores[0], level))
+        loaders = load_stage(self.config, self.info, self.stores, stage, self.engine.device)
+        self.loader, self.validation = loaders
+        if self.progress.epoch in (0, *self.config.ends):
+            # Results at different resolutions are not comparable.
+            self.progress.best, self.progress.best_epoch = math.nan, -1
+
+    def _load_weights(self, saved: Checkpoint | None) -> str:
+        """Load the weights that the run begins with; return a line on those of a new run."""
+        model, config = self.trainable.model, self.config
+        if saved is not None:  # best.pt has no auxiliary weights: they stay at random
+            whole = training_only(model) | saved.model | saved.auxiliary
+            load_weights(model, whole, str(self.folder))
+            return ""
+        if config.init_from is not None:
+            return load_initial_weights(model, self.info, config.init_from)
+        return load_encoder_weights(model, config.encoder_weights, config.model)
+
+    def _restore(self, saved: Checkpoint | None) -> None:
+        """Restore the state and the random numbers of a checkpoint."""
+        rank, ranks = this_rank()
+        if rank:  # every rank draws its own dropout
+            seed_all(hash((self.config.seed, rank, self.progress.step)))
+            self.progress.reset_sums()
+        if saved is None:
+            return
+        self.state.restore(saved, str(self.folder))
+        states = [saved.rng, *saved.rng.get("other_ranks", [])] if saved.rng else []
+        if rank < len(states):  # more ranks than before keep their seeds
+            set_random_state(states[rank], self.engine.device)
+        if len(states) == ranks:  # other numbers of ranks take the means
+            own = states[rank].get("statistics", ())
+            for now, before in zip(self.state.statistics_of_rank(), own, strict=False):
+                now.copy_(before)
+
+    def save(self) -> None:
+        """Write last.pt from the first rank, with the sums and random states of all ranks.
+
+        The file has the means of the running statistics of all ranks, and those of each rank.
+        """
+        progress, state = self.progress, self.state
+        totals = sum_over_ranks([*progress.sums, progress.samples], self.engine.device)
+        rng = random_state(self.engine.device)
+        statistics = [] if self.alone else state.statistics_of_rank()
+        own = [value.cpu().clone() for value in statistics]
+        rng |= {"statistics": own} if own else {}
+        first, *others = gather_on_rank_zero(rng) or [rng]
+        average_in_place(statistics)
+        if is_rank_zero():
+            progress.sums, progress.samples = totals[:-1], int(totals[-1])
+            place = {"epoch": progress.epoch, "position": self.position}
+            training = {
+                "optimizer": state.optimizer.state_dict(),
+                "loader": self.loader.state_dict() | place,
+                "rng": first | ({"other_ranks": others} if others else {}),
+                "scaler": {} if state.scaler is None else state.scaler.state_dict(),
+                "auxiliary": training_only(state.model),
+            }
+        else:
+            progress.reset_sums()
+        try:
+            if is_rank_zero():
+                save(self.folder / LAST, self._checkpoint(**training))
+        finally:
+            for value, before in zip(statistics, own, strict=True):
+                value.copy_(before)
+        self._save_at = time.monotonic() + self._interval
+        self._saved_step = progress.step
+
+    def save_best(self) -> None:
+        """Write best.pt, the weights without the optimizer, and its STAC item, from rank 0."""
+        if is_rank_zero():
+            checkpoint = self._checkpoint()
+            save(self.folder / BEST, checkpoint)
+            write_item(self.folder / BEST, checkpoint, training_extent(self.stores))
+
+    def _checkpoint(self, **training: Any) -> Checkpoint:  # noqa: ANN401 - fields of many types
+        """Return the weights of the run; and what only training needs, as given."""
+        model, averaged = self.state.model, self.state.averaged
+        spare = training_only(model)
+        return Checkpoint(
+            info=self.info,
+            model={n: v for n, v in model.state_dict().items() if n not in spare},
+            ema=averaged and {n: v for n, v in averaged.items() if n not in spare},
+            progress=asdict(self.progress),
+            config=self.config.flat(),
+            environment=self.engine.environment(),
+            **training,
+        )
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -148,14 +381,14 @@ class Trainer:
         try:
             yield
         except TrainingError as error:
-            run, step = self.run, self.run.progress.step + 1 - error.ago
-            where = f"step {step}, epoch {run.progress.epoch + 1}, seed {run.config.seed}"
+            step, epoch = self.progress.step + 1 - error.ago, self.progress.epoch + 1
             again = "no checkpoint was written: start again"
             if self._saved_step is not None:
-                again = f"the last checkpoint is of step {self._saved_step}: `resume` {run.folder}"
+                kept = f"the last checkpoint is of step {self._saved_step}"
+                again = f"{kept}: `resume` {self.folder}"
             raise TrainingError(
-                f"{error} ({where}); {again} with a smaller `lr` or `clip`, or with `precision` "
-                "fp32"
+                f"{error} (step {step}, epoch {epoch}, seed {self.config.seed}); {again} with a "
+                "smaller `lr` or `clip`, or with `precision` fp32"
             ) from error
         except RuntimeError as error:
             if "find_unused_parameters" not in str(error):
@@ -164,154 +397,3 @@ class Trainer:
                 "the loss does not depend on all parameters of the model, which several ranks have "
                 "to know: add `find_unused_parameters`"
             ) from error
-
-    def _show(self, loss: float, pace: Pace) -> None:
-        run, done, figures = self.run, self.run.done, pace.figures()
-        per_epoch = (time.monotonic() - self._began) / max(done - self._began_at, 1e-9)
-        remaining = duration(per_epoch * (run.epochs - done))
-        iou = "" if math.isnan(self._score) else f"{SCORES[run.info.score]} {self._score:.3f}  "
-        self.console.state(f"loss {loss:.4f}  {iou}{_pace_text(figures)}  {remaining} left")
-        scalars = {"loss": loss, "lr": run.optimizer.param_groups[0]["lr"], **figures}
-        self.console.scalars("train", scalars, run.progress.step)
-
-    def end_epoch(self) -> None:
-        """Validate the epoch, save it, and record its results."""
-        run, progress = self.run, self.run.progress
-        self._read()
-        average_in_place(run.statistics_of_rank())
-        totals = [*progress.sums, progress.samples]
-        *sums, samples = sum_over_ranks(totals, run.engine.device)
-        results = self._validate()
-        row: dict[str, Any] = {
-            "epoch": progress.epoch + 1,
-            "level": run.info.level,
-            "step": progress.step,
-            "lr": run.optimizer.param_groups[0]["lr"],
-            **{name: total / max(samples, 1) for name, total in zip(PARTS, sums, strict=True)},
-            **results,
-            **self._pace.figures(),
-            "seconds": progress.seconds,
-            **({} if run.scaler is None else {"skipped": progress.skipped}),
-        }
-        if "worst_iou" in row:
-            row["worst_class"] = worst_class(row, run.info.class_names)
-        best = run.info.score in row and progress.is_best(row[run.info.score])
-        progress.history.append(row)
-        progress.epoch, run.position = progress.epoch + 1, 0
-        progress.reset_sums()
-        if best:
-            self._best_scenes = self._scenes
-            run.save_best()
-        self._save()
-        self._record(row, best)
-        self.console.scalars("epoch", {"loss": row["loss"]}, progress.step)
-        self.console.scalars("val", results, progress.step)
-        stopping = self._stopping()
-        if stopping and progress.epoch < run.epochs:
-            raise RunStopped(stopping)
-        self.stop.at_once = True  # all is saved
-
-    def _stopping(self) -> int:
-        """Return the signal that reached any of the ranks; 0 for none."""
-        return int(max_over_ranks([float(self.stop.number)], CPU)[0])
-
-    def _validate(self) -> dict[str, float]:
-        """Return the metrics on the validation tiles; nothing if this epoch is not validated."""
-        run, done = self.run, self.run.progress.epoch + 1
-        if done % run.config.val_every and done not in run.config.ends:
-            return {}
-        if run.validation is None:
-            return {run.info.score: math.nan}
-        self.console.begin_bar("validating", len(run.validation), 0)
-
-        def on_batch() -> None:
-            self.console.advance(1)
-            if stopping := self._stopping():
-                raise RunStopped(stopping)
-
-        arguments = (run.trainable, run.engine, run.info, run.validation)
-        try:
-            with run.averaged_weights():
-                results, self._scenes = validate(*arguments, on_batch=on_batch)
-                self._score = results[run.info.score]
-                if is_rank_zero() and run.config.pictures:
-                    self._draw(run.validation)
-        except RunStopped:  # caught here, where the model has its own weights again
-            run.save()
-            raise
-        if not math.isnan(results.get("threshold", math.nan)):
-            run.info = replace(run.info, threshold=results["threshold"])
-        return results
-
-    def _draw(self, loader: BatchLoader) -> None:
-        run, number = self.run, self.run.progress.epoch + 1
-        folder = run.folder / "pictures"
-        folder.mkdir(exist_ok=True)
-        tiles = loader.tiles
-        chosen = choose_tiles(
-            tiles.road_fraction, tiles.table["valid_fraction"], run.config.pictures
-        )
-        shown = examples(run.trainable, run.engine, run.info, loader, chosen)
-        score = f"{SCORES[run.info.score]} {self._score:.3f}"
-        title = f"epoch {number}, {score} over all validation tiles"
-        draw_examples(folder / f"epoch_{number:03d}.png", shown, run.info.bands, title)
-
-    def _record(self, row: dict[str, Any], best: bool) -> None:
-        run, progress = self.run, self.run.progress
-        parts = [f"epoch {progress.epoch}/{run.epochs}", f"loss {row['loss']:.4f}"]
-        if run.validation is not None:  # the header says if there is none
-            shown = {"val_loss": "val", **SCORES}
-            parts += [f"{label} {row[name]:.3f}" for name, label in shown.items() if name in row]
-        if row.get("worst_class"):
-            parts.append(f"worst {row['worst_class']} {row['worst_iou']:.3f}")
-        if "speed_mae_mph" in row:
-            parts.append(f"speed error {row['speed_mae_mph']:.1f} mph")
-        if not math.isnan(row.get("threshold", math.nan)):
-            parts.append(f"threshold {threshold_text(row, 2)}")
-        if not math.isnan(row["data_wait"]):
-            parts.append(_pace_text(row))
-        parts += ["best"] * (best and run.validation is not None)
-        self.console.end_bar()
-        self.console.line("  ".join(parts))
-        self.console.table(progress.history)
-
-    def _finish(self) -> None:
-        """Draw the curves and print where the results are."""
-        run, progress = self.run, self.run.progress
-        if not is_rank_zero() or not progress.history:
-            return
-        draw_curves(run.folder / "curves.png", progress.history)
-        patience = run.config.patience
-        if patience and run.out_of_patience:
-            what = f"no better {SCORES[run.info.score]}"
-            self.console.line(f"stopped early: {what} for {counted(patience, 'epoch')}")
-        if not math.isnan(progress.best):
-            self.console.line(
-                f"best {SCORES[run.info.score]} {progress.best:.3f} after epoch "
-                f"{progress.best_epoch + 1}: {run.folder / BEST}"
-            )
-            for line in self._standing():
-                self.console.line(line)
-        made = ("curves.png", "metrics.csv", "pictures", "tensorboard")
-        there = ", ".join(name for name in made if (run.folder / name).exists())
-        self.console.line(f"in {run.folder}: {there}")
-
-    def _standing(self) -> Iterator[str]:
-        """Yield at most three lines: the spread over scenes, a next step, and where more is."""
-        run = self.run
-        standing = Standing(
-            score=run.info.score,
-            scenes=self._best_scenes,
-            history=run.progress.history,
-            training_scenes=len(np.unique(run.loader.tiles.table[["store", "scene"]])),
-        )
-        if facts := standing.facts()[:2]:  # a resumed run may have its best epoch behind it
-            yield "; ".join(f"{name}: {text}" for name, text in facts)
-        yield from [f"next step: {step}" for step in standing.next_steps()[:1]]
-        words = ["geoprep", "evaluate", str(run.folder), *run.config.stores]
-        words += ["--model", run.info.model] if is_code(run.info.model) else []
-        yield f"more: {shlex.join(words)} --baseline"
-
-
-def _pace_text(pace: Mapping[str, float]) -> str:
-    return f"{pace['images_per_s']:.1f} images/s  data wait {pace['data_wait']:.1%}"

@@ -17,10 +17,9 @@ import json, torch
 from torch import nn
 from helpers import tiny
 from helpers.steps import batch, trainable_of
-from loaders import Batch, this_rank
+from loaders import this_rank
 from training.engine import average_in_place, choose_engine, data_parallel, process_group
-from training.run.step import TrainingError, optimizer_step
-from training.model.trainable import prepare
+from training.run.step import StepState, TrainingError, train_step
 from training.settings import Config
 from training.model import copy_weights, running_statistics
 
@@ -49,8 +48,8 @@ class Partial(nn.Module):
 def made(model, **options):
     engine = choose_engine("native", "cpu", "fp32", "off")
     trainable = trainable_of(model)
-    optimizer = prepare(trainable, engine, Config(lr=0.01))
-    return engine, trainable, optimizer, data_parallel(trainable, engine.device, **options)
+    state = StepState.of(trainable, engine, Config(lr=0.01, clip=None))
+    return engine, trainable, state, data_parallel(trainable, engine.device, **options)
 
 
 def marked(rank):
@@ -61,17 +60,18 @@ def marked(rank):
 
 
 def given(rank):
-    image, label, key = batch()
-    return Batch(image // (rank + 1), label, key, torch.zeros(2, 3), key)
+    noise = batch()
+    noise.image //= rank + 1
+    return noise
 
 
 torch.set_num_threads(1)
 with process_group("cpu"):
     torch.manual_seed(0)
     rank, found = this_rank()[0], {}
-    engine, trainable, optimizer, module = made(marked(rank))
+    engine, trainable, state, module = made(marked(rank))
     model = trainable.model
-    optimizer_step(module, optimizer, engine, [given(rank)])
+    train_step(module, [given(rank)], state)
     own = {n: v.tolist() for n, v in running_statistics(model).items()}
     average_in_place(running_statistics(model).values())
     means = {n: v.tolist() for n, v in running_statistics(model).items()}
@@ -80,12 +80,12 @@ with process_group("cpu"):
     before = copy_weights(model)
     trainable.loss = Shifted(trainable.loss, torch.inf if rank else 0.0)
     try:
-        optimizer_step(module, optimizer, engine, [given(rank)])
+        train_step(module, [given(rank)], state)
     except TrainingError as error:
         found["inf"] = str(error)
     object.__setattr__(engine, "skips_steps", True)
-    optimizer.zero_grad()
-    result = optimizer_step(module, optimizer, engine, [given(rank), given(rank)], 2)
+    state.optimizer.zero_grad()
+    result = train_step(module, [given(rank), given(rank)], state, 2)
     after = copy_weights(model)
     parameters = [name for name, _ in model.named_parameters()]
     found["skipped"] = all(torch.equal(before[name], after[name]) for name in parameters)
@@ -95,10 +95,10 @@ with process_group("cpu"):
         found["late"] = str(error)
 
     for find in (True, False):
-        engine, trainable, optimizer, module = made(Partial(), find_unused=find)
+        engine, trainable, state, module = made(Partial(), find_unused=find)
         try:
             for _ in range(2):
-                optimizer_step(module, optimizer, engine, [given(rank)])
+                train_step(module, [given(rank)], state)
             found[f"unused {find}"] = "trained"
         except RuntimeError as error:
             found[f"unused {find}"] = str(error)

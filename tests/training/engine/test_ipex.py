@@ -20,8 +20,9 @@ from training.engine.native import choose_engine
 from training.export import main as export
 from training.model.build import build_model
 from training.model.losses import RoadLoss
-from training.model.trainable import Trainable, prepare
+from training.model.trainable import Trainable
 from training.model.unet import UpConv
+from training.run.parts import prepare
 from training.runners.model_files import load_runner
 from training.runners.runner import NativeRunner
 from training.settings import Config
@@ -126,7 +127,7 @@ def test_weights_loaded_later_are_used(precision):
     module.eval()
     plain.eval()
     with torch.no_grad(), engine.autocast():
-        image = batch(side=64)[0]
+        image = batch(side=64).image
         expected = plain(module.prep.normalize(image))
         torch.testing.assert_close(module.logits(image), expected, rtol=0.02, atol=0.02)
 

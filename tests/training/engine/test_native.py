@@ -8,12 +8,10 @@ from helpers.steps import batch, losses, trainable_of
 from torch import nn
 
 from geoprep.errors import UsageError
-from loaders import Batch
 from training.engine import ipex as engine_ipex
 from training.engine.native import choose_engine, choose_precision, missing_compiler
-from training.model.optimizer import make_optimizer
-from training.model.trainable import prepare
-from training.run.step import optimizer_step
+from training.run.parts import make_optimizer, prepare
+from training.run.step import StepState, train_step
 from training.settings import Config
 
 CPU = torch.device("cpu")
@@ -79,7 +77,7 @@ def test_the_fused_optimizer_copies_no_kernel_and_changes_weights_as_torchs_does
 
 def test_logits_of_a_whole_tile_have_its_size():
     module = _trainable().eval()
-    image = batch(side=40)[0]
+    image = batch(side=40).image
     logits = module.logits(image)
     assert logits.shape == (2, 8, 40, 40)
     inside = module.logits(image[..., :32, :32])
@@ -88,9 +86,10 @@ def test_logits_of_a_whole_tile_have_its_size():
 
 def test_padding_of_a_whole_tile_does_not_count():
     module = _trainable().eval()
-    image, speed, key = batch(side=40)
-    expected = module.loss(module.logits(image), module.prep.target(speed), speed != 255)
-    torch.testing.assert_close(module(image, speed, key), expected)
+    given = batch(side=40)
+    target, valid = module.prep.target(given.label), given.label != 255
+    expected = module.loss(module.logits(given.image), target, valid)
+    torch.testing.assert_close(module(given), expected)
 
 
 @pytest.mark.slow
@@ -106,7 +105,7 @@ def test_validation_does_not_run_compiled_code():
     module = _trainable()
     module.compile_parts("loss")
     module._compiled_loss = lambda *_: pytest.fail("compiled loss in evaluation")
-    module.eval()(*batch())
+    module.eval()(batch())
 
 
 @pytest.mark.parametrize(
@@ -132,14 +131,13 @@ def test_parts_are_compiled_in_the_mode_that_was_asked_for(monkeypatch, mode, co
     monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", lambda: begun.append(1))
     monkeypatch.setattr("training.engine.native.missing_compiler", lambda _: None)
     engine, module = choose_engine("native", "cpu", "fp32", mode), _trainable()
-    optimizer = prepare(module, engine, Config(lr=0.01))
+    state = StepState.of(module, engine, Config(lr=0.01))
     assert found == compiled
     # CUDA graphs reuse the memory of their results: gradients of several batches are elsewhere.
     graphs = mode in ("reduce-overhead", "max-autotune")
     own = [p.grad is not None and p.grad.data_ptr() for p in module.parameters()]
     assert all(own) if graphs else not any(own)
-    batches = [Batch(*batch()[:2], torch.arange(2), torch.zeros(2, 3), batch()[2])] * 2
-    optimizer_step(module, optimizer, engine, batches, 2)
+    train_step(module, [batch()] * 2, state, 2)
     assert len(begun) == 2 * graphs
     after = [p.grad is not None and p.grad.data_ptr() for p in module.parameters()]
     assert after == own
@@ -147,11 +145,9 @@ def test_parts_are_compiled_in_the_mode_that_was_asked_for(monkeypatch, mode, co
 
 def test_the_model_gets_channels_last(monkeypatch):
     engine, module = choose_engine("native", "cpu", "fp32", "off"), _trainable()
-    optimizer, seen = prepare(module, engine, Config(lr=0.01)), []
+    state, seen = StepState.of(module, engine, Config(lr=0.01)), []
     module.model.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
-    image, label, key = batch()
-    given = Batch(image, label, key, torch.zeros(2, 3), key)
-    optimizer_step(module, optimizer, engine, [given])
+    train_step(module, [batch()], state)
     assert seen[0].is_contiguous(memory_format=torch.channels_last)
 
 

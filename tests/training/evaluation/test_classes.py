@@ -22,8 +22,8 @@ from training.checkpoint import ModelInfo, load
 from training.evaluate import main as evaluate_main
 from training.evaluation.metrics import ClassMetrics, worst_class
 from training.export import main as export_main
-from training.model.loss_weights import class_share, class_weights, inverse_root
 from training.model.losses import ClassLoss
+from training.run.parts import class_share, class_weights, inverse_root
 
 NAMES = ("background", "slow", "fast")
 OTHER = ("fast", "slow", "background")

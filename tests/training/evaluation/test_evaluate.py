@@ -17,13 +17,14 @@ from helpers.tiny import build
 from geoprep.errors import UsageError
 from loaders import BatchLoader, Folds, RamTiles, select
 from training.checkpoint import Checkpoint, save
-from training.data import make_prep
 from training.engine.native import choose_engine
 from training.evaluate import main
 from training.evaluation.validation import evaluate_runner, examples, predicted_label, validate
 from training.model.losses import RoadLoss
 from training.model.trainable import Trainable
+from training.run.parts import make_prep
 from training.runners import ModelOptions, open_model
+from training.settings import SamplingConfig
 
 MODEL = "helpers.tiny:build"
 FP32 = ("--precision", "fp32", "--device", "cpu", "--quiet", "--model", MODEL)
@@ -88,7 +89,7 @@ def figures_of(*words):
 def test_metrics_equal_those_of_training(network, checkpoint, store_path, command):
     engine = choose_engine("native", "cpu", "fp32", "off")
     tiles = RamTiles.load(store_path, "val")
-    trainable = Trainable(make_prep(FACTS, engine), network, RoadLoss())
+    trainable = Trainable(make_prep(FACTS, engine.dtype, SamplingConfig()), network, RoadLoss())
     said, rows = validate(trainable, engine, FACTS, BatchLoader(tiles, 3, shuffle=False))
     path = checkpoint(threshold=said["best_threshold"])
     found = figures_of(path, store_path)
@@ -277,7 +278,7 @@ def test_invalid_requests_are_refused(checkpoint, command, store_path, words, me
 def test_examples_equal_predictions(network, store_path):
     engine = choose_engine("native", "cpu", "fp32", "off")
     loader = BatchLoader(RamTiles.load(store_path, "val"), 3, shuffle=False)
-    trainable = Trainable(make_prep(FACTS, engine), network, RoadLoss())
+    trainable = Trainable(make_prep(FACTS, engine.dtype, SamplingConfig()), network, RoadLoss())
     (example,) = examples(trainable, engine, FACTS, loader, [1])
     assert example.has_speed
     assert (example.prediction[example.label == 255] == 255).all()

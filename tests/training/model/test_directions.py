@@ -16,13 +16,11 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.functional import avg_pool2d, interpolate
 
-from training.checkpoint import load, save
-from training.model import load_model
+from training.checkpoint import load, load_model, save
 from training.model import unet as model_module
 from training.model.build import build_model
-from training.model.directions import direction_loss, road_directions
-from training.model.losses import RoadLoss
-from training.run import step as steps
+from training.model.losses import RoadLoss, direction_loss, road_directions
+from training.run import trainer
 
 SIDE = 64
 
@@ -182,7 +180,7 @@ def test_a_run_learns_directions_and_its_files_predict_without(fit, small_unet, 
 def test_a_resumed_run_goes_on_with_its_directions(fit, small_unet, tmp_path, monkeypatch):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     fit("--out", whole, "--epochs", 2, network=BUILT_IN)
-    step, done = steps.optimizer_step, []
+    step, done = trainer.train_step, []
 
     def interrupted(*args, **options):
         done.append(1)
@@ -190,7 +188,7 @@ def test_a_resumed_run_goes_on_with_its_directions(fit, small_unet, tmp_path, mo
             os.kill(os.getpid(), signal.SIGINT)
         return step(*args, **options)
 
-    monkeypatch.setattr(steps, "optimizer_step", interrupted)
+    monkeypatch.setattr(trainer, "train_step", interrupted)
     fit("--out", parts, "--epochs", 2, network=BUILT_IN, status=130)
     fit("--resume", parts, store=None, network=())
     one, other = load(whole), load(parts)

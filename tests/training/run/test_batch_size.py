@@ -8,8 +8,8 @@ from helpers.steps import trainable_of
 from torch import nn
 
 from geoprep.errors import UsageError
-from training.engine import is_out_of_memory
 from training.engine.native import choose_engine
+from training.process import is_out_of_memory
 from training.run import capacity
 from training.run.capacity import (
     choose_batch_size,
@@ -55,21 +55,21 @@ def limit(monkeypatch):
 
     It returns the sizes that were tried, and weak references to what failed steps held.
     """
-    real = capacity.optimizer_step
+    real = capacity.train_step
 
     def limit_to(most, error):
         tried, held = [], []
 
-        def step(module, optimizer, engine, batches, **options):
+        def step(module, batches, state):
             (batch,) = batches
             tried.append(len(batch))
             if len(batch) > most:
                 tensor = torch.zeros(1000)
                 held.append(weakref.ref(tensor))
                 raise type(error)(*error.args)
-            return real(module, optimizer, engine, batches, **options)
+            return real(module, batches, state)
 
-        monkeypatch.setattr(capacity, "optimizer_step", step)
+        monkeypatch.setattr(capacity, "train_step", step)
         # As if larger batches were always faster.
         monkeypatch.setattr(capacity, "_GIVE_UP", 0.0)
         return tried, held
@@ -126,15 +126,15 @@ def test_tiles_in_memory_leave_less_for_batches(store_path, store, monkeypatch):
 
 def test_steps_are_measured_as_in_training(trainable, monkeypatch):
     seen = []
-    real = capacity.optimizer_step
+    real = capacity.train_step
 
-    def step(module, optimizer, engine, batches, **options):
-        result = real(module, optimizer, engine, batches, **options)
+    def step(module, batches, state):
+        result = real(module, batches, state)
         modes = [part.training for part in module.modules()]
-        seen.append((all(modes), engine.dtype, len(optimizer.state), options["clip"]))
+        seen.append((all(modes), engine.dtype, len(state.optimizer.state), state.clip))
         return result
 
-    monkeypatch.setattr(capacity, "optimizer_step", step)
+    monkeypatch.setattr(capacity, "train_step", step)
     engine = choose_engine("native", "cpu", "bf16", "off")
     assert measured_rates(trainable.eval(), engine, Config.from_flat({"clip": 1.0}), 32, 2)[2] > 0
     parameters = len(list(trainable.model.parameters()))
@@ -151,10 +151,10 @@ def test_sizes_are_tried_until_rates_fall_or_the_bound_is_reached(trainable, mon
     engine, now = choose_engine("native", "cpu", "fp32", "off"), [0.0]
     takes = {2: 0.25, 4: 0.4, 8: 1.0}
 
-    def step(module, optimizer, engine, batches, **_):
+    def step(module, batches, state):
         now[0] += takes[len(batches[0])]
 
-    monkeypatch.setattr(capacity, "optimizer_step", step)
+    monkeypatch.setattr(capacity, "train_step", step)
     monkeypatch.setattr(capacity.time, "perf_counter", lambda: now[0])
     given = trainable, engine, Config(), 32
     assert measured_rates(*given, 128) == pytest.approx({2: 8.0, 4: 10.0, 8: 8.0})

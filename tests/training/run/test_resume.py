@@ -10,7 +10,7 @@ from helpers.stores import write_store
 
 from training.checkpoint import load
 from training.fit import main
-from training.run import state, trainer
+from training.run import trainer
 
 
 @pytest.mark.parametrize(
@@ -190,14 +190,14 @@ def test_sighup_saves_the_run(fit, out, monkeypatch, request):
 def test_a_second_run_in_the_same_folder_is_refused(fit, tmp_path, monkeypatch):
     """The first one holds the lock while it trains; its files are not touched."""
     out, printed = tmp_path / "run", []
-    step = trainer.training_step
+    step = trainer.train_step
 
-    def during_training(run, batches, group):
+    def during_training(*given):
         if not printed:
             printed.append(fit("--out", out, "--epochs", 1, "--overwrite", status=2).err)
-        return step(run, batches, group)
+        return step(*given)
 
-    monkeypatch.setattr(trainer, "training_step", during_training)
+    monkeypatch.setattr(trainer, "train_step", during_training)
     fit("--out", out, "--epochs", 1)
     assert f"{out}: process {os.getpid()} on " in printed[0]
     assert "is training in this folder: wait for it, or choose another --out" in printed[0]
@@ -225,7 +225,7 @@ def test_a_signal_while_tiles_are_loaded_stops_at_once(fit, tmp_path, monkeypatc
     whole, out, loads = tmp_path / "whole", tmp_path / "run", []
     options = ("--stages", "32@32:1,64@32:1", "--pictures", 0)
     fit("--out", whole, *options)
-    load_stage = state.load_stage
+    load_stage = trainer.load_stage
 
     def interrupted(*args):
         loads.append(args)
@@ -233,9 +233,9 @@ def test_a_signal_while_tiles_are_loaded_stops_at_once(fit, tmp_path, monkeypatc
             os.kill(os.getpid(), signal.SIGTERM)
         return load_stage(*args)
 
-    monkeypatch.setattr(state, "load_stage", interrupted)
+    monkeypatch.setattr(trainer, "load_stage", interrupted)
     printed = fit("--out", out, *options, status=143).out
-    monkeypatch.setattr(state, "load_stage", load_stage)
+    monkeypatch.setattr(trainer, "load_stage", load_stage)
     if stage == 1:
         assert "stopped by SIGTERM before the first checkpoint: start again" in printed
         fit("--out", out, *options)

@@ -5,7 +5,7 @@ import torch
 from helpers import tiny
 
 from training.model import copy_weights, update_average
-from training.model.optimizer import make_optimizer
+from training.run.parts import make_optimizer
 from training.run.step import (
     StepResult,
     TrainingError,

@@ -7,10 +7,10 @@ from torch import nn
 from torch.nn import functional
 
 from training.engine.native import choose_engine, missing_compiler
-from training.model import norm as module
+from training.model import compiled as module
 from training.model.build import build_model
-from training.model.norm import OnePassNorm, fuse_norms, norm_relu
-from training.model.trainable import prepare
+from training.model.compiled import OnePassNorm, fuse_norms, norm_relu
+from training.run.parts import prepare
 from training.settings import Config
 
 CHANNELS = 5

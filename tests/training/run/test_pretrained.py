@@ -14,8 +14,8 @@ from torch import nn
 from geoprep.errors import UsageError
 from training.checkpoint import Checkpoint, save
 from training.model.build import build_model
-from training.model.pretrained import adapt_bands, load_encoder_weights, load_initial_weights
 from training.model.unet import ResNet34
+from training.run.pretrained import adapt_bands, load_encoder_weights, load_initial_weights
 
 
 @pytest.fixture(scope="module")

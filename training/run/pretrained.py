@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from geoprep.errors import UsageError
-from training.checkpoint import BEST, ModelInfo, load
-from training.model.build import SMP, smp_factory
+from training.checkpoint import BEST, load
+from training.model import SMP, ModelInfo, smp_factory
 
 IMAGENET_URL = "https://download.pytorch.org/models/resnet34-b627a593.pth"
 """torchvision's ResNet34_Weights.IMAGENET1K_V1; the name ends in the start of its SHA-256."""

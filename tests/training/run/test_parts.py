@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from training.model.loss_weights import channel_share, inverse_root
+from training.run.parts import channel_share, inverse_root
 
 
 def _store(**pixels_by_mph):

@@ -1,14 +1,41 @@
-"""Ctrl-C, SIGTERM and SIGHUP: they interrupt a command, or ask a run to stop after a step."""
+"""The process of a command: signals, waiting threads of OpenMP, and errors of lacking memory."""
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Self
+
+SPINS = "10000"
+"""Rounds for which idle threads of GNU OpenMP spin before they sleep, some tens of microseconds."""
+
+
+def limit_spinning() -> None:
+    """Let idle threads spin for a moment, then sleep, unless the environment says how they wait.
+
+    Threads that sleep at once are woken hundreds of times in a step. Threads that spin on take
+    processor time from other processes, so on a machine with twice as many of those as processors
+    they sleep at once. Call this before torch is imported.
+    """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        crowded = os.getloadavg()[0] > 2 * (os.cpu_count() or 1)
+        os.environ.setdefault("GOMP_SPINCOUNT", "0" if crowded else SPINS)
+
+
+_MESSAGES = re.compile(r"out[ _]of[ _](\w+_)?memory|alloc_failed|can't allocate memory", re.I)
+"""Messages of the backends of torch that have no memory left."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error says that a device or the host has no memory left."""
+    if type(error).__name__ in ("MemoryError", "OutOfMemoryError"):  # the latter is torch's
+        return True
+    return isinstance(error, RuntimeError) and _MESSAGES.search(str(error)) is not None
 
 
 @contextmanager

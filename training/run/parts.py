@@ -1,0 +1,337 @@
+"""What a run is made of, from its settings: data, module, loss, optimizer, loaders."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from geoprep.errors import UsageError
+from geoprep.speed import CHANNEL_TABLE, VALID_TABLE
+from geoprep.store import StoreReader
+from loaders import (
+    Augmentation,
+    BatchLoader,
+    ClassTarget,
+    DeviceAugmentation,
+    DevicePrep,
+    DeviceTiles,
+    Jitter,
+    Normalize,
+    SpeedTarget,
+    StreamTiles,
+    Targets,
+    open_stores,
+    select,
+)
+from training.data import class_pixels, count_fold, folds_of, model_info, tiles_of, with_counts
+from training.engine import Engine, max_over_ranks, on_rank_zero
+from training.model import (
+    RESNET34_UNET,
+    ClassLoss,
+    ModelInfo,
+    ResNetUNet,
+    RoadLoss,
+    Trainable,
+    build_model,
+    copy_no_kernels,
+    fuse_norms,
+    imported,
+    set_prior,
+)
+from training.setting_texts import CUDA_GRAPHS, Stage, parse_shares, read_yaml
+from training.settings import Config, SamplingConfig
+
+MOMENTUM = 0.9
+
+STATE_PER_PARAMETER = {"adamw": 2, "adam": 2, "sgd": 1}
+"""fp32 values that an optimizer stores per parameter."""
+
+_DIRECTION = 0.1
+"""Weight of the loss of directions for binary targets from random weights: see the measurements in
+docs/performance/training.md."""
+
+_LARGEST = 5.0
+"""Largest weight of a channel or class over that of the most common one."""
+
+
+def open_data(config: Config) -> tuple[StoreReader, ...]:
+    """Return the opened stores of a run; their histograms count its training scenes."""
+    stores = open_stores(config.stores)
+    folds = folds_of(config)
+    if folds is None:
+        return stores
+    counts = on_rank_zero(lambda: [count_fold(store, folds) for store in stores])
+    return tuple(with_counts(*pair) for pair in zip(stores, counts, strict=True))
+
+
+def info_of(config: Config, stores: Sequence[StoreReader]) -> ModelInfo:
+    """Return inputs and outputs of the model that a run trains, for the finest level."""
+    return model_info(
+        stores,
+        model=config.model,
+        targets=config.targets,
+        bands=config.bands,
+        folds=folds_of(config),
+    )
+
+
+def make_trainable(
+    config: Config, info: ModelInfo, engine: Engine, stores: Sequence[StoreReader]
+) -> Trainable:
+    """Return an untrained model with its normalisation and loss, on the CPU in fp32."""
+    direction = _direction_weight(config, info)
+    size = {"bands": len(info.bands), "channels": info.channels}
+    model = build_model(info.model, **size, directions=direction > 0)
+    _check_weights(config, info)
+    loss: nn.Module
+    if info.has_classes:
+        share = class_share(stores, info.class_names)
+        set_prior(model, share, exclusive=True)
+        loss = ClassLoss(config.loss, class_weights(config.class_weights, info, share), config.dice)
+    else:
+        weights = None
+        if info.targets == "bins":
+            share = channel_share(stores)
+            set_prior(model, share)
+            weights = inverse_root(share) if config.channel_weights == "auto" else None
+        loss = RoadLoss(config.loss, weights, config.dice, direction)
+    return Trainable(make_prep(info, engine.dtype, config), model, loss)
+
+
+def make_prep(info: ModelInfo, dtype: torch.dtype, random: SamplingConfig) -> DevicePrep:
+    """Return the module that varies and normalises images and expands labels."""
+    targets: Targets = info.targets  # type: ignore[assignment]  # read from a file as a string
+    names = ("scale", "rotate", "blur", "noise", "shadow")
+    given, off = ({n: getattr(values, n) for n in names} for values in (random, SamplingConfig()))
+    augmentation: Augmentation | None = None if given == off else DeviceAugmentation(**given)
+    if random.augmentation is not None:
+        own = own_augmentation(random.augmentation)
+        augmentation = own if augmentation is None else _Both(own, augmentation)
+    jitter = random.jitter
+    return DevicePrep(
+        Normalize(info.mean, info.std, dtype),
+        ClassTarget(info.channels) if info.has_classes else SpeedTarget(targets),
+        jitter=Jitter(0.2 * jitter, 0.2 * jitter, 0.05 * jitter) if jitter else None,
+        augmentation=augmentation,
+    )
+
+
+class _Both(nn.Module):
+    """Two augmentations, one after the other."""
+
+    def __init__(self, first: Augmentation, second: Augmentation) -> None:
+        super().__init__()
+        self.first, self.second = first, second
+
+    def forward(self, image: Tensor, label: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        return self.second(*self.first(image, label, key), key)
+
+
+def own_augmentation(spec: str) -> Augmentation:
+    """Return the augmentation of a user; it and its results are checked."""
+    function = imported("augmentation", spec)
+    wanted = "write function(image, label, key), which returns image and label"
+    try:
+        inspect.signature(function).bind("image", "label", "key")
+    except TypeError as error:
+        raise UsageError(f"`augmentation` {spec}: {error}: {wanted}") from error
+    except ValueError:  # of a function without a signature, such as many in C
+        pass
+
+    if isinstance(function, nn.Module):  # it stays a part of the module, which moves to the device
+        return function
+
+    def augment(image: Tensor, label: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        changed = function(image, label, key)
+        pair = changed if isinstance(changed, tuple) else (changed,)
+        given = [(tuple(part.shape), part.dtype) for part in pair if isinstance(part, Tensor)]
+        if given != [(tuple(part.shape), part.dtype) for part in (image, label)]:
+            kinds = ", ".join(f"{str(kind)[6:]} {shape}" for shape, kind in given)
+            raise UsageError(
+                f"`augmentation` {spec} returned {kinds or type(changed).__name__} for uint8 "
+                f"{tuple(image.shape)} and uint8 {tuple(label.shape)}: {wanted}, of the same shapes"
+            )
+        return changed  # type: ignore[no-any-return]  # just checked
+
+    return augment
+
+
+def _direction_weight(config: Config, info: ModelInfo) -> float:
+    """Return the weight of the loss of directions; raise UsageError if the model has none."""
+    suits = info.model == RESNET34_UNET and not info.has_classes
+    if config.direction == "auto":
+        untrained = config.init_from is None and config.encoder_weights == "none"
+        return _DIRECTION if suits and untrained and info.targets == "binary" else 0.0
+    if config.direction and not suits:
+        raise UsageError(
+            f"`direction` {config.direction:g} needs roads and `model` {RESNET34_UNET}: leave it "
+            "out, or give 0"
+        )
+    return config.direction
+
+
+def _check_weights(config: Config, info: ModelInfo) -> None:
+    """Raise UsageError for weights that are for other targets."""
+    if config.channel_weights != "none" and info.targets != "bins":
+        raise UsageError(f"`channel_weights` auto needs `targets` bins, not {info.targets}")
+    if config.class_weights != "none" and not info.has_classes:
+        raise UsageError(
+            f"`class_weights` {config.class_weights} needs labels of classes; for bins of speed "
+            "use `channel_weights`"
+        )
+    if config.loss == "ce-dice" and not info.has_classes:
+        raise UsageError("`loss` ce-dice is for classes: use bce-dice or focal-dice for roads")
+
+
+def prepare(trainable: Trainable, engine: Engine, config: Config) -> Optimizer:
+    """Move a module to the engine's device, compile its parts, and return its optimizer.
+
+    The module is changed in place; the names in its ``state_dict`` stay the same.
+    """
+    trainable.to(device=engine.device)
+    trainable.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's own stubs lack this form
+    optimizer = make_optimizer(trainable.model, config)
+    trainable.model, optimizer = engine.optimize(trainable.model, optimizer)
+    native = engine.name == "native" and engine.device.type == "cpu"
+    if native:
+        copy_no_kernels(optimizer)
+    if native and engine.compile_mode == "loss" and isinstance(trainable.model, ResNetUNet):
+        fuse_norms(trainable.model)
+    trainable.compile_parts(engine.compile_mode)
+    if engine.compile_mode in CUDA_GRAPHS:
+        # A graph writes its gradients to its own memory. Those of several batches need another.
+        for parameter in trainable.model.parameters():
+            parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
+    return optimizer
+
+
+def make_optimizer(model: nn.Module, config: Config) -> Optimizer:
+    """Return the optimizer of a model's parameters.
+
+    Weight decay applies to kernels only: decaying biases and BatchNorm factors costs accuracy
+    (He et al. 2019, "Bag of tricks").
+    """
+    factor = config.encoder_lr
+    encoder = getattr(model, "encoder", None)
+    if factor != 1 and not isinstance(encoder, nn.Module):
+        raise UsageError("`encoder_lr`: this model has no part named encoder")
+    slow = set() if factor == 1 or encoder is None else set(encoder.parameters())
+    for parameter in slow:
+        parameter.requires_grad_(factor > 0)
+    groups: list[dict[str, Any]] = [
+        {
+            "params": [
+                p
+                for p in model.parameters()
+                if p.requires_grad and (p.ndim > 1, p in slow) == (kernel, slower)
+            ],
+            "weight_decay": config.weight_decay if kernel else 0.0,
+            "factor": factor if slower else 1.0,
+        }
+        for slower in (False, True)
+        for kernel in (True, False)
+    ]
+    kinds: dict[str, Callable[..., Optimizer]] = {
+        "adamw": torch.optim.AdamW,
+        "adam": torch.optim.Adam,
+        "sgd": partial(torch.optim.SGD, momentum=MOMENTUM, nesterov=True),
+    }
+    used = [group for group in groups if group["params"]]
+    return kinds[config.optimizer](used, lr=config.lr, fused=True)
+
+
+def class_share(stores: Sequence[StoreReader], names: Sequence[str]) -> Tensor:
+    """Return the share of each class in the labelled pixels of the train splits, fp32 (class,)."""
+    pixels = torch.from_numpy(class_pixels(stores, names))
+    return (pixels / pixels.sum().clamp(min=1)).float()
+
+
+def class_weights(given: str, info: ModelInfo, share: Tensor) -> Tensor | None:
+    """Return the loss weights of classes, fp32 (class,) with mean 1; None for equal ones."""
+    if given in ("none", "auto"):
+        return inverse_root(share) if given == "auto" else None
+    values = read_yaml(given, "class_weights")
+    values = values if isinstance(values, dict) else {str(values): math.nan}
+    for name, value in values.items():
+        if name not in info.class_names:
+            raise UsageError(
+                f"`class_weights` {given}: there is no class {name!r}; use lines of CLASS: WEIGHT "
+                f"with {', '.join(info.class_names)}"
+            )
+        if not isinstance(value, int | float) or not 0 <= value < math.inf:
+            raise UsageError(f"`class_weights` {given}: {name}: {value} is not a weight from 0 up")
+    weight = torch.tensor([float(values.get(name, 1)) for name in info.class_names])
+    if not weight.any():
+        raise UsageError(f"`class_weights` {given}: all weights are 0")
+    return weight / weight.mean()
+
+
+def channel_share(stores: Sequence[StoreReader]) -> Tensor:
+    """Return the share of labelled pixels on which each channel of the target ``bins`` is 1."""
+    counts = np.sum([store.histogram_speed for store in stores], axis=0).astype(np.float64)
+    return torch.from_numpy(counts @ CHANNEL_TABLE / max(counts @ VALID_TABLE, 1)).float()
+
+
+def inverse_root(share: Tensor) -> Tensor:
+    """Return weights that favour what is rare: 1 / sqrt(share), scaled to mean 1.
+
+    Weights of 1 / share would let a handful of pixels dominate the loss. What never occurs has the
+    weight of the most common one.
+    """
+    common = share.max().clamp(min=1e-12)
+    weight = (common / torch.where(share > 0, share, common)).sqrt().clamp(max=_LARGEST)
+    return weight / weight.mean()
+
+
+def load_stage(
+    config: Config,
+    info: ModelInfo,
+    stores: Sequence[StoreReader],
+    stage: Stage,
+    device: torch.device,
+) -> tuple[BatchLoader, BatchLoader | None]:
+    """Load the tiles of a stage; return its loaders for training and validation.
+
+    The validation loader returns each whole tile once. It is None if the validation split is empty.
+    Validation tiles are streamed if they do not fit on the device beside the training tiles.
+    """
+    options: dict[str, Any] = {
+        "progress": False if config.quiet else None,
+        "residency": config.residency,
+        "device": device,
+    }
+    room = DeviceTiles.room(device) if config.residency == "device" else None
+    tiles = tiles_of(info, stores, "train", limit=config.ram_limit, **options)
+    crop, per_tile = config.crops_of(stage, tiles.side)
+    assert isinstance(config.batch_size, int)  # "auto" was replaced before
+    training = BatchLoader(
+        tiles,
+        config.batch_size,
+        crop=crop,
+        augment=config.augment,
+        crops_per_tile=per_tile,
+        seed=config.seed,
+        threads=config.loader_threads,
+        min_road=config.min_road,
+        min_share=parse_shares(config.min_share) if config.min_share else None,
+        weights=config.weights,
+    )
+    count = sum(len(select(store, "val", folds_of(config)).tiles) for store in stores)
+    if not count:
+        return training, None
+    if isinstance(tiles, StreamTiles):
+        options["limit"] = tiles
+    elif room is not None:
+        over = float(tiles.nbytes + count * tiles.tile_bytes > room)
+        if any(max_over_ranks([over], torch.device("cpu"))):  # loading is the work of all ranks
+            options |= {"residency": "stream", "limit": config.ram_limit}
+    whole, threads = tiles_of(info, stores, "val", **options), config.loader_threads
+    return training, BatchLoader(whole, config.val_batch_size, shuffle=False, threads=threads)
