@@ -43,54 +43,35 @@ def edge_black(black: NDArray[np.bool_]) -> NDArray[np.bool_]:
 def clear_inner(black: Bits, width: int) -> int:
     """Clear the black pixels of an image that are not connected with its edge; return what is left.
 
-    Components are found within strips, and joined across them: memory does not grow with the image.
+    Memory does not grow with the image: strips take in what is connected with their neighbours,
+    down and up the image, until nothing changes.
     """
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    rows = max(1, _STRIP_PIXELS // width)
-    strips = [black[top : top + rows] for top in range(0, len(black), rows)]
-    links: list[NDArray[np.int64]] = []  # between the nodes of a graph: 0 not black, 1 the edge
-    firsts, above = [2], np.ones(width, np.int64)
-    for strip in strips:
-        labels, count = _components(strip, width)
-        node = np.append(0, np.arange(firsts[-1], firsts[-1] + count))
-        links.append(_touching(above, node[labels[0]]))
-        links += [np.stack([node[labels[:, side]], np.ones(len(strip), int)]) for side in (0, -1)]
-        above = node[labels[-1]]
-        firsts.append(firsts[-1] + count)
-    links.append(_touching(above, np.ones(width, np.int64)))
-    one, other = np.concatenate(links, axis=1)
-    black_ends = (one > 0) & (other > 0)
-    ends = one[black_ends], other[black_ends]
-    graph = coo_array((np.ones(len(ends[0]), np.bool_), ends), shape=(firsts[-1], firsts[-1]))
-    joined = connected_components(graph, directed=False)[1]
-    left = 0
-    for strip, first, end in zip(strips, firsts, firsts[1:], strict=False):
-        if len(strips) > 1:  # else they are those of the only strip
-            labels, _ = _components(strip, width)
-        outer = np.append(False, joined[first:end] == joined[1])[labels]
-        left += int(np.count_nonzero(outer))
-        strip[...] = np.packbits(outer, axis=1)
-    return left
-
-
-def _components(black: Bits, width: int) -> tuple[NDArray[np.int32], int]:
-    """Return the number of the connected component of every pixel (0: none), and how many."""
     from scipy.ndimage import label
 
-    labels: tuple[NDArray[np.int32], int] = label(
-        np.unpackbits(black, axis=1, count=width), np.ones((3, 3))
-    )
-    return labels
-
-
-def _touching(upper: NDArray[np.int64], lower: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the pairs (2, n) of nodes of two rows that touch by sides or corners."""
-    around = np.pad(upper, 1)
-    return np.concatenate(
-        [np.stack([around[shift : shift + len(lower)], lower]) for shift in range(3)], axis=1
-    )
+    rows = max(1, _STRIP_PIXELS // width)
+    tops = range(0, len(black), rows)
+    outer = np.pad(np.zeros_like(black), ((1, 1), (0, 0)), constant_values=255)  # and rows outside
+    changed = True
+    while changed:
+        changed, left = False, 0
+        for top in tops:
+            strip = black[top : top + rows]
+            labels, count = label(np.unpackbits(strip, axis=1, count=width), np.ones((3, 3)))
+            ends = [labels[:, 0], labels[:, -1]]
+            for row, beside in ((labels[0], outer[top]), (labels[-1], outer[top + len(strip) + 1])):
+                reached = np.unpackbits(beside, count=width)
+                ends.append(row[np.convolve(reached, (1, 1, 1))[1:-1] > 0])
+            is_outer = np.zeros(count + 1, np.bool_)
+            is_outer[np.concatenate(ends)] = True
+            is_outer[0] = False  # not black
+            connected = is_outer[labels]
+            left += int(np.count_nonzero(connected))
+            bits, own = np.packbits(connected, axis=1), outer[top + 1 : top + len(strip) + 1]
+            changed |= len(tops) > 1 and not np.array_equal(bits, own)
+            own[...] = bits
+        tops = tops[::-1]
+    black[...] = outer[1:-1]
+    return left
 
 
 class StripValidity(NamedTuple):
@@ -120,8 +101,8 @@ def decide(strips: Mapping[int, StripValidity], height: int, width: int) -> tupl
 
     ``strips`` are all rows of the image, by the first of each.
     """
-    usable = {top: one.usable for top, one in strips.items() if one.usable}
-    undecided = {top: one.black for top, one in strips.items() if one.black}
+    usable = {top: strip.usable for top, strip in strips.items() if strip.usable}
+    undecided = {top: strip.black for top, strip in strips.items() if strip.black}
     bits, left = _joined_bits(usable, height, width, 255), 0
     if undecided:
         black = _joined_bits(undecided, height, width, 0)
