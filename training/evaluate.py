@@ -123,6 +123,8 @@ COMMAND = Command(
 
 def evaluate(options: EvaluateOptions) -> int:
     """Evaluate a model, print and write its metrics, and return the exit status."""
+    import pandas as pd
+
     from training.engine import is_rank_zero, process_group, set_threads
 
     for file in (options.csv, options.report, options.confusion):
@@ -143,7 +145,16 @@ def evaluate(options: EvaluateOptions) -> int:
                     print(line)
             if options.report:
                 _report(options.report, evaluation, options)
-            _write(evaluation, options)
+            if options.csv:
+                with replaced(options.csv) as partial:
+                    pd.DataFrame(evaluation.scenes).to_csv(partial, index=False)
+            if options.confusion:
+                classes = list(evaluation.classes)
+                matrix = pd.DataFrame(evaluation.confusion, index=classes, columns=classes)
+                with replaced(options.confusion) as partial:
+                    matrix.to_csv(partial, index_label="label")
+            if options.json:
+                _print_json(evaluation_document(evaluation, options))
     return Status.DONE
 
 
@@ -301,22 +312,6 @@ def _table(titles: Sequence[str], rows: Iterable[Sequence[str]], width: int = 0)
 
 def _cell(value: float) -> str:
     return "none" if math.isnan(value) else f"{value:.3f}"
-
-
-def _write(evaluation: Evaluation, options: EvaluateOptions) -> None:
-    """Write the files that were asked for, and the document of ``--json``."""
-    import pandas as pd
-
-    if options.csv is not None:
-        with replaced(options.csv) as partial:
-            pd.DataFrame(evaluation.scenes).to_csv(partial, index=False)
-    if options.confusion is not None:
-        classes = list(evaluation.classes)
-        table = pd.DataFrame(evaluation.confusion, index=classes, columns=classes)
-        with replaced(options.confusion) as partial:
-            table.to_csv(partial, index_label="label")
-    if options.json:
-        _print_json(evaluation_document(evaluation, options))
 
 
 def evaluation_document(evaluation: Evaluation, options: EvaluateOptions) -> dict[str, Any]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def paths_of(given: Any) -> list[str]:  # noqa: ANN401 - stores or paths
     """Return the path or address of one thing, or of several."""
     several = [given] if isinstance(given, str | os.PathLike) else given
-    return [os.fspath(one) for one in several]
+    return [os.fspath(path) for path in several]
 
 
 class Model:
@@ -91,9 +91,9 @@ class Model:
             )
         height, width = pixels.shape[2:]
         with torch.inference_mode():
-            found = self._runner(pad_image(pixels))[:, :height, :width].permute(0, 3, 1, 2)
-        result: NDArray[np.float32] = found.float().cpu().numpy()
-        return result[0] if single else result
+            output = self._runner(pad_image(pixels))[:, :height, :width].permute(0, 3, 1, 2)
+        probabilities: NDArray[np.float32] = output.float().cpu().numpy()
+        return probabilities[0] if single else probabilities
 
     def predict(
         self,
@@ -270,7 +270,8 @@ def save_model(
     chosen = stores[0].check_level(level)
     info = replace(info, level=chosen, gsd_m=level_gsd(stores[0], chosen))
     spare = training_only(trained)
-    weights = {name: one for name, one in trained.state_dict().items() if name not in spare}
+    state = trained.state_dict().items()
+    weights = {name: tensor for name, tensor in state if name not in spare}
     with torch.random.fork_rng(devices=()):  # the loop draws the same numbers afterwards
         built = build_model(info.model, bands=len(info.bands), channels=info.channels)
     try:
@@ -342,12 +343,12 @@ def evaluate_model(
         evaluation_document,
     )
 
-    _refuse(options, {"compare", "on", *(one.name for one in fields(EvaluateOutput))}, COMMAND)
+    _refuse(options, {"compare", "on", *(item.name for item in fields(EvaluateOutput))}, COMMAND)
     given = {**_opened_with(model, EvaluateOptions), "stores": paths_of(store)}
     values = COMMAND.parse_values({**given, **options, "quiet": not progress})
-    made = EvaluateOptions(**values)
-    with process_group(made.device_kind):
-        return evaluation_document(evaluated(made), made)
+    settings = EvaluateOptions(**values)
+    with process_group(settings.device_kind):
+        return evaluation_document(evaluated(settings), settings)
 
 
 def export_model(
@@ -385,6 +386,5 @@ def export_model(
     from training.export import COMMAND, ExportOptions, export
 
     given = {**_opened_with(model, ExportOptions), "out": os.fspath(out)}
-    values = COMMAND.parse_values({**given, **options})
-    export(ExportOptions(**values))
+    export(ExportOptions(**COMMAND.parse_values({**given, **options})))
     return Path(out)

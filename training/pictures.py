@@ -137,13 +137,13 @@ def draw_legend(
     sheet: Image.Image, top: int, entries: Sequence[tuple[str, Colour]], left: int = 0
 ) -> None:
     """Draw a legend, a line of coloured boxes with text."""
-    draw, at = ImageDraw.Draw(sheet), left + GAP
+    draw, x = ImageDraw.Draw(sheet), left + GAP
     for label, colour in entries:
-        draw.rectangle((at, top + 6, at + 10, top + 16), fill=colour)
+        draw.rectangle((x, top + 6, x + 10, top + 16), fill=colour)
         # Pillow's default font has the characters of Latin 1 only.
         text = label.replace("–", "-").replace("≤", "<=")
-        draw.text((at + 15, top + 5), text, fill="white")
-        at += 15 + round(draw.textlength(text)) + 12
+        draw.text((x + 15, top + 5), text, fill="white")
+        x += 15 + round(draw.textlength(text)) + 12
 
 
 def draw_curves(path: Path, history: Sequence[Mapping[str, float]]) -> None:

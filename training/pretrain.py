@@ -142,8 +142,8 @@ def city_stores(
     for number in range(cities.cities):
         size = pixel * _SCALES[number % len(_SCALES)]
         tile = min(store.meta.levels[0], int(_MOST_SIDE * _PIXEL_M / size))
-        made = (f"{cities.scenes}x", f"{size:.3g}m", f"{tile}px", f"{cities.buffer:g}", rule)
-        path = folder / f"city-{100 * seed + number}-{'-'.join(made)}.zarr"
+        form = f"{cities.scenes}x-{size:.3g}m-{tile}px-{cities.buffer:g}-{rule}"
+        path = folder / f"city-{100 * seed + number}-{form}.zarr"
         if not _complete(path):
             _build(path, 100 * seed + number, cities, size, tile, rule, quiet=quiet)
         stores.append(path)
@@ -170,11 +170,9 @@ def _build(
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as source:
         synthesize(city, scenes=cities.scenes, seed=seed, size=side, out=source, progress=not quiet)
-        how: dict[str, Any] = {"gsd": pixel, "buffer": cities.buffer, "tile": tile, "levels": 1}
-        how["rescale"] = rule
-        build_zarr(
-            city, source=source, out=path, overwrite=True, val=0.0, progress=not quiet, **how
-        )
+        options: dict[str, Any] = {"gsd": pixel, "buffer": cities.buffer, "rescale": rule}
+        options |= {"tile": tile, "levels": 1, "val": 0.0, "progress": not quiet}
+        build_zarr(city, source=source, out=path, overwrite=True, **options)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -34,15 +34,14 @@ UNIT = 256
 STEPS = 256
 """Number of thresholds in a sweep: k / 256."""
 
+_LOWS = [BIN_WIDTH_MPH * i + 1 for i in range(BIN_COUNT)]
+BIN_NAMES = (*(f"iou_{low}-{low + BIN_WIDTH_MPH - 1}" for low in _LOWS[:-1]), f"iou_{_LOWS[-1]}+")
+"""Names of the IoU per bin: ``iou_1-10`` ... ``iou_61+``."""
+
 
 def activated(logits: Tensor, targets: str) -> Tensor:
     """Return fp32 probabilities of logits (n, channel, y, x): softmax for classes, else sigmoid."""
     return logits.float().softmax(dim=1) if targets == "classes" else logits.float().sigmoid()
-
-
-def road_probability(probabilities: Tensor) -> Tensor:
-    """Return the probability of any road, (n, y, x): the last channel of (n, channel, y, x)."""
-    return probabilities[:, -1]
 
 
 def speed_bin(probabilities: Tensor, targets: str) -> Tensor:
@@ -63,13 +62,6 @@ def speed_mph(probabilities: Tensor, targets: str, class_mph: Sequence[float]) -
         return probabilities[:, 0].float() * CONTINUOUS_MAX_MPH
     speeds = torch.tensor(class_mph, dtype=torch.float32, device=probabilities.device)
     return speeds[probabilities[:, : len(class_mph)].argmax(dim=1)]
-
-
-def bin_names() -> tuple[str, ...]:
-    """Return the names of the IoU per bin: ``iou_1-10`` ... ``iou_61+``."""
-    lows = [BIN_WIDTH_MPH * i + 1 for i in range(BIN_COUNT)]
-    names = [f"iou_{low}-{low + BIN_WIDTH_MPH - 1}" for low in lows[:-1]]
-    return (*names, f"iou_{lows[-1]}+")
 
 
 class _Confusion:
@@ -96,9 +88,9 @@ class _Confusion:
 
 
 def _iou(table: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the IoU of every kind in a confusion matrix, and whether the label has it."""
-    hit, truth, found = table.diagonal(), table.sum(dim=1), table.sum(dim=0)
-    return hit / (truth + found - hit), truth > 0
+    """Return the IoU of every class in a confusion matrix, and whether the label has it."""
+    hit, labelled, predicted = table.diagonal(), table.sum(dim=1), table.sum(dim=0)
+    return hit / (labelled + predicted - hit), labelled > 0
 
 
 class RoadMetrics(_Confusion):
@@ -138,7 +130,7 @@ class RoadMetrics(_Confusion):
         labelled = speed != NODATA
         probabilities, valid = self._known(probabilities, labelled)
         truth = self._bins[speed.int()]
-        score = road_probability(probabilities)
+        score = probabilities[:, -1]  # of any road
         predicted = (score >= self.threshold).long()
         if self.targets == "binary":
             truth = ((speed > 0) & labelled).long()
@@ -151,19 +143,17 @@ class RoadMetrics(_Confusion):
         step += 2 * STEPS * group.view(-1, 1, 1)
         self._scores.view(-1).scatter_add_(0, step.flatten(), valid.flatten().long())
         if self.targets != "binary":
-            self._add_error(probabilities, speed, valid & (speed > 0), group)
-
-    def _add_error(self, probabilities: Tensor, speed: Tensor, road: Tensor, group: Tensor) -> None:
-        miss = (speed_mph(probabilities, self.targets, self.class_mph) - speed).abs()
-        summed = ((miss * UNIT).round().long() * road).sum(dim=(1, 2))
-        self._error.scatter_add_(0, group, summed)
-        self._roads.scatter_add_(0, group, road.sum(dim=(1, 2)))
+            road = valid & (speed > 0)
+            error = (speed_mph(probabilities, self.targets, self.class_mph) - speed).abs()
+            summed = ((error * UNIT).round().long() * road).sum(dim=(1, 2))
+            self._error.scatter_add_(0, group, summed)
+            self._roads.scatter_add_(0, group, road.sum(dim=(1, 2)))
 
     def compute(self) -> dict[str, float]:
         """Return all metrics by name; NaN where there are no pixels.
 
         ``road_iou``, ``road_f1``, and unless targets are binary ``bin_iou`` (the mean), one
-        ``iou_LOW-HIGH`` per bin (see `bin_names`) and ``speed_mae_mph``; then ``best_threshold``,
+        ``iou_LOW-HIGH`` per bin (see `BIN_NAMES`) and ``speed_mae_mph``; then ``best_threshold``,
         the threshold with the highest road IoU, and that ``best_road_iou``; then ``threshold``, the
         one that the groups support, and its interval ``threshold_low`` and ``threshold_high``, see
         `training.evaluation.choose_threshold`.
@@ -171,19 +161,15 @@ class RoadMetrics(_Confusion):
         counts = (self._confusion.sum(0), self._error.sum(), self._roads.sum())
         metrics = self._metrics(*(count.cpu() for count in counts))
         iou = self.sweep()["road_iou"]
-        highest = iou.nan_to_num().max()
         # Of equal thresholds, as for a perfect prediction, the one closest to 0.5 is used.
-        equals = (iou == highest).nonzero().flatten()
-        best = [math.nan, math.nan]
-        if len(equals):
-            step = equals[(equals - STEPS // 2).abs().argmin()]
-            best = [step.item() / STEPS, iou[step].float().item()]
-        metrics |= dict(zip(("best_threshold", "best_road_iou"), best, strict=True))
-        names = ("threshold", "threshold_low", "threshold_high")
-        if math.isnan(best[0]):
+        equals = (iou == iou.nan_to_num().max()).nonzero().flatten()
+        names = ("best_threshold", "best_road_iou", "threshold", "threshold_low", "threshold_high")
+        if not len(equals):
             return metrics | dict.fromkeys(names, math.nan)
+        step = equals[(equals - STEPS // 2).abs().argmin()]
         chosen = choose_threshold(self._scores.cpu().numpy(), default_threshold(self.targets))
-        return metrics | dict(zip(names, chosen, strict=True))
+        best = step.item() / STEPS, iou[step].float().item()
+        return metrics | dict(zip(names, (*best, *chosen), strict=True))
 
     def by_group(self) -> list[dict[str, float]]:
         """Return the metrics of each group, as `compute` at the given threshold."""
@@ -216,7 +202,7 @@ class RoadMetrics(_Confusion):
         if self.targets != "binary":
             iou, there = _iou(table)
             results["bin_iou"] = iou[1:][there[1:]].mean()
-            results |= dict(zip(bin_names(), iou[1:], strict=True))
+            results |= dict(zip(BIN_NAMES, iou[1:], strict=True))
             results["speed_mae_mph"] = error.double() / UNIT / roads
         return {name: value.float().item() for name, value in results.items()}
 

@@ -26,7 +26,6 @@ from training.evaluation.metrics import (
     RoadMetrics,
     activated,
     metrics_of,
-    road_probability,
     speed_mph,
 )
 from training.evaluation.standing import (
@@ -111,7 +110,8 @@ def examples(
     def predicted(image: Tensor) -> Tensor:
         with engine.autocast():
             logits = trainable.logits(image.to(engine.device))
-        return predicted_label(logits, info)
+        probabilities = activated(logits, info.targets)
+        return decoded_label(probabilities, info, default_threshold(info.targets))
 
     with evaluation_mode(trainable):
         return [_example(*loader.tiles.pixels(tile), info, predicted) for tile in chosen]
@@ -130,16 +130,11 @@ def _example(
     return Example(image, label, prediction, info.targets != "binary", info.classes)
 
 
-def predicted_label(logits: Tensor, info: ModelInfo) -> Tensor:
-    """Return the predicted label at the default threshold, see `_decoded`."""
-    return _decoded(activated(logits, info.targets), info, default_threshold(info.targets))
-
-
-def _decoded(probabilities: Tensor, info: ModelInfo, threshold: float) -> Tensor:
+def decoded_label(probabilities: Tensor, info: ModelInfo, threshold: float) -> Tensor:
     """Return the label, uint8 (n, y, x): classes, or 0 for background and mph from 1."""
     if info.has_classes or info.class_mph:
         return label_bytes(probabilities, info, threshold)
-    road = road_probability(probabilities) >= threshold
+    road = probabilities[:, -1] >= threshold
     if info.targets == "binary":
         return road.to(torch.uint8) * ANY_ROAD_MPH
     mph = speed_mph(probabilities, info.targets, ()).add(0.5).floor().clamp(1, MAX_MPH)
@@ -158,7 +153,7 @@ def scene_examples(
 
     def predicted(image: Tensor) -> Tensor:
         probabilities = average_views(runner, pad_image(image), tta)
-        return _decoded(probabilities.permute(0, 3, 1, 2), info, threshold)
+        return decoded_label(probabilities.permute(0, 3, 1, 2), info, threshold)
 
     ids = np.array([tiles.scene(tile) for tile in range(len(tiles))])
     road = tiles.table["road_fraction"] * tiles.table["valid_fraction"]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -93,7 +93,6 @@ class WindowGrid:
         return len(self.rows.starts) * len(self.columns.starts) * self.window_pixels
 
 
-@lru_cache(maxsize=64)
 def window_grid(height: int, width: int, window: int, overlap: int, batch: int) -> WindowGrid:
     """Return the windows over an image; smaller windows get more per batch."""
     rows, columns = plan_axis(height, window, overlap), plan_axis(width, window, overlap)

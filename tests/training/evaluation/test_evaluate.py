@@ -19,7 +19,7 @@ from loaders import BatchLoader, Folds, RamTiles, select
 from training.checkpoint import Checkpoint, save
 from training.engine.native import choose_engine
 from training.evaluate import main
-from training.evaluation.validation import evaluate_runner, examples, predicted_label, validate
+from training.evaluation.validation import decoded_label, evaluate_runner, examples, validate
 from training.model.losses import RoadLoss
 from training.model.trainable import Trainable
 from training.run.parts import make_prep
@@ -282,11 +282,9 @@ def test_examples_equal_predictions(network, store_path):
     (example,) = examples(trainable, engine, FACTS, loader, [1])
     assert example.has_speed
     assert (example.prediction[example.label == 255] == 255).all()
-    logits = torch.zeros(1, 1, 2, 2)
-    logits[0, 0, 0] = 3.0
+    probabilities = torch.tensor([0.5, 0.4]).view(1, 1, 1, 2)
     binary = replace(FACTS, targets="binary", channels=1, class_mph=())
-    assert (predicted_label(logits, binary)[0, 0] > 0).all()
-    assert (predicted_label(-logits - 1, binary) == 0).all()
+    assert (decoded_label(probabilities, binary, 0.5) > 0).tolist() == [[[True, False]]]
 
 
 @pytest.mark.parametrize("first", [True, False])

@@ -13,9 +13,9 @@ from torch.overrides import TorchFunctionMode
 from geoprep.speed import BIN_TABLE
 from training.data import class_speeds
 from training.evaluation.metrics import (
+    BIN_NAMES,
     ClassMetrics,
     RoadMetrics,
-    bin_names,
     default_threshold,
     speed_mph,
 )
@@ -83,7 +83,7 @@ def by_hand(probability, speed):
         "road_iou": hit / either,
         "road_f1": 2 * hit / ((truth > 0).sum() + (found > 0).sum()),
     }
-    for number, name in enumerate(bin_names(), start=1):
+    for number, name in enumerate(BIN_NAMES, start=1):
         union = ((truth == number) | (found == number)).sum()
         result[name] = ((truth == number) & (found == number)).sum() / union if union else math.nan
     mph = np.array(MPH)[likeliest][valid]
@@ -96,7 +96,7 @@ def test_metrics_follow_their_definitions():
     found, wanted = measured(probability, speed).compute(), by_hand(probability, speed)
     for name, value in wanted.items():
         assert found[name] == pytest.approx(value, rel=1e-3, nan_ok=True), name
-    there = [found[bin_names()[i]] for i in (1, 2, 4)]  # 15 and 20, 25, 45 mph
+    there = [found[BIN_NAMES[i]] for i in (1, 2, 4)]  # 15 and 20, 25, 45 mph
     assert found["bin_iou"] == pytest.approx(np.mean(there))
 
 
