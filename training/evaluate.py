@@ -136,7 +136,7 @@ def evaluate(options: EvaluateOptions) -> int:
     if not options.stores:
         raise UsageError("give a model and a store: geoprep evaluate MODEL STORE")
     with process_group(options.device_kind):
-        evaluation = evaluated(options)
+        evaluation, runner, info = evaluated(options)
         if is_rank_zero():
             if not options.json:
                 for table in _tables(evaluation, options):
@@ -144,7 +144,7 @@ def evaluate(options: EvaluateOptions) -> int:
                 for line in _lines(evaluation):
                     print(line)
             if options.report:
-                _report(options.report, evaluation, options)
+                _report(options.report, evaluation, runner, info, options)
             if options.csv:
                 with replaced(options.csv) as partial:
                     pd.DataFrame(evaluation.scenes).to_csv(partial, index=False)
@@ -158,11 +158,11 @@ def evaluate(options: EvaluateOptions) -> int:
     return Status.DONE
 
 
-def evaluated(options: EvaluateOptions) -> Evaluation:
-    """Return the metrics of a model on its stores; options of tables and files are ignored.
+def evaluated(options: EvaluateOptions) -> tuple[Evaluation, Runner, ModelInfo]:
+    """Return the metrics of a model on its stores, its runner and what it was trained for.
 
-    Beside those of the split val, if the stores have a split test, the metrics of its scenes; and
-    the log of the run if that is there.
+    Options of tables and files are ignored. Beside the metrics of the split val are those of the
+    scenes of the split test, if the stores have one, and the log of the run, if it is there.
     """
     from loaders import open_stores, select
     from training.engine import set_threads
@@ -180,24 +180,28 @@ def evaluated(options: EvaluateOptions) -> Evaluation:
     evaluation = evaluate_runner(runner, info, stores, **shared, baseline=options.baseline)
     evaluation = replace(evaluation, history=read_history(model_file(options.checkpoint).parent))
     if options.split != "val" or not any(len(select(store, "test").tiles) for store in stores):
-        return evaluation
+        return evaluation, runner, info
     test = evaluate_runner(runner, info, stores, **shared | {"split": "test"})
-    return replace(evaluation, test=test.scenes)
+    return replace(evaluation, test=test.scenes), runner, info
 
 
 def _compare(options: EvaluateOptions) -> int:
     """Print and write the metrics of several models."""
     from training.evaluation import SCORES, compare
-    from training.runners import model_file
+    from training.runners import SUFFIXES, model_file, open_model
 
     if not (options.compare and options.on and options.stores):
         raise UsageError("`compare` needs at least two models, and a store in `on`")
     for name in ("csv", "report", "scenes", "baseline"):
         if getattr(options, name):
             raise UsageError(f"`{name}` is for one model: leave out `compare`")
-    files = [model_file(file) for file in (options.checkpoint, *map(Path, options.stores))]
-    models = [(file, *_opened(options, file)) for file in files]
-    compared = list(compare(models, [options.on], **options.shared()))
+    models = []
+    for file in map(model_file, (options.checkpoint, *map(Path, options.stores))):
+        own: ModelOptions = replace(options, checkpoint=file)
+        if file.suffix in SUFFIXES:  # options of checkpoints do not apply to exported files
+            own = ModelOptions(checkpoint=file, device="cpu")
+        models.append((file, *open_model(own, "auto")))
+    compared = compare(models, options.on, **options.shared())
     if options.json:
         _print_json([asdict(form) for form in compared])
         return Status.DONE
@@ -214,15 +218,6 @@ def _compare(options: EvaluateOptions) -> int:
     return Status.DONE
 
 
-def _opened(options: EvaluateOptions, file: Path) -> tuple[Runner, ModelInfo]:
-    """Open one of several models; options of checkpoints do not apply to exported files."""
-    from training.runners import SUFFIXES, open_model
-
-    if file.suffix in SUFFIXES:
-        return open_model(ModelOptions(checkpoint=file, device="cpu"), "auto")
-    return open_model(replace(options, checkpoint=file), "auto")
-
-
 def _lines(evaluation: Evaluation) -> list[str]:
     """Return notes, and next steps with the options of training.fit."""
     from training.fit import COMMAND as FIT
@@ -231,13 +226,17 @@ def _lines(evaluation: Evaluation) -> list[str]:
     return notes + [f"next step: {FIT.spell(step)}" for step in evaluation.next_steps()]
 
 
-def _report(path: Path, evaluation: Evaluation, options: EvaluateOptions) -> None:
+def _report(
+    path: Path,
+    evaluation: Evaluation,
+    runner: Runner,
+    info: ModelInfo,
+    options: EvaluateOptions,
+) -> None:
     """Write all tables, and pictures of the worst and best scenes."""
     from training.data import tiles_of
     from training.evaluation import scene_examples, write_report
-    from training.runners import open_model
 
-    runner, info = open_model(options, "auto")
     level = replace(info, level=evaluation.level)
     tiles = tiles_of(level, options.stores, options.split, residency="stream")
     pictures = {}

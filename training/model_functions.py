@@ -348,7 +348,7 @@ def evaluate_model(
     values = COMMAND.parse_values({**given, **options, "quiet": not progress})
     settings = EvaluateOptions(**values)
     with process_group(settings.device_kind):
-        return evaluation_document(evaluated(settings), settings)
+        return evaluation_document(evaluated(settings)[0], settings)
 
 
 def export_model(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from geoprep.errors import UsageError
-from loaders import Split
 from training.checkpoint import ModelInfo
 from training.engine import wait_for
 from training.evaluation.standing import SCORES
@@ -60,13 +59,29 @@ class TimedRunner(Runner):
 
 def compare(
     models: Sequence[tuple[Path, Runner, ModelInfo]],
-    stores: Sequence[str],
-    split: Split,
+    store: str,
     *,
     threshold: float | None = None,
-    **how: Any,  # noqa: ANN401 - see below
-) -> Iterator[FormFigures]:
-    """Yield the figures of each form of a model."""
+    **options: Any,  # noqa: ANN401 - of `evaluate_runner`
+) -> list[FormFigures]:
+    """Return the figures of each form of a model on a store.
+
+    Parameters
+    ----------
+    models
+        File, runner and record of each form. The first one is what the others are compared with.
+    store
+        Path or address of the store.
+    threshold
+        Minimum probability of a road. None: that of the first form.
+    options
+        Further keywords of `evaluate_runner`.
+
+    Raises
+    ------
+    UsageError
+        Two files are no forms of one model.
+    """
     first = models[0][2]
     for path, _, info in models:
         for name in ("bands", "targets", "class_mph", "class_names", "level", "folds", "fold"):
@@ -74,14 +89,15 @@ def compare(
                 raise UsageError(
                     f"{path} and {models[0][0]} differ in {name}: compare forms of one model"
                 )
-    base: dict[str, float] = {}
+    figures: list[FormFigures] = []
     for path, opened, info in models:
         runner, _ = opened.for_pixels(0)
         timed = TimedRunner(runner)
         least = first.threshold if threshold is None else threshold  # None for classes
-        metrics = evaluate_runner(timed, info, stores, split, threshold=least, **how).metrics
-        base = base or metrics
+        metrics = evaluate_runner(timed, info, [store], threshold=least, **options).metrics
+        base = figures[0].metrics if figures else metrics
         drop = {name: base[name] - metrics[name] for name in SCORES if name in base}
         nbytes = sum(file.stat().st_size for file in export_files(path))
         form, rate = runner.description, timed.mpx_per_second
-        yield FormFigures(str(path), form, metrics, drop, rate, nbytes)
+        figures.append(FormFigures(str(path), form, metrics, drop, rate, nbytes))
+    return figures

@@ -38,7 +38,7 @@ def write(path: Path, network: nn.Module, record: ExportRecord, tiles: Sequence[
         torch.jit.save(traced, str(partial), _extra_files={KEY: record.to_json()})
 
 
-def read(path: Path, device: str) -> tuple[Runner, ExportRecord]:
+def read(path: Path, device: str = "cpu") -> tuple[Runner, ExportRecord]:
     """Return the runner of a file, see `training.runners.torch_file.read`."""
     del device
     _check_extension()

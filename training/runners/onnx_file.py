@@ -97,7 +97,7 @@ def write(path: Path, network: nn.Module, record: ExportRecord, tiles: Sequence[
         partial.write_bytes(data)
 
 
-def read(path: Path, device: str) -> tuple[Runner, ExportRecord]:
+def read(path: Path, device: str = "cpu") -> tuple[Runner, ExportRecord]:
     """Return the runner of a file, see `training.runners.torch_file.read`."""
     runtime = required_module("onnxruntime", _WHAT)
     options = runtime.SessionOptions()

@@ -152,7 +152,7 @@ def write(path: Path, network: nn.Module, record: ExportRecord, tiles: Sequence[
                 shutil.copyfile(old, whole)
 
 
-def read(path: Path, device: str) -> tuple[Runner, ExportRecord]:
+def read(path: Path, device: str = "cpu") -> tuple[Runner, ExportRecord]:
     """Return the runner of a file, see `training.runners.torch_file.read`."""
     del device
     core = _core()

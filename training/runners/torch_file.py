@@ -30,7 +30,7 @@ def write(path: Path, network: nn.Module, record: ExportRecord, tiles: Sequence[
         torch.export.save(program, partial, extra_files={KEY: record.to_json()})
 
 
-def read(path: Path, device: str) -> tuple[Runner, ExportRecord]:
+def read(path: Path, device: str = "cpu") -> tuple[Runner, ExportRecord]:
     """Return the runner of a file, and its record.
 
     ``device`` is ``cpu``, or of a format that computes there also such as ``cuda:1``.
