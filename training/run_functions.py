@@ -12,6 +12,8 @@ from training.model_functions import Model, load_model, paths_of
 if TYPE_CHECKING:
     import pandas as pd
 
+    from training.run import Trainer
+
 
 class TrainedRun:
     """A finished run of `train`: its folder, metrics and best model.
@@ -52,13 +54,22 @@ class TrainedRun:
         return f"<training.TrainedRun {self.folder}>"
 
 
-def train(store: Any, *, progress: bool = True, **settings: Any) -> TrainedRun:  # noqa: ANN401 - stores or paths, settings of many types
+def train(
+    store: Any,  # noqa: ANN401 - stores or paths
+    *,
+    trainer: type[Trainer] | None = None,
+    progress: bool = True,
+    **settings: Any,  # noqa: ANN401 - settings of many types
+) -> TrainedRun:
     """Train a model, as ``geoprep fit`` does.
 
     Parameters
     ----------
     store
         A `geoprep.Store`, a path or an address; or several.
+    trainer
+        Class of the trainer, derived from `training.run.Trainer`, with a loss, a schedule or
+        metrics of its own. None: `training.run.Trainer`.
     progress
         Whether to show a progress bar.
     settings
@@ -70,10 +81,11 @@ def train(store: Any, *, progress: bool = True, **settings: Any) -> TrainedRun: 
         A setting is invalid, a store cannot be used, or the training failed.
     """
     from training.fit import COMMAND
-    from training.run import run_folder, start_run
+    from training.run import Trainer, run_folder, start_run
 
     given = COMMAND.parse_values({"stores": paths_of(store), **settings, "quiet": not progress})
-    return _finished(run_folder(given), start_run(given))
+    status = start_run(given, trainer=trainer or Trainer)
+    return _finished(run_folder(given), status)
 
 
 def pretrain_model(

@@ -86,7 +86,7 @@ def _model(run: Trainer) -> str:
 def _training(run: Trainer) -> str:
     config = run.config
     averaged = f", averaged weights (decay {config.ema:g})" if config.ema else ""
-    loss: str = config.loss
+    loss: str = getattr(run.trainable.loss, "name", type(run.trainable.loss).__name__)
     if weight := getattr(run.trainable.loss, "direction", 0.0):
         loss += f" and {weight:g} of the direction of roads"
     return (
