@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -71,6 +71,7 @@ class Raster:
     has_rpcs: bool  # the camera's model
     bands: tuple[Band, ...]
     palette: tuple[tuple[int, int, int, int], ...] | None  # red, green, blue, alpha of 256 values
+    tags: Mapping[str, str]  # of the file
     orientation: int  # EXIF's: 1 if rows and columns are stored upright
     pages: int  # images in the file
     files: tuple[str, ...]  # addresses of all files that it consists of, the file itself first
@@ -86,7 +87,7 @@ class Raster:
         if is_local(address) and len(split_address(address)) == 1:
             others = (str(file) for file in dataset.files if file != address)
             files += tuple(file for file in others if not file.endswith(_NOT_READ))
-        bands = tuple(_bands(dataset))
+        bands, tags = tuple(_bands(dataset)), dataset.tags()
         return cls(
             shown_address(split_address(address)[0]),
             Grid(dataset.height, dataset.width, dataset.transform, crs),
@@ -95,7 +96,8 @@ class Raster:
             dataset.rpcs is not None,
             bands,
             _palette(dataset) if bands[0].is_palette else None,
-            int(dataset.tags().get("EXIF_Orientation", _UPRIGHT)) or _UPRIGHT,
+            tags,
+            int(tags.get("EXIF_Orientation", _UPRIGHT)) or _UPRIGHT,
             max(1, len(dataset.subdatasets)),
             files,
         )

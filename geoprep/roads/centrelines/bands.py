@@ -56,18 +56,6 @@ class ArrayBands:
         return self.values[band - 1, top : top + height, left : left + width].copy()
 
 
-@contextmanager
-def opened(path: Path) -> Iterator[Any]:
-    """Open a raster with rasterio; ImageError if it is not one or damaged."""
-    import rasterio
-
-    from geoprep.imagery import Raster
-
-    with rasterio.Env(GDAL_CACHEMAX=_CACHE_BYTES), open_image(str(path)) as dataset:
-        Raster.of(dataset, str(path)).require_upright()
-        yield dataset
-
-
 @dataclass(frozen=True, slots=True)
 class FileBands:
     """Bands of a file, or of a file resampled onto a grid: -1 or NaN where it has no data.
@@ -90,10 +78,23 @@ class FileBands:
         from rasterio.windows import Window
 
         window = Window(left, top, width, height)
-        with opened(self.path) as dataset:
+        with self._opened() as dataset:
             if self.grid is None:
                 return np.asarray(dataset.read(band, window=window))
             return self._resampled(dataset, self.grid, band, window)
+
+    def sample(self, band: int, most: int) -> NDArray[Any]:
+        """Return pixels (y, x) of a whole band of the file, at most so many per side."""
+        with self._opened() as dataset:
+            shape = tuple(min(side, most) for side in self.shape)
+            return np.asarray(dataset.read(band, out_shape=shape))
+
+    @contextmanager
+    def _opened(self) -> Iterator[Any]:
+        import rasterio
+
+        with rasterio.Env(GDAL_CACHEMAX=_CACHE_BYTES), open_image(str(self.path)) as dataset:
+            yield dataset
 
     def _resampled(self, dataset: Any, grid: Grid, band: int, window: Any) -> NDArray[Any]:  # noqa: ANN401 - rasterio has no types
         from rasterio.enums import Resampling

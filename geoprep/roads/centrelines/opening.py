@@ -13,14 +13,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from geoprep import imagery
 from geoprep.errors import ImageError, UsageError
 from geoprep.grid import Grid
-from geoprep.roads.centrelines.bands import FileBands, opened
+from geoprep.roads.centrelines.bands import FileBands
 from geoprep.roads.centrelines.rasters import RoadRaster
 from geoprep.roads.options import Kind, RasterOptions
 from geoprep.speed import (
@@ -60,54 +61,58 @@ def open_raster(path: Path, reading: RasterOptions | None = None) -> RoadRaster:
     """
     reading = reading or RasterOptions()
     kind, band = reading.kind, reading.band
-    with opened(path) as dataset:
-        if band is not None and not 1 <= band <= dataset.count:
-            raise UsageError(f"{path}: `band` is {band}, but the file has {dataset.count}")
-        grid, gsd = _grid(path, dataset, reading.pixel_size)
-        whole = np.issubdtype(np.dtype(dataset.dtypes[0]), np.integer)
-        raster = RoadRaster(
-            str(path),
-            FileBands(path, (dataset.height, dataset.width)),
-            gsd,
-            grid,
-            kind or "probability",
-            (band or 1,),
-            full_value=float(np.iinfo(dataset.dtypes[0]).max) if whole else 1.0,
-            nodata=dataset.nodatavals[(band or 1) - 1],
-            image_shape=_image_shape(dataset),
-            threshold=_tag(str(path), dataset, "ROAD_THRESHOLD", _share),
-        )
-        if kind is None and band is None:
-            names = _tag(
-                raster.name, dataset, "CLASS_NAMES", lambda text: list(map(str, json.loads(text)))
-            )
-            if names and "road" not in dataset.descriptions:
-                return _with_class(raster, names)
-        if band is None and dataset.count > 1:
-            return _with_bands(raster, dataset)
-        return _with_meaning(raster, dataset, kind)
+    stated = imagery.describe(str(path))
+    if band is not None and not 1 <= band <= len(stated.bands):
+        raise UsageError(f"{path}: `band` is {band}, but the file has {len(stated.bands)}")
+    grid, gsd = _grid(stated, reading.pixel_size)
+    dtype = np.dtype(stated.bands[0].dtype)
+    raster = RoadRaster(
+        str(path),
+        FileBands(path, stated.grid.shape),
+        gsd,
+        grid,
+        kind or "probability",
+        (band or 1,),
+        full_value=float(np.iinfo(dtype).max) if np.issubdtype(dtype, np.integer) else 1.0,
+        nodata=stated.bands[(band or 1) - 1].nodata,
+        image_shape=_image_shape(stated),
+        threshold=_tag(stated, "ROAD_THRESHOLD", _share),
+    )
+    if kind is None and band is None:
+        names = _tag(stated, "CLASS_NAMES", lambda text: list(map(str, json.loads(text))))
+        if names and all(band.description != "road" for band in stated.bands):
+            return _with_class(raster, names)
+    if band is None and len(stated.bands) > 1:
+        return _with_bands(raster, stated)
+    return _with_meaning(raster, stated, kind)
 
 
 def pixel_size_of(path: Path, pixel_size: float | None) -> tuple[float, float]:
     """Return the pixel width and height of an image in metres, of its georeference or as given."""
-    with opened(path) as dataset:
-        return _grid(path, dataset, pixel_size)[1]
+    return _grid(imagery.describe(str(path)), pixel_size)[1]
 
 
-def _image_shape(dataset: Any) -> tuple[int, int] | None:  # noqa: ANN401 - rasterio has no types
+def stated_threshold(path: Path) -> float | None:
+    """Return the threshold that a prediction states (tag ``ROAD_THRESHOLD``); None for others."""
+    return _tag(imagery.describe(str(path)), "ROAD_THRESHOLD", _share)
+
+
+def _image_shape(stated: imagery.Raster) -> tuple[int, int] | None:
     """Return rows and columns of the image that a prediction was made from, by its tag."""
-    size = re.fullmatch(r"([1-9]\d{0,8}) ([1-9]\d{0,8})", dataset.tags().get("SOURCE_SIZE", ""))
+    size = re.fullmatch(r"([1-9]\d{0,8}) ([1-9]\d{0,8})", stated.tags.get("SOURCE_SIZE", ""))
     return (int(size[1]), int(size[2])) if size else None
 
 
-def _tag(name: str, dataset: Any, tag: str, parse: Callable[[str], T]) -> T | None:  # noqa: ANN401 - as above
+def _tag(stated: imagery.Raster, tag: str, parse: Callable[[str], T]) -> T | None:
     """Return the value of a prediction's tag; None if there is none."""
-    text = dataset.tags().get(tag)
+    text = stated.tags.get(tag)
+    if text is None:
+        return None
     try:
-        return None if text is None else parse(text)
+        return parse(text)
     except (ValueError, TypeError, KeyError) as error:
         raise ImageError(
-            f"{name}: its tag {tag} is malformed: {text[:60]!r} ({error}). Predict again or "
+            f"{stated.name}: its tag {tag} is malformed: {text[:60]!r} ({error}). Predict again or "
             "correct the tag."
         ) from error
 
@@ -119,31 +124,23 @@ def _share(text: str) -> float:
     return value
 
 
-def stated_threshold(path: Path) -> float | None:
-    """Return the threshold that a prediction states (tag ``ROAD_THRESHOLD``); None for others."""
-    with opened(path) as dataset:
-        return _tag(str(path), dataset, "ROAD_THRESHOLD", _share)
-
-
 def _grid(
-    path: Path,
-    dataset: Any,  # noqa: ANN401 - rasterio has no types
-    pixel_size: float | None,
+    stated: imagery.Raster, pixel_size: float | None
 ) -> tuple[Grid | None, tuple[float, float]]:
     """Return a raster's grid on the ground, if any, and its pixel size in metres."""
-    from geoprep.imagery import Raster  # a slow import
-
-    raster = Raster.of(dataset, str(path))
-    if not raster.grid.georeferenced:
+    stated.require_upright()
+    if not stated.grid.georeferenced:
         if pixel_size is None:
             raise UsageError(
-                f"{path}: not georeferenced. Set `pixel_size`, the width of a pixel in metres, "
-                "or give the file a CRS and a transform."
+                f"{stated.name}: not georeferenced. Set `pixel_size`, the width of a pixel in "
+                "metres, or give the file a CRS and a transform."
             )
         return None, (pixel_size, pixel_size)
     if pixel_size is not None:
-        raise UsageError(f"{path}: georeferenced, so its pixel size is known: omit `pixel_size`")
-    grid = raster.placed()
+        raise UsageError(
+            f"{stated.name}: georeferenced, so its pixel size is known: omit `pixel_size`"
+        )
+    grid = stated.placed()
     return grid, grid.gsd_m()
 
 
@@ -157,34 +154,33 @@ def as_coded_speeds(raster: RoadRaster, mph_of_value: tuple[float, ...]) -> Road
     return replace(raster, kind="speed", speed_band=raster.road_bands[0], mph_of_value=mph_of_value)
 
 
-def _with_bands(raster: RoadRaster, dataset: Any) -> RoadRaster:  # noqa: ANN401 - as above
+def _with_bands(raster: RoadRaster, stated: imagery.Raster) -> RoadRaster:
     """Return a raster of several bands, read by its tags and band names."""
-    names: Sequence[str] = [name or "" for name in dataset.descriptions]
-    of_file = partial(_speed_classes, count=dataset.count)
-    classes = _tag(raster.name, dataset, "CLASSES", of_file) or ()
+    names, count = [band.description for band in stated.bands], len(stated.bands)
+    classes = _tag(stated, "CLASSES", partial(_speed_classes, count=count)) or ()
     roads = [i for i, name in enumerate(names, 1) if name == "road"]
     if raster.kind == "speed" and "speed" in names:
         return as_speeds(replace(raster, road_bands=(names.index("speed") + 1,)))
     if raster.kind == "mask" and roads:
-        return replace(raster, road_bands=(roads[0],), nodata=dataset.nodatavals[roads[0] - 1])
+        return replace(raster, road_bands=(roads[0],), nodata=stated.bands[roads[0] - 1].nodata)
     if raster.kind == "probability" and (roads or classes):
         speed = names.index("speed") + 1 if "speed" in names else 0
         road = tuple(roads) or tuple(band for band, _ in classes)
-        nodata = dataset.nodatavals[road[0] - 1]
+        nodata = stated.bands[road[0] - 1].nodata
         # With a band of speeds, seven bands less are read, and travel times are as good.
         classes = () if speed else classes
         return replace(
             raster, road_bands=road, speed_classes=classes, speed_band=speed, nodata=nodata
         )
     unnamed = raster.kind == "probability" and not any(names)
-    if unnamed and dataset.count == BIN_COUNT + 1 and dataset.dtypes[0] == "uint8":
+    if unnamed and count == BIN_COUNT + 1 and stated.bands[0].dtype == "uint8":
         return replace(
             raster,
             road_bands=(BIN_COUNT + 1,),
             speed_classes=tuple(enumerate(BIN_MPH, 1)),
         )
     raise ImageError(
-        f"{raster.name}: has {dataset.count} bands, and none is named "
+        f"{raster.name}: has {count} bands, and none is named "
         f"{'speed' if raster.kind == 'speed' else 'road'}. Set `band` to the band of roads."
     )
 
@@ -201,26 +197,25 @@ def _with_class(raster: RoadRaster, names: Sequence[str]) -> RoadRaster:
 
 def _speed_classes(text: str, count: int) -> tuple[tuple[int, float], ...]:
     """Return the bands of speed classes and their mph, of a tag of a prediction of some bands."""
-    classes = tuple((int(one["band"]), float(one["mph"])) for one in json.loads(text))
+    classes = tuple((int(entry["band"]), float(entry["mph"])) for entry in json.loads(text))
     wrong = [band for band, _ in classes if not 1 <= band <= count]
     if wrong:
         raise ValueError(f"it names band {wrong[0]}, but the file has {count}")
     return classes
 
 
-def _with_meaning(raster: RoadRaster, dataset: Any, kind: Kind | None) -> RoadRaster:  # noqa: ANN401
+def _with_meaning(raster: RoadRaster, stated: imagery.Raster, kind: Kind | None) -> RoadRaster:
     """Return a raster of one band with its kind, by its tags or a sample of its values."""
-    band = raster.road_bands[0]
-    name, unit = dataset.descriptions[band - 1], dataset.units[band - 1]
+    number = raster.road_bands[0]
+    band = stated.bands[number - 1]
     if kind == "probability":
         return raster
-    if name == "speed" or unit == "mph":
+    if band.description == "speed" or band.unit == "mph":
         return as_speeds(raster) if kind in (None, "speed") else raster
-    if kind is None and (name == "road" or unit == "probability"):
+    if kind is None and (band.description == "road" or band.unit == "probability"):
         return raster
     most = _SAMPLED_OF_MASK if kind == "mask" else _SAMPLED
-    shape = tuple(min(side, most) for side in raster.shape)
-    pixels = dataset.read(band, out_shape=shape)
+    pixels = cast(FileBands, raster.bands).sample(number, most)
     sample = np.unique(pixels)
     sample = sample[np.isfinite(sample)]
     values, has_zero = sample[sample != 0], bool((sample == 0).any())
@@ -240,7 +235,7 @@ def _with_meaning(raster: RoadRaster, dataset: Any, kind: Kind | None) -> RoadRa
             )
             raster = replace(raster, warning=warning)
         return raster
-    if dataset.dtypes[band - 1] == "uint8" and (codes := coded_speeds(values)):
+    if band.dtype == "uint8" and (codes := coded_speeds(values)):
         return as_coded_speeds(raster, codes)
     return as_speeds(raster) if _may_be_speeds(values) else raster
 
@@ -307,7 +302,7 @@ def of_one_kind(rasters: Sequence[RoadRaster]) -> list[RoadRaster]:
     """Return rasters in which apparent masks are what others are: they have one value or none."""
     codes = next((raster.mph_of_value for raster in rasters if raster.mph_of_value), ())
     kinds = {raster.kind for raster in rasters}
-    full = next((one.full_value for one in rasters if one.kind == "probability"), 0.0)
+    full = next((raster.full_value for raster in rasters if raster.kind == "probability"), 0.0)
 
     def matched(raster: RoadRaster) -> RoadRaster:
         if raster.kind != "mask":
