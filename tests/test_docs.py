@@ -44,10 +44,8 @@ def words_of(command):
 def options_of(program, name):
     """Return the options of a command, read from its declaration; None if there is no such one."""
     if program == "geoprep":
-        if not name or name.startswith("-"):
-            return {"--version", "--help"}
         program = click.Context(cli, **cli.context_settings)
-        command = cli.get_command(program, name)
+        command = cli if name.startswith("-") else cli.get_command(program, name)
         if command is None:
             return None
         with command.make_context(name, [], program, resilient_parsing=True) as context:

@@ -35,6 +35,18 @@ geoprep score --truth labels/ --proposal city.gpkg      score it with APLS and T
 """
 
 
+def _print_version(context: click.Context, option: click.Parameter, given: bool) -> None:
+    if not given:
+        return
+    if context.meta["verbose"]:
+        from geoprep.cli.versions import version_text
+
+        click.echo(version_text())
+    else:
+        click.echo(f"geoprep, version {__version__}")
+    context.exit()
+
+
 @click.group(
     "geoprep",
     cls=CommandGroup,
@@ -45,7 +57,21 @@ geoprep score --truth labels/ --proposal city.gpkg      score it with APLS and T
         "show_default": True,
     },
 )
-@click.version_option(__version__, prog_name="geoprep")
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Print the version and exit.",
+)
+@click.option(
+    "--verbose",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=lambda context, option, given: context.meta.update(verbose=given),
+    help="With --version: also libraries, processor and accelerators, for a report.",
+)
 def cli() -> None:
     """Run one of the commands."""
 

@@ -14,9 +14,9 @@ import time
 
 import torch
 
-from geoprep.cpus import usable_cpus
+from geoprep.cpus import instruction_sets, usable_cpus
 from loaders import available_memory
-from training.engine.native import Engine, computes_bf16, instruction_sets, read_text
+from training.engine.native import Engine, computes_bf16, read_text
 
 # Numbers of glibc's malloc.h.
 _M_TRIM_THRESHOLD = -1

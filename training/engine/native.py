@@ -22,6 +22,7 @@ from torch import nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
+from geoprep.cpus import instruction_sets
 from geoprep.errors import UsageError
 from loaders import this_rank
 from training.engine import ipex
@@ -163,33 +164,12 @@ def computes_bf16(device: torch.device) -> bool:
     return bool(x86) or "BF16" in instruction_sets()
 
 
-_ISA = (
-    ("AVX2", "avx2"),
-    ("AVX512", "avx512f"),
-    ("AVX512_VNNI", "avx512_vnni"),
-    ("AVX512_BF16", "avx512_bf16"),
-    ("AMX_INT8", "amx_int8"),
-    ("AMX_BF16", "amx_bf16"),
-    ("SVE", "sve"),
-    ("BF16", "bf16"),
-)
-"""Instruction sets that determine the speed of convolutions, and their flags in /proc/cpuinfo."""
-
-
 def read_text(path: str) -> str:
     """Return the text of a file of the kernel; empty if there is no such file."""
     try:
         return Path(path).read_text()
     except OSError:
         return ""
-
-
-def instruction_sets(cpuinfo: str | None = None) -> tuple[str, ...]:
-    """Return the instruction sets of this processor for convolutions, such as ``AVX512_BF16``."""
-    lines = (read_text("/proc/cpuinfo") if cpuinfo is None else cpuinfo).splitlines()
-    flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
-    words = set(flags.split(":")[-1].split())
-    return tuple(name for name, flag in _ISA if flag in words)
 
 
 def _choose_name(name: EngineName, device: torch.device) -> tuple[EngineName, str]:

@@ -11,26 +11,10 @@ from training.engine import host as machine
 from training.engine import native, process_group
 from training.engine.native import choose_device, choose_engine, computes_bf16
 
-XEON = (
-    "processor\t: 0\nflags\t\t: fpu sse avx2 avx512f avx512_vnni avx512_bf16 amx_bf16\nbugs : x\n"
-)
 LAPTOP = "processor\t: 0\nflags\t\t: fpu sse avx2\n"
 TCMALLOC = "/usr/lib/libtcmalloc_minimal.so.4"
 MAPS = f"7f0000-7f1000 r-xp 00000000 08:01 42 {TCMALLOC}\n"
 GRAVITON = "processor : 0\nFeatures : fp asimd sve bf16\n"
-
-
-@pytest.mark.parametrize(
-    ("cpuinfo", "expected"),
-    [
-        (XEON, ("AVX2", "AVX512", "AVX512_VNNI", "AVX512_BF16", "AMX_BF16")),
-        (LAPTOP, ("AVX2",)),
-        (GRAVITON, ("SVE", "BF16")),
-        ("", ()),
-    ],
-)
-def test_instruction_sets_are_read_from_the_kernel(cpuinfo, expected):
-    assert machine.instruction_sets(cpuinfo) == expected
 
 
 def test_the_header_names_engine_device_instructions_and_threads(monkeypatch):
