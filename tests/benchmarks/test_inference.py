@@ -29,10 +29,8 @@ def test_a_form_is_exported_by_the_command_into_the_folder(tmp_path, monkeypatch
     assert made[0][1:5] == ["-m", "training.export", str(tmp_path / "best.pt"), "--format"]
     assert made[0][-7:-2] == ["--calibrate", "x.zarr", "--tiles", "4", "--out"]
     assert made[0][-2:] == [str(file), "--overwrite"]
-    assert (
-        benchmark.export_form(FORMS["fp32"], tmp_path / "best.pt", "x.zarr", tmp_path, 4).name
-        == "best.pt"
-    )
+    file = benchmark.export_form(FORMS["fp32"], tmp_path / "best.pt", "x.zarr", tmp_path, 4)
+    assert file.name == "best.pt"
     assert len(made) == 1
 
 
@@ -49,10 +47,8 @@ def test_every_form_is_a_format_of_export():
     exported = [form for form in FORMS.values() if form.file]
     assert {form.export["format"] for form in exported} == set(SUFFIXES) - {"fp32"}
     assert all(form.file.endswith(SUFFIXES[form.export["format"]]) for form in exported)
-    assert {form.export["format"] for form in exported if form.has_integers} == {
-        "openvino",
-        "ipex-int8",
-    }
+    integers = {form.export["format"] for form in exported if form.has_integers}
+    assert integers == {"openvino", "ipex-int8"}
     assert FORMS[BASE].runs[-2:] == ("--compile", "on")
 
 

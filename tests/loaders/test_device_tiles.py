@@ -8,14 +8,7 @@ import pytest
 import torch
 
 from geoprep.errors import UsageError
-from loaders import (
-    BatchLoader,
-    DevicePrep,
-    DeviceTiles,
-    Normalize,
-    RamTiles,
-    SpeedTarget,
-)
+from loaders import BatchLoader, DevicePrep, DeviceTiles, Normalize, RamTiles, SpeedTarget
 from loaders import batch as batch_module
 from loaders.tiles import device as device_module
 

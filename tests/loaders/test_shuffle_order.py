@@ -21,10 +21,7 @@ shapes = st.builds(ShuffleWindow, st.integers(1, 9), st.integers(1, 40), st.inte
 def samplings(draw, **fixed):
     """Draw tiles in shards with gaps, and what is sampled from them."""
     shard = np.sort(draw(st.lists(st.integers(0, 12), min_size=1, max_size=120)))
-    options = {
-        "crops_per_tile": draw(st.integers(1, 5)),
-        "seed": draw(st.integers(0, 99)),
-    }
+    options = {"crops_per_tile": draw(st.integers(1, 5)), "seed": draw(st.integers(0, 99))}
     if draw(st.booleans()):
         options["weights"] = 0.01 + np.random.default_rng(0).random(len(shard))
     if draw(st.booleans()):

@@ -6,14 +6,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from helpers.streams import (
-    SMALL,
-    TILE,
-    TRAIN,
-    digest,
-    samples,
-    threads_end,
-)
+from helpers.streams import SMALL, TILE, TRAIN, digest, samples, threads_end
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

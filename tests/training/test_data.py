@@ -61,18 +61,13 @@ def test_speed_targets_are_refused_for_a_store_without_speeds(fit, out, masked, 
     assert "use --targets binary" in said
 
 
-@pytest.mark.parametrize(
-    "options",
-    [("--residency", "compressed"), ("--targets", "continuous")],
-)
+@pytest.mark.parametrize("options", [("--residency", "compressed"), ("--targets", "continuous")])
 def test_other_residencies_and_targets_train(fit, out, options):
     fit("--out", out, "--epochs", 1, *options)
 
 
 @pytest.mark.parametrize("fits", [False, True])
-def test_validation_streams_where_it_does_not_fit_on_the_device(
-    fit, out, tmp_path, monkeypatch, fits
-):
+def test_validation_that_the_device_cannot_hold_streams(fit, out, tmp_path, monkeypatch, fits):
     room = (24 + 8 * fits) * 64 * 64 * 4
     monkeypatch.setattr(DeviceTiles, "room", staticmethod(lambda device: room))
     said = fit("--out", out, "--epochs", 1, "--residency", "device").out

@@ -31,15 +31,8 @@ def test_a_run_learns_and_writes_its_files(fit, out, store):
     assert max(float(row["road_iou"]) for row in history) > 0.5
     log = (out / "log.txt").read_text()
     header = log[: log.index("epoch 1/6")]
-    for said in (
-        "helpers.tiny:build",
-        "threads",
-        "24 tiles",
-        "allocator",
-        "engine",
-        "6 steps per epoch",
-    ):
-        assert said in header, said
+    said = ("helpers.tiny:build", "threads", "24 tiles", "allocator", "engine", "6 steps per epoch")
+    assert all(words in header for words in said), header
     end = log[log.index("best road IoU") :]
     assert re.search(r"road IoU of 2 scenes: median 0\.\d+.*; worst: AOI_0_Test_chip\d 0\.", end)
     assert f"more: geoprep evaluate {out} {store.location} --model helpers" in end
@@ -77,9 +70,7 @@ class _NoReads(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-def test_an_accelerator_skips_a_loss_of_nan_without_waiting_and_stops_at_the_next_look(
-    fit, out, monkeypatch
-):
+def test_an_accelerator_skips_a_loss_of_nan_and_stops_at_the_next_look(fit, out, monkeypatch):
     """The steps of a device, computed on the CPU: the fifth changes nothing at all."""
     states = []
     choose, step = start.choose_engine, trainer.train_step
@@ -283,15 +274,11 @@ def test_a_run_begins_with_the_weights_of_another(fit, tmp_path):
     assert torch.equal(after.model["encoder.weight"], weights["encoder.weight"])
     said = fit("--resume", second, "--init-from", first, store=None, network=encoded, status=2).err
     assert "--init-from and --resume both set the weights" in said
-    said = fit(
-        "--out", tmp_path / "x", "--init-from", tmp_path / "no", network=encoded, status=1
-    ).err
-    assert "no such checkpoint" in said
+    missing = ("--out", tmp_path / "x", "--init-from", tmp_path / "no")
+    assert "no such checkpoint" in fit(*missing, network=encoded, status=1).err
 
 
-def test_without_a_store_the_only_one_in_the_folder_is_trained_on(
-    fit, store_path, tmp_path, monkeypatch
-):
+def test_the_only_store_in_the_folder_is_trained_on(fit, store_path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     said = fit(store=None, status=2).err
     assert all(command in said for command in ("geoprep synth", "geoprep build-zarr", "--resume"))

@@ -4,15 +4,7 @@ import numpy as np
 from PIL import Image
 
 from geoprep.palette import BACKGROUND_COLOUR, NODATA_GREYS, SPEED_COLOURS
-from training.pictures import (
-    FALSE,
-    HIT,
-    MISSED,
-    Example,
-    choose_tiles,
-    draw_curves,
-    draw_examples,
-)
+from training.pictures import FALSE, HIT, MISSED, Example, choose_tiles, draw_curves, draw_examples
 
 SIDE = 246
 """Distance of two panels in pixels."""

@@ -118,8 +118,7 @@ def test_a_preloaded_allocator_is_not_changed(monkeypatch):
     not hasattr(ctypes.CDLL(None), "gnu_get_libc_version"), reason="needs glibc's allocator"
 )
 @pytest.mark.parametrize(
-    ("given", "fill"),
-    [(f"{256 << 20}", "fill()"), ("0, one_heap=True", "threaded()")],
+    ("given", "fill"), [(f"{256 << 20}", "fill()"), ("0, one_heap=True", "threaded()")]
 )
 def test_freed_memory_stays_with_the_process(python, given, fill):
     """Pages written once are not faulted in again: neither taken anew nor returned.

@@ -217,9 +217,7 @@ def test_precision_on_cuda(monkeypatch, cuda_settings, precision, supported, dty
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
-def test_cudnn_searches_for_the_fastest_kernels_unless_they_must_be_deterministic(
-    monkeypatch, cuda_settings, deterministic
-):
+def test_cudnn_searches_for_the_fastest_kernels(monkeypatch, cuda_settings, deterministic):
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: True)
     torch.backends.cudnn.benchmark = deterministic
     torch.use_deterministic_algorithms(deterministic)

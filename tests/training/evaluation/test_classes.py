@@ -160,9 +160,8 @@ def test_data_of_another_kind_is_refused_in_one_line(fit, tmp_path, cover, store
         (speeds, cover, "trained on speeds of roads; the labels of"),
         (out, other, "hold the classes background, slow, fast, lake"),
     ):
-        (line,) = fit(
-            *(store, "--resume", folder, "--epochs", 2), store=None, status=2
-        ).err.splitlines()
+        said = fit(store, "--resume", folder, "--epochs", 2, store=None, status=2).err
+        (line,) = said.splitlines()
         assert says in line
 
 

@@ -247,9 +247,7 @@ def test_the_last_batch_is_padded_for_runners_of_fixed_batch_size(checkpoint, ne
         ({"speed_unit": "none"}, "other.zarr have no speeds: train one with `targets` binary"),
     ],
 )
-def test_a_store_of_other_bands_or_without_speeds_is_refused(
-    checkpoint, command, tmp_path, facts, message
-):
+def test_a_store_that_does_not_fit_is_refused(checkpoint, command, tmp_path, facts, message):
     other = write_store(tmp_path / "other.zarr", scenes=4, **facts)
     assert message in command(main, checkpoint(), other, *FP32, status=2).err
 

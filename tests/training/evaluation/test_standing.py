@@ -65,13 +65,10 @@ def test_a_next_step_is_given_only_with_its_evidence(case, step):
 
 
 def test_scenes_with_hardly_a_road_are_not_ranked():
-    found = Standing(
-        **GOOD | {"scenes": [*GOOD["scenes"], {**scenes(0.0)[0], "road_fraction": 1e-4}]}
-    )
-    assert found.facts()[0] == (
-        "road IoU of 4 scenes",
-        "median 0.605, 10 % to 90 %: 0.586 to 0.617",
-    )
+    bare = {**scenes(0.0)[0], "road_fraction": 1e-4}
+    found = Standing(**GOOD | {"scenes": [*GOOD["scenes"], bare]})
+    said = ("road IoU of 4 scenes", "median 0.605, 10 % to 90 %: 0.586 to 0.617")
+    assert found.facts()[0] == said
     assert dict(found.facts())["worst"] == "s2 0.580, s0 0.600, s3 0.610"
     assert dict(found.facts())["best"] == "s1 0.620"
 

@@ -38,11 +38,7 @@ def turn(directions: torch.Tensor) -> torch.Tensor:
 
 
 @settings(max_examples=15, deadline=None)
-@given(
-    angle=st.floats(0, math.pi),
-    width=st.floats(3, 12),
-    offset=st.floats(-4, 4),
-)
+@given(angle=st.floats(0, math.pi), width=st.floats(3, 12), offset=st.floats(-4, 4))
 def test_straight_road_has_its_angle_everywhere(angle, width, offset):
     road = line(angle, width, offset)
     directions, weights = road_directions(road)

@@ -86,9 +86,8 @@ def case(tmp_path, shape=(300, 250), **options):
     values[40:150, 100:240] = 0
     image = write_image(tmp_path / "scene.tif", values, nodata=0)
     given = {"window": 96, "overlap": 40, "batch_size": 2, "device": "cpu", "precision": "fp32"}
-    made = predict_options(
-        checkpoint=path, model="helpers.predict_cases:neighbourly", **given | options
-    )
+    given |= {"checkpoint": path, "model": "helpers.predict_cases:neighbourly"}
+    made = predict_options(**given | options)
     runner, info = open_model(made)
     return inspect_image(str(image), info, made), runner, Predictor(info, made, 0.5, "none")
 
@@ -98,9 +97,7 @@ def predicted(target, source, runner, made):
     return target.read_bytes(), stats
 
 
-def test_an_accelerator_gives_the_bytes_of_the_cpu_and_no_batch_waits(
-    tmp_path, recorded, monkeypatch
-):
+def test_an_accelerator_gives_the_bytes_of_the_cpu_without_waiting(tmp_path, recorded, monkeypatch):
     """The host waits for the oldest of several batches."""
     source, runner, made = case(tmp_path)
     with recorded:
@@ -109,12 +106,8 @@ def test_an_accelerator_gives_the_bytes_of_the_cpu_and_no_batch_waits(
     assert first == "begins after the current stream"
     batches = notes.count("up")
     assert batches > 3 * IN_FLIGHT
-    begun = ["up", "down"] * IN_FLIGHT
-    assert notes == [
-        *begun,
-        *["up", "down", "host waits"] * (batches - IN_FLIGHT),
-        *["host waits"] * IN_FLIGHT,
-    ]
+    begun, ended = ["up", "down"] * IN_FLIGHT, ["host waits"] * IN_FLIGHT
+    assert notes == begun + ["up", "down", "host waits"] * (batches - IN_FLIGHT) + ended
     assert stats.forward_seconds == pytest.approx(batches / 1000)
     monkeypatch.setattr(predictor, "has_streams", has_streams)
     wanted, before = predicted(tmp_path / "cpu.tif", source, runner, made)

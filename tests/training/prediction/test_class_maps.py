@@ -98,9 +98,3 @@ def test_another_request_says_what_differs(case, command, tmp_path):
     assert "--threshold is for models of roads" in said
     said = command(*given, "--outputs", "all", status=2).err
     assert "--outputs is for models of roads" in said
-
-
-def test_options_of_classes_are_refused_for_roads(command, tmp_path):
-    checkpoint, _ = make_checkpoint(tmp_path / "roads.pt")
-    given = (checkpoint, "scene.tif", "--out", tmp_path, *USUAL, "--confidence")
-    assert "--confidence is for models of classes" in command(main, *given, status=2).err

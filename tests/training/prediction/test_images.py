@@ -88,9 +88,7 @@ def read(path):
         (1, 1, ()),
     ],
 )
-def test_prediction_equals_the_model_at_every_pixel(
-    run, checkpoint, tmp_path, height, width, options
-):
+def test_pixels_are_those_of_the_model(run, checkpoint, tmp_path, height, width, options):
     path, network = checkpoint
     values = pixels(height, width)
     values[: height // 3, width // 2 :] = 0
@@ -273,10 +271,6 @@ def test_ctrl_c_stops_both_images(work):
     assert {one.error for one in found} == {""}
 
 
-class Killed(BaseException):
-    """Stands in for a signal."""
-
-
 def test_leftover_folder_of_a_complete_prediction_is_deleted(run, checkpoint, tmp_path):
     image = write_image(tmp_path / "scene.tif", pixels(40, 40))
     args = (checkpoint[0], image, "--out", tmp_path / "out", *FP32)
@@ -357,6 +351,7 @@ def test_invalid_options_are_refused(run, checkpoint, tmp_path):
         ((path, image, *out, "--treshold", "0.4"), "'--threshold'"),
         ((path, image, *out, "--threshold", "nan"), "--threshold"),
         ((path, image, *out, "--device", "xpu"), "--device xpu"),
+        ((path, image, *out, "--confidence"), "--confidence is for models of classes"),
         ((tmp_path / "no.pt", image, *out, "--device", "xpu"), "--device xpu"),
     ]:
         assert message in run(*args, status=2)
@@ -458,9 +453,7 @@ def bucket(monkeypatch):
         yield put
 
 
-def test_remote_image_is_downloaded_and_the_copy_deleted(
-    run, checkpoint, tmp_path, bucket, monkeypatch
-):
+def test_copy_of_a_remote_image_is_deleted(run, checkpoint, tmp_path, bucket, monkeypatch):
     image = write_image(tmp_path / "scene.tif", pixels(170, 150))
     address = bucket("scenes/scene.tif", image)
     monkeypatch.setattr(transfer, "PIECE", 10_000)  # several requests
@@ -514,17 +507,14 @@ def test_several_assets_are_the_bands_of_an_image(run, checkpoint, tmp_path, kin
     )
 
 
-def test_copy_of_an_earlier_version_of_an_object_is_not_used(
-    run, checkpoint, tmp_path, bucket, monkeypatch
-):
+def test_an_outdated_copy_is_not_used(run, checkpoint, tmp_path, bucket, monkeypatch):
     first = write_image(tmp_path / "first.tif", pixels(60, 60))
     second = write_image(tmp_path / "second.tif", pixels(60, 60, seed=7))
     args = (checkpoint[0], bucket("scene.tif", first), *FP32, "--out", tmp_path / "out")
 
     with monkeypatch.context() as patch:
-        patch.setattr(NativeRunner, "__call__", mock.Mock(side_effect=Killed))
-        with pytest.raises(Killed):
-            run(*args)
+        patch.setattr(NativeRunner, "__call__", mock.Mock(side_effect=KeyboardInterrupt))
+        run(*args, status=130)
     assert list((tmp_path / "out").glob(".scene.tif.image/scene.tif"))
     bucket("scene.tif", second)
     run(*args)

@@ -10,6 +10,7 @@ import time
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import torch
@@ -103,17 +104,10 @@ def test_image_of_another_process_is_busy(scenes, command, out):
     assert not (out / "2.tif").exists()
 
 
-@pytest.fixture
-def without_locks(monkeypatch):
-    """A file system whose locks are not implemented, as some network file systems."""
-
-    def flock(file, how):
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(fcntl, "flock", flock)
-
-
-def test_images_are_predicted_on_file_systems_without_locks(scenes, tmp_path, without_locks):
+def test_images_are_predicted_on_file_systems_without_locks(scenes, tmp_path, monkeypatch):
+    """As on some network file systems."""
+    fails = mock.Mock(side_effect=OSError(errno.ENOLCK, "No locks available"))
+    monkeypatch.setattr(fcntl, "flock", fails)
     assert main(words(scenes, tmp_path / "out")) == 0
     assert len(list((tmp_path / "out").glob("*.tif"))) == 4
 

@@ -9,13 +9,7 @@ from hypothesis import strategies as st
 
 from geoprep.errors import UsageError
 from training.prediction.blend import RowBlender
-from training.prediction.windows import (
-    WindowGrid,
-    WindowRow,
-    check_window,
-    plan_axis,
-    window_grid,
-)
+from training.prediction.windows import WindowGrid, WindowRow, check_window, plan_axis, window_grid
 from training.runners import road_bytes
 
 axes = st.builds(

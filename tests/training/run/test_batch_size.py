@@ -11,11 +11,7 @@ from geoprep.errors import UsageError
 from training.engine.native import choose_engine
 from training.process import is_out_of_memory
 from training.run import capacity
-from training.run.capacity import (
-    choose_batch_size,
-    fastest,
-    measured_rates,
-)
+from training.run.capacity import choose_batch_size, fastest, measured_rates
 from training.settings import Config
 
 MESSAGES = (

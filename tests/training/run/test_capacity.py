@@ -24,16 +24,9 @@ def _model(bands=3, channels=8):
     )
 
 
-def _estimate(available=10 * GIB, per_sample=GIB):
-    return Estimate(
-        tiles=GIB,
-        state=2 * GIB,
-        fixed=0,
-        per_sample=per_sample,
-        available=available,
-        limited_by="the machine",
-        side=256,
-    )
+def _estimate(available):
+    free = {"available": available, "limited_by": "the machine"}
+    return Estimate(tiles=GIB, state=2 * GIB, fixed=0, per_sample=GIB, side=256, **free)
 
 
 def test_activations_of_a_known_model():
@@ -77,18 +70,12 @@ def test_the_estimate_counts_weights_optimizer_and_tiles():
     assert replace(adam, tiles=1000).total(2) == adam.total(2) + 1000
 
 
-def test_a_batch_that_fits_gives_no_warning():
-    assert not _estimate().warnings(4)
-    assert _estimate().line(4).startswith("about 7.00 of 10.00 GiB: tiles 1.00")
-
-
-def test_a_batch_that_does_not_fit_names_the_largest_that_fits():
-    (said,) = _estimate(available=int(5.5 * GIB)).warnings(4)
+def test_a_batch_that_does_not_fit_names_the_largest_that_fits_or_other_settings():
+    assert not _estimate(10 * GIB).warnings(4)
+    assert _estimate(10 * GIB).line(4).startswith("about 7.00 of 10.00 GiB: tiles 1.00")
+    (said,) = _estimate(int(5.5 * GIB)).warnings(4)
     assert re.search(r"4 x 256 x 256 needs about 7.00 of 5.50 GiB.*`batch_size` 2 should fit", said)
-
-
-def test_if_no_batch_fits_other_settings_are_suggested():
-    (said,) = _estimate(available=3 * GIB).warnings(4)
+    (said,) = _estimate(3 * GIB).warnings(4)
     assert "smaller `crop`" in said
 
 

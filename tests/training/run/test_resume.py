@@ -23,9 +23,7 @@ from training.run import trainer
         ("--precision", "fp16", "--ema", "0.9", "--accumulate", "2"),
     ],
 )
-def test_an_interrupted_and_resumed_run_equals_an_uninterrupted_one(
-    fit, tmp_path, monkeypatch, options
-):
+def test_a_resumed_run_equals_an_uninterrupted_one(fit, tmp_path, monkeypatch, options):
     monkeypatch.setenv("DOOM_AT", "0")
     doomed = ("--model", "helpers.tiny:interrupted", *STATEFUL[2:])
     common = ("--epochs", "2", "--log-every", "4", *options)

@@ -6,12 +6,7 @@ from helpers import tiny
 
 from training.model import copy_weights, update_average
 from training.run.parts import make_optimizer
-from training.run.step import (
-    StepResult,
-    TrainingError,
-    learning_rate,
-    skip_unless_finite,
-)
+from training.run.step import StepResult, TrainingError, learning_rate, skip_unless_finite
 from training.settings import Config, OptimizerConfig
 
 

@@ -185,9 +185,7 @@ def documented(suffix):
 
 
 @pytest.mark.parametrize("name", forms("fp32.onnx", "fp32.pt2", INT8))
-def test_the_documented_code_runs_a_file_without_this_package(
-    export, plain, tmp_path, python, name
-):
+def test_the_documented_code_needs_no_package_of_ours(export, plain, tmp_path, python, name):
     suffix = name[name.rindex(".") :]
     np.save(tmp_path / "image.npy", np.ascontiguousarray(IMAGE.numpy()))
     for file in export_files(export(name)):
@@ -315,9 +313,7 @@ def cuda_sessions(monkeypatch):
     return asked
 
 
-def test_onnx_file_computes_on_cuda_where_onnx_runtime_lists_it(
-    export, command, tmp_path, cuda_sessions
-):
+def test_onnx_file_computes_on_cuda_where_it_is_listed(export, command, tmp_path, cuda_sessions):
     file, image = export("fp32.onnx"), write_image(tmp_path / "scene.tif", pixels(70, 200))
     words = (file, image, "--gsd", "image", "--quiet", "--window", 64, "--overlap", 16)
     command(predict, *words, "--out", tmp_path / "cpu")
@@ -373,10 +369,7 @@ def test_onnx_file_of_another_program_is_refused(export, tmp_path):
     ("words", "message"),
     [
         (("--format", "openvino", "--int8", "--out", "x.xml"), "with --calibrate"),
-        (
-            ("--format", "onnx", "--out", "x.pt2"),
-            "end in .onnx; .pt2 belongs to --format fp32 or bf16",
-        ),
+        (("--format", "onnx", "--out", "x.pt2"), ".onnx; .pt2 belongs to --format fp32 or bf16"),
         (("--out", "x.xml"), "end in .pt2; .xml belongs to --format openvino"),
         (("--out", "x.tif"), "end in .pt2\n"),
         (("--format", "ipex-bf16", "--int8", "--out", "x.ipex"), "--format ipex-int8"),
@@ -407,20 +400,14 @@ def test_files_that_are_not_checkpoints_are_refused_with_advice(folder, command,
         assert says in command(main_of, *words, status=2).err
 
 
-@pytest.mark.parametrize(
-    ("words", "package"),
-    [
-        (("--format", "onnx", "--out", "x.onnx"), "onnx"),
-        (("--format", "openvino", "--out", "x.xml"), "openvino"),
-    ],
-)
-def test_missing_package_is_one_line(folder, command, tmp_path, monkeypatch, words, package):
+@pytest.mark.parametrize(("package", "suffix"), [("onnx", "onnx"), ("openvino", "xml")])
+def test_missing_package_is_one_line(folder, command, tmp_path, monkeypatch, package, suffix):
     for name in [n for n in sys.modules if n.partition(".")[0] == package]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.chdir(tmp_path)
-    calibrate = ("--calibrate", folder / "tiny.zarr")
-    error = command(main, folder / "best.pt", *MODEL, *words, *calibrate, status=2).err
+    words = ("--format", package, "--out", f"x.{suffix}", "--calibrate", folder / "tiny.zarr")
+    error = command(main, folder / "best.pt", *MODEL, *words, status=2).err
     assert "pip install geoprep[deploy]" in error
     assert error.count("\n") == 1
     assert not list(tmp_path.iterdir())

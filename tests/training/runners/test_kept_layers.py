@@ -34,10 +34,8 @@ class Doubled(nn.Module):
 
 def test_names_select_layers_and_the_layers_of_modules():
     network = Doubled().eval()
-    assert named_layers(network, FACTS, ["network.head", "network.step"]) == (
-        "network.step.up",
-        "network.head",
-    )
+    found = named_layers(network, FACTS, ["network.head", "network.step"])
+    assert found == ("network.step.up", "network.head")
     with pytest.raises(UsageError, match=r"hea: no such layer\. The layers are network\.down, "):
         named_layers(network, FACTS, ["network.hea"])
 

@@ -7,10 +7,7 @@ from helpers.predict_cases import FACTS, neighbourly, pixels, probabilities
 
 from training.model import ResNetUNet, UpConv
 from training.runners import runner as runner_module
-from training.runners.runner import (
-    NativeRunner,
-    average_views,
-)
+from training.runners.runner import NativeRunner, average_views
 
 CPU = torch.device("cpu")
 

@@ -33,11 +33,7 @@ def written(folder, document, name="graph.json"):
 
 @pytest.mark.parametrize(
     "document",
-    [
-        LISTS,
-        TEXTS,
-        {str(node): others for node, others in GRAPH.items()},
-    ],
+    [LISTS, TEXTS, {str(node): others for node, others in GRAPH.items()}],
     ids=["nodes and edges", "row,column", "(row, column)"],
 )
 def test_json_is_read(tmp_path, document):
