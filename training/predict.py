@@ -37,10 +37,12 @@ COMMAND = Command(
 
 def predict(options: PredictOptions) -> int:
     """Predict all images and return the exit status."""
-    from training.prediction import Screen, predict_images, run_instances, summary
+    from training.prediction import Screen, predict_images, summary
     from training.runners import parse_devices
 
     if options.instances > 1 or len(parse_devices(options.device)) > 1:
+        from training.prediction import run_instances
+
         return Status.DONE if run_instances(options, COMMAND.spell) else Status.FAILED
     with Screen(quiet=options.quiet, spell=COMMAND.spell) as screen:
         outcomes = predict_images(options, screen)

@@ -7,7 +7,6 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -29,25 +28,43 @@ SUFFIXES = tuple(_FORMATS)
 
 
 def open_model(options: ModelOptions, compile_mode: Compile = "off") -> tuple[Runner, ModelInfo]:
-    """Return the runner of a checkpoint or model file, and what it was trained for."""
-    options = replace(options, checkpoint=model_file(options.checkpoint))
-    path, devices = options.checkpoint, len(parse_devices(options.device))
-    if devices > 1:
+    """Return the runner of a checkpoint or model file, and what it was trained for.
+
+    Raises
+    ------
+    UsageError
+        An option does not apply to the file, or a library or device that it needs is not there.
+    CheckpointError
+        The file is missing or damaged.
+    """
+    path = model_file(options.checkpoint)
+    if len(devices := parse_devices(options.device)) > 1:
         raise UsageError(
-            f"`device` {options.device} names {devices} devices: only the command geoprep predict "
-            "uses several"
+            f"`device` {options.device} names {len(devices)} devices: only the command "
+            "training.predict uses several"
         )
     if path.suffix == ".bin" and path.with_suffix(".xml").exists():
         raise UsageError(f"{path} holds the weights only: name {path.with_suffix('.xml')} instead")
+    runner: Runner
     if path.suffix in SUFFIXES:
-        _check_model_file_options(options)
-        exported, record = load_runner(path, compile_mode=compile_mode, device=options.device)
-        return exported, record.info
-    device = chosen_device(options.device)  # first: the checkpoint is read onto it
-    if device.index is not None:  # pinned memory needs no context on the first device then
-        torch.accelerator.set_device_index(device)
-    model, info = load_model(path, device=device, weights=options.weights, model=options.model)
-    runner = NativeRunner(model, info, device=device, precision=options.precision)
+        for name in ("precision", "weights", "model"):
+            if (value := getattr(options, name)) not in (None, "auto"):
+                raise UsageError(
+                    f"`{name}` {value} applies to checkpoints only: {path} was exported with its "
+                    "own weights and precision. Leave it out"
+                )
+        on_cuda = path.suffix == ".onnx"
+        if options.device_kind not in ("auto", "cpu", "cuda" if on_cuda else "cpu"):
+            fix = "cpu or cuda" if on_cuda else "cpu, or a checkpoint or .onnx file"
+            raise UsageError(f"`device` {options.device}: {path} does not compute on it. Use {fix}")
+        runner, record = load_runner(path, device=options.device)
+        info = record.info
+    else:
+        device = chosen_device(options.device)  # first: the checkpoint is read onto it
+        if device.index is not None:  # pinned memory needs no context on the first device then
+            torch.accelerator.set_device_index(device)
+        model, info = load_model(path, device=device, weights=options.weights, model=options.model)
+        runner = NativeRunner(model, info, device=device, precision=options.precision)
     runner.compile_mode = compile_mode
     return runner, info
 
@@ -64,20 +81,6 @@ def chosen_device(text: str) -> torch.device:
     return torch.device(text)
 
 
-def _check_model_file_options(options: ModelOptions) -> None:
-    path = options.checkpoint
-    for name in ("precision", "weights", "model"):
-        value = getattr(options, name)
-        if value not in (None, "auto"):
-            raise UsageError(
-                f"`{name}` {value} applies to checkpoints only: {path} was exported with its own "
-                "weights and precision. Leave it out"
-            )
-    if options.device_kind not in ("auto", "cpu", "cuda" if path.suffix == ".onnx" else "cpu"):
-        fix = "cpu or cuda" if path.suffix == ".onnx" else "cpu, or a checkpoint or .onnx file"
-        raise UsageError(f"`device` {options.device}: {path} does not compute on it. Use {fix}")
-
-
 def write_model(
     path: Path, model: nn.Module, record: ExportRecord, tiles: Sequence[Tensor]
 ) -> None:
@@ -86,9 +89,7 @@ def write_model(
         _FORMATS[path.suffix].write(path, model, record, tiles)
 
 
-def load_runner(
-    path: str | Path, *, compile_mode: Compile = "auto", device: str = "cpu"
-) -> tuple[Runner, ExportRecord]:
+def load_runner(path: str | Path, *, device: str = "cpu") -> tuple[Runner, ExportRecord]:
     """Return the runner of a model file and its record; only ``.onnx`` files use CUDA."""
     path = Path(path)
     if path.suffix not in SUFFIXES:
@@ -97,9 +98,8 @@ def load_runner(
         raise CheckpointError(f"{path}: no such file. geoprep export-model writes model files")
     with _silenced():
         place = device if device.startswith("cuda") else "cpu"
-        runner, record = _FORMATS[path.suffix].read(path, place)
-    runner.compile_mode = compile_mode
-    return runner, record
+        loaded: tuple[Runner, ExportRecord] = _FORMATS[path.suffix].read(path, place)
+    return loaded
 
 
 def model_file(path: Path) -> Path:
