@@ -175,17 +175,17 @@ class Dask:
 
 def _check_versions(client: Client) -> None:
     """Raise UsageError if workers would write other bytes, or could not unpickle their tasks."""
-    found = client.get_versions(packages=list(_SAME))
-    workers = found["workers"]
+    told_by = client.get_versions(packages=list(_SAME))
+    workers = told_by["workers"]
     if not workers:
         raise UsageError(
             f"the Dask scheduler at {client.scheduler.address} has no workers: start some with "
             f"`dask worker {client.scheduler.address}`"
         )
-    mine = _versions(found["client"])
+    mine = _versions(told_by["client"])
     # The scheduler unpickles tasks too.
-    versions = {f"scheduler at {client.scheduler.address}": found["scheduler"]}
-    versions |= {f"worker at {address}": found for address, found in sorted(workers.items())}
+    versions = {f"scheduler at {client.scheduler.address}": told_by["scheduler"]}
+    versions |= {f"worker at {address}": told for address, told in sorted(workers.items())}
     for place, told in versions.items():
         if (theirs := _versions(told)) != mine:
             raise UsageError(

@@ -131,7 +131,7 @@ def _differs(values: NDArray[Any], raster: Raster, bands: Sequence[int]) -> NDAr
     valid = np.ones(values.shape[:2], np.bool_)
     nodata = raster.nodata_of(bands)
     if None not in nodata:  # a band without one is valid everywhere
-        valid = np.logical_or.reduce([values[..., k] != one for k, one in enumerate(nodata)])
+        valid = np.logical_or.reduce([values[..., k] != marker for k, marker in enumerate(nodata)])
     return valid.view(np.uint8)
 
 

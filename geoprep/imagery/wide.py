@@ -75,10 +75,10 @@ def wide_percentile(histogram: NDArray[np.int64], percent: float) -> float:
     if not below[-1]:
         return 0.0
     position = percent / 100 * float(below[-1] - 1)
-    found = int(np.searchsorted(below, position, side="right"))
-    before = float(below[found] - histogram[found])
-    share = (position - before + 0.5) / float(histogram[found])
-    low, high = _edge(found), _edge(found + 1)
+    bin_number = int(np.searchsorted(below, position, side="right"))
+    before = float(below[bin_number] - histogram[bin_number])
+    share = (position - before + 0.5) / float(histogram[bin_number])
+    low, high = _edge(bin_number), _edge(bin_number + 1)
     if not np.isfinite(high):
         return low
     return low + (high - low) * min(share, 1.0)

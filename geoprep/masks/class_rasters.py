@@ -45,8 +45,8 @@ def has_rasters(path: object) -> bool:
 
 def raster_files(path: Path, *, required: bool = True) -> list[Path]:
     """Return a raster file, or those of a folder in the order of their names."""
-    found = [path] if path.is_file() else sorted(path.iterdir()) if path.is_dir() else []
-    files = [file for file in found if file.suffix.lower() in SUFFIXES and file.is_file()]
+    given = [path] if path.is_file() else sorted(path.iterdir()) if path.is_dir() else []
+    files = [file for file in given if file.suffix.lower() in SUFFIXES and file.is_file()]
     # The overlay of a prediction, NAME.png beside NAME.tif, is a picture.
     stems = {file.stem for file in files if file.suffix.lower() in (".tif", ".tiff")}
     files = [file for file in files if file.suffix.lower() != ".png" or file.stem not in stems]

@@ -34,12 +34,12 @@ class ClassCounts:
         """Return IoU per class, and means over the classes in the ground truth; NaN: no pixels."""
         table = self.confusion.astype(np.float64)
         hit, truth = np.diagonal(table), table.sum(axis=1)
-        found = table.sum(axis=0)[: len(names)]
+        proposed = table.sum(axis=0)[: len(names)]
         there = truth > 0
         near_truth, all_truth, near_found, all_found = self.boundary.T.astype(np.float64)
         with np.errstate(divide="ignore", invalid="ignore"):
-            iou = hit / (truth + found - hit)
-            f1 = 2 * hit / (truth + found)
+            iou = hit / (truth + proposed - hit)
+            f1 = 2 * hit / (truth + proposed)
             recall, precision = near_truth / all_truth, near_found / np.maximum(all_found, 1)
             edges = np.nan_to_num(2 * recall * precision / (recall + precision))
         edged = there & (all_truth > 0)
@@ -120,10 +120,10 @@ def score_rasters(
     scenes, total = [], None
     for scene, true_file, found_file in pairs:
         label = read_classes(true_file, names, rule)
-        found = read_classes(found_file, names, rule, like=label)
+        proposed = read_classes(found_file, names, rule, like=label)
         if (label.label == NODATA).all():
             continue
-        counts = count_classes(label.label, found.label, len(names), boundary)
+        counts = count_classes(label.label, proposed.label, len(names), boundary)
         total = counts if total is None else total + counts
         scenes.append({"scene": scene, **counts.figures(names)})
     if total is None:
@@ -143,9 +143,9 @@ def _pairs(
     """Return scene, ground truth and proposal of every scene that has both."""
     if len(truths) == len(proposals) == 1:
         return [(truths[0].stem, truths[0], proposals[0])]
-    found = {scene_key(file.stem): file for file in proposals}
+    of_scene = {scene_key(file.stem): file for file in proposals}
     keys = [(scene_key(file.stem), file) for file in truths]
-    pairs = [(key, file, found[key]) for key, file in keys if key in found]
+    pairs = [(key, file, of_scene[key]) for key, file in keys if key in of_scene]
     if not pairs:
         raise UsageError(
             f"{truths[0].parent} and {proposals[0].parent} have no scene in common: name the files "

@@ -86,13 +86,13 @@ def polygonize_rasters(
     if not background:
         kept &= frame["class"] != "background"
     large = frame["area_m2"] >= least
-    made = (
+    polygons = (
         frame[kept & large]
         .sort_values(["value", "area_m2"], ascending=[True, False])
         .reset_index(drop=True)
     )
-    made.attrs = {"min_area_m2": least, "left_out": int((kept & ~large).sum())}
-    return made
+    polygons.attrs = {"min_area_m2": least, "left_out": int((kept & ~large).sum())}
+    return polygons
 
 
 def _in_plane(raster: ClassPixels, pixel_size: float | None, *, alone: bool) -> ClassPixels:
@@ -128,23 +128,23 @@ _Area = tuple[Any, int, NDArray[np.float64]]
 def _areas(raster: ClassPixels) -> list[_Area]:
     """Return every connected area of a class."""
     known = raster.label != NODATA
-    found = [
+    areas = [
         (shapely.geometry.shape(shape), int(value))
         for shape, value in shapes(
             raster.label, known, connectivity=4, transform=raster.grid.transform
         )
     ]
-    sums = np.full((len(found), 2), (0.0, math.nan))
-    if raster.confidence is not None and found:
+    sums = np.full((len(areas), 2), (0.0, math.nan))
+    if raster.confidence is not None and areas:
         numbered = rasterize(
-            [(area, number) for number, (area, _) in enumerate(found, 1)],
+            [(area, number) for number, (area, _) in enumerate(areas, 1)],
             out_shape=raster.label.shape,
             transform=raster.grid.transform,
             dtype="int32",
         ).ravel()
         for i, weights in enumerate((None, raster.confidence.ravel() / 255)):
-            sums[:, i] = np.bincount(numbered, weights, minlength=len(found) + 1)[1:]
-    return [(*one, total) for one, total in zip(found, sums, strict=True)]
+            sums[:, i] = np.bincount(numbered, weights, minlength=len(areas) + 1)[1:]
+    return [(*area, total) for area, total in zip(areas, sums, strict=True)]
 
 
 def _dissolved(

@@ -106,12 +106,12 @@ def with_links(
         mine = mine[np.argsort(along[mine], kind="stable")]
         targets[mine] = cutter.cut(edge, along[mine].tolist())
     kept = starts != targets
-    made = cutter.with_edges(np.column_stack([starts, targets])[kept])
+    linked = cutter.with_edges(np.column_stack([starts, targets])[kept])
     if lines is not None:
         bent = np.flatnonzero(shapely.is_geometry(lines[kept]))
-        edge = len(made.lines) - np.count_nonzero(kept) + bent
-        made.lines[edge] = anchored(lines[kept][bent], made.ends[edge], made.nodes)
-    return with_chains_joined(made)
+        edge = len(linked.lines) - np.count_nonzero(kept) + bent
+        linked.lines[edge] = anchored(lines[kept][bent], linked.ends[edge], linked.nodes)
+    return with_chains_joined(linked)
 
 
 class _EdgeCutter:

@@ -38,8 +38,8 @@ def scene_key(name: str) -> str:
     """
     path = PurePath(name)
     stem = (path.stem if path.suffix.lower() in _SUFFIXES else path.name).lower()
-    found = _SPACENET.search(_CONTENT.sub("", stem))
-    return f"{found[1]}_{found[2]}" if found else stem
+    chip = _SPACENET.search(_CONTENT.sub("", stem))
+    return f"{chip[1]}_{chip[2]}" if chip else stem
 
 
 def image_id(name: str) -> str:

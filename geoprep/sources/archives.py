@@ -172,8 +172,8 @@ def unpacked(
     ``what``, which holds while size and time of the archive are the same. Returns the unpacked
     files in the archive's order, and the names of the other members.
     """
-    found = archive.stat()
-    identity = {"size": found.st_size, "mtime_ns": found.st_mtime_ns}
+    status = archive.stat()
+    identity = {"size": status.st_size, "mtime_ns": status.st_mtime_ns}
     mark = into / f".{archive.name}.{what}.json"
     with errors_named(into, OutputError):
         state = _read_mark(mark)

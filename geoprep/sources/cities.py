@@ -192,7 +192,7 @@ def city_file(city: City, path: str) -> tuple[str, int] | None:
     if match["image"]:
         return canonical_product(match["folder"] or ""), int(match["number"])
     # The first word counts: the other one is a part of it.
-    kind = next((one for one in (SPEED_LABELS, PLAIN_LABELS) if one in text.lower()), None)
+    kind = next((name for name in (SPEED_LABELS, PLAIN_LABELS) if name in text.lower()), None)
     return (kind, int(match["number"])) if kind else None
 
 

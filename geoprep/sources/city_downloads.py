@@ -38,20 +38,20 @@ def list_files(city: City, product: str, folder: Path, scenes: int | None = None
     """
     refuse_synthetic(folder, city)
     prefix = f"s3://{BUCKET}/{city.folder}"
-    listed = {one.address: one for one in list_remote(prefix)}
+    listed = {file.address: file for file in list_remote(prefix)}
     images, labels = images_and_roads(city, listed, canonical_product(product), prefix)
     numbers = sorted(images, key=lambda number: (number not in labels, number))[:scenes]
     chosen = [images[n] for n in numbers] + [labels[n] for n in numbers if n in labels]
     return {
-        folder / city.aoi / one.removeprefix(prefix): listed[one]
-        for one in sorted(chosen, key=natural_key)
+        folder / city.aoi / file.removeprefix(prefix): listed[file]
+        for file in sorted(chosen, key=natural_key)
     }
 
 
 def list_archives(city: City, folder: Path) -> Planned:
     """Return the archives of a city's labelled scenes; if none is labelled, of its test scenes."""
     refuse_synthetic(folder, city)
-    listed = [one for one in city.archives if not city.labelled or one.holds != "test"]
+    listed = [archive for archive in city.archives if not city.labelled or archive.holds != "test"]
     mission = f"s3://{BUCKET}/spacenet/{city.mission}_roads/tarballs"
     return {folder / a.name: remote_file(f"{mission}/{a.name}", a.md5) for a in listed}
 

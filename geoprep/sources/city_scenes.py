@@ -145,7 +145,7 @@ def _files(
             if copies is None:
                 return [], f"{address} (an archive on a server)", []
             return _of(city, members(download_copy(address, copies))), address, []
-        return _of(city, (one.address for one in list_remote(address))), address, []
+        return _of(city, (file.address for file in list_remote(address))), address, []
     path = Path(place).expanduser().absolute()
     if not path.exists():
         return [], f"{path} (does not exist)", []
@@ -161,9 +161,9 @@ def _files(
     notes: list[str] = []
     below = [*files_below(path, notes)]
     files = _of(city, below)
-    kinds = {role[0] for one in files if (role := city_file(city, one))}
+    kinds = {role[0] for file in files if (role := city_file(city, file))}
     unpacked = bool(kinds - {PLAIN_LABELS, SPEED_LABELS})
-    for archive in (Path(one) for one in below if _is_archive_of(one, city)):
+    for archive in (Path(file) for file in below if _is_archive_of(file, city)):
         # SpaceNet 3 has its speed labels in a separate archive, needed for unpacked images too.
         if not unpacked or (SPEED_LABELS in archive.name and SPEED_LABELS not in kinds):
             files += _of(city, members(archive))
@@ -178,12 +178,12 @@ def _of(city: City, addresses: Iterable[str]) -> list[str]:
 
 def _is_archive_of(path: str, city: City) -> bool:
     name = path.rpartition("/")[2]
-    found = re.match(r"(?:(SN\d+)_)?.*?AOI_(\d+)_", name, re.IGNORECASE)
+    named = re.match(r"(?:(SN\d+)_)?.*?AOI_(\d+)_", name, re.IGNORECASE)
     return (
         is_archive(name)
-        and found is not None
-        and int(found[2]) == city.aoi_id
-        and (found[1] or city.mission).upper() == city.mission
+        and named is not None
+        and int(named[2]) == city.aoi_id
+        and (named[1] or city.mission).upper() == city.mission
     )
 
 

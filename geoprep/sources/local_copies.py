@@ -89,7 +89,7 @@ def download_scenes(
     def one(item: tuple[int, Scene]) -> tuple[int, Scene]:
         index, scene = item
         try:
-            image = joined(_local(one, folder) for one in scene.images)
+            image = joined(_local(image_file, folder) for image_file in scene.images)
             label = scene.label and _local(scene.label, folder)
         except SourceError:
             return index, scene

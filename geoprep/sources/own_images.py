@@ -55,12 +55,14 @@ def images_and_labels(
     if asset and not listed:
         raise UsageError("`asset` applies to STAC items only: leave it out")
     items, times, more = read_items(listed, asset)
-    plain = _identified([one for one in addresses if one not in called and not is_items(one)])
-    found = sorted([*plain, *items], key=lambda image: natural_key(image.id))
+    plain = _identified(
+        [address for address in addresses if address not in called and not is_items(address)]
+    )
+    listed_images = sorted([*plain, *items], key=lambda image: natural_key(image.id))
     if twins := {image.id for image in plain} & {item.id for item in items}:
         raise SourceError(f"`images`: {min(twins)} is an image and a STAC item. Leave one out")
-    road_file, owned, orphans = _labels_for(found, labels, files, masks=masks)
-    scenes = tuple(Scene(image.id, image.address, owned.get(image.id)) for image in found)
+    road_file, owned, orphans = _labels_for(listed_images, labels, files, masks=masks)
+    scenes = tuple(Scene(image.id, image.address, owned.get(image.id)) for image in listed_images)
     origin = ", ".join(images)
     return SourceScenes(
         scenes,
@@ -77,9 +79,9 @@ def _image_files(pattern: str) -> list[str]:
     """Return the images that match a pattern, or where there are none the files of STAC items."""
     if is_web(pattern) and is_items(pattern):
         return [pattern]
-    if not (found := _matching(pattern, IMAGE_SUFFIXES)):
-        found = [one for one in _matching(pattern, (".json",)) if Path(one).name != MANIFEST]
-    return found or _none_found(pattern, IMAGE_SUFFIXES, "images")
+    if not (matching := _matching(pattern, IMAGE_SUFFIXES)):
+        matching = [file for file in _matching(pattern, (".json",)) if Path(file).name != MANIFEST]
+    return matching or _none_found(pattern, IMAGE_SUFFIXES, "images")
 
 
 def _label_files(labels: str, *, masks: bool) -> list[str]:
@@ -164,9 +166,9 @@ def _matching(pattern: str, suffixes: tuple[str, ...]) -> list[str]:
             return [str(path.absolute())]
         else:
             hits, pattern = _local_files, glob.escape(str(path)) if path.is_dir() else str(path)
-    for one in (pattern, f"{pattern}/*"):
-        if found := [hit for hit in hits(one) if _taken(hit, one, suffixes)]:
-            return sorted(found, key=natural_key)
+    for glob_pattern in (pattern, f"{pattern}/*"):
+        if taken := [hit for hit in hits(glob_pattern) if _taken(hit, glob_pattern, suffixes)]:
+            return sorted(taken, key=natural_key)
     return []
 
 
@@ -216,7 +218,7 @@ def _named(address: str, depth: int) -> NamedImage:
 def _objects(pattern: str) -> list[str]:
     """Return the objects that match a pattern, or have its name; ``*`` stays within a folder."""
     folder = _WILD.split(pattern, maxsplit=1)[0].rpartition("/")[0]
-    return _fitting([one.address for one in list_remote(folder)], pattern)
+    return _fitting([file.address for file in list_remote(folder)], pattern)
 
 
 def _members(pattern: str) -> list[str]:

@@ -59,10 +59,12 @@ def refuse_inside(
 
     ``given`` are further paths and patterns, such as archives that have been unpacked elsewhere.
     """
-    texts = (text for one in found for scene in one.scenes for text in (scene.image, scene.label))
+    texts = (
+        text for sources in found for scene in sources.scenes for text in (scene.image, scene.label)
+    )
     inputs = [
         *(address for text in texts if text for address in split_address(text)),
-        *(one.road_file for one in found if one.road_file),
+        *(sources.road_file for sources in found if sources.road_file),
         *given,
     ]
     folders: dict[str, str] = {}  # one input of each

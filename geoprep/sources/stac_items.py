@@ -94,9 +94,10 @@ def _rows(data: bytes) -> list[dict[str, Any]]:
 
 def _image(item: dict[str, Any], document: str, asset: str | None) -> NamedImage:
     name = re.sub(r"[/\\\x00-\x1f]", "_", item["id"]).encode("utf-8", "backslashreplace").decode()
-    assets = {key: one for key, one in item["assets"].items() if one}  # absent ones of a table
+    # absent ones of a table are None
+    assets = {key: stated for key, stated in item["assets"].items() if stated}
     chosen = asset.split(",") if asset else [_only_raster(assets)]
-    missing = [one for one in chosen if one not in assets]
+    missing = [key for key in chosen if key not in assets]
     if missing:
         none = "not one raster asset, but several or none"
         problem = f"no asset {missing[0]}" if asset else none
@@ -106,14 +107,14 @@ def _image(item: dict[str, Any], document: str, asset: str | None) -> NamedImage
         )
     own = [link["href"] for link in item.get("links") or [] if link["rel"] == "self"]
     base = next(filter(is_remote, own), document)
-    return NamedImage(name, joined(asset_address(base, assets[one]["href"]) for one in chosen))
+    return NamedImage(name, joined(asset_address(base, assets[key]["href"]) for key in chosen))
 
 
 def _only_raster(assets: dict[str, Any]) -> str | None:
     """Return the only asset with pixels, or the only one with a role of data; None if unclear."""
-    roles = {key: set(one.get("roles") or ()) for key, one in assets.items()}
+    roles = {key: set(asset.get("roles") or ()) for key, asset in assets.items()}
     # By the media type, or where it is not given by the suffix.
-    kinds = {key: one.get("type") or one["href"].lower() for key, one in assets.items()}
+    kinds = {key: asset.get("type") or asset["href"].lower() for key, asset in assets.items()}
     rasters = [
         key
         for key, kind in kinds.items()

@@ -40,13 +40,13 @@ def is_bucket(location: str | Path) -> bool:
 
 def s3_address(address: str) -> str:
     """Return ``s3://bucket/key`` for S3 addresses of any form; raise SourceError for others."""
-    found = _in_s3(address)
-    if found is None:
+    in_s3 = _in_s3(address)
+    if in_s3 is None:
         raise SourceError(
             f"{address}: only S3 can be listed and read in place. Download the file first, or for "
             "another object store give s3://BUCKET/PREFIX and set AWS_ENDPOINT_URL."
         )
-    return found
+    return in_s3
 
 
 def _in_s3(address: str) -> str | None:

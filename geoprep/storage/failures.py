@@ -82,7 +82,9 @@ def _unwritten(path: Path, error: Exception) -> GeoprepError | None:
 def free_bytes(path: Path) -> int:
     """Return the free bytes on the disk of a file or folder, which need not exist."""
     path = path.resolve()
-    return shutil.disk_usage(next(one for one in (path, *path.parents) if one.is_dir())).free
+    return shutil.disk_usage(
+        next(folder for folder in (path, *path.parents) if folder.is_dir())
+    ).free
 
 
 def _status(error: Exception) -> tuple[str, str]:

@@ -143,15 +143,15 @@ def _stacked(
 
     addresses = split_address(address)
     with ExitStack() as stack:
-        bands = [stack.enter_context(open_one(one)) for one in addresses]
+        bands = [stack.enter_context(open_one(image)) for image in addresses]
         if len(bands) == 1:
             yield bands[0]
             return
-        for one, band in zip(addresses, bands, strict=True):
+        for image, band in zip(addresses, bands, strict=True):
             masked = MaskFlags.per_dataset in band.mask_flag_enums[0]
             if masked or band.count > 1 or _grid(band) != _grid(bands[0]):
                 raise ImageError(
-                    f"{addresses[0]} and {one} cannot be stacked: bands need the same size, "
+                    f"{addresses[0]} and {image} cannot be stacked: bands need the same size, "
                     "transform and CRS, and are images of one band without a mask. Choose others "
                     "with `asset`, or resample them with gdalwarp"
                 )
@@ -173,12 +173,14 @@ def _vrt(bands: Sequence["DatasetReader"]) -> bytes:
     if first.crs:
         SubElement(root, "SRS").text = first.crs.to_wkt()
     SubElement(root, "GeoTransform").text = ",".join(map(repr, first.transform.to_gdal()))
-    for one in bands:
-        band = SubElement(root, "VRTRasterBand", dataType=typename_fwd[dtype_rev[one.dtypes[0]]])
-        if one.nodata is not None:
-            SubElement(band, "NoDataValue").text = repr(one.nodata)
+    for dataset in bands:
+        band = SubElement(
+            root, "VRTRasterBand", dataType=typename_fwd[dtype_rev[dataset.dtypes[0]]]
+        )
+        if dataset.nodata is not None:
+            SubElement(band, "NoDataValue").text = repr(dataset.nodata)
         source = SubElement(band, "SimpleSource")
-        SubElement(source, "SourceFilename").text = one.name
+        SubElement(source, "SourceFilename").text = dataset.name
     return tostring(root)
 
 

@@ -62,7 +62,7 @@ class Files:
 
         def request(client: ObjectStore) -> list[dict[str, Any]]:
             batches = obstore.list(client, prefix=prefix or None)
-            return [dict(one) for one in islice(chain.from_iterable(batches), limit)]
+            return [dict(entry) for entry in islice(chain.from_iterable(batches), limit)]
 
         return self.ask(prefix, request)
 
@@ -111,12 +111,12 @@ class Files:
 
         def request(client: ObjectStore) -> memoryview | None:
             try:
-                found = obstore.get(client, name, options={"range": {"suffix": nbytes}})
+                answer = obstore.get(client, name, options={"range": {"suffix": nbytes}})
             # Azure has no ranges from the end, and no server has one of an empty object.
             except (NotSupportedError, GenericError):
                 return None
-            first, last = found.range
-            return _of_length(found.bytes(), last - first)
+            first, last = answer.range
+            return _of_length(answer.bytes(), last - first)
 
         tail = self.ask(name, request)
         if tail is not None:
@@ -137,10 +137,10 @@ class Files:
         starts, ends = [a for a, _ in spans], [b for _, b in spans]
 
         def request(client: ObjectStore) -> list[memoryview] | None:
-            found = obstore.get_ranges(client, name, starts=starts, ends=ends, coalesce=0)
-            if len(found[-1]) < ends[-1] - starts[-1] and self.size(name) < ends[-1]:
+            parts = obstore.get_ranges(client, name, starts=starts, ends=ends, coalesce=0)
+            if len(parts[-1]) < ends[-1] - starts[-1] and self.size(name) < ends[-1]:
                 return None
-            return [_of_length(one, b - a) for one, (a, b) in zip(found, spans, strict=True)]
+            return [_of_length(part, b - a) for part, (a, b) in zip(parts, spans, strict=True)]
 
         found = self.ask(name, request)
         if found is None:
@@ -225,14 +225,14 @@ def list_remote(folder: str) -> list[RemoteFile]:
     """Return everything under ``s3://bucket/prefix``, sorted by key, or raise SourceError."""
     bucket, prefix = bucket_and_key(folder)
     place = Files(f"s3://{bucket}", SourceError)
-    found = place.listed(prefix.rstrip("/"), MAX_OBJECTS + 1)
-    if len(found) > MAX_OBJECTS:
+    objects = place.listed(prefix.rstrip("/"), MAX_OBJECTS + 1)
+    if len(objects) > MAX_OBJECTS:
         raise SourceError(
             f"{folder}: more than {MAX_OBJECTS:,} objects. Give the folder that holds the scenes "
             "of one area"
         )
-    described = (_described(f"s3://{bucket}/{item['path']}", item) for item in found)
-    return sorted(described, key=lambda one: one.address)
+    described = (_described(f"s3://{bucket}/{item['path']}", item) for item in objects)
+    return sorted(described, key=lambda file: file.address)
 
 
 def _described(address: str, meta: dict[str, Any], md5: str | None = None) -> RemoteFile:

@@ -101,16 +101,16 @@ class Folder:
 
         What a killed process has half written beside them is removed.
         """
-        found = set()
+        settled = set()
         for path in (self.path / name for name in names):
             for left_over in path.parent.glob(f".{path.name}.*{PARTIAL_SUFFIX}"):
                 left_over.unlink(missing_ok=True)
-            found.add(path)
+            settled.add(path)
             for folder in path.parents:
-                found.add(folder)
+                settled.add(folder)
                 if folder.name == "c":
                     break
-        flush_all(found)
+        flush_all(settled)
 
 
 class BucketObject:
@@ -179,8 +179,8 @@ class Bucket(Files):
         written = self.ask(name, put, unanswered=True)
         if written is not None:
             return written
-        found = self.find(name)
-        return found[1] if found is not None and found[0] == data else None
+        stored = self.find(name)
+        return stored[1] if stored is not None and stored[0] == data else None
 
     def find(self, name: str) -> tuple[bytes, str] | None:
         """Return the bytes of an object and its ETag, None if there is none."""
@@ -188,8 +188,8 @@ class Bucket(Files):
 
         def get(client: ObjectStore) -> tuple[bytes, str] | None:
             try:
-                found = obstore.get(client, name)
-                return bytes(found.bytes()), _tag(found.meta)
+                answer = obstore.get(client, name)
+                return bytes(answer.bytes()), _tag(answer.meta)
             except FileNotFoundError as error:
                 if "NoSuchBucket" in str(error):
                     raise

@@ -32,7 +32,7 @@ class ClassTable:
     @property
     def rgb(self) -> NDArray[np.uint8]:
         """uint8 (class, 3), red, green and blue."""
-        return np.array([list(bytes.fromhex(one[1:])) for one in self.colors], np.uint8)
+        return np.array([list(bytes.fromhex(color[1:])) for color in self.colors], np.uint8)
 
     def colour_table(self) -> NDArray[np.uint8]:
         """Return the colour of every label byte, uint8 (256, 3); grey for nodata."""

@@ -200,12 +200,12 @@ class StoreReader:
         return values.astype(object) if dtype == "str" else values
 
     def _columns(self, folder: str, columns: dict[str, Column]) -> dict[str, NDArray[Any]]:
-        found = {name: self._read(f"{folder}{name}", *column) for name, column in columns.items()}
-        lengths = {name: len(column) for name, column in found.items()}
+        values = {name: self._read(f"{folder}{name}", *column) for name, column in columns.items()}
+        lengths = {name: len(column) for name, column in values.items()}
         if len(set(lengths.values())) != 1 or not next(iter(lengths.values())):
             listed = ", ".join(f"{name} {length}" for name, length in lengths.items())
             raise StoreError(f"{self.location}: columns differ in length ({listed}). {REPAIR}")
-        return found
+        return values
 
 
 class _StrictStore(ZarrStore):
@@ -220,10 +220,10 @@ class _StrictStore(ZarrStore):
         byte_range: ByteRequest | None = None,
     ) -> Buffer | None:
         prototype = prototype or default_buffer_prototype()
-        found = await super().get(key, prototype, byte_range)  # type: ignore[safe-super]  # of the other base
-        if found is None and "/c/" in key:
+        chunk = await super().get(key, prototype, byte_range)  # type: ignore[safe-super]  # of the other base
+        if chunk is None and "/c/" in key:
             raise StoreError(f"{self.location}/{key} is missing. {REPAIR}")
-        return found
+        return chunk
 
 
 class _LocalFolder(_StrictStore, LocalStore):

@@ -30,10 +30,12 @@ def tiles_of(tiles: TileTable, scene: int) -> slice:
 
 def find_scene(store: StoreReader, name: str) -> int:
     """Return the index of the scene with this id, or that ends in these words (``chip12``)."""
-    ids = [str(one) for one in store.scenes.id]
+    ids = [str(scene_id) for scene_id in store.scenes.id]
     if name in ids:
         return ids.index(name)
-    hits = [i for i, one in enumerate(ids) if name and _ends_with(one.lower(), name.lower())]
+    hits = [
+        i for i, scene_id in enumerate(ids) if name and _ends_with(scene_id.lower(), name.lower())
+    ]
     if len(hits) == 1:
         return hits[0]
     shown = ", ".join(ids[i] for i in (hits or range(len(ids)))[:MOST_NAMED])
@@ -179,7 +181,11 @@ def scene_issues(store: StoreReader) -> list[tuple[str, str, str]]:
     status = store.scenes.status
     fine = ("ok",) if (status == "ok").any() else ("ok", "unlabelled")
     rows = zip(store.scenes.id, status, store.scenes.reason, strict=True)
-    return [(str(name), str(one), str(reason)) for name, one, reason in rows if one not in fine]
+    return [
+        (str(name), str(scene_status), str(reason))
+        for name, scene_status, reason in rows
+        if scene_status not in fine
+    ]
 
 
 def level_grid(store: StoreReader, scene: int, level: int) -> Grid | None:

@@ -62,9 +62,9 @@ class Tables:
         return usual
 
     def _check_shape(self, name: str, shape: tuple[int, ...]) -> None:
-        found = self.arrays.get(name)
-        if found is not None and found.shape != shape:
-            self.problems.append(Problem.of(name, f"shape is {found.shape}, not {shape}"))
+        array = self.arrays.get(name)
+        if array is not None and array.shape != shape:
+            self.problems.append(Problem.of(name, f"shape is {array.shape}, not {shape}"))
             del self.arrays[name]
 
     def scene_of(self, tile: int) -> str | None:

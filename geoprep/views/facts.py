@@ -167,7 +167,11 @@ def _label_facts(store: StoreReader) -> dict[str, Any]:
         return {"speeds": speeds, "unknown_speed": counts[UNKNOWN_SPEED], "classes": []}
     of_splits = class_counts(store).items()
     classes = [
-        {"name": name, "color": color, "pixels": {split: one[name] for split, one in of_splits}}
+        {
+            "name": name,
+            "color": color,
+            "pixels": {split: counts_of[name] for split, counts_of in of_splits},
+        }
         for name, color in zip(meta.class_names, meta.class_colors, strict=True)
     ]
     return {"speeds": {}, "unknown_speed": 0, "classes": classes}
@@ -299,16 +303,16 @@ def _classes_table(classes: list[dict[str, Any]]) -> Table:
     from rich.text import Text
 
     splits = list(classes[0]["pixels"])
-    totals = {split: sum(one["pixels"][split] for one in classes) for split in splits}
+    totals = {split: sum(row["pixels"][split] for row in classes) for split in splits}
     table = _table("class", *(f">{split}" for split in splits), "")
     shares = [
-        {n: one["pixels"][n] / totals[n] if totals[n] else 0.0 for n in splits} for one in classes
+        {n: row["pixels"][n] / totals[n] if totals[n] else 0.0 for n in splits} for row in classes
     ]
     most = max(max(of_class.values()) for of_class in shares) or 1.0
-    for one, of_class in zip(classes, shares, strict=True):
+    for row, of_class in zip(classes, shares, strict=True):
         bar = "█" * round(BAR_WIDTH * of_class[splits[0]] / most)
-        figures = [f"{of_class[n]:.2%}" if one["pixels"][n] else "none" for n in splits]
-        table.add_row(one["name"], *figures, Text(bar, one["color"]))
+        figures = [f"{of_class[n]:.2%}" if row["pixels"][n] else "none" for n in splits]
+        table.add_row(row["name"], *figures, Text(bar, row["color"]))
     return table
 
 

@@ -69,10 +69,10 @@ def outlines(store: StoreReader, by: By, crs: str | None = None) -> tuple[NDArra
     grids = grids_of(store, by)
     of_row = np.array([grid.crs if grid else "" for grid in grids], object)
     shapes = np.array([grid.outline() if grid and grid.crs else None for grid in grids], object)
-    found = sorted(set(of_row) - {""})
-    common = crs or (found[0] if len(found) == 1 else LONLAT)
-    for one in found:
-        shapes[of_row == one] = reproject(shapes[of_row == one], one, common)
+    crses = sorted(set(of_row) - {""})
+    common = crs or (crses[0] if len(crses) == 1 else LONLAT)
+    for own_crs in crses:
+        shapes[of_row == own_crs] = reproject(shapes[of_row == own_crs], own_crs, common)
     if crs == LONLAT:
         shapes[of_row != ""] = [_continuous(shape) for shape in shapes[of_row != ""]]
     return shapes, common

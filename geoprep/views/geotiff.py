@@ -88,10 +88,10 @@ def chosen_scenes(store: StoreReader, names: Sequence[str], arrays: list[str]) -
     if ALL not in names:
         return [find_scene(store, name) for name in names]
     wanted = ("ok", "unlabelled") if "image" in arrays else ("ok",)
-    found = [i for i, status in enumerate(store.scenes.status) if status in wanted]
-    if not found:
+    scenes = [i for i, status in enumerate(store.scenes.status) if status in wanted]
+    if not scenes:
         raise UsageError(f"{store.location}: no scene has pixels")
-    return found
+    return scenes
 
 
 def require_pixels(store: StoreReader, index: int) -> None:

@@ -38,7 +38,7 @@ def _write_scene(group: zarr.Group, store: StoreReader, scene: int) -> None:
     """Write the levels of a scene, and how they follow from the finest one."""
     finest, *coarser = store.meta.levels
     layout: list[dict[str, Any]] = []
-    for level in (finest, *(one for one in coarser if is_aligned(store, scene, one))):
+    for level in (finest, *(coarse for coarse in coarser if is_aligned(store, scene, coarse))):
         grid = exportable_grid(store, scene, level, ["image"])
         transform, shape = list(grid.transform)[:6], [grid.height, grid.width]
         position = {"spatial:transform": transform, "spatial:shape": shape}
@@ -63,7 +63,7 @@ def _write_level(
     step = level_step(store, level)
     side = step * max(1, BLOCK // step)
     for name, array in dataset.data_vars.items():
-        made = group.create_array(
+        target = group.create_array(
             f"{level}/{name}",
             shape=array.shape,
             dtype=array.dtype,
@@ -74,7 +74,7 @@ def _write_level(
             attributes={**array.attrs, **array.encoding, "coordinates": SPATIAL_REF, **place},
         )
         for top in range(0, array.sizes["y"], side):
-            made[..., top : top + side, :] = array[..., top : top + side, :].values
+            target[..., top : top + side, :] = array[..., top : top + side, :].values
 
 
 def _place(grid: Grid, *conventions: str) -> dict[str, Any]:

@@ -80,7 +80,7 @@ def choose_scenes(store: StoreReader, count: int) -> list[int]:
     """
     splits, status, roads = scene_splits(store), store.scenes.status, scene_roads(store)
     groups = [np.flatnonzero((status == "ok") & (splits == i)) for i in range(len(SPLITS))]
-    groups += [np.flatnonzero(status == one) for one in STATUSES if one != "ok"]
+    groups += [np.flatnonzero(status == problem) for problem in STATUSES if problem != "ok"]
 
     def bordering(scene: int) -> bool:
         return bool(status[scene] == "ok" and valid_share(store, scene) < MOSTLY_VALID)

@@ -79,10 +79,14 @@ class _SceneArray(BackendArray):
 
     def _read(self, key: tuple[int | slice, ...]) -> NDArray[np.uint8]:
         """Return the pixels at whole numbers and slices with steps of at least 1."""
-        spans = [one if isinstance(one, slice) else slice(one, one + 1) for one in key[-2:]]
+        spans = [
+            index if isinstance(index, slice) else slice(index, index + 1) for index in key[-2:]
+        ]
         windows = [range(*span.indices(n)) for span, n in zip(spans, self.shape[-2:], strict=True)]
         pixels = self._window(*windows)
         if pixels.ndim == 3:
             pixels = np.moveaxis(pixels, 2, 0)
-        within = [slice(None, None, one.step) if isinstance(one, slice) else 0 for one in key[-2:]]
+        within = [
+            slice(None, None, index.step) if isinstance(index, slice) else 0 for index in key[-2:]
+        ]
         return pixels[(*key[:-2], *within)]

@@ -162,8 +162,8 @@ def _boxes(used: set[int]) -> list[tuple[str, tuple[int, int, int]]]:
 def _class_boxes(classes: ClassTable, used: set[int]) -> list[tuple[str, tuple[int, int, int]]]:
     """Return text and colour of the classes that occur; the first ones, if they are many."""
     rows = zip(classes.names, classes.rgb.tolist(), strict=True)
-    found = [(name, (r, g, b)) for i, (name, (r, g, b)) in enumerate(rows) if i in used]
-    return found[:_MOST_CLASSES]
+    boxes = [(name, (r, g, b)) for i, (name, (r, g, b)) in enumerate(rows) if i in used]
+    return boxes[:_MOST_CLASSES]
 
 
 def _draw_legend(figure: SubFigure, views: Sequence[SceneView]) -> None:

@@ -36,16 +36,16 @@ def export_stac(store: StoreReader, out: Path, by: By, datetime: str | None) -> 
     frame = gpd.GeoDataFrame(items, geometry=table.geometry)
     frame = frame[frame.geometry.notna()]
     ends = frame["start_datetime"].min(), frame["end_datetime"].max()
-    interval = [None if one != one else one.isoformat() for one in ends]
+    interval = [None if time != time else time.isoformat() for time in ends]
     box = frame.total_bounds.round(9).tolist()
     extent = {"spatial": {"bbox": [box]}, "temporal": {"interval": [interval]}}
     collection = _collection(store, out, extent)
     embedded = {"version": STAC_GEOPARQUET_VERSION, "collections": {out.stem: collection}}
     with replaced(out) as partial:
         frame.to_parquet(partial, schema_version="1.1.0", write_covering_bbox=True, index=False)
-        made = pyarrow.parquet.read_table(partial)
-        metadata = {**made.schema.metadata, b"stac-geoparquet": json.dumps(embedded).encode()}
-        pyarrow.parquet.write_table(made.replace_schema_metadata(metadata), partial)
+        written = pyarrow.parquet.read_table(partial)
+        metadata = {**written.schema.metadata, b"stac-geoparquet": json.dumps(embedded).encode()}
+        pyarrow.parquet.write_table(written.replace_schema_metadata(metadata), partial)
     described = out.with_suffix(".json")
     with replaced(described) as partial:
         partial.write_text(json.dumps(collection, indent=2) + "\n", encoding="utf-8")
@@ -100,8 +100,8 @@ def _items(store: StoreReader, by: By, table: pd.DataFrame, name: str) -> dict[s
     }
     if store.meta.has_classes:
         pixels = [store.class_pixels[row].sum(axis=0) for row in rows]
-        shares = [(one / max(one.sum(), 1)).tolist() for one in pixels]
-        named = [dict(zip(store.classes.names, one, strict=True)) for one in shares]
+        shares = [(counts / max(counts.sum(), 1)).tolist() for counts in pixels]
+        named = [dict(zip(store.classes.names, counts, strict=True)) for counts in shares]
         items["geoprep:class_fractions"] = named
     return items
 

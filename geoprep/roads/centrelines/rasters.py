@@ -95,14 +95,14 @@ class RoadRaster:
     def highest(self) -> float | None:
         """Return the highest probability of a road, 0 to 1; None if no pixel has data."""
         height, width = self.shape
-        found = []
+        highest = []
         for top in range(0, height, _STRIP):
             window = (top, 0, min(_STRIP, height - top), width)
             if any(
                 self._has_data(self.bands.read(band, *window)).any() for band in self.road_bands
             ):
-                found.append(float(self.probability(*window).max()) / 255)
-        return max(found, default=None)
+                highest.append(float(self.probability(*window).max()) / 255)
+        return max(highest, default=None)
 
     def _has_data(self, values: NDArray[Any]) -> NDArray[np.bool_]:
         """Return which values are finite and not nodata."""

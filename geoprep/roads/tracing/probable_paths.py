@@ -63,8 +63,8 @@ def links_along_paths(
         place = ends.xy[numbers] * [1, -1]
         low, high = place.min(axis=0) - options.path_m, place.max(axis=0) + options.path_m
         cells = _Cells(network, tree, raster, low, high)
-        found = (cells.path(ends, dead_end, options.path_m) for dead_end in numbers.tolist())
-        paths += filter(None, found)
+        from_block = (cells.path(ends, dead_end, options.path_m) for dead_end in numbers.tolist())
+        paths += filter(None, from_block)
     if not paths:
         none = np.empty(0, np.int64)
         return Links.straight(none, none, none, np.empty(0), np.empty(0))

@@ -131,8 +131,8 @@ def _is_road(
     raster: RoadRaster, threshold: float, start: NDArray[np.float64], stop: NDArray[np.float64]
 ) -> NDArray[np.bool_]:
     step = min(raster.gsd_m) / 2
-    found = probability_along(raster, start, stop, step_m=step) >= max(1, round(threshold * 255))
-    return np.asarray(found, np.bool_)
+    on_road = probability_along(raster, start, stop, step_m=step) >= max(1, round(threshold * 255))
+    return np.asarray(on_road, np.bool_)
 
 
 def _in_utm(network: RoadGraph, raster: RoadRaster, grid: Grid) -> RoadGraph:

@@ -32,10 +32,10 @@ def rasters_in(path: Path) -> list[Path]:
     If the folder has GeoTIFFs, other images (such as previews of predictions) are omitted.
     """
     if path.is_dir():
-        found = sorted(p for p in path.iterdir() if p.suffix.lower() in RASTER_SUFFIXES)
-        if not found:
+        rasters = sorted(p for p in path.iterdir() if p.suffix.lower() in RASTER_SUFFIXES)
+        if not rasters:
             raise SourceError(f"{path}: the folder has no raster ({', '.join(RASTER_SUFFIXES)})")
-        return [p for p in found if p.suffix.lower() in GEOTIFF_SUFFIXES] or found
+        return [p for p in rasters if p.suffix.lower() in GEOTIFF_SUFFIXES] or rasters
     if not path.exists():
         raise SourceError(f"{path}: no such file or folder")
     return [path]
@@ -62,7 +62,7 @@ def vectorize(
         crs = utm_crs_of(*map(grid_of, rasters))
         whole = [mosaic([rasters[number] for number in group]) for group in mosaics(rasters)]
         networks = _trace_each(whole, options, threads, advance)
-        network = side_by_side([in_crs(one, crs) for one in networks])
+        network = side_by_side([in_crs(network, crs) for network in networks])
     for message in _warnings(rasters, network, options or Tracing()):
         _warn(message)
     return network
@@ -111,14 +111,14 @@ def _trace_each(
     def traced(number: int) -> tuple[int, RoadGraph]:
         return number, trace(rasters[number], options, workers=workers if few else 1)
 
-    found: dict[int, RoadGraph] = {}
+    networks: dict[int, RoadGraph] = {}
     numbers = range(len(rasters))
     # Memory that this thread frees is used again; that of a new thread is new.
     each = map(traced, numbers) if few else Threads(workers).map_unordered(traced, numbers)
     for number, network in each:
-        found[number] = network
-        advance(len(found), len(rasters))
-    return [found[number] for number in numbers]
+        networks[number] = network
+        advance(len(networks), len(rasters))
+    return [networks[number] for number in numbers]
 
 
 def _hint(names: str, first: RoadRaster, best: float, options: Tracing) -> str:

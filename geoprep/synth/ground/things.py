@@ -118,7 +118,7 @@ def rectangles(
 ) -> NDArray[np.object_]:
     """Return turned rectangles around centres (n, 2); ``length`` runs along ``angle``."""
     n = len(centre)
-    turn, half_l, half_w = (np.broadcast_to(one, n) for one in (angle, length, width))
+    turn, half_l, half_w = (np.broadcast_to(value, n) for value in (angle, length, width))
     along = np.stack((np.cos(turn), np.sin(turn)), -1) * (half_l / 2)[:, None]
     across = np.stack((-np.sin(turn), np.cos(turn)), -1) * (half_w / 2)[:, None]
     corners = np.stack(

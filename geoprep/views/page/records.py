@@ -69,8 +69,8 @@ def page_data(store: StoreReader, level: int) -> dict[str, Any]:
             for mph, pixels in facts["speeds"].items()
         ] + [{"mph": "unknown" if store.meta.has_speeds else "road", "pixels": pixels, "bin": 0}
              for pixels in [facts["unknown_speed"]] if pixels]
-        + [{"mph": one["name"], "pixels": one["pixels"].get("train", 0), "bin": number}
-           for number, one in _shown_classes(facts, store.meta)],
+        + [{"mph": row["name"], "pixels": row["pixels"].get("train", 0), "bin": number}
+           for number, row in _shown_classes(facts, store.meta)],
         "areas": [_area_name(scenes, area) for area in range(max(areas, default=-1) + 1)],
         "scenes": scenes,
     }  # fmt: skip
@@ -131,7 +131,7 @@ def _runs(values: NDArray[np.float64]) -> list[int]:
 def _area_name(scenes: Sequence[dict[str, Any]], area: int) -> str:
     """Return the leading words that all scene ids of an area share."""
     ids = [scene["id"] for scene in scenes if scene["area"] == area]
-    columns = zip(*(re.split(r"[\W_]+", one) for one in ids), strict=False)
+    columns = zip(*(re.split(r"[\W_]+", scene_id) for scene_id in ids), strict=False)
     words = [column[0] for column in takewhile(lambda column: len(set(column)) == 1, columns)]
     return " ".join(words) or f"area {area + 1}"
 
@@ -144,7 +144,7 @@ def _legend(facts: dict[str, Any], meta: StoreMeta) -> dict[str, Any]:
         colours = [bytes.fromhex(colour[1:]) for colour in meta.class_colors]
         ground = colours[0] if meta.has_background else ground
         own = colours[int(meta.has_background) :]
-        bins = [(n, one["name"], own[n - 1]) for n, one in _shown_classes(facts, meta)]
+        bins = [(n, row["name"], own[n - 1]) for n, row in _shown_classes(facts, meta)]
     if facts["unknown_speed"] or not (meta.has_classes or meta.has_speeds):
         bins.append((0, "unknown" if meta.has_speeds else "road", UNKNOWN_COLOUR))
     if meta.has_speeds:  # bin 1 only if it occurs

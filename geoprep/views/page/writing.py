@@ -44,7 +44,7 @@ def make_page(
     require_suffix(out, ".html", ".htm")
     level = store.check_level(level)
     data = page_data(store, level)
-    pixels = sum(one["width"] * one["height"] / one["step"] ** 2 for one in data["scenes"])
+    pixels = sum(scene["width"] * scene["height"] / scene["step"] ** 2 for scene in data["scenes"])
     encoded = _encoded(store, level, data["scenes"], report)
     with replaced(out) as page:
         if pixels <= MOST_PIXELS:
