@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -15,8 +14,8 @@ from numpy.typing import NDArray
 
 from loaders.batch import FLIP_X, FLIP_Y, TRANSPOSE, Crops
 
-_COLUMNS = 64
-"""Columns of a crop that are transposed together, so that the rows they come from stay cached."""
+_COLUMNS, _ROWS = 128, 16
+"""Pixels of a block that is transposed at a time: the rows that it comes from stay cached."""
 
 
 def copy_crops(
@@ -39,49 +38,51 @@ def copy_crops(
 
 
 @cache
-def crop_kernel(bands: int) -> Callable[..., None]:
+def crop_kernel(bands: int) -> Any:
     """Return the compiled copy of crops; a constant number of bands makes its inner loops fast.
 
     It is called with tiles and batch, uint8 (n, y, x, band), and int64 (4, crop): tile, y, x, op.
     """
 
     # Indexes are unsigned: signed ones may count from the end, which takes a comparison.
-    @numba.njit
-    def row(source: Any, start: Any, along: Any, target: Any, out: Any, columns: Any) -> None:
-        for j in range(*columns):
+    @numba.njit(inline="always")
+    def pixels(source: Any, start: Any, step: Any, target: Any, out: Any, count: Any) -> None:
+        for j in range(count):
             for band in range(bands):
-                value = source[np.uintp(start + j * along + band)]
-                target[np.uintp(out + j * bands + band)] = value
+                target[np.uintp(out + j * bands + band)] = source[np.uintp(start + j * step + band)]
 
     def copy(tiles: Any, batch: Any, place: Any) -> None:
         source, target, side = tiles.ravel(), batch.ravel(), batch.shape[1]
+        row, out_row = tiles.shape[2] * bands, side * bands
         for n in range(place.shape[1]):
             tile, y, x, op = place[0, n], place[1, n], place[2, n], place[3, n]
-            first = ((tile * tiles.shape[1] + y) * tiles.shape[2] + x) * bands
-            # Pixel (i, j) of the result is at first + i * down + j * along.
-            down, along = tiles.shape[2] * bands, bands
+            first = (tile * tiles.shape[1] + y) * row + x * bands
+            # Row i of the result comes from row (or column, if transposed) abs(i - last_y).
+            # abs() rather than a negative step: the compiler compares the ends of all rows of
+            # source and target, and moves single bytes where the last one is before the first.
+            last_y = side - 1 if op & FLIP_Y else 0
+            last_x = side - 1 if op & FLIP_X else 0
             if op & TRANSPOSE:
-                down, along = along, down
-            if op & FLIP_Y:
-                first, down = first + (side - 1) * down, -down
-            if op & FLIP_X:
-                first, along = first + (side - 1) * along, -along
-            # The compiler moves whole vectors where it knows `along`.
-            columns = side if along == bands else _COLUMNS
-            for left in range(0, side, columns):
-                for i in range(side):
-                    start, out = first + i * down, (n * side + i) * side * bands
-                    if along == bands:
-                        row(source, start, bands, target, out, (0, side))
-                    else:
-                        ends = left, min(left + columns, side)
-                        row(source, start, along, target, out, ends)
+                step = -row if op & FLIP_X else row
+                for top in range(0, side, _ROWS):
+                    for left in range(0, side, _COLUMNS):
+                        count = min(_COLUMNS, side - left)
+                        for i in range(top, min(top + _ROWS, side)):
+                            start = first + abs(left - last_x) * row + abs(i - last_y) * bands
+                            out = (n * side + i) * out_row + left * bands
+                            pixels(source, start, step, target, out, count)
+                continue
+            for i in range(side):
+                start, out = first + abs(i - last_y) * row, (n * side + i) * out_row
+                # Constant steps: the compiler moves whole vectors.
+                if op & FLIP_X:
+                    pixels(source, start + last_x * bands, -bands, target, out, side)
+                else:
+                    pixels(source, start, bands, target, out, side)
 
     tiles, batch = types.Array(types.uint8, 4, "C", readonly=True), types.Array(types.uint8, 4, "C")
     signature = types.void(tiles, batch, types.Array(types.int64, 2, "C"))
-    compiled: Callable[..., None]
     try:
-        compiled = numba.njit(signature, nogil=True, cache=True)(copy)
+        return numba.njit(signature, nogil=True, cache=True)(copy)
     except RuntimeError:  # "no locator": neither next to the source nor in the user's cache folder
-        compiled = numba.njit(signature, nogil=True)(copy)
-    return compiled
+        return numba.njit(signature, nogil=True)(copy)

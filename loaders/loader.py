@@ -315,14 +315,22 @@ class BatchLoader:
             return place, (), iter(())
         side = reader.announce(crops)
 
-        def fill(rows: Crops) -> Batch:
-            batch, image, label = pool.batch(rows)
+        def take(rows: Crops) -> list[Any]:
+            # In the loop's thread: worker threads that look for a free buffer at the same time hide
+            # some from each other, and allocate more of them.
+            return [rows, *pool.batch(rows)]
+
+        def fill(task: list[Any]) -> Batch:
+            batch: Batch
+            rows, batch, image, label = task
+            task.clear()  # a thread that has not dropped it yet would keep the buffer
             reader.copy(rows, image, label)
             return batch
 
+        tasks = map(take, crops)
         if not self.threads or reader.asynchronous:
-            return place, crops.steps, map(fill, crops)
-        ahead = Prefetcher(fill, crops, threads=self.threads, prefetch=self.prefetch, side=side)
+            return place, crops.steps, map(fill, tasks)
+        ahead = Prefetcher(fill, tasks, threads=self.threads, prefetch=self.prefetch, side=side)
         return place, crops.steps, ahead
 
     def __getstate__(self) -> dict[str, Any]:

@@ -97,11 +97,9 @@ class WorkerThreads(Generic[Item, Result]):
 
     def _compute(self, item: Item, answer: SimpleQueue[Any]) -> None:
         try:
-            result = self._function(item)
+            answer.put((self._function(item), None))  # without a name, which would keep the result
         except BaseException as error:  # raised in the loop, in order
             answer.put((None, error))
-        else:
-            answer.put((result, None))
 
     def result(self, answer: SimpleQueue[Any]) -> Result:
         """Wait for the result of a task, and return it or raise its error."""

@@ -150,6 +150,14 @@ def test_held_batches_never_change(painted):
     assert (part == copy).all()
 
 
+def test_threads_share_the_buffers_that_the_loop_has_left(painted):
+    loader = BatchLoader(painted, 2, threads=4, prefetch=4, crops_per_tile=20)
+    buffers = set()
+    for batch in loader:
+        buffers.add(batch.block.data_ptr())
+    assert len(buffers) <= loader.prefetch + 2  # those in work or ready, and two of the loop
+
+
 def test_the_loop_fills_batches_without_threads(painted):
     loader = BatchLoader(painted, 5, threads=0, **TRAIN)
     assert digests(loader) == digests(BatchLoader(painted, 5, threads=2, **TRAIN))
