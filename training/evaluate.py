@@ -240,11 +240,11 @@ def _report(
     level = replace(info, level=evaluation.level)
     tiles = tiles_of(level, options.stores, options.split, residency="stream")
     pictures = {}
-    for kind, rows in evaluation.extremes().items():
+    for rank, rows in evaluation.extremes().items():
         names = [row["scene"] for row in rows]
         if names:
             shown = scene_examples(runner, info, tiles, names, evaluation.threshold, options.tta)
-            pictures[f"{kind} scenes, from the top: {', '.join(names)}"] = shown
+            pictures[f"{rank} scenes, from the top: {', '.join(names)}"] = shown
     tables = _tables(evaluation, replace(options, scenes=True, sweep=not evaluation.classes))
     title = f"{options.checkpoint} on {', '.join(options.stores)}"
     write_report(path, title, _lines(evaluation), tables, pictures, info.bands)

@@ -139,7 +139,7 @@ def test_a_command_and_its_function_do_the_same(
     places += [str(store_path)] * (module is not export)
     words = [word for name, value in options.items() for word in (f"--{name}", value)]
 
-    def record(options, *_):
+    def record(options, *_, **__):
         given = options if isinstance(options, dict) else vars(options)
         received.append({name: value for name, value in given.items() if name != "quiet"})
         raise UsageError("recorded")

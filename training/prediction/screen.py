@@ -72,24 +72,19 @@ class Screen(Progress):
 def describe(outcome: ImageOutcome) -> str:
     """Return the line on a finished image: outcome, path, and size and time or the reason."""
     name = shown_address(outcome.address) if outcome.error else outcome.target
-    reasons = {
-        "failed": str(outcome.error).removeprefix(f"{name}: "),
-        "busy": "another process predicts it",
-        "complete": "already complete",
-    }
-    return f"{outcome.state:9} {name}: {reasons.get(outcome.state) or _size_and_time(outcome)}"
-
-
-def _size_and_time(outcome: ImageOutcome) -> str:
-    source, stats = outcome.source, outcome.stats
-    assert source is not None
-    assert stats is not None
-    parts = [f"{source.width} x {source.height} pixels"]
-    if source.gsd_m is not None:
-        parts.append(f"of {source.gsd_m[0]:.3g} x {source.gsd_m[1]:.3g} m")
-    if source.resampled:
-        parts.append(f"(resampled from {source.lengths[1]} x {source.lengths[0]})")
-    return " ".join([*parts, f"in {stats.seconds:.1f} s"])
+    if outcome.error:
+        text = outcome.error.removeprefix(f"{name}: ")
+    elif outcome.stats is None or outcome.source is None:
+        reasons = {"busy": "another process predicts it", "complete": "already complete"}
+        text = reasons[outcome.state]
+    else:
+        source, gsd = outcome.source, outcome.source.gsd_m
+        text = f"{source.width} x {source.height} pixels"
+        text += "" if gsd is None else f" of {gsd[0]:.3g} x {gsd[1]:.3g} m"
+        if source.resampled:
+            text += f" (resampled from {source.lengths[1]} x {source.lengths[0]})"
+        text += f" in {outcome.stats.seconds:.1f} s"
+    return f"{outcome.state:9} {name}: {text}"
 
 
 def summary(
