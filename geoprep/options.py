@@ -162,21 +162,27 @@ class Setting:
             # In reverse order: `none` is None before it is the name of a file.
             found = [v for k in reversed(self.kinds) for word in words for v in _parsed(k, word)]
             if not found:
+                shown = words[1] if isinstance(given, bool) else words[0]
+                if self.choices:
+                    raise self._unknown(shown)
                 numbers = [_NUMBERS.get(kind) for kind in self.kinds if kind is not NoneType]
                 wanted = numbers[0] if len(numbers) == 1 and numbers[0] else self.metavar
-                shown = words[1] if isinstance(given, bool) else words[0]
                 raise UsageError(f"`{self.name}`: {shown!r} is not {wanted}")
             value = found[0]
         self.check(value)
         return value
+
+    def _unknown(self, value: object) -> UsageError:
+        unset = NoneType in self.kinds and self.default is not None  # as the metavar has it
+        known = ", ".join(map(str, (*self.choices, *["none"] * unset)))
+        return UsageError(f"`{self.name}` {value!r} is unknown: use one of {known}")
 
     def check(self, value: Any) -> None:  # noqa: ANN401 - of the option's type
         """Raise UsageError if a value of the option's type is not valid."""
         if value is None:
             return
         if self.choices and value not in self.choices:
-            known = ", ".join(map(str, self.choices))
-            raise UsageError(f"`{self.name}` {value!r} is unknown: use one of {known}")
+            raise self._unknown(value)
         if self.bounds and isinstance(value, int | float):
             held = (BOUNDS[name][1](value, bound) for name, bound in self.bounds.items())
             if not (math.isfinite(value) and all(held)):

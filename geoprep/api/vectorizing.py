@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from geoprep.api.networks import RoadNetwork
 from geoprep.errors import UsageError
 from geoprep.options import options_of, taken, with_options
 from geoprep.quiet import no_georeference_warning
@@ -20,6 +19,7 @@ from geoprep.roads import RasterOptions, Tracing
 from geoprep.storage import require_folder, require_suffix
 
 if TYPE_CHECKING:
+    from geoprep.api.networks import RoadNetwork
     from geoprep.storage import StrPath
 
 R = TypeVar("R")
@@ -45,11 +45,11 @@ def vectorize(
         (of rioxarray), or with ``crs`` and ``transform`` given here; or an array (y, x) or
         (band, y, x) with ``crs`` and ``transform``, or with ``pixel_size``.
     out
-        File to write as well; see `RoadNetwork.to_file`. For .csv see `write_road_table`.
+        File to write; format by suffix: .gpkg, .geojson, .graphml, .parquet, .osm or .csv.
     transform, crs
         Affine (pixel to CRS) and CRS of an array.
     workers
-        Number of worker threads. None: one per core.
+        Number of worker threads. Default: one per core.
     progress
         Whether to show a progress bar.
     **options
@@ -61,6 +61,7 @@ def vectorize(
     SourceError, ImageError
         A raster cannot be found or read.
     """
+    from geoprep.api.networks import RoadNetwork
     from geoprep.roads import check_target, vectorize_each, write_csv
     from geoprep.roads import vectorize as trace_rasters
 

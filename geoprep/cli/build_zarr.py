@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from geoprep import api
 from geoprep.build import BuildOptions
 from geoprep.cli.help import (
     QUIET,
-    WORKERS,
+    RUN,
     GroupedCommand,
     OutputPath,
-    filled,
     grouped_option,
     name_options,
+    options_from,
     options_of,
 )
 from geoprep.errors import GeoprepError, GeoprepWarning, UsageError
 
 if TYPE_CHECKING:
-    from geoprep.api import Store
     from geoprep.build import BuildObserver, DryRun
 
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     "build-zarr",
     cls=GroupedCommand,
     common=(
-        *("cities", "source", "images", "labels", "pixel_size", "tile", "levels", "gsd", "rescale"),
+        *("city", "source", "images", "labels", "pixel_size", "tile", "levels", "gsd", "rescale"),
         *("label_values", "classes", "val", "test", "out", "overwrite", "workers", "dry_run"),
     ),
     epilog="""
@@ -49,82 +49,27 @@ Exit status:
   2  there is no complete store: invalid options, unusable inputs, or an existing store
 """,
 )
-@grouped_option(
-    "Source", "--city", "cities", multiple=True, callback=filled, help="SpaceNet city; repeatable."
-)
-@grouped_option(
-    "Source",
-    "--source",
-    callback=filled,
-    help="Folder, .tar, .tar.gz or s3:// address of --city.  [default: $GEOPREP_DATA, ./data, .]",
-)
-@grouped_option(
-    "Source",
-    "--product",
-    callback=filled,
-    help="Imagery product of --city.  [default: PS-RGB]",
-)
-@grouped_option(
-    "Source",
-    "--images",
-    multiple=True,
-    callback=filled,
-    help="Images instead of --city; repeatable: a quoted pattern, a folder, or an archive (.tar, "
-    ".tar.gz, .zip), whose members 'A.zip!/train/*_sat.jpg' selects; or STAC items (.json, "
-    ".parquet, a search); local, s3://, gs:// or https://.",
-)
-@grouped_option(
-    "Source",
-    "--asset",
-    multiple=True,
-    callback=filled,
-    metavar="NAME",
-    help="Asset of the STAC items of --images, such as visual; several (red,green,blue) are "
-    "stacked as bands.  [default: their only raster]",
-)
-@grouped_option(
-    "Source",
-    "--labels",
-    callback=filled,
-    help="Labels of --images: one road file for all of them, or a folder or quoted pattern of one "
-    "vector file or raster per image.  [default: no labels]",
+@options_from(
+    *(api.build_zarr, "city", "source", "product", "images", "asset", "labels"),
+    section="Source",
+    city={"multiple": True},
+    source={"type": str},
+    images={"multiple": True},
+    asset={"multiple": True, "metavar": "NAME"},
+    labels={"type": str},
 )
 @options_of(BuildOptions)
-@grouped_option(
-    "Store",
-    "--out",
-    type=OutputPath(bucket=True),
-    help="Folder of the store, or s3://BUCKET/NAME.zarr.  [default: CITY.zarr]",
+@options_from(
+    *(api.build_zarr, "out", "overwrite", "drop_source"),
+    section="Store",
+    out={"type": OutputPath(bucket=True)},
 )
-@grouped_option(
-    "Store",
-    "--overwrite",
-    is_flag=True,
-    help="Replace a store that is complete or was built differently. It stays until the new one is "
-    "complete, so the disk needs space for both; in a bucket it cannot be read meanwhile.",
+@options_from(
+    *(api.build_zarr, "workers", "scheduler", "dry_run"),
+    section=RUN,
+    scheduler={"metavar": "ADDRESS"},
 )
-@grouped_option(
-    "Store",
-    "--drop-source",
-    is_flag=True,
-    help="Delete downloaded and unpacked inputs (NAME.zarr.source) after the build.",
-)
-@WORKERS
-@grouped_option(
-    "Run",
-    "--scheduler",
-    callback=filled,
-    metavar="ADDRESS",
-    help="Dask scheduler whose workers build the store, such as tcp://HOST:8786.",
-)
-@grouped_option(
-    "Run",
-    "--dry-run",
-    is_flag=True,
-    help="Build, download and unpack nothing; print the number of tiles, their size, and scenes "
-    "that would fail, by the headers of the images.",
-)
-@grouped_option("Run", "--json", "as_json", is_flag=True, help="Print one JSON document instead.")
+@grouped_option(RUN, "--json", "as_json", is_flag=True, help="Print one JSON document instead.")
 @QUIET
 @click.pass_context
 def build_zarr(context: click.Context, /, **given: Any) -> int:  # noqa: ANN401 - options by name
@@ -144,15 +89,13 @@ def build_zarr(context: click.Context, /, **given: Any) -> int:  # noqa: ANN401 
     An interrupted build is resumed by the same command, with the same result to the last byte.
     docs/how-to/data-sets.md lists the options for common data sets.
     """  # noqa: D301 - click's own mark, which keeps lines as they are
-    from geoprep.api import build_zarr as build
-
     as_json = given["as_json"]
     notes: list[str] = []
     observer = _observer(given["quiet"] or as_json, notes)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", GeoprepWarning)  # the summary lists them
-            result = build(**_keywords(context, given), progress=observer)
+            result = api.build_zarr(**_keywords(context, given), progress=observer)
     except GeoprepError as error:  # there is no complete store: status 2
         raise UsageError(str(error)) from error
     return _print(result, notes, as_json=as_json)
@@ -165,9 +108,8 @@ def _keywords(context: click.Context, given: dict[str, Any]) -> dict[str, Any]:
         return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
     of_build = {one.name for one in fields(BuildOptions)}
-    left_out = {"cities", "as_json", "quiet", *(name for name in of_build if not typed(name))}
-    keywords = {name: value for name, value in given.items() if name not in left_out}
-    return keywords | {"city": given["cities"]}
+    left_out = {"as_json", "quiet", *(name for name in of_build if not typed(name))}
+    return {name: value for name, value in given.items() if name not in left_out}
 
 
 def _observer(quiet: bool, notes: list[str]) -> BuildObserver:
@@ -181,12 +123,11 @@ def _observer(quiet: bool, notes: list[str]) -> BuildObserver:
     return Bars(bars=not quiet)
 
 
-def _print(result: Store | DryRun, notes: list[str], *, as_json: bool) -> int:
+def _print(result: api.Store | DryRun, notes: list[str], *, as_json: bool) -> int:
     """Print the result of a build or of a dry run; return the exit status."""
-    from geoprep.api import Store
     from geoprep.cli.progress import print_dry_run, print_summary
 
-    if not isinstance(result, Store):
+    if not isinstance(result, api.Store):
         if as_json:
             _print_json(result.to_json(), notes)
         else:

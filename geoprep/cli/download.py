@@ -8,19 +8,13 @@ from typing import Any
 import click
 
 from geoprep import api
-from geoprep.cli.help import QUIET, GroupedCommand, OutputPath, filled, options_from
+from geoprep.cli.help import QUIET, GroupedCommand, OutputPath, options_from
 
 
 @click.command(cls=GroupedCommand, short_help="Download a SpaceNet city from the public bucket.")
-@options_from(
-    *(api.download, "city", "product", "scenes", "archives", "out", "dry_run"),
-    city={"section": "Source", "callback": filled},
-    product={"section": "Source", "callback": filled},
-    scenes={"section": "Source"},
-    archives={"section": "Source"},
-    out={"section": "Output", "type": OutputPath(file_okay=False)},
-    dry_run={"section": "Run"},
-)
+@options_from(api.download, "city", "product", "scenes", "archives", section="Source")
+@options_from(api.download, "out", section="Output", out={"type": OutputPath(file_okay=False)})
+@options_from(api.download, "dry_run", section="Run")
 @QUIET
 def download(city: str, out: Path, dry_run: bool, quiet: bool, **given: Any) -> None:  # noqa: ANN401 - options by name
     """Download a SpaceNet city from the public bucket; no account is needed.

@@ -146,12 +146,6 @@ def grouped_option(section: str, *args: str, **kwargs: Any) -> Callable[[F], F]:
 
 # Options that several commands share.
 POSITIVE = click.FloatRange(0, min_open=True)
-WORKERS = grouped_option(
-    "Run",
-    "--workers",
-    type=click.IntRange(1),
-    help="Number of worker threads.  [default: one per core]",
-)
 QUIET = grouped_option(RUN, "--quiet", is_flag=True, help="Show no progress bar.")
 JSON = grouped_option(
     "Run",
@@ -179,12 +173,17 @@ def options_of(record: type, *only: str, section: str | None = None) -> Callable
     return decorate
 
 
-def options_from(function: Callable[..., Any], *names: str, **more: Any) -> Callable[[F], F]:  # noqa: ANN401
+def options_from(
+    function: Callable[..., Any],
+    *names: str,
+    section: str = "Options",
+    **more: Any,  # noqa: ANN401 - keywords of click by parameter
+) -> Callable[[F], F]:
     """Return a decorator that adds an option per named parameter of a public function.
 
     Type and default are those of its signature, the help is that of its docstring. ``more`` are
-    keywords of `click.option` by parameter; ``flag`` and ``section`` among them are the option's
-    name and heading.
+    keywords of `click.option` by parameter; ``flag`` among them is the option's name. A text must
+    not be empty.
     """
     parameters = inspect.signature(function).parameters
     helps = _documented(function)
@@ -193,15 +192,16 @@ def options_from(function: Callable[..., Any], *names: str, **more: Any) -> Call
         for name in reversed(names):
             parameter, keywords = parameters[name], dict(more.get(name, {}))
             flag = keywords.pop("flag", "--" + name.replace("_", "-"))
-            section = keywords.pop("section", "Options")
             default = None if parameter.default is parameter.empty else parameter.default
             declared = {
                 "required": parameter.default is parameter.empty,
                 "default": default,
-                "show_default": default not in (None, (), False),
-                "help": helps[name],
+                "show_default": default not in (None, ()) and default is not False,
+                "help": helps[name] + " Repeatable." * keywords.get("multiple", False),
                 **_click_type(str(parameter.annotation).removesuffix(" | None")),
             }
+            if (declared | keywords).get("type") is str:
+                declared["callback"] = filled
             command = grouped_option(section, flag, name, **declared | keywords)(command)
         return command
 

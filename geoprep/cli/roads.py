@@ -12,9 +12,8 @@ from geoprep import api
 from geoprep.cli.help import (
     JSON,
     QUIET,
-    WORKERS,
+    RUN,
     GroupedCommand,
-    grouped_option,
     options_from,
     options_of,
 )
@@ -33,7 +32,7 @@ geoprep vectorize predictions/chip12.tif --out roads.geojson   longitude and lat
 geoprep vectorize mask.png --pixel-size 1 --out roads.graphml  for networkx
 geoprep vectorize predictions/ --out roads.csv                 SpaceNet's table, image by image
 """
-_OUTPUT = "Output"
+_FILE = {"required": True, "type": click.Path(path_type=Path, dir_okay=False)}
 
 
 @click.command(
@@ -43,28 +42,20 @@ _OUTPUT = "Output"
     short_help="Turn predictions or masks into a road network.",
 )
 @click.argument("rasters", nargs=-1, required=True, type=click.Path(path_type=Path))
-@grouped_option(
-    _OUTPUT,
-    "--out",
-    required=True,
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="File to write; format by suffix: .gpkg, .geojson, .graphml, .parquet, .osm or .csv.",
-)
+@options_from(api.vectorize, "out", section="Output", out=_FILE)
 @options_of(RasterOptions)
 @options_of(Tracing)
-@WORKERS
+@options_from(api.vectorize, "workers", section=RUN)
 @QUIET
 @JSON
 def vectorize(rasters: tuple[Path, ...], out: Path, **given: Any) -> None:  # noqa: ANN401 - options by name
     """Trace rasters, join their networks, and write the result."""
-    from geoprep.api import vectorize, write_road_table
-
     as_json, quiet = given.pop("as_json"), given.pop("quiet")
     given["progress"] = not (quiet or as_json)
     if out.suffix.lower() == ".csv":
-        summary: dict[str, Any] = write_road_table(rasters, out, **given)
+        summary: dict[str, Any] = api.write_road_table(rasters, out, **given)
     else:
-        network = vectorize(rasters, out=out, **given)
+        network = api.vectorize(rasters, out=out, **given)
         summary = {
             "edges": len(network),
             "nodes": len(network.graph.nodes),
@@ -81,9 +72,7 @@ def vectorize(rasters: tuple[Path, ...], out: Path, **given: Any) -> None:  # no
 
 def _say_threshold(rasters: Path) -> None:
     """Print the threshold if a prediction states it."""
-    from geoprep.api import stated_thresholds
-
-    stated = stated_thresholds(rasters)
+    stated = api.stated_thresholds(rasters)
     if stated is not None:
         first, low, high = stated
         click.echo(f"threshold {low:.3g}, high threshold {high:.3g} (of {first})")
@@ -107,27 +96,13 @@ geoprep polygonize maps/ --out areas.gpkg --simplify 2 --min-area 20
     short_help="Turn predictions of classes into polygons.",
 )
 @click.argument("maps", nargs=-1, required=True, type=click.Path(path_type=Path))
+@options_from(api.polygonize, "out", section="Output", out=_FILE)
 @options_from(
-    *(api.polygonize, "out", "simplify_m", "min_area_m2", "pixel_size", "background"),
-    out={
-        "section": _OUTPUT,
-        "required": True,
-        "type": click.Path(path_type=Path, dir_okay=False),
-    },
-    simplify_m={
-        "flag": "--simplify",
-        "section": "Polygons",
-        "type": click.FloatRange(0),
-        "metavar": "METRES",
-    },
-    min_area_m2={
-        "flag": "--min-area",
-        "section": "Polygons",
-        "type": click.FloatRange(0),
-        "metavar": "M2",
-    },
-    pixel_size={"section": "Polygons", "metavar": "METRES"},
-    background={"section": "Polygons"},
+    *(api.polygonize, "simplify_m", "min_area_m2", "pixel_size", "background"),
+    section="Polygons",
+    simplify_m={"flag": "--simplify", "type": click.FloatRange(0), "metavar": "METRES"},
+    min_area_m2={"flag": "--min-area", "type": click.FloatRange(0), "metavar": "M2"},
+    pixel_size={"metavar": "METRES"},
 )
 @JSON
 def polygonize(out: Path, *, as_json: bool, maps: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN401 - click passes options by name

@@ -58,21 +58,17 @@ _PATH = click.Path(path_type=Path)
 )
 @options_from(
     *(api.score, "truth", "proposal", "images"),
-    truth={"section": "Input", "type": _PATH},
-    proposal={"section": "Input", "type": _PATH},
-    images={"section": "Input"},
+    section="Input",
+    truth={"type": _PATH},
+    proposal={"type": _PATH},
 )
 @options_of(ScoreOptions)
 @options_of(RoadOptions, *LABEL_OPTIONS, section="Labels")
-@options_from(api.score, "classes", classes={"section": _CLASSES, "metavar": "FILE|TEXT"})
+@options_from(api.score, "classes", section=_CLASSES, classes={"metavar": "FILE|TEXT"})
 @options_of(ClassOptions, "other", "tolerance", section=_CLASSES)
 @options_of(MaskOptions, "label_nodata", section=_CLASSES)
-@options_from(
-    *(api.score, "boundary", "csv", "threads"),
-    boundary={"section": _CLASSES, "metavar": "PIXELS"},
-    csv={"section": "Run"},
-    threads={"section": "Run"},
-)
+@options_from(api.score, "boundary", section=_CLASSES, boundary={"metavar": "PIXELS"})
+@options_from(api.score, "csv", "threads", section="Run")
 @QUIET
 @JSON
 def score(**given: Any) -> None:  # noqa: ANN401 - click passes options by name

@@ -63,7 +63,6 @@ COMMANDS = {
 # Option -> keyword where they differ, and the keyword's value for a value of the option.
 NAMES = {
     "products": "product",
-    "cities": "city",
     "rasters": "source",
     "maps": "source",
     "network": "roads",
