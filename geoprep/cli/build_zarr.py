@@ -13,11 +13,11 @@ from click.core import ParameterSource
 from geoprep import api
 from geoprep.build import BuildOptions
 from geoprep.cli.help import (
+    JSON,
     QUIET,
     RUN,
     GroupedCommand,
     OutputPath,
-    grouped_option,
     name_options,
     options_from,
     options_of,
@@ -69,8 +69,8 @@ Exit status:
     section=RUN,
     scheduler={"metavar": "ADDRESS"},
 )
-@grouped_option(RUN, "--json", "as_json", is_flag=True, help="Print one JSON document instead.")
 @QUIET
+@JSON
 @click.pass_context
 def build_zarr(context: click.Context, /, **given: Any) -> int:  # noqa: ANN401 - options by name
     """Build a Zarr store of 8-bit tiles from images and labels of roads or classes.

@@ -166,7 +166,7 @@ def test_a_command_that_writes_other_files_calls_the_function_of_these(monkeypat
 
 def test_commands_import_the_api_and_records_only():
     """`BuildOptions` declares options by `geoprep.options`; `render` makes text of facts."""
-    allowed = {"geoprep.api", "geoprep.options", "geoprep.errors", "geoprep"}
+    allowed = {f"geoprep.{name}" for name in ("api", "options", "errors", "cpus")} | {"geoprep"}
     records = {("geoprep.build", "BuildOptions"), ("geoprep.build", "BuildObserver")}
     records |= {
         ("geoprep.roads", one) for one in ("LABEL_OPTIONS", "RasterOptions", "ScoreOptions")
