@@ -117,15 +117,15 @@ def find_device(name: str | None) -> torch.device:
     UsageError
         There is no such device.
     """
-    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     if name == "cpu":
         return torch.device("cpu")
-    if found is None or (name is not None and found.type != name):
+    if device is None or (name is not None and device.type != name):
         raise UsageError(
             f"torch {torch.__version__} finds no {name or 'accelerator'} on this machine; "
             "--device cpu --quick runs the same code on the CPU"
         )
-    return found
+    return device
 
 
 def describe_device(device: torch.device) -> str:
@@ -171,11 +171,11 @@ class Measurement:
         cases["loader.copy"] = partial(self._copy, nbytes, max(1, scale.epoch // scale.batch_size))
         for warm_up in cases.values():
             warm_up()
-        found = self.result.turns(cases)
-        for at, rates in found.items():
+        runs = self.result.turns(cases)
+        for at, rates in runs.items():
             self.result.add(f"{at}.rate", "images/s", [images for images, _ in rates])
             self.result.add(f"{at}.gb", "GB/s", [gigabytes for _, gigabytes in rates])
-            copied = [gigabytes for _, gigabytes in found["loader.copy"]]
+            copied = [gigabytes for _, gigabytes in runs["loader.copy"]]
             over = ratios([gigabytes for _, gigabytes in rates], copied)
             self.result.add(f"{at}.over_copy", "", over)
 
@@ -270,9 +270,9 @@ class Measurement:
 
     def _add_peak(self, at: str) -> None:
         """Record the peak memory of tensors on the device, if it counts them."""
-        found = getattr(torch.get_device_module(self.device), "max_memory_allocated", None)
-        if found is not None:
-            self.result.add(f"{at}.peak", "GiB", [found() / 2**30])
+        peak_bytes = getattr(torch.get_device_module(self.device), "max_memory_allocated", None)
+        if peak_bytes is not None:
+            self.result.add(f"{at}.peak", "GiB", [peak_bytes() / 2**30])
 
     def predict(self) -> None:
         """Record the megapixels per second of `training.predict`, from file to file."""

@@ -78,8 +78,8 @@ def build_store(chips: Chips, out: Path, *, workers: int, codec: Codec = "lz4") 
         The store was not built completely.
     """
     executor, start = Threads(workers), time.perf_counter()
-    found = find_scenes(chips.city, chips.folder)
-    plan = make_plan([found], [chips.city.name], BuildOptions(codec=codec), executor)
+    scenes = find_scenes(chips.city, chips.folder)
+    plan = make_plan([scenes], [chips.city.name], BuildOptions(codec=codec), executor)
     planned = time.perf_counter()
     summary = build(plan, out, executor)
     seconds = time.perf_counter() - start

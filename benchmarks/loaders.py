@@ -136,7 +136,7 @@ def _measure(result: Result, store: Path | None, work: Path, sizes: LoadingSizes
         announce("creating random tiles")
         shapes = QUICK_SHAPES if of["quick"] else OTHER_SHAPES
         every = [tiles, *(random_tiles(sizes.other_tiles, *shape) for shape in shapes)]
-        sets = {f"{one.side}x{len(one.bands)}": one for one in every}
+        sets = {f"{part.side}x{len(part.bands)}": part for part in every}
         of["sets"] = list(sets)
         measure_throughput(result, sets, epoch=sizes.epoch)
 

@@ -74,11 +74,11 @@ def _chips(given: PreprocessOptions, work: Path, result: Result) -> list[Chips]:
     announce("drawing chips")
     count, source = given.chips or (8 if given.quick else 64), given.source or REAL
     kinds = [draw_chips(work, kind, count, given.size, given.workers) for kind in KINDS]
-    found = find_real_chips(work, source, count)
-    if found is None:
+    real = find_real_chips(work, source, count)
+    if real is None:
         result.notes.append(f"no real chips in {source}: only synthetic chips are measured")
     else:
-        kinds.append(found)
+        kinds.append(real)
     result.notes += [f"{chips.kind}: {chips.origin}" for chips in kinds]
     return kinds
 
@@ -97,8 +97,8 @@ def _measure_rates(result: Result, chips: Chips, out: Path) -> None:
     for name in ("decode", "build", "reference"):
         cases[name]()  # warms the page cache and compiles the kernels
     runs = result.turns(cases)
-    for name, found in runs.items():
-        result.add(f"{kind}.{name}.rate", "chips/s", [run.rate for run in found])
+    for name, timed in runs.items():
+        result.add(f"{kind}.{name}.rate", "chips/s", [run.rate for run in timed])
     _record_ratios(result, kind, runs)
     for codec, name in (("lz4", "build"), ("zstd", "zstd")):
         run = runs[name][0]  # the same bytes in every round
@@ -153,14 +153,14 @@ def _measure_memory(result: Result, chips: Chips, work: Path) -> None:
     if len(runs) < len(cases):
         return
     by_count = dict(zip(counts, runs.values(), strict=True))
-    peaks = {n: [pss / MIB for _, pss in found] for n, found in by_count.items()}
-    for n, found in peaks.items():
-        result.add(f"{kind}.pss.{n}", "MiB", found, at_most=MEMORY_MIB)
+    peaks = {n: [pss / MIB for _, pss in rounds] for n, rounds in by_count.items()}
+    for n, mebibytes in peaks.items():
+        result.add(f"{kind}.pss.{n}", "MiB", mebibytes, at_most=MEMORY_MIB)
     note = f"peak at {counts[-1]} chips over peak at {counts[0]}"
     growth = ratios(peaks[counts[-1]], peaks[counts[0]])
     result.add(f"{kind}.pss.growth", "", growth, at_most=GROWTH, note=note)
     if kind == "uint8":
-        _record_moscow(result, {n: [s for s, _ in found] for n, found in by_count.items()})
+        _record_moscow(result, {n: [s for s, _ in rounds] for n, rounds in by_count.items()})
 
 
 def _record_moscow(result: Result, runs: Mapping[int, Sequence[float]]) -> None:
@@ -179,7 +179,7 @@ def _record_moscow(result: Result, runs: Mapping[int, Sequence[float]]) -> None:
 
 def tables(result: Result, chips: Sequence[Chips]) -> list[Table]:
     """Return the tables of the report."""
-    kinds, workers = {one.kind: one.kind for one in chips}, result.settings["workers"]
+    kinds, workers = {part.kind: part.kind for part in chips}, result.settings["workers"]
     rates = {"decode": "decode.rate", "build": "build.rate", "with zstd": "zstd.rate"}
     rates |= {"decode, 1 worker": "decode_1w.rate", "build, 1 worker": "build_1w.rate"}
     rates |= {"reference pipeline": "reference.rate"}

@@ -93,8 +93,8 @@ def main(given: RoadsOptions) -> int:
     rows |= {f"errors, {name}": f"errors.{name}" for name in WAYS}
     columns = {"APLS, %": "apls", "APLS_time, %": "apls_time"}
     prefix = f"end_to_end.{given.level}.confidence" if given.end_to_end else "confidence"
-    share, found = "edges that exist, %", steps(result, prefix)
-    exist = Table("Edges by mean confidence", found, {share: "exist"}, drawn=share)
+    share, ranges = "edges that exist, %", steps(result, prefix)
+    exist = Table("Edges by mean confidence", ranges, {share: "exist"}, drawn=share)
     return conclude(result, given, [Table("Scores", rows, columns, drawn="APLS, %"), exist])
 
 
@@ -124,27 +124,27 @@ def _ceiling(result: Result, name: str, several: Sequence[Chip]) -> None:
 
 def _scores(chip: Chip, raster: RoadRaster, options: Tracing) -> tuple[float, float]:
     """Return APLS and APLS_time, in per cent, of the road network of a raster."""
-    made = trace(raster, options)
-    truth = in_crs(chip.truth, made.crs or "")
-    return 100 * apls(truth, made).score, 100 * apls(truth, made, weight="time").score
+    traced = trace(raster, options)
+    truth = in_crs(chip.truth, traced.crs or "")
+    return 100 * apls(truth, traced).score, 100 * apls(truth, traced, weight="time").score
 
 
 def _errors(result: Result, several: Sequence[Chip], seeds: int) -> list[RoadRaster]:
     """Record the scores of simulated predictions per seed; return the last predictions."""
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in WAYS}
+    scores_of: dict[str, list[tuple[float, float]]] = {name: [] for name in WAYS}
     maps: list[RoadRaster] = []
     for seed in range(10, 10 + seeds):  # not the seeds that default options were tuned on
         maps = [simulate_prediction(chip, seed) for chip in several]
         pairs = list(zip(several, maps, strict=True))
         for name, options in WAYS.items():
-            scores = np.mean([_scores(chip, one, options) for chip, one in pairs], axis=0)
-            found[name].append((float(scores[0]), float(scores[1])))
-    for name, values in found.items():
+            scores = np.mean([_scores(chip, raster, options) for chip, raster in pairs], axis=0)
+            scores_of[name].append((float(scores[0]), float(scores[1])))
+    for name, values in scores_of.items():
         result.add(f"errors.{name}.apls", "%", [length for length, _ in values])
         result.add(f"errors.{name}.apls_time", "%", [time for _, time in values])
-    traced = ((chip.truth, trace(one)) for chip, one in zip(several, maps, strict=True))
+    traced = ((chip.truth, trace(raster)) for chip, raster in zip(several, maps, strict=True))
     measure_reliability(result, "confidence", traced)
-    pays = [a[0] - b[0] for a, b in zip(found["repaired"], found["cleaned"], strict=True)]
+    pays = [a[0] - b[0] for a, b in zip(scores_of["repaired"], scores_of["cleaned"], strict=True)]
     result.add("errors.repair_gains.apls", "%", pays, at_least=0.0)
     return maps
 

@@ -3,6 +3,7 @@ from .batch import Batch as Batch
 from .dataset import TileDataset as TileDataset
 from .dataset import collate as collate
 from .loader import BatchLoader as BatchLoader
+from .loader import LoaderState as LoaderState
 from .loader import this_rank as this_rank
 from .loader import usable_cpus as usable_cpus
 from .memory import SharedArrays as SharedArrays

@@ -8,7 +8,7 @@ from __future__ import annotations
 import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -48,6 +48,28 @@ class _Place:
     def next_epoch(self) -> None:
         """Go to the start of the next epoch."""
         self.epoch, self.done, self.resume = self.epoch + 1, 0, 0
+
+
+@dataclass(frozen=True)
+class LoaderState:
+    """Progress of a loader, and the samples that it counts; a plain dictionary in checkpoints.
+
+    Attributes
+    ----------
+    version
+        Version of the dictionary.
+    epoch
+        The epoch, from 0.
+    position
+        Samples of it that all ranks have passed.
+    sampling
+        Settings that the samples of an epoch depend on, see `BatchLoader.identity`.
+    """
+
+    version: int
+    epoch: int
+    position: int
+    sampling: Mapping[str, Any]
 
 
 class BatchLoader:
@@ -247,18 +269,18 @@ class BatchLoader:
         """Return all settings that the samples of an epoch depend on, as plain values."""
         return {"tiles": self.tiles.fingerprint} | self.sampling.identity()
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state after the last batch returned, as a few plain values.
+    @property
+    def state(self) -> LoaderState:
+        """The state after the last batch returned: that of all ranks, without prefetched batches.
 
-        Prefetched batches do not count. The state is that of all ranks. After the last batch of an
-        epoch it is the start of the next one.
+        After the last batch of an epoch it is the start of the next one.
         """
-        return {
-            "version": STATE_VERSION,
-            "epoch": self._place.epoch,
-            "position": self._place.done,
-            "sampling": self.identity(),
-        }
+        place = self._place
+        return LoaderState(STATE_VERSION, place.epoch, place.done, self.identity())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return `state` as a few plain values, as torch stores it in a checkpoint."""
+        return asdict(self.state)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from a state, with this loader's own batch size, ranks and memory.

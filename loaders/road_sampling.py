@@ -70,17 +70,17 @@ class PixelCells:
         """Count the pixels of a class, or (None) of roads, in one pass over all labels."""
         edges = np.arange(0, labels.side, CELL)
 
-        def one(label: NDArray[np.uint8]) -> NDArray[np.int32]:
+        def cell_sums(label: NDArray[np.uint8]) -> NDArray[np.int32]:
             # Unsigned, so 0 wraps around: False for 0 and 255.
-            found = (
+            counted = (
                 (label - np.uint8(1)) < np.uint8(NODATA - 1) if value is None else label == value
             )
-            rows = np.add.reduceat(found, edges, axis=0, dtype=np.int32)
+            rows = np.add.reduceat(counted, edges, axis=0, dtype=np.int32)
             counts = np.add.reduceat(rows, edges, axis=1, dtype=np.int32)
             return np.cumsum(np.cumsum(counts, axis=0), axis=1)
 
         sums = np.zeros((len(labels), len(edges) + 1, len(edges) + 1), np.int32)
-        for tile, counted in zip(sums, _each(labels, one), strict=True):
+        for tile, counted in zip(sums, _each(labels, cell_sums), strict=True):
             tile[1:, 1:] = counted
         return cls(sums, labels.side)
 
@@ -100,13 +100,13 @@ class PixelCells:
         )
         bottom, right = np.maximum(bottom, top), np.maximum(right, left)
         sums = self.sums
-        found = (
+        pixels = (
             sums[tile, bottom, right]
             - sums[tile, top, right]
             - sums[tile, bottom, left]
             + sums[tile, top, left]
         )
-        return found / float(crop * crop)
+        return pixels / float(crop * crop)
 
 
 def tile_weights(

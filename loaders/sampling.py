@@ -134,7 +134,7 @@ class Sampling:
         samples = np.arange(len(self), dtype=np.int64)
         if not self.shuffle:
             return samples
-        return np.argsort(_hash(self.seed, epoch, _ORDER, samples), kind="stable")
+        return np.argsort(self._bits(epoch, _ORDER, samples), kind="stable")
 
     def crops(self, epoch: int, samples: NDArray[np.int64]) -> Crops:
         """Return the crops of samples, int64 (n,) numbers below ``len(self)``."""
@@ -184,7 +184,7 @@ class Sampling:
             for share, cells in least
         ]
         if len(met) > 1:  # as parts of what each class needs
-            met = [one / share for one, (share, _) in zip(met, least, strict=True)]
+            met = [part / share for part, (share, _) in zip(met, least, strict=True)]
         # The first with enough, else the one with most of the scarcest.
         best = np.argmax(np.minimum.reduce(met), axis=1)
         rows = np.arange(len(samples))

@@ -64,9 +64,9 @@ def tables(result: Result) -> list[Table]:
 
 def blocks(result: Result) -> dict[str, str]:
     """Return the texts of a page by their names, see `benchmarks.tables.renew`."""
-    found = {table.name: table.grid(result) for table in tables(result)}
+    grids = {table.name: table.grid(result) for table in tables(result)}
     texts = {"machine": _machine(result), "ratios": _ratios(result), "goals": _goals(result)}
-    return found | texts
+    return grids | texts
 
 
 def _machine(result: Result) -> str:
@@ -74,7 +74,7 @@ def _machine(result: Result) -> str:
     if not {"peers", "throughput"} <= set(result.settings.get("only", ())):
         return ""
     versions = result.settings.get("versions", {})
-    peers = ", ".join(f"{name} {found}" for name, found in sorted(versions.items()))
+    peers = ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
     others = f" Other loaders: {peers}." if peers else ""
     return f"{result.started[:10]}: {describe(result.machine)}.{others}\n"
 
@@ -82,16 +82,16 @@ def _machine(result: Result) -> str:
 def _ratios(result: Result) -> str:
     """Return the ratios of our loaders over other ones, each named in words, as a list."""
     names = [f"peers.{name}" for name in RATIOS]
-    found = [result[name] for name in names if name in result.figures]
-    return "".join(f"- {one.note[0].upper()}{one.note[1:]}: **{one}**\n" for one in found)
+    figures = [result[name] for name in names if name in result.figures]
+    return "".join(f"- {fig.note[0].upper()}{fig.note[1:]}: **{fig}**\n" for fig in figures)
 
 
 def _goals(result: Result) -> str:
     """Return the figures that have bounds, as a table; empty if there are none."""
     rows = [
-        f"| `{name}` | {one} {one.unit} | {one.bounds} | {'yes' if one.met else '**no**'} |\n"
-        for name, one in result.figures.items()
-        if one.met is not None
+        f"| `{name}` | {fig} {fig.unit} | {fig.bounds} | {'yes' if fig.met else '**no**'} |\n"
+        for name, fig in result.figures.items()
+        if fig.met is not None
     ]
     head = "| figure | median | goal | met |\n| --- | --- | --- | --- |\n"
     return head + "".join(rows) if rows else ""

@@ -90,8 +90,8 @@ def repeated(work: Callable[[], tuple[int, int]], seconds: float) -> LoaderRate:
     """Return the rate of a function that returns numbers of samples and bytes, called again."""
     samples, nbytes, start, cpu = 0, 0, time.perf_counter(), time.process_time()
     while time.perf_counter() < start + seconds:
-        more = work()
-        samples, nbytes = samples + more[0], nbytes + more[1]
+        counts = work()
+        samples, nbytes = samples + counts[0], nbytes + counts[1]
     return LoaderRate(samples, nbytes, time.perf_counter() - start, time.process_time() - cpu)
 
 
@@ -171,17 +171,17 @@ def measure_throughput(result: Result, sets: dict[str, RamTiles], *, epoch: int)
         announce(f"first run: {case}")
         run()
     runs = result.turns(cases)
-    for at, found in runs.items():
+    for at, rates in runs.items():
         if at.endswith(".copy"):
             continue
-        gigabytes, copied = ([r.gigabytes for r in each] for each in (found, runs[f"{at}.copy"]))
+        gigabytes, copied = ([r.gigabytes for r in each] for each in (rates, runs[f"{at}.copy"]))
         least = WHOLE_OVER_COPY if at.endswith(".whole") else None
-        result.add(f"{at}.rate", "images/s", [r.rate for r in found])
+        result.add(f"{at}.rate", "images/s", [r.rate for r in rates])
         result.add(f"{at}.gb", "GB/s", gigabytes)
         result.add(f"{at}.copy.gb", "GB/s", copied)
         result.add(f"{at}.over_copy", "", ratios(gigabytes, copied), at_least=least)
         for share, label in ((0.5, "p50"), (0.99, "p99")):
-            result.add(f"{at}.{label}", "ms", [r.quantile(share) for r in found])
+            result.add(f"{at}.{label}", "ms", [r.quantile(share) for r in rates])
 
 
 def measure_residency(result: Result, store: Path, pixels: RamTiles) -> None:

@@ -94,8 +94,8 @@ def measure_memory(result: Result, store: Path, tiles: RamTiles) -> None:
     # Each process counts its own memory and that of its workers: they do not disturb each other.
     with ThreadPoolExecutor(_TOGETHER) as pool:
         answers = pool.map(measure, (task for _, task in tasks))
-        for (mode, _), found in zip(tasks, answers, strict=True):
-            for workers, held in found["held"].items():
+        for (mode, _), answer in zip(tasks, answers, strict=True):
+            for workers, held in answer["held"].items():
                 result.add(f"memory.{mode}.total.{workers}", "MB", [held / 1e6])
 
 

@@ -133,8 +133,8 @@ def _score(result: Result, prefix: str, images: Sequence[Path], area: Path, work
     measure_lines(result, f"{prefix}.lines", traced)
     pairs = pair_scenes(truth, work / "city.gpkg", images=area / "PS-RGB")
     scores = score_scenes(pairs, ScoreOptions())
-    scored = sum(one.apls is not None for one in scores)
-    timed = sum(one.apls_time is not None for one in scores)
+    scored = sum(score.apls is not None for score in scores)
+    timed = sum(score.apls_time is not None for score in scores)
     for name, value in mean_scores(scores).items():
         if value is not None:
             count = timed if name == "apls_time" else scored

@@ -34,13 +34,13 @@ def measure_lines(
         Ground truth and traced network of every scene.
     """
     samples, vertices, length_m = [np.empty((0, 4))], 0, 0.0
-    for truth, made in pairs:
-        vertices += int(shapely.get_num_coordinates(made.lines).sum())
-        length_m += float(made.length_m.sum())
-        true_lines = in_crs(truth, made.crs or "").lines
+    for truth, traced in pairs:
+        vertices += int(shapely.get_num_coordinates(traced.lines).sum())
+        length_m += float(traced.length_m.sum())
+        true_lines = in_crs(truth, traced.crs or "").lines
         if len(true_lines):
             tree = shapely.STRtree(true_lines)
-            samples += [_compared(line, tree) for line in made.lines]
+            samples += [_compared(line, tree) for line in traced.lines]
     moved, true_m, heading, distance = np.concatenate(samples).T
     if not len(moved):
         return

@@ -32,8 +32,8 @@ class ReliabilityOptions:
 @command(ReliabilityOptions)
 def main(given: ReliabilityOptions) -> int:
     """Draw the plot; return 0, or 1 if a document cannot be read."""
-    documents = {path.stem: json.loads(path.read_text()) for path in given.documents}
-    draw_reliability(given.plot, {name: one["confidence"] for name, one in documents.items()})
+    read = {path.stem: json.loads(path.read_text())["confidence"] for path in given.documents}
+    draw_reliability(given.plot, read)
     return 0
 
 
@@ -47,26 +47,26 @@ def measure_reliability(
     pairs
         Ground truth and traced network of every scene.
     """
-    found = reliability((in_crs(truth, made.crs or ""), made) for truth, made in pairs)
-    if found is None:
+    measured = reliability((in_crs(truth, traced.crs or ""), traced) for truth, traced in pairs)
+    if measured is None:
         return
-    for one in found.bins:
-        if one.edges:
-            note = f"{one.edges} edges of mean confidence {one.mean_confidence:.2f}"
-            name = f"{prefix}.{one.low:.1f}-{one.high:.1f}.exist"
-            result.add(name, "%", [100 * one.exist], note=note)
-    error, note = 100 * found.expected_calibration_error, f"{found.edges} edges"
+    for part in measured.bins:
+        if part.edges:
+            note = f"{part.edges} edges of mean confidence {part.mean_confidence:.2f}"
+            name = f"{prefix}.{part.low:.1f}-{part.high:.1f}.exist"
+            result.add(name, "%", [100 * part.exist], note=note)
+    error, note = 100 * measured.expected_calibration_error, f"{measured.edges} edges"
     result.add(f"{prefix}.expected_calibration_error", "%", [error], note=note)
 
 
 def steps(result: Result, prefix: str) -> dict[str, str]:
     """Return the ranges of confidence that have edges, and the starts of their figures' names."""
     names = [name for name in result.figures if name.startswith(f"{prefix}.")]
-    found = [name.removesuffix(".exist") for name in names if name.endswith(".exist")]
-    return {name.removeprefix(f"{prefix}."): name for name in found}
+    starts = [name.removesuffix(".exist") for name in names if name.endswith(".exist")]
+    return {name.removeprefix(f"{prefix}."): name for name in starts}
 
 
-def draw_reliability(path: Path, found: Mapping[str, Mapping[str, Any]]) -> None:
+def draw_reliability(path: Path, confidences: Mapping[str, Mapping[str, Any]]) -> None:
     """Draw the share of edges that exist over their mean confidence.
 
     Markers grow with the number of edges; bars are one standard error to either side.
@@ -85,11 +85,11 @@ def draw_reliability(path: Path, found: Mapping[str, Mapping[str, Any]]) -> None
         canvas = Figure(figsize=(5.2, 5.0), dpi=120, layout="constrained")
         axis = canvas.subplots()
         axis.plot([0, 1], [0, 1], color="0.6", linestyle="--", linewidth=1, label="calibrated")
-        for (title, one), colour in zip(found.items(), _COLOURS, strict=False):
-            bins = [part for part in one["bins"] if part["edges"]]
+        for (title, confidence), colour in zip(confidences.items(), _COLOURS, strict=False):
+            bins = [part for part in confidence["bins"] if part["edges"]]
             mean, exist = ([part[name] for part in bins] for name in ("mean_confidence", "exist"))
-            error = one["expected_calibration_error"]
-            label = f"{title}: {one['edges']} edges, calibration error {error:.2f}"
+            error = confidence["expected_calibration_error"]
+            label = f"{title}: {confidence['edges']} edges, calibration error {error:.2f}"
             count = [part["edges"] for part in bins]
             axis.plot(mean, exist, color=colour, linewidth=1, label=label)
             bars = [_likely(*pair) for pair in zip(exist, count, strict=True)]

@@ -60,11 +60,11 @@ class DeviceTiles(Tiles):
     asynchronous = True
 
     def __init__(self, tiles: RamTiles, device: torch.device | str | None = None) -> None:
-        found = torch.accelerator.current_accelerator(check_available=True)
-        where = found if device is None else device
-        if where is None:
+        if device is None:
+            device = torch.accelerator.current_accelerator(check_available=True)
+        if device is None:
             raise UsageError("DeviceTiles finds no accelerator: name one with device=")
-        self.device = torch.device(where)
+        self.device = torch.device(device)
         room = self.room(self.device)
         if room is not None and tiles.nbytes > room:
             raise UsageError(

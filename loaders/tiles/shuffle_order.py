@@ -80,8 +80,8 @@ class StreamSampling(Sampling):
 
     def identity(self) -> dict[str, Any]:
         """Return all settings that the samples of an epoch depend on, as plain values."""
-        found = super().identity()
-        return found | {"shuffle": "window"} | self.shape._asdict() if self.shuffle else found
+        settings = super().identity()
+        return settings | {"shuffle": "window"} | self.shape._asdict() if self.shuffle else settings
 
     def like(self, identity: dict[str, Any]) -> Self:
         """Return the same samples in the order of the shuffle window of a saved state."""

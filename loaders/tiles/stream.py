@@ -161,8 +161,8 @@ class StreamTiles(Tiles):
         self, tile: int, image: NDArray[np.uint8] | None, label: NDArray[np.uint8] | None
     ) -> None:
         """Read one whole tile from the store; see `Tiles.decode`."""
-        one = (None if out is None else out[None] for out in (image, label))
-        self._read(np.array([tile]), *one)
+        targets = (None if out is None else out[None] for out in (image, label))
+        self._read(np.array([tile]), *targets)
 
     def _read(self, tiles: NDArray[np.int64], *targets: NDArray[np.uint8] | None) -> None:
         arrays, rows = self.arrays[int(self.table["store"][tiles[0]])], self.rows[tiles].tolist()

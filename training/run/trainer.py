@@ -335,10 +335,10 @@ class Trainer:
         average_in_place(statistics)
         if is_rank_zero():
             progress.sums, progress.samples = totals[:-1], int(totals[-1])
-            place = {"epoch": progress.epoch, "position": self.position}
+            place = replace(self.loader.state, epoch=progress.epoch, position=self.position)
             training = {
                 "optimizer": state.optimizer.state_dict(),
-                "loader": self.loader.state_dict() | place,
+                "loader": asdict(place),
                 "rng": first | ({"other_ranks": others} if others else {}),
                 "scaler": {} if state.scaler is None else state.scaler.state_dict(),
                 "auxiliary": training_only(state.model),
