@@ -10,9 +10,10 @@ PACKAGES = ("geoprep", "loaders", "training", "benchmarks")
 
 # A package imports packages of lower layers only. Modules without a package are layer 0.
 LAYERS = {
-    "cli": 8,
-    "api": 7,
-    **dict.fromkeys(("synth", "build", "verify", "views"), 6),
+    "cli": 9,
+    "api": 8,
+    "build": 7,
+    **dict.fromkeys(("synth", "verify", "views"), 6),
     **dict.fromkeys(("roads", "masks"), 5),
     **dict.fromkeys(("sources", "labels"), 4),
     **dict.fromkeys(("store", "imagery"), 3),

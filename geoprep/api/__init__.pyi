@@ -1,4 +1,3 @@
-from .building import build_zarr as build_zarr
 from .cities import Download as Download
 from .cities import download as download
 from .cities import list_cities as list_cities
@@ -14,8 +13,6 @@ from .store_functions import export_scenes as export_scenes
 from .store_functions import export_stac as export_stac
 from .store_functions import preview as preview
 from .store_functions import store_info as store_info
-from .stores import Store as Store
-from .stores import open_store as open_store
 from .vectorizing import stated_thresholds as stated_thresholds
 from .vectorizing import vectorize as vectorize
 from .vectorizing import write_road_table as write_road_table

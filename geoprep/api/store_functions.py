@@ -11,15 +11,15 @@ from geoprep.errors import UsageError
 
 if TYPE_CHECKING:
     from geoprep.api.networks import RoadNetwork
-    from geoprep.api.stores import Store
     from geoprep.storage import StrPath
     from geoprep.store import StoreReader
     from geoprep.verify import VerifyReport
+    from geoprep.views import Store
 
 
 def _opened(store: Store | StrPath) -> StoreReader:
-    from geoprep.api.stores import Store
     from geoprep.store import StoreReader
+    from geoprep.views import Store
 
     return store.reader if isinstance(store, Store) else StoreReader.open(str(store))
 

@@ -1,3 +1,4 @@
+from .building import build_zarr as build_zarr
 from .journal import Journal as Journal
 from .options import BuildOptions as BuildOptions
 from .options import parse_nodata as parse_nodata
@@ -17,5 +18,4 @@ from .run import finish as finish
 from .run import shard_tasks as shard_tasks
 from .scene import PlannedScene as PlannedScene
 from .summary import DryRun as DryRun
-from .summary import Summary as Summary
 from .summary import summarise_plan as summarise_plan

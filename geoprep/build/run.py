@@ -25,13 +25,14 @@ from geoprep.build.records import (
 )
 from geoprep.build.scene import PlannedScene
 from geoprep.build.shard import build_shard, try_scenes
-from geoprep.build.summary import Summary, black_pixels, summarise
+from geoprep.build.summary import black_pixels, summarise
 from geoprep.build.survey import survey
 from geoprep.build.target import BucketTarget, DiskTarget, open_target
 from geoprep.errors import OutputError, StoreError
 from geoprep.executors import Executor, Survives
 from geoprep.storage import errors_named, open_sink, split_address
 from geoprep.store import HASH_BYTES, SceneTable, TileTable, finish_store, shard_key
+from geoprep.views import Summary
 
 
 class Histograms:

@@ -28,42 +28,11 @@ from geoprep.store import (
     usable_tiles,
     valid_fraction,
 )
+from geoprep.views import Summary
 
 _LABELS_LOOKED_AT: Final = 8
 _HIGH_ROAD_SHARE: Final = 0.4
 """No city has as much road: areas that are no roads were probably taken for them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """Summary of a build."""
-
-    store: str
-    state: Literal["built", "resumed", "unchanged"]  # the last if it was complete before
-    tiles: int
-    levels: tuple[int, ...]
-    store_bytes: int
-    statuses: dict[str, int]
-    issues: tuple[tuple[str, str, str], ...]  # id, status, reason of scenes not built as planned
-    notes: dict[str, int]  # fallbacks of road attributes, with counts
-    orphan_labels: tuple[str, ...]
-    splits: dict[str, int]
-    road_fraction: float  # of the labelled pixels, over the tiles of scenes with status ok
-    valid_fraction: float  # of the pixels of all scenes, without the padding of tiles
-    scenes_built: int = 0
-    source_bytes: int = 0  # of pixels decoded by this run, uncompressed
-    seconds: float = 0.0  # wall time of this run
-    stages: dict[str, float] = field(default_factory=dict)  # seconds, summed over threads
-    warnings: tuple[str, ...] = ()  # about a result that is probably not intended
-    # Scene id: pixels that are nodata only because they are black; empty if nothing was built.
-    black: dict[str, int] = field(default_factory=dict)
-    source_copy: str | None = None  # folder of downloaded and unpacked inputs that is left
-    share_name: str = "road"  # of the pixels that road_fraction counts
-    class_pixels: dict[str, dict[str, int]] = field(default_factory=dict)  # split, class: pixels
-    rescale: str = "none"  # rule by which source values were stretched to bytes
-    stretched_scenes: int = 0
-    # Band: range over these scenes of the source values that became 1, and that of 255.
-    limits: dict[str, tuple[tuple[float, float], tuple[float, float]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

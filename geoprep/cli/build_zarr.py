@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from geoprep import api
+import geoprep
 from geoprep.build import BuildOptions
 from geoprep.cli.help import (
     JSON,
@@ -50,7 +50,7 @@ Exit status:
 """,
 )
 @options_from(
-    *(api.build_zarr, "city", "source", "product", "images", "asset", "labels"),
+    *(geoprep.build_zarr, "city", "source", "product", "images", "asset", "labels"),
     section="Source",
     city={"multiple": True},
     source={"type": str},
@@ -60,12 +60,12 @@ Exit status:
 )
 @options_of(BuildOptions)
 @options_from(
-    *(api.build_zarr, "out", "overwrite", "drop_source"),
+    *(geoprep.build_zarr, "out", "overwrite", "drop_source"),
     section="Store",
     out={"type": OutputPath(bucket=True)},
 )
 @options_from(
-    *(api.build_zarr, "workers", "scheduler", "dry_run"),
+    *(geoprep.build_zarr, "workers", "scheduler", "dry_run"),
     section=RUN,
     scheduler={"metavar": "ADDRESS"},
 )
@@ -95,7 +95,7 @@ def build_zarr(context: click.Context, /, **given: Any) -> int:  # noqa: ANN401 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", GeoprepWarning)  # the summary lists them
-            result = api.build_zarr(**_keywords(context, given), progress=observer)
+            result = geoprep.build_zarr(**_keywords(context, given), progress=observer)
     except GeoprepError as error:  # there is no complete store: status 2
         raise UsageError(str(error)) from error
     return _print(result, notes, as_json=as_json)
@@ -123,11 +123,11 @@ def _observer(quiet: bool, notes: list[str]) -> BuildObserver:
     return Bars(bars=not quiet)
 
 
-def _print(result: api.Store | DryRun, notes: list[str], *, as_json: bool) -> int:
+def _print(result: geoprep.Store | DryRun, notes: list[str], *, as_json: bool) -> int:
     """Print the result of a build or of a dry run; return the exit status."""
     from geoprep.cli.progress import print_dry_run, print_summary
 
-    if not isinstance(result, api.Store):
+    if not isinstance(result, geoprep.Store):
         if as_json:
             _print_json(result.to_json(), notes)
         else:

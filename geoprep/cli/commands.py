@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import click
 
-from geoprep import __version__, api
+import geoprep
 from geoprep.cli.build_zarr import build_zarr
 from geoprep.cli.download import download
 from geoprep.cli.entry_points import CommandGroup
@@ -43,7 +43,7 @@ def _print_version(context: click.Context, option: click.Parameter, given: bool)
 
         click.echo(version_text())
     else:
-        click.echo(f"geoprep, version {__version__}")
+        click.echo(f"geoprep, version {geoprep.__version__}")
     context.exit()
 
 
@@ -82,7 +82,7 @@ for command in (download, build_zarr, vectorize, polygonize, score):
 
 @cli.command(cls=GroupedCommand, short_help="Make a synthetic, labelled city in SpaceNet layout.")
 @options_from(
-    *(api.synthesize, "city", "scenes", "out", "seed", "product", "size", "labels", "workers"),
+    *(geoprep.synthesize, "city", "scenes", "out", "seed", "product", "size", "labels", "workers"),
     out={"type": OutputPath(file_okay=False)},
     seed={"type": int},
     product={
@@ -102,7 +102,7 @@ def synth(
 
     The same seed gives the same files. Existing scenes of the same city are kept.
     """
-    folder = api.synthesize(city, progress=not quiet, **given)
+    folder = geoprep.synthesize(city, progress=not quiet, **given)
     click.echo(f"{given['scenes']} scenes in {folder}")
 
 
@@ -117,13 +117,13 @@ def cities(as_json: bool) -> None:
 
 @cli.command(cls=GroupedCommand)
 @STORE
-@options_from(api.store_info, "scenes", "batch_size", "crop", "workers")
+@options_from(geoprep.store_info, "scenes", "batch_size", "crop", "workers")
 @JSON
 def info(store: str, as_json: bool, **given: Any) -> None:  # noqa: ANN401 - options by name
     """Print the contents of a store, and the memory that its tiles and a loader take."""
     from geoprep.cli.progress import print_info
 
-    facts = api.store_info(store, **given)
+    facts = geoprep.store_info(store, **given)
     if as_json:
         click.echo(json.dumps(facts, indent=2))
     else:
@@ -132,7 +132,7 @@ def info(store: str, as_json: bool, **given: Any) -> None:  # noqa: ANN401 - opt
 
 @cli.command(cls=GroupedCommand, short_help="Check every chunk of a store against its checksums.")
 @STORE
-@options_from(api.check_store, "workers")
+@options_from(geoprep.check_store, "workers")
 @QUIET
 @JSON
 def verify(store: str, workers: int | None, quiet: bool, as_json: bool) -> int:
@@ -142,7 +142,7 @@ def verify(store: str, workers: int | None, quiet: bool, as_json: bool) -> int:
     """
     from geoprep.cli.progress import print_verification
 
-    result = api.check_store(store, workers=workers, progress=not (quiet or as_json))
+    result = geoprep.check_store(store, workers=workers, progress=not (quiet or as_json))
     if as_json:
         click.echo(json.dumps(result.to_json(), indent=2))
     else:
@@ -153,7 +153,7 @@ def verify(store: str, workers: int | None, quiet: bool, as_json: bool) -> int:
 @cli.command(cls=GroupedCommand, short_help="Draw scenes or a road network, or write an HTML page.")
 @click.argument("source", metavar="STORE|NETWORK")
 @options_from(
-    *(api.preview, "out", "scenes", "count", "level", "over", "pixel_size"),
+    *(geoprep.preview, "out", "scenes", "count", "level", "over", "pixel_size"),
     out={"type": OutputPath()},
     scenes={"flag": "--scene", "multiple": True},
 )
@@ -170,7 +170,7 @@ def preview(
     (.gpkg, .geojson, .graphml, .parquet, .osm), the picture shows its edges coloured by speed, over
     the --over image if given. For a SpaceNet table (.csv), it shows the roads of the --over image.
     """
-    click.echo(f"wrote {api.preview(source, progress=not quiet, **given)}")
+    click.echo(f"wrote {geoprep.preview(source, progress=not quiet, **given)}")
 
 
 @cli.command(cls=GroupedCommand, short_help="Export scenes as GeoTIFF or GeoZarr, or as a table.")
@@ -183,18 +183,18 @@ def preview(
     metavar="NAME[,NAME]|all",
     help="Scene id, or its end such as chip12, or all; repeatable.",
 )
-@options_from(api.export_footprints, "by", by={"flag": "--footprints", "default": None})
+@options_from(geoprep.export_footprints, "by", by={"flag": "--footprints", "default": None})
 @click.option(
     "--as",
     "form",
     type=click.Choice(["stac", "geozarr"]),
     help="Describe all scenes as a STAC collection, or write all, or those of --scene, as GeoZarr.",
 )
-@options_from(api.export_stac, "tiles", "datetime", datetime={"metavar": "TIME[/TIME]"})
+@options_from(geoprep.export_stac, "tiles", "datetime", datetime={"metavar": "TIME[/TIME]"})
 @click.option(
     "--out", required=True, type=OutputPath(), help="File NAME.tif, a folder, or NAME.parquet."
 )
-@options_from(api.export_scenes, "level", "what", "coding")
+@options_from(geoprep.export_scenes, "level", "what", "coding")
 def export(
     store: str,
     scenes: tuple[str, ...],
@@ -212,19 +212,21 @@ def export(
     label at all levels, in a new folder.
     """
     several = any("," in text for text in scenes)
-    ids = set(map(str, api.open_store(store).reader.scenes.id)) if several else set()  # with commas
+    ids = (
+        set(map(str, geoprep.open_store(store).reader.scenes.id)) if several else set()
+    )  # with commas
     parts = ([text] if text in ids else text.split(",") for text in scenes)
     names = [name.strip() for one in parts for name in one]
     pixels = bool(names) and form != "geozarr"
     if [pixels, by is not None, form is not None].count(True) != 1:
         raise UsageError("give one of --scene NAME (or all), --footprints scene, and --as stac")
     if form == "geozarr":
-        written = [api.export_geozarr(store, out, scenes=names or "all")]
+        written = [geoprep.export_geozarr(store, out, scenes=names or "all")]
     elif form is not None:
-        written = api.export_stac(store, out, tiles=tiles, datetime=datetime)
+        written = geoprep.export_stac(store, out, tiles=tiles, datetime=datetime)
     elif by is not None:
-        written = [api.export_footprints(store, out, by=by)]
+        written = [geoprep.export_footprints(store, out, by=by)]
     else:
-        written = api.export_scenes(store, names, out, **given)
+        written = geoprep.export_scenes(store, names, out, **given)
     for path in written:
         click.echo(f"wrote {path}")

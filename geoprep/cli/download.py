@@ -7,14 +7,14 @@ from typing import Any
 
 import click
 
-from geoprep import api
+import geoprep
 from geoprep.cli.help import QUIET, GroupedCommand, OutputPath, options_from
 
 
 @click.command(cls=GroupedCommand, short_help="Download a SpaceNet city from the public bucket.")
-@options_from(api.download, "city", "product", "scenes", "archives", section="Source")
-@options_from(api.download, "out", section="Output", out={"type": OutputPath(file_okay=False)})
-@options_from(api.download, "dry_run", section="Run")
+@options_from(geoprep.download, "city", "product", "scenes", "archives", section="Source")
+@options_from(geoprep.download, "out", section="Output", out={"type": OutputPath(file_okay=False)})
+@options_from(geoprep.download, "dry_run", section="Run")
 @QUIET
 def download(city: str, out: Path, dry_run: bool, quiet: bool, **given: Any) -> None:  # noqa: ANN401 - options by name
     """Download a SpaceNet city from the public bucket; no account is needed.
@@ -23,7 +23,7 @@ def download(city: str, out: Path, dry_run: bool, quiet: bool, **given: Any) -> 
     where the archive has 35 GiB. Can be stopped and run again: existing files are checked and
     kept. Set AWS_ENDPOINT_URL to use a mirror of the bucket.
     """
-    done = api.download(city, out=out, dry_run=dry_run, progress=not quiet, **given)
+    done = geoprep.download(city, out=out, dry_run=dry_run, progress=not quiet, **given)
     if dry_run:
         for address, path, size in done.files:
             click.echo(f"{size:>14,}  {address} -> {path}")

@@ -15,8 +15,9 @@ from rich.text import Text
 from geoprep.cli.help import name_options
 
 if TYPE_CHECKING:
-    from geoprep.build import DryRun, Summary
+    from geoprep.build import DryRun
     from geoprep.verify import VerifyReport
+    from geoprep.views import Summary
 
 MOST_LISTED = 20
 MOST_PROBLEMS = 50
@@ -183,7 +184,7 @@ def print_verification(result: VerifyReport) -> None:
 
 def print_cities(as_json: bool) -> None:
     """Print the cities with their archives."""
-    from geoprep.api import list_cities
+    from geoprep import list_cities
 
     cities = list_cities()
     console = Console(highlight=False)

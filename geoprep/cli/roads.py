@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from geoprep import api
+import geoprep
 from geoprep.cli.help import (
     JSON,
     QUIET,
@@ -42,10 +42,10 @@ _FILE = {"required": True, "type": click.Path(path_type=Path, dir_okay=False)}
     short_help="Turn predictions or masks into a road network.",
 )
 @click.argument("rasters", nargs=-1, required=True, type=click.Path(path_type=Path))
-@options_from(api.vectorize, "out", section="Output", out=_FILE)
+@options_from(geoprep.vectorize, "out", section="Output", out=_FILE)
 @options_of(RasterOptions)
 @options_of(Tracing)
-@options_from(api.vectorize, "workers", section=RUN)
+@options_from(geoprep.vectorize, "workers", section=RUN)
 @QUIET
 @JSON
 def vectorize(rasters: tuple[Path, ...], out: Path, **given: Any) -> None:  # noqa: ANN401 - options by name
@@ -53,9 +53,9 @@ def vectorize(rasters: tuple[Path, ...], out: Path, **given: Any) -> None:  # no
     as_json, quiet = given.pop("as_json"), given.pop("quiet")
     given["progress"] = not (quiet or as_json)
     if out.suffix.lower() == ".csv":
-        summary: dict[str, Any] = api.write_road_table(rasters, out, **given)
+        summary: dict[str, Any] = geoprep.write_road_table(rasters, out, **given)
     else:
-        network = api.vectorize(rasters, out=out, **given)
+        network = geoprep.vectorize(rasters, out=out, **given)
         summary = {
             "edges": len(network),
             "nodes": len(network.graph.nodes),
@@ -72,7 +72,9 @@ def vectorize(rasters: tuple[Path, ...], out: Path, **given: Any) -> None:  # no
 
 def _say_threshold(rasters: Path) -> None:
     """Print the threshold if a prediction states it."""
-    stated = api.stated_thresholds(rasters)
+    from geoprep.api import stated_thresholds
+
+    stated = stated_thresholds(rasters)
     if stated is not None:
         first, low, high = stated
         click.echo(f"threshold {low:.3g}, high threshold {high:.3g} (of {first})")
@@ -96,9 +98,9 @@ geoprep polygonize maps/ --out areas.gpkg --simplify 2 --min-area 20
     short_help="Turn predictions of classes into polygons.",
 )
 @click.argument("maps", nargs=-1, required=True, type=click.Path(path_type=Path))
-@options_from(api.polygonize, "out", section="Output", out=_FILE)
+@options_from(geoprep.polygonize, "out", section="Output", out=_FILE)
 @options_from(
-    *(api.polygonize, "simplify_m", "min_area_m2", "pixel_size", "background"),
+    *(geoprep.polygonize, "simplify_m", "min_area_m2", "pixel_size", "background"),
     section="Polygons",
     simplify_m={"flag": "--simplify", "type": click.FloatRange(0), "metavar": "METRES"},
     min_area_m2={"flag": "--min-area", "type": click.FloatRange(0), "metavar": "M2"},
@@ -107,7 +109,7 @@ geoprep polygonize maps/ --out areas.gpkg --simplify 2 --min-area 20
 @JSON
 def polygonize(out: Path, *, as_json: bool, maps: tuple[Path, ...], **options: Any) -> None:  # noqa: ANN401 - click passes options by name
     """Write the polygons of classes."""
-    frame = api.polygonize(list(maps), out=out, **options)
+    frame = geoprep.polygonize(list(maps), out=out, **options)
     areas = frame.groupby("class", sort=False)["area_m2"].agg(["count", "sum"])
     rows = {name: (int(count), float(area)) for name, count, area in areas.itertuples()}
     if as_json:

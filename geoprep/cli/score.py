@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from geoprep import api
+import geoprep
 from geoprep.cli.help import (
     JSON,
     QUIET,
@@ -57,18 +57,18 @@ _PATH = click.Path(path_type=Path)
     short_help="Score a road network (APLS, TOPO).",
 )
 @options_from(
-    *(api.score, "truth", "proposal", "images"),
+    *(geoprep.score, "truth", "proposal", "images"),
     section="Input",
     truth={"type": _PATH},
     proposal={"type": _PATH},
 )
 @options_of(ScoreOptions)
 @options_of(RoadOptions, *LABEL_OPTIONS, section="Labels")
-@options_from(api.score, "classes", section=_CLASSES, classes={"metavar": "FILE|TEXT"})
+@options_from(geoprep.score, "classes", section=_CLASSES, classes={"metavar": "FILE|TEXT"})
 @options_of(ClassOptions, "other", "tolerance", section=_CLASSES)
 @options_of(MaskOptions, "label_nodata", section=_CLASSES)
-@options_from(api.score, "boundary", section=_CLASSES, boundary={"metavar": "PIXELS"})
-@options_from(api.score, "csv", "threads", section="Run")
+@options_from(geoprep.score, "boundary", section=_CLASSES, boundary={"metavar": "PIXELS"})
+@options_from(geoprep.score, "csv", "threads", section="Run")
 @QUIET
 @JSON
 def score(**given: Any) -> None:  # noqa: ANN401 - click passes options by name
@@ -78,7 +78,7 @@ def score(**given: Any) -> None:  # noqa: ANN401 - click passes options by name
     typed = source is click.core.ParameterSource.COMMANDLINE
     if given["speed_field"] and typed and given["speed_from"] == "attributes":
         raise UsageError("--speed-field contradicts --speed-from attributes: leave out one of them")
-    frame = api.score(**given, progress=not (quiet or as_json))
+    frame = geoprep.score(**given, progress=not (quiet or as_json))
     if as_json:
         # JSON has no NaN: null instead.
         plain = json.loads(json.dumps(frame.attrs), parse_constant=lambda _: None)

@@ -27,3 +27,6 @@ from .page import static_page as static_page
 from .scene_dataset import open_scene as open_scene
 from .stac import export_stac as export_stac
 from .stac import parsed_times as parsed_times
+from .stores import Store as Store
+from .stores import Summary as Summary
+from .stores import open_store as open_store

@@ -10,7 +10,6 @@ import pytest
 from click.testing import CliRunner
 
 import geoprep
-import geoprep.api
 import geoprep.cli
 from geoprep.build import BuildOptions
 from geoprep.cli import cli
@@ -134,8 +133,8 @@ def test_a_command_gives_its_function_every_option_and_calls_no_other(name, monk
 
     for other in geoprep.__all__:
         if inspect.isfunction(getattr(geoprep, other)):
-            monkeypatch.setattr(geoprep.api, other, None)
-    monkeypatch.setattr(geoprep.api, function, record)
+            monkeypatch.setattr(geoprep, other, None)
+    monkeypatch.setattr(geoprep, function, record)
     assert str(CliRunner().invoke(cli, [name, *words.split()]).exception) == "recorded"
     context = cli.commands[name].make_context(name, words.split())
     for option in cli.commands[name].params:
@@ -157,7 +156,7 @@ def test_a_command_that_writes_other_files_calls_the_function_of_these(monkeypat
     called = []
     for function in ("write_road_table", "export_footprints"):
         monkeypatch.setattr(
-            geoprep.api, function, lambda *_, name=function, **__: called.append(name) or {}
+            geoprep, function, lambda *_, name=function, **__: called.append(name) or {}
         )
     CliRunner().invoke(cli, ["vectorize", "a.tif", "--out", "x.csv"])
     CliRunner().invoke(cli, ["export", "o.zarr", "--footprints", "tile", "--out", "x.gpkg"])

@@ -10,15 +10,17 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from geoprep.build import BuildOptions
+from geoprep.build.options import BuildOptions
 from geoprep.errors import GeoprepWarning, UsageError
 from geoprep.options import with_options
 
 if TYPE_CHECKING:
-    from geoprep.api.stores import Store
-    from geoprep.build import BuildObserver, DryRun, Plan, Request, Sources
+    from geoprep.build.plan import Plan
+    from geoprep.build.request import BuildObserver, Request, Sources
+    from geoprep.build.summary import DryRun
     from geoprep.executors import Executor
     from geoprep.storage import StrPath
+    from geoprep.views import Store
 
 
 @overload
@@ -125,10 +127,12 @@ def build_zarr(
     >>> store.summary.state, store.summary.splits
     ('built', {'train': 2, 'val': 1, 'test': 0})
     """
-    from geoprep.api.stores import Store, open_store
-    from geoprep.build import BuildObserver, Request, build, make_plan
+    from geoprep.build.plan import make_plan
+    from geoprep.build.request import BuildObserver, Request
+    from geoprep.build.run import build
     from geoprep.sources import copies_folder, drop_copies
     from geoprep.storage import check_reachable, is_bucket
+    from geoprep.views import Store, open_store
 
     observer = progress
     if not isinstance(observer, BuildObserver):
@@ -177,7 +181,8 @@ def build_zarr(
 def _dry_run(
     request: Request, options: BuildOptions, workers: int | None, observer: BuildObserver
 ) -> DryRun:
-    from geoprep.build import DryRun, make_plan, summarise_plan
+    from geoprep.build.plan import make_plan
+    from geoprep.build.summary import DryRun, summarise_plan
     from geoprep.executors import Threads
 
     sources = request.find_in_place(observer)
