@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
 from geoprep.speed import BIN_COUNT, BIN_TABLE, BIN_WIDTH_MPH
-from geoprep.store import StoreReader
+from geoprep.store import StoreReader, TileReader
 from loaders import (
     DevicePrep,
     DeviceTiles,
@@ -57,21 +57,16 @@ Counts = tuple[NDArray[np.uint64], NDArray[np.uint64]]
 def count_fold(store: StoreReader, folds: Folds) -> Counts:
     """Return the histograms of the training scenes of a fold.
 
-    Every training tile is read once, at the finest level, one shard at a time: the histograms of
-    the store count scenes that the fold uses for validation.
+    Every training tile is read once, at the finest level: the histograms of the store count scenes
+    that the fold uses for validation. A missing or damaged tile is an error.
     """
-    tiles = select(store, "train", folds).tiles
-    image, label = store.image(), store.label()
+    image, label = (TileReader(store, None, name) for name in store.meta.array_names)
     bands = np.zeros((len(store.meta.bands), 256), np.uint64)
     labels = np.zeros(256, np.uint64)
-    for shard in np.split(tiles, np.flatnonzero(np.diff(tiles // store.meta.shard_tiles)) + 1):
-        if not len(shard):
-            continue
-        first, last = int(shard[0]), int(shard[-1]) + 1
-        pixels = np.asarray(image[first:last])[shard - first].reshape(-1, len(bands))
+    for tile in select(store, "train", folds).tiles.tolist():
+        pixels = image.read(tile).reshape(-1, len(bands))
         bands += np.stack([np.bincount(band, minlength=256) for band in pixels.T]).astype(np.uint64)
-        values = np.asarray(label[first:last])[shard - first].ravel()
-        labels += np.bincount(values, minlength=256).astype(np.uint64)
+        labels += np.bincount(label.read(tile).ravel(), minlength=256).astype(np.uint64)
     bands[:, 0] = 0  # nodata
     return bands, labels
 

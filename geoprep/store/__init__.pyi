@@ -50,5 +50,6 @@ from .schema import TileTable as TileTable
 from .schema import table_arrays as table_arrays
 from .shards import ShardWriter as ShardWriter
 from .shards import digest as digest
+from .tiles import TileReader as TileReader
 from .writer import create_store as create_store
 from .writer import finish_store as finish_store

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -221,6 +221,17 @@ class _StrictStore(ZarrStore):
     ) -> Buffer | None:
         prototype = prototype or default_buffer_prototype()
         chunk = await super().get(key, prototype, byte_range)  # type: ignore[safe-super]  # of the other base
+        return self._present(key, chunk)
+
+    async def get_ranges(self, key: str, *args: Any, **options: Any) -> AsyncIterator[Any]:  # noqa: ANN401 - as zarr's
+        """Read parts of a shard (zarr 3.4); zarr packs errors of its parts into a group."""
+        try:
+            async for parts in super().get_ranges(key, *args, **options):  # type: ignore[misc]
+                yield parts
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None
+
+    def _present(self, key: str, chunk: Buffer | None) -> Buffer | None:
         if chunk is None and "/c/" in key:
             raise StoreError(f"{self.location}/{key} is missing. {REPAIR}")
         return chunk
@@ -228,6 +239,10 @@ class _StrictStore(ZarrStore):
 
 class _LocalFolder(_StrictStore, LocalStore):
     """A store in a local folder."""
+
+    def get_sync(self, key: str, **options: Any) -> Buffer | None:  # noqa: ANN401 - as zarr's
+        """Read a file without an event loop, as zarr 3.4 does if it is told to."""
+        return self._present(key, super().get_sync(key, **options))
 
 
 class _RemoteFolder(_StrictStore, ObjectStore[Any]):

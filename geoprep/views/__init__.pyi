@@ -25,6 +25,7 @@ from .overview import preview as preview
 from .page import make_page as make_page
 from .page import static_page as static_page
 from .scene_dataset import open_scene as open_scene
+from .scene_dataset import open_tiles as open_tiles
 from .stac import export_stac as export_stac
 from .stac import parsed_times as parsed_times
 from .stores import Store as Store

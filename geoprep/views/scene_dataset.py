@@ -1,4 +1,4 @@
-"""A scene of a store as one xarray Dataset, assembled from its tiles when it is read."""
+"""A level or a scene of a store as one xarray Dataset, whose tiles are read when they are used."""
 
 from __future__ import annotations
 
@@ -13,11 +13,48 @@ from xarray.backends import BackendArray
 from xarray.core import indexing
 
 from geoprep.grid import Grid
-from geoprep.store import FILL_VALUES, StoreReader, level_step, read_image, read_label, split_names
+from geoprep.store import (
+    FILL_VALUES,
+    StoreReader,
+    TileReader,
+    level_step,
+    read_image,
+    read_label,
+    split_names,
+)
+from geoprep.views.footprints import columns_of
 from geoprep.views.geotiff import exportable_grid
 
 SPATIAL_REF: Final = "spatial_ref"
 """Name of the variable in which rioxarray and GDAL look for CRS and transform."""
+
+
+def open_tiles(store: StoreReader, level: int, chunks: Any = None) -> xr.Dataset:  # noqa: ANN401 - xarray's
+    """Return all tiles of a level, of which only those that are used are read.
+
+    ``chunks`` are those of dask arrays; ``{}``: a tile each, None: no dask.
+    """
+    meta = store.meta
+    variables = {}
+    for array in meta.array_names:
+        tiles = _TileArray(store, level, array)
+        variables[array] = _lazy(("tile", "y", "x", "band")[: len(tiles.shape)], tiles)
+    columns, factor = columns_of(store, "tile"), meta.tile // level
+    transforms = store.tiles.transform
+    a, b, c, d, e, f = transforms.T
+    coordinates = {
+        "tile": columns["tile"],
+        "band": list(meta.bands),
+        **{name: ("tile", columns[name]) for name in ("scene", "split", "row", "col", "crs")},
+        "transform": (("tile", "coefficient"), transforms * [factor, factor, 1, factor, factor, 1]),
+    }
+    if not (b.any() or d.any()):  # rotated pixels have no x per column
+        centres = (np.arange(level) + 0.5) * factor
+        coordinates["x"] = ("tile", "x"), c[:, None] + a[:, None] * centres
+        coordinates["y"] = ("tile", "y"), f[:, None] + e[:, None] * centres
+    gsd = [round(metres * factor, 6) for metres in meta.gsd_m]
+    dataset = xr.Dataset(variables, coordinates, {"level": level, "gsd_m": gsd})
+    return dataset if chunks is None else dataset.chunk(chunks or {"tile": 1})
 
 
 def open_scene(store: StoreReader, scene: int, level: int, chunks: Any = None) -> xr.Dataset:  # noqa: ANN401 - xarray's
@@ -32,18 +69,23 @@ def open_scene(store: StoreReader, scene: int, level: int, chunks: Any = None) -
     variables = {}
     for array in arrays:
         dims = ("band", "y", "x") if array == "image" else ("y", "x")
-        lazy: Any = indexing.LazilyIndexedArray(_SceneArray(store, scene, level, array, grid))
-        cached = indexing.MemoryCachedArray(  # type: ignore[no-untyped-call] # xarray's
-            indexing.CopyOnWriteArray(lazy)
-        )
-        attributes, encoding = {"_FillValue": FILL_VALUES[array]}, {"grid_mapping": SPATIAL_REF}
-        variables[array] = xr.Variable(dims, cached, attributes, encoding)
+        variables[array] = _lazy(dims, _SceneArray(store, scene, level, array, grid))
+        variables[array].attrs["_FillValue"] = FILL_VALUES[array]
+        variables[array].encoding["grid_mapping"] = SPATIAL_REF
     name, split = str(store.scenes.id[scene]), split_names(store, scene)
     coordinates = {"band": np.array(meta.bands, object), **_georeference(grid)}
     dataset = xr.Dataset(variables, coordinates, {"scene": name, "split": split, "level": level})
     if chunks is None:
         return dataset
     return dataset.chunk(chunks or dict.fromkeys("yx", level_step(store, level)))
+
+
+def _lazy(dims: tuple[str, ...], array: BackendArray) -> xr.Variable:
+    lazy: Any = indexing.LazilyIndexedArray(array)
+    return xr.Variable(
+        dims,
+        indexing.MemoryCachedArray(indexing.CopyOnWriteArray(lazy)),  # type: ignore[no-untyped-call]
+    )
 
 
 def _georeference(grid: Grid) -> dict[str, Any]:
@@ -62,6 +104,31 @@ def _georeference(grid: Grid) -> dict[str, Any]:
             x, y = grid.centres()
             coordinates |= {"x": ("x", x, axes.get("X")), "y": ("y", y, axes.get("Y"))}
     return coordinates
+
+
+class _TileArray(BackendArray):
+    """The images (tile, y, x, band) or the labels (tile, y, x) of a level, read tile by tile."""
+
+    def __init__(self, store: StoreReader, level: int, array: str) -> None:
+        self._tiles = TileReader(store, level, array)
+        self.shape = (len(store.tiles), *self._tiles.layout.tile_shape)
+        self.dtype = np.dtype(np.uint8)
+
+    def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:  # noqa: ANN401 - as xarray's
+        outer = indexing.IndexingSupport.OUTER_1VECTOR
+        return indexing.explicit_indexing_adapter(key, self.shape, outer, self._read)
+
+    def _read(self, key: tuple[Any, ...]) -> NDArray[np.uint8]:
+        """Return the pixels at whole numbers, slices and at most one array of positions."""
+        whole = [isinstance(part, int | np.integer) for part in key]
+        spans = tuple(slice(k, k + 1) if one else k for k, one in zip(key, whole, strict=True))
+        tiles = np.arange(self.shape[0])[spans[0]].tolist()
+        pixels = np.empty(
+            (len(tiles), *np.broadcast_to(0, self.shape[1:])[spans[1:]].shape), np.uint8
+        )
+        for out, tile in zip(pixels, tiles, strict=True):
+            out[...] = self._tiles.read(tile)[spans[1:]]
+        return pixels[tuple(0 if one else slice(None) for one in whole)]
 
 
 class _SceneArray(BackendArray):

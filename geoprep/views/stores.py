@@ -164,6 +164,8 @@ class Store:
             `export_scenes` joins them. None: all tiles of the store, one by one.
         chunks
             As of `xarray.open_zarr`. None: NumPy arrays; ``{}``: dask arrays of one tile each.
+            xarray, zarr, tensorstore and zarrs by themselves read zeros where a file or a chunk
+            of a store is missing; here it is an error.
 
         Returns
         -------
@@ -183,32 +185,15 @@ class Store:
         ------
         UsageError
             The store has no such level or scene, or the scene has no pixels at that level.
+        StoreError
+            Pixels that are used are missing or damaged.
         """
-        import xarray as xr
+        from geoprep.views import open_scene, open_tiles
 
-        from geoprep.views import columns_of, open_scene
-
-        reader, level = self.reader, self.reader.check_level(level)
-        if scene is not None:
-            return open_scene(reader, find_scene(reader, scene), level, chunks)
-        pixels: xr.Dataset = xr.open_zarr(
-            reader.root.store, group=str(level), chunks=chunks, consolidated=False, zarr_format=3
-        )
-        columns, factor = columns_of(reader, "tile"), reader.meta.tile // level
-        a, b, c, d, e, f = reader.tiles.transform.T
-        scales = np.array([factor, factor, 1, factor, factor, 1])
-        coordinates = {
-            "tile": columns["tile"],
-            "band": list(reader.meta.bands),
-            **{name: ("tile", columns[name]) for name in ("scene", "split", "row", "col", "crs")},
-            "transform": (("tile", "coefficient"), reader.tiles.transform * scales),
-        }
-        if not (b.any() or d.any()):  # rotated pixels have no x per column
-            centres = (np.arange(level) + 0.5) * factor
-            coordinates["x"] = ("tile", "x"), c[:, None] + a[:, None] * centres
-            coordinates["y"] = ("tile", "y"), f[:, None] + e[:, None] * centres
-        gsd = [round(one * factor, 6) for one in reader.meta.gsd_m]
-        return pixels.assign_coords(coordinates).assign_attrs(level=level, gsd_m=gsd)
+        level = self.reader.check_level(level)
+        if scene is None:
+            return open_tiles(self.reader, level, chunks)
+        return open_scene(self.reader, find_scene(self.reader, scene), level, chunks)
 
     def plot(self, scene: str | None = None, *, level: int | None = None) -> NDArray[np.object_]:
         """Draw the image and the label of a scene with matplotlib.

@@ -4,8 +4,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+import zarr
 from affine import Affine
 from helpers.factory import Place, build_of, texture, write_scene
+from zarr.core import codec_pipeline
 
 import geoprep
 from geoprep.sources import images_and_labels
@@ -83,6 +85,15 @@ def built(tmp_path):
         return geoprep.open_store(build_of(tmp_path / "x.zarr", [scene], **options).location)
 
     return build
+
+
+@pytest.fixture(params=["BatchedCodecPipeline", "FusedCodecPipeline"])
+def pipeline(request):
+    """How zarr reads chunks: in an event loop, or without one (from zarr 3.4 on)."""
+    if not hasattr(codec_pipeline, request.param):
+        pytest.skip(f"this zarr has no {request.param}")
+    with zarr.config.set({"codec_pipeline.path": f"zarr.core.codec_pipeline.{request.param}"}):
+        yield
 
 
 @pytest.fixture

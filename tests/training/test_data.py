@@ -6,10 +6,11 @@ import pytest
 from helpers.runs import SMALL, rows
 from helpers.stores import write_store
 
+from geoprep.errors import StoreError
 from geoprep.store import StoreReader
 from loaders import DeviceTiles, Folds, StreamTiles, select
 from training.checkpoint import load
-from training.data import model_info, tiles_of
+from training.data import count_fold, model_info, tiles_of
 from training.run import parts, start
 from training.settings import Config
 
@@ -93,6 +94,14 @@ def test_interleaved_memory_is_advised_on_machines_with_several_nodes(monkeypatc
 def test_compressed_tiles_stay_compressed(store):
     facts = model_info((store,), model="resnet34-unet")
     assert "MB compressed" in repr(tiles_of(facts, (store,), "val", residency="compressed"))
+
+
+def test_a_damaged_tile_of_a_fold_is_named(tmp_path):
+    store = write_store(tmp_path / "folded.zarr", scenes=6, splits=(0,) * 6)
+    shard = next((store / "64" / "image" / "c").rglob("0/0/0/0"))
+    shard.write_bytes(shard.read_bytes()[:-40])
+    with pytest.raises(StoreError, match=r"folded\.zarr/64/image/c/.*verify"):
+        count_fold(StoreReader.open(store), Folds(3, 1))
 
 
 def test_statistics_of_a_fold_leave_out_its_validation_scenes(fit, out, tmp_path):

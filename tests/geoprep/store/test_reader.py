@@ -144,6 +144,7 @@ def test_a_level_that_is_not_there_names_those_that_are(built):
 
 @pytest.mark.parametrize("name", ["row", "transform", "scenes/id", "histogram/band"])
 @pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.usefixtures("pipeline")
 def test_a_damaged_table_is_named_and_a_missing_chunk_is_no_zeros(copy, name, lost):
     """Zarr fills it with zeros: all tiles would be training tiles of the first scene."""
     chunk = next(path for path in (copy / name).rglob("c/**/*") if path.is_file())

@@ -70,6 +70,7 @@ def test_in_a_store_of_imagery_alone_unlabelled_is_no_issue(small_store):
 
 
 @pytest.mark.parametrize("read", [read_image, read_label])
+@pytest.mark.usefixtures("pipeline")
 def test_a_missing_shard_is_an_error(store_copy, read):
     name = "image" if read is read_image else "speed"
     store = StoreReader.open(store_copy)

@@ -1,6 +1,7 @@
 """Test stores as notebooks use them: tables, pixels, pictures, reprs."""
 
 import os
+import shutil
 
 import geopandas as gpd
 import matplotlib as mpl
@@ -8,9 +9,10 @@ import numpy as np
 import pytest
 import xarray as xr
 from affine import Affine
+from helpers.web import served
 
 import geoprep
-from geoprep.errors import UsageError
+from geoprep.errors import StoreError, UsageError
 
 GRID = Affine(0.5, 0, 400_000, 0, -0.5, 6_000_000)
 
@@ -73,6 +75,46 @@ def test_xarray_reads_the_pixels_of_a_level(store, monkeypatch):
     assert set(train["scene"].values) <= set(store.scenes.index)
     with pytest.raises(UsageError, match="no level"):
         store.to_xarray(7)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        (2,),
+        ([5, 1, 3], slice(4, 40, 3), 7),
+        (slice(None, None, 4), 3, [8, 2], 1),
+        ([],),
+        (-1, -1, -1),
+    ],
+    ids=str,
+)
+def test_parts_of_tiles_are_those_of_the_whole_array(store, key):
+    for name, axes in (("image", 4), ("speed", 3)):
+        parts = dict(zip(("tile", "y", "x", "band")[:axes], key, strict=False))
+        expected = xr.DataArray(
+            store.reader.root[f"64/{name}"][:], dims=("tile", "y", "x", "band")[:axes]
+        )
+        xr.testing.assert_equal(
+            store.to_xarray()[name]
+            .isel(parts)
+            .drop_vars(store.to_xarray().coords, errors="ignore"),
+            expected.isel(parts),
+        )
+
+
+def test_xarray_reads_a_store_on_a_plain_web_server(small_store, store):
+    with served(small_store.parent) as (address, _):
+        remote = geoprep.open_store(f"{address}/{small_store.name}").to_xarray(32, chunks={})
+        assert remote.image.chunks[0] == (1,) * len(store)
+        np.testing.assert_array_equal(remote.image[5], store.to_xarray(32).image[5])
+
+
+def test_xarray_does_not_take_a_missing_file_for_zeros(store_copy):
+    shutil.rmtree(store_copy / "64/image/c/0")
+    data = geoprep.open_store(store_copy).to_xarray()
+    assert data.speed[0].values.any()
+    with pytest.raises(StoreError, match=r"64/image/c/0.* is missing"):
+        data.image[0].compute()
 
 
 def test_pixels_of_every_level_are_where_the_scene_is(built, monkeypatch):
