@@ -128,9 +128,7 @@ def test_settings_have_one_name_each_and_a_line_of_help():
         ("--save-every", "10x", "write a number of steps"),
     ],
 )
-def test_values_out_of_range_are_refused_in_a_line_and_in_a_file(
-    tmp_path, capsys, option, value, wanted
-):
+def test_values_out_of_range_are_refused_also_in_a_file(tmp_path, capsys, option, value, wanted):
     assert main(["moscow.zarr", option, value]) == 2
     said = capsys.readouterr().err
     assert option in said
@@ -164,9 +162,7 @@ def test_malformed_stages_are_refused(text):
         ({"GOMP_SPINCOUNT": "100"}, 20, (None, "100")),
     ],
 )
-def test_idle_threads_spin_briefly_unless_the_machine_is_crowded_or_the_environment_says_otherwise(
-    monkeypatch, given, load, wanted
-):
+def test_idle_threads_spin_unless_the_machine_is_crowded(monkeypatch, given, load, wanted):
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
     monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
     names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
@@ -248,9 +244,7 @@ def test_help_lists_common_options_and_help_all_every_option(name):
 @pytest.mark.parametrize(
     ("name", "arguments", "advice"), [("fit", [], True), ("export", ["best.pt"], False)]
 )
-def test_a_smaller_batch_is_advised_where_there_is_such_an_option(
-    name, arguments, advice, capsys, monkeypatch
-):
+def test_a_smaller_batch_is_advised(name, arguments, advice, capsys, monkeypatch):
     monkeypatch.setattr(f"training.{name}.{name}", lambda _: raising(MemoryError())())
     assert run(importlib.import_module(f"training.{name}").COMMAND, arguments) == 1
     assert ("--batch-size" in capsys.readouterr().err) == advice

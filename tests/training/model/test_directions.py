@@ -32,11 +32,6 @@ def line(angle: float, width: float = 6.0, offset: float = 0.0) -> torch.Tensor:
     return torch.from_numpy((np.abs(across) <= width / 2).astype(np.float32))[None, None]
 
 
-def turn(directions: torch.Tensor) -> torch.Tensor:
-    """Return the angle of directions, 0 to pi."""
-    return (torch.atan2(directions[:, 1:], directions[:, :1]) / 2) % math.pi
-
-
 @settings(max_examples=15, deadline=None)
 @given(angle=st.floats(0, math.pi), width=st.floats(3, 12), offset=st.floats(-4, 4))
 def test_straight_road_has_its_angle_everywhere(angle, width, offset):
@@ -46,7 +41,8 @@ def test_straight_road_has_its_angle_everywhere(angle, width, offset):
     on = weights[inner] > 0.5
     assert on.sum() >= 16
     assert torch.all(weights[inner][(avg_pool2d(road, 2)[inner] == 1)] > 0.8)
-    off = (turn(directions)[inner][on] - angle + math.pi / 2) % math.pi - math.pi / 2
+    turn = (torch.atan2(directions[:, 1:], directions[:, :1]) / 2)[inner][on]
+    off = (turn - angle + math.pi / 2) % math.pi - math.pi / 2
     assert off.abs().median() < math.radians(5)
     assert off.abs().max() < math.radians(8)  # at the steps of the staircase that pixels make
 

@@ -122,14 +122,9 @@ def test_overviews_are_averages_and_of_speeds_the_most_frequent_without_nodata(t
     np.testing.assert_array_equal(half[averaged], wanted[averaged])
     assert (half[:, 512:, :300] == 255).all()
     of_four = values[1].reshape(HEIGHT // 2, 2, WIDTH // 2, 2).swapaxes(1, 2).reshape(-1, 4)
-    frequent = [most_frequent(pixels) for pixels in of_four.tolist()]
-    np.testing.assert_array_equal(half[1].ravel(), frequent)
-
-
-def most_frequent(pixels):
-    """Return the most frequent pixel that is not nodata, the largest of equals."""
-    seen = [pixel for pixel in pixels if pixel != 255] or [255]
-    return max(seen, key=lambda pixel: (seen.count(pixel), pixel))
+    seen = ([pixel for pixel in four if pixel != 255] or [255] for four in of_four.tolist())
+    frequent = [max(each, key=lambda pixel: (each.count(pixel), pixel)) for each in seen]
+    np.testing.assert_array_equal(half[1].ravel(), frequent)  # the largest of equals
 
 
 def test_interrupted_prediction_resumes_to_the_same_bytes(tmp_path, values):

@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -95,21 +96,14 @@ def test_random_states_are_kept_for_the_named_device_only(monkeypatch):
     assert asked == [device, "read", device, "restored"] * 2
 
 
-class _Device:
-    """The memory figures of an accelerator: 3 GiB free, 2 GiB reserved, 1.5 GiB of them in use."""
-
-    def mem_get_info(self, device):
-        return 3 * GIB, 8 * GIB
-
-    def memory_reserved(self, device):
-        return 2 * GIB
-
-    def memory_allocated(self, device):
-        return 3 * GIB // 2
-
-
 def test_unused_memory_of_torch_counts_as_available(monkeypatch):
-    monkeypatch.setattr(torch, "get_device_module", lambda device: _Device())
+    """Of an accelerator with 3 GiB free and 2 GiB reserved, 1.5 GiB of them in use."""
+    device = SimpleNamespace(
+        mem_get_info=lambda _: (3 * GIB, 8 * GIB),
+        memory_reserved=lambda _: 2 * GIB,
+        memory_allocated=lambda _: 3 * GIB // 2,
+    )
+    monkeypatch.setattr(torch, "get_device_module", lambda _: device)
     assert available(torch.device("cuda")) == (7 * GIB // 2, "device cuda")
 
 

@@ -132,9 +132,8 @@ def trained(tmp_path):
 def test_a_run_with_the_same_targets_gives_all_weights(trained):
     folder, averaged = trained
     model = encoded(3, 8)
-    assert load_initial_weights(model, info(level=32, gsd_m=(2, 2)), str(folder)) == (
-        f"4 of 4 weights from {folder / 'best.pt'}"
-    )
+    said = load_initial_weights(model, info(level=32, gsd_m=(2, 2)), str(folder))
+    assert said == f"4 of 4 weights from {folder / 'best.pt'}"
     assert all(torch.equal(value, averaged[name]) for name, value in model.state_dict().items())
 
 

@@ -158,9 +158,7 @@ def test_a_narrow_diagonal_keeps_its_length(width, mirrored):
 
 @pytest.mark.parametrize("line", [[(20, -30), (50, -34)], [(-5, -10), (70, -50)]])
 @pytest.mark.parametrize("pixel", [0.3, 0.2])
-def test_a_large_raster_of_fine_pixels_has_the_same_lines_to_within_a_metre(
-    monkeypatch, line, pixel
-):
+def test_a_large_raster_of_fine_pixels_has_the_same_lines(monkeypatch, line, pixel):
     raster = array_raster(drawn([line], (201, 205), width=8, pixel=pixel), pixel_size_m=pixel)
     small = trace(raster)
     monkeypatch.setattr(rasters, "_MANY_PIXELS", 200 * 200)
