@@ -49,7 +49,6 @@ from training.settings import Config
 
 PARTS = ("loader", "step", "tiles", "predict")
 THREADS = (1, 2, 4, 8, 16)
-DEVICE_TILES = "device"
 NOT_RUN = "## Not run\n"
 """Line of the page before which the section of a new device is written."""
 
@@ -166,7 +165,7 @@ class Measurement:
         }
         on_device = DeviceTiles(tiles, self.device)
         crops = BatchLoader(on_device, scale.batch_size, **options)
-        cases[f"loader.{DEVICE_TILES}"] = partial(self._drain, crops)
+        cases["loader.device"] = partial(self._drain, crops)
         nbytes = scale.batch_size * scale.crop**2 * (len(tiles.bands) + 1)
         cases["loader.copy"] = partial(self._copy, nbytes, max(1, scale.epoch // scale.batch_size))
         for warm_up in cases.values():
@@ -340,7 +339,7 @@ def tables(result: Result) -> list[Table]:
     of, device = result.settings, torch.device(result.settings["device"])
     size = f"{of['batch_size']} x {of['crop']} x {of['crop']}"
     threads = {f"`loader_threads` {count}": f"loader.{count}" for count in THREADS}
-    threads |= {"DeviceTiles": f"loader.{DEVICE_TILES}", "bare copy, pinned": "loader.copy"}
+    threads |= {"DeviceTiles": "loader.device", "bare copy, pinned": "loader.copy"}
     rates = {"images/s": "rate", "GB/s": "gb", "over the copy": "over_copy"}
     cases = {
         f"{settings['precision']}, --compile {settings['compile']}": f"step.{name}"

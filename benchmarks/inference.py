@@ -23,15 +23,7 @@ import numpy as np
 import torch
 
 from benchmarks.child import ChildError, ask, run
-from benchmarks.common import (
-    CommonOptions,
-    Result,
-    announce,
-    command,
-    ratios,
-    rounds,
-    some_of,
-)
+from benchmarks.common import CommonOptions, Result, announce, command, ratios, rounds, some_of
 from benchmarks.loading.data import LoadingSizes, synthetic_store
 from benchmarks.memory import resident
 from benchmarks.tables import Table, conclude, measured

@@ -20,14 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from benchmarks.common import (
-    CommonOptions,
-    Result,
-    announce,
-    command,
-    run_parts,
-    some_of,
-)
+from benchmarks.common import CommonOptions, Result, announce, command, run_parts, some_of
 from benchmarks.loading.augmentations import measure_augment
 from benchmarks.loading.data import (
     QUICK,

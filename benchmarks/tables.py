@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import compress
+from itertools import compress, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,12 +58,6 @@ class Table:
     drawn: str = ""
     reading: str = ""
     name: str = ""
-
-    def names(self) -> Iterator[str]:
-        """Yield the names of its figures."""
-        for row in self.rows.values():
-            for column in self.columns.values():
-                yield f"{row}.{column}"
 
     def lines(self, result: Result) -> tuple[list[str], list[list[str]]]:
         """Return the titles of the columns and the cells of each row that has figures."""
@@ -134,7 +128,7 @@ def describe(machine: Mapping[str, Any]) -> str:
         f"{m['processor']}, {m['cores']} cores "
         f"({' '.join(m['isa']) or 'no vector extensions known'}), {m['memory_gib']} GiB, "
         f"load before {m['load_before']}; Python {m['python']}, "
-        + ", ".join(f"{name} {found}" for name, found in m["libraries"].items())
+        + ", ".join(f"{name} {version}" for name, version in m["libraries"].items())
     )
 
 
@@ -156,7 +150,8 @@ def print_report(result: Result, tables: Iterable[Table]) -> None:
     shown: set[str] = set()
     for table in tables:
         table.show(result)
-        shown.update(table.names())
+        names = product(table.rows.values(), table.columns.values())
+        shown.update(map(".".join, names))
     figures = result.figures.items()
     promised = [
         (name, f"{figure} {figure.unit}".strip(), figure.promise, figure.note)

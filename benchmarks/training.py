@@ -18,14 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.child import ROOT, measure
-from benchmarks.common import (
-    CommonOptions,
-    Result,
-    command,
-    ratios,
-    rounds,
-    some_of,
-)
+from benchmarks.common import CommonOptions, Result, command, ratios, rounds, some_of
 from benchmarks.loading.data import LoadingSizes, synthetic_store
 from benchmarks.tables import Table, conclude, measured
 from geoprep.options import argument

@@ -230,13 +230,17 @@ class BatchLoader:
         return self
 
     def _make_pool(self) -> BufferPool:
-        side, bands = self.sampling.sample_side, len(self.tiles.bands)
-        # In work or ready, including the one the loop gets next: prefetch + 1. And the loop's own.
-        spare = self.prefetch + 2
-        size = self._schedule.batch_size
-        device = self.tiles.device if self.tiles.asynchronous else None
-        where: dict[str, Any] = {"pinned": self._pinned, "device": device}
-        return BufferPool(size, side, bands, spare, **where, has_classes=self.tiles.has_classes)
+        tiles = self.tiles
+        return BufferPool(
+            self._schedule.batch_size,
+            self.sampling.sample_side,
+            len(tiles.bands),
+            # In work or ready, with the one that the loop gets next: prefetch + 1. And its own.
+            spare=self.prefetch + 2,
+            pinned=self._pinned,
+            device=tiles.device if tiles.asynchronous else None,
+            has_classes=tiles.has_classes,
+        )
 
     def _make_reader(self, sampling: Sampling) -> CropReader:
         return self.tiles.reader(sampling, self._schedule.world_size, self._pool)

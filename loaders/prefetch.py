@@ -91,15 +91,13 @@ class WorkerThreads(Generic[Item, Result]):
 
     def _work(self) -> None:
         while (task := self.tasks.get()) is not None:
-            if not self.stopping:
-                self._compute(*task)
-            del task
-
-    def _compute(self, item: Item, answer: SimpleQueue[Any]) -> None:
-        try:
-            answer.put((self._function(item), None))  # without a name, which would keep the result
-        except BaseException as error:  # raised in the loop, in order
-            answer.put((None, error))
+            item, answer = task
+            try:
+                if not self.stopping:  # the result has no name, which would keep it
+                    answer.put((self._function(item), None))
+            except BaseException as error:  # raised in the loop, in order
+                answer.put((None, error))
+            del task, item, answer
 
     def result(self, answer: SimpleQueue[Any]) -> Result:
         """Wait for the result of a task, and return it or raise its error."""

@@ -21,12 +21,7 @@ from loaders.sampling import Sampling, StepCrops
 from loaders.selection import LoadPlan, Split, Stores, plan_load
 from loaders.tiles.base import CropReader, Tiles
 from loaders.tiles.reading import PlannedReading
-from loaders.tiles.shuffle_order import (
-    LEAST_LANE,
-    ShuffleWindow,
-    StreamSampling,
-    plan_reads,
-)
+from loaders.tiles.shuffle_order import LEAST_LANE, ShuffleWindow, StreamSampling, plan_reads
 
 LANES = 8
 """Default number of lanes: 2, 4 or 8 ranks then read disjoint parts of the store."""
