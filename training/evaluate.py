@@ -170,7 +170,8 @@ def evaluated(options: EvaluateOptions) -> tuple[Evaluation, Runner, ModelInfo]:
     from training.runners import model_file, open_model
 
     set_threads(options.threads)
-    runner, info = open_model(options, "auto")
+    file = model_file(options.checkpoint)
+    runner, info = open_model(replace(options, checkpoint=file), "auto")
     runner, _ = runner.for_pixels(0)  # compiling does not pay for so few pixels
     if options.sweep and info.has_classes:
         raise UsageError("`sweep` is for models of roads; this one has classes")
@@ -178,7 +179,7 @@ def evaluated(options: EvaluateOptions) -> tuple[Evaluation, Runner, ModelInfo]:
         raise UsageError("`confusion` is for models of classes; this one has roads")
     stores, shared = open_stores(options.stores), options.shared() | {"quiet": options.quiet}
     evaluation = evaluate_runner(runner, info, stores, **shared, baseline=options.baseline)
-    evaluation = replace(evaluation, history=read_history(model_file(options.checkpoint).parent))
+    evaluation = replace(evaluation, history=read_history(file.parent))
     if options.split != "val" or not any(len(select(store, "test").tiles) for store in stores):
         return evaluation, runner, info
     test = evaluate_runner(runner, info, stores, **shared | {"split": "test"})

@@ -11,7 +11,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count, takewhile
 from pathlib import Path, PurePosixPath
@@ -81,6 +81,8 @@ def open_job(options: PredictOptions) -> tuple[PredictionJob, list[str]]:
     if options.out is None:
         raise UsageError("`out` is missing: name a folder for the predictions")
     check_window(options.window, options.overlap)
+    file = model_file(options.checkpoint)
+    options = replace(options, checkpoint=file)  # a STAC item is read and its files checked once
     runner, info = open_model(options, options.compile)
     if info.targets not in ("bins", "binary", "classes"):
         raise UsageError(
@@ -95,7 +97,6 @@ def open_job(options: PredictOptions) -> tuple[PredictionJob, list[str]]:
     threshold = chosen_threshold(info, options.threshold)
     origin = "default: never validated" if info.threshold is None else "chosen on validation scenes"
     origin = origin if options.threshold is None else "from the options"
-    file = model_file(options.checkpoint)
     x, y = info.gsd_m
     header = [
         f"model {file}: {info.model}, bands {', '.join(info.bands)}, "
@@ -129,7 +130,8 @@ class PredictionJob:
         3. This process takes one after the other, or several small ones at a time.
         """
         options = self.predictor.options
-        folder = Path(options.out or ".")
+        assert options.out is not None  # `open_job` makes sure
+        folder = options.out
         try:
             scenes = images_and_labels(options.images, asset=options.asset).scenes  # 1
         except GeoprepError as error:  # `images` are positional here
