@@ -11,8 +11,13 @@ import numpy as np
 
 from geoprep import __version__
 from geoprep.build.options import BuildOptions
-from geoprep.build.probe import inputs_digest, label_files, probe_scenes
-from geoprep.build.scene import Layout, PlannedScene
+from geoprep.build.scene import (
+    Layout,
+    PlannedScene,
+    inputs_digest,
+    label_files,
+    probe_scenes,
+)
 from geoprep.build.splits import divide
 from geoprep.errors import LabelError, SourceError, UsageError
 from geoprep.executors import Executor

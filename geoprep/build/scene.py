@@ -1,18 +1,24 @@
-"""The record of one scene, from its header to its tiles, and the layout of the tiles."""
+"""The scenes of a plan: their headers, the digest of all inputs, and the layout of their tiles."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Final
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
+import xxhash
+
+from geoprep import imagery
 from geoprep.build.options import BuildOptions
-from geoprep.errors import UsageError
+from geoprep.errors import GeoprepError, SourceError, UsageError
+from geoprep.executors import Executor, Survives
 from geoprep.grid import Grid, auto_tile, level_sides, tile_windows
-from geoprep.labels import Schema
-from geoprep.sources import Scene
+from geoprep.labels import SHAPEFILE_PARTS, Schema
+from geoprep.sources import Scene, SourceScenes
+from geoprep.storage import content_digest, is_local, shown_address, split_address
 
 TRAIN, VAL, TEST, UNUSED = 0, 1, 2, 3
 
@@ -20,6 +26,18 @@ MOST_TILE_BYTES: Final = 256 << 20
 """A tile is one chunk, which is read whole; every thread of a build holds those of a scene."""
 MOST_FINER: Final = 10
 """Largest ratio of an image's pixel size to that of the finest level."""
+WORLDVIEW_BANDS = ("coastal", "blue", "green", "yellow", "red", "red edge", "nir1", "nir2")
+BAND_NAMES = {
+    "PS-RGB": ("red", "green", "blue"),
+    "PS-MS": WORLDVIEW_BANDS,
+    "MS": WORLDVIEW_BANDS,
+    "PAN": ("pan",),
+}
+_MOST_TOGETHER: Final = 64
+"""Largest number of scenes whose headers or files one task reads."""
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,3 +136,173 @@ def _resolve_tile(shapes: Sequence[tuple[int, int]], options: BuildOptions) -> i
     if options.tile is not None:
         return options.tile
     return auto_tile(shapes, options.overlap, 2 ** (options.levels - 1))
+
+
+# Headers of the images, and digests of all input files
+
+Probed = tuple[PlannedScene, str | None, BuildOptions]
+"""A scene whose header is not read yet, its imagery product and the options of the build."""
+
+
+def probe_scenes(
+    sources: Sequence[SourceScenes], options: BuildOptions, executor: Executor
+) -> list[PlannedScene]:
+    """Return the header of every image; images of unusual bands, or that end a worker, fail."""
+    items: list[Probed] = [
+        (_draft(scene, city, source.bands), source.product, options)
+        for city, source in enumerate(sources)
+        for scene in source.scenes
+    ]
+    probes = [probe for probe, *_ in items]
+    read = partial(_each, probe_scene)
+    for first, some in executor.map_unordered(read, _batches(items), _spared):
+        probes[first : first + len(some)] = some
+    return _same_bands(probes)
+
+
+def _draft(scene: Scene, city: int, band_names: tuple[str, ...]) -> PlannedScene:
+    files = (scene.image,)
+    return PlannedScene(
+        scene.id, scene.image, scene.label, city, files=files, band_names=band_names
+    )
+
+
+def _batches(items: Sequence[T]) -> Iterator[tuple[int, Sequence[T]]]:
+    """Yield runs of items, with the index of their first, for one task each."""
+    # A cluster takes milliseconds per task, whatever its size, so make about a thousand.
+    some = max(1, min(_MOST_TOGETHER, len(items) // 1000))
+    return ((first, items[first : first + some]) for first in range(0, len(items), some))
+
+
+def _each(function: Callable[[T], R], batch: tuple[int, Sequence[T]]) -> tuple[int, list[R]]:
+    first, items = batch
+    return first, [function(item) for item in items]
+
+
+def _spared(
+    batch: tuple[int, Sequence[Probed]], survives: Survives[Any]
+) -> tuple[int, Sequence[Probed]]:
+    """Return the batch with a failure for each image that ends a worker."""
+    first, items = batch
+    spared = []
+    for probe, product, options in items:
+        why = f"{probe.image}: opening it crashes the process. Download the scene again"
+        failed = "" if survives(probe_scene, (probe, product, options)) else why
+        spared.append((replace(probe, failure=failed), product, options))
+    return first, spared
+
+
+def probe_scene(item: Probed) -> PlannedScene:
+    """Return the header of one image, checked."""
+    probe, product, options = item
+    if probe.failure:
+        return probe
+    try:
+        raster = imagery.describe(probe.image)
+        probe = replace(probe, files=raster.files, facts=_facts(raster))
+        return _usable(probe, raster, product, options)
+    except GeoprepError as error:
+        return replace(probe, failure=str(error))
+
+
+def _usable(
+    probe: PlannedScene, raster: imagery.Raster, product: str | None, options: BuildOptions
+) -> PlannedScene:
+    bands = options.bands or raster.default_bands
+    if options.bands is None and product == "PS-RGB":
+        bands = bands[:3]
+    dtype = raster.dtype_of(bands)
+    names = probe.band_names or BAND_NAMES.get(product or "", ())
+    if max(bands) > len(names):
+        names = raster.band_names
+    grid = raster.placed(options.pixel_size)
+    chosen = tuple(names[band - 1] for band in bands)
+    return replace(probe, grid=grid, dtype=dtype, bands=bands, band_names=chosen)
+
+
+def _same_bands(probes: Sequence[PlannedScene]) -> list[PlannedScene]:
+    """Return the probes with a failure where the bands differ from those of most images."""
+    counts = Counter(probe.bands for probe in probes if not probe.failure)
+    usual = counts.most_common(1)[0][0] if counts else ()
+    return [
+        probe
+        if probe.failure or probe.bands == usual
+        else replace(
+            probe,
+            grid=None,
+            failure=f"{shown_address(probe.image)} has bands {_listed(probe.bands)}, most "
+            f"images have {_listed(usual)}: choose common ones with `bands`, or build "
+            "separate stores",
+        )
+        for probe in probes
+    ]
+
+
+def _listed(bands: Sequence[int]) -> str:
+    return ",".join(map(str, bands))
+
+
+def _facts(raster: imagery.Raster) -> str:
+    """Return what GDAL reads from an image and its sidecar files, without statistics."""
+    from rasterio.crs import CRS
+
+    crs = CRS.from_wkt(raster.crs).to_string() if raster.crs else ""
+    place = crs, tuple(raster.grid.transform)[:6]
+    nodata = tuple(band.nodata for band in raster.bands)
+    colours = tuple(band.colour for band in raster.bands)
+    return repr((raster.grid.shape, *place, nodata, colours))
+
+
+def label_files(label: str | None, *, raster: bool = False) -> list[str]:
+    """Return the files of a label; none for a scene without label."""
+    if label is None:
+        return []
+    if raster:
+        return [file for address in split_address(label) for file in _raster_files(address)]
+    if not (is_local(label) and label.lower().endswith(".shp")):
+        return [label]
+    parts = [str(Path(label).with_suffix(suffix)) for suffix in SHAPEFILE_PARTS]
+    return [label, *(part for part in parts if Path(part).is_file())]
+
+
+def _raster_files(label: str) -> list[str]:
+    try:
+        return list(imagery.describe(label).files)
+    except GeoprepError:  # the build reports it with the scene
+        return [label]
+
+
+def _digests_of(addresses: Iterable[str]) -> tuple[str, int]:
+    """Return the digest of some files together, and 64 bits of the first one's, 0 if unreadable."""
+    digests = []
+    for address in addresses:
+        try:
+            digests.append(content_digest(address))
+        except SourceError:
+            digests.append("unreadable")
+    first = 0
+    if digests and digests[0] != "unreadable":
+        first = xxhash.xxh3_64_intdigest(digests[0].encode())
+    return xxhash.xxh3_128_hexdigest(" ".join(digests).encode()), first
+
+
+def inputs_digest(
+    names: Sequence[str],
+    files: Sequence[Sequence[str]],
+    executor: Executor,
+    report: Callable[[int, int], None] | None,
+) -> tuple[str, list[int]]:
+    """Return a digest of all inputs, and a 64-bit one of every image; 0 where it cannot be read.
+
+    ``names`` are texts that count in addition to the files, which are given by scene, the image
+    first. Paths and times do not count. ``report`` gets the numbers of items read and of all.
+    """
+    digests, done = [("", 0)] * len(files), 0
+    for first, some in executor.map_unordered(partial(_each, _digests_of), _batches(files)):
+        digests[first : first + len(some)] = some
+        done += len(some)
+        if report is not None:
+            report(done, len(files))
+    of_files = [digest for digest, _ in digests]
+    whole = xxhash.xxh3_128_hexdigest("\n".join([*names, *of_files]).encode())
+    return whole, [own for _, own in digests]

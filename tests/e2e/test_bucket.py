@@ -18,8 +18,7 @@ from helpers.factory import tree_digest
 from helpers.rasters import write_raster
 
 from geoprep.build import BuildOptions
-from geoprep.build.probe import probe_scene
-from geoprep.build.scene import PlannedScene
+from geoprep.build.scene import PlannedScene, probe_scene
 from geoprep.cli.commands import cli
 from geoprep.errors import UsageError
 from geoprep.sources.cities import BUCKET, CITIES

@@ -3,7 +3,7 @@
 import os
 import signal
 
-from geoprep.build import probe, shard, survey
+from geoprep.build import scene, shard, survey
 from geoprep.build.records import ShardRecord, ShardTask
 from geoprep.build.scene import PlannedScene
 from geoprep.build.survey import SurveyRecord, SurveyTask
@@ -16,10 +16,10 @@ def _deadly(task: ShardTask) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-_probe_scene, _survey_rows = probe.probe_scene, survey.survey_rows
+_probe_scene, _survey_rows = scene.probe_scene, survey.survey_rows
 
 
-def probe_scene(item: probe.Probed) -> PlannedScene:
+def probe_scene(item: scene.Probed) -> PlannedScene:
     """Open an image, or die."""
     if item[0].image.endswith(SCENE) and not item[0].failure:
         os.kill(os.getpid(), signal.SIGKILL)

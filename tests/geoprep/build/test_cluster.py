@@ -11,7 +11,7 @@ from helpers import deadly
 from helpers.dask import dask_cluster
 from helpers.factory import build_of, plan_of, row_of_scenes, texture, tree_digest, write_scene
 
-from geoprep.build import piece, probe, run, survey
+from geoprep.build import piece, run, scene, survey
 from geoprep.build.run import build
 from geoprep.cli.commands import cli
 from geoprep.errors import UsageError
@@ -137,7 +137,7 @@ TASKS = (survey, "survey_rows"), (run, "build_shard"), (run, "try_scenes")
     [
         (TASKS, {"rescale": "scene", "shard_tiles": 12}, "crashes the process"),
         (TASKS, {"rescale": "city", "shard_tiles": 3}, "crashes the process"),
-        ([(probe, "probe_scene")], {"rescale": "city"}, "opening it crashes the process"),
+        ([(scene, "probe_scene")], {"rescale": "city"}, "opening it crashes the process"),
     ],
     ids=["build", "survey", "header"],
 )

@@ -15,7 +15,7 @@ from affine import Affine
 from helpers.factory import PLACES, Place, plan_of, row_of_scenes, texture, write_image
 from rasterio.vrt import WarpedVRT
 
-from geoprep.build import probe
+from geoprep.build import scene as module
 from geoprep.build.options import BuildOptions
 from geoprep.build.plan import make_plan
 from geoprep.errors import SourceError, UsageError
@@ -245,12 +245,12 @@ def test_files_of_very_many_scenes_are_read_some_per_task(tmp_path, monkeypatch)
         (tmp_path / f"{number}.bin").write_bytes(bytes([number]))
     files = [[str(tmp_path / f"{i % 3}.bin")] for i in range(2300)]
     told = []
-    found = probe.inputs_digest(["a"], files, Threads(2), lambda *progress: told.append(progress))
+    found = module.inputs_digest(["a"], files, Threads(2), lambda *progress: told.append(progress))
     assert len(told) == 1150
     assert told[-1] == (2300, 2300)
-    monkeypatch.setattr(probe, "_MOST_TOGETHER", 1)
-    assert probe.inputs_digest(["a"], files, Threads(2), None) == found
-    assert probe.inputs_digest(["a"], files[::-1], Threads(2), None) != found
+    monkeypatch.setattr(module, "_MOST_TOGETHER", 1)
+    assert module.inputs_digest(["a"], files, Threads(2), None) == found
+    assert module.inputs_digest(["a"], files[::-1], Threads(2), None) != found
 
 
 @pytest.mark.parametrize("what", ["image", "label"])
