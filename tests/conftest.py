@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import subprocess
 import sys
 import tomllib
@@ -22,6 +23,15 @@ REPO = Path(__file__).resolve().parents[1]
 # Processes that tests start by spawn import the test by its name. Last, so that the packages under
 # test are the installed ones where they are installed.
 sys.path.append(str(REPO))
+
+# What nohup and shells in the background start ignores signals, and hands that on to the processes
+# that tests start.
+for _number, _handler in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGHUP, signal.SIG_DFL),
+):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _handler)
 
 # What collecting makes stays until the end, half a million objects: looked through for garbage
 # while they grow and in every full collection afterwards they cost a second each time.
