@@ -1,11 +1,17 @@
-"""Weights of the loss that favour what is rare in the labels."""
+"""Parts of a run: weights of the loss that favour what is rare, augmentation."""
 
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
+from helpers.predict_cases import FACTS
+from helpers.steps import batch
+from helpers.tiny import darken
 
-from training.run.parts import channel_share, inverse_root
+from loaders import DeviceAugmentation
+from training.run.parts import channel_share, inverse_root, make_prep
+from training.settings import SamplingConfig
 
 
 def _store(**pixels_by_mph):
@@ -32,3 +38,15 @@ def test_rare_speeds_weigh_more_within_bounds():
 
 def test_channel_weights_without_labels_are_equal():
     assert inverse_root(channel_share([_store(_255=100)])).tolist() == [1] * 8
+
+
+def test_the_augmentation_of_a_user_comes_before_the_built_in_one():
+    given, preps = batch(), []
+    for rotate in (0.0, 180.0):
+        random = SamplingConfig(augmentation="helpers.tiny:darken", rotate=rotate)
+        preps.append(make_prep(FACTS, torch.float32, random))
+    parts = given.image, given.label, given.key
+    dark = darken(*parts)
+    turned = DeviceAugmentation(rotate=180.0)(*dark, given.key)
+    for prep, wanted in zip(preps, (dark, turned), strict=True):
+        assert all(map(torch.equal, prep.augmentation(*parts), wanted))

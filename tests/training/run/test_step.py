@@ -1,12 +1,21 @@
-"""Learning rate schedules and averaged weights."""
+"""Batches of a step, learning rate schedules and averaged weights."""
+
+from types import SimpleNamespace
 
 import pytest
 import torch
 from helpers import tiny
 
+from loaders.sampling import Schedule
 from training.model import copy_weights, update_average
 from training.run.parts import make_optimizer
-from training.run.step import StepResult, TrainingError, learning_rate, skip_unless_finite
+from training.run.step import (
+    StepResult,
+    TrainingError,
+    batch_groups,
+    learning_rate,
+    skip_unless_finite,
+)
 from training.settings import Config, OptimizerConfig
 
 
@@ -75,6 +84,15 @@ def test_only_an_overflow_of_scaled_gradients_lets_a_run_go_on(loss, scale):
     assert step(1.0, 2.0).check() is False
     with pytest.raises(TrainingError):
         step(loss, scale).check()
+
+
+@pytest.mark.parametrize(
+    ("position", "steps"),
+    [(0, [(2, 8), (2, 16), (1, 20)]), (8, [(2, 16), (1, 20)]), (16, [(1, 20)]), (20, [])],
+)
+def test_steps_of_several_batches_are_the_same_from_any_position(position, steps):
+    loader = SimpleNamespace(schedule=Schedule(samples=20, batch_size=4))
+    assert batch_groups(loader, position, 2) == steps
 
 
 def schedule(name, epochs=10, **options):
