@@ -23,15 +23,13 @@ _CLASSIFIER = ("fc.weight", "fc.bias")
 _PREFIXES = ("module.", "encoder.", "backbone.")
 
 
-def load_encoder_weights(model: nn.Module, source: str = "none", spec: str = "") -> str:
+def load_encoder_weights(model: nn.Module, source: str, spec: str = "") -> str:
     """Load weights into the encoder of a model; return a line that describes them.
 
     Published weights are for red, green and blue. For another number of bands the kernels of the
     first convolution are repeated band by band and scaled by 3 / bands, which keeps the magnitude
     of its output; for one band they are summed.
     """
-    if source == "none":
-        return "random weights"
     encoder = getattr(model, "encoder", None)
     if source == "imagenet" and spec.startswith(SMP) and isinstance(encoder, nn.Module):
         return _load_smp_weights(encoder, spec, len(next(encoder.parameters())[0]))

@@ -269,8 +269,7 @@ class Trainer:
             self.save_best()
         self.save()
         self.report.epoch(row, results, progress.history, self.epochs, best=best)
-        stopping = self._stopping()
-        if stopping and progress.epoch < self.epochs:
+        if (stopping := self._stopping()) and progress.epoch < self.epochs:
             raise RunStopped(stopping)
         self.stop.at_once = True  # all is saved
 
@@ -301,6 +300,8 @@ class Trainer:
             return ""
         if config.init_from is not None:
             return load_initial_weights(model, self.info, config.init_from)
+        if config.encoder_weights == "none":
+            return "random weights"
         return load_encoder_weights(model, config.encoder_weights, config.model)
 
     def _restore(self, saved: Checkpoint | None) -> None:

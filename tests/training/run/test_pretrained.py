@@ -68,13 +68,6 @@ def test_a_wrapped_and_prefixed_dictionary_is_understood(published, tmp_path):
     assert torch.equal(network.encoder.conv1.weight, published["conv1.weight"])
 
 
-def test_none_does_not_change_the_model():
-    network = build_model(bands=3, channels=1)
-    before = network.encoder.conv1.weight.clone()
-    assert "random" in load_encoder_weights(network, "none")
-    assert torch.equal(network.encoder.conv1.weight, before)
-
-
 def _damaged(weights, kind):
     if kind == "other network":
         return {"features.0.weight": torch.zeros(3)}
