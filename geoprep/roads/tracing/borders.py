@@ -24,8 +24,6 @@ _HEADING_M: Final = 10.0
 _LEAST_M: Final = 3.0
 _FARTHEST_M: Final = 25.0
 _PARALLEL: Final = 0.05
-_FEW: Final = 32
-"""Number of vertices whose distance to the border is computed at a time."""
 
 
 def at_border(xy: Floats, raster: RoadRaster) -> NDArray[np.bool_]:
@@ -104,11 +102,7 @@ def _depth(xy: Floats, raster: RoadRaster) -> Floats:
 
 def _undisturbed(xy: Floats, raster: RoadRaster) -> Floats:
     """Return a line that begins near the border from its first undisturbed vertex on."""
-    for start in range(0, len(xy), _FEW):
-        inner = np.flatnonzero(_depth(xy[start : start + _FEW], raster) >= _DISTURBED_M)
-        if len(inner):
-            return xy[start + inner[0] :]
-    return xy[:0]
+    return xy[np.logical_or.accumulate(_depth(xy, raster) >= _DISTURBED_M)]
 
 
 def _ray(xy: Floats, raster: RoadRaster) -> tuple[Floats, Floats] | None:
