@@ -3,12 +3,11 @@ from .batch import Batch as Batch
 from .dataset import TileDataset as TileDataset
 from .dataset import collate as collate
 from .loader import BatchLoader as BatchLoader
-from .loader import LoaderState as LoaderState
-from .loader import this_rank as this_rank
 from .loader import usable_cpus as usable_cpus
 from .memory import SharedArrays as SharedArrays
 from .memory import available_memory as available_memory
 from .memory import is_distributed as is_distributed
+from .memory import this_rank as this_rank
 from .memory import touched_nodes as touched_nodes
 from .prep import PAD_TO as PAD_TO
 from .prep import Augmentation as Augmentation
@@ -17,6 +16,7 @@ from .prep import Jitter as Jitter
 from .prep import Normalize as Normalize
 from .prep import Prepared as Prepared
 from .prep import band_statistics as band_statistics
+from .sampling import LoaderState as LoaderState
 from .selection import Folds as Folds
 from .selection import Split as Split
 from .selection import common_classes as common_classes

@@ -14,27 +14,26 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import distributed as dist
 
 from geoprep.cpus import usable_cpus as usable_cpus  # a public name of loaders
 from geoprep.errors import UsageError
 from loaders.batch import Batch, BufferPool, Crops, has_streams
+from loaders.memory import this_rank
 from loaders.prefetch import Prefetcher
 from loaders.road_sampling import WeightRule, tile_weights, tiles_with_enough
-from loaders.sampling import Augment, Sampling, Schedule, Step, StepCrops
+from loaders.sampling import (
+    STATE_VERSION,
+    Augment,
+    LoaderState,
+    Sampling,
+    Schedule,
+    Step,
+    StepCrops,
+)
 from loaders.tiles.base import CropReader, Tiles
 
 MAX_THREADS = 4
 """Maximum of the default number of threads: more of them only wait for memory."""
-
-STATE_VERSION = 1
-
-
-def this_rank() -> tuple[int, int]:
-    """Return rank and world size: (0, 1) if torch.distributed is not initialised."""
-    if dist.is_available() and dist.is_initialized():
-        return dist.get_rank(), dist.get_world_size()
-    return 0, 1
 
 
 @dataclass
@@ -48,28 +47,6 @@ class _Place:
     def next_epoch(self) -> None:
         """Go to the start of the next epoch."""
         self.epoch, self.done, self.resume = self.epoch + 1, 0, 0
-
-
-@dataclass(frozen=True)
-class LoaderState:
-    """Progress of a loader, and the samples that it counts; a plain dictionary in checkpoints.
-
-    Attributes
-    ----------
-    version
-        Version of the dictionary.
-    epoch
-        The epoch, from 0.
-    position
-        Samples of it that all ranks have passed.
-    sampling
-        Settings that the samples of an epoch depend on, see `BatchLoader.identity`.
-    """
-
-    version: int
-    epoch: int
-    position: int
-    sampling: Mapping[str, Any]
 
 
 class BatchLoader:

@@ -152,7 +152,14 @@ def _pages(nbytes: int) -> int:
 
 def is_distributed() -> bool:
     """Return whether this process is one of several ranks of torch.distributed."""
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+    return this_rank()[1] > 1
+
+
+def this_rank() -> tuple[int, int]:
+    """Return rank and world size: (0, 1) if torch.distributed is not initialised."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    return 0, 1
 
 
 def _machine() -> tuple[str, int, int]:

@@ -29,6 +29,9 @@ SYMMETRIES: dict[Augment | None, int] = {None: 1, "flips": 4, "d4": 8}
 ROAD_TRIES = 8
 """Crops drawn for a sample under ``min_road`` or ``min_share`` before the best one is taken."""
 
+STATE_VERSION = 1
+"""Version of the dictionary of a `LoaderState`."""
+
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 # Independent random streams of one sample.
@@ -189,6 +192,28 @@ class Sampling:
         best = np.argmax(np.minimum.reduce(met), axis=1)
         rows = np.arange(len(samples))
         return y[rows, best], x[rows, best]
+
+
+@dataclass(frozen=True)
+class LoaderState:
+    """Progress of a loader, and the samples that it counts; a plain dictionary in checkpoints.
+
+    Attributes
+    ----------
+    version
+        Version of the dictionary.
+    epoch
+        The epoch, from 0.
+    position
+        Samples of it that all ranks have passed.
+    sampling
+        Settings that the samples of an epoch depend on, see `BatchLoader.identity`.
+    """
+
+    version: int
+    epoch: int
+    position: int
+    sampling: Mapping[str, Any]
 
 
 class Step(NamedTuple):
