@@ -220,7 +220,7 @@ def _compare(options: EvaluateOptions) -> int:
 
 
 def _lines(evaluation: Evaluation) -> list[str]:
-    """Return notes, and next steps with the options of training.fit."""
+    """Return notes, and next steps with the options of geoprep fit."""
     from training.fit import COMMAND as FIT
 
     notes = [f"note: {note}" for note in evaluation.notes]

@@ -19,7 +19,7 @@ from training.cli import Command
 from training.settings import MachineConfig, ModelConfig, OptimizerConfig, SamplingConfig
 
 INTRODUCTION = """\
-Train a model on synthetic cities with the pixel size of a store: initial weights for training.fit.
+Train a model on synthetic cities with the pixel size of a store: initial weights for geoprep fit.
 
   geoprep pretrain boston.zarr --out runs/start
   geoprep fit boston.zarr --init-from runs/start

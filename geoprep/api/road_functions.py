@@ -112,6 +112,8 @@ def score(
     >>> score(truth, proposal, progress=False)["topo_recall"].round(2).to_dict()
     {'truth': 0.37}
     """
+    import pandas as pd
+
     from geoprep.executors import counting_bar
     from geoprep.labels import SpeedRule
     from geoprep.masks import has_rasters
@@ -134,7 +136,9 @@ def score(
     with counting_bar("scoring", quiet=not progress, per=1000) as advance:
         scores = score_scenes(pairs, settings, threads=threads, advance=advance)
     scenes = [asdict(score_of_scene) for score_of_scene in scores]
-    frame = _score_frame(scenes)
+    # Figures that are not defined are NaN.
+    frame = pd.json_normalize(scenes).reindex(columns=list(_COLUMNS))
+    frame = frame.rename(columns=_COLUMNS).set_index("scene")
     confidence = reliability(((pair.truth, pair.proposal) for pair in pairs), settings.snap)
     frame.attrs = {
         "mean": mean_scores(scores),
@@ -256,14 +260,6 @@ def polygonize(
             written = frame.to_crs("OGC:CRS84") if is_json else frame
             written.to_file(partial, layer=re.sub(r"\W", "_", target.stem), engine="pyogrio")
     return frame
-
-
-def _score_frame(scenes: list[dict[str, Any]]) -> pd.DataFrame:
-    """Return one row per scene; figures that are not defined are NaN."""
-    import pandas as pd
-
-    frame = pd.json_normalize(scenes).reindex(columns=list(_COLUMNS))
-    return frame.rename(columns=_COLUMNS).set_index("scene")
 
 
 def _side(given: StrPath | RoadNetwork) -> Path | RoadGraph:

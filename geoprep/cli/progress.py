@@ -66,7 +66,9 @@ def print_summary(summary: Summary, notes: Sequence[str]) -> None:
     if summary.source_copy is not None:
         line = f"local copies of the inputs are in {summary.source_copy}"
         console.print(f"{line}; --drop-source deletes them", soft_wrap=True, markup=False)
-    _print_warnings(console, summary.warnings)
+    for warning in summary.warnings:  # at the end of the output, where they are noticed
+        text = f"WARNING: {name_options(warning)}"
+        console.print(Text(text, style="bold red"), soft_wrap=True)
 
 
 def _console(notes: Sequence[str]) -> Console:
@@ -75,13 +77,6 @@ def _console(notes: Sequence[str]) -> Console:
     for note in notes:
         console.print("[yellow]note[/]", Text(name_options(note)), soft_wrap=True)
     return console
-
-
-def _print_warnings(console: Console, warnings: Sequence[str]) -> None:
-    """Print warnings at the end of the output, where they are noticed."""
-    for warning in warnings:
-        line = Text(f"WARNING: {name_options(warning)}", style="bold red")
-        console.print(line, soft_wrap=True)
 
 
 def print_dry_run(result: DryRun, notes: Sequence[str]) -> None:
