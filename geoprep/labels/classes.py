@@ -212,17 +212,17 @@ def _loader() -> Any:  # noqa: ANN401 - a class of PyYAML
 
 def _inline(text: str) -> dict[str, list[str]]:
     """Return name -> values from text such as ``road=#6EC1E4,building=60,16,152``."""
-    found: dict[str, list[str]] = {}
+    values_of: dict[str, list[str]] = {}
     for part in re.split(r",(?=[^,=]*=)", text):
         name, equals, value = map(str.strip, part.partition("="))
         values = [text.strip() for text in value.split(",")] if value else []
-        bare = not equals and name == BACKGROUND_NAME and not found
+        bare = not equals and name == BACKGROUND_NAME and not values_of
         if not name or not all(values) or not (equals or bare):
             raise UsageError(f"`classes` {text}: expected NAME=VALUE,..., such as {_EXAMPLE}")
-        if name in found:
+        if name in values_of:
             raise UsageError(f"`classes`: class {name} stands twice")
-        found[name] = values
-    return found
+        values_of[name] = values
+    return values_of
 
 
 def _entries(source: Any, place: str) -> list[Any]:  # noqa: ANN401 - anything that YAML can hold

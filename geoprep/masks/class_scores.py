@@ -67,8 +67,11 @@ def count_classes(
     confusion = np.bincount(cell, minlength=size).reshape(classes, classes + 1)
     edges = np.zeros((classes, 4), np.int64)
     for number in range(classes):
-        one, other = (_edge(label == number) & known for label in (truth, proposal))
-        edges[number] = (*_near(one, other, boundary), *_near(other, one, boundary))
+        true_edge, proposed_edge = (_edge(label == number) & known for label in (truth, proposal))
+        edges[number] = (
+            *_near(true_edge, proposed_edge, boundary),
+            *_near(proposed_edge, true_edge, boundary),
+        )
     return ClassCounts(confusion.astype(np.int64), edges)
 
 

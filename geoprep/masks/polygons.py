@@ -70,12 +70,12 @@ def polygonize_rasters(
             unit = abs(raster.grid.transform.determinant) ** 0.5
         _leave_out(raster, [area for area, *_ in areas])
         areas += _areas(raster)
-    faces, found, confidence = _dissolved(areas)
+    faces, numbers, confidence = _dissolved(areas)
     tolerance = unit * (1.0 if simplify_m is None else simplify_m / (metres or 1.0))
     if tolerance and len(faces):
         faces = shapely.coverage_simplify(faces, tolerance)
     frame = gpd.GeoDataFrame(
-        {"class": [names[i] for i in found], "value": found, "confidence": confidence},
+        {"class": [names[i] for i in numbers], "value": numbers, "confidence": confidence},
         geometry=faces,
         crs=crs,
     )

@@ -126,20 +126,20 @@ class _EdgeCutter:
         """Cut an edge at rising positions in metres; return the node at each."""
         line, (node, last) = self._network.lines[edge], self._network.ends[edge].tolist()
         length, begin = line.length, 0.0
-        found, pieces = [], []
+        cuts, pieces = [], []
         for position in positions:
             if position - begin > _SAME_M and length - position > _SAME_M:
                 pieces.append((substring(line, begin, position), [node, len(self._nodes)]))
                 self._nodes.append(list(pieces[-1][0].coords[-1]))
                 begin, node = position, len(self._nodes) - 1
-            found.append(node if position - begin <= _SAME_M else last)
+            cuts.append(node if position - begin <= _SAME_M else last)
         if pieces:
             pieces.append((substring(line, begin, length), [node, last]))
             self._lines[edge], self._ends[edge] = pieces[0]
             self._lines += [piece for piece, _ in pieces[1:]]
             self._ends += [ends for _, ends in pieces[1:]]
             self._speed += [self._speed[edge]] * (len(pieces) - 1)
-        return found
+        return cuts
 
     def with_edges(self, ends: Ints) -> RoadGraph:
         """Return the network with straight edges of unknown speed added between nodes."""

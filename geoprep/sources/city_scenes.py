@@ -90,26 +90,26 @@ def images_and_roads(
 
     Raises SourceError if there is no such image, or two files for one number.
     """
-    found: dict[str, dict[int, list[str]]] = {}
+    of_content: dict[str, dict[int, list[str]]] = {}
     for address in dict.fromkeys(files):
         if role := city_file(city, address):
-            found.setdefault(role[0], {}).setdefault(role[1], []).append(address)
-    labels = found.pop(PLAIN_LABELS, {}) | found.pop(SPEED_LABELS, {})
-    if product not in found:
-        counts = {name: len(numbers) for name, numbers in found.items()}
+            of_content.setdefault(role[0], {}).setdefault(role[1], []).append(address)
+    labels = of_content.pop(PLAIN_LABELS, {}) | of_content.pop(SPEED_LABELS, {})
+    if product not in of_content:
+        counts = {name: len(numbers) for name, numbers in of_content.items()}
         raise SourceError(_no_product(city, counts, len(labels), product, origin))
-    return _single(city, found[product], "image"), _single(city, labels, "label")
+    return _single(city, of_content[product], "image"), _single(city, labels, "label")
 
 
-def _single(city: City, found: dict[int, list[str]], kind: str) -> dict[int, str]:
-    for number, same in found.items():
+def _single(city: City, of_number: dict[int, list[str]], kind: str) -> dict[int, str]:
+    for number, same in of_number.items():
         if len(same) > 1:
             raise SourceError(
                 f"there are two files for the {kind} of {city.scene_id(number)}: {same[0]} and "
                 f"{same[1]}. Give the folder that holds the right one as `source`, or remove the "
                 "other."
             )
-    return {number: one for number, (one,) in found.items()}
+    return {number: file for number, (file,) in of_number.items()}
 
 
 def _no_product(city: City, there: dict[str, int], labels: int, product: str, origin: str) -> str:

@@ -69,9 +69,9 @@ def _safe(part: str) -> str:
     return part
 
 
-def remote_scenes(found: SourceScenes) -> int:
+def remote_scenes(sources: SourceScenes) -> int:
     """Return how many scenes have their image or label on a server."""
-    return sum(_is_remote(scene) for scene in found.scenes)
+    return sum(_is_remote(scene) for scene in sources.scenes)
 
 
 def download_scenes(

@@ -182,10 +182,10 @@ def _local_files(pattern: str) -> list[str]:
     ]
 
 
-def _taken(found: str, pattern: str, suffixes: tuple[str, ...]) -> bool:
+def _taken(address: str, pattern: str, suffixes: tuple[str, ...]) -> bool:
     """Return whether a match has the right suffix; any suffix that the pattern spells is right."""
     spelt = PurePosixPath(pattern).suffix
-    return bool(spelt and not _WILD.search(spelt)) or found.lower().endswith(suffixes)
+    return bool(spelt and not _WILD.search(spelt)) or address.lower().endswith(suffixes)
 
 
 def _identified(addresses: Sequence[str]) -> list[NamedImage]:

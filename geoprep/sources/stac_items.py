@@ -42,7 +42,7 @@ def read_items(
     `joined`; None means the only raster of an item. Raises SourceError for files that are not
     items, for items without the asset, and for equal ids.
     """
-    found, times, notes = dict[str, NamedImage](), dict[str, str](), list[str]()
+    images, times, notes = dict[str, NamedImage](), dict[str, str](), list[str]()
     for address in addresses:
         data = read_bytes(address)
         shown = address.partition("?")[0] if is_web(address) else address  # without a signature
@@ -50,9 +50,9 @@ def read_items(
             items, is_page = _items_of(data, shown)
             for item in items:
                 image = _image(item, shown, asset)
-                if image.id in found:
+                if image.id in images:
                     raise SourceError(f"{shown}: a second item {image.id}. Leave one of them out")
-                found[image.id] = image
+                images[image.id] = image
                 if time := _time(item["properties"]):
                     times[image.id] = time
         except (LookupError, TypeError, AttributeError, ValueError, RuntimeError, OSError) as error:
@@ -65,7 +65,7 @@ def read_items(
                 f"{shown}: the first {len(items):,} items of a longer result. Request more by "
                 "its `limit`, or save all pages in one file"
             )
-    return [*found.values()], times, notes
+    return [*images.values()], times, notes
 
 
 def _items_of(data: bytes, address: str) -> tuple[list[dict[str, Any]], bool]:
@@ -149,6 +149,6 @@ def asset_address(base: str, href: str) -> str:
 
 def _time(properties: dict[str, Any]) -> str:
     """Return when an image was taken, as START/END if that is known instead, or "" if neither."""
-    one, *both = (properties.get(key) for key in _COLUMNS[-3:])
-    known = filter(None, [one] if one else both)
+    instant, *both = (properties.get(key) for key in _COLUMNS[-3:])
+    known = filter(None, [instant] if instant else both)
     return "/".join(time if isinstance(time, str) else time.isoformat() for time in known)

@@ -88,7 +88,7 @@ def open_image(address: str) -> AbstractContextManager["DatasetReader"]:
 
 def open_header(address: str) -> AbstractContextManager["DatasetReader"]:
     """Open an image for its header alone; of a remote image only some ranges are downloaded."""
-    return _stacked(address, lambda one: _header(one) if is_remote(one) else _whole(one))
+    return _stacked(address, lambda image: _header(image) if is_remote(image) else _whole(image))
 
 
 @contextmanager

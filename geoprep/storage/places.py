@@ -142,11 +142,11 @@ class Files:
                 return None
             return [_of_length(part, b - a) for part, (a, b) in zip(parts, spans, strict=True)]
 
-        found = self.ask(name, request)
-        if found is None:
+        parts_read = self.ask(name, request)
+        if parts_read is None:
             raise ValueError("it is cut short")
         places = ((bisect_right(starts, a) - 1, a, b) for a, b in ranges)
-        return [found[i][a - starts[i] : b - starts[i]] for i, a, b in places]
+        return [parts_read[i][a - starts[i] : b - starts[i]] for i, a, b in places]
 
     def size(self, name: str) -> int:
         """Return the bytes of one file."""

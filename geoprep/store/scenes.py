@@ -155,13 +155,13 @@ def class_counts(store: StoreReader) -> dict[str, dict[str, int]]:
     """Return split -> class -> pixels at the finest level, of usable tiles; {} for speeds."""
     if not store.meta.has_classes:
         return {}
-    found, usable = {}, usable_tiles(store)
+    of_split, usable = {}, usable_tiles(store)
     for number, split in enumerate(SPLIT_NAMES):
         rows = (store.tiles.split == number) & usable
         if rows.any():
             counts = store.class_pixels[rows].sum(axis=0, dtype=np.int64).tolist()
-            found[split] = dict(zip(store.classes.names, counts, strict=True))
-    return found
+            of_split[split] = dict(zip(store.classes.names, counts, strict=True))
+    return of_split
 
 
 def usable_tiles(store: StoreReader) -> NDArray[np.bool_]:

@@ -105,9 +105,9 @@ def check_documents(files: Files) -> Iterator[Problem]:
             yield Problem.of(node, f"{DOCUMENT} differs from its copy in the root's metadata")
 
 
-def _same(one: Any, other: Any) -> bool:  # noqa: ANN401 - any JSON
+def _same(document: Any, other: Any) -> bool:  # noqa: ANN401 - any JSON
     # Compared as text, since 1, 1.0 and True are equal in Python.
-    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+    return json.dumps(document, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
 def expected_files(meta: StoreMeta) -> set[str]:

@@ -97,8 +97,8 @@ def verify(
     of_shards: list[Problem] = []
     chunks = 0
     results = Threads(workers).map_unordered(check, jobs)
-    for done, (intact, found) in enumerate(results, start=1):
-        of_shards += found
+    for done, (intact, of_shard) in enumerate(results, start=1):
+        of_shards += of_shard
         chunks += intact
         if report:
             report(done, len(jobs))

@@ -121,14 +121,16 @@ class _TileArray(BackendArray):
     def _read(self, key: tuple[Any, ...]) -> NDArray[np.uint8]:
         """Return the pixels at whole numbers, slices and at most one array of positions."""
         whole = [isinstance(part, int | np.integer) for part in key]
-        spans = tuple(slice(k, k + 1) if one else k for k, one in zip(key, whole, strict=True))
+        spans = tuple(
+            slice(k, k + 1) if is_single else k for k, is_single in zip(key, whole, strict=True)
+        )
         tiles = np.arange(self.shape[0])[spans[0]].tolist()
         pixels = np.empty(
             (len(tiles), *np.broadcast_to(0, self.shape[1:])[spans[1:]].shape), np.uint8
         )
         for out, tile in zip(pixels, tiles, strict=True):
             out[...] = self._tiles.read(tile)[spans[1:]]
-        return pixels[tuple(0 if one else slice(None) for one in whole)]
+        return pixels[tuple(0 if is_single else slice(None) for is_single in whole)]
 
 
 class _SceneArray(BackendArray):

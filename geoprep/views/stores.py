@@ -227,9 +227,9 @@ class Store:
         figure, axes = plt.subplots(1, 2, figsize=(10, 5), layout="constrained")
         axes[0].imshow(views.display_rgb(reader, image, views.brightness_table(reader)))
         axes[1].imshow(views.label_colours(reader)[label])
-        for one, title in zip(axes, ("image", "label"), strict=True):
-            one.set_title(title)
-            one.set_axis_off()
+        for panel, title in zip(axes, ("image", "label"), strict=True):
+            panel.set_title(title)
+            panel.set_axis_off()
         figure.suptitle(str(reader.scenes.id[index]))
         if reader.meta.has_classes:
             from matplotlib.patches import Patch

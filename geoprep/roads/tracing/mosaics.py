@@ -104,12 +104,12 @@ def mosaic(rasters: Sequence[RoadRaster]) -> RoadRaster:
     return replace(first, name=name, bands=joined, gsd_m=whole.gsd_m(), grid=whole)
 
 
-def _require_one_meaning(one: RoadRaster, other: RoadRaster) -> None:
+def _require_one_meaning(first: RoadRaster, other: RoadRaster) -> None:
     names = ["kind", "road_bands", "speed_classes", "speed_band", "mph_of_value", "road_value"]
-    names += ["full_value"] if one.kind == "probability" else []
+    names += ["full_value"] if first.kind == "probability" else []
     for name in names:
-        if getattr(one, name) != getattr(other, name):
+        if getattr(first, name) != getattr(other, name):
             raise UsageError(
-                f"{one.name} and {other.name} touch, but their pixels mean different things "
-                f"({one.kind} and {other.kind}). Set `kind` and `band`, or vectorize them alone."
+                f"{first.name} and {other.name} touch, but their pixels mean different things "
+                f"({first.kind} and {other.kind}). Set `kind` and `band`, or vectorize them alone."
             )

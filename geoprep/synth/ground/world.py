@@ -150,12 +150,12 @@ def _junctions(roads: list[Road]) -> dict[int, list[tuple[Points, float]]]:
         for n, point in enumerate(xy):
             at[point].add(k)
             arms[point] += 1 if n in (0, len(xy) - 1) else 2
-    found: defaultdict[int, list[tuple[Points, float]]] = defaultdict(list)
+    junctions: defaultdict[int, list[tuple[Points, float]]] = defaultdict(list)
     for point, meeting in at.items():
         if arms[point] < 3 or len(meeting) < 2:
             continue
         for k in meeting:
             others = [roads[m].kind.width for m in meeting if m != k]
             if roads[k].kind.highway in _MARKED and roads[k].kind.paved:
-                found[k].append((np.array(point), max(others)))
-    return dict(found)
+                junctions[k].append((np.array(point), max(others)))
+    return dict(junctions)

@@ -113,10 +113,10 @@ def areas_of(scenes: Sequence[dict[str, Any]]) -> list[int]:
     places = [i for i, scene in enumerate(scenes) if scene["ring"]]
     centres = np.array([np.mean(scenes[i]["ring"], axis=0) for i in places]).reshape(-1, 2)
     columns = [_runs(centres[:, axis]) for axis in (0, 1)]
-    found: dict[tuple[int, int], int] = {}
+    numbers: dict[tuple[int, int], int] = {}
     areas = [-1] * len(scenes)
     for i, key in zip(places, zip(*columns, strict=True), strict=True):
-        areas[i] = found.setdefault(key, len(found))
+        areas[i] = numbers.setdefault(key, len(numbers))
     return areas
 
 
