@@ -10,15 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
-
 from geoprep.errors import UsageError
 from geoprep.options import options_of, taken, with_options
 from geoprep.quiet import no_georeference_warning
 from geoprep.roads import RasterOptions, Tracing
-from geoprep.storage import require_folder, require_suffix
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from geoprep.api.networks import RoadNetwork
     from geoprep.storage import StrPath
 
@@ -114,6 +113,7 @@ def write_road_table(
         A raster cannot be found or read.
     """
     from geoprep.roads import vectorize_each, write_csv
+    from geoprep.storage import require_folder, require_suffix
 
     table = Path(out)
     require_suffix(table, ".csv")
@@ -163,6 +163,8 @@ def stated_thresholds(source: StrPath) -> tuple[Path, float, float] | None:
 
 def _paths_of(source: Any, folder: Path, transform: Any, crs: Any) -> list[Path]:  # noqa: ANN401
     """Return the rasters of a source as files; arrays and datasets are written to a folder."""
+    import numpy as np
+
     if isinstance(source, str | os.PathLike):
         return [Path(source)]
     path = folder / "source.tif"
