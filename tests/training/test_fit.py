@@ -31,8 +31,8 @@ def test_a_run_learns_and_writes_its_files(fit, out, store):
     assert max(float(row["road_iou"]) for row in history) > 0.5
     log = (out / "log.txt").read_text()
     header = log[: log.index("epoch 1/6")]
-    said = ("helpers.tiny:build", "threads", "24 tiles", "allocator", "engine", "6 steps per epoch")
-    assert all(words in header for words in said), header
+    said = ("helpers.tiny:build", "random weights", "threads", "24 tiles", "allocator", "engine")
+    assert all(words in header for words in (*said, "6 steps per epoch")), header
     end = log[log.index("best road IoU") :]
     assert re.search(r"road IoU of 2 scenes: median 0\.\d+.*; worst: AOI_0_Test_chip\d 0\.", end)
     assert f"more: geoprep evaluate {out} {store.location} --model helpers" in end

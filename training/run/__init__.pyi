@@ -3,6 +3,5 @@ from .folder import holds_run as holds_run
 from .parts import open_data as open_data
 from .start import run_folder as run_folder
 from .start import start_run as start_run
-from .step import learning_rate as learning_rate
 from .step import train_step as train_step
 from .trainer import Trainer as Trainer

@@ -169,8 +169,7 @@ def _settings(given: Mapping[str, Any], saved: Checkpoint | None) -> tuple[Confi
     if saved is None:
         return Config.from_flat(given), []
     bands = ",".join(saved.info.bands)  # by name: their order in a store may have changed
-    before = {"direction": 0.0}  # of runs that were begun before there was this setting
-    before |= {k: v for k, v in saved.config.items() if k not in OF_ONE_START} | {"bands": bands}
+    before = {k: v for k, v in saved.config.items() if k not in OF_ONE_START} | {"bands": bands}
     if given.get("targets") == "auto":  # as before, whatever the stores have now
         given = {k: v for k, v in given.items() if k != "targets"}
     notes = list(
