@@ -17,6 +17,7 @@ import xxhash
 from geoprep.errors import ImageError, SourceError
 from geoprep.quiet import no_georeference_warning
 from geoprep.storage.addresses import is_local, is_remote, shown_address, split_address, tar_member
+from geoprep.storage.cut_files import missing_end, missing_pixels
 from geoprep.storage.places import located, read_object
 from geoprep.storage.transfer import worker_copy
 
@@ -97,11 +98,16 @@ def _whole(address: str) -> Iterator["DatasetReader"]:
         local = worker_copy(address) if is_remote(address) else address
         if local is not None:
             with _opened(str(local)) as dataset:
+                _require_whole(address, missing_pixels(dataset))
+                for name in dataset.files if is_local(str(local)) else [address]:  # a VRT's too
+                    _require_whole(address, _missing_end(str(name)))
                 yield dataset
         else:
             import rasterio
 
-            with rasterio.MemoryFile(read_object(address)) as memory, memory.open() as dataset:
+            data = read_object(address)
+            _require_whole(address, missing_end(lambda at, size: data[at : at + size], len(data)))
+            with rasterio.MemoryFile(data) as memory, memory.open() as dataset:
                 yield dataset
 
 
@@ -218,6 +224,23 @@ def _gdal(address: str, errors: list[SourceError] | None = None) -> Iterator[Non
         if errors:
             raise errors[0] from error
         raise ImageError(_complaint(address, error)) from error
+
+
+def _missing_end(name: str) -> str:
+    """Return what a local file or a member of a tar lacks at its end."""
+    member = tar_member(name)
+    start = member.offset if member else 0
+    try:
+        with Path(member.archive if member else name).open("rb", buffering=0) as file:
+            size = member.size if member else os.fstat(file.fileno()).st_size
+            return missing_end(lambda at, count: os.pread(file.fileno(), count, start + at), size)
+    except OSError:  # a folder, or a file that only GDAL knows how to open
+        return ""
+
+
+def _require_whole(address: str, missing: str) -> None:
+    if missing:
+        raise ImageError(_complaint(address, OSError(missing)))
 
 
 def _complaint(address: str, error: Exception) -> str:
