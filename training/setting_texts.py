@@ -27,9 +27,9 @@ TIMEOUT_MINUTES = 60.0
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
-def counted(count: int, noun: str) -> str:
+def counted(count: float, noun: str) -> str:
     """Return a number with its noun: ``1 epoch``, ``2 epochs``."""
-    return f"{count} {noun}{'s' * (count != 1)}"
+    return f"{count:g} {noun}{'s' * (count != 1)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,14 @@ def parse_interval(text: str) -> tuple[int, float]:
     if match[2]:
         return 0, float(match[1]) * _SECONDS[match[2]]
     return int(match[1]), math.inf
+
+
+def parse_duration(text: str) -> float:
+    """Return the seconds of ``30s``, ``10m`` or ``2h``."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smh])\s*", text)
+    if not match or not float(match[1]):
+        raise UsageError(f"`time` {text!r}: write a time such as 90s, 10m or 2h")
+    return float(match[1]) * _SECONDS[match[2]]
 
 
 def parse_shares(text: str) -> dict[str, float]:

@@ -6,6 +6,7 @@ This is the only place for defaults. A setting has one name: ``--batch-size`` on
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -23,6 +24,7 @@ from training.setting_texts import (
     Residency,
     Stage,
     check_licence,
+    parse_duration,
     parse_interval,
     parse_shares,
     parse_stages,
@@ -202,7 +204,16 @@ class ModelConfig:
 class OptimizerConfig:
     """Optimisation: epochs, optimizer and learning rate."""
 
-    epochs: int = option(30, "Number of passes over all tiles.", "N", least=1)
+    epochs: int | float = option(
+        30, "Number of passes over all tiles; the last may be a part of one, as in 2.5.", above=0
+    )
+    time: str | None = option(
+        None,
+        "Train for at most this long, such as 3m or 2h: the first steps are timed, and fix the "
+        "number of epochs once, also for a resumed run.",
+        "TIME",
+        check=parse_duration,
+    )
     stages: str | None = option(
         None,
         "Stages with their own level and crop size, instead of --level, --crop and --epochs.",
@@ -338,12 +349,17 @@ class Config(OutputConfig, MachineConfig, OptimizerConfig, ModelConfig, Sampling
         """The stages of the run: those of ``stages``, or one of ``level``, ``crop``, ``epochs``."""
         if self.stages is not None:
             return parse_stages(self.stages)
-        return (Stage(self.level, self.crop, self.epochs),)
+        return (Stage(self.level, self.crop, math.ceil(self.epochs)),)
 
     @property
     def ends(self) -> tuple[int, ...]:
         """Number of epochs that are done at the end of each stage; the last is the run's total."""
         return tuple(accumulate(stage.epochs for stage in self.plan))
+
+    @property
+    def length(self) -> float:
+        """Epochs of the run, of which the last may be a part of one."""
+        return self.ends[-1] if self.stages is not None else self.epochs
 
     def lost_patience(self, done: int, best: int) -> bool:
         """Return whether ``patience`` epochs of the last stage are done since the best one.

@@ -196,7 +196,10 @@ def test_a_built_in_model_of_a_users_own_loop_opens_without_a_factory(store_path
         ({}, "`factory` is missing: the model is a Sequential"),
         ({"factory": "helpers.tiny:build"}, "helpers.tiny:build.*channels=1.*another model"),
         ({"factory": "helpers.tiny:normed", "targets": "bins"}, "channels=8.*check .*`targets`"),
-        ({"factory": "helpers.tiny:normed", "targets": "bin_index"}, "`targets`: 'bin_index'"),
+        (
+            {"factory": "helpers.tiny:normed", "targets": "bin_index"},
+            "`targets` 'bin_index' is unknown",
+        ),
         ({"factory": "helpers.tiny:normed", "bands": ["nir"]}, "nir"),
     ],
 )

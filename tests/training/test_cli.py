@@ -77,7 +77,7 @@ def test_words_that_yaml_reads_as_truth_values(tmp_path):
         (["--augment", "d5"], "--augment 'd5' is unknown: use one of d4, flips, none"),
         (["--engine", "tpu"], "--engine 'tpu' is unknown: use one of auto, native, ipex"),
         (["--lr", "fast"], "--lr: 'fast' is not a number"),
-        (["--epochs", "1.5"], "--epochs: '1.5' is not a whole number"),
+        (["--accumulate", "1.5"], "--accumulate: '1.5' is not a whole number"),
         (["--config", "nowhere.yaml"], "nowhere.yaml cannot be read"),
     ],
 )
@@ -90,7 +90,7 @@ def test_invalid_options_are_named_in_the_error(arguments, message, capsys):
     ("text", "message"),
     [
         ("weight_dcay: 0.1", r"unknown setting 'weight_dcay': did you mean weight_decay\?"),
-        ("epochs: soon", "`epochs`: 'soon' is not a whole number"),
+        ("accumulate: soon", "`accumulate`: 'soon' is not a whole number"),
         ("- lr", "holds no settings"),
         ("lr: [", "cannot be read"),
     ],

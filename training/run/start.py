@@ -166,6 +166,8 @@ def _settings(given: Mapping[str, Any], saved: Checkpoint | None) -> tuple[Confi
             raise UsageError(f"`init_from` and `{other}` both set the weights: give one of them")
     if given.get("fold") and given.get("folds") is None and saved is None:
         raise UsageError(f"`fold` {given['fold']} needs `folds`, the number of folds")
+    if given.get("time") and (given.get("stages") or (saved and saved.config.get("stages"))):
+        raise UsageError("`time` fixes the number of `epochs`: leave out `stages`")
     if saved is None:
         return Config.from_flat(given), []
     bands = ",".join(saved.info.bands)  # by name: their order in a store may have changed
@@ -328,10 +330,11 @@ def _model(run: Trainer) -> str:
 def _training(run: Trainer) -> str:
     config = run.config
     averaged = f", averaged weights (decay {config.ema:g})" if config.ema else ""
+    most = f"{config.time}, at most " if config.time else ""
     loss: str = getattr(run.trainable.loss, "name", type(run.trainable.loss).__name__)
     if weight := getattr(run.trainable.loss, "direction", 0.0):
         loss += f" and {weight:g} of the direction of roads"
     return (
         f"{loss}; {config.optimizer}, {config.schedule} up to {config.lr:g}, "
-        f"{counted(run.epochs, 'epoch')}{averaged}; seed {config.seed}"
+        f"{most}{counted(run.epochs, 'epoch')}{averaged}; seed {config.seed}"
     )

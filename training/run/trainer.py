@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -43,17 +41,19 @@ from training.pictures import choose_tiles
 from training.process import RunStopped, StopSignals
 from training.run.parts import info_of, load_stage, make_trainable
 from training.run.pretrained import load_encoder_weights, load_initial_weights
-from training.run.report import Pace, Report
+from training.run.report import Pace, Report, duration
 from training.run.step import (
     StepResult,
     StepState,
-    TrainingError,
+    StepTimer,
     batch_groups,
+    epochs_within,
+    explained,
     learning_rate,
     train_step,
 )
 from training.runners import training_extent, write_item
-from training.setting_texts import counted, parse_interval
+from training.setting_texts import counted, parse_duration, parse_interval
 from training.settings import Config
 
 PARTS = ("loss", "main", "dice")
@@ -104,7 +104,7 @@ class Trainer:
             self.trainable, engine.device, find_unused=config.find_unused_parameters
         )
         self._restore(saved)
-        self.epochs, self.stage, self.position = config.ends[-1], -1, 0
+        self.epochs, self.stage, self.position = config.length, -1, 0
         self._begin_stage(config.stage_of(self.progress.epoch))
         if saved is not None and saved.loader.get("position"):
             self.loader.load_state_dict(saved.loader)
@@ -114,6 +114,7 @@ class Trainer:
         self._save_steps = steps or sys.maxsize
         self._began, self._began_at = time.monotonic(), self.done
         self._save_at = self._began + self._interval  # as time.monotonic()
+        self._timer = StepTimer()
         self._saved_step = self.progress.step if (folder / LAST).exists() else None
         self._pending: list[StepResult] = []  # their losses are still on the device
         self._scenes: list[dict[str, Any]] = []  # of the last validation, and of the best
@@ -132,19 +133,19 @@ class Trainer:
 
         RunStopped: a signal stopped the run, which is saved. TrainingError: a value is not finite.
         """
-        config, progress = self.config, self.progress
-        with self._explained():
-            while progress.epoch < self.epochs and not config.lost_patience(
+        progress = self.progress
+        with explained(self._where):
+            while progress.epoch < self.epochs and not self.config.lost_patience(
                 progress.epoch, progress.best_epoch
             ):
-                stage = config.stage_of(progress.epoch)
+                stage = self.config.stage_of(progress.epoch)
                 if stage != self.stage:
                     self._begin_stage(stage)
-                    self.report.line(f"stage {stage + 1}: {config.plan[stage]}")
+                    self.report.line(f"stage {stage + 1}: {self.config.plan[stage]}")
                 figures = self.train_epoch()
                 results = self.validate()
                 self._end_epoch(figures, results)
-        self.report.finish(config, self.info, progress, self._best_scenes, self.loader)
+        self.report.finish(self.config, self.info, progress, self._best_scenes, self.loader)
 
     def train_epoch(self) -> dict[str, float]:
         """Train on the remaining batches of the epoch; return its mean losses and its pace."""
@@ -154,15 +155,19 @@ class Trainer:
         self.module.train()
         batches = iter(self.loader) if groups else iter(())
         self.stop.at_once = False
-        title = f"epoch {progress.epoch + 1}/{self.epochs}"
+        title = f"epoch {progress.epoch + 1}/{math.ceil(self.epochs)}"
         self.report.begin(title, total, total - sum(group.size for group in groups))
         self._pace, self._since = Pace(), time.perf_counter()
         for size, position in groups:
             done = progress.epoch + position / self.loader.samples
+            if done > self.epochs + 1e-9:  # the last epoch is a part of one
+                break
             self.state.set_rate(self.learning_rate(done))
             self._pending.append(train_step(self.module, batches, self.state, size))
             progress.step, self.position = self.state.step, position
             self.report.advance(size)
+            if self.config.time and (taken := self._timer.step(self._read)):
+                self._fix_length(self.config.time, taken)
             # Reading the losses waits for the device, so most steps do not. Ranks have to agree on
             # stopping and saving, so they do at these steps only.
             urgent = self.alone and (self.stop.number or time.monotonic() >= self._save_at)
@@ -174,6 +179,17 @@ class Trainer:
         *sums, samples = sum_over_ranks([*progress.sums, progress.samples], self.engine.device)
         means = (part / max(samples, 1) for part in sums)
         return dict(zip(PARTS, means, strict=True)) | self._pace.figures()
+
+    def _fix_length(self, limit: str, taken: float) -> None:
+        """Fix the epochs of a run with ``time``, once, from the seconds of a step."""
+        config, times = self.config, (taken, time.monotonic() - self._began)
+        step, gone = max_over_ranks(times, self.engine.device)  # all ranks agree
+        left = parse_duration(limit) - gone
+        more = epochs_within(left, step, self.loader, self.validation, config.accumulate)
+        self.epochs = min(config.epochs, round(self.done + more, 3))
+        self.config = replace(config, epochs=self.epochs, time=None)
+        told = f"a step takes {step:.2g} s: {counted(round(self.epochs, 2), 'epoch')}"
+        self.report.line(f"{told}, the end in {duration((self.epochs - self.done) / more * left)}")
 
     def _after_steps(self) -> None:
         """Read the losses of pending steps and show them; save and stop if it is time to."""
@@ -268,7 +284,7 @@ class Trainer:
             self._best_scenes = self._scenes
             self.save_best()
         self.save()
-        self.report.epoch(row, results, progress.history, self.epochs, best=best)
+        self.report.epoch(row, results, progress.history, math.ceil(self.epochs), best=best)
         if (stopping := self._stopping()) and progress.epoch < self.epochs:
             raise RunStopped(stopping)
         self.stop.at_once = True  # all is saved
@@ -376,25 +392,9 @@ class Trainer:
             **training,
         )
 
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Add the step and a remedy to errors about losses and gradients that are not finite."""
-        try:
-            yield
-        except TrainingError as error:
-            step, epoch = self.progress.step + 1 - error.ago, self.progress.epoch + 1
-            again = "no checkpoint was written: start again"
-            if self._saved_step is not None:
-                kept = f"the last checkpoint is of step {self._saved_step}"
-                again = f"{kept}: `resume` {self.folder}"
-            raise TrainingError(
-                f"{error} (step {step}, epoch {epoch}, seed {self.config.seed}); {again} with a "
-                "smaller `lr` or `clip`, or with `precision` fp32"
-            ) from error
-        except RuntimeError as error:
-            if "find_unused_parameters" not in str(error):
-                raise
-            raise TrainingError(
-                "the loss does not depend on all parameters of the model, which several ranks have "
-                "to know: add `find_unused_parameters`"
-            ) from error
+    def _where(self, ago: int) -> str:
+        """Return where the run was so many steps ago, and how it goes on from before that."""
+        step, epoch = self.progress.step + 1 - ago, self.progress.epoch + 1
+        kept = f"the last checkpoint is of step {self._saved_step}: `resume` {self.folder}"
+        again = kept if self._saved_step is not None else "no checkpoint was written: start again"
+        return f"(step {step}, epoch {epoch}, seed {self.config.seed}); {again}"
