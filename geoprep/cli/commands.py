@@ -23,13 +23,15 @@ from geoprep.errors import UsageError
 STORE = click.argument("store", metavar="STORE")
 
 
-HELP = """Build uint8 Zarr stores from imagery and labels, and road networks from predictions.
+HELP = """Build uint8 Zarr stores from imagery and labels, train models, and make road networks.
 
 \b
 geoprep synth --city moscow --scenes 24 --out data/     make a synthetic labelled city
 geoprep build-zarr --city moscow --source data/         build moscow.zarr from imagery and roads
 geoprep info moscow.zarr                                print its contents
 geoprep preview moscow.zarr --out sheet.png             draw some scenes
+geoprep fit moscow.zarr                                 train a model
+geoprep predict runs/moscow images/ --out predictions/  find roads in other images
 geoprep vectorize predictions/ --out city.gpkg          make a routable road network
 geoprep score --truth labels/ --proposal city.gpkg      score it with APLS and TOPO
 """
@@ -209,7 +211,8 @@ def export(
 
     The files are Cloud Optimised GeoTIFFs. Scenes of any size need the memory of a few rows of
     tiles. Scenes that are not georeferenced can also be written as NAME.png. GeoZarr has image and
-    label at all levels, in a new folder.
+    label at all levels, in a new folder. With a checkpoint such as best.pt in place of the store it
+    is `geoprep export-model`.
     """
     several = any("," in text for text in scenes)
     ids = (

@@ -38,6 +38,19 @@ class CommandGroup(click.Group):
         command: click.Command = self._found[cmd_name].load()
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command of the words; that of models, ``export-model``, to export a model."""
+        name, command, words = super().resolve_command(ctx, args)
+        if name == "export" and any(_is_model(word) for word in words):
+            command = self.get_command(ctx, "export-model") or command
+        return name, command, words
+
+
+def _is_model(word: str) -> bool:
+    return word.endswith(".pt") or Path(word, "best.pt").is_file()
+
 
 class LazyCommand(click.Command):
     """What ``geoprep --help`` lists of a command in a module that takes long to import.

@@ -66,6 +66,17 @@ def test_a_folder_of_the_user_hides_no_module_but_gives_models(tmp_path, python)
     assert "RuntimeError: 3 " in done.stderr
 
 
+@pytest.mark.usefixtures("entry_points")
+def test_export_of_a_checkpoint_is_that_of_models(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "best.pt").write_bytes(b"")
+    for word in ("run", "run/best.pt", "none.pt"):
+        assert "CHECKPOINT" in CliRunner().invoke(cli, ["export", word, "--help"]).output
+    for word in ("city.zarr", "."):
+        assert "STORE" in CliRunner().invoke(cli, ["export", word, "--help"]).output
+
+
 def test_modules_run_in_a_source_tree_without_metadata(tmp_path, python):
     (tmp_path / "sitecustomize.py").write_text(
         "import importlib.metadata as metadata\n"
