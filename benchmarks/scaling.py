@@ -72,7 +72,7 @@ def _probe(index: int, item: Any) -> PlannedScene:  # noqa: ANN401 - a scene and
     place = Affine(2.7e-6, 0, col * STEP, 0, -2.7e-6, row * STEP)
     grid = Grid(crs="EPSG:4326", transform=place, height=SIDE, width=SIDE)
     draft: PlannedScene = item[0]
-    names = ("red", "green", "blue")
+    names = (("red",), ("green",), ("blue",))
     return replace(draft, grid=grid, dtype="uint8", bands=(1, 2, 3), band_names=names)
 
 

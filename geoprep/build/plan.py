@@ -99,7 +99,7 @@ def make_plan(
     a plan that is not built; images with the same bytes may then be in different splits.
     """
     check_kinds(sources, options)
-    scenes = probe_scenes(sources, options, executor)
+    scenes, band_notes = probe_scenes(sources, options, executor)
     usable = [scene for scene in scenes if not scene.failure]
     if not usable:
         raise SourceError(f"none of {len(scenes)} images can be used. First: {scenes[0].failure}")
@@ -130,6 +130,7 @@ def make_plan(
             digest=digests[i] if read_inputs else 0,
             files=(),
             facts="",
+            band_names=(),
         )
         scenes[i], tiles = scene, tiles + len(scene.windows)
     splits, split_notes = divide(scenes, [source.origin for source in sources], layout)
@@ -137,7 +138,7 @@ def make_plan(
         scenes[i] = replace(scenes[i], splits=of_scene)
     meta = StoreMeta(
         cities=tuple(cities),
-        bands=first.band_names,
+        bands=tuple(names[0] for names in first.band_names),
         band_indexes=first.bands,
         gsd_m=_median_gsd(scenes),
         tile=layout.tile,
@@ -163,7 +164,7 @@ def make_plan(
         tiles=tiles,
         road_file=road_file,
         orphan_labels=tuple(label for source in sources for label in source.orphan_labels),
-        notes=(*notes, *split_notes),
+        notes=(*band_notes, *notes, *split_notes),
         fingerprint=f"{__version__} {digest}",
     )
 

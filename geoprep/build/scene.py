@@ -52,7 +52,7 @@ class PlannedScene(Scene):
     grid: Grid | None = None  # of the image; None if it cannot be used
     dtype: str = ""  # of the selected bands
     bands: tuple[int, ...] = ()  # selected ones, numbered from 1
-    band_names: tuple[str, ...] = ()
+    band_names: tuple[imagery.Names, ...] = ()
     failure: str = ""  # why the scene cannot be built
     # For the digest of the inputs, until the plan is complete
     files: tuple[str, ...] = ()  # addresses of all files of the image, the image itself first
@@ -146,8 +146,8 @@ Probed = tuple[PlannedScene, str | None, BuildOptions]
 
 def probe_scenes(
     sources: Sequence[SourceScenes], options: BuildOptions, executor: Executor
-) -> list[PlannedScene]:
-    """Return the header of every image; images of unusual bands, or that end a worker, fail."""
+) -> tuple[list[PlannedScene], list[str]]:
+    """Return the header of every image, and notes; of unusual bands, or ends of a worker, fail."""
     items: list[Probed] = [
         (_draft(scene, city, source.bands), source.product, options)
         for city, source in enumerate(sources)
@@ -157,14 +157,12 @@ def probe_scenes(
     read = partial(_each, probe_scene)
     for first, some in executor.map_unordered(read, _batches(items), _spared):
         probes[first : first + len(some)] = some
-    return _same_bands(probes)
+    return _same_bands(probes, options)
 
 
 def _draft(scene: Scene, city: int, band_names: tuple[str, ...]) -> PlannedScene:
-    files = (scene.image,)
-    return PlannedScene(
-        scene.id, scene.image, scene.label, city, files=files, band_names=band_names
-    )
+    files, names = (scene.image,), tuple((name,) for name in band_names)
+    return PlannedScene(scene.id, scene.image, scene.label, city, files=files, band_names=names)
 
 
 def _batches(items: Sequence[T]) -> Iterator[tuple[int, Sequence[T]]]:
@@ -212,30 +210,60 @@ def _usable(
     if options.bands is None and product == "PS-RGB":
         bands = bands[:3]
     dtype = raster.dtype_of(bands)
-    names = probe.band_names or BAND_NAMES.get(product or "", ())
+    names = probe.band_names or tuple((name,) for name in BAND_NAMES.get(product or "", ()))
     if max(bands) > len(names):
-        names = raster.band_names
+        names = raster.names
     grid = raster.placed(options.pixel_size)
     chosen = tuple(names[band - 1] for band in bands)
     return replace(probe, grid=grid, dtype=dtype, bands=bands, band_names=chosen)
 
 
-def _same_bands(probes: Sequence[PlannedScene]) -> list[PlannedScene]:
-    """Return the probes with a failure where the bands differ from those of most images."""
-    counts = Counter(probe.bands for probe in probes if not probe.failure)
-    usual = counts.most_common(1)[0][0] if counts else ()
-    return [
-        probe
-        if probe.failure or probe.bands == usual
-        else replace(
-            probe,
-            grid=None,
-            failure=f"{shown_address(probe.image)} has bands {_listed(probe.bands)}, most "
-            f"images have {_listed(usual)}: choose common ones with `bands`, or build "
-            "separate stores",
+def _same_bands(
+    probes: Sequence[PlannedScene], options: BuildOptions
+) -> tuple[list[PlannedScene], list[str]]:
+    """Return the probes with equal bands in equal order, those that lack one failed, and notes.
+
+    The bands are those of most images, of images with names if there are any.
+    """
+    usable = [probe for probe in probes if not probe.failure]
+    count = Counter(len(probe.bands) for probe in usable).most_common(1)[0][0] if usable else 0
+    counts = Counter(probe.band_names for probe in usable if len(probe.bands) == count)
+    wanted = max(counts, key=lambda names: (imagery.has_names(names), counts[names]), default=())
+    usual = next((probe.bands for probe in usable if len(probe.bands) == count), ())
+    checked, by_name, by_number = list[PlannedScene](), list[str](), list[str]()
+    for probe in probes:
+        if probe.failure or probe.band_names == wanted:
+            checked.append(probe)
+            continue
+        name, match = shown_address(probe.image), imagery.match_bands(wanted, probe.band_names)
+        places = match.places or tuple(range(count))
+        if len(probe.bands) != count or (match.missing and options.bands is None):
+            has = f"{_listed(probe.bands)}, most images have {_listed(usual)}"
+            if len(probe.bands) == count:
+                has = f"{_named(probe.band_names)}, and most images {_named(wanted)}"
+            why = f"{name} has bands {has}: choose common ones with `bands`, or build separate "
+            checked.append(replace(probe, grid=None, failure=f"{why}stores"))
+            continue
+        if places != tuple(range(count)):
+            by_name.append(name)
+            bands = tuple(probe.bands[place] for place in places)
+            probe = replace(probe, bands=bands, facts=f"{probe.facts} {bands}")
+        if count > 1 and (match.unnamed or match.missing):
+            by_number.append(name)
+        checked.append(replace(probe, band_names=wanted))
+    notes = [
+        f"{len(names):,} image(s) such as {names[0]}: {how} {_named(wanted)}"
+        for names, how in (
+            (by_name, "bands in another order, read by their names as"),
+            (by_number, "bands without names, or with others, read in their order as"),
         )
-        for probe in probes
+        if names
     ]
+    return checked, notes
+
+
+def _named(bands: Sequence[imagery.Names]) -> str:
+    return ", ".join(names[0] for names in bands)
 
 
 def _listed(bands: Sequence[int]) -> str:

@@ -202,7 +202,7 @@ def _pixels(scene: PlannedScene, rows: tuple[int, int] | None = None) -> int:
 def _strips(plan: Plan, index: int, scene: PlannedScene) -> Iterator[SurveyTask]:
     """Yield one task for a scene in a single shard, which is read whole there too; else strips."""
     assert scene.grid is not None
-    bands, height, width = plan.meta.band_indexes, scene.grid.height, scene.grid.width
+    bands, height, width = scene.bands, scene.grid.height, scene.grid.width
     whole = SurveyTask(index, scene.tiles(0, 0), bands, plan.options, rows=None)
     if not plan.in_several_shards(scene):
         yield whole

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from geoprep.crs import is_georeferenced
 from geoprep.errors import ImageError
 from geoprep.grid import Grid, local_grid
+from geoprep.imagery.band_names import Names, common_name
 from geoprep.imagery.rescale import SIZES
 from geoprep.imagery.wide import WIDE
 from geoprep.storage import is_local, open_header, shown_address, split_address
@@ -121,6 +122,16 @@ class Raster:
         return tuple(
             band.description or (band.colour if band.colour in _COLOURS else f"band {number}")
             for number, band in enumerate(self.bands, start=1)
+        )
+
+    @property
+    def names(self) -> tuple[Names, ...]:
+        """All names of every band: that of `band_names`, and the common one of either or none."""
+        if self.palette is not None:
+            return tuple((name,) for name in _COLOURS)
+        return tuple(
+            (name, common_name(band.description) or common_name(band.colour))
+            for name, band in zip(self.band_names, self.bands, strict=True)
         )
 
     @property

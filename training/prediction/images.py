@@ -71,6 +71,7 @@ class ImageSource:
     version: str  # changes with the file: size and modification time, or the ETag of an object
     nodata: imagery.Nodata = None  # which pixels are nodata, as a build takes it
     black_decides: bool = False  # on nodata, at the edge: the file states none
+    note: str = ""  # for the user
 
     @property
     def name(self) -> str:
@@ -84,11 +85,18 @@ class ImageSource:
 
 
 def inspect_image(
-    address: str, info: ModelInfo, options: ImageOptions, version: str = ""
+    address: str,
+    info: ModelInfo,
+    options: ImageOptions,
+    version: str = "",
+    names: Sequence[imagery.Names] = (),
 ) -> ImageSource:
-    """Return the bands, grid and dtype of an image; ``version`` is that of a copied object."""
+    """Return the bands, grid and dtype of an image.
+
+    ``version`` is that of a copied object, ``names`` of its bands are known from elsewhere.
+    """
     raster = imagery.describe(address)
-    bands = choose_bands(raster, info.bands, parse_bands(options.bands))
+    bands, note = choose_bands(raster, info.bands, parse_bands(options.bands), names)
     dtype = raster.dtype_of(bands)
     if dtype != "uint8" and _rule(info, options.rescale) == "none":
         raise ImageError(
@@ -122,7 +130,7 @@ def inspect_image(
     nodata = info.nodata if options.nodata == "checkpoint" else parse_nodata(options.nodata)
     return ImageSource(
         address, bands, dtype, lengths, scales, height, width, transform, crs, gsd, version,
-        nodata, nodata is None and not raster.states_nodata,
+        nodata, nodata is None and not raster.states_nodata, note,
     )  # fmt: skip
 
 
@@ -134,13 +142,15 @@ def file_version(address: str) -> str:
 
 
 def choose_bands(
-    raster: imagery.Raster, needed: Sequence[str], chosen: Sequence[int]
-) -> tuple[int, ...]:
-    """Return the 1-based bands of an image for the bands that a model needs, in their order.
+    raster: imagery.Raster,
+    needed: Sequence[str],
+    chosen: Sequence[int],
+    names: Sequence[imagery.Names] = (),
+) -> tuple[tuple[int, ...], str]:
+    """Return the 1-based bands of an image for those that a model needs, in their order; a note.
 
     1. Those that the user chose.
-    2. Those with the names of the model's bands.
-    3. All, if they are as many as the model's.
+    2. Those that `imagery.match_bands` finds by their names, ``names`` or those of the file.
     """
     if chosen:  # 1
         if len(chosen) != len(needed):
@@ -148,18 +158,21 @@ def choose_bands(
                 f"`bands` names {len(chosen)} band(s), but the model needs {len(needed)}: "
                 f"{', '.join(needed)}"
             )
-        return tuple(chosen)
-    names = [name.casefold() for name in raster.band_names]
-    if all(name.casefold() in names for name in needed):  # 2
-        return tuple(names.index(name.casefold()) + 1 for name in needed)
-    bands = raster.default_bands
-    if len(bands) == len(needed):  # 3
-        return bands
-    listed = ", ".join(f"{band} ({names[band - 1]})" for band in bands)
+        return tuple(chosen), ""
+    names, bands = names or raster.names, raster.default_bands
+    wanted = [(name, imagery.common_name(name)) for name in needed]
+    match = imagery.match_bands(wanted, names, [band - 1 for band in bands])  # 2
+    listed = ", ".join(f"{band} ({names[band - 1][0]})" for band in bands)
+    if not match.missing:
+        unclear = match.unnamed and len(needed) > 1
+        read = ", ".join(str(place + 1) for place in match.places)
+        note = f"{raster.name}: bands {read} are read as {', '.join(needed)}, as not all have names"
+        return tuple(place + 1 for place in match.places), note if unclear else ""
     fix = "Use an image with these bands, or a model trained on fewer"
-    if len(bands) > len(needed):
+    if len(bands) >= len(needed):
         example = ",".join(map(str, bands[: len(needed)]))
-        fix = f"Choose them with `bands`, for example {example}"
+        called = " or ".join(match.missing)
+        fix = f"No band is called {called}. Choose them with `bands`, for example {example}"
     raise ImageError(
         f"{raster.name} has band(s) {listed}, but the model needs {len(needed)}: "
         f"{', '.join(needed)}. {fix}"

@@ -285,7 +285,8 @@ class PredictionJob:
 
     def _predict(self, task: ImageOutcome, source: ImageSource, screen: Screen) -> PredictStats:
         runner, note = self._runner(source)
-        for line in (note, limits_note(self.predictor.info, self.predictor.options.rescale)):
+        info, options = self.predictor.info, self.predictor.options
+        for line in (source.note, note, limits_note(info, options.rescale)):
             if line and line not in self._shown:
                 self._shown.add(line)
                 screen.say(line)

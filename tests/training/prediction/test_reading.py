@@ -8,6 +8,7 @@ import pytest
 import rasterio
 from affine import Affine
 from helpers.predict_cases import FACTS, GSD, PLACE, pixels, predict_options, write_image
+from rasterio.enums import ColorInterp
 
 from geoprep import build_zarr, imagery
 from geoprep.errors import ImageError, UsageError
@@ -118,6 +119,34 @@ def test_square_degrees_are_resampled_to_the_trained_metres(tmp_path):
     assert inspected(path, replace(FACTS, gsd_m=(0.243, 0.3))).scales == (1.0, 1.0)
     source = inspected(path, replace(FACTS, gsd_m=(0.3, 0.3)))
     assert (source.height, source.width) == (100, 81)
+
+
+@pytest.mark.parametrize(
+    ("names", "colours", "bands"),
+    [
+        (("blue", "green", "red"), None, (3, 2, 1)),
+        (("B02", "B03", "B04"), ("blue", "green", "red"), (3, 2, 1)),
+        (("Band 1 (Blue)", "Band 2 (Green)", "Band 3 (Red)"), None, (3, 2, 1)),
+        (("nir", "red", "green"), None, "blue"),
+        (("nir", "red", "green"), ("red", "green", "blue"), "blue"),
+        (("blue", "green", "nir"), None, "red"),
+        (("B4", "B3", "B2"), None, "red or green or blue"),
+        ((None, None, None), None, (1, 2, 3)),
+    ],
+)
+def test_bands_of_other_names_are_refused(tmp_path, names, colours, bands):
+    path = write_image(tmp_path / "a.tif", pixels(8, 8), photometric="minisblack")
+    with rasterio.open(path, "r+") as file:
+        file.descriptions = names
+        file.colorinterp = [ColorInterp[name] for name in colours or ["undefined"] * 3]
+    if isinstance(bands, str):
+        with pytest.raises(ImageError, match=f"No band is called {bands}. Choose them"):
+            inspected(path)
+        assert inspected(path, bands="1,2,3").bands == (1, 2, 3)
+    else:
+        source = inspected(path)
+        assert source.bands == bands
+        assert ("read as red, green, blue" in source.note) == (names == (None, None, None))
 
 
 def test_bands_are_found_by_name_then_by_number(tmp_path):
