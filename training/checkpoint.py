@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from geoprep.errors import GeoprepError, UsageError
-from geoprep.storage import flush
+from geoprep.storage import flush, put
 from training.model import ModelInfo as ModelInfo
 from training.model import build_model, is_code
 
@@ -137,7 +137,7 @@ def save(path: str | Path, checkpoint: Checkpoint) -> None:
         torch.save(values, part)
         flush(part)
         flush(path.parent)
-        part.replace(path)
+        put(part, path)
         flush(path.parent)
     except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
         part.unlink(missing_ok=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from geoprep.cli import Status, run
 from geoprep.errors import UsageError
 from geoprep.options import argument, option
-from geoprep.storage import replaced, require_folder, require_suffix
+from geoprep.storage import outputs, replaced, require_suffix
 from training.cli import Command
 from training.runners import ModelOptions
 
@@ -125,11 +125,12 @@ def evaluate(options: EvaluateOptions) -> int:
     """Evaluate a model, print and write its metrics, and return the exit status."""
     import pandas as pd
 
+    from training.checkpoint import BEST
     from training.engine import is_rank_zero, process_group, set_threads
 
-    for file in (options.csv, options.report, options.confusion):
-        if file is not None:
-            require_folder(file)
+    model = options.checkpoint
+    files = [file for file in (options.csv, options.report, options.confusion) if file is not None]
+    outputs(*files, inputs=[model, model / BEST, *options.stores])
     if options.compare or options.on:
         set_threads(options.threads)
         return _compare(options)

@@ -14,7 +14,7 @@ import geoprep
 from geoprep.cli import Status, run
 from geoprep.errors import UsageError
 from geoprep.options import option
-from geoprep.storage import content_digest, require_folder
+from geoprep.storage import content_digest, outputs
 from training.cli import Command
 from training.runners import CheckpointOptions
 from training.settings import LICENCE
@@ -107,6 +107,8 @@ def export(options: ExportOptions) -> int:
     from training.checkpoint import load_model
     from training.runners import (
         ExportRecord,
+        export_files,
+        item_path,
         model_file,
         named_layers,
         write_export_item,
@@ -115,6 +117,8 @@ def export(options: ExportOptions) -> int:
 
     out, precision = check(options)
     file = model_file(options.checkpoint)
+    written = (*export_files(out), item_path(out))
+    outputs(*written, inputs=[file, *([options.calibrate] if options.calibrate else [])])
     model, info = load_model(file, device="cpu", weights=options.weights, model=options.model)
     tiles: list[Tensor] = []
     if options.calibrate:
@@ -166,7 +170,6 @@ def check(options: ExportOptions) -> tuple[Path, Precision]:
         fitting = [name for name, suffix in SUFFIXES.items() if suffix == out.suffix]
         other = f"; {out.suffix} belongs to `format` {' or '.join(fitting)}" if fitting else ""
         raise UsageError(f"`out` {out}: files of `format` {form} end in {SUFFIXES[form]}{other}")
-    require_folder(out)
     if out.exists() and not options.overwrite:
         raise UsageError(f"{out} exists: use `overwrite` to replace it")
     if options.int8 and form not in ("openvino", "ipex-int8"):

@@ -229,7 +229,7 @@ def save_model(
         The trained module: normalised images, float (n, band, y, x), to logits (n, channel, y, x);
         of a sigmoid, or of a softmax for classes. It may be compiled or wrapped for DDP.
     path
-        File to write, such as ``model.pt``. An existing file is replaced.
+        File to write, such as ``model.pt``. One that this function wrote is replaced.
     store
         The training data: a `geoprep.Store`, a path or an address; or several.
     targets
@@ -256,13 +256,16 @@ def save_model(
     """
     import torch
 
+    from geoprep.storage import make_folder, outputs
     from loaders import open_stores
     from training.checkpoint import Checkpoint, save
     from training.data import level_gsd, model_info
     from training.fit import COMMAND
     from training.model import build_model, factory_of, training_only, unwrapped
-    from training.runners import training_extent, write_item
+    from training.runners import item_path, training_extent, write_item
 
+    make_folder(Path(path).parent)
+    outputs(Path(path), item_path(Path(path)))
     trained, stores = unwrapped(model), open_stores(paths_of(store))
     given = {"model": factory or factory_of(trained), "targets": targets}
     given |= {} if bands is None else {"bands": ",".join(bands)}

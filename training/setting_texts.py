@@ -117,11 +117,19 @@ def read_yaml(path: str, parameter: str) -> Any:  # noqa: ANN401 - a file may ho
         raise UsageError(f"`{parameter}` {path} cannot be read: {reason}") from error
 
 
+_TITLE = "# Settings of this run: `--config` takes this file."
+
+
+def are_settings(path: Path) -> bool:
+    """Return whether `write_settings` wrote a file."""
+    return path.is_file() and path.read_bytes().startswith(_TITLE.encode())
+
+
 def write_settings(path: Path, sections: Iterable[type[Any]], values: Mapping[str, Any]) -> None:
     """Write settings as YAML, by section, in a form that ``--config`` reads."""
     import yaml
 
-    lines = ["# Settings of this run: `--config` takes this file."]
+    lines = [_TITLE]
     for section in sections:
         part = {f.name: values[f.name] for f in fields(section) if f.name in values}
         lines += [f"\n# {section.__doc__}", yaml.safe_dump(part, sort_keys=False).rstrip()]

@@ -118,7 +118,11 @@ def score(
     from geoprep.labels import SpeedRule
     from geoprep.masks import has_rasters
     from geoprep.roads import mean_scores, pair_scenes, reliability, score_scenes
+    from geoprep.storage import outputs
 
+    if csv is not None:
+        given = (truth, proposal, images)
+        outputs(Path(csv), inputs=[path for path in given if isinstance(path, str | os.PathLike)])
     settings, rule = taken(options, ScoreOptions), taken(options, SpeedRule, *LABEL_OPTIONS)
     named = taken({"classes": classes} | options, ClassOptions, "classes", "other", "tolerance")
     class_rule = named.make_rule(options.get("label_nodata"))
@@ -240,13 +244,13 @@ def polygonize(
         georeferenced, or the file cannot be written.
     """
     from geoprep.masks import polygonize_rasters
-    from geoprep.storage import replaced, require_folder, require_suffix
+    from geoprep.storage import outputs, replaced, require_suffix
 
     several = [source] if isinstance(source, str | os.PathLike) else list(source)
     target = None if out is None else Path(out)
     if target is not None:
         require_suffix(target, ".gpkg", ".geojson", ".fgb")
-        require_folder(target)
+        outputs(target, inputs=several)
     frame = polygonize_rasters(
         [Path(one) for one in several],
         simplify_m=simplify_m,

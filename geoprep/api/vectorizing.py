@@ -61,12 +61,13 @@ def vectorize(
         A raster cannot be found or read.
     """
     from geoprep.api.networks import RoadNetwork
-    from geoprep.roads import check_target, vectorize_each, write_csv
+    from geoprep.roads import NETWORK_SUFFIXES, TABLE_SUFFIX, vectorize_each, write_csv
     from geoprep.roads import vectorize as trace_rasters
+    from geoprep.storage import require_suffix
 
     if out is not None:
-        check_target(Path(out))
-    traced = partial(_traced, source, transform, crs, workers, progress, options)
+        require_suffix(Path(out), *NETWORK_SUFFIXES, TABLE_SUFFIX)
+    traced = partial(_traced, source, out, transform, crs, workers, progress, options)
     with traced(trace_rasters) as graph:
         network = RoadNetwork(graph)
     if out is not None and Path(out).suffix.lower() != ".csv":
@@ -113,18 +114,18 @@ def write_road_table(
         A raster cannot be found or read.
     """
     from geoprep.roads import vectorize_each, write_csv
-    from geoprep.storage import require_folder, require_suffix
+    from geoprep.storage import require_suffix
 
     table = Path(out)
     require_suffix(table, ".csv")
-    require_folder(table)
-    with _traced(source, None, None, workers, progress, options, vectorize_each) as roads:
+    with _traced(source, table, None, None, workers, progress, options, vectorize_each) as roads:
         return write_csv(roads, table)
 
 
 @contextmanager
 def _traced(
     source: Any,  # noqa: ANN401 - as of `vectorize`
+    out: StrPath | None,
     transform: Any,  # noqa: ANN401 - as above
     crs: Any,  # noqa: ANN401 - as above
     workers: int | None,
@@ -132,9 +133,13 @@ def _traced(
     given: dict[str, Any],
     function: Callable[..., R],
 ) -> Iterator[R]:
-    """Yield what a function makes of rasters, which exist as long as the context."""
+    """Yield what a function makes of rasters, which exist as long as the context.
+
+    ``out`` is the file that it is for.
+    """
     from geoprep.executors import counting_bar
     from geoprep.roads import rasters_in
+    from geoprep.storage import outputs
 
     reading, tracing = taken(dict(given), RasterOptions), taken(dict(given), Tracing)
     with tempfile.TemporaryDirectory() as folder:
@@ -142,6 +147,8 @@ def _traced(
         paths = [path for one in found for path in rasters_in(one)]
         if not paths:
             raise UsageError("`source` is empty: give at least one raster")
+        if out is not None:
+            outputs(Path(out), inputs=paths)
         with counting_bar("vectorizing", quiet=not progress) as advance:
             yield function(paths, tracing, reading, workers=workers, advance=advance)
 

@@ -3,7 +3,6 @@ from .centrelines.opening import open_raster as open_raster
 from .centrelines.opening import pixel_size_of as pixel_size_of
 from .centrelines.opening import stated_threshold as stated_threshold
 from .centrelines.rasters import RoadRaster as RoadRaster
-from .formats.files import check_target as check_target
 from .formats.files import read_network as read_network
 from .formats.files import write_network as write_network
 from .formats.graphs import multigraph as multigraph

@@ -90,7 +90,7 @@ def download_files(files: Planned, folder: Path, report: Callable[[int, int], No
 
     def one(path: Path) -> tuple[str, str]:
         try:
-            return download(files[path], path, count), ""
+            return download(files[path], path, count, replace=False), ""
         except SourceError as error:
             return "failed", str(error)
 

@@ -23,10 +23,13 @@ from .local_files import is_at as is_at
 from .local_files import json_lines as json_lines
 from .local_files import local_path as local_path
 from .local_files import make_folder as make_folder
-from .local_files import replaced as replaced
-from .local_files import require_folder as require_folder
 from .local_files import require_pyarrow as require_pyarrow
-from .local_files import require_suffix as require_suffix
+from .output_files import is_ours as is_ours
+from .output_files import outputs as outputs
+from .output_files import put as put
+from .output_files import replaced as replaced
+from .output_files import require_folder as require_folder
+from .output_files import require_suffix as require_suffix
 from .places import Files as Files
 from .places import RemoteFile as RemoteFile
 from .places import list_remote as list_remote

@@ -1,4 +1,4 @@
-"""Local files: written whole or not at all, flushed to the disk, locked; with one-line errors."""
+"""Local files and folders: flushed to the disk, locked; with one-line errors."""
 
 from __future__ import annotations
 
@@ -7,14 +7,10 @@ import fcntl
 import json
 import os
 import re
-import shutil
 import socket
-import time
-import uuid
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from functools import lru_cache
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, TextIO
 
@@ -22,9 +18,6 @@ from geoprep.errors import OutputError, UsageError
 from geoprep.storage.failures import errors_named
 
 StrPath = str | os.PathLike[str]
-
-_ABANDONED_S = 24 * 3600
-"""Seconds after the last write at which a temporary file counts as one of a killed process."""
 
 
 def flush(path: Path) -> None:
@@ -53,63 +46,6 @@ def local_path(path: str | Path) -> Path:
     return Path(path).absolute()
 
 
-@contextmanager
-def replaced(path: Path) -> Iterator[Path]:
-    """Yield a temporary path in the same folder, which is renamed to ``path`` on success.
-
-    A file or a folder may be written there; a folder replaces nothing but an empty one.
-
-    An incomplete file never has the final name, and a failure leaves the previous file untouched.
-    Any number of threads and processes may write to one folder. Temporary files of killed processes
-    are removed after a day.
-    """
-    require_folder(path)
-    name = f".{path.stem}.{uuid.uuid4().hex[:16]}.partial{path.suffix}"
-    partial = path.with_name(name)
-    with errors_named(path, OutputError):
-        try:
-            _sweep(path.parent.absolute())
-            partial.touch()  # refused at once, not after an hour of work
-            partial.unlink()
-            yield partial
-            flush_all([*partial.rglob("*"), partial])
-            partial.replace(path)
-        finally:
-            _remove(partial)
-
-
-@lru_cache(maxsize=1024)
-def _sweep(folder: Path) -> None:
-    """Remove temporary files of killed processes; once per process and folder."""
-    for path in folder.glob(f".*.{'[0-9a-f]' * 16}.partial*"):
-        with suppress(OSError):
-            if time.time() - path.stat().st_mtime > _ABANDONED_S:
-                _remove(path)
-
-
-def _remove(path: Path) -> None:
-    """Remove a file, or a folder with its files, where that is possible."""
-    with suppress(OSError):
-        path.unlink(missing_ok=True)
-    for _ in range(10):
-        if not os.path.isdir(path):  # noqa: PTH112 - raises no error
-            return
-        shutil.rmtree(path, ignore_errors=True)
-        time.sleep(0.02)  # after an error, zarr's other threads may write to a folder for a moment
-
-
-def require_suffix(path: Path, *suffixes: str) -> None:
-    """Raise UsageError if the name of a file has none of some suffixes, in any case."""
-    if path.suffix.lower() not in suffixes:
-        raise UsageError(f"{path}: use a name that ends in {', '.join(suffixes)}")
-
-
-def require_folder(path: Path) -> None:
-    """Raise UsageError if the folder of a file to be written does not exist."""
-    if not path.parent.is_dir():
-        raise UsageError(f"{path}: the folder {path.parent} does not exist: create it first")
-
-
 def require_pyarrow() -> None:
     """Raise UsageError unless pyarrow is installed, without which there is no GeoParquet."""
     try:
@@ -119,7 +55,7 @@ def require_pyarrow() -> None:
 
 
 def make_folder(folder: Path) -> Path:
-    """Create a folder and its parents where missing, and return it; raises as `replaced`."""
+    """Create a folder and its parents where missing, and return it; or raise OutputError."""
     with errors_named(folder, OutputError):
         folder.mkdir(parents=True, exist_ok=True)
     return folder

@@ -33,7 +33,11 @@ _KEPT_FREE = 2**30
 
 
 def download(
-    remote: RemoteFile, path: Path, report: Callable[[int], None] = lambda _: None
+    remote: RemoteFile,
+    path: Path,
+    report: Callable[[int], None] = lambda _: None,
+    *,
+    replace: bool = True,
 ) -> Literal["kept", "downloaded"]:
     """Copy a remote file to the disk, unless the copy there is still current.
 
@@ -41,10 +45,13 @@ def download(
     no checksum, a hidden file beside the copy records its version. An interrupted download is
     resumed while the remote file is the same; a copy with a wrong checksum is discarded and
     downloaded again. ``report`` gets the bytes that arrived, negative if they were discarded.
+    SourceError unless ``replace``: another file is there.
     """
     if _is_current(remote, path):
         report(remote.size)
         return "kept"
+    if not replace and path.exists():
+        raise SourceError(f"{path} differs from {remote.address}: move it, and run again.")
     with errors_named(path, OutputError):
         path.parent.mkdir(parents=True, exist_ok=True)
         part = _part(remote, path)

@@ -48,7 +48,8 @@ def synthesise(
     if classes:
         wanted = (*wanted, CLASS_RASTER)
         make_folder(folder / CLASS_RASTER)
-        write_classes(folder / CLASS_RASTER / "classes.yaml", CLASS_COLOURS)
+        if not (table := folder / CLASS_RASTER / "classes.yaml").exists():
+            write_classes(table, CLASS_COLOURS)
     paths = [scene_files(folder, plan, index, wanted) for index in range(scenes)]
     todo = [k for k, files in enumerate(paths) if not all(map(Path.exists, files.values()))]
     if not todo:
@@ -56,13 +57,15 @@ def synthesise(
     renderer, labels = Renderer(plan), RoadLabels(plan)
 
     def draw(index: int) -> None:
-        for path in paths[index].values():
+        missing = {name: path for name, path in paths[index].items() if not path.exists()}
+        for path in missing.values():
             make_folder(path.parent)
         for product, pixels in draw_products(renderer, index, wanted).items():
-            nodata = NODATA if product == CLASS_RASTER else None
-            write_image(paths[index][product], pixels, plan.frame.georeference(index), nodata)
-        if city.labelled:
-            write_json(paths[index][city.label_folder], labels.collection(index))
+            if product in missing:
+                nodata = NODATA if product == CLASS_RASTER else None
+                write_image(missing[product], pixels, plan.frame.georeference(index), nodata)
+        if city.label_folder in missing:
+            write_json(missing[city.label_folder], labels.collection(index))
 
     drawn = Threads(workers).map_unordered(draw, todo)
     for finished, _ in enumerate(drawn, scenes - len(todo) + 1):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from geoprep.crs import reproject, unwrapped
 from geoprep.errors import UsageError
 from geoprep.grid import Grid
-from geoprep.storage import replaced, require_suffix
+from geoprep.storage import outputs, replaced, require_suffix
 from geoprep.store import (
     SPLIT_NAMES,
     StoreReader,
@@ -123,6 +123,7 @@ def export_footprints(store: StoreReader, out: Path, *, by: By = "scene") -> Pat
     """
     frame = footprints(store, by).drop(columns="crs")
     require_suffix(out, ".geojson", ".json", ".gpkg")
+    outputs(out)
     shares = ["road_fraction", "valid_fraction"]
     frame[shares] = frame[shares].astype(np.float64).round(6)
     written: dict[str, Any] = {"driver": "GPKG"}

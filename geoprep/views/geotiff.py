@@ -16,7 +16,7 @@ from geoprep.errors import OutputError, UsageError
 from geoprep.grid import Grid
 from geoprep.quiet import no_georeference_warning
 from geoprep.speed import BINNED_TABLE, CONTINUOUS_TABLE, NODATA
-from geoprep.storage import free_bytes, make_folder, replaced, require_suffix
+from geoprep.storage import free_bytes, make_folder, outputs, replaced, require_suffix
 from geoprep.store import (
     StoreReader,
     find_scene,
@@ -71,15 +71,18 @@ def export_scenes(
             raise UsageError(f"{out} is a file. Give a folder for several scenes")
         make_folder(out)
     chosen = chosen_scenes(store, names, arrays)
-    written: list[Path] = []
+    planned: list[tuple[int, Grid, dict[str, Path]]] = []
     for scene in chosen:
         grid = exportable_grid(store, scene, level, arrays)
         targets = _targets(out, str(store.scenes.id[scene]), arrays, plain=not grid.georeferenced)
         if store.scenes.status[scene] == "unlabelled":
             targets.pop(meta.label_array, None)
+        planned.append((scene, grid, targets))
+    written = [path for *_, targets in planned for path in targets.values()]
+    outputs(*written)
+    for scene, grid, targets in planned:
         for array, path in targets.items():
             _write(path, array, store, scene, level, grid, coding)
-        written += targets.values()
     return written
 
 

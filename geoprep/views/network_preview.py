@@ -16,7 +16,7 @@ from geoprep.grid import Grid
 from geoprep.palette import BACKGROUND_COLOUR, SPEED_COLOURS, bin_label
 from geoprep.roads import RoadGraph
 from geoprep.speed import BIN_TABLE, to_byte
-from geoprep.storage import open_image, replaced, require_suffix
+from geoprep.storage import open_image, outputs, replaced, require_suffix
 from geoprep.views.display import SUFFIXES
 from geoprep.views.sheet import save
 
@@ -60,6 +60,7 @@ def preview_network(
     ``pixel_size_m`` is that of ``over``, for a network that is not georeferenced.
     """
     require_suffix(out, *SUFFIXES)
+    outputs(out, inputs=[over] if over else [])
     rgb, lines = _dark(network) if over is None else _image(network, over, pixel_size_m)
     with replaced(out) as partial:
         _draw(partial, network, rgb, lines)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from geoprep.grid import Grid
 from geoprep.speed import NODATA
-from geoprep.storage import replaced, require_suffix
+from geoprep.storage import outputs, replaced, require_suffix
 from geoprep.store import (
     SPLITS,
     STATUSES,
@@ -56,6 +56,7 @@ def preview(
     from geoprep.views import sheet
 
     require_suffix(out, *SUFFIXES)
+    outputs(out)
     chosen = [find_scene(store, name) for name in scenes] if scenes else choose_scenes(store, count)
     grids = [scene_grid(store, scene) for scene in chosen]
     columns = ("image", label_title(store.meta), "overlay")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from geoprep.errors import UsageError
 from geoprep.specifications import PROJECTION_SCHEMA, STAC_GEOPARQUET_VERSION, STAC_VERSION
-from geoprep.storage import is_local, replaced, require_pyarrow, require_suffix
+from geoprep.storage import is_local, outputs, replaced, require_pyarrow, require_suffix
 from geoprep.store import StoreReader, tiles_of
 from geoprep.views.footprints import By, footprints, grids_of
 
@@ -27,6 +27,8 @@ def export_stac(store: StoreReader, out: Path, by: By, datetime: str | None) -> 
     Scenes that are not georeferenced are left out: readers of this layout need all bounds.
     """
     require_suffix(out, ".parquet")
+    described = out.with_suffix(".json")
+    outputs(out, described)
     table = footprints(store, by)
     require_pyarrow()
     import geopandas as gpd
@@ -46,7 +48,6 @@ def export_stac(store: StoreReader, out: Path, by: By, datetime: str | None) -> 
         written = pyarrow.parquet.read_table(partial)
         metadata = {**written.schema.metadata, b"stac-geoparquet": json.dumps(embedded).encode()}
         pyarrow.parquet.write_table(written.replace_schema_metadata(metadata), partial)
-    described = out.with_suffix(".json")
     with replaced(described) as partial:
         partial.write_text(json.dumps(collection, indent=2) + "\n", encoding="utf-8")
     return [out, described]

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from geoprep.compiled import compiled
 from geoprep.cpus import usable_cpus
 from geoprep.speed import NODATA
-from geoprep.storage import flush
+from geoprep.storage import flush, put
 from training.prediction.spool import LEADER, TILE, Compression, Shape, Spool, WriteJournal, framed
 
 _GHOST = (
@@ -126,7 +126,7 @@ class CogWriter:
             for spool in reversed(self._spools):
                 spool.copy_to(file)
         flush(whole)
-        whole.replace(target)
+        put(whole, target)
         flush(target.parent)
 
 

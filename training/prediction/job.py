@@ -10,23 +10,26 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count, takewhile
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from geoprep import imagery
 from geoprep.errors import GeoprepError, UsageError
 from geoprep.executors import Threads, stopped
 from geoprep.sources import images_and_labels
 from geoprep.storage import (
     content_digest,
     download,
+    is_ours,
     is_remote,
     joined,
+    outputs,
     remote_file,
     split_address,
 )
@@ -125,8 +128,9 @@ class PredictionJob:
         ``take`` returns the number of the next image, which several processes share; None for one
         process, which predicts all of them.
 
-        1. The images are found, and none may be replaced by its prediction.
-        2. Their headers are read; a prediction that was made with other options is refused.
+        1. The images are found.
+        2. Their headers are read; a prediction that was made with other options is refused, and so
+           is any file that would be replaced and is an image, or no output of ours.
         3. This process takes one after the other, or several small ones at a time.
         """
         options = self.predictor.options
@@ -137,19 +141,11 @@ class PredictionJob:
         except GeoprepError as error:  # `images` are positional here
             raise type(error)(re.sub("(--|`)images`? ", "", str(error))) from error
         tasks = [ImageOutcome(scene.image, folder / f"{scene.id}.tif") for scene in scenes]
-        addresses = (address for task in tasks for address in split_address(task.address))
-        inputs = {Path(address).resolve() for address in addresses if not is_remote(address)}
-        for task in tasks:
-            if task.target.resolve() in inputs:
-                raise UsageError(
-                    f"the prediction of {task.address} would replace an image: use another folder "
-                    "as `out`"
-                )
         folder.mkdir(parents=True, exist_ok=True)
         self._pixels.clear()
         for task in tasks:  # 2
             self._inspect(task)
-        self._check_outputs(tasks)
+        self._state_outputs(tasks)
         taken = iter(take or count().__next__, -1)  # 3
         numbers = takewhile(lambda number: number < len(tasks), taken)
         finish = partial(self._finish, tasks, screen)
@@ -176,19 +172,37 @@ class PredictionJob:
         except GeoprepError as error:
             task.error = str(error)
 
-    def _check_outputs(self, tasks: Sequence[ImageOutcome]) -> None:
-        """Mark complete predictions; raise UsageError for one made with other options."""
-        for task in tasks:
-            if task.error or not task.target.exists() or self.predictor.options.overwrite:
-                continue
-            if differs := self._differs(task):
-                raise UsageError(
-                    f"{task.target} exists and {differs}: use `overwrite` to replace it, or "
-                    "another folder as `out`"
-                )
-            task.state = "complete"
+    def _state_outputs(self, tasks: Sequence[ImageOutcome]) -> None:
+        """Mark complete predictions, and state the files that are to be written.
 
-    def _differs(self, task: ImageOutcome) -> str:
+        UsageError: a prediction was made with other options, or a file must not be replaced.
+        """
+        options, files, marked = self.predictor.options, list[Path](), list[Path]()
+        for task in tasks:
+            if task.error:
+                continue
+            if (signed := signature_of(task.target)) is not None:
+                marked.append(task.target)
+                if not options.overwrite:
+                    if differs := self._differs(task, signed):
+                        raise UsageError(
+                            f"{task.target} exists and {differs}: use `overwrite` to replace it, "
+                            "or another folder as `out`"
+                        )
+                    task.state = "complete"
+            beside = self._beside(task)
+            if task.state == "complete":
+                files += [path for path in beside if not path.exists()]
+            else:
+                files += [task.target, *beside]
+        outputs(*files, inputs=_files_of(tasks), marked=marked)
+
+    def _beside(self, task: ImageOutcome) -> list[Path]:
+        """Return the files that are written beside a prediction."""
+        picture = [task.target.with_suffix(".png")] * self.predictor.options.overlay
+        return [*picture, task.target.with_suffix(".qml")]
+
+    def _differs(self, task: ImageOutcome, signed: dict[str, Any]) -> str:
         """Return how the prediction that exists differs from the requested one; empty if equal."""
         runner, _ = self._runner(task.source)
         name = PurePosixPath(task.address).name
@@ -197,7 +211,7 @@ class PredictionJob:
         options = self.predictor.options
         loose = ["compiled"] if options.compile == "auto" else []
         loose += ["bins"] if options.outputs != "all" else []  # it may have more bands
-        return difference(signature_of(task.target), requested, loose)
+        return difference(signed, requested, loose)
 
     def _runner(self, source: ImageSource | None) -> tuple[Runner, str]:
         """Return the runner for an image and a note on it; None stands for a small image.
@@ -240,19 +254,22 @@ class PredictionJob:
         if complete:
             remove_leftover(task.target)
         info, threshold = self.predictor.info, self.predictor.threshold
-        has_picture = complete and task.target.with_suffix(".png").exists()
-        picture = self.predictor.options.overlay and not has_picture
+        overlay, style = task.target.with_suffix(".png"), task.target.with_suffix(".qml")
+        picture = self.predictor.options.overlay and not (complete and overlay.exists())
         with self._copied(task) if not complete or picture else nullcontext():
             if task.source is not None and not complete:
                 task.stats = self._predict(task, task.source, screen)
                 task.state = "resumed" if task.stats.continued else "predicted"
             if task.source is not None and picture:
                 write_overlay(task.source, task.target, info, threshold)
-        style = task.target.with_suffix(".qml")
         if task.stats or not style.exists():
-            write_style(style, info, threshold)
-            if info.has_classes:
+            names = task.target.with_name(f"{task.target.name}.aux.xml")
+            if info.has_classes and (task.stats or not names.exists()):
                 write_class_names(task.target, info.class_names)
+            write_style(style, info, threshold)
+        if task.stats and not picture and is_ours(overlay):
+            overlay.unlink()
+            screen.say(f"{overlay} shows the prediction before and is removed with it")
 
     @contextmanager
     def _copied(self, task: ImageOutcome) -> Iterator[None]:
@@ -304,3 +321,12 @@ class PredictionJob:
                 "pixels, which are nodata in the prediction (`precision` fp32 may help)"
             )
         return stats
+
+
+def _files_of(tasks: Sequence[ImageOutcome]) -> list[str]:
+    """Return all files of the images on the disk, such as the sources of a VRT."""
+    files = [address for task in tasks for address in split_address(task.address)]
+    for file in [file for file in files if not is_remote(file)]:
+        with suppress(GeoprepError):
+            files += imagery.describe(file).files
+    return files

@@ -102,14 +102,12 @@ def signature_of(target: Path) -> dict[str, Any] | None:
 
 
 def difference(
-    signed: dict[str, Any] | None, requested: dict[str, Any], loose: Collection[str] = ()
+    signed: dict[str, Any], requested: dict[str, Any], loose: Collection[str] = ()
 ) -> str:
     """Return how a file differs from the prediction requested, as the end of a sentence; or "".
 
     Keys in ``loose`` may differ.
     """
-    if signed is None:
-        return "was not made by geoprep predict"
     names = {**requested, **signed}
     keys = [key for key in names if key not in loose and signed.get(key) != requested.get(key)]
     if not keys:

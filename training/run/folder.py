@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
 from geoprep.errors import UsageError
 from geoprep.storage import LockHeldError, hold_lock
 from training.checkpoint import BEST, LAST
-from training.setting_texts import write_settings
+from training.setting_texts import are_settings, write_settings
 from training.settings import OF_ONE_START, SECTIONS, Config
 
 _BEST_FILES = (BEST, f"{BEST}.stac.json")
-ARTEFACTS = ("log.txt", "metrics.csv", "curves.png", "config.yaml", *_BEST_FILES, LAST)
-FOLDERS = ("pictures", "tensorboard")
+_FILES = (
+    *("log.txt", "metrics.csv", "curves.png", "config.yaml", *_BEST_FILES, LAST),
+    *("pictures/epoch_*.png", "tensorboard/events.out.tfevents.*"),
+)
 
 
 def folder_of(config: Config) -> Path:
@@ -48,9 +51,24 @@ def holds_run(folder: Path) -> bool:
     return (folder / LAST).exists() or (folder / BEST).exists()
 
 
+def _files_of(folder: Path) -> list[Path]:
+    """Return the files in a folder that have the names of those of a run."""
+    return [path for pattern in _FILES for path in folder.glob(pattern)]
+
+
 def check_free(config: Config, folder: Path, lock: RunLock) -> None:
-    """Raise UsageError if the folder holds another run, or one that is training now."""
+    """Raise UsageError if the folder holds another run, one that is training now, or other files.
+
+    A run is known by its settings, beside a checkpoint, or a log if it was killed before the first.
+    """
     lock.check()
+    began = holds_run(folder) or (folder / "log.txt").exists() or lock.is_held
+    if not (began and are_settings(folder / "config.yaml")):
+        for path in _files_of(folder):
+            raise UsageError(
+                f"{path} exists and is not of a run of geoprep fit: move it, or choose another "
+                "folder (`out`)"
+            )
     if holds_run(folder) and not (config.overwrite or _resumes_in(config, folder)):
         raise UsageError(
             f"{folder} holds a run: resume it (`resume` {folder}), choose another folder (`out`), "
@@ -64,10 +82,10 @@ def claim(config: Config, folder: Path, lock: RunLock) -> None:
     lock.take()
     check_free(config, folder, lock)  # again: another run may have finished in it meanwhile
     if config.overwrite and not here:
-        for name in ARTEFACTS:
-            (folder / name).unlink(missing_ok=True)
-        for name in FOLDERS:
-            shutil.rmtree(folder / name, ignore_errors=True)
+        for path in _files_of(folder):
+            path.unlink()
+            with suppress(OSError):  # files of others stay
+                path.parent.rmdir()
     for name in _BEST_FILES:
         if before is not None and not here and (before / name).exists():
             shutil.copyfile(before / name, folder / name)
@@ -99,6 +117,11 @@ class RunLock:
                 f"{self.folder}: {owner} is training in this folder: wait for it, or choose "
                 "another `out`"
             ) from owner
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this process holds it."""
+        return self._file is not None
 
     def check(self) -> None:
         """Raise UsageError if another process has locked the folder."""

@@ -29,6 +29,7 @@ from .runner import average_views as average_views
 from .runner import pad_batch as pad_batch
 from .runner import pad_image as pad_image
 from .stac_item import Extent as Extent
+from .stac_item import item_path as item_path
 from .stac_item import training_extent as training_extent
 from .stac_item import write_export_item as write_export_item
 from .stac_item import write_item as write_item

@@ -26,9 +26,9 @@ from geoprep.roads.formats.table import (
     edges_of_features,
     network_of_frame,
 )
-from geoprep.roads.names import NETWORK_SUFFIXES, READ_SUFFIXES, TABLE_SUFFIX
+from geoprep.roads.names import NETWORK_SUFFIXES, READ_SUFFIXES
 from geoprep.roads.network import RoadGraph, check_network
-from geoprep.storage import replaced, require_folder, require_pyarrow, require_suffix
+from geoprep.storage import outputs, replaced, require_pyarrow, require_suffix
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,6 +61,7 @@ def write_network(network: RoadGraph, path: str | os.PathLike[str]) -> None:
             f"{path}: the road network is not georeferenced, and OpenStreetMap data has longitude "
             "and latitude. Write a .gpkg file"
         )
+    outputs(path)
     with replaced(path) as partial:
         _WRITERS[path.suffix.lower()](network, partial)
 
@@ -212,9 +213,3 @@ def _is_plane(path: Path) -> bool:
         return False
     with path.open("rb") as file:
         return _NULL_CRS.search(file.read(_HEAD_BYTES).partition(b'"features"')[0]) is not None
-
-
-def check_target(path: Path) -> None:
-    """Raise UsageError, before the work, if a network or table cannot be written to a path."""
-    require_suffix(path, *NETWORK_SUFFIXES, TABLE_SUFFIX)
-    require_folder(path)

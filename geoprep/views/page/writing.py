@@ -17,7 +17,7 @@ from typing import Any
 
 from geoprep.errors import OutputError
 from geoprep.executors import Threads
-from geoprep.storage import errors_named, make_folder, replaced, require_suffix
+from geoprep.storage import errors_named, make_folder, outputs, replaced, require_suffix
 from geoprep.store import StoreReader
 from geoprep.views.display import brightness_table
 from geoprep.views.page.pictures import scene_pictures
@@ -42,6 +42,7 @@ def make_page(
 ) -> Path:
     """Write an HTML page of a whole store: thumbnails, filters, a map and a viewer."""
     require_suffix(out, ".html", ".htm")
+    outputs(out)
     level = store.check_level(level)
     data = page_data(store, level)
     pixels = sum(scene["width"] * scene["height"] / scene["step"] ** 2 for scene in data["scenes"])

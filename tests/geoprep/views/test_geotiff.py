@@ -99,7 +99,10 @@ def test_files_are_named_after_out_or_after_the_scene(store, tmp_path):
     (only,) = export_scenes(store, "unlabelled", tmp_path / "u.tif")
     assert only.name == "u.tif"
     written = sorted(p.name for p in tmp_path.iterdir())
-    assert written == ["a.tiff", "a_speed.tiff", "u.tif", "utm_north.tif", "utm_north_speed.tif"]
+    assert written == [
+        *(".geoprep-outputs", "a.tiff", "a_speed.tiff"),
+        *("u.tif", "utm_north.tif", "utm_north_speed.tif"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -120,7 +123,8 @@ def test_export_that_cannot_be_is_refused(store, tmp_path, scene, out, what, mes
 
 
 def test_failure_half_way_leaves_what_was_there(store, tmp_path, monkeypatch):
-    (tmp_path / "a.tif").write_bytes(b"mine")
+    (path,) = export_scenes(store, "city_1", tmp_path / "a.tif", what="image")
+    before = path.read_bytes()
 
     def full(*_args: object, **_tags: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -128,8 +132,8 @@ def test_failure_half_way_leaves_what_was_there(store, tmp_path, monkeypatch):
     monkeypatch.setattr(rasterio.io.DatasetWriter, "update_tags", full)
     with pytest.raises(OutputError, match=r"a\.tif.*no space left on the disk"):
         export_scenes(store, "city_1", tmp_path / "a.tif", what="image")
-    assert [p.name for p in tmp_path.iterdir()] == ["a.tif"]
-    assert (tmp_path / "a.tif").read_bytes() == b"mine"
+    assert {p.name for p in tmp_path.iterdir()} == {".geoprep-outputs", "a.tif"}
+    assert path.read_bytes() == before
 
 
 def _features(path) -> list[dict]:
@@ -186,7 +190,7 @@ def test_geopackage_holds_the_same_as_geojson(store, tmp_path):
             continue
         expected = shapely.geometry.shape(feature["geometry"])
         assert shapely.from_wkb(wkb).equals_exact(expected, 1e-8)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["f.geojson", "f.gpkg"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".geoprep-outputs", "f.geojson", "f.gpkg"]
 
 
 def test_footprint_over_the_180th_meridian_is_cut_there(tmp_path):

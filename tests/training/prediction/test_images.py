@@ -314,7 +314,9 @@ def test_only_other_predictions_are_replaced_and_only_with_overwrite(run, checkp
     write_image(image, pixels(40, 40, seed=9), compress=None)
     assert "another version of the image" in run(other, *args, status=2)
     (tmp_path / "out" / "scene.tif").write_bytes(b"mine")
-    assert "not made by geoprep predict" in run(other, *args, status=2)
+    for option in ((), ("--overwrite",)):
+        assert "is no output of geoprep" in run(other, *args, *option, status=2)
+    assert (tmp_path / "out" / "scene.tif").read_bytes() == b"mine"
 
 
 def test_one_bad_image_does_not_stop_the_others(run, checkpoint, tmp_path):
@@ -330,7 +332,11 @@ def test_one_bad_image_does_not_stop_the_others(run, checkpoint, tmp_path):
     text = run(path, str(scenes / "*.tif"), "--out", tmp_path / "out", *FP32, status=1)
     assert "1 predicted, 0 already complete, 4 failed" in text
     assert "--allow-no-crs" in text
-    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["good.qml", "good.tif"]
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
+        ".geoprep-outputs",
+        "good.qml",
+        "good.tif",
+    ]
     run(path, scenes / "nowhere.tif", "--allow-no-crs", "--out", tmp_path / "out", *FP32)
     assert rasterio.open(tmp_path / "out" / "nowhere.tif").crs is None
 
@@ -341,7 +347,7 @@ def test_invalid_options_are_refused(run, checkpoint, tmp_path):
     out = ("--out", tmp_path / "out")
     for args, message in [
         ((path, str(tmp_path / "none*.tif"), *out), f"Error: {tmp_path / 'none*.tif'}: matches"),
-        ((path, image, "--out", tmp_path), "would replace an image"),
+        ((path, image, "--out", tmp_path), "would replace an input"),
         ((path, image, *out, "--window", "100"), "--window 100"),
         ((path, image, *out, "--bands", "1,x"), "--bands 1,x"),
         ((path, image, *out, "--bands", "1,2"), "needs 3"),
@@ -464,7 +470,7 @@ def test_copy_of_a_remote_image_is_deleted(run, checkpoint, tmp_path, bucket, mo
     run(*args, "--out", tmp_path / "far", "--overlay")
     assert "already complete" in run(*args, "--out", tmp_path / "far")
     there = sorted(p.name for p in (tmp_path / "far").iterdir())
-    assert there == ["scene.png", "scene.qml", "scene.tif"]
+    assert there == [".geoprep-outputs", "scene.png", "scene.qml", "scene.tif"]
     run(checkpoint[0], image, "--out", tmp_path / "near", *FP32)
     near, far = read(tmp_path / "near" / "scene.tif"), read(tmp_path / "far" / "scene.tif")
     np.testing.assert_array_equal(near, far)
