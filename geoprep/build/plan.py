@@ -307,13 +307,12 @@ def check_shared_roads(
     if not any(inside):
         if usable and not any(grid.georeferenced for grid in usable):
             raise LabelError(vector_label_failure(roads.name, usable[0]))
+        placed = next(grid for grid in usable if grid.georeferenced)
         if len(roads.table.lines):
-            why = f"its roads are at {roads.place()}. Check its CRS"
+            hint = roads.swapped(placed.bounds, placed.crs) or ". Check its CRS"
+            why = f"its roads are at {roads.place()}{hint}"
         else:
-            why = (
-                f"none of its {len(roads.table.notes)} features is a line or area. Give road "
-                "centre lines or the areas of roads"
-            )
+            why = roads.table.unusable(placed.crs)
         raise LabelError(
             f"{roads.name} covers none of the {len(usable)} scenes: {why}. For one file per scene "
             "give `labels` a folder or a quoted pattern"

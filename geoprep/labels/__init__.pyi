@@ -26,6 +26,7 @@ from .road_files import read_roads as read_roads
 from .vector_files import Features as Features
 from .vector_files import Layer as Layer
 from .vector_files import VectorFile as VectorFile
+from .vector_labels import NOT_LOCATED as NOT_LOCATED
 from .vector_labels import read_road_table as read_road_table
 from .vector_names import GEOJSON_SUFFIXES as GEOJSON_SUFFIXES
 from .vector_names import LINE_TYPES as LINE_TYPES

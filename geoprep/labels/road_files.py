@@ -81,13 +81,10 @@ class RoadFile:
         if not count or self._touches(scene, crs):
             return
         if not len(self.table.lines):
-            raise LabelError(
-                f"{self.name}: none of its {count} features is a line or area. Give road centre "
-                "lines or the areas of roads"
-            )
+            raise LabelError(f"{self.name}: {self.table.unusable(crs)}")
         raise LabelError(
             f"{self.name}: none of its {count} features intersects the scene; its lines are at "
-            f"{self.place()}, the scene is at {_lonlat(scene, crs)}{self._swapped(scene, crs)}"
+            f"{self.place()}, the scene is at {_lonlat(scene, crs)}{self.swapped(scene, crs)}"
         )
 
     def place(self) -> str:
@@ -112,7 +109,7 @@ class RoadFile:
     def _touches(self, scene: Bounds, crs: str) -> bool:
         return _cross(self.table.lines[self._near(scene, crs, 0.0)], self.table.crs, scene, crs)
 
-    def _swapped(self, scene: Bounds, crs: str) -> str:
+    def swapped(self, scene: Bounds, crs: str) -> str:
         """Return a hint if coordinates are in the order latitude, longitude; else nothing."""
         if not is_geographic(self.table.crs):
             return ""

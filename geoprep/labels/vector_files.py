@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import io
 import struct
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 import numpy as np
 import pyogrio
-import pyogrio.errors
 import pyogrio.raw
 import pyproj
 import shapely
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from geoprep.crs import LONLAT, reproject, transformer
 from geoprep.errors import LabelError
 from geoprep.labels.attributes import Attributes
+from geoprep.labels.osm_files import LOST, PBF_DATA, prepare_osm
 from geoprep.labels.vector_names import (
     GEOJSON_SUFFIXES,
     LINE_TYPES,
@@ -97,6 +97,8 @@ class VectorFile:
     present: str  # all layers, for messages
     where: str | None = None  # SQL condition that selects features
     frame: Any = None  # GeoDataFrame, of a format that GDAL does not read
+    # By id, of OpenStreetMap objects that lack nodes.
+    problems: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def open(cls, source: Path | bytes, name: str = "", *, where: str | None = None) -> VectorFile:
@@ -124,6 +126,7 @@ class VectorFile:
             kind, crs = meta["geometry_type"] or "", meta["crs"] or ""
             layer = Layer(0, stem, kind, crs, tuple(meta["fields"]), content)
             return cls(source, name, {stem: layer}, str(layer), where)
+        source, problems = prepare_osm(source, name) if suffix == ".osm" else (source, {})
         listed = [(str(layer), kind) for layer, kind in _ogr(pyogrio.list_layers, source, name)]
         present = ", ".join(f"{layer} ({kind or 'no geometry'})" for layer, kind in listed)
         layers = {}
@@ -132,7 +135,7 @@ class VectorFile:
                 info = _ogr(pyogrio.read_info, source, name, layer=index, **open_options(name))
                 kind, crs = info["geometry_type"] or "", info["crs"] or ""
                 layers[layer_name] = Layer(index, layer_name, kind, crs, tuple(info["fields"]))
-        return cls(source, name, layers, present or "none", where)
+        return cls(source, name, layers, present or "none", where, None, problems)
 
     def layer(self, name: str) -> Layer:
         """Return a layer of lines or areas by its name."""
@@ -165,18 +168,35 @@ class VectorFile:
         names: list[str] = []
         for layer in layers:
             _require_crs(layer.crs, self.name)
-            geometry, rows = self._content(
-                layer, [field for field in layer.fields if field in fields]
-            )
+            wanted = {*fields, *(["osm_id"] if self.problems else [])}
+            geometry, rows = self._content(layer, [name for name in layer.fields if name in wanted])
             parts, feature_of_part, problems = _parts(geometry)
             shapes.append(reproject(parts, layer.crs, layers[0].crs))
             feature.append(feature_of_part + len(notes))
-            notes += problems
+            notes += [
+                note or self.problems.get(str(row.get("osm_id")), "")
+                for note, row in zip(problems, rows, strict=True)
+            ]
             attributes += rows
             names += [layer.name] * len(problems)
+        lost = sum(problem == LOST for problem in self.problems.values())
+        lost = lost or (not notes and self._is_pbf_without_nodes())
+        notes += [LOST] * lost
+        attributes += [{}] * lost
+        names += [layers[0].name] * lost
         known = frozenset(field for layer in layers for field in layer.fields)
         joined = np.concatenate(shapes), np.concatenate(feature)
         return Features(*joined, notes, attributes, names, known, layers[0].crs, self.name)
+
+    def _is_pbf_without_nodes(self) -> bool:
+        """Return whether no layer of OpenStreetMap data has a feature, although it has objects."""
+        if not self.name.lower().endswith(".pbf"):
+            return False
+        for layer, _ in _ogr(pyogrio.list_layers, self.source, self.name):
+            options = {"layer": layer, **open_options(self.name)}
+            if len(_ogr(pyogrio.raw.read, self.source, self.name, **options)[2]):
+                return False
+        return PBF_DATA in _bytes_of(self.source)
 
     def _content(
         self, layer: Layer, fields: list[str]
@@ -245,7 +265,9 @@ def _ogr(function: Any, source: Path | bytes, name: str, **options: Any) -> Any:
     """Call a function of pyogrio; its errors become one that names the file."""
     try:
         return function(source, **options)
-    except (pyogrio.errors.DataSourceError, pyogrio.errors.DataLayerError, ValueError) as error:
+    except (RuntimeError, ValueError) as error:  # the first: all errors of pyogrio
+        if "USE_CUSTOM_INDEXING=NO" in str(error):  # an editor's .pbf: nodes numbered below 0
+            return _ogr(function, source, name, **options, USE_CUSTOM_INDEXING="NO")
         raise LabelError(
             f"{name}: not readable as a vector file ({error}); check it with ogrinfo, or convert "
             "it with ogr2ogr fixed.gpkg INPUT"

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 import numpy as np
@@ -33,11 +33,16 @@ from geoprep.labels.classes import (
     refused_values,
 )
 from geoprep.labels.label_options import SPEED_FIELDS, SpeedRule
+from geoprep.labels.osm_files import LOST
 from geoprep.labels.vector_files import Features, Layer, VectorFile
 from geoprep.labels.vector_names import OSM_LINES, OSM_SUFFIXES
 from geoprep.speed import UNKNOWN_SPEED, to_byte
 
 LEFT_OUT: Final = -1
+OUT_OF_RANGE: Final = "geometry out of range"
+NOT_FINITE: Final = "geometry not finite"
+NOT_LOCATED: Final = frozenset((OUT_OF_RANGE, NOT_FINITE, LOST))
+"""Notes of features that are left out, although they are lines or areas."""
 _MAX_LON_DEG: Final = 360.0
 _MAX_LAT_DEG: Final = 90.0
 _AREA: Final = 2
@@ -108,6 +113,25 @@ class RoadTable:
         """Return the notes of the features that have no line or area, counted."""
         without = np.setdiff1d(np.arange(len(self.notes)), self.feature)
         return _count([self.notes[i] for i in without])
+
+    def unusable(self, crs: str = "") -> str:
+        """Return why no feature can be used, and what to do; ``crs`` is that of the image."""
+        causes = self.lineless()
+        listed = ", ".join(f"{cause}: {count:,}" for cause, count in causes.items())
+        which = f"none of its {len(self.notes)} features"
+        if LOST in causes:
+            return (
+                f"{which} has coordinates ({listed}). Download it with the nodes of its ways; a "
+                "query of Overpass needs (._;>;); before out"
+            )
+        if OUT_OF_RANGE in causes:
+            such = f", such as {crs}, that of the image" if crs.startswith("EPSG:") else ""
+            return (
+                f"{which} has coordinates in degrees, as its CRS {self.crs[:40]} states ({listed})."
+                f" State the right CRS{such}: ogr2ogr -a_srs EPSG:CODE fixed.gpkg "
+                f"{PurePosixPath(self.name).name}"
+            )
+        return f"{which} is a line or area ({listed}). Give road centre lines or areas of roads"
 
 
 def read_road_table(source: Path | bytes, rule: SpeedRule, name: str = "") -> RoadTable:
@@ -337,8 +361,8 @@ def _bad_lines(lines: NDArray[np.object_], crs: str) -> dict[int, str]:
         inside = (np.abs(xy) <= (_MAX_LON_DEG, _MAX_LAT_DEG)).all(axis=1)
     if inside.all():
         return {}
-    bad = dict.fromkeys(line[~inside].tolist(), "geometry out of range")
-    return bad | dict.fromkeys(line[~finite].tolist(), "geometry not finite")
+    bad = dict.fromkeys(line[~inside].tolist(), OUT_OF_RANGE)
+    return bad | dict.fromkeys(line[~finite].tolist(), NOT_FINITE)
 
 
 def _count(notes: Sequence[tuple[str, ...]]) -> dict[str, int]:

@@ -6,18 +6,15 @@ import os
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 import shapely
 
 from geoprep.crs import middle_of, moved, utm_crs
 from geoprep.errors import LabelError
-from geoprep.labels import SpeedRule, read_road_table
+from geoprep.labels import NOT_LOCATED, SpeedRule, read_road_table
 from geoprep.roads.formats.lines import network_of_labels
 from geoprep.roads.network import RoadGraph
-
-_NOT_LOCATED: Final = {"geometry not finite", "geometry out of range"}
 
 
 def read_labels(
@@ -31,11 +28,11 @@ def read_labels(
     """
     path = Path(path)
     table = read_road_table(path, replace(rule or SpeedRule(), areas="ignore"))
-    lost = sum(_NOT_LOCATED.intersection(notes) != set() for notes in table.notes)
+    lost = sum(NOT_LOCATED.intersection(notes) != set() for notes in table.notes)
     if lost:
         raise LabelError(
-            f"{path}: {lost} roads have coordinates that are not finite or out of range. Correct "
-            "or remove them: without them, the score would be that of other roads."
+            f"{path}: {lost} roads have coordinates that are missing, not finite or out of range. "
+            "Correct or remove them: without them, the score would be that of other roads."
         )
     lines, mph = table.lines, table.mph[table.feature]
     roads = (shapely.get_dimensions(lines) == 1) & np.isfinite(mph)  # no areas; drivable

@@ -36,7 +36,7 @@ COLLECTION = {"type": "GeometryCollection", "geometries": [POINT["geometry"]]}
 SAYS_NOTHING = {
     "elsewhere": ([line((X + 1, Y), (X + 1.1, Y))], "intersects the scene; its lines are at lon"),
     "swapped": ([line((Y, X + 90), (Y, X + 90.1))], "intersects the scene"),
-    "utm": ([line((664_000.0, 4_011_000.0), (664_100.0, 4_011_000.0))], "is a line or area"),
+    "utm": ([line((664_000.0, 4_011_000.0), (664_100.0, 4_011_000.0))], "coordinates in degrees"),
     "points": ([POINT], "none of its 1 features is a line or area"),
     "collection": ([POINT | {"geometry": COLLECTION}], "is a line or area"),
     "nan": ([line((X, float("nan")), (X, Y))], "is a line or area"),
@@ -77,6 +77,9 @@ def test_swapped_coordinates_are_recognised(tmp_path):
     store = build_of(tmp_path / "a.zarr", [scene])
     assert store.scenes.status.tolist() == ["failed"]
     assert "latitude first" in store.scenes.reason[0]
+    shared = SourceScenes((Scene("a", scene.image, None),), "x", road_file=scene.label)
+    with pytest.raises(LabelError, match="latitude first"):
+        plan_of(shared)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +171,7 @@ def test_an_empty_file_for_all_scenes_means_no_roads(tmp_path):
 def test_one_file_that_covers_no_scene_stops_the_build(tmp_path, case):
     scenes = row_of_scenes(tmp_path, 2, SIDE)
     features, reason = SAYS_NOTHING[case]
-    says = "is a line or area" if "is a line or area" in reason else "Check its CRS"
+    says = "Check its CRS" if "intersects the scene" in reason else reason
     with pytest.raises(LabelError, match=rf"roads.geojson covers none of the 2 scenes: .*{says}"):
         build_with_roads(tmp_path / "a.zarr", scenes, features)
     assert not (tmp_path / "a.zarr").exists()

@@ -1,0 +1,137 @@
+"""Test OpenStreetMap data: deleted objects, ways without nodes, closed roads, ids of editors."""
+
+from __future__ import annotations
+
+import base64
+
+import numpy as np
+import pytest
+import shapely
+
+from geoprep.errors import LabelError
+from geoprep.labels.label_options import SpeedRule
+from geoprep.labels.osm_files import LOST, SHORTENED
+from geoprep.labels.road_files import RoadFile
+from geoprep.labels.vector_labels import read_road_table
+
+PRIMARY = {"highway": "primary"}
+SCENE = (37.0, 55.0, 37.1, 55.1)
+# Written by osmium: three nodes from -3 and way -9; way 9 without its nodes; a header alone.
+_HEADER = (
+    "AAAADQoJT1NNSGVhZGVyGDsQLxo3eJxT4vMvzg1OzkjNTdQNM9AzU+JySc0rTvXLT0ktbmIUyMlMyi/OzSzN1TfSMzLW"
+    "MwQAX2cOkw"
+)
+NEGATIVE = _HEADER + (
+    "AAAAsKB09TTURhdGEYSRBJGkV4nONi4WLgYhByFLLnYmZlYtKS5GJmZGQUYmZgYJACEUogQouZiYHBibvh2qEelgVzGI"
+    "HIi7uh6d0DJggnCKQGADADDRsAAAALCgdPU01EYXRhGEQQPhpAeJzjEuNi4GLPyEzPKE+s5GIvKMrMTSyq5GIQUpFS4v"
+    "j+HwoYhRgZpRiZlLg4GAUYJBgUGDSYnZhZmZgAVJAQ3Q=="
+)
+WITHOUT_NODES = _HEADER + (
+    "AAAAsKB09TTURhdGEYQBA0Gjx4nOMS42LgYs/ITM8oT6zkYi8oysxNLKrkYhCSkpLg4BRiZJRiZFLi4mAUYJBgUGDQYH"
+    "ZiYmICAAtRB9w="
+)
+
+
+def node(number, more=""):
+    return f'<node id="{number}" lat="{place(number)[1]}" lon="{place(number)[0]}" {more}/>'
+
+
+def place(number):
+    return 37.01 + 0.001 * number, 55.05 + 0.001 * (number % 2)
+
+
+def way(number, refs, tags=PRIMARY, more="", geometry=False):
+    inline = 'lat="{1}" lon="{0}"'.format
+    points = "".join(f'<nd ref="{ref}" {inline(*place(ref)) if geometry else ""}/>' for ref in refs)
+    pairs = "".join(f'<tag k="{key}" v="{value}"/>' for key, value in tags.items())
+    return f'<way id="{number}" {more}>{points}{pairs}</way>'
+
+
+NODES = "".join(node(number) for number in range(1, 6))
+
+
+def read(tmp_path, *objects, **rule):
+    path = tmp_path / "town.osm"
+    path.write_text(f'<osm version="0.6">{"".join(objects)}</osm>')
+    return read_road_table(path, SpeedRule(**rule))
+
+
+def drawn(table):
+    """Return the number of points of each road that is drawn."""
+    return sorted(len(line.coords) for line in table.roads().lines)
+
+
+@pytest.mark.parametrize("mark", ['action="delete"', 'visible="false"'])
+def test_deleted_objects_are_left_out(tmp_path, mark):
+    table = read(tmp_path, NODES, way(8, [1, 2, 3]), way(9, [4, 5], more=mark))
+    assert drawn(table) == [3]
+    assert not table.roads().notes.keys() & {LOST, SHORTENED}
+    changed = 'action="modify" visible="true"'
+    assert drawn(read(tmp_path, NODES, way(9, [4, 5], more=changed))) == [2]
+
+
+def test_coordinates_in_ways_are_read_once(tmp_path):
+    """As Overpass gives them: ``out geom``, here with some of the nodes too."""
+    ways = way(8, [1, 2, 3], geometry=True), way(9, [3, 4], geometry=True)
+    for nodes in ("", node(1) + node(4)):
+        for objects in ((nodes, *ways), (*ways, nodes)):
+            table = read(tmp_path, *objects)
+            assert drawn(table) == [2, 3]
+            first = next(line for line in table.lines if len(line.coords) == 3)
+            expected = np.array([place(1), place(2), place(3)])
+            np.testing.assert_allclose(shapely.get_coordinates(first), expected)
+
+
+def test_ways_without_coordinates_are_counted_and_are_not_no_road(tmp_path):
+    one = read(tmp_path, NODES, way(7, [1, 2]), way(8, [71, 72]), way(9, [3, 73, 4]))
+    assert drawn(one) == [2, 2]
+    counts = one.roads().notes
+    assert counts[LOST] == counts[SHORTENED] == 1
+    none = read(tmp_path, way(8, [71, 72]), way(9, []), node(1))
+    with pytest.raises(LabelError, match=r"town\.osm: none of its 2 features has coord.*_;>;"):
+        RoadFile.of(none, "town.osm").require_touch(SCENE, "EPSG:4326")
+    assert not RoadFile.of(none, "town.osm").covers(SCENE, "EPSG:4326")
+    empty = read(tmp_path, NODES, way(9, [1, 2], tags={}))
+    RoadFile.of(empty, "town.osm").require_touch(SCENE, "EPSG:4326")
+
+
+@pytest.mark.parametrize(
+    ("tags", "layer"),
+    [
+        ({"landuse": "residential"}, "lines"),
+        ({"amenity": "parking", "area": "no"}, "lines"),
+        ({"public_transport": "platform"}, "lines"),
+        ({}, "lines"),
+        ({"area": "yes"}, "multipolygons"),
+    ],
+)
+def test_a_closed_road_is_a_line_unless_it_is_tagged_as_an_area(tmp_path, tags, layer):
+    ring = way(9, [1, 2, 3, 1], PRIMARY | tags)
+    there = read(tmp_path, NODES, ring, layer=layer)
+    assert [len(there.lines), there.value.tolist()] == [1, [45]]
+    other = {"lines": "multipolygons", "multipolygons": "lines"}[layer]
+    assert len(read(tmp_path, NODES, ring, layer=other).lines) == 0
+
+
+def test_ids_below_0_are_read_from_both_formats(tmp_path):
+    nodes = node(1).replace('id="1"', 'id="-1"'), node(2).replace('id="2"', 'id="-2"')
+    assert drawn(read(tmp_path, *nodes, way(-9, [1, 2]).replace('ref="', 'ref="-'))) == [2]
+    (tmp_path / "edited.osm.pbf").write_bytes(base64.b64decode(NEGATIVE))
+    assert drawn(read_road_table(tmp_path / "edited.osm.pbf", SpeedRule())) == [3]
+
+
+def test_a_pbf_whose_ways_lack_nodes_is_not_no_road(tmp_path):
+    for text, features in ((WITHOUT_NODES, 1), (_HEADER + "==", 0)):
+        (tmp_path / "town.osm.pbf").write_bytes(base64.b64decode(text))
+        table = read_road_table(tmp_path / "town.osm.pbf", SpeedRule())
+        assert table.lineless() == ({LOST: 1} if features else {})
+
+
+def test_a_damaged_document_is_named(tmp_path):
+    path = tmp_path / "town.osm"
+    path.write_text(f'<osm version="0.6">{NODES}{way(9, [1, 2])}')
+    with pytest.raises(LabelError, match=r"town\.osm: not readable as a vector file"):
+        read_road_table(path, SpeedRule())
+    path.write_text(f'<osm version="0.6">{NODES}{node(1)}{way(9, [1, 2])}</osm>')
+    with pytest.raises(LabelError, match=r"town\.osm: not readable as a vector file.*UNIQUE"):
+        read_road_table(path, SpeedRule())
