@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from geoprep.build.options import BuildOptions
 from geoprep.build.scene import (
     Layout,
     PlannedScene,
+    SceneFiles,
     inputs_digest,
     label_files,
     probe_scenes,
@@ -111,9 +113,10 @@ def make_plan(
     outside, notes = [""] * len(scenes), tuple[str, ...]()
     if roads:
         outside, notes = check_shared_roads(roads, [scene.grid for scene in scenes])
-    digest, digests = inputs_digest(
+    files = _input_files(scenes, [road_file, options.split_file], options) if read_inputs else []
+    digest, inputs = inputs_digest(
         [f"{scene.id} {scene.facts}" for scene in scenes],
-        _input_files(scenes, [road_file, options.split_file], options) if read_inputs else [],
+        files,
         executor,
         report,
     )
@@ -127,8 +130,8 @@ def make_plan(
             labelled=label is not None and not outside[i],
             failure=scene.failure or outside[i] or own_failure,
             schema=_schema(cities[scene.city], options),
-            digest=digests[i] if read_inputs else 0,
-            files=(),
+            inputs=inputs[i] if read_inputs else None,
+            files=tuple(chain(*files[i])) if read_inputs else (),
             facts="",
             band_names=(),
         )
@@ -171,13 +174,13 @@ def make_plan(
 
 def _input_files(
     scenes: Sequence[PlannedScene], shared: Sequence[str | None], options: BuildOptions
-) -> list[list[str]]:
-    """Return the files of every scene, the image first, and of what all scenes share."""
-    files = []
+) -> list[SceneFiles]:
+    """Return the files of every scene, and of what all scenes share."""
+    files: list[SceneFiles] = []
     for scene in scenes:
         raster = scene.label is not None and options.raster_rule(scene.label) is not None
-        files.append([*scene.files, *label_files(scene.label, raster=raster)])
-    return files + [label_files(name) for name in shared if name]
+        files.append((scene.files, label_files(scene.label, raster=raster)))
+    return files + [((), label_files(name)) for name in shared if name]
 
 
 def _class_attributes(options: BuildOptions) -> dict[str, Any]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import xxhash
 
@@ -18,7 +18,13 @@ from geoprep.executors import Executor, Survives
 from geoprep.grid import Grid, auto_tile, level_sides, tile_windows
 from geoprep.labels import SHAPEFILE_PARTS, Schema
 from geoprep.sources import Scene, SourceScenes
-from geoprep.storage import content_digest, is_local, shown_address, split_address
+from geoprep.storage import (
+    content_digest,
+    file_states,
+    is_local,
+    shown_address,
+    split_address,
+)
 
 TRAIN, VAL, TEST, UNUSED = 0, 1, 2, 3
 
@@ -40,6 +46,14 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
+class SceneInputs(NamedTuple):
+    """The files of a scene as they were when a plan was made: 64 bits of each."""
+
+    digest: int  # of the image's bytes, of a VRT with its sources; 0: it could not be read
+    content: int  # of all files
+    state: int  # their sizes and times
+
+
 @dataclass(frozen=True, slots=True)
 class PlannedScene(Scene):
     """A scene of a source, which planning completes step by step.
@@ -54,10 +68,11 @@ class PlannedScene(Scene):
     bands: tuple[int, ...] = ()  # selected ones, numbered from 1
     band_names: tuple[imagery.Names, ...] = ()
     failure: str = ""  # why the scene cannot be built
+    # Addresses of all files of the image, the image itself first; in a plan those of its label too
+    files: tuple[str, ...] = ()
+    inputs: SceneInputs | None = None  # what these were when they were read for the plan
     # For the digest of the inputs, until the plan is complete
-    files: tuple[str, ...] = ()  # addresses of all files of the image, the image itself first
     facts: str = ""  # shape, CRS, transform, nodata and band meanings by GDAL, as text
-    digest: int = 0  # 64 bits, of the image's bytes; 0: not known
     # In the store
     schema: Schema = "auto"  # of the road attributes
     labelled: bool = False  # whether it counts as labelled where scenes are divided into splits
@@ -70,6 +85,20 @@ class PlannedScene(Scene):
     def target(self) -> Grid | None:
         """The grid of the finest level."""
         return None if self.grid is None else self.grid.resized(*self.shape)
+
+    def require_unchanged(self) -> None:
+        """Raise SourceError if a file is not the one that the plan was made of.
+
+        Content is compared where the status differs: copies on several machines have other times.
+        """
+        before = self.inputs
+        if before is None or file_states(self.files) == before.state:
+            return
+        if _digests_of((self.files, ()))[1].content != before.content:
+            raise SourceError(
+                f"{shown_address(self.image)} or its label changed while the store was built. Wait "
+                "until the files are complete, and build it again with `overwrite`"
+            )
 
     def tiles(self, first: int, stop: int) -> PlannedScene:
         """Return the scene with only the tiles from ``first`` to before ``stop``."""
@@ -300,32 +329,40 @@ def _raster_files(label: str) -> list[str]:
         return [label]
 
 
-def _digests_of(addresses: Iterable[str]) -> tuple[str, int]:
-    """Return the digest of some files together, and 64 bits of the first one's, 0 if unreadable."""
+SceneFiles = tuple[Sequence[str], Sequence[str]]
+"""Addresses of the files of an image, the image itself first, and of those of its label."""
+
+
+def _digests_of(files: SceneFiles) -> tuple[str, SceneInputs]:
+    """Return the digest of all files together, and what is compared of them."""
+    image, label = files
+    state = file_states([*image, *label])  # first: what is read later is at least as new
     digests = []
-    for address in addresses:
+    for address in (*image, *label):
         try:
             digests.append(content_digest(address))
         except SourceError:
             digests.append("unreadable")
-    first = 0
-    if digests and digests[0] != "unreadable":
-        first = xxhash.xxh3_64_intdigest(digests[0].encode())
-    return xxhash.xxh3_128_hexdigest(" ".join(digests).encode()), first
+    together, own = " ".join(digests).encode(), 0
+    if image and digests[0] != "unreadable":
+        count = len(image) if image[0].lower().endswith(".vrt") else 1  # the text is not the image
+        own = xxhash.xxh3_64_intdigest(" ".join(digests[:count]).encode())
+    inputs = SceneInputs(own, xxhash.xxh3_64_intdigest(together), state)
+    return xxhash.xxh3_128_hexdigest(together), inputs
 
 
 def inputs_digest(
     names: Sequence[str],
-    files: Sequence[Sequence[str]],
+    files: Sequence[SceneFiles],
     executor: Executor,
     report: Callable[[int, int], None] | None,
-) -> tuple[str, list[int]]:
-    """Return a digest of all inputs, and a 64-bit one of every image; 0 where it cannot be read.
+) -> tuple[str, list[SceneInputs]]:
+    """Return a digest of all inputs, and what is compared of every scene's.
 
-    ``names`` are texts that count in addition to the files, which are given by scene, the image
-    first. Paths and times do not count. ``report`` gets the numbers of items read and of all.
+    ``names`` are texts that count in addition to the files, which are given by scene. Paths and
+    times do not count. ``report`` gets the numbers of items read and of all.
     """
-    digests, done = [("", 0)] * len(files), 0
+    digests, done = [("", SceneInputs(0, 0, 0))] * len(files), 0
     for first, some in executor.map_unordered(partial(_each, _digests_of), _batches(files)):
         digests[first : first + len(some)] = some
         done += len(some)
@@ -333,4 +370,4 @@ def inputs_digest(
             report(done, len(files))
     of_files = [digest for digest, _ in digests]
     whole = xxhash.xxh3_128_hexdigest("\n".join([*names, *of_files]).encode())
-    return whole, [own for _, own in digests]
+    return whole, [inputs for _, inputs in digests]

@@ -93,6 +93,7 @@ def render_scene(part: ScenePart, task: ShardTask, record: ShardRecord) -> tuple
     tiles = (_unwritten if covered else _blank)(count, task.meta)
     try:
         outcome = _fill(tiles, part, task, record)
+        part.scene.require_unchanged()
     except GeoprepError as error:
         outcome = Outcome("failed", str(error))
     if not outcome.has_pixels:

@@ -41,7 +41,8 @@ def divide(
     """
     options, seen = layout.options, dict[int, int]()
     firsts = [
-        seen.setdefault(scene.digest, i) if scene.digest else i for i, scene in enumerate(scenes)
+        seen.setdefault(scene.inputs.digest, i) if scene.inputs and scene.inputs.digest else i
+        for i, scene in enumerate(scenes)
     ]
     first_scenes = [scenes[i] for i in firsts]
     with_label = {first for first, scene in zip(firsts, scenes, strict=True) if scene.labelled}

@@ -289,6 +289,9 @@ def differences(attrs: dict[str, Any], meta: StoreMeta) -> list[str]:
             changes.append(f"{key} was {was}, now {now}")
     if built and built.get("inputs") != planned["build"]["inputs"]:
         changes.append("the images or labels have changed")
+    # An interrupted build records the new ones at its end.
+    if attrs.get("complete") and built.get("datetimes") != planned["build"].get("datetimes"):
+        changes.append("the times of the STAC items have changed")
     return changes
 
 

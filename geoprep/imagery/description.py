@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from geoprep.crs import is_georeferenced
-from geoprep.errors import ImageError
+from geoprep.errors import ImageError, SourceError
 from geoprep.grid import Grid, local_grid
 from geoprep.imagery.band_names import Names, common_name
 from geoprep.imagery.rescale import SIZES
 from geoprep.imagery.wide import WIDE
-from geoprep.storage import is_local, open_header, shown_address, split_address
+from geoprep.storage import (
+    SIDECAR,
+    file_version,
+    is_local,
+    open_header,
+    shown_address,
+    split_address,
+    stated_beside,
+)
 
 if TYPE_CHECKING:
     from rasterio.io import DatasetReader
@@ -25,8 +36,6 @@ Mask = Literal["none", "band", "data set", "alpha", "nodata"]
 """Where the mask of a band comes from: its own, that of the whole file, an alpha band, its nodata
 value; none: every pixel is valid."""
 
-# Statistics that viewers write next to an image, and overviews: nothing is read from them.
-_NOT_READ: Final = (".aux.xml", ".ovr")
 _COLOURS: Final = ("red", "green", "blue")
 _UPRIGHT: Final = 1
 
@@ -75,7 +84,9 @@ class Raster:
     tags: Mapping[str, str]  # of the file
     orientation: int  # EXIF's: 1 if rows and columns are stored upright
     pages: int  # images in the file
-    files: tuple[str, ...]  # addresses of all files that it consists of, the file itself first
+    # Addresses of all files that it consists of, the file itself first; `describe` alone finds
+    # the others: sidecars, and the sources of a VRT with theirs.
+    files: tuple[str, ...]
 
     @classmethod
     def of(cls, dataset: DatasetReader, address: str | None = None) -> Raster:
@@ -84,10 +95,6 @@ class Raster:
         placed = is_georeferenced(dataset.crs, dataset.transform)
         epsg = dataset.crs.to_epsg() if placed else None
         crs = f"EPSG:{epsg}" if epsg else dataset.crs.to_wkt() if placed else ""
-        files: tuple[str, ...] = (address,)
-        if is_local(address) and len(split_address(address)) == 1:
-            others = (str(file) for file in dataset.files if file != address)
-            files += tuple(file for file in others if not file.endswith(_NOT_READ))
         bands, tags = tuple(_bands(dataset)), dataset.tags()
         return cls(
             shown_address(split_address(address)[0]),
@@ -100,8 +107,19 @@ class Raster:
             tags,
             int(tags.get("EXIF_Orientation", _UPRIGHT)) or _UPRIGHT,
             max(1, len(dataset.subdatasets)),
-            files,
+            (address,),
         )
+
+    def version(self) -> str:
+        """Return a text that changes with any of its local files, see `storage.file_version`."""
+        versions = []
+        first, *others = self.files
+        for file in (*split_address(first), *others):
+            try:
+                versions.append(file_version(file))
+            except SourceError:  # such as a source on a server
+                versions.append("unreadable")
+        return xxhash.xxh3_128_hexdigest(" ".join(versions).encode())
 
     @property
     def alpha(self) -> int | None:
@@ -256,8 +274,35 @@ def describe(address: str) -> Raster:
 
     Of a remote file only its header is downloaded. Raises ImageError if it cannot be opened.
     """
-    with open_header(address) as dataset:
-        return Raster.of(dataset, address)
+    parts = split_address(address)
+    files = dict.fromkeys(parts)
+    with ExitStack() as opened:
+        dataset = opened.enter_context(open_header(address))
+        for part in filter(is_local, parts):
+            own = dataset if part == address else opened.enter_context(open_header(part))
+            _add_files(own, files)
+        return replace(Raster.of(dataset, address), files=(address, *[*files][len(parts) :]))
+
+
+def _add_files(dataset: DatasetReader, files: dict[str, None]) -> None:
+    """Add the other files that an open image consists of, as keys."""
+    for file in map(_on_disk, dataset.files):
+        # Overviews are not read, nor the statistics that viewers write.
+        ignored = file.endswith(".ovr") or (file.endswith(SIDECAR) and not stated_beside(file))
+        if file in files or ignored:
+            continue
+        files[file] = None
+        if dataset.driver == "VRT":
+            with suppress(ImageError), open_header(file) as source:
+                _add_files(source, files)
+
+
+def _on_disk(file: str) -> str:
+    """Return a file of GDAL's list, or the archive that it is in."""
+    if not file.startswith("/vsi"):
+        return file
+    path = Path("/" + re.sub(r"^(/vsi\w+/)+|[{}]", "/", file).lstrip("/"))
+    return next((str(part) for part in (path, *path.parents) if part.is_file()), file)
 
 
 def _bands(dataset: Any) -> list[Band]:  # noqa: ANN401 - rasterio's properties have no types

@@ -24,7 +24,14 @@ from typing import IO, Any, Final, NamedTuple
 from geoprep.errors import OutputError, SourceError
 from geoprep.sources.label_matching import IMAGE_SUFFIXES, LABEL_SUFFIXES
 from geoprep.sources.local_copies import copy_path, download_copy, prepare_copies
-from geoprep.storage import errors_named, is_remote, is_web, make_folder, member_address, replaced
+from geoprep.storage import (
+    errors_named,
+    is_remote,
+    is_web,
+    make_folder,
+    member_address,
+    replaced,
+)
 
 _TAR_SUFFIXES: Final = (".tar", ".tar.gz", ".tgz")
 SUFFIXES: Final = (*_TAR_SUFFIXES, ".zip")
@@ -169,11 +176,12 @@ def unpacked(
 
     Members have their final name only when they are complete, so that several processes may unpack
     one archive at the same time. A finished call leaves a mark,
-    ``what``, which holds while size and time of the archive are the same. Returns the unpacked
+    ``what``, which holds while the archive is the same (`file_version`). Returns the unpacked
     files in the archive's order, and the names of the other members.
     """
-    status = archive.stat()
-    identity = {"size": status.st_size, "mtime_ns": status.st_mtime_ns}
+    from geoprep.storage import file_version
+
+    identity = file_version(str(archive))
     mark = into / f".{archive.name}.{what}.json"
     with errors_named(into, OutputError):
         state = _read_mark(mark)

@@ -25,7 +25,7 @@ from geoprep import imagery
 from geoprep.build import parse_nodata, parse_rescale
 from geoprep.cpus import usable_cpus
 from geoprep.errors import ImageError, UsageError
-from geoprep.storage import open_image, shown_address, split_address
+from geoprep.storage import open_image, shown_address
 from training.checkpoint import ModelInfo
 from training.prediction.predict_options import ImageOptions, parse_bands
 
@@ -68,7 +68,8 @@ class ImageSource:
     transform: Affine  # of the model's grid
     crs: str | None  # WKT; None if the image is not georeferenced
     gsd_m: tuple[float, float] | None  # of the model's grid, x and y; None if it is unknown
-    version: str  # changes with the file: size and modification time, or the ETag of an object
+    version: str  # changes with any of its files, see `imagery.Raster.version`; ETag of an object
+    copied: str = ""  # the version of the local files; "" if it is not looked at
     nodata: imagery.Nodata = None  # which pixels are nodata, as a build takes it
     black_decides: bool = False  # on nodata, at the edge: the file states none
     note: str = ""  # for the user
@@ -126,19 +127,12 @@ def inspect_image(
             transform = Affine.identity()
         crs = raster.crs if grid.georeferenced else None
         gsd = x * scale_x, y * scale_y
-    version = version or file_version(address)
+    copied = raster.version()
     nodata = info.nodata if options.nodata == "checkpoint" else parse_nodata(options.nodata)
     return ImageSource(
-        address, bands, dtype, lengths, scales, height, width, transform, crs, gsd, version,
-        nodata, nodata is None and not raster.states_nodata, note,
+        address, bands, dtype, lengths, scales, height, width, transform, crs, gsd,
+        version or copied, copied, nodata, nodata is None and not raster.states_nodata, note,
     )  # fmt: skip
-
-
-def file_version(address: str) -> str:
-    """Return sizes and modification times of local files; empty for a member of an archive."""
-    paths = map(Path, split_address(address))
-    stats = [path.stat() for path in paths if path.is_file()]
-    return ", ".join(f"{stat.st_size} bytes of {stat.st_mtime_ns} ns" for stat in stats)
 
 
 def choose_bands(
@@ -266,6 +260,15 @@ class ImageReader:
             counts = [*blocks.values()]
         total: Any = sum(counts)
         return imagery.percentile_limits(total)
+
+    def require_unchanged(self) -> None:
+        """Raise ImageError if a file of the image is not the one that its header was read from."""
+        source = self.source
+        if source.copied and imagery.describe(source.address).version() != source.copied:
+            raise ImageError(
+                f"{shown_address(source.address)}: changed while it was predicted. Run the command "
+                "again when the file is complete"
+            )
 
     @contextmanager
     def opened(self) -> Iterator[ReadRows]:

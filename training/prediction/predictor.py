@@ -43,8 +43,9 @@ from training.runners import (
     road_bytes,
 )
 
-FORMAT = 2
-"""Version of predictions: the contents of each band, and how probabilities become speeds."""
+FORMAT = 3
+"""Version of predictions: the contents of each band, and how probabilities become speeds, and what
+identifies an image."""
 
 READING = ("gsd", "bands", "rescale", "nodata", "allow_no_crs", "pixel_size")
 """Options that the pixels of an image depend on, as the model sees them."""
@@ -160,7 +161,9 @@ class Predictor:
         """
         began = time.perf_counter()
         signed = self.signature(source.name, source.version, runner)
-        with WriteJournal(target, signed | {"batch": self.options.batch_size}) as journal:
+        # Of a part on another device the last bits may differ.
+        own = {"batch": self.options.batch_size, "device": runner.device.type}
+        with WriteJournal(target, signed | own) as journal:
             continued = journal.continued
             try:
                 reader = ImageReader(source, journal.folder / "valid.bits")
@@ -175,6 +178,7 @@ class Predictor:
                 with CogWriter(journal, shape, self.options.compress, by_mode) as writer:
                     limits = np.array(journal.settled["limits"])
                     stats = self._write_rows(reader, limits, writer, runner, progress)
+                    reader.require_unchanged()
                     writer.finish(target, tiff_tags(source, info, names, signed))
             except OSError:
                 raise  # such as a full disk: the next run resumes

@@ -57,6 +57,13 @@ def test_a_search_result_becomes_a_store(site, labels, tmp_path):
     again = geoprep.build_zarr(images=search, labels=labels, out=out, **SMALL)
     assert again.summary.state == "unchanged"
     assert {path.partition("?")[0] for path in gets[before:]} == {"/v1/search"}
+    listed = folder / "v1" / "search"
+    listed.write_text(listed.read_text().replace("2024-05-01T", "2024-05-02T"))
+    with pytest.raises(StoreError, match="times of the STAC items have changed"):
+        geoprep.build_zarr(images=search, labels=labels, out=out, **SMALL)
+    store = geoprep.build_zarr(images=search, labels=labels, out=out, overwrite=True, **SMALL)
+    times = store.reader.meta.build["datetimes"]
+    assert times == dict.fromkeys(NAMES, "2024-05-02T08:26:11.123000Z")
 
 
 STACKED = {**SMALL, "asset": ["red", "green"]}

@@ -1,6 +1,7 @@
 """What becomes of each scene, and the figures of the whole store."""
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from helpers.factory import (
     write_scene,
 )
 
+from geoprep.build import shard
 from geoprep.build.run import build
 from geoprep.executors.threads import Threads
 from geoprep.sources.archives import index_tar
@@ -201,3 +203,29 @@ def test_padding_and_missing_labels_are_not_held_against_imagery_alone(tmp_path)
     assert summary.valid_fraction == 1
     assert summary.statuses == {"unlabelled": 1}
     assert summary.issues == ()
+
+
+@pytest.mark.parametrize("changed", ["image", "label", "times"])
+def test_a_source_that_is_replaced_while_it_is_built_fails_its_scene(
+    tmp_path, monkeypatch, changed
+):
+    scenes = row_of_scenes(tmp_path, 2)
+    plan, fill = plan_of(scenes), shard._fill
+
+    def replacing(tiles, part, *rest):
+        outcome = fill(tiles, part, *rest)
+        if part.index == 1:
+            path = Path(scenes[1].label if changed == "label" else scenes[1].image)
+            status, data = path.stat(), path.read_bytes()
+            path.write_bytes(data if changed == "times" else data[:-1] + bytes([data[-1] ^ 1]))
+            os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))  # as copies have
+        return outcome
+
+    monkeypatch.setattr(shard, "_fill", replacing)
+    build(plan, str(tmp_path / "out.zarr"), Threads(1))
+    table = StoreReader.open(tmp_path / "out.zarr").scenes
+    if changed == "times":
+        assert table.status.tolist() == ["ok", "ok"]
+        return
+    assert table.status.tolist() == ["ok", "failed"]
+    assert f"{Path(scenes[1].image).name} or its label changed while" in table.reason[1]

@@ -243,7 +243,7 @@ def test_the_digest_of_inputs_sees_contents_and_names_not_paths_or_times(tmp_pat
 def test_files_of_very_many_scenes_are_read_some_per_task(tmp_path, monkeypatch):
     for number in range(3):
         (tmp_path / f"{number}.bin").write_bytes(bytes([number]))
-    files = [[str(tmp_path / f"{i % 3}.bin")] for i in range(2300)]
+    files = [([str(tmp_path / f"{i % 3}.bin")], []) for i in range(2300)]
     told = []
     found = module.inputs_digest(["a"], files, Threads(2), lambda *progress: told.append(progress))
     assert len(told) == 1150
@@ -276,11 +276,34 @@ def test_what_a_virtual_raster_refers_to_is_part_of_it(tmp_path):
     assert plan_of(scenes).meta.build["inputs"] != before
 
 
+def test_equal_text_of_two_virtual_rasters_is_not_one_image(tmp_path):
+    scenes = []
+    for name, seed in (("a", 0), ("b", 1), ("c", 0)):
+        (tmp_path / name).mkdir()
+        write_image(tmp_path / name / "tile.tif", texture(64, 64, seed=seed))
+        scenes.append(Scene(name, str(tmp_path / name / "mosaic.vrt"), None))
+        bands = "".join(
+            f'<VRTRasterBand dataType="Byte" band="{band}"><SimpleSource><SourceFilename '
+            f'relativeToVRT="1">tile.tif</SourceFilename><SourceBand>{band}</SourceBand>'
+            "</SimpleSource></VRTRasterBand>"
+            for band in (1, 2, 3)
+        )
+        Path(scenes[-1].image).write_text(
+            f'<VRTDataset rasterXSize="64" rasterYSize="64"><SRS>EPSG:32637</SRS>'
+            f"<GeoTransform>400000,1,0,6200000,0,-1</GeoTransform>{bands}</VRTDataset>"
+        )
+    a, b, c = (scene.inputs.digest for scene in plan_of(scenes).scenes)
+    assert a == c != b
+
+
 def test_statistics_that_a_viewer_leaves_beside_an_image_change_nothing(tmp_path):
     scenes = row_of_scenes(tmp_path, 1)
     before = plan_of(scenes).meta.build["inputs"]
-    Path(f"{scenes[0].image}.aux.xml").write_text("<PAMDataset/>")
+    aux = Path(f"{scenes[0].image}.aux.xml")
+    aux.write_text("<PAMDataset/>")
     assert plan_of(scenes).meta.build["inputs"] == before
+    aux.write_text('<PAMDataset><Metadata><MDI key="SENSOR">A</MDI></Metadata></PAMDataset>')
+    assert plan_of(scenes).meta.build["inputs"] != before
 
 
 def test_an_archive_and_its_folder_are_the_same_inputs(tmp_path):

@@ -1,5 +1,8 @@
 """What a raster file states, in one record."""
 
+import os
+import zipfile
+
 import numpy as np
 import pytest
 import rasterio
@@ -11,7 +14,7 @@ from rasterio.vrt import WarpedVRT
 
 from geoprep.errors import ImageError
 from geoprep.imagery import Raster, describe
-from geoprep.storage import joined, open_image
+from geoprep.storage import file_version, joined, open_image
 
 pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
 
@@ -132,3 +135,98 @@ def test_images_without_georeference_are_refused_by_name(tmp_path, values, place
         describe(str(path)).placed()
     assert "stray.tif" in str(error.value)
     assert "gdal_edit.py" in str(error.value)
+
+
+WORLD = "1\n0\n0\n-1\n{}.5\n6199999.5\n"
+PAM = "<PAMDataset><SRS>EPSG:{}</SRS>{}</PAMDataset>"
+STATISTICS = (
+    '<PAMRasterBand band="1"><Histograms><HistItem/></Histograms>'
+    '<Metadata><MDI key="STATISTICS_MEAN">{}</MDI></Metadata></PAMRasterBand>'
+)
+SOURCE = (
+    "<SimpleSource><SourceFilename>{}</SourceFilename><SourceBand>1</SourceBand></SimpleSource>"
+)
+
+
+def write_vrt(path, source):
+    band = f'<VRTRasterBand dataType="Byte" band="1">{SOURCE.format(source)}</VRTRasterBand>'
+    path.write_text(f'<VRTDataset rasterXSize="50" rasterYSize="40">{band}</VRTDataset>')
+
+
+@pytest.fixture
+def nested(tmp_path):
+    """Return a VRT of a VRT of an image with all sidecars, and a VRT of a member of a zip file."""
+    tile = tmp_path / "tile.png"
+    Image.fromarray(texture(40, 50, 1)[..., 0]).save(tile)
+    write_image(tmp_path / "tile.png.msk", texture(40, 50, 1))
+    (tmp_path / "tile.pgw").write_text(WORLD.format(400000))
+    (tmp_path / "tile.png.aux.xml").write_text(PAM.format(32637, STATISTICS.format(1)))
+    write_vrt(tmp_path / "inner.vrt", tile)
+    write_vrt(tmp_path / "outer.vrt", tmp_path / "inner.vrt")
+    with zipfile.ZipFile(tmp_path / "tiles.zip", "w") as archive:
+        archive.write(tile, "a/tile.png")
+    write_vrt(tmp_path / "zipped.vrt", f"/vsizip/{tmp_path}/tiles.zip/a/tile.png")
+    return tmp_path
+
+
+def test_a_raster_has_the_files_of_its_sources_and_theirs(nested):
+    def names(file):
+        return [os.path.relpath(name, nested) for name in describe(str(nested / file)).files]
+
+    sidecars = ["tile.pgw", "tile.png.aux.xml", "tile.png.msk"]
+    outer, inner, tile, *beside = names("outer.vrt")
+    assert (outer, inner, tile, sorted(beside)) == ("outer.vrt", "inner.vrt", "tile.png", sidecars)
+    assert names("zipped.vrt") == ["zipped.vrt", "tiles.zip"]
+    stack = describe(joined([str(nested / "inner.vrt"), str(nested / "zipped.vrt")]))
+    assert [name for name in stack.files[1:] if name.endswith(".zip")] == [f"{nested}/tiles.zip"]
+
+
+@pytest.mark.parametrize(
+    ("image", "changed"),
+    [
+        ("outer.vrt", "tile.png"),
+        ("outer.vrt", "inner.vrt"),
+        ("outer.vrt", "tile.png.msk"),
+        ("tile.png", "tile.pgw"),
+        ("tile.png", "tile.png.aux.xml"),
+        ("zipped.vrt", "tiles.zip"),
+    ],
+)
+@pytest.mark.parametrize("when", ["later", "same"])
+def test_the_version_changes_with_every_file(nested, image, changed, when):
+    before, file = describe(str(nested / image)).version(), nested / changed
+    assert before == describe(str(nested / image)).version()
+    status = file.stat()
+    data = bytearray(file.read_bytes())
+    if changed.endswith((".pgw", ".xml")):  # the georeference, of the same length
+        data = data.replace(b"400000", b"500000").replace(b"32637", b"32638")
+    elif changed.endswith(".vrt"):
+        data = data.replace(b"/tile.png<", b"/tile.pnG<")
+    else:
+        data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    if when == "same":
+        os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert describe(str(nested / image)).version() != before
+
+
+def test_statistics_and_overviews_are_not_part_of_an_image(nested):
+    before = describe(str(nested / "tile.png"))
+    (nested / "tile.png.aux.xml").write_text(PAM.format(32637, "\n" + STATISTICS.format(2)))
+    write_image(nested / "tile.png.ovr", texture(20, 25, 1))
+    after = describe(str(nested / "tile.png"))
+    assert (after.files, after.version()) == (before.files, before.version())
+
+
+def test_a_large_file_is_sampled_with_its_first_and_last_bytes(tmp_path, monkeypatch):
+    monkeypatch.setattr("geoprep.storage.inputs._SAMPLE", 8)
+    path = tmp_path / "a.bin"
+    path.write_bytes(bytes(10_000))
+    status, versions = path.stat(), {file_version(str(path))}
+    for place in (0, 9_999, 5_056):
+        data = bytearray(10_000)
+        data[place] = 1
+        path.write_bytes(data)
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+        versions.add(file_version(str(path)))
+    assert len(versions) == 4

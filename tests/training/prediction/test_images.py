@@ -3,6 +3,7 @@
 import fcntl
 import itertools
 import json
+import os
 import threading
 import time
 import tracemalloc
@@ -317,6 +318,30 @@ def test_only_other_predictions_are_replaced_and_only_with_overwrite(run, checkp
     for option in ((), ("--overwrite",)):
         assert "is no output of geoprep" in run(other, *args, *option, status=2)
     assert (tmp_path / "out" / "scene.tif").read_bytes() == b"mine"
+
+
+def test_other_bytes_of_the_same_size_and_time_are_another_image(run, checkpoint, tmp_path):
+    image = write_image(tmp_path / "scene.tif", pixels(40, 40), compress=None)
+    args = (checkpoint[0], image, "--out", tmp_path / "out", *FP32)
+    run(*args)
+    before = image.stat()
+    write_image(image, pixels(40, 40, seed=9), compress=None)
+    os.utime(image, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert image.stat().st_size == before.st_size
+    assert "another version of the image" in run(*args, status=2)
+
+
+def test_an_image_that_changes_while_it_is_predicted_fails(run, checkpoint, tmp_path, monkeypatch):
+    image, call = write_image(tmp_path / "scene.tif", pixels(40, 40)), NativeRunner.__call__
+
+    def changing(runner, windows):
+        write_image(image, pixels(40, 40, seed=9))
+        return call(runner, windows)
+
+    monkeypatch.setattr(NativeRunner, "__call__", changing)
+    text = run(checkpoint[0], image, "--out", tmp_path / "out", *FP32, status=1)
+    assert "scene.tif: changed while it was predicted" in text
+    assert not [*(tmp_path / "out").rglob("*.tif")]
 
 
 def test_one_bad_image_does_not_stop_the_others(run, checkpoint, tmp_path):
