@@ -67,6 +67,7 @@ class PlannedScene(Scene):
     dtype: str = ""  # of the selected bands
     bands: tuple[int, ...] = ()  # selected ones, numbered from 1
     band_names: tuple[imagery.Names, ...] = ()
+    alpha: bool = False  # whether the last of four bands is left out, as alpha
     failure: str = ""  # why the scene cannot be built
     # Addresses of all files of the image, the image itself first; in a plan those of its label too
     files: tuple[str, ...] = ()
@@ -244,7 +245,11 @@ def _usable(
         names = raster.names
     grid = raster.placed(options.pixel_size)
     chosen = tuple(names[band - 1] for band in bands)
-    return replace(probe, grid=grid, dtype=dtype, bands=bands, band_names=chosen)
+    # Also near infrared in GeoTIFFs, by default. A PNG says what it means.
+    alpha = len(raster.bands) == raster.alpha == 4 not in bands and probe.image.lower().endswith(
+        (".tif", ".tiff")
+    )
+    return replace(probe, grid=grid, dtype=dtype, bands=bands, band_names=chosen, alpha=alpha)
 
 
 def _same_bands(
@@ -288,6 +293,11 @@ def _same_bands(
         )
         if names
     ]
+    if alphas := [shown_address(probe.image) for probe in checked if probe.alpha]:
+        notes.append(
+            f"{len(alphas):,} image(s) such as {alphas[0]}: band 4 is called alpha and marks "
+            "nodata; if it is near infrared, `bands` 1,2,3,4 reads it"
+        )
     return checked, notes
 
 

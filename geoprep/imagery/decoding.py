@@ -56,7 +56,7 @@ def read_pixels(
     ``mask``, uint8 (y, x), has them if they are decided already. Without it all black pixels of a
     window are guessed to be nodata where black decides; of a whole image it is decided here.
     """
-    raster = Raster.of(dataset)
+    raster = Raster.of(dataset).reading(bands)
     values, extra = _read_bands(dataset, raster, bands, window, with_alpha=mask is None)
     if mask is not None:
         return decided(ImageWindow(values), mask)
@@ -64,10 +64,13 @@ def read_pixels(
     black = None
     if marker is not None:  # of a palette the colour, as in other images
         valid = find_valid(values, marker)
-    elif raster.alpha is not None and raster.palette is None:
-        valid = (extra != 0).view(np.uint8)
     elif raster.has_mask:
         valid = (dataset.read_masks(1, window=window) != 0).view(np.uint8)
+    elif raster.alpha is not None:
+        valid = (extra != 0).view(np.uint8)
+    elif raster.has_band_masks:
+        masks = dataset.read_masks([1] if raster.palette else [*bands], window=window)
+        valid = (masks != 0).any(axis=0).view(np.uint8)
     elif raster.palette is not None and raster.states_nodata:
         marked = raster.colours[:, 3] == 0
         if raster.bands[0].nodata is not None:
@@ -110,10 +113,11 @@ def _read_bands(
     *,
     with_alpha: bool,
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the bands (y, x, band), and alpha or the indexes of a palette (y, x)."""
+    """Return the bands (y, x, band), and alpha or else the indexes of a palette (y, x)."""
     if raster.palette is not None:
-        indexes = dataset.read(1, window=window)
-        return raster.colours[:, [band - 1 for band in bands]][indexes], indexes
+        indexes, *alphas = dataset.read([1, raster.alpha] if raster.alpha else [1], window=window)
+        values = raster.colours[:, [band - 1 for band in bands]][indexes]
+        return values, alphas[0] if alphas else indexes
     alpha = [raster.alpha] if with_alpha and raster.alpha is not None else []
     shape = raster.grid.shape if window is None else (int(window.height), int(window.width))
     dtype = held_dtype(raster.bands[bands[0] - 1].dtype)

@@ -155,8 +155,20 @@ class Raster:
     @property
     def default_bands(self) -> tuple[int, ...]:
         """1-based bands of imagery: all but alpha; red, green and blue of a palette."""
-        numbers = range(1, len(self.band_names) + 1)
-        return tuple(number for number in numbers if number != self.alpha)
+        alpha = None if self.palette else self.alpha
+        return tuple(n for n in range(1, len(self.band_names) + 1) if n != alpha)
+
+    def reading(self, bands: Sequence[int]) -> Raster:
+        """Return the description for reading 1-based bands: alpha among them is data.
+
+        GDAL and tifffile call the fourth of four bands alpha by default.
+        """
+        alpha = self.alpha
+        if self.palette is not None or alpha is None or alpha not in bands:
+            return self
+        own = [replace(band, mask="none") if band.mask == "alpha" else band for band in self.bands]
+        own[alpha - 1] = replace(own[alpha - 1], colour="undefined")
+        return replace(self, bands=tuple(own))
 
     @property
     def has_mask(self) -> bool:
@@ -164,11 +176,17 @@ class Raster:
         return self.bands[0].mask == "data set"
 
     @property
+    def has_band_masks(self) -> bool:
+        """Whether bands have masks of their own."""
+        return any(band.mask == "band" for band in self.bands)
+
+    @property
     def states_nodata(self) -> bool:
-        """Whether an alpha band, a mask, a nodata tag or the palette marks nodata."""
+        """Whether an alpha band, masks, a nodata tag or the palette mark nodata."""
         tagged = any(band.nodata is not None for band in self.bands)
         clear = any(alpha == 0 for *_, alpha in self.palette or ())
-        return self.alpha is not None or self.has_mask or tagged or clear
+        masked = self.has_mask or self.has_band_masks
+        return self.alpha is not None or masked or tagged or clear
 
     def nodata_of(self, bands: Sequence[int]) -> list[float | None]:
         """Return the nodata value of 1-based bands, which files such as VRTs have of their own."""

@@ -1,8 +1,9 @@
 """Which pixels of an image hold imagery: decided once per scene, and kept as one bit per pixel.
 
 1. A value that the user gives marks nodata where all bands have it.
-2. Else the alpha band decides, the mask of the file, transparent colours of its palette, or its
-   nodata tags, in this order.
+2. Else the mask of the file decides, its alpha band, masks of its bands, transparent colours of
+   its palette, or its nodata tags, in this order. Of masks and tags of bands, those of the bands
+   that are read count: a pixel is valid where any is. An alpha band that is read is no mask.
 3. Else black in all bands is nodata where it is connected, by sides or corners, with the edge of
    the image. Only the whole image can say that: see `edge_black`.
 4. In wide dtypes NaN, infinity, or nodata in one band suffices besides.

@@ -131,7 +131,8 @@ def inspect_image(
     nodata = info.nodata if options.nodata == "checkpoint" else parse_nodata(options.nodata)
     return ImageSource(
         address, bands, dtype, lengths, scales, height, width, transform, crs, gsd,
-        version or copied, copied, nodata, nodata is None and not raster.states_nodata, note,
+        version or copied, copied, nodata,
+        nodata is None and not raster.reading(bands).states_nodata, note,
     )  # fmt: skip
 
 

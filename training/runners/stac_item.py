@@ -62,8 +62,11 @@ def pre_process(values, valid):
     return np.pad(image, (*padding, (0, 0)), "reflect").transpose(2, 0, 1)[None]
 '''
 _OF_IMAGE = """\
-low, high = np.array([np.percentile(band[band > 0], (2, 98)) for band in values[valid].T]).T
-    low = np.maximum(low, 1)
+few = values.dtype in (np.uint8, np.uint16)  # 0 does not count then, and black is at least 1
+    bands = [band[band > 0] if few else band for band in values[valid].T]
+    ends = [np.percentile(band, (2, 98)) if band.size else (0, 0) for band in bands]
+    low, high = np.array(ends, float).T
+    low = np.maximum(low, 1) if few else low
     high = np.where(high > low, high, low + 1)"""
 _AFTER = """\
 import numpy as np

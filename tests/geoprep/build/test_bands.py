@@ -64,3 +64,17 @@ def test_an_image_without_names_is_read_in_order(tmp_path):
     assert plan.meta.bands == RGB
     assert "0.tif: bands without names" in plan.notes[0]
     assert not plan_of([scene(tmp_path, 0), scene(tmp_path, 1)]).notes
+
+
+def test_a_fourth_band_called_alpha_is_mentioned_and_can_be_read(tmp_path):
+    infrared = VALUES[..., 0].copy()
+    infrared[20:40, 20:60] = 0
+    path = write_image(tmp_path / "a.tif", VALUES, alpha=infrared)
+    scenes = [Scene("a", str(path), None)]
+    assert "band 4 is called alpha and marks nodata" in plan_of(scenes).notes[0]
+    assert not any("alpha" in note for note in plan_of(scenes, bands=(1, 2, 3, 4)).notes)
+    options = {"rescale": "none", "levels": 1, "tile": 64, "shard_tiles": 1}
+    store = build_of(tmp_path / "s.zarr", scenes, bands=(1, 2, 3, 4), **options)
+    tile = store.image()[0]
+    assert np.array_equal(tile[..., 3], np.maximum(infrared[:64, :64], 1))
+    assert np.array_equal(tile[..., :3], VALUES[:64, :64])

@@ -15,6 +15,7 @@ from helpers.web import served
 
 import geoprep
 import training
+from geoprep import imagery
 from geoprep.errors import GeoprepError, UsageError
 from geoprep.store import StoreReader
 from training.checkpoint import CheckpointError, load
@@ -194,3 +195,29 @@ def test_an_item_of_another_or_no_file_is_refused(tmp_path):
     (tmp_path / "moved.json").write_text("{}")
     with pytest.raises(CheckpointError, match=r"moved\.json is damaged or not the STAC item"):
         training.load_model(item)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "int16", "float32"])
+@pytest.mark.parametrize("blank", [False, True])
+def test_the_items_function_stretches_as_predictions_do(tmp_path, dtype, blank):
+    """Values of an image of any type, such as decibels, and without pixels that count."""
+    file, _ = make_checkpoint(tmp_path / "a.pt", rescale="scene")
+    write_item(file, load(file), Extent())
+    item = json.loads((tmp_path / "a.pt.stac.json").read_text())
+    functions = {}
+    exec(item["properties"]["mlm:input"][0]["pre_processing_function"]["expression"], functions)
+    low, high = {"uint8": (0, 255), "uint16": (0, 3000), "int16": (-2500, -300)}.get(
+        dtype, (-25, -3)
+    )
+    values = np.random.default_rng(0).uniform(low, high, (64, 96, 3)).astype(dtype)
+    values = np.zeros_like(values) if blank else values
+    valid = np.ones((64, 96), bool)
+    valid[:9] = False
+    made = functions["pre_process"](values, valid)[0].transpose(1, 2, 0)
+    read = values.astype(imagery.held_dtype(dtype))
+    counts = imagery.count_source(imagery.ImageWindow(read, valid.view(np.uint8)))
+    tables = imagery.lookup_tables(imagery.percentile_limits(counts), dtype)
+    right = imagery.to_bytes(read, tables)
+    assert (made[~valid] == 0).all()
+    assert np.abs(made[valid].astype(int) - right[valid]).max() <= 1
+    assert len(np.unique(made[valid])) == (1 if blank else 255)
