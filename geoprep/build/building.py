@@ -46,6 +46,7 @@ def build_zarr(
     images: StrPath | Sequence[StrPath] = (),
     asset: str | Sequence[str] = (),
     labels: StrPath | None = None,
+    label_name: str | None = None,
     out: StrPath | None = None,
     overwrite: bool = False,
     drop_source: bool = False,
@@ -76,6 +77,9 @@ def build_zarr(
     labels
         Labels of `images`: one road file for all of them, or a folder or quoted pattern of one
         vector file or raster per image. Default: no labels.
+    label_name
+        Name of the label of an image, without suffix, such as ``'mask_{name}'``; {name} is that of
+        the image. Default: the same name, or with words such as _roads.
     out
         Folder of the store, or ``s3://BUCKET/NAME.zarr``. Default: CITY.zarr.
     overwrite
@@ -147,6 +151,7 @@ def build_zarr(
         images=_texts(images),
         asset=",".join(_texts(asset)) or None,
         labels=None if labels is None else os.fspath(labels),
+        label_name=label_name,
         out=address if address is None or "://" in address else Path(address),
         options=options,
     )

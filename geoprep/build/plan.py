@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
+import shapely
 
 from geoprep import __version__
 from geoprep.build.options import BuildOptions
@@ -21,6 +22,7 @@ from geoprep.build.scene import (
     probe_scenes,
 )
 from geoprep.build.splits import divide
+from geoprep.crs import LONLAT
 from geoprep.errors import LabelError, SourceError, UsageError
 from geoprep.executors import Executor
 from geoprep.grid import Grid, shard_tiles
@@ -35,6 +37,9 @@ from geoprep.labels import (
 from geoprep.sources import CITIES, IMAGE_SUFFIXES, SourceScenes
 from geoprep.storage import split_address
 from geoprep.store import CLASSES_SCHEMA, StoreMeta
+
+_SAME_PLACE: Final = 0.9
+"""Share of the ground of two images that they have in common if they show one place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +110,7 @@ def make_plan(
     usable = [scene for scene in scenes if not scene.failure]
     if not usable:
         raise SourceError(f"none of {len(scenes)} images can be used. First: {scenes[0].failure}")
+    _require_own_places(usable)
     first = usable[0]
     layout = Layout.of([scene.grid for scene in scenes], len(first.bands), options)
     _check_rescale(options.rescale, {scene.dtype for scene in usable})
@@ -274,6 +280,27 @@ def _check_options_of_classes(vectors: bool, options: BuildOptions) -> None:
             kinds = ("raster", "vectors") if vectors else ("vector", "rasters")
             raise UsageError(
                 f"`{name}` is for {kinds[0]} labels, and the labels are {kinds[1]}: leave it out"
+            )
+
+
+def _require_own_places(scenes: Sequence[PlannedScene]) -> None:
+    """Refuse masks that are joined by place if two images show one place: names must pair them."""
+    placed = [
+        (scene, scene.grid.outline_in(LONLAT))
+        for scene in scenes
+        if scene.grid and scene.grid.georeferenced and len(split_address(scene.label or "")) > 1
+    ]
+    shapes = np.array([shape for _, shape in placed], object)
+    for i, j in shapely.STRtree(shapes).query(shapes, "intersects").T.tolist():
+        larger = max(shapes[i].area, shapes[j].area)
+        if i < j and shapes[i].intersection(shapes[j]).area > _SAME_PLACE * larger:
+            pair = placed[i][0], placed[j][0]
+            masks = [Path(mask).name for mask in split_address(pair[0].label or "")[:2]]
+            raise SourceError(
+                f"{pair[0].id} and {pair[1].id} show one place, and no label has the name of an "
+                f"image: {pair[0].id} was compared with {' and '.join(masks)}. Give the labels the "
+                "names of their images, or a pattern as `label_name`, such as 'mask_{name}'; or "
+                "join the labels of all images to one file"
             )
 
 

@@ -128,6 +128,7 @@ class Request:
     images: tuple[str, ...]
     asset: str | None  # of STAC items; several with commas between them
     labels: str | None
+    label_name: str | None  # pattern with {name}
     out: str | Path | None  # a local path, or an address
     options: dict[str, Any]
 
@@ -141,6 +142,8 @@ class Request:
             raise UsageError("`asset` needs `images`, STAC items that have it")
         if self.labels and not self.images:
             raise UsageError("`labels` needs `images`; labels of `city` are found by their names")
+        if self.label_name and (not self.labels or "{name}" not in self.label_name):
+            raise UsageError("`label_name` needs `labels`, and {name} in it, such as 'mask_{name}'")
         if self.images and self.out is None:
             raise UsageError("`images` needs `out`, the name of the store")
 
@@ -187,7 +190,8 @@ class Request:
         if not images:
             return Sources([], [], self.out)
         masks = self._reads_rasters(labels)
-        found = [images_and_labels(images, labels, masks=masks, asset=self.asset)]
+        more = {"asset": self.asset, "label_name": self.label_name}
+        found = [images_and_labels(images, labels, masks=masks, **more)]
         refuse_inside(found, self.out, [*self.images, *([self.labels] if self.labels else [])])
         return Sources(found, ["custom"], self.out)
 

@@ -50,13 +50,14 @@ Exit status:
 """,
 )
 @options_from(
-    *(geoprep.build_zarr, "city", "source", "product", "images", "asset", "labels"),
+    *(geoprep.build_zarr, "city", "source", "product", "images", "asset", "labels", "label_name"),
     section="Source",
     city={"multiple": True},
     source={"type": str},
     images={"multiple": True},
     asset={"multiple": True, "metavar": "NAME"},
     labels={"type": str},
+    label_name={"metavar": "NAME"},
 )
 @options_of(BuildOptions)
 @options_from(

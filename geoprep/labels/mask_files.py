@@ -35,6 +35,8 @@ _MOST_PIXELS: Final = 16 << 20
 _SAME_PIXEL: Final = 0.01
 _MOST_MASKS: Final = 8
 """Masks to read for a message."""
+_MOST_DIFFERENT: Final = 0.01
+"""Share of the pixels of two masks that may differ: edges of roads that were resampled."""
 _MARGIN: Final = 2
 """Pixels of a mask read around a scene, as straight edges become curves in another CRS."""
 
@@ -58,13 +60,14 @@ def read_mask(
     """Return the label of a window of a scene, uint8 (y, x), and remarks on it with counts.
 
     ``label`` is the address of a raster, or of several georeferenced ones
-    (`geoprep.storage.joined`); where these overlap the first with a value counts. ``grid`` is that
-    of the whole scene; pixels without a raster are nodata.
+    (`geoprep.storage.joined`); where these overlap the first with a value counts, and they are
+    refused if they differ. ``grid`` is that of the whole scene; pixels without a raster are nodata.
     Values are refused only where pixels of the image are ``valid`` (y, x).
     """
     out = np.full((part.height, part.width), NODATA, np.uint8)
     notes: dict[str, int] = {}
     apart: list[str] = []
+    used_addresses: list[str] = []
     addresses = split_address(label)
     for address in addresses:
         with _opened(address) as (dataset, raster):
@@ -79,6 +82,17 @@ def read_mask(
                 continue
             used = out == NODATA if valid is None else valid & (out == NODATA)
             codes, remarks = _placed(dataset, raster, rule, grid.window(*part), used)
+        both = (out != NODATA) & (codes != NODATA) & (True if valid is None else valid)
+        different = int((both & (out != codes)).sum())
+        if different > _MOST_DIFFERENT * both.sum():
+            raise LabelError(
+                f"{address}: differs from {' and '.join(used_addresses)} in {different:,} of "
+                f"{both.sum():,} pixels. They are joined by place, as no label has the name of an "
+                "image: give them such names, or a pattern as `label_name`"
+            )
+        if different:
+            remarks = {**remarks, "pixels where masks differ, the first counts": different}
+        used_addresses.append(address)
         np.copyto(out, codes, where=out == NODATA)
         notes = dict(Counter(notes) + Counter(remarks))
     if len(apart) == len(addresses):

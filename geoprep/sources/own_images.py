@@ -30,6 +30,7 @@ def images_and_labels(
     *,
     masks: bool = False,
     asset: str | None = None,
+    label_name: str | None = None,
 ) -> SourceScenes:
     """Match images and labels of a user's own files.
 
@@ -37,8 +38,8 @@ def images_and_labels(
     also ``s3://``. A scene's id is the stem of its file, preceded by as many folder names as are
     needed to make it unique (``north_scene1``). ``labels`` is one existing file: labels of all
     scenes. A folder or a pattern: one file per scene, with the name of its image (see
-    `label_matching`), or georeferenced rasters of other names that together are the label of all
-    scenes. ``masks``: labels are rasters.
+    `label_matching`; ``label_name`` is a pattern such as ``mask_{name}``), or georeferenced rasters
+    of other names that together are the label of all scenes. ``masks``: labels are rasters.
 
     Files of STAC items count as the images that ``asset`` of the items is, with the items' ids.
     Several assets, with commas between them, are the bands of one image.
@@ -61,7 +62,9 @@ def images_and_labels(
     listed_images = sorted([*plain, *items], key=lambda image: natural_key(image.id))
     if twins := {image.id for image in plain} & {item.id for item in items}:
         raise SourceError(f"`images`: {min(twins)} is an image and a STAC item. Leave one out")
-    road_file, owned, orphans = _labels_for(listed_images, labels, files, masks=masks)
+    road_file, owned, orphans, said = _labels_for(
+        listed_images, labels, files, label_name, masks=masks
+    )
     scenes = tuple(Scene(image.id, image.address, owned.get(image.id)) for image in listed_images)
     origin = ", ".join(images)
     return SourceScenes(
@@ -69,7 +72,7 @@ def images_and_labels(
         origin,
         orphan_labels=tuple(orphans),
         road_file=road_file,
-        notes=(*synthetic_notes(scenes, origin), *more),
+        notes=(*synthetic_notes(scenes, origin), *more, *said),
         datetimes=times,
         bands=tuple(asset.split(",")) if asset and "," in asset and not plain else (),
     )
@@ -100,25 +103,34 @@ def _label_files(labels: str, *, masks: bool) -> list[str]:
 
 
 def _labels_for(
-    images: Sequence[NamedImage], labels: str | None, files: Sequence[str], *, masks: bool
-) -> tuple[str | None, dict[str, str], list[str]]:
-    """Return the road file of all scenes, the labels by scene id, and labels without a scene."""
+    images: Sequence[NamedImage],
+    labels: str | None,
+    files: Sequence[str],
+    label_name: str | None,
+    *,
+    masks: bool,
+) -> tuple[str | None, dict[str, str], list[str], list[str]]:
+    """Return the road file of all scenes, the labels by scene id, others without one, and notes."""
     if labels is None:
-        return None, {}, []
+        return None, {}, [], []
     if is_member(labels) or (not is_remote(labels) and Path(labels).expanduser().is_file()):
         if masks or files[0].lower().endswith(IMAGE_SUFFIXES):
-            return None, {image.id: files[0] for image in images}, []
-        return files[0], {}, []
-    owned, orphans = assigned(files, images)
+            return None, {image.id: files[0] for image in images}, [], []
+        return files[0], {}, [], []
+    owned, orphans, said = assigned(files, images, label_name)
     if owned:
-        return None, owned, orphans
-    if len(files) > 1 and _are_georeferenced_rasters(files):
-        return None, {image.id: joined(files) for image in images}, []
+        return None, owned, orphans, said
+    if len(files) > 1 and not label_name and _are_georeferenced_rasters(files):
+        said = [
+            f"no label has the name of an image ({PurePosixPath(files[0]).name}; {images[0].id}): "
+            f"the {len(files)} rasters are joined by place"
+        ]
+        return None, {image.id: joined(files) for image in images}, [], said
     first = f" ({PurePosixPath(files[0]).name}; an image: {images[0].id})" if files else ""
     raise SourceError(
         f"`labels` {labels}: none of its {len(files)} files has the name of a scene{first}. Give "
-        "them the names of the images, give the path of one road file for all scenes, or give a "
-        "`city` for SpaceNet's names"
+        "them the names of the images, or a pattern such as `label_name` 'mask_{name}'; give the "
+        "path of one road file for all scenes, or a `city` for SpaceNet's names"
     )
 
 

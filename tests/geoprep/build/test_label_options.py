@@ -144,6 +144,34 @@ def test_georeferenced_masks_of_other_names_together_label_a_mosaic(tmp_path):
     expected = np.where(mask[..., 0] == 1, UNKNOWN_SPEED, 0)
     expected[64:, 64:] = 255
     np.testing.assert_array_equal(tiles, expected)
+    assert "the 3 rasters are joined by place" in found.notes[0]
+
+
+def two_masks(tmp_path, changed):
+    """Return a mosaic's scenes by two masks of its place; the second differs in some rows."""
+    for name, rows in (("part0", 10), ("part1", 10 + changed)):
+        mask = np.zeros((SIDE, SIDE, 1), np.uint8)
+        mask[:rows] = 1
+        write_image(tmp_path / f"masks/{name}.tif", mask, PLACE)
+    return images_and_labels([f"{tmp_path}/*.tif"], f"{tmp_path}/masks", masks=True)
+
+
+@pytest.mark.parametrize("shard_tiles", [1, 32])
+def test_masks_that_contradict_each_other_fail_the_scene(tmp_path, image, shard_tiles):
+    options = {"label_values": "1", "shard_tiles": shard_tiles}
+    _, store = built(tmp_path, two_masks(tmp_path, 1), **options)
+    assert store.scenes.status.tolist() == ["ok"]
+    assert store.meta.build["notes"]["pixels where masks differ, the first counts"] == SIDE
+    _, store = built(tmp_path, two_masks(tmp_path, 5), "b.zarr", **options)
+    assert store.scenes.status.tolist() == ["failed"]
+    assert "part1.tif: differs from" in store.scenes.reason[0]
+    assert f"{5 * SIDE} of " in store.scenes.reason[0]
+
+
+def test_several_images_of_one_place_need_masks_of_their_names(tmp_path, image):
+    write_image(tmp_path / "b.tif", texture(SIDE, SIDE, seed=1), PLACE)
+    with pytest.raises(SourceError, match=r"a and b show one place.* part0\.tif and part1\.tif"):
+        plan_of(two_masks(tmp_path, 0), label_values="1")
 
 
 def test_masks_of_other_names_without_georeference_are_refused(tmp_path):

@@ -92,6 +92,50 @@ def test_the_closer_name_wins_and_equals_are_refused(make):
         images_and_labels(["j"], "m", masks=True)
 
 
+@pytest.mark.parametrize(
+    ("image", "label"),
+    [
+        ("img_{}.png", "mask_{}.png"),
+        ("img{}.png", "mask{}.png"),
+        ("{}.png", "label-{}.tif"),
+        ("tile_{}_sat.png", "gt_{}.png"),
+        ("{}_S1Hand.tif", "{}_LabelHand.tif"),
+        ("T10SDH.{}.v1.4_merged.tif", "T10SDH.{}.v1.4.mask.tif"),
+        ("{}_merged.tif", "{}.tif"),
+    ],
+)
+def test_words_around_the_name_are_left_out(make, image, label):
+    """Files of several dates: names alone tell them apart."""
+    numbers = ("1", "2", "12")
+    expected = {image.format(number): label.format(number) for number in numbers}
+    make(*(f"i/{name}" for name in expected), *(f"l/{name}" for name in expected.values()))
+    found = images_and_labels(["i"], "l", masks=True)
+    assert pairs(found) == expected
+    unusual = "S1Hand" in image or "merged" in image
+    assert ["paired by the rest of the names" in note for note in found.notes] == [True] * unusual
+
+
+@pytest.mark.parametrize("where", ["west", "North", "top_left"])
+def test_a_word_for_a_place_is_a_part_of_the_name(make, where):
+    make("i/site_1.tif", "i/site_2.tif", f"l/site_1_{where}.tif", f"l/site_2_{where}_mask.tif")
+    with pytest.raises(SourceError, match="none of its 2 files has the name of a scene"):
+        images_and_labels(["i"], "l", masks=True)
+    make("l/site_1.tif", "l/site_2_roads.tif")
+    found = images_and_labels(["i"], "l", masks=True)
+    assert pairs(found) == {"site_1.tif": "site_1.tif", "site_2.tif": "site_2_roads.tif"}
+    assert len(found.orphan_labels) == 2
+
+
+def test_a_pattern_of_names_pairs_what_nothing_else_can(make):
+    make("i/a_1.tif", "i/a_2.tif", "l/x_a_1_v3.tif", "l/x_a_2_v4.tif", "l/a_1.tif", "l/y_a_2.tif")
+    for pattern in ("x_{name}_v*", "x_{name}_v*.tif"):
+        found = images_and_labels(["i"], "l", masks=True, label_name=pattern)
+        assert pairs(found) == {"a_1.tif": "x_a_1_v3.tif", "a_2.tif": "x_a_2_v4.tif"}
+        assert len(found.orphan_labels) == 2
+    with pytest.raises(SourceError, match="none of its 4 files"):
+        images_and_labels(["i"], "l", masks=True, label_name="z_{name}")
+
+
 def test_one_mask_is_that_of_all_images(make):
     make("i/a.tif", "i/b.tif", "city_roads.tif")
     found = images_and_labels(["i"], "city_roads.tif", masks=True)

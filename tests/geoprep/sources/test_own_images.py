@@ -140,8 +140,8 @@ def test_a_label_that_could_be_of_either_scene_is_reported_and_not_guessed(make,
 
 
 def test_labels_that_match_no_scene_are_refused_with_an_example(make):
-    make("a.tif", "roads_a.geojson")
-    with pytest.raises(SourceError, match=r"roads_a\.geojson; an image: a\)"):
+    make("a.tif", "x_a.geojson")
+    with pytest.raises(SourceError, match=r"x_a\.geojson; an image: a\)"):
         images_and_labels(["a.tif"], "*.geojson")
 
 
