@@ -122,6 +122,7 @@ def model_info(
         speeds = all(store.has_speeds for store in stores)
         targets = "classes" if names else "bins" if speeds else "binary"
     prep = DevicePrep.from_store(stores, targets, bands=used)  # checks that the labels suit
+    kinds = {store.meta.build.get("limits_of", "") for store in stores}
     rules = {store.meta.build.get("options", {}).get("nodata") for store in stores}
     return ModelInfo(
         model=model,
@@ -141,6 +142,7 @@ def model_info(
         class_names=names,
         class_colors=meta.class_colors,
         nodata=rules.pop() if len(rules) == 1 else None,
+        limits_of=kinds.pop() if len(kinds) == 1 else "",
     )
 
 

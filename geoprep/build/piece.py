@@ -140,7 +140,8 @@ class Piece:
         fixed = parse_rescale(self.task.meta.rescale)
         if fixed is None:
             return imagery.percentile_limits(imagery.count_source(self.pixels))
-        return np.tile(fixed, (len(self.task.meta.bands), 1))
+        units = () if self.task.meta.rescale == "none" else self.part.scene.units
+        return imagery.source_limits(fixed, len(self.task.meta.bands), units)
 
 
 def _source_window(scene: PlannedScene, region: Region) -> tuple[slice, slice]:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 import shapely
 
-from geoprep import __version__
+from geoprep import __version__, imagery
 from geoprep.build.options import BuildOptions
 from geoprep.build.scene import (
     Layout,
@@ -114,6 +114,13 @@ def make_plan(
     first = usable[0]
     layout = Layout.of([scene.grid for scene in scenes], len(first.bands), options)
     _check_rescale(options.rescale, {scene.dtype for scene in usable})
+    units = {scene.units for scene in usable}
+    if options.rescale == "city" and len(units) > 1:
+        raise UsageError(
+            "`rescale` city needs images of one scale and offset; these have several: use LO,HI in "
+            "the unit of the bands"
+        )
+    kinds = {_limits_of(options.rescale, scene) for scene in usable}
     roads = open_shared_roads(sources, options)
     road_file = roads.name if roads else None
     outside, notes = [""] * len(scenes), tuple[str, ...]()
@@ -161,6 +168,7 @@ def make_plan(
             "options": options.to_attrs(),
             "product": sources[0].product,
             "inputs": digest,
+            **({"limits_of": kinds.pop()} if len(kinds) == 1 and any(kinds) else {}),
             **({"datetimes": dict(sources[0].datetimes)} if sources[0].datetimes else {}),
         },
         version=__version__,
@@ -219,6 +227,14 @@ def _schema(city: str, options: BuildOptions) -> Schema:
     if options.schema != "auto" or city not in CITIES:
         return options.schema
     return "sn3" if CITIES[city].mission == "SN3" else "sn5"
+
+
+def _limits_of(rule: str, scene: PlannedScene) -> str:
+    """Return what the limits of a rule belong to, "" for values of 8 bits or a scene's limits."""
+    if rule in ("scene", "none"):
+        return ""
+    kind = imagery.value_kind(scene.dtype, scaled=bool(scene.units) and rule != "city")
+    return kind if kind != "8 bits" else ""
 
 
 def _check_rescale(rule: str, dtypes: set[str]) -> None:

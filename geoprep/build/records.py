@@ -103,6 +103,8 @@ class ShardRecord:
     scenes: dict[str, Outcome] = field(default_factory=dict)  # by index, as text for JSON
     road_fraction: list[float] = field(default_factory=list)  # one per tile
     valid_fraction: list[float] = field(default_factory=list)
+    values: int = 0  # valid values of all bands at the finest level
+    ends: int = 0  # those of them that are 1 or 255
     histogram_band: list[list[int]] = field(default_factory=list)  # (band, 256), training tiles
     histogram_speed: list[int] = field(default_factory=list)  # (256), by label byte
     source_bytes: int = 0  # of pixels decoded, uncompressed

@@ -67,6 +67,7 @@ class PlannedScene(Scene):
     dtype: str = ""  # of the selected bands
     bands: tuple[int, ...] = ()  # selected ones, numbered from 1
     band_names: tuple[imagery.Names, ...] = ()
+    units: tuple[tuple[float, float], ...] = ()  # scale and offset of each band, if not 1 and 0
     alpha: bool = False  # whether the last of four bands is left out, as alpha
     failure: str = ""  # why the scene cannot be built
     # Addresses of all files of the image, the image itself first; in a plan those of its label too
@@ -249,7 +250,12 @@ def _usable(
     alpha = len(raster.bands) == raster.alpha == 4 not in bands and probe.image.lower().endswith(
         (".tif", ".tiff")
     )
-    return replace(probe, grid=grid, dtype=dtype, bands=bands, band_names=chosen, alpha=alpha)
+    units = raster.units_of(bands)
+    facts = f"{probe.facts} {units}" if units else probe.facts
+    return replace(
+        probe, grid=grid, dtype=dtype, bands=bands, band_names=chosen, units=units, alpha=alpha,
+        facts=facts,
+    )  # fmt: skip
 
 
 def _same_bands(
@@ -281,7 +287,9 @@ def _same_bands(
         if places != tuple(range(count)):
             by_name.append(name)
             bands = tuple(probe.bands[place] for place in places)
-            probe = replace(probe, bands=bands, facts=f"{probe.facts} {bands}")
+            units = tuple(probe.units[place] for place in places) if probe.units else ()
+            facts = f"{probe.facts} {bands}"
+            probe = replace(probe, bands=bands, units=units, facts=facts)
         if count > 1 and (match.unnamed or match.missing):
             by_number.append(name)
         checked.append(replace(probe, band_names=wanted))

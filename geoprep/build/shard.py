@@ -57,6 +57,7 @@ def build_shard(task: ShardTask) -> ShardRecord:
         for writer in writers.values():
             writer.abort()
         raise
+    record.values, record.ends = counts.values, counts.ends
     record.histogram_band, record.histogram_speed = counts.band.tolist(), counts.label.tolist()
     return record
 

@@ -32,6 +32,7 @@ from geoprep.views import Summary
 
 _LABELS_LOOKED_AT: Final = 8
 _HIGH_ROAD_SHARE: Final = 0.4
+_MOST_AT_ENDS: Final = 0.95
 """No city has as much road: areas that are no roads were probably taken for them."""
 
 
@@ -99,7 +100,9 @@ def summarise(
     scenes, tiles = store.scenes, store.tiles
     stages = Counter[str]()
     scenes_built, source_bytes = 0, 0
+    values = ends = 0
     for record in new:
+        values, ends = values + record.values, ends + record.ends
         stages.update(record.seconds)
         scenes_built += len(record.scenes)
         source_bytes += record.source_bytes
@@ -124,7 +127,7 @@ def summarise(
         source_bytes=source_bytes,
         seconds=seconds,
         stages=dict(stages),
-        warnings=tuple(_warnings(plan, store)),
+        warnings=(*_end_warnings(plan, ends, values), *_warnings(plan, store)),
         black=dict(black or {}),
         share_name=store.meta.share_name,
         class_pixels=class_counts(store),
@@ -157,6 +160,19 @@ def black_pixels(
     black = {index: outcome.black for index, outcome in outcomes}
     black |= {index: outcome.black for index, outcome in surveyed.items() if outcome.black}
     return {plan.scenes[index].id: black[index] for index in sorted(black) if black[index]}
+
+
+def _end_warnings(plan: Plan, ends: int, values: int) -> Iterator[str]:
+    """Yield a warning if nearly all values of the store are at the ends of fixed limits."""
+    rule = plan.meta.rescale
+    if rule in ("scene", "none") or ends <= _MOST_AT_ENDS * values:
+        return
+    units = next((scene.units for scene in plan.scenes if scene.units), ())
+    unit = f", in the unit of bands with scale and offset {units[0]}" if units else ""
+    yield (
+        f"{ends / values:.1%} of the values of the store are 1 or 255, the ends of `rescale` "
+        f"{rule}{unit}: choose limits in the range of the images, or scene"
+    )
 
 
 def _warnings(plan: Plan, store: StoreReader) -> Iterator[str]:

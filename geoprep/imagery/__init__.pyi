@@ -17,7 +17,9 @@ from .resample import pixel_edges as pixel_edges
 from .resample import render as render
 from .rescale import lookup_tables as lookup_tables
 from .rescale import percentile_limits as percentile_limits
+from .rescale import source_limits as source_limits
 from .rescale import to_bytes as to_bytes
+from .rescale import value_kind as value_kind
 from .validity import Bits as Bits
 from .validity import Nodata as Nodata
 from .validity import StripValidity as StripValidity

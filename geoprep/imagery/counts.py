@@ -49,6 +49,7 @@ class TileCounts:
     def __init__(self, bands: int) -> None:
         self.label = np.zeros(256, np.int64)  # pixels per label byte
         self.band = np.zeros((bands, 256), np.int64)  # valid pixels per value
+        self.values = self.ends = 0  # valid values of all tiles, and those of them at 1 or 255
 
     def add(
         self, image: NDArray[np.uint8], label: NDArray[np.uint8], *, counted: bool
@@ -57,6 +58,8 @@ class TileCounts:
         per_label, per_band = _counted(label[..., None], None, 256)[0], _counted(image, None, 256)
         nodata = int(per_band[0, 0])
         per_band[:, 0] = 0
+        self.values += int(per_band.sum())
+        self.ends += int(per_band[:, 1].sum() + per_band[:, 255].sum())
         if counted:
             self.label += per_label
             self.band += per_band

@@ -194,6 +194,13 @@ class Raster:
             return [None] * len(bands)
         return [self.bands[number - 1].nodata for number in bands]
 
+    def units_of(self, bands: Sequence[int]) -> tuple[tuple[float, float], ...]:
+        """Return scale and offset of 1-based bands; none where a value is its own meaning."""
+        if self.palette is not None:
+            return ()
+        units = [(self.bands[n - 1].scale or 1.0, self.bands[n - 1].offset) for n in bands]
+        return tuple(units) if set(units) != {(1.0, 0.0)} else ()
+
     def dtype_of(self, bands: Sequence[int]) -> str:
         """Return the dtype of 1-based bands; raise ImageError if they cannot be read together."""
         count = len(self.band_names)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,31 @@ def _percentile(below: NDArray[np.int64], percent: float) -> float:
     part = position - index
     a, b = (float(np.searchsorted(below, min(i, total - 1) + 1) + 1) for i in (index, index + 1))
     return b - (b - a) * (1 - part) if part >= 0.5 else a + (b - a) * part
+
+
+def source_limits(
+    limits: Sequence[object], bands: int, units: Sequence[tuple[float, float]]
+) -> NDArray[np.float64]:
+    """Return the values of a source that limits in its unit mean, float64 (band, 2).
+
+    ``limits`` are a pair for all bands, or one for each. ``units`` are scale and offset of each
+    band, empty where values have no other meaning.
+
+    Examples
+    --------
+    >>> source_limits((0.0, 0.5), 1, [(0.0001, -0.1)]).round(6).tolist()
+    [[1000.0, 6000.0]]
+    """
+    scales, offsets = np.array(units or [(1.0, 0.0)] * bands).T[..., None]
+    known: NDArray[np.float64] = (np.array(limits) - offsets) / scales
+    return known
+
+
+def value_kind(dtype: str, *, scaled: bool) -> str:
+    """Return what limits of a dtype belong to; values with scale and offset have a ``unit``."""
+    if scaled or dtype.startswith("float"):
+        return "unit"
+    return "8 bits" if dtype.endswith("int8") else "integers"
 
 
 def lookup_tables(limits: NDArray[np.float64], dtype: str) -> NDArray[Any]:

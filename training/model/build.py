@@ -67,6 +67,9 @@ class ModelInfo:
     nodata
         Nodata rule of the training images, as `geoprep.build_zarr` takes it: a pixel value,
         ``none``, or None for the default.
+    limits_of
+        What the limits of the rules ``city`` and ``LO,HI`` belong to: ``unit``, also values that
+        scale and offset give, or ``integers`` of more than 8 bits. Empty if unknown, or 8 bits.
     """
 
     model: str
@@ -88,6 +91,7 @@ class ModelInfo:
     class_names: tuple[str, ...] = ()
     class_colors: tuple[str, ...] = ()
     nodata: float | Literal["none"] | None = None
+    limits_of: str = ""
 
     @property
     def has_classes(self) -> bool:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -42,6 +42,8 @@ _MOST_COUNTED = 64_000_000
 """Pixels of an image above which its limits are those of a sample of its rows."""
 _KEPT_BYTES = 256 << 20
 """Bytes of decoded pixels that are kept for the prediction when they were read before it."""
+MOST_AT_ENDS = 0.95
+"""Share of stretched values that are 1 or 255 above which limits do not suit an image."""
 _COUNTED_ROWS = 512
 """Rows that are counted at a time: a row of blocks of most large images."""
 
@@ -72,6 +74,8 @@ class ImageSource:
     copied: str = ""  # the version of the local files; "" if it is not looked at
     nodata: imagery.Nodata = None  # which pixels are nodata, as a build takes it
     black_decides: bool = False  # on nodata, at the edge: the file states none
+    # Values that become black and white, float64 (band, 2); None: percentiles of the image.
+    limits: NDArray[np.float64] | None = field(default=None, compare=False)
     note: str = ""  # for the user
 
     @property
@@ -104,6 +108,7 @@ def inspect_image(
             f"{shown_address(address)} is {dtype}, but the model was trained on uint8 without "
             "rescaling: use `rescale` scene, or LO,HI, to map its values to bytes"
         )
+    limits = known_limits(info, options.rescale, dtype, raster.units_of(bands), raster.name)
     lengths = raster.grid.shape
     placed = raster.grid.georeferenced
     if not placed and options.allow_no_crs and options.pixel_size is None:
@@ -132,7 +137,7 @@ def inspect_image(
     return ImageSource(
         address, bands, dtype, lengths, scales, height, width, transform, crs, gsd,
         version or copied, copied, nodata,
-        nodata is None and not raster.reading(bands).states_nodata, note,
+        nodata is None and not raster.reading(bands).states_nodata, limits, note,
     )  # fmt: skip
 
 
@@ -194,13 +199,33 @@ def _resampled(length: int, metres: float, trained: float, gsd: str) -> tuple[in
     return count, length / count
 
 
-def known_limits(info: ModelInfo, rule: str) -> NDArray[np.float64] | None:
-    """Return float64 (band, 2), the values that become black and white; None: the image's own."""
-    rule = _rule(info, rule)
-    fixed = parse_rescale(rule)
-    if fixed is not None:
-        return np.tile(fixed, (len(info.bands), 1))
-    return np.array(info.limits) if rule == "city" and info.limits else None
+def known_limits(
+    info: ModelInfo,
+    rule: str,
+    dtype: str = "",
+    units: Sequence[tuple[float, float]] = (),
+    name: str = "",
+) -> NDArray[np.float64] | None:
+    """Return float64 (band, 2), the values that become black and white; None: the image's own.
+
+    ``units`` are scale and offset of the bands of an image of a ``dtype``, if it has any. Raises
+    ImageError if the limits of the model belong to values of another kind.
+    """
+    fixed = parse_rescale(_rule(info, rule))
+    own = _rule(info, rule) == info.rescale
+    kind = imagery.value_kind(dtype, scaled=bool(units))
+    if own and info.limits_of == "integers":
+        units, kind = (), imagery.value_kind(dtype, scaled=False)
+    if own and dtype and info.limits_of not in ("", kind) and (fixed is not None or info.limits):
+        belong = "integers of more than 8 bits" if info.limits_of == "integers" else "a unit"
+        raise ImageError(
+            f"{name} is {dtype}, and the limits of the model belong to {belong}: use `rescale` "
+            "scene, or LO,HI for these values"
+        )
+    if fixed == (0, 255) or (own and not info.limits_of):  # of values as they are stored
+        units = ()
+    limits = fixed or (info.limits if _rule(info, rule) == "city" else ())
+    return imagery.source_limits(limits, len(info.bands), units) if limits else None
 
 
 def _rule(info: ModelInfo, rule: str) -> str:
@@ -234,6 +259,7 @@ class ImageReader:
         self._keeps = is_small and self._counted_every == 1
         self._decoded: dict[int, imagery.ImageWindow] = {}  # by the first row
         self._mask = mask if source.black_decides else None
+        self.values = self.ends = 0  # stretched by limits that are known, and to 1 or 255 of these
 
     def decide_validity(self) -> None:
         """Write the mask of an image that states none: black connected with its edge is nodata."""

@@ -35,7 +35,7 @@ from geoprep.storage import (
 )
 from geoprep.views import write_class_names
 from training.engine import keep_memory, slow_bf16
-from training.prediction.images import ImageSource, inspect_image, limits_note
+from training.prediction.images import MOST_AT_ENDS, ImageSource, inspect_image, limits_note
 from training.prediction.overlay import write_overlay, write_style
 from training.prediction.predict_options import PredictOptions
 from training.prediction.prediction_tags import difference, signature_of
@@ -315,6 +315,13 @@ class PredictionJob:
             show(pixels)
 
         stats = self.predictor.run(source, task.target, runner, progress)
+        limits = source.limits
+        if stats.at_ends > MOST_AT_ENDS and limits is not None and (limits != (0, 255)).any():
+            screen.say(
+                f"warning: {source.name}: {stats.at_ends:.1%} of its values are at the ends of the "
+                f"limits of rescaling, {limits.tolist()}: they are of other values. Use "
+                "`rescale` scene, or LO,HI in the range of the image"
+            )
         if stats.lost:
             screen.say(
                 f"warning: {source.name}: the model's output is not finite at {stats.lost:,} "

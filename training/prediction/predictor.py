@@ -76,6 +76,7 @@ class PredictStats:
     forward_seconds: float = 0.0  # the part of them that the model took
     continued: bool = False  # whether this run resumed another one
     lost: int = 0  # pixels where the model's output is not finite
+    at_ends: float = 0.0  # share of the values that known limits stretched to 1 or 255
 
 
 def elapsed(stats: Sequence[PredictStats]) -> float:
@@ -169,7 +170,7 @@ class Predictor:
                 reader = ImageReader(source, journal.folder / "valid.bits")
                 if not continued:
                     reader.decide_validity()
-                    limits = reader.scene_limits() if self.limits is None else self.limits
+                    limits = reader.scene_limits() if source.limits is None else source.limits
                     journal.settle(limits=limits.tolist())
                 info, names = self.info, band_names(self.info, self.options)
                 shape = Shape(len(names), source.height, source.width)
@@ -224,6 +225,7 @@ class Predictor:
                     stats.image_pixels += max(0, high - low) * source.width
                     end = max(end, high)
         stats.lost = blender.lost
+        stats.at_ends = reader.ends / max(reader.values, 1)
         progress(grid.pixels)
         return stats
 

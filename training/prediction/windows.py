@@ -168,6 +168,10 @@ def read_window_rows(
                 kept = max(0, height - moved)
                 image[:kept], valid[:kept] = before.image[moved:], before.valid[moved:]
             _fill(read, reader, tables, top + kept, image[kept:], valid[kept:])
+            if source.limits is not None:
+                fresh = image[kept:]
+                reader.values += int(np.count_nonzero(fresh))
+                reader.ends += int(np.count_nonzero((fresh == 1) | (fresh == 255)))
             inside = image[: source.height - top, : source.width]
             if inside.shape != image.shape:  # a small image is continued by its mirror image
                 sizes = zip(image.shape, inside.shape, strict=True)

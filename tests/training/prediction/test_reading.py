@@ -295,3 +295,34 @@ def test_prefetched_items_and_errors_arrive_in_order_and_the_source_is_closed():
     with closing(prefetched(items())) as coming:
         assert next(coming) == 1
     assert closed == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("limits_of", "dtype", "units", "limits"),
+    [
+        ("unit", "float32", None, (0, 0.5)),
+        ("unit", "uint16", (0.0001, -0.1), (1000, 6000)),
+        *(("unit", dtype, None, None) for dtype in ("uint8", "uint16", "int16")),
+        ("integers", "uint16", None, (0, 0.5)),
+        ("integers", "int16", (0.0001, -0.1), (0, 0.5)),  # numbers as they are stored
+        *(("integers", dtype, None, None) for dtype in ("uint8", "float32")),
+        ("", "uint16", (0.0001, -0.1), (0, 0.5)),  # of a model that does not tell
+    ],
+)
+@pytest.mark.parametrize("rule", ["0,0.5", "city"])
+def test_limits_belong_to_a_kind_of_values(tmp_path, limits_of, dtype, units, limits, rule):
+    path = write_image(tmp_path / "a.tif", pixels(8, 8, dtype=dtype, top=100))
+    if units:
+        with rasterio.open(path, "r+") as file:
+            file.scales, file.offsets = [[value] * 3 for value in units]
+    facts = replace(FACTS, rescale=rule, limits_of=limits_of)
+    facts = replace(facts, limits=((0, 0.5),) * 3) if rule == "city" else facts
+    if limits is None:
+        with pytest.raises(ImageError, match=f"a.tif is {dtype}, and the limits of the model"):
+            inspected(path, facts)
+        assert inspected(path, facts, rescale="scene").limits is None
+    else:
+        np.testing.assert_allclose(inspected(path, facts).limits, [limits] * 3)
+    chosen = inspected(path, facts, rescale="0,0.25").limits  # in the unit of the image
+    low, high = ((0 - units[1]) / units[0], (0.25 - units[1]) / units[0]) if units else (0, 0.25)
+    np.testing.assert_allclose(chosen, [[low, high]] * 3)
