@@ -83,7 +83,6 @@ class Raster:
     palette: tuple[tuple[int, int, int, int], ...] | None  # red, green, blue, alpha of 256 values
     tags: Mapping[str, str]  # of the file
     orientation: int  # EXIF's: 1 if rows and columns are stored upright
-    pages: int  # images in the file
     # Addresses of all files that it consists of, the file itself first; `describe` alone finds
     # the others: sidecars, and the sources of a VRT with theirs.
     files: tuple[str, ...]
@@ -106,7 +105,6 @@ class Raster:
             _palette(dataset) if bands[0].is_palette else None,
             tags,
             int(tags.get("EXIF_Orientation", _UPRIGHT)) or _UPRIGHT,
-            max(1, len(dataset.subdatasets)),
             (address,),
         )
 
@@ -313,7 +311,11 @@ def _add_files(dataset: DatasetReader, files: dict[str, None]) -> None:
     """Add the other files that an open image consists of, as keys."""
     for file in map(_on_disk, dataset.files):
         # Overviews are not read, nor the statistics that viewers write.
-        ignored = file.endswith(".ovr") or (file.endswith(SIDECAR) and not stated_beside(file))
+        ignored = (
+            file.endswith(".ovr")
+            or file.startswith("/vsimem/")
+            or (file.endswith(SIDECAR) and not stated_beside(file))
+        )
         if file in files or ignored:
             continue
         files[file] = None

@@ -19,7 +19,7 @@ from geoprep.sources.label_matching import (
 )
 from geoprep.sources.scene import MANIFEST, Scene, SourceScenes, natural_key, synthetic_notes
 from geoprep.sources.stac_items import is_items, read_items
-from geoprep.storage import is_remote, is_web, joined, list_remote, s3_address
+from geoprep.storage import image_in_file, is_remote, is_web, joined, list_remote, s3_address
 
 _WILD = re.compile(r"[*?\[]")
 
@@ -176,6 +176,10 @@ def _matching(pattern: str, suffixes: tuple[str, ...]) -> list[str]:
             hits = _members
         elif path.is_file():  # named without a pattern, whatever its suffix
             return [str(path.absolute())]
+        elif inside := image_in_file(pattern):
+            before, file, _ = inside
+            rest = pattern.removeprefix(before)
+            return [before + rest.replace(file, str(Path(file).absolute()), 1)]
         else:
             hits, pattern = _local_files, glob.escape(str(path)) if path.is_dir() else str(path)
     for glob_pattern in (pattern, f"{pattern}/*"):
@@ -204,10 +208,10 @@ def _identified(addresses: Sequence[str]) -> list[NamedImage]:
     """Give each image a unique id: its stem, preceded by folder names where stems are equal."""
     stems: dict[str, list[str]] = {}
     for address in addresses:
-        stems.setdefault(PurePosixPath(address).stem, []).append(address)
+        stems.setdefault(_path(address).stem, []).append(address)
     result: dict[str, NamedImage] = {}
     for stem, same in stems.items():
-        for depth in range(len(PurePosixPath(same[0]).parts)):
+        for depth in range(len(_path(same[0]).parts)):
             images = [_named(address, depth) for address in same]
             ids = {image.id for image in images}
             if len(ids) == len(same) and not ids & result.keys():
@@ -222,9 +226,18 @@ def _identified(addresses: Sequence[str]) -> list[NamedImage]:
 
 def _named(address: str, depth: int) -> NamedImage:
     # Ids are stored and printed: bytes of a name that are not UTF-8 are escaped.
-    path = PurePosixPath(address.encode("utf-8", "backslashreplace").decode())
+    path = _path(address.encode("utf-8", "backslashreplace").decode())
     folders = path.parent.parts[-depth:] if depth else ()
     return NamedImage("_".join([*folders, path.stem]), address, folders)
+
+
+def _path(address: str) -> PurePosixPath:
+    """Return the path that names a scene: of one image of a file with the name of this image."""
+    if not (inside := image_in_file(address)):
+        return PurePosixPath(address)
+    _, file, name = inside
+    path = PurePosixPath(file)
+    return path.with_name(f"{path.stem}_{name.replace('/', '_')}{path.suffix}")
 
 
 def _objects(pattern: str) -> list[str]:

@@ -1,3 +1,4 @@
+from .addresses import image_in_file as image_in_file
 from .addresses import is_bucket as is_bucket
 from .addresses import is_local as is_local
 from .addresses import is_remote as is_remote

@@ -106,6 +106,22 @@ def tar_member(address: str) -> TarMember | None:
     return match and TarMember(int(match[1]), int(match[2]), unquote(match[3]), match[4])
 
 
+def image_in_file(address: str) -> tuple[str, str, str] | None:
+    """Return the parts of GDAL's address of one image of several in a file; None for others.
+
+    They are what stands before the path of the file, the path, and the image's number or name.
+
+    Examples
+    --------
+    >>> image_in_file("GTIFF_DIR:2:stack.tif"), image_in_file("netcdf:scene.nc:red")
+    (('GTIFF_DIR:2:', 'stack.tif', '2'), ('netcdf:', 'scene.nc', 'red'))
+    """
+    if page := re.fullmatch(r"(GTIFF_DIR:(?:off:)?(\d+):)(.+)", address, re.I):
+        return page[1], page[3], page[2]
+    image = re.fullmatch(r"((?!tar:)[a-z][a-z0-9_]+:)(?!//)\"?([^\":]+)\"?:/*(.+)", address, re.I)
+    return image and (image[1], image[2], image[3])
+
+
 def is_local(address: str) -> bool:
     """Return whether an address is a path, neither in an archive nor on a server."""
     return not is_remote(address) and tar_member(address) is None

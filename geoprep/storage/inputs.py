@@ -209,7 +209,10 @@ def _header(address: str) -> Iterator["DatasetReader"]:
 def _stacked(
     address: str, open_one: Callable[[str], AbstractContextManager["DatasetReader"]]
 ) -> Iterator["DatasetReader"]:
-    """Open an image, or several of one band each and of equal grids as one: a VRT in memory."""
+    """Open an image, or several of one band each and of equal grids as one: a VRT in memory.
+
+    Pages of one TIFF are such images too.
+    """
     import rasterio
     from rasterio.enums import MaskFlags
 
@@ -217,9 +220,13 @@ def _stacked(
     with ExitStack() as stack:
         bands = [stack.enter_context(open_one(image)) for image in addresses]
         if len(bands) == 1:
-            yield bands[0]
-            return
-        for image, band in zip(addresses, bands, strict=True):
+            stack.enter_context(_gdal(address))
+            pages = [stack.enter_context(rasterio.open(name)) for name in _pages(address, *bands)]
+            if len(pages) < 2:
+                yield (pages or bands)[0]
+                return
+            bands = pages
+        for image, band in zip(addresses if len(addresses) > 1 else (), bands, strict=False):
             masked = MaskFlags.per_dataset in band.mask_flag_enums[0]
             if masked or band.count > 1 or _grid(band) != _grid(bands[0]):
                 raise ImageError(
@@ -230,6 +237,31 @@ def _stacked(
         stack.enter_context(_gdal(address))
         memory = stack.enter_context(rasterio.MemoryFile(_vrt(bands), ext=".vrt"))
         yield stack.enter_context(memory.open())
+
+
+def _pages(address: str, dataset: "DatasetReader") -> list[str]:
+    """Return the addresses of the images in a file, if it has others than it opens as.
+
+    They are the pages of a TIFF that are bands, of one grid, or the only image. Others are refused.
+    """
+    import rasterio
+
+    names: list[str] = dataset.subdatasets
+    if len(names) < 2:
+        if not (names or dataset.count):
+            raise ImageError(f"{shown_address(address)}: has no image in it.")
+        return [] if dataset.count else names
+    if dataset.driver == "GTiff":
+        with ExitStack() as stack:
+            pages = [stack.enter_context(rasterio.open(name)) for name in names]
+            shapes = {(page.shape, page.dtypes) for page in pages}
+            places = {_grid(page) for page in pages if page.crs or not page.transform.is_identity}
+            if len(shapes) == 1 == pages[0].count and len(places) < 2:
+                return names
+    raise ImageError(
+        f"{shown_address(address)}: has {len(names)} images, which are not the bands of one: give "
+        f"the address of one, such as {', '.join(names[:3])}"
+    )
 
 
 def _grid(dataset: "DatasetReader") -> tuple[Any, ...]:

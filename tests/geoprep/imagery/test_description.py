@@ -41,7 +41,7 @@ def test_bands_have_their_dtype_scale_offset_unit_and_nodata(tmp_path):
     assert (raster.grid.shape, raster.grid.crs) == ((40, 50), PLACES["utm"].crs)
     assert raster.grid.transform == PLACES["utm"].transform
     assert raster.crs.startswith("PROJCS")
-    assert (raster.gcps, raster.has_rpcs, raster.pages, raster.orientation) == (0, False, 1, 1)
+    assert (raster.gcps, raster.has_rpcs, raster.orientation) == (0, False, 1)
     assert raster.files == (str(path),)
     assert raster == describe(str(path))
 
@@ -70,7 +70,7 @@ def test_masks_are_those_of_the_data_set_of_alpha_or_of_a_band(tmp_path, values,
     assert raster.files == (str(path), *beside)
 
 
-def test_the_files_of_a_vrt_and_a_stack_of_bands_and_the_pages_of_a_tiff(tmp_path, values):
+def test_the_files_of_a_vrt_and_a_stack_of_bands(tmp_path, values):
     bands = [write_image(tmp_path / f"{i}.tif", values[..., i : i + 1]) for i in range(2)]
     vrt = tmp_path / "a.vrt"
     with rasterio.open(bands[0]) as file, WarpedVRT(file, width=25, height=20) as half:
@@ -79,9 +79,6 @@ def test_the_files_of_a_vrt_and_a_stack_of_bands_and_the_pages_of_a_tiff(tmp_pat
     stack = joined([str(band) for band in bands])
     assert describe(stack).files == (stack,)
     assert describe(stack).default_bands == (1, 2)
-    pages = [Image.fromarray(values) for _ in range(3)]
-    pages[0].save(tmp_path / "pages.tif", save_all=True, append_images=pages[1:])
-    assert describe(str(tmp_path / "pages.tif")).pages == 3
 
 
 def test_an_open_file_is_described_like_its_path_and_a_palette_by_its_colours(tmp_path):

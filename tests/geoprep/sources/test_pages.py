@@ -1,0 +1,84 @@
+"""Files of several images: pages of a TIFF, variables of netCDF."""
+
+import numpy as np
+import pytest
+import rasterio
+from helpers.factory import PLACES, build_of, texture, write_image
+from PIL import Image
+from rasterio.shutil import copy as copy_raster
+
+from geoprep.errors import ImageError
+from geoprep.imagery import describe
+from geoprep.sources import images_and_labels
+from geoprep.storage import open_image
+
+pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
+VALUES = texture(60, 80, 4)
+
+
+def stack(path, pages):
+    """Write pages (y, x) or (y, x, 3) into one TIFF."""
+    first, *others = [Image.fromarray(np.ascontiguousarray(page)) for page in pages]
+    first.save(path, save_all=True, append_images=others)
+    return path
+
+
+def test_pages_of_one_band_are_the_bands_of_an_image(tmp_path):
+    path = stack(tmp_path / "stack.tif", np.moveaxis(VALUES, -1, 0))
+    found = images_and_labels([str(path)])
+    store = build_of(
+        tmp_path / "s.zarr", found, rescale="none", pixel_size=0.5, levels=1, resize=None, tile=80
+    )
+    np.testing.assert_array_equal(store.image()[0, :60, :80], VALUES)
+    assert [scene.id for scene in found.scenes] == ["stack"]
+
+
+def test_georeferenced_pages_are_bands_if_they_have_one_place(tmp_path):
+    place = {"crs": PLACES["utm"].crs, "transform": PLACES["utm"].transform}
+    shape = {"driver": "GTiff", "width": 80, "height": 60, "count": 1, "dtype": "uint8"}
+    more = {"append_subdataset": True}
+    for name, second in (("a", place), ("b", place | {"transform": PLACES["mercator"].transform})):
+        for number, where in enumerate((place, second)):
+            options = more if number else {}
+            with rasterio.open(tmp_path / f"{name}.tif", "w", **shape, **where, **options) as file:
+                file.write(VALUES[..., number], 1)
+    raster = describe(str(tmp_path / "a.tif"))
+    assert (len(raster.bands), raster.grid.transform) == (2, place["transform"])
+    assert raster == describe(str(tmp_path / "a.tif"))
+    with pytest.raises(ImageError, match=r"b\.tif: has 2 images.*GTIFF_DIR:1:"):
+        describe(str(tmp_path / "b.tif"))
+
+
+@pytest.mark.parametrize("kind", ["sizes", "colours", "types"])
+def test_other_pages_are_refused_and_read_by_their_addresses(tmp_path, kind, monkeypatch):
+    pages = {
+        "sizes": [VALUES[..., 0], VALUES[:30, :40, 1]],
+        "colours": [VALUES[..., :3], VALUES[..., 1:]],
+        "types": [VALUES[..., 0], VALUES[..., 1].astype(np.float32)],
+    }[kind]
+    path = stack(tmp_path / "stack.tif", pages)
+    with pytest.raises(ImageError, match=r"stack\.tif: has 2 images.*GTIFF_DIR:2:"):
+        describe(str(path))
+    monkeypatch.chdir(tmp_path)
+    first, second = images_and_labels(["GTIFF_DIR:1:stack.tif", "GTIFF_DIR:2:stack.tif"]).scenes
+    assert (first.id, second.id) == ("stack_1", "stack_2")
+    with open_image(second.image) as dataset:
+        np.testing.assert_array_equal(np.moveaxis(dataset.read(), 0, -1).squeeze(), pages[1])
+    assert describe(second.image).files == (second.image, str(path))
+
+
+@pytest.mark.parametrize("quote", ["", '"'])
+def test_variables_of_netcdf_fail_one_scene_and_are_read_by_their_addresses(
+    tmp_path, quote, monkeypatch
+):
+    source = write_image(tmp_path / "x.tif", VALUES[..., :3], PLACES["utm"])
+    copy_raster(source, tmp_path / "scene.nc", driver="netCDF")
+    found = images_and_labels([str(source), str(tmp_path / "scene.nc")])
+    store = build_of(tmp_path / "s.zarr", found, rescale="none", levels=1)
+    scenes = dict(zip(store.scenes.id, store.scenes.reason, strict=True))
+    assert "scene.nc: has 3 images, which are not the bands of one" in scenes["scene"]
+    monkeypatch.chdir(tmp_path)
+    (scene,) = images_and_labels([f"NETCDF:{quote}scene.nc{quote}:Band2"]).scenes
+    assert scene.id == "scene_Band2"
+    with open_image(scene.image) as dataset:
+        np.testing.assert_array_equal(dataset.read(1), VALUES[..., 1])
