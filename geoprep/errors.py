@@ -7,6 +7,8 @@ options in their place (`spelled`).
 import re
 from collections.abc import Mapping
 
+from geoprep.texts import printable
+
 __all__ = [
     "GeoprepError",
     "ImageError",
@@ -35,11 +37,12 @@ def spelled(message: str, names: Mapping[str, str]) -> str:
 class GeoprepError(Exception):
     """Base of all errors that this package raises on purpose.
 
-    File names that are not valid UTF-8 are escaped, so that the message can be printed and stored.
+    What is not valid UTF-8, or obeyed by a terminal, is escaped, so that the message can be printed
+    and stored.
     """
 
     def __init__(self, message: str = "") -> None:
-        super().__init__(message.encode("utf-8", "backslashreplace").decode("utf-8"))
+        super().__init__(printable(message.encode("utf-8", "backslashreplace").decode("utf-8")))
 
 
 class GeoprepWarning(UserWarning):

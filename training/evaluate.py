@@ -14,6 +14,7 @@ from geoprep.cli import Status, run
 from geoprep.errors import UsageError
 from geoprep.options import argument, option
 from geoprep.storage import outputs, replaced, require_suffix
+from geoprep.texts import csv_cell, printable
 from training.cli import Command
 from training.runners import ModelOptions
 
@@ -143,14 +144,14 @@ def evaluate(options: EvaluateOptions) -> int:
                 for table in _tables(evaluation, options):
                     _table(*table)
                 for line in _lines(evaluation):
-                    print(line)
+                    print(printable(line))
             if options.report:
                 _report(options.report, evaluation, runner, info, options)
             if options.csv:
                 with replaced(options.csv) as partial:
-                    pd.DataFrame(evaluation.scenes).to_csv(partial, index=False)
+                    pd.DataFrame(evaluation.scenes).map(csv_cell).to_csv(partial, index=False)
             if options.confusion:
-                classes = list(evaluation.classes)
+                classes = [*map(csv_cell, evaluation.classes)]
                 matrix = pd.DataFrame(evaluation.confusion, index=classes, columns=classes)
                 with replaced(options.confusion) as partial:
                     matrix.to_csv(partial, index_label="label")
@@ -302,13 +303,14 @@ def _tables(evaluation: Evaluation, options: EvaluateOptions) -> Iterator[Table]
 
 def _table(titles: Sequence[str], rows: Iterable[Sequence[str]], width: int = 0) -> None:
     """Print a table that may be at least ``width`` characters wide."""
-    from rich.console import Console
     from rich.table import Table
+
+    from geoprep.executors import Terminal
 
     table = Table(*titles)
     for row in rows:
         table.add_row(*row)
-    Console(highlight=False, width=max(Console().width, width)).print(table)
+    Terminal(width=max(Terminal().width, width)).print(table)
 
 
 def _cell(value: float) -> str:

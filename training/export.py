@@ -15,6 +15,7 @@ from geoprep.cli import Status, run
 from geoprep.errors import UsageError
 from geoprep.options import option
 from geoprep.storage import content_digest, outputs
+from geoprep.texts import printable
 from training.cli import Command
 from training.runners import CheckpointOptions
 from training.settings import LICENCE
@@ -232,7 +233,7 @@ def _compare_with_checkpoint(
 
 
 def _say(line: str) -> None:
-    print(line, flush=True)
+    print(printable(line), flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

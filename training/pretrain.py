@@ -100,7 +100,7 @@ COMMAND: Command = Command(
 
 def pretrain(given: Mapping[str, Any], spell: Callable[[str], str] = str) -> int:
     """Draw synthetic cities, build their stores and train on them; return the exit status."""
-    from training.run import holds_run, start_run
+    from training.run import holds_run, refuse_others, start_run
 
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UsageError("the cities are drawn by one process: start it without torchrun")
@@ -112,6 +112,7 @@ def pretrain(given: Mapping[str, Any], spell: Callable[[str], str] = str) -> int
     if not store.has_speeds and settings.get("targets", "auto") == "auto":
         settings["targets"] = "binary"  # the cities have speeds
     out = run_folder(given)
+    refuse_others(out)
     if holds_run(out) and not given.get("overwrite"):
         raise UsageError(
             f"{out} holds a run: start from it (geoprep fit --init-from {out}), choose another "

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from geoprep.errors import UsageError
+from geoprep.storage import replaced
 
 Residency = Literal["ram", "compressed", "stream", "device"]
 LossName = Literal["focal-dice", "bce-dice", "ce-dice"]
@@ -133,4 +134,5 @@ def write_settings(path: Path, sections: Iterable[type[Any]], values: Mapping[st
     for section in sections:
         part = {f.name: values[f.name] for f in fields(section) if f.name in values}
         lines += [f"\n# {section.__doc__}", yaml.safe_dump(part, sort_keys=False).rstrip()]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    with replaced(path) as partial:
+        partial.write_text("\n".join(lines) + "\n", encoding="utf-8")

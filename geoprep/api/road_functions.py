@@ -12,6 +12,7 @@ from geoprep.errors import UsageError
 from geoprep.labels import ClassOptions, MaskOptions, RoadOptions
 from geoprep.options import options_of, taken, with_options
 from geoprep.roads import LABEL_OPTIONS, TOPO_INTERVAL_M, TOPO_MATCH_M, ScoreOptions
+from geoprep.texts import csv_cell
 
 if TYPE_CHECKING:
     import geopandas as gpd
@@ -195,7 +196,8 @@ def _with_csv(frame: pd.DataFrame, csv: StrPath | None) -> pd.DataFrame:
 
     if csv is not None:
         with replaced(Path(csv)) as partial:
-            frame.to_csv(partial, index=False)
+            named = frame.reset_index() if frame.index.name else frame
+            named.map(csv_cell).to_csv(partial, index=False)
     return frame
 
 

@@ -23,6 +23,7 @@ from geoprep.cli.help import (
     options_of,
 )
 from geoprep.errors import GeoprepError, GeoprepWarning, UsageError
+from geoprep.texts import printable
 
 if TYPE_CHECKING:
     from geoprep.build import BuildObserver, DryRun
@@ -147,4 +148,4 @@ def _print(result: geoprep.Store | DryRun, notes: list[str], *, as_json: bool) -
 def _print_json(document: dict[str, Any], notes: list[str]) -> None:
     click.echo(json.dumps(document, indent=2))
     for note in notes:
-        click.echo(f"note: {name_options(note)}", err=True)
+        click.echo(f"note: {name_options(printable(note))}", err=True)

@@ -19,6 +19,7 @@ from geoprep.cli.help import JSON, QUIET, GroupedCommand, OutputPath, options_fr
 from geoprep.cli.roads import polygonize, vectorize
 from geoprep.cli.score import score
 from geoprep.errors import UsageError
+from geoprep.texts import printable
 
 STORE = click.argument("store", metavar="STORE")
 
@@ -105,7 +106,7 @@ def synth(
     The same seed gives the same files. Existing scenes of the same city are kept.
     """
     folder = geoprep.synthesize(city, progress=not quiet, **given)
-    click.echo(f"{given['scenes']} scenes in {folder}")
+    click.echo(printable(f"{given['scenes']} scenes in {folder}"))
 
 
 @cli.command(cls=GroupedCommand)
@@ -172,7 +173,7 @@ def preview(
     (.gpkg, .geojson, .graphml, .parquet, .osm), the picture shows its edges coloured by speed, over
     the --over image if given. For a SpaceNet table (.csv), it shows the roads of the --over image.
     """
-    click.echo(f"wrote {geoprep.preview(source, progress=not quiet, **given)}")
+    click.echo(printable(f"wrote {geoprep.preview(source, progress=not quiet, **given)}"))
 
 
 @cli.command(cls=GroupedCommand, short_help="Export scenes as GeoTIFF or GeoZarr, or as a table.")
@@ -232,4 +233,4 @@ def export(
     else:
         written = geoprep.export_scenes(store, names, out, **given)
     for path in written:
-        click.echo(f"wrote {path}")
+        click.echo(printable(f"wrote {path}"))

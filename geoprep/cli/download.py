@@ -9,6 +9,7 @@ import click
 
 import geoprep
 from geoprep.cli.help import QUIET, GroupedCommand, OutputPath, options_from
+from geoprep.texts import printable
 
 
 @click.command(cls=GroupedCommand, short_help="Download a SpaceNet city from the public bucket.")
@@ -26,7 +27,7 @@ def download(city: str, out: Path, dry_run: bool, quiet: bool, **given: Any) -> 
     done = geoprep.download(city, out=out, dry_run=dry_run, progress=not quiet, **given)
     if dry_run:
         for address, path, size in done.files:
-            click.echo(f"{size:>14,}  {address} -> {path}")
+            click.echo(printable(f"{size:>14,}  {address} -> {path}"))
         left = f"{done.missing_nbytes / 1e9:.3f} GB to download"
         click.echo(f"{len(done.files)} objects, {done.nbytes / 1e9:.3f} GB, {left}")
         return

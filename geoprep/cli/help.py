@@ -14,6 +14,7 @@ import click
 
 from geoprep.errors import GeoprepError, GeoprepWarning, spelled
 from geoprep.options import Setting, settings_of
+from geoprep.texts import printable
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -69,7 +70,7 @@ class GroupedCommand(click.Command):
 
         def show(message: Warning | str, category: type[Warning], *rest: Any) -> None:  # noqa: ANN401 - warnings'
             if issubclass(category, GeoprepWarning):
-                click.echo(f"warning: {name_options(str(message), ctx)}", err=True)
+                click.echo(f"warning: {name_options(printable(str(message)), ctx)}", err=True)
             else:
                 others(message, category, *rest)
 

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from geoprep.cli.help import name_options
+from geoprep.executors import Terminal
 
 if TYPE_CHECKING:
     from geoprep.build import DryRun
@@ -33,15 +33,17 @@ def print_summary(summary: Summary, notes: Sequence[str]) -> None:
     """Print the summary of a build, its notes and its problems."""
     console = _console(notes)
     if summary.state == "unchanged":
-        console.print(f"[green]already complete[/] {escape(summary.store)}: nothing to do")
+        line = f"[green]already complete[/] {escape(summary.store)}: nothing to do"
+        console.print(line, markup=True)
     else:
         seconds = max(summary.seconds, 1e-9)
         console.print(
             f"[green]{summary.state}[/] {escape(summary.store)} in {summary.seconds:.1f} s: "
             f"{summary.scenes_built / seconds:.1f} scenes/s, "
-            f"{summary.source_bytes / seconds / 1e6:.0f} MB/s of pixels"
+            f"{summary.source_bytes / seconds / 1e6:.0f} MB/s of pixels",
+            markup=True,
         )
-    console.print(_facts(summary), markup=False)
+    console.print(_facts(summary))
     wrong = [issue for issue in summary.issues if issue[1] != "unlabelled"]
     _print_list(
         console,
@@ -65,17 +67,17 @@ def print_summary(summary: Summary, notes: Sequence[str]) -> None:
     )
     if summary.source_copy is not None:
         line = f"local copies of the inputs are in {summary.source_copy}"
-        console.print(f"{line}; --drop-source deletes them", soft_wrap=True, markup=False)
+        console.print(f"{line}; --drop-source deletes them", soft_wrap=True)
     for warning in summary.warnings:  # at the end of the output, where they are noticed
         text = f"WARNING: {name_options(warning)}"
         console.print(Text(text, style="bold red"), soft_wrap=True)
 
 
-def _console(notes: Sequence[str]) -> Console:
+def _console(notes: Sequence[str]) -> Terminal:
     """Return a console on which the notes of a build have been printed."""
-    console = Console(highlight=False)
+    console = Terminal()
     for note in notes:
-        console.print("[yellow]note[/]", Text(name_options(note)), soft_wrap=True)
+        console.print("[yellow]note[/]", Text(name_options(note)), soft_wrap=True, markup=True)
     return console
 
 
@@ -102,7 +104,7 @@ def print_dry_run(result: DryRun, notes: Sequence[str]) -> None:
         size = f"{result.replaced_bytes / 1e6:,.1f} MB, kept until the new store is complete"
         table.add_row("existing store", size)
     table.add_row("in memory", memory)
-    console.print(table, markup=False)
+    console.print(table)
     failures = [f"{name}: {reason}" for name, reason in result.failures]
     _print_list(console, "would fail", failures)
     _print_list(console, "labels without an image", list(result.orphan_labels))
@@ -140,12 +142,12 @@ def _span(least: float, most: float) -> str:
     return f"{least:,.5g}" if least == most else f"{least:,.5g}–{most:,.5g}"
 
 
-def _print_list(console: Console, title: str, lines: list[str]) -> None:
+def _print_list(console: Terminal, title: str, lines: list[str]) -> None:
     if not lines:
         return
-    console.print(f"[yellow]{title}[/] ({len(lines)})")
+    console.print(f"[yellow]{title}[/] ({len(lines)})", markup=True)
     for line in lines[:MOST_LISTED]:
-        console.print(f"  {line}", soft_wrap=True, markup=False)
+        console.print(f"  {line}", soft_wrap=True)
     if len(lines) > MOST_LISTED:
         console.print(f"  and {len(lines) - MOST_LISTED} more: see `geoprep info`, or --json")
 
@@ -155,14 +157,14 @@ def print_info(facts: dict[str, Any]) -> None:
     from geoprep.views import render
 
     # The terminal breaks long lines. With rich's own width, names would be cut.
-    Console(highlight=False, width=WIDEST, markup=False).print(render(facts))
+    Terminal(width=WIDEST).print(render(facts))
 
 
 def print_verification(result: VerifyReport) -> None:
     """Print one line per problem of a store, and the verdict."""
-    console = Console(highlight=False)
+    console = Terminal()
     for problem in result.problems[:MOST_PROBLEMS]:
-        console.print(f"[red]damaged[/] {escape(str(problem))}", soft_wrap=True)
+        console.print(f"[red]damaged[/] {escape(str(problem))}", soft_wrap=True, markup=True)
     if len(result.problems) > MOST_PROBLEMS:
         console.print(f"and {len(result.problems) - MOST_PROBLEMS} more: --json lists all")
     verdict = (
@@ -174,6 +176,7 @@ def print_verification(result: VerifyReport) -> None:
         f"{result.chunks:,} chunks, {result.bytes / 1e6:,.1f} MB read in {result.seconds:.1f} s "
         f"({rate:,.0f} MB/s)",
         soft_wrap=True,
+        markup=True,
     )
 
 
@@ -182,7 +185,7 @@ def print_cities(as_json: bool) -> None:
     from geoprep import list_cities
 
     cities = list_cities()
-    console = Console(highlight=False)
+    console = Terminal()
     if as_json:
         console.print_json(json.dumps({name: asdict(city) for name, city in cities.items()}))
         return
@@ -192,5 +195,5 @@ def print_cities(as_json: bool) -> None:
         counts = (str(count or "-") for count in (city.chips, city.road_km))
         table.add_row(name, city.aoi, city.mission, *counts, "\n".join(sizes))
     # As wide as the table, so that names are not cut.
-    widest = Console(width=1000).measure(table).maximum
-    Console(highlight=False, width=max(widest, console.width)).print(table)
+    widest = Terminal(width=1000).measure(table).maximum
+    Terminal(width=max(widest, console.width)).print(table)

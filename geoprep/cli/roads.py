@@ -18,6 +18,7 @@ from geoprep.cli.help import (
     options_of,
 )
 from geoprep.roads import RasterOptions, Tracing
+from geoprep.texts import printable
 
 HELP = """Turn predictions or masks of roads into a road network.
 
@@ -67,7 +68,7 @@ def vectorize(rasters: tuple[Path, ...], out: Path, **given: Any) -> None:  # no
         click.echo(json.dumps({"out": str(out), **summary}, indent=2))
     else:
         counts = ", ".join(f"{value:,} {name.replace('_', ' ')}" for name, value in summary.items())
-        click.echo(f"wrote {out}: {counts}")
+        click.echo(printable(f"wrote {out}: {counts}"))
 
 
 def _say_threshold(rasters: Path) -> None:
@@ -77,7 +78,7 @@ def _say_threshold(rasters: Path) -> None:
     stated = stated_thresholds(rasters)
     if stated is not None:
         first, low, high = stated
-        click.echo(f"threshold {low:.3g}, high threshold {high:.3g} (of {first})")
+        click.echo(printable(f"threshold {low:.3g}, high threshold {high:.3g} (of {first})"))
 
 
 POLYGONIZE_HELP = """Turn predictions of classes into polygons.
@@ -117,7 +118,7 @@ def polygonize(out: Path, *, as_json: bool, maps: tuple[Path, ...], **options: A
         click.echo(json.dumps({"out": str(out), "classes": found, **frame.attrs}, indent=2))
         return
     counts = ", ".join(f"{name} {n:,} ({area / 1e4:,.1f} ha)" for name, (n, area) in rows.items())
-    click.echo(f"wrote {out}: {counts or 'no polygons'}")
+    click.echo(printable(f"wrote {out}: {counts or 'no polygons'}"))
     if left_out := frame.attrs["left_out"]:
         least = frame.attrs["min_area_m2"]
         click.echo(f"left out {left_out:,} polygons below {least:,.3g} m2; --min-area 0 keeps them")

@@ -14,6 +14,7 @@ import click
 
 from geoprep.cli.interrupts import interrupted
 from geoprep.errors import GeoprepError, SourceError, UsageError
+from geoprep.texts import printable
 
 
 class Status(IntEnum):
@@ -62,7 +63,7 @@ def run(
 
 def _failed(message: str, status: Status) -> int:
     rank = os.environ.get("RANK")  # set by torchrun
-    click.echo(f"Error{f' (rank {rank})' if rank else ''}: {message}", err=True)
+    click.echo(f"Error{f' (rank {rank})' if rank else ''}: {printable(message)}", err=True)
     return status
 
 

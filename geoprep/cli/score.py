@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     import pandas as pd
-    from rich.console import Console
     from rich.table import Table
+
+    from geoprep.executors import Terminal
 
 SCORE_HELP = """Score a road network (APLS, APLS_time, TOPO) or a map of classes (IoU, F1).
 
@@ -105,7 +106,7 @@ def _cells(values: Iterable[float | None]) -> list[str]:
 
 def _print_classes(found: Mapping[Any, Any]) -> None:
     """Print the scores of rasters of classes."""
-    from rich.console import Console
+    from geoprep.executors import Terminal
 
     titles = {"mean_iou": "mean IoU", "mean_f1": "F1", "boundary_f1": "boundary F1"}
     titles |= {f"iou_{name}": name for name in found["classes"]}
@@ -117,7 +118,7 @@ def _print_classes(found: Mapping[Any, Any]) -> None:
     pixels = _table("ground truth \\ proposal", *found["classes"], "none")
     for name, counts in zip(found["classes"], found["confusion"], strict=True):
         pixels.add_row(name, *(f"{count / total:.2%}" if count else "" for count in counts))
-    Console().print(scores, pixels)
+    Terminal().print(scores, pixels)
 
 
 _COLUMNS = ("APLS", "recall", "prec.", "time", "TOPO", "prec.", "recall")
@@ -131,9 +132,9 @@ _FEW_SCENES = 3
 
 def _print_scores(frame: pd.DataFrame) -> None:
     """Print the scores of all scenes, whose first columns are `_COLUMNS`."""
-    from rich.console import Console
+    from geoprep.executors import Terminal
 
-    found, console = frame.attrs, Console()
+    found, console = frame.attrs, Terminal()
     table = _table("scene", *_COLUMNS, "km", "")
     for scene, *figures, truth_km, proposal_km, _ in frame.itertuples():
         table.add_row(scene, *_cells(figures), f"{proposal_km:.2f}", f"{truth_km:.2f}")
@@ -141,11 +142,11 @@ def _print_scores(frame: pd.DataFrame) -> None:
     table.add_row(f"mean of {scored}", *_cells(found["mean"].values()), style="bold")
     console.print(table)
     for line in _notes(found["scenes"]):
-        console.print(name_options(line), highlight=False, markup=False)
+        console.print(name_options(line))
     if 0 < timed < scored:
-        console.print(f"time: mean of the {timed} scenes whose speeds are known", highlight=False)
+        console.print(f"time: mean of the {timed} scenes whose speeds are known")
     console.print(_LEGEND, style="dim")
-    console.print(_settings(found["settings"]), style="dim", highlight=False)
+    console.print(_settings(found["settings"]), style="dim")
     if "confidence" in found:
         _print_confidence(console, found["confidence"])
 
@@ -161,7 +162,7 @@ def _settings(used: Mapping[str, Any]) -> str:
     )
 
 
-def _print_confidence(console: Console, found: Mapping[str, Any]) -> None:
+def _print_confidence(console: Terminal, found: Mapping[str, Any]) -> None:
     """Print the share of edges that exist, by their mean confidence."""
     bins = [part for part in found["bins"] if part["edges"]]
     table = _table("confidence", *(f"{part['low']:g}-{part['high']:g}" for part in bins))

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 def progress_bar(*extra: TextColumn) -> Progress:
     """Return a progress bar on standard error; standard output is for results."""
     from rich import progress
-    from rich.console import Console
+
+    from geoprep.executors.terminal import Terminal
 
     return progress.Progress(
         progress.TextColumn("{task.description}"),
@@ -25,7 +26,7 @@ def progress_bar(*extra: TextColumn) -> Progress:
         progress.TextColumn("left"),
         progress.TimeRemainingColumn(),
         # Without ipywidgets, a notebook shows the finished bar only, as a log file does.
-        console=Console(stderr=True, force_jupyter=None if find_spec("ipywidgets") else False),
+        console=Terminal(stderr=True, force_jupyter=None if find_spec("ipywidgets") else False),
     )
 
 

@@ -27,6 +27,7 @@ from geoprep.store import (
     read_label,
     split_names,
 )
+from geoprep.texts import printable
 from geoprep.views.display import label_colours
 
 if TYPE_CHECKING:
@@ -196,7 +197,7 @@ def _describe_label(file: DatasetWriter, store: StoreReader, coding: Coding) -> 
 
 def write_class_names(path: Path, names: Sequence[str]) -> None:
     """Write the names of classes to ``NAME.tif.aux.xml``, where GDAL keeps them."""
-    rows = "".join(f"<Category>{escape(name)}</Category>" for name in names)
+    rows = "".join(f"<Category>{escape(printable(name))}</Category>" for name in names)
     with replaced(path.with_name(f"{path.name}.aux.xml")) as partial:
         partial.write_text(
             f'<PAMDataset><PAMRasterBand band="1"><CategoryNames>{rows}</CategoryNames>'

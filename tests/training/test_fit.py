@@ -190,7 +190,8 @@ def test_a_pooled_batch_norm_trains(fit, out):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_is_a_one_line_error(fit, out):
-    (out).mkdir()
+    out.mkdir()
+    (out / "config.yaml").write_text("# Settings of this run: `--config` takes this file.")
     (out / "log.txt").symlink_to("/dev/full")
     said = fit("--out", out, "--epochs", 1, status=1).err
     assert "No space left on device" in said
@@ -288,3 +289,14 @@ def test_the_only_store_in_the_folder_is_trained_on(fit, store_path, tmp_path, m
     assert Path("runs/one/best.pt").exists()
     (tmp_path / "two").symlink_to(store_path)
     assert "the stores one.zarr, two: name those to train on" in fit(store=None, status=2).err
+
+
+def test_a_run_replaces_no_file_of_others(fit, out):
+    fit("--out", out, "--epochs", 1)
+    (out / "pictures" / "mine.png").write_text("mine")
+    fit("--out", out, "--epochs", 1, "--overwrite")
+    assert (out / "pictures" / "mine.png").read_text() == "mine"
+    (out / "config.yaml").write_text("mine: 1")
+    said = fit("--out", out, "--epochs", 1, "--overwrite", status=2).err
+    assert "exists and is not of a run of geoprep fit: move it" in said
+    assert (out / "config.yaml").read_text() == "mine: 1"

@@ -16,6 +16,7 @@ from geoprep.palette import BACKGROUND_COLOUR, NODATA_GREYS
 from geoprep.speed import BACKGROUND, NODATA
 from geoprep.storage import open_image, replaced
 from geoprep.store import BACKGROUND_NAME
+from geoprep.texts import printable
 from geoprep.views import CLASS_OPACITY, natural_bands
 from training.checkpoint import ModelInfo
 from training.pictures import ANY_ROAD_MPH, LEGEND_WIDTH, LINE, colours_of, draw_legend
@@ -108,7 +109,7 @@ def write_style(path: Path, info: ModelInfo, threshold: float) -> None:
     items = "\n".join(
         line.format(
             value,
-            quoteattr(label),
+            quoteattr(printable(label)),
             f"#{bytes(colour).hex()}",
             255 if number or info.has_classes else 0,
         )

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from geoprep.executors import Terminal
 from geoprep.storage import shown_address
 from training.prediction.predictor import ImageOutcome, ProgressCallback, elapsed
 
@@ -37,16 +37,16 @@ class Screen(Progress):
         send: Callable[[ImageOutcome | str], object] | None = None,
     ) -> None:
         super().__init__(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             _Megapixels(),
             TextColumn("left"),
             TimeRemainingColumn(),
-            console=Console(stderr=True),
+            console=Terminal(stderr=True),
             transient=True,
             disable=quiet,
         )
-        self._lines = Console()
+        self._lines = Terminal()
         self._spell, self._send = spell, send or self._print
 
     def begin(self, target: Path, pixels: int) -> ProgressCallback:
@@ -66,7 +66,7 @@ class Screen(Progress):
         # Above the bar, if both are on a terminal.
         above = self.live.is_started and self._lines.is_terminal
         console = self.console if above else self._lines
-        console.print(self._spell(line), markup=False, highlight=False, soft_wrap=True)
+        console.print(self._spell(line), soft_wrap=True)
 
 
 def describe(outcome: ImageOutcome) -> str:

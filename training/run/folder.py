@@ -56,19 +56,25 @@ def _files_of(folder: Path) -> list[Path]:
     return [path for pattern in _FILES for path in folder.glob(pattern)]
 
 
-def check_free(config: Config, folder: Path, lock: RunLock) -> None:
-    """Raise UsageError if the folder holds another run, one that is training now, or other files.
+def refuse_others(folder: Path, *, locked: bool = False) -> None:
+    """Raise UsageError if the folder holds files with the names of those of a run, but no run.
 
-    A run is known by its settings, beside a checkpoint, or a log if it was killed before the first.
+    A run is known by its settings, beside a checkpoint, or a log if it was killed before the first;
+    or it is ``locked``.
     """
-    lock.check()
-    began = holds_run(folder) or (folder / "log.txt").exists() or lock.is_held
+    began = locked or holds_run(folder) or (folder / "log.txt").exists()
     if not (began and are_settings(folder / "config.yaml")):
         for path in _files_of(folder):
             raise UsageError(
                 f"{path} exists and is not of a run of geoprep fit: move it, or choose another "
                 "folder (`out`)"
             )
+
+
+def check_free(config: Config, folder: Path, lock: RunLock) -> None:
+    """Raise UsageError if the folder holds another run, one in training, or files of others."""
+    lock.check()
+    refuse_others(folder, locked=lock.is_held)
     if holds_run(folder) and not (config.overwrite or _resumes_in(config, folder)):
         raise UsageError(
             f"{folder} holds a run: resume it (`resume` {folder}), choose another folder (`out`), "

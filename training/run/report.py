@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 import numpy as np
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from geoprep.executors import Terminal
 from geoprep.storage import replaced
+from geoprep.texts import csv_cell, printable
 from loaders import BatchLoader, this_rank
 from training.checkpoint import BEST, RunProgress
 from training.engine import is_rank_zero
@@ -85,7 +86,7 @@ class Report:
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TextColumn("{task.fields[state]}"),
-            console=Console(stderr=True),
+            console=Terminal(stderr=True),
             transient=True,
             disable=quiet or not is_rank_zero() or not sys.stderr.isatty(),
         )
@@ -116,10 +117,10 @@ class Report:
         """Print a line and write it to log.txt."""
         if not is_rank_zero():
             return
-        text = self.spell(text)
+        text = printable(self.spell(text))
         self._last_line = time.monotonic()
         if self._bar.live.is_started:
-            self._bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
+            self._bar.console.print(text, soft_wrap=True)
         else:
             print(text, flush=True)
         if self._log is not None:
@@ -248,7 +249,9 @@ class Report:
         ):
             writer = csv.DictWriter(file, names)
             writer.writeheader()
-            writer.writerows(history)
+            writer.writerows(
+                {name: csv_cell(value) for name, value in row.items()} for row in history
+            )
 
 
 def _pace(values: Mapping[str, float]) -> str:

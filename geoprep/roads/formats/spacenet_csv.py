@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -23,10 +24,12 @@ from geoprep.roads.names import scene_key
 from geoprep.roads.network import Plane, RoadGraph
 from geoprep.speed import MPS_PER_MPH
 from geoprep.storage import replaced
+from geoprep.texts import csv_cell
 
 HEADER: Final = ("ImageId", "WKT_Pix", "length_m", "travel_time_s")
 _SMALL_PX: Final = 10.0
 _SMALL_NODES: Final = 30
+_QUOTED = re.compile("^'(?=[=+@-])")
 _Row = tuple[str, float]  # line as WKT, speed in mph
 
 
@@ -68,11 +71,11 @@ def write_csv(images: Iterable[ImageRoads], path: Path) -> dict[str, int]:
 
 def _written_rows(image: ImageRoads) -> list[tuple[str, str, str, str]]:
     if not len(image.network.lines):
-        return [(image.image_id, "LINESTRING EMPTY", "0", "0")]
+        return [(csv_cell(image.image_id), "LINESTRING EMPTY", "0", "0")]
     texts = shapely.to_wkt(image.pixel_lines(), rounding_precision=3)
     lengths, times = image.network.length_m.tolist(), image.network.travel_time_s.tolist()
     return [
-        (image.image_id, text, f"{length:.3f}", "" if math.isnan(time) else f"{time:.3f}")
+        (csv_cell(image.image_id), text, f"{length:.3f}", "" if math.isnan(time) else f"{time:.3f}")
         for text, length, time in zip(texts, lengths, times, strict=True)
     ]
 
@@ -128,7 +131,7 @@ def _rows(path: Path) -> dict[str, list[_Row]]:
                     f"{path}: its first line does not name the columns ImageId and WKT_Pix"
                 )
             for row in table:
-                rows = images.setdefault(scene_key(row["ImageId"] or ""), [])
+                rows = images.setdefault(scene_key(_QUOTED.sub("", row["ImageId"] or "")), [])
                 text = (row["WKT_Pix"] or "").strip()
                 if "EMPTY" not in text.upper():
                     rows.append((text, _speed(row, f"{path}, line {table.line_num}")))

@@ -144,7 +144,7 @@ def _filled(frame: str, title: str, script: str) -> str:
     """Return HTML with its title, style, and the hashes of style and script."""
     style = _asset("page.css")
     for name, text in {
-        "TITLE": html.escape(title),
+        "TITLE": html.escape(title).replace("{", "&#123;"),  # no name of another part
         "STYLE_HASH": _hash(style),
         "SCRIPT_HASH": _hash(script),
         "STYLE": style,

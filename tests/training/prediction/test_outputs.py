@@ -1,0 +1,83 @@
+"""Predictions replace no image, no file of others, and leave nothing stale beside them."""
+
+import pytest
+import rasterio
+from helpers.predict_cases import make_checkpoint, pixels, write_image
+from rasterio.shutil import copy
+
+from geoprep.errors import GeoprepWarning, SourceError, UsageError
+from training.prediction import Screen, predict_images
+from training.prediction.predict_options import PredictOptions
+
+
+@pytest.fixture
+def predict(tmp_path, same_process):
+    checkpoint, _ = make_checkpoint(tmp_path / "best.pt")
+
+    def run(*images, out=tmp_path / "out", **options):
+        given = {"device": "cpu", "precision": "fp32", "quiet": True, "model": POINTWISE}
+        options = given | options
+        images = tuple(map(str, images))
+        with Screen(quiet=True) as screen:
+            return predict_images(
+                PredictOptions(checkpoint=checkpoint, images=images, out=out, **options), screen
+            )
+
+    return run
+
+
+POINTWISE = "helpers.predict_cases:pointwise"
+
+
+@pytest.fixture
+def image(tmp_path):
+    return write_image(tmp_path / "scene.tif", pixels(40, 40))
+
+
+@pytest.mark.parametrize("name", ["scene.png", "scene.qml", "scene.tif", "scene.tif.aux.xml"])
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_file_of_others_is_refused_before_any_work(tmp_path, predict, image, name, overwrite):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / name).write_text("mine")
+    with pytest.raises(UsageError, match=f"{name} exists and"):
+        predict(image, overlay=True, overwrite=overwrite)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [name]
+    assert (tmp_path / "out" / name).read_text() == "mine"
+
+
+def test_two_images_of_one_name_are_refused(tmp_path, predict, image):
+    write_image(tmp_path / "scene.jp2", pixels(40, 40), driver="GTiff")
+    with pytest.raises(SourceError, match="would both be scene scene: rename one"):
+        predict(image, tmp_path / "scene.jp2")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_source_of_an_image_is_an_input(tmp_path, predict, image):
+    (first,) = predict(image)
+    before = first.target.read_bytes()
+    with rasterio.open(first.target) as dataset:
+        copy(dataset, tmp_path / "out" / "all.vrt", driver="VRT")
+    (tmp_path / "out" / "all.vrt").rename(tmp_path / "out" / "scene.vrt")
+    with pytest.raises(UsageError, match="would replace an input"):
+        predict(tmp_path / "out" / "scene.vrt", overwrite=True, bands="1,1,1")
+    assert first.target.read_bytes() == before
+
+
+def test_what_showed_the_prediction_before_goes_with_it(tmp_path, predict, image, capsys):
+    predict(image, overlay=True)
+    statistics = tmp_path / "out" / "scene.tif.aux.xml"
+    statistics.write_text("<PAMDataset/>")
+    with pytest.warns(GeoprepWarning, match=r"scene\.tif\.aux\.xml describes the file before"):
+        predict(image, threshold=0.3, overwrite=True)
+    assert "scene.png shows the prediction before" in capsys.readouterr().out
+    there = {path.name for path in (tmp_path / "out").iterdir()}
+    assert there == {".geoprep-outputs", "scene.qml", "scene.tif"}
+
+
+def test_a_style_that_was_edited_stays_beside_a_complete_prediction(tmp_path, predict, image):
+    predict(image)
+    style = tmp_path / "out" / "scene.qml"
+    style.write_text("mine")
+    (again,) = predict(image)
+    assert again.state == "complete"
+    assert style.read_text() == "mine"
