@@ -16,7 +16,7 @@ from geoprep.build.options import BuildOptions
 from geoprep.errors import GeoprepError, SourceError, UsageError
 from geoprep.executors import Executor, Survives
 from geoprep.grid import Grid, auto_tile, level_sides, tile_windows
-from geoprep.labels import SHAPEFILE_PARTS, Schema
+from geoprep.labels import Schema, vector_parts
 from geoprep.sources import Scene, SourceScenes
 from geoprep.storage import (
     content_digest,
@@ -334,10 +334,7 @@ def label_files(label: str | None, *, raster: bool = False) -> list[str]:
         return []
     if raster:
         return [file for address in split_address(label) for file in _raster_files(address)]
-    if not (is_local(label) and label.lower().endswith(".shp")):
-        return [label]
-    parts = [str(Path(label).with_suffix(suffix)) for suffix in SHAPEFILE_PARTS]
-    return [label, *(part for part in parts if Path(part).is_file())]
+    return [str(part) for part in vector_parts(Path(label))] if is_local(label) else [label]
 
 
 def _raster_files(label: str) -> list[str]:

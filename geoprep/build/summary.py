@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -16,9 +15,10 @@ from geoprep.build.plan import Plan
 from geoprep.build.records import Outcome, ShardRecord
 from geoprep.build.request import Sources
 from geoprep.errors import GeoprepError
-from geoprep.labels import mask_values
+from geoprep.labels import mask_values, unlabelled_pixels
 from geoprep.storage import Files, free_bytes, is_bucket
 from geoprep.store import (
+    BACKGROUND_NAME,
     SPLIT_NAMES,
     SPLITS,
     StoreReader,
@@ -179,7 +179,7 @@ def _warnings(plan: Plan, store: StoreReader) -> Iterator[str]:
     if not (store.scenes.status == "ok").any():
         return
     if store.meta.has_classes:
-        yield from _class_warnings(store.classes.names, store.histogram_label)
+        yield from _class_warnings(plan, store.classes.names, store.histogram_label)
         return
     tiles, usable = store.tiles, usable_tiles(store)
     valid = tiles.valid_fraction[usable].astype(float)
@@ -188,8 +188,9 @@ def _warnings(plan: Plan, store: StoreReader) -> Iterator[str]:
     fix = "`label_values`" if rasters else "`layer`, `where` and `areas`"
     if roads > _HIGH_ROAD_SHARE * labelled:
         yield (
-            f"{roads / labelled:.1%} of the labelled pixels of the store are road; in cities 5 to "
-            f"15 % are. Check the labels and {fix}, and build again with `overwrite`"
+            f"{_unlabelled(plan, rasters)}{roads / labelled:.1%} of the labelled pixels of the "
+            f"store are road; in cities 5 to 15 % are. Check the labels and {fix}, and build "
+            "again with `overwrite`"
         )
     elif labelled > 0 and roads == 0 and rasters:
         yield _no_road_in_rasters(plan)
@@ -200,27 +201,48 @@ def _warnings(plan: Plan, store: StoreReader) -> Iterator[str]:
         )
 
 
-def _class_warnings(names: Sequence[str], counts: NDArray[np.integer[Any]]) -> Iterator[str]:
+def _class_warnings(
+    plan: Plan, names: Sequence[str], counts: NDArray[np.integer[Any]]
+) -> Iterator[str]:
     """Yield a warning if classes have no pixel in the counts of the training split."""
     absent = [name for name, count in zip(names, counts, strict=False) if not count]
     if absent:
         yield (
-            f"no pixel of the training split has the class{'es' * (len(absent) > 1)} "
+            f"{_unlabelled(plan, BACKGROUND_NAME in absent)}no pixel of the training split has the "
+            f"class{'es' * (len(absent) > 1)} "
             f"{', '.join(absent)}: no model can learn {'them' if len(absent) > 1 else 'it'}. Check "
             "the values in `classes` and the splits"
         )
 
 
+def _masks(plan: Plan) -> list[str]:
+    scenes = (scene for scene in plan.scenes if scene.label and not scene.failure)
+    return [*dict.fromkeys(scene.label for scene in scenes if scene.label)]
+
+
+def _unlabelled(plan: Plan, few_background: bool) -> str:
+    """Return a sentence on pixels of masks that have no label, if there is little background."""
+    masks = [mask for mask in _masks(plan) if plan.options.raster_rule(mask)]
+    if not few_background or not masks or plan.options.label_nodata == "none":
+        return ""
+    try:
+        hidden = unlabelled_pixels(
+            *masks[:_LABELS_LOOKED_AT], tags=plan.options.label_nodata is None
+        )
+    except GeoprepError:  # rasters that only the workers of a cluster can read
+        return ""
+    return f"{hidden}. " if hidden else ""
+
+
 def _no_road_in_rasters(plan: Plan) -> str:
-    options = plan.options
-    masks = dict.fromkeys(scene.label for scene in plan.scenes if scene.label and not scene.failure)
+    options, masks = plan.options, _masks(plan)
     rule = (
         f"`label_speeds` {options.label_speeds}"
         if options.label_values is None
         else f"`label_values` {options.label_values}"
     )
     try:
-        found = f": they contain {mask_values(*islice(masks, _LABELS_LOOKED_AT))}"
+        found = f": they contain {mask_values(*masks[:_LABELS_LOOKED_AT])}"
     except GeoprepError:  # rasters that only the workers of a cluster can read
         found = ""
     return (

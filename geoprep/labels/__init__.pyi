@@ -13,6 +13,7 @@ from .mask_files import SceneWindow as SceneWindow
 from .mask_files import is_mask_georeferenced as is_mask_georeferenced
 from .mask_files import mask_values as mask_values
 from .mask_files import read_mask as read_mask
+from .mask_files import unlabelled_pixels as unlabelled_pixels
 from .raster_rules import ClassRaster as ClassRaster
 from .raster_rules import RasterRule as RasterRule
 from .raster_rules import RoadMask as RoadMask
@@ -32,6 +33,6 @@ from .vector_names import GEOJSON_SUFFIXES as GEOJSON_SUFFIXES
 from .vector_names import LINE_TYPES as LINE_TYPES
 from .vector_names import OSM_LINES as OSM_LINES
 from .vector_names import OSM_SUFFIXES as OSM_SUFFIXES
-from .vector_names import SHAPEFILE_PARTS as SHAPEFILE_PARTS
 from .vector_names import is_vector as is_vector
 from .vector_names import open_options as open_options
+from .vector_names import vector_parts as vector_parts

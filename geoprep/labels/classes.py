@@ -26,6 +26,8 @@ _MOST_BYTE: Final = 255
 _KEYS: Final = ("name", "value", "values", "color", "colour")
 REFUSE: Final = "refuse"
 UNLABELLED: Final = "nodata"
+NONE: Final = ("none",)
+"""`label_nodata` where no pixel is unlabelled: nodata tags and transparency are background."""
 _RESERVED: Final = (REFUSE, UNLABELLED)
 """Words of the parameter `other`, which no class may have as its name."""
 _MOST_SHOWN: Final = 6
@@ -72,6 +74,8 @@ def parse_values(text: str | None, option: str) -> tuple[str, ...]:
     """Return the values of a raster in text such as ``255``, ``>127``, ``1,2,5`` or ``#ff0000``."""
     if text is None:
         return ()
+    if text.strip().lower() == "none" and option == "label_nodata":
+        return NONE
     parts = tuple(part.strip() for part in text.split(","))
     compared = len(parts) == 1 and _COMPARISON.fullmatch(parts[0])
     colours = all(_HEX.fullmatch(part) for part in parts)

@@ -201,9 +201,9 @@ class MaskOptions:
     )
     label_nodata: str | None = option(
         None,
-        "Values that are unlabelled (nodata), written like `label_values`.  [default: the "
-        "nodata tag, unless it is 0]",
-        "VALUES",
+        "Values that are unlabelled (nodata), written like `label_values`; none: no pixel is, and "
+        "nodata tag and transparency are background.  [default: the nodata tag, unless it is 0]",
+        "VALUES|none",
         section=_RASTERS,
     )
 

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -37,6 +38,8 @@ _MOST_MASKS: Final = 8
 """Masks to read for a message."""
 _MOST_DIFFERENT: Final = 0.01
 """Share of the pixels of two masks that may differ: edges of roads that were resampled."""
+_CENTRAL: Final = 1024
+"""Side of the centre of a mask that is read for a message."""
 _MARGIN: Final = 2
 """Pixels of a mask read around a scene, as straight edges become curves in another CRS."""
 
@@ -121,12 +124,34 @@ def mask_values(*labels: str) -> str:
 
 
 def _central_values(label: str) -> set[tuple[float, ...]]:
-    side = 1024
     with _opened(label) as (dataset, _):
-        height, width = min(side, dataset.height), min(side, dataset.width)
-        window = Window((dataset.width - width) // 2, (dataset.height - height) // 2, width, height)
-        values = dataset.read(window=window).reshape(dataset.count, -1).T
+        values = dataset.read(window=_central(dataset)).reshape(dataset.count, -1).T
     return set(map(tuple, np.unique(values, axis=0).tolist()))
+
+
+def _central(dataset: DatasetReader) -> Window:
+    height, width = min(_CENTRAL, dataset.height), min(_CENTRAL, dataset.width)
+    return Window((dataset.width - width) // 2, (dataset.height - height) // 2, width, height)
+
+
+def unlabelled_pixels(*labels: str, tags: bool = True) -> str:
+    """Return how many pixels near the centre of a mask have no label, and why; "" if none have.
+
+    ``tags``: whether nodata tags count.
+    """
+    for label in [address for text in labels for address in split_address(text)][:_MOST_MASKS]:
+        with _opened(label) as (dataset, raster):
+            pixels = _pixels(dataset, raster, _central(dataset))
+        tagged = pixels.has(pixels.tags if tags else ())
+        listed = ", ".join(f"{tag:g}" for tag in pixels.tags)
+        clear = tagged & False if pixels.opaque is None else ~pixels.opaque
+        for where, cause in ((tagged, f"nodata tag {listed}"), (clear, "alpha or mask band")):
+            if where.any():
+                return (
+                    f"{where.sum():,} of {where.size:,} pixels of {PurePosixPath(label).name} have "
+                    f"no label, by its {cause}; `label_nodata` none reads them as background"
+                )
+    return ""
 
 
 def is_mask_georeferenced(label: str) -> bool:
@@ -241,7 +266,9 @@ def _placed(
             # Plus 1, since GDAL writes 0 where there is no mask: one byte in place of the values.
             return onto_grid(codes[None] + np.uint8(1))[0] - np.uint8(1), {}
     opaque = np.ones(pixels.values.shape[1:], bool) if pixels.opaque is None else pixels.opaque
-    *values, covered = onto_grid(
-        np.concatenate([pixels.values, opaque[None].astype(pixels.values.dtype)])
-    )
-    return rule.label_bytes(replace(pixels, values=np.array(values), opaque=covered != 0), used)
+    covered = opaque[None].astype(pixels.values.dtype) + 1  # 0: outside, 1: transparent, 2: opaque
+    *values, covered = onto_grid(np.concatenate([pixels.values, covered]))
+    pixels = replace(pixels, values=np.array(values), opaque=covered == 2)
+    codes, remarks = rule.label_bytes(pixels, used)
+    codes[covered == 0] = NODATA
+    return codes, remarks

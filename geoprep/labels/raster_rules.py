@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from geoprep.errors import LabelError, UsageError
 from geoprep.labels.classes import (
+    NONE,
     REFUSE,
     Classes,
     parse_classes,
@@ -63,8 +64,8 @@ class RoadMask:
         numbers = ValueTable(("road",), (self.values,), "label_values").numbers(pixels)
         codes = np.where(numbers == UNLISTED, np.uint8(BACKGROUND), np.uint8(UNKNOWN_SPEED))
         tags, remarks = pixels.road_tags(self.nodata)
-        codes[pixels.has(tags) & (numbers == UNLISTED)] = NODATA
-        codes[pixels.unlabelled(self.nodata)] = NODATA
+        codes[pixels.has(tags) & (numbers == UNLISTED)] = _blank(self.nodata)
+        codes[pixels.unlabelled(self.nodata)] = _blank(self.nodata)
         return codes, remarks
 
 
@@ -94,7 +95,8 @@ class SpeedRaster:
                 f"{pixels.name}: {self._strange(np.unique(values[0][refused]))}, and give values "
                 "without a label as `label_nodata`"
             )
-        codes[blank | strange] = NODATA
+        codes[strange] = NODATA
+        codes[blank] = _blank(self.nodata)
         return codes, remarks
 
     def _mph_bytes(self, pixels: MaskPixels) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
@@ -133,6 +135,8 @@ class ClassRaster(Classes):
 
     def __post_init__(self) -> None:
         Classes.__post_init__(self)
+        if self.nodata == NONE and self.names[0] != BACKGROUND_NAME:
+            raise UsageError(f"`label_nodata` none needs the class {BACKGROUND_NAME}, as the first")
         if not 0 <= self.tolerance < _MOST_BYTE:
             raise UsageError(f"`tolerance` {self.tolerance}: expected 0 to {_MOST_BYTE - 1}")
 
@@ -149,9 +153,9 @@ class ClassRaster(Classes):
             self.names, self.values, "classes", self.tolerance, (BACKGROUND_NAME, self.other)
         )
         codes = table.numbers(pixels)
-        if not self.nodata:
-            codes[pixels.has(pixels.tags) & (codes == UNLISTED)] = NODATA
-        codes[pixels.unlabelled(self.nodata)] = NODATA
+        if self.nodata in ((), NONE):
+            codes[pixels.has(pixels.tags) & (codes == UNLISTED)] = _blank(self.nodata)
+        codes[pixels.unlabelled(self.nodata)] = _blank(self.nodata)
         unlisted = codes == UNLISTED
         if not unlisted.any():
             return codes, {}
@@ -168,6 +172,11 @@ class ClassRaster(Classes):
             texts, counts[_MOST_SHOWN:] = [*texts, "(others)"], [sum(counts[_MOST_SHOWN:])]
         remarks = {f"label value {t} read as {what}": n for t, n in zip(texts, counts, strict=True)}
         return codes, remarks
+
+
+def _blank(nodata: tuple[str, ...]) -> int:
+    """Return the label byte of pixels without a label."""
+    return BACKGROUND if nodata == NONE else NODATA
 
 
 RasterRule = RoadMask | SpeedRaster | ClassRaster

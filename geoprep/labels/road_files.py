@@ -30,7 +30,7 @@ from geoprep.crs import (
 from geoprep.errors import LabelError, SourceError, UsageError
 from geoprep.labels.label_options import SpeedRule
 from geoprep.labels.vector_labels import LabelRoads, RoadTable, read_road_table
-from geoprep.labels.vector_names import SHAPEFILE_PARTS
+from geoprep.labels.vector_names import vector_parts
 from geoprep.storage import is_local, read_bytes
 
 _INSET: Final = 0.001
@@ -203,11 +203,9 @@ _lock = threading.Lock()
 
 
 def _fingerprint(path: Path) -> _Fingerprint:
-    """Return (mtime, size) of a file and of the other files of a Shapefile."""
-    files = [path, *(path.with_suffix(suffix) for suffix in SHAPEFILE_PARTS)]
+    """Return (mtime, size) of all files of a vector file."""
     try:
-        path.stat()
+        stats = [file.stat() for file in vector_parts(path)]
     except OSError as error:
         raise LabelError(f"{path}: cannot be read ({error.strerror}); check the path") from error
-    stats = [file.stat() for file in files if file.exists()]
     return tuple((stat.st_mtime_ns, stat.st_size) for stat in stats)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.errors import LabelError
-from geoprep.labels.classes import UNLABELLED, as_colour, number_limits
+from geoprep.labels.classes import NONE, UNLABELLED, as_colour, number_limits
 
 UNLISTED: Final = 254
 """Number of pixels whose value no class has."""
@@ -52,7 +52,7 @@ class MaskPixels:
             blank |= ~self.opaque
         if np.issubdtype(self.values.dtype, np.floating):
             blank |= np.isnan(self.values).any(axis=0)
-        if nodata:
+        if nodata and nodata != NONE:
             given = ValueTable((UNLABELLED,), (nodata,), "label_nodata")
             blank |= given.numbers(self) != UNLISTED
         return blank
@@ -62,7 +62,7 @@ class MaskPixels:
 
         None counts beside given values, and none of 0: many programs write 0 for background.
         """
-        tags = set() if nodata else set(self.tags)
+        tags = set() if nodata and nodata != NONE else set(self.tags)
         remarks = {"mask tagged nodata 0, read as no road": 1} if 0 in tags else {}
         return tags - {0}, remarks
 

@@ -14,10 +14,10 @@ OSM_SUFFIXES: Final = (".osm", ".pbf")
 OSM_LINES: Final = "lines"  # layer of the ways of OpenStreetMap data that are no areas
 VECTOR_SUFFIXES: Final = (
     *(*GEOJSON_SUFFIXES, ".gpkg", ".shp", ".fgb", ".csv"),
-    *(*PARQUET_SUFFIXES, *OSM_SUFFIXES),
+    *(*PARQUET_SUFFIXES, *OSM_SUFFIXES, ".gdb", ".gdb.zip"),
 )
 """Of files that are read as vectors when they are named as labels."""
-SHAPEFILE_PARTS: Final = (".dbf", ".prj", ".shx")
+_SHAPEFILE_PARTS: Final = (".dbf", ".prj", ".shx")
 
 # Geometry types of layers as GDAL names them; None is a table without geometry. "Unknown" and
 # "Geometry" may hold any type, lines included.
@@ -26,7 +26,15 @@ LINE_TYPES: Final = ("LineString", "Unknown", "Geometry")
 
 def is_vector(label: str) -> bool:
     """Return whether a label is a vector file, by its name."""
-    return PurePosixPath(label).suffix.lower() in VECTOR_SUFFIXES
+    return PurePosixPath(label).name.lower().endswith(VECTOR_SUFFIXES)
+
+
+def vector_parts(path: Path) -> list[Path]:
+    """Return the files of a local vector file: itself, the others of a Shapefile, or a folder's."""
+    if path.is_dir():  # a file geodatabase; programs leave locks in it
+        return sorted(file for file in path.iterdir() if file.suffix != ".lock")
+    parts = _SHAPEFILE_PARTS if path.suffix.lower() == ".shp" else ()
+    return [path, *filter(Path.is_file, map(path.with_suffix, parts))]
 
 
 def open_options(name: str) -> dict[str, str]:

@@ -67,7 +67,7 @@ def local_pattern(pattern: str, folder: Path, report: Report | None = None) -> t
     """
     place, _, inside = pattern.partition(INSIDE)
     shown = place.partition("?")[0] if is_web(place) else place
-    packed = shown.lower().endswith(SUFFIXES)
+    packed = _is_packed(shown)
     note = ""
     if is_read_from_copy(pattern):
         target = download_copy(place, folder)
@@ -90,9 +90,19 @@ def local_pattern(pattern: str, folder: Path, report: Report | None = None) -> t
 
 def _only_vectors(files: list[str]) -> str:
     """Return the path of the only vector file of an archive without images, "" for others."""
-    vectors = [path for path in files if path.lower().endswith(LABEL_SUFFIXES)]
+    vectors = [path for path in _as_one(files) if path.lower().endswith(LABEL_SUFFIXES)]
     images = any(path.lower().endswith(IMAGE_SUFFIXES) for path in files)
     return vectors[0] if len(vectors) == 1 and not images else ""
+
+
+def _is_packed(name: str) -> bool:
+    """Return whether a name is that of an archive; GDAL reads ``.gdb.zip`` as it is."""
+    return name.lower().endswith(SUFFIXES) and not name.lower().endswith(".gdb.zip")
+
+
+def _as_one(names: list[str]) -> list[str]:
+    """Return names with the files of each file geodatabase as one, its folder."""
+    return list(dict.fromkeys(re.sub(r"(?i)(\.gdb)/[^/]*$", r"\1", name) for name in names))
 
 
 def is_read_from_copy(pattern: str) -> bool:
@@ -110,7 +120,7 @@ def archive_in_place(pattern: str) -> str:
     """
     place, _, inside = pattern.partition(INSIDE)
     archive = Path(place).expanduser().absolute()
-    if is_remote(place) or not place.lower().endswith(SUFFIXES) or not archive.is_file():
+    if is_remote(place) or not _is_packed(place) or not archive.is_file():
         return pattern
     names = _plain_names(archive)
     only = _only_vectors(names) if not inside else ""
@@ -138,7 +148,7 @@ def _plain_names(archive: Path) -> list[str]:
     """Return the names of an archive's files, without hidden ones."""
     with _damage_named(archive):
         names = [member.name for member in _members(archive)]
-    return [name for name in names if not re.search(r"(^|/)\.", name)]
+    return _as_one([name for name in names if not re.search(r"(^|/)\.", name)])
 
 
 def members_of(
@@ -236,12 +246,18 @@ def _zip_members(archive: Path) -> Iterator[Member]:
             odd = kind not in (0, stat.S_IFREG, stat.S_IFDIR) or bool(info.flag_bits & 1)
             for name in (info.orig_filename, info.filename):
                 linked = kind == stat.S_IFLNK
-                check_member(archive, name, info.file_size, linked=linked, odd=odd)
+                check_member(archive, _slashed(name), info.file_size, linked=linked, odd=odd)
         for info in infos:
-            if not info.is_dir():
+            name = _slashed(info.filename)
+            if not name.endswith("/"):
                 done += info.compress_size
                 with packed.open(info) as stream:
-                    yield Member(info.filename, info.file_size, done, stream)
+                    yield Member(name, info.file_size, done, stream)
+
+
+def _slashed(name: str) -> str:
+    """Return the name of a zip's member with slashes: some programs of Windows write others."""
+    return name.replace("\\", "/")
 
 
 def _is_whole(path: Path, size: int) -> bool:

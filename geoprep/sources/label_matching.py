@@ -20,7 +20,10 @@ from geoprep.errors import SourceError
 
 # Files used from a folder, or from a pattern without a suffix of its own.
 IMAGE_SUFFIXES = (".tif", ".tiff", ".vrt", ".jp2", ".img", ".png", ".jpg", ".jpeg")
-LABEL_SUFFIXES = (".geojson", ".gpkg", ".shp", ".fgb", ".parquet", ".geoparquet", ".osm", ".pbf")
+LABEL_SUFFIXES = (
+    *(".geojson", ".gpkg", ".shp", ".fgb", ".parquet", ".geoparquet", ".osm", ".pbf"),
+    *(".gdb", ".gdb.zip"),
+)
 # `chip1_roads` belongs to scene `chip1`, but `chip1_2` is another scene's.
 _SEPARATOR = r"[_\-. ]+"
 _WORD_MORE = re.compile(rf"{_SEPARATOR}[^\W\d]")
@@ -68,7 +71,7 @@ def assigned(
     """
     named = _carriers(images, lambda image: {image.id, image.stem})
     of_images, of_labels = (
-        _common_words([PurePosixPath(address).stem for address in addresses])
+        _common_words([PurePosixPath(address.removesuffix(".zip")).stem for address in addresses])
         for addresses in ([image.address for image in images], files)
     )
     alike = _carriers(
@@ -84,7 +87,7 @@ def assigned(
     owned: dict[str, tuple[int, str]] = {}
     orphans, notes = [], []
     for file in files:
-        path = PurePosixPath(file)
+        path = PurePosixPath(file.removesuffix(".zip"))  # a.gdb.zip
         if pattern is not None:
             match = re.fullmatch(written, path.stem) or re.fullmatch(written, path.name)
             closeness = 2

@@ -113,7 +113,7 @@ def _labels_for(
     """Return the road file of all scenes, the labels by scene id, others without one, and notes."""
     if labels is None:
         return None, {}, [], []
-    if is_member(labels) or (not is_remote(labels) and Path(labels).expanduser().is_file()):
+    if is_member(labels) or (not is_remote(labels) and _is_one(Path(labels).expanduser())):
         if masks or files[0].lower().endswith(IMAGE_SUFFIXES):
             return None, {image.id: files[0] for image in images}, [], []
         return files[0], {}, [], []
@@ -174,7 +174,7 @@ def _matching(pattern: str, suffixes: tuple[str, ...]) -> list[str]:
         path = Path(pattern).expanduser()
         if split_in_place(pattern):
             hits = _members
-        elif path.is_file():  # named without a pattern, whatever its suffix
+        elif _is_one(path):  # named without a pattern, whatever its suffix
             return [str(path.absolute())]
         elif inside := image_in_file(pattern):
             before, file, _ = inside
@@ -194,8 +194,13 @@ def _local_files(pattern: str) -> list[str]:
     return [
         str(hit.absolute())
         for hit in hits
-        if hit.is_file() or (hit.is_symlink() and not hit.exists())
+        if _is_one(hit) or (hit.is_symlink() and not hit.exists())
     ]
+
+
+def _is_one(path: Path) -> bool:
+    """Return whether a path is a file, or a folder that is read as one: a file geodatabase."""
+    return path.is_file() or (path.suffix.lower() == ".gdb" and path.is_dir())
 
 
 def _taken(address: str, pattern: str, suffixes: tuple[str, ...]) -> bool:

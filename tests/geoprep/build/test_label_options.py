@@ -70,6 +70,24 @@ def test_areas_that_are_asked_for_are_254_and_too_much_road_is_warned_of(tmp_pat
 
 
 @pytest.mark.parametrize(
+    "meaning", [{"label_values": "1"}, {"classes": "background,road=1", "val": 0.0}]
+)
+def test_masks_whose_background_is_nodata_are_warned_of_with_the_option(tmp_path, image, meaning):
+    mask = np.full((SIDE, SIDE, 1), 255, np.uint8)
+    mask[10:20] = 1
+    label = str(write_image(tmp_path / "mask.tif", mask, PLACE, nodata=255))
+    scenes, hidden = [Scene("a", image, label)], SIDE**2 - SIDE * 10
+    warnings = built(tmp_path, scenes, **meaning)[0].warnings
+    says = f"{hidden:,} of {SIDE**2:,} pixels of mask.tif have no label, by its nodata tag 255"
+    assert [says in warning for warning in warnings] == [True]
+    assert "`label_nodata` none" in warnings[0]
+    summary, store = built(tmp_path, scenes, "b.zarr", label_nodata="none", **meaning)
+    assert summary.warnings == ()
+    array = store.label(64) if "classes" in meaning else store.speed(64)
+    assert (array[:] == 0).sum() == hidden
+
+
+@pytest.mark.parametrize(
     ("label", "says"), [("no roads", "no road at all"), ("roads", ""), (None, "")]
 )
 def test_a_store_without_roads_is_warned_of_unless_it_has_no_labels(tmp_path, label, says):

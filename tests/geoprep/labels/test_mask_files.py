@@ -12,7 +12,7 @@ from rasterio.warp import Resampling, calculate_default_transform, reproject
 
 from geoprep.errors import LabelError
 from geoprep.grid import Grid
-from geoprep.labels import SceneWindow, make_mask_rule, mask_files, read_mask
+from geoprep.labels import SceneWindow, make_mask_rule, mask_files, read_mask, unlabelled_pixels
 from geoprep.labels.downsampling import majority
 from geoprep.labels.raster_rules import make_class_rule
 from geoprep.speed import NODATA, UNKNOWN_SPEED
@@ -206,6 +206,23 @@ def test_pixels_that_a_mask_band_hides_have_no_label(tmp_path, place):
     for grid, scale in ((GRID, 1), (finer, 2)):
         codes, _ = read_mask(label, RULE, grid, SceneWindow(0, 0, grid.height, grid.width))
         np.testing.assert_array_equal(codes, known.repeat(scale, axis=0).repeat(scale, axis=1))
+
+
+@pytest.mark.parametrize("tag", [9, None])
+def test_nodata_may_be_background_but_not_what_a_mask_does_not_reach(tmp_path, tag):
+    label = write(tmp_path / "a.tif", drawn(), GRID.transform, UTM, nodata=tag)
+    if tag is None:
+        with rasterio.open(label, "r+") as file:
+            file.write_mask(drawn() != 9)
+    roads = make_mask_rule("3", None, "none")
+    wider = GRID.resized(160, 200).window(0, 0, 160, 240)
+    codes, _ = read_mask(label, roads, wider, SceneWindow(0, 0, 160, 240))
+    known = np.where(drawn() == 3, UNKNOWN_SPEED, 0).repeat(2, axis=0).repeat(2, axis=1)
+    np.testing.assert_array_equal(codes[:, :200], known)
+    assert (codes[:, 200:] == NODATA).all()
+    said = unlabelled_pixels(label)
+    assert f"{(drawn() == 9).sum()} of 8,000 pixels of a.tif" in said
+    assert ("nodata tag 9" if tag else "alpha or mask band") in said
 
 
 def test_transparent_entries_of_a_palette_have_no_label_unless_a_class_has_them(tmp_path):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from geoprep.errors import LabelError, UsageError
-from geoprep.labels.raster_rules import make_mask_rule
+from geoprep.labels.raster_rules import make_class_rule, make_mask_rule
 from geoprep.labels.value_tables import MaskPixels
 from geoprep.speed import BIN_TABLE, NODATA, UNKNOWN_SPEED
 
@@ -79,6 +79,19 @@ def test_what_is_unknown_is_told_by_an_option_alpha_a_tag_or_nan():
     assert codes("1", [0, 1, 1], opaque=[1, 1, 0]) == [0, ROAD, NODATA]
     assert codes("1", [0, 1, 9], tag=9.0) == [0, ROAD, NODATA]
     assert codes("1", [0, 1, np.nan], dtype="float32") == [0, ROAD, NODATA]
+
+
+def test_nothing_is_unlabelled_where_label_nodata_is_none():
+    """As GIS programs write masks: all but the roads is nodata, or transparent."""
+    assert codes("1", [0, 1, 255], tag=255.0, nodata="none") == [0, ROAD, 0]
+    assert codes("1", [0, 1, 1], opaque=[1, 1, 0], nodata="None") == [0, ROAD, 0]
+    assert codes("1", [0, 1, np.nan], dtype="float32", nodata="none") == [0, ROAD, 0]
+    assert speeds("mph", [0, 30, 255], tag=255.0, nodata="none") == [0, 30, 0]
+    rule = make_class_rule("background,road=1", nodata="none")
+    assert rule.label_bytes(pixels([1, 255], tag=255.0))[0][0].tolist() == [1, 0]
+    assert rule.label_bytes(pixels([1, 1], opaque=[1, 0]))[0][0].tolist() == [1, 0]
+    with pytest.raises(UsageError, match="needs the class background"):
+        make_class_rule("road=1,water=2", nodata="none")
 
 
 def test_a_tag_of_0_is_ground_and_a_tag_on_the_roads_value_does_not_hide_them():

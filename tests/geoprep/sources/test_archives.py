@@ -11,7 +11,7 @@ from helpers.buckets import client_of, s3_endpoint, use_endpoint
 from helpers.web import served
 
 from geoprep.errors import SourceError
-from geoprep.sources.archives import local_pattern
+from geoprep.sources.archives import archive_in_place, local_pattern
 from geoprep.sources.local_copies import copy_path
 from geoprep.sources.own_images import images_and_labels
 
@@ -51,6 +51,15 @@ def test_a_member_that_climbs_out_is_refused(tmp_path, archive, name):
         local_pattern(str(tmp_path / archive), into)
     there = {p.name for p in tmp_path.rglob("*") if p.is_file() and not p.name.startswith(".")}
     assert there <= {archive, "fine.tif"}
+
+
+def test_a_zip_of_windows_has_folders(tmp_path):
+    write_archive(tmp_path / "a.zip", {"set\\a.tif": b"x", "set\\deep\\b.tif": b"y", "set\\": b""})
+    place, _ = local_pattern(f"{tmp_path / 'a.zip'}!/set/**/*.tif", tmp_path / "in")
+    found = images_and_labels([place])
+    assert [Path(scene.image).read_bytes() for scene in found.scenes] == [b"x", b"y"]
+    in_place = images_and_labels([archive_in_place(f"{tmp_path / 'a.zip'}!/set/*.tif")])
+    assert [scene.id for scene in in_place.scenes] == ["a"]
 
 
 def test_links_and_damage_are_refused(tmp_path):
