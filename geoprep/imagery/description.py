@@ -37,7 +37,6 @@ Mask = Literal["none", "band", "data set", "alpha", "nodata"]
 value; none: every pixel is valid."""
 
 _COLOURS: Final = ("red", "green", "blue")
-_UPRIGHT: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +81,6 @@ class Raster:
     bands: tuple[Band, ...]
     palette: tuple[tuple[int, int, int, int], ...] | None  # red, green, blue, alpha of 256 values
     tags: Mapping[str, str]  # of the file
-    orientation: int  # EXIF's: 1 if rows and columns are stored upright
     # Addresses of all files that it consists of, the file itself first; `describe` alone finds
     # the others: sidecars, and the sources of a VRT with theirs.
     files: tuple[str, ...]
@@ -94,7 +92,7 @@ class Raster:
         placed = is_georeferenced(dataset.crs, dataset.transform)
         epsg = dataset.crs.to_epsg() if placed else None
         crs = f"EPSG:{epsg}" if epsg else dataset.crs.to_wkt() if placed else ""
-        bands, tags = tuple(_bands(dataset)), dataset.tags()
+        bands = tuple(_bands(dataset))
         return cls(
             shown_address(split_address(address)[0]),
             Grid(dataset.height, dataset.width, dataset.transform, crs),
@@ -103,8 +101,7 @@ class Raster:
             dataset.rpcs is not None,
             bands,
             _palette(dataset) if bands[0].is_palette else None,
-            tags,
-            int(tags.get("EXIF_Orientation", _UPRIGHT)) or _UPRIGHT,
+            dataset.tags(),
             (address,),
         )
 
@@ -206,7 +203,6 @@ class Raster:
             raise ImageError(
                 f"{self.name} has {count} band(s) and no band {missing[0]}: choose `bands`"
             )
-        self.require_upright()
         if self.palette is not None:
             return "uint8"
         dtypes = {self.bands[number - 1].dtype for number in bands}
@@ -222,14 +218,6 @@ class Raster:
             f"{self.name} holds {held} in the bands to read, which must have one dtype: choose "
             "`bands`, or convert with gdal_translate -ot Float32 IN OUT"
         )
-
-    def require_upright(self) -> None:
-        """Raise ImageError for a photograph that viewers turn, so that others do not fit it."""
-        if self.orientation != _UPRIGHT and self.grid.transform.is_identity:
-            raise ImageError(
-                f"{self.name} is stored turned (EXIF orientation {self.orientation}), other files "
-                "upright: turn its pixels with `mogrify -auto-orient FILE`"
-            )
 
     def grid_in(self, crs: str) -> Grid:
         """Return the grid; a file with a transform and without a CRS has this one."""

@@ -165,7 +165,6 @@ def _opened(label: str) -> Iterator[tuple[DatasetReader, Raster]]:
     try:
         with open_image(label) as dataset:
             raster = Raster.of(dataset, label)
-            raster.require_upright()
             yield dataset, raster
     except LabelError:
         raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -43,16 +43,28 @@ def missing_pixels(dataset: DatasetReader) -> str:
     return f"its end is missing: it has {size:,} bytes of {whole:,}" if size < whole else ""
 
 
-def _has_end_of_png(read: Read, size: int) -> bool:
-    start = len(_PNG)
-    while start < size:
+def png_chunks(read: Read, size: int) -> Iterator[tuple[bytes, int]]:
+    """Yield kind and first byte of the data of the chunks of a PNG that are whole."""
+    start, kind = len(_PNG), b"IHDR"
+    while start < size and kind.isalpha():
         chunk = read(start, 8)  # length and kind; a checksum of 4 bytes ends it
+        kind, data = chunk[4:], start + 8
         start += 12 + int.from_bytes(chunk[:4])
-        if not chunk[4:].isalpha():
-            return False
-        if chunk[4:] == b"IEND":
-            return start <= size
-    return False
+        if start <= size:
+            yield kind, data
+
+
+def _has_end_of_png(read: Read, size: int) -> bool:
+    return any(kind == b"IEND" for kind, _ in png_chunks(read, size))
+
+
+def webp_chunks(read: Read, size: int) -> Iterator[tuple[bytes, int]]:
+    """Yield kind and first byte of the data of the chunks of a WebP."""
+    start = 12
+    while start < size:
+        chunk = read(start, 8)
+        yield chunk[:4], start + 8
+        start += 8 + (int.from_bytes(chunk[4:], "little") + 1) // 2 * 2
 
 
 def _has_end_of_jp2(read: Read, size: int) -> bool:

@@ -24,7 +24,8 @@ import xxhash
 from geoprep.errors import ImageError, SourceError
 from geoprep.quiet import no_georeference_warning
 from geoprep.storage.addresses import is_local, is_remote, shown_address, split_address, tar_member
-from geoprep.storage.cut_files import missing_end, missing_pixels
+from geoprep.storage.cut_files import Read, missing_end, missing_pixels
+from geoprep.storage.orientation import other_display
 from geoprep.storage.places import located, read_object
 from geoprep.storage.transfer import worker_copy
 
@@ -166,14 +167,18 @@ def _whole(address: str) -> Iterator["DatasetReader"]:
             with _opened(str(local)) as dataset:
                 _require_whole(address, missing_pixels(dataset))
                 for name in dataset.files if is_local(str(local)) else [address]:  # a VRT's too
-                    _require_whole(address, _missing_end(str(name)))
+                    with _ranges(str(name)) as (read, size):
+                        _require_whole(address, missing_end(read, size))
+                        _require_plain(address, other_display(dataset, read, size))
                 yield dataset
         else:
             import rasterio
 
             data = read_object(address)
-            _require_whole(address, missing_end(lambda at, size: data[at : at + size], len(data)))
+            read = lambda at, size: data[at : at + size]  # noqa: E731 - as `_ranges` yields it
+            _require_whole(address, missing_end(read, len(data)))
             with rasterio.MemoryFile(data) as memory, memory.open() as dataset:
+                _require_plain(address, other_display(dataset, read, len(data)))
                 yield dataset
 
 
@@ -200,6 +205,7 @@ def _header(address: str) -> Iterator["DatasetReader"]:
 
     with _gdal(address, errors):
         with rasterio.open(name, opener=opener) as dataset:
+            _require_plain(address, other_display(dataset, None, size))
             yield dataset
         if errors:
             raise errors[0]
@@ -324,21 +330,28 @@ def _gdal(address: str, errors: list[SourceError] | None = None) -> Iterator[Non
         raise ImageError(_complaint(address, error)) from error
 
 
-def _missing_end(name: str) -> str:
-    """Return what a local file or a member of a tar lacks at its end."""
+@contextmanager
+def _ranges(name: str) -> Iterator[tuple[Read, int]]:
+    """Yield a function that reads a local file or a member of a tar, and the number of bytes."""
     member = tar_member(name)
     start = member.offset if member else 0
-    try:
-        with Path(member.archive if member else name).open("rb", buffering=0) as file:
-            size = member.size if member else os.fstat(file.fileno()).st_size
-            return missing_end(lambda at, count: os.pread(file.fileno(), count, start + at), size)
-    except OSError:  # a folder, or a file that only GDAL knows how to open
-        return ""
+    path = Path(member.archive if member else name)
+    if not path.is_file():  # a folder, or what only GDAL knows how to open
+        yield (lambda *_: b""), 0
+        return
+    with path.open("rb", buffering=0) as file:
+        size = member.size if member else os.fstat(file.fileno()).st_size
+        yield (lambda at, count: os.pread(file.fileno(), count, start + at)), size
 
 
 def _require_whole(address: str, missing: str) -> None:
     if missing:
         raise ImageError(_complaint(address, OSError(missing)))
+
+
+def _require_plain(address: str, displayed: str) -> None:
+    if displayed:
+        raise ImageError(f"{shown_address(address)} {displayed}")
 
 
 def _complaint(address: str, error: Exception) -> str:

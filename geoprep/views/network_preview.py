@@ -102,7 +102,6 @@ def read_picture(path: StrPath) -> Picture:
 
     with open_image(str(path)) as image:
         raster = Raster.of(image, str(path))
-        raster.require_upright()
         step = max(1.0, max(image.shape) / _PIXELS)
         shape = tuple(max(1, round(side / step)) for side in image.shape)
         bands = [1, 2, 3] if image.count >= 3 else [1]

@@ -128,7 +128,6 @@ def _grid(
     stated: imagery.Raster, pixel_size: float | None
 ) -> tuple[Grid | None, tuple[float, float]]:
     """Return a raster's grid on the ground, if any, and its pixel size in metres."""
-    stated.require_upright()
     if not stated.grid.georeferenced:
         if pixel_size is None:
             raise UsageError(

@@ -41,7 +41,7 @@ def test_bands_have_their_dtype_scale_offset_unit_and_nodata(tmp_path):
     assert (raster.grid.shape, raster.grid.crs) == ((40, 50), PLACES["utm"].crs)
     assert raster.grid.transform == PLACES["utm"].transform
     assert raster.crs.startswith("PROJCS")
-    assert (raster.gcps, raster.has_rpcs, raster.orientation) == (0, False, 1)
+    assert (raster.gcps, raster.has_rpcs) == (0, False)
     assert raster.files == (str(path),)
     assert raster == describe(str(path))
 
@@ -100,20 +100,6 @@ def test_bands_are_named_by_description_colour_or_number(tmp_path, values):
     assert describe(str(path)).band_names == ("band 1", "red edge", "band 3", "band 4")
     rgb = describe(str(write_image(tmp_path / "b.tif", values)))
     assert rgb.band_names == ("red", "green", "blue")
-
-
-def test_an_image_that_is_stored_turned_is_refused(tmp_path, values):
-    picture = Image.fromarray(values)
-    exif = picture.getexif()
-    for orientation in (1, 6):
-        exif[274] = orientation
-        picture.save(tmp_path / f"{orientation}.jpg", exif=exif)
-    assert describe(str(tmp_path / "1.jpg")).dtype_of((1, 2, 3)) == "uint8"
-    turned = describe(str(tmp_path / "6.jpg"))
-    assert turned.orientation == 6
-    with pytest.raises(ImageError) as error:
-        turned.dtype_of((1, 2, 3))
-    assert "6.jpg is stored turned (EXIF orientation 6)" in str(error.value)
 
 
 @pytest.mark.parametrize(
