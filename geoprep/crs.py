@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -48,6 +49,29 @@ def _has_horizontal_axes(crs: str) -> bool:
         return False
     derived = parsed.type_name == "Derived Projected CRS"
     return bool(parsed.is_geographic or parsed.is_projected or derived)
+
+
+@lru_cache(maxsize=256)
+def stated_crs(wkt: str) -> tuple[str, str]:
+    """Return a CRS of WKT 2 as WKT, of version 1 if that says the same, and its code or this text.
+
+    A CRS with a datum shift of its own is not that of the authority, whose code GDAL finds.
+    """
+    from rasterio.crs import CRS
+    from rasterio.errors import CRSError
+
+    crs, own = CRS.from_wkt(wkt), pyproj.CRS.from_wkt(wkt)
+    with suppress(pyproj.exceptions.CRSError, CRSError):
+        if pyproj.CRS.from_wkt(crs.to_wkt()) == own:
+            wkt = crs.to_wkt()
+    code = None if _is_shifted(own) else crs.to_epsg()
+    return wkt, f"EPSG:{code}" if code else wkt
+
+
+def _is_shifted(crs: pyproj.CRS) -> bool:
+    """Return whether a CRS has a datum shift of its own, such as TOWGS84, that is not zero."""
+    shift = crs.coordinate_operation
+    return bool(crs.is_bound and shift and (not shift.towgs84 or any(shift.towgs84)))
 
 
 def utm_crs(lon: float, lat: float) -> str:
@@ -175,5 +199,5 @@ def crs_name(crs: object) -> str | None:
     parsed = pyproj.CRS.from_user_input(crs)
     if parsed.is_engineering:
         return None  # GDAL's "undefined Cartesian": not georeferenced
-    code = parsed.to_epsg()
+    code = None if _is_shifted(parsed) else parsed.to_epsg()
     return f"EPSG:{code}" if code else str(parsed.to_wkt())

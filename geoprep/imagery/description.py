@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -13,8 +13,8 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from geoprep.crs import is_georeferenced
-from geoprep.errors import ImageError, SourceError
+from geoprep.crs import is_georeferenced, stated_crs
+from geoprep.errors import GeoprepError, ImageError, SourceError
 from geoprep.grid import Grid, local_grid
 from geoprep.imagery.band_names import Names, common_name
 from geoprep.imagery.rescale import SIZES
@@ -89,14 +89,13 @@ class Raster:
     def of(cls, dataset: DatasetReader, address: str | None = None) -> Raster:
         """Return the description of an open file; ``address`` is its own, None: its name."""
         address = address or dataset.name
-        placed = is_georeferenced(dataset.crs, dataset.transform)
-        epsg = dataset.crs.to_epsg() if placed else None
-        crs = f"EPSG:{epsg}" if epsg else dataset.crs.to_wkt() if placed else ""
+        wkt, code = stated_crs(dataset.crs.to_wkt(version="WKT2_2019")) if dataset.crs else ("", "")
+        placed = is_georeferenced(wkt, dataset.transform)
         bands = tuple(_bands(dataset))
         return cls(
             shown_address(split_address(address)[0]),
-            Grid(dataset.height, dataset.width, dataset.transform, crs),
-            dataset.crs.to_wkt() if dataset.crs else "",
+            Grid(dataset.height, dataset.width, dataset.transform, code if placed else ""),
+            wkt,
             len(dataset.gcps[0]),
             dataset.rpcs is not None,
             bands,
@@ -287,12 +286,26 @@ def describe(address: str) -> Raster:
     """
     parts = split_address(address)
     files = dict.fromkeys(parts)
-    with ExitStack() as opened:
+    with ExitStack() as opened, _named(address):
         dataset = opened.enter_context(open_header(address))
         for part in filter(is_local, parts):
             own = dataset if part == address else opened.enter_context(open_header(part))
             _add_files(own, files)
         return replace(Raster.of(dataset, address), files=(address, *[*files][len(parts) :]))
+
+
+@contextmanager
+def _named(address: str) -> Iterator[None]:
+    """Raise what a header that nobody expects leads to as an error that names the file."""
+    try:
+        yield
+    except GeoprepError:
+        raise
+    except Exception as error:
+        raise ImageError(
+            f"{shown_address(address)}: its header cannot be read ({type(error).__name__}: "
+            f"{error}). Write it anew with `gdal_translate IN OUT`, or remove it from the folder."
+        ) from error
 
 
 def _add_files(dataset: DatasetReader, files: dict[str, None]) -> None:

@@ -78,3 +78,12 @@ def test_a_fourth_band_called_alpha_is_mentioned_and_can_be_read(tmp_path):
     tile = store.image()[0]
     assert np.array_equal(tile[..., 3], np.maximum(infrared[:64, :64], 1))
     assert np.array_equal(tile[..., :3], VALUES[:64, :64])
+
+
+def test_an_odd_header_fails_one_scene(tmp_path):
+    odd = scene(tmp_path, 0)
+    with rasterio.open(odd.image, "r+") as file:
+        file.update_tags(EXIF_Orientation="upside down")
+    first, second = plan_of([odd, scene(tmp_path, 1)]).scenes
+    assert "0.tif: its header cannot be read (ValueError: invalid literal" in first.failure
+    assert not second.failure
