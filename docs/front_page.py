@@ -1,11 +1,15 @@
-"""Draw the picture of README.md and of the site: one scene from image to road network.
+"""Draw the two pictures of README.md and of the site.
 
     make demo
     .venv/bin/python docs/front_page.py demo chip55
+    make bench-peers BENCH='--only peers --json loaders.json'
+    .venv/bin/python docs/front_page.py loaders.json
 
-The scene is one that the demo does not train on.
+The first shows a scene that the demo does not train on, from image to road network; the second the
+rate and the memory of loaders, from one run.
 """
 
+import json
 import sys
 import tempfile
 from pathlib import Path
@@ -16,6 +20,7 @@ import numpy as np
 import rasterio
 
 import geoprep as gp
+from benchmarks.loading.other_loaders import ENTRIES
 from geoprep.palette import speed_colours
 
 REPO = Path(__file__).resolve().parents[1]
@@ -64,5 +69,43 @@ def draw(demo: Path, scene: str, out: Path) -> None:
     figure.savefig(out)
 
 
+def draw_loaders(run: Path, out: Path) -> None:
+    """Write the chart of loaders of whole tiles: images per second, and memory per worker.
+
+    Parameters
+    ----------
+    run
+        File that ``python -m benchmarks.loaders --json`` wrote.
+    out
+        PNG file to write.
+    """
+    figures = json.loads(run.read_text())["figures"]
+    loaders = {
+        e.title: [
+            np.median(figures[f"peers.{e.name}.{what}"]["values"]) for what in ("rate", "memory")
+        ]
+        for e in ENTRIES
+        if f"peers.{e.name}.memory" in figures and not e.crops
+    }
+    titles = sorted(loaders, key=lambda title: loaders[title][0])
+    mpl.rcParams.update({"font.size": 11, "savefig.dpi": 100})
+    figure, axes = plt.subplots(1, 2, figsize=(14, 4.2), sharey=True, layout="constrained")
+    for column, (ax, what) in enumerate(
+        zip(axes, ("images per second", "MB per worker"), strict=True)
+    ):
+        values = [loaders[title][column] for title in titles]
+        tints = ["#0072b2" if title.startswith("ours") else "#9aa5ad" for title in titles]
+        bars = ax.barh([title.replace("ours", "geoprep") for title in titles], values, color=tints)
+        ax.bar_label(bars, [f"{value:,.0f}" for value in values], padding=4)
+        ax.set_title(what, loc="left")
+        ax.spines[["top", "right", "bottom"]].set_visible(False)
+        ax.set_xticks([])
+        ax.margins(x=0.12)
+    figure.savefig(out)
+
+
 if __name__ == "__main__":
-    draw(Path(sys.argv[1]), sys.argv[2], REPO / "docs" / "front-page.png")
+    if len(sys.argv) == 2:
+        draw_loaders(Path(sys.argv[1]), REPO / "docs" / "loaders.png")
+    else:
+        draw(Path(sys.argv[1]), sys.argv[2], REPO / "docs" / "front-page.png")

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,9 @@ import pytest
 REPO = Path(__file__).resolve().parents[2]
 README = (REPO / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, flags=re.DOTALL)
-COMMANDS = [
-    line[2:] for kind, body in BLOCKS if kind == "console" for line in body.splitlines() if line
-]
+COMMANDS = [line for kind, body in BLOCKS if kind == "bash" for line in body.splitlines()]
+# An environment is made by the tests that run these commands in it (`make test-wheel-3.12`).
+INSTALL = ("git clone ", "python3 -m venv ", "pip install ")
 
 
 # Commands run on a fifteenth of the imagery, and training on a quarter of that per step.
@@ -36,11 +37,15 @@ def run(command, folder):
     )
 
 
-def test_every_console_line_is_a_command():
-    assert len(COMMANDS) >= 8
-    for kind, body in BLOCKS:
-        if kind == "console":
-            assert all(line.startswith("$ ") for line in body.splitlines() if line)
+def test_the_commands_can_be_pasted():
+    assert [line for line in COMMANDS if line.startswith(INSTALL)] == COMMANDS[:3]
+    assert all(line.startswith("geoprep ") for line in COMMANDS[3:])
+    assert {kind for kind, _ in BLOCKS} == {"bash", "python"}
+
+
+def test_the_address_is_that_of_the_package():
+    project = tomllib.loads((REPO / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert COMMANDS[0].split()[2] == project["urls"]["Source"]
 
 
 @pytest.mark.slow
@@ -48,11 +53,11 @@ def test_commands_and_python_run_in_order(workplace):
     assert sum(LARGE in command for command in COMMANDS) == 1
     assert sum(WIDE in command for command in COMMANDS) == 1
     for kind, body in BLOCKS:
-        lines = [line[2:] for line in body.splitlines()] if kind == "console" else []
+        lines = [line for line in body.splitlines() if not line.startswith(INSTALL)]
         if kind == "python":
             (workplace / "snippet.py").write_text(body, encoding="utf-8")
             lines = ["python -W error::UserWarning snippet.py"]
-        for command in filter(None, lines):
+        for command in lines:
             command = command.replace(LARGE, SMALL).replace(WIDE, NARROW)
             done = run(command, workplace)
             assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
