@@ -34,7 +34,7 @@ def test_a_terminal_shows_names_as_they_are(capsys):
     assert "\x1b[1mx" in capsys.readouterr().out, "styles of ours stay"
 
 
-@pytest.mark.parametrize(("name", "shown"), zip(NAMES, SHOWN, strict=True))
+@pytest.mark.parametrize(("name", "shown"), [*zip(NAMES, SHOWN, strict=True)])
 def test_an_error_shows_names_as_they_are(name, shown):
     assert str(GeoprepError(f"{name}: not found")) == f"{shown}: not found"
 

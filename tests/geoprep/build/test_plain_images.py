@@ -88,7 +88,9 @@ def test_all_views_show_images_without_georeference(store, pictures, tmp_path):
     with rasterio.open(path) as made:
         assert made.driver == "PNG"
         np.testing.assert_array_equal(made.read(), pictures["p1"])
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "p1.png", "sheet.png"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        *(".geoprep-outputs", "out", "p1.png", "sheet.png")
+    ]
     with pytest.raises(
         UsageError, match=r"placed\.png: use .* ends in \.tif"
     ):  # a PNG has no place
