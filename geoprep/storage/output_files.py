@@ -79,15 +79,19 @@ def outputs(*files: Path, inputs: Iterable[StrPath] = (), marked: Collection[Pat
                     raise UsageError(f"{beside} exists and would describe {file.name}: {aside}")
                 text = f"{beside} describes the file before and is removed with it"
                 warnings.warn(text, GeoprepWarning, stacklevel=3)
+        for log in (file.with_name(f"{file.name}-{kind}") for kind in ("wal", "journal")):
+            if file.suffix.lower() == ".gpkg" and log.is_file() and log.stat().st_size:
+                raise UsageError(f"{log} has changes of another program: close {file.name} there")
         stated.add(_place(file))
     _stated.update(stated, *(map(_place, _companions(file)) for file in files))
 
 
 def is_ours(path: Path) -> bool:
     """Return whether a file has the content with which a command has listed it."""
-    entries = json_lines(path.with_name(LIST))
-    listed = [entry.get("digest") for entry in entries if entry.get("file") == path.name]
-    return path.is_file() and _digest(path) in listed
+    if not path.is_file():
+        return False
+    digest, entries = _digest(path), json_lines(path.with_name(LIST))  # listed before it was there
+    return any((entry.get("file"), entry.get("digest")) == (path.name, digest) for entry in entries)
 
 
 def put(new: Path, path: Path) -> None:

@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from itertools import chain, repeat
 from statistics import median
 
-from rich.console import Console
 from rich.table import Table
 from torch.profiler import ProfilerActivity, record_function
 from torch.profiler import profile as torch_profile
 
+from geoprep.executors import Terminal
 from training.engine import wait_for
 from training.model import AVERAGE, COPY, NORMALISE, WAIT
 from training.run.step import train_step
@@ -66,7 +66,7 @@ def profile(trainer: Trainer) -> None:
 
     rows = profiler.key_averages()
     images = trainer.loader.schedule.batch_size * count
-    terminal = Console(width=100)
+    terminal = Terminal(width=100)
     compiled = COMPILED.get(
         trainer.engine.compile_mode, f"all, by mode {trainer.engine.compile_mode}"
     )

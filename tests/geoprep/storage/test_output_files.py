@@ -89,6 +89,10 @@ def test_a_geopackage_is_ours_while_no_row_has_changed(tmp_path):
     viewer.close()
     assert is_ours(path)
     with sqlite3.connect(path) as editor:
+        editor.execute("pragma journal_mode = wal").fetchall()
         editor.execute("insert into edges values (1)")
+        editor.commit()
+        with pytest.raises(UsageError, match=r"a\.gpkg-wal has changes of another program: close"):
+            outputs(path)
     editor.close()
     assert not is_ours(path)
