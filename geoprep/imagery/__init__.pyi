@@ -1,5 +1,6 @@
 from .band_names import Names as Names
 from .band_names import common_name as common_name
+from .band_names import find_bands as find_bands
 from .band_names import has_names as has_names
 from .band_names import match_bands as match_bands
 from .counts import TileCounts as TileCounts

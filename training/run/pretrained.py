@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from geoprep.errors import UsageError
+from geoprep.imagery import common_name, find_bands
 from training.checkpoint import BEST, load
 from training.model import SMP, ModelInfo, smp_factory
 
@@ -19,20 +21,23 @@ IMAGENET_URL = "https://download.pytorch.org/models/resnet34-b627a593.pth"
 """torchvision's ResNet34_Weights.IMAGENET1K_V1; the name ends in the start of its SHA-256."""
 
 _STEM = "conv1.weight"
+_PUBLISHED = ("red", "green", "blue")
 _CLASSIFIER = ("fc.weight", "fc.bias")
 _PREFIXES = ("module.", "encoder.", "backbone.")
 
 
-def load_encoder_weights(model: nn.Module, source: str, spec: str = "") -> str:
+def load_encoder_weights(
+    model: nn.Module, source: str, spec: str = "", names: Sequence[str] = ()
+) -> str:
     """Load weights into the encoder of a model; return a line that describes them.
 
-    Published weights are for red, green and blue. For another number of bands the kernels of the
-    first convolution are repeated band by band and scaled by 3 / bands, which keeps the magnitude
-    of its output; for one band they are summed.
+    Published weights are for red, green and blue, which get the kernels of the bands with these
+    ``names``. Others are repeated band by band, and all are scaled by 3 / bands, which keeps the
+    magnitude of the output of the first convolution; for one band they are summed.
     """
     encoder = getattr(model, "encoder", None)
     if source == "imagenet" and spec.startswith(SMP) and isinstance(encoder, nn.Module):
-        return _load_smp_weights(encoder, spec, len(next(encoder.parameters())[0]))
+        return _load_smp_weights(encoder, spec, len(next(encoder.parameters())[0]), names)
     if not isinstance(encoder, nn.Module) or _STEM not in encoder.state_dict():
         raise UsageError(
             f"`encoder_weights` {source}: this model has no encoder named like torchvision's "
@@ -45,7 +50,10 @@ def load_encoder_weights(model: nn.Module, source: str, spec: str = "") -> str:
             "with torchvision's names"
         )
     bands, given = encoder.state_dict()[_STEM].shape[1], weights[_STEM].shape[1]
-    weights[_STEM] = adapt_bands(weights[_STEM], bands)
+    kernels, lacking = _kernels_of(
+        names or [""] * bands, _PUBLISHED if given == len(_PUBLISHED) else [""] * given
+    )
+    weights[_STEM] = adapt_bands(weights[_STEM], bands, kernels)
     try:
         missing, unknown = encoder.load_state_dict(weights, strict=False)
     except RuntimeError as error:
@@ -59,15 +67,20 @@ def load_encoder_weights(model: nn.Module, source: str, spec: str = "") -> str:
             f"{len(unknown)} unknown, such as {[*missing, *unknown][0]}"
         )
     adapted = "" if given == bands else f", first convolution adapted from {given} to {bands} bands"
-    return f"encoder from {source}{adapted}"
+    return f"encoder from {source}{adapted}{lacking}"
 
 
-def _load_smp_weights(encoder: nn.Module, spec: str, bands: int) -> str:
+def _load_smp_weights(encoder: nn.Module, spec: str, bands: int, names: Sequence[str]) -> str:
     """Load the weights of segmentation_models_pytorch, which adapts them to the bands itself."""
     try:
         with torch.random.fork_rng(devices=()):
             made = smp_factory(spec, "imagenet")(bands=bands, channels=1)
-        encoder.load_state_dict(made.get_submodule("encoder").state_dict())
+        weights = made.get_submodule("encoder").state_dict()
+        kernels, lacking = _kernels_of(names or [""] * bands, _PUBLISHED)
+        stem = next((name for name, value in weights.items() if value.ndim == 4), "")
+        if bands >= len(_PUBLISHED) and stem:  # of fewer bands it has not all of the kernels
+            weights[stem] = weights[stem][:, kernels]
+        encoder.load_state_dict(weights)
     except UsageError:
         raise
     except Exception as error:  # a download, or an encoder without such weights
@@ -75,7 +88,7 @@ def _load_smp_weights(encoder: nn.Module, spec: str, bands: int) -> str:
             f"`encoder_weights` imagenet: segmentation_models_pytorch has none for {spec} or "
             f"cannot download them ({error}); use none"
         ) from error
-    return f"encoder from imagenet by segmentation_models_pytorch, for {bands} bands"
+    return f"encoder from imagenet by segmentation_models_pytorch, for {bands} bands{lacking}"
 
 
 def load_initial_weights(model: nn.Module, info: ModelInfo, source: str) -> str:
@@ -93,13 +106,16 @@ def load_initial_weights(model: nn.Module, info: ModelInfo, source: str) -> str:
     bands = len(saved.info.bands), len(info.bands)
     head = () if same_targets else _output_weights(given)
     kept, adapted = {}, ""
+    kernels, lacking = _kernels_of(info.bands, saved.info.bands)
+    first = next((name for name, value in given.items() if value.ndim == 4), "")
     for name, value in given.items():
         wanted = own.get(name)
         if wanted is None or name in head:
             continue
-        if value.shape != wanted.shape and _reads_bands(value, wanted, bands):
-            value = adapt_bands(value, bands[1])
-            adapted = f", first convolution adapted from {bands[0]} to {bands[1]} bands"
+        if (value.shape != wanted.shape or name == first) and _reads_bands(value, wanted, bands):
+            if bands[0] != bands[1]:
+                adapted = f", first convolution adapted from {bands[0]} to {bands[1]} bands"
+            value = adapt_bands(value, bands[1], kernels)
         if value.shape == wanted.shape:
             kept[name] = value
     if not any(name in kept for name, _ in model.named_parameters()):
@@ -115,9 +131,19 @@ def load_initial_weights(model: nn.Module, info: ModelInfo, source: str) -> str:
         parts = sorted({name.split(".")[0] for name in left})
         why = "" if same_targets else f" (its targets are {saved.info.targets})"
         line += f"; at random: {len(left)} of {', '.join(parts)}{why}"
-    if saved.info.bands != info.bands and not adapted:
-        line += f"; its bands are {', '.join(saved.info.bands)}"
-    return line
+    return line + lacking
+
+
+def _kernels_of(own: Sequence[str], given: Sequence[str]) -> tuple[list[int], str]:
+    """Return for each own band the given one of its name, and text on those without one.
+
+    Those without one, and nameless ones, take the given ones in turn.
+    """
+    sides = ([(name, common_name(name)) for name in names] for names in (own, given))
+    found = find_bands(*sides)
+    lacking = ", ".join(name for i, name in enumerate(own) if name and i not in found)
+    kernels = [found.get(i, i % len(given)) for i in range(len(own))]
+    return kernels, f"; no kernel of its name for {lacking}" if lacking else ""
 
 
 def _output_weights(given: dict[str, Tensor]) -> list[str]:
@@ -134,14 +160,12 @@ def _reads_bands(given: Tensor, wanted: Tensor, bands: tuple[int, int]) -> bool:
     return shapes[0] == shapes[1] and read == bands
 
 
-def adapt_bands(kernel: Tensor, bands: int) -> Tensor:
-    """Return the kernel of a first convolution for another number of bands."""
+def adapt_bands(kernel: Tensor, bands: int, kernels: Sequence[int]) -> Tensor:
+    """Return the kernel of a first convolution for other bands, from given ones by their place."""
     given = kernel.shape[1]
-    if given == bands:
-        return kernel
-    if bands == 1:
+    if bands == 1 < given:
         return kernel.sum(dim=1, keepdim=True)
-    return kernel[:, torch.arange(bands) % given] * (given / bands)
+    return kernel[:, [*kernels]] * (given / bands)
 
 
 def _state_dict(content: dict[str, Any]) -> dict[str, Tensor]:

@@ -318,7 +318,8 @@ class Trainer:
             return load_initial_weights(model, self.info, config.init_from)
         if config.encoder_weights == "none":
             return "random weights"
-        return load_encoder_weights(model, config.encoder_weights, config.model)
+        source, names = config.encoder_weights, self.info.bands
+        return load_encoder_weights(model, source, config.model, names)
 
     def _restore(self, saved: Checkpoint | None) -> None:
         """Restore the state and the random numbers of a checkpoint."""

@@ -139,7 +139,8 @@ def test_other_targets_and_bands_keep_what_fits(trained):
     assert line.startswith("2 of 4 weights from")
     assert "adapted from 3 to 4 bands; at random: 2 of head (its targets are bins)" in line
     kernel = averaged["encoder.weight"]
-    torch.testing.assert_close(model.encoder.weight, adapt_bands(kernel, 4))
+    assert line.endswith("; no kernel of its name for nir")
+    torch.testing.assert_close(model.encoder.weight, adapt_bands(kernel, 4, [0, 1, 2, 0]))
     assert torch.equal(model.encoder.bias, averaged["encoder.bias"])
     assert torch.equal(model.head.weight, head)
 
@@ -181,3 +182,29 @@ def test_encoders_of_smp_get_their_published_weights(monkeypatch):
     assert "4 bands" in load_encoder_weights(model, "imagenet", spec)
     assert asked == [("mit_b0", None), ("mit_b0", "imagenet")]
     assert (model.encoder.weight == 3).all()
+
+
+@pytest.mark.parametrize(
+    ("bands", "kernels", "lacking"),
+    [
+        (("blue", "green", "red"), [2, 1, 0], ""),
+        (("nir", "red", "green"), [0, 0, 1], "nir"),
+        (("coastal", "blue", "Band 3 (green)", "red", "nir"), [0, 2, 1, 0, 1], "coastal, nir"),
+        (("B4", "B3", "B2"), [0, 1, 2], "B4, B3, B2"),
+    ],
+)
+def test_bands_get_the_kernels_of_their_names(published, file, trained, bands, kernels, lacking):
+    """Of published weights and of a run with bands red, green and blue; others take their turn."""
+    count = len(bands)
+    says = f"; no kernel of its name for {lacking}" if lacking else ""
+    network = build_model(bands=count, channels=1)
+    line = load_encoder_weights(network, str(file), names=bands)
+    assert line.endswith(says or f"encoder from {file}")
+    wanted = published["conv1.weight"][:, kernels] * (3 / count)
+    torch.testing.assert_close(network.encoder.conv1.weight, wanted)
+    folder, averaged = trained
+    model = encoded(count, 8)
+    line = load_initial_weights(model, info(bands=bands), str(folder))
+    assert line.endswith(says or "best.pt")
+    wanted = averaged["encoder.weight"][:, kernels] * (3 / count)
+    torch.testing.assert_close(model.encoder.weight, wanted)
