@@ -102,7 +102,7 @@ class Piece:
     @classmethod
     def read(cls, part: ScenePart, task: ShardTask) -> Piece:
         """Read the pixels below a part's tiles."""
-        grid, bands, nodata = part.scene.grid, part.scene.bands, task.options.nodata
+        grid, bands, nodata = part.scene.grid, part.scene.bands, part.scene.nodata
         assert grid is not None  # a scene whose image has no grid has failed in the plan
         with open_image(part.scene.image) as dataset:
             if (dataset.height, dataset.width) != (grid.height, grid.width):

@@ -190,8 +190,8 @@ class Request:
         if not images:
             return Sources([], [], self.out)
         masks = self._reads_rasters(labels)
-        more = {"asset": self.asset, "label_name": self.label_name}
-        found = [images_and_labels(images, labels, masks=masks, **more)]
+        asset, label_name = self.asset, self.label_name
+        found = [images_and_labels(images, labels, masks=masks, asset=asset, label_name=label_name)]
         refuse_inside(found, self.out, [*self.images, *([self.labels] if self.labels else [])])
         return Sources(found, ["custom"], self.out)
 

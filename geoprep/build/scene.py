@@ -68,6 +68,9 @@ class PlannedScene(Scene):
     bands: tuple[int, ...] = ()  # selected ones, numbered from 1
     band_names: tuple[imagery.Names, ...] = ()
     units: tuple[tuple[float, float], ...] = ()  # scale and offset of each band, if not 1 and 0
+    nodata: imagery.Nodata = (
+        None  # that of the options, or that of a STAC item where none is stated
+    )
     alpha: bool = False  # whether the last of four bands is left out, as alpha
     failure: str = ""  # why the scene cannot be built
     # Addresses of all files of the image, the image itself first; in a plan those of its label too
@@ -180,7 +183,7 @@ def probe_scenes(
 ) -> tuple[list[PlannedScene], list[str]]:
     """Return the header of every image, and notes; of unusual bands, or ends of a worker, fail."""
     items: list[Probed] = [
-        (_draft(scene, city, source.bands), source.product, options)
+        (_draft(scene, city, source, options), source.product, options)
         for city, source in enumerate(sources)
         for scene in source.scenes
     ]
@@ -191,9 +194,17 @@ def probe_scenes(
     return _same_bands(probes, options)
 
 
-def _draft(scene: Scene, city: int, band_names: tuple[str, ...]) -> PlannedScene:
-    files, names = (scene.image,), tuple((name,) for name in band_names)
-    return PlannedScene(scene.id, scene.image, scene.label, city, files=files, band_names=names)
+def _draft(scene: Scene, city: int, source: SourceScenes, options: BuildOptions) -> PlannedScene:
+    stated = source.nodata.get(scene.id)
+    return PlannedScene(
+        scene.id,
+        scene.image,
+        scene.label,
+        city,
+        files=(scene.image,),
+        band_names=source.bands,
+        nodata=stated if options.nodata is None else options.nodata,
+    )
 
 
 def _batches(items: Sequence[T]) -> Iterator[tuple[int, Sequence[T]]]:
@@ -250,11 +261,14 @@ def _usable(
     alpha = len(raster.bands) == raster.alpha == 4 not in bands and probe.image.lower().endswith(
         (".tif", ".tiff")
     )
-    units = raster.units_of(bands)
-    facts = f"{probe.facts} {units}" if units else probe.facts
+    units, nodata = raster.units_of(bands), probe.nodata
+    if options.nodata is None and raster.reading(bands).states_nodata:
+        nodata = None  # the item says no more
+    facts = probe.facts if nodata == options.nodata else f"{probe.facts} nodata {nodata}"
+    facts = f"{facts} {units}" if units else facts
     return replace(
         probe, grid=grid, dtype=dtype, bands=bands, band_names=chosen, units=units, alpha=alpha,
-        facts=facts,
+        nodata=nodata, facts=facts,
     )  # fmt: skip
 
 

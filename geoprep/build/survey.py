@@ -310,7 +310,7 @@ def survey_rows(task: SurveyTask) -> SurveyRecord:
         return SurveyRecord(task, failure=task.failure)
     from scipy.sparse import csr_array  # few builds have a survey
 
-    scene, nodata, window = task.scene, task.options.nodata, None
+    scene, nodata, window = task.scene, task.scene.nodata, None
     try:
         with open_image(scene.image) as dataset:
             if task.rows is not None:

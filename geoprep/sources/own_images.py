@@ -2,7 +2,7 @@
 
 import glob
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import NoReturn
@@ -31,6 +31,7 @@ def images_and_labels(
     masks: bool = False,
     asset: str | None = None,
     label_name: str | None = None,
+    leave_out: Callable[[str], bool] = lambda _: False,
 ) -> SourceScenes:
     """Match images and labels of a user's own files.
 
@@ -42,11 +43,15 @@ def images_and_labels(
     of other names that together are the label of all scenes. ``masks``: labels are rasters.
 
     Files of STAC items count as the images that ``asset`` of the items is, with the items' ids.
-    Several assets, with commas between them, are the bands of one image.
+    Several assets, with commas between them, are the bands of one image. ``leave_out`` tells which
+    files that a pattern or folder matches are no images.
     """
     addresses = dict.fromkeys(
-        address for pattern in images for address in _image_files(pattern)
-    )  # fmt: skip
+        address
+        for pattern in images
+        for address in _image_files(pattern)
+        if address == str(Path(pattern).absolute()) or not leave_out(address)
+    )
     files = [] if labels is None else _label_files(labels, masks=masks)
     # Images and labels in one folder are distinguished by their names.
     twice = set(files) & set(addresses)
@@ -55,12 +60,12 @@ def images_and_labels(
     listed = [address for address in addresses if is_items(address)]
     if asset and not listed:
         raise UsageError("`asset` applies to STAC items only: leave it out")
-    items, times, more = read_items(listed, asset)
+    items = read_items(listed, asset)
     plain = _identified(
         [address for address in addresses if address not in called and not is_items(address)]
     )
-    listed_images = sorted([*plain, *items], key=lambda image: natural_key(image.id))
-    if twins := {image.id for image in plain} & {item.id for item in items}:
+    listed_images = sorted([*plain, *items.images], key=lambda image: natural_key(image.id))
+    if twins := {image.id for image in plain} & {item.id for item in items.images}:
         raise SourceError(f"`images`: {min(twins)} is an image and a STAC item. Leave one out")
     road_file, owned, orphans, said = _labels_for(
         listed_images, labels, files, label_name, masks=masks
@@ -72,9 +77,10 @@ def images_and_labels(
         origin,
         orphan_labels=tuple(orphans),
         road_file=road_file,
-        notes=(*synthetic_notes(scenes, origin), *more, *said),
-        datetimes=times,
-        bands=tuple(asset.split(",")) if asset and "," in asset and not plain else (),
+        notes=(*synthetic_notes(scenes, origin), *items.notes, *said),
+        datetimes=items.times,
+        nodata=items.nodata,
+        bands=() if plain else items.names,
     )
 
 

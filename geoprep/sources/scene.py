@@ -39,7 +39,8 @@ class SourceScenes:
     ``origin`` is what was searched. ``product`` is None for a user's own images. ``orphan_labels``
     have no image. ``road_file`` is one file for all scenes, whose own ``label`` is then None.
     ``notes`` are for the user, such as folders that could not be read. ``datetimes`` are times by
-    scene id, where known. ``bands`` are names of the bands that `joined` images are.
+    scene id, where known, and ``nodata`` values that a STAC item states. ``bands`` are names of the
+    bands that `joined` images are, several of each.
     """
 
     scenes: tuple[Scene, ...]
@@ -49,7 +50,8 @@ class SourceScenes:
     road_file: str | None = None
     notes: tuple[str, ...] = ()
     datetimes: Mapping[str, str] = field(default_factory=dict)
-    bands: tuple[str, ...] = ()
+    nodata: Mapping[str, float] = field(default_factory=dict)
+    bands: tuple[tuple[str, ...], ...] = ()
 
 
 def refuse_inside(

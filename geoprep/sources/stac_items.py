@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import unquote, urljoin, urlsplit
 
 from geoprep.errors import SourceError
@@ -33,26 +33,38 @@ def is_items(pattern: str) -> bool:
     return bool(named) and INSIDE not in pattern
 
 
-def read_items(
-    addresses: Sequence[str], asset: str | None
-) -> tuple[list[NamedImage], dict[str, str], list[str]]:
-    """Return the images of all items in some files, their times by id, and notes for the user.
+class Items(NamedTuple):
+    """The images of STAC items, and what the items state of them by id."""
+
+    images: list[NamedImage]
+    times: dict[str, str]
+    nodata: dict[str, float]  # one value for all bands
+    names: tuple[tuple[str, ...], ...]  # of the bands that several assets are, of the last item
+    notes: list[str]  # for the user
+
+
+def read_items(addresses: Sequence[str], asset: str | None) -> Items:
+    """Return the images of all items in some files.
 
     ``asset`` is the name of an asset, or of several with commas between them, whose address is
     `joined`; None means the only raster of an item. Raises SourceError for files that are not
     items, for items without the asset, and for equal ids.
     """
     images, times, notes = dict[str, NamedImage](), dict[str, str](), list[str]()
+    nodata, names = dict[str, float](), tuple[tuple[str, ...], ...]()
     for address in addresses:
         data = read_bytes(address)
         shown = address.partition("?")[0] if is_web(address) else address  # without a signature
         try:
             items, is_page = _items_of(data, shown)
             for item in items:
-                image = _image(item, shown, asset)
+                image, chosen = _image(item, shown, asset)
                 if image.id in images:
                     raise SourceError(f"{shown}: a second item {image.id}. Leave one of them out")
                 images[image.id] = image
+                if (stated := _nodata(chosen.values())) is not None:
+                    nodata[image.id] = stated
+                names = tuple(_names(*one) for one in chosen.items()) if len(chosen) > 1 else ()
                 if time := _time(item["properties"]):
                     times[image.id] = time
         except (LookupError, TypeError, AttributeError, ValueError, RuntimeError, OSError) as error:
@@ -65,7 +77,30 @@ def read_items(
                 f"{shown}: the first {len(items):,} items of a longer result. Request more by "
                 "its `limit`, or save all pages in one file"
             )
-    return [*images.values()], times, notes
+    return Items([*images.values()], times, nodata, names, notes)
+
+
+def _bands(asset: dict[str, Any], extension: str) -> list[dict[str, Any]]:
+    """Return the bands of an asset, as STAC 1.1 or an extension of STAC 1.0 states them."""
+    return asset.get("bands") or asset.get(extension) or [{}]
+
+
+def _nodata(assets: Iterable[dict[str, Any]]) -> float | None:
+    """Return the only value that marks nodata; None if there is none, or several."""
+    values = {
+        band.get("nodata", asset.get("nodata"))
+        for asset in assets
+        for band in _bands(asset, "raster:bands")
+    }
+    value = values.pop() if len(values) == 1 else None
+    return None if value is None else float(value)
+
+
+def _names(key: str, asset: dict[str, Any]) -> tuple[str, ...]:
+    """Return the names of the band that an asset is, its key first."""
+    bands = _bands(asset, "eo:bands")
+    keys = ("name", "eo:common_name", "common_name") if len(bands) == 1 else ()
+    return (key, *filter(None, map(bands[0].get, keys)))
 
 
 def _items_of(data: bytes, address: str) -> tuple[list[dict[str, Any]], bool]:
@@ -92,7 +127,10 @@ def _rows(data: bytes) -> list[dict[str, Any]]:
     return [{**row, "properties": row} for row in table.to_pylist()]
 
 
-def _image(item: dict[str, Any], document: str, asset: str | None) -> NamedImage:
+def _image(
+    item: dict[str, Any], document: str, asset: str | None
+) -> tuple[NamedImage, dict[str, dict[str, Any]]]:
+    """Return the image that an item is, and its assets by name."""
     name = re.sub(r"[/\\\x00-\x1f]", "_", item["id"]).encode("utf-8", "backslashreplace").decode()
     # absent ones of a table are None
     assets = {key: stated for key, stated in item["assets"].items() if stated}
@@ -107,7 +145,9 @@ def _image(item: dict[str, Any], document: str, asset: str | None) -> NamedImage
         )
     own = [link["href"] for link in item.get("links") or [] if link["rel"] == "self"]
     base = next(filter(is_remote, own), document)
-    return NamedImage(name, joined(asset_address(base, assets[key]["href"]) for key in chosen))
+    stacked = {str(key): assets[key] for key in chosen}
+    address = joined(asset_address(base, assets[key]["href"]) for key in chosen)
+    return NamedImage(name, address), stacked
 
 
 def _only_raster(assets: dict[str, Any]) -> str | None:

@@ -95,10 +95,12 @@ def inspect_image(
     options: ImageOptions,
     version: str = "",
     names: Sequence[imagery.Names] = (),
+    stated_nodata: float | None = None,
 ) -> ImageSource:
     """Return the bands, grid and dtype of an image.
 
-    ``version`` is that of a copied object, ``names`` of its bands are known from elsewhere.
+    ``version`` is that of a copied object. ``names`` of its bands, and its nodata value unless it
+    states one itself, are known from elsewhere.
     """
     raster = imagery.describe(address)
     bands, note = choose_bands(raster, info.bands, parse_bands(options.bands), names)
@@ -134,10 +136,13 @@ def inspect_image(
         gsd = x * scale_x, y * scale_y
     copied = raster.version()
     nodata = info.nodata if options.nodata == "checkpoint" else parse_nodata(options.nodata)
+    states_nodata = raster.reading(bands).states_nodata
+    if nodata is None and not states_nodata:
+        nodata = stated_nodata
     return ImageSource(
         address, bands, dtype, lengths, scales, height, width, transform, crs, gsd,
         version or copied, copied, nodata,
-        nodata is None and not raster.reading(bands).states_nodata, limits, note,
+        nodata is None and not states_nodata, limits, note,
     )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ import torch
 from geoprep import imagery
 from geoprep.errors import GeoprepError, UsageError
 from geoprep.executors import Threads, stopped
-from geoprep.sources import images_and_labels
+from geoprep.sources import SourceScenes, images_and_labels
 from geoprep.storage import (
     content_digest,
     download,
@@ -68,7 +68,7 @@ def predict_images(
     job, header = open_job(options)
     for line in (*header, f"allocator: {allocator}") if first else ():
         screen.say(line)
-    return job.run(screen, take)
+    return job.run(screen, take, first=first)
 
 
 def open_job(options: PredictOptions) -> tuple[PredictionJob, list[str]]:
@@ -119,14 +119,17 @@ class PredictionJob:
 
     predictor: Predictor
     runner: Runner
+    _found: SourceScenes = field(default=SourceScenes((), ""))
     _shown: set[str] = field(default_factory=set)
     _pixels: Counter[tuple[int, int, int]] = field(default_factory=Counter)
 
-    def run(self, screen: Screen, take: Take | None = None) -> list[ImageOutcome]:
+    def run(
+        self, screen: Screen, take: Take | None = None, *, first: bool = True
+    ) -> list[ImageOutcome]:
         """Predict all images; one that fails does not stop the others.
 
         ``take`` returns the number of the next image, which several processes share; None for one
-        process, which predicts all of them.
+        process, which predicts all of them. The ``first`` process says what concerns all.
 
         1. The images are found.
         2. Their headers are read; a prediction that was made with other options is refused, and so
@@ -137,10 +140,16 @@ class PredictionJob:
         assert options.out is not None  # `open_job` makes sure
         folder = options.out
         try:
-            scenes = images_and_labels(options.images, asset=options.asset).scenes  # 1
+            self._found = images_and_labels(  # 1
+                options.images, asset=options.asset, leave_out=partial(_is_prediction_in, folder)
+            )
         except GeoprepError as error:  # `images` are positional here
             raise type(error)(re.sub("(--|`)images`? ", "", str(error))) from error
-        tasks = [ImageOutcome(scene.image, folder / f"{scene.id}.tif") for scene in scenes]
+        for note in self._found.notes if first else ():
+            screen.say(f"note: {note}")
+        tasks = [
+            ImageOutcome(scene.image, folder / f"{scene.id}.tif") for scene in self._found.scenes
+        ]
         folder.mkdir(parents=True, exist_ok=True)
         self._pixels.clear()
         for task in tasks:  # 2
@@ -163,7 +172,7 @@ class PredictionJob:
                 remotes = map(remote_file, split_address(task.address))
                 task.version = " ".join(remote.version for remote in remotes)
             else:
-                task.source = inspect_image(task.address, predictor.info, predictor.options)
+                task.source = self._inspected(task.address, task)
                 task.version = task.source.version
                 shape = predictor.grid(task.source).shape
                 self._pixels[shape] += predictor.network_pixels(task.source)
@@ -171,6 +180,12 @@ class PredictionJob:
             raise
         except GeoprepError as error:
             task.error = str(error)
+
+    def _inspected(self, address: str, task: ImageOutcome) -> ImageSource:
+        """Return the header of an image, or of its copy, with what a STAC item states of it."""
+        info, options, found = self.predictor.info, self.predictor.options, self._found
+        nodata = found.nodata.get(task.target.stem)
+        return inspect_image(address, info, options, task.version, found.bands, nodata)
 
     def _state_outputs(self, tasks: Sequence[ImageOutcome]) -> None:
         """Mark complete predictions, and state the files that are to be written.
@@ -280,7 +295,6 @@ class PredictionJob:
         if not is_remote(task.address):
             yield
             return
-        predictor = self.predictor
         folder = task.target.with_name(f".{task.target.name}.image")
         copies = {
             folder / str(number or "") / PurePosixPath(address).name: remote_file(address)
@@ -291,9 +305,7 @@ class PredictionJob:
                 for copy, remote in copies.items():
                     download(remote, copy)
                 task.version = " ".join(remote.version for remote in copies.values())
-                task.source = inspect_image(
-                    joined(map(str, copies)), predictor.info, predictor.options, task.version
-                )
+                task.source = self._inspected(joined(map(str, copies)), task)
                 yield
             except GeoprepError:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -328,6 +340,13 @@ class PredictionJob:
                 "pixels, which are nodata in the prediction (`precision` fp32 may help)"
             )
         return stats
+
+
+def _is_prediction_in(folder: Path, address: str) -> bool:
+    """Return whether an image is a prediction in a folder, or the picture of one."""
+    path = Path(address)
+    inside = not is_remote(address) and path.parent.resolve() == folder.resolve()
+    return inside and signature_of(path.with_suffix(".tif")) is not None
 
 
 def _files_of(tasks: Sequence[ImageOutcome]) -> list[str]:

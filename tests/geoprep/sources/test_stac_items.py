@@ -4,9 +4,11 @@ import json
 import sys
 
 import geopandas
+import numpy as np
 import pytest
 import shapely.geometry
 from helpers.buckets import client_of, s3_endpoint, use_endpoint
+from helpers.factory import PLACES, build_of, texture, write_image
 from helpers.items import API, collection_of, sentinel_item, write_json
 from helpers.web import served
 
@@ -248,3 +250,31 @@ def test_which_addresses_are_items():
         assert not is_items(address)
     for path in ("items/a.tif", "a?items.json"):
         assert not is_items(f"https://h/{path}")
+
+
+def test_nodata_that_only_an_item_states_counts_in_a_build(tmp_path):
+    """Where the file states none, and no option does."""
+    values = texture(70, 90)
+    values[:9], values[30:40] = 7, 0
+    for name, tag in (("bare", None), ("tagged", 0)):
+        write_image(tmp_path / f"{name}.tif", values, PLACES["utm"], nodata=tag)
+    items = [
+        {
+            **sentinel_item(name, str(tmp_path)),
+            "assets": {"visual": {"href": str(tmp_path / f"{name}.tif"), "bands": [{"nodata": 7}]}},
+            "links": [],
+        }
+        for name in ("bare", "tagged")
+    ]
+    found = found_in(write_json(tmp_path / "items.json", collection_of(*items)))
+    for number, (options, rows) in enumerate(
+        [({}, {0: range(9), 1: range(30, 40)}), ({"nodata": "none"}, {1: range(30, 40)})]
+    ):
+        for cut in ({"tile": 96}, {"tile": 32, "shard_tiles": 1}):
+            out = tmp_path / f"{number}-{cut['tile']}.zarr"
+            store = build_of(out, found, rescale="none", levels=1, **cut, **options)
+            for i, tile in enumerate(store.image()[...]):
+                scene, row, col = (getattr(store.tiles, key)[i] for key in ("scene", "row", "col"))
+                inside = tile[: 70 - row, : 90 - col, 0]
+                blank = np.isin(np.arange(row, row + len(inside)), rows.get(int(scene), ()))
+                assert ((inside == 0) == blank[:, None]).all()

@@ -18,7 +18,7 @@ import rasterio
 import rasterio.shutil
 import torch
 from helpers.buckets import client_of, s3_endpoint, use_endpoint
-from helpers.items import sentinel_item, write_json
+from helpers.items import collection_of, sentinel_item, write_json
 from helpers.predict_cases import (
     FACTS,
     GSD,
@@ -523,6 +523,8 @@ def test_several_assets_are_the_bands_of_an_image(run, checkpoint, tmp_path, kin
         item = sentinel_item("S2A_1", address if kind == "server" else str(tmp_path / "www"))
         found = write_json(tmp_path / "item.json", item | {"links": []})
         args = (checkpoint[0], found, *FP32, "--asset", "red,green,scl", "--out", tmp_path / "out")
+        assert "No band is called blue" in run(*args, status=1)
+        args = (*args, "--bands", "1,2,3")
         run(*args)
         assert "already complete" in run(*args)
         write_image(tmp_path / "www" / "B03.tif", values[..., [0]])  # the second asset counts
@@ -536,6 +538,54 @@ def test_several_assets_are_the_bands_of_an_image(run, checkpoint, tmp_path, kin
     np.testing.assert_array_equal(
         read(tmp_path / "out" / "S2A_1.tif"), read(tmp_path / "near" / "whole.tif")
     )
+
+
+@pytest.mark.parametrize("names", ["keys", "eo:bands", "bands"])
+def test_assets_are_read_by_their_names_with_the_nodata_of_their_item(
+    run, checkpoint, tmp_path, names
+):
+    """And that an item is the first of a longer result is said."""
+    values = pixels(64, 64)
+    values[:20] = 9
+    order = {"blue": 2, "green": 1, "red": 0}
+    item = sentinel_item("S2A_1", str(tmp_path)) | {"links": []}
+    item["assets"] = {}
+    for name, number in order.items():
+        write_image(tmp_path / f"{name}.tif", values[..., [number]])
+        key = name if names == "keys" else f"B{number}"
+        item["assets"][key] = {
+            "href": str(tmp_path / f"{name}.tif"),
+            "raster:bands": [{"nodata": 9}],
+        }
+        if names == "eo:bands":
+            item["assets"][key]["eo:bands"] = [{"name": key, "common_name": name}]
+        if names == "bands":
+            item["assets"][key]["bands"] = [{"eo:common_name": name, "nodata": 9}]
+    page = collection_of(item) | {"links": [{"rel": "next", "href": "more"}]}
+    found = write_json(tmp_path / "items.json", page)
+    keys = ",".join(item["assets"])
+    out = tmp_path / "out"
+    said = run(checkpoint[0], found, *FP32, "--out", out, "--asset", keys)
+    assert "note: " in said
+    assert "the first 1 items of a longer result" in said
+    whole = write_image(tmp_path / "whole.tif", values, nodata=9)
+    run(checkpoint[0], whole, *FP32, "--out", tmp_path / "near")
+    wanted = read(tmp_path / "near" / "whole.tif")
+    assert (wanted[:, :20] == 255).all()
+    np.testing.assert_array_equal(read(out / "S2A_1.tif"), wanted)
+
+
+def test_predictions_are_no_images_of_the_next_run(run, checkpoint, tmp_path):
+    for name in ("a", "b"):
+        write_image(tmp_path / f"{name}.tif", pixels(32, 32))
+    out = tmp_path / "p"
+    args = (checkpoint[0], str(tmp_path / "**"), *FP32, "--out", out, "--overlay")
+    run(*args)
+    there = sorted(path.name for path in out.iterdir())
+    assert {"a.tif", "a.png", "b.tif"} <= {*there}
+    said = run(*args)
+    assert "0 predicted, 2 already complete" in said
+    assert sorted(path.name for path in out.iterdir()) == there
 
 
 def test_an_outdated_copy_is_not_used(run, checkpoint, tmp_path, bucket, monkeypatch):
