@@ -174,6 +174,11 @@ def load(path: str | Path, *, device: torch.device | str = "cpu") -> Checkpoint:
         raise CheckpointError(
             f"{path} is not a complete checkpoint (missing: {error}): use another one"
         ) from error
+    except ValueError as error:
+        raise CheckpointError(
+            f"{path}: in its record of the model {error}, which geoprep fit does not write: use "
+            "another one"
+        ) from error
 
 
 def _check_plain(value: Any, name: str) -> None:  # noqa: ANN401 - the type is checked here

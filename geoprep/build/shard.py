@@ -95,8 +95,9 @@ def render_scene(part: ScenePart, task: ShardTask, record: ShardRecord) -> tuple
     try:
         outcome = _fill(tiles, part, task, record)
         part.scene.require_unchanged()
-    except GeoprepError as error:
-        outcome = Outcome("failed", str(error))
+    except (GeoprepError, OSError) as error:  # such as a network share that is lost
+        named = isinstance(error, GeoprepError)
+        outcome = Outcome("failed", str(error) if named else f"{part.scene.image}: {error}")
     if not outcome.has_pixels:
         tiles = _blank(count, task.meta)
     return tiles, outcome

@@ -37,6 +37,7 @@ Mask = Literal["none", "band", "data set", "alpha", "nodata"]
 value; none: every pixel is valid."""
 
 _COLOURS: Final = ("red", "green", "blue")
+_MOST_PIXELS, _LONGEST = 1 << 40, 1 << 23  # memory grows with the length of a row
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +90,17 @@ class Raster:
     def of(cls, dataset: DatasetReader, address: str | None = None) -> Raster:
         """Return the description of an open file; ``address`` is its own, None: its name."""
         address = address or dataset.name
+        name = shown_address(split_address(address)[0])
+        if dataset.width * dataset.height > _MOST_PIXELS or max(dataset.shape) > _LONGEST:
+            raise ImageError(
+                f"{name} claims {dataset.width} x {dataset.height} pixels, more than can be read: "
+                "cut it with `gdal_translate -srcwin X Y WIDTH HEIGHT IN OUT`"
+            )
         wkt, code = stated_crs(dataset.crs.to_wkt(version="WKT2_2019")) if dataset.crs else ("", "")
         placed = is_georeferenced(wkt, dataset.transform)
         bands = tuple(_bands(dataset))
         return cls(
-            shown_address(split_address(address)[0]),
+            name,
             Grid(dataset.height, dataset.width, dataset.transform, code if placed else ""),
             wkt,
             len(dataset.gcps[0]),

@@ -19,7 +19,15 @@ from geoprep.sources.label_matching import (
 )
 from geoprep.sources.scene import MANIFEST, Scene, SourceScenes, natural_key, synthetic_notes
 from geoprep.sources.stac_items import is_items, read_items
-from geoprep.storage import image_in_file, is_remote, is_web, joined, list_remote, s3_address
+from geoprep.storage import (
+    image_in_file,
+    is_file_name,
+    is_remote,
+    is_web,
+    joined,
+    list_remote,
+    s3_address,
+)
 
 _WILD = re.compile(r"[*?\[]")
 
@@ -67,6 +75,9 @@ def images_and_labels(
     listed_images = sorted([*plain, *items.images], key=lambda image: natural_key(image.id))
     if twins := {image.id for image in plain} & {item.id for item in items.images}:
         raise SourceError(f"`images`: {min(twins)} is an image and a STAC item. Leave one out")
+    for image in listed_images:
+        if not is_file_name(image.id):
+            raise SourceError(f"{image.address}: its id {image.id!r} cannot name a file: change it")
     road_file, owned, orphans, said = _labels_for(
         listed_images, labels, files, label_name, masks=masks
     )

@@ -174,7 +174,7 @@ def asset_address(base: str, href: str) -> str:
     href.encode()
     if is_remote(href) and "\0" not in href:
         return href
-    path = href if is_remote(base) else unquote(href.removeprefix("file://"))
+    path = href if is_remote(base) else unquote(re.sub("^file://(localhost)?/", "/", href))
     if "\0" in base + path or re.match(r"/vsi|(?i:[a-z][a-z0-9+.-]*:)", path):
         where = f"{base} is on a server and" if is_remote(base) else base
         raise SourceError(

@@ -1,5 +1,6 @@
 from .addresses import image_in_file as image_in_file
 from .addresses import is_bucket as is_bucket
+from .addresses import is_file_name as is_file_name
 from .addresses import is_local as is_local
 from .addresses import is_remote as is_remote
 from .addresses import is_web as is_web

@@ -138,6 +138,11 @@ def shown_address(text: str) -> str:
     return " + ".join((m and f"{m.name} in {m.archive}") or address for address, m in members)
 
 
+def is_file_name(text: str) -> bool:
+    """Return whether a text can name a file in a folder, and none outside of it."""
+    return text not in ("", ".", "..") and not {*text} & {"/", "\0"}
+
+
 def split_address(text: str) -> list[str]:
     """Return the addresses of a text from `joined`, or of a single address."""
     return text.split("\0")

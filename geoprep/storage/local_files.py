@@ -25,6 +25,9 @@ def flush(path: Path) -> None:
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # shared folders cannot be flushed
+            raise
     finally:
         os.close(handle)
 

@@ -1,4 +1,5 @@
 from .classes import ClassTable as ClassTable
+from .classes import are_colours as are_colours
 from .layout import CRC_BYTES as CRC_BYTES
 from .layout import MISSING as MISSING
 from .layout import PixelLayout as PixelLayout

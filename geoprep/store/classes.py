@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,11 @@ from geoprep.speed import NODATA
 
 _NODATA_GREY = (174, 177, 183)
 _SHOWN = 8
+
+
+def are_colours(colors: Sequence[str]) -> bool:
+    """Return whether texts are colours, ``#RRGGBB``."""
+    return all(re.fullmatch("#[0-9A-Fa-f]{6}", colour) for colour in colors)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from zarr.storage import LocalStore, ObjectStore
 
 from geoprep.errors import StoreError, UsageError
 from geoprep.speed import UNKNOWN_SPEED
-from geoprep.storage import Files, errors_named
+from geoprep.storage import Files, errors_named, is_file_name
 from geoprep.store.classes import ClassTable
 from geoprep.store.layout import PixelLayout, pixel_layouts
 from geoprep.store.schema import (
@@ -37,6 +37,8 @@ from geoprep.store.schema import (
 )
 from geoprep.store.shards import digest
 
+_MOST_VALUES = 1 << 30
+"""Values of a table: a column of a billion tiles."""
 REPAIR = (
     "Copy the store again from an intact copy, or rebuild it with `geoprep build-zarr`; "
     "`geoprep verify` lists every damaged file"
@@ -61,6 +63,8 @@ def read_table(array: zarr.Array[Any], dtype: str, dims: tuple[str, ...]) -> NDA
     kind = "str" if array.dtype.kind in "OTU" else array.dtype.name
     if kind != dtype or array.ndim != len(dims):
         raise ValueError(f"expected {dtype} with {len(dims)} axes, found {kind} with {array.ndim}")
+    if array.size > _MOST_VALUES:
+        raise ValueError(f"it claims {array.size:,} values")
     return np.asarray(array[...])
 
 
@@ -87,7 +91,10 @@ class StoreReader:
     @cached_property
     def scenes(self) -> SceneTable:
         """The scene table. Raises the same errors as `tiles`."""
-        return SceneTable(**self._columns("scenes/", SCENE_COLUMNS))
+        table = SceneTable(**self._columns("scenes/", SCENE_COLUMNS))
+        if not all(map(is_file_name, table.id)):  # an export names files by them
+            raise StoreError(f"{self.location}/scenes/id has an id that is no name. {REPAIR}")
+        return table
 
     @cached_property
     def histogram_band(self) -> NDArray[np.uint64]:
@@ -308,7 +315,10 @@ def _read_meta(location: str, root: zarr.Group) -> StoreMeta:
             f"{location}/zarr.json: the geoprep attribute differs from the one that the build "
             f"wrote. {REPAIR}"
         )
-    return StoreMeta.from_attrs(attrs)
+    try:
+        return StoreMeta.from_attrs(attrs)
+    except ValueError as error:
+        raise StoreError(f"{location}/zarr.json: no build writes that {error}. {REPAIR}") from error
 
 
 def _incomplete(location: str) -> StoreError:

@@ -11,6 +11,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from geoprep.store.classes import are_colours
+from geoprep.typed import require, typed
+
 SCHEMA = 1
 CLASSES_SCHEMA = 2
 """Schema of stores whose labels are classes. Readers of speeds refuse it."""
@@ -27,6 +30,8 @@ BACKGROUND_NAME = "background"
 """Name that makes the first class the background."""
 NO_SPEEDS = "none"
 """Speed unit of a store whose roads have no speed. Readers that know only mph refuse it."""
+MOST_TILE_BYTES = 1 << 30
+MOST_SHARD_TILES = 1 << 20
 MOST_CLASSES = 254
 """A label byte is the number of a class, 0 to 253, or 255 for nodata."""
 _ONLY_OF_CLASSES = ("kind", "class_names", "class_colors")
@@ -136,13 +141,23 @@ class StoreMeta:
 
     @classmethod
     def from_attrs(cls, attrs: dict[str, Any]) -> StoreMeta:
-        """Read the attribute; unknown keys are ignored, lists become tuples."""
+        """Read the attribute; unknown keys are ignored. ValueError names a value out of range."""
         known = {f.name for f in fields(cls)}
-        values: dict[str, Any] = {k: v for k, v in attrs.items() if k in known}
-        frozen: dict[str, Any] = {
-            k: tuple(v) if isinstance(v, list) else v for k, v in values.items()
+        meta = typed(cls, {k: v for k, v in attrs.items() if k in known})
+        bands, levels = len(meta.bands), meta.levels
+        rules = {
+            "bands": 0 < bands == len(meta.band_indexes),
+            "tile": 0 < meta.tile**2 * bands <= MOST_TILE_BYTES,
+            "overlap": 0 <= meta.overlap < meta.tile,
+            "levels": 0 < len(set(levels)) == len(levels)
+            and all(0 < level <= meta.tile for level in levels),
+            "shard_tiles": 0 < meta.shard_tiles <= MOST_SHARD_TILES,
+            "class_names": len(meta.class_names) <= MOST_CLASSES,
+            "class_colors": len(meta.class_colors) == len(meta.class_names)
+            and are_colours(meta.class_colors),
         }
-        return cls(**frozen)
+        require(meta, rules)
+        return meta
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """Checkpoints come back as they were, and bad ones are refused by name."""
 
+import math
 import os
 import pickle
 from dataclasses import replace
@@ -47,6 +48,26 @@ def test_an_incomplete_file_is_refused(tmp_path, lacking):
     del (values["info"] if lacking == "bands" else values)[lacking]
     torch.save(values, tmp_path / "last.pt")
     with pytest.raises(CheckpointError, match=r"last\.pt"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("threshold", "0.5 or print()"), ("threshold", 7.0), ("threshold", math.nan)),
+        *(("mean", [1.0]), ("std", ["1", "1", "1"]), ("std", [-1.0, 1.0, 1.0]), ("mean", 3)),
+        *(("channels", 1 << 40), ("channels", True), ("level", 0), ("bands", "rgb")),
+        *(("class_mph", ["x"]), ("class_colors", ["red"]), ("limits", [[1.0, 2.0]])),
+        *(("nodata", "black"), ("unknown_field", 1)),
+    ],
+)
+def test_what_a_record_states_is_typed_and_bounded(tmp_path, field, value):
+    """It becomes code in the expressions of a STAC item, and sizes of arrays."""
+    save(tmp_path / "last.pt", made())
+    values = torch.load(tmp_path / "last.pt", weights_only=True)
+    values["info"][field] = value
+    torch.save(values, tmp_path / "last.pt")
+    with pytest.raises(CheckpointError, match=rf"last\.pt.*{field}"):
         load(tmp_path)
 
 

@@ -5,6 +5,7 @@ import re
 import sys
 import threading
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from helpers import tiny
 from helpers.runs import SMALL, assert_same_run, rows, same
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from geoprep.errors import OutputError
 from loaders.memory import Available
 from training.checkpoint import load, load_model
 from training.model import copy_weights
@@ -196,6 +198,16 @@ def test_a_full_disk_is_a_one_line_error(fit, out):
     said = fit("--out", out, "--epochs", 1, status=1).err
     assert "No space left on device" in said
     assert len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), OutputError("full")])
+def test_training_goes_on_without_pictures_and_tables_of_a_full_disk(fit, out, monkeypatch, error):
+    for name in ("draw_examples", "draw_curves", "replaced"):
+        monkeypatch.setattr(f"training.run.report.{name}", mock.Mock(side_effect=error))
+    said = fit("--out", out, "--epochs", 1).out
+    for name in ("epoch_001.png", "metrics.csv", "curves.png"):
+        assert f"warning: {name} is missing ({error})" in said
+    assert load(out).progress["epoch"] == 1
 
 
 def test_the_encoder_can_have_a_lower_rate_or_be_frozen(fit, tmp_path):

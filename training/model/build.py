@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -13,7 +14,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from geoprep.errors import UsageError
-from geoprep.store import ClassTable
+from geoprep.store import ClassTable, are_colours
+from geoprep.typed import require, typed
 from training.model.unet import STRIDE, ResNetUNet
 
 RESNET34_UNET = "resnet34-unet"
@@ -21,6 +23,7 @@ SMP = "smp:"
 """Prefix of models of segmentation_models_pytorch: ``smp:ARCHITECTURE:ENCODER``."""
 
 SMP_PACKAGE = "segmentation_models_pytorch"
+_MOST_CHANNELS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,13 +117,23 @@ class ModelInfo:
 
     @classmethod
     def from_plain(cls, values: Mapping[str, Any]) -> ModelInfo:
-        """Return the record of `to_plain`; lists become tuples."""
-        return cls(**{name: _tuples(value) for name, value in values.items()})
-
-
-def _tuples(value: Any) -> Any:  # noqa: ANN401 - nested plain values
-    """Return nested lists, as of JSON, as tuples."""
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+        """Return the record of `to_plain`; ValueError names a field with another value."""
+        info = typed(cls, values)
+        bands, figures = len(info.bands), (*info.mean, *info.std, *info.class_mph)
+        rules = {
+            "bands": bands > 0,
+            "channels": 0 < info.channels <= _MOST_CHANNELS,
+            "mean": len(info.mean) == bands and all(map(math.isfinite, figures)),
+            "std": len(info.std) == bands and all(std >= 0 for std in info.std),
+            "level": info.level > 0,
+            "limits": len(info.limits) in (0, bands),
+            "threshold": info.threshold is None or 0 <= info.threshold <= 1,
+            "class_mph": len(info.class_mph) <= info.channels,
+            "class_names": len(info.class_names) in (0, info.channels),
+            "class_colors": are_colours(info.class_colors),
+        }
+        require(info, rules)
+        return info
 
 
 def build_model(

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 import numpy as np
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from geoprep.errors import GeoprepError
 from geoprep.executors import Terminal
 from geoprep.storage import replaced
 from geoprep.texts import csv_cell, printable
@@ -126,6 +127,14 @@ class Report:
         if self._log is not None:
             self._log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
 
+    @contextmanager
+    def _spared(self, path: Path) -> Iterator[None]:
+        """Go on without a picture or table that the disk does not take; a line names it."""
+        try:
+            yield
+        except (GeoprepError, OSError) as error:
+            self.line(f"warning: {path.name} is missing ({error})")
+
     def begin(self, title: str, total: int, done: int = 0) -> None:
         """Start the progress bar; it is shown on a terminal only."""
         self._bar.reset(self._task, description=title, total=total, completed=done, state="")
@@ -155,10 +164,11 @@ class Report:
         text = f"{SCORES[score]} {value:.3f}"
         self._score = f"{text}  "
         if self._folder is not None and shown:
-            folder = self._folder / "pictures"
-            folder.mkdir(exist_ok=True)
+            picture = self._folder / "pictures" / f"epoch_{epoch:03d}.png"
             title = f"epoch {epoch}, {text} over all validation tiles"
-            draw_examples(folder / f"epoch_{epoch:03d}.png", shown, bands, title)
+            with self._spared(picture):
+                picture.parent.mkdir(exist_ok=True)
+                draw_examples(picture, shown, bands, title)
 
     def epoch(
         self,
@@ -226,7 +236,8 @@ class Report:
             words = ["geoprep", "evaluate", str(self._folder), *config.stores]
             words += ["--model", info.model] if is_code(info.model) else []
             self.line(f"more: {shlex.join(words)} --baseline")
-        draw_curves(self._folder / "curves.png", progress.history)
+        with self._spared(curves := self._folder / "curves.png"):
+            draw_curves(curves, progress.history)
         names = ("curves.png", "metrics.csv", "pictures", "tensorboard")
         there = ", ".join(name for name in names if (self._folder / name).exists())
         self.line(f"in {self._folder}: {there}")
@@ -244,7 +255,8 @@ class Report:
             return
         names = list(dict.fromkeys(name for row in history for name in row))
         with (
-            replaced(self._folder / "metrics.csv") as partial,
+            self._spared(table := self._folder / "metrics.csv"),
+            replaced(table) as partial,
             partial.open("w", encoding="utf-8", newline="") as file,
         ):
             writer = csv.DictWriter(file, names)

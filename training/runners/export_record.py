@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from geoprep.errors import UsageError
+from geoprep.typed import typed
 from training.checkpoint import CheckpointError, ModelInfo
 
 KEY = "geoprep"
@@ -50,13 +51,11 @@ class ExportRecord:
             if values.pop("version") != VERSION:
                 raise ValueError("another version")
             info = ModelInfo.from_plain(values.pop("info"))
-            record = cls(**values | {"info": info, "kept": tuple(values.get("kept", ()))})
-            if record.precision not in get_args(Precision):
-                raise ValueError(record.precision)
+            record = typed(cls, {**values, "info": info})
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(
-                f"{path} has no record of what it was trained for that this version can read: "
-                "export it again with geoprep export-model"
+                f"{path} has no record of what it was trained for that this version can read "
+                f"({error}): export it again with geoprep export-model"
             ) from error
         return record
 

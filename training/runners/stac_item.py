@@ -201,9 +201,9 @@ def item_model(path: Path) -> Path:
         files = {str(asset["href"]): asset["file:checksum"] for asset in (model, *weights)}
     for href, checksum in files.items():
         file = path.parent / href
+        if is_remote(address) and not file.resolve().is_relative_to(path.parent.resolve()):
+            raise CheckpointError(f"{address}: its file {href} is not below its folder")
         if is_remote(address) and not _is_file(file, checksum):
-            if not file.resolve().is_relative_to(path.parent.resolve()):
-                raise CheckpointError(f"{address}: its file {href} is not below its folder")
             file.unlink(missing_ok=True)
             download(remote_file(asset_address(address, href)), file)
         if not _is_file(file, checksum):

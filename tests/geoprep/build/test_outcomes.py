@@ -1,5 +1,6 @@
 """What becomes of each scene, and the figures of the whole store."""
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -229,3 +230,19 @@ def test_a_source_that_is_replaced_while_it_is_built_fails_its_scene(
         return
     assert table.status.tolist() == ["ok", "failed"]
     assert f"{Path(scenes[1].image).name} or its label changed while" in table.reason[1]
+
+
+def test_a_share_that_is_lost_while_a_scene_is_read_fails_it_by_name(tmp_path, monkeypatch):
+    scenes = row_of_scenes(tmp_path, 2)
+    plan, fill = plan_of(scenes), shard._fill
+
+    def lost(tiles, part, *rest):
+        if part.index == 1:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return fill(tiles, part, *rest)
+
+    monkeypatch.setattr(shard, "_fill", lost)
+    build(plan, str(tmp_path / "out.zarr"), Threads(1))
+    table = StoreReader.open(tmp_path / "out.zarr").scenes
+    assert table.status.tolist() == ["ok", "failed"]
+    assert f"{Path(scenes[1].image).name}: [Errno 5] Input/output error" in table.reason[1]

@@ -213,3 +213,12 @@ def test_a_large_file_is_sampled_with_its_first_and_last_bytes(tmp_path, monkeyp
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
         versions.add(file_version(str(path)))
     assert len(versions) == 4
+
+
+@pytest.mark.parametrize("size", [(1 << 31) - 1, 1 << 24])
+def test_a_size_that_cannot_be_read_is_refused(tmp_path, size):
+    write_vrt(tmp_path / "a.vrt", "none.tif")
+    text = (tmp_path / "a.vrt").read_text()
+    (tmp_path / "a.vrt").write_text(text.replace('XSize="50"', f'XSize="{size}"'))
+    with pytest.raises(ImageError, match=rf"a\.vrt claims {size} x 40 pixels"):
+        describe(str(tmp_path / "a.vrt"))

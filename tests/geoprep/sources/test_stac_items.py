@@ -70,6 +70,17 @@ def test_relative_addresses_start_at_the_self_link_or_else_at_the_file(tmp_path)
     write_json(tmp_path / "a.json", sentinel_item(A, f"file://{tmp_path}/my%20files", own="a.json"))
     assert addresses(found_in(tmp_path / "a.json")) == {A: f"{tmp_path}/my files/TCI.tif"}
 
+    local = sentinel_item(A, f"file://localhost{tmp_path}/my%20files", own="a.json")
+    write_json(tmp_path / "a.json", local)
+    assert addresses(found_in(tmp_path / "a.json")) == {A: f"{tmp_path}/my files/TCI.tif"}
+
+
+@pytest.mark.parametrize("name", ["", ".", ".."])
+def test_an_id_that_cannot_name_a_file_is_refused(tmp_path, name):
+    write_json(tmp_path / "a.json", item(id=name))
+    with pytest.raises(SourceError, match=f"its id '{name}' cannot name a file"):
+        found_in(tmp_path / "a.json")
+
 
 @pytest.fixture
 def web(tmp_path):
@@ -106,6 +117,7 @@ def test_items_are_read_from_a_bucket(monkeypatch):
         ("/etc/passwd", "{server}/etc/passwd"),
         ("GTIFF_DIR:1:/etc/a.tif", "{server}/GTIFF_DIR:1:/etc/a.tif"),
         ("file:///etc/passwd", None),
+        ("file://localhost/etc/passwd", None),
         ("FILE:/etc/passwd", None),
         ("/vsizip/etc/a.zip/b.tif", None),
         ("tar://0+9/etc/passwd!/a.tif", None),

@@ -14,7 +14,15 @@ from helpers.disks import small_disk
 
 from geoprep.errors import OutputError, StoreError, UsageError
 from geoprep.sources.cities import get_city
-from geoprep.storage import Files, LockHeldError, hold_lock, local_path, make_folder, replaced
+from geoprep.storage import (
+    Files,
+    LockHeldError,
+    flush,
+    hold_lock,
+    local_path,
+    make_folder,
+    replaced,
+)
 from geoprep.storage.sinks import Folder
 from geoprep.store import StoreReader
 from geoprep.synth import synthesise
@@ -230,3 +238,16 @@ def test_a_lock_of_a_folder_that_was_removed_is_taken_again(tmp_path, monkeypatc
     monkeypatch.setattr(fcntl, "flock", removed_first)
     with hold_lock(folder / "lock"), pytest.raises(LockHeldError):
         hold_lock(folder / "lock")
+
+
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOTSUP, errno.EIO])
+def test_a_folder_that_cannot_be_flushed_needs_no_flush(tmp_path, monkeypatch, code):
+    def fsync(_):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    if code == errno.EIO:
+        with pytest.raises(OSError, match="Input/output"):
+            flush(tmp_path)
+    else:
+        flush(tmp_path)

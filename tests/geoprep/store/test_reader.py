@@ -14,7 +14,7 @@ from helpers.factory import build_of, row_of_scenes, texture, write_scene
 from geoprep.errors import StoreError, UsageError
 from geoprep.store import StoreMeta, StoreReader
 from geoprep.store.reader import quiet_zarr
-from geoprep.store.schema import TILE_COLUMNS
+from geoprep.store.schema import SCENE_COLUMNS, TILE_COLUMNS
 
 
 @pytest.fixture(scope="module")
@@ -131,6 +131,34 @@ def test_an_attribute_of_another_kind_is_no_store(bare, value):
     edit(bare, lambda _: value)
     with pytest.raises(StoreError, match="without a geoprep attribute"):
         StoreReader.open(bare)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("levels", ["../../a", 32]), ("levels", [128, 64]), ("levels", [64, 64]), ("levels", [])),
+        *(("bands", ["b"] * 1_000_000), ("tile", 1 << 20), ("tile", "64"), ("overlap", -1)),
+        *(("shard_tiles", 0), ("shard_tiles", 1 << 40), ("gsd_m", [1.0]), ("kind", "other")),
+        *(("class_colors", ["red"]), ("codec", "none"), ("build", "x")),
+    ],
+)
+def test_values_that_no_build_writes_are_refused_whatever_the_seal(
+    built, bare, monkeypatch, field, value
+):
+    monkeypatch.setattr("geoprep.store.reader.seal", lambda _: built.root["ledger"].attrs["meta"])
+    assert StoreReader.open(bare).meta == built.meta
+    edit(bare, lambda attrs: attrs | {field: value})
+    with pytest.raises(StoreError, match=rf"copy\.zarr/zarr\.json: no build writes that {field}"):
+        StoreReader.open(bare)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../a", "/a"])
+def test_an_id_that_cannot_name_a_file_is_refused(built, monkeypatch, name):
+    columns = {column: getattr(built.scenes, column) for column in SCENE_COLUMNS}
+    ids = np.array([name, *built.scenes.id[1:]], object)
+    monkeypatch.setattr(StoreReader, "_columns", lambda *_: columns | {"id": ids})
+    with pytest.raises(StoreError, match="scenes/id has an id that is no name"):
+        _ = StoreReader.open(built.location).scenes
 
 
 def test_keys_of_a_later_geoprep_are_ignored(built):

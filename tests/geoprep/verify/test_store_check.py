@@ -21,6 +21,7 @@ from geoprep.store.layout import shard_key
 from geoprep.store.reader import StoreReader, quiet_zarr
 from geoprep.store.scenes import read_image
 from geoprep.store.shards import ShardWriter
+from geoprep.verify.contents import Tables
 from geoprep.verify.documents import Problem
 from geoprep.verify.store_check import verify
 from geoprep.views.facts import info
@@ -306,3 +307,10 @@ def test_damage_in_one_table_hides_none_in_another(store_copy):
     array[0] = 0.5
     found = {p.array for p in verify(store_copy, workers=1).problems}
     assert found == {"histogram/speed", "ledger/32/speed", "road_fraction"}
+
+
+def test_a_number_of_tiles_that_only_an_array_claims_takes_no_memory(tiny_copy, monkeypatch):
+    monkeypatch.setattr(Tables, "_length", lambda *_: 10**12)
+    report = verify(tiny_copy)
+    assert any("is missing" in problem.message for problem in report.problems)
+    assert len(report.problems) < 1000

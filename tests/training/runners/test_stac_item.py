@@ -1,6 +1,7 @@
 """The STAC item of a model file is valid, and suffices to run the model without this package."""
 
 import dataclasses
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -178,6 +179,16 @@ def test_an_item_on_a_server_names_no_file_elsewhere(tmp_path, web, href, error)
     (folder / "a.json").write_text(json.dumps({"assets": {"model": model}}))
     with pytest.raises(GeoprepError, match=error):
         training.load_model(f"{address}/a.json")
+    (tmp_path / "out.pt").write_bytes(b"")  # nor one that is there
+    digest = hashlib.sha256(b"").hexdigest()
+    model = {"href": str(tmp_path / "out.pt"), "roles": ["mlm:model"]}
+    item = {"assets": {"model": model | {"file:checksum": f"1220{digest}"}}}
+    (folder / "b.json").write_text(json.dumps(item))
+    with pytest.raises(CheckpointError, match="is not below its folder"):
+        training.load_model(f"{address}/b.json")
+    (tmp_path / "out.pt").unlink()
+    (folder / "b.json").unlink()
+    [path.unlink() for path in tmp_path.rglob("b.json")]
     found = {path.name for path in tmp_path.rglob("*") if path.is_file()}
     assert {name for name in found if not name.startswith(".")} == {"a.json"}
     (folder / "a.json").write_text('{"assets"')
