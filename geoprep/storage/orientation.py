@@ -29,7 +29,8 @@ def other_display(dataset: DatasetReader, read: Read | None, size: int) -> str:
             "shows its smallest value white: invert it with `gdal_translate -co "
             f"PHOTOMETRIC=MINISBLACK -scale 0 {most} {most} 0 IN OUT`"
         )
-    turned = int(dataset.tags().get("EXIF_Orientation", 0))
+    stated = dataset.tags().get("EXIF_Orientation", "")
+    turned = int(stated) if stated.isdecimal() else 0
     turned = turned or (_stored_orientation(read, size) if read else UPRIGHT)
     if turned <= UPRIGHT or not dataset.transform.is_identity:
         return ""

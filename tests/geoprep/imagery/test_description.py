@@ -222,3 +222,10 @@ def test_a_size_that_cannot_be_read_is_refused(tmp_path, size):
     (tmp_path / "a.vrt").write_text(text.replace('XSize="50"', f'XSize="{size}"'))
     with pytest.raises(ImageError, match=rf"a\.vrt claims {size} x 40 pixels"):
         describe(str(tmp_path / "a.vrt"))
+
+
+def test_an_orientation_that_is_no_number_is_none(tmp_path, values):
+    path = write_image(tmp_path / "a.tif", values, Place(None, Affine.identity()))
+    with rasterio.open(path, "r+") as file:
+        file.update_tags(EXIF_Orientation="turned")
+    assert describe(str(path)).grid.shape == (40, 50)
