@@ -27,6 +27,7 @@ from geoprep.errors import LabelError, SourceError, UsageError
 from geoprep.executors import Executor
 from geoprep.grid import Grid, shard_tiles
 from geoprep.labels import (
+    UNSELECTED,
     RoadFile,
     Schema,
     is_mask_georeferenced,
@@ -289,7 +290,8 @@ def _check_options_of_classes(vectors: bool, options: BuildOptions) -> None:
     """Refuse options for the other kind of labels."""
     of_rasters = {"label_nodata": options.label_nodata, "tolerance": options.tolerance or None}
     of_vectors = {
-        name: getattr(options, name) for name in ("class_field", "width_field", "layer", "where")
+        name: getattr(options, name)
+        for name in ("class_field", "width_field", "layer", "where", "label_encoding")
     }
     for name, value in (of_rasters if vectors else of_vectors).items():
         if value is not None:
@@ -345,6 +347,8 @@ def check_shared_roads(
     roads: RoadFile, grids: Sequence[Grid | None]
 ) -> tuple[list[str], tuple[str, ...]]:
     """Return per scene why a shared road file does not cover it ("" where it does), and notes."""
+    if UNSELECTED in roads.table.file_notes:
+        raise LabelError(f"{roads.name}: {UNSELECTED}. Check the condition and its letters")
     inside = [
         grid is not None and grid.georeferenced and roads.covers(grid.bounds, grid.crs)
         for grid in grids

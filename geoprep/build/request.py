@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 PRODUCT: Final = "PS-RGB"
 """Imagery product of a city where none is given."""
 _OF_RASTERS: Final = ("label_values", "label_speeds")
-_OF_VECTOR_CLASSES: Final = ("class_field", "layer", "where")
+_OF_VECTOR_CLASSES: Final = ("class_field", "layer", "where", "label_encoding")
 
 Stage = Literal["unpacking", "downloading", "reading"]
 """What is counted before a build: bytes while unpacking, else scenes."""

@@ -24,6 +24,7 @@ from .raster_rules import unlisted_error as unlisted_error
 from .road_files import RoadFile as RoadFile
 from .road_files import open_road_file as open_road_file
 from .road_files import read_roads as read_roads
+from .vector_files import UNSELECTED as UNSELECTED
 from .vector_files import Features as Features
 from .vector_files import Layer as Layer
 from .vector_files import VectorFile as VectorFile

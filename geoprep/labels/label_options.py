@@ -77,8 +77,17 @@ class RoadOptions:
     )
     where: str | None = option(
         None,
-        "SQL condition that selects the features that are roads, such as \"class = 'road'\".",
+        "SQL condition that selects the features that are roads, such as \"class = 'road'\". It is "
+        "SQLite's for all formats: = minds capitals, LIKE does not.",
         "SQL",
+        section=_VECTORS,
+        sparse=True,
+    )
+    label_encoding: str | None = option(
+        None,
+        "Encoding of the text of Shapefiles, such as cp1251.  [default: what the file states, or "
+        "ISO-8859-1]",
+        "NAME",
         section=_VECTORS,
         sparse=True,
     )

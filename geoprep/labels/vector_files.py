@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import io
-import struct
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import numpy as np
 import pyogrio
 import pyogrio.raw
-import pyproj
 import shapely
 from numpy.typing import NDArray
 
-from geoprep.crs import LONLAT, reproject, transformer
+from geoprep.crs import reproject
 from geoprep.errors import LabelError
 from geoprep.labels.attributes import Attributes
 from geoprep.labels.osm_files import LOST, PBF_DATA, prepare_osm
+from geoprep.labels.vector_checks import (
+    bytes_of,
+    require_crs,
+    require_known_crs,
+    require_whole_shapefile,
+)
 from geoprep.labels.vector_names import (
     GEOJSON_SUFFIXES,
     LINE_TYPES,
@@ -28,8 +33,12 @@ from geoprep.labels.vector_names import (
 )
 from geoprep.storage import require_pyarrow
 
-_SHAPE_HEADER: Final = 100
-_TABLE_HEADER: Final = 32
+_LATIN_1: Final = "ISO-8859-1"
+_UNKNOWN_ENCODING: Final = (
+    f"text read as {_LATIN_1}, since the Shapefile states no encoding: give `label_encoding`, such "
+    "as cp1251, or a .cpg file"
+)
+UNSELECTED: Final = "no feature is selected by `where`"
 _MOST_SAMPLED: Final = 100_000
 """Features of a layer whose attributes are read to see what it holds."""
 _USED_TYPES: Final = (shapely.GeometryType.LINESTRING, shapely.GeometryType.POLYGON)
@@ -75,6 +84,7 @@ class Features:
     fields: frozenset[str]  # all that the layers have
     crs: str  # x is easting or longitude
     name: str  # of the file, for messages
+    file_notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +109,17 @@ class VectorFile:
     frame: Any = None  # GeoDataFrame, of a format that GDAL does not read
     # By id, of OpenStreetMap objects that lack nodes.
     problems: Mapping[str, str] = field(default_factory=dict)
+    encoding: str | None = None  # of text; None: what the file states
 
     @classmethod
-    def open(cls, source: Path | bytes, name: str = "", *, where: str | None = None) -> VectorFile:
+    def open(
+        cls,
+        source: Path | bytes,
+        name: str = "",
+        *,
+        where: str | None = None,
+        encoding: str | None = None,
+    ) -> VectorFile:
         """Open a file; ``name`` tells the format of contents, the path if omitted.
 
         Raises LabelError if it cannot be read.
@@ -109,7 +127,7 @@ class VectorFile:
         name = name or str(source)
         suffix, stem = PurePosixPath(name).suffix.lower(), PurePosixPath(name).stem
         if suffix in PARQUET_SUFFIXES:
-            frame = _read_parquet(_bytes_of(source), name)
+            frame = _read_parquet(bytes_of(source), name)
             if where is None:
                 crs = "" if frame.crs is None else frame.crs.to_string()
                 fields = frame.columns.drop(frame.geometry.name)
@@ -119,10 +137,19 @@ class VectorFile:
             frame.to_file(packed, driver="GPKG", layer=stem)
             source = packed.getvalue()
         if suffix == ".shp" and isinstance(source, Path):
-            _require_whole_shapefile(source)
+            stated = require_whole_shapefile(source)
+            encoding = encoding or (None if stated else _LATIN_1)
+            if encoding == _LATIN_1 and where and not where.isascii():
+                raise LabelError(
+                    f"{name}: {_UNKNOWN_ENCODING}; `where` {where!r} has letters that depend on it"
+                )
+        elif encoding:
+            raise LabelError(f"{name}: `label_encoding` is for Shapefiles: leave it out")
         if suffix in GEOJSON_SUFFIXES:  # each opening reads all of the document
             content = _ogr(pyogrio.raw.read, source, name, force_2d=True)
             meta = content[0]
+            if meta["crs"] == "EPSG:4326":
+                require_known_crs(bytes_of(source), name)
             kind, crs = meta["geometry_type"] or "", meta["crs"] or ""
             layer = Layer(0, stem, kind, crs, tuple(meta["fields"]), content)
             return cls(source, name, {stem: layer}, str(layer), where)
@@ -135,7 +162,8 @@ class VectorFile:
                 info = _ogr(pyogrio.read_info, source, name, layer=index, **open_options(name))
                 kind, crs = info["geometry_type"] or "", info["crs"] or ""
                 layers[layer_name] = Layer(index, layer_name, kind, crs, tuple(info["fields"]))
-        return cls(source, name, layers, present or "none", where, None, problems)
+        shown = present or "none"
+        return cls(source, name, layers, shown, where, None, problems, encoding)
 
     def layer(self, name: str) -> Layer:
         """Return a layer of lines or areas by its name."""
@@ -156,6 +184,7 @@ class VectorFile:
             columns=list(fields),
             read_geometry=False,
             max_features=_MOST_SAMPLED,
+            **self._options(),
         )
         columns = dict(zip(meta["fields"], values, strict=True))
         return set(zip(*(columns[field].tolist() for field in fields), strict=True))
@@ -167,7 +196,7 @@ class VectorFile:
         attributes: list[Attributes] = []
         names: list[str] = []
         for layer in layers:
-            _require_crs(layer.crs, self.name)
+            require_crs(layer.crs, self.name)
             wanted = {*fields, *(["osm_id"] if self.problems else [])}
             geometry, rows = self._content(layer, [name for name in layer.fields if name in wanted])
             parts, feature_of_part, problems = _parts(geometry)
@@ -179,6 +208,14 @@ class VectorFile:
             ]
             attributes += rows
             names += [layer.name] * len(problems)
+        file_notes = []
+        values = (value for row in attributes for value in row.values())
+        if self.encoding == _LATIN_1 and any(
+            isinstance(v, str) and not v.isascii() for v in values
+        ):
+            file_notes.append(_UNKNOWN_ENCODING)
+        if self.where is not None and not notes and self._count(layers):
+            file_notes.append(UNSELECTED)
         lost = sum(problem == LOST for problem in self.problems.values())
         lost = lost or (not notes and self._is_pbf_without_nodes())
         notes += [LOST] * lost
@@ -186,7 +223,40 @@ class VectorFile:
         names += [layers[0].name] * lost
         known = frozenset(field for layer in layers for field in layer.fields)
         joined = np.concatenate(shapes), np.concatenate(feature)
-        return Features(*joined, notes, attributes, names, known, layers[0].crs, self.name)
+        return Features(
+            *joined, notes, attributes, names, known, layers[0].crs, self.name, tuple(file_notes)
+        )
+
+    def _options(self) -> dict[str, str]:
+        return open_options(self.name) | ({"encoding": self.encoding} if self.encoding else {})
+
+    def _count(self, layers: Sequence[Layer]) -> int:
+        """Return the number of features of layers, whatever the condition."""
+        return sum(
+            _ogr(
+                pyogrio.read_info, self.source, self.name,
+                layer=layer.index, force_feature_count=True, **open_options(self.name),
+            )["features"]
+            for layer in layers
+        )  # fmt: skip
+
+    def _selected(self, layer: Layer) -> Any:  # noqa: ANN401 (pyogrio is untyped)
+        """Read the features that the condition selects, as SQLite does whatever the format."""
+        if self.name.lower().endswith((".gpkg", *PARQUET_SUFFIXES)):
+            options = {"layer": layer.index, "where": self.where}
+            return _ogr(pyogrio.raw.read, self.source, self.name, force_2d=True, **options)
+        with TemporaryDirectory() as folder:
+            path = self.source
+            if isinstance(path, bytes):  # in memory, layers get another name at every opening
+                path = Path(folder, PurePosixPath(self.name).name)
+                path.write_bytes(bytes_of(self.source))
+            name = str(pyogrio.list_layers(path)[layer.index][0]).replace('"', '""')
+            # GDAL gives conditions to the driver, in its own dialect, unless there is a LIMIT.
+            rows = f'SELECT * FROM (SELECT * FROM "{name}" LIMIT -1) WHERE {self.where}'
+            options = {"sql": rows, "sql_dialect": "SQLITE"}
+            return _ogr(
+                pyogrio.raw.read, path, self.name, force_2d=True, **options, **self._options()
+            )
 
     def _is_pbf_without_nodes(self) -> bool:
         """Return whether no layer of OpenStreetMap data has a feature, although it has objects."""
@@ -196,7 +266,7 @@ class VectorFile:
             options = {"layer": layer, **open_options(self.name)}
             if len(_ogr(pyogrio.raw.read, self.source, self.name, **options)[2]):
                 return False
-        return PBF_DATA in _bytes_of(self.source)
+        return PBF_DATA in bytes_of(self.source)
 
     def _content(
         self, layer: Layer, fields: list[str]
@@ -208,17 +278,18 @@ class VectorFile:
             columns = columns.where(columns.notna(), None)
             return geometry, _rows(fields, [columns[field] for field in fields], len(geometry))
         try:
-            meta, _, wkb, values = (self.where is None and layer.content) or _ogr(
-                pyogrio.raw.read,
-                self.source,
-                self.name,
-                layer=layer.index,
-                # Drivers evaluate a condition on the fields that are read, others being null.
-                columns=fields if self.where is None else None,
-                force_2d=True,
-                where=self.where,
-                **open_options(self.name),
-            )
+            if self.where is not None:
+                meta, _, wkb, values = self._selected(layer)
+            else:
+                meta, _, wkb, values = layer.content or _ogr(
+                    pyogrio.raw.read,
+                    self.source,
+                    self.name,
+                    layer=layer.index,
+                    columns=fields,
+                    force_2d=True,
+                    **self._options(),
+                )
         except LabelError as error:
             if self.where is None:
                 raise
@@ -274,18 +345,6 @@ def _ogr(function: Any, source: Path | bytes, name: str, **options: Any) -> Any:
         ) from error
 
 
-def _require_crs(crs: str, name: str) -> None:
-    """Refuse a file whose coordinates cannot be located on Earth."""
-    try:
-        transformer(crs, LONLAT)
-    except pyproj.exceptions.ProjError as error:  # also for a local CRS, or one of the Moon
-        stated = f"a CRS that is not on Earth ({crs[:60]})" if crs else "no CRS"
-        raise LabelError(
-            f"{name}: has {stated}; write the right one with ogr2ogr -a_srs EPSG:CODE fixed.gpkg "
-            f"{PurePosixPath(name).name} (a Shapefile needs its .prj file in the same folder)"
-        ) from error
-
-
 def _read_parquet(data: bytes, name: str) -> Any:  # noqa: ANN401 - a GeoDataFrame
     """Return GeoParquet, which the GDAL of pyogrio's wheels cannot read, as a GeoDataFrame."""
     require_pyarrow()
@@ -299,42 +358,3 @@ def _read_parquet(data: bytes, name: str) -> Any:  # noqa: ANN401 - a GeoDataFra
             f"{name}: not readable as GeoParquet ({error}); check the file, or convert it to "
             "GeoPackage"
         ) from error
-
-
-def _bytes_of(path: Path | bytes, most: int = -1) -> bytes:
-    if isinstance(path, bytes):
-        return path
-    try:
-        with path.open("rb") as file:
-            return file.read(most)
-    except OSError as error:
-        raise LabelError(f"{path}: cannot be read ({error.strerror}); check the path") from error
-
-
-def _require_whole_shapefile(path: Path) -> None:
-    """Refuse a Shapefile without its attributes, or shorter than its headers say.
-
-    GDAL reads both without an error: as roads without type, and as roads without geometry.
-    """
-    table = next((p for p in map(path.with_suffix, (".dbf", ".DBF")) if p.is_file()), None)
-    if table is None:
-        raise LabelError(
-            f"{path}: its attribute file {path.stem}.dbf is missing; put it in the same folder"
-        )
-    header = _bytes_of(path, _SHAPE_HEADER)
-    if len(header) == _SHAPE_HEADER:  # GDAL refuses anything shorter
-        # ESRI Shapefile Technical Description (1998), page 3: the length, in words of 16 bits.
-        _require_size(path, struct.unpack(">i", header[24:28])[0] * 2)
-    _require_size(table, _TABLE_HEADER)
-    header = _bytes_of(table, _TABLE_HEADER)
-    # dBASE III: number of rows, bytes of the header, bytes per row.
-    rows, start, row = struct.unpack("<IHH", header[4:12])
-    _require_size(table, start + rows * row)
-
-
-def _require_size(path: Path, expected: int) -> None:
-    size = path.stat().st_size
-    if size < expected:
-        raise LabelError(
-            f"{path}: truncated, {size} of {expected} bytes are there; download it again"
-        )

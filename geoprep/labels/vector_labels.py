@@ -139,7 +139,7 @@ def read_road_table(source: Path | bytes, rule: SpeedRule, name: str = "") -> Ro
 
     ``name`` is for messages, and tells the format of contents; the path if omitted.
     """
-    file = VectorFile.open(source, name, where=rule.where)
+    file = VectorFile.open(source, name, where=rule.where, encoding=rule.label_encoding)
     wanted = {rule.width_field or ""}
     if rule.classes is None:
         layer, file_notes = _road_layer(file, rule)
@@ -253,7 +253,7 @@ def _table(features: Features, rule: SpeedRule, file_notes: tuple[str, ...]) -> 
         tuple(notes),
         features.crs,
         features.name,
-        file_notes,
+        (*file_notes, *features.file_notes),
         ignored,
     )
 
@@ -315,7 +315,8 @@ def _class_values(
     )
     if unlisted and rule.other == REFUSE:
         where = f"field {rule.field} has values" if rule.field else "its layers have names"
-        raise LabelError(f"{name}: {where} {refused_values(unlisted, 'features')}")
+        hint = "".join(f" ({note})" for note in features.file_notes)
+        raise LabelError(f"{name}: {where} {refused_values(unlisted, 'features')}{hint}")
     rest, what = rule.rest
     numbers = np.array([listed.get(value, rest) for value in values], np.int16)
     remarks: list[tuple[str, ...]] = [

@@ -21,6 +21,7 @@ from geoprep.palette import (
     speed_bin,
 )
 from geoprep.store import (
+    SPLIT_NAMES,
     SPLITS,
     STATUSES,
     StoreMeta,
@@ -59,7 +60,7 @@ def page_data(store: StoreReader, level: int) -> dict[str, Any]:
         },
         "level": level,
         "shown": f"level {level}, bands {', '.join(bands)}, brightness adjusted for display",
-        "splits": list(SPLITS),
+        "splits": [*SPLITS, *{scene["split"] for scene in scenes} - {*SPLITS}],
         "statuses": list(STATUSES),
         "legend": _legend(facts, store.meta),
         "words": _words(store.meta),
@@ -92,7 +93,7 @@ def _scenes(store: StoreReader, level: int) -> Iterator[dict[str, Any]]:
         shape = scene_shape(store, index, level)
         yield {
             "id": str(scenes.id[index]),
-            "split": SPLITS[splits[index]],
+            "split": SPLIT_NAMES[splits[index]],
             "status": status,
             "reason": str(scenes.reason[index]),
             "road": round(float(roads[index]), 5),

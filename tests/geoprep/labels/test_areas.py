@@ -11,7 +11,7 @@ from rasterio.features import rasterize
 from geoprep.build.plan import check_shared_roads
 from geoprep.errors import LabelError
 from geoprep.grid import Grid
-from geoprep.labels import RoadOutlines, SpeedRule, burn, read_roads
+from geoprep.labels import UNSELECTED, RoadOutlines, SpeedRule, burn, read_road_table, read_roads
 from geoprep.labels.road_files import open_road_file
 from geoprep.speed import UNKNOWN_SPEED
 
@@ -218,13 +218,58 @@ def test_a_condition_selects_features_of_any_format(tmp_path, label):
     path = label(road(5, name="a"), road(15, name="b"))
     assert len(read_roads(path, rule=SpeedRule(where="name = 'a'")).lines) == 1
     frame = geopandas.read_file(path)
-    for suffix in (".gpkg", ".shp", ".parquet"):
-        other = path.with_suffix(suffix)
+    for suffix in (".gpkg", ".shp", ".parquet", ".geojson", ".fgb", ".gdb", ".kml"):
+        other = path.with_name(f"other{suffix}")
         if suffix == ".parquet":
             frame.to_parquet(other)
         else:
-            frame.to_file(other)
-        assert len(read_roads(other, rule=SpeedRule(where="name = 'a'")).lines) == 1, suffix
+            frame.to_file(other, driver="OpenFileGDB" if suffix == ".gdb" else None)
+        # SQLite's dialect: a converted file gives the same labels.
+        for where, count in {
+            **{"name = 'a'": 1, "name = 'A'": 0, "name LIKE 'A'": 1, "name IN ('A', 'b')": 1},
+            **{"name <> 'a' OR name = 'a'": 2, "name = 'a' -- or b": 1},
+        }.items():
+            roads = read_roads(other, rule=SpeedRule(where=where))
+            assert len(roads.lines) == count, (suffix, where)
+            assert (UNSELECTED in roads.notes) == (count == 0)
+
+
+def test_a_condition_selects_features_of_contents_in_memory(tmp_path, label):
+    path = label(road(5, name="a"), road(15, name="b"))
+    table = read_road_table(path.read_bytes(), SpeedRule(where="name = 'a'"), "x/roads.geojson")
+    assert len(table.lines) == 1
+
+
+def test_one_file_whose_condition_selects_nothing_is_refused(label):
+    file = open_road_file(label(road(5, name="a")), SpeedRule(where="name = 'c'"))
+    with pytest.raises(LabelError, match="no feature is selected by `where`"):
+        check_shared_roads(file, [])
+
+
+@pytest.mark.parametrize("stated", ["cpg", "option", "nothing"])
+def test_text_of_a_shapefile_is_read_in_its_encoding(tmp_path, label, stated):
+    path = tmp_path / "roads.shp"
+    frame = geopandas.read_file(label(road(5, name="a"), road(15, name="b")))
+    frame.assign(highway=["дорога", "primary"]).to_file(path, encoding="cp1251")
+    table = path.with_suffix(".dbf")
+    content = bytearray(table.read_bytes())
+    assert "дорога".encode("cp1251") in content
+    content[29] = 0  # the code page, which GDAL writes
+    table.write_bytes(content)
+    if stated != "cpg":
+        path.with_suffix(".cpg").unlink()
+    rule = {"label_encoding": "cp1251" if stated == "option" else None}
+    where = SpeedRule(where="highway = 'дорога'", **rule)
+    if stated == "nothing":
+        with pytest.raises(LabelError, match=r"roads\.shp: text read as ISO-8859-1.*`label_enc"):
+            read_roads(path, rule=where)
+        assert any("ISO-8859-1" in note for note in read_roads(path).notes)
+    else:
+        assert len(read_roads(path, rule=where).lines) == 1
+        notes = read_roads(path, rule=SpeedRule(**rule)).notes
+        assert not any("ISO-8859-1" in note for note in notes)
+    with pytest.raises(LabelError, match="is for Shapefiles"):
+        read_roads(label(road(5)), rule=SpeedRule(label_encoding="cp1251"))
 
 
 def test_a_condition_that_is_wrong_is_an_error_that_lists_the_fields(tmp_path, label):

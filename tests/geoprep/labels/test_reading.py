@@ -207,6 +207,24 @@ def test_a_file_that_is_not_there_is_an_error_that_names_it(tmp_path):
         read_roads(folder)
 
 
+@pytest.mark.parametrize(
+    ("kind", "properties"),
+    [
+        ("name", {"name": "EPSG:999999"}),
+        ("name", {"name": "urn:ogc:def:crs:X::1"}),
+        ("link", {"href": "http://example.com/crs/42", "type": "proj4"}),
+        ("EPSG", {"code": 999999}),
+    ],
+)
+def test_a_crs_that_gdal_takes_for_degrees_is_refused(kind, properties):
+    member = {"type": kind, "properties": properties}
+    with pytest.raises(LabelError, match=r"chip7\.geojson: its CRS .*link or unknown.*-a_srs"):
+        read(geojson(feature(), crs=member))
+    known = {"type": "name", "properties": {"name": "urn:ogc:def:crs:EPSG::4326"}}
+    for more in ({"crs": known}, {}):
+        assert len(read(geojson(feature(crs="x"), **more)).lines) == 1
+
+
 # --- bounds -------------------------------------------------------------------------------------
 
 

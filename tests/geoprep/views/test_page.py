@@ -18,7 +18,7 @@ from geoprep.speed import NODATA, UNKNOWN_SPEED
 from geoprep.store import SPLITS, StoreReader
 from geoprep.store.scenes import find_scene, read_label, scene_splits
 from geoprep.views.page import make_page, writing
-from geoprep.views.page.records import areas_of, script_json
+from geoprep.views.page.records import areas_of, page_data, script_json
 
 HOSTILE = (
     "</script><script>document.title='owned'</script><!--<img src=x onerror=alert(1)>\u2028&amp;"
@@ -67,6 +67,16 @@ def test_page_is_one_file_that_names_no_address(page, tmp_path):
     assert addresses == {"http://www.w3.org/2000/svg"}  # a name, which nobody asks for
     assert "default-src 'none'" in text
     assert "unsafe" not in text
+
+
+def test_scenes_of_no_split_are_unused(small_store, tmp_path):
+    opened = StoreReader.open(small_store)
+    assert page_data(opened, 64)["splits"] == list(SPLITS)
+    opened.tiles.split[opened.tiles.scene == 0] = len(SPLITS)
+    data = page_data(opened, 64)
+    assert data["splits"] == [*SPLITS, "unused"]
+    assert [scene["split"] == "unused" for scene in data["scenes"]][:2] == [True, False]
+    make_page(opened, tmp_path / "a.html")
 
 
 @pytest.mark.parametrize("scene", ["city_1", "utm_north", "utm_south"])

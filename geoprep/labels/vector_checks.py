@@ -1,0 +1,102 @@
+"""Checks of vector files that GDAL reads without an error, as something else."""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+import pyproj
+
+from geoprep.crs import LONLAT, transformer
+from geoprep.errors import LabelError
+
+_SHAPE_HEADER: Final = 100
+_TABLE_HEADER: Final = 32
+_CODE_PAGE: Final = 29
+"""Byte of the header of a dBASE table that states the encoding; 0 if it does not."""
+_CRS_MEMBER: Final = re.compile(rb'"crs"\s*:\s*(?=\{)')
+_LONGEST_CRS: Final = 4096
+
+
+def bytes_of(path: Path | bytes, most: int = -1) -> bytes:
+    """Return the contents of a file, or the first ``most`` bytes of it; contents as they are."""
+    if isinstance(path, bytes):
+        return path
+    try:
+        with path.open("rb") as file:
+            return file.read(most)
+    except OSError as error:
+        raise LabelError(f"{path}: cannot be read ({error.strerror}); check the path") from error
+
+
+def require_crs(crs: str, name: str) -> None:
+    """Refuse a file whose coordinates cannot be located on Earth."""
+    try:
+        transformer(crs, LONLAT)
+    except pyproj.exceptions.ProjError as error:  # also for a local CRS, or one of the Moon
+        stated = f"a CRS that is not on Earth ({crs[:60]})" if crs else "no CRS"
+        raise LabelError(
+            f"{name}: has {stated}; write the right one with ogr2ogr -a_srs EPSG:CODE fixed.gpkg "
+            f"{PurePosixPath(name).name} (a Shapefile needs its .prj file in the same folder)"
+        ) from error
+
+
+def require_known_crs(data: bytes, name: str) -> None:
+    """Refuse GeoJSON whose CRS is a link or unknown: GDAL takes its coordinates for degrees."""
+    for match in _CRS_MEMBER.finditer(data):
+        text = data[match.end() : match.end() + _LONGEST_CRS].decode("utf-8", "replace")
+        with suppress(ValueError, TypeError, AttributeError):  # no CRS, but a property of that name
+            member = json.JSONDecoder().raw_decode(text)[0]
+            properties = member["properties"] if "type" in member else None
+            stated = properties and next(iter(properties.values()), None)
+            if stated and not _is_crs(str(stated)):
+                raise LabelError(
+                    f"{name}: its CRS {str(stated)[:60]!r} is a link or unknown; write the right "
+                    "one with ogr2ogr -a_srs EPSG:CODE fixed.gpkg "
+                    f"{PurePosixPath(name).name}"
+                )
+
+
+def _is_crs(text: str) -> bool:
+    try:
+        return bool(pyproj.CRS.from_user_input(text))
+    except pyproj.exceptions.ProjError:
+        return "CRS84" in text or text.endswith("4326")
+
+
+def require_whole_shapefile(path: Path) -> bool:
+    """Refuse a Shapefile without its attributes, or shorter than its headers say.
+
+    Returns whether it states the encoding of its text, in a .cpg file or by its code page.
+
+    GDAL reads both without an error: as roads without type, and as roads without geometry.
+    """
+    table = next((p for p in map(path.with_suffix, (".dbf", ".DBF")) if p.is_file()), None)
+    if table is None:
+        raise LabelError(
+            f"{path}: its attribute file {path.stem}.dbf is missing; put it in the same folder"
+        )
+    header = bytes_of(path, _SHAPE_HEADER)
+    if len(header) == _SHAPE_HEADER:  # GDAL refuses anything shorter
+        # ESRI Shapefile Technical Description (1998), page 3: the length, in words of 16 bits.
+        _require_size(path, struct.unpack(">i", header[24:28])[0] * 2)
+    _require_size(table, _TABLE_HEADER)
+    header = bytes_of(table, _TABLE_HEADER)
+    # dBASE III: number of rows, bytes of the header, bytes per row.
+    rows, start, row = struct.unpack("<IHH", header[4:12])
+    _require_size(table, start + rows * row)
+    return header[_CODE_PAGE] != 0 or any(
+        map(Path.is_file, map(path.with_suffix, (".cpg", ".CPG")))
+    )
+
+
+def _require_size(path: Path, expected: int) -> None:
+    size = path.stat().st_size
+    if size < expected:
+        raise LabelError(
+            f"{path}: truncated, {size} of {expected} bytes are there; download it again"
+        )
