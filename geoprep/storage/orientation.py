@@ -29,10 +29,12 @@ def other_display(dataset: DatasetReader, read: Read | None, size: int) -> str:
             "shows its smallest value white: invert it with `gdal_translate -co "
             f"PHOTOMETRIC=MINISBLACK -scale 0 {most} {most} 0 IN OUT`"
         )
+    if not dataset.transform.is_identity:
+        return ""
     stated = dataset.tags().get("EXIF_Orientation", "")
     turned = int(stated) if stated.isdecimal() else 0
     turned = turned or (_stored_orientation(read, size) if read else UPRIGHT)
-    if turned <= UPRIGHT or not dataset.transform.is_identity:
+    if turned <= UPRIGHT:
         return ""
     return (
         f"is stored turned (EXIF orientation {turned}), other files upright: turn its pixels with "
