@@ -229,7 +229,7 @@ def test_values_outside_the_image_or_under_its_nodata_fail_no_scene(scenes, tmp_
     image = np.random.default_rng(0).integers(1, 255, (3, SIDE, SIDE), np.uint8)
     image[:, :8] = 0
     write(tmp_path / "images" / "a.tif", image, nodata=0)
-    inside = np.where(np.arange(SIDE)[:, None] < 8, 700, label + 1).astype(np.uint16)
+    inside = np.where(np.arange(SIDE)[:, None] < 8, 700, label.astype(np.uint16) + 1)
     around = np.pad(inside, 5, constant_values=900)
     at = from_origin(400_000 - 2.5, 6_000_000 + 2.5, 0.5, 0.5)
     write(tmp_path / "masks" / "a.tif", around[None], transform=at)
