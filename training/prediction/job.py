@@ -205,17 +205,13 @@ class PredictionJob:
                             "or another folder as `out`"
                         )
                     task.state = "complete"
-            beside = self._beside(task)
+            picture = [task.target.with_suffix(".png")] * options.overlay
+            beside = [*picture, task.target.with_suffix(".qml")]
             if task.state == "complete":
                 files += [path for path in beside if not path.exists()]
             else:
                 files += [task.target, *beside]
         outputs(*files, inputs=_files_of(tasks), marked=marked)
-
-    def _beside(self, task: ImageOutcome) -> list[Path]:
-        """Return the files that are written beside a prediction."""
-        picture = [task.target.with_suffix(".png")] * self.predictor.options.overlay
-        return [*picture, task.target.with_suffix(".qml")]
 
     def _differs(self, task: ImageOutcome, signed: dict[str, Any]) -> str:
         """Return how the prediction that exists differs from the requested one; empty if equal."""

@@ -73,8 +73,7 @@ def refuse_others(folder: Path, *, locked: bool = False) -> None:
 
 def check_free(config: Config, folder: Path, lock: RunLock) -> None:
     """Raise UsageError if the folder holds another run, one in training, or files of others."""
-    lock.check()
-    refuse_others(folder, locked=lock.is_held)
+    refuse_others(folder, locked=lock.check())
     if holds_run(folder) and not (config.overwrite or _resumes_in(config, folder)):
         raise UsageError(
             f"{folder} holds a run: resume it (`resume` {folder}), choose another folder (`out`), "
@@ -124,12 +123,8 @@ class RunLock:
                 "another `out`"
             ) from owner
 
-    @property
-    def is_held(self) -> bool:
-        """Whether this process holds it."""
-        return self._file is not None
-
-    def check(self) -> None:
-        """Raise UsageError if another process has locked the folder."""
+    def check(self) -> bool:
+        """Return whether there is a lock, now of this process; UsageError if another has it."""
         if self._path.exists():
             self.take()
+        return self._file is not None

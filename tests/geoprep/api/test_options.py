@@ -165,12 +165,13 @@ def test_a_command_that_writes_other_files_calls_the_function_of_these(monkeypat
 
 def test_commands_import_the_api_and_records_only():
     """`BuildOptions` declares options by `geoprep.options`; `render` makes text of facts."""
-    allowed = {f"geoprep.{name}" for name in ("api", "options", "errors", "cpus")} | {"geoprep"}
+    names = ("api", "options", "errors", "cpus", "texts")
+    allowed = {"geoprep", *(f"geoprep.{name}" for name in names)}
     records = {("geoprep.build", "BuildOptions"), ("geoprep.build", "BuildObserver")}
     records |= {
         ("geoprep.roads", one) for one in ("LABEL_OPTIONS", "RasterOptions", "ScoreOptions")
     }
-    records |= {("geoprep.roads", "Tracing")}
+    records |= {("geoprep.roads", "Tracing"), ("geoprep.executors", "Terminal")}
     records |= {("geoprep.labels", f"{kind}Options") for kind in ("Class", "Mask", "Road")}
     for path in Path(geoprep.cli.__file__).parent.glob("*.py"):
         tree = ast.parse(path.read_text())
