@@ -204,8 +204,11 @@ class ModelConfig:
 class OptimizerConfig:
     """Optimisation: epochs, optimizer and learning rate."""
 
-    epochs: int | float = option(
-        30, "Number of passes over all tiles; the last may be a part of one, as in 2.5.", above=0
+    epochs: float | int = option(
+        30,
+        "Number of passes over all tiles; the last may be a part of one, as in 2.5.",
+        "N",
+        above=0,
     )
     time: str | None = option(
         None,
