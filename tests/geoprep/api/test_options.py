@@ -31,7 +31,8 @@ COMMANDS = {
     "build-zarr": (
         "build_zarr",
         "--city rio --source d --product MS --images i --asset red --labels l --out o.zarr "
-        "--overwrite --drop-source --workers 2 --scheduler tcp://h:1 --dry-run --json --quiet",
+        "--label-name m_{name} --overwrite --drop-source --workers 2 --scheduler tcp://h:1 "
+        "--dry-run --json --quiet",
     ),
     "info": ("store_info", "o.zarr --scenes --batch-size 3 --crop 9 --workers 2 --json"),
     "verify": ("check_store", "o.zarr --workers 2 --quiet --json"),

@@ -107,7 +107,9 @@ def test_a_label_with_coordinates_that_are_not_finite_is_refused(town):
     label.write_text(json.dumps(document))
     other = label.with_name("AOI_7_Moscow_chip10.geojson")
     shown = run("score", "--truth", label, "--proposal", other)
-    assert "chip2.geojson: 1 roads have coordinates that are not finite" in str(shown.exception)
+    assert "chip2.geojson: 1 roads have coordinates that are missing, not finite" in str(
+        shown.exception
+    )
 
 
 def test_parameters_are_printed(given):
