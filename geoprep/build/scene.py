@@ -18,13 +18,7 @@ from geoprep.executors import Executor, Survives
 from geoprep.grid import Grid, auto_tile, level_sides, tile_windows
 from geoprep.labels import Schema, vector_parts
 from geoprep.sources import Scene, SourceScenes
-from geoprep.storage import (
-    content_digest,
-    file_states,
-    is_local,
-    shown_address,
-    split_address,
-)
+from geoprep.storage import content_digest, file_states, is_local, shown_address, split_address
 
 TRAIN, VAL, TEST, UNUSED = 0, 1, 2, 3
 
@@ -302,8 +296,7 @@ def _same_bands(
             by_name.append(name)
             bands = tuple(probe.bands[place] for place in places)
             units = tuple(probe.units[place] for place in places) if probe.units else ()
-            facts = f"{probe.facts} {bands}"
-            probe = replace(probe, bands=bands, units=units, facts=facts)
+            probe = replace(probe, bands=bands, units=units, facts=f"{probe.facts} {bands}")
         if count > 1 and (match.unnamed or match.missing):
             by_number.append(name)
         checked.append(replace(probe, band_names=wanted))

@@ -369,8 +369,7 @@ class Trainer:
         finally:
             for value, before in zip(statistics, own, strict=True):
                 value.copy_(before)
-        self._save_at = time.monotonic() + self._interval
-        self._saved_step = progress.step
+        self._save_at, self._saved_step = time.monotonic() + self._interval, progress.step
 
     def save_best(self) -> None:
         """Write best.pt, the weights without the optimizer, and its STAC item, from rank 0."""
