@@ -81,7 +81,7 @@ def test_a_store_in_a_bucket_is_looked_at_as_any_other(s3, built, tmp_path):
     assert all(name in page for name in StoreReader.open(built).scenes.id)
     geoprep("export", STORE, "--scene", "all", "--out", tmp_path / "tifs")
     geoprep("export", built, "--scene", "all", "--out", tmp_path / "same")
-    written = sorted(path.name for path in (tmp_path / "tifs").iterdir())
+    written = sorted(path.name for path in (tmp_path / "tifs").glob("*.tif"))
     assert len(written) == 16
     for name in written:
         a, b = (tmp_path / folder / name for folder in ("tifs", "same"))
