@@ -30,6 +30,7 @@ from geoprep.build import (
     Outcome,
     Plan,
     PlannedScene,
+    SceneInputs,
     ShardRecord,
     ShardTask,
     finish,
@@ -59,8 +60,10 @@ class InventedHeaders(Threads):
         """Yield probes in rows northwards from the equator, and digests of invented files."""
         for first, some in items:
             found = [
-                _probe(i, one) if isinstance(one, tuple) else (f"{i:032x}", i + 1)
-                for i, one in enumerate(some, first)
+                _probe(i, item)
+                if isinstance(item[0], PlannedScene)
+                else (f"{i:032x}", SceneInputs(i + 1, i + 1, i + 1))
+                for i, item in enumerate(some, first)
             ]
             yield first, found
 

@@ -17,5 +17,6 @@ from .run import build as build
 from .run import finish as finish
 from .run import shard_tasks as shard_tasks
 from .scene import PlannedScene as PlannedScene
+from .scene import SceneInputs as SceneInputs
 from .summary import DryRun as DryRun
 from .summary import summarise_plan as summarise_plan

@@ -158,17 +158,15 @@ def centre_lines(road: Mask) -> Mask:
     >>> [int(centre_lines(mask).sum()) > 25 for mask in (diagonal, diagonal[:, ::-1])]
     [True, True]
     """
-    from scipy.ndimage import find_objects, label
     from skimage import morphology
 
     skeletonize: Callable[[Mask], Mask] = morphology.skeletonize
     lines = skeletonize(road)
     narrow = road & ~grown(~grown(~road))  # no part of 3 x 3 pixels of road
     lost = narrow & ~grown(lines, 2)
-    around = grown(lost, 8)
-    for box in find_objects(label(around)[0]):
-        mirrored = skeletonize((road[box] & around[box])[:, ::-1])[:, ::-1]
-        lines[box] = skeletonize(lines[box] | mirrored & grown(lost[box], 2))
+    if lost.any():
+        mirrored = skeletonize((road & grown(lost, 8))[:, ::-1])[:, ::-1]
+        lines = skeletonize(lines | mirrored & grown(lost, 2))
     return lines
 
 

@@ -151,10 +151,10 @@ def test_the_last_layer_of_a_model_without_a_head_is_for_its_targets_only(tmp_pa
         return nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 1, 1))
 
     trained, fresh = model(), model()
-    was = {"targets": "continuous", "channels": 1}
+    was = {"targets": "continuous", "channels": 1, "class_mph": ()}
     save(tmp_path / "best.pt", Checkpoint(info=info(**was), model=trained.state_dict()))
     before = fresh[2].weight.clone()
-    wanted = info(**was) if own else info(targets="binary", channels=1)
+    wanted = info(**was) if own else info(targets="binary", channels=1, class_mph=())
     line = load_initial_weights(fresh, wanted, str(tmp_path))
     assert line.startswith(f"{4 if own else 2} of 4 weights")
     assert torch.equal(fresh[0].weight, trained[0].weight)

@@ -29,7 +29,7 @@ def blobs(seed, shape, share):
 
 @given(
     seed=st.integers(0, 10_000),
-    shape=st.tuples(st.integers(1, 220), st.integers(1, 220)),
+    shape=st.tuples(st.integers(12, 220), st.integers(12, 220)),
     share=st.floats(0.2, 0.7),
     width=st.sampled_from([4.0, 8.0, 20.0]),
     area=st.sampled_from([0.0, 5.0, 20.0]),
