@@ -83,7 +83,6 @@ def test_xarray_reads_the_pixels_of_a_level(store, monkeypatch):
         (2,),
         ([5, 1, 3], slice(4, 40, 3), 7),
         (slice(None, None, 4), 3, [8, 2], 1),
-        ([],),
         (-1, -1, -1),
     ],
     ids=str,
@@ -104,9 +103,15 @@ def test_parts_of_tiles_are_those_of_the_whole_array(store, key):
 
 def test_xarray_reads_a_store_on_a_plain_web_server(small_store, store):
     with served(small_store.parent) as (address, _):
-        remote = geoprep.open_store(f"{address}/{small_store.name}").to_xarray(32, chunks={})
-        assert remote.image.chunks[0] == (1,) * len(store)
+        remote = geoprep.open_store(f"{address}/{small_store.name}").to_xarray(32)
         np.testing.assert_array_equal(remote.image[5], store.to_xarray(32).image[5])
+
+
+def test_chunks_are_tiles_by_default(store):
+    pytest.importorskip("dask")
+    lazy = store.to_xarray(32, chunks={}).image
+    assert lazy.chunks[0] == (1,) * len(store)
+    np.testing.assert_array_equal(lazy[5], store.to_xarray(32).image[5])
 
 
 def test_xarray_does_not_take_a_missing_file_for_zeros(store_copy):
