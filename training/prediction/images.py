@@ -77,6 +77,7 @@ class ImageSource:
     # Values that become black and white, float64 (band, 2); None: percentiles of the image.
     limits: NDArray[np.float64] | None = field(default=None, compare=False)
     note: str = ""  # for the user
+    files: tuple[str, ...] = ()  # all files that it consists of, see `imagery.Raster.files`
 
     @property
     def name(self) -> str:
@@ -142,7 +143,7 @@ def inspect_image(
     return ImageSource(
         address, bands, dtype, lengths, scales, height, width, transform, crs, gsd,
         version or copied, copied, nodata,
-        nodata is None and not states_nodata, limits, note,
+        nodata is None and not states_nodata, limits, note, raster.files,
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import count, takewhile
+from itertools import count, filterfalse, takewhile
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -347,8 +347,14 @@ def _is_prediction_in(folder: Path, address: str) -> bool:
 
 def _files_of(tasks: Sequence[ImageOutcome]) -> list[str]:
     """Return all files of the images on the disk, such as the sources of a VRT."""
-    files = [address for task in tasks for address in split_address(task.address)]
-    for file in [file for file in files if not is_remote(file)]:
-        with suppress(GeoprepError):
-            files += imagery.describe(file).files
+    files: list[str] = []
+    for task in tasks:
+        addresses = split_address(task.address)
+        files += addresses
+        if task.source is not None:
+            files += task.source.files
+            continue
+        for address in filterfalse(is_remote, addresses):  # its header could not be used
+            with suppress(GeoprepError):
+                files += imagery.describe(address).files
     return files
