@@ -14,14 +14,8 @@ PACKAGES = (
     *("numpy", "numba", "zarr", "numcodecs", "rasterio", "pyogrio", "geopandas", "shapely"),
     *("pyproj", "scikit-image", "scipy", "xarray", "dask", "onnxruntime", "openvino"),
 )
-# A process of its own: importing a damaged torch may end the process that does it.
-TORCH = """
-import torch
-names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-if torch.xpu.is_available():
-    names += [torch.xpu.get_device_name(i) for i in range(torch.xpu.device_count())]
-print(torch.__version__, "with", ", ".join(names) or "no accelerator")
-"""
+# Without the current folder on the path, which may hold a folder of that name.
+TORCH = ("-P", "-m", "training.versions")
 
 
 def version_text() -> str:
@@ -56,9 +50,7 @@ def _installed(package: str) -> str:
 def _torch() -> str:
     if _installed("torch") == "not installed":
         return "not installed"
-    done = subprocess.run(
-        [sys.executable, "-c", TORCH], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, *TORCH], capture_output=True, text=True, check=False)
     if done.returncode == 0:
         return done.stdout.strip()
     reason = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
