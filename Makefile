@@ -19,6 +19,8 @@ CHIP = chip55
 # The longest files come first (tests/conftest.py); xdist would begin with those of most tests.
 # Each process computes in one thread: two processes of two threads wait for each other.
 SPREAD ?= -n auto --dist loadfile --no-loadscope-reorder
+# What other targets run is left out of the whole suite.
+WHOLE = --ignore tests/e2e/test_readme.py --ignore tests/e2e/test_distribution.py --ignore tests/faults
 test check test-faults test-oldest test-newest: export OMP_NUM_THREADS ?= 1
 # Options of the benchmark: make bench-peers BENCH='--quick --plot loaders.png'
 BENCH ?=
@@ -61,8 +63,7 @@ demo: .venv/.core
 # README.md run in an environment of their own (make test-wheel-3.12); make dist checks what it builds.
 # Warnings are errors, but for those in tests/helpers/strict.py.
 test: .venv/.dev
-	env -u PYTHONDONTWRITEBYTECODE GEOPREP_TEST_WARNINGS=error .venv/bin/python -m pytest $(SPREAD) \
-		--ignore tests/e2e/test_readme.py --ignore tests/e2e/test_distribution.py --ignore tests/faults
+	env -u PYTHONDONTWRITEBYTECODE GEOPREP_TEST_WARNINGS=error .venv/bin/python -m pytest $(SPREAD) $(WHOLE)
 
 # For who changes code, in a minute or two: style, types, and the tests that take no time.
 check: lint
@@ -146,8 +147,7 @@ test-newest:
 		$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
 		$$(grep ^torch== constraints.txt) -e '.[train,deploy,cluster,dev]'
 	.venv-newest/bin/python -m pip list --disable-pip-version-check
-	NUMBA_CACHE_DIR=$(CURDIR)/.venv-newest/numba .venv-newest/bin/python -m pytest $(SPREAD) \
-		--ignore tests/e2e/test_readme.py --ignore tests/e2e/test_distribution.py --ignore tests/faults
+	NUMBA_CACHE_DIR=$(CURDIR)/.venv-newest/numba .venv-newest/bin/python -m pytest $(SPREAD) $(WHOLE)
 
 # Every constraints file from pyproject.toml; UPGRADE=--upgrade takes the newest versions.
 lock: .venv/.dev

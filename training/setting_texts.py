@@ -64,23 +64,26 @@ def parse_stages(text: str) -> tuple[Stage, ...]:
 
 def parse_interval(text: str) -> tuple[int, float]:
     """Return the steps and seconds of ``500``, ``30s``, ``10m`` or ``2h``; 0 and inf mean never."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*", text)
-    if not match or float(match[1]) <= 0 or (not match[2] and "." in match[1]):
-        raise UsageError(
-            f"`save_every` {text!r}: write a number of steps such as 500, or a time such as 30s "
-            "or 10m"
-        )
-    if match[2]:
-        return 0, float(match[1]) * _SECONDS[match[2]]
-    return int(match[1]), math.inf
+    if seconds := _seconds(text):
+        return 0, seconds
+    if re.fullmatch(r"\s*\d+\s*", text) and int(text):
+        return int(text), math.inf
+    raise UsageError(
+        f"`save_every` {text!r}: write a number of steps such as 500, or a time such as 30s or 10m"
+    )
 
 
 def parse_duration(text: str) -> float:
     """Return the seconds of ``30s``, ``10m`` or ``2h``."""
+    if seconds := _seconds(text):
+        return seconds
+    raise UsageError(f"`time` {text!r}: write a time such as 90s, 10m or 2h")
+
+
+def _seconds(text: str) -> float:
+    """Return the seconds of a time; 0 if it is none."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smh])\s*", text)
-    if not match or not float(match[1]):
-        raise UsageError(f"`time` {text!r}: write a time such as 90s, 10m or 2h")
-    return float(match[1]) * _SECONDS[match[2]]
+    return float(match[1]) * _SECONDS[match[2]] if match else 0.0
 
 
 def parse_shares(text: str) -> dict[str, float]:

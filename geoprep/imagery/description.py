@@ -303,7 +303,7 @@ def describe(address: str) -> Raster:
 
 @contextmanager
 def _named(address: str) -> Iterator[None]:
-    """Raise what a header that nobody expects leads to as an error that names the file."""
+    """Raise any error of an odd header as an ImageError that names the file."""
     try:
         yield
     except GeoprepError:

@@ -40,9 +40,14 @@ def require_crs(crs: str, name: str) -> None:
     except pyproj.exceptions.ProjError as error:  # also for a local CRS, or one of the Moon
         stated = f"a CRS that is not on Earth ({crs[:60]})" if crs else "no CRS"
         raise LabelError(
-            f"{name}: has {stated}; write the right one with ogr2ogr -a_srs EPSG:CODE fixed.gpkg "
-            f"{PurePosixPath(name).name} (a Shapefile needs its .prj file in the same folder)"
+            f"{name}: has {stated}; write the right one with {crs_command(name)} (a "
+            "Shapefile needs its .prj file in the same folder)"
         ) from error
+
+
+def crs_command(name: str) -> str:
+    """Return the command that states the right CRS of a file."""
+    return f"ogr2ogr -a_srs EPSG:CODE fixed.gpkg {PurePosixPath(name).name}"
 
 
 def require_known_crs(data: bytes, name: str) -> None:
@@ -56,8 +61,7 @@ def require_known_crs(data: bytes, name: str) -> None:
             if stated and not _is_crs(str(stated)):
                 raise LabelError(
                     f"{name}: its CRS {str(stated)[:60]!r} is a link or unknown; write the right "
-                    "one with ogr2ogr -a_srs EPSG:CODE fixed.gpkg "
-                    f"{PurePosixPath(name).name}"
+                    f"one with {crs_command(name)}"
                 )
 
 

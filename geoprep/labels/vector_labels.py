@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -34,6 +34,7 @@ from geoprep.labels.classes import (
 )
 from geoprep.labels.label_options import SPEED_FIELDS, SpeedRule
 from geoprep.labels.osm_files import LOST
+from geoprep.labels.vector_checks import crs_command
 from geoprep.labels.vector_files import Features, Layer, VectorFile
 from geoprep.labels.vector_names import OSM_LINES, OSM_SUFFIXES
 from geoprep.speed import UNKNOWN_SPEED, to_byte
@@ -128,8 +129,7 @@ class RoadTable:
             such = f", such as {crs}, that of the image" if crs.startswith("EPSG:") else ""
             return (
                 f"{which} has coordinates in degrees, as its CRS {self.crs[:40]} states ({listed})."
-                f" State the right CRS{such}: ogr2ogr -a_srs EPSG:CODE fixed.gpkg "
-                f"{PurePosixPath(self.name).name}"
+                f" State the right CRS{such}: {crs_command(self.name)}"
             )
         return f"{which} is a line or area ({listed}). Give road centre lines or areas of roads"
 

@@ -106,6 +106,11 @@ def _georeference(grid: Grid) -> dict[str, Any]:
     return coordinates
 
 
+def _as_slices(key: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return an index with whole numbers as slices of one position."""
+    return tuple(slice(k, k + 1) if isinstance(k, int | np.integer) else k for k in key)
+
+
 class _TileArray(BackendArray):
     """The images (tile, y, x, band) or the labels (tile, y, x) of a level, read tile by tile."""
 
@@ -120,17 +125,14 @@ class _TileArray(BackendArray):
 
     def _read(self, key: tuple[Any, ...]) -> NDArray[np.uint8]:
         """Return the pixels at whole numbers, slices and at most one array of positions."""
-        whole = [isinstance(part, int | np.integer) for part in key]
-        spans = tuple(
-            slice(k, k + 1) if is_single else k for k, is_single in zip(key, whole, strict=True)
-        )
+        spans = _as_slices(key)
         tiles = np.arange(self.shape[0])[spans[0]].tolist()
         pixels = np.empty(
             (len(tiles), *np.broadcast_to(0, self.shape[1:])[spans[1:]].shape), np.uint8
         )
         for out, tile in zip(pixels, tiles, strict=True):
             out[...] = self._tiles.read(tile)[spans[1:]]
-        return pixels[tuple(0 if is_single else slice(None) for is_single in whole)]
+        return pixels[tuple(0 if isinstance(k, int | np.integer) else slice(None) for k in key)]
 
 
 class _SceneArray(BackendArray):
@@ -148,9 +150,7 @@ class _SceneArray(BackendArray):
 
     def _read(self, key: tuple[int | slice, ...]) -> NDArray[np.uint8]:
         """Return the pixels at whole numbers and slices with steps of at least 1."""
-        spans = [
-            index if isinstance(index, slice) else slice(index, index + 1) for index in key[-2:]
-        ]
+        spans = _as_slices(key[-2:])
         windows = [range(*span.indices(n)) for span, n in zip(spans, self.shape[-2:], strict=True)]
         pixels = self._window(*windows)
         if pixels.ndim == 3:

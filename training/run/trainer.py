@@ -393,7 +393,7 @@ class Trainer:
         )
 
     def _where(self, ago: int) -> str:
-        """Return where the run was so many steps ago, and how it goes on from before that."""
+        """Return step, epoch and seed of a failed step, and how to resume from before it."""
         step, epoch = self.progress.step + 1 - ago, self.progress.epoch + 1
         kept = f"the last checkpoint is of step {self._saved_step}: `resume` {self.folder}"
         again = kept if self._saved_step is not None else "no checkpoint was written: start again"
