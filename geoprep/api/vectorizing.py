@@ -12,12 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from geoprep.errors import UsageError
 from geoprep.options import options_of, taken, with_options
-from geoprep.quiet import no_georeference_warning
 from geoprep.roads import RasterOptions, Tracing
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from geoprep.api.networks import RoadNetwork
     from geoprep.storage import StrPath
 
@@ -41,12 +38,13 @@ def vectorize(
     ----------
     source
         A file or folder, or several; an open rasterio dataset; an ``xarray.DataArray`` with a CRS
-        (of rioxarray), or with ``crs`` and ``transform`` given here; or an array (y, x) or
-        (band, y, x) with ``crs`` and ``transform``, or with ``pixel_size``.
+        as rioxarray writes it, or ``crs`` given here, and with coordinates of pixel centres, which
+        are evenly spaced in any order, or ``transform``; or an array (y, x) or (band, y, x) with
+        ``crs`` and ``transform``, or with ``pixel_size``.
     out
         File to write; format by suffix: .gpkg, .geojson, .graphml, .parquet, .osm or .csv.
     transform, crs
-        Affine (pixel to CRS) and CRS of an array.
+        Affine (pixel to CRS) and CRS of an array. They replace those that a DataArray states.
     workers
         Number of worker threads. Default: one per core.
     progress
@@ -68,13 +66,17 @@ def vectorize(
     if out is not None:
         require_suffix(Path(out), *NETWORK_SUFFIXES, TABLE_SUFFIX)
     traced = partial(_traced, source, out, transform, crs, workers, progress, options)
+    is_table = out is not None and Path(out).suffix.lower() == TABLE_SUFFIX
+    if out is not None and is_table:
+        with traced(vectorize_each) as roads:
+            images = [*roads]
+            write_csv(images, Path(out))
+        if len(images) == 1:  # its network is that of the table
+            return RoadNetwork(images[0].network)
     with traced(trace_rasters) as graph:
         network = RoadNetwork(graph)
-    if out is not None and Path(out).suffix.lower() != ".csv":
+    if out is not None and not is_table:
         network.to_file(out)
-    elif out is not None:
-        with traced(vectorize_each) as roads:
-            write_csv(roads, Path(out))
     return network
 
 
@@ -172,6 +174,8 @@ def _paths_of(source: Any, folder: Path, transform: Any, crs: Any) -> list[Path]
     """Return the rasters of a source as files; arrays and datasets are written to a folder."""
     import numpy as np
 
+    from geoprep.api.arrays import write_array, write_data_array
+
     if isinstance(source, str | os.PathLike):
         return [Path(source)]
     path = folder / "source.tif"
@@ -179,15 +183,12 @@ def _paths_of(source: Any, folder: Path, transform: Any, crs: Any) -> list[Path]
         from rasterio.shutil import copy
 
         copy(source, path, driver="GTiff")
+    elif hasattr(source, "data_vars"):
+        raise UsageError(f"`source` is a Dataset: choose one of {', '.join(source.data_vars)}")
     elif hasattr(source, "dims") and hasattr(source, "values"):  # an xarray.DataArray
-        if transform is None and crs is None:
-            transform, crs = _georeference(source)
-        # rioxarray and xarray keep these in attributes, or apart once they are decoded.
-        kept = {**source.encoding, **source.attrs}
-        nodata = kept.get("_FillValue", kept.get("nodata"))
-        _write(path, np.asarray(source.values), transform, crs, nodata, kept.get("units"))
+        write_data_array(path, source, transform, crs)
     elif isinstance(source, np.ndarray):
-        _write(path, source, transform, crs)
+        write_array(path, source, transform, crs)
     elif isinstance(source, Iterable):
         return [Path(one) for one in source]
     else:
@@ -195,44 +196,3 @@ def _paths_of(source: Any, folder: Path, transform: Any, crs: Any) -> list[Path]
             f"`source` is a {type(source).__name__}: give paths, a dataset or an array"
         )
     return [path]
-
-
-def _georeference(array: Any) -> tuple[Any, Any]:  # noqa: ANN401 - xarray's, affine
-    """Return transform and CRS of a DataArray: of rioxarray, or as it writes them into files."""
-    if hasattr(array, "rio"):
-        found = array.rio.crs
-        return (None, None) if found is None else (array.rio.transform(), found)
-    written = array.coords["spatial_ref"].attrs if "spatial_ref" in array.coords else {}
-    if not {"crs_wkt", "GeoTransform"} <= set(written):
-        return None, None
-    from affine import Affine
-
-    return Affine.from_gdal(*map(float, written["GeoTransform"].split())), written["crs_wkt"]
-
-
-def _write(
-    path: Path,
-    values: np.ndarray[Any, Any],
-    transform: Any,  # noqa: ANN401 - affine
-    crs: Any,  # noqa: ANN401 - anything that rasterio understands
-    nodata: float | None = None,
-    unit: str | None = None,
-) -> None:
-    """Write an array (y, x) or (band, y, x) as a GeoTIFF."""
-    import rasterio
-
-    values = values[None] if values.ndim == 2 else values
-    if values.ndim != 3:
-        raise UsageError(f"`source` has {values.ndim} axes: give an array (y, x) or (band, y, x)")
-    if (transform is None) != (crs is None):
-        raise UsageError("give both `transform` and `crs` of an array, or `pixel_size` alone")
-    kinds = {"b": "uint8", "f": "float32"}
-    values = values.astype(kinds.get(values.dtype.kind, values.dtype), copy=False)
-    bands, height, width = values.shape
-    with no_georeference_warning(), rasterio.open(
-        path, "w", driver="GTiff", count=bands, height=height, width=width,
-        dtype=values.dtype, transform=transform, crs=crs, nodata=nodata,
-    ) as file:  # fmt: skip
-        file.write(values)
-        if unit:
-            file.units = [unit] * bands

@@ -65,7 +65,8 @@ def open_raster(path: Path, reading: RasterOptions | None = None) -> RoadRaster:
     if band is not None and not 1 <= band <= len(stated.bands):
         raise UsageError(f"{path}: `band` is {band}, but the file has {len(stated.bands)}")
     grid, gsd = _grid(stated, reading.pixel_size)
-    dtype = np.dtype(stated.bands[0].dtype)
+    chosen = stated.bands[(band or 1) - 1]
+    full = np.iinfo(chosen.dtype).max if np.dtype(chosen.dtype).kind in "iu" else 1.0
     raster = RoadRaster(
         str(path),
         FileBands(path, stated.grid.shape),
@@ -73,8 +74,8 @@ def open_raster(path: Path, reading: RasterOptions | None = None) -> RoadRaster:
         grid,
         kind or "probability",
         (band or 1,),
-        full_value=float(np.iinfo(dtype).max) if np.issubdtype(dtype, np.integer) else 1.0,
-        nodata=stated.bands[(band or 1) - 1].nodata,
+        full_value=float(full) if chosen.scale in (0, 1) else 1 / chosen.scale,
+        nodata=chosen.nodata,
         image_shape=_image_shape(stated),
         threshold=_tag(stated, "ROAD_THRESHOLD", _share),
     )
