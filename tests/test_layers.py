@@ -23,7 +23,7 @@ LAYERS = {
 
 # The same of training, whose modules beside its packages have layers too, from the bottom.
 TRAINING = (
-    ("setting_texts", "process", "pictures", "commands", "versions"),
+    ("setting_texts", "process", "pictures", "commands"),
     ("model",),
     ("data",),
     ("engine",),

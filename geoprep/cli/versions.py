@@ -15,7 +15,7 @@ PACKAGES = (
     *("pyproj", "scikit-image", "scipy", "xarray", "dask", "onnxruntime", "openvino"),
 )
 # Without the current folder on the path, which may hold a folder of that name.
-TORCH = ("-P", "-m", "training.versions")
+TORCH = ("-P", "-m", "training.engine.versions")
 
 
 def version_text() -> str:

@@ -1,4 +1,4 @@
-"""Print the version of torch and the accelerators that it sees: ``python -m training.versions``.
+"""Print the version of torch and its accelerators: ``python -m training.engine.versions``.
 
 A process of its own, since importing a damaged torch may end the process that does it.
 """
