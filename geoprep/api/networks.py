@@ -94,13 +94,15 @@ class RoadNetwork:
         Parameters
         ----------
         edges
-            Lines, with ``speed_mph`` or ``speed_kph`` if speeds are known. Other columns are
-            ignored.
+            Lines, with ``speed_mph`` or ``speed_kph`` if speeds are known, and tags: ``highway``,
+            ``bridge``, ``tunnel``, ``layer``. Other columns are ignored.
 
         Raises
         ------
         SourceError
-            A geometry is not a line.
+            A geometry is not a line, or the frame has degrees without a CRS.
+        UsageError
+            A speed is not above 0 and finite.
 
         Examples
         --------
@@ -113,13 +115,11 @@ class RoadNetwork:
         <geoprep.RoadNetwork 2 edges, 3 nodes, 1.0 km, EPSG:32637>
         """
         from geoprep.roads import network_of_frame
-        from geoprep.speed import KMH_PER_MPH
 
-        frame = edges.reset_index(drop=True)
-        if "speed_mph" not in frame:
-            known = "speed_kph" in frame
-            frame["speed_mph"] = frame["speed_kph"] / KMH_PER_MPH if known else np.nan
-        return cls(network_of_frame("`edges`", frame[["speed_mph", frame.geometry.name]]))
+        frame = edges.reset_index(drop=True).drop(columns=["from_node", "to_node"], errors="ignore")
+        if not {"speed_mph", "speed_kph"} & set(frame):
+            frame["speed_mph"] = np.nan
+        return cls(network_of_frame("`edges`", frame))
 
     def to_networkx(self) -> nx.MultiGraph[int]:
         """Return an undirected multigraph with osmnx's attributes.

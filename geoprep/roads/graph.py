@@ -10,7 +10,7 @@ import shapely
 from numpy.typing import NDArray
 from shapely.ops import substring
 
-from geoprep.roads.network import RoadGraph, line_ends, line_strings, segments
+from geoprep.roads.network import SPEED_BACK, RoadGraph, line_ends, line_strings, segments
 from geoprep.speed import MPS_PER_MPH
 
 Ints = NDArray[np.int64]
@@ -165,15 +165,22 @@ class Chains:
     ends: Ints  # (chain, 2): the first and last node of every chain
 
 
-def chains(ends: Ints, node_count: int) -> Chains:
+def chains(
+    ends: Ints,
+    node_count: int,
+    group: Ints | None = None,
+    directed: NDArray[np.bool_] | None = None,
+) -> Chains:
     """Return the chains of edges that are linked by nodes of degree 2.
+
+    If given, edges of different groups are not linked, nor directed ones that run against another.
 
     A ring that touches nothing else is one chain that begins and ends at one of its nodes.
     """
     if not len(ends):
         none = np.empty(0, np.int64)
         return Chains(none, none.astype(bool), np.zeros(1, np.int64), np.empty((0, 2), np.int64))
-    links, nodes = _links(ends, node_count)
+    links, nodes = _links(ends, node_count, group, directed)
     order, offsets, links, nodes = _in_order(links, nodes, len(ends))
     place = np.empty(len(ends), np.int64)
     place[order] = np.arange(len(ends))
@@ -188,15 +195,21 @@ def chains(ends: Ints, node_count: int) -> Chains:
     return Chains(order, backwards, offsets, np.column_stack([start[first], stop[last]]))
 
 
-def _links(ends: Ints, node_count: int) -> tuple[Ints, Ints]:
+def _links(
+    ends: Ints, node_count: int, group: Ints | None, directed: NDArray[np.bool_] | None
+) -> tuple[Ints, Ints]:
     """Return the pairs of edges that meet at a node of degree 2, and that node."""
     flat = ends.reshape(-1)
     degree = np.bincount(flat, minlength=node_count)
     by_node = np.argsort(flat, kind="stable")
     inner = np.flatnonzero(degree == 2)
     at = (np.cumsum(degree) - degree)[inner]
-    pairs = np.column_stack([by_node[at] // 2, by_node[at + 1] // 2])
+    pairs, sides = np.divmod(np.column_stack([by_node[at], by_node[at + 1]]), 2)
     distinct = pairs[:, 0] != pairs[:, 1]  # both ends of one edge: already a ring of its own
+    if group is not None:
+        distinct &= group[pairs[:, 0]] == group[pairs[:, 1]]
+    if directed is not None:
+        distinct &= ~directed[pairs[:, 0]] | (sides[:, 0] != sides[:, 1])
     return pairs[distinct], inner[distinct]
 
 
@@ -238,23 +251,41 @@ def lines_through(walk: Chains, ends: Ints, nodes: NDArray[np.float64]) -> NDArr
     return line_strings(nodes[vertex], member)
 
 
-def with_chains_joined(network: RoadGraph) -> RoadGraph:
+def with_chains_joined(network: RoadGraph, *, equal: bool = False) -> RoadGraph:
     """Return a network without nodes of degree 2 and without isolated nodes.
 
-    A joined edge takes as long to travel as its parts of known speed. A ring keeps one node.
+    A joined edge takes as long to travel as its parts of known speed. A ring keeps one node. With
+    ``equal``, edges are only joined where speed, confidence and attributes are equal; without, what
+    attributes say is lost.
     """
-    walk = chains(network.ends, len(network.nodes))
+    back = network.attributes.get(SPEED_BACK) if equal else None
+    directed = None if back is None else np.isfinite(back)
+    group = _groups(network) if equal else None
+    walk = chains(network.ends, len(network.nodes), group, directed)
     if len(walk.ends) == len(network.ends):
         used, ends = renumbered(network.ends)
         return replace(network, nodes=network.nodes[used], ends=ends)
     used, ends = renumbered(walk.ends)
-    return RoadGraph(
-        nodes=network.nodes[used],
-        ends=ends,
-        lines=_joined_lines(walk, network.lines),
-        speed_mph=_joined_speeds(walk, network),
-        crs=network.crs,
-    )
+    nodes, lines = network.nodes[used], _joined_lines(walk, network.lines)
+    first = walk.offsets[:-1]
+    if directed is not None:
+        turned = directed[walk.edges[first]] & walk.backwards[first]
+        lines[turned], ends[turned] = shapely.reverse(lines[turned]), ends[turned, ::-1]
+    if equal:
+        return network.parts(nodes, ends, lines, walk.edges[first])
+    speed, confidence = _joined_speeds(walk, network), _joined_confidence(walk, network)
+    return RoadGraph(nodes, ends, lines, speed, network.crs, confidence)
+
+
+def _groups(network: RoadGraph) -> Ints:
+    """Return a number per edge, equal where all that is known of edges is equal."""
+    confidence = [] if network.confidence is None else list(network.confidence.T)
+    group = np.zeros(len(network.ends), np.int64)
+    for values in (network.speed_mph, *confidence, *network.attributes.values()):
+        plain = values.astype(str) if values.dtype == object else values
+        _, number = np.unique(plain, return_inverse=True)
+        group = np.unique(group * (number.max(initial=0) + 1) + number, return_inverse=True)[1]
+    return group
 
 
 def renumbered(ends: Ints) -> tuple[Ints, Ints]:
@@ -273,6 +304,16 @@ def _joined_speeds(walk: Chains, network: RoadGraph) -> NDArray[np.float64]:
     with np.errstate(invalid="ignore", divide="ignore"):
         mph: NDArray[np.float64] = metres / seconds / MPS_PER_MPH
     return mph
+
+
+def _joined_confidence(walk: Chains, network: RoadGraph) -> NDArray[np.float64] | None:
+    """Return the mean and the least confidence of every chain."""
+    if network.confidence is None:
+        return None
+    mean, least = network.confidence[walk.edges].T
+    length, begins = network.length_m[walk.edges], walk.offsets[:-1]
+    mean = np.add.reduceat(mean * length, begins) / np.add.reduceat(length, begins)
+    return np.column_stack([mean, np.minimum.reduceat(least, begins)])
 
 
 def _joined_lines(walk: Chains, lines: NDArray[np.object_]) -> NDArray[np.object_]:

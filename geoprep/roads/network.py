@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -19,6 +20,10 @@ from geoprep.speed import MPS_PER_MPH
 _UTM: Final = re.compile(r"EPSG:32[67](0[1-9]|[1-5]\d|60)")
 _GEOD: Final = pyproj.Geod(ellps="WGS84")
 _FALSE_EASTING_M: Final = 500_000.0
+SPEED_BACK: Final = "speed_mph_back"
+LEVELS: Final = ("bridge", "tunnel", "layer")
+ATTRIBUTES: Final = (SPEED_BACK, "highway", *LEVELS)
+"""Speed in mph from the last node to the first, NaN where it is that of the edge; tags as text."""
 _HALF_ZONE_M: Final = 350_000.0
 """A UTM zone is at most 334 km wide on either side of its central meridian."""
 
@@ -59,6 +64,8 @@ class RoadGraph:
     # float64 (edge, 2): mean and least probability of a road along the line, 0 to 1; None if the
     # network was not traced from probabilities
     confidence: NDArray[np.float64] | None = None
+    # What a file states about its edges beside their speeds (`ATTRIBUTES`), by name, (edge,)
+    attributes: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     @cached_property
     def length_m(self) -> NDArray[np.float64]:
@@ -104,7 +111,9 @@ class RoadGraph:
     ) -> RoadGraph:
         """Return the network of lines that are edges of this one, or parts of them."""
         confidence = None if self.confidence is None else self.confidence[edges]
-        return RoadGraph(nodes, ends, lines, self.speed_mph[edges], self.crs, confidence)
+        attributes = {name: values[edges] for name, values in self.attributes.items()}
+        speed = self.speed_mph[edges]
+        return RoadGraph(nodes, ends, lines, speed, self.crs, confidence, attributes)
 
     @property
     def travel_time_s(self) -> NDArray[np.float64]:

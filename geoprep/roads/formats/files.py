@@ -20,7 +20,7 @@ from geoprep.roads.formats.graphs import read_graphml, write_graphml
 from geoprep.roads.formats.osm import read_if_written_here, read_osm, write_osm
 from geoprep.roads.formats.style import style_row
 from geoprep.roads.formats.table import (
-    COLUMNS,
+    READ_COLUMNS,
     are_network_fields,
     edge_frame,
     edges_of_features,
@@ -139,7 +139,7 @@ def read_network(path: str | os.PathLike[str], *, layer: str | None = None) -> R
     Networks that another program, such as QGIS, has saved again may have multi-part lines, another
     CRS or layer name, and edges added, moved or split. Where ``from_node`` and ``to_node`` are
     missing, or disagree with where the lines end, nodes are rebuilt from coordinates: line ends
-    within 10 cm of each other are one node, and a line that another one ends on is split there.
+    within 10 cm of each other are one node. All networks have one form (`lines.normal_form`).
     The network is in the CRS of the file if that is in true metres, else in a UTM zone.
     """
     path = Path(path)
@@ -203,7 +203,7 @@ def _network_of(file: VectorFile, path: Path, layer: Layer | None) -> RoadGraph:
             raise SourceError(f"{path}: has no layer of lines, so it is not a road network")
         layer = lines[(networks or list(lines))[0]]
     crs = None if _is_plane(path) else crs_name(layer.crs)
-    features = file.read([replace(layer, crs=crs or LONLAT)], COLUMNS)
+    features = file.read([replace(layer, crs=crs or LONLAT)], READ_COLUMNS)
     return network_of_frame(path, edges_of_features(features, crs))
 
 

@@ -10,7 +10,7 @@ import pyproj
 import shapely
 
 from geoprep.errors import SourceError
-from geoprep.roads.formats.table import COLUMNS, edge_frame, network_of_frame
+from geoprep.roads.formats.table import READ_COLUMNS, edge_frame, network_of_frame
 from geoprep.roads.network import RoadGraph
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def write_graphml(network: RoadGraph, path: Path) -> None:
     edges.insert(0, "edge", np.arange(len(edges)))
     graph = multigraph(network.nodes, network.ends, edges, network.crs or "")
     for _, _, data in graph.edges(data=True):
-        for name in [name for name, value in data.items() if value != value]:
+        for name in [name for name, value in data.items() if value is None or value != value]:
             del data[name]
     nx.write_graphml(graph, path)
 
@@ -58,7 +58,8 @@ def read_graphml(path: Path) -> RoadGraph:
         rows = sorted((data for *_, data in graph.edges(data=True)), key=lambda data: data["edge"])
         lines = np.array([shapely.from_wkt(data["geometry"]) for data in rows], object)
         crs = graph.graph.get("crs") or None
-        columns = {name: [data.get(name, np.nan) for data in rows] for name in COLUMNS}
+        names = [name for name in READ_COLUMNS if any(name in data for data in rows)]
+        columns = {name: [data.get(name, np.nan) for data in rows] for name in names}
         frame = gpd.GeoDataFrame(columns, geometry=lines, crs=crs)
     except (nx.NetworkXError, ParseError, KeyError, ValueError, TypeError) as error:
         raise SourceError(f"{path}: not readable as GraphML of a road network: {error}") from error

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from geoprep.crs import LONLAT, moved
 from geoprep.errors import LabelError, SourceError
 from geoprep.labels import HIGHWAY_TYPES, OSM_LINES
-from geoprep.roads.formats.lines import split_at_shared_points
 from geoprep.roads.formats.table import CONFIDENCE, edge_frame, edges_of_features, network_of_frame
 from geoprep.roads.graph import renumbered
 from geoprep.roads.network import RoadGraph
@@ -92,5 +91,4 @@ def read_if_written_here(path: Path, layer: str | None) -> RoadGraph | None:
     if not (frame["source"].eq(_SOURCE) | frame[list(_FIELDS)].notna().any(axis=1)).any():
         return None
     frame = frame[frame["highway"].isin(HIGHWAY_TYPES)].rename(columns=_FIELDS)
-    parts, part_of = split_at_shared_points(frame.geometry.to_numpy())
-    return network_of_frame(path, frame.iloc[part_of].set_geometry(parts))
+    return network_of_frame(path, frame)

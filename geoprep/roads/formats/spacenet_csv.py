@@ -101,6 +101,7 @@ def read_csv(
         if key in grids:
             crs = utm_crs_of(grids[key])
             to_metres = partial(grids[key].to_crs, crs=crs)
+            wide, high = grids[key].gsd_m()
         elif pixel_size_m is None and len(lines):
             raise UsageError(
                 f"{path}: the roads of {key} are in pixels. Give `images`, or `pixel_size` in "
@@ -114,9 +115,8 @@ def read_csv(
             speed,
             crs,
             to_metres=to_metres,
-            min_path=_SMALL_PX,
+            min_path=_SMALL_PX * math.sqrt(wide * high),
             small_nodes=_SMALL_NODES,
-            min_path_in_lines=True,
         )
     return networks
 

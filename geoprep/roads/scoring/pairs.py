@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -20,6 +20,7 @@ from geoprep.labels import SpeedRule
 from geoprep.roads.formats.adjacency import json_content, read_adjacency
 from geoprep.roads.formats.files import read_if_network
 from geoprep.roads.formats.label_files import read_labels
+from geoprep.roads.formats.lines import joined
 from geoprep.roads.formats.spacenet_csv import read_csv
 from geoprep.roads.graph import renumbered, subnetwork
 from geoprep.roads.names import (
@@ -193,7 +194,9 @@ class _SceneReader:
         for scene, roads in scenes.items():
             several = f", scene {scene}" if len(scenes) > 1 else ""
             check_network(roads.network, _name(path) + several)
-        return scenes
+        return {
+            scene: replace(roads, network=joined(roads.network)) for scene, roads in scenes.items()
+        }
 
     def _in_file(self, path: Path) -> dict[str, _SceneRoads]:
         if path.suffix.lower() == TABLE_SUFFIX:

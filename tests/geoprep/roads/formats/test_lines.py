@@ -1,0 +1,136 @@
+"""The normal form of networks: the same however the lines were drawn, and in whatever file."""
+
+import geopandas as gpd
+import numpy as np
+import pytest
+import shapely
+from helpers.roads import degree_counts, lengths
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from geoprep.errors import GeoprepError
+from geoprep.roads.formats.files import read_if_network, read_network, write_network
+from geoprep.roads.formats.lines import joined, network_from_lines, normal_form
+from geoprep.roads.formats.table import network_of_frame
+from geoprep.roads.network import RoadGraph
+
+ORIGIN = np.array([5e5, 6e6])
+CRS = "EPSG:32637"
+
+
+def form(lines, speeds=None, crs=CRS, **attributes) -> RoadGraph:
+    shapes = np.array(
+        [shapely.LineString(np.array(line, float) + ORIGIN) for line in lines], object
+    )
+    table = {name: np.array(values, object) for name, values in attributes.items()}
+    speed = np.full(len(lines), 30.0) if speeds is None else np.array(speeds, float)
+    return network_from_lines(shapes, speed, crs, attributes=table)
+
+
+def content(network: RoadGraph, digits=2):
+    """Return lines without needless vertices, whatever their direction, with speeds."""
+    plain = shapely.simplify(network.lines, 0.01)
+    paths = [np.round(shapely.get_coordinates(line) - ORIGIN, digits) + 0.0 for line in plain]
+    ends = [min(path.tolist(), path[::-1].tolist()) for path in paths]
+    return sorted(zip(ends, network.speed_mph.round(6).tolist(), strict=True))
+
+
+def city(rng) -> tuple[list[np.ndarray], np.ndarray]:
+    """Return walks along a lattice, which overlap, cross and turn back, and a ring; with speeds."""
+    steps = np.array([(40.0, 0.0), (-40.0, 0.0), (0.0, 40.0), (0.0, -40.0)])
+    lines = [steps[rng.integers(0, 4, 6)].cumsum(axis=0) for _ in range(8)]
+    lines += [np.array([(900, 0), (960, 0), (960, 60), (900, 60), (900, 0)], float)]
+    return lines, np.append(np.full(8, 30.0), 20.0)
+
+
+@given(st.integers(0, 10_000))
+@settings(max_examples=25, deadline=None)
+def test_order_direction_and_segments_of_lines_do_not_matter(seed):
+    rng = np.random.default_rng(seed)
+    lines, speeds = city(rng)
+    plain = form(lines, speeds)
+    assert content(normal_form(plain)) == content(plain)
+    order = rng.permutation(len(lines))
+    drawn = [lines[k][:: rng.choice([-1, 1])] for k in order.tolist()]
+    turned = [line if np.array_equal(line[0], line[-1]) else line[::-1] for line in drawn]
+    twice = form([*drawn, *turned], np.tile(speeds[order], 2))
+    pieces = [pair for line in drawn for pair in np.stack([line[:-1], line[1:]], axis=1)]
+    cut = form(pieces, np.repeat(speeds[order], [len(line) - 1 for line in drawn]))
+    for other in (twice, cut):
+        assert content(other) == content(plain)
+        assert content(joined(other)) == content(joined(plain))
+
+
+@pytest.mark.parametrize("suffix", [".gpkg", ".geojson", ".graphml", ".parquet", ".osm"])
+def test_all_formats_hold_the_same_network(tmp_path, suffix):
+    network = form(*city(np.random.default_rng(7)))
+    for _ in range(2):
+        write_network(network, tmp_path / f"roads{suffix}")
+        again = read_network(tmp_path / f"roads{suffix}")
+        assert lengths(again) == pytest.approx(lengths(network), abs=0.05)
+        assert degree_counts(again) == degree_counts(network)
+        assert sorted(again.speed_mph) == sorted(network.speed_mph)
+        network = again
+
+
+def test_tags_and_both_speeds_are_read_and_written(tmp_path):
+    there = [(0, 0), (100, 0)], [(100, 0), (0, 0)], [(100, 0), (200, 0)]
+    network = form(
+        there, [30, 40, 30], highway=["primary", "primary", None], layer=["1", "1", None]
+    )
+    for suffix in (".gpkg", ".geojson", ".graphml", ".parquet"):
+        write_network(network, tmp_path / f"roads{suffix}")
+        network = read_if_network(tmp_path / f"roads{suffix}")
+        (road,) = np.flatnonzero(network.speed_mph == 40)
+        assert network.attributes["speed_mph_back"][road] == 30
+        assert network.attributes["highway"].tolist().count("primary") == 1
+        assert (
+            network.lines[road].coords[0][0] > network.lines[road].coords[-1][0]
+        )  # the faster way
+        assert len(network.lines) == 2
+
+
+LOOP = [(0, 0), (0, 100), (100, 100), (100, 0), (0, 0)]
+ROAD = [(-100, 0), (0, 0), (100, 0)]
+BELOW = [(0, -50), (0, 0)], [(0, 0), (0, 50)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "attributes", "long"),
+    [
+        ([[*LOOP, (-100, 0)], [(0, 0), (0, -50)]], {}, [50, 100, 400]),
+        ([[(-100, 0), *LOOP, (0, -71)]], {}, [71, 100, 400]),
+        ([[(0, 0), (100, 0)], [(50, 0), (150, 0)]], {}, [150]),
+        ([[(0, 0), (100, 0)], [(50, 0), (150, 0)], [(50, 0), (50, 9)]], {}, [9, 50, 100]),
+        ([ROAD, [(0, -50), (0, 0), (0, 50)]], {}, [50, 50, 100, 100]),
+        ([ROAD, [(0, -50), (0, 0), (0, 50)]], {"layer": ["1", "0"]}, [100, 200]),
+        ([ROAD, *BELOW], {"bridge": ["yes", None, "no"]}, [50, 50, 200]),
+        ([ROAD, [(0, -50), (0, 0)]], {"bridge": ["no", "yes"]}, [50, 100, 100]),
+        ([[(-100, 0), (100, 0)], [(0, -50), (0, -0.0009)]], {}, [50, 100, 100]),
+        ([[(-100, 0), (100, 0)], [(0, -50), (0, -0.002)]], {}, [50, 200]),
+        ([[(-0.0, 0), (50, 0)], [(0.0, 0), (0, 50)]], {}, [100]),
+    ],
+    ids=[
+        "lollipop", "loop in the middle", "overlap", "overlap with a side street", "crossing",
+        "bridge", "road in two below a bridge", "bridge that ends at a road", "within 1 mm",
+        "farther", "minus zero",
+    ],
+)  # fmt: skip
+def test_lines_are_split_at_every_node_that_they_meet(lines, attributes, long):
+    assert lengths(form(lines, **attributes)) == pytest.approx(long, abs=0.01)
+
+
+@pytest.mark.parametrize("speed", [0.0, -5.0, np.inf])
+def test_speeds_that_cannot_be_are_refused(speed):
+    frame = gpd.GeoDataFrame({"speed_mph": [speed]}, geometry=form([ROAD]).lines, crs=CRS)
+    with pytest.raises(GeoprepError, match="roads: edge 0 has a speed that is not above 0"):
+        network_of_frame("roads", frame)
+
+
+def test_degrees_without_a_crs_are_refused_and_km_h_are_read():
+    lines = shapely.transform(form([ROAD]).lines, lambda xy: (xy - ORIGIN) * 1e-5 + (37, 55))
+    frame = gpd.GeoDataFrame({"speed_kph": [50.0]}, geometry=lines)
+    with pytest.raises(GeoprepError, match="roads: has no CRS, and its coordinates look like"):
+        network_of_frame("roads", frame)
+    read = network_of_frame("roads", frame.set_crs(4326))
+    assert read.speed_mph == pytest.approx([50 / 1.609344])
