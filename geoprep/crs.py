@@ -31,7 +31,7 @@ _SIDE_POINTS: Final = 11
 _MOST_SCALE_ERROR: Final = 0.01
 
 
-def is_georeferenced(crs: Any, transform: Affine) -> bool:  # noqa: ANN401 - as rasterio or pyproj have it  # noqa: ANN401 - as rasterio or pyproj have it
+def is_georeferenced(crs: Any, transform: Affine) -> bool:  # noqa: ANN401 - as rasterio or pyproj have it
     """Return whether a raster's CRS and transform locate its pixels on the ground.
 
     The one test of georeference. The CRS may be as rasterio or pyproj give it, a text, or None.
@@ -98,6 +98,31 @@ def is_geographic(crs: str) -> bool:
     return bool(pyproj.CRS.from_user_input(crs).is_geographic)
 
 
+@lru_cache(maxsize=256)
+def turn_of(crs: str) -> float:
+    """Return by how much x grows in a turn around the Earth; 0 where meridians are not parallel.
+
+    Examples
+    --------
+    >>> turn_of("EPSG:4326"), round(turn_of("EPSG:3857")), turn_of("EPSG:32637")
+    (360.0, 40075017, 0.0)
+    """
+    if is_geographic(crs):
+        return 360.0
+    own = pyproj.CRS.from_user_input(crs)
+    if own.is_bound and own.source_crs:  # a datum shift would turn meridians
+        own = own.source_crs
+    if own.geodetic_crs is None:
+        return 0.0
+    lon, lat = np.meshgrid((-135.0, -45.0, 45.0, 135.0), (0.0, 60.0))
+    degrees = pyproj.Transformer.from_crs(own.geodetic_crs, own, always_xy=True)
+    x, y = degrees.transform(lon, lat)
+    quarter = np.median(np.diff(x[0]))  # of the three, at most one is across the edge of the CRS
+    parallel = np.isfinite(x).all() and np.allclose(x[0], x[1]) and np.allclose(y.T, y[:, 0])
+    regular = np.isclose(np.diff(x[0]), quarter) | np.isclose(np.diff(x[0]), -3 * quarter)
+    return float(4 * quarter) if parallel and regular.all() else 0.0
+
+
 def moved(xy: NDArray[np.float64], source: str, target: str) -> NDArray[np.float64]:
     """Return points (point, 2) in another CRS; those outside its domain become infinite."""
     return np.column_stack(transformer(source, target).transform(*xy.T))
@@ -124,12 +149,12 @@ def reproject_area(area: shapely.Polygon, source: str, target: str) -> shapely.P
 
 
 def beside(x: NDArray[np.float64], crs: str, middle: float) -> NDArray[np.float64]:
-    """Return x moved by whole turns to within 180 degrees of a middle; only if it is in degrees."""
-    if not is_geographic(crs):
+    """Return x moved by whole turns around the Earth to within half a turn of a middle."""
+    if not (turn := turn_of(crs)):
         return x
     with np.errstate(invalid="ignore"):  # infinite coordinates
-        moved: NDArray[np.float64] = x - 360.0 * np.round((x - middle) / 360.0)
-    return moved
+        near: NDArray[np.float64] = x - turn * np.round((x - middle) / turn)
+    return near
 
 
 def unwrapped(lonlat: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -264,7 +264,7 @@ def draw_network(
 
     image = None if over is None else Path(over)
     if image is not None and not image.exists():
-        raise UsageError(f"`over` {image}: no such file")
+        raise UsageError(f"`over` {image}: no such file; check the path")
     size: float | tuple[float, float] | None = pixel_size
     if isinstance(source, RoadNetwork):
         graph = source.graph

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from dataclasses import dataclass, fields
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -254,6 +255,8 @@ class BuildOptions(StoreOptions, MaskOptions, ClassOptions, RoadOptions, ImageOp
                     f"`{name}` is for vector labels, `{other}` for raster labels: leave out one of "
                     "them"
                 )
+        if options.get("split_file") is not None:
+            options["split_file"] = os.fspath(options["split_file"])
         if options.get("speed_field") and options.get("speed_from") == "attributes":
             raise UsageError("`speed_field` reads given speeds: leave out `speed_from` attributes")
         if "speed_unit" in options and not options.get("speed_field"):

@@ -39,6 +39,8 @@ from geoprep.sources import CITIES, IMAGE_SUFFIXES, SourceScenes
 from geoprep.storage import split_address
 from geoprep.store import CLASSES_SCHEMA, StoreMeta
 
+_MOST_COARSER: Final = 1.5
+"""Ratio of the pixel sizes of two images above which a note says so."""
 _SAME_PLACE: Final = 0.9
 """Share of the ground of two images that they have in common if they show one place."""
 
@@ -153,11 +155,12 @@ def make_plan(
     splits, split_notes = divide(scenes, [source.origin for source in sources], layout)
     for i, of_scene in enumerate(splits):
         scenes[i] = replace(scenes[i], splits=of_scene)
+    gsd_m, size_notes = _pixel_sizes(scenes)
     meta = StoreMeta(
         cities=tuple(cities),
         bands=tuple(names[0] for names in first.band_names),
         band_indexes=first.bands,
-        gsd_m=_median_gsd(scenes),
+        gsd_m=gsd_m,
         tile=layout.tile,
         overlap=options.overlap,
         rescale=options.rescale,
@@ -182,7 +185,7 @@ def make_plan(
         tiles=tiles,
         road_file=road_file,
         orphan_labels=tuple(label for source in sources for label in source.orphan_labels),
-        notes=(*band_notes, *notes, *split_notes),
+        notes=(*band_notes, *size_notes, *notes, *split_notes),
         fingerprint=f"{__version__} {digest}",
     )
 
@@ -211,16 +214,24 @@ def _class_attributes(options: BuildOptions) -> dict[str, Any]:
     }
 
 
-def _median_gsd(scenes: Sequence[PlannedScene]) -> tuple[float, float]:
-    """Return the pixel size of the finest level in metres along x and y."""
-    x, y = np.median([scene.target.gsd_m() for scene in scenes if scene.target], axis=0)
+def _pixel_sizes(scenes: Sequence[PlannedScene]) -> tuple[tuple[float, float], list[str]]:
+    """Return the median of the pixel sizes at the finest level in metres, x and y; and a note."""
+    sizes = {scene.id: scene.target.gsd_m() for scene in scenes if scene.target}
+    x, y = np.median([*sizes.values()], axis=0)
     gsd = round(float(x), 4), round(float(y), 4)
     if not all(gsd):
         raise UsageError(
             f"the pixels of the images are {x:.2g} x {y:.2g} m; a store needs at least 0.0001 m. "
             "Check `pixel_size`, or the CRS of the images"
         )
-    return gsd
+    finest, coarsest = min(sizes, key=sizes.__getitem__), max(sizes, key=sizes.__getitem__)
+    (fine, _), (coarse, _) = sizes[finest], sizes[coarsest]
+    if coarse <= _MOST_COARSER * fine:
+        return gsd, []
+    return gsd, [
+        f"pixels are of {fine:.3g} m ({finest}) to {coarse:.3g} m ({coarsest}); a model has one "
+        "size: build separate stores, or resample all images with `gsd`"
+    ]
 
 
 def _schema(city: str, options: BuildOptions) -> Schema:

@@ -203,7 +203,10 @@ def options_from(
             }
             if (declared | keywords).get("type") is str:
                 declared["callback"] = filled
-            command = grouped_option(section, flag, name, **declared | keywords)(command)
+            declared |= keywords
+            if declared["required"]:  # None would count as given
+                del declared["default"]
+            command = grouped_option(section, flag, name, **declared)(command)
         return command
 
     return decorate

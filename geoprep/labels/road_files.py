@@ -26,6 +26,7 @@ from geoprep.crs import (
     is_geographic,
     reproject,
     transformer,
+    turn_of,
 )
 from geoprep.errors import LabelError, SourceError, UsageError
 from geoprep.labels.label_options import SpeedRule
@@ -98,11 +99,11 @@ class RoadFile:
             boxes = boxes_around(bounds, crs, self.table.crs, margin_m)
         except ProjError:  # the bounds are not on Earth
             boxes = []
-        turns = (0, -360, 360) if is_geographic(self.table.crs) else (0,)
+        turn = turn_of(self.table.crs)
         indexes = [
             self.tree.query(shapely.box(left + x, bottom, right + x, top), predicate="intersects")
             for left, bottom, right, top in boxes
-            for x in turns
+            for x in {0, -turn, turn}
         ]
         return np.unique(np.concatenate([np.empty(0, dtype=np.intp), *indexes]))
 
@@ -168,10 +169,9 @@ def _cross(lines: NDArray[np.object_], lines_crs: str, scene: Bounds, crs: str) 
     aside, up = (right - left) * _INSET, (top - bottom) * _INSET
     inner = shapely.box(left + aside, bottom + up, right - aside, top - up)
     moved = reproject(lines, lines_crs, crs)
-    if is_geographic(crs):
-        xy = shapely.get_coordinates(moved)
-        xy[:, 0] = beside(xy[:, 0], crs, (left + right) / 2)
-        moved = shapely.set_coordinates(moved.copy(), xy)
+    xy = shapely.get_coordinates(moved)
+    xy[:, 0] = beside(xy[:, 0], crs, (left + right) / 2)
+    moved = shapely.set_coordinates(moved.copy(), xy)
     somewhere = np.isfinite(shapely.bounds(moved)).all(axis=1)
     return bool(shapely.intersects(moved[somewhere], inner).any())
 

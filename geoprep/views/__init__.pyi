@@ -17,7 +17,7 @@ from .geotiff import What as What
 from .geotiff import chosen_scenes as chosen_scenes
 from .geotiff import export_scenes as export_scenes
 from .geotiff import require_pixels as require_pixels
-from .geotiff import write_class_names as write_class_names
+from .geotiff import write_sidecar as write_sidecar
 from .geozarr import export_geozarr as export_geozarr
 from .network_preview import preview_network as preview_network
 from .network_preview import read_picture as read_picture

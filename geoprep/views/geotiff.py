@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from xml.sax.saxutils import escape
 
 import numpy as np
+import pyproj
 
 from geoprep import __version__
 from geoprep.errors import OutputError, UsageError
@@ -166,8 +167,8 @@ def _write(
                 label = read_label(store, scene, level, rows)
                 values = (label if table is None else table[label])[None]
             file.write(values, window=Window(0, top, grid.width, len(rows)))
-    if array != "image" and meta.has_classes:
-        write_class_names(path, store.classes.names)
+    is_classes = array != "image" and meta.has_classes
+    write_sidecar(path, grid.crs, store.classes.names if is_classes else ())
 
 
 def _describe_image(file: DatasetWriter, bands: Sequence[str]) -> None:
@@ -195,15 +196,27 @@ def _describe_label(file: DatasetWriter, store: StoreReader, coding: Coding) -> 
         file.write_colormap(1, {i: (*rgb, 255) for i, rgb in enumerate(colours)})
 
 
-def write_class_names(path: Path, names: Sequence[str]) -> None:
-    """Write the names of classes to ``NAME.tif.aux.xml``, where GDAL keeps them."""
-    rows = "".join(f"<Category>{escape(printable(name))}</Category>" for name in names)
-    with replaced(path.with_name(f"{path.name}.aux.xml")) as partial:
-        partial.write_text(
-            f'<PAMDataset><PAMRasterBand band="1"><CategoryNames>{rows}</CategoryNames>'
-            "</PAMRasterBand></PAMDataset>\n",
-            encoding="utf-8",
-        )
+def write_sidecar(path: Path, crs: str | None, classes: Sequence[str] = ()) -> None:
+    """Write what a GeoTIFF has not to ``NAME.tif.aux.xml``, where GDAL keeps it.
+
+    That is its CRS, where the keys of GeoTIFF cannot hold it, and the names of classes.
+    """
+    import rasterio
+
+    stated = ""
+    if crs:
+        with rasterio.Env(GDAL_PAM_ENABLED="NO"), rasterio.open(path) as file:
+            held = file.crs
+        right = pyproj.CRS.from_user_input(crs)
+        if held is None or pyproj.CRS.from_wkt(held.to_wkt(version="WKT2_2019")) != right:
+            stated = f"<SRS>{escape(right.to_wkt())}</SRS>"
+    if classes:
+        rows = "".join(f"<Category>{escape(printable(name))}</Category>" for name in classes)
+        names = f"<CategoryNames>{rows}</CategoryNames>"
+        stated += f'<PAMRasterBand band="1">{names}</PAMRasterBand>'
+    if stated:
+        with replaced(path.with_name(f"{path.name}.aux.xml")) as partial:
+            partial.write_text(f"<PAMDataset>{stated}</PAMDataset>\n", encoding="utf-8")
 
 
 @contextmanager

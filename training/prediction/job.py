@@ -33,7 +33,7 @@ from geoprep.storage import (
     remote_file,
     split_address,
 )
-from geoprep.views import write_class_names
+from geoprep.views import write_sidecar
 from training.engine import keep_memory, slow_bf16
 from training.prediction.images import MOST_AT_ENDS, ImageSource, inspect_image, limits_note
 from training.prediction.overlay import write_overlay, write_style
@@ -274,9 +274,9 @@ class PredictionJob:
             if task.source is not None and picture:
                 write_overlay(task.source, task.target, info, threshold)
         if task.stats or not style.exists():
-            names = task.target.with_name(f"{task.target.name}.aux.xml")
-            if info.has_classes and (task.stats or not names.exists()):
-                write_class_names(task.target, info.class_names)
+            if task.stats or not task.target.with_name(f"{task.target.name}.aux.xml").exists():
+                names = info.class_names if info.has_classes else ()
+                write_sidecar(task.target, task.source.crs if task.source else None, names)
             write_style(style, info, threshold)
         if task.stats and not picture and is_ours(overlay):
             overlay.unlink()

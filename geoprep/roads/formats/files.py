@@ -145,7 +145,7 @@ def read_network(path: str | os.PathLike[str], *, layer: str | None = None) -> R
     path = Path(path)
     require_suffix(path, *READ_SUFFIXES)
     if not path.is_file():
-        raise SourceError(f"{path}: no such file")
+        raise SourceError(f"{path}: no such file; check the path")
     if path.suffix.lower() == ".graphml":
         return read_graphml(path)
     if path.suffix.lower() in OSM_SUFFIXES:

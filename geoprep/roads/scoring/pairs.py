@@ -190,7 +190,7 @@ class _SceneReader:
         elif path.exists():
             scenes = self._in_file(path)
         else:
-            raise SourceError(f"{path}: no such file or folder")
+            raise SourceError(f"{path}: no such file or folder; check the path")
         for scene, roads in scenes.items():
             several = f", scene {scene}" if len(scenes) > 1 else ""
             check_network(roads.network, _name(path) + several)
@@ -245,7 +245,7 @@ def _borders(images: Path) -> dict[str, Grid]:
         grids = {name: scene_grid(store, i) for i, name in enumerate(store.scenes.id.tolist())}
         borders = {scene_key(name): grid for name, grid in grids.items() if grid and grid.crs}
     elif not images.exists():
-        raise SourceError(f"{images}: no such folder or image")
+        raise SourceError(f"{images}: no such folder or image; check the path")
     else:
         from geoprep.imagery import describe
 

@@ -37,7 +37,7 @@ def rasters_in(path: Path) -> list[Path]:
             raise SourceError(f"{path}: the folder has no raster ({', '.join(RASTER_SUFFIXES)})")
         return [p for p in rasters if p.suffix.lower() in GEOTIFF_SUFFIXES] or rasters
     if not path.exists():
-        raise SourceError(f"{path}: no such file or folder")
+        raise SourceError(f"{path}: no such file or folder; check the path")
     return [path]
 
 

@@ -11,6 +11,7 @@ from helpers.geojson import feature, write_features
 from hypothesis import given
 from hypothesis import strategies as st
 
+from geoprep.build.options import BuildOptions
 from geoprep.build.scene import TEST, TRAIN, UNUSED, VAL
 from geoprep.build.splits import apart
 from geoprep.crs import to_lonlat
@@ -134,6 +135,7 @@ def test_areas_count_as_input_and_not_by_their_path(mosaic, tmp_path):
     one = plan_of([mosaic], split_file=write_areas(tmp_path / "a.geojson", UTM, box), tile=40)
     same = plan_of([mosaic], split_file=write_areas(tmp_path / "x/a.geojson", UTM, box), tile=40)
     assert one.meta == same.meta
+    assert BuildOptions.given(split_file=tmp_path / "a.geojson").split_file.endswith("/a.geojson")
     other = write_areas(tmp_path / "a.geojson", UTM, [("val", 0, 0, 100, 480)])
     assert plan_of([mosaic], split_file=other, tile=40).meta.build != one.meta.build
 

@@ -70,6 +70,17 @@ def test_ground_sample_distance_is_that_of_the_finest_level(tmp_path):
     assert plan_of(scenes, resize=130).meta.gsd_m == pytest.approx((0.4854, 0.5993), abs=2e-4)
 
 
+def test_images_of_two_pixel_sizes_are_noted(tmp_path):
+    affines = Affine(0.5, 0, 5e5, 0, -0.5, 9), Affine(2, 0, 5.1e5, 0, -2, 9)
+    scenes = [
+        image(tmp_path, name, texture(80, 80), Place("EPSG:32637", affine))
+        for name, affine in zip(("fine", "coarse"), affines, strict=True)
+    ]
+    said = "pixels are of 0.5 m (fine) to 2 m (coarse)"
+    assert any(note.startswith(said) for note in plan_of(scenes).notes)
+    assert not any("pixels are of" in note for note in plan_of(scenes, gsd=1).notes)
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [

@@ -71,7 +71,10 @@ def test_a_table_has_the_pixels_of_the_predicted_image(predictions, tmp_path, ge
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("vectorize", "nowhere", "--out", "x.gpkg"), "nowhere: no such file or folder"),
+        (
+            ("vectorize", "nowhere", "--out", "x.gpkg"),
+            "nowhere: no such file or folder; check",
+        ),
         (("vectorize", ".", "--out", "x.shp"), "x.shp: use a name that ends in .gpkg"),
         (("vectorize", ".", "--out", "x.shp"), ".geojson, .graphml, .parquet, .osm, .csv"),
         (("preview", "nowhere.gpkg"), "nowhere.gpkg: no such file"),
@@ -85,6 +88,12 @@ def test_errors_are_one_line(geoprep, arguments, message):
     assert error.startswith("Error: ")
     assert message in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["vectorize", "polygonize"])
+def test_a_missing_file_to_write_is_named(geoprep, command):
+    status, _, error = geoprep(command, "a.tif")
+    assert (status, "Missing option '--out'" in error) == (2, True)
 
 
 def test_a_preview_over_an_image_elsewhere_is_refused(predictions, tmp_path, geoprep):

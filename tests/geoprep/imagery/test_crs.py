@@ -1,10 +1,12 @@
 """The CRS of an image is the one that it states, with every parameter."""
 
 import re
+from xml.sax.saxutils import escape
 
 import numpy as np
 import pyproj
 import pytest
+import rasterio
 from affine import Affine
 from helpers.factory import PLACES, Place, build_of, texture, write_image
 from rasterio.crs import CRS
@@ -13,6 +15,7 @@ from rasterio.shutil import copy as copy_raster
 from geoprep.crs import crs_name, to_lonlat
 from geoprep.imagery import describe
 from geoprep.sources.scene import Scene
+from geoprep.views.geotiff import export_scenes
 
 SHIFTED = {
     "minna": "+proj=utm +zone=31 +ellps=clrk80 +towgs84=-92,-93,122,0,0,0,0 +units=m",
@@ -80,3 +83,25 @@ def test_a_crs_that_wkt_1_cannot_hold_is_wkt_2(tmp_path):
         CRS.from_string(rotated).to_wkt(version="WKT2")
     )
     assert grid.crs.startswith("GEOGCRS")
+
+
+@pytest.mark.parametrize(
+    "crs",
+    [
+        pyproj.CRS("EPSG:32637").to_3d().to_wkt(),
+        "+proj=ob_tran +o_proj=longlat +o_lon_p=0 +o_lat_p=39.25 +lon_0=18 +ellps=sphere",
+        "+proj=utm +zone=10 +ellps=clrk66 +nadgrids=@conus +units=m",
+        "EPSG:32637",
+    ],
+)
+def test_an_export_has_the_crs_of_its_image(tmp_path, crs):
+    plain = write_image(tmp_path / "a.tif", texture(40, 50), PLACES["utm"])
+    copy_raster(plain, tmp_path / "a.vrt", driver="VRT")
+    vrt = (tmp_path / "a.vrt").read_text()
+    stated = CRS.from_user_input(crs).to_wkt(version="WKT2_2019")
+    (tmp_path / "a.vrt").write_text(re.sub("<SRS.*?</SRS>", f"<SRS>{escape(stated)}</SRS>", vrt))
+    store = build_of(tmp_path / "s.zarr", [Scene("a", str(tmp_path / "a.vrt"), None)])
+    (path,) = export_scenes(store, "a", tmp_path / "out.tif", what="image")
+    with rasterio.open(path) as file:
+        assert pyproj.CRS(file.crs.to_wkt(version="WKT2_2019")) == pyproj.CRS(stated)
+    assert (tmp_path / "out.tif.aux.xml").exists() == (crs != "EPSG:32637")

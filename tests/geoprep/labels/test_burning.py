@@ -9,7 +9,7 @@ from helpers.united import burned_by_gdal, united
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from geoprep.crs import transformer
+from geoprep.crs import LONLAT, transformer, turn_of
 from geoprep.errors import LabelError, UsageError
 from geoprep.grid import Grid
 from geoprep.labels import burning
@@ -302,11 +302,14 @@ def test_a_buffer_that_leaves_no_road_is_refused(buffer_m):
 
 @pytest.mark.parametrize("turn", [0, 360, -360])
 @pytest.mark.parametrize("split", [True, False])
-def test_roads_on_both_sides_of_the_180th_meridian_are_burned(tmp_path, turn, split):
+@pytest.mark.parametrize("crs", ["EPSG:4326", "EPSG:3857", "+proj=eqc +lat_ts=30 +towgs84=0,0,9"])
+def test_roads_on_both_sides_of_the_180th_meridian_are_burned(tmp_path, turn, split, crs):
     """Whatever the label calls the other side; the meridian of Greenwich gives the same mask."""
 
     def scene_at(lon):
-        return Grid(40, 100, Affine(1e-5, 0, lon - 5e-4, 0, -1e-5, -16.9998), "EPSG:4326")
+        x, y = transformer(LONLAT, crs).transform([0, 1e-5, 0], [-17, -17, -17 + 1e-5])
+        across, up, centre = x[1] - x[0], y[2] - y[0], x[0] + lon * turn_of(crs) / 360
+        return Grid(40, 100, Affine(across, 0, centre - 50 * across, 0, -up, y[0] + 20 * up), crs)
 
     def mask(name, lines, grid):
         path = tmp_path / name

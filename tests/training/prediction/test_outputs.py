@@ -1,8 +1,10 @@
 """Predictions replace no image, no file of others, and leave nothing stale beside them."""
 
+import pyproj
 import pytest
 import rasterio
 from helpers.predict_cases import make_checkpoint, pixels, write_image
+from rasterio.crs import CRS
 from rasterio.shutil import copy
 
 from geoprep.errors import GeoprepWarning, SourceError, UsageError
@@ -43,6 +45,17 @@ def test_a_file_of_others_is_refused_before_any_work(tmp_path, predict, image, n
         predict(image, overlay=True, overwrite=overwrite)
     assert [path.name for path in (tmp_path / "out").iterdir()] == [name]
     assert (tmp_path / "out" / name).read_text() == "mine"
+
+
+def test_a_crs_that_geotiff_cannot_hold_is_beside_the_prediction(tmp_path, predict, image):
+    crs = CRS.from_wkt(pyproj.CRS("EPSG:32637").to_3d().to_wkt())
+    with rasterio.open(image, "r+") as file:
+        file.crs = crs
+    (done,) = predict(image)
+    with rasterio.open(done.target) as file:
+        assert file.crs == crs
+    (again,) = predict(image)
+    assert again.state == "complete"
 
 
 def test_two_images_of_one_name_are_refused(tmp_path, predict, image):
