@@ -54,9 +54,9 @@ class RunProgress:
     best_epoch: int = -1
     """Its epoch; -1 before the first."""
     sums: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
-    """Sums of loss, pixelwise part and dice over the samples of the current epoch."""
-    samples: int = 0
-    """Number of these samples."""
+    """Sums of loss, pixelwise part and dice over the labelled pixels of the current epoch."""
+    labelled: float = 0.0
+    """Number of these pixels; of weighted classes the sum of their weights."""
     seconds: float = 0.0
     """Wall time of training, over all starts."""
     history: list[dict[str, Any]] = field(default_factory=list)
@@ -64,18 +64,18 @@ class RunProgress:
     skipped: int = 0
     """Steps that were skipped, since their gradient overflowed in fp16."""
 
-    def add(self, rows: Sequence[Sequence[float]], counts: Sequence[int]) -> None:
-        """Add loss, pixelwise part and dice of batches to the sums of the epoch.
+    def add(self, rows: Sequence[Sequence[float]]) -> None:
+        """Add loss, pixelwise part, dice and weight of batches to the sums of the epoch.
 
         Added batch by batch, the sums do not depend on how often the losses are read.
         """
-        for count, row in zip(counts, rows, strict=True):
-            self.sums = [total + count * part for total, part in zip(self.sums, row, strict=True)]
-            self.samples += count
+        for *parts, count in rows:
+            self.sums = [total + count * part for total, part in zip(self.sums, parts, strict=True)]
+            self.labelled += count
 
     def reset_sums(self) -> None:
         """Set the sums to 0: an epoch begins, or the first rank holds the sums of all ranks."""
-        self.sums, self.samples = [0.0] * len(self.sums), 0
+        self.sums, self.labelled = [0.0] * len(self.sums), 0.0
 
     def is_best(self, score: float) -> bool:
         """Record a validation result; return whether it is the best of its stage."""
@@ -92,6 +92,8 @@ class RunProgress:
                 "this checkpoint has no epoch and step: it is for prediction only; resume from "
                 "another one"
             )
+        if "samples" in values:  # of versions whose sums are over samples
+            values = {k: v for k, v in values.items() if k not in ("sums", "samples")}
         try:
             return cls(**values)
         except TypeError as error:

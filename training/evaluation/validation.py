@@ -6,13 +6,14 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from geoprep.speed import MAX_MPH, NODATA
 from geoprep.store import StoreReader
@@ -34,7 +35,7 @@ from training.evaluation.standing import (
     training_scenes,
     unlearned_classes,
 )
-from training.model import Trainable
+from training.model import ClassLoss, RoadLoss, Trainable
 from training.pictures import ANY_ROAD_MPH, Example
 from training.runners import (
     Runner,
@@ -69,9 +70,8 @@ def validate(
 ) -> tuple[dict[str, float], list[dict[str, Any]]]:
     """Return the metrics of a model over a loader, of all ranks together, and those per scene."""
     scenes, scene_of = _scenes(loader, engine.device)
-    metrics = metrics_of(info, len(scenes), engine.device)
-    losses: list[Tensor] = []
-    counts: list[int] = []
+    metrics, once = metrics_of(info, len(scenes), engine.device), CountedOnce(loader)
+    sums: list[Tensor] = []
     target = trainable.prep.target
     with evaluation_mode(trainable):
         batches = iter(loader)
@@ -83,19 +83,36 @@ def validate(
             on_device = batch.to(engine.device, non_blocking=True)
             with engine.autocast():
                 logits = trainable.logits(on_device.image)
-            group = scene_of[on_device.index]
-            metrics.update(activated(logits, info.targets), on_device.label, group)
-            valid = target.valid(on_device.label)
-            parts = trainable.loss(logits, target(on_device.label), valid)
-            losses.append(parts.total)
-            counts.append(len(batch))
+            group, label = scene_of[on_device.index], once(batch.index, on_device.label)
+            metrics.update(activated(logits, info.targets), label, group)
+            given = logits, target(label), target.valid(label)
+            sums.append(_sums(trainable.loss, *given))
         next(batches, None)  # ends the epoch of the loader
     sum_in_place(metrics.counts())
-    read = torch.stack(losses).tolist() if losses else []  # only now, so that no batch waits
-    total = sum(count * loss for count, loss in zip(counts, read, strict=True))
-    summed, seen = sum_over_ranks([total, sum(counts)], engine.device)
     rows = _rows(loader, scenes, scene_of, metrics)
-    return {"val_loss": summed / max(seen, 1)} | metrics.compute(), rows
+    return {"val_loss": _loss_of(trainable.loss, sums)} | metrics.compute(), rows
+
+
+def _sums(loss: nn.Module, logits: Tensor, target: Tensor, valid: Tensor) -> Tensor:
+    """Return the number of labelled pixels of a batch, then sums that its loss follows from."""
+    count = valid.sum().float().view(1)
+    if isinstance(loss, RoadLoss | ClassLoss):
+        return torch.cat([count, loss.sums(logits, target, valid)])
+    total = count * loss(logits, target, valid).total  # of a user, maybe NaN without a label
+    return torch.cat([count, total.where(count > 0, 0)])
+
+
+def _loss_of(loss: nn.Module, sums: Sequence[Tensor]) -> float:
+    """Return the loss over the batches of all ranks from their `_sums`; NaN without a label."""
+    # Read only now, so that no batch waits. On the CPU, since MPS has no fp64.
+    read = torch.stack([*sums]).cpu().double().sum(0).tolist() if sums else []
+    length = int(max_over_ranks([len(read)], torch.device("cpu"))[0])
+    labelled, *rest = sum_over_ranks(read or [0.0] * length, torch.device("cpu"))
+    if not labelled:
+        return math.nan
+    if isinstance(loss, RoadLoss | ClassLoss):
+        return float(loss.of_sums(torch.tensor(rest, dtype=torch.float64)).total)
+    return rest[0] / labelled
 
 
 def examples(
@@ -210,15 +227,16 @@ def evaluate_runner(
     loader = BatchLoader(tiles, batch_size, shuffle=False)
     scenes, scene_of = _scenes(loader, runner.device)
     threshold, device = chosen_threshold(info, threshold), runner.device
-    metrics = metrics_of(info, len(scenes), device, threshold)
+    metrics, once = metrics_of(info, len(scenes), device, threshold), CountedOnce(loader)
     simple = Baseline(info, tiles, threshold) if baseline else None
     for batch in loader:
         image = pad_batch(pad_image(batch.image), batch_size if runner.fixed_batch else 0)
         probabilities = average_views(runner, image, tta)[: len(batch)].permute(0, 3, 1, 2)
         on_device = batch.to(device)
-        metrics.update(probabilities, on_device.label, scene_of[on_device.index])
+        label = once(batch.index, on_device.label)
+        metrics.update(probabilities, label, scene_of[on_device.index])
         if simple is not None:
-            simple.update(probabilities, batch.image, batch.label, batch.index)
+            simple.update(probabilities, batch.image, label, batch.index)
     sum_in_place(metrics.counts())
     if lost := int(metrics.lost):
         notes.append(f"the model returned NaN for {lost:,} labelled pixels, which are left out")
@@ -245,6 +263,61 @@ def evaluate_runner(
         rescale=info.rescale,
         unlearned=unlearned_classes(info, tiles.stores, training) if info.has_classes else [],
     )
+
+
+class CountedOnce:
+    """Labels of tiles in which a pixel of a scene counts once, though tiles overlap.
+
+    It counts for that of the tiles that hold it whose centre is nearest, of equally near ones for
+    the first. In others it becomes nodata.
+    """
+
+    def __init__(self, loader: BatchLoader) -> None:
+        tiles, table = loader.tiles, loader.tiles.table
+        # In halves of a pixel of the finest level, in which centres are whole numbers too.
+        self._sides = 2 * np.array(tiles.origin.finest)[table["store"]]
+        self._corners = 2 * np.stack([table["row"], table["col"]], axis=1).astype(np.int64)
+        keys = np.stack([table["store"], table["scene"]], axis=1)
+        self._scene = np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1)
+        self._order = np.argsort(self._scene, kind="stable")
+        self._starts = np.searchsorted(self._scene[self._order], self._scene)
+        self._ends = np.searchsorted(self._scene[self._order], self._scene, side="right")
+
+    def __call__(self, index: Tensor, label: Tensor) -> Tensor:
+        """Return the label, uint8 (n, y, x), of whole tiles with these numbers."""
+        masks = [self.mask(tile, label.shape[-1]) for tile in index.tolist()]
+        if all(mask.all() for mask in masks):
+            return label
+        return label.masked_fill(~torch.from_numpy(np.stack(masks)).to(label.device), NODATA)
+
+    def mask(self, tile: int, side: int) -> NDArray[np.bool_]:
+        """Return which pixels of a tile count for it, bool (y, x) at a level."""
+        others = self._order[self._starts[tile] : self._ends[tile]]
+        offsets = self._corners[others] - self._corners[tile]
+        near = (np.abs(offsets) < self._sides[tile]).all(axis=1) & (others != tile)
+        pairs = zip(offsets[near].tolist(), (others[near] < tile).tolist(), strict=True)
+        return _nearest(
+            side, int(self._sides[tile]), tuple((y, x, before) for (y, x), before in pairs)
+        )
+
+
+@lru_cache(maxsize=256)
+def _nearest(
+    side: int, length: int, others: tuple[tuple[int, int, bool], ...]
+) -> NDArray[np.bool_]:
+    """Return the pixels of a tile that count for it, bool (side, side).
+
+    ``others`` are the offsets of tiles that overlap it, and whether they come before it. They and
+    its ``length`` are in the same unit.
+    """
+    centres = (2 * np.arange(side) + 1) * length // (2 * side) - length // 2
+    y, x, mask = centres[:, None], centres[None], np.ones((side, side), np.bool_)
+    for down, right, before in others:
+        inside = (np.abs(y - down) < length / 2) & (np.abs(x - right) < length / 2)
+        # Nearer to the other centre where 2 p o > o o.
+        nearer = 2 * (y * down + x * right) - down * down - right * right
+        mask &= ~(inside & (nearer > -before))
+    return mask
 
 
 def _scenes(loader: BatchLoader, device: torch.device) -> tuple[list[str], Tensor]:

@@ -44,6 +44,8 @@ class LossParts(NamedTuple):
     """Pixelwise part, focal or cross-entropy, unweighted."""
     dice: Tensor
     """1 - soft dice, unweighted."""
+    weight: Tensor | None = None
+    """Weight of the batch beside others, that of its labelled pixels; None for their number."""
 
 
 class RoadLoss(nn.Module):
@@ -74,6 +76,15 @@ class RoadLoss(nn.Module):
 
         Logits may have two channels more than the target, which are directions of roads.
         """
+        parts = self.of_sums(self.sums(logits, target, valid))
+        if logits.shape[1] > target.shape[1]:
+            road = ((target[:, -1:] > 0) & valid[:, None]).float()
+            turned = direction_loss(logits[:, target.shape[1] :], road)
+            parts = parts._replace(total=parts.total + self.direction * (turned - turned.detach()))
+        return parts
+
+    def sums(self, logits: Tensor, target: Tensor, valid: Tensor) -> Tensor:
+        """Return sums over the pixels of a batch, fp32 (4,), for `of_sums`; arguments as above."""
         known = valid[:, None]
         weight = known.float() if self.weights is None else known * self.weights
         # Loops over the few channels of a pixel would fill half of a vector.
@@ -86,16 +97,16 @@ class RoadLoss(nn.Module):
         pixel = functional.relu(x) - x * t + torch.log1p(torch.exp(-x.abs()))
         if self.name == "focal-dice":
             pixel = pixel * (t - p).square()
-        count = valid.sum().clamp(min=1) * target.shape[1]
-        main = (pixel * weight).sum() / count
+        count = (valid.sum() * target.shape[1]).float()
         both, either = (weight * p * t).sum(), (weight * (p + t)).sum()
+        return torch.stack([(pixel * weight).sum(), count, both, either])
+
+    def of_sums(self, sums: Tensor) -> LossParts:
+        """Return the loss of the `sums` of a batch, or of those of several, added up."""
+        pixel, count, both, either = sums
+        main = pixel / count.clamp(min=1)
         dice = 1 - (2 * both + _SMOOTH) / (either + _SMOOTH)
-        total = (1 - self.dice) * main + self.dice * dice
-        if logits.shape[1] > target.shape[1]:
-            road = ((target[:, -1:] > 0) & known).float()
-            turned = direction_loss(logits[:, target.shape[1] :], road)
-            total = total + self.direction * (turned - turned.detach())
-        return LossParts(total, main, dice)
+        return LossParts((1 - self.dice) * main + self.dice * dice, main, dice, count.detach())
 
 
 class ClassLoss(nn.Module):
@@ -119,6 +130,10 @@ class ClassLoss(nn.Module):
 
     def forward(self, logits: Tensor, target: Tensor, valid: Tensor) -> LossParts:
         """Return the loss of logits (n, class, y, x) and numbers of classes (n, y, x) if valid."""
+        return self.of_sums(self.sums(logits, target, valid))
+
+    def sums(self, logits: Tensor, target: Tensor, valid: Tensor) -> Tensor:
+        """Return sums over the pixels of a batch, fp32 (2 + 3 class,), for `of_sums`."""
         logp = functional.log_softmax(logits.float(), dim=1)
         numbers = torch.arange(logits.shape[1], device=logits.device).view(1, -1, 1, 1)
         known = valid[:, None]
@@ -130,15 +145,21 @@ class ClassLoss(nn.Module):
         share = truth if self.weights is None else truth * self.weights
         if self.weights is not None:
             pixel = pixel * self.weights
-        main = pixel.sum() / share.sum().clamp(min=_SMOOTH)
         count = truth.sum(dim=(0, 2, 3))
         both, either = (p * truth).sum(dim=(0, 2, 3)), p.sum(dim=(0, 2, 3)) + count
+        return torch.cat([torch.stack([pixel.sum(), share.sum()]), both, either, count])
+
+    def of_sums(self, sums: Tensor) -> LossParts:
+        """Return the loss of the `sums` of a batch, or of those of several, added up."""
+        pixel, share = sums[:2]
+        both, either, count = sums[2:].view(3, -1)
+        main = pixel / share.clamp(min=_SMOOTH)
         present = (count > 0).float()
         if self.weights is not None:
-            present = present * self.weights.flatten()
+            present = present * self.weights.flatten().to(present)
         miss = 1 - (2 * both + _SMOOTH) / (either + _SMOOTH)
         dice = (miss * present).sum() / present.sum().clamp(min=_SMOOTH)
-        return LossParts((1 - self.dice) * main + self.dice * dice, main, dice)
+        return LossParts((1 - self.dice) * main + self.dice * dice, main, dice, share.detach())
 
 
 def road_directions(road: Tensor) -> tuple[Tensor, Tensor]:

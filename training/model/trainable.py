@@ -56,7 +56,7 @@ class Trainable(nn.Module):
             logits = model(ready.image)
         with self.timed("loss forward"):
             parts: LossParts = loss(logits, ready.target, ready.valid)
-        return parts
+        return parts if parts.weight is not None else parts._replace(weight=ready.valid.sum())
 
     def logits(self, image: Tensor) -> Tensor:
         """Return logits (n, channel, y, x) of uint8 (n, band, y, x), without padding."""

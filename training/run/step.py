@@ -21,9 +21,9 @@ from torch.optim import Optimizer
 from torch.profiler import record_function
 
 from geoprep.errors import GeoprepError
-from loaders import Batch, BatchLoader
+from loaders import Batch, BatchLoader, this_rank
 from training.checkpoint import Checkpoint, CheckpointError
-from training.engine import Engine, max_over_ranks
+from training.engine import Engine, max_over_ranks, sum_in_place
 from training.model import (
     AVERAGE,
     COPY,
@@ -79,7 +79,7 @@ class StepResult(NamedTuple):
     """Result of an optimizer step; tensors are on the device."""
 
     losses: list[Tensor]
-    """Loss, pixelwise part and dice of each batch, fp32 (3,)."""
+    """Loss, pixelwise part, dice and weight of each batch, fp32 (4,), see `LossParts`."""
     counts: list[int]
     """Number of samples of each batch."""
     norm: Tensor
@@ -194,8 +194,9 @@ class StepState:
 def train_step(
     module: nn.Module, batches: Iterable[Batch], state: StepState, count: int = 1
 ) -> StepResult:
-    """Take an optimizer step over the next ``count`` batches, each with the same weight.
+    """Take an optimizer step over the next ``count`` batches of all ranks.
 
+    Its loss is the mean over the labelled pixels of all of these batches, which have the same size.
     ``module`` is a `Trainable`, with gradients averaged over ranks if there are several. If loss
     or gradient is not finite, it raises TrainingError and leaves the weights unchanged. If the
     engine ``skips_steps``, the device skips the update instead, and `StepResult.check` raises the
@@ -206,26 +207,32 @@ def train_step(
     statistics = [*state.statistics.values()] if engine.skips_steps else []
     before = torch.cat([value.flatten() for value in statistics]) if statistics else None
     # Ranks average their gradients in the last batch of the step only.
-    no_sync = getattr(module, "no_sync", nullcontext)
+    no_sync = getattr(module, "no_sync", None)
+    ranks = 1 if no_sync is None else this_rank()[1]
+    several = count * ranks > 1
     for number in range(1, count + 1):
         asked = time.perf_counter()
         with timed(WAIT):
             batch = next(batches)
         waited += time.perf_counter() - asked
-        with no_sync() if number < count else nullcontext():
+        with no_sync() if no_sync and number < count else nullcontext():
             with timed(COPY):
                 on_device = batch.to(engine.device, non_blocking=True)
             with engine.autocast():
                 parts: LossParts = module(on_device)
             with timed("backward"):
-                loss = parts.total / count
+                loss, weight = parts.total, parts.weight
+                assert weight is not None  # see Trainable
+                if several:  # the weight of all is known after the last batch
+                    loss = loss * (weight / on_device.label.numel())
                 # 1, or NaN if the loss is not finite: the gradients are NaN then. Ranks average
                 # them, so all ranks skip the step.
                 one = loss.detach() * 0 + 1
                 scaled = loss if scaler is None else scaler.scale(loss)
                 scaled.backward(one)  # type: ignore[no-untyped-call]  # torch's
-        losses.append(torch.stack([*parts]).detach())
+        losses.append(torch.stack([*parts[:3], weight.float()]).detach())
         counts.append(len(batch))
+        pixels = batch.label.numel()
         del batch, on_device  # releases the buffer before the next batch is waited for
     with timed("clip"):
         scale = None
@@ -233,6 +240,10 @@ def train_step(
             scale = scaler.scale(torch.ones_like(losses[0][0]))
             scaler.unscale_(optimizer)
         gradients = [p.grad for p in module.parameters() if p.grad is not None]
+        if several:
+            together = torch.stack(losses)[:, 3].sum()
+            sum_in_place([together] * (ranks > 1))
+            torch._foreach_mul_(gradients, ranks * pixels / together.clamp(min=1e-5))
         norm = get_total_norm(gradients)
         if state.clip is not None and (engine.skips_steps or norm > state.clip):
             clip_grads_with_norm_(module.parameters(), state.clip, norm)

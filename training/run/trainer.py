@@ -176,8 +176,8 @@ class Trainer:
                 self._after_steps()
         self._read()
         average_in_place(self.state.statistics_of_rank())
-        *sums, samples = sum_over_ranks([*progress.sums, progress.samples], self.engine.device)
-        means = (part / max(samples, 1) for part in sums)
+        *sums, labelled = sum_over_ranks([*progress.sums, progress.labelled], self.engine.device)
+        means = (part / labelled if labelled else math.nan for part in sums)
         return dict(zip(PARTS, means, strict=True)) | self._pace.figures()
 
     def _fix_length(self, limit: str, taken: float) -> None:
@@ -222,10 +222,10 @@ class Trainer:
         begun, self._since = self._since, time.perf_counter()
         pace = Pace(sum(counts), self._since - begun, sum(step.waited for step in taken))
         self._pace = Pace(*map(sum, zip(self._pace, pace, strict=True)))
-        progress.add(rows, counts)
+        progress.add(rows)
         progress.seconds += pace.seconds
-        total = sum(n * row[0] for n, row in zip(counts, rows, strict=True))
-        return total / max(pace.samples, 1), pace
+        labelled = sum(row[3] for row in rows)
+        return sum(row[0] * row[3] for row in rows) / labelled if labelled else math.nan, pace
 
     def validate(self) -> dict[str, float]:
         """Return the metrics on the validation tiles; nothing if this epoch is not validated."""
@@ -344,7 +344,7 @@ class Trainer:
         The file has the means of the running statistics of all ranks, and those of each rank.
         """
         progress, state = self.progress, self.state
-        totals = sum_over_ranks([*progress.sums, progress.samples], self.engine.device)
+        totals = sum_over_ranks([*progress.sums, progress.labelled], self.engine.device)
         rng = random_state(self.engine.device)
         statistics = [] if self.alone else state.statistics_of_rank()
         own = [value.cpu().clone() for value in statistics]
@@ -352,7 +352,7 @@ class Trainer:
         first, *others = gather_on_rank_zero(rng) or [rng]
         average_in_place(statistics)
         if is_rank_zero():
-            progress.sums, progress.samples = totals[:-1], int(totals[-1])
+            progress.sums, progress.labelled = totals[:-1], totals[-1]
             place = replace(self.loader.state, epoch=progress.epoch, position=self.position)
             training = {
                 "optimizer": state.optimizer.state_dict(),

@@ -65,6 +65,12 @@ def given(rank):
     return noise
 
 
+def unequal(rank):
+    noise = given(rank)
+    noise.label[:, 4 + 20 * rank :] = 255
+    return noise
+
+
 torch.set_num_threads(1)
 with process_group("cpu"):
     torch.manual_seed(0)
@@ -93,6 +99,17 @@ with process_group("cpu"):
         result.check(1)
     except TrainingError as error:
         found["late"] = str(error)
+
+    found["step"] = []  # of each rank, and of one process with the batches of both
+    for parted in (True, False):
+        torch.manual_seed(0)
+        trainable = trainable_of(nn.Conv2d(3, 8, 1))
+        trainable.loss.dice = 0.0
+        state = StepState.of(trainable, engine, Config(lr=0.01, clip=None, optimizer="sgd"))
+        batches = [unequal(rank)] if parted else [unequal(0), unequal(1)]
+        module = data_parallel(trainable, engine.device) if parted else trainable
+        train_step(module, batches, state, len(batches))
+        found["step"].append(trainable.model.weight.flatten().tolist())
 
     for find in (True, False):
         engine, trainable, state, module = made(Partial(), find_unused=find)
@@ -124,6 +141,7 @@ def test_two_ranks_agree_on_steps_and_average_their_statistics(tmp_path, forks):
     for rank in ranks:  # an infinite loss in the second rank
         assert rank["inf"] == rank["late"] == "the loss is not a number"
         assert rank["skipped"]
+        assert rank["step"][0] == pytest.approx(rank["step"][1], rel=1e-5)
         assert rank["unused True"] == "trained"
         assert "find_unused_parameters" in rank["unused False"]
 

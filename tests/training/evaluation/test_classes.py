@@ -77,7 +77,7 @@ def test_pixels_without_a_label_never_count(batch):
         loss = ClassLoss(class_weights=weights)
         torch.testing.assert_close(loss(other, target, valid), loss(*batch))
     nothing = ClassLoss()(logits, target, torch.zeros_like(valid))
-    assert [part.item() for part in nothing] == [0, 0, 0]
+    assert [part.item() for part in nothing] == [0, 0, 0, 0]
 
 
 def test_metrics_are_those_of_scikit_learn():

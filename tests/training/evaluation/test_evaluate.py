@@ -4,6 +4,7 @@ import contextlib
 import csv
 import io
 import json
+import math
 import re
 import sys
 from dataclasses import replace
@@ -107,6 +108,36 @@ def test_metrics_equal_those_of_training(network, checkpoint, store_path, comman
     found = figures_of(path, store_path, "--threshold", "0.5")
     for name, value in found["metrics"].items():
         assert value == pytest.approx(said[name], abs=1e-6) or value is None
+
+
+class Thinned(BatchLoader):
+    """A loader of labels with fewer rows from tile to tile, in the end one; or with none."""
+
+    kept = 1
+
+    def __iter__(self):
+        for batch in super().__iter__():
+            for label, tile in zip(batch.label, batch.index.tolist(), strict=True):
+                label[self.kept * (64 - 9 * tile) :] = 255
+            yield batch
+
+
+def test_the_loss_is_that_of_all_labelled_pixels_whatever_the_batches(network, store_path):
+    engine = choose_engine("native", "cpu", "fp32", "off")
+    tiles = RamTiles.load(store_path, "val")
+    trainable = Trainable(make_prep(FACTS, engine.dtype, SamplingConfig()), network, RoadLoss())
+    (batch,), target = Thinned(tiles, 8, shuffle=False), trainable.prep.target
+    with torch.no_grad():
+        logits = trainable.logits(batch.image)
+        whole = RoadLoss()(logits, target(batch.label), target.valid(batch.label)).total.item()
+
+    def loss(size):
+        loader = Thinned(tiles, size, shuffle=False)
+        return validate(trainable, engine, FACTS, loader)[0]["val_loss"]
+
+    assert [loss(size) for size in (1, 3, 8)] == pytest.approx([whole] * 3, rel=1e-5)
+    Thinned.kept = 0
+    assert math.isnan(loss(3))
 
 
 def test_batches_levels_and_splits(checkpoint, store_path):

@@ -3,6 +3,7 @@
 import math
 from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from training.evaluation.metrics import (
     default_threshold,
     speed_mph,
 )
+from training.evaluation.validation import CountedOnce
 from training.runners import label_bytes
 
 MPH = (5.0, 15.0, 25.0, 35.0, 45.0, 55.0, 65.0)
@@ -208,3 +210,33 @@ def test_bin_speeds_are_means_of_their_pixels():
     Counted.histogram_speed[[0, 20, 25, 255]] = (900, 10, 30, 7)
     speeds = class_speeds([Counted(), Counted()])
     assert speeds == (5.5, 20.0, 25.0, 35.5, 45.5, 55.5, 65.5)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_pixel_of_a_scene_counts_once_for_the_nearest_tile(seed):
+    """Tiles of two scenes at random places, with neighbours left out, at a coarser level."""
+    random, finest = np.random.default_rng(seed), 32
+    corners = 4 * random.integers(0, 16, (9, 2))
+    table = np.zeros(9, [("store", "u2"), ("scene", "u4"), ("row", "u4"), ("col", "u4")])
+    table["row"], table["col"] = corners.T
+    table["scene"] = np.arange(9) % 2
+    loader = SimpleNamespace(
+        tiles=SimpleNamespace(table=table, origin=SimpleNamespace(finest=[finest]))
+    )
+    once, side = CountedOnce(loader), 8
+    scale = finest // side
+    for scene in (0, 1):
+        owner = {}
+        for tile in np.flatnonzero(table["scene"] == scene).tolist():
+            for y, x in np.ndindex(side, side):
+                place = corners[tile] // scale + (y, x)
+                off = np.square(2 * place + 1 - 2 * corners[tile] // scale - side).sum()
+                owner.setdefault(tuple(place), []).append((off, tile))
+        for tile in np.flatnonzero(table["scene"] == scene).tolist():
+            mask = once.mask(tile, side)
+            for y, x in np.ndindex(side, side):
+                place = tuple(corners[tile] // scale + (y, x))
+                assert mask[y, x] == (min(owner[place])[1] == tile)
+    index, label = torch.arange(9), torch.ones(9, side, side, dtype=torch.uint8)
+    masks = np.stack([once.mask(tile, side) for tile in range(9)])
+    assert torch.equal(once(index, label) != 255, torch.from_numpy(masks))

@@ -1,20 +1,27 @@
 """Batches of a step, learning rate schedules and averaged weights."""
 
+import copy
 from types import SimpleNamespace
 
 import pytest
 import torch
 from helpers import tiny
+from torch.nn import functional
 
+from loaders import Batch, ClassTarget, DevicePrep, Normalize, SpeedTarget
 from loaders.sampling import Schedule
-from training.model import copy_weights, update_average
+from training.checkpoint import RunProgress
+from training.engine import choose_engine
+from training.model import ClassLoss, RoadLoss, Trainable, copy_weights, update_average
 from training.run.parts import make_optimizer
 from training.run.step import (
     StepResult,
+    StepState,
     TrainingError,
     batch_groups,
     learning_rate,
     skip_unless_finite,
+    train_step,
 )
 from training.settings import Config, OptimizerConfig
 
@@ -93,6 +100,52 @@ def test_only_an_overflow_of_scaled_gradients_lets_a_run_go_on(loss, scale):
 def test_steps_of_several_batches_are_the_same_from_any_position(position, steps):
     loader = SimpleNamespace(schedule=Schedule(samples=20, batch_size=4))
     assert batch_groups(loader, position, 2) == steps
+
+
+def unequal(classes):
+    """Return two batches, the second labelled in a sixteenth of its pixels; and a linear model."""
+    torch.manual_seed(0)
+    image = torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8)
+    label = torch.randint(0, classes or 80, (2, 32, 32), dtype=torch.uint8)
+    label[1, 8:], label[1, :, 8:] = 255, 255
+    index, key = torch.arange(2), torch.arange(2)
+    parts = image, label, index, torch.zeros(2, 3).int(), key
+    prep = DevicePrep(
+        Normalize([100.0] * 3, [50.0] * 3),
+        ClassTarget(classes) if classes else SpeedTarget("bins"),
+    )
+    weights = torch.linspace(0.5, 1.5, classes or 8)
+    loss = ClassLoss("ce-dice", weights, 0.0) if classes else RoadLoss("bce-dice", weights, 0.0)
+    whole = Batch(*parts, has_classes=bool(classes))
+    several = [Batch(*(p[i : i + 1] for p in parts), has_classes=bool(classes)) for i in (0, 1)]
+    return whole, several, Trainable(prep, torch.nn.Conv2d(3, classes or 8, 1), loss)
+
+
+@pytest.mark.parametrize("classes", [0, 3])
+def test_a_step_of_several_batches_is_that_of_one_batch_of_all_their_pixels(classes):
+    whole, several, trainable = unequal(classes)
+    steps = []
+    for batches in ([whole], several):
+        copied = copy.deepcopy(trainable)
+        optimizer = torch.optim.SGD(copied.model.parameters(), lr=1.0)
+        engine = choose_engine("native", "cpu", "fp32", "off")
+        state = StepState(engine, copied.model, optimizer)
+        result = train_step(copied, batches, state, len(batches))
+        change = [
+            b - a
+            for a, b in zip(trainable.model.parameters(), copied.model.parameters(), strict=True)
+        ]
+        progress = RunProgress()
+        progress.add(torch.stack(result.losses).tolist())
+        steps.append([*change, torch.tensor(progress.sums[:2]) / progress.labelled])
+    torch.testing.assert_close(*steps, rtol=1e-5, atol=1e-7)
+    if classes:  # torch's own loss over all labelled pixels
+        ready = trainable.prep(whole)
+        weights = trainable.loss.weights.flatten()
+        loss = functional.cross_entropy(trainable.model(ready.image), ready.target, weights)
+        loss.backward()
+        gradients = [-p.grad for p in trainable.model.parameters()]
+        torch.testing.assert_close(steps[1][:2], gradients, rtol=1e-5, atol=1e-7)
 
 
 def schedule(name, epochs=10, **options):
