@@ -40,6 +40,7 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx_click",
+    "module_tables",
     "option_tables",
     "public_names",
     "sphinx_copybutton",

@@ -124,7 +124,7 @@ def _split(store: StoreReader, usable: NDArray[np.bool_], split: int) -> dict[st
 
 
 def _memory(facts: dict[str, Any], batch_size: int, crop: int, workers: int) -> dict[str, Any]:
-    """Return the bytes of tiles and loader by level, as docs/how-to/out-of-memory.md has them."""
+    """Return the bytes of tiles and loader by level, as docs/how-to/memory.md has them."""
     levels = {}
     for entry in facts["levels"]:
         level = str(entry["level"])
