@@ -11,7 +11,7 @@ from contextlib import contextmanager
 _lock = threading.Lock()
 _users = 0
 _MESSAGE = "Dataset has no geotransform|The given matrix"
-"""Makes the filter one that no program has of its own."""
+"""Pattern of the filter. Its second alternative sets it apart from filters that programs add."""
 
 
 @contextmanager

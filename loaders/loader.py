@@ -52,12 +52,12 @@ class _Place:
 class BatchLoader:
     """Iterates over batches of tiles or crops, one epoch after another.
 
-    Iterating again starts the epoch again; an epoch is finished with its last batch and followed by
-    the next. An iteration belongs to the epoch at its first batch, and the latest one that has
-    begun decides on `epoch` and the state. After `load_state_dict` the first iteration resumes
-    where the state was taken, in mid-epoch, on any number of ranks; so does that of a loader that
-    was pickled or copied. A batch is valid for as long as any part of it is referenced: only then
-    is its buffer filled again.
+    The last batch ends an epoch; the next iteration is the next epoch. Iterating again before the
+    last batch starts the same epoch again. `epoch` and `state_dict` follow the iteration that began
+    last. After `load_state_dict`, the first iteration resumes where the state was saved, in
+    mid-epoch, on any number of ranks. A loader that was pickled or copied resumes in the same way.
+    A batch is valid for as long as any part of it is referenced: only then is its buffer filled
+    again.
 
     Parameters
     ----------
@@ -212,7 +212,7 @@ class BatchLoader:
             self._schedule.batch_size,
             self.sampling.sample_side,
             len(tiles.bands),
-            # In work or ready, with the one that the loop gets next: prefetch + 1. And its own.
+            # Batches in work or ready: prefetch + 1. And the batch that the loop holds.
             spare=self.prefetch + 2,
             pinned=self._pinned,
             device=tiles.device if tiles.asynchronous else None,

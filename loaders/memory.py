@@ -284,7 +284,7 @@ def _left(folder: Path, files: _Files) -> int:
 
 
 def touched_nodes(root: Path = Path("/")) -> int:
-    """Return the number of memory nodes (NUMA) of which the first write chooses one for a page.
+    """Return the number of memory nodes (NUMA) on which a first write may place a page.
 
     It is 1 on machines with one node, on other systems than Linux, and if pages are interleaved
     over all nodes already, as under ``numactl --interleave=all``.

@@ -25,7 +25,7 @@ Train a model on synthetic cities with the pixel size of a store: initial weight
   geoprep fit boston.zarr --init-from runs/start
 
 It needs no download. The cities are drawn with three pixel sizes around that of the store, in three
-bands; --init-from adapts the weights to the store's bands. Use it where images or time are few.
+bands; --init-from adapts the weights to the store's bands. Use it for few images or short runs.
 """
 CLOSING = """\
 Next to the folder of the run, FOLDER-cities holds the stores of the cities: another run with the

@@ -276,7 +276,7 @@ class MachineConfig:
         "auto",
         "Precision of convolutions; weights and loss are always fp32. auto: bf16 where the device "
         "computes in it, else fp16 with a scaled loss on CUDA devices and fp32 on others. tf32: "
-        "fp32 with TensorFloat-32 on CUDA devices, which fp32 switches off.",
+        "fp32 with TensorFloat-32 on CUDA devices. fp32: without it.",
     )
     compile: CompileMode = option(
         "loss",
@@ -349,7 +349,7 @@ class Config(OutputConfig, MachineConfig, OptimizerConfig, ModelConfig, Sampling
 
     @property
     def plan(self) -> tuple[Stage, ...]:
-        """The stages of the run: those of ``stages``, or one of ``level``, ``crop``, ``epochs``."""
+        """The stages of the run: ``stages``, or a single one of ``level``, ``crop``, ``epochs``."""
         if self.stages is not None:
             return parse_stages(self.stages)
         return (Stage(self.level, self.crop, math.ceil(self.epochs)),)
@@ -361,7 +361,7 @@ class Config(OutputConfig, MachineConfig, OptimizerConfig, ModelConfig, Sampling
 
     @property
     def length(self) -> float:
-        """Epochs of the run, of which the last may be a part of one."""
+        """Number of epochs of the run; the last may be a fraction."""
         return self.ends[-1] if self.stages is not None else self.epochs
 
     def lost_patience(self, done: int, best: int) -> bool:

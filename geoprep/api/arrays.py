@@ -67,7 +67,7 @@ def write_data_array(path: Path, array: Any, transform: Any, crs: Any) -> None: 
         given = next((kept[name] for name in names if name in kept), default)
         if not isinstance(given, list | tuple | np.ndarray):
             return [given] * count
-        if len(given) != count:  # those of all bands of the file, of which some were chosen
+        if len(given) != count:  # values of all bands of the file; only some bands were selected
             given = (
                 [given[n - 1] for n in numbers] if numbers.dtype.kind in "iu" else [default] * count
             )

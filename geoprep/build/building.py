@@ -94,8 +94,8 @@ def build_zarr(
         ``distributed.Client``. Default: threads of this machine.
     dry_run
         Build, download and unpack nothing; give the number of tiles, their size, and scenes that
-        would fail, by the headers of the images. A .tar.gz is read through for them, at about
-        15 MB/s.
+        would fail, by the headers of the images. This reads a .tar.gz to its end, at about 15
+        MB/s.
     progress
         Whether to show progress bars and notes; or an observer that receives them.
     **options

@@ -152,7 +152,7 @@ def refuse_foreign(out: str, names: Iterable[str]) -> None:
 
 def remove_store(folder: Path) -> None:
     """Remove the files that a build may have written, and the folders that are empty then."""
-    # zarr.json comes last, so that a rest is recognised as a store.
+    # zarr.json is removed last, so an interrupted removal still leaves a store, not foreign files.
     for path in sorted(folder.rglob("*"), reverse=True):
         name = path.relative_to(folder).as_posix()
         if path.is_dir() and not path.is_symlink():

@@ -86,9 +86,9 @@ class PlannedScene(Scene):
         return None if self.grid is None else self.grid.resized(*self.shape)
 
     def require_unchanged(self) -> None:
-        """Raise SourceError if a file is not the one that the plan was made of.
+        """Raise SourceError if a file has changed since it was planned.
 
-        Content is compared where the status differs: copies on several machines have other times.
+        If size or time differ, the content decides: copies on several machines have other times.
         """
         before = self.inputs
         if before is None or file_states(self.files) == before.state:
@@ -120,7 +120,7 @@ class Layout:
 
     @classmethod
     def of(cls, grids: Sequence[Grid | None], bands: int, options: BuildOptions) -> Layout:
-        """Return the layout for these images; None stands for one that cannot be opened."""
+        """Return the layout for these images; None is an image that cannot be opened."""
         shapes = [_finest_shape(grid, options) for grid in grids if grid is not None]
         tile = _resolve_tile(shapes, options)
         if tile**2 * bands > MOST_TILE_BYTES:

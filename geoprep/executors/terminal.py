@@ -25,6 +25,6 @@ class Terminal(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Yield the parts of what is printed, of which some come from texts with styles."""
+        """Yield the parts to print, without the control characters of names."""
         for part in super().render(renderable, options):
             yield part if part.control else part._replace(text=printable(part.text))

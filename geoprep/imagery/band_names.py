@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Final, NamedTuple
 
 Names = tuple[str, ...]
-"""Names of one band, the one that it is called by first; an empty one does not count."""
+"""Names of one band, the main name first; empty names do not count."""
 
 _COMMON: Final = {
     *("coastal", "blue", "green", "yellow", "red", "rededge", "nir", "swir", "mwir", "lwir"),

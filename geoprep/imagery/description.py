@@ -145,7 +145,7 @@ class Raster:
 
     @property
     def names(self) -> tuple[Names, ...]:
-        """All names of every band: that of `band_names`, and the common one of either or none."""
+        """Names of each band: that of `band_names`, and its common name in STAC, if it has one."""
         if self.palette is not None:
             return tuple((name,) for name in _COLOURS)
         return tuple(

@@ -2,7 +2,8 @@
 
 ``values`` is uint8 or uint16 (y, x, band); ``valid`` uint8 (y, x), or (0, 0) if all pixels are;
 ``tables`` uint8 (band, value). ``out`` (y, x, band) and ``out_valid`` (y, x) are at least as large
-as the result. Of ``bands`` only the length counts, which numba then knows when it compiles.
+as the result. ``bands`` is a tuple whose length tells numba the number of bands when it compiles;
+its items are not used.
 """
 
 from __future__ import annotations

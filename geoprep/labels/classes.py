@@ -198,7 +198,7 @@ def _yaml(text: str, place: str) -> Any:  # noqa: ANN401 - anything that YAML ca
 
 
 def _loader() -> Any:  # noqa: ANN401 - a class of PyYAML
-    """Return a safe loader of YAML that refuses a key that stands twice."""
+    """Return a safe loader of YAML that refuses duplicate keys."""
     import yaml
 
     class Loader(yaml.SafeLoader):
@@ -207,7 +207,7 @@ def _loader() -> Any:  # noqa: ANN401 - a class of PyYAML
             for key in keys:
                 if keys.count(key) > 1:
                     raise yaml.constructor.ConstructorError(
-                        None, None, f"{key} stands twice", node.start_mark
+                        None, None, f"{key} is given twice", node.start_mark
                     )
             return super().construct_mapping(node, deep)
 
@@ -224,7 +224,7 @@ def _inline(text: str) -> dict[str, list[str]]:
         if not name or not all(values) or not (equals or bare):
             raise UsageError(f"`classes` {text}: expected NAME=VALUE,..., such as {_EXAMPLE}")
         if name in values_of:
-            raise UsageError(f"`classes`: class {name} stands twice")
+            raise UsageError(f"`classes`: class {name} is given twice")
         values_of[name] = values
     return values_of
 
@@ -305,7 +305,7 @@ def _check(classes: Sequence[Mapping[str, Any]], place: str) -> None:
         raise UsageError(f"{place}: {len(names)} classes; a label byte holds {MOST_CLASSES}")
     for name in names:
         if names.count(name) > 1:
-            raise UsageError(f"{place}: class {name} stands twice")
+            raise UsageError(f"{place}: class {name} is given twice")
         if name in _RESERVED:
             raise UsageError(f"{place}: {name} cannot be the name of a class; `other` uses it")
     if BACKGROUND_NAME in names[1:]:

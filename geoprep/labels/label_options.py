@@ -77,8 +77,8 @@ class RoadOptions:
     )
     where: str | None = option(
         None,
-        "SQL condition that selects the features that are roads, such as \"class = 'road'\". It is "
-        "SQLite's for all formats: = minds capitals, LIKE does not.",
+        "SQL condition that selects the features that are roads, such as \"class = 'road'\", in "
+        "SQLite's dialect for all formats: = is case-sensitive, LIKE is not.",
         "SQL",
         section=_VECTORS,
         sparse=True,
@@ -155,7 +155,7 @@ class ClassOptions:
     )
     tolerance: int = option(
         0,
-        "Largest difference per band at which a value or colour is still that of a class, such "
+        "Largest difference per band between a value or colour and that of its class, such "
         "as 8 for JPEG.",
         "N",
         least=0,
@@ -210,7 +210,7 @@ class MaskOptions:
     )
     label_nodata: str | None = option(
         None,
-        "Values that are unlabelled (nodata), written like `label_values`; none: no pixel is, and "
+        "Values that are unlabelled (nodata), written like `label_values`; none: no pixel, and "
         "nodata tag and transparency are background.  [default: the nodata tag, unless it is 0]",
         "VALUES|none",
         section=_RASTERS,

@@ -58,8 +58,8 @@ class Tracing:
 
     threshold: float | None = option(
         None,
-        "Minimum probability of road pixels, up to 1. Default: 0.3, or what makes a prediction's "
-        "own threshold (its tag ROAD_THRESHOLD) the high threshold.",
+        "Minimum probability of road pixels, up to 1. Default: 0.3; for predictions the value "
+        "that belongs to their own threshold (tag ROAD_THRESHOLD) as high threshold.",
         above=0,
         most=1,
         section="Roads",

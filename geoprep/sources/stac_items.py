@@ -27,7 +27,7 @@ _NO_DATA: Final = {"thumbnail", "overview", "metadata"}
 
 
 def is_items(pattern: str) -> bool:
-    """Return whether a path or address is one of STAC items: by its suffix, or that of an API."""
+    """Return whether a path or address names STAC items, by its suffix or as a search of an API."""
     path = pattern.partition("?")[0] if is_web(pattern) else pattern
     named = path.lower().endswith(_SUFFIXES) or (is_web(pattern) and _ENDPOINT.search(path))
     return bool(named) and INSIDE not in pattern

@@ -26,14 +26,14 @@ def missing_end(read: Read, size: int) -> str:
     """
     head = read(0, len(_JP2))
     if head.startswith(_PNG) and not _has_end_of_png(read, size):
-        return "its end is missing: the chunks do not go on to IEND"
+        return "its end is missing: there is no chunk IEND"
     if head.startswith(_JP2) and not _has_end_of_jp2(read, size):
-        return "its end is missing: the code stream has no marker of it"
+        return "its end is missing: the code stream has no end marker"
     return ""
 
 
 def missing_pixels(dataset: DatasetReader) -> str:
-    """Return what an uncompressed ENVI file lacks, of which GDAL reads missing pixels as 0."""
+    """Return what an uncompressed ENVI file lacks: GDAL reads its missing pixels as 0."""
     header = dataset.tags(ns="ENVI") if dataset.driver == "ENVI" else {}
     if not header or header.get("file_compression", "0") != "0":
         return ""

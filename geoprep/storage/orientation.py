@@ -1,4 +1,4 @@
-"""How an image is turned or inverted before it is shown, where GDAL does not say or do it."""
+"""Images that viewers rotate or invert and GDAL does not: EXIF orientation, white as 0."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ORDERS: Final[dict[bytes, Literal["little", "big"]]] = {b"II": "little", b"MM":
 
 
 def other_display(dataset: DatasetReader, read: Read | None, size: int) -> str:
-    """Return how other readers show an open image otherwise, and what to do; "" if they do not.
+    """Return how viewers show an open image differently, and what to do; "" if they do not.
 
     ``read`` and ``size`` are of its file; None: only what GDAL says is known.
     """
@@ -43,7 +43,7 @@ def other_display(dataset: DatasetReader, read: Read | None, size: int) -> str:
 
 
 def _stored_orientation(read: Read, size: int) -> int:
-    """Return the tag of a TIFF, also of that which holds the EXIF of a PNG or WebP."""
+    """Return the orientation tag of a TIFF, or of the EXIF part of a PNG or WebP."""
     head = read(0, 12)
     start: int | None = 0
     if head.startswith(b"\x89PNG"):

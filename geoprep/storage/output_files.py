@@ -25,9 +25,9 @@ LIST: Final = ".geoprep-outputs"
 """File, in the folder of outputs, with a line per file that a command has written: its digest."""
 
 _ABANDONED_S: Final = 24 * 3600
-"""Seconds after the last write at which a temporary file counts as one of a killed process."""
+"""Seconds without a write after which a temporary file counts as left by a killed process."""
 _COUNTERS: Final = 100
-"""Bytes of the header of SQLite, which programs change that only show a GeoPackage."""
+"""Bytes of the header of SQLite, which even viewers of a GeoPackage change."""
 _RASTERS: Final = (".tif", ".tiff", ".png", ".jpg", ".jpeg")
 
 _stated: set[Path] = set()
@@ -95,7 +95,7 @@ def is_ours(path: Path) -> bool:
 
 
 def put(new: Path, path: Path) -> None:
-    """Rename a finished file to its place; list it, and remove companions of the one before."""
+    """Rename a finished file to its place, list it, and remove companions of the previous file."""
     if _place(path) in _stated and new.is_file():
         with path.with_name(LIST).open("a", encoding="utf-8") as file:
             file.write(f"\n{json.dumps({'file': path.name, 'digest': _digest(new)})}\n")

@@ -30,7 +30,7 @@ SPATIAL_REF: Final = "spatial_ref"
 
 
 def open_tiles(store: StoreReader, level: int, chunks: Any = None) -> xr.Dataset:  # noqa: ANN401 - xarray's
-    """Return all tiles of a level, of which only those that are used are read.
+    """Return all tiles of a level; a tile is read when it is used.
 
     ``chunks`` are those of dask arrays; ``{}``: a tile each, None: no dask.
     """
@@ -58,7 +58,7 @@ def open_tiles(store: StoreReader, level: int, chunks: Any = None) -> xr.Dataset
 
 
 def open_scene(store: StoreReader, scene: int, level: int, chunks: Any = None) -> xr.Dataset:  # noqa: ANN401 - xarray's
-    """Return a scene's arrays, of which only pixels that are used are read.
+    """Return a scene's arrays; pixels are read when they are used.
 
     ``chunks`` are those of dask arrays; ``{}``: as large as tiles without overlap, None: no dask.
     """

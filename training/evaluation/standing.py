@@ -21,8 +21,8 @@ from training.data import folds_of
 from training.setting_texts import counted
 
 SCORES = {"road_iou": "road IoU", "mean_iou": "mean IoU", "bin_iou": "bin IoU"}
-"""Metrics that scenes and models are compared by, of those that a model has. The best checkpoint is
-chosen by one of the first two."""
+"""Metrics for comparing scenes and models, if a model has them. One of the first two chooses
+the best checkpoint."""
 
 NEW_PLACE_KM = 10.0
 """A scene farther than this from all training scenes is of a new place."""

@@ -66,10 +66,10 @@ class ImageOptions:
     overlay: bool = option(False, "Also write NAME.png: the prediction over the image.")
     confidence: bool = option(
         False,
-        "Add a band to a prediction of classes: the largest probability minus the second, of 255.",
+        "Add a band to a prediction of classes: the largest probability minus the second, x 255.",
     )
     probabilities: bool = option(
-        False, "Add one band per class to a prediction of classes: its probability, of 255."
+        False, "Add one band per class to a prediction of classes: its probability x 255."
     )
     outputs: Literal["road,speed", "all"] = option(
         "road,speed",
@@ -123,7 +123,7 @@ class PredictOptions(ModelOptions, ImageOptions):
 
     window: int = option(
         1024,
-        "Side of the windows, a multiple of 32; an image up to 1.3 times as large is one.",
+        "Side of the windows, a multiple of 32; images of up to 1.3 times it are one window.",
         "PIXELS",
     )
     overlap: int = option(32, "Overlap of neighbouring windows.", "PIXELS")

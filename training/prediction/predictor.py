@@ -80,7 +80,7 @@ class PredictStats:
 
 
 def elapsed(stats: Sequence[PredictStats]) -> float:
-    """Return the seconds of predictions together, of which some may overlap in time."""
+    """Return the seconds from the first start to the last end: predictions may overlap in time."""
     ends = [image.began + image.seconds for image in stats]
     return max(ends) - min(image.began for image in stats)
 

@@ -135,9 +135,9 @@ def load_initial_weights(model: nn.Module, info: ModelInfo, source: str) -> str:
 
 
 def _kernels_of(own: Sequence[str], given: Sequence[str]) -> tuple[list[int], str]:
-    """Return for each own band the given one of its name, and text on those without one.
+    """Return the given band for each own band, by name, and a text on bands without a partner.
 
-    Those without one, and nameless ones, take the given ones in turn.
+    Bands without a partner, and bands without a name, take the given bands in turn.
     """
     sides = ([(name, common_name(name)) for name in names] for names in (own, given))
     found = find_bands(*sides)

@@ -261,7 +261,7 @@ def _require_sharp(raster: RoadRaster, pixels: NDArray[Any]) -> None:
 
 
 def _speeds_or_codes(raster: RoadRaster, values: NDArray[Any], has_zero: bool) -> RoadRaster:
-    """Return a raster that was called one of speeds, with a warning if its values are not."""
+    """Return a raster that the user calls speeds, with a warning if its values are not speeds."""
     if codes := coded_speeds(values, least=1):
         return as_coded_speeds(raster, codes)
     speeds, warning = values[(values != NODATA) & (values != UNKNOWN_SPEED)], ""

@@ -244,8 +244,8 @@ class _Span:
     def of(cls, start: int, block: int, whole: int, beyond: int, limits: CleaningLimits) -> _Span:
         """Return the span of a block along an axis of ``whole`` pixels.
 
-        What is kept depends on pixels two steps away per round of thinning, of which there are as
-        many as roads are deep, and these on pixels as far away as any limit reaches.
+        A round of thinning reads pixels two steps away, and there are as many rounds as roads are
+        deep. The pixels that are thinned depend on pixels as far away as any limit reaches.
         """
         stop = min(start + block, whole)
         low, high = -beyond, whole + beyond
