@@ -62,9 +62,9 @@ class PlannedScene(Scene):
     bands: tuple[int, ...] = ()  # selected ones, numbered from 1
     band_names: tuple[imagery.Names, ...] = ()
     units: tuple[tuple[float, float], ...] = ()  # scale and offset of each band, if not 1 and 0
-    nodata: imagery.Nodata = (
-        None  # that of the options, or that of a STAC item where none is stated
-    )
+    stated: imagery.Stated = imagery.NOTHING_STATED  # by a STAC item
+    # That of the options, or of a STAC item where the file states none.
+    nodata: imagery.Nodata = None
     alpha: bool = False  # whether the last of four bands is left out, as alpha
     failure: str = ""  # why the scene cannot be built
     # Addresses of all files of the image, the image itself first; in a plan those of its label too
@@ -189,15 +189,14 @@ def probe_scenes(
 
 
 def _draft(scene: Scene, city: int, source: SourceScenes, options: BuildOptions) -> PlannedScene:
-    stated = source.nodata.get(scene.id)
     return PlannedScene(
         scene.id,
         scene.image,
         scene.label,
         city,
         files=(scene.image,),
-        band_names=source.bands,
-        nodata=stated if options.nodata is None else options.nodata,
+        stated=source.stated.get(scene.id, imagery.NOTHING_STATED),
+        nodata=options.nodata,
     )
 
 
@@ -246,18 +245,18 @@ def _usable(
     if options.bands is None and product == "PS-RGB":
         bands = bands[:3]
     dtype = raster.dtype_of(bands)
-    names = probe.band_names or tuple((name,) for name in BAND_NAMES.get(product or "", ()))
+    names: Sequence[imagery.Names] = [(name,) for name in BAND_NAMES.get(product or "", ())]
     if max(bands) > len(names):
-        names = raster.names
+        names = raster.names_or(probe.stated.names)
     grid = raster.placed(options.pixel_size)
     chosen = tuple(names[band - 1] for band in bands)
     # Also near infrared in GeoTIFFs, by default. A PNG says what it means.
     alpha = len(raster.bands) == raster.alpha == 4 not in bands and probe.image.lower().endswith(
         (".tif", ".tiff")
     )
-    units, nodata = raster.units_of(bands), probe.nodata
-    if options.nodata is None and raster.reading(bands).states_nodata:
-        nodata = None  # the item says no more
+    units, nodata = raster.units_of(bands, probe.stated.units), options.nodata
+    if nodata is None and not raster.reading(bands).states_nodata:
+        nodata = probe.stated.nodata
     facts = probe.facts if nodata == options.nodata else f"{probe.facts} nodata {nodata}"
     facts = f"{facts} {units}" if units else facts
     return replace(

@@ -11,8 +11,10 @@ from .decoding import ImageWindow as ImageWindow
 from .decoding import decided as decided
 from .decoding import find_valid as find_valid
 from .decoding import read_pixels as read_pixels
+from .description import NOTHING_STATED as NOTHING_STATED
 from .description import Band as Band
 from .description import Raster as Raster
+from .description import Stated as Stated
 from .description import describe as describe
 from .resample import pixel_edges as pixel_edges
 from .resample import render as render

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import numpy as np
 import xxhash
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from geoprep.crs import is_georeferenced, stated_crs
 from geoprep.errors import GeoprepError, ImageError, SourceError
 from geoprep.grid import Grid, local_grid
-from geoprep.imagery.band_names import Names, common_name
+from geoprep.imagery.band_names import Names, common_name, has_names
 from geoprep.imagery.rescale import SIZES
 from geoprep.imagery.wide import WIDE
 from geoprep.storage import (
@@ -38,6 +38,17 @@ value; none: every pixel is valid."""
 
 _COLOURS: Final = ("red", "green", "blue")
 _MOST_PIXELS, _LONGEST = 1 << 40, 1 << 23  # memory grows with the length of a row
+
+
+class Stated(NamedTuple):
+    """What a STAC item states of an image; it counts where the file itself says nothing."""
+
+    names: tuple[Names, ...] = ()  # of its bands
+    nodata: float | None = None  # one value for all bands
+    units: tuple[tuple[float, float], ...] = ()  # scale and offset of its bands
+
+
+NOTHING_STATED: Final = Stated()
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +164,11 @@ class Raster:
             for name, band in zip(self.band_names, self.bands, strict=True)
         )
 
+    def names_or(self, stated: Sequence[Names]) -> Sequence[Names]:
+        """Return all names of every band; those of an item if the file has none."""
+        enough = len(stated) >= len(self.bands) and has_names(stated)
+        return stated if enough and not has_names(self.names) else self.names
+
     @property
     def default_bands(self) -> tuple[int, ...]:
         """1-based bands of imagery: all but alpha; red, green and blue of a palette."""
@@ -195,12 +211,23 @@ class Raster:
             return [None] * len(bands)
         return [self.bands[number - 1].nodata for number in bands]
 
-    def units_of(self, bands: Sequence[int]) -> tuple[tuple[float, float], ...]:
-        """Return scale and offset of 1-based bands; none where a value is its own meaning."""
+    def units_of(
+        self, bands: Sequence[int], stated: Sequence[tuple[float, float]] = ()
+    ) -> tuple[tuple[float, float], ...]:
+        """Return scale and offset of 1-based bands; none where a value is its own meaning.
+
+        ``stated`` are those of an item, one for all bands or one for each.
+        """
         if self.palette is not None:
             return ()
-        units = [(self.bands[n - 1].scale or 1.0, self.bands[n - 1].offset) for n in bands]
-        return tuple(units) if set(units) != {(1.0, 0.0)} else ()
+        own = [(band.scale or 1.0, band.offset) for band in self.bands]
+        if set(own) == {(1.0, 0.0)}:
+            if len(set(stated)) == 1:
+                own = [stated[0]] * len(own)
+            elif max(bands) <= len(stated):
+                own = [*stated]
+        units = tuple(own[number - 1] for number in bands)
+        return units if set(units) != {(1.0, 0.0)} else ()
 
     def dtype_of(self, bands: Sequence[int]) -> str:
         """Return the dtype of 1-based bands; raise ImageError if they cannot be read together."""

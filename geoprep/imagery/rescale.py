@@ -62,7 +62,7 @@ def source_limits(
     [[1000.0, 6000.0]]
     """
     scales, offsets = np.array(units or [(1.0, 0.0)] * bands).T[..., None]
-    known: NDArray[np.float64] = (np.array(limits) - offsets) / scales
+    known: NDArray[np.float64] = (np.array(limits) - offsets) / scales  # falling if scales are < 0
     return known
 
 
@@ -84,12 +84,12 @@ def lookup_tables(limits: NDArray[np.float64], dtype: str) -> NDArray[Any]:
     table = np.ones((len(limits), SIZES[dtype]), np.uint8)
     for of_band, (low, high) in zip(table, limits.tolist(), strict=True):
         # Compute only between the limits: few of 65536 values in an 11-bit image.
-        first = min(max(int(np.floor(low)), 0), len(of_band))
-        last = min(max(int(np.ceil(high)) + 1, first), len(of_band))
+        first = min(max(int(np.floor(min(low, high))), 0), len(of_band))
+        last = min(max(int(np.ceil(max(low, high))) + 1, first), len(of_band))
         values = np.arange(first, last, dtype=np.float64)
         scaled = np.floor((values - low) * 255 / (high - low) + 0.5)
         of_band[first:last] = np.clip(scaled, 1, 255)
-        of_band[last:] = 255
+        of_band[slice(last, None) if high > low else slice(first)] = 255
     return table
 
 

@@ -90,8 +90,7 @@ def images_and_labels(
         road_file=road_file,
         notes=(*synthetic_notes(scenes, origin), *items.notes, *said),
         datetimes=items.times,
-        nodata=items.nodata,
-        bands=() if plain else items.names,
+        stated=items.stated,
     )
 
 

@@ -1,14 +1,19 @@
 """Records that every source returns: scenes, and the scenes found in one source."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from geoprep.errors import SourceError, UsageError
 from geoprep.sources.cities import City
 from geoprep.storage import is_local, is_remote, split_address, tar_member
+
+if TYPE_CHECKING:
+    from geoprep.imagery import Stated
 
 MANIFEST: Final = "synth.json"
 """Name of the file that marks the folder of a synthetic city: ``AOI_7_Moscow/synth.json``."""
@@ -39,8 +44,7 @@ class SourceScenes:
     ``origin`` is what was searched. ``product`` is None for a user's own images. ``orphan_labels``
     have no image. ``road_file`` is one file for all scenes, whose own ``label`` is then None.
     ``notes`` are for the user, such as folders that could not be read. ``datetimes`` are times by
-    scene id, where known, and ``nodata`` values that a STAC item states. ``bands`` are names of the
-    bands that `joined` images are, several of each.
+    scene id, where known, and ``stated`` is what STAC items state of their images.
     """
 
     scenes: tuple[Scene, ...]
@@ -50,8 +54,7 @@ class SourceScenes:
     road_file: str | None = None
     notes: tuple[str, ...] = ()
     datetimes: Mapping[str, str] = field(default_factory=dict)
-    nodata: Mapping[str, float] = field(default_factory=dict)
-    bands: tuple[tuple[str, ...], ...] = ()
+    stated: Mapping[str, Stated] = field(default_factory=dict)
 
 
 def refuse_inside(

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote, urljoin, urlsplit
 
 from geoprep.errors import SourceError
+from geoprep.imagery import Stated
 from geoprep.sources.archives import INSIDE
 from geoprep.sources.label_matching import IMAGE_SUFFIXES, NamedImage
 from geoprep.storage import is_remote, is_web, joined, read_bytes, require_pyarrow
@@ -21,7 +23,9 @@ _PARQUET: Final = (".parquet", ".geoparquet")
 _SUFFIXES: Final = (".json", ".geojson", *_PARQUET)
 _ENDPOINT: Final = re.compile(r"/(search|items(/[^/.]+)?)/?$")
 """Paths at which a STAC API answers with items."""
-_COLUMNS: Final = ("id", "assets", "links", "datetime", "start_datetime", "end_datetime")
+_OFFSET_APPLIED: Final = ("earthsearch:boa_offset_applied", "sentinel:boa_offset_applied")
+"""Properties of Sentinel-2 that say that values have their offset already, whatever bands state."""
+_TIMES: Final = ("datetime", "start_datetime", "end_datetime")
 _NO_DATA: Final = {"thumbnail", "overview", "metadata"}
 """Roles of assets that are not imagery, whatever their media type is."""
 
@@ -38,8 +42,7 @@ class Items(NamedTuple):
 
     images: list[NamedImage]
     times: dict[str, str]
-    nodata: dict[str, float]  # one value for all bands
-    names: tuple[tuple[str, ...], ...]  # of the bands that several assets are, of the last item
+    stated: dict[str, Stated]
     notes: list[str]  # for the user
 
 
@@ -51,7 +54,7 @@ def read_items(addresses: Sequence[str], asset: str | None) -> Items:
     items, for items without the asset, and for equal ids.
     """
     images, times, notes = dict[str, NamedImage](), dict[str, str](), list[str]()
-    nodata, names = dict[str, float](), tuple[tuple[str, ...], ...]()
+    stated = dict[str, Stated]()
     for address in addresses:
         data = read_bytes(address)
         shown = address.partition("?")[0] if is_web(address) else address  # without a signature
@@ -62,9 +65,7 @@ def read_items(addresses: Sequence[str], asset: str | None) -> Items:
                 if image.id in images:
                     raise SourceError(f"{shown}: a second item {image.id}. Leave one of them out")
                 images[image.id] = image
-                if (stated := _nodata(chosen.values())) is not None:
-                    nodata[image.id] = stated
-                names = tuple(_names(*one) for one in chosen.items()) if len(chosen) > 1 else ()
+                stated[image.id] = _stated(chosen, item["properties"])
                 if time := _time(item["properties"]):
                     times[image.id] = time
         except (LookupError, TypeError, AttributeError, ValueError, RuntimeError, OSError) as error:
@@ -77,30 +78,41 @@ def read_items(addresses: Sequence[str], asset: str | None) -> Items:
                 f"{shown}: the first {len(items):,} items of a longer result. Request more by "
                 "its `limit`, or save all pages in one file"
             )
-    return Items([*images.values()], times, nodata, names, notes)
+    return Items([*images.values()], times, stated, notes)
 
 
-def _bands(asset: dict[str, Any], extension: str) -> list[dict[str, Any]]:
-    """Return the bands of an asset, as STAC 1.1 or an extension of STAC 1.0 states them."""
-    return asset.get("bands") or asset.get(extension) or [{}]
+def _bands(asset: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what an asset states of each of its bands, as STAC 1.1 or extensions of 1.0 do."""
+    lists = (asset.get(key) or [] for key in ("eo:bands", "raster:bands", "bands"))
+    rows = [*zip_longest(*lists, fillvalue={})] or [()]
+    return [
+        {
+            re.sub("^(eo|raster):", "", key): value
+            for stated in (asset, *row)
+            for key, value in stated.items()
+            if value is not None
+        }
+        for row in rows
+    ]
 
 
-def _nodata(assets: Iterable[dict[str, Any]]) -> float | None:
-    """Return the only value that marks nodata; None if there is none, or several."""
-    values = {
-        band.get("nodata", asset.get("nodata"))
-        for asset in assets
-        for band in _bands(asset, "raster:bands")
-    }
-    value = values.pop() if len(values) == 1 else None
-    return None if value is None else float(value)
-
-
-def _names(key: str, asset: dict[str, Any]) -> tuple[str, ...]:
-    """Return the names of the band that an asset is, its key first."""
-    bands = _bands(asset, "eo:bands")
-    keys = ("name", "eo:common_name", "common_name") if len(bands) == 1 else ()
-    return (key, *filter(None, map(bands[0].get, keys)))
+def _stated(assets: dict[str, dict[str, Any]], properties: dict[str, Any]) -> Stated:
+    """Return what an item states of the image that its assets, by name, are."""
+    stacked = len(assets) > 1
+    bands = [(key, band) for key, asset in assets.items() for band in _bands(asset)]
+    nodata = {band.get("nodata") for _, band in bands}
+    value = nodata.pop() if len(nodata) == 1 else None
+    applied = any(properties.get(key) for key in _OFFSET_APPLIED)
+    units = [
+        (float(band.get("scale", 1)), 0.0 if applied else float(band.get("offset", 0)))
+        for _, band in bands
+    ]
+    names = [
+        (key if stacked else "", band.get("name", ""), band.get("common_name", ""))
+        for key, band in bands
+    ]
+    called = [tuple(filter(None, own)) or (f"band {i}",) for i, own in enumerate(names, start=1)]
+    return Stated(tuple(called), None if value is None else float(value), tuple(units))
 
 
 def _items_of(data: bytes, address: str) -> tuple[list[dict[str, Any]], bool]:
@@ -123,7 +135,9 @@ def _rows(data: bytes) -> list[dict[str, Any]]:
     require_pyarrow()
     import pyarrow.parquet
 
-    table = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(data)).read([*_COLUMNS])
+    table = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(data)).read(
+        ["id", "assets", "links", *_TIMES, *_OFFSET_APPLIED]
+    )
     return [{**row, "properties": row} for row in table.to_pylist()]
 
 
@@ -189,6 +203,6 @@ def asset_address(base: str, href: str) -> str:
 
 def _time(properties: dict[str, Any]) -> str:
     """Return when an image was taken, as START/END if that is known instead, or "" if neither."""
-    instant, *both = (properties.get(key) for key in _COLUMNS[-3:])
+    instant, *both = (properties.get(key) for key in _TIMES)
     known = filter(None, [instant] if instant else both)
     return "/".join(time if isinstance(time, str) else time.isoformat() for time in known)

@@ -289,6 +289,8 @@ def _vrt(bands: Sequence["DatasetReader"]) -> bytes:
         )
         if dataset.nodata is not None:
             SubElement(band, "NoDataValue").text = repr(dataset.nodata)
+        SubElement(band, "Offset").text = repr(dataset.offsets[0])
+        SubElement(band, "Scale").text = repr(dataset.scales[0])
         source = SubElement(band, "SimpleSource")
         SubElement(source, "SourceFilename").text = dataset.name
     return tostring(root)

@@ -95,23 +95,23 @@ def inspect_image(
     info: ModelInfo,
     options: ImageOptions,
     version: str = "",
-    names: Sequence[imagery.Names] = (),
-    stated_nodata: float | None = None,
+    stated: imagery.Stated = imagery.NOTHING_STATED,
 ) -> ImageSource:
     """Return the bands, grid and dtype of an image.
 
-    ``version`` is that of a copied object. ``names`` of its bands, and its nodata value unless it
-    states one itself, are known from elsewhere.
+    ``version`` is that of a copied object, ``stated`` is what a STAC item states.
     """
     raster = imagery.describe(address)
-    bands, note = choose_bands(raster, info.bands, parse_bands(options.bands), names)
+    bands, note = choose_bands(raster, info.bands, parse_bands(options.bands), stated.names)
     dtype = raster.dtype_of(bands)
     if dtype != "uint8" and _rule(info, options.rescale) == "none":
         raise ImageError(
             f"{shown_address(address)} is {dtype}, but the model was trained on uint8 without "
             "rescaling: use `rescale` scene, or LO,HI, to map its values to bytes"
         )
-    limits = known_limits(info, options.rescale, dtype, raster.units_of(bands), raster.name)
+    limits = known_limits(
+        info, options.rescale, dtype, raster.units_of(bands, stated.units), raster.name
+    )
     lengths = raster.grid.shape
     placed = raster.grid.georeferenced
     if not placed and options.allow_no_crs and options.pixel_size is None:
@@ -139,7 +139,7 @@ def inspect_image(
     nodata = info.nodata if options.nodata == "checkpoint" else parse_nodata(options.nodata)
     states_nodata = raster.reading(bands).states_nodata
     if nodata is None and not states_nodata:
-        nodata = stated_nodata
+        nodata = stated.nodata
     return ImageSource(
         address, bands, dtype, lengths, scales, height, width, transform, crs, gsd,
         version or copied, copied, nodata,
@@ -156,7 +156,7 @@ def choose_bands(
     """Return the 1-based bands of an image for those that a model needs, in their order; a note.
 
     1. Those that the user chose.
-    2. Those that `imagery.match_bands` finds by their names, ``names`` or those of the file.
+    2. Those that `imagery.match_bands` finds by their names, those of the file or else ``names``.
     """
     if chosen:  # 1
         if len(chosen) != len(needed):
@@ -165,7 +165,7 @@ def choose_bands(
                 f"{', '.join(needed)}"
             )
         return tuple(chosen), ""
-    names, bands = names or raster.names, raster.default_bands
+    names, bands = raster.names_or(names), raster.default_bands
     wanted = [(name, imagery.common_name(name)) for name in needed]
     match = imagery.match_bands(wanted, names, [band - 1 for band in bands])  # 2
     listed = ", ".join(f"{band} ({names[band - 1][0]})" for band in bands)

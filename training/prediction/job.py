@@ -184,8 +184,8 @@ class PredictionJob:
     def _inspected(self, address: str, task: ImageOutcome) -> ImageSource:
         """Return the header of an image, or of its copy, with what a STAC item states of it."""
         info, options, found = self.predictor.info, self.predictor.options, self._found
-        nodata = found.nodata.get(task.target.stem)
-        return inspect_image(address, info, options, task.version, found.bands, nodata)
+        stated = found.stated.get(task.target.stem, imagery.NOTHING_STATED)
+        return inspect_image(address, info, options, task.version, stated)
 
     def _state_outputs(self, tasks: Sequence[ImageOutcome]) -> None:
         """Mark complete predictions, and state the files that are to be written.

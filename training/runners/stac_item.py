@@ -54,13 +54,17 @@ _BEFORE = '''\
 import numpy as np
 
 def pre_process(values, valid):
-    """Return uint8 (1, band, y, x) of an image (y, x, band) and its valid pixels, bool (y, x)."""
+    """Return uint8 (1, band, y, x) of an image (y, x, band) and its valid pixels, bool (y, x).
+
+    Values are {values}.
+    """
     {limits}
     scaled = np.floor((values - low) * 255 / (high - low) + 0.5)
     image = np.where(valid[..., None], np.clip(scaled, 1, 255), 0).astype(np.uint8)
     padding = [(0, -side % {stride}) for side in valid.shape]
     return np.pad(image, (*padding, (0, 0)), "reflect").transpose(2, 0, 1)[None]
 '''
+_VALUES = {"unit": "in the unit of the bands: that of the file * scale + offset, if it has these"}
 _OF_IMAGE = """\
 few = values.dtype in (np.uint8, np.uint16)  # 0 does not count then, and black is at least 1
     bands = [band[band > 0] if few else band for band in values[valid].T]
@@ -222,6 +226,7 @@ def _input(info: ModelInfo) -> dict[str, Any]:
     fixed = parse_rescale(info.rescale)
     limits = [fixed] * len(info.bands) if fixed else info.limits
     code = f"low, high = np.array({[*map(list, limits)]}).T" if limits else _OF_IMAGE
+    values = _VALUES.get(info.limits_of, "those of the file, as they are stored")
     axes = {"batch": -1, "bands": len(info.bands), "height": -1, "width": -1}
     return {
         "name": "image",
@@ -230,7 +235,9 @@ def _input(info: ModelInfo) -> dict[str, Any]:
         "description": "Bytes 1 to 255, 0 without imagery; the model normalises them.",
         "value_scaling": None,
         "resize_type": None,
-        "pre_processing_function": _python(_BEFORE.format(limits=code, stride=STRIDE)),
+        "pre_processing_function": _python(
+            _BEFORE.format(values=values, limits=code, stride=STRIDE)
+        ),
     }
 
 

@@ -36,6 +36,8 @@ def test_scenes_of_several_scales_and_offsets_are_right_under_one_pair_of_limits
         scene(tmp_path, 2, 0.00002, -0.2),
         scene(tmp_path, 3, dtype="float32"),
         scene(tmp_path, 4, 0.0001, -0.1, "int32"),
+        scene(tmp_path, 5, -0.0001, 0.7),  # a negative
+        scene(tmp_path, 6, -0.0001, 0.2, "int16"),
     ]
     store = build_of(tmp_path / "s.zarr", scenes, rescale="0,0.5", levels=1, **options)
     assert store.meta.build["limits_of"] == "unit"

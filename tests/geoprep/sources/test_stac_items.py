@@ -6,9 +6,10 @@ import sys
 import geopandas
 import numpy as np
 import pytest
+import rasterio
 import shapely.geometry
 from helpers.buckets import client_of, s3_endpoint, use_endpoint
-from helpers.factory import PLACES, build_of, texture, write_image
+from helpers.factory import PLACES, build_of, plan_of, texture, write_image
 from helpers.items import API, collection_of, sentinel_item, write_json
 from helpers.web import served
 
@@ -262,6 +263,42 @@ def test_which_addresses_are_items():
         assert not is_items(address)
     for path in ("items/a.tif", "a?items.json"):
         assert not is_items(f"https://h/{path}")
+
+
+STATED = {
+    "raster:bands": {"raster:bands": [{"scale": 0.0001, "offset": -0.1}]},
+    "bands": {"bands": [{"name": "B4", "raster:scale": 0.0001, "raster:offset": -0.1}]},
+    "asset": {"bands": [{"name": "B4"}], "raster:scale": 0.0001, "raster:offset": -0.1},
+    "applied": {"raster:bands": [{"scale": 0.0001, "offset": -0.1}]},
+    "file": {},
+}
+
+
+@pytest.mark.parametrize("form", STATED)
+@pytest.mark.parametrize("asset", ["red", "red,green"])
+def test_scale_and_offset_that_only_an_item_states_count(tmp_path, form, asset):
+    """Those of files that are stacked count too; an offset that values have already does not."""
+    item = sentinel_item("a", str(tmp_path)) | {"links": []}
+    item["properties"]["earthsearch:boa_offset_applied"] = form == "applied"
+    for name, file in (("red", "B04"), ("green", "B03")):
+        path = write_image(tmp_path / f"{file}.tif", texture(40, 50, 1, "uint16"), PLACES["utm"])
+        item["assets"][name] |= STATED[form]
+        if form == "file":
+            with rasterio.open(path, "r+") as image:
+                image.scales, image.offsets = [0.0001], [-0.1]
+    found = found_in(write_json(tmp_path / "items.json", collection_of(item)), asset)
+    (scene,) = plan_of(found, rescale="0,0.5").scenes
+    offset = 0.0 if form == "applied" else -0.1
+    assert scene.units == ((0.0001, offset),) * len(asset.split(","))
+
+
+def test_bands_of_an_asset_have_the_names_of_its_item(tmp_path):
+    item = sentinel_item("a", str(tmp_path)) | {"links": []}
+    write_image(tmp_path / "TCI.tif", texture(40, 50, 2), PLACES["utm"])
+    names = ("red", "nir")
+    item["assets"]["visual"]["eo:bands"] = [{"common_name": name} for name in names]
+    found = found_in(write_json(tmp_path / "items.json", collection_of(item)))
+    assert plan_of(found).meta.bands == names
 
 
 def test_nodata_that_only_an_item_states_counts_in_a_build(tmp_path):

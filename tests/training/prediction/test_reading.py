@@ -23,8 +23,8 @@ from training.prediction.windows import WindowGrid, plan_axis, prefetched, read_
 AS_IS = np.tile([0.0, 255.0], (3, 1))
 
 
-def inspected(path, facts=FACTS, **options):
-    return inspect_image(str(path), facts, predict_options(**options))
+def inspected(path, facts=FACTS, stated=imagery.NOTHING_STATED, **options):
+    return inspect_image(str(path), facts, predict_options(**options), stated=stated)
 
 
 def reader_of(source, folder):
@@ -310,19 +310,21 @@ def test_prefetched_items_and_errors_arrive_in_order_and_the_source_is_closed():
     ],
 )
 @pytest.mark.parametrize("rule", ["0,0.5", "city"])
-def test_limits_belong_to_a_kind_of_values(tmp_path, limits_of, dtype, units, limits, rule):
+@pytest.mark.parametrize("by", ["file", "item"])
+def test_limits_belong_to_a_kind_of_values(tmp_path, limits_of, dtype, units, limits, rule, by):
     path = write_image(tmp_path / "a.tif", pixels(8, 8, dtype=dtype, top=100))
-    if units:
+    stated = imagery.Stated(units=(units,) if units and by == "item" else ())
+    if units and by == "file":
         with rasterio.open(path, "r+") as file:
             file.scales, file.offsets = [[value] * 3 for value in units]
     facts = replace(FACTS, rescale=rule, limits_of=limits_of)
     facts = replace(facts, limits=((0, 0.5),) * 3) if rule == "city" else facts
     if limits is None:
         with pytest.raises(ImageError, match=f"a.tif is {dtype}, and the limits of the model"):
-            inspected(path, facts)
-        assert inspected(path, facts, rescale="scene").limits is None
+            inspected(path, facts, stated)
+        assert inspected(path, facts, stated, rescale="scene").limits is None
     else:
-        np.testing.assert_allclose(inspected(path, facts).limits, [limits] * 3)
-    chosen = inspected(path, facts, rescale="0,0.25").limits  # in the unit of the image
+        np.testing.assert_allclose(inspected(path, facts, stated).limits, [limits] * 3)
+    chosen = inspected(path, facts, stated, rescale="0,0.25").limits  # in the unit of the image
     low, high = ((0 - units[1]) / units[0], (0.25 - units[1]) / units[0]) if units else (0, 0.25)
     np.testing.assert_allclose(chosen, [[low, high]] * 3)
