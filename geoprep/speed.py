@@ -20,7 +20,12 @@ MAX_MPH: Final = 253.0
 MPS_PER_MPH: Final = 0.44704
 """An international mile is 1609.344 m."""
 KMH_PER_MPH: Final = 1.609344
-MPH_PER_UNIT: Final = {"mph": 1.0, "kmh": 1.0 / KMH_PER_MPH, "mps": 1.0 / MPS_PER_MPH}
+MPH_PER_UNIT: Final = {
+    "mph": 1.0,
+    "kmh": 1.0 / KMH_PER_MPH,
+    "mps": 1.0 / MPS_PER_MPH,
+    "knots": 1.852 / KMH_PER_MPH,
+}
 
 BIN_COUNT: Final = 7
 BIN_WIDTH_MPH: Final = 10

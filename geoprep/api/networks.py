@@ -207,9 +207,10 @@ def read_network(path: StrPath, *, layer: str | None = None) -> RoadNetwork:
     Parameters
     ----------
     path
-        .gpkg, .geojson, .graphml, .parquet, .shp or .fgb, as `vectorize` or another program wrote;
-        or OpenStreetMap data (.osm, .osm.pbf): a network that `vectorize` wrote, also after it was
-        edited, or the roads for cars of other data, with speeds from their tags as for labels.
+        .gpkg, .geojson, .graphml, .parquet, .shp or .fgb, as `vectorize` or another program wrote,
+        or OpenStreetMap data (.osm, .osm.pbf). Of files with road attributes, such as osmnx's, the
+        roads for cars, with speeds from ``speed_kph`` or their tags; a warning says what was
+        assumed.
     layer
         Layer of a file with several.
 

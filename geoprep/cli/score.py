@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -128,6 +129,7 @@ _LEGEND = (
     "mean of precision and recall. km: proposal, ground truth."
 )
 _FEW_SCENES = 3
+_ROADS = re.compile(r"([0-9,]+) roads: (.+)")
 
 
 def _print_scores(frame: pd.DataFrame) -> None:
@@ -178,10 +180,19 @@ def _print_confidence(console: Terminal, found: Mapping[str, Any]) -> None:
 
 
 def _notes(scores: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return one line per scene with remarks; a remark on many scenes is one line in all."""
+    """Return one line per scene with remarks; a remark on many scenes is one line in all.
+
+    Counts of roads are added up.
+    """
     remarks = {
         scene["scene"]: [part for part in scene["note"].split("; ") if part] for scene in scores
     }
+    roads: Counter[str] = Counter()
+    for scene, parts in remarks.items():
+        counted = [match for part in parts if (match := _ROADS.fullmatch(part))]
+        for match in counted:
+            roads[match[2]] += int(match[1].replace(",", ""))
+        remarks[scene] = [part for part in parts if not _ROADS.fullmatch(part)]
     counts = Counter(part for parts in remarks.values() for part in parts)
     common = [part for part, count in counts.items() if count > _FEW_SCENES]
     rare = {
@@ -190,6 +201,7 @@ def _notes(scores: Sequence[Mapping[str, Any]]) -> list[str]:
     }
     lines = [f"{scene}: {text}" for scene, text in rare.items() if text]
     lines += [f"{counts[part]} scenes: {part}" for part in common]
+    lines += [f"{count:,} roads: {remark}" for remark, count in roads.most_common()]
     boxed = sum(scene["border"] == "ground truth" for scene in scores)
     if boxed:
         lines.append(

@@ -1,6 +1,7 @@
 from .attributes import HIGHWAY_TYPES as HIGHWAY_TYPES
 from .attributes import ROAD_FIELDS as ROAD_FIELDS
 from .attributes import is_null as is_null
+from .attributes import names_roads as names_roads
 from .burning import RoadOutlines as RoadOutlines
 from .burning import burn as burn
 from .classes import UNLABELLED as UNLABELLED

@@ -13,18 +13,24 @@ There are three schemas; `detect_schema` recognises them by the property names o
     ``type`` where ``class`` is ``highway``; ``lanes`` and ``surface`` where they can be read, else
     2 lanes and paved. Left out are lines without a ``highway`` (rivers, railways), lines whose
     ``fclass`` is not a road of Geofabrik's, and tunnels (``tunnel`` = ``yes`` or ``T``), which
-    imagery does not show.
+    imagery does not show. Segments of Overture Maps have the type in ``class`` where ``subtype`` is
+    ``road``.
+
+A tag may have several values (`tag_values`). Of road types the fastest for cars counts, of lanes
+and speeds the mean.
 
 Defaults: road type 6 (unclassified), 2 lanes (counts outside 1..12 are clamped), and the surface
 as above; paved for ``sn3``. Each use of a default is counted in a note such as
-``"road_type unknown"``: *missing* means absent, null or blank; *unknown* means not readable; *out
-of range* means clamped.
+``"highway unknown: foo"``: *missing* means absent, null or blank; *unknown* means not readable;
+*out of range* means clamped.
 """
 
 import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
+
+import numpy as np
 
 from geoprep.errors import LabelError
 from geoprep.labels.label_options import SpeedRule
@@ -84,13 +90,21 @@ ROAD_FIELDS: Final = frozenset(
 """Attributes of roads alone: files of buildings or land cover have ``type``, ``surface`` etc."""
 
 PROPERTY_NAMES: Final = ROAD_FIELDS | {
-    *("paved", "class", "type", "surface", "tunnel", "OBJECTID", "osm_id")
+    *("paved", "class", "type", "surface", "tunnel", "OBJECTID", "osm_id"),
+    *("subtype", "road_surface", "bridge", "layer", "maxspeed"),
 }
 """All property names that this module uses: what a reader of big files has to read."""
 
-_SPEED_TEXT: Final = re.compile(r"([0-9]*\.?[0-9]+)\s*(mph|kmh|km/h|kph|mps|m/s)")
-_UNIT_SPELLINGS: Final = {"km/h": "kmh", "kph": "kmh", "m/s": "mps"}
+_SPEED_TEXT: Final = re.compile(r"([0-9]*\.?[0-9]+)\s*(mph|kmh|km/h|kph|mps|m/s|knots?|kn|kts)")
+_UNIT_SPELLINGS: Final = {"km/h": "kmh", "kph": "kmh", "m/s": "mps"} | dict.fromkeys(
+    ("knot", "kn", "kts"), "knots"
+)
+_LISTED: Final = re.compile(r"'([^']*)'|\"([^\"]*)\"|([^\s,;'\"\[\]{}:]+)")
+"""A value in the text of a list: ``['primary', "residential"]``, ``[2, 3]``."""
+_MOST_SHOWN: Final = 40
 _SAME_SPEED_DIGITS: Final = 6
+_SAME_MPH: Final = 0.1
+_INFERRED: Final = "speed field inferred: maxspeed disagrees"
 _WIDTH_TEXT: Final = re.compile(r"([0-9]*\.?[0-9]+)\s*(?:m|metres|meters)")
 MOST_WIDTH_M: Final = 200.0
 """The widest motorways have some 26 lanes, 160 m; larger values are errors or in other units."""
@@ -115,7 +129,8 @@ def detect_schema(names: Collection[str]) -> KnownSchema:
         return "sn3"
     if "highway" in names:
         return "sn5" if "OBJECTID" in names and "osm_id" in names else "osm"
-    return "osm" if "fclass" in names or {"class", "type"} <= set(names) else "sn3"
+    by_class = "class" in names and not {"type", "subtype"}.isdisjoint(names)
+    return "osm" if "fclass" in names or by_class else "sn3"
 
 
 def names_roads(names: Collection[str]) -> bool:
@@ -129,7 +144,7 @@ def tags_road(tags: Attributes) -> bool:
         return True
     if _fclass(tags.get("fclass")) is not None:
         return plain_text(tags.get("fclass")) != _FCLASS_UNKNOWN
-    return plain_text(tags.get("class")) == "highway"
+    return plain_text(tags.get("class")) == "highway" or plain_text(tags.get("subtype")) == "road"
 
 
 def _infer_sn3(road: Attributes) -> RoadSpeed:
@@ -151,27 +166,43 @@ def _infer_sn5(road: Attributes) -> RoadSpeed:
     if is_null(surface):
         notes.append("surface missing")
     elif surface != "paved" and plain_text(surface) not in UNPAVED_SURFACES:
-        notes.append("surface unknown")
+        notes.append(_missing_or_unknown("surface", surface))
     return RoadSpeed(table_mph(road_type, lanes, surface == "paved"), tuple(notes))
 
 
 def _infer_osm(road: Attributes) -> RoadSpeed:
     notes: list[str] = []
-    if plain_text(road.get("tunnel")) in ("yes", "t"):
+    if any(plain_text(value) in ("yes", "t") for value in tag_values(road.get("tunnel"))):
         return RoadSpeed(math.nan, ("tunnel",))
-    highway = road.get("highway")
-    if is_null(highway):
-        highway = _fclass(road.get("fclass"))
-    if is_null(highway):
-        if plain_text(road.get("class")) != "highway":
-            return RoadSpeed(math.nan, ("not driveable",))
-        highway = road.get("type")
+    is_road, highway = _tagged(road)
+    if not is_road:
+        return RoadSpeed(math.nan, ("not driveable",))
     road_type = _highway(highway, notes)
     if road_type is None:
         return RoadSpeed(math.nan, tuple(notes))
     lanes = _lanes(road.get("lanes"), "lanes", notes)
-    paved = _osm_paved(road.get("surface"), notes)
+    surface = road.get("surface")
+    paved = _osm_paved(road.get("road_surface") if is_null(surface) else surface, notes)
     return RoadSpeed(table_mph(road_type, lanes, paved), tuple(notes))
+
+
+def _tagged(road: Attributes) -> tuple[bool, object]:
+    """Return whether OpenStreetMap's, Geofabrik's or Overture's tags are a road's, and its type."""
+    for highway in (road.get("highway"), _fclass(road.get("fclass"))):
+        if not is_null(highway):
+            return True, highway
+    if plain_text(road.get("subtype")) == "road":
+        return True, road.get("class")
+    return plain_text(road.get("class")) == "highway", road.get("type")
+
+
+def road_kind(road: Attributes) -> str | None:
+    """Return the name of the type of a road of any schema; None if it is not known."""
+    code = finite_number(road.get("road_type"))
+    if code is None:
+        texts = map(plain_text, tag_values(_tagged(road)[1]))
+        code = min((HIGHWAY_TYPES[text] for text in texts if text in HIGHWAY_TYPES), default=0)
+    return ROAD_TYPES.get(int(code))
 
 
 _INFER: Final[Mapping[KnownSchema, Callable[[Attributes], RoadSpeed]]] = {
@@ -216,7 +247,8 @@ def road_speeds(
             mph, notes = infer(road)
             speeds.append(RoadSpeed(mph, (problem, *notes)))
         else:
-            speeds.append(RoadSpeed(mph, ()))
+            differs = abs(_to_mph(road.get("maxspeed"), "kmh")[0] - mph) > _SAME_MPH  # not for NaN
+            speeds.append(RoadSpeed(mph, (_INFERRED,) if differs else ()))
     return speeds
 
 
@@ -257,26 +289,49 @@ def _from_fields(road: Attributes, fields: Mapping[str, str]) -> tuple[float, st
 
 
 def _to_mph(value: object, unit: str) -> tuple[float, str]:
-    if isinstance(value, str) and (match := _SPEED_TEXT.fullmatch(value.strip().lower())):
-        value, spelled = match.groups()
-        unit = _UNIT_SPELLINGS.get(spelled, spelled)
-    number = finite_number(value)
-    if number is None:
-        return math.nan, "speed field unknown"
+    speeds = []
+    for part in tag_values(value):
+        number, unit_of_part = part, unit
+        if isinstance(part, str) and (match := _SPEED_TEXT.fullmatch(part.strip().lower())):
+            number, spelled = match.groups()
+            unit_of_part = _UNIT_SPELLINGS.get(spelled, spelled)
+        parsed = finite_number(number)
+        if parsed is None:
+            return math.nan, _missing_or_unknown("speed field", value)
+        speeds.append(parsed * MPH_PER_UNIT[unit_of_part])
     # Rounded, so that a speed is the same in both units: 10.0584 m/s is 22.5 mph.
-    mph = round(number * MPH_PER_UNIT[unit], _SAME_SPEED_DIGITS)
+    mph = round(sum(speeds) / len(speeds), _SAME_SPEED_DIGITS)
     return (mph, "") if 0 < mph <= MAX_MPH else (math.nan, "speed field out of range")
+
+
+def tag_values(value: object) -> list[object]:
+    """Return the values of a tag: several of a list, of the text of one, and of ``a;b``.
+
+    osmnx writes lists as text where it joins edges, JOSM writes ``a;b`` where it joins ways.
+
+    Examples
+    --------
+    >>> tag_values("['primary', 'residential']"), tag_values("30; 50"), tag_values(2)
+    (['primary', 'residential'], ['30', '50'], [2])
+    """
+    if isinstance(value, list | tuple | np.ndarray):
+        return [*value] or [None]
+    if isinstance(value, str) and (";" in value or value.strip().startswith("[")):
+        separated = value.split(";") if ";" in value else map("".join, _LISTED.findall(value))
+        return [text.strip() for text in separated if text.strip()] or [None]
+    return [value]
 
 
 def _highway(value: object, notes: list[str]) -> int | None:
     """Return the road type of a highway tag, or None if cars may not drive there."""
-    highway = plain_text(value)
-    if highway in NOT_DRIVEABLE:
+    values = [part for part in tag_values(value) if plain_text(part) not in NOT_DRIVEABLE]
+    if not values:
         notes.append("not driveable")
         return None
-    if highway not in HIGHWAY_TYPES:
-        notes.append(_missing_or_unknown("highway", value))
-    return HIGHWAY_TYPES.get(highway, DEFAULT_ROAD_TYPE)
+    unknown = [part for part in values if plain_text(part) not in HIGHWAY_TYPES]
+    notes.extend(_missing_or_unknown("highway", part) for part in unknown)
+    types = (HIGHWAY_TYPES.get(plain_text(part), DEFAULT_ROAD_TYPE) for part in values)
+    return min(types)
 
 
 def _fclass(value: object) -> str | None:
@@ -287,19 +342,21 @@ def _fclass(value: object) -> str | None:
 
 
 def _osm_paved(value: object, notes: list[str]) -> bool:
-    surface = plain_text(value).partition(":")[0]  # "concrete:plates" is concrete
-    if surface not in UNPAVED_SURFACES and surface not in PAVED_SURFACES:
+    # "concrete:plates" is concrete
+    surfaces = {plain_text(part).partition(":")[0] for part in tag_values(value)}
+    if surfaces.isdisjoint(UNPAVED_SURFACES | PAVED_SURFACES):
         notes.append(_missing_or_unknown("surface", value))
-    return surface not in UNPAVED_SURFACES
+    return not surfaces.isdisjoint(PAVED_SURFACES) or surfaces.isdisjoint(UNPAVED_SURFACES)
 
 
 def _lanes(value: object, label: str, notes: list[str]) -> int:
-    number = finite_number(value)
-    if number is None:
+    numbers = [number for part in tag_values(value) if (number := finite_number(part)) is not None]
+    if not numbers:
         notes.append(_missing_or_unknown(label, value))
         return DEFAULT_LANES
-    lanes = min(max(int(number), 1), MAX_LANES)
-    if lanes != int(number):
+    number = int(sum(numbers) / len(numbers))
+    lanes = min(max(number, 1), MAX_LANES)
+    if lanes != number:
         notes.append(f"{label} out of range")
     return lanes
 
@@ -313,7 +370,7 @@ def _code(value: object, label: str, known: Collection[int], default: int, notes
 
 
 def _missing_or_unknown(label: str, value: object) -> str:
-    return f"{label} missing" if is_null(value) else f"{label} unknown"
+    return f"{label} missing" if is_null(value) else f"{label} unknown: {str(value)[:_MOST_SHOWN]}"
 
 
 def finite_number(value: object) -> float | None:

@@ -31,8 +31,10 @@ SPEED_FIELDS: Final = {
     "inferred_speed_mps": "mps",
     "speed_mph": "mph",
     "speed_m/s": "mps",
+    "speed_kph": "kmh",
+    "maxspeed": "kmh",
 }
-"""The speed fields of SpaceNet label files and their units, in order of preference."""
+"""The speed fields of SpaceNet, osmnx and OpenStreetMap and their units, in order of preference."""
 
 
 @dataclass(frozen=True, kw_only=True)

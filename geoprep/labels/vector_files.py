@@ -129,10 +129,7 @@ class VectorFile:
         if suffix in PARQUET_SUFFIXES:
             frame = _read_parquet(bytes_of(source), name)
             if where is None:
-                crs = "" if frame.crs is None else frame.crs.to_string()
-                fields = frame.columns.drop(frame.geometry.name)
-                layer = Layer(0, stem, "Unknown", crs, tuple(map(str, fields)))
-                return cls(source, name, {stem: layer}, str(layer), frame=frame)
+                return cls.of_frame(frame, source, name)
             packed = io.BytesIO()  # SQL is GDAL's
             frame.to_file(packed, driver="GPKG", layer=stem)
             source = packed.getvalue()
@@ -164,6 +161,15 @@ class VectorFile:
                 layers[layer_name] = Layer(index, layer_name, kind, crs, tuple(info["fields"]))
         shown = present or "none"
         return cls(source, name, layers, shown, where, None, problems, encoding)
+
+    @classmethod
+    def of_frame(cls, frame: Any, source: Path | bytes, name: str = "") -> VectorFile:  # noqa: ANN401 - a GeoDataFrame
+        """Return a file of one layer that was read as a frame."""
+        name = name or str(source)
+        stem, crs = PurePosixPath(name).stem, "" if frame.crs is None else frame.crs.to_string()
+        fields = frame.columns.drop(frame.geometry.name)
+        layer = Layer(0, stem, "Unknown", crs, tuple(map(str, fields)))
+        return cls(source, name, {stem: layer}, str(layer), frame=frame)
 
     def layer(self, name: str) -> Layer:
         """Return a layer of lines or areas by its name."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +20,7 @@ from geoprep.labels.attributes import (
     RoadSpeed,
     is_null,
     names_roads,
+    road_kind,
     road_speeds,
     road_widths,
     tags_road,
@@ -48,11 +49,10 @@ _MAX_LON_DEG: Final = 360.0
 _MAX_LAT_DEG: Final = 90.0
 _AREA: Final = 2
 """Dimensions of a polygon, as shapely counts them."""
-_TAGS: Final = ("highway", "fclass", "class", "type")
-_UNTYPED: Final = frozenset(
-    ("road_type missing", "road_type unknown", "highway missing", "highway unknown")
-)
-"""Notes of a road whose type is not known, so that its speed is a default."""
+_TAGS: Final = ("highway", "fclass", "class", "type", "subtype")
+_LEVELS: Final = ("bridge", "layer")
+_UNTYPED: Final = ("road_type missing", "road_type unknown", "highway missing", "highway unknown")
+"""Beginnings of notes of a road whose type is not known, so that its speed is a default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +87,8 @@ class RoadTable:
     name: str  # of the file, for messages
     file_notes: tuple[str, ...] = ()
     ignored_speed_fields: tuple[str, ...] = ()  # which the file has and the rule does not read
+    # (features,) of roads: the name of the type, and levels as text; None where unknown
+    tags: Mapping[str, NDArray[np.object_]] = field(default_factory=dict)
 
     def roads(self) -> LabelRoads:
         """Return all roads, with the notes of all features and of the file."""
@@ -134,12 +136,16 @@ class RoadTable:
         return f"{which} is a line or area ({listed}). Give road centre lines or areas of roads"
 
 
-def read_road_table(source: Path | bytes, rule: SpeedRule, name: str = "") -> RoadTable:
+def read_road_table(
+    source: Path | bytes | VectorFile, rule: SpeedRule, name: str = ""
+) -> RoadTable:
     """Return all roads, or all classes, of one vector file, or of its contents.
 
     ``name`` is for messages, and tells the format of contents; the path if omitted.
     """
-    file = VectorFile.open(source, name, where=rule.where, encoding=rule.label_encoding)
+    file = source
+    if not isinstance(file, VectorFile):
+        file = VectorFile.open(file, name, where=rule.where, encoding=rule.label_encoding)
     wanted = {rule.width_field or ""}
     if rule.classes is None:
         layer, file_notes = _road_layer(file, rule)
@@ -229,12 +235,16 @@ def _table(features: Features, rule: SpeedRule, file_notes: tuple[str, ...]) -> 
     has_line[feature] = True
     is_area = np.zeros(len(problems), dtype=bool)
     is_area[feature[shapely.get_dimensions(lines) == _AREA]] = True
+    tags: dict[str, NDArray[np.object_]] = {}
     if rule.classes is not None:
         value, remarks = _class_values(features, has_line, rule.classes)
         mph = np.full(len(problems), math.nan)
     else:
         speeds = road_speeds(features.attributes, features.fields, rule, features.name)
         value, mph, remarks = _road_values(features, speeds, is_area, rule)
+        tags["highway"] = np.array([road_kind(road) for road in features.attributes], object)
+        for name in features.fields.intersection(_LEVELS):
+            tags[name] = np.array([road.get(name) for road in features.attributes], object)
     widths, width_notes = road_widths(features.attributes, features.fields, rule, features.name)
     notes = []
     for i, problem in enumerate(problems):
@@ -255,6 +265,7 @@ def _table(features: Features, rule: SpeedRule, file_notes: tuple[str, ...]) -> 
         features.name,
         (*file_notes, *features.file_notes),
         ignored,
+        tags,
     )
 
 
@@ -280,7 +291,8 @@ def _road_values(
     remarks = [speed.notes for speed in speeds]
     ignored = is_area & (rule.areas == "ignore")
     mph[ignored] = math.nan
-    typed = np.array([described and _UNTYPED.isdisjoint(notes) for notes in remarks], dtype=bool)
+    untyped = [any(note.startswith(_UNTYPED) for note in notes) for notes in remarks]
+    typed = ~np.array(untyped, dtype=bool) & described
     unknown = is_area & np.isfinite(mph) & ~typed
     for indexes, note in ((ignored, "area ignored"), (unknown, "area of unknown speed")):
         for i in np.flatnonzero(indexes):

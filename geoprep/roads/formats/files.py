@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import warnings
@@ -13,14 +14,15 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import shapely
 
-from geoprep.crs import LONLAT, crs_name
-from geoprep.errors import LabelError, SourceError, UsageError
-from geoprep.labels import GEOJSON_SUFFIXES, OSM_SUFFIXES
-from geoprep.roads.formats.graphs import read_graphml, write_graphml
-from geoprep.roads.formats.osm import read_if_written_here, read_osm, write_osm
+from geoprep.crs import LONLAT, crs_name, unwrapped
+from geoprep.errors import GeoprepWarning, LabelError, SourceError, UsageError
+from geoprep.labels import GEOJSON_SUFFIXES, OSM_SUFFIXES, SpeedRule, names_roads
+from geoprep.roads.formats.graphs import open_graphml, write_graphml
+from geoprep.roads.formats.osm import read_if_written_here, write_osm
 from geoprep.roads.formats.style import style_row
 from geoprep.roads.formats.table import (
     READ_COLUMNS,
+    SPEEDS,
     are_network_fields,
     edge_frame,
     edges_of_features,
@@ -39,7 +41,7 @@ EDGES: Final = "edges"
 _DECIMALS: Final = 8
 """Decimal places of a degree: 1 mm."""
 _PLANE_DECIMALS: Final = 3
-_HEAD_BYTES: Final = 1 << 16
+_HALF_TURN: Final = 180.0
 _NULL_CRS: Final = re.compile(rb'"crs"\s*:\s*null')
 _COLLECTION: Final = '"type": "FeatureCollection",'
 _GEOPARQUET: Final = "1.1.0"
@@ -101,21 +103,42 @@ def _write_layer(
 
 
 def _write_geojson(network: RoadGraph, path: Path) -> None:
-    """Write longitude and latitude, or metres with ``"crs": null``, as the draft of 2008 has it."""
+    """Write longitude and latitude, or metres with ``"crs": null``, as the draft of 2008 has it.
+
+    A line across 180 degrees is cut there, as RFC 7946 asks.
+    """
     import geopandas as gpd
 
     frame = edge_frame(network, rounded=True).round(4)
     is_plane = frame.crs is None
     frame = frame if is_plane else frame.to_crs(LONLAT)
     decimals = _PLANE_DECIMALS if is_plane else _DECIMALS
-    rounded = shapely.transform(frame.geometry.to_numpy(), lambda xy: np.round(xy, decimals))
+    lines = frame.geometry.to_numpy()
+    lines = lines if is_plane else np.array([_cut_at_180(line) for line in lines], object)
+    rounded = shapely.transform(lines, lambda xy: np.round(xy, decimals))
     # Without a CRS: RFC 7946 has no member for it.
     frame = gpd.GeoDataFrame(frame.drop(columns="geometry"), geometry=rounded)
-    _write_layer(frame, path, EDGES, "LineString", driver="GeoJSON", WRITE_NAME="NO")
+    _write_layer(frame, path, EDGES, "Unknown", driver="GeoJSON", WRITE_NAME="NO")
     if is_plane:
         text = path.read_text(encoding="utf-8")
         text = text.replace(_COLLECTION, f'{_COLLECTION}\n"crs": null,', 1)
         path.write_text(text, encoding="utf-8")
+
+
+def _cut_at_180(line: shapely.LineString) -> shapely.Geometry:
+    """Return a line in degrees, as two or more where it crosses the 180th meridian."""
+    xy = shapely.get_coordinates(line)
+    crosses = np.flatnonzero(np.abs(np.diff(xy[:, 0])) > _HALF_TURN)
+    if not len(crosses):
+        return line
+    x = unwrapped(xy)[:, 0]
+    border = _HALF_TURN * np.sign(xy[crosses, 0])
+    turned = border - (xy - np.column_stack([x, xy[:, 1]]))[crosses, 0]
+    share = (turned - x[crosses]) / (x[crosses + 1] - x[crosses])
+    at = xy[crosses, 1] + share * (xy[crosses + 1, 1] - xy[crosses, 1])
+    ends = np.column_stack([border, at, -border, at]).reshape(-1, 2)
+    both = np.insert(xy, np.repeat(crosses + 1, 2), ends, axis=0)
+    return shapely.MultiLineString(np.split(both, crosses + 2 + 2 * np.arange(len(crosses))))
 
 
 def _write_parquet(network: RoadGraph, path: Path) -> None:
@@ -146,36 +169,46 @@ def read_network(path: str | os.PathLike[str], *, layer: str | None = None) -> R
     require_suffix(path, *READ_SUFFIXES)
     if not path.is_file():
         raise SourceError(f"{path}: no such file; check the path")
-    if path.suffix.lower() == ".graphml":
-        return read_graphml(path)
-    if path.suffix.lower() in OSM_SUFFIXES:
-        return read_osm(path, layer)
-    from geoprep.labels import VectorFile  # imports pyogrio
+    network = read_if_network(path, layer)
+    if network is not None:
+        return network
+    from geoprep.roads.formats.label_files import read_labels  # imports pandas
 
     try:
-        file = VectorFile.open(path)
-        return _network_of(file, path, None if layer is None else file.layer(layer))
+        file = _opened(path)
+        named = list(file.layers.values()) if layer is None else [file.layer(layer)]
+        fields = {field for candidate in named for field in candidate.fields}
+        if not names_roads(fields) and path.suffix.lower() not in OSM_SUFFIXES:
+            return _network_of(file, path, named[0] if layer else None)
+        given = not fields.isdisjoint(SPEEDS)
+        rule = SpeedRule(layer=layer, speed_from="auto" if given else "attributes")
+        network, notes = read_labels(file, rule)
     except LabelError as error:
         raise SourceError(str(error)) from error
+    if notes:
+        warnings.warn(f"{path}: {'; '.join(notes)}", GeoprepWarning, stacklevel=3)
+    return network
+
+
+def _opened(path: Path) -> VectorFile:
+    from geoprep.labels import VectorFile  # imports pyogrio
+
+    return open_graphml(path) if path.suffix.lower() == ".graphml" else VectorFile.open(path)
 
 
 def read_if_network(path: Path, layer: str | None = None) -> RoadGraph | None:
     """Return the road network of a file; None if it holds something else, such as labels.
 
-    A network has lines with ``speed_mph``, and either node numbers or no road attributes such as
-    ``highway``. GraphML is always a network. The layer counts if the file has one of this name.
+    A network has lines with ``speed_mph`` or ``speed_kph``, and either node numbers or no road
+    attributes such as ``highway``. The layer counts if the file has one of this name.
     """
-    from geoprep.labels import VectorFile  # imports pyogrio
-
     suffix = path.suffix.lower()
-    if suffix == ".graphml":
-        return read_graphml(path)
     if suffix in OSM_SUFFIXES:
         return read_if_written_here(path, layer)
     if suffix not in READ_SUFFIXES:
         return None
     try:
-        file = VectorFile.open(path)
+        file = _opened(path)
     except LabelError:
         return None  # the reader of labels reports what is wrong with the file
     named = file.layers.get(layer or "")
@@ -211,5 +244,5 @@ def _is_plane(path: Path) -> bool:
     """Return whether a GeoJSON file says that it has no CRS; GDAL takes it for degrees."""
     if path.suffix.lower() not in GEOJSON_SUFFIXES:
         return False
-    with path.open("rb") as file:
-        return _NULL_CRS.search(file.read(_HEAD_BYTES).partition(b'"features"')[0]) is not None
+    data = path.read_bytes()
+    return _NULL_CRS.search(data) is not None and json.loads(data).get("crs", "") is None

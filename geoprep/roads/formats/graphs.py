@@ -10,13 +10,15 @@ import pyproj
 import shapely
 
 from geoprep.errors import SourceError
-from geoprep.roads.formats.table import READ_COLUMNS, edge_frame, network_of_frame
+from geoprep.roads.formats.table import edge_frame
 from geoprep.roads.network import RoadGraph
 
 if TYPE_CHECKING:
     import networkx
     import pandas as pd
     from numpy.typing import NDArray
+
+    from geoprep.labels import VectorFile
 
 
 def multigraph(
@@ -46,23 +48,36 @@ def write_graphml(network: RoadGraph, path: Path) -> None:
     nx.write_graphml(graph, path)
 
 
-def read_graphml(path: Path) -> RoadGraph:
-    """Return the network of a file that `write_graphml` wrote."""
+def open_graphml(path: Path) -> VectorFile:
+    """Return the edges of a GraphML file that `write_graphml` or osmnx wrote, as a layer of lines.
+
+    An edge without a geometry is the straight line between its nodes.
+    """
     from xml.etree.ElementTree import ParseError
 
     import geopandas as gpd
     import networkx as nx
 
+    from geoprep.labels import VectorFile
+
     try:
-        graph = nx.read_graphml(path, node_type=int, force_multigraph=True)
-        rows = sorted((data for *_, data in graph.edges(data=True)), key=lambda data: data["edge"])
-        lines = np.array([shapely.from_wkt(data["geometry"]) for data in rows], object)
-        crs = graph.graph.get("crs") or None
-        names = [name for name in READ_COLUMNS if any(name in data for data in rows)]
-        columns = {name: [data.get(name, np.nan) for data in rows] for name in names}
-        frame = gpd.GeoDataFrame(columns, geometry=lines, crs=crs)
-    except (nx.NetworkXError, ParseError, KeyError, ValueError, TypeError) as error:
+        graph = nx.read_graphml(path, force_multigraph=True)
+        edges = sorted(graph.edges(data=True), key=lambda edge: edge[2].get("edge", 0))
+        lines = [
+            shapely.from_wkt(data["geometry"])
+            if "geometry" in data
+            else shapely.LineString([[float(graph.nodes[n][x]) for x in "xy"] for n in (u, v)])
+            for u, v, data in edges
+        ]
+        rows = [{k: value for k, value in data.items() if k != "geometry"} for *_, data in edges]
+        frame = gpd.GeoDataFrame(rows, geometry=lines, crs=graph.graph.get("crs") or None)
+    except KeyError as error:
+        raise SourceError(
+            f"{path}: has an edge without a geometry, and a node of it without {error}, so it is "
+            "not a road network. Write x and y of nodes, as osmnx does"
+        ) from error
+    except (nx.NetworkXError, ParseError, ValueError, TypeError) as error:
         raise SourceError(f"{path}: not readable as GraphML of a road network: {error}") from error
     except (shapely.errors.ShapelyError, pyproj.exceptions.CRSError) as error:
         raise SourceError(f"{path}: a geometry or the CRS is invalid: {error}") from error
-    return network_of_frame(path, frame)
+    return VectorFile.of_frame(frame, path)

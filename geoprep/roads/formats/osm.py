@@ -62,19 +62,6 @@ def _nodes(network: RoadGraph) -> tuple[NDArray[np.float64], list[list[int]]]:
     return points, [part.tolist() for part in parts]
 
 
-def read_osm(path: Path, layer: str | None = None) -> RoadGraph:
-    """Return the network that geoprep wrote, as edited since; else that of the roads for cars.
-
-    Roads are joined where they share a node. In a network of ours, speeds are those of its keys.
-    """
-    network = read_if_written_here(path, layer)
-    if network is None:
-        from geoprep.roads.formats.label_files import read_labels  # imports pandas
-
-        return read_labels(path)[0]
-    return network
-
-
 def read_if_written_here(path: Path, layer: str | None) -> RoadGraph | None:
     """Return the roads for cars of a network that geoprep wrote; None of other data."""
     from geoprep.labels import VectorFile  # imports pyogrio

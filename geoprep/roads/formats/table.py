@@ -33,7 +33,8 @@ COLUMNS: Final = {
     **dict.fromkeys(CONFIDENCE, ""),
 }
 """Columns of edges: their names in files, and those of osmnx in frames (empty: the same)."""
-READ_COLUMNS: Final = (*COLUMNS, *ATTRIBUTES, "speed_kph")
+SPEEDS: Final = ("speed_mph", "speed_kph")
+READ_COLUMNS: Final = (*COLUMNS, *ATTRIBUTES, *SPEEDS)
 """Columns that are read from a file, if it has them."""
 FRAME_NAMES: Final = {name: osmnx or name for name, osmnx in COLUMNS.items()}
 _ROUNDED: Final = {"speed_mph", SPEED_BACK, *CONFIDENCE}
@@ -60,7 +61,7 @@ def are_network_fields(names: Collection[str]) -> bool:
     Labels also carry speeds, often outdated ones, beside the attributes that speeds follow from.
     """
     numbered = {"from_node", "to_node"} <= set(names)
-    return "speed_mph" in names and (numbered or not _ROAD_ATTRIBUTES & set(names))
+    return not set(SPEEDS).isdisjoint(names) and (numbered or not _ROAD_ATTRIBUTES & set(names))
 
 
 def edges_of_features(features: Features, crs: str | None) -> gpd.GeoDataFrame:
@@ -155,7 +156,7 @@ def _in_metres(
         f"{name}: has coordinates outside the domain of its CRS {str(crs)[:60]}. Assign the right "
         "CRS, for example with ogr2ogr -a_srs EPSG:CODE."
     )
-    if crs is not None and is_geographic(crs) and (np.abs(xy) > (180, 90)).any():
+    if crs is not None and is_geographic(crs) and (np.abs(xy) > (360, 90)).any():
         raise outside  # metres, perhaps
     try:
         metric = metric_crs(lines, crs)

@@ -177,7 +177,7 @@ def test_fallbacks_of_road_attributes_are_counted(tmp_path):
     odd = (((0.1, 0.1), (0.9, 0.9)), {"road_type": "99", "lane_numbe": "wide"})
     write_roads(Path(scenes[0].label), PLACES["degrees"], (SIDE, SIDE), [odd])
     summary = build(plan_of(scenes), tmp_path / "a.zarr", Threads(2))
-    assert summary.notes == {"lane_number unknown": 1, "road_type unknown": 1}
+    assert summary.notes == {"lane_number unknown: wide": 1, "road_type unknown: 99": 1}
 
 
 def test_progress_goes_from_nothing_to_all(tmp_path):

@@ -143,7 +143,7 @@ def test_notes_are_those_of_the_scene_alone(tmp_path):
     assert here.notes == {"lanes missing": 1, "not driveable": 1, "surface missing": 1}
     assert here.value.tolist() == [45]
     there = read_roads(path, bounds=scene(UTM, 4900, 0), bounds_crs=UTM)
-    assert there.notes["highway unknown"] == 1
+    assert there.notes["highway unknown: moon_road"] == 1
     assert there.value.tolist() == [20]
 
 

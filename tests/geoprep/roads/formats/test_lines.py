@@ -1,6 +1,10 @@
 """The normal form of networks: the same however the lines were drawn, and in whatever file."""
 
+import json
+from itertools import pairwise
+
 import geopandas as gpd
+import networkx
 import numpy as np
 import pytest
 import shapely
@@ -134,3 +138,49 @@ def test_degrees_without_a_crs_are_refused_and_km_h_are_read():
         network_of_frame("roads", frame)
     read = network_of_frame("roads", frame.set_crs(4326))
     assert read.speed_mph == pytest.approx([50 / 1.609344])
+
+
+def test_osmnx_writes_graphml_that_is_read(tmp_path):
+    """A directed graph, with text for numbers, and without the geometry of straight edges."""
+    graph = networkx.MultiDiGraph(crs="epsg:4326")
+    for node, lon in ((11, 37.6), (12, 37.601), (13, 37.602)):
+        graph.add_node(node, x=lon, y=55.75)
+    tags = {"highway": "['primary', 'residential']", "lanes": "2", "surface": "paved"}
+    for u, v in ((11, 12), (12, 11), (12, 13)):
+        graph.add_edge(u, v, osmid=str(u), **tags)
+    networkx.write_graphml(graph, tmp_path / "a.graphml")
+    assert read_if_network(tmp_path / "a.graphml") is None  # its speeds follow from its tags
+    network = read_network(tmp_path / "a.graphml")
+    assert (lengths(network), network.speed_mph) == ([pytest.approx(125.5, abs=0.3)], [45])
+    del graph.nodes[13]["x"]
+    networkx.write_graphml(graph, tmp_path / "b.graphml")
+    with pytest.raises(GeoprepError, match=r"b.graphml: .* a node of it without 'x'"):
+        read_network(tmp_path / "b.graphml")
+
+
+@pytest.mark.parametrize("tag", [{"speed_mph": 25}, {"highway": "residential"}])
+def test_roads_across_180_degrees_are_cut_and_connected(tmp_path, tag):
+    x = gpd.GeoSeries.from_xy([180], [-16.8], crs=4326).to_crs("EPSG:32701").x[0]
+    places = [(x - 60, 8.142e6), (x + 140, 8.1421e6), (x - 40, 8.1422e6)]
+    line = np.array([shapely.LineString(places)], object)
+    network = network_from_lines(line, np.array([25.0]), "EPSG:32701")
+    write_network(network, tmp_path / "a.geojson")
+    document = json.loads((tmp_path / "a.geojson").read_text())
+    (feature,) = document["features"]
+    parts = feature["geometry"]["coordinates"]
+    assert [abs(part[0][0]) == 180 for part in parts] == [False, True, True]
+    assert all(abs(a[0] - b[0]) < 1 for part in parts for a, b in pairwise(part))
+    feature["properties"] = tag
+    (tmp_path / "a.geojson").write_text(json.dumps(document))
+    again = read_network(tmp_path / "a.geojson")
+    assert lengths(again) == pytest.approx(lengths(network), abs=0.01)
+
+
+def test_a_file_says_anywhere_that_it_has_no_crs(tmp_path):
+    network = form([ROAD], crs=None)
+    write_network(network, tmp_path / "a.geojson")
+    document = json.loads((tmp_path / "a.geojson").read_text())
+    assert document.pop("crs", 0) is None
+    document = {"type": document["type"], "note": "x" * 70_000, **document, "crs": None}
+    (tmp_path / "a.geojson").write_text(json.dumps(document))
+    assert read_network(tmp_path / "a.geojson").crs is None
