@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -12,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
+from geoprep.imagery import common_name, match_bands
 from geoprep.speed import BIN_COUNT, BIN_TABLE, BIN_WIDTH_MPH
 from geoprep.store import StoreReader, TileReader
 from loaders import (
@@ -227,6 +229,19 @@ def check_store(info: ModelInfo, stores: Sequence[StoreReader], where: str) -> N
             )
 
 
+def _with_names(store: StoreReader, bands: Sequence[str]) -> StoreReader:
+    """Return a store whose bands are called as those of a model that names find in it."""
+    wanted, offered = (
+        [(name, common_name(name)) for name in names] for names in (bands, store.meta.bands)
+    )
+    match, names = match_bands(wanted, offered), [*store.meta.bands]
+    if match.missing or match.unnamed or set(bands) <= set(names):
+        return store
+    for band, place in zip(bands, match.places, strict=True):
+        names[place] = band
+    return StoreReader(store.location, store.root, replace(store.meta, bands=tuple(names)))
+
+
 def tiles_of(
     info: ModelInfo,
     stores: Sequence[str | Path | StoreReader],
@@ -238,7 +253,7 @@ def tiles_of(
     device: torch.device | None = None,
 ) -> Tiles:
     """Return tiles for a model, with its bands, level and folds."""
-    opened = open_stores(stores)
+    opened = [_with_names(store, info.bands) for store in open_stores(stores)]
     check_store(info, opened, "the model")
     options: dict[str, Any] = {"bands": info.bands, "classes": info.class_names}
     if split in ("train", "val"):

@@ -250,17 +250,14 @@ def _usable(
         names = raster.names_or(probe.stated.names)
     grid = raster.placed(options.pixel_size)
     chosen = tuple(names[band - 1] for band in bands)
-    # Also near infrared in GeoTIFFs, by default. A PNG says what it means.
-    alpha = len(raster.bands) == raster.alpha == 4 not in bands and probe.image.lower().endswith(
-        (".tif", ".tiff")
-    )
     units, nodata = raster.units_of(bands, probe.stated.units), options.nodata
     if nodata is None and not raster.reading(bands).states_nodata:
         nodata = probe.stated.nodata
     facts = probe.facts if nodata == options.nodata else f"{probe.facts} nodata {nodata}"
     facts = f"{facts} {units}" if units else facts
     return replace(
-        probe, grid=grid, dtype=dtype, bands=bands, band_names=chosen, units=units, alpha=alpha,
+        probe, grid=grid, dtype=dtype, bands=bands, band_names=chosen, units=units,
+        alpha=raster.leaves_out_alpha(bands),
         nodata=nodata, facts=facts,
     )  # fmt: skip
 

@@ -175,6 +175,14 @@ class Raster:
         alpha = None if self.palette else self.alpha
         return tuple(n for n in range(1, len(self.band_names) + 1) if n != alpha)
 
+    def leaves_out_alpha(self, bands: Sequence[int]) -> bool:
+        """Return whether the last of four bands is left out as alpha, and may be near infrared.
+
+        It is called so in GeoTIFFs by default. A PNG says what it means.
+        """
+        is_tiff = self.name.lower().endswith((".tif", ".tiff"))
+        return len(self.bands) == self.alpha == 4 not in bands and is_tiff
+
     def reading(self, bands: Sequence[int]) -> Raster:
         """Return the description for reading 1-based bands: alpha among them is data.
 

@@ -197,8 +197,8 @@ def _pixels(dataset: DatasetReader, raster: Raster, window: Window) -> MaskPixel
     opaque = None
     if raster.alpha is not None:
         opaque = dataset.read(raster.alpha, window=window) != 0
-    elif raster.has_mask:
-        opaque = dataset.read_masks(1, window=window) != 0
+    elif raster.has_mask or raster.has_band_masks:  # valid where any band is, as in images
+        opaque = (dataset.read_masks(bands, window=window) != 0).any(axis=0)
     palette = None
     nodata = raster.bands[0].nodata
     tags = () if nodata is None else (nodata,)

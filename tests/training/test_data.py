@@ -2,11 +2,12 @@
 
 import re
 
+import numpy as np
 import pytest
 from helpers.runs import SMALL, rows
 from helpers.stores import write_store
 
-from geoprep.errors import StoreError
+from geoprep.errors import StoreError, UsageError
 from geoprep.store import StoreReader
 from loaders import DeviceTiles, Folds, StreamTiles, select
 from training.checkpoint import load
@@ -94,6 +95,18 @@ def test_interleaved_memory_is_advised_on_machines_with_several_nodes(monkeypatc
 def test_compressed_tiles_stay_compressed(store):
     facts = model_info((store,), model="resnet34-unet")
     assert "MB compressed" in repr(tiles_of(facts, (store,), "val", residency="compressed"))
+
+
+def test_bands_of_a_store_are_found_by_their_names(tmp_path):
+    called = ("B02 (blue)", "B03 (green)", "Band 4 - Red")
+    plain = write_store(tmp_path / "a.zarr")
+    facts = model_info((StoreReader.open(plain),), model="resnet34-unet")
+    other = write_store(tmp_path / "b.zarr", bands=called[::-1], order=(2, 1, 0))
+    pixels = [tiles_of(facts, (store,), "val").image for store in (plain, other)]
+    np.testing.assert_array_equal(*pixels)
+    unnamed = write_store(tmp_path / "c.zarr", bands=("band 1", "band 2", "band 3"))
+    with pytest.raises(UsageError, match="was trained on bands red, green, blue"):
+        tiles_of(facts, (unnamed,), "val")
 
 
 def test_a_damaged_tile_of_a_fold_is_named(tmp_path):

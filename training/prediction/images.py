@@ -112,6 +112,8 @@ def inspect_image(
     limits = known_limits(
         info, options.rescale, dtype, raster.units_of(bands, stated.units), raster.name
     )
+    if not note and raster.leaves_out_alpha(bands):
+        note = "band 4 is called alpha and marks nodata; if it is near infrared, `bands` reads it"
     lengths = raster.grid.shape
     placed = raster.grid.georeferenced
     if not placed and options.allow_no_crs and options.pixel_size is None:

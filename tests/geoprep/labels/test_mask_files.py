@@ -194,13 +194,16 @@ def test_finer_pixels_have_the_code_of_the_one_they_lie_in():
     np.testing.assert_array_equal(out, codes[np.ix_(near, near)])
 
 
-@pytest.mark.parametrize("place", ["internal", "beside"])
+@pytest.mark.parametrize("place", ["internal", "beside", "per band"])
 def test_pixels_that_a_mask_band_hides_have_no_label(tmp_path, place):
     with rasterio.Env(GDAL_TIFF_INTERNAL_MASK=place == "internal"):
         label = write(tmp_path / "a.tif", drawn(), GRID.transform, UTM)
         with rasterio.open(label, "r+") as file:
             file.write_mask(drawn() != 9)
-    assert (tmp_path / "a.tif.msk").exists() == (place == "beside")
+    assert (tmp_path / "a.tif.msk").exists() == (place != "internal")
+    if place == "per band":
+        with rasterio.open(tmp_path / "a.tif.msk", "r+") as file:
+            file.update_tags(INTERNAL_MASK_FLAGS_1=0)
     known = np.where(drawn() == 9, NODATA, expected(drawn()))
     finer = GRID.resized(160, 200)
     for grid, scale in ((GRID, 1), (finer, 2)):

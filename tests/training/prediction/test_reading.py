@@ -168,6 +168,12 @@ def test_bands_are_found_by_name_then_by_number(tmp_path):
         inspected(few)
 
 
+def test_a_fourth_band_that_is_left_out_as_alpha_is_mentioned(tmp_path):
+    path = write_image(tmp_path / "a.tif", pixels(40, 40, 4), photometric="rgb", alpha="yes")
+    assert "band 4 is called alpha" in inspected(path).note
+    assert inspected(path, bands="4,2,1").note == ""
+
+
 def test_image_without_crs_is_refused_with_advice(tmp_path):
     path = write_image(tmp_path / "a.tif", pixels(8, 8), crs=None)
     with pytest.raises(ImageError, match=r"no CRS.*gdal_edit.*`allow_no_crs`"):
