@@ -1,12 +1,13 @@
-"""Draw the two pictures of README.md and of the site.
+"""Draw the pictures of README.md and of the site.
 
     make demo
     .venv/bin/python docs/front_page.py demo chip55
     make bench-peers BENCH='--only peers --json loaders.json'
     .venv/bin/python docs/front_page.py loaders.json
+    .venv/bin/python docs/front_page.py docs/performance/preprocessing.md
 
 The first shows a scene that the demo does not train on, from image to road network; the second the
-rate and the memory of loaders, from one run.
+rate and the memory of loaders, from one run; the third the rate of builds, from the page's table.
 """
 
 import json
@@ -104,8 +105,36 @@ def draw_loaders(run: Path, out: Path) -> None:
     figure.savefig(out)
 
 
+def draw_builds(page: Path, out: Path) -> None:
+    """Write the chart of builds, decoding alone and the conventional pipeline, scenes per second.
+
+    Parameters
+    ----------
+    page
+        Markdown with a table whose rows end in "scenes/s".
+    out
+        PNG file to write.
+    """
+    table = [row.split("|")[1:-1] for row in page.read_text().splitlines() if row.startswith("| ")]
+    rows = {cells[0].split(",")[0].strip(): cells[1:] for cells in table if "scenes/s" in cells[0]}
+    mpl.rcParams.update({"font.size": 11, "savefig.dpi": 100})
+    figure, axes = plt.subplots(1, 3, figsize=(14, 2.2), sharey=True, layout="constrained")
+    for column, (ax, title) in enumerate(zip(axes, table[0][1:], strict=True)):
+        values = [float(cells[column].split()[0]) for cells in rows.values()]
+        tints = ["#0072b2" if name == "build" else "#9aa5ad" for name in rows]
+        bars = ax.barh([*rows], values, color=tints)
+        ax.bar_label(bars, [f"{value:.1f}" for value in values], padding=4)
+        ax.set_title(f"{title.strip()}: scenes per second", loc="left")
+        ax.spines[["top", "right", "bottom"]].set_visible(False)
+        ax.set(xticks=[], xlim=(0, 115))
+    axes[0].invert_yaxis()
+    figure.savefig(out)
+
+
 if __name__ == "__main__":
-    if len(sys.argv) == 2:
+    if sys.argv[1].endswith(".md"):
+        draw_builds(Path(sys.argv[1]), REPO / "docs" / "performance" / "preprocess.png")
+    elif len(sys.argv) == 2:
         draw_loaders(Path(sys.argv[1]), REPO / "docs" / "loaders.png")
     else:
         draw(Path(sys.argv[1]), sys.argv[2], REPO / "docs" / "front-page.png")
