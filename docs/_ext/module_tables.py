@@ -15,7 +15,7 @@ REPO = Path(__file__).resolve().parents[2]
 
 
 class ModuleTables(SphinxDirective):
-    """``module-tables``: a table per package, each module with its first sentence."""
+    """``module-tables``: a table per package, its modules and their first sentences."""
 
     def run(self) -> list[nodes.Node]:
         """Return the nodes of the generated Markdown."""
@@ -23,7 +23,8 @@ class ModuleTables(SphinxDirective):
 
     def _lines(self) -> Iterator[str]:
         for name, modules in module_rows():
-            yield from ("", f"| `{name}` | |", "|---|---|")
+            about = _first_line(REPO.joinpath(*name.split("."), "__init__.py"))
+            yield from ("", f"| `{name}` | {about} |", "|---|---|")
             yield from (f"| `{module}` | {text} |" for module, text in modules)
 
 
