@@ -12,7 +12,7 @@ import pickle
 import re
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
@@ -25,6 +25,7 @@ import torch
 import torch.distributed as dist
 from numpy.typing import DTypeLike, NDArray
 
+from geoprep.cpus import control_groups
 from geoprep.errors import UsageError
 
 Shared = TypeVar("Shared")
@@ -248,29 +249,11 @@ def available_memory(root: Path = Path("/"), *, device: torch.device | None = No
     if device is not None and device.type != "cpu":
         return Available(_left_on(device), f"device {device}")
     limits = [Available(int(psutil.virtual_memory().available), "the machine")]
-    for folder, files in _groups(root):
+    for folder, unified in control_groups("memory", root):
         with suppress(OSError, ValueError):  # no such group, or a limit of "max"
-            limits.append(Available(_left(folder, files), f"the control group {folder}"))
+            left = _left(folder, _V2 if unified else _V1)
+            limits.append(Available(left, f"the control group {folder}"))
     return min(limits, key=lambda limit: limit.nbytes)
-
-
-def _groups(root: Path) -> Iterator[tuple[Path, _Files]]:
-    """Yield the folders of the memory group of this process and of every group that contains it."""
-    lines: list[str] = []
-    with suppress(OSError):
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    for line in lines:
-        number, controllers, path = line.split(":", 2)
-        if number == "0" and not controllers:
-            mount, files = root / "sys/fs/cgroup", _V2
-        elif "memory" in controllers.split(","):
-            mount, files = root / "sys/fs/cgroup/memory", _V1
-        else:
-            continue
-        # In a container the path may be the host's and not exist here; the mount itself is then
-        # the container's own group.
-        folder = mount / path.strip("/")
-        yield from ((f, files) for f in (folder, *folder.parents) if f.is_relative_to(mount))
 
 
 def _left(folder: Path, files: _Files) -> int:

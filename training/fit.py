@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from geoprep.cli import run
+from geoprep.cpus import started_rank
 from geoprep.errors import UsageError
 from training.cli import Command
 from training.settings import SECTIONS
@@ -64,7 +64,7 @@ def fit(given: dict[str, Any]) -> int:
     """Start or resume a run with settings by name; return the exit status."""
     if not given.get("stores") and given.get("resume") is None:
         given["stores"] = (store_here(),)
-        if os.environ.get("RANK", "0") == "0":
+        if (started := started_rank()) is None or not started.rank:
             print(f"training on {given['stores'][0]}, the only store in this folder")
     from training.run import start_run  # here: --help and usage errors do not need torch
 

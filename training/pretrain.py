@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from geoprep.cli import run
+from geoprep.cpus import started_rank
 from geoprep.errors import StoreError, UsageError
 from geoprep.options import argument, option
 from geoprep.store import StoreReader
@@ -102,7 +102,8 @@ def pretrain(given: Mapping[str, Any], spell: Callable[[str], str] = str) -> int
     """Draw synthetic cities, build their stores and train on them; return the exit status."""
     from training.run import holds_run, refuse_others, start_run
 
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    started = started_rank()
+    if started is not None and started.ranks > 1:
         raise UsageError("the cities are drawn by one process: start it without torchrun")
     settings = dict(given)
     own = [field.name for field in fields(CityOptions) if field.name in settings]

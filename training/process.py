@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Self
 
+from geoprep.cpus import started_rank
+
 SPINS = "10000"
 """Rounds for which idle threads of GNU OpenMP spin before they sleep, some tens of microseconds."""
 
@@ -46,7 +48,7 @@ def interrupted_by_signals() -> Iterator[None]:
         raise KeyboardInterrupt(number)
 
     # A rank that waits for others inside torch has to die at once.
-    alone = threading.current_thread() is threading.main_thread() and "RANK" not in os.environ
+    alone = threading.current_thread() is threading.main_thread() and started_rank() is None
     numbers = (signal.SIGTERM, signal.SIGHUP) if alone else ()
     taken = [number for number in numbers if signal.getsignal(number) == signal.SIG_DFL]
     for number in taken:

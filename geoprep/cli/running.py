@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import os
 import sys
 import warnings
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from enum import IntEnum
 import click
 
 from geoprep.cli.interrupts import interrupted
+from geoprep.cpus import started_rank
 from geoprep.errors import GeoprepError, SourceError, UsageError
 from geoprep.texts import printable
 
@@ -62,8 +62,9 @@ def run(
 
 
 def _failed(message: str, status: Status) -> int:
-    rank = os.environ.get("RANK")  # set by torchrun
-    click.echo(f"Error{f' (rank {rank})' if rank else ''}: {printable(message)}", err=True)
+    started = started_rank()
+    of_rank = "" if started is None else f" (rank {started.rank})"
+    click.echo(f"Error{of_rank}: {printable(message)}", err=True)
     return status
 
 

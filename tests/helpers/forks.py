@@ -144,3 +144,10 @@ def end(number: int, files: list[BinaryIO]) -> tuple[int, str, str]:
 
 if __name__ == "__main__":
     serve()
+
+
+def as_rank(monkeypatch, **more):
+    """Set the variables of a rank, the only one unless others are given."""
+    names = {"RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "localhost", "MASTER_PORT": 1, **more}
+    for name, value in names.items():
+        monkeypatch.setenv(name, str(value))

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers.forks import as_rank
 from helpers.runs import KEYWORDS
 
 import training
@@ -92,6 +93,6 @@ def test_scenes_and_labels_are_those_of_the_other_commands():
 
 
 def test_ranks_are_refused(store_path, tmp_path, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")
+    as_rank(monkeypatch, WORLD_SIZE=2)
     with pytest.raises(UsageError, match="without torchrun"):
         training.pretrain_model(store_path, out=str(tmp_path / "a"))

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from geoprep.cpus import physical_cores, processors
+from geoprep.cpus import physical_cores, processors, started_rank, usable_cpus
 from geoprep.errors import GeoprepError, UsageError
 from loaders import is_distributed, this_rank
 from training.engine.native import DeviceName, choose_device
@@ -29,15 +29,16 @@ BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl", "xpu": "cpu:gloo,xpu:xc
 
 @contextmanager
 def process_group(device: DeviceName, timeout: float = TIMEOUT_MINUTES) -> Iterator[None]:
-    """Join the process group that ``torchrun`` started; do nothing without ``torchrun``."""
-    if "LOCAL_RANK" not in os.environ or "MASTER_ADDR" not in os.environ:
+    """Join the process group that the process was started for, see `started_rank`, if any."""
+    started = started_rank()
+    if started is None:
         yield
         return
     kind = choose_device(device).type
     if kind == "mps":
         raise UsageError("`device` mps trains in one process: start it without torchrun")
     if kind != "cpu":
-        torch.accelerator.set_device_index(int(os.environ["LOCAL_RANK"]))
+        torch.accelerator.set_device_index(started.local)
     dist.init_process_group(BACKENDS[kind], timeout=timedelta(minutes=timeout))
     try:
         yield
@@ -52,16 +53,19 @@ def is_rank_zero() -> bool:
 
 def set_threads(wanted: int | None) -> None:
     """Set the number of threads for computation."""
-    here = ranks_here()
-    if wanted is None and here > 1 and os.environ.get("OMP_NUM_THREADS", "1") == "1":
-        wanted = max(1, len(physical_cores(processors())) // _sharing())
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    if wanted is None and ranks_here() > 1 and given in ("", "1"):
+        wanted = max(1, min(len(physical_cores(processors())), usable_cpus()) // _sharing())
+    elif wanted is None and not given:
+        wanted = min(torch.get_num_threads(), usable_cpus())
     if wanted is not None and wanted != torch.get_num_threads():
         torch.set_num_threads(wanted)
 
 
 def ranks_here() -> int:
     """Return the number of ranks on this machine."""
-    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    started = started_rank()
+    return 1 if started is None else started.here
 
 
 def _sharing() -> int:

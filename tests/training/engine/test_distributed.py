@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 import torch
-from helpers.forks import run_ranks
+from helpers.forks import as_rank, run_ranks
 
 from geoprep import cpus
 from training.engine import distributed
@@ -148,8 +148,7 @@ def test_two_ranks_agree_on_steps_and_average_their_statistics(tmp_path, forks):
 
 def test_ranks_wait_for_each_other_as_long_as_asked_for(monkeypatch):
     asked = []
-    for name in ("LOCAL_RANK", "MASTER_ADDR"):
-        monkeypatch.setenv(name, "0")
+    as_rank(monkeypatch)
     monkeypatch.setattr(
         *(distributed.dist, "init_process_group"), lambda _, timeout: asked.append(timeout)
     )
@@ -177,7 +176,7 @@ def test_ranks_divide_the_cores_that_they_share(monkeypatch, tmp_path, others, t
     def gather(found, one):
         found[:] = [one, *((machine, set(cores)) for cores in others)]
 
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(1 + len(others)))
+    as_rank(monkeypatch, LOCAL_WORLD_SIZE=1 + len(others))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: mine)
     monkeypatch.setattr(distributed, "is_distributed", lambda: True)

@@ -5,6 +5,7 @@ import re
 
 import pytest
 import torch
+from helpers.forks import as_rank
 
 from geoprep.errors import UsageError
 from training.engine import host as machine
@@ -57,6 +58,7 @@ def test_bf16_of_arm_is_found_and_used(monkeypatch, cpuinfo, computed):
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
     monkeypatch.setattr(native.Path, "read_text", lambda path: cpuinfo)
+    monkeypatch.setattr(machine, "usable_cpus", lambda: 1)
     assert computes_bf16(torch.device("cpu")) is computed
     engine = choose_engine("native", "cpu", "auto", "off")
     assert engine.dtype == (torch.bfloat16 if computed else torch.float32)
@@ -78,8 +80,7 @@ def test_mps_is_used_on_request_only(monkeypatch):
 
 def test_ranks_do_not_share_mps(monkeypatch):
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
-    for name, value in (("LOCAL_RANK", "0"), ("MASTER_ADDR", "localhost")):
-        monkeypatch.setenv(name, value)
+    as_rank(monkeypatch)
     with pytest.raises(UsageError, match="without torchrun"), process_group("mps"):
         pass
 

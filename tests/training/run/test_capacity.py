@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from helpers.forks import as_rank
 from helpers.steps import trainable_of
 from torch import nn
 
@@ -111,5 +112,5 @@ def test_ranks_of_a_machine_share_its_memory(monkeypatch):
     device = torch.device("cpu")
     monkeypatch.setattr("training.run.capacity.available_memory", lambda: Available(8 * GIB, "it"))
     assert available(device) == (8 * GIB, "it")
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    as_rank(monkeypatch, LOCAL_WORLD_SIZE=4)
     assert available(device) == (2 * GIB, "it, 4 ranks")
