@@ -67,9 +67,9 @@ def score(
         Road networks to score, given like the ground truth. If both are rasters, or folders of
         rasters, their classes are scored.
     images
-        Image, folder of images, or store of the scenes: their borders, and the georeference of
-        tables. Without it, a city is scored within the bounding box of each scene's ground truth,
-        and false roads outside that box do not count.
+        Image, folder of images, or store of the scenes: their borders, which both sides are clipped
+        to, and the georeference of tables. Without it, a city is scored within the bounding box of
+        each scene's ground truth, and false roads outside that box do not count.
     classes
         Classes of ground truth rasters, as for `geoprep build-zarr`. Default: their values are the
         numbers of the classes of the predictions.

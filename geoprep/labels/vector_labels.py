@@ -253,7 +253,11 @@ def _table(features: Features, rule: SpeedRule, file_notes: tuple[str, ...]) -> 
             of_feature.append(width_notes[i])
         notes.append(tuple(filter(None, of_feature)))
     reads_speeds = bool(rule.fields) or rule.classes is not None
-    ignored = () if reads_speeds else tuple(key for key in SPEED_FIELDS if key in features.fields)
+    given = [
+        key
+        for key in SPEED_FIELDS
+        if not reads_speeds and any(not is_null(road.get(key)) for road in features.attributes)
+    ]
     return RoadTable(
         lines,
         feature,
@@ -264,7 +268,7 @@ def _table(features: Features, rule: SpeedRule, file_notes: tuple[str, ...]) -> 
         features.crs,
         features.name,
         (*file_notes, *features.file_notes),
-        ignored,
+        tuple(given),
         tags,
     )
 

@@ -5,7 +5,8 @@ Dataset and Challenge Series", arXiv:1807.01232), with the details of CosmiQ's r
 
 1. Control points of one network are its nodes and, every 50 m, points along its edges.
 2. Each is matched to the nearest point on an edge of the other network, whose nodes stay as they
-   are. A control point without an edge within 4 m is missing there.
+   are; of several equally near, to the one whose road has the same heading. A control point without
+   an edge within 4 m is missing there.
 3. Every ordered pair of control points with a path of length ``d`` in its own network contributes
    the term ``min(1, |d - d'| / d)``, where ``d'`` is the length of the path in the other network.
    The term is 1 if a point is missing or there is no path.
@@ -117,7 +118,7 @@ def _matched(
     here = control_points(own, spacing_m)
     x, y = own.nodes[own.ends[here.edge, 0]].T
     here = here[np.lexsort((y, x // _STRIP_M))]
-    there = nearest_points(other, here.points(own), snap_m)
+    there = nearest_points(other, own, here, snap_m)
     # Every path from a missing point counts, even the shortest, as in the reference program.
     least = np.where(there.on_edge, _LEAST_PATH, 0.0)
     return MatchedPoints(own_costs, here, other_costs, there, least)

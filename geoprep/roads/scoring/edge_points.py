@@ -22,8 +22,12 @@ from geoprep.speed import MPS_PER_MPH
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
+Floats = NDArray[np.float64]
 Weight = Literal["length", "time"]
 _AT_END_M: Final = 1e-6
+_CHORD_M: Final = 0.5
+TIE_DIGITS: Final = 7
+"""Distances that agree to so many digits of a metre are equal."""
 _UNCUT_SHARE: Final = 0.75
 
 
@@ -90,22 +94,70 @@ def even_points(network: RoadGraph, count: NDArray[np.int64]) -> EdgePoints:
     return EdgePoints(edge, network.length_m[edge] * nth / (count[edge] + 1))
 
 
-def nearest_points(network: RoadGraph, points: NDArray[np.object_], within_m: float) -> EdgePoints:
-    """Return the nearest point on any edge to each of some points."""
-    edge = np.full(len(points), -1, dtype=np.int64)
-    along = np.full(len(points), np.nan)
-    tree = shapely.STRtree(network.lines)
-    point, line = tree.query_nearest(points, max_distance=within_m, all_matches=True)
-    order = np.lexsort((line, point))
-    matched, first = np.unique(point[order], return_index=True)
-    edge[matched] = line[order][first]
-    lines = network.lines[edge[matched]]
-    stretch = network.stretch(edge[matched])
-    located = shapely.line_locate_point(lines, points[matched]) / stretch
-    length = shapely.length(lines) / stretch
+def nearest_points(
+    network: RoadGraph, own: RoadGraph, points: EdgePoints, within_m: float
+) -> EdgePoints:
+    """Return the nearest point on any edge of a network to each of some points of another one.
+
+    Of several at the same distance, as where roads pass over each other, the one is taken whose
+    road has the same heading, then the one whose edge is most like the point's own.
+    """
+    places, tree = points.points(own), shapely.STRtree(network.lines)
+    (near, _), away = tree.query_nearest(places, max_distance=within_m, return_distance=True)
+    near, first = np.unique(near, return_index=True)
+    reach = away[first] + 10.0**-TIE_DIGITS
+    at, line = tree.query(places[near], predicate="dwithin", distance=reach)
+    point = near[at]
+    stretch = network.stretch(line)
+    located = shapely.line_locate_point(network.lines[line], places[point]) / stretch
+    length = shapely.length(network.lines[line]) / stretch
     located = np.where(located >= length - _AT_END_M, length, located)
-    along[matched] = np.where(located <= _AT_END_M, 0.0, located)
-    return EdgePoints(edge, along)
+    located = np.where(located <= _AT_END_M, 0.0, located)
+    found = EdgePoints(line.astype(np.int64), located)
+    order = np.lexsort((line, *unlikeness(own, points[point], network, found), point))
+    matched, first = np.unique(point[order], return_index=True)
+    nearest = EdgePoints(np.full(len(points), -1), np.full(len(points), np.nan))
+    nearest.edge[matched] = line[order][first]
+    nearest.along_m[matched] = located[order][first]
+    return nearest
+
+
+def unlikeness(
+    own: RoadGraph, here: EdgePoints, other: RoadGraph, there: EdgePoints
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return how much each two points differ in length and place along their edges, and in heading.
+
+    In rising order of importance, as `numpy.lexsort` takes them.
+    """
+    turn = 1 - cosine(headings(own, here), headings(other, there))
+    unlike = np.zeros(len(here))
+    lengths = own.length_m[here.edge], other.length_m[there.edge]
+    for edge_side in (np.minimum, np.maximum):
+        a, b = (
+            edge_side(along, length - along)
+            for along, length in zip((here.along_m, there.along_m), lengths, strict=True)
+        )
+        unlike += np.abs(a - b)
+    return np.round(unlike, 3), np.round(turn, 3)
+
+
+def headings(network: RoadGraph, points: EdgePoints) -> Floats:
+    """Return the direction of the road at each point as a unit vector, float64 (point, 2)."""
+    lines, length = network.lines[points.edge], network.length_m[points.edge]
+    stretch = network.stretch(points.edge)
+    after = np.minimum(points.along_m + _CHORD_M, length) * stretch
+    before = np.maximum(points.along_m - _CHORD_M, 0) * stretch
+    chord = shapely.get_coordinates(shapely.line_interpolate_point(lines, after))
+    chord -= shapely.get_coordinates(shapely.line_interpolate_point(lines, before))
+    size = np.hypot(*chord.T)[:, None]
+    heading: Floats = np.divide(chord, size, out=np.zeros_like(chord), where=size > 0)
+    return heading
+
+
+def cosine(heading: Floats, other: Floats) -> Floats:
+    """Return the cosine of the angle between roads, regardless of their direction of travel."""
+    cosine: Floats = np.abs((heading * other).sum(axis=1))
+    return cosine
 
 
 @dataclass(frozen=True, eq=False)

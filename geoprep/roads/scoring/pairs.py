@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 import shapely
 from numpy.typing import NDArray
 from shapely.ops import substring
 
-from geoprep.crs import LONLAT, reproject, reproject_area
+from geoprep.crs import reproject_area
 from geoprep.errors import ImageError, SourceError, UsageError
 from geoprep.grid import Grid
 from geoprep.labels import SpeedRule
@@ -33,6 +33,8 @@ from geoprep.roads.network import RoadGraph, check_network, empty_network, in_cr
 from geoprep.sources import natural_key
 
 Border = Literal["image", "ground truth", "none"]
+_MOST_OUTSIDE_KM: Final = 0.05
+"""Length of roads that reach over the border of an image, as those of labels cut there do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ class ScenePair:
     scene: str  # scene key, or the stem of the ground truth's file
     truth: RoadGraph  # the networks; the proposal may be empty
     proposal: RoadGraph
-    # Area that the proposal is clipped to. ``image``: footprint of the scene's image. ``ground
+    # Area that both are clipped to. ``image``: footprint of the scene's image. ``ground
     # truth``: bounding box of its roads, so that false roads outside it do not count. ``none``: not
     # clipped
     border: Border
@@ -63,10 +65,10 @@ def pair_scenes(
        SpaceNet table (CSV).
     2. Scenes are matched by what their names share (`scene_key`); two single files are one scene,
        whatever their names.
-    3. The proposal is clipped to the footprint of the scene's image, where one is given.
+    3. Both are clipped to the footprint of the scene's image, where one is given.
     4. A proposal in one file for several scenes is a city: without an image, each scene gets the
-       part within the bounding box (in degrees) of its ground truth, so that false roads outside
-       that box do not count.
+       part within the bounding box of its ground truth, so that false roads outside that box do
+       not count.
     """
     borders: Mapping[str, Grid] = {} if images is None else _borders(images)
     grids = {} if images is not None and _is_store(images) else borders
@@ -145,8 +147,15 @@ def _pair(
     *,
     city: bool,
 ) -> ScenePair:
-    """Return a pair with the proposal in the CRS of the ground truth, clipped to the scene."""
+    """Return a pair with the proposal in the CRS of the ground truth, both clipped to the image."""
     truth, notes = truth_roads.network, truth_roads.notes
+    image = grid if grid is not None and grid.crs and truth.crs is not None else None
+    if image is not None and len(truth.ends):
+        inside = clipped(truth, image.outline_in(str(truth.crs)))
+        outside_km = (truth.length_m.sum() - inside.length_m.sum()) / 1000
+        if outside_km >= _MOST_OUTSIDE_KM:
+            notes = (*notes, f"ground truth clipped to the image: {outside_km:.1f} km are outside")
+        truth = inside
     if proposal_roads is None:
         return ScenePair(scene, truth, empty_network(truth.crs), "none", (*notes, "no proposal"))
     proposal = proposal_roads.network
@@ -163,8 +172,8 @@ def _pair(
         )
     border: Border = "none"
     # Clip in the CRS of the proposal, so that a city is not reprojected once per scene.
-    if grid is not None and grid.crs and proposal.crs is not None:
-        proposal, border = clipped(proposal, grid.outline_in(proposal.crs)), "image"
+    if image is not None and proposal.crs is not None:
+        proposal, border = clipped(proposal, image.outline_in(proposal.crs)), "image"
     elif city:
         proposal = clipped(proposal, area_of_roads(truth, proposal.crs))
         border = "ground truth"
@@ -310,9 +319,9 @@ def _inside(line: shapely.LineString, area: shapely.Polygon) -> list[tuple[float
     return stretches
 
 
-def area_of_roads(network: RoadGraph, crs: str | None) -> shapely.Polygon:
-    """Return the bounding box of a network in degrees as a polygon in another CRS."""
-    if network.crs is None or crs is None:
-        return shapely.box(*shapely.total_bounds(network.lines))
-    bounds = shapely.total_bounds(reproject(network.lines, network.crs, LONLAT))
-    return reproject_area(shapely.box(*bounds), LONLAT, crs)
+def area_of_roads(truth: RoadGraph, crs: str | None) -> shapely.Polygon:
+    """Return the bounding box of the roads of a scene, in its plane, in another CRS."""
+    box = shapely.box(*shapely.total_bounds(truth.lines))
+    if truth.crs is None or crs is None:
+        return box
+    return reproject_area(box, truth.crs, crs)

@@ -33,12 +33,18 @@ from numpy.typing import NDArray
 from geoprep.roads.graph import ranges
 from geoprep.roads.network import RoadGraph
 from geoprep.roads.options import TOPO_INTERVAL_M, TOPO_MATCH_M
-from geoprep.roads.scoring.edge_points import EdgePoints, even_points
+from geoprep.roads.scoring.edge_points import (
+    TIE_DIGITS,
+    EdgePoints,
+    cosine,
+    even_points,
+    headings,
+    unlikeness,
+)
 
 _START_SPACING_M: Final = 50.0
 _START_COSINE: Final = 0.96  # of the angle between roads: 16 degrees, as in Sat2Graph
 _MATCH_COSINE: Final = 0.71  # 45 degrees, as in Sat2Graph
-_CHORD_M: Final = 0.5
 
 Floats = NDArray[np.float64]
 
@@ -107,38 +113,20 @@ def _paired_points(
     truth: RoadGraph, starts: EdgePoints, proposal: RoadGraph, match_m: float
 ) -> EdgePoints:
     """Return the nearest point of the proposal in the direction of the road at each start."""
-    points, heading = starts.points(truth), _headings(truth, starts)
+    points, heading = starts.points(truth), headings(truth, starts)
     tree = shapely.STRtree(proposal.lines)
     start, edge = tree.query(points, predicate="dwithin", distance=match_m)
     along = shapely.line_locate_point(proposal.lines[edge], points[start])
     along = along / proposal.stretch(edge)
-    aligned = _cosine(heading[start], _headings(proposal, EdgePoints(edge, along))) > _START_COSINE
+    aligned = cosine(heading[start], headings(proposal, EdgePoints(edge, along))) > _START_COSINE
     start, edge, along = start[aligned], edge[aligned], along[aligned]
-    away = shapely.distance(points[start], proposal.lines[edge])
-    order = np.lexsort((edge, away, start))
+    away = np.round(shapely.distance(points[start], proposal.lines[edge]), TIE_DIGITS)
+    unlike = unlikeness(truth, starts[start], proposal, EdgePoints(edge, along))
+    order = np.lexsort((edge, *unlike, away, start))
     first = order[np.unique(start[order], return_index=True)[1]]
     pairs = EdgePoints(np.full(len(starts), -1), np.full(len(starts), np.nan))
     pairs.edge[start[first]], pairs.along_m[start[first]] = edge[first], along[first]
     return pairs
-
-
-def _headings(network: RoadGraph, points: EdgePoints) -> Floats:
-    """Return the direction of the road at each point as a unit vector, float64 (point, 2)."""
-    lines, length = network.lines[points.edge], network.length_m[points.edge]
-    stretch = network.stretch(points.edge)
-    after = np.minimum(points.along_m + _CHORD_M, length) * stretch
-    before = np.maximum(points.along_m - _CHORD_M, 0) * stretch
-    chord = shapely.get_coordinates(shapely.line_interpolate_point(lines, after))
-    chord -= shapely.get_coordinates(shapely.line_interpolate_point(lines, before))
-    size = np.hypot(*chord.T)[:, None]
-    heading: Floats = np.divide(chord, size, out=np.zeros_like(chord), where=size > 0)
-    return heading
-
-
-def _cosine(heading: Floats, other: Floats) -> Floats:
-    """Return the cosine of the angle between roads, regardless of their direction of travel."""
-    cosine: Floats = np.abs((heading * other).sum(axis=1))
-    return cosine
 
 
 class Walks:
@@ -225,7 +213,7 @@ class _Marbles:
             int(starts.edge[start]), float(starts.along_m[start]), TOPO_INTERVAL_M
         )
         xy = shapely.get_coordinates(points.points(walks.network))
-        return cls(xy, _headings(walks.network, points))
+        return cls(xy, headings(walks.network, points))
 
 
 def _matched(holes: _Marbles, marbles: _Marbles, match_m: float) -> int:
@@ -237,7 +225,7 @@ def _matched(holes: _Marbles, marbles: _Marbles, match_m: float) -> int:
     close = cKDTree(marbles.xy).sparse_distance_matrix(
         cKDTree(holes.xy), match_m, output_type="ndarray"
     )
-    fits = _cosine(marbles.heading[close["i"]], holes.heading[close["j"]]) > _MATCH_COSINE
+    fits = cosine(marbles.heading[close["i"]], holes.heading[close["j"]]) > _MATCH_COSINE
     i, j = close["i"][fits], close["j"][fits]
     order = np.argsort(i)  # SciPy needs longer to order pairs itself
     begins = np.searchsorted(i[order], np.arange(len(marbles.xy) + 1))

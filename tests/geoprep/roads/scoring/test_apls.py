@@ -14,9 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import geoprep.roads.scoring.apls as module
+from geoprep.roads.formats.lines import network_from_lines
 from geoprep.roads.network import RoadGraph
 from geoprep.roads.scoring.apls import apls
 from geoprep.roads.scoring.edge_points import cost_graph, distances_from
+from geoprep.roads.scoring.topo import topo
 from geoprep.speed import MPS_PER_MPH
 
 EMPTY = network()
@@ -151,7 +153,7 @@ def random_network(rng, edges, jitter=0.0):
         step = [(0, 1), (1, 0), (0, 0), (1, 1)][rng.integers(4)]
         v = min(u % 4 + step[0], 3) + 4 * min(u // 4 + step[1], 3)
         bend = (nodes[u] + nodes[v]) / 2 + rng.normal(0, 6, 2) + (15 if u == v else 0)
-        middle = [bend] if u != v else [bend, nodes[u] + [25, 2]]
+        middle = [bend] if u != v else [bend, nodes[u] + rng.normal((25, 2), 3)]
         lines.append([tuple(nodes[u]), *map(tuple, middle), tuple(nodes[v])])
         speeds.append(rng.choice([15, 25, 35, 55]))
     if jitter:
@@ -252,3 +254,15 @@ def test_a_network_without_roads_scores_zero():
     road = network([(0, 0), (30, 0)])
     for one, two in ((EMPTY, road), (road, EMPTY), (EMPTY, EMPTY)):
         assert apls(one, two).score == 0
+
+
+@given(seed=st.integers(0, 10_000))
+@settings(max_examples=15, deadline=None)
+def test_a_network_scores_1_against_itself_also_where_roads_pass_over_each_other(seed):
+    rng = np.random.default_rng(seed)
+    ends = rng.integers(0, 8, (14, 2, 2)) * 50.0
+    lines = np.array([shapely.LineString(pair) for pair in ends if (pair[0] != pair[1]).any()])
+    made = network_from_lines(lines, rng.choice([20.0, 40.0], len(lines)), None)
+    for weight in ("length", "time"):
+        assert apls(made, made, weight=weight).score == pytest.approx(1, abs=1e-12)
+    assert topo(made, made).f1 == 1

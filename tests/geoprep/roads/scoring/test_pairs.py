@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 import shapely
 from affine import Affine
+from helpers.rasters import write_raster
 from helpers.roads import network
 
 from geoprep.grid import Grid
-from geoprep.roads.network import check_network
-from geoprep.roads.scoring.pairs import area_of_roads, clipped
+from geoprep.roads.network import check_network, in_crs
+from geoprep.roads.scoring.pairs import area_of_roads, clipped, pair_scenes
 
 BOX = shapely.box(0, 0, 100, 100)
 
@@ -66,15 +67,29 @@ def test_the_footprint_of_an_image_is_projected():
     assert area.area == pytest.approx(1300 * 0.2427 * 1300 * 0.2996, rel=2e-3)
 
 
-def test_the_bounding_box_of_roads_is_a_box_of_degrees():
-    # At the edge of a zone a box of degrees is turned: its sides are no axes of the plane.
-    roads = network([(750_000, 4_000_000), (751_000, 4_000_000)], [(750_000, 4_001_000),
-                    (751_000, 4_001_000)], crs="EPSG:32611")  # fmt: skip
-    area = area_of_roads(roads, "EPSG:32611")
-    assert area.buffer(0.01).contains(shapely.MultiLineString(list(roads.lines)))
-    assert area.area > 1_000 * 1_000
-    plane = network([(0, 0), (50, 20)])
-    assert area_of_roads(plane, None).bounds == (0, 0, 50, 20)
+@pytest.mark.parametrize("crs", ["EPSG:32611", "EPSG:32701"])
+def test_the_bounding_box_of_roads_is_one_of_their_plane(crs):
+    x = 750_000 if crs == "EPSG:32611" else 180_000  # the second across 180 degrees
+    roads = network([(x, 8_000_000), (x + 1000, 8_000_900)], crs=crs)
+    assert area_of_roads(roads, crs).bounds == (x, 8_000_000, x + 1000, 8_000_900)
+    zone = f"{crs[:-2]}60" if x < 200_000 else f"{crs[:-2]}12"
+    moved = in_crs(roads, zone)
+    assert clipped(moved, area_of_roads(roads, zone).buffer(0.01)).length_m == pytest.approx(
+        moved.length_m
+    )
+
+
+def test_both_sides_are_clipped_to_the_image(tmp_path):
+    """Labels of a whole city: what lies outside of the image is no missed road."""
+    pixels, grid = np.zeros((1, 100, 100), np.uint8), Affine(2, 0, 5e5, 0, -2, 6e6)
+    write_raster(tmp_path / "a.tif", pixels, transform=grid)
+    inside = network([(500_000, 5_999_900), (500_200, 5_999_900)], crs="EPSG:32637")
+    city = network([(499_000, 5_999_900), (501_000, 5_999_900)], crs="EPSG:32637")
+    for truth, proposal in ((city, inside), (inside, city)):
+        (pair,) = pair_scenes(truth, proposal, images=tmp_path / "a.tif")
+        assert pair.truth.length_m == pytest.approx([200])
+        assert pair.proposal.length_m == pytest.approx([200])
+        assert (pair.notes != ()) == (truth is city)
 
 
 def test_a_part_of_a_road_keeps_its_confidence():
