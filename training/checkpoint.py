@@ -50,7 +50,9 @@ class RunProgress:
     step: int = 0
     """Number of optimizer steps that are done."""
     best: float = math.nan
-    """Best validation IoU of the stage (`ModelInfo.score`)."""
+    """Validation IoU of the best epoch of the stage (`ModelInfo.score`); NaN without a label."""
+    best_loss: float = math.nan
+    """Its validation loss."""
     best_epoch: int = -1
     """Its epoch; -1 before the first."""
     sums: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
@@ -77,12 +79,20 @@ class RunProgress:
         """Set the sums to 0: an epoch begins, or the first rank holds the sums of all ranks."""
         self.sums, self.labelled = [0.0] * len(self.sums), 0.0
 
-    def is_best(self, score: float) -> bool:
-        """Record a validation result; return whether it is the best of its stage."""
-        if not math.isnan(self.best) and not score > self.best:
+    def is_best(self, score: float, loss: float) -> bool:
+        """Record a validation result; return whether it is the best of its stage.
+
+        It is the highest score, without any the lowest loss, and without that the last epoch.
+        """
+        lower = math.isnan(self.best_loss) or loss < self.best_loss
+        if score <= self.best or (math.isnan(score) and not (math.isnan(self.best) and lower)):
             return False
-        self.best, self.best_epoch = score, self.epoch
+        self.best, self.best_loss, self.best_epoch = score, loss, self.epoch
         return True
+
+    def forget_best(self) -> None:
+        """Compare no later epoch with those until now."""
+        self.best, self.best_loss, self.best_epoch = math.nan, math.nan, -1
 
     @classmethod
     def from_plain(cls, values: Mapping[str, Any]) -> Self:

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 INTRODUCTION = """\
 Evaluate a model on whole tiles, decoded as in predictions: road IoU and F1, IoU per speed bin, and
 mean absolute speed error on road pixels. Of classes: mean IoU, IoU per class, confusion matrix.
-Then where the model stands: spread over scenes, the split test if the stores have it, and the next
-step that follows from them.
+Then where the model stands: spread over scenes, and of the split val the next step that follows.
 
   geoprep evaluate runs/moscow moscow.zarr                 best.pt of the run, split val
   geoprep evaluate runs/moscow/last.pt moscow.zarr --split test --json > metrics.json
@@ -163,10 +162,9 @@ def evaluate(options: EvaluateOptions) -> int:
 def evaluated(options: EvaluateOptions) -> tuple[Evaluation, Runner, ModelInfo]:
     """Return the metrics of a model on its stores, its runner and what it was trained for.
 
-    Options of tables and files are ignored. Beside the metrics of the split val are those of the
-    scenes of the split test, if the stores have one, and the log of the run, if it is there.
+    Options of tables and files are ignored.
     """
-    from loaders import open_stores, select
+    from loaders import open_stores
     from training.engine import set_threads
     from training.evaluation import evaluate_runner, read_history
     from training.runners import model_file, open_model
@@ -181,11 +179,7 @@ def evaluated(options: EvaluateOptions) -> tuple[Evaluation, Runner, ModelInfo]:
         raise UsageError("`confusion` is for models of classes; this one has roads")
     stores, shared = open_stores(options.stores), options.shared() | {"quiet": options.quiet}
     evaluation = evaluate_runner(runner, info, stores, **shared, baseline=options.baseline)
-    evaluation = replace(evaluation, history=read_history(file.parent))
-    if options.split != "val" or not any(len(select(store, "test").tiles) for store in stores):
-        return evaluation, runner, info
-    test = evaluate_runner(runner, info, stores, **shared | {"split": "test"})
-    return replace(evaluation, test=test.scenes), runner, info
+    return replace(evaluation, history=read_history(file.parent)), runner, info
 
 
 def _compare(options: EvaluateOptions) -> int:
@@ -261,7 +255,7 @@ def _tables(evaluation: Evaluation, options: EvaluateOptions) -> Iterator[Table]
     for name, title in TITLES.items():
         if name in evaluation.metrics:
             rows.append([title, _cell(evaluation.metrics[name])])
-        if name == "road_iou" and name in evaluation.metrics:
+        if name == "road_iou" and "best_road_iou" in evaluation.metrics:
             best = f"  at the best threshold, {_cell(evaluation.metrics['best_threshold'])}"
             rows.append([best, _cell(evaluation.metrics["best_road_iou"])])
             rows.append(["  threshold chosen by scenes", threshold_text(evaluation.metrics, 3)])
@@ -320,8 +314,8 @@ def _cell(value: float) -> str:
 def evaluation_document(evaluation: Evaluation, options: EvaluateOptions) -> dict[str, Any]:
     """Return the metrics of a model as ``--json`` prints them."""
     given = {"checkpoint": str(options.checkpoint), "stores": options.stores, "tta": options.tta}
-    metrics = asdict(evaluation) | given | {"split": options.split}
-    for name in ("title", "notes", "test", "score", "history"):
+    metrics = asdict(evaluation) | given
+    for name in ("title", "notes", "score", "history"):
         del metrics[name]
     if not evaluation.classes:
         del metrics["classes"], metrics["confusion"]

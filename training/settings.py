@@ -251,8 +251,8 @@ class OptimizerConfig:
     )
     patience: int | None = option(
         None,
-        "Stop after this many epochs without a better road IoU (of classes: mean IoU).",
-        "EPOCHS",
+        "Stop after this many validations without a better road IoU (of classes: mean IoU).",
+        "N",
         least=1,
     )
     seed: int = option(
@@ -364,15 +364,19 @@ class Config(OutputConfig, MachineConfig, OptimizerConfig, ModelConfig, Sampling
         """Number of epochs of the run; the last may be a fraction."""
         return self.ends[-1] if self.stages is not None else self.epochs
 
+    def validates(self, epoch: int) -> bool:
+        """Return whether an epoch, counted from 1, ends with a validation."""
+        return epoch % self.val_every == 0 or epoch in self.ends
+
     def lost_patience(self, done: int, best: int) -> bool:
-        """Return whether ``patience`` epochs of the last stage are done since the best one.
+        """Return whether ``patience`` validations of the last stage are done since the best one.
 
         ``done`` counts epochs. ``best`` is the number of the best one of the stage, -1 for none.
         """
         *_, before = 0, *self.ends[:-1]
-        if self.patience is None or done <= before:
+        if self.patience is None or done <= before or best < 0:
             return False
-        return best >= 0 and done - 1 - best >= self.patience
+        return sum(map(self.validates, range(best + 2, done + 1))) >= self.patience
 
     def crops_of(self, stage: Stage, side: int) -> tuple[int | None, int]:
         """Return the side of crops, None for whole tiles, and the samples per tile and epoch.

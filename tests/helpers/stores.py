@@ -47,8 +47,11 @@ def write_store(
     order=None,
     speed_unit="mph",
     classes=(),
+    roads=(1,),
 ):
     """Write a store of four tiles per scene; ``splits`` repeats over the scenes.
+
+    So does ``roads``: scenes of 0 have none in their labels.
 
     ``order`` puts the bands, with their pixels, into another order. With the speed unit ``none``
     no road has a known speed. ``classes`` has the names ``background``, ``slow`` and
@@ -62,6 +65,8 @@ def write_store(
     create_store(path, meta, tiles)
     image, speed = draw_tiles(tiles, levels[0], len(bands), seed)
     image = np.ascontiguousarray(image[..., order])
+    bare = np.repeat(np.resize(roads, scenes) == 0, 4)
+    speed[bare] = np.where(speed[bare] == 255, 255, 0)
     if speed_unit == "none":
         speed[(speed > 0) & (speed < 255)] = 254
     road = (speed > 0) & (speed < 255)

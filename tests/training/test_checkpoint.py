@@ -11,7 +11,7 @@ from helpers import predict_cases
 
 from geoprep.errors import UsageError
 from training import checkpoint as module
-from training.checkpoint import Checkpoint, CheckpointError, load, load_model, save
+from training.checkpoint import Checkpoint, CheckpointError, RunProgress, load, load_model, save
 from training.model.build import build_model
 
 FACTS = replace(predict_cases.FACTS, model="resnet34-unet", stores=("moscow.zarr",))
@@ -155,3 +155,23 @@ def test_a_checkpoint_imports_code_with_consent_only(tmp_path, monkeypatch):
     loaded, _ = load_model(tmp_path / "a.pt", model="trap:build")
     assert (tmp_path / "harm").exists()
     assert loaded(torch.zeros(1, 3, 8, 8)).shape == (1, 8, 8, 8)
+
+
+NONE = math.nan
+
+
+@pytest.mark.parametrize(
+    ("epochs", "best"),
+    [
+        ([(0.2, 1.0), (0.5, 2.0), (0.5, 0.5)], 1),
+        ([(NONE, 1.0), (NONE, 0.4), (NONE, 0.6)], 1),  # no roads: the lowest loss
+        ([(NONE, NONE), (NONE, NONE), (NONE, NONE)], 2),  # no labels: the last
+        ([(NONE, 1.0), (0.0, 2.0), (NONE, 0.1)], 1),
+        ([(NONE, NONE), (NONE, 3.0), (NONE, NONE)], 1),
+    ],
+)
+def test_the_best_epoch_is_chosen_by_what_exists(epochs, best):
+    progress = RunProgress()
+    for progress.epoch, (score, loss) in enumerate(epochs):
+        progress.is_best(score, loss)
+    assert progress.best_epoch == best

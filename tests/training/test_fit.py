@@ -12,6 +12,7 @@ import pytest
 import torch
 from helpers import tiny
 from helpers.runs import SMALL, assert_same_run, rows, same
+from helpers.stores import write_store
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from geoprep.errors import OutputError
@@ -19,6 +20,7 @@ from loaders.memory import Available
 from training.checkpoint import load, load_model
 from training.model import copy_weights
 from training.run import start, trainer
+from training.settings import Config
 
 
 def test_a_run_learns_and_writes_its_files(fit, out, store):
@@ -125,6 +127,21 @@ def test_fp16_skips_an_overflowing_gradient_and_goes_on(fit, out):
     assert kept.scaler["scale"] == 32768
     assert kept.progress["skipped"] == 1
     assert all(v.isfinite().all() for values in (kept.model, kept.ema) for v in values.values())
+
+
+def test_patience_counts_validations_and_needs_some(fit, out, tmp_path):
+    assert not Config(patience=2, val_every=3, epochs=20).lost_patience(8, 2)
+    assert Config(patience=2, val_every=3, epochs=20).lost_patience(9, 2)
+    bare = write_store(tmp_path / "bare.zarr", splits=(0,))
+    assert "--patience counts" in fit("--out", out, "--patience", 2, store=bare, status=2).err
+
+
+def test_a_validation_split_without_roads_is_noted_and_judged_by_its_loss(fit, out, tmp_path):
+    bare = write_store(tmp_path / "bare.zarr", roads=(1, 1, 1, 0))
+    said = fit("--out", out, "--epochs", 2, store=bare).out
+    assert "note: no validation tile has a road" in said
+    assert "road IoU nan" not in said
+    assert re.search(r"best validation loss 0\.\d+ after epoch \d", said)
 
 
 def test_patience_ends_a_run_early(fit, out):

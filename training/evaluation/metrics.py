@@ -34,6 +34,9 @@ UNIT = 256
 STEPS = 256
 """Number of thresholds in a sweep: k / 256."""
 
+THRESHOLDS = ("best_threshold", "best_road_iou", "threshold", "threshold_low", "threshold_high")
+"""Names of the metrics that are chosen to suit the labels."""
+
 _LOWS = [BIN_WIDTH_MPH * i + 1 for i in range(BIN_COUNT)]
 BIN_NAMES = (*(f"iou_{low}-{low + BIN_WIDTH_MPH - 1}" for low in _LOWS[:-1]), f"iou_{_LOWS[-1]}+")
 """Names of the IoU per bin: ``iou_1-10`` ... ``iou_61+``."""
@@ -150,7 +153,7 @@ class RoadMetrics(_Confusion):
             self._roads.scatter_add_(0, group, road.sum(dim=(1, 2)))
 
     def compute(self) -> dict[str, float]:
-        """Return all metrics by name; NaN where there are no pixels.
+        """Return all metrics by name; NaN where the label has no such pixels.
 
         ``road_iou``, ``road_f1``, and unless targets are binary ``bin_iou`` (the mean), one
         ``iou_LOW-HIGH`` per bin (see `BIN_NAMES`) and ``speed_mae_mph``; then ``best_threshold``,
@@ -163,13 +166,12 @@ class RoadMetrics(_Confusion):
         iou = self.sweep()["road_iou"]
         # Of equal thresholds, as for a perfect prediction, the one closest to 0.5 is used.
         equals = (iou == iou.nan_to_num().max()).nonzero().flatten()
-        names = ("best_threshold", "best_road_iou", "threshold", "threshold_low", "threshold_high")
         if not len(equals):
-            return metrics | dict.fromkeys(names, math.nan)
+            return metrics | dict.fromkeys(THRESHOLDS, math.nan)
         step = equals[(equals - STEPS // 2).abs().argmin()]
         chosen = choose_threshold(self._scores.cpu().numpy(), default_threshold(self.targets))
         best = step.item() / STEPS, iou[step].float().item()
-        return metrics | dict(zip(names, (*best, *chosen), strict=True))
+        return metrics | dict(zip(THRESHOLDS, (*best, *chosen), strict=True))
 
     def by_group(self) -> list[dict[str, float]]:
         """Return the metrics of each group, as `compute` at the given threshold."""
@@ -195,9 +197,10 @@ class RoadMetrics(_Confusion):
         table = confusion.double()
         hits = table[1:, 1:].sum()
         missed, invented = table[1:, 0].sum(), table[0, 1:].sum()
+        labelled = torch.where(hits + missed > 0, hits + missed, torch.nan)
         results = {
-            "road_iou": hits / (hits + missed + invented),
-            "road_f1": 2 * hits / (2 * hits + missed + invented),
+            "road_iou": hits / (labelled + invented),
+            "road_f1": 2 * hits / (hits + labelled + invented),
         }
         if self.targets != "binary":
             iou, there = _iou(table)

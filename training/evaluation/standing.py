@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from geoprep.store import StoreReader
 from geoprep.views import outlines
-from loaders import BatchLoader, select
+from loaders import BatchLoader, Split, select
 from training.checkpoint import ModelInfo
 from training.data import folds_of
 from training.setting_texts import counted
@@ -58,15 +58,14 @@ class Standing:
     """Results of a model and of its training, from which facts and next steps follow.
 
     ``score`` is the metric that scenes are compared by, ``metrics`` are those of all tiles,
-    ``scenes`` and ``test`` those of each scene of a split and of the split test, and ``history`` is
-    metrics.csv. ``unlearned`` are the classes without a training pixel, ``rescale`` is
-    the rule of the training stores.
+    ``scenes`` those of each scene of the ``split``, and ``history`` is metrics.csv. ``unlearned``
+    are the classes without a training pixel, ``rescale`` is the rule of the training stores.
     """
 
     score: str
     metrics: dict[str, float] = field(default_factory=dict)
     scenes: Rows
-    test: Rows = ()
+    split: Split = "val"
     history: Rows = ()
     training_scenes: int = 0
     unlearned: Sequence[str] = ()
@@ -100,20 +99,25 @@ class Standing:
         return [fact for fact in facts if fact[1]]
 
     def gaps(self) -> Iterator[Gap]:
-        """Yield the groups that have scenes: validation and test, known and new places."""
+        """Yield scenes of known and of new places, if there are both."""
         near, new = [], []
-        for row in (*self.scenes, *self.test):
+        for row in self.scenes:
             km = row.get("km_to_training", math.nan)  # NaN is neither
             near += [row] if km <= NEW_PLACE_KM else []
             new += [row] if km > NEW_PLACE_KM else []
-        places = ("near training scenes", f"more than {NEW_PLACE_KM:g} km from them", near, new)
-        for easy, hard, *groups in (("validation", "test", self.scenes, self.test), places):
-            gap = Gap(easy, hard, *(_scores(rows, self.score) for rows in groups))
-            if len(gap.easy_scores) and len(gap.hard_scores):
-                yield gap
+        groups = (_scores(rows, self.score) for rows in (near, new))
+        gap = Gap("near training scenes", f"more than {NEW_PLACE_KM:g} km from them", *groups)
+        if len(gap.easy_scores) and len(gap.hard_scores):
+            yield gap
 
     def next_steps(self) -> list[str]:
-        """Return the next steps, the first one first; none unless a rule's evidence is there."""
+        """Return the next steps, the first one first; none unless a rule's evidence is there.
+
+        Only validation scenes give advice: a model that followed that of test scenes would have
+        been fitted to them.
+        """
+        if self.split != "val":
+            return []
         rules = (_unlearned, _undertrained, _elsewhere, _few_scenes)
         return [step for rule in rules for step in rule(self)]
 

@@ -23,6 +23,7 @@ from training.data import Tiles, differences, tiles_of
 from training.engine import Engine, max_over_ranks, sum_in_place, sum_over_ranks
 from training.evaluation.baseline import Baseline
 from training.evaluation.metrics import (
+    THRESHOLDS,
     ClassMetrics,
     RoadMetrics,
     activated,
@@ -246,13 +247,17 @@ def evaluate_runner(
     training = training_scenes(info, tiles.stores)
     count, km = sum(map(len, training)), km_to_training(loader, training)
     each = zip(_rows(loader, scenes, scene_of, metrics), km, strict=True)
+    figures = metrics.compute()
+    if split != "val":  # thresholds are chosen on the split val only
+        figures = {n: value for n, value in figures.items() if n not in THRESHOLDS}
     return Evaluation(
         score=info.score,
+        split=split,
         title=title,
         level=tiles.side,
         tiles=len(tiles),
         threshold=math.nan if info.has_classes else threshold,
-        metrics=metrics.compute(),
+        metrics=figures,
         scenes=[row | {"km_to_training": far} for row, far in each],
         sweep=[dict(zip(sweep, step, strict=True)) for step in steps],
         notes=notes,

@@ -309,6 +309,12 @@ def load_stage(
         "device": device,
     }
     room = DeviceTiles.room(device) if config.residency == "device" else None
+    count = sum(len(select(store, "val", folds_of(config)).tiles) for store in stores)
+    if config.patience is not None and not count:
+        raise UsageError(
+            "`patience` counts validations, and the stores have no validation tiles: leave it out, "
+            "or build a store with a validation split"
+        )
     tiles = tiles_of(info, stores, "train", limit=config.ram_limit, **options)
     crop, per_tile = config.crops_of(stage, tiles.side)
     assert isinstance(config.batch_size, int)  # "auto" was replaced before
@@ -324,7 +330,6 @@ def load_stage(
         min_share=parse_shares(config.min_share) if config.min_share else None,
         weights=config.weights,
     )
-    count = sum(len(select(store, "val", folds_of(config)).tiles) for store in stores)
     if not count:
         return training, None
     if isinstance(tiles, StreamTiles):

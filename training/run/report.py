@@ -161,7 +161,7 @@ class Report:
         self, epoch: int, score: str, value: float, shown: Sequence[Example], bands: Sequence[str]
     ) -> None:
         """Remember the score of an epoch, and draw its examples."""
-        text = f"{SCORES[score]} {value:.3f}"
+        text = f"{SCORES[score]} {'none' if math.isnan(value) else f'{value:.3f}'}"
         self._score = f"{text}  "
         if self._folder is not None and shown:
             picture = self._folder / "pictures" / f"epoch_{epoch:03d}.png"
@@ -187,7 +187,7 @@ class Report:
         parts += [
             f"{label} {row[name]:.3f}"
             for name, label in shown.items()
-            if "val_loss" in row and name in row  # else the header says that there is none
+            if "val_loss" in row and not math.isnan(row.get(name, math.nan))
         ]
         if row.get("worst_class"):
             parts.append(f"worst {row['worst_class']} {row['worst_iou']:.3f}")
@@ -216,13 +216,16 @@ class Report:
         """
         if self._folder is None or not progress.history:
             return
-        title = SCORES[info.score]
+        title, best_score = SCORES[info.score], progress.best
+        if math.isnan(best_score):
+            title, best_score = "validation loss", progress.best_loss
         over = config.lost_patience(progress.epoch, progress.best_epoch)
         if over and config.patience:
-            self.line(f"stopped early: no better {title} for {counted(config.patience, 'epoch')}")
-        if not math.isnan(progress.best):
+            count = counted(config.patience, "validation")
+            self.line(f"stopped early: no better {title} for {count}")
+        if not math.isnan(best_score):
             epoch, best = progress.best_epoch + 1, self._folder / BEST
-            self.line(f"best {title} {progress.best:.3f} after epoch {epoch}: {best}")
+            self.line(f"best {title} {best_score:.3f} after epoch {epoch}: {best}")
             standing = Standing(
                 score=info.score,
                 scenes=scenes,

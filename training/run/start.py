@@ -105,7 +105,8 @@ def _run(
     given = config, engine, stores, folder, saved
     run = trainer(*given, report=report, stop=stop)
     memory, size = estimate_run(run), run.loader.schedule.batch_size
-    notes += [*chosen, *differences(run.info, stores), *_never(run), *_changed_since(run, saved)]
+    notes += [*chosen, *differences(run.info, stores), *_never(run), *_unscored(run)]
+    notes += _changed_since(run, saved)
     notes += [*memory.warnings(size), *_nodes(config)]
     slow = slow_bf16(engine.device, engine.dtype)
     notes += [slow] if slow else []
@@ -226,6 +227,25 @@ def _never(run: Trainer) -> Iterator[str]:
         yield (
             f"no pixel of the training tiles has the class {', '.join(lacking)}: the model cannot "
             "learn it. Check the labels, or give training scenes that have it"
+        )
+
+
+def _unscored(run: Trainer) -> Iterator[str]:
+    """Yield a line if validation tiles have nothing that a score could count."""
+    if run.validation is None:
+        return
+    tiles, roads = run.validation.tiles, not run.info.has_classes
+    if roads:
+        scored = bool(tiles.road_fraction.any())
+    else:
+        pairs = tiles.table[["store", "tile"]].tolist()
+        scored = any(tiles.stores[store].class_pixels[tile].any() for store, tile in pairs)
+    if not scored:
+        what, score = ("road", "road IoU") if roads else ("labelled pixel", "mean IoU")
+        yield (
+            f"no validation tile has a {what}, so there is no {score}: best.pt is the epoch with "
+            "the lowest validation loss, or the last one if no pixel has a label. Choose another "
+            "validation split"
         )
 
 

@@ -230,7 +230,7 @@ class Trainer:
     def validate(self) -> dict[str, float]:
         """Return the metrics on the validation tiles; nothing if this epoch is not validated."""
         config, info, done = self.config, self.info, self.progress.epoch + 1
-        if done % config.val_every and done not in config.ends:
+        if not config.validates(done):
             return {}
         if self.validation is None:
             return {info.score: math.nan}
@@ -276,7 +276,7 @@ class Trainer:
         }
         if "worst_iou" in row:
             row["worst_class"] = worst_class(row, self.info.class_names)
-        best = score in row and progress.is_best(row[score])
+        best = score in row and progress.is_best(row[score], row.get("val_loss", math.nan))
         progress.history.append(row)
         progress.epoch, self.position = progress.epoch + 1, 0
         progress.reset_sums()
@@ -305,7 +305,7 @@ class Trainer:
         self.loader, self.validation = loaders
         if self.progress.epoch in (0, *self.config.ends):
             # Results at different resolutions are not comparable.
-            self.progress.best, self.progress.best_epoch = math.nan, -1
+            self.progress.forget_best()
 
     def _load_weights(self, saved: Checkpoint | None) -> str:
         """Load the weights that the run begins with; return a line on those of a new run."""

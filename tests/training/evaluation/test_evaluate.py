@@ -217,14 +217,15 @@ def test_where_the_model_stands_is_printed(checkpoint, command, tmp_path):
     printed = command(main, path, divided, *FP32).out
     assert re.search(r"road IoU of 2 scenes\W+median 0", printed)
     assert re.search(r"worst\W+AOI_0_Test_chip\d 0", printed)
-    assert re.search(r"test\W+mean of 2 scenes 0", printed)
     assert "next step: the loss still falls, from 0.667 to 0.5 in the last quarter of 4" in printed
     found = figures_of(path, divided)
     assert [row["km_to_training"] < 1 for row in found["scenes"]] == [True, True]
     assert (len(found["next_steps"]), found["training_scenes"]) == (1, 4)
-    (gap,) = found["gaps"]
-    assert (gap["scenes"], gap["count"]) == (["validation", "test"], [2, 2])
-    assert f"mean of 2 scenes {gap['mean'][0]:.3f}" in printed
+    assert {row["scene"][-1] for row in found["scenes"]} == {"2", "6"}  # none of the split test
+    test = figures_of(path, divided, "--split", "test")
+    assert {row["scene"][-1] for row in test["scenes"]} == {"3", "7"}
+    assert test["next_steps"] == []  # neither advice nor a threshold is drawn from it
+    assert not {"threshold", "best_threshold"} & set(test["metrics"])
     for other in ("", "epoch,train_loss\n1,0.5\n"):  # of another program
         (path.parent / "metrics.csv").write_text(other)
         assert figures_of(path, divided)["next_steps"] == []

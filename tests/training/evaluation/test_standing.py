@@ -29,6 +29,10 @@ GOOD = {"score": "road_iou", "scenes": scenes(0.60, 0.62, 0.58, 0.61), "metrics"
 FALLING = epochs((0.4, 0.3, 0.2, 0.15), (0.4, 0.3, 0.25, 0.22), (0.2, 0.3, 0.4, 0.5))
 
 
+def elsewhere(*scores):
+    return {"scenes": [*scenes(0.60, 0.62, 0.58, 0.61, km=0), *scenes(*scores, km=30)]}
+
+
 @pytest.mark.parametrize(
     ("case", "step"),
     [
@@ -43,16 +47,13 @@ FALLING = epochs((0.4, 0.3, 0.2, 0.15), (0.4, 0.3, 0.25, 0.22), (0.2, 0.3, 0.4, 
         ({"history": [row | {"val_loss": 0.25} for row in FALLING]}, None),
         ({"history": [*FALLING[:-1], FALLING[-1] | {"road_iou": 0.1}]}, None),
         ({"history": epochs((0.4, 0.2, 0.15, 0.149), (0.3,) * 4, (0.2, 0.3, 0.4, 0.5))}, None),
-        ({"test": scenes(0.41, 0.40, 0.43)}, "0.19 less .*validation 0.60, test 0.41"),
-        ({"test": scenes(0.41, 0.40, 0.43), "rescale": "scene"}, "0.41.: add training scenes"),
-        ({"test": scenes(0.41, 0.40, 0.43), "rescale": "none"}, "0.41.: build .*`rescale` scene"),
-        ({"test": scenes(0.55, 0.57, 0.56)}, None),
-        ({"test": scenes(0.1, 0.8)}, None),  # too unlike to say
-        ({"test": scenes(0.2)}, None),
-        (
-            {"scenes": [*scenes(0.6, 0.61, km=0), *scenes(0.4, 0.41, km=30)]},
-            "0.20 less .*near training scenes 0.60, more than 10 km",
-        ),
+        (elsewhere(0.41, 0.40, 0.43), "0.19 less .*near training scenes 0.60, more than 10 km"),
+        (elsewhere(0.41, 0.40, 0.43) | {"rescale": "scene"}, "0.41.: add training scenes"),
+        (elsewhere(0.41, 0.40, 0.43) | {"rescale": "none"}, "0.41.: build .*`rescale` scene"),
+        (elsewhere(0.41, 0.40, 0.43) | {"split": "test"}, None),
+        (elsewhere(0.55, 0.57, 0.56), None),
+        (elsewhere(0.1, 0.8), None),  # too unlike to say
+        (elsewhere(0.2), None),
         ({"scenes": scenes(0.8, 0.2, 0.7, 0.3), "training_scenes": 7}, "worst, s1, s3, s2"),
         ({"scenes": scenes(0.8, 0.2, 0.7, 0.3), "training_scenes": 500}, None),
         ({"scenes": scenes(math.nan)}, None),
