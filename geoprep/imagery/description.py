@@ -235,6 +235,11 @@ class Raster:
             elif max(bands) <= len(stated):
                 own = [*stated]
         units = tuple(own[number - 1] for number in bands)
+        if not np.isfinite(units).all():
+            raise ImageError(
+                f"{self.name} states the scale and offset {units} of its bands, which are no "
+                "numbers: correct them with `gdal_edit.py -scale S -offset O FILE`"
+            )
         return units if set(units) != {(1.0, 0.0)} else ()
 
     def dtype_of(self, bands: Sequence[int]) -> str:

@@ -16,6 +16,8 @@ Read = Callable[[int, int], bytes]
 
 _PNG: Final = b"\x89PNG\r\n\x1a\n"
 _JP2: Final = b"\0\0\0\x0cjP  \r\n\x87\n"
+_SQLITE: Final = b"SQLite form"
+_NETCDF: Final = b"CDF\1", b"CDF\2"
 _END_OF_CODE_STREAM: Final = b"\xff\xd9"
 
 
@@ -29,11 +31,17 @@ def missing_end(read: Read, size: int) -> str:
         return "its end is missing: there is no chunk IEND"
     if head.startswith(_JP2) and not _has_end_of_jp2(read, size):
         return "its end is missing: the code stream has no end marker"
+    if head.startswith(_SQLITE):
+        page, count = int.from_bytes(read(16, 2)), int.from_bytes(read(28, 4))
+        if size < page * count:
+            return f"its end is missing: it has {size:,} bytes of {page * count:,}"
     return ""
 
 
 def missing_pixels(dataset: DatasetReader) -> str:
-    """Return what an uncompressed ENVI file lacks: GDAL reads its missing pixels as 0."""
+    """Return what an ENVI file or netCDF lacks: GDAL reads its missing pixels as 0."""
+    if dataset.driver == "netCDF" and not _has_end_of_netcdf(Path(dataset.files[0])):
+        return "its end is missing: it has not all values of its variables"
     header = dataset.tags(ns="ENVI") if dataset.driver == "ENVI" else {}
     if not header or header.get("file_compression", "0") != "0":
         return ""
@@ -41,6 +49,20 @@ def missing_pixels(dataset: DatasetReader) -> str:
     whole = int(header.get("header_offset", 0)) + dataset.width * dataset.height * pixel
     size = Path(dataset.name).stat().st_size
     return f"its end is missing: it has {size:,} bytes of {whole:,}" if size < whole else ""
+
+
+def _has_end_of_netcdf(file: Path) -> bool:
+    """Return whether a file of the classic formats has all values; HDF5 checks the others."""
+    from scipy.io import netcdf_file
+
+    with file.open("rb") as opened:
+        if opened.read(4) not in _NETCDF:
+            return True
+    try:
+        netcdf_file(file, mmap=True).close()
+    except ValueError:
+        return False
+    return True
 
 
 def png_chunks(read: Read, size: int) -> Iterator[tuple[bytes, int]]:

@@ -23,7 +23,8 @@ def other_display(dataset: DatasetReader, read: Read | None, size: int) -> str:
 
     ``read`` and ``size`` are of its file; None: only what GDAL says is known.
     """
-    if dataset.tags(ns="IMAGE_STRUCTURE").get("MINISWHITE") == "YES":
+    inverted = dataset.tags(ns="IMAGE_STRUCTURE").get("MINISWHITE") == "YES"
+    if inverted and dataset.colorinterp[0].name != "palette":  # of one bit, which GDAL turns over
         most = np.iinfo(dataset.dtypes[0]).max
         return (
             "shows its smallest value white: invert it with `gdal_translate -co "

@@ -19,7 +19,7 @@ def scene(folder, number, scale=1.0, offset=0.0, dtype="uint16", values=REFLECTA
     """Return an image of some reflectance, stored with a scale and an offset."""
     place = Place("EPSG:32637", Affine(0.5, 0, 400_000 + 100 * number, 0, -0.5, 6_200_000))
     stored = (values - offset) / scale
-    stored = stored if dtype == "float32" else np.round(stored)
+    stored = stored if dtype == "float32" else np.nan_to_num(np.round(stored))
     path = write_image(folder / f"{number}.tif", stored.astype(dtype), place)
     if (scale, offset) != (1, 0):
         with rasterio.open(path, "r+") as file:
@@ -48,6 +48,12 @@ def test_scenes_of_several_scales_and_offsets_are_right_under_one_pair_of_limits
         right = BYTES[row : row + side, col : col + side]
         inside = tile[: right.shape[0], : right.shape[1]]
         assert np.abs(inside.astype(int) - right).max() <= 1
+
+
+def test_a_scale_that_is_no_number_fails_its_scene(tmp_path):
+    odd, right = plan_of([scene(tmp_path, 0, np.nan), scene(tmp_path, 1)], rescale="0,9").scenes
+    assert "0.tif states the scale and offset ((nan, 0.0)" in odd.failure
+    assert not right.failure
 
 
 def test_limits_of_a_city_need_one_scale_and_offset(tmp_path):

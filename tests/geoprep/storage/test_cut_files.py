@@ -63,6 +63,17 @@ def test_a_file_without_its_end_is_refused(tmp_path, name):
     assert (pixels(file) == values).all()
 
 
+@pytest.mark.parametrize(("name", "driver"), [("a.nc", "netCDF"), ("a.gpkg", "GPKG")])
+def test_a_netcdf_or_database_without_its_end_is_refused(tmp_path, name, driver):
+    source = write_image(tmp_path / "source.tif", texture(300, 260, 1), PLACES["utm"])
+    copy_raster(source, tmp_path / name, driver=driver)
+    whole = (tmp_path / name).read_bytes()
+    assert pixels(tmp_path / name).any()
+    for left in (0.99, 0.9, 0.5):
+        (tmp_path / name).write_bytes(whole[: int(len(whole) * left)])
+        refused(tmp_path / name)
+
+
 @pytest.mark.parametrize("name", SHOWN_BY_ZEROS)
 def test_zeros_in_place_of_the_end_are_refused(tmp_path, name):
     file = written(tmp_path, name)

@@ -83,7 +83,8 @@ def test_an_image_whose_smallest_value_is_white_is_refused(tmp_path, dtype, most
     with open_image(str(tmp_path / "minisblack.tif")) as dataset:
         np.testing.assert_array_equal(dataset.read(1), values)
     # Of one bit, GDAL turns the values over itself, into a palette.
-    Image.fromarray(values > np.median(values)).save(tmp_path / "b.tif", compression="group4")
+    bits = Image.fromarray(values > np.median(values))
+    bits.save(tmp_path / "b.tif", tiffinfo={262: 0})
     with open_image(str(tmp_path / "b.tif")) as dataset:
         colours = np.array([dataset.colormap(1)[key][0] for key in (0, 1)])
         np.testing.assert_array_equal(colours[dataset.read(1)] > 0, values > np.median(values))
