@@ -158,8 +158,9 @@ class ModelConfig:
     )
     init_from: str | None = option(
         None,
-        "Initial weights from a run or checkpoint: all that fit, whatever its targets and bands.",
-        "RUN|FILE",
+        "Initial weights from a run or checkpoint: all that fit, whatever its targets and bands; "
+        "synthetic: those of this package, learnt from synthetic cities at 1.1 m.",
+        "synthetic|RUN|FILE",
     )
     encoder_lr: float = option(
         1.0,

@@ -9,8 +9,8 @@ import pytest
 
 REPO = Path(__file__).resolve().parents[2]
 # Small steps: after a few large ones the model predicts roads everywhere on some processors.
-SETTINGS = ("EPOCHS=1", "TIME=1h", "SCENES=6", "SIZE=652", "TILE=328", "CHIP=chip9")
-FIT = "FIT=--level 164 --crop 64 --crops-per-tile 4 --batch-size 4 --compile off"
+SETTINGS = ("SCENES=6", "SIZE=652", "TILE=328", "CHIP=chip9")
+FIT = "FIT=--level 164 --crop 64 --epochs 1 --batch-size 4 --compile off"
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ INSTALL = ("git clone ", "python3 -m venv ", "pip install ")
 
 
 # Commands run on a fifteenth of the imagery, and training on a quarter of that per step.
-LARGE, SMALL = "--scenes 24 ", "--scenes 8 --size 650 --seed 2 "
+LARGE, SMALL = "--scenes 24 ", "--scenes 8 --size 652 "
 WIDE, NARROW = "--crop 128 ", "--crop 64 "
 
 

@@ -17,6 +17,9 @@ from geoprep.imagery import common_name, find_bands
 from training.checkpoint import BEST, load
 from training.model import SMP, ModelInfo, smp_factory
 
+SYNTHETIC = Path(__file__).with_name("synthetic.pt")
+"""Half of a model of synthetic cities with pixels of 1.1 m, of at most 5 MB (`make synthetic`)."""
+
 IMAGENET_URL = "https://download.pytorch.org/models/resnet34-b627a593.pth"
 """torchvision's ResNet34_Weights.IMAGENET1K_V1; the name ends in the start of its SHA-256."""
 
@@ -94,10 +97,11 @@ def _load_smp_weights(encoder: nn.Module, spec: str, bands: int, names: Sequence
 def load_initial_weights(model: nn.Module, info: ModelInfo, source: str) -> str:
     """Load every weight of a trained model that fits; return a line that describes them.
 
-    Weights fit if name and shape agree. The first convolution is adapted to other bands, see
-    `adapt_bands`. The output layer is left out if targets, channels or classes differ.
+    The source ``synthetic`` is `SYNTHETIC`. Weights fit if name and shape agree. The first
+    convolution is adapted to other bands, see `adapt_bands`. The output layer is left out if
+    targets, channels or classes differ.
     """
-    path = Path(source)
+    path = SYNTHETIC if source == "synthetic" else Path(source)
     path = path / BEST if (path / BEST).exists() else path
     saved = load(path)
     given, own = saved.ema or saved.model, model.state_dict()
@@ -126,7 +130,8 @@ def load_initial_weights(model: nn.Module, info: ModelInfo, source: str) -> str:
     model.load_state_dict(kept, strict=False)
     names = [name for name, _ in model.named_parameters()]
     left = [name for name in names if name not in kept]
-    line = f"{len(names) - len(left)} of {len(names)} weights from {path}{adapted}"
+    origin = "synthetic cities" if path == SYNTHETIC else path
+    line = f"{len(names) - len(left)} of {len(names)} weights from {origin}{adapted}"
     if left:
         parts = sorted({name.split(".")[0] for name in left})
         why = "" if same_targets else f" (its targets are {saved.info.targets})"

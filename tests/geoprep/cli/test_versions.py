@@ -23,7 +23,8 @@ def test_verbose_versions_name_libraries_processor_and_torch(monkeypatch, option
     assert rows["geoprep"] == geoprep.__version__
     assert rows["zarr"] == version("zarr")
     # Builds for CUDA have a suffix that their metadata lacks.
-    assert rows["torch"].startswith(version("torch")) and " with " in rows["torch"]
+    assert rows["torch"].startswith(version("torch"))
+    assert " with " in rows["torch"]
     assert rows["processor"].endswith("cores, AVX2, AMX_BF16")
     assert {"Python", "GDAL", "PROJ", "GEOS"} <= set(rows)
 

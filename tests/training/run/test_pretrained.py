@@ -15,7 +15,12 @@ from geoprep.errors import UsageError
 from training.checkpoint import Checkpoint, save
 from training.model.build import build_model
 from training.model.unet import ResNet34
-from training.run.pretrained import adapt_bands, load_encoder_weights, load_initial_weights
+from training.run.pretrained import (
+    SYNTHETIC,
+    adapt_bands,
+    load_encoder_weights,
+    load_initial_weights,
+)
 
 
 @pytest.fixture(scope="module")
@@ -159,6 +164,18 @@ def test_the_last_layer_of_a_model_without_a_head_is_for_its_targets_only(tmp_pa
     assert line.startswith(f"{4 if own else 2} of 4 weights")
     assert torch.equal(fresh[0].weight, trained[0].weight)
     assert torch.equal(fresh[2].weight, trained[2].weight if own else before)
+
+
+def test_half_of_a_model_of_synthetic_cities_comes_with_the_package():
+    network = build_model(bands=4, channels=1)
+    deep, shallow = network.encoder.layer4, network.encoder.layer1
+    before = [next(layer.parameters()).clone() for layer in (deep, shallow)]
+    wanted = info(bands=("nir", "red", "green", "blue"), targets="binary", channels=1, class_mph=())
+    line = load_initial_weights(network, wanted, "synthetic")
+    assert line.startswith("69 of 137 weights from synthetic cities, first convolution adapted")
+    after = [next(layer.parameters()) for layer in (deep, shallow)]
+    assert [torch.equal(*pair) for pair in zip(before, after, strict=True)] == [True, False]
+    assert SYNTHETIC.stat().st_size < 5e6
 
 
 def test_a_run_of_another_model_is_refused(trained):
