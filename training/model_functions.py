@@ -135,7 +135,7 @@ class Model:
         from training.predict import COMMAND
         from training.prediction import PredictOptions, Screen, open_job
 
-        _refuse(options, {"instances"}, COMMAND)
+        _refuse(options, {"instances", "polygons", "square", "min_area", "simplify"}, COMMAND)
         values = COMMAND.parse_values(
             {
                 "checkpoint": os.fspath(self.path),

@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+import geoprep
 from geoprep.cli import Status, run
+from geoprep.texts import printable
 from training.cli import Command
 from training.prediction import PredictOptions
 
@@ -15,6 +17,7 @@ Predict roads and their speeds, or classes, with a trained model.
   geoprep predict runs/moscow scenes/ --out predictions           the run's best.pt
   geoprep predict runs/moscow/last.pt 'scenes/*.tif' --out predictions --tta flips
   geoprep predict runs/moscow s3://bucket/scene.tif --out predictions --overlay
+  geoprep predict runs/houses scenes/ --out predictions --polygons houses.gpkg --square
 
 A prediction is a Cloud Optimised GeoTIFF, uint8, nodata 255. Its bands: the probability of a road
 times 255; the speed in mph, 0 for background; on request the probability of each speed bin times
@@ -23,8 +26,8 @@ every pixel, with a palette; on request confidence and probabilities. NAME.qml i
 An interrupted command resumes when it is run again.
 """
 _COMMON = (
-    *("checkpoint", "threshold", "tta", "device", "images", "out", "overlay", "overwrite"),
-    *("gsd", "bands", "allow_no_crs", "window"),
+    *("checkpoint", "threshold", "tta", "device", "images", "out", "overlay", "polygons"),
+    *("square", "overwrite", "gsd", "bands", "allow_no_crs", "window"),
 )
 COMMAND = Command(
     "predict",
@@ -43,12 +46,24 @@ def predict(options: PredictOptions) -> int:
     if options.instances > 1 or len(parse_devices(options.device)) > 1:
         from training.prediction import run_instances
 
-        return Status.DONE if run_instances(options, COMMAND.spell) else Status.FAILED
-    with Screen(quiet=options.quiet, spell=COMMAND.spell) as screen:
-        outcomes = predict_images(options, screen)
-    for line in summary(outcomes):
-        screen.say(line)
-    return Status.FAILED if any(outcome.error for outcome in outcomes) else Status.DONE
+        complete = run_instances(options, COMMAND.spell)
+    else:
+        with Screen(quiet=options.quiet, spell=COMMAND.spell) as screen:
+            outcomes = predict_images(options, screen)
+        for line in summary(outcomes):
+            screen.say(line)
+        complete = not any(outcome.error for outcome in outcomes)
+    if complete and options.polygons:
+        polygons = geoprep.polygonize(
+            options.out,
+            out=options.polygons,
+            square=options.square,
+            min_area_m2=options.min_area,
+            simplify_m=options.simplify,
+            pixel_size=options.pixel_size,
+        )
+        print(printable(f"wrote {options.polygons}: {len(polygons):,} polygons"), flush=True)
+    return Status.DONE if complete else Status.FAILED
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

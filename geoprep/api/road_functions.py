@@ -207,6 +207,7 @@ def polygonize(
     out: StrPath | None = None,
     simplify_m: float | None = None,
     min_area_m2: float | None = None,
+    square: bool = False,
     background: bool = False,
     pixel_size: float | None = None,
 ) -> gpd.GeoDataFrame:
@@ -224,6 +225,10 @@ def polygonize(
         neighbours; 0 keeps the edges of pixels. Default: one pixel.
     min_area_m2
         Leave out smaller polygons; 0 for none. Default: the area of 10 pixels.
+    square
+        Give buildings right angles: every wall along the main direction of its building or across
+        it. An outline stays as it is if it is round, or if that would change its area by more than
+        5 %, or its IoU with the pixels would be below 0.9. Edges are simplified by a pixel or more.
     background
         Keep the class background.
     pixel_size
@@ -257,6 +262,7 @@ def polygonize(
         [Path(one) for one in several],
         simplify_m=simplify_m,
         min_area_m2=min_area_m2,
+        square=square,
         background=background,
         pixel_size=pixel_size,
     )

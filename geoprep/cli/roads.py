@@ -90,6 +90,7 @@ polygon has its class, its area and its mean confidence (of predictions with --c
 \b
 geoprep polygonize maps/ --out areas.gpkg
 geoprep polygonize maps/ --out areas.gpkg --simplify 2 --min-area 20
+geoprep polygonize maps/ --out buildings.gpkg --square           walls at right angles
 """
 
 
@@ -101,7 +102,7 @@ geoprep polygonize maps/ --out areas.gpkg --simplify 2 --min-area 20
 @click.argument("maps", nargs=-1, required=True, type=click.Path(path_type=Path))
 @options_from(geoprep.polygonize, "out", section="Output", out=_FILE)
 @options_from(
-    *(geoprep.polygonize, "simplify_m", "min_area_m2", "pixel_size", "background"),
+    *(geoprep.polygonize, "simplify_m", "min_area_m2", "square", "pixel_size", "background"),
     section="Polygons",
     simplify_m={"flag": "--simplify", "type": click.FloatRange(0), "metavar": "METRES"},
     min_area_m2={"flag": "--min-area", "type": click.FloatRange(0), "metavar": "M2"},

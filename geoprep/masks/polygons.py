@@ -22,6 +22,7 @@ from geoprep.masks.class_rasters import (
     raster_files,
     read_classes,
 )
+from geoprep.masks.right_angles import right_angled
 
 if TYPE_CHECKING:
     import geopandas as gpd
@@ -35,6 +36,7 @@ def polygonize_rasters(
     *,
     simplify_m: float | None = None,
     min_area_m2: float | None = None,
+    square: bool = False,
     background: bool = False,
     pixel_size: float | None = None,
 ) -> gpd.GeoDataFrame:
@@ -65,15 +67,28 @@ def polygonize_rasters(
                 f"{file} is in {raster.grid.crs}, {files[0]} in {crs}: reproject them to one CRS"
             )
         if metres is None:
-            # The side of a pixel in metres, and in units of the CRS.
-            metres = math.prod(raster.grid.gsd_m()) ** 0.5
-            unit = abs(raster.grid.transform.determinant) ** 0.5
+            # The side of a pixel in metres and in units of the CRS; units of y in one of x.
+            x_m, y_m = raster.grid.gsd_m()
+            metres = (x_m * y_m) ** 0.5
+            a, b, _, d, e, _ = raster.grid.transform[:6]
+            unit = abs(a * e - b * d) ** 0.5
+            stretch = round(x_m / math.hypot(a, d) / (y_m / math.hypot(b, e)), 3)
         _leave_out(raster, [area for area, *_ in areas])
         areas += _areas(raster)
     faces, numbers, confidence = _dissolved(areas)
-    tolerance = unit * (1.0 if simplify_m is None else simplify_m / (metres or 1.0))
+    pixels = 1.0 if simplify_m is None else simplify_m / (metres or 1.0)
+    tolerance = unit * (max(pixels, 1.0) if square else pixels)
+    exact = faces
     if tolerance and len(faces):
         faces = shapely.coverage_simplify(faces, tolerance)
+    least = _LEAST_PIXELS * (metres or 0.0) ** 2 if min_area_m2 is None else min_area_m2
+    if square:
+        buildings = np.array([names[number] != "background" for number in numbers], bool)
+        large = shapely.area(exact) > least / 2 * (unit / (metres or 1.0)) ** 2
+        kept = (buildings | background) & large
+        if kept.any():
+            given = faces[kept], exact[kept], buildings[kept]
+            faces[kept] = right_angled(*given, tolerance=tolerance, stretch=stretch)
     frame = gpd.GeoDataFrame(
         {"class": [names[i] for i in numbers], "value": numbers, "confidence": confidence},
         geometry=faces,
@@ -81,7 +96,6 @@ def polygonize_rasters(
     )
     local = frame.to_crs(frame.estimate_utm_crs()) if len(frame) and crs else frame
     frame.insert(2, "area_m2", local.area)
-    least = _LEAST_PIXELS * (metres or 0.0) ** 2 if min_area_m2 is None else min_area_m2
     kept = ~frame.geometry.is_empty
     if not background:
         kept &= frame["class"] != "background"

@@ -31,6 +31,7 @@ from geoprep.storage import (
     joined,
     outputs,
     remote_file,
+    require_suffix,
     split_address,
 )
 from geoprep.views import write_sidecar
@@ -92,7 +93,12 @@ def open_job(options: PredictOptions) -> tuple[PredictionJob, list[str]]:
             f"the model was trained on {info.targets} targets, which cannot be predicted: use a "
             "model of bins (probabilities and speed), binary targets (probabilities) or classes"
         )
-    for name in ("confidence", "probabilities"):
+    if options.polygons:
+        require_suffix(options.polygons, ".gpkg", ".geojson", ".fgb")
+    for name in ("square", "min_area", "simplify"):
+        if getattr(options, name) and not options.polygons:
+            raise UsageError(f"`{name}` is for `polygons`: name their file too, or leave it out")
+    for name in ("confidence", "probabilities", "polygons"):
         if getattr(options, name) and not info.has_classes:
             raise UsageError(f"`{name}` is for models of classes; this one has roads")
     if options.outputs == "all" and info.has_classes:

@@ -64,6 +64,23 @@ class ImageOptions:
     )
     out: Path | None = option(None, "Folder for the predictions, one NAME.tif per image.", "FOLDER")
     overlay: bool = option(False, "Also write NAME.png: the prediction over the image.")
+    polygons: Path | None = option(
+        None,
+        "Also write the classes of all predictions in the folder as polygons (.gpkg, .geojson, "
+        ".fgb), as geoprep polygonize does.",
+        "FILE",
+    )
+    square: bool = option(
+        False,
+        "Polygons with right angles, for buildings: walls along the main direction or across it, "
+        "where that fits the pixels.",
+    )
+    min_area: float | None = option(
+        None, "Leave out polygons of a smaller area. By default of 10 pixels.", "M2", least=0
+    )
+    simplify: float | None = option(
+        None, "Simplify the edges of polygons. By default by a pixel.", "METRES", least=0
+    )
     confidence: bool = option(
         False,
         "Add a band to a prediction of classes: the largest probability minus the second, x 255.",

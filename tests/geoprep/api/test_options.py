@@ -57,7 +57,7 @@ COMMANDS = {
     ),
     "polygonize": (
         "polygonize",
-        "maps --out a.gpkg --simplify 2 --min-area 5 --pixel-size 2 --background --json",
+        "maps --out a.gpkg --simplify 2 --min-area 5 --square --pixel-size 2 --background --json",
     ),
 }
 # Option -> keyword where they differ, and the keyword's value for a value of the option.

@@ -3,12 +3,14 @@
 import json
 from pathlib import Path
 
+import geopandas
 import numpy as np
 import pytest
 import rasterio
 import torch
 from helpers.predict_cases import UTM, make_checkpoint, pixels, write_image
 
+import geoprep
 from geoprep.roads import open_raster
 from training.predict import main
 
@@ -98,3 +100,28 @@ def test_another_request_says_what_differs(case, command, tmp_path):
     assert "--threshold is for models of roads" in said
     said = command(*given, "--outputs", "all", status=2).err
     assert "--outputs is for models of roads" in said
+
+
+def test_polygons_are_those_of_polygonize(case, tmp_path):
+    options = ("--square", "--min-area", "1", "--simplify", "0.5")
+    file = tmp_path / "areas.gpkg"
+    path = predict(case, tmp_path / "out", "--polygons", str(file), *options)
+    expected = geoprep.polygonize(path, square=True, min_area_m2=1, simplify_m=0.5)
+    written = geopandas.read_file(file)
+    assert len(written) == len(expected) > 0
+    assert written.geometry.geom_equals_exact(expected.geometry, 1e-6).all()
+    assert written["area_m2"].min() >= 1
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--square",), "--square is for --polygons: name their file too"),
+        (("--polygons", "a.shp"), "a.shp"),
+    ],
+)
+def test_options_of_polygons_need_a_file_of_a_known_format(case, tmp_path, command, options, words):
+    checkpoint, image, _ = case
+    given = [str(checkpoint), str(image), "--out", str(tmp_path / "out"), *USUAL, *options]
+    assert words in command(main, *given, status=2).err
+    assert not (tmp_path / "out").exists()
