@@ -42,7 +42,7 @@ class DeviceAugmentation(nn.Module):
     scale
         Roads become up to this factor larger or smaller, 1 to 4, with equal chances.
     rotate
-        Rotation is within +- this angle, 0 to 180 degrees. Angles are those of the pixel grid, as
+        Rotation is within +- this angle, 0 to 180 degrees. Angles refer to the pixel grid, as
         of the symmetries ``d4``, even where pixels are not square on the ground.
     blur
         Largest standard deviation of a Gaussian blur, 0 to 5 pixels.

@@ -252,7 +252,7 @@ class BatchLoader:
 
     @property
     def state(self) -> LoaderState:
-        """The state after the last batch returned: that of all ranks, without prefetched batches.
+        """The state of all ranks after the last batch returned; prefetched batches do not count.
 
         After the last batch of an epoch it is the start of the next one.
         """

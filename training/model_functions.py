@@ -220,7 +220,7 @@ def save_model(
 
     Its STAC item is written beside it, as ``geoprep fit`` does (``model.pt.stac.json``).
     `load_model`, `evaluate_model`, `export_model` and the commands of ``training`` open the file.
-    Bands, normalisation, classes, speeds and pixel size are those of the store: train on images
+    Bands, normalisation, classes, speeds and pixel size come from the store: train on images
     that `loaders.DevicePrep.from_store` normalised for the same store, targets and bands.
 
     Parameters
@@ -233,7 +233,7 @@ def save_model(
     store
         The training data: a `geoprep.Store`, a path or an address; or several.
     targets
-        ``bins``, ``continuous``, ``binary`` or ``classes``, as those of `loaders.DevicePrep`;
+        ``bins``, ``continuous``, ``binary`` or ``classes``, as in `loaders.DevicePrep`;
         ``auto``: as ``geoprep fit`` chooses them for the store.
     factory
         What builds the model again: ``smp:ARCHITECTURE:ENCODER``, or ``package.module:factory``,

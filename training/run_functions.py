@@ -47,7 +47,7 @@ class TrainedRun:
         return pd.read_csv(self.folder / "metrics.csv")
 
     def model(self, **options: Any) -> Model:  # noqa: ANN401 - options of many types
-        """Return the model of the best checkpoint; options as those of `load_model`."""
+        """Return the model of the best checkpoint; options as for `load_model`."""
         return load_model(self.best, **options)
 
     def __repr__(self) -> str:

@@ -114,7 +114,7 @@ class ImageOptions:
     )
     gsd: float | None = option(
         None,
-        "Pixel size of the finest level in metres.  [default: that of the images]",
+        "Pixel size of the finest level in metres.  [default: as the images]",
         "METRES",
         above=0,
         section="Tiles",
@@ -201,7 +201,7 @@ class StoreOptions:
     split_overlap: SplitOverlap = option(
         "warn",
         "Tiles that show ground of another split in an overlapping image: warn keeps them and "
-        "counts them; unused leaves out those of training, and of validation before testing.",
+        "counts them; unused leaves out training tiles, and validation before test tiles.",
         section="Splits",
         sparse=True,
     )

@@ -72,7 +72,7 @@ class RoadOptions:
     )
     layer: str | None = option(
         None,
-        "Layer of the label file.  [default: the one with road attributes]",
+        "Layer of the label file.  [default: the layer with road attributes]",
         "NAME",
         section=_VECTORS,
         sparse=True,

@@ -118,7 +118,7 @@ class RoadTable:
         return _count([self.notes[i] for i in without])
 
     def unusable(self, crs: str = "") -> str:
-        """Return why no feature can be used, and what to do; ``crs`` is that of the image."""
+        """Return why no feature can be used, and what to do; ``crs`` is the image's."""
         causes = self.lineless()
         listed = ", ".join(f"{cause}: {count:,}" for cause, count in causes.items())
         which = f"none of its {len(self.notes)} features"

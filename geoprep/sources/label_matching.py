@@ -66,7 +66,7 @@ def assigned(
 ) -> tuple[dict[str, str], list[str], list[str]]:
     """Return the labels by scene id, the labels without a scene, and notes.
 
-    ``pattern`` is the name of labels without suffix: ``{name}`` is that of the image, or without
+    ``pattern`` is the name of labels without suffix: ``{name}`` is the image's name, or without
     the words that all images have, and ``*`` any text.
     """
     named = _carriers(images, lambda image: {image.id, image.stem})
