@@ -13,13 +13,14 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
+from affine import Affine
 from numpy.typing import NDArray
 from rasterio.crs import CRS
 from rasterio.enums import Resampling
 from rasterio.warp import reproject
 from rasterio.windows import Window
 
-from geoprep.crs import LONLAT
+from geoprep.crs import LONLAT, is_geographic, turn_of
 from geoprep.errors import GeoprepError, LabelError
 from geoprep.grid import Grid
 from geoprep.imagery import Raster
@@ -246,17 +247,27 @@ def _placed(
         return np.concatenate([codes for codes, _ in halves]), dict(notes)
     pixels = _pixels(dataset, raster, window)
 
+    turn, xs = turn_of(own.crs), (*own.bounds[::2], *grid.bounds[::2])
+    # GDAL knows where a mask goes on across 180 degrees of longitude only if it is in degrees.
+    crosses = not is_geographic(own.crs) and 0 < turn / 2 < max(map(abs, xs))
+
+    extra = {"SOURCE_EXTRA": max(window.width, window.height)} if crosses else {}
+
     def onto_grid(bands: NDArray[Any]) -> NDArray[Any]:
         out = np.zeros((len(bands), grid.height, grid.width), bands.dtype)
-        reproject(
-            bands,
-            out,
-            src_transform=dataset.window_transform(window),
-            src_crs=own.crs,
-            dst_transform=grid.transform,
-            dst_crs=grid.crs,
-            resampling=Resampling.nearest,
-        )
+        for x in (0.0, -turn, turn) if crosses else (0.0,):
+            part = np.zeros_like(out)
+            reproject(
+                bands,
+                part,
+                src_transform=Affine.translation(x, 0) * dataset.window_transform(window),
+                src_crs=own.crs,
+                dst_transform=grid.transform,
+                dst_crs=grid.crs,
+                resampling=Resampling.nearest,
+                **extra,
+            )
+            out += part  # 0 outside of the mask
         return out
 
     with suppress(LabelError):  # perhaps of a value outside the scene

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from rasterio.warp import Resampling, calculate_default_transform, reproject
 
+from geoprep.crs import LONLAT, transformer, turn_of
 from geoprep.errors import LabelError
 from geoprep.grid import Grid
 from geoprep.labels import SceneWindow, make_mask_rule, mask_files, read_mask, unlabelled_pixels
@@ -239,3 +240,26 @@ def test_transparent_entries_of_a_palette_have_no_label_unless_a_class_has_them(
     np.testing.assert_array_equal(codes, np.array([0, 1, 2, NODATA, NODATA], np.uint8)[mask])
     roads, _ = read_mask(str(path), make_mask_rule("2,3", None, None), GRID, WHOLE)
     np.testing.assert_array_equal(roads, np.array([0, 255, 254, 254, 255], np.uint8)[mask])
+
+
+@pytest.mark.parametrize("turns", [(0.5, 0.5), (0.5, -0.5), (-0.5, 0.5), (-0.5, -0.5)])
+@pytest.mark.parametrize("of_mask", ["EPSG:4326", "EPSG:3857"])
+@pytest.mark.parametrize("of_image", ["EPSG:4326", "EPSG:3857", "EPSG:32701"])
+def test_a_mask_across_180_degrees_is_read_whole(tmp_path, of_image, of_mask, turns):
+    """Whichever way the mask and the image count the other side."""
+
+    def around(crs, turn, side, size):
+        lon = 0 if turn_of(crs) else -180
+        x, y = transformer(LONLAT, crs).transform([lon, lon + 1e-5, lon], [-17, -17, -17 + 1e-5])
+        across, up, middle = size * (x[1] - x[0]), size * (y[2] - y[0]), x[0] + turn * turn_of(crs)
+        left, top = middle - side / 2 * across, y[0] + side / 2 * up
+        return Grid(side, side, Affine(across, 0, left, 0, -up, top), crs)
+
+    own = around(of_mask, turns[0], 200, 0.5)
+    grid = around(of_image, turns[1], 80, 1)
+    mask = np.zeros((200, 200), np.uint8)
+    mask[91:109] = 1
+    label = write(tmp_path / "a.tif", mask, own.transform, own.crs)
+    codes, _ = read_mask(label, RULE, grid, SceneWindow(0, 0, 80, 80))
+    np.testing.assert_array_equal(codes[38:42], UNKNOWN_SPEED)
+    assert (np.delete(codes, slice(34, 46), axis=0) == 0).all()
