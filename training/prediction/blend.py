@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,16 +23,16 @@ class RowBlender:
 
     It holds as many rows as a window, whatever the height of the image, and weighted sums: of the
     pixels of the current window, and of rows that the windows above and below share. Every pixel is
-    converted to bytes with the last window that covers it, by ``convert``: `road_bytes` or
-    `class_bytes` with their options. ``lost`` counts pixels where the model's output is not finite;
-    they are nodata.
+    converted with the last window that covers it, by ``convert``, into ``out`` (band, y, x), the
+    rows of a window: `road_bytes` or `class_bytes` with their options, or `kept_probabilities`.
+    ``lost`` counts pixels where the model's output is not finite; they are nodata.
     """
 
     def __init__(
         self,
         grid: WindowGrid,
         channels: int,
-        bands: int,
+        out: NDArray[Any],
         convert: Callable[..., int],
         threads: int,
     ) -> None:
@@ -41,7 +42,8 @@ class RowBlender:
         self._sums = np.zeros((rows.side, columns.side, channels), np.float32)
         self._end = 0  # of the columns with sums
         self._row: WindowRow | None = None
-        self._bytes = np.full((bands, rows.side, columns.length), NODATA, np.uint8)
+        self._out = out
+        self._out[:] = NODATA
         self.lost, self._convert, self._threads = 0, convert, threads
         self._pool = ThreadPoolExecutor(threads, "predict-blend")
 
@@ -61,13 +63,13 @@ class RowBlender:
             self.lost += sum(self._pool.map(add, cuts[:-1], cuts[1:]))
             self._end = self._columns.starts[column] + self._columns.side
 
-    def take(self, row: WindowRow) -> NDArray[np.uint8]:
-        """Return uint8 (band, y, x), the rows that no further window touches.
+    def take(self, row: WindowRow) -> NDArray[Any]:
+        """Return the rows of ``out`` (band, y, x) that no further window touches.
 
         It is valid until the next row of windows is added.
         """
         self._enter(row)
-        return self._bytes[:, : self._rows.finished(row.number) - self._rows.starts[row.number]]
+        return self._out[:, : self._rows.finished(row.number) - self._rows.starts[row.number]]
 
     def _enter(self, row: WindowRow) -> None:
         """Begin a row of windows, with the sums that it shares with the row above."""
@@ -77,7 +79,7 @@ class RowBlender:
         shape = max(0, self._rows.side - finished), *self._below.shape[1:]
         self._above, self._below = self._below, np.zeros(shape, np.float32)
         if not row.valid.all():  # otherwise, every pixel is written
-            self._bytes[:] = NODATA
+            self._out[:] = NODATA
         self._row, self._end = row, 0
 
     def _add_rows(self, row: WindowRow, column: int, window: Floats, low: int, high: int) -> int:
@@ -108,7 +110,7 @@ class RowBlender:
         if top < high:
             self._below[top - bottom : high - bottom, start : start + done] = sums[top:high, :done]
         return sum(
-            self._convert(values, part, start, row.valid, out=self._bytes)
+            self._convert(values, part, start, row.valid, out=self._out)
             for values, part in (
                 (sums, (low, min(first, bottom), 0, done)),
                 (sums, (first, last, 0, min(known, done))),

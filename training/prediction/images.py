@@ -57,7 +57,7 @@ class ImageSource:
     """Size, bands and grid of an image, as read from its header.
 
     The model's grid has ``height`` x ``width`` pixels, which differ from the image's if it is
-    resampled.
+    resampled. The prediction has the pixels of the image, unless the model's are asked for.
     """
 
     address: str
@@ -67,7 +67,7 @@ class ImageSource:
     scales: tuple[float, float]  # pixels of the image per pixel of the model's grid, y and x
     height: int
     width: int
-    transform: Affine  # of the model's grid
+    transform: Affine  # of the prediction
     crs: str | None  # WKT; None if the image is not georeferenced
     gsd_m: tuple[float, float] | None  # of the model's grid, x and y; None if it is unknown
     version: str  # changes with any of its files, see `imagery.Raster.version`; ETag of an object
@@ -76,7 +76,8 @@ class ImageSource:
     black_decides: bool = False  # on nodata, at the edge: the file states none
     # Values that become black and white, float64 (band, 2); None: percentiles of the image.
     limits: NDArray[np.float64] | None = field(default=None, compare=False)
-    note: str = ""  # for the user
+    on_image: bool = False  # the prediction is resampled from the model's grid to the image's
+    notes: tuple[str, ...] = ()  # for the user
     files: tuple[str, ...] = ()  # all files that it consists of, see `imagery.Raster.files`
 
     @property
@@ -88,6 +89,11 @@ class ImageSource:
     def resampled(self) -> bool:
         """Whether the model's grid differs from the image's."""
         return self.scales != (1.0, 1.0)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Height and width of the prediction."""
+        return self.lengths if self.on_image else (self.height, self.width)
 
 
 def inspect_image(
@@ -118,7 +124,7 @@ def inspect_image(
     placed = raster.grid.georeferenced
     if not placed and options.allow_no_crs and options.pixel_size is None:
         height, width, scales, transform = *lengths, (1.0, 1.0), raster.grid.transform
-        crs, gsd = None, None
+        crs, gsd, fed = None, None, "pixels of unknown size"
     else:
         try:
             grid = raster.placed(options.pixel_size)
@@ -132,11 +138,19 @@ def inspect_image(
         height, scale_y = _resampled(lengths[0], y, trained_y, options.gsd)
         width, scale_x = _resampled(lengths[1], x, trained_x, options.gsd)
         scales = scale_y, scale_x
-        transform = grid.scaled(height, width, scale_y, scale_x).transform
+        transform = grid.transform
+        if options.grid == "model":
+            transform = grid.scaled(height, width, scale_y, scale_x).transform
         if not grid.georeferenced:  # nor is its prediction
             transform = Affine.identity()
         crs = raster.crs if grid.georeferenced else None
         gsd = x * scale_x, y * scale_y
+        fed = f"pixels of {gsd[0]:.3g} x {gsd[1]:.3g} m"
+    notes = [note] if note else []
+    x, y = info.gsd_m
+    known = min(x, y) > 0 and max(x, y) < math.inf
+    if known and (gsd is None or max(abs(gsd[0] / x - 1), abs(gsd[1] / y - 1)) > TOLERANCE):
+        notes.append(f"the model gets {fed}, and was trained on pixels of {x:.3g} x {y:.3g} m")
     copied = raster.version()
     nodata = info.nodata if options.nodata == "checkpoint" else parse_nodata(options.nodata)
     states_nodata = raster.reading(bands).states_nodata
@@ -145,7 +159,8 @@ def inspect_image(
     return ImageSource(
         address, bands, dtype, lengths, scales, height, width, transform, crs, gsd,
         version or copied, copied, nodata,
-        nodata is None and not states_nodata, limits, note, raster.files,
+        nodata is None and not states_nodata, limits,
+        scales != (1.0, 1.0) and options.grid == "image", tuple(notes), raster.files,
     )  # fmt: skip
 
 

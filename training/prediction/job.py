@@ -228,6 +228,7 @@ class PredictionJob:
         options = self.predictor.options
         loose = ["compiled"] if options.compile == "auto" else []
         loose += ["bins"] if options.outputs != "all" else []  # it may have more bands
+        loose += ["grid"] if "grid" not in signed else []  # the image was not resampled
         return difference(signed, requested, loose)
 
     def _runner(self, source: ImageSource | None) -> tuple[Runner, str]:
@@ -317,7 +318,7 @@ class PredictionJob:
     def _predict(self, task: ImageOutcome, source: ImageSource, screen: Screen) -> PredictStats:
         runner, note = self._runner(source)
         info, options = self.predictor.info, self.predictor.options
-        for line in (source.note, note, limits_note(info, options.rescale)):
+        for line in (*source.notes, note, limits_note(info, options.rescale)):
             if line and line not in self._shown:
                 self._shown.add(line)
                 screen.say(line)

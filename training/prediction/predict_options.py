@@ -97,9 +97,14 @@ class ImageOptions:
     gsd: str = option(
         "checkpoint",
         "Pixel size to predict at: the checkpoint's, the image's, or in metres. Images that are "
-        "more than 10 % off are resampled; the prediction has the resampled pixels.",
+        "more than 10 % off are resampled.",
         "checkpoint|image|METRES",
         check=check_gsd,
+    )
+    grid: Literal["image", "model"] = option(
+        "image",
+        "Pixels of the predictions: those of the image, or those that the model gets where the "
+        "image is resampled.",
     )
     bands: str | None = option(
         None,

@@ -43,8 +43,8 @@ def tiff_tags(
     has_palette = info.has_classes and len(names) == 1
     profile = {
         "driver": "GTiff",
-        "width": source.width,
-        "height": source.height,
+        "width": source.shape[1],
+        "height": source.shape[0],
         "count": len(names),
         "dtype": "uint8",
         "nodata": NODATA,
@@ -95,10 +95,14 @@ def signature_of(target: Path) -> dict[str, Any] | None:
     """Return the signature of a prediction; None for any other file."""
     try:
         with rasterio.open(target) as dataset:
-            signature = json.loads(dataset.tags().get(SIGNATURE_TAG, "null"))
+            tags = dataset.tags()
+            signature = json.loads(tags.get(SIGNATURE_TAG, "null"))
+            on_image = tags.get("SOURCE_SIZE") == "{} {}".format(*dataset.shape)
     except (RasterioError, ValueError):
         return None
-    return signature if isinstance(signature, dict) else None
+    if not isinstance(signature, dict):
+        return None
+    return signature if on_image else {"grid": "model"} | signature  # as it once was
 
 
 def difference(

@@ -22,6 +22,7 @@ from geoprep.errors import UsageError
 from training.checkpoint import ModelInfo
 from training.prediction.blend import RowBlender
 from training.prediction.cog import CogWriter
+from training.prediction.image_rows import ImageRows, kept_probabilities
 from training.prediction.images import ImageReader, ImageSource, known_limits
 from training.prediction.predict_options import PredictOptions, parse_bands
 from training.prediction.prediction_tags import band_names, tiff_tags
@@ -47,7 +48,7 @@ FORMAT = 3
 """Version of predictions: the contents of each band, and how probabilities become speeds, and what
 identifies an image."""
 
-READING = ("gsd", "bands", "rescale", "nodata", "allow_no_crs", "pixel_size")
+READING = ("gsd", "grid", "bands", "rescale", "nodata", "allow_no_crs", "pixel_size")
 """Options that the pixels of an image depend on, as the model sees them."""
 
 IN_FLIGHT = 2
@@ -162,6 +163,8 @@ class Predictor:
         """
         began = time.perf_counter()
         signed = self.signature(source.name, source.version, runner)
+        if not source.resampled:  # both grids are one
+            del signed["grid"]
         # Of a part on another device the last bits may differ.
         own = {"batch": self.options.batch_size, "device": runner.device.type}
         with WriteJournal(target, signed | own) as journal:
@@ -173,7 +176,7 @@ class Predictor:
                     limits = reader.scene_limits() if source.limits is None else source.limits
                     journal.settle(limits=limits.tolist())
                 info, names = self.info, band_names(self.info, self.options)
-                shape = Shape(len(names), source.height, source.width)
+                shape = Shape(len(names), *source.shape)
                 by_mode = [CLASS_BAND if info.has_classes else SPEED_BAND]
                 by_mode *= info.has_classes or bool(info.class_mph)
                 with CogWriter(journal, shape, self.options.compress, by_mode) as writer:
@@ -203,11 +206,19 @@ class Predictor:
         source, stats = reader.source, PredictStats()
         grid, views = self.grid(source), len(VIEWS[self.options.tta])
         channels, bands = self.info.channels, len(band_names(self.info, self.options))
-        first = grid.rows.first_touching(writer.next_row)
-        end = writer.next_row  # of the rows that are written or given to the writer
+        threads, convert, shape = usable_cpus(), self._to_bytes(), (grid.rows.side, source.width)
+        end, back = writer.next_row, None  # of the rows that are written or given to the writer
+        out: NDArray[Any] = np.empty((bands, *shape), np.uint8)
+        pool = ThreadPoolExecutor(threads, "predict-image")
+        if source.on_image:
+            back = ImageRows(source, bands, convert, pool, end)
+            end, convert = back.first_needed, kept_probabilities
+            out = np.empty((*shape, channels), np.uint16).transpose(2, 0, 1)
+        first = grid.rows.first_touching(end)
         with (
+            pool,
             closing(prefetched(read_window_rows(reader, limits, grid, first))) as rows,
-            RowBlender(grid, channels, bands, self._to_bytes(), usable_cpus()) as blender,
+            RowBlender(grid, channels, out, convert, threads) as blender,
             closing(self._outputs(_batches(rows, grid, runner), runner, stats)) as outputs,
         ):
             for (row, columns, _, is_last), probabilities in outputs:
@@ -221,10 +232,15 @@ class Predictor:
                     # fades into the next row of windows.
                     start, high = grid.rows.starts[row.number], grid.rows.finished(row.number)
                     low = max(end, start)
-                    writer.put(blender.take(row)[:, low - start :])
+                    fresh = blender.take(row)[:, low - start :]
+                    if back is None:
+                        writer.put(fresh)
+                    else:
+                        for part in back.add(row, low, low - start, fresh.transpose(1, 2, 0)):
+                            writer.put(part)
                     stats.image_pixels += max(0, high - low) * source.width
                     end = max(end, high)
-        stats.lost = blender.lost
+        stats.lost = back.lost if back else blender.lost
         stats.at_ends = reader.ends / max(reader.values, 1)
         progress(grid.pixels)
         return stats

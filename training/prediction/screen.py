@@ -79,9 +79,13 @@ def describe(outcome: ImageOutcome) -> str:
         text = reasons[outcome.state]
     else:
         source, gsd = outcome.source, outcome.source.gsd_m
-        text = f"{source.width} x {source.height} pixels"
-        text += "" if gsd is None else f" of {gsd[0]:.3g} x {gsd[1]:.3g} m"
-        if source.resampled:
+        (height, width), (down, right) = source.shape, source.scales
+        down, right = (down, right) if source.on_image else (1.0, 1.0)
+        text = f"{width} x {height} pixels"
+        text += "" if gsd is None else f" of {gsd[0] / right:.3g} x {gsd[1] / down:.3g} m"
+        if source.on_image and gsd is not None:
+            text += f" (predicted at {gsd[0]:.3g} x {gsd[1]:.3g} m)"
+        elif source.resampled:
             text += f" (resampled from {source.lengths[1]} x {source.lengths[0]})"
         text += f" in {outcome.stats.seconds:.1f} s"
     return f"{outcome.state:9} {name}: {text}"

@@ -147,6 +147,9 @@ class WindowRow(NamedTuple):
     number: int  # from the top
     image: Bytes  # (y, x, band), 0 without imagery; mirrored beyond the edge of a smaller image
     valid: Bytes  # (y, x), 0 without imagery; the same rows, the columns of the image only
+    # Bits (y, x) of the image itself, from row `seen_top` on, 0 without imagery; if it is resampled
+    seen: Bytes = np.empty((0, 0), np.uint8)
+    seen_top: int = 0
 
 
 def read_window_rows(
@@ -167,7 +170,11 @@ def read_window_rows(
                 moved = top - rows.starts[index - 1]
                 kept = max(0, height - moved)
                 image[:kept], valid[:kept] = before.image[moved:], before.valid[moved:]
-            _fill(read, reader, tables, top + kept, image[kept:], valid[kept:])
+            seen_top, fresh_top = (int(row * source.scales[0]) for row in (top, top + kept))
+            seen = [_fill(read, reader, tables, top + kept, image[kept:], valid[kept:])]
+            if before is not None:
+                kept_rows = slice(seen_top - before.seen_top, fresh_top - before.seen_top)
+                seen.insert(0, before.seen[kept_rows])
             if source.limits is not None:
                 fresh = image[kept:]
                 reader.values += int(np.count_nonzero(fresh))
@@ -177,7 +184,7 @@ def read_window_rows(
                 sizes = zip(image.shape, inside.shape, strict=True)
                 beyond = [(0, side - covered) for side, covered in sizes]
                 image[...] = np.pad(inside, beyond, "reflect")
-            before = WindowRow(index, image, valid)
+            before = WindowRow(index, image, valid, np.concatenate(seen), seen_top)
             yield before
 
 
@@ -188,13 +195,16 @@ def _fill(
     top: int,
     image: Bytes,
     valid: Bytes,
-) -> None:
-    """Write rows of the model's grid into ``image`` and ``valid``, from row ``top`` on."""
+) -> Bytes:
+    """Write rows of the model's grid into ``image`` and ``valid``, from row ``top`` on.
+
+    Return the bits ``seen`` of the rows of the image under them, see `WindowRow`.
+    """
     source = reader.source
     scale_y, scale_x = source.scales
     xs = imagery.pixel_edges(0, source.width, 1, scale_x, source.lengths[1])
     step = max(1, int(reader.rows_at_a_time / scale_y))
-    end = min(top + len(image), source.height)
+    end, seen, seen_top = min(top + len(image), source.height), [], int(top * scale_y)
     for start in range(top, end, step):
         stop = min(start + step, end)
         ys = imagery.pixel_edges(start, stop - start, 1, scale_y, source.lengths[0])
@@ -202,6 +212,14 @@ def _fill(
         pixels = read(first, int(np.ceil(ys[-1])))
         part = slice(start - top, stop - top)
         imagery.render(pixels, tables, ys - first, xs, image[part], valid[part])
+        if source.on_image:
+            fresh = slice(seen_top - first, None)  # where two parts share a row of the image
+            here = (
+                np.ones(pixels.values.shape[:2], np.uint8) if pixels.valid is None else pixels.valid
+            )
+            seen.append(np.packbits(here[fresh] != 0, axis=1))
+            seen_top = int(np.ceil(ys[-1]))
+    return np.concatenate(seen) if seen else np.empty((0, -(-source.lengths[1] // 8)), np.uint8)
 
 
 def prefetched(items: Iterator[T]) -> Generator[T, None, None]:

@@ -126,11 +126,18 @@ def test_resampled_prediction_has_the_bounds_of_the_image(run, tmp_path):
     path, _ = make_checkpoint(tmp_path / "best.pt", gsd_m=(2 * GSD, 2 * GSD))
     values = pixels(100, 90)
     image = write_image(tmp_path / "scene.tif", values)
-    text = run(path, image, "--out", tmp_path / "m", *FP32)
-    assert "resampled from 90 x 100" in text
-    with rasterio.open(tmp_path / "m" / "scene.tif") as dataset:
-        assert dataset.shape == (50, 45)
-        assert dataset.bounds == rasterio.open(image).bounds
+    args, target = (path, image, "--out", tmp_path / "m", *FP32), tmp_path / "m" / "scene.tif"
+    says = ("resampled from 90 x 100", "predicted at 0.62 x 0.62 m")
+    for options, shape, text in zip(
+        (("--grid", "model"), ()), ((50, 45), (100, 90)), says, strict=True
+    ):
+        if not options:
+            assert "was made with other options (grid)" in run(*args, status=2)
+        assert text in run(*args, *options, "--overwrite")
+        assert "already complete" in run(*args, *options)
+        with rasterio.open(target) as dataset:
+            assert dataset.shape == shape
+            assert dataset.bounds == rasterio.open(image).bounds
 
 
 def test_models_of_other_targets_are_refused(run, tmp_path):

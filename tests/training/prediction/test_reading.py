@@ -105,7 +105,10 @@ def test_resampling_is_that_of_a_store(tmp_path, factor):
 )
 def test_grid_is_that_of_the_image_or_resampled(tmp_path, factor, gsd, shape, scale):
     path = write_image(tmp_path / "a.tif", pixels(210, 155))
-    source = inspected(path, replace(FACTS, gsd_m=(GSD * factor, GSD * factor)), gsd=gsd)
+    facts = replace(FACTS, gsd_m=(GSD * factor, GSD * factor))
+    source = inspected(path, facts, gsd=gsd, grid="model")
+    assert (source.height, source.width) == source.shape == shape
+    assert inspected(path, facts, gsd=gsd).shape == (210, 155)
     assert (source.height, source.width) == shape
     assert source.scales[0] == pytest.approx(scale)
     assert source.resampled == (scale != 1.0)
@@ -146,7 +149,9 @@ def test_bands_of_other_names_are_refused(tmp_path, names, colours, bands):
     else:
         source = inspected(path)
         assert source.bands == bands
-        assert ("read as red, green, blue" in source.note) == (names == (None, None, None))
+        assert ("read as red, green, blue" in "".join(source.notes)) == (
+            names == (None, None, None)
+        )
 
 
 def test_bands_are_found_by_name_then_by_number(tmp_path):
@@ -170,8 +175,8 @@ def test_bands_are_found_by_name_then_by_number(tmp_path):
 
 def test_a_fourth_band_that_is_left_out_as_alpha_is_mentioned(tmp_path):
     path = write_image(tmp_path / "a.tif", pixels(40, 40, 4), photometric="rgb", alpha="yes")
-    assert "band 4 is called alpha" in inspected(path).note
-    assert inspected(path, bands="4,2,1").note == ""
+    assert "band 4 is called alpha" in "".join(inspected(path).notes)
+    assert inspected(path, bands="4,2,1").notes == ()
 
 
 def test_image_without_crs_is_refused_with_advice(tmp_path):

@@ -86,7 +86,8 @@ def test_blending_by_rows_equals_blending_at_once(rows, columns, seed):
     valid[:, columns.starts[-1] :] *= seed % 2  # windows without imagery are not predicted
     taken = []
     convert = partial(road_bytes, class_mph=np.zeros(0, np.float32), threshold=0.5)
-    with RowBlender(WindowGrid(rows, columns, 1), 2, 2, convert, threads=2) as blender:
+    out = np.empty((2, rows.side, columns.length), np.uint8)
+    with RowBlender(WindowGrid(rows, columns, 1), 2, out, convert, threads=2) as blender:
         for i, top in enumerate(rows.starts):
             shape = len(columns.starts), rows.side, columns.side, 2
             windows = rng.random(shape).astype(np.float32)

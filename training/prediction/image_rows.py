@@ -1,0 +1,172 @@
+"""Rows of the model's grid to rows of the image's grid, where the image was resampled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from geoprep.compiled import compiled
+from training.prediction.images import ImageSource
+from training.prediction.windows import WindowRow
+from training.runners import Part
+
+_TOP = 65534
+"""The probability 1 as it is kept until it is interpolated; one more is not finite."""
+_PIECE = 512
+"""Rows that are converted at a time."""
+_BLOCK_BYTES = 1 << 20
+"""Bytes of interpolated probabilities per thread."""
+
+
+class ImageRows:
+    """Interpolates probabilities bilinearly at the centres of the image's pixels.
+
+    Pixels of the model's grid without imagery do not count, and pixels of the image without it are
+    nodata. ``convert`` is `road_bytes` or `class_bytes` with its options: the threshold and the
+    largest probability are those of interpolated values. ``first`` is the first row of the image,
+    for which rows of the model's grid are needed from ``first_needed`` on.
+    """
+
+    def __init__(
+        self,
+        source: ImageSource,
+        bands: int,
+        convert: Callable[..., int],
+        pool: ThreadPoolExecutor,
+        first: int,
+    ) -> None:
+        self._source, self._bands, self._convert, self._pool = source, bands, convert, pool
+        self._down, across = (
+            (np.arange(count) + 0.5) / scale - 0.5
+            for count, scale in zip(source.lengths, source.scales, strict=True)
+        )
+        self._across = np.clip(across, 0, source.width - 1)
+        self._next, self.lost = first, 0
+        self._seen, self._seen_top = np.empty((0, -(-source.lengths[1] // 8)), np.uint8), first
+        self._above: tuple[NDArray[np.uint16], NDArray[np.uint8]] | None = None
+
+    @property
+    def first_needed(self) -> int:
+        """The first row of the model's grid that the next row of the image needs."""
+        return max(0, int(self._down[min(self._next, len(self._down) - 1)]))
+
+    def add(
+        self, row: WindowRow, top: int, within: int, values: NDArray[np.uint16]
+    ) -> Iterator[NDArray[np.uint8]]:
+        """Add rows of the model's grid from ``top`` on, of `kept_probabilities` (y, x, channel).
+
+        They begin ``within`` rows below the row of windows. Yield rows of the image, uint8
+        (band, y, x).
+        """
+        source, bottom = self._source, top + len(values)
+        valid = row.valid[within : within + len(values)]
+        tail = self._seen[self._next - self._seen_top :][: max(0, row.seen_top - self._next)]
+        self._seen, self._seen_top = np.concatenate([tail, row.seen]), row.seen_top - len(tail)
+        stop = source.lengths[0]
+        if bottom < source.height:
+            stop = max(self._next, int(np.searchsorted(self._down, bottom - 1)))
+        most = max(1, _BLOCK_BYTES // (4 * values.shape[2] * source.lengths[1]))
+        while self._next < stop:
+            count = min(_PIECE, stop - self._next)
+            out = np.empty((self._bands, count, source.lengths[1]), np.uint8)
+            block = partial(self._block, top, values, valid, most, out)
+            self.lost += sum(self._pool.map(block, range(0, count, most)))
+            self._next += count
+            yield out
+        if len(values):
+            self._above = values[-1:].copy(), valid[-1:].copy()
+
+    def _block(
+        self,
+        top: int,
+        values: NDArray[np.uint16],
+        valid: NDArray[np.uint8],
+        most: int,
+        out: NDArray[np.uint8],
+        first: int,
+    ) -> int:
+        """Convert some rows of ``out``; return the number of pixels that are not finite."""
+        out = out[:, first : first + most]
+        start, (_, height, width) = self._next + first, out.shape
+        down = self._down[start : start + height].clip(0, self._source.height - 1)
+        low, high = int(down[0]), min(int(down[-1]) + 2, self._source.height)
+        here = slice(max(low - top, 0), high - top)
+        near, known = values[here], valid[here]
+        if low < top and self._above is not None:
+            near, known = (
+                np.concatenate([above, below])
+                for above, below in zip(self._above, (near, known), strict=True)
+            )
+        bits = self._seen[start - self._seen_top :][:height]
+        seen = np.unpackbits(bits, axis=1, count=width)
+        found = np.empty((height, width, values.shape[2]), np.float32)
+        interpolate(near, known, down - low, self._across, seen, found)
+        return self._convert(found, (0, height, 0, width), 0, seen, out=out)
+
+
+@compiled
+def kept_probabilities(
+    values: NDArray[np.float32],
+    part: Part,
+    left: int,
+    valid: NDArray[np.uint8],
+    out: NDArray[np.uint16],
+) -> int:
+    """Write probabilities as 16-bit numbers, to be interpolated; as `road_bytes` otherwise."""
+    top, bottom, first, last = part
+    for y in range(top, bottom):
+        for x in range(first, last):
+            for channel in range(values.shape[2]):
+                value = values[y, x, channel]
+                kept = min(max(value, np.float32(0)), np.float32(1)) * np.float32(_TOP)
+                whole = np.uint16(np.int32(kept + np.float32(0.5)))
+                out[channel, y, left + x] = whole if np.isfinite(value) else _TOP + 1
+    return 0
+
+
+@compiled
+def interpolate(
+    values: NDArray[np.uint16],
+    valid: NDArray[np.uint8],
+    down: NDArray[np.float64],
+    across: NDArray[np.float64],
+    seen: NDArray[np.uint8],
+    out: NDArray[np.float32],
+) -> None:
+    """Interpolate `kept_probabilities` (y, x, channel) at rows and columns of their pixels.
+
+    ``out`` is float32 (row, column, channel), NaN next to values that are not finite. ``seen``
+    becomes 0 where no neighbour is ``valid``.
+    """
+    height, width, channels = values.shape
+    line, share = np.empty((width, channels), np.float32), np.empty(width, np.float32)
+    for row in range(len(down)):
+        top = int(down[row])
+        weight = np.float32(down[row] - top)
+        bottom = min(top + 1, height - 1)
+        for x in range(width):
+            upper = np.float32(1) - weight if valid[top, x] else np.float32(0)
+            lower = weight if valid[bottom, x] else np.float32(0)
+            share[x] = upper + lower
+            for channel in range(channels):
+                a, b = values[top, x, channel], values[bottom, x, channel]
+                line[x, channel] = upper * np.float32(a) + lower * np.float32(b)
+                if (a > _TOP and upper > 0) or (b > _TOP and lower > 0):
+                    line[x, channel] = np.nan
+        for x in range(len(across)):
+            left = int(across[x])
+            after = np.float32(across[x] - left)
+            right = left + (after > 0)
+            before = np.float32(1) - after
+            total = before * share[left] + after * share[right]
+            if total <= 0:
+                seen[row, x] = 0
+                out[row, x] = 0
+                continue
+            for channel in range(channels):
+                mixed = before * line[left, channel] + after * line[right, channel]
+                out[row, x, channel] = mixed / (total * np.float32(_TOP))
