@@ -7,18 +7,20 @@ batch is sent in (``/dev/shm``, 64 MB in a container by default), and collated w
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from math import prod
 from operator import is_
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset, default_collate, get_worker_info
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from loaders.batch import Crops
-from loaders.memory import SharedArrays
+from loaders.memory import ArrayLayout, SharedArrays
 from loaders.sampling import Augment
 from loaders.tiles.ram import RamTiles
 
@@ -26,8 +28,10 @@ from loaders.tiles.ram import RamTiles
 class TileDataset(Dataset[dict[str, Any]]):
     """Tiles, or random crops of them, as a map-style dataset.
 
-    Item ``i`` is a function of (seed, epoch, i) alone; DataLoader determines the order. The pickle
-    is a handle of some hundred bytes.
+    Item ``i`` is a function of (seed, epoch, i) alone; DataLoader determines the order. The n-th
+    draw of an item, in whatever process, is that of epoch n, counted from 0, so that each pass
+    shows other crops; `set_epoch` fixes the epoch instead. The pickle is a handle of some hundred
+    bytes.
 
     Parameters
     ----------
@@ -60,12 +64,24 @@ class TileDataset(Dataset[dict[str, Any]]):
         self.sampling = tiles.sampling(
             crop=crop, augment=augment, crops_per_tile=crops_per_tile, seed=seed, shuffle=False
         )
-        # Shared, so that persistent workers see the next epoch.
-        self._epoch = SharedArrays.create({"epoch": ("int64", (1,))})
+        # Shared, so that workers see the next epoch and the draws of each other.
+        counters: ArrayLayout = {"epoch": ("int64", (1,)), "draws": ("int64", (len(self),))}
+        self._counters = _Counters.create(counters)
+        self.set_epoch(-1)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch, in the process that created the dataset; its workers follow."""
-        self._epoch["epoch"][0] = epoch
+        """Choose the epoch of all draws from now on; -1 counts them. Worker processes follow."""
+        self._counters["epoch"][0] = epoch
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the epoch, -1 unless it was set, and the draws of every item, int64 (item,)."""
+        counters = self._counters
+        return {"epoch": int(counters["epoch"][0]), "draws": torch.tensor(counters["draws"])}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on counting from a state of `state_dict`."""
+        self.set_epoch(state["epoch"])
+        self._counters["draws"][:] = state["draws"]
 
     def __len__(self) -> int:
         return len(self.sampling)
@@ -89,7 +105,10 @@ class TileDataset(Dataset[dict[str, Any]]):
             if not -len(self) <= item < len(self):
                 raise IndexError(f"there is no item {item}: the dataset has {len(self)} items")
         samples = np.array(items, np.int64) % len(self)
-        crops = self.sampling.crops(int(self._epoch["epoch"][0]), samples)
+        epochs = self._epochs(samples)
+        parts = [self.sampling.crops(e, samples[epochs == e]) for e in np.unique(epochs).tolist()]
+        back = np.argsort(np.argsort(epochs, kind="stable"))
+        crops = Crops(*(np.concatenate(columns)[back] for columns in zip(*parts, strict=True)))
         n, side, bands = len(samples), self.sampling.sample_side, len(self.tiles.bands)
         image, label = _empty(n, side, side, bands), _empty(n, side, side)
         self.tiles.copy(crops, image, label)
@@ -105,6 +124,13 @@ class TileDataset(Dataset[dict[str, Any]]):
             columns += [batch["affine"], batch["crs"]]
         return _Items(zip(*columns, strict=True), batch)
 
+    def _epochs(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the epoch of each item to be drawn, and count the draws."""
+        (fixed,), draws = self._counters.values()
+        epochs = draws[samples]
+        np.add.at(draws, samples, 1)
+        return epochs if fixed < 0 else np.full_like(samples, fixed)
+
     def _georeference(self, crops: Crops) -> dict[str, Any]:
         """Return affine and CRS of crops."""
         side, tiles = self.sampling.sample_side, crops.tile.tolist()
@@ -113,6 +139,13 @@ class TileDataset(Dataset[dict[str, Any]]):
         affine = [self.tiles.affine(tile, (y, x, op), side) for tile, (y, x, op) in pairs]
         crs = [self.tiles.crs(tile) for tile in tiles]
         return {"affine": torch.tensor(affine, dtype=torch.float64).reshape(-1, 6), "crs": crs}
+
+
+class _Counters(SharedArrays):
+    """Arrays that other processes write to as well."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(_Counters.attach, writable=True), (self.handle, self._layout)
 
 
 class _Item(dict[str, Any]):

@@ -97,8 +97,10 @@ class SharedArrays(dict[str, NDArray[Any]]):
         return cls(_anonymous_file(nbytes), layout, writable=True)
 
     @classmethod
-    def attach(cls, handle: MemoryHandle, layout: ArrayLayout) -> SharedArrays:
-        """Attach to the memory of another process, for reading.
+    def attach(
+        cls, handle: MemoryHandle, layout: ArrayLayout, *, writable: bool = False
+    ) -> SharedArrays:
+        """Attach to the memory of another process, for reading unless ``writable``.
 
         Raises
         ------
@@ -114,7 +116,7 @@ class SharedArrays(dict[str, NDArray[Any]]):
                 "process with RamTiles.load"
             )
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
         except OSError as error:
             raise UsageError(
                 f"cannot attach to the tiles of process {handle.pid} ({path}: {error.strerror}). "
@@ -128,7 +130,7 @@ class SharedArrays(dict[str, NDArray[Any]]):
                 f"{path} is other memory by now: process {handle.pid} has closed its tiles. "
                 "Keep a reference to the RamTiles in the process that loaded them"
             )
-        return cls(fd, layout, writable=False)
+        return cls(fd, layout, writable=writable)
 
     @property
     def handle(self) -> MemoryHandle:

@@ -164,7 +164,7 @@ class ModelConfig:
     )
     encoder_lr: float = option(
         1.0,
-        "Learning rate of the encoder, as a factor of --lr; 0 freezes its weights.",
+        "Learning rate of the encoder, as a factor of --lr; 0 freezes it.",
         "FACTOR",
         least=0,
         most=1,

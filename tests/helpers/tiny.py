@@ -106,6 +106,12 @@ class _Pooled(nn.Module):
         return self.head(features + self.pool(features))
 
 
+def dropping(bands, channels):
+    """With running statistics and dropout in an encoder of its own."""
+    parts = {"encoder": normed(bands, 8), "head": nn.Conv2d(8, channels, 1)}
+    return nn.Sequential(OrderedDict(parts))
+
+
 class _Steep(torch.autograd.Function):
     """The value itself; its gradient is infinite."""
 

@@ -64,12 +64,14 @@ def test_the_affine_is_that_of_the_crop_after_its_symmetry(tiles):
 
 def test_it_pickles_as_bytes_not_pixels(tiles):
     dataset = TileDataset(tiles, crop=16, augment="d4")
+    dataset.set_epoch(0)
     assert len(pickle.dumps(dataset)) < 1500
     assert (pickle.loads(pickle.dumps(dataset))[5]["image"] == dataset[5]["image"]).all()
 
 
 def test_persistent_workers_follow_the_epoch(tiles):
     dataset = TileDataset(tiles, crop=8)
+    dataset.set_epoch(0)
     loader = DataLoader(dataset, batch_size=32, num_workers=1, persistent_workers=True)
     first, again = (next(iter(loader))["image"].clone() for _ in range(2))
     dataset.set_epoch(1)
@@ -85,6 +87,7 @@ def test_a_batch_is_copied_once_and_needs_no_collation(tiles, workers):
     """With DataLoader's defaults: images channels last, in a worker in shared memory."""
     options = {"crop": 16, "augment": "d4", "crops_per_tile": 2, "seed": 3}
     dataset = TileDataset(tiles, georeference=True, **options)
+    dataset.set_epoch(0)
     for number, batch in enumerate(DataLoader(dataset, batch_size=6, num_workers=workers)):
         assert type(batch) is dict
         assert batch["image"].is_contiguous(memory_format=torch.channels_last)
@@ -141,3 +144,32 @@ def test_subsets_and_wrappers_work(tiles):
     wrapped = next(iter(DataLoader(Wrapped(), batch_size=4)))
     assert wrapped["twice"].tolist() == [0, 2, 4, 6]
     assert torch.equal(wrapped["image"][3], TileDataset(tiles)[3]["image"])
+
+
+@pytest.mark.parametrize("workers", [{}, {"num_workers": 2, "multiprocessing_context": "spawn"}])
+def test_each_pass_draws_other_crops_and_a_state_goes_on(tiles, workers):
+    """Those of the epochs from 0, whatever process draws them."""
+    options = {"crop": 8, "augment": "d4", "crops_per_tile": 2}
+    dataset, fixed = TileDataset(tiles, **options), TileDataset(tiles, **options)
+    loader = DataLoader(dataset, batch_size=3, shuffle=True, **workers)
+
+    def keys():
+        return sorted(key for batch in loader for key in batch["key"].tolist())
+
+    def wanted(epoch):
+        fixed.set_epoch(epoch)
+        return sorted(int(item["key"]) for item in map(fixed.__getitem__, range(len(fixed))))
+
+    assert [keys(), keys()] == [wanted(0), wanted(1)]
+    half = [dataset[item]["key"] for item in (4, 0, 4)]
+    state = dataset.state_dict()
+    dataset = TileDataset(tiles, **options)
+    dataset.load_state_dict(state)
+    again = dataset.__getitems__([0, 1, 4])
+    assert [item["key"] for item in again] == [
+        fixed.sampling.crops(epoch, np.array([item])).key[0]
+        for item, epoch in ((0, 3), (1, 2), (4, 4))
+    ]
+    assert len({int(key) for key in half}) == 3
+    dataset.set_epoch(1)
+    assert dataset[4]["key"] == fixed[4]["key"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -45,6 +46,16 @@ class Trainable(nn.Module):
         if mode not in ("off", "loss"):
             given = mode if mode in CUDA_GRAPHS else None
             self._compiled_model = Compiled(self.model, "the model", given)
+
+    def train(self, mode: bool = True) -> Self:
+        """Put all but a frozen encoder into training mode: its statistics and dropout stay."""
+        super().train(mode)
+        encoder = getattr(self.model, "encoder", None)
+        if isinstance(encoder, nn.Module):
+            weights = [*encoder.parameters()]
+            if weights and not any(weight.requires_grad for weight in weights):
+                encoder.eval()
+        return self
 
     def forward(self, batch: Batch) -> LossParts:
         """Return the loss of a batch on the device of this module."""

@@ -7,12 +7,14 @@ from urllib.error import URLError
 
 import pytest
 import torch
+from helpers import tiny
 from helpers.predict_cases import FACTS
+from helpers.steps import trainable_of
 from helpers.tiny import build, encoded
 from torch import nn
 
 from geoprep.errors import UsageError
-from training.checkpoint import Checkpoint, save
+from training.checkpoint import Checkpoint, load, save
 from training.model.build import build_model
 from training.model.unet import ResNet34
 from training.run.pretrained import (
@@ -225,3 +227,24 @@ def test_bands_get_the_kernels_of_their_names(published, file, trained, bands, k
     assert line.endswith(says or "best.pt")
     wanted = averaged["encoder.weight"][:, kernels] * (3 / count)
     torch.testing.assert_close(model.encoder.weight, wanted)
+
+
+def test_a_frozen_encoder_keeps_statistics_and_draws_no_dropout_until_it_is_unfrozen(fit, out):
+    """With averaged weights, after a resume, and as the start of a run that trains it."""
+    own = ("--epochs", 2, "--ema", 0.9, "--precision", "fp32")
+    fit("--out", out / "a", *own, model="dropping")
+    frozen = ("--init-from", out / "a", "--encoder-lr", 0)
+    fit("--out", out / "b", *own, *frozen, model="dropping")
+    again = ("--model", "helpers.tiny:dropping")
+    fit("--resume", out / "b", "--epochs", 3, store=None, network=again)
+    fit("--out", out / "c", *own, "--init-from", out / "b", model="dropping")
+    start = load(out / "a" / "best.pt").ema
+    for name, kept in (("b", True), ("c", False)):
+        last = load(out / name / "last.pt")
+        for weights in (last.model, last.ema):
+            parts = {key: value for key, value in weights.items() if key.startswith("encoder")}
+            same = {torch.equal(v, start[k]) for k, v in parts.items() if v.is_floating_point()}
+            assert same == {kept}
+    frozen_model = trainable_of(tiny.dropping(3, 8))
+    frozen_model.model.encoder.requires_grad_(False)
+    assert not any(part.training for part in frozen_model.train().model.encoder.modules())
