@@ -32,8 +32,9 @@ from geoprep.views import Summary
 
 _LABELS_LOOKED_AT: Final = 8
 _HIGH_ROAD_SHARE: Final = 0.4
-_MOST_AT_ENDS: Final = 0.95
 """No city has as much road: areas that are no roads were probably taken for them."""
+_MOST_AT_ENDS: Final = 0.95
+"""Share of values that are 1 or 255 above which limits do not suit the images."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -252,6 +252,11 @@ class Raster:
         if self.palette is not None:
             return "uint8"
         dtypes = {self.bands[number - 1].dtype for number in bands}
+        if self.bands[0].colour == "palette" and bands[0] == 1:
+            raise ImageError(
+                f"{self.name} has a palette of {self.bands[0].dtype} values: make its colours "
+                "bands with `gdal_translate -expand rgb IN OUT`"
+            )
         if len(dtypes) == 1 and dtypes <= {*SIZES, *WIDE}:
             return dtypes.pop()
         held = "/".join(sorted(dtypes))

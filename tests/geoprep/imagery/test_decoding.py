@@ -126,6 +126,14 @@ def test_every_band_has_its_own_nodata_as_in_rasterio(tmp_path, dtype):
     np.testing.assert_array_equal(valid_of(read(vrt, (2, 3)))[0, :3], [0, 1, 1])
 
 
+def test_a_palette_of_16_bits_is_refused(tmp_path):
+    shape = {"driver": "GTiff", "width": 9, "height": 9, "count": 1, "dtype": "uint16"}
+    with rasterio.open(tmp_path / "a.tif", "w", photometric="palette", **shape) as file:
+        file.write_colormap(1, {1: (9, 9, 9, 255)})
+    with pytest.raises(ImageError, match="a.tif has a palette of uint16 values.*-expand rgb"):
+        imagery.describe(str(tmp_path / "a.tif")).dtype_of((1,))
+
+
 @pytest.mark.parametrize("clear", [(), (3,), (1, 3)])
 def test_every_transparent_entry_of_a_palette_is_nodata(tmp_path, clear):
     indexes = np.tile(np.arange(4, dtype=np.uint8), (5, 3))
