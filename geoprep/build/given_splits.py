@@ -191,5 +191,9 @@ def tile_outlines(
     (top, left), (bottom, right) = (first + insets).T, (last - insets).T
     corners = [(left, top), (right, top), (right, bottom), (left, bottom)]
     rings = grid.to_xy(np.moveaxis(np.array(corners), 2, 0))  # (tile, corner, x and y)
-    outlines = np.asarray(shapely.polygons(rings), object)
-    return reproject(outlines, grid.crs, LONLAT)
+    outlines = reproject(np.asarray(shapely.polygons(rings), object), grid.crs, LONLAT)
+    lonlat = shapely.get_coordinates(outlines).reshape(len(outlines), -1, 2)
+    lon = lonlat[..., 0]
+    lon[(np.ptp(lon, axis=1, keepdims=True) > 180) & (lon < 0)] += 360  # across 180 degrees
+    result: NDArray[np.object_] = shapely.set_coordinates(outlines.copy(), lonlat.reshape(-1, 2))
+    return result

@@ -49,6 +49,16 @@ def test_overlapping_images_in_different_splits_are_counted(tmp_path):
     assert "`split_overlap` unused" in note
 
 
+def test_an_image_across_180_degrees_overlaps_none_of_the_rest_of_the_earth(tmp_path):
+    turns = (0.5, 0.0, 0.2, 0.4)
+    places = [Affine(1, 0, turn * 40_075_016.7 - 32, 0, -1, 9) for turn in turns]
+    scenes = [
+        write_scene(tmp_path, f"a{i}", texture(64, 64, seed=i), Place("EPSG:3857", place))
+        for i, place in enumerate(places)
+    ]
+    assert plan_of(scenes, val=0.5).notes == ()
+
+
 @pytest.mark.parametrize("options", [{}, {"split_by": "block", "block_km": 0.2}])
 def test_tiles_that_show_ground_of_another_split_become_unused_on_request(tmp_path, options):
     scenes = strips(tmp_path, 12, 128)

@@ -130,7 +130,7 @@ def test_a_palette_of_16_bits_is_refused(tmp_path):
     shape = {"driver": "GTiff", "width": 9, "height": 9, "count": 1, "dtype": "uint16"}
     with rasterio.open(tmp_path / "a.tif", "w", photometric="palette", **shape) as file:
         file.write_colormap(1, {1: (9, 9, 9, 255)})
-    with pytest.raises(ImageError, match="a.tif has a palette of uint16 values.*-expand rgb"):
+    with pytest.raises(ImageError, match=r"a\.tif has a palette of uint16 values.*-expand rgb"):
         imagery.describe(str(tmp_path / "a.tif")).dtype_of((1,))
 
 
