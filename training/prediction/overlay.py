@@ -37,14 +37,17 @@ _QML = """<!DOCTYPE qgis PUBLIC 'http://mrcc.com/qgis.dtd' 'SYSTEM'>
 </qgis>
 """
 _SPEEDS = """
-        classificationMin="0" classificationMax="254">
+        classificationMin="0" classificationMax="{top:g}">
       <rastershader>
         <colorrampshader colorRampType="DISCRETE" classificationMode="1" clip="0"
-            minimumValue="0" maximumValue="254">
+            minimumValue="0" maximumValue="{top:g}">
 {items}
         </colorrampshader>
       </rastershader>"""
-"""One class per colour, up to its ``value``; the first one, background, is transparent."""
+"""One class per colour, up to its ``value``; the first one, background, is transparent.
+
+QGIS compares with values in the unit of the band: those of the file times its scale.
+"""
 
 _CLASSES = """>
       <colorPalette>
@@ -105,7 +108,8 @@ def write_style(path: Path, info: ModelInfo, threshold: float) -> None:
         tops = (*(10.0 * number for number in range(1, len(legend))), 254.0)
         steps += [(top, *entry) for top, entry in zip(tops, legend, strict=True)]
     else:
-        steps = [(np.ceil(threshold * 255) - 1, "no road", BACKGROUND_COLOUR), (254.0, *legend[0])]
+        least = np.ceil(threshold * 255) - 0.5  # between two values of the file
+        steps = [(least / 255, "no road", BACKGROUND_COLOUR), (1.0, *legend[0])]
     items = "\n".join(
         line.format(
             value,
@@ -115,7 +119,8 @@ def write_style(path: Path, info: ModelInfo, threshold: float) -> None:
         )
         for number, (value, label, colour) in enumerate(steps)
     )
-    text = _QML.format(renderer=renderer, band=1 + _band(info), colours=colours.format(items=items))
+    colours = colours.format(items=items, top=steps[-1][0])
+    text = _QML.format(renderer=renderer, band=1 + _band(info), colours=colours)
     with replaced(path) as partial:
         partial.write_text(text, encoding="utf-8")
 
