@@ -75,10 +75,13 @@ class Model:
         UsageError
             The dtype, the number of axes or the number of bands is another one.
         """
+        import numpy as np
         import torch
 
-        from training.runners import pad_image
+        from training.runners import average_views, pad_image
 
+        if isinstance(image, np.ndarray):  # torch has no negative strides
+            image = np.ascontiguousarray(image)
         pixels = torch.as_tensor(image)
         single = pixels.ndim == 3
         pixels = pixels[None] if single else pixels
@@ -91,7 +94,9 @@ class Model:
             )
         height, width = pixels.shape[2:]
         with torch.inference_mode():
-            output = self._runner(pad_image(pixels))[:, :height, :width].permute(0, 3, 1, 2)
+            views = self._options.get("tta", "none")
+            output = average_views(self._runner, pad_image(pixels), views)
+        output = output[:, :height, :width].permute(0, 3, 1, 2)
         probabilities: NDArray[np.float32] = output.float().cpu().numpy()
         return probabilities[0] if single else probabilities
 
@@ -242,7 +247,8 @@ def save_model(
     level
         Tile side in pixels of the level it was trained on. None: the finest.
     bands
-        Names of the bands it was trained on, in order. None: all of the store.
+        Names of the bands it was trained on, in order, or text such as ``red,green``. None: all of
+        the store.
 
     Raises
     ------
@@ -268,7 +274,9 @@ def save_model(
     outputs(Path(path), item_path(Path(path)))
     trained, stores = unwrapped(model), open_stores(paths_of(store))
     given = {"model": factory or factory_of(trained), "targets": targets}
-    given |= {} if bands is None else {"bands": ",".join(bands)}
+    given |= (
+        {} if bands is None else {"bands": bands if isinstance(bands, str) else ",".join(bands)}
+    )
     info = model_info(stores, **COMMAND.parse_values(given))
     chosen = stores[0].check_level(level)
     info = replace(info, level=chosen, gsd_m=level_gsd(stores[0], chosen))

@@ -79,17 +79,19 @@ def test_a_model_takes_uint8_and_returns_probabilities(model):
     assert "red" in repr(model)
 
 
-def test_a_model_continues_an_image_as_predictions_do(tmp_path):
+@pytest.mark.parametrize("tta", ["none", "d4"])
+def test_a_model_continues_an_image_as_predictions_do(tmp_path, tta):
     """By reflection: zeros beyond the edge would change the probabilities along it."""
     factory = "helpers.predict_cases:neighbourly"
     path, _ = make_checkpoint(tmp_path / "n.pt", model=factory)
-    model = training.load_model(path, model=factory, device="cpu", precision="fp32")
+    options = {"device": "cpu", "precision": "fp32", "tta": tta}
+    model = training.load_model(path, model=factory, **options)
     values = pixels(70, 90)
     image = write_image(tmp_path / "scene.tif", values)
     (made,) = model.predict(image, tmp_path / "out", window=96, overlap=32, progress=False)
     with rasterio.open(made) as prediction:
         road = prediction.read(1)
-    found = model(np.ascontiguousarray(np.moveaxis(values, 2, 0)))[-1]
+    found = model(np.moveaxis(values[::-1].copy(), 2, 0)[:, ::-1])[-1]  # with negative strides
     assert (np.minimum(found * 255 + np.float32(0.5), 254).astype(np.uint8) == road).all()
 
 
@@ -161,7 +163,7 @@ def probabilities(network, store_path, image):
 def test_a_model_of_a_users_own_loop_is_saved_with_its_factory(store_path, tmp_path):
     network, factory = tiny.normed(bands=3, channels=1), "helpers.tiny:normed"
     store, image, state = geoprep.open_store(store_path), bands_first(64, 96), torch.get_rng_state()
-    options = {"targets": "binary", "factory": factory, "level": 32}
+    options = {"targets": "binary", "factory": factory, "level": 32, "bands": "red,green,blue"}
     path = training.save_model(torch.compile(network), tmp_path / "own.pt", store=store, **options)
     assert torch.equal(torch.get_rng_state(), state)
     with pytest.raises(UsageError, match=f"own.pt imports {factory}.*add `model` {factory}"):

@@ -89,6 +89,8 @@ def write(path: Path, network: nn.Module, record: ExportRecord, tiles: Sequence[
     onnx = required_module("onnx", _WHAT)
     required_module("onnxruntime", _WHAT)
     model = onnx_model(network, record)
+    # Runtimes refuse a file for its version alone, and onnx writes that of its newest operators.
+    model.ir_version = onnx.helper.find_min_ir_version_for(model.opset_import, ignore_unknown=True)
     with replaced(path) as partial:
         unsigned = replace(record, weights=_NO_DIGEST)
         onnx.helper.set_model_props(model, {KEY: unsigned.to_json()})

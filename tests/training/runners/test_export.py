@@ -223,6 +223,13 @@ def test_an_export_prints_no_warning_of_other_libraries(int8_export):
     assert re.search(r"^done in \d+ s$", int8_export.stdout, re.M)
 
 
+def test_an_onnx_file_has_the_oldest_version_that_its_operators_allow(export):
+    import onnx
+
+    file = onnx.load(export("fp32.onnx"))
+    assert (file.ir_version, file.opset_import[0].version) == (8, 18)
+
+
 @pytest.mark.parametrize("name", forms(*EXPORTS))
 def test_files_contain_no_pickle_and_no_path(export, name):
     """Neither of training data nor of Python's packages, this project or the output."""
