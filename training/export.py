@@ -33,6 +33,7 @@ Write the model of a checkpoint to a file that runs without this package, smalle
   geoprep export-model runs/moscow --format onnx --out moscow.onnx
   geoprep export-model runs/moscow --format openvino --int8 --calibrate moscow.zarr \\
       --out moscow.xml
+  geoprep export-model runs/moscow --format onnx --for deepness --out moscow_qgis.onnx
 
   fp32, bf16         .pt2 file of torch.export, runs with torch alone
   onnx               .onnx file for ONNX Runtime and others, in fp32
@@ -66,6 +67,12 @@ class ModelFileOptions:
 
     format: Literal["fp32", "bf16", "onnx", "openvino", "ipex-bf16", "ipex-int8"] = option(
         "bf16", "Format and precision of the file, see above."
+    )
+    program: Literal["geoprep", "deepness"] = option(
+        "geoprep",
+        "Program that runs an .onnx file: deepness is the plugin of QGIS of this name, which takes "
+        "images from 0 to 1 in tiles of 512 pixels and reads its settings from the file.",
+        flag="--for",
     )
     int8: bool = option(False, "Write INT8; for the format openvino.")
     out: Path | None = option(None, "File to write, such as moscow.onnx.", "FILE")
@@ -140,7 +147,10 @@ def export(options: ExportOptions) -> int:
     )
     calibrated = f", calibrated on {len(ranges)} tiles" if ranges else ""
     _say(f"exporting {info.model} of {file} in {precision}{calibrated}")
-    write_model(out, model, record, ranges)
+    write_model(out, model, record, ranges, options.program)
+    if options.program == "deepness":
+        _say(f"{out}: open it with Deepness in QGIS; it takes {', '.join(info.bands)}")
+        return Status.DONE
     _say(write_export_item(out, file, precision, options.licence))
     _compare_with_checkpoint(options, out, model, tiles)
     _say(f"done in {time.perf_counter() - started:.0f} s")
@@ -176,6 +186,8 @@ def check(options: ExportOptions) -> tuple[Path, Precision]:
     if options.int8 and form not in ("openvino", "ipex-int8"):
         right = "ipex-int8" if form == "ipex-bf16" else "openvino"
         raise UsageError(f"`format` {form} has no INT8: use `format` {right}")
+    if options.program == "deepness" and form != "onnx":
+        raise UsageError(f"`format` {form}: deepness runs .onnx files, so use `format` onnx")
     rounded = options.int8 or form == "ipex-int8"
     if options.keep_float is not None and not rounded:
         raise UsageError(f"`keep_float` needs INT8, and `format` {form} is not: leave it out")

@@ -193,6 +193,7 @@ def test_pairs_of_images_and_masks_and_what_is_trained_on_them(tmp_path, follow)
     assert "stretched" not in follow("kept-colours")
     assert StoreReader.open(tmp_path / "kept.zarr").meta.rescale == "none"
     follow("export")
+    assert "open it with Deepness" in follow("deepness")
     assert (tmp_path / "own.pt2").stat().st_size > 1000
     follow("stac-item")
     assert len(list((tmp_path / "described").glob("*.tif"))) == 3

@@ -123,14 +123,16 @@ def example_image(info: ModelInfo) -> Tensor:
     return image.contiguous(memory_format=torch.channels_last)
 
 
-def exported(module: nn.Module, info: ModelInfo) -> ExportedProgram:
-    """Return the graph of a module, for images of any number and size."""
+def exported(module: nn.Module, info: ModelInfo, example: Tensor | None = None) -> ExportedProgram:
+    """Return the graph of a module, for images of any number and size, or those of an example."""
     count = Dim("n", min=1, max=_MOST_WINDOWS)
     rows, columns = (STRIDE * Dim(name, min=1, max=_MOST_STRIDES) for name in "yx")
+    free = ({0: count, 2: rows, 3: columns},)
     with torch.no_grad():
-        program = torch.export.export(
-            module, (example_image(info),), dynamic_shapes=({0: count, 2: rows, 3: columns},)
-        )
+        if example is None:
+            program = torch.export.export(module, (example_image(info),), dynamic_shapes=free)
+        else:
+            program = torch.export.export(module, (example,))
     # Stack traces name files of this machine, and would be in the exported file.
     for part in program.graph_module.modules():
         if isinstance(part, fx.GraphModule):

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import cast
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from geoprep.errors import UsageError
 from training.checkpoint import BEST, CheckpointError, ModelInfo, load_model
 from training.engine import DeviceName, choose_device
-from training.runners import ipex_file, onnx_file, openvino_file, torch_file
+from training.runners import deepness_file, ipex_file, onnx_file, openvino_file, torch_file
 from training.runners.export_record import ExportRecord
 from training.runners.model_options import ModelOptions, parse_devices
 from training.runners.runner import Compile, NativeRunner, Runner
@@ -82,10 +82,20 @@ def chosen_device(text: str) -> torch.device:
 
 
 def write_model(
-    path: Path, model: nn.Module, record: ExportRecord, tiles: Sequence[Tensor]
+    path: Path,
+    model: nn.Module,
+    record: ExportRecord,
+    tiles: Sequence[Tensor],
+    program: Literal["geoprep", "deepness"] = "geoprep",
 ) -> None:
-    """Write a model file in the format of the path's suffix, see `torch_file.write`."""
+    """Write a model file in the format of the path's suffix, see `torch_file.write`.
+
+    ``program`` is what runs it: this package and others, or the plugin of QGIS.
+    """
     with _silenced():
+        if program == "deepness":
+            deepness_file.write(path, model, record.info)
+            return
         _FORMATS[path.suffix].write(path, model, record, tiles)
 
 

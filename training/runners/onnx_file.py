@@ -21,6 +21,7 @@ from training.runners.runner import Runner
 
 if TYPE_CHECKING:
     from onnx import ModelProto
+    from torch.export import ExportedProgram
 
 _OPSET = 18
 _WHAT = "a .onnx file"
@@ -60,11 +61,18 @@ class OnnxRunner(Runner):
 def onnx_model(network: nn.Module, record: ExportRecord) -> ModelProto:
     """Return the ONNX model of a network in fp32."""
     required_module("onnx", _WHAT)
-    required_module("onnxscript", _WHAT)
     program = exported(inference_module(network, record.info), record.info)
+    proto = onnx_of(program, example_image(record.info))
+    _name_axes(proto)
+    return proto
+
+
+def onnx_of(program: ExportedProgram, example: Tensor) -> ModelProto:
+    """Return the ONNX model of a graph with one input and one output."""
+    required_module("onnxscript", _WHAT)
     exporter = torch.onnx.export(
         program,
-        (example_image(record.info),),
+        (example,),
         input_names=[IMAGE],
         output_names=[PROBABILITY],
         opset_version=_OPSET,
@@ -73,7 +81,6 @@ def onnx_model(network: nn.Module, record: ExportRecord) -> ModelProto:
     )
     assert exporter is not None
     proto: ModelProto = exporter.model_proto
-    _name_axes(proto)
     return proto
 
 
