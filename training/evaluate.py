@@ -148,7 +148,10 @@ def evaluate(options: EvaluateOptions) -> int:
                 _report(options.report, evaluation, runner, info, options)
             if options.csv:
                 with replaced(options.csv) as partial:
-                    pd.DataFrame(evaluation.scenes).map(csv_cell).to_csv(partial, index=False)
+                    scenes = pd.DataFrame(evaluation.scenes).assign(
+                        notes="; ".join(evaluation.notes)
+                    )
+                    scenes.map(csv_cell).to_csv(partial, index=False)
             if options.confusion:
                 classes = [*map(csv_cell, evaluation.classes)]
                 matrix = pd.DataFrame(evaluation.confusion, index=classes, columns=classes)
@@ -189,7 +192,7 @@ def _compare(options: EvaluateOptions) -> int:
 
     if not (options.compare and options.on and options.stores):
         raise UsageError("`compare` needs at least two models, and a store in `on`")
-    for name in ("csv", "report", "scenes", "baseline"):
+    for name in ("csv", "report", "scenes", "baseline", "sweep", "confusion"):
         if getattr(options, name):
             raise UsageError(f"`{name}` is for one model: leave out `compare`")
     models = []
@@ -212,6 +215,9 @@ def _compare(options: EvaluateOptions) -> int:
         rows.append([*cells, rate, f"{form.nbytes / 1e6:.1f}"])
     titles = [title for name in scores for title in (SCORES[name], "drop")]
     _table(("model", "runs as", *titles, "Mpx/s", "MB"), rows, width=160)
+    for form in compared:
+        for note in form.notes:
+            print(printable(f"note: {form.name}: {note}"))
     return Status.DONE
 
 
@@ -315,7 +321,7 @@ def evaluation_document(evaluation: Evaluation, options: EvaluateOptions) -> dic
     """Return the metrics of a model as ``--json`` prints them."""
     given = {"checkpoint": str(options.checkpoint), "stores": options.stores, "tta": options.tta}
     metrics = asdict(evaluation) | given
-    for name in ("title", "notes", "score", "history"):
+    for name in ("title", "score", "history"):
         del metrics[name]
     if not evaluation.classes:
         del metrics["classes"], metrics["confusion"]

@@ -113,7 +113,8 @@ def _print_classes(found: Mapping[Any, Any]) -> None:
     titles |= {f"iou_{name}": name for name in found["classes"]}
     scores = _table("scene", *titles.values())
     for row in found["scenes"]:
-        scores.add_row(row["scene"], *_cells(row[name] for name in titles))
+        scene = f"{row['scene']} ({row['note']})" if row["note"] else row["scene"]
+        scores.add_row(scene, *_cells(row[name] for name in titles))
     scores.add_row("all pixels", *_cells(found["pooled"][name] for name in titles), style="bold")
     total = max(1, sum(map(sum, found["confusion"])))
     pixels = _table("ground truth \\ proposal", *found["classes"], "none")

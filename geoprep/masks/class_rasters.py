@@ -80,7 +80,7 @@ def read_classes(
 
     if own := class_names(path):
         return _prediction(path, own, names, like)
-    rule = rule or _numbered(names)
+    rule = rule or _numbered(path, names)
     grid = like.grid if like else describe(str(path)).grid
     codes, _ = read_mask(str(path), rule, grid, SceneWindow(0, 0, *grid.shape))
     return ClassPixels(path, _renumbered(rule.names, names)[codes], grid)
@@ -104,12 +104,15 @@ def _renumbered(own: Sequence[str], names: Sequence[str]) -> NDArray[np.uint8]:
     return table
 
 
-def _numbered(names: Sequence[str]) -> ClassRaster:
-    """Return the rule of rasters whose values are the numbers of classes."""
-    from geoprep.labels import UNLABELLED, ClassRaster
+def _numbered(path: Path, names: Sequence[str]) -> ClassRaster:
+    """Return the rule of a raster whose values are the numbers of classes; 255 and its tag none."""
+    from geoprep.labels import ClassRaster
 
+    with open_image(str(path)) as dataset:
+        tags = {f"{value:g}" for value in dataset.nodatavals if value is not None}
     values = tuple((str(number),) for number in range(len(names)))
-    return ClassRaster(tuple(names), values, (), UNLABELLED)
+    nodata = tuple(sorted({str(NODATA), *tags} - {number for (number,) in values}))
+    return ClassRaster(tuple(names), values, (), nodata=nodata)
 
 
 def _on_grid(path: Path, dataset: DatasetReader, like: ClassPixels) -> NDArray[Any]:

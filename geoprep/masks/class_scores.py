@@ -103,17 +103,18 @@ def score_rasters(
 ) -> dict[str, Any]:
     """Return the scores of rasters of classes, files or folders of one per scene, as plain values.
 
-    Each proposal is read on the grid of its ground truth. Without a ``rule`` the values of the
-    ground truth are the numbers of the proposal's classes. ``boundary`` is the largest distance in
-    pixels between boundaries that match; ``scene_key`` returns the name of a scene from that of its
-    file.
+    A scene without a proposal is missed: its pixels count as without a class. Each proposal is read
+    on the grid of its ground truth. Without a ``rule`` the values of the ground truth are the
+    numbers of the proposal's classes. ``boundary`` is the largest distance in pixels between
+    boundaries that match; ``scene_key`` returns the name of a scene from that of its file.
     """
     pairs = _pairs(raster_files(truth), raster_files(proposal), scene_key)
-    names = class_names(pairs[0][2])
+    first = next(found for _, _, found in pairs if found is not None)
+    names = class_names(first)
     names = names or (rule.names if rule else ())
     if not names:
         raise UsageError(
-            f"{pairs[0][2]} has no class names, as predictions of geoprep predict have: name the "
+            f"{first} has no class names, as predictions of geoprep predict have: name the "
             "values with `classes`"
         )
     if unknown := set(rule.names if rule else ()) - set(names):
@@ -123,12 +124,16 @@ def score_rasters(
     scenes, total = [], None
     for scene, true_file, found_file in pairs:
         label = read_classes(true_file, names, rule)
-        proposed = read_classes(found_file, names, rule, like=label)
+        if found_file is None:
+            proposed = np.full_like(label.label, NODATA)
+        else:
+            proposed = read_classes(found_file, names, rule, like=label).label
         if (label.label == NODATA).all():
             continue
-        counts = count_classes(label.label, proposed.label, len(names), boundary)
+        counts = count_classes(label.label, proposed, len(names), boundary)
         total = counts if total is None else total + counts
-        scenes.append({"scene": scene, **counts.figures(names)})
+        note = "" if found_file else "no proposal"
+        scenes.append({"scene": scene, **counts.figures(names), "note": note})
     if total is None:
         raise UsageError(f"{truth}: no pixel has one of the classes {', '.join(names)}")
     return {
@@ -142,16 +147,24 @@ def score_rasters(
 
 def _pairs(
     truths: Sequence[Path], proposals: Sequence[Path], scene_key: Callable[[str], str]
-) -> list[tuple[str, Path, Path]]:
-    """Return scene, ground truth and proposal of every scene that has both."""
+) -> list[tuple[str, Path, Path | None]]:
+    """Return scene, ground truth and proposal, if there is one, of every scene."""
     if len(truths) == len(proposals) == 1:
         return [(truths[0].stem, truths[0], proposals[0])]
-    of_scene = {scene_key(file.stem): file for file in proposals}
-    keys = [(scene_key(file.stem), file) for file in truths]
-    pairs = [(key, file, of_scene[key]) for key, file in keys if key in of_scene]
-    if not pairs:
+    true_files, found_files = _by_scene(truths, scene_key), _by_scene(proposals, scene_key)
+    if not true_files.keys() & found_files.keys():
         raise UsageError(
             f"{truths[0].parent} and {proposals[0].parent} have no scene in common: name the files "
             "alike"
         )
-    return pairs
+    return [(scene, file, found_files.get(scene)) for scene, file in true_files.items()]
+
+
+def _by_scene(files: Sequence[Path], scene_key: Callable[[str], str]) -> dict[str, Path]:
+    """Return files by the name of their scene; raise UsageError if two have the same."""
+    found: dict[str, Path] = {}
+    for file in files:
+        first = found.setdefault(scene_key(file.stem), file)
+        if first != file:
+            raise UsageError(f"{first} and {file} are of one scene: keep one of them")
+    return found

@@ -29,6 +29,7 @@ class FormFigures:
     drop: dict[str, float]
     mpx_per_second: float | None
     nbytes: int
+    notes: list[str]
 
 
 class TimedRunner(Runner):
@@ -94,10 +95,12 @@ def compare(
         runner, _ = opened.for_pixels(0)
         timed = TimedRunner(runner)
         least = first.threshold if threshold is None else threshold  # None for classes
-        metrics = evaluate_runner(timed, info, [store], threshold=least, **options).metrics
+        evaluation = evaluate_runner(timed, info, [store], threshold=least, **options)
+        metrics = evaluation.metrics
         base = figures[0].metrics if figures else metrics
         drop = {name: base[name] - metrics[name] for name in SCORES if name in base}
         nbytes = sum(file.stat().st_size for file in export_files(path))
         form, rate = runner.description, timed.mpx_per_second
-        figures.append(FormFigures(str(path), form, metrics, drop, rate, nbytes))
+        measured = metrics, drop, rate, nbytes
+        figures.append(FormFigures(str(path), form, *measured, evaluation.notes))
     return figures

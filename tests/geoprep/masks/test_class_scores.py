@@ -15,7 +15,7 @@ from sklearn.metrics import confusion_matrix, f1_score, jaccard_score
 
 import geoprep as gp
 from geoprep.cli import cli
-from geoprep.errors import LabelError, UsageError
+from geoprep.errors import GeoprepError, LabelError, UsageError
 from geoprep.masks.class_scores import count_classes
 
 NAMES = ("background", "house", "lake")
@@ -136,3 +136,29 @@ def test_ground_truth_is_read_as_a_build_reads_it(tmp_path):
     for given in ({"other": "nodata"}, {"label_nodata": "0"}):
         with pytest.raises(UsageError, match=f"`{next(iter(given))}` needs `classes`"):
             gp.score(noisy, found, **given)
+
+
+def test_a_scene_without_a_proposal_is_missed_and_named(maps):
+    masks, folder, truth, _ = maps
+    whole = gp.score(masks, folder)
+    next(iter(sorted(folder.iterdir()))).unlink()
+    frame = gp.score(masks, folder)
+    counts = np.array(frame.attrs["confusion"])
+    assert frame["note"].tolist() == ["no proposal", ""]
+    assert frame["mean_iou"][0] == 0
+    assert counts.sum() == np.sum(whole.attrs["confusion"])
+    assert (counts[:, 3] >= [(truth[0] == number).sum() for number in range(3)]).all()
+    again = folder / "AOI_7_Moscow_PS-MS_chip1.tif"
+    again.write_bytes(next(iter(folder.iterdir())).read_bytes())
+    with pytest.raises(UsageError, match="are of one scene"):
+        gp.score(masks, folder)
+
+
+def test_values_that_no_class_has_are_refused_in_ground_truth(tmp_path):
+    label = np.zeros((9, 11), np.uint8)
+    label[0], label[1] = 255, 9
+    found = write(tmp_path / "found" / "a.tif", np.zeros((9, 11)), NAMES, nodata=255)
+    with pytest.raises(GeoprepError, match="9"):
+        gp.score(write(tmp_path / "truth" / "a.tif", label), found)
+    tagged = write(tmp_path / "tagged" / "a.tif", label, nodata=9)
+    assert gp.score(tagged, found).attrs["pooled"]["accuracy"] == 1

@@ -150,6 +150,19 @@ def test_batches_levels_and_splits(checkpoint, store_path):
     assert any("was trained on these tiles" in note for note in coarse.notes)
 
 
+def test_every_form_of_a_result_has_its_notes(checkpoint, command, store_path, tmp_path):
+    path, rows = checkpoint(gsd_m=(2.0, 2.0)), tmp_path / "rows.csv"
+    said = "wide, those of the model 2 m"
+    assert any(said in note for note in figures_of(path, store_path, "--csv", rows)["notes"])
+    (notes,) = {row["notes"] for row in csv.DictReader(rows.open())}
+    assert said in notes
+    several = ("--compare", path, path, "--on", store_path)
+    assert said in command(main, *several, *FP32).out
+    assert all(said in form["notes"][0] for form in figures_of(*several))
+    for option in (("--sweep",), ("--confusion", tmp_path / "c.csv")):
+        assert "leave out --compare" in command(main, *several, *option, *FP32, status=2).err
+
+
 def test_a_fold_is_evaluated_on_its_validation_scenes(checkpoint, command, store_path, store):
     """The store's own split holds two scenes that this fold was trained on."""
     path = checkpoint(folds=4, fold=1)
