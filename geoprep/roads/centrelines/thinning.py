@@ -22,6 +22,10 @@ BLOCK: Final = 2500
 BEYOND_M: Final = 10.0
 """Roads are extended this far beyond the raster's border, so that their thinned ends lie outside.
 """
+_CROSSING: Final = 0.4
+"""Area of the deep middle of a crossing, in squares as wide as the widest road: two such roads."""
+_RAGGED_M: Final = 1.5
+"""Roads of probabilities are wider than roads by this much on either side."""
 DENSEST: Final = 0.05
 """Metres of road per square metre that no place exceeds: old towns have less."""
 _FEW: Final = 1_500_000
@@ -36,7 +40,10 @@ class Skeleton:
 
     row: NDArray[np.int32]  # (cell,), in reading order
     col: NDArray[np.int32]
-    probability: NDArray[np.uint8]  # (cell,): probability of a road in its middle, 0 to 255
+    # (cell,): whether the connected component of road pixels reaches the high threshold
+    is_certain: NDArray[np.bool_]
+    # float32 (cell,): metres along rows and columns to the background: half a road's width or more
+    reach_m: NDArray[np.float32]
     shape: tuple[int, int]  # height and width of the raster in cells
     cell_m: tuple[float, float]  # width and height of a cell in metres
 
@@ -64,13 +71,15 @@ def skeleton(
     side = cell * ceil(max(raster.shape) / ceil(max(raster.shape) / block) / cell)  # equal blocks
     corners = raster.cover.blocks(side, _kept_beyond(raster))
     places: list[NDArray[np.int64]] = []
-    probabilities: list[NDArray[np.uint8]] = []
+    certain: list[NDArray[np.bool_]] = []
+    reaches: list[NDArray[np.float32]] = []
     road_cells = line_cells = 0
     in_block = partial(_thinned_block, raster, options, side)
     blocks = Threads(workers).map_unordered(in_block, corners)
-    for done, (place, probability, roads) in enumerate(blocks, 1):
+    for done, (place, is_certain, reach_m, roads) in enumerate(blocks, 1):
         places.append(place)
-        probabilities.append(probability)
+        certain.append(is_certain)
+        reaches.append(reach_m)
         road_cells += roads
         line_cells += len(place)
         # 2
@@ -91,10 +100,10 @@ def skeleton(
     place, first = np.unique(np.concatenate(places), return_index=True)
     height, width = (ceil(side / cell) for side in raster.shape)
     row, col = np.divmod(place, width)
-    probability = np.concatenate(probabilities)[first]
+    is_certain, reach_m = np.concatenate(certain)[first], np.concatenate(reaches)[first]
     cell_m = cell * raster.gsd_m[0], cell * raster.gsd_m[1]
     return Skeleton(
-        row.astype(np.int32), col.astype(np.int32), probability, (height, width), cell_m
+        row.astype(np.int32), col.astype(np.int32), is_certain, reach_m, (height, width), cell_m
     )
 
 
@@ -110,39 +119,55 @@ def _kept_beyond(raster: RoadRaster) -> int:
 
 def _thinned_block(
     raster: RoadRaster, options: Tracing, block: int, corner: tuple[int, int]
-) -> tuple[NDArray[np.int64], NDArray[np.uint8], int]:
-    """Return flat indices and probabilities of a block's skeleton, and its count of road cells."""
+) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.float32], int]:
+    """Return flat indices, certainty and reach of a block's skeleton, and its count of road cells.
+
+    Certainty is that of components within the block; the skeleton links those of several blocks.
+    """
+    from scipy.ndimage import distance_transform_cdt, label
+
     cell = raster.cell
     wide, high = (cell * gsd for gsd in raster.gsd_m)
     limits = CleaningLimits(
         area=round(options.min_area_m2 / (wide * high)),
         hole=round(options.min_hole_m2 / (wide * high)),
         # Steps run along rows and columns: across a diagonal road there are sqrt(2) as many.
-        depth=max(1, ceil(options.max_width_m / 2 * 2**0.5 / min(wide, high))),
+        depth=max(1, ceil((options.max_width_m / 2 + _RAGGED_M) * 2**0.5 / min(wide, high))),
+        crossing=round(_CROSSING * options.max_width_m**2 / (wide * high)),
     )
     down, across = (
         _Span.of(start // cell, block // cell, ceil(whole / cell), _beyond(raster), limits)
         for start, whole in zip(corner, raster.shape, strict=True)
     )
     top, left = down.read * cell, across.read * cell
-    probability = raster.probability(top, left, down.size * cell, across.size * cell)
-    threshold, _ = options.thresholds(raster.threshold)
-    road = _in_cells(probability >= max(1, round(threshold * 255)), cell)
+    probability = _in_cells(
+        raster.probability(top, left, down.size * cell, across.size * cell), cell
+    )
+    threshold, certain = options.thresholds(raster.threshold)
+    road = probability >= max(1, round(threshold * 255))
     road_cells = int(np.count_nonzero(road[down.core, across.core]))
     road = cleaned(road, limits)[down.thin, across.thin]
+    steps = distance_transform_cdt(road, metric="taxicab")[down.kept, across.kept]
     lines = centre_lines(road)[down.kept, across.kept]
+    is_certain = np.ones(np.count_nonzero(lines), np.bool_)
+    if raster.kind == "probability":  # masks are certain
+        component, _ = label(road, np.ones((3, 3)))
+        strong = probability[down.thin, across.thin] >= round(certain * 255)
+        reached = np.unique(component[road & strong])
+        is_certain = np.isin(component[down.kept, across.kept][lines], reached)
+    reach_m = (steps[lines] * min(wide, high)).astype(np.float32)
     row, col = np.argwhere(lines).T * cell + cell // 2
     row, col = row + cell * down.first, col + cell * across.first
     row, col, near = raster.cover.moved_inside(row, col, _kept_beyond(raster))
     row, col = row[near], col[near]
     place = row // cell * ceil(raster.shape[1] / cell) + col // cell
-    return place, probability[row - top, col - left], road_cells
+    return place, is_certain[near], reach_m[near], road_cells
 
 
-def _in_cells(road: Mask, cell: int) -> Mask:
-    """Return which cells of several pixels hold road, bool (y, x)."""
-    of_cell = (road[row::cell, col::cell] for row, col in product(range(cell), repeat=2))
-    return reduce(np.logical_or, of_cell)
+def _in_cells(probability: NDArray[np.uint8], cell: int) -> NDArray[np.uint8]:
+    """Return the highest probability in cells of several pixels, uint8 (y, x)."""
+    of_cell = (probability[row::cell, col::cell] for row, col in product(range(cell), repeat=2))
+    return reduce(np.maximum, of_cell)
 
 
 def centre_lines(road: Mask) -> Mask:
@@ -189,6 +214,7 @@ class CleaningLimits:
     area: int  # minimum number of pixels of a patch, and of a hole
     hole: int
     depth: int  # largest number of steps along rows and columns from a road pixel to the background
+    crossing: int = 0  # deeper parts of fewer pixels are the middle of a crossing
 
 
 def cleaned(road: Mask, limits: CleaningLimits) -> Mask:
@@ -198,6 +224,7 @@ def cleaned(road: Mask, limits: CleaningLimits) -> Mask:
     2. Holes of fewer pixels than ``limits.hole`` are filled. They are not connected across corners,
        and do not touch the edge of the array.
     3. Pixels deeper in a wide area than ``limits.depth`` go: roads are connected along its edge.
+       Those in the middle of a crossing stay: roads meet there.
 
     Examples
     --------
@@ -219,7 +246,9 @@ def cleaned(road: Mask, limits: CleaningLimits) -> Mask:
     road = road[1:-1, 1:-1]
     # 3: without any background the distances are -1
     steps = distance_transform_cdt(road, metric="taxicab")
-    shallow: Mask = (steps > 0) & (steps <= limits.depth)
+    deep = (steps > limits.depth) | (steps < 0)
+    deep = remove_small_objects(deep, max_size=max(0, limits.crossing - 1), connectivity=2)
+    shallow: Mask = road & ~deep
     return shallow
 
 

@@ -39,6 +39,16 @@ _APART_M: Final = 3.0
 """
 
 
+def with_wide_junctions_merged(network: RoadGraph, reach_m: NDArray[np.float64]) -> RoadGraph:
+    """Return a network without junctions that lie in the same wide area, such as a crossing.
+
+    ``reach_m`` is the distance of every node to the background, 0 where a road is not wide.
+    """
+    (a, b), junction = network.ends.T, degrees(network) > 2
+    near = network.length_m < np.maximum(reach_m[a], reach_m[b])
+    return _merged(network, near & junction[a] & junction[b])
+
+
 def with_junctions_merged(network: RoadGraph) -> RoadGraph:
     """Return a network without junctions that are linked by a short edge.
 
@@ -51,15 +61,19 @@ def with_junctions_merged(network: RoadGraph) -> RoadGraph:
     short = is_short & junction[a] & junction[b] & (a != b)
     network, apart = _with_offset_junctions(network, np.flatnonzero(short))
     short[apart] = False
+    return _merged(network, short)  # 2
+
+
+def _merged(network: RoadGraph, short: NDArray[np.bool_]) -> RoadGraph:
+    """Return a network in which the nodes that some edges link become one."""
     if not short.any():
         return network
-    # 2
     count = len(network.nodes)
     number, group = connected(network.ends[short], count)
     size = np.bincount(group, minlength=number)[:, None]
     middle = np.column_stack([np.bincount(group, weights=v) for v in network.nodes.T]) / size
     ends = group[network.ends].astype(np.int64)
-    inside = (ends[:, 0] == ends[:, 1]) & (network.length_m < JUNCTION_M)
+    inside = short | ((ends[:, 0] == ends[:, 1]) & (network.length_m < JUNCTION_M))
     ends, speed = ends[~inside], network.speed_mph[~inside]
     lines = anchored(network.lines[~inside], ends, middle)
     return with_chains_joined(RoadGraph(middle, ends, lines, speed, network.crs))

@@ -16,8 +16,10 @@ from geoprep.roads.network import Plane, RoadGraph
 Ints = NDArray[np.int64]
 
 
-def pixel_network(skeleton: Skeleton, *, high_threshold: float = 0.0) -> RoadGraph:
+def pixel_network(skeleton: Skeleton) -> RoadGraph:
     """Return the network of a skeleton: one vertex per pixel, speeds unknown.
+
+    Connected components that reach the high threshold nowhere are left out.
 
     Touching pixels are linked, except diagonally where a third pixel links them already: so a line
     has two neighbours at every pixel, and junctions are few. Junction pixels that touch become one
@@ -25,9 +27,9 @@ def pixel_network(skeleton: Skeleton, *, high_threshold: float = 0.0) -> RoadGra
     dropped.
     """
     pairs = _touching(skeleton)
-    if high_threshold > 0:
-        pairs = _reaching(pairs, skeleton.probability, high_threshold)
     count = len(skeleton.row)
+    component = _representatives(pairs, count)
+    pairs = pairs[np.isin(component[pairs[:, 0]], component[skeleton.is_certain])]
     xy = Plane(skeleton.cell_m).to_metres(np.column_stack([skeleton.col, skeleton.row]) + 0.5)
     degree = np.bincount(pairs.reshape(-1), minlength=count)
     node = _representatives(pairs[(degree[pairs] > 2).all(axis=1)], count)
@@ -69,13 +71,6 @@ def _touching(skeleton: Skeleton) -> Ints:
     return np.concatenate(
         [np.column_stack([a[met], b[met]]) for a, b, met in (*straight, *slanting)]
     )
-
-
-def _reaching(pairs: Ints, probability: NDArray[np.uint8], threshold: float) -> Ints:
-    """Return the pairs of connected components in which some pixel reaches a probability."""
-    component = _representatives(pairs, len(probability))
-    reached = component[probability >= round(threshold * 255)]
-    return pairs[np.isin(component[pairs[:, 0]], reached)]
 
 
 def _representatives(pairs: Ints, count: int) -> Ints:

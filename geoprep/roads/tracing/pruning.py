@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
@@ -20,12 +21,27 @@ from geoprep.roads.graph import (
 from geoprep.roads.network import RoadGraph, line_strings, points_along
 
 _MOST_ROUNDS: Final = 8
+_CORNER: Final = 1.5
+"""Distance of the corners of a wide road's end in steps along rows and columns: sqrt(2), nearly."""
+
+ReachAt = Callable[[NDArray[np.float64]], NDArray[np.float64]]
+
+
+def nowhere_wide(xy: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return 0 for every place."""
+    return np.zeros(len(xy))
 
 
 def without_spurs(
-    network: RoadGraph, spur_m: float, kept: NDArray[np.bool_] | None = None
+    network: RoadGraph,
+    spur_m: float,
+    kept: NDArray[np.bool_] | None = None,
+    reach_at: ReachAt = nowhere_wide,
 ) -> RoadGraph:
     """Return a network without spurs: dead ends at a junction that are shorter than ``spur_m``.
+
+    In a wide area, those that end within it are spurs too: thinning forks to the corners of its
+    end. ``reach_at`` returns the metres from places to the background, 0 where a road is not wide.
 
     Spurs are removed in rounds, the longest of each junction last: where two roads meet once a spur
     is gone they become one, which may itself be a spur. A road without any junction is not a spur.
@@ -34,7 +50,7 @@ def without_spurs(
     stays = np.zeros(len(network.nodes), np.bool_) if kept is None else kept
     kept_xy = {tuple(xy) for xy in network.nodes[stays].tolist()}
     for _ in range(_MOST_ROUNDS):
-        removed = _spurs(network, spur_m, stays)
+        removed = _spurs(network, spur_m, stays, _CORNER * reach_at(network.nodes))
         if not removed.any():
             break
         network = with_chains_joined(subnetwork(network, ~removed))
@@ -42,20 +58,24 @@ def without_spurs(
     return network
 
 
-def _spurs(network: RoadGraph, spur_m: float, kept: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _spurs(
+    network: RoadGraph, spur_m: float, kept: NDArray[np.bool_], corner_m: NDArray[np.float64]
+) -> NDArray[np.bool_]:
     """Return the edges to remove in one round: of a junction's spurs, all but the longest.
 
-    Without both short branches of a forked end, the road would be cut short.
+    Without both short branches of a forked end, the road would be cut short. Those to the corners
+    of a wide end go both: the road is extended later.
     """
     length, (a, b) = network.length_m, network.ends.T
     degree = degrees(network)
-    loop = (a == b) & (length < spur_m)
     tip_a, tip_b = degree[a] == 1, degree[b] == 1
-    spur = (tip_a ^ tip_b) & (length < spur_m) & ~kept[np.where(tip_a, a, b)]
     root = np.where(tip_a, b, a)
+    limit = np.maximum(spur_m, corner_m[root])
+    loop = (a == b) & (length < limit)
+    spur = (tip_a ^ tip_b) & (length < limit) & ~kept[np.where(tip_a, a, b)]
     count = np.bincount(root[spur], minlength=len(degree))
     # If all edges of a junction but one are spurs, the longest of them continues the road.
-    last = np.flatnonzero(spur & (count[root] >= degree[root] - 1))
+    last = np.flatnonzero(spur & (count[root] >= degree[root] - 1) & (corner_m[root] < spur_m))
     order = last[np.lexsort((-length[last], root[last]))]
     _, first = np.unique(root[order], return_index=True)
     spur[order[first]] = False

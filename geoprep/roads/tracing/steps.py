@@ -14,19 +14,21 @@ from numpy.typing import NDArray
 from geoprep.errors import ImageError
 from geoprep.grid import Grid, utm_crs_of
 from geoprep.roads.centrelines.rasters import RoadRaster, probability_along
-from geoprep.roads.centrelines.thinning import skeleton
+from geoprep.roads.centrelines.thinning import Skeleton, skeleton
 from geoprep.roads.graph import degrees, subnetwork, with_chains_joined
-from geoprep.roads.network import RoadGraph
+from geoprep.roads.network import Plane, RoadGraph
 from geoprep.roads.options import Tracing
 from geoprep.roads.tracing.borders import at_border, cut_off_ends, split_at_border, straightened
 from geoprep.roads.tracing.bridges import with_bridges
-from geoprep.roads.tracing.crossings import with_junctions_merged
+from geoprep.roads.tracing.crossings import with_junctions_merged, with_wide_junctions_merged
 from geoprep.roads.tracing.dead_ends import with_ends_extended
 from geoprep.roads.tracing.forks import with_forks_moved
 from geoprep.roads.tracing.gaps import DeadEnds, Links, with_gaps_closed
 from geoprep.roads.tracing.pixel_graph import pixel_network
 from geoprep.roads.tracing.probable_paths import links_along_paths
 from geoprep.roads.tracing.pruning import (
+    ReachAt,
+    nowhere_wide,
     simplified,
     smoothed,
     without_small_components,
@@ -45,6 +47,8 @@ _RAGGED_M: Final = 2.0
 """Smoothing that brings the heading error of straight predicted roads below 3 degrees."""
 _EXTENDED_M: Final = 14.0
 """Dead ends are extended by at most this, measured from 8 m before them."""
+_WIDE_M: Final = 7.0
+"""Roads this far from the background, along rows and columns, are wide: 10 to 14 m."""
 _END: Final = 0.7
 """Predicted roads end at this probability: lower ones reach on beyond the end of the road."""
 
@@ -59,11 +63,11 @@ def trace(
     """Return the road network of a raster, with the speeds that it holds."""
     options, raster = options or Tracing(), raster.decoded()
     pixels = skeleton(raster, options, workers=workers, advance=advance)
-    threshold, high = options.thresholds(raster.threshold)
-    high = high if raster.kind == "probability" else 0.0
-    network = pixel_network(pixels, high_threshold=high)
-    network = split_at_border(network, raster)
-    network = without_spurs(network, options.spur_m, cut_off_ends(network, raster))
+    threshold, _ = options.thresholds(raster.threshold)
+    reach_at = _wide_areas(pixels)
+    network = split_at_border(pixel_network(pixels), raster)
+    network = without_spurs(network, options.spur_m, cut_off_ends(network, raster), reach_at)
+    network = with_wide_junctions_merged(network, reach_at(network.nodes))
     network = straightened(network, raster, threshold)
     network = smoothed(network, _smoothing_m(raster, options), min(raster.gsd_m))
     network = with_forks_moved(network, partial(_is_road, raster, threshold))
@@ -83,6 +87,24 @@ def trace(
     if probable:
         network = replace(network, confidence=edge_confidence(network, raster))
     return network if raster.grid is None else _in_utm(network, raster, raster.grid)
+
+
+def _wide_areas(pixels: Skeleton) -> ReachAt:
+    """Return a function that tells how far places are from the background in wide areas."""
+    from scipy.spatial import cKDTree
+
+    wide = pixels.reach_m > _WIDE_M
+    if not wide.any():
+        return nowhere_wide
+    cells = np.column_stack([pixels.col[wide], pixels.row[wide]]) + 0.5
+    tree, reach = cKDTree(Plane(pixels.cell_m).to_metres(cells)), np.append(pixels.reach_m[wide], 0)
+    near = 2 * max(pixels.cell_m)
+
+    def reach_at(xy: NDArray[np.float64]) -> NDArray[np.float64]:
+        _, nearest = tree.query(xy, distance_upper_bound=near)
+        return np.asarray(reach[nearest], np.float64)
+
+    return reach_at
 
 
 def _smoothing_m(raster: RoadRaster, options: Tracing) -> float:

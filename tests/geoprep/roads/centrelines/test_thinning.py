@@ -46,7 +46,7 @@ def test_blocks_join_without_seams(seed, shape, share, width, area, block, cell)
     assert whole.cell_m == (0.6, 0.6)
     assert np.array_equal(parts.row, whole.row)
     assert np.array_equal(parts.col, whole.col)
-    assert np.array_equal(parts.probability, whole.probability)
+    assert np.array_equal(parts.reach_m, whole.reach_m)
 
 
 @pytest.mark.parametrize("pixel", [0.3, 1.0, 3.0])

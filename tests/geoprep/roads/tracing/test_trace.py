@@ -8,9 +8,10 @@ import pytest
 import shapely
 from affine import Affine
 from helpers.rasters import write_raster
-from helpers.roads import array_raster, degree_counts, traced
+from helpers.roads import array_raster, degree_counts, drawn, traced
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.ndimage import gaussian_filter
 
 from geoprep.roads.centrelines.opening import open_raster
 from geoprep.roads.centrelines.thinning import Skeleton
@@ -89,7 +90,8 @@ def test_random_pixels_make_a_valid_network(seed, share):
     rng = np.random.default_rng(seed)
     mask = rng.random((25, 30)) < share
     row, col = (places.astype(np.int32) for places in np.nonzero(mask))
-    pixels = Skeleton(row, col, mask[mask].view(np.uint8), mask.shape, (1.0, 1.0))
+    reach = np.zeros(len(row), np.float32)
+    pixels = Skeleton(row, col, mask[mask], reach, mask.shape, (1.0, 1.0))
     made = pixel_network(pixels)
     for line, (a, b) in zip(made.lines, made.ends, strict=True):
         assert np.array_equal(line.coords[0], made.nodes[a])
@@ -149,3 +151,36 @@ def test_edges_have_the_probabilities_along_them():
     mask = array_raster(values)
     assert trace(mask, Tracing(min_confidence=1.0)).confidence is None
     assert len(trace(mask, Tracing(min_confidence=1.0)).lines) == 2
+
+
+def test_a_dual_carriageway_with_a_faint_median_is_one_road():
+    """Its centre line lies on pixels below the high threshold; the component reaches it."""
+    image = np.zeros((60, 440), np.float32)
+    image[20:40, 20:420] = 0.9
+    image[29:31, 20:420] = 0.4
+    made = trace(
+        array_raster(image, kind="probability"), Tracing(threshold=0.3, high_threshold=0.5)
+    )
+    assert made.length_m.sum() == pytest.approx(400, abs=20)
+    image[image > 0.4] = 0.4
+    assert not len(trace(array_raster(image, kind="probability")).lines)
+
+
+ARMS = {"crossing": (0, 90, 180, 270), "T": (0, 90, 180), "road": (0, 180)}
+
+
+@pytest.mark.parametrize("pixel", [0.5, 1.0, 4.0])
+@pytest.mark.parametrize("width", [18.0, 30.0])
+@pytest.mark.parametrize("kind", ARMS)
+def test_wide_roads_have_one_junction_and_no_forked_ends(kind, width, pixel):
+    for turn, blur in ((0, 0.0), (30, 2.0), (45, 2.0)):
+        angles = np.radians(np.add(ARMS[kind], turn))
+        arms = [[(150, -150), (150 + 108 * np.cos(a), 108 * np.sin(a) - 150)] for a in angles]
+        shape = (round(300 / pixel), round(300 / pixel))
+        mask = drawn(arms, shape, width=width, pixel=pixel, cap_style="flat")
+        middle = drawn([[(150, -150), (150, -150.01)]], shape, width=width, pixel=pixel)
+        image = np.maximum(mask, middle).astype(float)
+        image = gaussian_filter(image, blur / pixel).clip(0, 1).astype(np.float32)
+        made = trace(array_raster(image, pixel_size_m=pixel, kind="probability"))
+        junction = {} if kind == "road" else {len(angles): 1}
+        assert degree_counts(made) == {1: len(angles)} | junction
