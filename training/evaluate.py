@@ -32,6 +32,7 @@ Then where the model stands: spread over scenes, and of the split val the next s
   geoprep evaluate runs/moscow/last.pt moscow.zarr --split test --json > metrics.json
   geoprep evaluate runs/moscow moscow.zarr --scenes --sweep --tta d4
   geoprep evaluate runs/moscow moscow.zarr --baseline --report moscow.html
+  geoprep evaluate runs/fold* moscow.zarr --split test     the mean of several models
   geoprep evaluate --compare runs/moscow moscow.xml moscow.onnx --on moscow.zarr
 
 Exported model files are evaluated like checkpoints. For a model trained with --folds, the split val
@@ -54,7 +55,8 @@ class EvaluatedTiles:
     """Tiles: stores, split and level to evaluate on."""
 
     stores: tuple[str, ...] = argument(
-        "One or more stores; with --compare the models to compare with the first.",
+        "One or more stores. Runs or model files before them are models too, whose mean is "
+        "evaluated; with --compare they are compared with the first.",
         "STORE",
         default=(),
     )
@@ -127,6 +129,7 @@ def evaluate(options: EvaluateOptions) -> int:
 
     from training.checkpoint import BEST
     from training.engine import is_rank_zero, process_group, set_threads
+    from training.runners import split_models
 
     model = options.checkpoint
     files = [file for file in (options.csv, options.report, options.confusion) if file is not None]
@@ -136,8 +139,10 @@ def evaluate(options: EvaluateOptions) -> int:
         return _compare(options)
     if not options.stores:
         raise UsageError("give a model and a store: geoprep evaluate MODEL STORE")
+    models, stores = split_models(model, options.stores)
+    options = replace(options, stores=stores)
     with process_group(options.device_kind):
-        evaluation, runner, info = evaluated(options)
+        evaluation, runner, info = evaluated(options, models)
         if is_rank_zero():
             if not options.json:
                 for table in _tables(evaluation, options):
@@ -158,23 +163,27 @@ def evaluate(options: EvaluateOptions) -> int:
                 with replaced(options.confusion) as partial:
                     matrix.to_csv(partial, index_label="label")
             if options.json:
-                _print_json(evaluation_document(evaluation, options))
+                _print_json(evaluation_document(evaluation, options, models))
     return Status.DONE
 
 
-def evaluated(options: EvaluateOptions) -> tuple[Evaluation, Runner, ModelInfo]:
+def evaluated(
+    options: EvaluateOptions, models: Sequence[Path] = ()
+) -> tuple[Evaluation, Runner, ModelInfo]:
     """Return the metrics of a model on its stores, its runner and what it was trained for.
 
-    Options of tables and files are ignored.
+    ``models`` are several of which the mean counts. Options of tables and files are ignored.
     """
     from loaders import open_stores
     from training.engine import set_threads
     from training.evaluation import evaluate_runner, read_history
-    from training.runners import model_file, open_model
+    from training.runners import model_file, open_models
 
     set_threads(options.threads)
-    file = model_file(options.checkpoint)
-    runner, info = open_model(replace(options, checkpoint=file), "auto")
+    files = models or [model_file(options.checkpoint)]
+    runner, info = open_models(options, files, "auto")
+    if len(files) > 1 and info.folds and options.split == "val":
+        raise UsageError("models of folds were trained on the split val: use `split` test")
     runner, _ = runner.for_pixels(0)  # compiling does not pay for so few pixels
     if options.sweep and info.has_classes:
         raise UsageError("`sweep` is for models of roads; this one has classes")
@@ -182,7 +191,7 @@ def evaluated(options: EvaluateOptions) -> tuple[Evaluation, Runner, ModelInfo]:
         raise UsageError("`confusion` is for models of classes; this one has roads")
     stores, shared = open_stores(options.stores), options.shared() | {"quiet": options.quiet}
     evaluation = evaluate_runner(runner, info, stores, **shared, baseline=options.baseline)
-    return replace(evaluation, history=read_history(file.parent)), runner, info
+    return replace(evaluation, history=read_history(files[0].parent)), runner, info
 
 
 def _compare(options: EvaluateOptions) -> int:
@@ -317,9 +326,12 @@ def _cell(value: float) -> str:
     return "none" if math.isnan(value) else f"{value:.3f}"
 
 
-def evaluation_document(evaluation: Evaluation, options: EvaluateOptions) -> dict[str, Any]:
-    """Return the metrics of a model as ``--json`` prints them."""
-    given = {"checkpoint": str(options.checkpoint), "stores": options.stores, "tta": options.tta}
+def evaluation_document(
+    evaluation: Evaluation, options: EvaluateOptions, models: Sequence[Path] = ()
+) -> dict[str, Any]:
+    """Return the metrics of a model, or the mean of several, as ``--json`` prints them."""
+    name = ", ".join(map(str, models)) if len(models) > 1 else str(options.checkpoint)
+    given = {"checkpoint": name, "stores": options.stores, "tta": options.tta}
     metrics = asdict(evaluation) | given
     for name in ("title", "score", "history"):
         del metrics[name]

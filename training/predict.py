@@ -17,12 +17,14 @@ Predict roads and their speeds, or classes, with a trained model.
   geoprep predict runs/moscow scenes/ --out predictions           the run's best.pt
   geoprep predict runs/moscow/last.pt 'scenes/*.tif' --out predictions --tta flips
   geoprep predict runs/moscow s3://bucket/scene.tif --out predictions --overlay
+  geoprep predict runs/fold* scenes/ --out predictions            the mean of several models
   geoprep predict runs/houses scenes/ --out predictions --polygons houses.gpkg --square
 
 A prediction is a Cloud Optimised GeoTIFF, uint8, nodata 255. Its bands: the probability of a road
 times 255; the speed in mph, 0 for background; on request the probability of each speed bin times
 255. The model of binary targets gives the first band only. A model of classes gives the class of
-every pixel, with a palette; on request confidence and probabilities. NAME.qml is a style for QGIS.
+every pixel, with a palette; on request confidence and probabilities. Several models add a band
+spread: the standard deviation of their probabilities times 255. NAME.qml is a style for QGIS.
 An interrupted command resumes when it is run again.
 """
 _COMMON = (

@@ -43,7 +43,13 @@ from training.prediction.prediction_tags import difference, signature_of
 from training.prediction.predictor import ImageOutcome, Predictor, PredictStats
 from training.prediction.spool import BusyError, locked, remove_leftover
 from training.prediction.windows import check_window
-from training.runners import NativeRunner, Runner, chosen_threshold, model_file, open_model
+from training.runners import (
+    NativeRunner,
+    Runner,
+    chosen_threshold,
+    open_models,
+    split_models,
+)
 
 if TYPE_CHECKING:
     from training.prediction.screen import Screen
@@ -85,9 +91,11 @@ def open_job(options: PredictOptions) -> tuple[PredictionJob, list[str]]:
     if options.out is None:
         raise UsageError("`out` is missing: name a folder for the predictions")
     check_window(options.window, options.overlap)
-    file = model_file(options.checkpoint)
-    options = replace(options, checkpoint=file)  # a STAC item is read and its files checked once
-    runner, info = open_model(options, options.compile)
+    files, images = split_models(options.checkpoint, options.images)
+    if not images:
+        raise UsageError("there are models but no images: name images after them")
+    options, several = replace(options, images=images), len(files) > 1
+    runner, info = open_models(options, files, options.compile, spread=several)
     if info.targets not in ("bins", "binary", "classes"):
         raise UsageError(
             f"the model was trained on {info.targets} targets, which cannot be predicted: use a "
@@ -108,15 +116,15 @@ def open_job(options: PredictOptions) -> tuple[PredictionJob, list[str]]:
     origin = origin if options.threshold is None else "from the options"
     x, y = info.gsd_m
     header = [
-        f"model {file}: {info.model}, bands {', '.join(info.bands)}, "
+        f"model {', '.join(map(str, files))}: {info.model}, bands {', '.join(info.bands)}, "
         f"{x:.3g} x {y:.3g} m, {runner.description}",
         f"classes {info.classes}" if info.has_classes else f"threshold {threshold:.3g} ({origin})",
     ]
     if isinstance(runner, NativeRunner):
         note = slow_bf16(runner.device, getattr(torch, runner.precision))
         header += [f"note: {note}"] if note else []
-    digest = f"{content_digest(str(file))} {options.weights}"
-    return PredictionJob(Predictor(info, options, threshold, digest), runner), header
+    digest = " ".join([*(content_digest(str(file)) for file in files), options.weights])
+    return PredictionJob(Predictor(info, options, threshold, digest, several), runner), header
 
 
 @dataclass(slots=True)

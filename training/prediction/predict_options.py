@@ -54,7 +54,9 @@ class ImageOptions:
     """Images: what is read and written, and how."""
 
     images: tuple[str, ...] = argument(
-        "GeoTIFFs, folders or patterns, also on S3; or STAC items.", "IMAGE"
+        "GeoTIFFs, folders or patterns, also on S3; or STAC items. Runs or model files before them "
+        "are models too, whose probabilities are averaged.",
+        "IMAGE",
     )
     asset: str | None = option(
         None,

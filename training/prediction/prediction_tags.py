@@ -21,15 +21,18 @@ from training.prediction.predict_options import PredictOptions
 from training.prediction.spool import TILE
 
 SIGNATURE_TAG = "PREDICTION"
+SPREAD = "spread"
+"""Name of the band with the standard deviation of probabilities over several models."""
 
 
-def band_names(info: ModelInfo, options: PredictOptions) -> list[str]:
-    """Return the names of a prediction's bands."""
+def band_names(info: ModelInfo, options: PredictOptions, *, spread: bool = False) -> list[str]:
+    """Return the names of a prediction's bands, with the ``spread`` of several models."""
+    last = [SPREAD] * spread
     if info.has_classes:
         confidence = ["confidence"] * options.confidence
-        return ["class", *confidence, *info.class_names * options.probabilities]
+        return ["class", *confidence, *info.class_names * options.probabilities, *last]
     names = [f"road, {bin_label(i)} mph" for i, _ in enumerate(info.class_mph, start=1)]
-    return ["road", *["speed"] * bool(names), *names * (options.outputs == "all")]
+    return ["road", *["speed"] * bool(names), *names * (options.outputs == "all"), *last]
 
 
 def tiff_tags(
@@ -68,7 +71,8 @@ def tiff_tags(
             "CLASS_COLORS": json.dumps(info.class_colors),
         }
     else:
-        bins = enumerate(zip(names[2:], info.class_mph, strict=False), start=3)
+        speeds = [name for name in names[2:] if name != SPREAD]
+        bins = enumerate(zip(speeds, info.class_mph, strict=False), start=3)
         classes = [{"band": i, "name": name, "mph": mph} for i, (name, mph) in bins]
         contents = {"ROAD_THRESHOLD": f"{signed['threshold']:g}", "CLASSES": json.dumps(classes)}
     with MemoryFile() as memory:

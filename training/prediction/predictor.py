@@ -42,6 +42,7 @@ from training.runners import (
     average_views,
     class_bytes,
     road_bytes,
+    spread_bytes,
 )
 
 FORMAT = 3
@@ -107,7 +108,8 @@ class Predictor:
     info: ModelInfo
     options: PredictOptions
     threshold: float
-    checkpoint: str  # hash of the file, and which of its weights are used
+    checkpoint: str  # hashes of the files, and which of their weights are used
+    spread: bool = False  # whether the last channel and band are the spread of several models
 
     @property
     def limits(self) -> Limits | None:
@@ -175,7 +177,7 @@ class Predictor:
                     reader.decide_validity()
                     limits = reader.scene_limits() if source.limits is None else source.limits
                     journal.settle(limits=limits.tolist())
-                info, names = self.info, band_names(self.info, self.options)
+                info, names = self.info, self._bands
                 shape = Shape(len(names), *source.shape)
                 by_mode = [CLASS_BAND if info.has_classes else SPEED_BAND]
                 by_mode *= info.has_classes or bool(info.class_mph)
@@ -205,7 +207,7 @@ class Predictor:
         """Predict and write all rows that are not written yet."""
         source, stats = reader.source, PredictStats()
         grid, views = self.grid(source), len(VIEWS[self.options.tta])
-        channels, bands = self.info.channels, len(band_names(self.info, self.options))
+        channels, bands = self.info.channels + self.spread, len(self._bands)
         threads, convert, shape = usable_cpus(), self._to_bytes(), (grid.rows.side, source.width)
         end, back = writer.next_row, None  # of the rows that are written or given to the writer
         out: NDArray[Any] = np.empty((bands, *shape), np.uint8)
@@ -245,14 +247,22 @@ class Predictor:
         progress(grid.pixels)
         return stats
 
+    @property
+    def _bands(self) -> list[str]:
+        return band_names(self.info, self.options, spread=self.spread)
+
     def _to_bytes(self) -> Callable[..., int]:
         """Return the function that converts probabilities to the bands of a prediction."""
         options = self.options
         if self.info.has_classes:
             confidence, probabilities = options.confidence, options.probabilities
-            return partial(class_bytes, confidence=confidence, probabilities=probabilities)
-        mph = np.array(self.info.class_mph, np.float32)
-        return partial(road_bytes, class_mph=mph, threshold=self.threshold)
+            convert: Callable[..., int] = partial(
+                class_bytes, confidence=confidence, probabilities=probabilities
+            )
+        else:
+            mph = np.array(self.info.class_mph, np.float32)
+            convert = partial(road_bytes, class_mph=mph, threshold=self.threshold)
+        return partial(spread_bytes, convert=convert) if self.spread else convert
 
     def _outputs(
         self, batches: Iterator[_WindowBatch], runner: Runner, stats: PredictStats
@@ -303,7 +313,7 @@ class Predictor:
     def _forward(self, runner: Runner, windows: Tensor) -> Tensor:
         """Return the mean over all views, fp32 (n, y, x, channel), of uint8 (n, band, y, x)."""
         count, _, height, width = windows.shape
-        shape = (count, height, width, self.info.channels)
+        shape = (count, height, width, self.info.channels + self.spread)
         try:
             probabilities = average_views(runner, windows, self.options.tta)
         except torch.OutOfMemoryError as error:

@@ -7,6 +7,9 @@ from .decoding import class_bytes as class_bytes
 from .decoding import default_threshold as default_threshold
 from .decoding import label_bytes as label_bytes
 from .decoding import road_bytes as road_bytes
+from .decoding import spread_bytes as spread_bytes
+from .ensemble import open_models as open_models
+from .ensemble import split_models as split_models
 from .export_record import ExportRecord as ExportRecord
 from .export_record import Precision as Precision
 from .graph import example_image as example_image

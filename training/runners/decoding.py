@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -9,7 +11,7 @@ from torch import Tensor
 
 from geoprep.compiled import compiled, compiled_sums
 from geoprep.errors import UsageError
-from geoprep.speed import CONTINUOUS_MAX_MPH, MAX_MPH
+from geoprep.speed import CONTINUOUS_MAX_MPH, MAX_MPH, NODATA
 from training.checkpoint import ModelInfo
 
 ROAD_BAND, SPEED_BAND = 0, 1
@@ -127,6 +129,26 @@ def class_bytes(
             for channel in range(pixels.shape[1] * probabilities):  # 3
                 bands[1 + confidence + channel, x] = _scaled(pixels[x, channel])
         lost += _hide(pixels, valid[y, left + first : left + last], bands)
+    return lost
+
+
+def spread_bytes(
+    values: NDArray[np.float32],
+    part: Part,
+    left: int,
+    valid: NDArray[np.uint8],
+    out: NDArray[np.uint8],
+    convert: Callable[..., int],
+) -> int:
+    """Write bands as ``convert`` does, and as the last one the last channel times 255."""
+    top, bottom, first, last = part
+    rows, columns = slice(top, bottom), slice(left + first, left + last)
+    pixels = values[rows, first:last]
+    whole, others = (0, bottom - top, 0, last - first), np.ascontiguousarray(pixels[..., :-1])
+    lost = convert(others, whole, left + first, valid[rows], out=out[:-1, rows])
+    scaled = np.nan_to_num(pixels[..., -1] * 255 + 0.5).astype(np.uint8)
+    hidden = out[0, rows, columns] == NODATA
+    out[-1, rows, columns] = np.where(hidden, NODATA, scaled)
     return lost
 
 
