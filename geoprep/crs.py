@@ -148,6 +148,45 @@ def reproject_area(area: shapely.Polygon, source: str, target: str) -> shapely.P
     return polygon
 
 
+def areas_m2(areas: NDArray[np.object_], crs: str, edge: float) -> NDArray[np.float64]:
+    """Return the areas of polygons on the ellipsoid in square metres, float64 (polygon,).
+
+    Sides longer than an ``edge`` in units of the CRS are curved like the lines of the CRS. Degrees
+    may go all around the Earth; other CRS end before the antipode of the polygons.
+    """
+    import shapely
+
+    left, bottom, right, top = shapely.total_bounds(areas)
+    lon, lat = to_lonlat(crs).transform((left + right) / 2, (bottom + top) / 2)
+    equal_area = f"+proj=laea +lat_0={lat} +lon_0={lon} +datum=WGS84"
+    if is_geographic(crs):
+        equal_area = f"+proj=cea +lon_0={lon} +datum=WGS84 +over"
+    found: NDArray[np.float64] = shapely.area(
+        reproject(shapely.segmentize(areas, edge), crs, equal_area)
+    )
+    return found
+
+
+def areas_in_lonlat(areas: NDArray[np.object_], crs: str) -> NDArray[np.object_]:
+    """Return polygons in longitude and latitude, cut at 180 degrees as RFC 7946 asks."""
+    import shapely
+
+    found = reproject(areas, crs, LONLAT)
+    west, _, east, _ = shapely.bounds(found).T
+    # Degrees of a raster go on beyond 180; those of another CRS jump to -180.
+    across = (west < -180) | (east > 180) | ((east - west > 180) & (not is_geographic(crs)))
+    halves = shapely.box(0, -90, 180, 90), shapely.box(180, -90, 360, 90)
+    for number in np.flatnonzero(across):
+        whole = shapely.transform(
+            found[number], lambda xy: np.column_stack([xy[:, 0] % 360, xy[:, 1]])
+        )
+        parts = [shapely.get_parts(shapely.intersection(whole, half)) for half in halves]
+        parts[1] = shapely.transform(parts[1], lambda xy: xy - (360, 0))
+        polygons = [part for part in np.concatenate(parts) if part.geom_type == "Polygon"]
+        found[number] = shapely.multipolygons(polygons) if len(polygons) > 1 else polygons[0]
+    return found
+
+
 def beside(x: NDArray[np.float64], crs: str, middle: float) -> NDArray[np.float64]:
     """Return x moved by whole turns around the Earth to within half a turn of a middle."""
     if not (turn := turn_of(crs)):

@@ -237,7 +237,8 @@ def polygonize(
     Returns
     -------
     geopandas.GeoDataFrame
-        One row per polygon: ``class``, ``value`` (number of the class), ``area_m2``,
+        One row per polygon: ``class``, ``value`` (number of the class), ``area_m2`` (on the
+        ellipsoid),
         ``confidence`` (0..1, the mean over its pixels of a prediction with this band, else NaN),
         ``geometry``. Its ``attrs`` are ``min_area_m2``, and the number of smaller polygons
         ``left_out``.
@@ -250,6 +251,7 @@ def polygonize(
         There are no predictions of classes, their classes or CRS differ, they are not
         georeferenced, or the file cannot be written.
     """
+    from geoprep.crs import LONLAT, areas_in_lonlat
     from geoprep.masks import polygonize_rasters
     from geoprep.storage import outputs, replaced, require_suffix
 
@@ -269,7 +271,10 @@ def polygonize(
     if target is not None:
         with replaced(target) as partial:
             is_json = target.suffix.lower() == ".geojson" and frame.crs is not None
-            written = frame.to_crs("OGC:CRS84") if is_json else frame
+            written = frame
+            if is_json:
+                lonlat = areas_in_lonlat(frame.geometry.to_numpy(), frame.crs.to_wkt())
+                written = frame.set_geometry(lonlat, crs=LONLAT)
             written.to_file(partial, layer=re.sub(r"\W", "_", target.stem), engine="pyogrio")
     return frame
 

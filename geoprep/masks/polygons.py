@@ -13,6 +13,7 @@ import shapely
 from numpy.typing import NDArray
 from rasterio.features import rasterize, shapes
 
+from geoprep.crs import areas_m2
 from geoprep.errors import UsageError
 from geoprep.grid import local_grid
 from geoprep.masks.class_rasters import (
@@ -50,6 +51,8 @@ def polygonize_rasters(
             f"{files[0]} has no class names: give predictions of geoprep predict with classes"
         )
     areas: list[_Area] = []
+    outlines: list[shapely.Polygon] = []
+    of_raster: list[int] = []  # the raster of every area
     crs = metres = None
     for file in files:
         if class_names(file) != names:
@@ -73,9 +76,14 @@ def polygonize_rasters(
             a, b, _, d, e, _ = raster.grid.transform[:6]
             unit = abs(a * e - b * d) ** 0.5
             stretch = round(x_m / math.hypot(a, d) / (y_m / math.hypot(b, e)), 3)
-        _leave_out(raster, [area for area, *_ in areas])
-        areas += _areas(raster)
-    faces, numbers, confidence = _dissolved(areas)
+        outlines.append(raster.grid.outline())
+        near = shapely.intersects(np.array(outlines, object), outlines[-1])[of_raster]
+        _leave_out(raster, [areas[number][0] for number in np.flatnonzero(near)])
+        found = _areas(raster)
+        areas += found
+        of_raster += [len(outlines) - 1] * len(found)
+    # Coordinates of neighbouring rasters differ in their last digits.
+    faces, numbers, confidence = _dissolved(areas, unit / 1000 if len(files) > 1 else None)
     pixels = 1.0 if simplify_m is None else simplify_m / (metres or 1.0)
     tolerance = unit * (max(pixels, 1.0) if square else pixels)
     exact = faces
@@ -94,8 +102,10 @@ def polygonize_rasters(
         geometry=faces,
         crs=crs,
     )
-    local = frame.to_crs(frame.estimate_utm_crs()) if len(frame) and crs else frame
-    frame.insert(2, "area_m2", local.area)
+    on_ground = shapely.area(faces)
+    if len(faces) and crs and metres:
+        on_ground = areas_m2(faces, crs, edge=1000 * unit / metres)
+    frame.insert(2, "area_m2", on_ground)
     kept = ~frame.geometry.is_empty
     if not background:
         kept &= frame["class"] != "background"
@@ -128,10 +138,11 @@ def _leave_out(raster: ClassPixels, areas: Sequence[Any]) -> None:
     """Take away the pixels that earlier rasters hold."""
     if not areas:
         return
-    grid, box = raster.grid, raster.grid.outline()
-    near = [area for area in areas if shapely.area(shapely.intersection(area, box)) > 0]
-    if near:
-        taken = rasterize(near, out_shape=grid.shape, transform=grid.transform, fill=0)
+    grid = raster.grid
+    near = shapely.STRtree(areas).query(grid.outline(), predicate="intersects")
+    if len(near):
+        shapes_near = [areas[number] for number in near]
+        taken = rasterize(shapes_near, out_shape=grid.shape, transform=grid.transform, fill=0)
         raster.label[taken > 0] = NODATA
 
 
@@ -163,15 +174,19 @@ def _areas(raster: ClassPixels) -> list[_Area]:
 
 def _dissolved(
     areas: Sequence[_Area],
+    precision: float | None,
 ) -> tuple[NDArray[np.object_], NDArray[np.int64], NDArray[np.float64]]:
-    """Return polygons with common vertices where they touch, their classes and confidences."""
+    """Return polygons with common vertices where they touch, their classes and confidences.
+
+    Coordinates are rounded to a ``precision``; None keeps them.
+    """
     if not areas:
         return np.array([], object), np.array([], np.int64), np.array([])
     parts, classes, confidence = [], [], []
     for value in sorted({value for _, value, _ in areas}):
         mine = np.array([area for area, own, _ in areas if own == value], object)
         sums = np.array([total for _, own, total in areas if own == value])
-        united = shapely.get_parts(shapely.union_all(mine))
+        united = shapely.get_parts(shapely.union_all(mine, grid_size=precision))
         tree = shapely.STRtree(united)
         which, part = tree.query(shapely.point_on_surface(mine), predicate="intersects")
         pixels, total = (
@@ -182,7 +197,7 @@ def _dissolved(
         with np.errstate(invalid="ignore", divide="ignore"):
             confidence += (total / pixels).tolist()
     # Lines between all polygons, cut where three of them meet: each edge occurs once.
-    edges = shapely.unary_union(shapely.boundary(np.array(parts, object)))
+    edges = shapely.union_all(shapely.boundary(np.array(parts, object)), grid_size=precision)
     faces = shapely.get_parts(shapely.polygonize(shapely.get_parts(edges)))
     tree = shapely.STRtree(parts)
     face, part = tree.query(shapely.point_on_surface(faces), predicate="intersects")

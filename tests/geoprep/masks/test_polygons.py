@@ -11,6 +11,7 @@ import shapely
 from affine import Affine
 from click.testing import CliRunner
 from helpers.rasters import write_raster
+from pyproj import Geod
 from rasterio.features import rasterize
 from scipy.ndimage import gaussian_filter
 
@@ -30,9 +31,9 @@ def blobs(height, width, seed=0):
     return smooth.argmax(0).astype(np.uint8)
 
 
-def write(path, label, confidence=None, left=0, names=NAMES, crs="EPSG:32637"):
+def write(path, label, confidence=None, left=0, names=NAMES, crs="EPSG:32637", place=PLACE):
     bands = np.stack([label] if confidence is None else [label, confidence])
-    place = PLACE @ Affine.translation(left, 0) if crs else Affine.identity()
+    place = place @ Affine.translation(left, 0) if crs else Affine.identity()
     more = {"names": ("class", "confidence")[: len(bands)], "nodata": 255}
     tags = {"CLASS_NAMES": json.dumps(names)}
     return write_raster(path, bands, crs=crs, transform=place, tags=tags, **more)
@@ -51,6 +52,82 @@ def test_edges_of_pixels_give_the_prediction_back(tmp_path):
     assert (drawn(frame, label.shape) == label).all()
     assert frame["area_m2"].sum() == pytest.approx((label != 255).sum() * 0.25, rel=2e-3)
     assert frame.geometry.is_valid.all()
+
+
+@pytest.mark.parametrize(
+    ("crs", "place"),
+    [
+        ("EPSG:32637", Affine(10, 0, 9.5e5, 0, -10, 6e6)),  # 8 degrees east of the meridian
+        ("EPSG:4326", Affine(1e-4, 0, 37.0, 0, -1e-4, 70.0)),
+        ("EPSG:4326", Affine(0.9, 0, -36.0, 0, -0.9, 60.0)),  # a continent
+        ("EPSG:3857", Affine(20, 0, 4e6, 0, -20, 8e6)),
+        ("EPSG:3413", Affine(10, 0, -2e5, 0, -10, 2e5)),  # 87 degrees north
+        ("EPSG:3031", Affine(10, 0, 3e5, 0, -10, 3e5)),
+        ("EPSG:32660", Affine(10, 0, 695_718, 0, -10, 5_999_800)),  # across 180 degrees
+    ],
+)
+def test_areas_are_those_on_the_ellipsoid(tmp_path, crs, place):
+    """Holes count once, whatever the direction of their rings."""
+    label = np.zeros((60, 80), np.uint8)
+    label[10:50, 10:70] = 1
+    label[20:30, 20:30] = 2
+    frame = gp.polygonize(
+        write(tmp_path / "a.tif", label, crs=crs, place=place), simplify_m=0, **ALL
+    )
+    assert len(frame) == 3
+    steps = frame.segmentize(abs(place.a) / 4 if crs == "EPSG:4326" else 1e9).to_crs("OGC:CRS84")
+    for area, polygon in zip(frame["area_m2"], steps.geometry, strict=True):
+        rings = [
+            Geod(ellps="WGS84").geometry_area_perimeter(ring)
+            for ring in map(shapely.Polygon, [polygon.exterior, *polygon.interiors])
+        ]
+        outer, *holes = [abs(signed) for signed, _ in rings]
+        assert area == pytest.approx(outer - sum(holes), rel=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("crs", "place"),
+    [
+        ("EPSG:32660", Affine(10, 0, 695_718, 0, -10, 5_999_800)),
+        ("EPSG:4326", Affine(1e-4, 0, 179.9965, 0, -1e-4, 54.0)),
+        ("EPSG:3832", Affine(10, 0, 3339584.7 - 350, 0, -10, 7e6)),
+    ],
+)
+def test_geojson_is_cut_at_180_degrees(tmp_path, crs, place):
+    label = np.zeros((60, 80), np.uint8)
+    label[10:50, 10:70], label[20:30, 32:50] = 1, 0
+    label[5:8, 1:5], label[5:8, 74:79] = 2, 2
+    image = write(tmp_path / "a.tif", label, crs=crs, place=place)
+    frame = gp.polygonize(image, out=tmp_path / "a.geojson", min_area_m2=0)
+    house, *lakes = geopandas.read_file(tmp_path / "a.geojson").geometry
+    assert house.geom_type == "MultiPolygon"
+    west, east = house.bounds[::2]
+    assert (west, east) == (-180, 180)
+    assert all(part.bounds[2] - part.bounds[0] < 0.02 for part in house.geoms)
+    assert sorted(round(lake.centroid.x / 180) for lake in lakes) == [-1, 1]
+    halves = [shapely.Polygon(part.exterior, part.interiors) for part in house.geoms]
+    areas = [
+        abs(Geod(ellps="WGS84").geometry_area_perimeter(shapely.geometry.polygon.orient(half))[0])
+        for half in halves
+    ]
+    assert sum(areas) == pytest.approx(frame["area_m2"][0], rel=1e-3)
+
+
+@pytest.mark.parametrize("side", [0.2986, 0.1 + 1e-7, 2.7e-6])
+def test_neighbours_are_joined_although_their_coordinates_differ(tmp_path, side):
+    """In their last digits, as those of chips of a mosaic do."""
+    crs = "EPSG:4326" if side < 1e-3 else "EPSG:32637"
+    origin = (37.1, 55.7) if side < 1e-3 else (412_345.678, 6_174_321.123)
+    label = blobs(40, 480)
+    mosaic = Affine(side, 0, origin[0], 0, -side, origin[1])
+    for chip in range(12):
+        left, top = mosaic @ (chip * 40, 0)
+        place = Affine(side, 0, round(left, 10), 0, -side, top)
+        write(tmp_path / f"{chip:02}.tif", label[:, 40 * chip :][:, :40], crs=crs, place=place)
+    whole = write(tmp_path / "whole" / "a.tif", label, crs=crs, place=mosaic)
+    found, alone = (gp.polygonize(p, simplify_m=0, **ALL) for p in (tmp_path, whole))
+    assert found["class"].tolist() == alone["class"].tolist()
+    np.testing.assert_allclose(found["area_m2"], alone["area_m2"], rtol=1e-5)
 
 
 def test_simplified_neighbours_keep_touching(tmp_path):
