@@ -13,12 +13,13 @@ from geoprep.errors import LabelError
 
 LOST: Final = "OpenStreetMap object without coordinates"
 SHORTENED: Final = "OpenStreetMap way that lacks nodes, shortened"
+AREA: Final = "OpenStreetMap area of a road, left out: `layer` multipolygons reads it"
 PBF_DATA: Final = b"OSMData"
 """Type of the blocks with objects, in a ``.pbf`` file."""
 
 
 def prepare_osm(source: Path | bytes, name: str) -> tuple[Path | bytes, dict[str, str]]:
-    """Return OpenStreetMap XML as GDAL reads it right, and `LOST` or `SHORTENED` by object.
+    """Return OpenStreetMap XML as GDAL reads it right, and `LOST`, `SHORTENED` or `AREA` by object.
 
     Objects are named by their id, ways as it is and relations with ``r`` before it. The document is
     rewritten where it needs one of these:
@@ -49,6 +50,8 @@ def prepare_osm(source: Path | bytes, name: str) -> tuple[Path | bytes, dict[str
             ways.add(key)
             if tags:
                 tagged[key] = placed, others
+            if "highway" in tags and tags.get("area") == "yes" and _is_closed(element):
+                problems[key] = AREA
         elif element.tag == "relation" and tags.get("type") == "multipolygon":
             relations[f"r{key}"] = [member.get("ref", "") for member in element.findall("member")]
     for key, (placed, others) in tagged.items():
@@ -88,9 +91,13 @@ def _is_deleted(element: Element) -> bool:
 
 def _is_taken_for_area(way: Element, tags: dict[str, str]) -> bool:
     """Return whether GDAL would take a road that is closed for an area."""
+    is_road = "highway" in tags and "area" not in tags and _is_closed(way)
+    return is_road and not _area_keys().isdisjoint(tags)
+
+
+def _is_closed(way: Element) -> bool:
     points = [point.get("ref") for point in way.findall("nd")]
-    closed = len(points) > 1 and points[0] == points[-1]
-    return closed and "highway" in tags and "area" not in tags and not _area_keys().isdisjoint(tags)
+    return len(points) > 1 and points[0] == points[-1]
 
 
 def _area_keys() -> set[str]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from geoprep.crs import reproject
 from geoprep.errors import LabelError
 from geoprep.labels.attributes import Attributes
-from geoprep.labels.osm_files import LOST, PBF_DATA, prepare_osm
+from geoprep.labels.osm_files import AREA, LOST, PBF_DATA, prepare_osm
 from geoprep.labels.vector_checks import (
     bytes_of,
     require_crs,
@@ -214,7 +214,7 @@ class VectorFile:
             ]
             attributes += rows
             names += [layer.name] * len(problems)
-        file_notes = []
+        file_notes, names_of_layers = [], {layer.name for layer in layers}
         values = (value for row in attributes for value in row.values())
         if self.encoding == _LATIN_1 and any(
             isinstance(v, str) and not v.isascii() for v in values
@@ -222,6 +222,8 @@ class VectorFile:
             file_notes.append(_UNKNOWN_ENCODING)
         if self.where is not None and not notes and self._count(layers):
             file_notes.append(UNSELECTED)
+        if AREA in self.problems.values() and "multipolygons" not in names_of_layers:
+            file_notes.append(AREA)
         lost = sum(problem == LOST for problem in self.problems.values())
         lost = lost or (not notes and self._is_pbf_without_nodes())
         notes += [LOST] * lost

@@ -10,7 +10,7 @@ import shapely
 
 from geoprep.errors import LabelError
 from geoprep.labels.label_options import SpeedRule
-from geoprep.labels.osm_files import LOST, SHORTENED
+from geoprep.labels.osm_files import AREA, LOST, SHORTENED
 from geoprep.labels.road_files import RoadFile
 from geoprep.labels.vector_labels import read_road_table
 
@@ -110,7 +110,10 @@ def test_a_closed_road_is_a_line_unless_it_is_tagged_as_an_area(tmp_path, tags, 
     there = read(tmp_path, NODES, ring, layer=layer)
     assert [len(there.lines), there.value.tolist()] == [1, [45]]
     other = {"lines": "multipolygons", "multipolygons": "lines"}[layer]
-    assert len(read(tmp_path, NODES, ring, layer=other).lines) == 0
+    without = read(tmp_path, NODES, ring, layer=other)
+    assert len(without.lines) == 0
+    assert (AREA in without.file_notes) == ("area" in tags and layer != "lines")
+    assert AREA not in there.file_notes
 
 
 def test_ids_below_0_are_read_from_both_formats(tmp_path):
