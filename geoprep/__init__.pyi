@@ -1,6 +1,8 @@
 from .api import Download as Download
+from .api import RoadChanges as RoadChanges
 from .api import RoadNetwork as RoadNetwork
 from .api import check_store as check_store
+from .api import compare as compare
 from .api import download as download
 from .api import export_footprints as export_footprints
 from .api import export_geozarr as export_geozarr

@@ -13,6 +13,7 @@ import click
 
 import geoprep
 from geoprep.cli.build_zarr import build_zarr
+from geoprep.cli.compare import compare
 from geoprep.cli.download import download
 from geoprep.cli.entry_points import CommandGroup
 from geoprep.cli.help import JSON, QUIET, GroupedCommand, OutputPath, options_from
@@ -35,6 +36,7 @@ geoprep fit moscow.zarr                                 train a model
 geoprep predict runs/moscow images/ --out predictions/  find roads in other images
 geoprep vectorize predictions/ --out city.gpkg          make a routable road network
 geoprep score --truth labels/ --proposal city.gpkg      score it with APLS and TOPO
+geoprep compare map.osm city.gpkg --out changes.gpkg    find the roads that a map lacks
 """
 
 
@@ -79,7 +81,7 @@ def cli() -> None:
     """Run one of the commands."""
 
 
-for command in (download, build_zarr, vectorize, polygonize, score):
+for command in (download, build_zarr, vectorize, polygonize, score, compare):
     cli.add_command(command)
 
 

@@ -3,6 +3,9 @@ from .centrelines.opening import open_raster as open_raster
 from .centrelines.opening import pixel_size_of as pixel_size_of
 from .centrelines.opening import stated_threshold as stated_threshold
 from .centrelines.rasters import RoadRaster as RoadRaster
+from .comparison.changes import Changes as Changes
+from .comparison.changes import compare_networks as compare_networks
+from .comparison.changes import write_changes as write_changes
 from .formats.files import read_network as read_network
 from .formats.files import write_network as write_network
 from .formats.graphs import multigraph as multigraph
@@ -21,12 +24,14 @@ from .network import in_crs as in_crs
 from .options import LABEL_OPTIONS as LABEL_OPTIONS
 from .options import TOPO_INTERVAL_M as TOPO_INTERVAL_M
 from .options import TOPO_MATCH_M as TOPO_MATCH_M
+from .options import CompareOptions as CompareOptions
 from .options import Kind as Kind
 from .options import RasterOptions as RasterOptions
 from .options import ScoreOptions as ScoreOptions
 from .options import Tracing as Tracing
 from .scoring.apls import apls as apls
 from .scoring.pairs import ScenePair as ScenePair
+from .scoring.pairs import image_borders as image_borders
 from .scoring.pairs import pair_scenes as pair_scenes
 from .scoring.scenes import Reliability as Reliability
 from .scoring.scenes import SceneScore as SceneScore

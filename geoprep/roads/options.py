@@ -200,3 +200,27 @@ class ScoreOptions:
 
     def __post_init__(self) -> None:
         check_options(self, ScoreOptions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareOptions:
+    """Options of comparing a map with a proposal."""
+
+    distance: float = option(
+        10.0, "Largest distance of two roads that are the same.", "METRES", above=0, section="Roads"
+    )
+    min_length: float = option(
+        20.0,
+        "Minimum length of missing or unconfirmed roads that are connected.",
+        "METRES",
+        least=0,
+        section="Roads",
+    )
+    apply_offset: bool = option(
+        False,
+        "Move the proposal by the systematic offset of the map before comparing.",
+        section="Roads",
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self, CompareOptions)

@@ -73,12 +73,12 @@ def _write_geopackage(network: RoadGraph, path: Path) -> None:
 
     points = gpd.points_from_xy(*network.nodes.T, crs=network.crs)
     nodes = gpd.GeoDataFrame({"node": np.arange(len(network.nodes))}, geometry=points)
-    _write_layer(edge_frame(network, rounded=True), path, EDGES, "LineString")
-    _write_layer(nodes, path, "nodes", "Point")
-    _write_layer(style_row(EDGES), path, "layer_styles", None)
+    write_layer(edge_frame(network, rounded=True), path, EDGES, "LineString")
+    write_layer(nodes, path, "nodes", "Point")
+    write_layer(style_row(EDGES), path, "layer_styles", None)
 
 
-def _write_layer(
+def write_layer(
     frame: pd.DataFrame,
     path: Path,
     layer: str,
@@ -87,6 +87,7 @@ def _write_layer(
     driver: str = "GPKG",
     **options: str,
 ) -> None:
+    """Write a frame as a layer of a file, beside the layers that the file has."""
     import pyogrio
 
     with warnings.catch_warnings():
@@ -118,7 +119,7 @@ def _write_geojson(network: RoadGraph, path: Path) -> None:
     rounded = shapely.transform(lines, lambda xy: np.round(xy, decimals))
     # Without a CRS: RFC 7946 has no member for it.
     frame = gpd.GeoDataFrame(frame.drop(columns="geometry"), geometry=rounded)
-    _write_layer(frame, path, EDGES, "Unknown", driver="GeoJSON", WRITE_NAME="NO")
+    write_layer(frame, path, EDGES, "Unknown", driver="GeoJSON", WRITE_NAME="NO")
     if is_plane:
         text = path.read_text(encoding="utf-8")
         text = text.replace(_COLLECTION, f'{_COLLECTION}\n"crs": null,', 1)

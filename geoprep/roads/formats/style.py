@@ -16,7 +16,18 @@ _NO_LIMIT_MPH: Final = 10_000
 
 
 def style_row(layer: str) -> pd.DataFrame:
-    """Return the row of QGIS's table of layer styles that makes the style a layer's default."""
+    """Return the row of QGIS's table of layer styles that colours a layer by speed."""
+    return _row(layer, "speed", _qml())
+
+
+def plain_style_row(layer: str, colour: tuple[int, int, int]) -> pd.DataFrame:
+    """Return the row of QGIS's table of layer styles that gives a layer one colour."""
+    symbol = _SYMBOL.format(number=0, colour=",".join(map(str, (*colour, 255))))
+    rule = _RULE.format(number=0, filter="''", label=quoteattr(layer))
+    return _row(layer, layer, _STYLE.format(rules=rule, symbols=symbol))
+
+
+def _row(layer: str, name: str, qml: str) -> pd.DataFrame:
     import pandas as pd
 
     row = {
@@ -24,11 +35,11 @@ def style_row(layer: str) -> pd.DataFrame:
         "f_table_schema": "",
         "f_table_name": layer,
         "f_geometry_column": "geom",
-        "styleName": "speed",
-        "styleQML": _qml(),
+        "styleName": name,
+        "styleQML": qml,
         "styleSLD": "",
         "useAsDefault": True,
-        "description": "Road speeds in mph",
+        "description": f"Roads by {name}",
         "owner": "",
         "ui": "",
     }

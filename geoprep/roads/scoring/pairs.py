@@ -70,7 +70,7 @@ def pair_scenes(
        part within the bounding box of its ground truth, so that false roads outside that box do
        not count.
     """
-    borders: Mapping[str, Grid] = {} if images is None else _borders(images)
+    borders: Mapping[str, Grid] = {} if images is None else image_borders(images)
     grids = {} if images is not None and _is_store(images) else borders
     reader = _SceneReader(grids, pixel_size_m, rule or SpeedRule())
     truths, proposals = reader.scenes(truth), reader.scenes(proposal)
@@ -245,7 +245,7 @@ def _is_store(path: Path) -> bool:
     return (path / "zarr.json").is_file()
 
 
-def _borders(images: Path) -> dict[str, Grid]:
+def image_borders(images: Path) -> dict[str, Grid]:
     """Return the georeferenced grids of an image, a folder of images, or a store by scene key."""
     if _is_store(images):
         from geoprep.store import StoreReader, scene_grid

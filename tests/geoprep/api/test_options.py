@@ -55,6 +55,10 @@ COMMANDS = {
         "--other nodata --tolerance 3 --label-nodata 9 --boundary 3 --csv s.csv --threads 2 "
         "--quiet --json",
     ),
+    "compare": (
+        "compare",
+        "a.osm b.gpkg --out c.gpkg --images i --distance 8 --min-length 9 --apply-offset --json",
+    ),
     "polygonize": (
         "polygonize",
         "maps --out a.gpkg --simplify 2 --min-area 5 --square --pixel-size 2 --background --json",
@@ -170,9 +174,10 @@ def test_commands_import_the_api_and_records_only():
     allowed = {"geoprep", *(f"geoprep.{name}" for name in names)}
     records = {("geoprep.build", "BuildOptions"), ("geoprep.build", "BuildObserver")}
     records |= {
-        ("geoprep.roads", one) for one in ("LABEL_OPTIONS", "RasterOptions", "ScoreOptions")
+        ("geoprep.roads", one) for one in ("LABEL_OPTIONS", "CompareOptions", "RasterOptions")
     }
-    records |= {("geoprep.roads", "Tracing"), ("geoprep.executors", "Terminal")}
+    records |= {("geoprep.roads", "ScoreOptions"), ("geoprep.roads", "Tracing")}
+    records |= {("geoprep.executors", "Terminal")}
     records |= {("geoprep.labels", f"{kind}Options") for kind in ("Class", "Mask", "Road")}
     for path in Path(geoprep.cli.__file__).parent.glob("*.py"):
         tree = ast.parse(path.read_text())

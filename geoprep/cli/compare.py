@@ -1,0 +1,69 @@
+"""The command `geoprep compare`: a map against roads found in imagery."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+import geoprep
+from geoprep.cli.help import JSON, GroupedCommand, options_from, options_of
+from geoprep.roads import CompareOptions
+from geoprep.texts import printable
+
+HELP = """Find the roads of imagery that a map lacks, and those of the map that nothing confirms.
+
+MAP is OpenStreetMap data, a label file or a road network; PROPOSAL is a road network such as
+`geoprep vectorize` writes. Parts of roads are compared, by distance and heading. The GeoPackage has
+the layers missing, unconfirmed, matched and joins, which QGIS opens with colours. The missing roads
+are written beside it as .osm, for review in JOSM. Nothing is merged.
+
+\b
+geoprep compare map.osm.pbf city.gpkg --out changes.gpkg
+geoprep compare map.gpkg city.gpkg --images chips/ --apply-offset --out changes.gpkg
+"""
+
+
+@click.command(
+    cls=GroupedCommand, help=HELP, short_help="Find the roads that a map lacks, or has too many."
+)
+@click.argument("roads", metavar="MAP", type=click.Path(path_type=Path))
+@click.argument("proposal", type=click.Path(path_type=Path))
+@options_from(
+    *(geoprep.compare, "out", "images"),
+    section="Files",
+    out={"required": True, "type": click.Path(path_type=Path, dir_okay=False)},
+)
+@options_of(CompareOptions)
+@JSON
+def compare(*, as_json: bool, **given: Any) -> None:  # noqa: ANN401 - click passes options by name
+    """Compare, write the layers, and print kilometres by type of road."""
+    changes = geoprep.compare(**given)
+    table, offset = changes.summary, changes.offset
+    if as_json:
+        kinds = json.loads(table.round(3).to_json(orient="index"))
+        plain = {name: None if value != value else value for name, value in offset.items()}
+        click.echo(json.dumps({"out": str(given["out"]), "km": kinds, "offset": plain}, indent=2))
+        return
+    from rich.table import Table
+
+    from geoprep.executors import Terminal
+
+    shown = Table(box=None, header_style="bold", padding=(0, 1, 0, 0))
+    shown.add_column("km")
+    for name in table.columns:
+        shown.add_column(name, justify="right")
+    for kind, *figures in table.itertuples():
+        shown.add_row(kind, *(f"{km:.2f}" for km in figures))
+    Terminal().print(shown)
+    if offset["spread"] == offset["spread"]:
+        applied = "applied" if given["apply_offset"] else "--apply-offset removes it"
+        click.echo(
+            f"the map lies {offset['east']:+.1f} m east and {offset['north']:+.1f} m north of the "
+            f"proposal, with a spread of {offset['spread']:.1f} m ({applied})"
+        )
+    else:
+        click.echo("too few roads in both to tell the offset of the map")
+    click.echo(printable(f"wrote {given['out']}"))

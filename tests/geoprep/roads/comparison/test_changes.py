@@ -1,0 +1,120 @@
+"""What a map lacks, and what nothing confirms: portions of roads, offsets, layers and files."""
+
+import json
+import sqlite3
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import shapely
+from click.testing import CliRunner
+from helpers.roads import network
+
+import geoprep
+from geoprep.cli.commands import cli
+from geoprep.errors import UsageError
+from geoprep.roads.comparison.matching import moved_by, offset_between
+from geoprep.roads.formats.lines import network_from_lines
+from geoprep.roads.graph import subnetwork
+from geoprep.roads.network import RoadGraph
+
+CRS = "EPSG:32637"
+
+
+def road(*lines, speed=30.0, **columns) -> geoprep.RoadNetwork:
+    placed = [np.add(line, (500_000, 6_000_000)) for line in lines]
+    shapes = np.array([shapely.LineString(line) for line in placed], object)
+    tags = {name: np.array(values, object) for name, values in columns.items()}
+    made = network_from_lines(shapes, np.full(len(lines), speed), CRS, attributes=tags)
+    return geoprep.RoadNetwork(made)
+
+
+GRID = [[(0, y), (400, y)] for y in (0, 100, 200)] + [[(x, 0), (x, 200)] for x in (0, 200, 400)]
+TYPES = ["primary", "residential", "residential", "service", "service", "service"]
+
+
+def test_a_road_is_compared_by_its_portions():
+    """A map's road of 400 m, of which 240 m are in the imagery, and a new side road."""
+    roads = road([(0, 0), (400, 0)], highway=["primary"])
+    proposal = road([(0, 1), (240, 1)], [(100, 1), (100, 80)], [(0, 90), (400, 91)], speed=20.0)
+    found = geoprep.compare(roads, proposal)
+    assert found.unconfirmed["length_m"].sum() == pytest.approx(160, abs=6)
+    assert found.matched["length_m"].sum() == pytest.approx(240, abs=6)
+    assert found.matched["offset_m"].iloc[0] == pytest.approx(1, abs=0.1)
+    assert found.matched["speed_difference_mph"].iloc[0] == -10
+    assert found.missing["length_m"].tolist() == pytest.approx([79, 400], abs=1)
+    assert found.summary.loc["primary", ["map", "matched", "unconfirmed"]].tolist() == (
+        pytest.approx([0.4, 0.24, 0.16], abs=0.01)
+    )
+    (side,) = found.joins[found.joins["distance_m"] < 5].geometry
+    assert side.coords[0] == pytest.approx((500_100, 6_000_000), abs=0.1)
+
+
+def test_a_road_that_is_crossed_or_touched_is_missing_as_a_whole():
+    roads = road([(0, 0), (0, 300)], [(100, -2), (112, 5)])
+    found = geoprep.compare(roads, road([(-200, 3), (300, 3)], [(0, 0), (0, 300)]))
+    assert found.missing["length_m"].sum() == pytest.approx(500, abs=1)
+
+
+def test_short_differences_are_none():
+    roads = road([(0, 0), (400, 0)])
+    longer = road([(-15, 0), (400, 0)], [(200, 0), (200, 15)])
+    assert geoprep.compare(roads, longer).missing.empty
+    assert len(geoprep.compare(roads, longer, min_length=5.0).missing) == 2
+
+
+@pytest.mark.parametrize("shift", [(0, 0), (4, -3), (-6, 6)])
+def test_the_offset_is_found_although_roads_lack_a_partner(shift):
+    whole = road(*GRID, highway=TYPES).graph
+    noise = np.random.default_rng(1)
+    lines = shapely.segmentize(moved_by(whole, np.negative(shift)).lines, 20)
+    lines = shapely.transform(lines, lambda xy: xy + noise.normal(0, 0.5, xy.shape))
+    moved = replace(whole, lines=lines, attributes={})
+    some = subnetwork(whole, np.arange(len(whole.lines)) % 4 != 0)
+    offset = offset_between(moved, some)
+    assert (offset.east, offset.north) == pytest.approx(shift, abs=0.4)
+    assert 0.1 < offset.spread < 1
+    found = geoprep.compare(
+        geoprep.RoadNetwork(some), geoprep.RoadNetwork(moved), apply_offset=True
+    )
+    removed = whole.length_m.sum() - some.length_m.sum()
+    assert found.missing["length_m"].sum() == pytest.approx(removed, rel=0.1)
+
+
+def test_one_heading_tells_no_offset():
+    roads = road([(0, 0), (400, 0)])
+    assert np.isnan(geoprep.compare(roads, road([(0, 3), (400, 3)])).offset["spread"])
+
+
+def test_files_for_qgis_and_josm(tmp_path):
+    confidence = np.full((6, 2), 0.8)
+    road(*GRID[:4], highway=TYPES[:4]).to_file(tmp_path / "map.gpkg")
+    proposal = network(*[np.add(line, (5e5, 6e6)).tolist() for line in GRID], crs=CRS)
+    geoprep.RoadNetwork(replace(proposal, confidence=confidence)).to_file(tmp_path / "city.gpkg")
+    files = [str(tmp_path / name) for name in ("map.gpkg", "city.gpkg", "c.gpkg")]
+    words = ["compare", *files[:2], "--out", files[2]]
+    ran = CliRunner().invoke(cli, words)
+    assert ran.exit_code == 0, ran.output
+    assert "spread" in ran.output
+    document = json.loads(CliRunner().invoke(cli, [*words, "--json"]).output)
+    assert document["km"]["all"]["missing"] == pytest.approx(0.4, abs=0.01)
+    missing = geoprep.read_network(tmp_path / "c.osm")
+    assert missing.length_km == pytest.approx(0.4, abs=0.01)
+    assert "<tag k='source' v='geoprep'/>" in (tmp_path / "c.osm").read_text()
+    with sqlite3.connect(tmp_path / "c.gpkg") as database:
+        layers = {name for (name,) in database.execute("SELECT f_table_name FROM layer_styles")}
+        ((mean,), *_) = database.execute("SELECT confidence_mean FROM missing")
+        joins = database.execute("SELECT count(*) FROM joins WHERE map_node IS NOT NULL").fetchone()
+    assert layers == {"missing", "unconfirmed", "matched"}
+    assert mean == pytest.approx(0.8)
+    assert joins[0] == 3
+
+
+def test_networks_without_roads_and_of_different_planes():
+    roads = road(*GRID)
+    empty = geoprep.RoadNetwork(subnetwork(roads.graph, np.zeros(len(roads), bool)))
+    assert len(geoprep.compare(empty, roads).missing) == len(roads)
+    assert geoprep.compare(roads, empty).summary.loc["all", "map"] == 0
+    plane: RoadGraph = replace(roads.graph, crs=None)
+    with pytest.raises(UsageError, match="only one of map and proposal is georeferenced"):
+        geoprep.compare(roads, geoprep.RoadNetwork(plane))
