@@ -15,7 +15,7 @@ from .description import NOTHING_STATED as NOTHING_STATED
 from .description import Band as Band
 from .description import Raster as Raster
 from .description import Stated as Stated
-from .description import describe as describe
+from .headers import describe as describe
 from .resample import pixel_edges as pixel_edges
 from .resample import render as render
 from .rescale import lookup_tables as lookup_tables

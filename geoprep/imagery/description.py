@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import numpy as np
@@ -14,20 +12,12 @@ import xxhash
 from numpy.typing import NDArray
 
 from geoprep.crs import is_georeferenced, stated_crs
-from geoprep.errors import GeoprepError, ImageError, SourceError
+from geoprep.errors import ImageError, SourceError
 from geoprep.grid import Grid, local_grid
 from geoprep.imagery.band_names import Names, common_name, has_names
 from geoprep.imagery.rescale import SIZES
 from geoprep.imagery.wide import WIDE
-from geoprep.storage import (
-    SIDECAR,
-    file_version,
-    is_local,
-    open_header,
-    shown_address,
-    split_address,
-    stated_beside,
-)
+from geoprep.storage import file_version, shown_address, split_address
 
 if TYPE_CHECKING:
     from rasterio.io import DatasetReader
@@ -329,60 +319,6 @@ class Raster:
             f"has a CRS that is neither geographic nor projected ({self.crs[:60]}): "
             f"set the right one with `gdal_edit.py -a_srs EPSG:xxxx FILE`, {without}"
         )
-
-
-def describe(address: str) -> Raster:
-    """Return what a file, or an address of storage, states about itself.
-
-    Of a remote file only its header is downloaded. Raises ImageError if it cannot be opened.
-    """
-    parts = split_address(address)
-    files = dict.fromkeys(parts)
-    with ExitStack() as opened, _named(address):
-        dataset = opened.enter_context(open_header(address))
-        for part in filter(is_local, parts):
-            own = dataset if part == address else opened.enter_context(open_header(part))
-            _add_files(own, files)
-        return replace(Raster.of(dataset, address), files=(address, *[*files][len(parts) :]))
-
-
-@contextmanager
-def _named(address: str) -> Iterator[None]:
-    """Raise any error of an odd header as an ImageError that names the file."""
-    try:
-        yield
-    except GeoprepError:
-        raise
-    except Exception as error:
-        raise ImageError(
-            f"{shown_address(address)}: its header cannot be read ({type(error).__name__}: "
-            f"{error}). Write it anew with `gdal_translate IN OUT`, or remove it from the folder."
-        ) from error
-
-
-def _add_files(dataset: DatasetReader, files: dict[str, None]) -> None:
-    """Add the other files that an open image consists of, as keys."""
-    for file in map(_on_disk, dataset.files):
-        # Overviews are not read, nor the statistics that viewers write.
-        ignored = (
-            file.endswith(".ovr")
-            or file.startswith("/vsimem/")
-            or (file.endswith(SIDECAR) and not stated_beside(file))
-        )
-        if file in files or ignored:
-            continue
-        files[file] = None
-        if dataset.driver == "VRT":
-            with suppress(ImageError), open_header(file) as source:
-                _add_files(source, files)
-
-
-def _on_disk(file: str) -> str:
-    """Return a file of GDAL's list, or the archive that it is in."""
-    if not file.startswith("/vsi"):
-        return file
-    path = Path("/" + re.sub(r"^(/vsi\w+/)+|[{}]", "/", file).lstrip("/"))
-    return next((str(part) for part in (path, *path.parents) if part.is_file()), file)
 
 
 def _bands(dataset: Any) -> list[Band]:  # noqa: ANN401 - rasterio's properties have no types

@@ -12,14 +12,8 @@ from .addresses import split_address as split_address
 from .addresses import tar_member as tar_member
 from .failures import errors_named as errors_named
 from .failures import free_bytes as free_bytes
-from .inputs import SIDECAR as SIDECAR
-from .inputs import content_digest as content_digest
-from .inputs import file_states as file_states
-from .inputs import file_version as file_version
 from .inputs import open_header as open_header
 from .inputs import open_image as open_image
-from .inputs import read_bytes as read_bytes
-from .inputs import stated_beside as stated_beside
 from .local_files import LockHeldError as LockHeldError
 from .local_files import StrPath as StrPath
 from .local_files import flush as flush
@@ -49,3 +43,9 @@ from .sinks import check_reachable as check_reachable
 from .sinks import open_sink as open_sink
 from .transfer import bytes_missing as bytes_missing
 from .transfer import download as download
+from .versions import SIDECAR as SIDECAR
+from .versions import content_digest as content_digest
+from .versions import file_states as file_states
+from .versions import file_version as file_version
+from .versions import read_bytes as read_bytes
+from .versions import stated_beside as stated_beside

@@ -202,7 +202,7 @@ def test_statistics_and_overviews_are_not_part_of_an_image(nested):
 
 
 def test_a_large_file_is_sampled_with_its_first_and_last_bytes(tmp_path, monkeypatch):
-    monkeypatch.setattr("geoprep.storage.inputs._SAMPLE", 8)
+    monkeypatch.setattr("geoprep.storage.versions._SAMPLE", 8)
     path = tmp_path / "a.bin"
     path.write_bytes(bytes(10_000))
     status, versions = path.stat(), {file_version(str(path))}

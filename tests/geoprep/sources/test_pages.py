@@ -82,3 +82,17 @@ def test_variables_of_netcdf_fail_one_scene_and_are_read_by_their_addresses(
     assert scene.id == "scene_Band2"
     with open_image(scene.image) as dataset:
         np.testing.assert_array_equal(dataset.read(1), VALUES[..., 1])
+
+
+@pytest.mark.parametrize(
+    ("address", "says"),
+    [
+        ("NETCDF:gone.nc:red", "no such file; check the path"),
+        ("GTIFF_DIR:9:stack.tif", "cannot be read as an image"),
+    ],
+)
+def test_an_address_of_no_image_is_told_from_one_of_no_file(tmp_path, monkeypatch, address, says):
+    stack(tmp_path / "stack.tif", [VALUES[..., 0], VALUES[:30, :40, 1]])
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ImageError, match=says):
+        describe(address)

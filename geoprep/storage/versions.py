@@ -1,0 +1,125 @@
+"""Bytes of files, and what tells one version of a file from another."""
+
+import errno
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from xml.etree.ElementTree import ParseError, canonicalize, fromstring, tostring
+
+import xxhash
+
+from geoprep.errors import SourceError
+from geoprep.storage.addresses import is_remote, shown_address, split_address, tar_member
+from geoprep.storage.places import read_object
+from geoprep.storage.transfer import worker_copy
+
+BLOCK = 256 << 10
+"""Bytes that are read at once, of a file on the disk or of a header on a server."""
+_SAMPLE, _SAMPLES = 64 << 10, 128
+"""Bytes of a sample of a file, and their number: all of it up to 8 MiB."""
+SIDECAR = ".aux.xml"
+"""End of the name of the file where GDAL keeps what an image's own format cannot state."""
+
+
+def require_end(path: str) -> None:
+    """Raise OSError for a pipe or a device, which may never end or never even open."""
+    mode = os.stat(path).st_mode  # noqa: PTH116 - of a name that may be anything
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise OSError(errno.EINVAL, "a pipe or a device, not a file", path)
+
+
+def _blocks(address: str) -> Iterator[bytes]:
+    """Yield the bytes of a local file or a member of a tar, or raise SourceError."""
+    member = tar_member(address)
+    path = member.archive if member else address
+    try:
+        require_end(path)
+        with Path(path).open("rb", buffering=0) as stream:
+            stream.seek(member.offset if member else 0)
+            left = member.size if member else os.fstat(stream.fileno()).st_size
+            while left > 0 and (block := stream.read(min(left, BLOCK))):
+                yield block
+                left -= len(block)
+    except OSError as error:
+        raise SourceError(f"{shown_address(address)}: cannot be read ({error}).") from error
+    if member and left:
+        raise SourceError(f"{shown_address(address)}: the archive has changed since it was listed.")
+
+
+def content_digest(address: str) -> str:
+    """Return the XXH3-128 digest of a file as hexadecimal digits, or raise SourceError.
+
+    The same bytes have the same digest in a folder, in an archive and in a bucket. That of several
+    `joined` files covers the content of all.
+    """
+    if len(addresses := split_address(address)) > 1:
+        return xxhash.xxh3_128_hexdigest(" ".join(map(content_digest, addresses)).encode())
+    local = worker_copy(address) if is_remote(address) else address
+    if local is None:
+        return xxhash.xxh3_128_hexdigest(read_object(address))
+    if str(local).endswith(SIDECAR):
+        return xxhash.xxh3_128_hexdigest(stated_beside(str(local)))
+    digest = xxhash.xxh3_128()
+    for block in _blocks(str(local)):
+        digest.update(block)
+    return digest.hexdigest()
+
+
+def file_version(address: str) -> str:
+    """Return a text that changes with a local file or member of a tar, or raise SourceError.
+
+    It is made of the size, the time of a file and, since copies keep their times, a digest of
+    samples with the first and the last bytes: all bytes up to 8 MiB.
+    """
+    if address.endswith(SIDECAR):
+        return content_digest(address)
+    member = tar_member(address)
+    path, start = (member.archive, member.offset) if member else (address, 0)
+    digest = xxhash.xxh3_128()
+    try:
+        require_end(path)
+        with Path(path).open("rb", buffering=0) as stream:
+            status = os.fstat(stream.fileno())
+            size = member.size if member else status.st_size
+            step = max(_SAMPLE, -(-size // _SAMPLES))
+            for first in (*range(0, size, step), max(0, size - _SAMPLE)):
+                count = min(_SAMPLE, size - first)
+                digest.update(os.pread(stream.fileno(), count, start + first))
+    except OSError as error:
+        raise SourceError(f"{shown_address(address)}: cannot be read ({error}).") from error
+    time = "" if member else f"{status.st_mtime_ns} ns, "
+    return f"{size} bytes, {time}{digest.hexdigest()}"
+
+
+def file_states(addresses: Sequence[str]) -> int:
+    """Return a number that changes when local files or archives are written, from their status."""
+    states = []
+    for part in (part for address in addresses for part in split_address(address)):
+        member = tar_member(part)
+        with suppress(OSError):  # such as a file on a server
+            status = os.stat(member.archive if member else part)  # noqa: PTH116 - of any name
+            states.append((status.st_size, status.st_mtime_ns, status.st_ctime_ns))
+    return xxhash.xxh3_64_intdigest(repr(states).encode())
+
+
+def stated_beside(path: str) -> bytes:
+    """Return what an ``.aux.xml`` file states, as XML without the statistics that viewers write."""
+    data = read_bytes(path)
+    try:
+        root = fromstring(data)
+    except ParseError:  # GDAL ignores it
+        return data
+    for parent in reversed([*root.iter()]):  # inner ones first
+        for child in [*parent]:
+            is_empty = child.tag in ("Metadata", "PAMRasterBand") and not len(child)
+            is_statistic = child.get("key", "").startswith("STATISTICS_")
+            if is_empty or is_statistic or child.tag == "Histograms":
+                parent.remove(child)
+    return canonicalize(tostring(root), strip_text=True).encode() if len(root) else b""
+
+
+def read_bytes(address: str) -> bytes:
+    """Return all bytes of a file, or raise SourceError."""
+    return read_object(address) if is_remote(address) else b"".join(_blocks(address))
