@@ -33,6 +33,8 @@ EMPTY = "empty"
 class Folds:
     """k-fold cross-validation over the scenes that are not in the test split.
 
+    Scenes that the build keeps together, `StoreReader.groups`, are in one fold.
+
     Attributes
     ----------
     count
@@ -97,20 +99,24 @@ def _refold(store: StoreReader, folds: Folds) -> NDArray[np.uint8]:
     train, val, test = range(len(SPLITS))
     mine = store.tiles.split < test
     free = np.unique(store.tiles.scene[mine])
-    usable = store.scenes.status[free] == "ok"
-    if usable.sum() < folds.count:
+    groups, of_group = np.unique(store.groups[free], return_inverse=True)
+    usable = np.bincount(of_group, store.scenes.status[free] == "ok")
+    if np.count_nonzero(usable) < folds.count:
         raise UsageError(
-            f"{store.location} has {usable.sum()} usable scenes outside its test split, too few "
-            f"for folds={folds.count}: use fewer folds"
+            f"{store.location} has {np.count_nonzero(usable)} usable scenes outside its test split "
+            "that do not belong together, too few for "
+            f"folds={folds.count}: use fewer folds. Images with the same bytes, of one block or "
+            "folder of splits, and images that overlap stay in one fold"
         )
     # Usable scenes are assigned first, so that they are balanced, not the failed ones.
-    keys = (f"{folds.seed}:{store.scenes.id[scene]}".encode() for scene in free)
+    keys = (f"{folds.seed}:{store.scenes.id[group]}".encode() for group in groups)
     drawn = [hashlib.blake2b(key, digest_size=8).digest() for key in keys]
-    rank = sorted(range(len(free)), key=lambda i: (not usable[i], drawn[i]))
-    fold = np.empty(len(free), np.int64)
-    fold[rank] = np.arange(len(free)) % folds.count
+    sizes, fold = np.zeros(folds.count), np.empty(len(groups), np.int64)
+    for group in sorted(range(len(groups)), key=lambda i: (not usable[i], drawn[i])):
+        fold[group] = sizes.argmin()  # the first of equally small ones
+        sizes[fold[group]] += usable[group] or np.count_nonzero(of_group == group)
     of_scene = np.full(len(store.scenes), test, np.uint8)
-    of_scene[free] = np.where(fold == folds.fold, val, train)
+    of_scene[free] = np.where(fold[of_group] == folds.fold, val, train)
     again: NDArray[np.uint8] = np.where(mine, of_scene[store.tiles.scene], store.tiles.split)
     return again
 

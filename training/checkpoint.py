@@ -63,6 +63,8 @@ class RunProgress:
     """Wall time of training, over all starts."""
     history: list[dict[str, Any]] = field(default_factory=list)
     """Rows of metrics.csv, one per epoch."""
+    labels: str = ""
+    """Digest of the labels that the scores are of; empty if unknown."""
     skipped: int = 0
     """Steps that were skipped, since their gradient overflowed in fp16."""
 

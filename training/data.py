@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import numpy as np
+import shapely
 import torch
 from numpy.typing import NDArray
 
@@ -16,6 +18,7 @@ from geoprep.errors import UsageError
 from geoprep.imagery import common_name, match_bands
 from geoprep.speed import BIN_COUNT, BIN_TABLE, BIN_WIDTH_MPH
 from geoprep.store import StoreReader, TileReader
+from geoprep.views import outlines
 from loaders import (
     DevicePrep,
     DeviceTiles,
@@ -194,6 +197,32 @@ def differences(info: ModelInfo, stores: Sequence[StoreReader]) -> list[str]:
                 f"are read by name, as {', '.join(info.bands)}"
             )
     return lines
+
+
+def shared_ground(stores: Sequence[StoreReader], folds: Folds | None) -> Iterator[str]:
+    """Yield a line per pair of stores of which one trains on ground that the other validates on.
+
+    Scenes that are not georeferenced are compared by their ids.
+    """
+    for one, other in permutations(stores, 2):
+        pair = (one, select(one, "train", folds).tiles), (other, select(other, "val", folds).tiles)
+        (train, ids), (val, val_ids) = (
+            (
+                outlines(store, "tile", "EPSG:4326")[0][tiles],
+                store.scenes.id[store.tiles.scene[tiles]],
+            )
+            for store, tiles in pair
+        )
+        inset = one.meta.gsd_m[0] / 111_200  # a pixel in degrees: neighbours may share a row
+        inside = shapely.buffer(train, -inset, join_style="mitre")
+        shared = np.isin(ids, val_ids) & shapely.is_missing(train)
+        shared[shapely.STRtree(val).query(inside, predicate="intersects")[0]] = True
+        if shared.any():
+            yield (
+                f"{shared.sum():,} training tiles of {one.location} show ground of validation "
+                f"tiles of {other.location}, such as {ids[shared][0]}: scores will be too high. "
+                "Build both with the same splits, or as one store"
+            )
 
 
 def level_gsd(store: StoreReader, level: int) -> tuple[float, float]:

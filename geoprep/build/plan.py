@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -152,9 +153,12 @@ def make_plan(
             band_names=(),
         )
         scenes[i], tiles = scene, tiles + len(scene.windows)
-    splits, split_notes = divide(scenes, [source.origin for source in sources], layout)
+    splits, groups, split_notes = divide(scenes, [source.origin for source in sources], layout)
     for i, of_scene in enumerate(splits):
         scenes[i] = replace(scenes[i], splits=of_scene)
+    together = defaultdict[int, list[int]](list)
+    for i, group in enumerate(groups):
+        together[group].append(i)
     gsd_m, size_notes = _pixel_sizes(scenes)
     meta = StoreMeta(
         cities=tuple(cities),
@@ -172,6 +176,7 @@ def make_plan(
             "options": options.to_attrs(),
             "product": sources[0].product,
             "inputs": digest,
+            "groups": [scenes_of for scenes_of in together.values() if len(scenes_of) > 1],
             **({"limits_of": kinds.pop()} if len(kinds) == 1 and any(kinds) else {}),
             **({"datetimes": dict(sources[0].datetimes)} if sources[0].datetimes else {}),
         },

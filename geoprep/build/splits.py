@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from itertools import pairwise
+from pathlib import PurePosixPath
 from typing import Final
 
 import numpy as np
 import shapely
 import xxhash
 from numpy.typing import NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from geoprep.build.given_splits import folder_splits, given_splits, tile_outlines
 from geoprep.build.scene import TEST, TRAIN, UNUSED, VAL, Layout, PlannedScene
@@ -27,8 +30,8 @@ Splits = list[tuple[int, ...]]
 
 def divide(
     scenes: Sequence[PlannedScene], origins: Sequence[str], layout: Layout
-) -> tuple[Splits, tuple[str, ...]]:
-    """Return the split of every tile of every scene, and notes for the user.
+) -> tuple[Splits, list[int], tuple[str, ...]]:
+    """Return the split of every tile of every scene, the scene's group, and notes for the user.
 
     1. Splits are those of a file or of folders if given; else groups are assigned by a hash
        (`assign_splits`): scenes, or blocks, which divide larger scenes tile by tile.
@@ -37,7 +40,8 @@ def divide(
     3. Tiles that show ground of another split in another image are counted or become unused.
 
     Images with the same bytes are in one split. ``origins`` are the data sets of the scenes, each
-    of which has blocks of its own.
+    of which has blocks of its own. Later divisions keep groups together: scenes of the same bytes,
+    block or folder, and those that overlap. The number of a group is that of its first scene.
     """
     options, seen = layout.options, dict[int, int]()
     firsts = [
@@ -51,14 +55,16 @@ def divide(
         scene.id if scene.grid and not scene.grid.georeferenced else origins[scene.city]
         for scene in first_scenes
     ]
+    groups: list[Hashable] = [*firsts]
     if options.split_file is not None:
         splits = given_splits(options.split_file, scenes, layout.tile)
     elif options.split_by == "folder":
         splits = _whole(scenes, folder_splits(scenes))
+        groups = [PurePosixPath(scene.image).parent for scene in first_scenes]
     elif options.split_by == "block" and any(_exceeds_block(scene, layout) for scene in scenes):
         splits = _by_tile(scenes, areas, labelled, layout)
     else:
-        groups: list[Hashable] = [scene.id for scene in first_scenes]
+        groups = [scene.id for scene in first_scenes]
         if options.split_by == "block":
             centres = np.concatenate([_centre(scene) for scene in first_scenes])
             groups = [*blocks(centres, areas, options.block_km)]
@@ -68,10 +74,33 @@ def divide(
         for scene, of_scene in zip(scenes, splits, strict=True)
     ]
     notes = [_all_training(splits, layout), _equal_images(scenes, splits, firsts)]
+    overlaps = _overlapping(scenes)
     splits, note = _without_shared_ground(
-        scenes, splits, layout.tile, removed=options.split_overlap == "unused"
+        scenes, splits, overlaps, layout.tile, removed=options.split_overlap == "unused"
     )
-    return splits, tuple(filter(None, [*notes, note]))
+    return splits, _joined(groups, overlaps), tuple(filter(None, [*notes, note]))
+
+
+def _overlapping(scenes: Sequence[PlannedScene]) -> list[tuple[int, int]]:
+    """Return the pairs of georeferenced scenes that overlap, each both ways."""
+    placed = [i for i, scene in enumerate(scenes) if scene.grid and scene.grid.georeferenced]
+    if not placed:
+        return []
+    whole = [_outlines(scenes[i], [(0, 0)], max(scenes[i].shape)) for i in placed]
+    pairs = np.array(placed)[_intersecting(np.concatenate(whole))].T.tolist()
+    return [(one, other) for one, other in pairs if one != other]
+
+
+def _joined(groups: Sequence[Hashable], overlaps: Sequence[tuple[int, int]]) -> list[int]:
+    """Return the first scene of the group of every scene; overlaps join groups."""
+    seen = dict[Hashable, int]()
+    pairs = [(i, seen.setdefault(group, i)) for i, group in enumerate(groups)]
+    rows, cols = np.array([*pairs, *overlaps]).T
+    graph = coo_array((np.ones(len(rows)), (rows, cols)), shape=(len(groups),) * 2)
+    numbers = connected_components(graph, directed=False)[1]
+    _, firsts, inverse = np.unique(numbers, return_index=True, return_inverse=True)
+    joined: list[int] = firsts[inverse].tolist()
+    return joined
 
 
 def _whole(scenes: Sequence[PlannedScene], splits: Sequence[int]) -> Splits:
@@ -225,7 +254,12 @@ def apart(
 
 
 def _without_shared_ground(
-    scenes: Sequence[PlannedScene], splits: Splits, tile: int, *, removed: bool
+    scenes: Sequence[PlannedScene],
+    splits: Splits,
+    overlaps: Sequence[tuple[int, int]],
+    tile: int,
+    *,
+    removed: bool,
 ) -> tuple[Splits, str]:
     """Return the splits, and a note on tiles that show ground of another split in another image.
 
@@ -233,15 +267,7 @@ def _without_shared_ground(
     latitude; images that are not georeferenced are left out. Unused tiles do not count.
     """
     used = [set(of_scene) - {UNUSED} for of_scene in splits]
-    placed = [i for i, s in enumerate(scenes) if used[i] and s.grid and s.grid.georeferenced]
-    if len(set().union(*used)) < 2 or not placed:
-        return splits, ""
-    whole = [_outlines(scenes[i], [(0, 0)], max(scenes[i].shape)) for i in placed]
-    involved = {
-        placed[i]
-        for i, other in _intersecting(np.concatenate(whole)).T.tolist()
-        if i != other and len(used[placed[i]] | used[placed[other]]) > 1
-    }
+    involved = {i for i, k in overlaps if used[i] and used[k] and len(used[i] | used[k]) > 1}
     if not involved:
         return splits, ""
     outlines = [_outlines(scenes[i], scenes[i].windows, tile) for i in sorted(involved)]

@@ -97,6 +97,23 @@ class StoreReader:
         return table
 
     @cached_property
+    def groups(self) -> NDArray[np.int64]:
+        """int64 (scene), first scene of the group that every division keeps together.
+
+        Stores of versions before 0.3 do not record groups: there each scene is one.
+        """
+        groups = np.arange(len(self.scenes))
+        for scenes in self.meta.build.get("groups", ()):
+            groups[scenes] = scenes[0]
+        return groups
+
+    @cached_property
+    def label_digest(self) -> str:
+        """Digest of the hashes of all shards of labels, finest level."""
+        name = f"ledger/{self.meta.levels[0]}/{self.meta.label_array}"
+        return digest(self._read(name, "uint8", ("shard", "byte")).tobytes())
+
+    @cached_property
     def histogram_band(self) -> NDArray[np.uint64]:
         """uint64 (band, 256), valid pixels per value over the train split, finest level."""
         shape = len(self.meta.bands), 256

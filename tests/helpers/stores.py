@@ -4,7 +4,7 @@ import numpy as np
 
 from geoprep.store.layout import shard_key
 from geoprep.store.schema import SceneTable, StoreMeta, TileTable
-from geoprep.store.shards import ShardWriter
+from geoprep.store.shards import ShardWriter, digest
 from geoprep.store.writer import create_store, finish_store
 
 SPEEDS = (20, 25, 45, 65)
@@ -131,7 +131,9 @@ def write_tables(
     pixels = image[train].reshape(-1, bands)
     histogram = np.stack([np.bincount(band, minlength=256) for band in pixels.T]).astype(np.uint64)
     speeds = np.bincount(label[train].ravel(), minlength=256).astype(np.uint64)
-    finish_store(path, meta, *tables, histogram, speeds, ledger={}, **counted)
+    ledger = np.frombuffer(bytes.fromhex(digest(label.tobytes())), np.uint8)[None]
+    ledger = {f"{meta.levels[0]}/{meta.label_array}": ledger}
+    finish_store(path, meta, *tables, histogram, speeds, ledger=ledger, **counted)
 
 
 def classes_meta(names):

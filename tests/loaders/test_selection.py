@@ -2,9 +2,13 @@
 
 import numpy as np
 import pytest
+import shapely
+from affine import Affine
+from helpers.factory import PLACES, Place, build_of, texture, write_scene
 
 from geoprep.errors import UsageError
 from geoprep.store import StoreReader
+from geoprep.views import outlines
 from loaders.selection import Folds, select
 
 
@@ -71,3 +75,25 @@ def test_a_tile_without_a_valid_pixel_is_left_out(make_store):
     selection = select(store, "all")
     assert selection.left_out == {"empty": 2}
     assert not np.isin([1, 5], selection.tiles).any()
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("options", [{}, {"split_by": "block", "block_km": 0.2}])
+def test_no_ground_of_a_training_pixel_is_in_the_validation_fold(tmp_path, seed, options):
+    """Images of random places, of which neighbours may share a row of pixels, in two folds."""
+    random, scenes = np.random.default_rng(seed), []
+    places = random.integers(0, 900, (9, 2))
+    places[::4] += [[5000], [10_000], [15_000]]  # groups of their own
+    for i in range(9):
+        move = Affine.translation(*places[i].tolist())
+        image = texture(64, 128, seed=i)
+        place = Place(PLACES["utm"].crs, PLACES["utm"].transform * move)
+        scenes.append(write_scene(tmp_path, f"s{i}", image, place))
+    reader = build_of(tmp_path / "s.zarr", scenes, tile=64, **options)
+    inset = abs(PLACES["utm"].transform.a)
+    shapes = shapely.buffer(outlines(reader, "tile")[0], -1.01 * inset, join_style="mitre")
+    for fold in range(2):
+        train, val = (select(reader, kind, Folds(2, fold)).tiles for kind in ("train", "val"))
+        assert min(len(train), len(val))
+        shared = shapely.intersection(shapes[train][:, None], shapes[val][None])
+        assert shapely.area(shared).max() == 0

@@ -11,7 +11,7 @@ from geoprep.errors import StoreError, UsageError
 from geoprep.store import StoreReader
 from loaders import DeviceTiles, Folds, StreamTiles, select
 from training.checkpoint import load
-from training.data import count_fold, model_info, tiles_of
+from training.data import count_fold, model_info, shared_ground, tiles_of
 from training.run import parts, start
 from training.settings import Config
 
@@ -203,3 +203,13 @@ def test_ranks_above_zero_read_no_pixels_of_folds(store, monkeypatch):
 def test_a_fold_without_the_number_of_folds_is_refused(fit, out):
     assert "--fold 1 needs --folds" in fit("--out", out, "--fold", 1, status=2).err
     assert not (out).exists()
+
+
+def test_stores_of_the_same_ground_with_other_splits_are_noted(fit, out, tmp_path):
+    one, other = (
+        write_store(tmp_path / f"{name}.zarr", splits=splits)
+        for name, splits in (("one", (0, 0, 0, 1)), ("other", (1, 0, 0, 0)))
+    )
+    assert "show ground" not in "".join(shared_ground([StoreReader.open(one)] * 2, None))
+    said = fit("--out", out, "--epochs", 1, other, store=one).out
+    assert re.search(r"note: \d+ training tiles of \S+ show ground of validation tiles of", said)

@@ -11,7 +11,7 @@ from typing import Any
 from geoprep.errors import StoreError, UsageError
 from loaders import this_rank, touched_nodes
 from training.checkpoint import LAST, Checkpoint, RunProgress, load, trusted
-from training.data import class_pixels, differences
+from training.data import class_pixels, differences, folds_of, shared_ground
 from training.engine import (
     choose_engine,
     describe,
@@ -106,7 +106,7 @@ def _run(
     run = trainer(*given, report=report, stop=stop)
     memory, size = estimate_run(run), run.loader.schedule.batch_size
     notes += [*chosen, *differences(run.info, stores), *_never(run), *_unscored(run)]
-    notes += _changed_since(run, saved)
+    notes += [*shared_ground(stores, folds_of(config)), *_changed_since(run, saved)]
     notes += [*memory.warnings(size), *_nodes(config)]
     slow = slow_bf16(engine.device, engine.dtype)
     notes += [slow] if slow else []
@@ -269,6 +269,11 @@ def _changed_since(run: Trainer, saved: Checkpoint | None) -> Iterator[str]:
                 f"{name} was {saved.environment[name]}, is {value}: the weights will differ in "
                 "rounding from a run without interruption"
             )
+    if run.relabelled:
+        yield (
+            "the stores hold other labels than before: the best epoch is chosen anew, among those "
+            "from now on"
+        )
     now = info_of(run.config, run.stores)
     if any(getattr(now, n) != getattr(saved.info, n) for n in ("mean", "std", "class_mph")):
         yield "the stores hold other pixels than at the start; the run keeps its normalisation"

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from geoprep.errors import UsageError
 from geoprep.store import StoreReader
 from loaders import BatchLoader, is_distributed, this_rank
 from training.checkpoint import (
@@ -95,6 +96,7 @@ class Trainer:
         self.report, self.stop = report or Report(None, quiet=True), stop or StopSignals()
         self.progress = RunProgress() if saved is None else RunProgress.from_plain(saved.progress)
         self.info = info_of(config, stores) if saved is None else saved.info
+        self.relabelled = self._compare_labels(saved)
         check_store(self.info, stores, str(folder))
         seed_all(config.seed)
         self.trainable = self.make_trainable()
@@ -119,6 +121,20 @@ class Trainer:
         self._pending: list[StepResult] = []  # their losses are still on the device
         self._scenes: list[dict[str, Any]] = []  # of the last validation, and of the best
         self._best_scenes = self._scenes
+
+    def _compare_labels(self, saved: Checkpoint | None) -> bool:
+        """Return whether labels are others than before; their best score does not stand then."""
+        before = self.progress.labels
+        self.progress.labels = " ".join(store.label_digest for store in self.stores)
+        if not before or before == self.progress.labels:
+            return False
+        if saved is not None and saved.loader.get("position"):
+            raise UsageError(
+                f"{self.folder} stopped within an epoch, and its stores hold other labels than "
+                "then: train anew, from its weights by `init_from`, or resume with the old stores"
+            )
+        self.progress.forget_best()
+        return True
 
     def make_trainable(self) -> Trainable:
         """Return the untrained model with its normalisation and loss, on the CPU in fp32."""

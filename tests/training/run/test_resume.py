@@ -2,6 +2,7 @@
 
 import csv
 import os
+import shutil
 import signal
 
 import pytest
@@ -240,3 +241,23 @@ def test_a_signal_while_tiles_are_loaded_stops_at_once(fit, tmp_path, monkeypatc
         assert f"--resume {out} --model helpers.tiny:build" in printed
         fit("--resume", out, store=None, network=SMALL)
     assert_same_run(whole, out)
+
+
+def test_labels_that_were_corrected_are_noted_and_their_best_score_is_forgotten(
+    fit, tmp_path, monkeypatch
+):
+    store, out = write_store(tmp_path / "a.zarr"), tmp_path / "run"
+    fit("--out", out, "--epochs", 2, store=store)
+    shutil.rmtree(store)
+    write_store(store, roads=(1, 0))
+    again = ("--resume", out, "--epochs", 3)
+    assert "note: the stores hold other labels" in fit(*again, store=None).out
+    assert load(out).progress["best_epoch"] == 2
+    assert "other labels" not in fit("--resume", out, "--epochs", 4, store=None).out
+    monkeypatch.setenv("DOOM_AT", "3")
+    doomed = ("--model", "helpers.tiny:interrupted", *STATEFUL[2:])
+    fit("--out", tmp_path / "b", "--epochs", 2, store=store, network=doomed, status=130)
+    shutil.rmtree(store)
+    write_store(store)
+    again = ("--resume", tmp_path / "b", *doomed[:2])
+    assert "stopped within an epoch" in fit(*again, store=None, network=(), status=2).err
