@@ -67,6 +67,7 @@ class Raster:
     Examples
     --------
     >>> import rasterio
+    >>> from geoprep.imagery import describe
     >>> shape = {"driver": "GTiff", "width": 60, "height": 40, "count": 2, "dtype": "uint16"}
     >>> with rasterio.open("pair.tif", "w", **shape, nodata=0, crs="EPSG:32637") as file:
     ...     file.descriptions = ("red", "nir")

@@ -40,7 +40,7 @@ from geoprep.errors import UsageError
 from geoprep.executors import stopped
 from geoprep.palette import NODATA_GREYS, SPEED_COLOURS
 from geoprep.roads import open_raster
-from geoprep.storage import inputs, places, transfer
+from geoprep.storage import inputs, places, transfer, versions
 from training import predict as command
 from training.checkpoint import Checkpoint, save
 from training.engine.native import missing_compiler
@@ -496,7 +496,7 @@ def test_copy_of_a_remote_image_is_deleted(run, checkpoint, tmp_path, bucket, mo
     address = bucket("scenes/scene.tif", image)
     monkeypatch.setattr(transfer, "PIECE", 10_000)  # several requests
 
-    for module in (places, inputs):
+    for module in (places, inputs, versions):
         monkeypatch.setattr(module, "read_object", None)  # it is never read whole
     args = (checkpoint[0], address, *FP32)
     run(*args, "--out", tmp_path / "far", "--overlay")
