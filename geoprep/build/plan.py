@@ -131,12 +131,8 @@ def make_plan(
     if roads:
         outside, notes = check_shared_roads(roads, [scene.grid for scene in scenes])
     files = _input_files(scenes, [road_file, options.split_file], options) if read_inputs else []
-    digest, inputs = inputs_digest(
-        [f"{scene.id} {scene.facts}" for scene in scenes],
-        files,
-        executor,
-        report,
-    )
+    facts = [f"{scene.id} {scene.facts}" for scene in scenes]
+    digest, inputs = inputs_digest(facts, files, executor, report)
     tiles = 0
     for i, scene in enumerate(scenes):  # in place: the plan of a million scenes is held once
         label = scene.label or road_file
@@ -221,16 +217,15 @@ def _class_attributes(options: BuildOptions) -> dict[str, Any]:
 
 def _pixel_sizes(scenes: Sequence[PlannedScene]) -> tuple[tuple[float, float], list[str]]:
     """Return the median of the pixel sizes at the finest level in metres, x and y; and a note."""
-    sizes = {scene.id: scene.target.gsd_m() for scene in scenes if scene.target}
-    x, y = np.median([*sizes.values()], axis=0)
+    sizes = [(*scene.target.gsd_m(), scene.id) for scene in scenes if scene.target]
+    x, y = np.median([size[:2] for size in sizes], axis=0)
     gsd = round(float(x), 4), round(float(y), 4)
     if not all(gsd):
         raise UsageError(
             f"the pixels of the images are {x:.2g} x {y:.2g} m; a store needs at least 0.0001 m. "
             "Check `pixel_size`, or the CRS of the images"
         )
-    finest, coarsest = min(sizes, key=sizes.__getitem__), max(sizes, key=sizes.__getitem__)
-    (fine, _), (coarse, _) = sizes[finest], sizes[coarsest]
+    (fine, _, finest), (coarse, _, coarsest) = min(sizes), max(sizes)
     if coarse <= _MOST_COARSER * fine:
         return gsd, []
     return gsd, [
