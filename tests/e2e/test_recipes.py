@@ -344,6 +344,9 @@ def test_a_mask_becomes_a_network_with_a_score(tmp_path, follow):
     assert len(geopandas.read_file(tmp_path / "roads.gpkg", layer="edges")) == 1
     follow("josm")
     assert (tmp_path / "reviewed.png").is_file()
+    (tmp_path / "truth.geojson").rename(tmp_path / "map.geojson")
+    assert "km" in follow("compare")
+    assert len(geopandas.read_file(tmp_path / "changes.gpkg", layer="matched")) == 1
 
 
 def code_block(page, name):
