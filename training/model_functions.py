@@ -247,8 +247,7 @@ def save_model(
     level
         Tile side in pixels of the level it was trained on. None: the finest.
     bands
-        Names of the bands it was trained on, in order, or text such as ``red,green``. None: all of
-        the store.
+        Names of the bands it was trained on, in order (also ``red,green``). None: all of the store.
 
     Raises
     ------

@@ -3,17 +3,22 @@
 import copy
 import os
 import signal
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
+import rasterio
 import torch
 from affine import Affine
 from torch import nn
 
 from helpers.rasters import write_raster
 from training.checkpoint import Checkpoint, ModelInfo, save
+from training.prediction.images import inspect_image
 from training.prediction.predict_options import PredictOptions
+from training.prediction.predictor import Predictor
 
 MPH = (5.5, 15.5, 25.5, 35.5, 45.5, 55.5, 65.5)
 GSD = 0.31
@@ -116,3 +121,44 @@ def expected_prediction(probability, valid, threshold=0.5, mph=MPH):
 
 def ignore_progress(completed):
     """Do nothing with the progress of a prediction."""
+
+
+class Bands:
+    """A runner whose probabilities are the bands of the image; stops before the call ``end``."""
+
+    identity = MappingProxyType({"runner": "bands"})
+    device, fixed_batch, images, at_once = torch.device("cpu"), False, 1, 1
+
+    def __init__(self, end=None):
+        self.turns, self.calls, self.end = nullcontext(), 0, end
+
+    def __call__(self, image):
+        if self.calls == self.end:
+            raise KeyboardInterrupt
+        self.calls += 1
+        shares = image.float().permute(0, 2, 3, 1) + 0.01
+        return shares / shares.sum(axis=-1, keepdim=True)
+
+
+CLASSES = replace(
+    FACTS,
+    channels=3,
+    targets="classes",
+    class_mph=(),
+    class_names=("background", "water", "forest"),
+    class_colors=((0, 0, 0), (0, 0, 255), (0, 255, 0)),
+)
+SMOOTH = np.kron(pixels(50, 8), np.ones((14, 13, 1), np.uint8))  # 700 x 104
+SMOOTH[:40, 50:] = 0
+
+
+def predicted(path, image, factors, runner=None, facts=CLASSES, **options):
+    """Return the bands of a prediction, of a model whose pixels are so many of the image's."""
+    facts = replace(facts, gsd_m=(GSD * factors[1], GSD * factors[0]))
+    options = predict_options(
+        window=64, overlap=16, probabilities=True, outputs="road,speed", **options
+    )
+    source = inspect_image(str(image), facts, options)
+    Predictor(facts, options, 0.5, "none").run(source, path, runner or Bands(), ignore_progress)
+    with rasterio.open(path) as file:
+        return file.read(), file

@@ -44,7 +44,8 @@ class ImageRows:
             (np.arange(count) + 0.5) / scale - 0.5
             for count, scale in zip(source.lengths, source.scales, strict=True)
         )
-        self._across = np.clip(across, 0, source.width - 1)
+        _, self._left, self._bottom, self._right = source.extent
+        self._across = np.clip(across, 0, source.width - 1)[self._left : self._right]
         self._next, self.lost = first, 0
         self._seen, self._seen_top = np.empty((0, -(-source.lengths[1] // 8)), np.uint8), first
         self._above: tuple[NDArray[np.uint16], NDArray[np.uint8]] | None = None
@@ -54,25 +55,32 @@ class ImageRows:
         """The first row of the model's grid that the next row of the image needs."""
         return max(0, int(self._down[min(self._next, len(self._down) - 1)]))
 
+    @property
+    def last_needed(self) -> int:
+        """The last row of the model's grid that the prediction needs, plus one."""
+        return min(int(self._down[self._bottom - 1]) + 2, self._source.height)
+
     def add(
         self, row: WindowRow, top: int, within: int, values: NDArray[np.uint16]
     ) -> Iterator[NDArray[np.uint8]]:
-        """Add rows of the model's grid from ``top`` on, of `kept_probabilities` (y, x, channel).
+        """Add rows of the model's grid from ``top`` on, of `kept_probabilities` (channel, y, x).
 
         They begin ``within`` rows below the row of windows. Yield rows of the image, uint8
         (band, y, x).
         """
+        values = values.transpose(1, 2, 0)
         source, bottom = self._source, top + len(values)
         valid = row.valid[within : within + len(values)]
         tail = self._seen[self._next - self._seen_top :][: max(0, row.seen_top - self._next)]
         self._seen, self._seen_top = np.concatenate([tail, row.seen]), row.seen_top - len(tail)
-        stop = source.lengths[0]
+        stop = self._bottom
         if bottom < source.height:
-            stop = max(self._next, int(np.searchsorted(self._down, bottom - 1)))
-        most = max(1, _BLOCK_BYTES // (4 * values.shape[2] * source.lengths[1]))
+            done = int(np.searchsorted(self._down, bottom - 1))
+            stop = min(stop, max(self._next, done))
+        most = max(1, _BLOCK_BYTES // (4 * values.shape[2] * len(self._across)))
         while self._next < stop:
             count = min(_PIECE, stop - self._next)
-            out = np.empty((self._bands, count, source.lengths[1]), np.uint8)
+            out = np.empty((self._bands, count, len(self._across)), np.uint8)
             block = partial(self._block, top, values, valid, most, out)
             self.lost += sum(self._pool.map(block, range(0, count, most)))
             self._next += count
@@ -102,7 +110,7 @@ class ImageRows:
                 for above, below in zip(self._above, (near, known), strict=True)
             )
         bits = self._seen[start - self._seen_top :][:height]
-        seen = np.unpackbits(bits, axis=1, count=width)
+        seen = np.unpackbits(bits, axis=1, count=self._right)[:, self._left :].copy()
         found = np.empty((height, width, values.shape[2]), np.float32)
         interpolate(near, known, down - low, self._across, seen, found)
         return self._convert(found, (0, height, 0, width), 0, seen, out=out)

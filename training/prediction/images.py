@@ -1,7 +1,6 @@
 """How one image is read: bands, pixel grid and limits of rescaling; its rows, and which are valid.
 
-`inspect_image` reads the header, `known_limits` has what the model and the options say, and
-`ImageReader` the rest, which follows from the pixels.
+`inspect_image` reads the header, and `ImageReader` the rest, which follows from the pixels.
 """
 
 from __future__ import annotations
@@ -17,16 +16,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import rasterio
+import shapely
 from affine import Affine
 from numpy.typing import NDArray
 from rasterio.windows import Window
 
 from geoprep import imagery
-from geoprep.build import parse_nodata, parse_rescale
+from geoprep.build import parse_nodata
 from geoprep.cpus import usable_cpus
 from geoprep.errors import ImageError, UsageError
 from geoprep.storage import open_image, shown_address
 from training.checkpoint import ModelInfo
+from training.prediction.area import Polygons, area_in_pixels, read_area
+from training.prediction.limits import known_limits, rescale_rule
 from training.prediction.predict_options import ImageOptions, parse_bands
 
 if TYPE_CHECKING:
@@ -48,8 +50,8 @@ _COUNTED_ROWS = 512
 """Rows that are counted at a time: a row of blocks of most large images."""
 
 T = TypeVar("T")
-ReadRows = Callable[[int, int], imagery.ImageWindow]
-"""Returns the rows of an image from the first to the last one, which is excluded."""
+ReadRows = Callable[[int, int, int, int], imagery.ImageWindow]
+"""Returns the rows of an image from the first to the last one, which is excluded; and columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,8 @@ class ImageSource:
     on_image: bool = False  # the prediction is resampled from the model's grid to the image's
     notes: tuple[str, ...] = ()  # for the user
     files: tuple[str, ...] = ()  # all files that it consists of, see `imagery.Raster.files`
+    # What is predicted, in pixels of the image (column, row); None: all of it
+    area: Polygons | None = field(default=None, compare=False)
 
     @property
     def name(self) -> str:
@@ -91,9 +95,36 @@ class ImageSource:
         return self.scales != (1.0, 1.0)
 
     @property
+    def extent(self) -> tuple[int, int, int, int]:
+        """First row and column of the prediction, and its last ones plus one, in its pixels."""
+        height, width = self.lengths if self.on_image else (self.height, self.width)
+        if self.area is None:
+            return 0, 0, height, width
+        left, top, right, bottom = shapely.total_bounds(np.array(self.area, object)).tolist()
+        y, x = (1.0, 1.0) if self.on_image else self.scales
+        return (
+            max(0, math.floor(top / y)), max(0, math.floor(left / x)),
+            min(height, math.ceil(bottom / y)), min(width, math.ceil(right / x)),
+        )  # fmt: skip
+
+    @property
     def shape(self) -> tuple[int, int]:
         """Height and width of the prediction."""
-        return self.lengths if self.on_image else (self.height, self.width)
+        top, left, bottom, right = self.extent
+        return bottom - top, right - left
+
+    @property
+    def part_lengths(self) -> tuple[int, int]:
+        """Rows and columns of the image under the prediction."""
+        if self.area is None or self.on_image:
+            return self.lengths if self.area is None else self.shape
+        (height, width), (y, x) = self.shape, self.scales
+        return round(height * y), round(width * x)
+
+    @property
+    def outside(self) -> bool:
+        """Whether no pixel is in the area that is asked for."""
+        return self.area is not None and (not self.area or min(self.shape) < 1)
 
 
 def inspect_image(
@@ -110,7 +141,7 @@ def inspect_image(
     raster = imagery.describe(address)
     bands, note = choose_bands(raster, info.bands, parse_bands(options.bands), stated.names)
     dtype = raster.dtype_of(bands)
-    if dtype != "uint8" and _rule(info, options.rescale) == "none":
+    if dtype != "uint8" and rescale_rule(info, options.rescale) == "none":
         raise ImageError(
             f"{shown_address(address)} is {dtype}, but the model was trained on uint8 without "
             "rescaling: use `rescale` scene, or LO,HI, to map its values to bytes"
@@ -151,6 +182,12 @@ def inspect_image(
     known = min(x, y) > 0 and max(x, y) < math.inf
     if known and (gsd is None or max(abs(gsd[0] / x - 1), abs(gsd[1] / y - 1)) > TOLERANCE):
         notes.append(f"the model gets {fed}, and was trained on pixels of {x:.3g} x {y:.3g} m")
+    area: Polygons | None = None
+    if options.area is not None:
+        if crs is None:
+            raise ImageError(f"{shown_address(address)} is not georeferenced, as `area` needs")
+        polygons, area_crs, _ = read_area(options.area, options.where)
+        area = area_in_pixels(polygons, area_crs, grid)
     copied = raster.version()
     nodata = info.nodata if options.nodata == "checkpoint" else parse_nodata(options.nodata)
     states_nodata = raster.reading(bands).states_nodata
@@ -160,7 +197,7 @@ def inspect_image(
         address, bands, dtype, lengths, scales, height, width, transform, crs, gsd,
         version or copied, copied, nodata,
         nodata is None and not states_nodata, limits,
-        scales != (1.0, 1.0) and options.grid == "image", tuple(notes), raster.files,
+        scales != (1.0, 1.0) and options.grid == "image", tuple(notes), raster.files, area,
     )  # fmt: skip
 
 
@@ -222,49 +259,6 @@ def _resampled(length: int, metres: float, trained: float, gsd: str) -> tuple[in
     return count, length / count
 
 
-def known_limits(
-    info: ModelInfo,
-    rule: str,
-    dtype: str = "",
-    units: Sequence[tuple[float, float]] = (),
-    name: str = "",
-) -> NDArray[np.float64] | None:
-    """Return float64 (band, 2), the values that become black and white; None: the image's own.
-
-    ``units`` are scale and offset of the bands of an image of a ``dtype``, if it has any. Raises
-    ImageError if the limits of the model belong to values of another kind.
-    """
-    fixed = parse_rescale(_rule(info, rule))
-    own = _rule(info, rule) == info.rescale
-    kind = imagery.value_kind(dtype, scaled=bool(units))
-    if own and info.limits_of == "integers":
-        units, kind = (), imagery.value_kind(dtype, scaled=False)
-    if own and dtype and info.limits_of not in ("", kind) and (fixed is not None or info.limits):
-        belong = "integers of more than 8 bits" if info.limits_of == "integers" else "a unit"
-        raise ImageError(
-            f"{name} is {dtype}, and the limits of the model belong to {belong}: use `rescale` "
-            "scene, or LO,HI for these values"
-        )
-    if fixed == (0, 255) or (own and not info.limits_of):  # of values as they are stored
-        units = ()
-    limits = fixed or (info.limits if _rule(info, rule) == "city" else ())
-    return imagery.source_limits(limits, len(info.bands), units) if limits else None
-
-
-def _rule(info: ModelInfo, rule: str) -> str:
-    return info.rescale if rule == "checkpoint" else rule
-
-
-def limits_note(info: ModelInfo, rule: str) -> str:
-    """Return a line for the user if limits of a city are not known; else an empty one."""
-    if _rule(info, rule) != "city" or info.limits:
-        return ""
-    return (
-        "rescaling: the model was trained on several cities with different limits, so each image's "
-        "own limits are used (`rescale` LO,HI sets others)"
-    )
-
-
 class ImageReader:
     """Rows of an image in its own dtype, with their validity.
 
@@ -279,7 +273,7 @@ class ImageReader:
         self.rows_at_a_time = max(1, _READ_BYTES // row_bytes)
         self._counted_every = math.ceil(math.prod(source.lengths) / _MOST_COUNTED)
         is_small = source.lengths[0] * row_bytes <= _KEPT_BYTES
-        self._keeps = is_small and self._counted_every == 1
+        self._keeps = is_small and self._counted_every == 1 and source.area is None
         self._decoded: dict[int, imagery.ImageWindow] = {}  # by the first row
         self._mask = mask if source.black_decides else None
         self.values = self.ends = 0  # stretched by limits that are known, and to 1 or 255 of these
@@ -340,7 +334,8 @@ class ImageReader:
 
         def result(top: int) -> tuple[int, T]:
             with bounded_cache(), open_image(self.source.address) as dataset:
-                rows = self._read_rows(dataset, mask, top, min(top + step, height))
+                whole = top, min(top + step, height), 0, self.source.lengths[1]
+                rows = self._read_rows(dataset, mask, *whole)
             if self._keeps:
                 self._decoded[top] = rows
             return top, function(rows)
@@ -350,16 +345,23 @@ class ImageReader:
             return dict(pool.map(result, range(0, height, step * every)))
 
     def _read_rows(
-        self, dataset: DatasetReader, mask: Path | None, top: int, bottom: int
+        self,
+        dataset: DatasetReader,
+        mask: Path | None,
+        top: int,
+        bottom: int,
+        left: int,
+        right: int,
     ) -> imagery.ImageWindow:
-        source, width, valid = self.source, self.source.lengths[1], None
+        source, valid = self.source, None
         if mask is not None:
-            valid = imagery.read_bits(str(mask), width, slice(top, bottom), slice(0, width))
-        window = Window(0, top, width, bottom - top)
+            parts = slice(top, bottom), slice(left, right)
+            valid = imagery.read_bits(str(mask), source.lengths[1], *parts)
+        window = Window(left, top, right - left, bottom - top)
         return imagery.read_pixels(dataset, source.bands, window, nodata=source.nodata, mask=valid)
 
-    def _take_rows(self, top: int, bottom: int) -> imagery.ImageWindow:
-        """Return rows that were decoded before; forget what ends above them."""
+    def _take_rows(self, top: int, bottom: int, left: int, right: int) -> imagery.ImageWindow:
+        """Return whole rows that were decoded before; forget what ends above them."""
         values, masks = [], []
         for start, block in sorted(self._decoded.items()):
             if start + len(block.values) <= top:

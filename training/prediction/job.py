@@ -36,7 +36,8 @@ from geoprep.storage import (
 )
 from geoprep.views import write_sidecar
 from training.engine import keep_memory, slow_bf16
-from training.prediction.images import MOST_AT_ENDS, ImageSource, inspect_image, limits_note
+from training.prediction.images import MOST_AT_ENDS, ImageSource, inspect_image
+from training.prediction.limits import limits_note
 from training.prediction.overlay import write_overlay, write_style
 from training.prediction.predict_options import PredictOptions
 from training.prediction.prediction_tags import difference, signature_of
@@ -168,6 +169,8 @@ class PredictionJob:
         self._pixels.clear()
         for task in tasks:  # 2
             self._inspect(task)
+        if tasks and all(task.state == "outside" for task in tasks):
+            raise UsageError(f"`area` {options.area} intersects none of the images: check its CRS")
         self._state_outputs(tasks)
         taken = iter(take or count().__next__, -1)  # 3
         numbers = takewhile(lambda number: number < len(tasks), taken)
@@ -188,6 +191,9 @@ class PredictionJob:
             else:
                 task.source = self._inspected(task.address, task)
                 task.version = task.source.version
+                if task.source.outside:
+                    task.state = "outside"
+                    return
                 shape = predictor.grid(task.source).shape
                 self._pixels[shape] += predictor.network_pixels(task.source)
         except UsageError:
@@ -208,7 +214,7 @@ class PredictionJob:
         """
         options, files, marked = self.predictor.options, list[Path](), list[Path]()
         for task in tasks:
-            if task.error:
+            if task.error or task.state == "outside":
                 continue
             if (signed := signature_of(task.target)) is not None:
                 marked.append(task.target)
@@ -263,7 +269,7 @@ class PredictionJob:
     def _finish(self, tasks: Sequence[ImageOutcome], screen: Screen, number: int) -> ImageOutcome:
         """Predict an image unless that is done, and return its outcome."""
         task = tasks[number]
-        if not task.error:
+        if not task.error and task.state != "outside":
             try:
                 self._process(task, screen)
             except BusyError:
@@ -283,6 +289,9 @@ class PredictionJob:
         overlay, style = task.target.with_suffix(".png"), task.target.with_suffix(".qml")
         picture = self.predictor.options.overlay and not (complete and overlay.exists())
         with self._copied(task) if not complete or picture else nullcontext():
+            if task.source is not None and task.source.outside:
+                task.state = "outside"
+                return
             if task.source is not None and not complete:
                 task.stats = self._predict(task, task.source, screen)
                 task.state = "resumed" if task.stats.continued else "predicted"

@@ -10,6 +10,7 @@ import numpy as np
 import rasterio
 from numpy.typing import NDArray
 from PIL import Image
+from rasterio.windows import Window
 
 from geoprep import imagery
 from geoprep.palette import BACKGROUND_COLOUR, NODATA_GREYS
@@ -131,13 +132,17 @@ def _brightened(
     """Return the image in natural colours, float32 (y, x, 3), stretched to its percentiles."""
     shown = natural_bands(names)
     bands = [source.bands[i] - 1 for i in shown]
+    (top, left, *_), (down, right) = source.extent, source.scales
+    corner = (left, top) if source.on_image else (left * right, top * down)
+    part = Window(*corner, *reversed(source.part_lengths))
     with bounded_cache(), open_image(source.address) as dataset:
         raster = imagery.Raster.of(dataset)
         if raster.palette is not None:
-            read: Any = raster.colours[:, bands][dataset.read(1, out_shape=shape)]
+            read: Any = raster.colours[:, bands][dataset.read(1, out_shape=shape, window=part)]
             nodata: list[float | None] = []
         else:
-            every = dataset.read([band + 1 for band in bands], out_shape=(len(bands), *shape))
+            numbers, size = [band + 1 for band in bands], (len(bands), *shape)
+            every = dataset.read(numbers, out_shape=size, window=part)
             read, nodata = np.moveaxis(every, 0, 2), [dataset.nodatavals[band] for band in bands]
     values = np.ascontiguousarray(read, imagery.held_dtype(source.dtype))
     valid = None

@@ -64,6 +64,15 @@ class ImageOptions:
         "By default their only raster.",
         "NAME",
     )
+    area: str | None = option(
+        None,
+        "Predict only inside of the polygons of a vector file, or of a box in degrees. The rest is "
+        "nodata, and predictions end with the area.",
+        "FILE|W,S,E,N",
+    )
+    where: str | None = option(
+        None, "Features of `area` that count, an SQL expression such as \"name = 'north'\".", "SQL"
+    )
     out: Path | None = option(None, "Folder for the predictions, one NAME.tif per image.", "FOLDER")
     overlay: bool = option(False, "Also write NAME.png: the prediction over the image.")
     polygons: Path | None = option(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import rasterio
+from affine import Affine
 from rasterio.errors import RasterioError
 from rasterio.io import MemoryFile
 
@@ -44,6 +45,7 @@ def tiff_tags(
     classes has a palette. TIFF has none for several bands.
     """
     has_palette = info.has_classes and len(names) == 1
+    top, left, *_ = source.extent
     profile = {
         "driver": "GTiff",
         "width": source.shape[1],
@@ -52,7 +54,7 @@ def tiff_tags(
         "dtype": "uint8",
         "nodata": NODATA,
         "crs": source.crs,
-        "transform": source.transform,
+        "transform": source.transform * Affine.translation(left, top),
         "tiled": True,
         "blockxsize": TILE,
         "blockysize": TILE,
@@ -87,7 +89,7 @@ def tiff_tags(
                 SIGNATURE_TAG: json.dumps(signed),
                 "TIFFTAG_SOFTWARE": f"geoprep {__version__}",
                 "SOURCE": source.name,
-                "SOURCE_SIZE": "{} {}".format(*source.lengths),
+                "SOURCE_SIZE": "{} {}".format(*source.part_lengths),
                 "NETWORK": info.model,
             }
             # In this order, which the file keeps.

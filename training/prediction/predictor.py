@@ -20,10 +20,12 @@ from torch import Tensor
 from geoprep.cpus import usable_cpus
 from geoprep.errors import UsageError
 from training.checkpoint import ModelInfo
+from training.prediction.area import read_area
 from training.prediction.blend import RowBlender
 from training.prediction.cog import CogWriter
 from training.prediction.image_rows import ImageRows, kept_probabilities
-from training.prediction.images import ImageReader, ImageSource, known_limits
+from training.prediction.images import ImageReader, ImageSource
+from training.prediction.limits import known_limits
 from training.prediction.predict_options import PredictOptions, parse_bands
 from training.prediction.prediction_tags import band_names, tiff_tags
 from training.prediction.spool import Shape, WriteJournal
@@ -119,9 +121,10 @@ class Predictor:
     def grid(self, source: ImageSource) -> WindowGrid:
         """Return the windows over an image."""
         options = self.options
-        return window_grid(
+        grid = window_grid(
             source.height, source.width, options.window, options.overlap, options.batch_size
         )
+        return grid if source.area is None else grid.around(source.area, source.scales)
 
     def network_pixels(self, source: ImageSource) -> int:
         """Return how many pixels of an image go through the model."""
@@ -131,9 +134,11 @@ class Predictor:
         """Return everything that a prediction's pixels depend on, as plain JSON."""
         options, limits = self.options, self.limits
         reading = {name: getattr(options, name) for name in READING}
-        extra = {} if options.outputs == "all" else {"bins": False}
+        extra: dict[str, Any] = {} if options.outputs == "all" else {"bins": False}
         if self.info.has_classes:
             extra = {"confidence": options.confidence, "probabilities": options.probabilities}
+        if options.area:
+            extra["area"] = read_area(options.area, options.where)[2]
         return {
             "format": FORMAT,
             "checkpoint": self.checkpoint,
@@ -209,17 +214,21 @@ class Predictor:
         grid, views = self.grid(source), len(VIEWS[self.options.tta])
         channels, bands = self.info.channels + self.spread, len(self._bands)
         threads, convert, shape = usable_cpus(), self._to_bytes(), (grid.rows.side, source.width)
-        end, back = writer.next_row, None  # of the rows that are written or given to the writer
+        top, left, bottom, right = source.extent
+        wide = round((right - left) / (source.scales[1] if source.on_image else 1))
+        # Of the rows that are written or given to the writer, and of all
+        end, stop, back = top + writer.next_row, bottom, None
         out: NDArray[Any] = np.empty((bands, *shape), np.uint8)
         pool = ThreadPoolExecutor(threads, "predict-image")
         if source.on_image:
             back = ImageRows(source, bands, convert, pool, end)
-            end, convert = back.first_needed, kept_probabilities
+            end, stop, convert = back.first_needed, back.last_needed, kept_probabilities
             out = np.empty((*shape, channels), np.uint16).transpose(2, 0, 1)
         first = grid.rows.first_touching(end)
+        stop = sum(s < stop for s in grid.rows.starts) if top + writer.next_row < bottom else first
         with (
             pool,
-            closing(prefetched(read_window_rows(reader, limits, grid, first))) as rows,
+            closing(prefetched(read_window_rows(reader, limits, grid, first, stop))) as rows,
             RowBlender(grid, channels, out, convert, threads) as blender,
             closing(self._outputs(_batches(rows, grid, runner), runner, stats)) as outputs,
         ):
@@ -227,20 +236,17 @@ class Predictor:
                 if columns:
                     blender.add(row, columns, probabilities[: len(columns)])
                     stats.network_pixels += len(columns) * grid.window_pixels * views
-                    done = row.number * len(grid.columns.starts) + columns[-1] + 1
-                    progress(done * grid.window_pixels)
+                    progress(grid.pixels_before(row.number, columns[-1] + 1))
                 if is_last:
                     # Rows that an earlier run has written are repeated only for the part that
                     # fades into the next row of windows.
                     start, high = grid.rows.starts[row.number], grid.rows.finished(row.number)
                     low = max(end, start)
                     fresh = blender.take(row)[:, low - start :]
-                    if back is None:
-                        writer.put(fresh)
-                    else:
-                        for part in back.add(row, low, low - start, fresh.transpose(1, 2, 0)):
-                            writer.put(part)
-                    stats.image_pixels += max(0, high - low) * source.width
+                    asked = fresh[:, : max(0, bottom - low), left:right]
+                    for part in back.add(row, low, low - start, fresh) if back else [asked]:
+                        writer.put(part)
+                    stats.image_pixels += max(0, high - low) * wide
                     end = max(end, high)
         stats.lost = back.lost if back else blender.lost
         stats.at_ends = reader.ends / max(reader.values, 1)

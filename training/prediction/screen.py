@@ -76,6 +76,7 @@ def describe(outcome: ImageOutcome) -> str:
         text = outcome.error.removeprefix(f"{name}: ")
     elif outcome.stats is None or outcome.source is None:
         reasons = {"busy": "another process predicts it", "complete": "already complete"}
+        reasons["outside"] = "does not intersect the area"
         text = reasons[outcome.state]
     else:
         source, gsd = outcome.source, outcome.source.gsd_m
@@ -114,6 +115,7 @@ def summary(
         )
     of = Counter(outcome.state for outcome in outcomes)
     busy = f"{of['busy']} by another process, " if of["busy"] else ""
+    busy += f"{of['outside']} outside the area, " if of["outside"] else ""
     predicted = of["predicted"] + of["resumed"]
     done = f"{predicted} predicted, {of['complete']} already complete, {busy}{of['failed']} failed"
     return [*lines, done]

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple, TypeVar
 
 import numpy as np
+import shapely
 from numpy.typing import NDArray
 
 from geoprep import imagery
 from geoprep.errors import UsageError
 from training.model import STRIDE
+from training.prediction.area import Polygons, mask_of
 from training.prediction.images import ImageReader, ReadRows
 
 T = TypeVar("T")
@@ -24,6 +26,8 @@ _WORTH_ANOTHER_SIDE = 0.97
 """Windows get another side if that saves 3 % of the pixels: each side is compiled separately."""
 
 _LARGEST_STRETCH = 1.25
+_BESIDE = 2
+"""Pixels around an area that count: those that are interpolated in it, and one more."""
 _WHOLE = 1.3
 """Side of a window that covers an image alone, over the usual side: chips of SpaceNet have 1300
 pixels. Of a larger image, windows of that side would leave threads without work at its end."""
@@ -76,6 +80,9 @@ class WindowGrid:
     rows: Axis
     columns: Axis
     batch: int
+    needed: NDArray[np.bool_] | None = field(
+        default=None, compare=False
+    )  # (row, column) for an area
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -90,7 +97,43 @@ class WindowGrid:
     @property
     def pixels(self) -> int:
         """Pixels of all windows together."""
-        return len(self.rows.starts) * len(self.columns.starts) * self.window_pixels
+        return self.pixels_before(len(self.rows.starts), 0)
+
+    def pixels_before(self, row: int, column: int) -> int:
+        """Return the pixels of all windows before one, row by row."""
+        count = row * len(self.columns.starts) + column
+        if self.needed is not None:
+            count = int(np.count_nonzero(self.needed.ravel()[:count]))
+        return count * self.window_pixels
+
+    def parts(self, row: int) -> list[tuple[int, int]]:
+        """Return the columns under the windows of a row, from the first to the last one."""
+        length, side = self.columns.length, self.columns.side
+        if self.needed is None:
+            return [(0, length)]
+        parts: list[tuple[int, int]] = []
+        for number in np.flatnonzero(self.needed[row]):
+            start = self.columns.starts[number]
+            if parts and start <= parts[-1][1]:
+                start = parts.pop()[0]
+            parts.append((start, min(self.columns.starts[number] + side, length)))
+        return parts
+
+    def around(self, area: Polygons, scales: tuple[float, float]) -> WindowGrid:
+        """Return the grid with the windows that an area needs, in pixels of the image."""
+        (y, x), side = scales, (self.rows.side, self.columns.side)
+        tops, lefts = (np.array(starts) for starts in (self.rows.starts, self.columns.starts))
+        top, left = np.meshgrid(tops - _BESIDE, lefts - _BESIDE, indexing="ij")
+        more = 2 * _BESIDE
+        boxes = shapely.box(
+            left * x, top * y, (left + side[1] + more) * x, (top + side[0] + more) * y
+        )
+        found = shapely.STRtree(boxes.ravel()).query(
+            np.array(area, object), predicate="intersects"
+        )[1]
+        needed = np.zeros(boxes.size, bool)
+        needed[found] = True
+        return replace(self, needed=needed.reshape(boxes.shape))
 
 
 def window_grid(height: int, width: int, window: int, overlap: int, batch: int) -> WindowGrid:
@@ -153,32 +196,36 @@ class WindowRow(NamedTuple):
 
 
 def read_window_rows(
-    reader: ImageReader, limits: NDArray[np.float64], grid: WindowGrid, first: int = 0
+    reader: ImageReader,
+    limits: NDArray[np.float64],
+    grid: WindowGrid,
+    first: int = 0,
+    stop: int | None = None,
 ) -> Iterator[WindowRow]:
-    """Yield the pixels under every row of windows; each row of the image is read once."""
+    """Yield the pixels under rows of windows; each row of the image is read once.
+
+    Of an image with an area, only what its windows need is read, and the rest is not valid.
+    """
     source = reader.source
     tables = imagery.lookup_tables(limits, source.dtype)
     rows, height, width = grid.rows, grid.rows.side, grid.columns.covered
     before: WindowRow | None = None
     with reader.opened() as read:
-        for index in range(first, len(rows.starts)):
-            top = rows.starts[index]
+        for index in range(first, len(rows.starts) if stop is None else stop):
+            top, parts = rows.starts[index], grid.parts(index)
             image = np.empty((height, width, len(source.bands)), np.uint8)
-            valid = np.ones((height, source.width), np.uint8)
+            blank = np.ones if source.area is None else np.zeros
+            valid = blank((height, source.width), np.uint8)
             kept = 0
-            if before is not None:
+            if before is not None and parts == grid.parts(index - 1):
                 moved = top - rows.starts[index - 1]
                 kept = max(0, height - moved)
                 image[:kept], valid[:kept] = before.image[moved:], before.valid[moved:]
             seen_top, fresh_top = (int(row * source.scales[0]) for row in (top, top + kept))
-            seen = [_fill(read, reader, tables, top + kept, image[kept:], valid[kept:])]
+            seen = [_fill(read, reader, tables, top + kept, parts, image[kept:], valid[kept:])]
             if before is not None:
                 kept_rows = slice(seen_top - before.seen_top, fresh_top - before.seen_top)
                 seen.insert(0, before.seen[kept_rows])
-            if source.limits is not None:
-                fresh = image[kept:]
-                reader.values += int(np.count_nonzero(fresh))
-                reader.ends += int(np.count_nonzero((fresh == 1) | (fresh == 255)))
             inside = image[: source.height - top, : source.width]
             if inside.shape != image.shape:  # a small image is continued by its mirror image
                 sizes = zip(image.shape, inside.shape, strict=True)
@@ -193,32 +240,52 @@ def _fill(
     reader: ImageReader,
     tables: Bytes,
     top: int,
+    parts: Sequence[tuple[int, int]],
     image: Bytes,
     valid: Bytes,
 ) -> Bytes:
     """Write rows of the model's grid into ``image`` and ``valid``, from row ``top`` on.
 
-    Return the bits ``seen`` of the rows of the image under them, see `WindowRow`.
+    ``parts`` are their first and last columns. Return the bits ``seen`` of the rows of the image
+    under them, see `WindowRow`.
     """
     source = reader.source
     scale_y, scale_x = source.scales
-    xs = imagery.pixel_edges(0, source.width, 1, scale_x, source.lengths[1])
+    beside = _BESIDE if source.on_image else 0
     step = max(1, int(reader.rows_at_a_time / scale_y))
     end, seen, seen_top = min(top + len(image), source.height), [], int(top * scale_y)
     for start in range(top, end, step):
         stop = min(start + step, end)
         ys = imagery.pixel_edges(start, stop - start, 1, scale_y, source.lengths[0])
         first = int(ys[0])
-        pixels = read(first, int(np.ceil(ys[-1])))
-        part = slice(start - top, stop - top)
-        imagery.render(pixels, tables, ys - first, xs, image[part], valid[part])
+        last, rows = int(np.ceil(ys[-1])), slice(start - top, stop - top)
+        here = np.zeros((last - first, source.lengths[1] if source.on_image else 0), np.uint8)
+        for left, right in parts:
+            xs = imagery.pixel_edges(left, right - left, 1, scale_x, source.lengths[1])
+            near, far = int(xs[0]), int(np.ceil(xs[-1]))
+            pixels = read(first, last, near, far)
+            fresh, known = image[rows], valid[rows]
+            if source.area is not None:
+                fresh, known = fresh[:, left:right].copy(), known[:, left:right].copy()
+            imagery.render(pixels, tables, ys - first, xs - near, fresh, known)
+            if source.limits is not None:
+                reader.values += int(np.count_nonzero(fresh))
+                reader.ends += int(np.count_nonzero((fresh == 1) | (fresh == 255)))
+            if source.on_image:
+                here[:, near:far] = 1 if pixels.valid is None else pixels.valid
+            if source.area is not None:
+                image[rows, left:right] = fresh
+                window = start, left, stop - start, right - left
+                valid[rows, left:right] = known & mask_of(
+                    source.area, source.scales, window, beside
+                )
+                if source.on_image:
+                    window = first, near, last - first, far - near
+                    here[:, near:far] &= mask_of(source.area, (1.0, 1.0), window)
         if source.on_image:
-            fresh = slice(seen_top - first, None)  # where two parts share a row of the image
-            here = (
-                np.ones(pixels.values.shape[:2], np.uint8) if pixels.valid is None else pixels.valid
-            )
-            seen.append(np.packbits(here[fresh] != 0, axis=1))
-            seen_top = int(np.ceil(ys[-1]))
+            # Two parts may share a row of the image.
+            seen.append(np.packbits(here[seen_top - first :] != 0, axis=1))
+            seen_top = last
     return np.concatenate(seen) if seen else np.empty((0, -(-source.lengths[1] // 8)), np.uint8)
 
 

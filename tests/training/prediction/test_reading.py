@@ -16,7 +16,8 @@ from geoprep.store import StoreReader
 from training.checkpoint import ModelInfo
 from training.data import model_info
 from training.prediction import images
-from training.prediction.images import ImageReader, inspect_image, known_limits
+from training.prediction.images import ImageReader, inspect_image
+from training.prediction.limits import known_limits
 from training.prediction.predict_options import check_gsd
 from training.prediction.windows import WindowGrid, plan_axis, prefetched, read_window_rows
 

@@ -1,0 +1,99 @@
+"""The area that is predicted of large images: polygons of a file, or a box in degrees."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import shapely
+from affine import Affine
+from numpy.typing import NDArray
+from rasterio.features import rasterize
+from scipy.ndimage import binary_dilation
+
+from geoprep.crs import LONLAT, beside, reproject
+from geoprep.errors import UsageError
+from geoprep.grid import Grid
+
+Polygons = tuple[shapely.Geometry, ...]
+_SIDE_POINTS = 20
+"""Parts of the sides of a polygon, which are curved in another CRS."""
+
+
+@lru_cache(maxsize=4)
+def read_area(text: str, where: str | None) -> tuple[Polygons, str, str]:
+    """Return the polygons of a file or of W,S,E,N, their CRS, and a digest of them.
+
+    Raises
+    ------
+    UsageError
+        The file cannot be read, or has no polygons or no CRS.
+    """
+    import geopandas as gpd
+
+    try:
+        west, south, east, north = map(float, text.split(","))
+        frame = gpd.GeoDataFrame(geometry=[shapely.box(west, south, east, north)], crs=LONLAT)
+    except ValueError:
+        if not Path(text).exists():
+            raise UsageError(f"`area` {text}: no such file, and not W,S,E,N in degrees") from None
+        try:
+            frame = gpd.read_file(text, where=where)
+        except (ValueError, RuntimeError, OSError) as error:
+            raise UsageError(f"`area` {text}: {error}") from error
+    polygons = shapely.make_valid(shapely.force_2d(frame.geometry.dropna().to_numpy()))
+    polygons = polygons[shapely.area(polygons) > 0]
+    if not len(polygons) or frame.crs is None:
+        lacks = (
+            "no CRS"
+            if len(polygons)
+            else "no polygons" + (" that `where` selects" if where else "")
+        )
+        raise UsageError(f"`area` {text} has {lacks}")
+    crs = frame.crs.to_wkt()
+    digest = hashlib.sha256(crs.encode() + b"".join(shapely.to_wkb(polygons))).hexdigest()[:32]
+    return tuple(polygons), crs, digest
+
+
+def area_in_pixels(polygons: Polygons, crs: str, grid: Grid) -> Polygons:
+    """Return the polygons that touch an image, in pixels of it (column, row)."""
+    found = []
+    image = shapely.box(0, 0, grid.width, grid.height)
+    left, _, right, _ = grid.bounds
+    for polygon in polygons:
+        dense = shapely.segmentize(polygon, shapely.length(polygon) / (4 * _SIDE_POINTS))
+        (placed,) = reproject(np.array([dense], object), crs, grid.crs)
+        xy = shapely.get_coordinates(placed)
+        xy[:, 0] = beside(xy[:, 0], grid.crs, (left + right) / 2)
+        if np.isfinite(xy).all():
+            placed = shapely.set_coordinates(placed, grid.to_pixels(xy))
+            found += [placed] if shapely.intersects(placed, image) else []
+    return tuple(found)
+
+
+def mask_of(
+    area: Sequence[shapely.Geometry],
+    scales: tuple[float, float],
+    window: tuple[int, int, int, int],
+    beside_it: int = 0,
+) -> NDArray[np.uint8]:
+    """Return which pixels of a window (top, left, height, width) have their centre in an area.
+
+    ``scales`` are pixels of the image per pixel, y and x. With pixels ``beside_it``, all that the
+    area touches count, and so many around them.
+    """
+    top, left, height, width = window
+    top, left, more = top - beside_it, left - beside_it, 2 * beside_it
+    place = Affine.scale(scales[1], scales[0]) @ Affine.translation(left, top)
+    shape = height + more, width + more
+    mask: NDArray[np.uint8] = rasterize(
+        area, out_shape=shape, transform=place, all_touched=beside_it > 0, dtype="uint8"
+    )
+    if beside_it:
+        inner = slice(beside_it, -beside_it)
+        wide = binary_dilation(mask, np.ones((3, 3)), iterations=beside_it)
+        mask = wide[inner, inner].astype(np.uint8)
+    return mask
