@@ -119,15 +119,23 @@ def _complex(shapes: Shapes) -> Points:
     return shapely.get_coordinates(shapes).view(np.complex128)[:, 0]
 
 
+def _lines(shapes: Shapes) -> Shapes:
+    """Return the edges of polygons, each once, as lines from junction to junction, and rings."""
+    rings = shapely.get_rings(shapes)
+    ring = shapely.get_coordinates(rings, return_index=True)[1]
+    corners = _complex(rings)
+    edges = np.column_stack([corners[:-1], corners[1:]])[ring[1:] == ring[:-1]]
+    edges = np.unique(np.sort(edges, axis=1), axis=0)
+    lines = np.asarray(shapely.linestrings(edges.view(np.float64).reshape(-1, 2, 2)))
+    return shapely.get_parts(shapely.line_merge(shapely.multilinestrings(lines)))
+
+
 def _walls(faces: Shapes, exact: Shapes, deviation: float) -> _Walls:
     """Return the walls of polygons: lines between junctions, divided by Douglas and Peucker.
 
     They are divided at vertices of ``faces``, and measured along the pixels of ``exact``.
     """
-    lines, simplified = (
-        shapely.get_parts(shapely.line_merge(shapely.union_all(shapely.boundary(shapes))))
-        for shapes in (exact, faces)
-    )
+    lines, simplified = _lines(exact), _lines(faces)
     ends = _complex(shapely.simplify(simplified, deviation, preserve_topology=False))
     way, line = _complex(lines), shapely.get_coordinates(lines, return_index=True)[1]
     at_end = np.isin(way, ends)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,8 +16,8 @@ from training.runners.model_files import SUFFIXES, model_file, open_model
 from training.runners.model_options import ModelOptions
 from training.runners.runner import Compile, Runner
 
-_SHARED = ("targets", "bands", "channels", "class_mph", "class_names", "rescale", "limits", "gsd_m")
-"""What models must have in common, of `ModelInfo`."""
+_SHARED = ("targets", "bands", "channels", "class_names", "rescale", "limits")
+"""What models must have in common, of `ModelInfo`; and a pixel size to within 1 %."""
 
 
 class EnsembleRunner(Runner):
@@ -68,7 +69,7 @@ def open_models(
 ) -> tuple[Runner, ModelInfo]:
     """Return the runner of one or several models and what they were trained for, see `open_model`.
 
-    The threshold of several is the mean of theirs.
+    The threshold of several is the mean of theirs, and so are the speeds of bins.
 
     Raises
     ------
@@ -84,6 +85,7 @@ def open_models(
         return runners[0], first
     for file, info in zip(files, infos, strict=True):
         apart = [name for name in _SHARED if getattr(info, name) != getattr(first, name)]
+        apart += ["gsd_m"] * (not np.allclose(info.gsd_m, first.gsd_m, rtol=0.01))
         if apart:
             raise UsageError(
                 f"{file} and {files[0]} differ in {', '.join(apart)}: only models for the same "
@@ -92,4 +94,5 @@ def open_models(
     known = [info.threshold for info in infos if info.threshold is not None]
     threshold = sum(known) / len(known) if known else None
     runner = EnsembleRunner(runners, spread=spread, exclusive=first.has_classes)
-    return runner, replace(first, threshold=threshold)
+    mph = np.mean([info.class_mph for info in infos], axis=0).tolist()
+    return runner, replace(first, threshold=threshold, class_mph=tuple(mph))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import rasterio
 import torch
-from helpers.predict_cases import make_checkpoint, pixels, write_image
+from helpers.predict_cases import MPH, make_checkpoint, pixels, write_image
 from helpers.stores import write_store
 
 from geoprep.roads import open_raster
@@ -30,7 +30,11 @@ CLASSES = {
 def models_of(folder, **facts):
     """Return three checkpoints with different weights and thresholds."""
     return [
-        make_checkpoint(folder / f"fold{seed}" / "best.pt", seed, threshold=threshold, **facts)[0]
+        make_checkpoint(
+            folder / f"fold{seed}" / "best.pt",
+            seed,
+            **{"threshold": threshold, "class_mph": tuple(mph + seed for mph in MPH)} | facts,
+        )[0]
         for seed, threshold in enumerate((0.4, 0.5, 0.6))
     ]
 
@@ -69,6 +73,7 @@ def test_bands_are_the_mean_of_runs_and_files_and_their_spread(tmp_path, command
     assert spread[seen].max() > 10
     assert (road[~seen] == 255).all()
     assert (spread[~seen] == 255).all()
+    assert set(np.unique(speed[speed != 255])) <= {0, *(np.floor(np.array(MPH) + 1.5))}
     assert ((speed > 0) == (outputs.mean(0) >= 0.5))[seen].mean() > 0.999
     again = command(main, *words, "--out", tmp_path / "out", *USUAL, *FP32).out
     assert "1 already complete" in again
