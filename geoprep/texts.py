@@ -1,7 +1,13 @@
-"""Names of files, scenes and classes as data: in a terminal, and in a cell of a spreadsheet."""
+"""Texts as data: names in a terminal and in a cell of a spreadsheet, and YAML as it is written."""
 
+from __future__ import annotations
+
+import functools
 import re
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from yaml import SafeLoader
 
 T = TypeVar("T")
 
@@ -29,3 +35,44 @@ def csv_cell(value: T) -> T | str:
     ("'=1+1", 'north', -1.5)
     """
     return f"'{value}" if isinstance(value, str) and value.startswith(tuple("=+-@\t\r")) else value
+
+
+@functools.cache
+def yaml_loader() -> type[SafeLoader]:
+    """Return a safe loader of YAML that reads keys as they are written, and refuses equal ones.
+
+    As in YAML 1.2, numbers are decimal: ``128:2`` is text, not minutes and seconds.
+
+    Examples
+    --------
+    >>> import yaml
+    >>> yaml.load("{1: 2, no: 3, stages: 128:2}", Loader=yaml_loader())
+    {'1': 2, 'no': 3, 'stages': '128:2'}
+    """
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:  # noqa: ANN401
+            names = []
+            for key, _ in node.value:
+                if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                    key.tag = "tag:yaml.org,2002:str"
+                    names.append(key.value)
+            for name in names:
+                if names.count(name) > 1:
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"{name} is given twice", node.start_mark
+                    )
+            return super().construct_mapping(node, deep)
+
+    def decimal(match: re.Pattern[str]) -> re.Pattern[str]:
+        return re.compile(rf"(?!.*:)(?:{match.pattern})", match.flags)
+
+    Loader.yaml_implicit_resolvers = {
+        first: [
+            (tag, decimal(match) if tag.endswith((":int", ":float")) else match)
+            for tag, match in rules
+        ]
+        for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+    return Loader

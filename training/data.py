@@ -191,6 +191,13 @@ def differences(info: ModelInfo, stores: Sequence[StoreReader]) -> list[str]:
                 f"{store.location} was rescaled by the rule {store.meta.rescale!r}, the model's "
                 f"data by {info.rescale!r}: colours may differ"
             )
+        rule = store.meta.build.get("options", {}).get("nodata")
+        if rule != info.nodata:
+            lines.append(
+                f"{store.location} was built with `nodata` {rule or 'as the images state'}, the "
+                f"model predicts with {info.nodata or 'what the images state'}: build all stores "
+                "with one rule"
+            )
         if set(info.bands) == set(store.meta.bands) and info.bands != tuple(store.meta.bands):
             lines.append(
                 f"{store.location} has the bands in the order {', '.join(store.meta.bands)}: they "

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from geoprep.errors import UsageError
 from geoprep.storage import replaced
+from geoprep.texts import yaml_loader
 
 Residency = Literal["ram", "compressed", "stream", "device"]
 LossName = Literal["focal-dice", "bce-dice", "ce-dice"]
@@ -115,7 +116,7 @@ def read_yaml(path: str, parameter: str) -> Any:  # noqa: ANN401 - a file may ho
     import yaml
 
     try:
-        return yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        return yaml.load(Path(path).read_text(encoding="utf-8"), Loader=yaml_loader())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
         raise UsageError(f"`{parameter}` {path} cannot be read: {reason}") from error

@@ -17,6 +17,7 @@ from geoprep.errors import UsageError
 from geoprep.palette import class_colours
 from geoprep.speed import NODATA
 from geoprep.store import BACKGROUND_NAME, MOST_CLASSES
+from geoprep.texts import yaml_loader
 
 _HEX: Final = re.compile(r"#[0-9a-fA-F]{6}")
 _COMPARISON: Final = re.compile(r"(>=|<=|>|<)\s*(-?\d+(?:\.\d+)?)")
@@ -186,7 +187,7 @@ def _yaml(text: str, place: str) -> Any:  # noqa: ANN401 - anything that YAML ca
     with suppress(ValueError):  # as `classes_text` writes it, which YAML takes long to read
         return json.loads(text)
     try:
-        return yaml.load(text, Loader=_loader())
+        return yaml.load(text, Loader=yaml_loader())
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = "" if mark is None else f", line {mark.line + 1}"
@@ -195,23 +196,6 @@ def _yaml(text: str, place: str) -> Any:  # noqa: ANN401 - anything that YAML ca
             f"{place}{line}: not readable as YAML ({problem}). Write one class per line, such as "
             "'- {name: road, value: 3, color: \"#6EC1E4\"}'"
         ) from error
-
-
-def _loader() -> Any:  # noqa: ANN401 - a class of PyYAML
-    """Return a safe loader of YAML that refuses duplicate keys."""
-    import yaml
-
-    class Loader(yaml.SafeLoader):
-        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:  # noqa: ANN401
-            keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-            for key in keys:
-                if keys.count(key) > 1:
-                    raise yaml.constructor.ConstructorError(
-                        None, None, f"{key} is given twice", node.start_mark
-                    )
-            return super().construct_mapping(node, deep)
-
-    return Loader
 
 
 def _inline(text: str) -> dict[str, list[str]]:
@@ -252,6 +236,8 @@ def _described(entry: Any, place: str) -> dict[str, Any]:  # noqa: ANN401 - anyt
     """Return one class as name, values and colour (None if it has none)."""
     if not isinstance(entry, Mapping) or entry.get("name") in (None, ""):
         raise UsageError(f"{place}: {entry!r:.60} is not a class with a name")
+    if isinstance(entry["name"], bool):  # YAML reads a bare `no` or `on` as one
+        raise UsageError(f"{place}: write the name of the class {entry!r:.60} in quotes")
     name = str(entry["name"]).strip()
     if unknown := [str(key) for key in entry if key not in _KEYS]:
         raise UsageError(

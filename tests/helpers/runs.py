@@ -11,6 +11,7 @@ from helpers.steps import SAMPLES
 from training.checkpoint import load
 
 SMALL = ("--model", "helpers.tiny:build")
+STAGED = (*SMALL, "--crops-per-tile", "1", "--batch-size", "4")
 KEYWORDS = {"model": "helpers.tiny:build", "crop": 32, "crops_per_tile": 1, "batch_size": 2}
 KEYWORDS |= {"device": "cpu", "compile": "off", "threads": 1, "loader_threads": 1, "epochs": 1}
 """A run of one epoch, for functions."""

@@ -1,17 +1,18 @@
 """Stores, folds, levels and residencies of runs."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers.runs import SMALL, rows
+from helpers.runs import SMALL, STAGED, rows
 from helpers.stores import write_store
 
 from geoprep.errors import StoreError, UsageError
 from geoprep.store import StoreReader
 from loaders import DeviceTiles, Folds, StreamTiles, select
 from training.checkpoint import load
-from training.data import count_fold, model_info, shared_ground, tiles_of
+from training.data import count_fold, differences, model_info, shared_ground, tiles_of
 from training.run import parts, start
 from training.settings import Config
 
@@ -25,8 +26,23 @@ def test_a_batch_larger_than_an_epoch_is_refused_with_the_largest_size(fit, out)
     assert "1 step per epoch" in said
 
 
+@pytest.mark.parametrize("option", [("--level", 32), ("--crop", 16), ("--epochs", 3)])
+def test_stages_are_refused_beside_what_they_replace(fit, out, option):
+    said = fit("--out", out, "--stages", "32@32:1", *option, network=STAGED, status=2).err
+    assert f"leave out {option[0]}" in said
+
+
+def test_stores_of_other_nodata_rules_are_noted(store):
+    build = {"options": {"nodata": "7"}}
+    other = StoreReader(store.location, store.root, replace(store.meta, build=build))
+    info = model_info([store, other], model="m")
+    assert info.nodata is None
+    (note,) = differences(info, [store, other])
+    assert "was built with `nodata` 7" in note
+
+
 def test_stages_change_level_and_crop(fit, out):
-    said = fit("--out", out, "--stages", "32@32:1,64@32:1", "--pictures", 0).out
+    said = fit("--out", out, "--stages", "32@32:1,64@32:1", "--pictures", 0, network=STAGED).out
     assert [row["level"] for row in rows(out)] == ["32", "64"]
     facts = load(out / "best.pt").info
     assert (facts.level, facts.gsd_m) == (64, (0.5, 0.5))

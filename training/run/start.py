@@ -169,6 +169,9 @@ def _settings(given: Mapping[str, Any], saved: Checkpoint | None) -> tuple[Confi
         raise UsageError(f"`fold` {given['fold']} needs `folds`, the number of folds")
     if given.get("time") and (given.get("stages") or (saved and saved.config.get("stages"))):
         raise UsageError("`time` fixes the number of `epochs`: leave out `stages`")
+    for name in ("level", "crop", "epochs") if given.get("stages") else ():
+        if given.get(name, getattr(Config, name)) != getattr(Config, name):
+            raise UsageError(f"`stages` has its own levels, crops and epochs: leave out `{name}`")
     if saved is None:
         return Config.from_flat(given), []
     bands = ",".join(saved.info.bands)  # by name: their order in a store may have changed

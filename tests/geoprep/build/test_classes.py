@@ -138,6 +138,7 @@ def test_polygons_are_drawn_in_class_order(scenes, tmp_path):
         ({"classes": "[{name: a, value: 1"}, "line 1: not readable as YAML"),
         ({"classes": "[{name: a, values: 1, weight: 3}]"}, "unknown key weight"),
         ({"classes": "[{name: a, value: 1, value: 2}]"}, "value is given twice"),
+        ({"classes": "[{name: no, value: 1}]"}, "write the name of the class .* in quotes"),
         ({"classes": "a=1", "other": "b"}, "`other` b: expected"),
         ({"classes": "a=1", "label_values": "255"}, "`label_values` is for roads"),
         ({"other": "nodata"}, "`other` needs `classes`"),

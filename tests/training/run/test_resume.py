@@ -6,7 +6,7 @@ import shutil
 import signal
 
 import pytest
-from helpers.runs import SMALL, STATEFUL, assert_same_run, rows, same, signal_self
+from helpers.runs import SMALL, STAGED, STATEFUL, assert_same_run, rows, same, signal_self
 from helpers.stores import write_store
 
 from training.checkpoint import load
@@ -221,7 +221,7 @@ def test_a_signal_while_tiles_are_loaded_stops_at_once(fit, tmp_path, monkeypatc
     """In a later stage it says how to resume; the resumed run equals one without interruption."""
     whole, out, loads = tmp_path / "whole", tmp_path / "run", []
     options = ("--stages", "32@32:1,64@32:1", "--pictures", 0)
-    fit("--out", whole, *options)
+    fit("--out", whole, *options, network=STAGED)
     load_stage = trainer.load_stage
 
     def interrupted(*args):
@@ -231,11 +231,11 @@ def test_a_signal_while_tiles_are_loaded_stops_at_once(fit, tmp_path, monkeypatc
         return load_stage(*args)
 
     monkeypatch.setattr(trainer, "load_stage", interrupted)
-    printed = fit("--out", out, *options, status=143).out
+    printed = fit("--out", out, *options, network=STAGED, status=143).out
     monkeypatch.setattr(trainer, "load_stage", load_stage)
     if stage == 1:
         assert "stopped by SIGTERM before the first checkpoint: start again" in printed
-        fit("--out", out, *options)
+        fit("--out", out, *options, network=STAGED)
     else:
         assert "stopped by SIGTERM; the last checkpoint is kept. To resume: " in printed
         assert f"--resume {out} --model helpers.tiny:build" in printed
