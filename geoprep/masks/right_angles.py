@@ -24,16 +24,16 @@ Points: TypeAlias = NDArray[np.complex128]
 # In tolerances, of about a pixel: corners of pixels lie up to 0.7 pixels beside a slanted wall.
 _DEVIATION: Final = 1.25  # of the points of a wall from the line between its ends
 _SHORTEST: Final = 1.5  # a shorter wall is a step between two parts of one wall
-_TIDY: Final = 1e-3  # of points on the line between their neighbours
+_TIDY: Final = 0.01  # of points on the line between their neighbours, but for rounding
 
 _LEAST_FIT: Final = 0.5
 """Of a building's walls: 1 if all are parallel or at right angles, about 0 for a circle."""
 
 _SAME_DIRECTION: Final = np.radians(10)
-_LEAST_IOU: Final = 0.9
-_MOST_GROWTH: Final = 0.05
+_LEAST_IOU, _MOST_GROWTH = 0.9, 0.05
 _ROUNDS: Final = 4
 _WEAK: Final = 1e-6
+"""Weight of a step, and squared of a point: they count where no wall does."""
 
 
 def right_angled(
@@ -62,9 +62,8 @@ def right_angled(
         shapely.transform(shapes, lambda xy: xy * (stretch, 1)) for shapes in (faces, exact)
     )
     tolerance *= stretch**0.5
-    order = np.argsort(
-        -shapely.area(exact), kind="stable"
-    )  # a larger building leads its neighbours
+    # A larger building leads its neighbours.
+    order = np.argsort(-shapely.area(exact), kind="stable")
     faces, exact, active = faces[order], exact[order], buildings[order]
     walls = _walls(faces, exact, _DEVIATION * tolerance)
     angles, leaders = _directions(walls, active)
