@@ -48,8 +48,7 @@ from training.runners import (
 )
 
 FORMAT = 3
-"""Version of predictions: the contents of each band, and how probabilities become speeds, and what
-identifies an image."""
+"""Version of predictions: bands, how probabilities become speeds, and what identifies an image."""
 
 READING = ("gsd", "grid", "bands", "rescale", "nodata", "allow_no_crs", "pixel_size")
 """Options that the pixels of an image depend on, as the model sees them."""
