@@ -100,10 +100,8 @@ _UNIT_SPELLINGS: Final = {"km/h": "kmh", "kph": "kmh", "m/s": "mps"} | dict.from
     ("knot", "kn", "kts"), "knots"
 )
 _LISTED: Final = re.compile(r"'([^']*)'|\"([^\"]*)\"|([^\s,;'\"\[\]{}:]+)")
-"""A value in the text of a list: ``['primary', "residential"]``, ``[2, 3]``."""
 _MOST_SHOWN: Final = 40
 _SAME_SPEED_DIGITS: Final = 6
-_SAME_MPH: Final = 0.1
 _INFERRED: Final = "speed field inferred: maxspeed disagrees"
 _WIDTH_TEXT: Final = re.compile(r"([0-9]*\.?[0-9]+)\s*(?:m|metres|meters)")
 MOST_WIDTH_M: Final = 200.0
@@ -243,11 +241,13 @@ def road_speeds(
     speeds = []
     for road in roads:
         mph, problem = _from_fields(road, rule.fields)
-        if problem:
+        if rule.speed_field is None and not _may_drive(road.get("highway")):  # osmnx: all have one
+            speeds.append(RoadSpeed(math.nan, ("not driveable",)))
+        elif problem:
             mph, notes = infer(road)
             speeds.append(RoadSpeed(mph, (problem, *notes)))
         else:
-            differs = abs(_to_mph(road.get("maxspeed"), "kmh")[0] - mph) > _SAME_MPH  # not for NaN
+            differs = abs(_to_mph(road.get("maxspeed"), "kmh")[0] - mph) > 0.1  # not for NaN
             speeds.append(RoadSpeed(mph, (_INFERRED,) if differs else ()))
     return speeds
 
@@ -322,9 +322,13 @@ def tag_values(value: object) -> list[object]:
     return [value]
 
 
+def _may_drive(value: object) -> list[object]:  # the values that are roads for cars
+    return [part for part in tag_values(value) if plain_text(part) not in NOT_DRIVEABLE]
+
+
 def _highway(value: object, notes: list[str]) -> int | None:
     """Return the road type of a highway tag, or None if cars may not drive there."""
-    values = [part for part in tag_values(value) if plain_text(part) not in NOT_DRIVEABLE]
+    values = _may_drive(value)
     if not values:
         notes.append("not driveable")
         return None

@@ -43,6 +43,7 @@ _DECIMALS: Final = 8
 _PLANE_DECIMALS: Final = 3
 _HALF_TURN: Final = 180.0
 _NULL_CRS: Final = re.compile(rb'"crs"\s*:\s*null')
+_OVERTURE: Final = {"subtype", "class"}
 _COLLECTION: Final = '"type": "FeatureCollection",'
 _GEOPARQUET: Final = "1.1.0"
 
@@ -179,7 +180,8 @@ def read_network(path: str | os.PathLike[str], *, layer: str | None = None) -> R
         file = _opened(path)
         named = list(file.layers.values()) if layer is None else [file.layer(layer)]
         fields = {field for candidate in named for field in candidate.fields}
-        if not names_roads(fields) and path.suffix.lower() not in OSM_SUFFIXES:
+        described = names_roads(fields) or fields >= _OVERTURE
+        if not described and path.suffix.lower() not in OSM_SUFFIXES:
             return _network_of(file, path, named[0] if layer else None)
         given = not fields.isdisjoint(SPEEDS)
         rule = SpeedRule(layer=layer, speed_from="auto" if given else "attributes")

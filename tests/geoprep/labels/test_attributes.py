@@ -227,6 +227,7 @@ def test_a_speed_of_osmnx_that_maxspeed_contradicts_is_noted():
     ):  # fmt: skip
         road = osm(maxspeed=maxspeed, speed_kph=speed_kph)
         assert speed(road, speed_from="auto").notes == notes
+    assert math.isnan(speed(osm(highway="footway", speed_kph=5), speed_from="auto").mph)
 
 
 @pytest.mark.parametrize(("field", "unit"), SPEED_FIELDS.items())

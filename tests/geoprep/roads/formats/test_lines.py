@@ -12,7 +12,7 @@ from helpers.roads import degree_counts, lengths
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from geoprep.errors import GeoprepError
+from geoprep.errors import GeoprepError, GeoprepWarning
 from geoprep.roads.formats.files import read_if_network, read_network, write_network
 from geoprep.roads.formats.lines import joined, network_from_lines, normal_form
 from geoprep.roads.formats.table import network_of_frame
@@ -174,6 +174,16 @@ def test_roads_across_180_degrees_are_cut_and_connected(tmp_path, tag):
     (tmp_path / "a.geojson").write_text(json.dumps(document))
     again = read_network(tmp_path / "a.geojson")
     assert lengths(again) == pytest.approx(lengths(network), abs=0.01)
+
+
+def test_segments_of_overture_are_read_with_the_speeds_of_their_classes(tmp_path):
+    lines = form([ROAD, [(0, 0), (0, 80)]]).lines
+    columns = {"subtype": ["road", "road"], "class": ["primary", "footway"]}
+    frame = gpd.GeoDataFrame(columns, geometry=lines[:2], crs=CRS)
+    frame.to_crs(4326).to_file(tmp_path / "a.geojson")
+    with pytest.warns(GeoprepWarning, match="roads: not driveable"):
+        network = read_network(tmp_path / "a.geojson")
+    assert network.speed_mph.tolist() == [45]
 
 
 def test_a_file_says_anywhere_that_it_has_no_crs(tmp_path):
