@@ -92,8 +92,16 @@ class RunProgress:
         self.best, self.best_loss, self.best_epoch = score, loss, self.epoch
         return True
 
+    def compare_labels(self, labels: str) -> bool:
+        """Record a digest of labels; return whether it is another one, and then forget the best."""
+        before, self.labels = self.labels, labels
+        if not before or before == labels:
+            return False
+        self.forget_best()
+        return True
+
     def forget_best(self) -> None:
-        """Compare no later epoch with those until now."""
+        """Compare no later epoch with those until now, such as of another resolution."""
         self.best, self.best_loss, self.best_epoch = math.nan, math.nan, -1
 
     @classmethod

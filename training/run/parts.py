@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,6 +33,7 @@ from loaders import (
     open_stores,
     select,
 )
+from training.checkpoint import Checkpoint
 from training.data import class_pixels, count_fold, folds_of, model_info, tiles_of, with_counts
 from training.engine import Engine, max_over_ranks, on_rank_zero
 from training.model import (
@@ -289,6 +292,30 @@ def inverse_root(share: Tensor) -> Tensor:
     common = share.max().clamp(min=1e-12)
     weight = (common / torch.where(share > 0, share, common)).sqrt().clamp(max=_LARGEST)
     return weight / weight.mean()
+
+
+def labels_of(stores: Sequence[StoreReader]) -> str:
+    """Return a digest of the labels of stores."""
+    return " ".join(store.label_digest for store in stores)
+
+
+def resume_within(loader: BatchLoader, saved: Checkpoint, folder: Path) -> None:
+    """Resume a loader within an epoch; raise UsageError if its samples or labels are others."""
+    now = labels_of(loader.tiles.stores)
+    if saved.progress.get("labels", now) != now:
+        raise UsageError(
+            f"{folder} stopped within an epoch, and its stores hold other labels than then: train "
+            "anew, from its weights by `init_from`, or resume with the old stores"
+        )
+    try:
+        loader.load_state_dict(saved.loader)
+    except UsageError as error:
+        what = re.search(r"\((.*)\)", str(error))
+        raise UsageError(
+            f"{folder} stopped within an epoch, whose samples would be others "
+            f"({what[1] if what else error}): resume it as it was, and change settings between "
+            "epochs"
+        ) from error
 
 
 def load_stage(

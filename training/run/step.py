@@ -20,7 +20,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import Optimizer
 from torch.profiler import record_function
 
-from geoprep.errors import GeoprepError
+from geoprep.errors import GeoprepError, UsageError
 from loaders import Batch, BatchLoader, this_rank
 from training.checkpoint import Checkpoint, CheckpointError
 from training.engine import Engine, max_over_ranks, sum_in_place
@@ -292,6 +292,12 @@ def explained(where: Callable[[int], str]) -> Iterator[None]:
     except TrainingError as error:
         raise TrainingError(
             f"{error} {where(error.ago)} with a smaller `lr` or `clip`, or with `precision` fp32"
+        ) from error
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        raise UsageError(
+            "BatchNorm has one value per channel in a batch of one: use a larger `batch_size`"
         ) from error
     except RuntimeError as error:
         if "find_unused_parameters" not in str(error):

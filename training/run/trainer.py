@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from geoprep.errors import UsageError
 from geoprep.store import StoreReader
 from loaders import BatchLoader, is_distributed, this_rank
 from training.checkpoint import (
@@ -40,7 +39,7 @@ from training.evaluation import examples, validate, worst_class
 from training.model import Trainable, training_only
 from training.pictures import choose_tiles
 from training.process import RunStopped, StopSignals
-from training.run.parts import info_of, load_stage, make_trainable
+from training.run.parts import info_of, labels_of, load_stage, make_trainable, resume_within
 from training.run.pretrained import load_encoder_weights, load_initial_weights
 from training.run.report import Pace, Report, duration
 from training.run.step import (
@@ -96,7 +95,7 @@ class Trainer:
         self.report, self.stop = report or Report(None, quiet=True), stop or StopSignals()
         self.progress = RunProgress() if saved is None else RunProgress.from_plain(saved.progress)
         self.info = info_of(config, stores) if saved is None else saved.info
-        self.relabelled = self._compare_labels(saved)
+        self.relabelled = self.progress.compare_labels(labels_of(stores))
         check_store(self.info, stores, str(folder))
         seed_all(config.seed)
         self.trainable = self.make_trainable()
@@ -109,7 +108,7 @@ class Trainer:
         self.epochs, self.stage, self.position = config.length, -1, 0
         self._begin_stage(config.stage_of(self.progress.epoch))
         if saved is not None and saved.loader.get("position"):
-            self.loader.load_state_dict(saved.loader)
+            resume_within(self.loader, saved, folder)
             self.position = int(saved.loader["position"])
         self.alone = not is_distributed()  # nothing has to be agreed on
         steps, self._interval = parse_interval(config.save_every)
@@ -121,20 +120,6 @@ class Trainer:
         self._pending: list[StepResult] = []  # their losses are still on the device
         self._scenes: list[dict[str, Any]] = []  # of the last validation, and of the best
         self._best_scenes = self._scenes
-
-    def _compare_labels(self, saved: Checkpoint | None) -> bool:
-        """Return whether labels are others than before; their best score does not stand then."""
-        before = self.progress.labels
-        self.progress.labels = " ".join(store.label_digest for store in self.stores)
-        if not before or before == self.progress.labels:
-            return False
-        if saved is not None and saved.loader.get("position"):
-            raise UsageError(
-                f"{self.folder} stopped within an epoch, and its stores hold other labels than "
-                "then: train anew, from its weights by `init_from`, or resume with the old stores"
-            )
-        self.progress.forget_best()
-        return True
 
     def make_trainable(self) -> Trainable:
         """Return the untrained model with its normalisation and loss, on the CPU in fp32."""
@@ -320,7 +305,6 @@ class Trainer:
         loaders = load_stage(self.config, self.info, self.stores, stage, self.engine.device)
         self.loader, self.validation = loaders
         if self.progress.epoch in (0, *self.config.ends):
-            # Results at different resolutions are not comparable.
             self.progress.forget_best()
 
     def _load_weights(self, saved: Checkpoint | None) -> str:

@@ -261,3 +261,19 @@ def test_labels_that_were_corrected_are_noted_and_their_best_score_is_forgotten(
     write_store(store)
     again = ("--resume", tmp_path / "b", *doomed[:2])
     assert "stopped within an epoch" in fit(*again, store=None, network=(), status=2).err
+
+
+def test_another_crop_within_an_epoch_is_refused_in_words_of_the_command(fit, out, monkeypatch):
+    monkeypatch.setenv("DOOM_AT", "3")
+    doomed = ("--model", "helpers.tiny:interrupted", *STATEFUL[2:])
+    fit("--out", out, "--epochs", 2, network=doomed, status=130)
+    again = ("--resume", out, "--crop", 16, *doomed[:2])
+    said = fit(*again, store=None, network=(), status=2).err
+    assert "stopped within an epoch" in said
+    assert "crop was 32, is 16" in said
+    assert "create the loader" not in said
+
+
+def test_a_batch_of_one_is_refused_where_batchnorm_cannot_use_it(fit, out):
+    network = ("--model", "helpers.tiny:pooled", "--crop", "32", "--batch-size", "1")
+    assert "use a larger --batch-size" in fit("--out", out, network=network, status=2).err
