@@ -1,5 +1,4 @@
 from .api import Download as Download
-from .api import RoadChanges as RoadChanges
 from .api import RoadNetwork as RoadNetwork
 from .api import check_store as check_store
 from .api import compare as compare
@@ -18,6 +17,7 @@ from .api import synthesize as synthesize
 from .api import vectorize as vectorize
 from .api import write_road_table as write_road_table
 from .build import build_zarr as build_zarr
+from .roads import RoadChanges as RoadChanges
 from .views import Store as Store
 from .views import open_store as open_store
 

@@ -2,7 +2,6 @@ from .cities import Download as Download
 from .cities import download as download
 from .cities import list_cities as list_cities
 from .cities import synthesize as synthesize
-from .comparing import RoadChanges as RoadChanges
 from .comparing import compare as compare
 from .networks import RoadNetwork as RoadNetwork
 from .networks import read_network as read_network

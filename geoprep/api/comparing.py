@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -11,63 +10,9 @@ from geoprep.options import options_of, taken, with_options
 from geoprep.roads import CompareOptions
 
 if TYPE_CHECKING:
-    import geopandas as gpd
-    import pandas as pd
-
     from geoprep.api.networks import RoadNetwork
-    from geoprep.roads import Changes, RoadGraph
+    from geoprep.roads import RoadChanges, RoadGraph
     from geoprep.storage import StrPath
-
-
-class RoadChanges:
-    """What a proposal would change in a map of roads.
-
-    Attributes
-    ----------
-    missing, unconfirmed, matched
-        GeoDataFrames: roads of the proposal that the map lacks, of the map that the proposal lacks,
-        and of the map that it has.
-    joins
-        GeoDataFrame of the places where missing roads would join the map.
-    offset
-        ``east`` and ``north``: metres that the proposal must be moved by to lie on the map;
-        ``spread``: robust standard deviation of what is left, NaN if there are too few roads.
-    """
-
-    missing: gpd.GeoDataFrame
-    unconfirmed: gpd.GeoDataFrame
-    matched: gpd.GeoDataFrame
-    joins: gpd.GeoDataFrame
-
-    def __init__(self, changes: Changes) -> None:
-        self._changes = changes
-        self.missing, self.unconfirmed = changes.missing, changes.unconfirmed
-        self.matched, self.joins = changes.matched, changes.joins
-        self.offset: dict[str, float] = asdict(changes.offset)
-
-    @property
-    def summary(self) -> pd.DataFrame:
-        """Kilometres of roads by type: ``map``, ``matched``, ``unconfirmed`` and ``missing``."""
-        return self._changes.summary()
-
-    def to_file(self, path: StrPath) -> None:
-        """Write a GeoPackage with styles, and the missing roads beside it as .osm for JOSM.
-
-        Raises
-        ------
-        UsageError
-            The suffix is not .gpkg, or the folder does not exist.
-        """
-        from geoprep.roads import write_changes
-        from geoprep.storage import outputs, require_suffix
-
-        require_suffix(Path(path), ".gpkg")
-        outputs(Path(path))
-        write_changes(self._changes, Path(path))
-
-    def __repr__(self) -> str:
-        row = self.summary.loc["all"]
-        return f"<geoprep.RoadChanges {row['missing']:.1f} km missing of {row['map']:.1f} km>"
 
 
 @with_options(options_of(CompareOptions))
@@ -124,7 +69,7 @@ def compare(
         grids = image_borders(Path(images)).values()
         outlines = [grid.outline_in(proposed.crs) for grid in grids]
         area = cast("shapely.Polygon", shapely.union_all(outlines))
-    changes = RoadChanges(compare_networks(graph, proposed, area, taken(options, CompareOptions)))
+    changes = compare_networks(graph, proposed, area, taken(options, CompareOptions))
     if out is not None:
         from geoprep.storage import outputs
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ geoprep compare map.gpkg city.gpkg --images chips/ --apply-offset --out changes.
 def compare(*, as_json: bool, **given: Any) -> None:  # noqa: ANN401 - click passes options by name
     """Compare, write the layers, and print kilometres by type of road."""
     changes = geoprep.compare(**given)
-    table, offset = changes.summary, changes.offset
+    table, offset = changes.summary, asdict(changes.offset)
     if as_json:
         kinds = json.loads(table.round(3).to_json(orient="index"))
         plain = {name: None if value != value else value for name, value in offset.items()}

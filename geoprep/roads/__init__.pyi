@@ -3,9 +3,8 @@ from .centrelines.opening import open_raster as open_raster
 from .centrelines.opening import pixel_size_of as pixel_size_of
 from .centrelines.opening import stated_threshold as stated_threshold
 from .centrelines.rasters import RoadRaster as RoadRaster
-from .comparison.changes import Changes as Changes
+from .comparison.changes import RoadChanges as RoadChanges
 from .comparison.changes import compare_networks as compare_networks
-from .comparison.changes import write_changes as write_changes
 from .formats.files import read_network as read_network
 from .formats.files import write_network as write_network
 from .formats.graphs import multigraph as multigraph

@@ -31,10 +31,12 @@ from geoprep.roads.graph import subnetwork
 from geoprep.roads.network import RoadGraph, in_crs, points
 from geoprep.roads.options import CompareOptions
 from geoprep.roads.scoring.pairs import clipped
-from geoprep.storage import replaced
+from geoprep.storage import outputs, replaced, require_suffix
 
 if TYPE_CHECKING:
     import geopandas as gpd
+
+    from geoprep.storage import StrPath
 
 Floats = NDArray[np.float64]
 
@@ -51,18 +53,19 @@ _UNKNOWN: Final = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
-    """The layers and figures of a comparison."""
+class RoadChanges:
+    """What a proposal would change in a map of roads: layers as GeoDataFrames, and figures."""
 
     missing: gpd.GeoDataFrame  # roads of the proposal that the map lacks
     unconfirmed: gpd.GeoDataFrame  # roads of the map that the proposal lacks
     matched: gpd.GeoDataFrame  # roads of the map that the proposal has
-    joins: gpd.GeoDataFrame  # where missing roads would join the map
-    offset: Offset  # of the map from the proposal
+    joins: gpd.GeoDataFrame  # places where missing roads would join the map
+    offset: Offset  # by which the proposal must be moved to lie on the map
     network: RoadGraph  # the missing roads, connected
 
+    @property
     def summary(self) -> pd.DataFrame:
-        """Return kilometres by type of road: ``map``, ``matched``, ``unconfirmed``; ``missing``.
+        """Kilometres by type of road: ``map``, ``matched``, ``unconfirmed`` and ``missing``.
 
         The types are those of the map; of missing roads none is known.
         """
@@ -77,10 +80,33 @@ class Changes:
         table.loc["all"] = table.sum()
         return table.rename_axis("highway")
 
+    def to_file(self, path: StrPath) -> None:
+        """Write a GeoPackage with styles, and the missing roads beside it as .osm for JOSM.
+
+        Raises
+        ------
+        UsageError
+            The suffix is not .gpkg, or the folder does not exist.
+        """
+        require_suffix(Path(path), ".gpkg")
+        outputs(Path(path))
+        with replaced(Path(path)) as partial:
+            for layer in _COLOURS:
+                write_layer(getattr(self, layer), partial, layer, "LineString")
+            write_layer(self.joins, partial, "joins", "Point")
+            styles = [plain_style_row(layer, colour) for layer, colour in _COLOURS.items()]
+            write_layer(pd.concat(styles), partial, "layer_styles", None)
+        if self.network.crs is not None:
+            write_network(self.network, Path(path).with_suffix(".osm"))
+
+    def __repr__(self) -> str:
+        row = self.summary.loc["all"]
+        return f"<geoprep.RoadChanges {row['missing']:.1f} km missing of {row['map']:.1f} km>"
+
 
 def compare_networks(
     roads: RoadGraph, proposal: RoadGraph, area: shapely.Polygon | None, options: CompareOptions
-) -> Changes:
+) -> RoadChanges:
     """Return the changes that a proposal suggests for the roads of a map.
 
     Parameters
@@ -113,7 +139,7 @@ def compare_networks(
     unconfirmed = _frame(subnetwork(known.network, known.unmatched))
     matched = _frame(subnetwork(known.network, ~known.unmatched))
     matched = matched.assign(**_differences(known, back, roads, proposal))
-    return Changes(frame, unconfirmed, matched, joins, offset, missing)
+    return RoadChanges(frame, unconfirmed, matched, joins, offset, missing)
 
 
 def _frame(network: RoadGraph) -> gpd.GeoDataFrame:
@@ -175,15 +201,3 @@ def _joins(missing: RoadGraph, roads: RoadGraph) -> tuple[gpd.GeoDataFrame, Floa
     distance = np.round(shapely.distance(tips[tip], place), 2)
     frame = gpd.GeoDataFrame(columns | {"distance_m": distance}, geometry=place, crs=missing.crs)
     return frame, of_node[missing.ends]
-
-
-def write_changes(changes: Changes, path: Path) -> None:
-    """Write the layers with their styles; beside it the missing roads as OpenStreetMap XML."""
-    with replaced(path) as partial:
-        for layer in _COLOURS:
-            write_layer(getattr(changes, layer), partial, layer, "LineString")
-        write_layer(changes.joins, partial, "joins", "Point")
-        styles = [plain_style_row(layer, colour) for layer, colour in _COLOURS.items()]
-        write_layer(pd.concat(styles), partial, "layer_styles", None)
-    if changes.network.crs is not None:
-        write_network(changes.network, path.with_suffix(".osm"))

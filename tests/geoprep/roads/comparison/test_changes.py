@@ -83,7 +83,7 @@ def test_the_offset_is_found_although_roads_lack_a_partner(shift):
 
 def test_one_heading_tells_no_offset():
     roads = road([(0, 0), (400, 0)])
-    assert np.isnan(geoprep.compare(roads, road([(0, 3), (400, 3)])).offset["spread"])
+    assert np.isnan(geoprep.compare(roads, road([(0, 3), (400, 3)])).offset.spread)
 
 
 def test_files_for_qgis_and_josm(tmp_path):
