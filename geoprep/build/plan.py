@@ -310,6 +310,8 @@ def _check_options_of_classes(vectors: bool, options: BuildOptions) -> None:
             raise UsageError(
                 f"`{name}` is for {kinds[0]} labels, and the labels are {kinds[1]}: leave it out"
             )
+    if options.class_rule is not None and not vectors:
+        options.class_rule.require_others()
 
 
 def _require_own_places(scenes: Sequence[PlannedScene]) -> None:

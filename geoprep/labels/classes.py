@@ -110,6 +110,7 @@ def parse_classes(
 ) -> list[dict[str, Any]]:
     """Return the classes as plain values: one ``{"name", "values", "color"}`` per class.
 
+    Beside a single class there is the background: alone it would have every labelled pixel.
     ``source`` is the path of a YAML file, the contents of one, or text such as
     ``road=#6EC1E4,building=60,16,152,water=3``.
     """
@@ -126,6 +127,8 @@ def parse_classes(
             place = text
             source = _yaml(_contents(text), text)
     classes = [_described(entry, place) for entry in _entries(source, place)]
+    if len(classes) == 1 and classes[0]["name"] != BACKGROUND_NAME:
+        classes.insert(0, {"name": BACKGROUND_NAME, "values": [], "color": None})
     _check(classes, place)
     spares = class_colours([each["name"] for each in classes])
     for each, spare in zip(classes, spares, strict=True):
@@ -294,6 +297,8 @@ def _check(classes: Sequence[Mapping[str, Any]], place: str) -> None:
             raise UsageError(f"{place}: class {name} is given twice")
         if name in _RESERVED:
             raise UsageError(f"{place}: {name} cannot be the name of a class; `other` uses it")
+    if names == [BACKGROUND_NAME]:
+        raise UsageError(f"{place}: there is only {BACKGROUND_NAME}; add the class to find")
     if BACKGROUND_NAME in names[1:]:
         raise UsageError(f"{place}: {BACKGROUND_NAME} must be the first class")
     owner: dict[str, str] = {}

@@ -134,7 +134,8 @@ class ClassOptions:
         None,
         "Labels are classes, not roads: a YAML file with name, value (or colour) and display "
         "colour of each class in order, or text such as "
-        "'road=#6EC1E4,building=60,16,152,water=3'. The first may be background.",
+        "'road=#6EC1E4,building=60,16,152,water=3'. The first may be background; beside a single "
+        "class, everything else is.",
         "FILE|TEXT",
         section=_CLASSES,
         sparse=True,

@@ -140,6 +140,15 @@ class ClassRaster(Classes):
         if not 0 <= self.tolerance < _MOST_BYTE:
             raise UsageError(f"`tolerance` {self.tolerance}: expected 0 to {_MOST_BYTE - 1}")
 
+    def require_others(self) -> None:
+        """Raise UsageError if rasters hold one class and nothing else: all would be right."""
+        valued = [name for name, values in zip(self.names, self.values, strict=True) if values]
+        if len(valued) == 1 and self.rest[0] == NODATA and self.other != REFUSE:
+            raise UsageError(
+                f"`other` {self.other} leaves no labelled pixels but those of {valued[0]}: leave "
+                f"`other` out, and all other values are {BACKGROUND_NAME}"
+            )
+
     def label_bytes(
         self, pixels: MaskPixels, used: NDArray[np.bool_] | None = None
     ) -> tuple[NDArray[np.uint8], dict[str, int]]:
@@ -210,6 +219,9 @@ def make_class_rule(
 ) -> ClassRaster:
     """Return the rule of classes given as text that `parse_classes` reads."""
     classes = parse_classes(text)
+    valued = [each["name"] for each in classes if each["values"]]
+    if other == REFUSE and len(classes) == 2 and BACKGROUND_NAME not in valued:
+        other = BACKGROUND_NAME if classes[0]["name"] == BACKGROUND_NAME else REFUSE
     return ClassRaster(
         tuple(each["name"] for each in classes),
         tuple(tuple(each["values"]) for each in classes),

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 LIST = ".geoprep-outputs"
 READ = {
     *("classes", "split_file", "encoder_weights", "init_from", "class_weights", "resume", "config"),
-    *("over", "truth", "proposal", "images"),
+    *("over", "truth", "proposal", "images", "area"),
 }
 """Options that name a file or folder to read."""
 ELSEWHERE = {"download out": "tests/geoprep/sources/test_city_downloads.py"}
@@ -39,6 +39,7 @@ def evaluations():
 
 
 EXPORT = ("export", "in/s.zarr")
+ROADS = "in/roads.gpkg"
 CASES = [
     ("build-zarr", "--city", "moscow", "--source", "in", "--out", "out/a.zarr", "--quiet"),
     *evaluations(),
@@ -49,12 +50,16 @@ CASES = [
     (*EXPORT, "--as", "geozarr", "--out", "out/a"),
     ("export-model", "in/run", *TINY[:2], "--format", "fp32", "--out", "out/a.pt2"),
     ("fit", "in/s.zarr", *QUICK, "--out", "out"),
+    ("compare", ROADS, ROADS, "--out", "out/a.gpkg"),
     ("polygonize", "in/map.tif", "--out", "out/a.gpkg"),
-    *(("predict", "in/run", "in/a.tif", *TINY, "--out", "out", *o) for o in ((), ("--overlay",))),
+    *(
+        ("predict", "in/run", "in/a.tif", *TINY, "--out", "out", *more)
+        for more in ((), ("--overlay",), ("--polygons", "out/p.gpkg"))
+    ),
     *(("preview", "in/s.zarr", "--out", f"out/a{x}") for x in (".png", ".pdf", ".html")),
-    ("preview", "in/roads.gpkg", "--out", "out/a.png"),
+    ("preview", ROADS, "--out", "out/a.png"),
     ("pretrain", "in/s.zarr", *QUICK, "--cities", "1", "--scenes", "2", "--out", "out"),
-    ("score", "--truth", "in/roads.gpkg", "--proposal", "in/roads.gpkg", "--csv", "out/a.csv"),
+    ("score", "--truth", ROADS, "--proposal", ROADS, "--csv", "out/a.csv"),
     ("synth", "--city", "moscow", "--scenes", "1", "--size", "64", "--labels", "classes",
      "--out", "out"),
     *(

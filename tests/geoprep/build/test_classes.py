@@ -108,6 +108,20 @@ def test_values_that_no_class_has_become_what_other_says(scenes, tmp_path, other
     assert store.meta.build["notes"] == {f"label value 3 read as {what}": count}
 
 
+def test_beside_a_single_class_everything_else_is_background(scenes, tmp_path):
+    folder, labels = scenes
+    given = {"labels": masks(tmp_path, labels), "label_nodata": "0"}
+    store = build(folder, tmp_path / "a.zarr", classes="building=1", **given)
+    assert store.meta.class_names == ("background", "building")
+    table = np.array([255, 1, 0, 0], np.uint8)
+    assert np.array_equal(store.label()[0], table[labels[0]])
+    assert store.meta.build["notes"]["label value 3 read as class background"]
+    with pytest.raises(UsageError, match="no labelled pixels but those of building"):
+        build(folder, tmp_path / "b.zarr", classes="building=1", other="nodata", **given)
+    with pytest.raises(UsageError, match="only background; add the class"):
+        build(folder, tmp_path / "b.zarr", classes="background=1", **given)
+
+
 def test_polygons_are_drawn_in_class_order(scenes, tmp_path):
     folder, _ = scenes
     shapes = [shapely.box(400_001, 5_999_971, 400_020.3, 5_999_999),
@@ -217,7 +231,7 @@ def test_features_of_other_values_and_options_of_rasters_are_refused(scenes, tmp
     frame.to_file(tmp_path / "land.gpkg", layer="use")
     given = {"labels": tmp_path / "land.gpkg", "class_field": "CLASS"}
     with pytest.raises(LabelError, match=r"field CLASS has values that no class has: null \(1 "):
-        build(scenes[0], tmp_path / "a.zarr", classes="water=lake", **given)
+        build(scenes[0], tmp_path / "a.zarr", classes="water=lake,wood=2", **given)
     store = build(scenes[0], tmp_path / "a.zarr", classes="water=lake", other="nodata", **given)
     assert store.meta.build["notes"] == {"label value null read as nodata": 2}  # of 2 scenes
     with pytest.raises(UsageError, match="`tolerance` is for raster labels"):
