@@ -89,6 +89,23 @@ def test_both_engines_learn_the_direction_of_roads(precision):
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_beside_a_frozen_encoder_all_other_kernels_learn(precision):
+    """The extension trains no convolution in evaluation mode, which is that of the encoder."""
+    engine = choose_engine("ipex", "cpu", precision, "off")
+    torch.manual_seed(0)
+    prep = DevicePrep(Normalize([100.0] * 3, [50.0] * 3, engine.dtype), SpeedTarget())
+    trainable = Trainable(prep, build_model(bands=3, channels=8), RoadLoss())
+    optimizer = prepare(trainable, engine, Config(lr=0.01, encoder_lr=0))
+    before = {name: value.clone() for name, value in trainable.model.state_dict().items()}
+    losses(engine, trainable.train(), optimizer, steps=2, side=64)
+    after = trainable.model.state_dict()
+    moved = {name for name, value in after.items() if not torch.equal(value, before[name])}
+    assert not [name for name in moved if name.startswith("encoder.")]
+    learnt = {name for name, _ in trainable.model.named_parameters() if "encoder." not in name}
+    assert learnt <= moved
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_checkpoints_hold_fp32_with_the_names_of_the_model(precision):
     engine = choose_engine("ipex", "cpu", precision, "off")
     module, optimizer = _prepared(engine)

@@ -154,7 +154,7 @@ def test_every_form_of_a_result_has_its_notes(checkpoint, command, store_path, t
     path, rows = checkpoint(gsd_m=(2.0, 2.0)), tmp_path / "rows.csv"
     said = "wide, those of the model 2 m"
     assert any(said in note for note in figures_of(path, store_path, "--csv", rows)["notes"])
-    (notes,) = {row["notes"] for row in csv.DictReader(rows.open())}
+    (notes,) = {row["notes"] for row in csv.DictReader(rows.read_text().splitlines())}
     assert said in notes
     several = ("--compare", path, path, "--on", store_path)
     assert said in command(main, *several, *FP32).out

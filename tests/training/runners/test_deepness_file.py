@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import rasterio
 from helpers.predict_cases import GSD, make_checkpoint, pixels, write_image
+from helpers.rasters import write_raster
 
 from training.export import main as export_model
 from training.predict import main as predict
@@ -76,11 +77,12 @@ def test_the_plugin_finds_the_classes_of_predict(tmp_path, command, facts, names
 
 
 def test_another_format_or_reader_is_refused(tmp_path, command):
+    image = write_raster(tmp_path / "image.tif", np.ones((3, 32, 32), np.uint8))
     pytest.importorskip("onnxscript")
     checkpoint, _ = make_checkpoint(tmp_path / "best.pt", **CLASSES)
     words = (checkpoint, *MODEL, "--for", "deepness", "--out", tmp_path / "a.pt2")
     assert "deepness runs .onnx files" in command(export_model, *words, status=2).err
     out = tmp_path / "a.onnx"
     command(export_model, *words[:-2], "--format", "onnx", "--out", out)
-    refused = command(predict, out, out, "--out", tmp_path / "out", status=1).err
+    refused = command(predict, out, image, "--out", tmp_path / "out", status=1).err
     assert "no record of what it was trained for" in refused
