@@ -7,13 +7,13 @@ import geopandas as gpd
 import numpy as np
 import pytest
 import rasterio
-import rioxarray
 import xarray as xr
 from affine import Affine
 
 import geoprep
 from geoprep.errors import UsageError
 
+rioxarray = pytest.importorskip("rioxarray", reason="rioxarray is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore:Scales differ across bands:UserWarning")
 
 GRID = Affine(0.5, 0, 400_000, 0, -0.5, 6_180_000)
