@@ -15,7 +15,7 @@ from rasterio.features import rasterize
 from scipy.ndimage import binary_dilation
 
 from geoprep.crs import LONLAT, beside, reproject
-from geoprep.errors import UsageError
+from geoprep.errors import LabelError, UsageError
 from geoprep.grid import Grid
 
 Polygons = tuple[shapely.Geometry, ...]
@@ -32,28 +32,26 @@ def read_area(text: str, where: str | None) -> tuple[Polygons, str, str]:
     UsageError
         The file cannot be read, or has no polygons or no CRS.
     """
-    import geopandas as gpd
+    from geoprep.labels import VectorFile  # imports pyogrio
 
     try:
         west, south, east, north = map(float, text.split(","))
-        frame = gpd.GeoDataFrame(geometry=[shapely.box(west, south, east, north)], crs=LONLAT)
+        shapes, crs = np.array([shapely.box(west, south, east, north)], object), LONLAT
     except ValueError:
         if not Path(text).exists():
             raise UsageError(f"`area` {text}: no such file, and not W,S,E,N in degrees") from None
         try:
-            frame = gpd.read_file(text, where=where)
-        except (ValueError, RuntimeError, OSError) as error:
-            raise UsageError(f"`area` {text}: {error}") from error
-    polygons = shapely.make_valid(shapely.force_2d(frame.geometry.dropna().to_numpy()))
+            file = VectorFile.open(Path(text), where=where)
+            layers = [*file.layers.values()]
+            features = file.read(layers, ()) if layers else None
+        except LabelError as error:
+            raise UsageError(f"`area` {error}") from error
+        shapes, crs = (features.shapes, features.crs) if features else (np.empty(0, object), "")
+    polygons = shapely.make_valid(shapes)
     polygons = polygons[shapely.area(polygons) > 0]
-    if not len(polygons) or frame.crs is None:
-        lacks = (
-            "no CRS"
-            if len(polygons)
-            else "no polygons" + (" that `where` selects" if where else "")
-        )
-        raise UsageError(f"`area` {text} has {lacks}")
-    crs = frame.crs.to_wkt()
+    if not len(polygons):
+        selects = " that `where` selects" if where else ""
+        raise UsageError(f"`area` {text} has no polygons{selects}")
     digest = hashlib.sha256(crs.encode() + b"".join(shapely.to_wkb(polygons))).hexdigest()[:32]
     return tuple(polygons), crs, digest
 

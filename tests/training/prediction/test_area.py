@@ -138,3 +138,8 @@ def test_areas_that_cannot_be_read_are_refused(tmp_path):
         read_area("1,2,3", None)
     with pytest.raises(UsageError, match="no polygons that `where` selects"):
         read_area(str(tmp_path / "area.gpkg"), "kind = 'c'")
+    with pytest.raises(UsageError, match="no polygons that `where` selects"):
+        read_area(str(tmp_path / "area.gpkg"), "kind = 'A'")
+    gpd.read_file(tmp_path / "area.gpkg").to_file(tmp_path / "area.geojson")
+    with pytest.raises(UsageError, match="no polygons that `where` selects"):  # as in all formats
+        read_area(str(tmp_path / "area.geojson"), "kind = 'A'")
