@@ -59,8 +59,12 @@ def compare(
     import shapely
 
     from geoprep.roads import compare_networks, image_borders
+    from geoprep.storage import outputs, require_suffix
 
-    paths = [Path(given) for given in (roads, proposal, images) if isinstance(given, str | Path)]
+    if out is not None:
+        require_suffix(Path(out), ".gpkg")
+        read = (roads, proposal, images)
+        outputs(Path(out), inputs=[Path(given) for given in read if isinstance(given, str | Path)])
     graph, proposed = _graph(roads), _graph(proposal)
     if (graph.crs is None) != (proposed.crs is None):
         raise UsageError("only one of map and proposal is georeferenced: give both in a CRS")
@@ -71,9 +75,6 @@ def compare(
         area = cast("shapely.Polygon", shapely.union_all(outlines))
     changes = compare_networks(graph, proposed, area, taken(options, CompareOptions))
     if out is not None:
-        from geoprep.storage import outputs
-
-        outputs(Path(out), inputs=paths)
         changes.to_file(out)
     return changes
 

@@ -89,7 +89,8 @@ class RoadChanges:
             The suffix is not .gpkg, or the folder does not exist.
         """
         require_suffix(Path(path), ".gpkg")
-        outputs(Path(path))
+        beside = Path(path).with_suffix(".osm")
+        outputs(Path(path), *[beside] * (self.network.crs is not None))
         with replaced(Path(path)) as partial:
             for layer in _COLOURS:
                 write_layer(getattr(self, layer), partial, layer, "LineString")
@@ -97,7 +98,7 @@ class RoadChanges:
             styles = [plain_style_row(layer, colour) for layer, colour in _COLOURS.items()]
             write_layer(pd.concat(styles), partial, "layer_styles", None)
         if self.network.crs is not None:
-            write_network(self.network, Path(path).with_suffix(".osm"))
+            write_network(self.network, beside)
 
     def __repr__(self) -> str:
         row = self.summary.loc["all"]
