@@ -248,7 +248,7 @@ def _placed(
     pixels = _pixels(dataset, raster, window)
 
     turn, xs = turn_of(own.crs), (*own.bounds[::2], *grid.bounds[::2])
-    # GDAL knows where a mask goes on across 180 degrees of longitude only if it is in degrees.
+    # Of a mask in metres GDAL reads only one side of 180 degrees of longitude.
     crosses = not is_geographic(own.crs) and 0 < turn / 2 < max(map(abs, xs))
 
     extra = {"SOURCE_EXTRA": max(window.width, window.height)} if crosses else {}

@@ -219,9 +219,10 @@ def make_class_rule(
 ) -> ClassRaster:
     """Return the rule of classes given as text that `parse_classes` reads."""
     classes = parse_classes(text)
-    valued = [each["name"] for each in classes if each["values"]]
-    if other == REFUSE and len(classes) == 2 and BACKGROUND_NAME not in valued:
-        other = BACKGROUND_NAME if classes[0]["name"] == BACKGROUND_NAME else REFUSE
+    first = classes[0]
+    rest = first["name"] == BACKGROUND_NAME and not first["values"]  # of all values but one class's
+    if other == REFUSE and len(classes) == 2 and rest:
+        other = BACKGROUND_NAME
     return ClassRaster(
         tuple(each["name"] for each in classes),
         tuple(tuple(each["values"]) for each in classes),

@@ -148,6 +148,14 @@ CLASSES = replace(
     class_names=("background", "water", "forest"),
     class_colors=((0, 0, 0), (0, 0, 255), (0, 255, 0)),
 )
+HOUSES = {
+    "targets": "classes",
+    "channels": 3,
+    "class_mph": (),
+    "class_names": ("background", "house", "lake"),
+    "class_colors": ("#000000", "#FF0000", "#0000FF"),
+}
+"""Facts of a model of classes, for `make_checkpoint`."""
 SMOOTH = np.kron(pixels(50, 8), np.ones((14, 13, 1), np.uint8))  # 700 x 104
 SMOOTH[:40, 50:] = 0
 

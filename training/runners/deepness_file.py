@@ -24,7 +24,6 @@ from training.runners.onnx_file import onnx_of
 
 _SIDE = 512
 _OVERLAP_PERCENT = 10
-_IR_VERSION = 8  # of opset 18; QGIS may have a runtime that knows no later one
 
 
 class _UnitImages(nn.Module):
@@ -52,7 +51,6 @@ def write(path: Path, network: nn.Module, info: ModelInfo) -> None:
     bands, (x, y) = len(info.bands), info.gsd_m
     example = torch.rand(1, bands, _SIDE, _SIDE)
     model = onnx_of(exported(_UnitImages(network, info).eval(), info, example), example)
-    model.ir_version = _IR_VERSION
     names = info.class_names if info.has_classes else ("background", "road")
     metadata = {
         "model_type": "Segmentor",

@@ -69,6 +69,7 @@ def onnx_model(network: nn.Module, record: ExportRecord) -> ModelProto:
 
 def onnx_of(program: ExportedProgram, example: Tensor) -> ModelProto:
     """Return the ONNX model of a graph with one input and one output."""
+    onnx = required_module("onnx", _WHAT)
     required_module("onnxscript", _WHAT)
     exporter = torch.onnx.export(
         program,
@@ -81,6 +82,8 @@ def onnx_of(program: ExportedProgram, example: Tensor) -> ModelProto:
     )
     assert exporter is not None
     proto: ModelProto = exporter.model_proto
+    # Runtimes refuse a file for its version alone, and onnx writes that of its newest operators.
+    proto.ir_version = onnx.helper.find_min_ir_version_for(proto.opset_import, ignore_unknown=True)
     return proto
 
 
@@ -96,8 +99,6 @@ def write(path: Path, network: nn.Module, record: ExportRecord, tiles: Sequence[
     onnx = required_module("onnx", _WHAT)
     required_module("onnxruntime", _WHAT)
     model = onnx_model(network, record)
-    # Runtimes refuse a file for its version alone, and onnx writes that of its newest operators.
-    model.ir_version = onnx.helper.find_min_ir_version_for(model.opset_import, ignore_unknown=True)
     with replaced(path) as partial:
         unsigned = replace(record, weights=_NO_DIGEST)
         onnx.helper.set_model_props(model, {KEY: unsigned.to_json()})

@@ -17,14 +17,13 @@ from shapely.ops import substring
 
 from geoprep.roads.graph import edge_components, ranges, renumbered, subnetwork
 from geoprep.roads.network import RoadGraph, points, points_along, segments
-from geoprep.roads.scoring.edge_points import EdgePoints, cosine
+from geoprep.roads.scoring.edge_points import EdgePoints, cosine, headings
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 _STEP_M: Final = 5.0
-_CHORD_M: Final = 0.5
 _SAME_HEADING: Final = np.cos(np.radians(30))
 _AHEAD: Final = 0.6
 """Sine of the angle that another road may lie ahead by: in curves, it is not quite at the side."""
@@ -79,12 +78,8 @@ def matches(
     found = EdgePoints(owner, network.length_m[owner] * (nth + 0.5) / count[owner])
     found = found[:: 1 if most is None else max(1, len(found) // most)]
     step = (network.length_m / count)[found.edge]
-    at, stretch = found.along_m * network.stretch(found.edge), network.stretch(found.edge)
-    length = network.length_m[found.edge] * stretch
-    xy = points_along(network.lines, found.edge, at)
-    chord = points_along(network.lines, found.edge, np.minimum(at + _CHORD_M, length))
-    chord -= points_along(network.lines, found.edge, np.maximum(at - _CHORD_M, 0.0))
-    heading = chord / np.maximum(np.hypot(*chord.T), 1e-9)[:, None]
+    at = found.along_m * network.stretch(found.edge)
+    xy, heading = points_along(network.lines, found.edge, at), headings(network, found)
     edge, away = np.full(len(found), -1), np.full((len(found), 2), np.nan)
     if len(other.lines):
         vertex, line = shapely.get_coordinates(other.lines, return_index=True)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import rasterio
 import torch
-from helpers.predict_cases import MPH, make_checkpoint, pixels, write_image
+from helpers.predict_cases import HOUSES, MPH, make_checkpoint, pixels, write_image
 from helpers.stores import write_store
 
 from geoprep.roads import open_raster
@@ -18,13 +18,6 @@ from training.predict import main
 
 USUAL = ("--device", "cpu", "--model", "helpers.predict_cases:pointwise")
 FP32 = ("--precision", "fp32", "--window", "64", "--overlap", "16")
-CLASSES = {
-    "targets": "classes",
-    "channels": 3,
-    "class_mph": (),
-    "class_names": ("background", "house", "lake"),
-    "class_colors": ("#000000", "#FF0000", "#0000FF"),
-}
 
 
 def models_of(folder, **facts):
@@ -83,7 +76,7 @@ def test_bands_are_the_mean_of_runs_and_files_and_their_spread(tmp_path, command
 
 
 def test_classes_and_resampled_images_have_the_band_too(tmp_path, command):
-    models = models_of(tmp_path, **CLASSES)
+    models = models_of(tmp_path, **HOUSES)
     values = pixels(100, 150)
     image = write_image(tmp_path / "scene.tif", values, nodata=None)
     options = (*USUAL, *FP32, "--nodata", "none", "--probabilities")

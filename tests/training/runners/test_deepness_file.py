@@ -7,20 +7,13 @@ import json
 import numpy as np
 import pytest
 import rasterio
-from helpers.predict_cases import GSD, make_checkpoint, pixels, write_image
+from helpers.predict_cases import GSD, HOUSES, make_checkpoint, pixels, write_image
 from helpers.rasters import write_raster
 
 from training.export import main as export_model
 from training.predict import main as predict
 
 MODEL = ("--model", "helpers.predict_cases:pointwise")
-CLASSES = {
-    "targets": "classes",
-    "channels": 3,
-    "class_mph": (),
-    "class_names": ("background", "house", "lake"),
-    "class_colors": ("#000000", "#FF0000", "#0000FF"),
-}
 
 
 def as_the_plugin(path, image):
@@ -51,7 +44,7 @@ def as_the_plugin(path, image):
 
 @pytest.mark.parametrize(
     ("facts", "names"),
-    [(CLASSES, ["background", "house", "lake"]), ({"threshold": 0.3}, ["background", "road"])],
+    [(HOUSES, ["background", "house", "lake"]), ({"threshold": 0.3}, ["background", "road"])],
 )
 def test_the_plugin_finds_the_classes_of_predict(tmp_path, command, facts, names):
     pytest.importorskip("onnxscript")
@@ -71,7 +64,7 @@ def test_the_plugin_finds_the_classes_of_predict(tmp_path, command, facts, names
     command(predict, checkpoint, scene, *MODEL, *options, "--out", tmp_path / "predicted")
     with rasterio.open(tmp_path / "predicted" / "scene.tif") as dataset:
         band = dataset.read(1)
-    expected = band if facts is CLASSES else band >= round(255 * 0.3)
+    expected = band if facts is HOUSES else band >= round(255 * 0.3)
     assert (classes == expected).mean() > 0.995  # bytes are rounded
     assert 0.05 < np.mean(classes == 1) < 0.95
 
@@ -79,7 +72,7 @@ def test_the_plugin_finds_the_classes_of_predict(tmp_path, command, facts, names
 def test_another_format_or_reader_is_refused(tmp_path, command):
     image = write_raster(tmp_path / "image.tif", np.ones((3, 32, 32), np.uint8))
     pytest.importorskip("onnxscript")
-    checkpoint, _ = make_checkpoint(tmp_path / "best.pt", **CLASSES)
+    checkpoint, _ = make_checkpoint(tmp_path / "best.pt", **HOUSES)
     words = (checkpoint, *MODEL, "--for", "deepness", "--out", tmp_path / "a.pt2")
     assert "deepness runs .onnx files" in command(export_model, *words, status=2).err
     out = tmp_path / "a.onnx"
