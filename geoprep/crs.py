@@ -20,8 +20,8 @@ Bounds = tuple[float, float, float, float]
 LONLAT: Final = "OGC:CRS84"
 """Longitude and latitude on WGS 84 in degrees: the CRS of GeoJSON."""
 
-METRES_PER_DEGREE: Final = 111_320.0
-"""Length of a degree of latitude, nearly."""
+METRES_PER_DEGREE: Final = 111_200.0
+"""Length of a degree of latitude on a sphere of 6371 km; of longitude, cos(latitude) of that."""
 
 _EDGE_POINTS: Final = 21
 _NEAR_POLE_DEG: Final = 89.9

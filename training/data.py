@@ -14,6 +14,7 @@ import shapely
 import torch
 from numpy.typing import NDArray
 
+from geoprep.crs import METRES_PER_DEGREE
 from geoprep.errors import UsageError
 from geoprep.imagery import common_name, match_bands
 from geoprep.speed import BIN_COUNT, BIN_TABLE, BIN_WIDTH_MPH
@@ -220,7 +221,7 @@ def shared_ground(stores: Sequence[StoreReader], folds: Folds | None) -> Iterato
             )
             for store, tiles in pair
         )
-        inset = one.meta.gsd_m[0] / 111_200  # a pixel in degrees: neighbours may share a row
+        inset = one.meta.gsd_m[0] / METRES_PER_DEGREE  # a pixel: neighbours may share a row
         inside = shapely.buffer(train, -inset, join_style="mitre")
         shared = np.isin(ids, val_ids) & shapely.is_missing(train)
         shared[shapely.STRtree(val).query(inside, predicate="intersects")[0]] = True

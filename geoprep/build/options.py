@@ -9,6 +9,7 @@ import json
 import math
 import os
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -29,6 +30,12 @@ MOST_SHARD_TILES: Final = 10_000
 
 _NOT_OF_CLASSES: Final = (
     *("label_values", "label_speeds", "speed_from", "speed_field", "speed_unit", "schema", "areas"),
+)
+
+
+# Options by the heading of the help text that they stand under.
+_source, _tiles, _pixels, _splits, _store = (
+    partial(option, section=name) for name in ("Source", "Tiles", "Pixels", "Splits", "Store")
 )
 
 
@@ -77,79 +84,57 @@ def parse_rescale(text: str) -> tuple[float, float] | None:
 class ImageOptions:
     """Options of images and tiles: the pixels that are read, and their conversion to bytes."""
 
-    bands: tuple[int, ...] | None = option(
+    bands: tuple[int, ...] | None = _source(
         None,
         "Bands to store, numbered from 1, such as 5,3,2.  [default: all except alpha]",
         "N,N,...",
-        section="Source",
         parse=parse_bands,
     )
-    pixel_size: float | None = option(
+    pixel_size: float | None = _source(
         None,
         "Pixel size in metres of images that are not georeferenced (PNG, JPEG). Their labels "
         "must be rasters.",
         "METRES",
         above=0,
-        section="Source",
     )
-    tile: int | None = option(
+    tile: int | None = _tiles(
         None,
         "Side of a tile in pixels; auto: the side nearest 512 that needs no padding.  "
         "[default: auto]",
         "auto|N",
         least=1,
-        section="Tiles",
         parse=parse_tile,
     )
-    overlap: int = option(
-        0, "Overlap of neighbouring tiles in pixels.", "N", least=0, section="Tiles"
+    overlap: int = _tiles(0, "Overlap of neighbouring tiles in pixels.", "N", least=0)
+    levels: int = _tiles(
+        2, "Number of resolutions; each halves the one before.", "N", least=1, most=MOST_LEVELS
     )
-    levels: int = option(
-        2,
-        "Number of resolutions; each halves the one before.",
-        "N",
-        least=1,
-        most=MOST_LEVELS,
-        section="Tiles",
-    )
-    gsd: float | None = option(
+    gsd: float | None = _tiles(
         None,
         "Pixel size of the finest level in metres.  [default: as the images]",
         "METRES",
         above=0,
-        section="Tiles",
     )
-    resize: int | None = option(
-        None,
-        "Resample every scene to a single tile of N x N pixels.",
-        "N",
-        least=1,
-        section="Tiles",
+    resize: int | None = _tiles(
+        None, "Resample every scene to a single tile of N x N pixels.", "N", least=1
     )
-    rescale: str = option(
+    rescale: str = _pixels(
         "scene",
         "Conversion of pixel values to 8 bits: linear between percentiles 2 and 98 of each "
         "scene or city, linear between two values (such as -25,0), or none, which keeps the "
         "values of uint8 images. NaN and infinite values become nodata.",
         "scene|city|none|LO,HI",
         check=parse_rescale,
-        section="Pixels",
     )
-    max_nodata: float = option(
-        0.9,
-        "Skip scenes with a larger share of nodata, 0 to 1.",
-        "SHARE",
-        least=0,
-        most=1,
-        section="Pixels",
+    max_nodata: float = _pixels(
+        0.9, "Skip scenes with a larger share of nodata, 0 to 1.", "SHARE", least=0, most=1
     )
-    nodata: float | Literal["none"] | None = option(
+    nodata: float | Literal["none"] | None = _pixels(
         None,
         "Pixel value that is nodata where all bands have it; none: only alpha band, mask or "
         "nodata tag count.  [default: these, or else black that is connected with the image's "
         "edge]",
         "VALUE|none",
-        section="Pixels",
         parse=parse_nodata,
     )
 
@@ -169,54 +154,39 @@ class ImageOptions:
 class StoreOptions:
     """Options of splits and of files."""
 
-    val: float = option(
+    val: float = _splits(
         0.2,
         "Share of the scenes for validation, 0 to 1; 1: all scenes, none for training.",
         "SHARE",
         least=0,
         most=1,
-        section="Splits",
     )
-    test: float = option(
-        0.0, "Share of the scenes for testing, 0 to 1.", "SHARE", least=0, most=1, section="Splits"
-    )
-    split_seed: int = option(
-        0, "Seed of the hash that assigns scenes to splits.", "N", section="Splits"
-    )
-    split_by: SplitBy = option(
+    test: float = _splits(0.0, "Share of the scenes for testing, 0 to 1.", "SHARE", least=0, most=1)
+    split_seed: int = _splits(0, "Seed of the hash that assigns scenes to splits.", "N")
+    split_by: SplitBy = _splits(
         "scene",
         "Unit that is assigned to a split: scene; block, a square of ground of `block_km`, "
         "which also divides larger scenes by tile; or folder, where train, val or test in an "
         "image's path names its split.",
-        section="Splits",
     )
-    split_file: str | None = option(
+    split_file: str | None = _splits(
         None,
         "File that assigns splits: polygons with an attribute split (train, val, test), or a "
         "CSV file with columns scene and split, whose scenes may be patterns such as city_*. "
         "The rest is for training, or unused if the file has train.",
         "FILE",
-        section="Splits",
     )
-    split_overlap: SplitOverlap = option(
+    split_overlap: SplitOverlap = _splits(
         "warn",
         "Tiles that show ground of another split in an overlapping image: warn keeps them and "
         "counts them; unused leaves out training tiles, and validation before test tiles.",
-        section="Splits",
         sparse=True,
     )
-    block_km: float = option(2.0, "Side of a block in kilometres.", "KM", above=0, section="Splits")
-    shard_tiles: int = option(
-        32,
-        "Approximate number of tiles per file.",
-        "N",
-        least=1,
-        most=MOST_SHARD_TILES,
-        section="Store",
+    block_km: float = _splits(2.0, "Side of a block in kilometres.", "KM", above=0)
+    shard_tiles: int = _store(
+        32, "Approximate number of tiles per file.", "N", least=1, most=MOST_SHARD_TILES
     )
-    codec: Codec = option(
-        "lz4", "Compression; zstd makes smaller files and is slower.", section="Store"
-    )
+    codec: Codec = _store("lz4", "Compression; zstd makes smaller files and is slower.")
 
     def __post_init__(self) -> None:
         check_options(self, StoreOptions)

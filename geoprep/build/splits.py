@@ -16,11 +16,10 @@ from scipy.sparse.csgraph import connected_components
 
 from geoprep.build.given_splits import folder_splits, given_splits, tile_outlines
 from geoprep.build.scene import TEST, TRAIN, UNUSED, VAL, Layout, PlannedScene
-from geoprep.crs import to_lonlat
+from geoprep.crs import METRES_PER_DEGREE, to_lonlat
 from geoprep.grid import Grid
 from geoprep.store import SPLIT_NAMES
 
-_METRES_PER_DEGREE: Final = 111_200.0
 _INSET: Final = 1.0
 """Pixels cut off every side before outlines are compared: neighbours may share a row of pixels."""
 
@@ -154,7 +153,7 @@ def _centres(
     middles = corners + np.minimum(sides - corners, sides if tile is None else tile) / 2
     centres = grid.to_xy(middles[:, ::-1])
     if not grid.georeferenced:
-        return centres / _METRES_PER_DEGREE
+        return centres / METRES_PER_DEGREE
     return np.column_stack(to_lonlat(grid.crs).transform(*centres.T))
 
 
@@ -169,15 +168,14 @@ def blocks(
     in different splits, where held-out scenes would resemble those for training. Centres are in
     degrees; NaN gives a block of its area without position.
     """
-    degrees = np.asarray(lonlat, dtype=np.float64).reshape(-1, 2)
+    degrees, km_per_degree = np.asarray(lonlat, np.float64).reshape(-1, 2), METRES_PER_DEGREE / 1000
     result: list[tuple[str, int, int]] = [("", 0, 0)] * len(areas)
     for area in sorted(set(areas)):
         rows = [i for i, name in enumerate(areas) if name == area]
         centres = np.nan_to_num(degrees[rows])
         known = np.isfinite(degrees[rows, 1])
-        # A degree of latitude is 111.2 km on a sphere of 6371 km; of longitude, cos(lat) of that.
         middle = np.radians(centres[known, 1].mean() if known.any() else 0.0)
-        scale = np.array([111.2 * np.cos(middle), 111.2]) / block_km
+        scale = np.array([km_per_degree * np.cos(middle), km_per_degree]) / block_km
         cells = np.floor(centres * scale).astype(int)
         for i, (x, y) in zip(rows, cells, strict=True):
             result[i] = (area, int(x), int(y))

@@ -7,6 +7,7 @@ Large scenes are read in strips by all workers.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -40,34 +41,26 @@ class SurveyTask:
 
     index: int  # row in the scene table
     scene: PlannedScene  # without its tiles
-    bands: tuple[int, ...]
     options: BuildOptions
-    rows: tuple[int, int] | None  # first, and after the last; None for all
+    rows: tuple[int, int]  # first, and after the last
+    whole: bool  # whether these are all, which the only shard of the scene reads again
     failure: str = ""  # why the scene has failed already; nothing is read then
     mask_file: str | None = None  # for a label: validity of the scene; None: all pixels are valid
 
 
 @dataclass(frozen=True, slots=True)
 class SurveyRecord:
-    """Result of the survey of some rows of an image."""
+    """Result of the survey of some rows of an image, or of its raster label."""
 
     task: SurveyTask
-    failure: str = ""  # why they cannot be read
+    failure: str = ""  # why they cannot be used
     pixels: int = 0
     valid: int = 0  # with imagery; without black ones of undecided meaning
     validity: imagery.StripValidity = field(default_factory=imagery.StripValidity)  # which of them
     source_bytes: int = 0
     # Valid pixels per value, or per bin of wide data types: scipy.sparse.csr_array (band, value).
     counts: Any = 0
-
-
-@dataclass(frozen=True, slots=True)
-class LabelRecord:
-    """Result of the survey of some rows of a raster label."""
-
-    task: SurveyTask
-    failure: str = ""  # why they cannot be used
-    notes: dict[str, int] = field(default_factory=dict)  # remarks, with counts
+    notes: dict[str, int] = field(default_factory=dict)  # remarks on the label, with counts
     unlisted: dict[str, int] = field(default_factory=dict)  # values of no class: pixels
 
 
@@ -90,7 +83,7 @@ class _Totals:
 
     def ordered(self) -> list[SurveyRecord]:
         """Return the strips from the top: results must not depend on the order of the workers."""
-        return sorted(self.strips, key=lambda strip: strip.task.rows or (0, 0))
+        return sorted(self.strips, key=lambda strip: strip.task.rows)
 
 
 def survey(
@@ -98,14 +91,14 @@ def survey(
 ) -> dict[int, Outcome]:
     """Survey all scenes that need it; return the results by scene index, with failed scenes."""
     of_city = plan.meta.rescale == "city"
-    needed = {i: scene for i, scene in enumerate(plan.scenes) if plan.needs_survey(scene)}
+    needed = [i for i, scene in enumerate(plan.scenes) if plan.needs_survey(scene)]
     results = _earlier(plan, journal)
-    if of_city and needed.keys() - results.keys():
+    if of_city and {*needed} - results.keys():
         results = {}  # limits of a city need the histograms of all its scenes
-    todo = {i: scene for i, scene in needed.items() if i not in results}
+    todo = [i for i in needed if i not in results]
     counts: dict[int, NDArray[np.int64]] = {}  # of the scenes of a city that can be read
     outcomes: dict[int, Outcome] = {}
-    for index, totals in _surveyed(plan, todo, executor, report):
+    for index, totals in _surveyed(plan, todo, executor, report=report):
         outcome = outcomes[index] = _decided(plan, index, totals, str(journal.folder))
         city = plan.scenes[index].city
         if outcome.status == "ok" and of_city:
@@ -117,8 +110,9 @@ def survey(
             if outcome.status == "ok":
                 limits = _limits(counts[plan.scenes[index].city])
                 outcomes[index] = replace(outcome, limits=limits)
-    for index, outcome in _with_labels(plan, outcomes, executor):
-        outcomes[index] = outcome
+    labelled = [i for i in outcomes if outcomes[i].status == "ok" and _has_label_strips(plan, i)]
+    for index, totals in _surveyed(plan, labelled, executor, decided=outcomes):
+        outcome = outcomes[index] = _with_label(plan, index, outcomes[index], totals)
         if not of_city:
             _note(plan, journal, index, outcome)
     if of_city:
@@ -158,24 +152,36 @@ def _mask_file(folder: str, index: int) -> str:
 
 
 def _surveyed(
-    plan: Plan, todo: dict[int, PlannedScene], executor: Executor, report: Report | None
+    plan: Plan,
+    indexes: Sequence[int],
+    executor: Executor,
+    *,
+    decided: Mapping[int, Outcome] | None = None,
+    report: Report | None = None,
 ) -> Iterator[tuple[int, _Totals]]:
-    """Yield scenes once their last strip is read; histograms of few scenes are held at a time."""
+    """Yield scenes, or labels of scenes that are ``decided``, once their last strip is read.
+
+    Histograms of few scenes are held at a time.
+    """
+    survey_strip = survey_rows if decided is None else survey_label
     open_scenes: dict[int, _Totals] = {}
-    total = sum(_pixels(scene) for scene in todo.values())
+    total = sum(math.prod(_shape(plan.scenes[index])) for index in indexes)
     done = read = 0
 
     def tasks() -> Iterator[SurveyTask]:
-        for index, scene in todo.items():
-            strips = list(_strips(plan, index, scene))
+        for index in indexes:
+            strips = list(_strips(plan, index))
             open_scenes[index] = _Totals(len(strips))
-            for strip in strips:  # another strip may have failed meanwhile
-                yield replace(strip, failure=open_scenes[index].failure)
+            for strip in strips:
+                if decided is None:  # another strip may have failed meanwhile
+                    yield replace(strip, failure=open_scenes[index].failure)
+                else:
+                    yield replace(strip, mask_file=decided[index].mask_file)
 
-    for record in executor.map_unordered(survey_rows, tasks(), partial(_spared, survey_rows)):
-        index, rows = record.task.index, record.task.rows
+    for record in executor.map_unordered(survey_strip, tasks(), partial(_spared, survey_strip)):
+        index, (first, last) = record.task.index, record.task.rows
         open_scenes[index].add(record)
-        done += _pixels(todo[index], rows)
+        done += (last - first) * _shape(record.task.scene)[1]
         read += record.source_bytes
         if report:
             report(Progress("survey", done, total, read))
@@ -193,24 +199,22 @@ def _spared(
     return replace(task, failure=why)
 
 
-def _pixels(scene: PlannedScene, rows: tuple[int, int] | None = None) -> int:
-    assert scene.grid is not None  # only scenes that can be opened are surveyed
-    first, last = rows or (0, scene.grid.height)
-    return (last - first) * scene.grid.width
-
-
-def _strips(plan: Plan, index: int, scene: PlannedScene) -> Iterator[SurveyTask]:
+def _strips(plan: Plan, index: int) -> Iterator[SurveyTask]:
     """Yield one task for a scene in a single shard, which is read whole there too; else strips."""
-    assert scene.grid is not None
-    bands, height, width = scene.bands, scene.grid.height, scene.grid.width
-    whole = SurveyTask(index, scene.tiles(0, 0), bands, plan.options, rows=None)
+    scene, (height, width) = plan.scenes[index], _shape(plan.scenes[index])
     if not plan.in_several_shards(scene):
-        yield whole
+        yield SurveyTask(index, scene.tiles(0, 0), plan.options, (0, height), whole=True)
         return
-    wide = width * len(bands) * 2 * _STRIP_ROWS > _STRIP_VALUES
+    wide = width * len(scene.bands) * 2 * _STRIP_ROWS > _STRIP_VALUES
     step = _STRIP_ROWS if wide else 2 * _STRIP_ROWS
     for row in range(0, height, step):
-        yield replace(whole, rows=(row, min(row + step, height)))
+        rows = row, min(row + step, height)
+        yield SurveyTask(index, scene.tiles(0, 0), plan.options, rows, whole=False)
+
+
+def _shape(scene: PlannedScene) -> tuple[int, int]:
+    assert scene.grid is not None  # only scenes that can be opened are surveyed
+    return scene.grid.shape
 
 
 def _decided(plan: Plan, index: int, totals: _Totals, folder: str) -> Outcome:
@@ -218,18 +222,13 @@ def _decided(plan: Plan, index: int, totals: _Totals, folder: str) -> Outcome:
     if totals.failure:
         return Outcome("failed", totals.failure)
     totals.counts = totals.counts.toarray()
-    scene, strips = plan.scenes[index], totals.ordered()
-    assert scene.grid is not None
-    file = None
-    bits, black = imagery.decide(
-        {_first(strip): strip.validity for strip in strips}, *scene.grid.shape
-    )
+    file, strips = None, totals.ordered()
+    validity = {strip.task.rows[0]: strip.validity for strip in strips}
+    bits, black = imagery.decide(validity, *_shape(plan.scenes[index]))
     specks = sum(strip.validity.black_pixels for strip in strips) - black
     imagery.add_black(totals.counts, specks)
-    pixels, valid = (
-        sum(strip.pixels for strip in strips),
-        sum(strip.valid for strip in strips) + specks,
-    )
+    pixels, valid = sum(strip.pixels for strip in strips), sum(strip.valid for strip in strips)
+    valid += specks
     if reason := too_empty(1 - valid / pixels, plan.options):
         return Outcome("skipped", reason, black=black)
     if bits is not None:
@@ -237,10 +236,6 @@ def _decided(plan: Plan, index: int, totals: _Totals, folder: str) -> Outcome:
         imagery.write_bits(file, bits)
     limits = _limits(totals.counts) if plan.meta.rescale == "scene" else ()
     return Outcome(limits=limits, black=black, mask_file=file)
-
-
-def _first(strip: SurveyRecord) -> int:
-    return strip.task.rows[0] if strip.task.rows else 0
 
 
 def _has_label_strips(plan: Plan, index: int) -> bool:
@@ -251,39 +246,10 @@ def _has_label_strips(plan: Plan, index: int) -> bool:
     return plan.in_several_shards(scene)
 
 
-def _with_labels(
-    plan: Plan, outcomes: Mapping[int, Outcome], executor: Executor
-) -> Iterator[tuple[int, Outcome]]:
-    """Yield surveyed scenes with remarks on their raster labels, or failed because of them."""
-    chosen = [
-        i
-        for i, outcome in outcomes.items()
-        if outcome.status == "ok" and _has_label_strips(plan, i)
-    ]
-    strips: dict[int, list[LabelRecord]] = {}
-    left: dict[int, int] = {}
-
-    def tasks() -> Iterator[SurveyTask]:
-        for index in chosen:
-            of_scene = list(_strips(plan, index, plan.scenes[index]))
-            strips[index], left[index] = [], len(of_scene)
-            for strip in of_scene:
-                yield replace(strip, mask_file=outcomes[index].mask_file)
-
-    for record in executor.map_unordered(survey_label, tasks(), partial(_spared, survey_label)):
-        index = record.task.index
-        strips[index].append(record)
-        left[index] -= 1
-        if left[index] == 0:
-            yield index, _with_label(plan, index, outcomes[index], strips.pop(index))
-
-
-def _with_label(plan: Plan, index: int, outcome: Outcome, strips: Sequence[LabelRecord]) -> Outcome:
+def _with_label(plan: Plan, index: int, outcome: Outcome, totals: _Totals) -> Outcome:
     """Return a scene with remarks on its label, or failed for all of its unlisted values."""
-    strips = sorted(strips, key=lambda strip: strip.task.rows or (0, 0))
-    failure = next((strip.failure for strip in strips if strip.failure), "")
-    unlisted, notes = Counter[str](), Counter[str]()
-    for strip in strips:
+    failure, unlisted, notes = totals.failure, Counter[str](), Counter[str]()
+    for strip in totals.ordered():
         unlisted.update(strip.unlisted)
         add_notes(notes, strip.notes, plan.options)
     label = plan.scenes[index].label
@@ -310,13 +276,11 @@ def survey_rows(task: SurveyTask) -> SurveyRecord:
         return SurveyRecord(task, failure=task.failure)
     from scipy.sparse import csr_array  # few builds have a survey
 
-    scene, nodata, window = task.scene, task.scene.nodata, None
+    scene, (first, last) = task.scene, task.rows
     try:
         with open_image(scene.image) as dataset:
-            if task.rows is not None:
-                first, last = task.rows
-                window = Window(0, first, dataset.width, last - first)
-            pixels = imagery.read_pixels(dataset, task.bands, window, nodata=nodata)
+            window = None if task.whole else Window(0, first, dataset.width, last - first)
+            pixels = imagery.read_pixels(dataset, scene.bands, window, nodata=scene.nodata)
     except GeoprepError as error:
         return SurveyRecord(task, failure=str(error))
     record = SurveyRecord(
@@ -326,12 +290,12 @@ def survey_rows(task: SurveyTask) -> SurveyRecord:
         source_bytes=pixels.values.nbytes,
         counts=csr_array(imagery.count_source(pixels)),
     )
-    if window is None:  # the only shard of the scene reads all rows again
+    if task.whole:
         return record
     return replace(record, validity=imagery.strip_validity(pixels.valid, pixels.black))
 
 
-def survey_label(task: SurveyTask) -> LabelRecord:
+def survey_label(task: SurveyTask) -> SurveyRecord:
     """Return remarks on, or errors of, some rows of a scene's raster label.
 
     Values are errors only where pixels of the image are valid.
@@ -339,11 +303,10 @@ def survey_label(task: SurveyTask) -> LabelRecord:
     if stopped():
         raise TaskStopped
     if task.failure:
-        return LabelRecord(task, failure=task.failure)
+        return SurveyRecord(task, failure=task.failure)
     scene, rows, valid = task.scene, task.rows, None
     assert scene.label is not None
     assert scene.grid is not None
-    assert rows is not None
     rule = task.options.raster_rule(scene.label)
     assert rule is not None
     if task.mask_file is not None:
@@ -351,8 +314,8 @@ def survey_label(task: SurveyTask) -> LabelRecord:
         valid = imagery.read_bits(task.mask_file, scene.grid.width, slice(*rows), cols) != 0
     try:
         area = SceneWindow(rows[0], 0, rows[1] - rows[0], scene.grid.width)
-        return LabelRecord(task, notes=read_mask(scene.label, rule, scene.grid, area, valid)[1])
+        return SurveyRecord(task, notes=read_mask(scene.label, rule, scene.grid, area, valid)[1])
     except UnlistedError as error:
-        return LabelRecord(task, unlisted=error.pixels)
+        return SurveyRecord(task, unlisted=error.pixels)
     except LabelError as error:
-        return LabelRecord(task, failure=str(error))
+        return SurveyRecord(task, failure=str(error))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
 from geoprep.errors import UsageError
@@ -21,10 +22,10 @@ Areas = Literal["auto", "road", "ignore"]
 
 MOST_BUFFER_M: Final = 100.0
 
-_VECTORS: Final = "Vector labels"
-_CLASSES: Final = "Classes"
-_RASTERS: Final = "Raster labels"
-"""Headings of the help text."""
+# Options by the heading of the help text that they stand under.
+_vectors = partial(option, section="Vector labels")
+_classes = partial(option, section="Classes", sparse=True)
+_rasters = partial(option, section="Raster labels")
 
 SPEED_FIELDS: Final = {
     "inferred_speed_mph": "mph",
@@ -41,63 +42,54 @@ SPEED_FIELDS: Final = {
 class RoadOptions:
     """Options of vector labels: which features are roads, their speeds and widths."""
 
-    speed_from: SpeedFrom = option(
+    speed_from: SpeedFrom = _vectors(
         "attributes",
         "Source of speeds: attributes computes them from road type, lanes and surface; field "
         "reads `speed_field`; auto reads a speed field where the file has one.",
-        section=_VECTORS,
     )
-    speed_field: str | None = option(
-        None, "Attribute that holds the speed, in `speed_unit`.", "NAME", section=_VECTORS
+    speed_field: str | None = _vectors(
+        None, "Attribute that holds the speed, in `speed_unit`.", "NAME"
     )
-    speed_unit: SpeedUnit = option("mph", "Unit of `speed_field`.", section=_VECTORS)
-    schema: Schema = option(
-        "auto",
-        "Names of the road attributes: SpaceNet 3, SpaceNet 5 or OpenStreetMap.",
-        section=_VECTORS,
+    speed_unit: SpeedUnit = _vectors("mph", "Unit of `speed_field`.")
+    schema: Schema = _vectors(
+        "auto", "Names of the road attributes: SpaceNet 3, SpaceNet 5 or OpenStreetMap."
     )
-    buffer: float = option(
+    buffer: float = _vectors(
         2.0,
         "Half the width of the roads in metres: lines are widened by it on either side.",
         "METRES",
         above=0,
         most=MOST_BUFFER_M,
-        section=_VECTORS,
     )
-    width_field: str | None = option(
+    width_field: str | None = _vectors(
         None,
         "Attribute that holds the full road width in metres. Lines without a value get `buffer`.",
         "NAME",
-        section=_VECTORS,
     )
-    layer: str | None = option(
+    layer: str | None = _vectors(
         None,
         "Layer of the label file.  [default: the layer with road attributes]",
         "NAME",
-        section=_VECTORS,
         sparse=True,
     )
-    where: str | None = option(
+    where: str | None = _vectors(
         None,
         "SQL condition that selects the features that are roads, such as \"class = 'road'\", in "
         "SQLite's dialect for all formats: = is case-sensitive, LIKE is not.",
         "SQL",
-        section=_VECTORS,
         sparse=True,
     )
-    label_encoding: str | None = option(
+    label_encoding: str | None = _vectors(
         None,
         "Encoding of the text of Shapefiles, such as cp1251.  [default: what the file states, or "
         "ISO-8859-1]",
         "NAME",
-        section=_VECTORS,
         sparse=True,
     )
-    areas: Areas = option(
+    areas: Areas = _vectors(
         "auto",
         "Polygons in labels; auto: roads if the file has road attributes or `where` selects "
         "them, refused otherwise; road: all are roads; ignore: all are left out.",
-        section=_VECTORS,
         sparse=True,
     )
 
@@ -130,40 +122,32 @@ class SpeedRule(RoadOptions):
 class ClassOptions:
     """Options of labels that are classes."""
 
-    classes: str | None = option(
+    classes: str | None = _classes(
         None,
         "Labels are classes, not roads: a YAML file with name, value (or colour) and display "
         "colour of each class in order, or text such as "
         "'road=#6EC1E4,building=60,16,152,water=3'. The first may be background; beside a single "
         "class, everything else is.",
         "FILE|TEXT",
-        section=_CLASSES,
-        sparse=True,
     )
-    class_field: str | None = option(
+    class_field: str | None = _classes(
         None,
         "Attribute of vector labels that holds the values of `classes`.  [default: the name of "
         "the layer]",
         "NAME",
-        section=_CLASSES,
-        sparse=True,
     )
-    other: str = option(
+    other: str = _classes(
         "refuse",
         "Values that no class has: refuse fails their scenes, nodata leaves them unlabelled, "
         "and the name of a class adds them to it.",
         "refuse|nodata|NAME",
-        section=_CLASSES,
-        sparse=True,
     )
-    tolerance: int = option(
+    tolerance: int = _classes(
         0,
         "Largest difference per band between a value or colour and that of its class, such "
         "as 8 for JPEG.",
         "N",
         least=0,
-        section=_CLASSES,
-        sparse=True,
     )
 
     def __post_init__(self) -> None:
@@ -198,25 +182,22 @@ class ClassOptions:
 class MaskOptions:
     """Options of raster labels of roads: the meaning of their values."""
 
-    label_values: str | None = option(
+    label_values: str | None = _rasters(
         None,
         "Values that are road, such as 255, '>127' or 1,2,5, or a colour (#ff0000 or 255,0,0). "
         "Other values are background.",
         "VALUES",
-        section=_RASTERS,
     )
-    label_speeds: LabelSpeeds | None = option(
+    label_speeds: LabelSpeeds | None = _rasters(
         None,
         "Meaning of the values: speeds in mph or km/h, or CRESI's ten-mph bins (1 to 7, 36 to "
         "252, or one band per bin). 0 is background.",
-        section=_RASTERS,
     )
-    label_nodata: str | None = option(
+    label_nodata: str | None = _rasters(
         None,
         "Values that are unlabelled (nodata), written like `label_values`; none: no pixel, and "
         "nodata tag and transparency are background.  [default: the nodata tag, unless it is 0]",
         "VALUES|none",
-        section=_RASTERS,
     )
 
     def __post_init__(self) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Final, Literal
 
 from geoprep.errors import UsageError
@@ -18,6 +19,10 @@ TOPO_MATCH_M: Final = 10.0  # largest distance of two that match
 
 LABEL_OPTIONS: Final = ("speed_from", "speed_field", "speed_unit", "layer", "where")
 """Options of label files that `score` has."""
+# Options by the heading of the help text that they stand under.
+_input, _roads, _gaps, _apls, _topo = (
+    partial(option, section=name) for name in ("Input", "Roads", "Gaps", "APLS", "TOPO")
+)
 _THRESHOLD: Final = 0.3
 _RAISED_ODDS: Final = 7 / 3
 
@@ -26,22 +31,16 @@ _RAISED_ODDS: Final = 7 / 3
 class RasterOptions:
     """How rasters of roads are read."""
 
-    kind: Kind | None = option(
+    kind: Kind | None = _input(
         None,
         "Meaning of pixel values: probability of a road, speed in mph (0 background, 255 nodata), "
         "or mask (road where not 0). Default: detected from tags and values.",
-        section="Input",
     )
-    band: int | None = option(
-        None,
-        "Band of roads, counted from 1. Default: detected from tags and band names.",
-        section="Input",
+    band: int | None = _input(
+        None, "Band of roads, counted from 1. Default: detected from tags and band names."
     )
-    pixel_size: float | None = option(
-        None,
-        "Pixel width in metres of rasters that are not georeferenced. Default: none.",
-        above=0,
-        section="Input",
+    pixel_size: float | None = _input(
+        None, "Pixel width in metres of rasters that are not georeferenced. Default: none.", above=0
     )
 
     def __post_init__(self) -> None:
@@ -56,66 +55,58 @@ class Tracing:
     step. Lengths are in metres, shares between 0 and 1.
     """
 
-    threshold: float | None = option(
+    threshold: float | None = _roads(
         None,
         "Minimum probability of road pixels, up to 1. Default: 0.3; for predictions the value "
         "that belongs to their own threshold (tag ROAD_THRESHOLD) as high threshold.",
         above=0,
         most=1,
-        section="Roads",
     )
-    high_threshold: float | None = option(
+    high_threshold: float | None = _roads(
         None,
         "Probability, up to 1, that every connected component must reach at some pixel. Default: "
         "the odds of the threshold times 7/3, such as 0.5 for 0.3.",
         above=0,
         most=1,
-        section="Roads",
     )
-    spur_m: float = option(
+    spur_m: float = _roads(
         10.0,
         "Minimum length of a dead end at a junction in metres. Shorter ones are removed, except "
         "at the border of the rasters.",
         least=0,
-        section="Roads",
         flag="--min-spur",
     )
-    min_length_m: float = option(
+    min_length_m: float = _roads(
         12.0,
         "Minimum total length of a connected component in metres. Shorter ones are removed.",
         least=0,
-        section="Roads",
         flag="--min-length",
     )
-    min_confidence: float = option(
+    min_confidence: float = _roads(
         0.0,
         "Minimum mean probability along an edge. Edges below are removed; 0 keeps all.",
         least=0,
         most=1,
-        section="Roads",
     )
-    smoothing_m: float | None = option(
+    smoothing_m: float | None = _roads(
         None,
         "Standard deviation in metres of the Gaussian that smooths lines; 0 for none. Default: 2 "
         "pixels where pixels are larger than 0.75 m, at least 2 m for probabilities.",
         least=0,
-        section="Roads",
         flag="--smoothing",
     )
-    path_m: float = option(
+    path_m: float = _gaps(
         60.0,
         "Maximum length in metres of paths through probabilities along which dead ends are joined "
         "to other roads; 0 for none.",
         least=0,
-        section="Gaps",
         flag="--max-path",
     )
-    close_gaps: bool = option(
+    close_gaps: bool = _gaps(
         True,
         "Leave interrupted roads as they are. Default: gaps of up to 7 m are closed, longer ones "
         "where roads point at each other; in masks without any such gap dead ends are not "
         "extended.",
-        section="Gaps",
         flag="--no-gap-closing",
     )
     motorway_mph: float = option(
@@ -164,39 +155,32 @@ def _at_odds(probability: float, factor: float) -> float:
 class ScoreOptions:
     """Options of APLS and TOPO."""
 
-    pixel_size: float | None = option(
+    pixel_size: float | None = _input(
         None,
         "Pixel size of tables without images, and of adjacency dictionaries (default there: 1).",
         "METRES",
         above=0,
-        section="Input",
     )
-    snap: float = option(
+    snap: float = _apls(
         4.0,
         "Largest distance of a control point from the other network. Published figures of "
         "SpaceNet's samples used 4, those of Paris 5.",
         "METRES",
         above=0,
-        section="APLS",
     )
-    control_point_spacing: float = option(
-        50.0,
-        "Distance of control points along edges; 0: nodes only.",
-        "METRES",
-        least=0,
-        section="APLS",
+    control_point_spacing: float = _apls(
+        50.0, "Distance of control points along edges; 0: nodes only.", "METRES", least=0
     )
-    topo_radius: float = option(
+    topo_radius: float = _topo(
         150.0,
         "Distance by road from each starting point; 300 for scenes of 2 km.",
         "METRES",
         above=0,
-        section="TOPO",
     )
-    topo_starts: int | None = option(
-        None, "Largest number of starting points per scene; default: all.", least=1, section="TOPO"
+    topo_starts: int | None = _topo(
+        None, "Largest number of starting points per scene; default: all.", least=1
     )
-    seed: int = option(0, "Random seed for choosing starting points.", section="TOPO")
+    seed: int = _topo(0, "Random seed for choosing starting points.")
 
     def __post_init__(self) -> None:
         check_options(self, ScoreOptions)
@@ -206,20 +190,17 @@ class ScoreOptions:
 class CompareOptions:
     """Options of comparing a map with a proposal."""
 
-    distance: float = option(
-        10.0, "Largest distance of two roads that are the same.", "METRES", above=0, section="Roads"
+    distance: float = _roads(
+        10.0, "Largest distance of two roads that are the same.", "METRES", above=0
     )
-    min_length: float = option(
+    min_length: float = _roads(
         20.0,
         "Minimum length of missing or unconfirmed roads that are connected.",
         "METRES",
         least=0,
-        section="Roads",
     )
-    apply_offset: bool = option(
-        False,
-        "Move the proposal by the systematic offset of the map before comparing.",
-        section="Roads",
+    apply_offset: bool = _roads(
+        False, "Move the proposal by the systematic offset of the map before comparing."
     )
 
     def __post_init__(self) -> None:
