@@ -6,10 +6,10 @@ from .options import parse_rescale as parse_rescale
 from .plan import Plan as Plan
 from .plan import make_plan as make_plan
 from .records import Outcome as Outcome
-from .records import Progress as Progress
 from .records import ShardRecord as ShardRecord
 from .records import ShardTask as ShardTask
 from .request import BuildObserver as BuildObserver
+from .request import Progress as Progress
 from .request import Request as Request
 from .request import Sources as Sources
 from .run import Histograms as Histograms

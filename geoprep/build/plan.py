@@ -14,6 +14,7 @@ import shapely
 
 from geoprep import __version__, imagery
 from geoprep.build.options import BuildOptions
+from geoprep.build.request import check_kinds
 from geoprep.build.scene import (
     Layout,
     PlannedScene,
@@ -31,12 +32,10 @@ from geoprep.labels import (
     UNSELECTED,
     RoadFile,
     Schema,
-    is_mask_georeferenced,
     is_vector,
-    mask_values,
     open_road_file,
 )
-from geoprep.sources import CITIES, IMAGE_SUFFIXES, SourceScenes
+from geoprep.sources import CITIES, SourceScenes
 from geoprep.storage import split_address
 from geoprep.store import CLASSES_SCHEMA, StoreMeta
 
@@ -263,57 +262,6 @@ def _check_rescale(rule: str, dtypes: set[str]) -> None:
 # Checks of labels
 
 
-def check_kinds(sources: Sequence[SourceScenes], options: BuildOptions) -> None:
-    """Check that the options fit the kind of labels, vectors or rasters."""
-    labels = [
-        scene.label for source in sources for scene in source.scenes if scene.label is not None
-    ]
-    labels += [source.road_file for source in sources if source.road_file is not None]
-    masks = [label for label in labels if label.lower().endswith(IMAGE_SUFFIXES)]
-    vectors = [label for label in labels if is_vector(label)]
-    if masks and options.mask_rule is None and options.classes is None:
-        raise UsageError(
-            f"{split_address(masks[0])[0]} is a raster. Give the values that are road, such as "
-            f"`label_values` 255 (it contains {mask_values(masks[0])}), or the meaning of its "
-            "speeds by `label_speeds`. For labels that are not roads give `classes`"
-        )
-    if len(masks) > 1 and len(set(masks)) == 1 and not is_mask_georeferenced(masks[0]):
-        raise UsageError(
-            f"{split_address(masks[0])[0]} is the label of {len(masks)} images but is not "
-            "georeferenced. Georeference it, or give `labels` a folder or a quoted pattern of one "
-            "raster per image"
-        )
-    if options.classes is not None:
-        if masks and vectors:
-            raise UsageError(
-                f"labels are rasters ({masks[0]}) and vectors ({vectors[0]}): give `labels` a "
-                "pattern of one kind"
-            )
-        _check_options_of_classes(bool(vectors), options)
-    if vectors and options.mask_rule is not None:
-        raise UsageError(
-            f"{vectors[0]} is a vector file. Leave out `label_values` and `label_speeds`, or build "
-            "a separate store from the raster labels"
-        )
-
-
-def _check_options_of_classes(vectors: bool, options: BuildOptions) -> None:
-    """Refuse options for the other kind of labels."""
-    of_rasters = {"label_nodata": options.label_nodata, "tolerance": options.tolerance or None}
-    of_vectors = {
-        name: getattr(options, name)
-        for name in ("class_field", "width_field", "layer", "where", "label_encoding")
-    }
-    for name, value in (of_rasters if vectors else of_vectors).items():
-        if value is not None:
-            kinds = ("raster", "vectors") if vectors else ("vector", "rasters")
-            raise UsageError(
-                f"`{name}` is for {kinds[0]} labels, and the labels are {kinds[1]}: leave it out"
-            )
-    if options.class_rule is not None and not vectors:
-        options.class_rule.require_others()
-
-
 def _require_own_places(scenes: Sequence[PlannedScene]) -> None:
     """Refuse masks that are joined by place if two images show one place: names must pair them."""
     placed = [
@@ -342,7 +290,7 @@ def open_shared_roads(sources: Sequence[SourceScenes], options: BuildOptions) ->
     """
     names = {source.road_file for source in sources if source.road_file}
     if len(names) > 1:
-        raise UsageError("several road files for all scenes: build a separate store for each")
+        raise UsageError("several label files for all scenes: build a separate store for each")
     return open_road_file(Path(names.pop()), options.speed_rule(options.schema)) if names else None
 
 
@@ -373,14 +321,14 @@ def check_shared_roads(
         placed = next(grid for grid in usable if grid.georeferenced)
         if len(roads.table.lines):
             hint = roads.swapped(placed.bounds, placed.crs) or ". Check its CRS"
-            why = f"its roads are at {roads.place()}{hint}"
+            why = f"its features are at {roads.place()}{hint}"
         else:
             why = roads.table.unusable(placed.crs)
         raise LabelError(
             f"{roads.name} covers none of the {len(usable)} scenes: {why}. For one file per scene "
             "give `labels` a folder or a quoted pattern"
         )
-    outside = f"{roads.name}: the scene is outside the extent of its roads, {roads.place()}"
+    outside = f"{roads.name}: the scene is outside the extent of its features, {roads.place()}"
     failures = [
         "" if grid is None or ok else vector_label_failure(roads.name, grid) or outside
         for grid, ok in zip(grids, inside, strict=True)

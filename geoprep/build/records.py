@@ -3,31 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal
+from typing import Any
 
 from geoprep.build.options import BuildOptions
 from geoprep.build.plan import Plan
 from geoprep.build.scene import TRAIN, PlannedScene
 from geoprep.executors import stopped
 from geoprep.store import StoreMeta
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Progress of a build."""
-
-    stage: Literal["survey", "build"]
-    pixels_done: int  # of images in the survey, else of tiles at the finest level
-    pixels: int
-    bytes_read: int  # decoded by this run in this stage, uncompressed
-    pixels_kept: int = 0  # of those done, that an earlier run finished
-
-
-Report = Callable[[Progress], None]
-"""Called after every task."""
 
 
 @dataclass(frozen=True, slots=True)

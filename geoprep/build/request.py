@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from geoprep.build.records import Progress
+from geoprep.build.options import BuildOptions
 from geoprep.errors import UsageError
 from geoprep.executors import counting_bar, progress_bar
-from geoprep.labels import is_vector
+from geoprep.labels import is_mask_georeferenced, is_vector, mask_values
 from geoprep.sources import (
+    IMAGE_SUFFIXES,
     SourceScenes,
     archive_in_place,
     copies_folder,
@@ -29,7 +30,7 @@ from geoprep.sources import (
     refuse_inside,
     remote_scenes,
 )
-from geoprep.storage import is_remote
+from geoprep.storage import is_remote, split_address
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -47,6 +48,21 @@ _BARS: Final[dict[Stage, tuple[str, int]]] = {
     "reading": ("reading inputs once, scenes", 1),
 }
 """Title of the bar, and unit that it counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Progress of a build."""
+
+    stage: Literal["survey", "build"]
+    pixels_done: int  # of images in the survey, else of tiles at the finest level
+    pixels: int
+    bytes_read: int  # decoded by this run in this stage, uncompressed
+    pixels_kept: int = 0  # of those done, that an earlier run finished
+
+
+Report = Callable[[Progress], None]
+"""Called after every task."""
 
 
 class BuildObserver:
@@ -216,3 +232,60 @@ class Request:
         if options.get("classes") is None or labels is None:
             return any(options.get(name) for name in _OF_RASTERS)
         return not (is_vector(labels) or any(options.get(name) for name in _OF_VECTOR_CLASSES))
+
+
+def check_kinds(sources: Sequence[SourceScenes], options: BuildOptions) -> None:
+    """Check that the options fit the kind of labels, vectors or rasters."""
+    labels = [
+        scene.label for source in sources for scene in source.scenes if scene.label is not None
+    ]
+    labels += [source.road_file for source in sources if source.road_file is not None]
+    masks = [label for label in labels if label.lower().endswith(IMAGE_SUFFIXES)]
+    vectors = [label for label in labels if is_vector(label)]
+    if masks and options.mask_rule is None and options.classes is None:
+        raise UsageError(
+            f"{split_address(masks[0])[0]} is a raster that contains {mask_values(masks[0])}. For "
+            "classes give `classes`, such as building=255; for roads `label_values`, such as 255, "
+            "or the meaning of its speeds by `label_speeds`"
+        )
+    if len(masks) > 1 and len(set(masks)) == 1 and not is_mask_georeferenced(masks[0]):
+        raise UsageError(
+            f"{split_address(masks[0])[0]} is the label of {len(masks)} images but is not "
+            "georeferenced. Georeference it, or give `labels` a folder or a quoted pattern of one "
+            "raster per image"
+        )
+    if options.classes is not None:
+        if masks and vectors:
+            raise UsageError(
+                f"labels are rasters ({masks[0]}) and vectors ({vectors[0]}): give `labels` a "
+                "pattern of one kind"
+            )
+        _check_options_of_classes(bool(vectors), options)
+        rule = options.class_rule
+        if masks and rule and not any(rule.values):
+            raise UsageError(
+                f"{split_address(masks[0])[0]} is a raster that contains {mask_values(masks[0])}: "
+                f"give each class its value in `classes`, such as {rule.names[-1]}=255"
+            )
+    if vectors and options.mask_rule is not None:
+        raise UsageError(
+            f"{vectors[0]} is a vector file. Leave out `label_values` and `label_speeds`, or build "
+            "a separate store from the raster labels"
+        )
+
+
+def _check_options_of_classes(vectors: bool, options: BuildOptions) -> None:
+    """Refuse options for the other kind of labels."""
+    of_rasters = {"label_nodata": options.label_nodata, "tolerance": options.tolerance or None}
+    of_vectors = {
+        name: getattr(options, name)
+        for name in ("class_field", "width_field", "layer", "where", "label_encoding")
+    }
+    for name, value in (of_rasters if vectors else of_vectors).items():
+        if value is not None:
+            kinds = ("raster", "vectors") if vectors else ("vector", "rasters")
+            raise UsageError(
+                f"`{name}` is for {kinds[0]} labels, and the labels are {kinds[1]}: leave it out"
+            )
+    if options.class_rule is not None and not vectors:
+        options.class_rule.require_others()

@@ -17,12 +17,11 @@ from geoprep.build.piece import release_outlines
 from geoprep.build.plan import Plan
 from geoprep.build.records import (
     Outcome,
-    Progress,
-    Report,
     ScenePart,
     ShardRecord,
     ShardTask,
 )
+from geoprep.build.request import Progress, Report
 from geoprep.build.scene import PlannedScene
 from geoprep.build.shard import build_shard, try_scenes
 from geoprep.build.summary import black_pixels, summarise

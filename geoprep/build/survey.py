@@ -22,7 +22,8 @@ from geoprep import imagery
 from geoprep.build.journal import BucketJournal, Journal
 from geoprep.build.options import BuildOptions
 from geoprep.build.plan import Plan
-from geoprep.build.records import Outcome, Progress, Report, TaskStopped
+from geoprep.build.records import Outcome, TaskStopped
+from geoprep.build.request import Progress, Report
 from geoprep.build.scene import PlannedScene
 from geoprep.build.shard import add_notes, too_empty
 from geoprep.errors import GeoprepError, LabelError

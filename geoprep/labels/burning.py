@@ -81,7 +81,7 @@ class RoadOutlines:
         if len(shapes) and not reached.any():
             place = [round(value, 3) for value in shapely.total_bounds(roads.lines).tolist()]
             raise LabelError(
-                f"{roads.name}: roads at {place} are not on Earth; check their CRS {roads.crs}"
+                f"{roads.name}: features at {place} are not on Earth; check their CRS {roads.crs}"
             )
         shapes, value = shapes[reached], roads.value[reached]
         is_area = shapely.get_dimensions(shapes) == _AREA
@@ -108,7 +108,7 @@ class RoadOutlines:
             outlines = [self._outlines(chosen, united) for chosen in by_value]
         except shapely.errors.GEOSException as error:
             raise LabelError(
-                f"{self.name}: its roads cannot be widened ({error}). Check them with ogrinfo, or "
+                f"{self.name}: its lines cannot be widened ({error}). Check them with ogrinfo, or "
                 "remove the label to build the scene as unlabelled"
             ) from error
         drawn = np.concatenate([np.empty(0, object), *outlines])
@@ -116,7 +116,7 @@ class RoadOutlines:
         xy = shapely.get_coordinates(reproject(drawn, self.utm, window.crs))
         if not np.isfinite(xy).all():
             raise LabelError(
-                f"{self.name}: its roads have no coordinates in the image's CRS, {window.crs}. "
+                f"{self.name}: its features have no coordinates in the image's CRS, {window.crs}. "
                 "Check the CRS of both"
             )
         xy[:, 0] = beside(xy[:, 0], window.crs, window.centre[0])

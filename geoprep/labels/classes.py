@@ -32,7 +32,8 @@ NONE: Final = ("none",)
 _RESERVED: Final = (REFUSE, UNLABELLED)
 """Words of the parameter `other`, which no class may have as its name."""
 _MOST_SHOWN: Final = 6
-_EXAMPLE: Final = "'road=#6EC1E4,building=60,16,152,water=3'"
+_EXAMPLE: Final = "building, or 'road=#6EC1E4,building=60,16,152,water=3'"
+_NAMES_A_FILE: Final = re.compile(r"[/\\]|\.(ya?ml|json)$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,12 @@ class Classes:
     colors: tuple[str, ...]  # for display, #RRGGBB
     other: str = REFUSE  # meaning of values that no class has: refuse, nodata or a class
     field: str | None = None  # of vector labels; None: the names of the layers are the values
+
+    @property
+    def is_all(self) -> bool:
+        """Whether every vector feature is of the only class, unless a layer has its name."""
+        only = len(self.names) == 2 and self.names[0] == BACKGROUND_NAME
+        return self.field is None and only and not any(self.values)
 
     def __post_init__(self) -> None:
         if self.other not in (*_RESERVED, *self.names):
@@ -111,8 +118,8 @@ def parse_classes(
     """Return the classes as plain values: one ``{"name", "values", "color"}`` per class.
 
     Beside a single class there is the background: alone it would have every labelled pixel.
-    ``source`` is the path of a YAML file, the contents of one, or text such as
-    ``road=#6EC1E4,building=60,16,152,water=3``.
+    ``source`` is the path of a YAML file, the contents of one, or text such as ``building``,
+    ``forest,water`` or ``road=#6EC1E4,building=60,16,152,water=3``.
     """
     place = "`classes`"
     if isinstance(source, os.PathLike):
@@ -121,11 +128,13 @@ def parse_classes(
         text = source.strip()
         if text[:1] in ("[", "{"):
             source = _yaml(text, place)
-        elif "=" in text and not os.path.isfile(os.path.expanduser(text)):  # noqa: PTH111, PTH113 - no error for a long text
-            source = _inline(text)
-        else:
+        elif os.path.isfile(os.path.expanduser(text)) or (  # noqa: PTH111, PTH113 - no error for a long text
+            "=" not in text and _NAMES_A_FILE.search(text)
+        ):
             place = text
             source = _yaml(_contents(text), text)
+        else:
+            source = _inline(text)
     classes = [_described(entry, place) for entry in _entries(source, place)]
     if len(classes) == 1 and classes[0]["name"] != BACKGROUND_NAME:
         classes.insert(0, {"name": BACKGROUND_NAME, "values": [], "color": None})
@@ -202,14 +211,16 @@ def _yaml(text: str, place: str) -> Any:  # noqa: ANN401 - anything that YAML ca
 
 
 def _inline(text: str) -> dict[str, list[str]]:
-    """Return name -> values from text such as ``road=#6EC1E4,building=60,16,152``."""
+    """Return name -> values from text such as ``road=#6EC1E4,building=60,16,152`` or ``a,b``."""
     values_of: dict[str, list[str]] = {}
-    for part in re.split(r",(?=[^,=]*=)", text):
+    for part in re.split(r",(?=[^,=]*=)" if "=" in text else ",", text):
         name, equals, value = map(str.strip, part.partition("="))
         values = [text.strip() for text in value.split(",")] if value else []
-        bare = not equals and name == BACKGROUND_NAME and not values_of
+        bare = "=" not in text or (name == BACKGROUND_NAME and not values_of)
         if not name or not all(values) or not (equals or bare):
-            raise UsageError(f"`classes` {text}: expected NAME=VALUE,..., such as {_EXAMPLE}")
+            raise UsageError(
+                f"`classes` {text}: expected NAME,... or NAME=VALUE,..., such as {_EXAMPLE}"
+            )
         if name in values_of:
             raise UsageError(f"`classes`: class {name} is given twice")
         values_of[name] = values

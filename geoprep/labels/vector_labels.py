@@ -133,7 +133,7 @@ class RoadTable:
                 f"{which} has coordinates in degrees, as its CRS {self.crs[:40]} states ({listed})."
                 f" State the right CRS{such}: {crs_command(self.name)}"
             )
-        return f"{which} is a line or area ({listed}). Give road centre lines or areas of roads"
+        return f"{which} is a line or area ({listed}). Give a file of lines or areas"
 
 
 def read_road_table(
@@ -210,13 +210,24 @@ def _holds_roads(file: VectorFile, layer: Layer, rule: SpeedRule) -> bool:
 
 
 def _class_layers(file: VectorFile, rule: SpeedRule, classes: Classes) -> list[Layer]:
-    """Return the layers that hold classes: those named, else those with the field, else all."""
+    """Return the layers that hold classes: those named, else those with the field, else all.
+
+    Of a single class it is the layer with its name, if there is one.
+    """
     names = [name.strip() for name in (rule.layer or "").split(",") if name.strip()]
     layers = [file.layer(name) for name in names] or list(file.layers.values())
     if not names and classes.field is not None:
         layers = [layer for layer in layers if classes.field in layer.fields] or layers
     if not layers:
         raise LabelError(f"{file.name}: no layer of lines or areas; layers: {file.present}")
+    if classes.is_all:
+        own = [layer for layer in layers if layer.name == classes.names[1]]
+        if not own and not names and len(layers) > 1:
+            raise LabelError(
+                f"{file.name}: none of its layers is called {classes.names[1]}; layers: "
+                f"{file.present}. Name those of the class as `layer`"
+            )
+        layers = own or layers
     return layers
 
 
@@ -286,10 +297,10 @@ def _road_values(
     described = rule.needs_field or names_roads(names)
     if is_area.any() and rule.areas == "auto" and not described and rule.where is None:
         raise LabelError(
-            f"{name}: {int(is_area.sum())} areas, and no road attributes (road_type, highway, "
-            "fclass, ...): they may be buildings or land cover. Select the roads by `where`, an "
-            "SQL condition; or set `areas` to road if all of them are roads, to ignore to leave "
-            "them out"
+            f"{name}: {int(is_area.sum())} areas without road attributes (road_type, highway, "
+            "fclass, ...). For a class give `classes`, such as building, or several with "
+            "`class_field`; for roads `areas` road, or `where`, an SQL condition that selects "
+            "them. `areas` ignore leaves areas out"
         )
     mph = np.array([speed.mph for speed in speeds], dtype=np.float64)
     remarks = [speed.notes for speed in speeds]
@@ -315,7 +326,8 @@ def _class_values(
     if not features.attributes:
         return np.empty(0, np.int16), []
     if rule.field is None:
-        values: list[str | float] = [*features.layers]
+        layers = [rule.names[1]] * len(features.layers) if rule.is_all else features.layers
+        values: list[str | float] = [*layers]
     elif rule.field in names:
         values = [_plain(attributes.get(rule.field)) for attributes in features.attributes]
     else:

@@ -104,18 +104,19 @@ def _image_files(pattern: str) -> list[str]:
 
 
 def _label_files(labels: str, *, masks: bool) -> list[str]:
-    """Return the label files; rasters from a folder without vectors."""
-    if masks:
-        return _matching(labels, IMAGE_SUFFIXES) or _none_found(labels, IMAGE_SUFFIXES, "labels")
+    """Return the label files; rasters from a folder without vectors, or first if ``masks``."""
+    if masks and (rasters := _matching(labels, IMAGE_SUFFIXES)):
+        return rasters
     vectors = _matching(labels, LABEL_SUFFIXES)
     rasters = [] if vectors or is_remote(labels) else _matching(labels, IMAGE_SUFFIXES)
     if rasters and not any(is_called_label(file) for file in rasters):
         raise SourceError(
             f"`labels` {labels}: no vector files, but {len(rasters)} rasters, such as "
-            f"{Path(rasters[0]).name}. If they are masks, say which of their values are roads "
-            "with `label_values` or `label_speeds`"
+            f"{Path(rasters[0]).name}. If they are masks, give their meaning by `classes`, or of "
+            "roads by `label_values` or `label_speeds`"
         )
-    return vectors or rasters or _none_found(labels, LABEL_SUFFIXES, "labels")
+    wanted = (*IMAGE_SUFFIXES, *LABEL_SUFFIXES) if masks else LABEL_SUFFIXES
+    return vectors or rasters or _none_found(labels, wanted, "labels")
 
 
 def _labels_for(
@@ -146,7 +147,7 @@ def _labels_for(
     raise SourceError(
         f"`labels` {labels}: none of its {len(files)} files has the name of a scene{first}. Give "
         "them the names of the images, or a pattern such as `label_name` 'mask_{name}'; give the "
-        "path of one road file for all scenes, or a `city` for SpaceNet's names"
+        "path of one vector file for all scenes, or a `city` for SpaceNet's names"
     )
 
 

@@ -18,7 +18,7 @@ from rasterio.enums import ColorInterp
 
 from geoprep.build.options import BuildOptions
 from geoprep.build.plan import Plan, make_plan
-from geoprep.build.records import Progress
+from geoprep.build.request import Progress
 from geoprep.build.run import build
 from geoprep.executors import Executor, Threads
 from geoprep.sources.scene import Scene, SourceScenes

@@ -189,7 +189,8 @@ def _with_class(raster: RoadRaster, names: Sequence[str]) -> RoadRaster:
     """Return a prediction of classes with the class ``road`` as a mask."""
     if "road" not in names:
         raise ImageError(
-            f"{raster.name}: has the classes {', '.join(names)}, and none is named road"
+            f"{raster.name}: has the classes {', '.join(names)}, and none is named road. "
+            "`geoprep polygonize` makes polygons of classes"
         )
     value = list(names).index("road")
     return replace(raster, kind="mask", road_value=value, full_value=1.0, nodata=float(NODATA))

@@ -118,6 +118,8 @@ def test_beside_a_single_class_everything_else_is_background(scenes, tmp_path):
     assert store.meta.build["notes"]["label value 3 read as class background"]
     with pytest.raises(UsageError, match="no labelled pixels but those of building"):
         build(folder, tmp_path / "b.zarr", classes="building=1", other="nodata", **given)
+    with pytest.raises(UsageError, match=r"contains 0 and 1 and 2 and 3: give .* lake=255"):
+        build(folder, tmp_path / "b.zarr", classes="wood,lake", **given)
     with pytest.raises(UsageError, match="only background; add the class"):
         build(folder, tmp_path / "b.zarr", classes="background=1", **given)
 
@@ -149,6 +151,7 @@ def test_polygons_are_drawn_in_class_order(scenes, tmp_path):
         ({"classes": "a=1,background=0"}, "background must be the first"),
         ({"classes": ",".join(f"c{i}={i}" for i in range(255))}, "255 classes"),
         ({"classes": "missing.yaml"}, "missing.yaml: cannot be read"),
+        ({"classes": "wood,,lake"}, "expected NAME,... or NAME=VALUE,..."),
         ({"classes": "[{name: a, value: 1"}, "line 1: not readable as YAML"),
         ({"classes": "[{name: a, values: 1, weight: 3}]"}, "unknown key weight"),
         ({"classes": "[{name: a, value: 1, value: 2}]"}, "value is given twice"),
@@ -211,6 +214,33 @@ def test_views_and_exports_know_the_classes(scenes, tmp_path):
     assert "<Category>building</Category>" in text
 
 
+@pytest.mark.parametrize("text", ["house", "background,house", "house="])
+def test_a_single_class_is_all_features_or_the_layer_of_its_name(scenes, tmp_path, text):
+    """Of one file for all images, of a folder with a file per image, and of a file with layers."""
+    box = shapely.box(400_001, 5_999_971, 400_020.3, 5_999_999)
+    house = gpd.GeoDataFrame(geometry=[box], crs=32637)
+    (tmp_path / "each").mkdir()
+    for name in ("footprints", "each/s0", "each/s1"):
+        house.to_file(tmp_path / f"{name}.geojson")
+    wood = house.set_geometry(house.buffer(9))
+    house.to_file(tmp_path / "layers.gpkg", layer="house")
+    wood.to_file(tmp_path / "layers.gpkg", layer="wood")
+    expected = rasterize([box], (64, 64), transform=AT)
+    for labels in ("footprints.geojson", "each", "layers.gpkg"):
+        given = {"labels": tmp_path / labels, "classes": text, "overwrite": True}
+        store = build(scenes[0], tmp_path / "a.zarr", **given)
+        assert store.meta.class_names == ("background", "house")
+        assert all(np.array_equal(label, expected) for label in store.label()[:])
+        assert "notes" not in store.meta.build or not store.meta.build["notes"]
+    wood.to_file(tmp_path / "other.gpkg", layer="pond")
+    wood.to_file(tmp_path / "other.gpkg", layer="wood")
+    given = {"labels": tmp_path / "other.gpkg", "classes": text}
+    with pytest.raises(LabelError, match="none of its layers is called house; layers: pond"):
+        build(scenes[0], tmp_path / "b.zarr", **given)
+    store = build(scenes[0], tmp_path / "b.zarr", layer="wood", **given)
+    assert store.label()[:].sum() > 2 * expected.sum()
+
+
 def test_layers_of_other_coordinates_are_classes_by_their_names(scenes, tmp_path):
     path = tmp_path / "land.gpkg"
     lake = shapely.box(400_001, 5_999_971, 400_020.3, 5_999_999)
@@ -219,7 +249,7 @@ def test_layers_of_other_coordinates_are_classes_by_their_names(scenes, tmp_path
     ways.to_crs(4326).to_file(path, layer="ways")
     gpd.GeoDataFrame(geometry=[lake], crs=32637).to_file(path, layer="lakes")
     options = {"labels": path, "layer": "ways,lakes", "width_field": "width", "val": 0.0}
-    store = build(scenes[0], tmp_path / "a.zarr", classes="lakes=,ways=", **options)
+    store = build(scenes[0], tmp_path / "a.zarr", classes="lakes,ways", **options)
     drawn = [(lake, 1), (way.buffer(1.5, cap_style="flat"), 2)]
     expected = rasterize(drawn, (64, 64), transform=AT)
     assert (store.label()[0] == expected.astype(np.uint8) - np.uint8(1)).mean() > 0.99

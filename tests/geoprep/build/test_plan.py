@@ -229,7 +229,7 @@ def test_only_one_road_file_serves_all_scenes(tmp_path):
         SourceScenes(scenes, origin, road_file=file)
         for origin, file in zip("xy", files, strict=True)
     ]
-    with pytest.raises(UsageError, match="several road files for all scenes"):
+    with pytest.raises(UsageError, match="several label files for all scenes"):
         make_plan(two, ["a", "b"], BuildOptions(), Threads(1))
 
 

@@ -144,7 +144,7 @@ def test_scenes_outside_the_one_file_of_roads_fail_and_the_others_are_built(tmp_
     cut = line((west + 2 * width, Y), (west + 3 * width, Y))  # at the edge, as SpaceNet's are
     plan, summary = build_with_roads(tmp_path / "a.zarr", scenes, [cut])
     assert summary.statuses == {"failed": 5, "ok": 1}
-    assert all("outside the extent of its roads" in reason for _, _, reason in summary.issues)
+    assert all("outside the extent of its features" in reason for _, _, reason in summary.issues)
     assert "is the label of all 6 scenes; 5 are outside its extent" in plan.notes[0]
     assert plan.scenes[2].failure == ""
     store = StoreReader.open(tmp_path / "a.zarr")
