@@ -180,6 +180,7 @@ def test_nothing_imports_benchmarks():
         ("geoprep.roads.tracing.vectorization, geoprep.roads.formats.files", "pandas pyogrio"),
         ("geoprep.views, geoprep.views.sheet", "matplotlib rasterio torch rich pyogrio"),
         ("training", "torch"),
+        ("training.prediction.job, training.prediction.screen", "numba zarr scipy.ndimage"),
     ],
 )
 def test_what_is_imported_loads_no_heavy_library(python, modules, heavy):

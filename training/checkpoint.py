@@ -12,6 +12,7 @@ import pickle
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -21,8 +22,8 @@ from torch import Tensor, nn
 
 from geoprep.errors import GeoprepError, UsageError
 from geoprep.storage import flush, put
+from training.model import RESNET34_UNET, build_model, is_code
 from training.model import ModelInfo as ModelInfo
-from training.model import build_model, is_code
 
 FORMAT = "geoprep-checkpoint"
 VERSION = 1
@@ -261,8 +262,10 @@ def load_model(
     averaged = None if weights == "raw" else checkpoint.ema
     info = checkpoint.info
     spec = trusted(info.model, model, str(path))
-    built = build_model(spec, bands=len(info.bands), channels=info.channels)
-    load_weights(built, averaged or checkpoint.model, str(path))
+    own = spec == RESNET34_UNET  # built without random weights, which take a quarter of a second
+    with torch.device("meta") if own else nullcontext():
+        built = build_model(spec, bands=len(info.bands), channels=info.channels)
+    load_weights(built, averaged or checkpoint.model, str(path), assign=own)
     return built.to(device).eval(), info
 
 
@@ -276,10 +279,12 @@ def trusted(named: str, model: str | None, where: str) -> str:
     return named if model is None else model
 
 
-def load_weights(model: nn.Module, state: dict[str, Tensor], where: str) -> None:
-    """Load weights into a model."""
+def load_weights(
+    model: nn.Module, state: dict[str, Tensor], where: str, *, assign: bool = False
+) -> None:
+    """Load weights into a model; ``assign`` makes them its own in place of a copy."""
     try:
-        model.load_state_dict(state)
+        model.load_state_dict(state, assign=assign)
     except RuntimeError as error:
         lines = str(error).splitlines()
         raise CheckpointError(

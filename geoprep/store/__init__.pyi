@@ -6,9 +6,8 @@ from .layout import PixelLayout as PixelLayout
 from .layout import pixel_layouts as pixel_layouts
 from .layout import shard_key as shard_key
 from .layout import without_checksum as without_checksum
-from .reader import REPAIR as REPAIR
+from .opening import quiet_zarr as quiet_zarr
 from .reader import StoreReader as StoreReader
-from .reader import quiet_zarr as quiet_zarr
 from .reader import read_table as read_table
 from .scenes import class_counts as class_counts
 from .scenes import find_scene as find_scene
@@ -37,6 +36,7 @@ from .schema import FILL_VALUES as FILL_VALUES
 from .schema import HASH_BYTES as HASH_BYTES
 from .schema import MOST_CLASSES as MOST_CLASSES
 from .schema import NO_SPEEDS as NO_SPEEDS
+from .schema import REPAIR as REPAIR
 from .schema import SCENE_COLUMNS as SCENE_COLUMNS
 from .schema import SCHEMA as SCHEMA
 from .schema import SHARD_TILES as SHARD_TILES

@@ -9,17 +9,19 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import google_crc32c
 import numcodecs
 import numpy as np
-import zarr
 from numcodecs.abc import Codec as Compressor
 from numpy.typing import NDArray
-from zarr.codecs import BloscCodec, Crc32cCodec, ZstdCodec
 
 from geoprep.store.schema import FILL_VALUES, Codec, StoreMeta
+
+if TYPE_CHECKING:
+    import zarr
+    from zarr.codecs import BloscCodec, Crc32cCodec, ZstdCodec
 
 MISSING = np.iinfo(np.uint64).max
 """Offset and length in the index of a chunk that is not in the shard."""
@@ -34,6 +36,8 @@ numcodecs.blosc.use_threads = False
 
 def chunk_codecs(codec: Codec) -> tuple[BloscCodec | ZstdCodec, Crc32cCodec]:
     """Return the codecs of a chunk after ``bytes``: a compressor and a checksum."""
+    from zarr.codecs import BloscCodec, Crc32cCodec, ZstdCodec
+
     if codec == "lz4":
         return (
             BloscCodec(cname="lz4", clevel=5, shuffle="bitshuffle", typesize=1, blocksize=0),
@@ -129,6 +133,8 @@ class PixelLayout:
 
     def matches(self, array: zarr.Array[Any]) -> bool:
         """Return whether an array's metadata agrees with this layout."""
+        import zarr
+
         expected: zarr.Array[Any] = zarr.create_array({}, **self.describe(array.shape[0]))
         return bool(array.metadata == expected.metadata)
 

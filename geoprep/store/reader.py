@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 import json
-import warnings
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import zarr
 from numpy.typing import NDArray
-from zarr.abc.store import ByteRequest
-from zarr.abc.store import Store as ZarrStore
-from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
-from zarr.errors import ZarrUserWarning
-from zarr.storage import LocalStore, ObjectStore
 
 from geoprep.errors import StoreError, UsageError
 from geoprep.speed import UNKNOWN_SPEED
@@ -27,6 +18,7 @@ from geoprep.store.layout import PixelLayout, pixel_layouts
 from geoprep.store.schema import (
     CLASS_PIXELS,
     CLASSES_SCHEMA,
+    REPAIR,
     SCENE_COLUMNS,
     SCHEMA,
     TILE_COLUMNS,
@@ -37,20 +29,11 @@ from geoprep.store.schema import (
 )
 from geoprep.store.shards import digest
 
+if TYPE_CHECKING:
+    import zarr
+
 _MOST_VALUES = 1 << 30
 """Values of a table: a column of a billion tiles."""
-REPAIR = (
-    "Copy the store again from an intact copy, or rebuild it with `geoprep build-zarr`; "
-    "`geoprep verify` lists every damaged file"
-)
-
-
-@contextmanager
-def quiet_zarr() -> Iterator[None]:
-    """Silence zarr's warning that consolidated metadata is not part of the specification."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", category=ZarrUserWarning)
-        yield
 
 
 def seal(attrs: dict[str, Any]) -> str:
@@ -79,8 +62,10 @@ class StoreReader:
     @classmethod
     def open(cls, location: str | Path) -> StoreReader:
         """Open a local folder or an ``s3://``, ``gs://``, ``az://`` or ``http(s)://`` address."""
+        from geoprep.store.opening import open_root
+
         location = str(location)
-        root = _open_root(location)
+        root = open_root(location)
         return cls(location, root, _read_meta(location, root))
 
     @cached_property
@@ -198,6 +183,8 @@ class StoreReader:
         return level
 
     def _array(self, name: str) -> zarr.Array[Any]:
+        import zarr
+
         try:
             array = self.root[name]
         except Exception as error:  # zarr raises exceptions of any type for invalid metadata
@@ -232,83 +219,9 @@ class StoreReader:
         return values
 
 
-class _StrictStore(ZarrStore):
-    """Raises StoreError for a missing chunk instead of filling it."""
-
-    location = ""
-
-    async def get(
-        self,
-        key: str,
-        prototype: BufferPrototype | None = None,
-        byte_range: ByteRequest | None = None,
-    ) -> Buffer | None:
-        prototype = prototype or default_buffer_prototype()
-        chunk = await super().get(key, prototype, byte_range)  # type: ignore[safe-super]  # of the other base
-        return self._present(key, chunk)
-
-    async def get_ranges(self, key: str, *args: Any, **options: Any) -> AsyncIterator[Any]:  # noqa: ANN401 - as zarr's
-        """Read parts of a shard (zarr 3.4); zarr packs errors of its parts into a group."""
-        try:
-            async for parts in super().get_ranges(key, *args, **options):  # type: ignore[misc]
-                yield parts
-        except BaseExceptionGroup as group:
-            raise group.exceptions[0] from None
-
-    def _present(self, key: str, chunk: Buffer | None) -> Buffer | None:
-        if chunk is None and "/c/" in key:
-            raise StoreError(f"{self.location}/{key} is missing. {REPAIR}")
-        return chunk
-
-
-class _LocalFolder(_StrictStore, LocalStore):
-    """A store in a local folder."""
-
-    def get_sync(self, key: str, **options: Any) -> Buffer | None:  # noqa: ANN401 - as zarr's
-        """Read a file without an event loop, as zarr 3.4 does if it is told to."""
-        return self._present(key, super().get_sync(key, **options))
-
-
-class _RemoteFolder(_StrictStore, ObjectStore[Any]):
-    """A store in a bucket or on a web server."""
-
-
-def _open_root(location: str) -> zarr.Group:
-    """Open the root group for reading. Raise StoreError if that is impossible."""
-    where: _StrictStore
-    with errors_named(location, StoreError):
-        if "://" in location:
-            where = _RemoteFolder(Files(location).client, read_only=True)
-        elif Path(location).is_dir():
-            where = _LocalFolder(location, read_only=True)
-        elif Path(f"{location.rstrip('/')}.build", "new").is_dir():
-            raise _incomplete(location)
-        else:
-            raise StoreError(
-                f"{location}: no such store. Check the path, or build one with `geoprep build-zarr`"
-            )
-        where.location = location
-        return _open_group(location, where)
-
-
-def _open_group(location: str, where: _StrictStore) -> zarr.Group:
-    from obstore.exceptions import BaseError
-
-    try:
-        with quiet_zarr():
-            return zarr.open_group(where, mode="r", zarr_format=3)
-    except FileNotFoundError as error:
-        raise StoreError(
-            f"{location} is not a Zarr store: it has no zarr.json. Check the path or address"
-        ) from error
-    except (OSError, BaseError):
-        raise
-    except Exception as error:  # a zarr.json that is not JSON, or not Zarr metadata
-        reason = str(error) or type(error).__name__
-        raise StoreError(f"{location}/zarr.json cannot be read: {reason:.200}. {REPAIR}") from error
-
-
 def _read_meta(location: str, root: zarr.Group) -> StoreMeta:
+    from geoprep.store.opening import incomplete
+
     attrs = dict(root.attrs).get("geoprep")
     if not isinstance(attrs, dict) or "schema" not in attrs:
         raise StoreError(
@@ -322,7 +235,7 @@ def _read_meta(location: str, root: zarr.Group) -> StoreMeta:
             f"install the version that wrote it ({attrs.get('version', 'unknown')})"
         )
     if not attrs.get("complete"):
-        raise _incomplete(location)
+        raise incomplete(location)
     try:
         sealed = root["ledger"].attrs["meta"]
     except Exception:  # zarr raises exceptions of any type for invalid metadata
@@ -336,10 +249,3 @@ def _read_meta(location: str, root: zarr.Group) -> StoreMeta:
         return StoreMeta.from_attrs(attrs)
     except ValueError as error:
         raise StoreError(f"{location}/zarr.json: no build writes that {error}. {REPAIR}") from error
-
-
-def _incomplete(location: str) -> StoreError:
-    return StoreError(
-        f"{location} is incomplete: its build is running or was interrupted. "
-        "Run the same `geoprep build-zarr` command again to finish it"
-    )

@@ -34,6 +34,10 @@ MOST_TILE_BYTES = 1 << 30
 MOST_SHARD_TILES = 1 << 20
 MOST_CLASSES = 254
 """A label byte is the number of a class, 0 to 253, or 255 for nodata."""
+REPAIR = (
+    "Copy the store again from an intact copy, or rebuild it with `geoprep build-zarr`; "
+    "`geoprep verify` lists every damaged file"
+)
 _ONLY_OF_CLASSES = ("kind", "class_names", "class_colors")
 
 Codec = Literal["lz4", "zstd"]

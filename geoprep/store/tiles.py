@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 from geoprep.errors import StoreError
 from geoprep.storage import Files
 from geoprep.store.layout import MISSING
-from geoprep.store.reader import REPAIR, StoreReader
+from geoprep.store.reader import StoreReader
+from geoprep.store.schema import REPAIR
 
 
 class TileReader:

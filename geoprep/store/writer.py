@@ -14,7 +14,8 @@ from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from geoprep.storage import flush, flush_all
 from geoprep.store.layout import pixel_layouts
-from geoprep.store.reader import quiet_zarr, seal
+from geoprep.store.opening import quiet_zarr
+from geoprep.store.reader import seal
 from geoprep.store.schema import (
     FILL_VALUES,
     SCENE_COLUMNS,

@@ -138,6 +138,16 @@ def test_values_that_cannot_be_loaded_are_not_written(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_model_is_built_without_random_weights(tmp_path, monkeypatch):
+    wanted = build_model(bands=3, channels=8)
+    save(tmp_path / "best.pt", Checkpoint(info=FACTS, model=wanted.state_dict()))
+    monkeypatch.setattr(torch.Tensor, "normal_", lambda *args, **of: pytest.fail("random weights"))
+    found, _ = load_model(tmp_path / "best.pt")
+    assert all(weight.requires_grad for weight in found.parameters())
+    image = torch.rand(1, 3, 32, 32)
+    assert torch.equal(found(image), wanted.eval()(image))
+
+
 def test_a_checkpoint_imports_code_with_consent_only(tmp_path, monkeypatch):
     (tmp_path / "trap.py").write_text(
         "import pathlib\n"

@@ -86,7 +86,9 @@ class UpConv(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(outputs, inputs, 3, 3))
         # Row y of the flipped kernel falls on rows y and y + 1 of the larger one.
-        rows = (torch.eye(4, 3) + torch.eye(4, 3).roll(1, 0)).flip(1)
+        # On no other device: a model that is built without weights has this one.
+        taps = torch.eye(4, 3, device="cpu")
+        rows = (taps + taps.roll(1, 0)).flip(1)
         self.register_buffer("spread", torch.kron(rows, rows), persistent=False)
 
     def kernel(self) -> Tensor:
@@ -154,7 +156,8 @@ class ResNetUNet(nn.Module):
             DecoderStep(*step) for step in zip(widths[:-1], skips, widths[1:], strict=True)
         )
         self.head = nn.Conv2d(widths[-1], channels, 3, 1, 1)
-        self._initialise()
+        if not self.head.weight.is_meta:  # else weights of a checkpoint follow
+            self._initialise()
         self.direction: nn.Conv2d | None = None
         if directions:  # last, so that the other weights of a seed are the same
             self.direction = nn.Conv2d(widths[-1], DIRECTION_CHANNELS, 3, 1, 1)

@@ -12,7 +12,6 @@ import shapely
 from affine import Affine
 from numpy.typing import NDArray
 from rasterio.features import rasterize
-from scipy.ndimage import binary_dilation
 
 from geoprep.crs import LONLAT, beside, reproject
 from geoprep.errors import LabelError, UsageError
@@ -91,6 +90,8 @@ def mask_of(
         area, out_shape=shape, transform=place, all_touched=beside_it > 0, dtype="uint8"
     )
     if beside_it:
+        from scipy.ndimage import binary_dilation  # slow to import
+
         inner = slice(beside_it, -beside_it)
         wide = binary_dilation(mask, np.ones((3, 3)), iterations=beside_it)
         mask = wide[inner, inner].astype(np.uint8)

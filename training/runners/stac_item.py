@@ -7,7 +7,7 @@ import json
 import math
 import re
 from collections.abc import Sequence
-from importlib.metadata import version
+from importlib import import_module
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -154,7 +154,7 @@ def write_item(
         "mlm:name": name,
         "mlm:architecture": info.model,
         "mlm:framework": framework,
-        "mlm:framework_version": re.split("[^0-9.]", version(package))[0],
+        "mlm:framework_version": re.split("[^0-9.]", import_module(package).__version__)[0],
         "mlm:tasks": ["semantic-segmentation"],
         "mlm:total_parameters": sum(counted),
         **({} if pretrained else {"mlm:pretrained_source": None}),

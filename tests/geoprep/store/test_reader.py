@@ -13,7 +13,7 @@ from helpers.factory import build_of, row_of_scenes, texture, write_scene
 
 from geoprep.errors import StoreError, UsageError
 from geoprep.store import StoreMeta, StoreReader
-from geoprep.store.reader import quiet_zarr
+from geoprep.store.opening import quiet_zarr
 from geoprep.store.schema import SCENE_COLUMNS, TILE_COLUMNS
 
 
