@@ -22,6 +22,7 @@ Train a model of roads and speeds on the tiles of one or more stores.
   geoprep fit moscow.zarr --config run.yaml --lr 2e-4      options override the file
   geoprep fit --resume runs/moscow               continue a stopped run
   geoprep fit moscow.zarr --stages 325@256:20,650@512:10   small crops first, then large
+  geoprep fit moscow.zarr --plan                 memory, steps and time of a run, not started
   geoprep fit moscow.zarr --profile              time breakdown of a step
   torchrun --nproc-per-node 2 -m training.fit moscow.zarr   two processes or accelerators
 """
@@ -32,7 +33,8 @@ epoch. Ctrl-C saves the run and prints how to resume it.
 """
 _COMMON = (
     *("stores", "bands", "level", "residency", "batch_size", "crop", "model", "targets"),
-    *("epochs", "lr", "seed", "device", "precision", "out", "resume", "overwrite", "profile"),
+    *("epochs", "lr", "seed", "device", "precision", "out", "resume", "overwrite", "plan"),
+    "profile",
 )
 COMMAND = Command(
     *("fit", SECTIONS, INTRODUCTION, CLOSING),

@@ -50,10 +50,7 @@ class DataConfig:
         None, "Bands to use, in this order; default: all bands of the first store.", "red,green,..."
     )
     folds: int | None = option(
-        None,
-        "Number of folds for cross-validation: splits the training and validation scenes anew.",
-        "N",
-        least=2,
+        None, "Folds of cross-validation: training and validation scenes split anew.", "N", least=2
     )
     fold: int = option(0, "Fold used for validation, counted from 0.", "N", least=0)
     residency: Residency = option(
@@ -83,7 +80,7 @@ class SamplingConfig:
     )
     jitter: float = option(
         1.0,
-        "Strength of random brightness, contrast and band gain; 0 switches them off.",
+        "Strength of random brightness, contrast and gain; 0 for none.",
         "NUMBER",
         least=0,
         most=5,
@@ -99,11 +96,7 @@ class SamplingConfig:
         0.0, "Largest random rotation to either side; 0 for none.", "DEGREES", least=0, most=180
     )
     blur: float = option(
-        0.0,
-        "Largest standard deviation of random Gaussian blur; 0 for none.",
-        "PIXELS",
-        least=0,
-        most=5,
+        0.0, "Largest standard deviation of random blur; 0 for none.", "PIXELS", least=0, most=5
     )
     noise: float = option(
         0.0,
@@ -114,7 +107,7 @@ class SamplingConfig:
     )
     shadow: float = option(
         0.0,
-        "Largest share of light that a random strip of shadow takes away; 0 for none.",
+        "Largest share of light that a random shadow takes; 0 for none.",
         "SHARE",
         least=0,
         most=1,
@@ -163,11 +156,7 @@ class ModelConfig:
         "synthetic|RUN|FILE",
     )
     encoder_lr: float = option(
-        1.0,
-        "Learning rate of the encoder, as a factor of --lr; 0 freezes it.",
-        "FACTOR",
-        least=0,
-        most=1,
+        1.0, "Factor of --lr for the encoder; 0 freezes its weights.", "FACTOR", least=0, most=1
     )
     targets: Literal["auto", "bins", "continuous", "binary", "classes"] = option(
         "auto",
@@ -330,6 +319,11 @@ class OutputConfig:
     pictures: int = option(
         4, "Validation tiles in the picture of each epoch; 0 for none.", "N", least=0, most=100
     )
+    plan: bool = option(
+        False,
+        "Print what the run would take, from ten of its steps: memory, number of steps and time; "
+        "then exit. Nothing is written.",
+    )
     profile: bool = option(False, "Print a time breakdown of a training step, then exit.")
     quiet: bool = option(False, "Hide the progress bar.")
 
@@ -349,7 +343,12 @@ class Config(OutputConfig, MachineConfig, OptimizerConfig, ModelConfig, Sampling
         return cls(**given | {"stores": tuple(given.get("stores", ()))})
 
     @property
-    def plan(self) -> tuple[Stage, ...]:
+    def writes(self) -> bool:
+        """Whether the run is trained and writes files; not if it is only planned or profiled."""
+        return not (self.plan or self.profile)
+
+    @property
+    def all_stages(self) -> tuple[Stage, ...]:
         """The stages of the run: ``stages``, or a single one of ``level``, ``crop``, ``epochs``."""
         if self.stages is not None:
             return parse_stages(self.stages)
@@ -358,7 +357,7 @@ class Config(OutputConfig, MachineConfig, OptimizerConfig, ModelConfig, Sampling
     @property
     def ends(self) -> tuple[int, ...]:
         """Number of epochs that are done at the end of each stage; the last is the run's total."""
-        return tuple(accumulate(stage.epochs for stage in self.plan))
+        return tuple(accumulate(stage.epochs for stage in self.all_stages))
 
     @property
     def length(self) -> float:
@@ -395,5 +394,5 @@ class Config(OutputConfig, MachineConfig, OptimizerConfig, ModelConfig, Sampling
 SECTIONS: tuple[type[Any], ...] = Config.__bases__[::-1]
 """Groups of settings, in the order of ``--help``."""
 
-OF_ONE_START = ("out", "resume", "overwrite", "profile", "quiet", "distributed_timeout")
+OF_ONE_START = ("out", "resume", "overwrite", "plan", "profile", "quiet", "distributed_timeout")
 """Settings of one start of the command, without influence on the trained weights."""

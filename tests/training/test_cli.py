@@ -142,7 +142,7 @@ def test_values_out_of_range_are_refused_also_in_a_file(tmp_path, capsys, option
 
 def test_stages_are_parsed_with_their_epochs():
     plan = config("--stages", "325@256:2, 650:1")
-    assert plan.plan == (Stage(325, 256, 2), Stage(650, None, 1))
+    assert plan.all_stages == (Stage(325, 256, 2), Stage(650, None, 1))
     assert [plan.stage_of(e) for e in range(3)] == [0, 0, 1]
     assert plan.ends == (2, 3)
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import tiny
-from helpers.runs import SMALL, assert_same_run, rows, same
+from helpers.runs import SMALL, STAGED, assert_same_run, rows, same
 from helpers.stores import write_store
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -167,6 +167,22 @@ def test_profile_prints_a_time_breakdown_and_writes_nothing(fit, out):
     assert "compiled: nothing" in said
     for phase in ("wait for the batch", "model forward", "backward", "images/s", "operator"):
         assert phase in said
+    assert not out.exists()
+
+
+def test_a_plan_tells_memory_steps_and_time_and_writes_nothing(fit, out, monkeypatch):
+    """Two epochs of crops and one of whole tiles, with four times the pixels; two validations."""
+    monkeypatch.setattr("training.run.capacity.time_step", lambda _: 10.0)
+    staged = ("--stages", "64@32:2,64:1", "--val-every", 3)
+    said = fit("--out", out, "--plan", *staged, network=STAGED).out
+    assert re.search(
+        r"memory +about \S+ of \S+ GiB: tiles 0.00, weights and optimizer 0.00, step", said
+    )
+    assert "a step of 4 images takes 10 s: 0.4 images/s" in said
+    assert "an epoch takes 60 s, its validation 27 s" in said
+    assert "3 epochs: 18 steps in 7 min" in said
+    said = fit("--out", out, "--plan", "--time", "3m", "--accumulate", 2).out
+    assert "4 epochs: 12 steps in 3 min" in said
     assert not out.exists()
 
 

@@ -1,4 +1,4 @@
-"""Memory that a run needs, which is only warned about; and the batch size ``auto``.
+"""Memory and time that a run needs, which are only told; and the batch size ``auto``.
 
 The latter is the fastest of several that fit, by measured steps on random pixels.
 """
@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import copy
 import gc
-import time
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain, repeat
 
 import torch
 from torch import Tensor, nn
@@ -32,8 +34,11 @@ from training.engine import (
 from training.model import Trainable
 from training.process import is_out_of_memory
 from training.run.parts import STATE_PER_PARAMETER, info_of, make_trainable
+from training.run.report import duration
 from training.run.step import StepState, train_step
+from training.run.timing import StepTimer, epoch_seconds, epochs_within
 from training.run.trainer import Trainer
+from training.setting_texts import counted, parse_duration
 from training.settings import Config
 
 _SIDES = (64, 128)
@@ -117,10 +122,53 @@ def estimate_run(run: Trainer) -> Estimate:
     return replace(planned, tiles=most, available=planned.available + here)
 
 
+def time_step(run: Trainer) -> float:
+    """Return the seconds of an optimizer step on the batches of a run, on the slowest rank.
+
+    The learning rate is 0, but statistics of batches and random numbers change: for a run that ends
+    then.
+    """
+    module, batches = run.module.train(), chain.from_iterable(repeat(run.loader))
+    run.state.set_rate(0.0)
+    step = partial(run.step, module, batches, run.state, run.config.accumulate)
+    seconds = StepTimer().measure(step, partial(wait_for, run.engine.device))
+    return max_over_ranks([seconds], run.engine.device)[0]
+
+
+def planned(run: Trainer) -> Iterator[str]:
+    """Yield lines on what the rest of a run would take, by `time_step`."""
+    config, every, step = run.config, run.config.accumulate, time_step(run)
+    given = run.loader, run.validation, every
+    epoch, validated = epoch_seconds(step, *given)
+    images = run.loader.schedule.batch_size * every * this_rank()[1]
+    yield f"a step of {images} images takes {step:.2g} s: {images / step:.1f} images/s"
+    yield f"an epoch takes {duration(epoch)}, its validation {duration(validated)}"
+    end = run.epochs
+    if config.time:
+        end = min(end, run.done + epochs_within(parse_duration(config.time), step, *given))
+    # Of each stage: side of its tiles, samples of a tile and epoch, and the pixels of these.
+    work = []
+    for stage in config.all_stages:
+        side = stage.level or run.stores[0].meta.levels[0]
+        crop, samples = config.crops_of(stage, side)
+        work.append((side, samples, samples * (crop or side) ** 2))
+    timed = work[run.stage]
+    steps = seconds = 0.0
+    for number in range(run.progress.epoch, math.ceil(end)):
+        share = min(end, number + 1) - max(run.done, number)
+        side, samples, pixels = work[config.stage_of(number)]
+        steps += share * -(-len(run.loader) // every) * samples / timed[1]
+        seconds += share * epoch * pixels / timed[2]
+        if config.validates(number + 1):
+            seconds += validated * (side / timed[0]) ** 2
+    epochs = counted(round(end - run.done, 2), "epoch")
+    yield f"{epochs}: {counted(round(steps), 'step')} in {duration(seconds)}"
+
+
 def largest_sides(config: Config, stores: Sequence[StoreReader], first: int = 0) -> tuple[int, int]:
     """Return the largest sides of samples, padding included, and of tiles, in pixels."""
     finest = stores[0].meta.levels[0]
-    levels = [(stage.crop, stage.level or finest) for stage in config.plan[first:]]
+    levels = [(stage.crop, stage.level or finest) for stage in config.all_stages[first:]]
     side = max(min(crop or level, level) for crop, level in levels)
     return side + -side % PAD_TO, max(level for _, level in levels)
 
@@ -229,7 +277,7 @@ def choose_batch_size(
     trainable = make_trainable(config, info_of(config, stores), engine, stores)
     side, finest = largest_sides(config, stores)
     tiles = sum(len(select(store, "train", folds_of(config)).tiles) for store in stores)
-    samples = tiles * min(config.crops_of(s, s.level or finest)[1] for s in config.plan)
+    samples = tiles * min(config.crops_of(s, s.level or finest)[1] for s in config.all_stages)
     learns = samples // (STEPS_PER_EPOCH * this_rank()[1] * config.accumulate)
     resident = tile_bytes(config, stores, finest, engine.device)
     fits = replace(estimate(trainable, config, engine, side), tiles=resident).largest_batch
@@ -264,8 +312,7 @@ def measured_rates(
 
     The last one is 0 if that size does not fit into memory. The module's weights stay as they are.
     """
-    engine = replace(engine, compile_mode="off")
-    config = replace(config, lr=0.0, weight_decay=0.0, ema=0.0)
+    config = replace(config, lr=0.0, weight_decay=0.0)
     rates: dict[int, float] = {}
     size = SIZES[0]
     try:
@@ -274,13 +321,10 @@ def measured_rates(
             if size > most or (rates and rates[max(rates)] < _GIVE_UP * max(rates.values())):
                 break
             batch = _noise(size, side, trainable.prep.normalize.centre.numel())
-            batch, times = batch.to(engine.device), []
-            for _ in range(1 + _REPEATS):
-                begun = time.perf_counter()
-                train_step(trainable, [batch], state)
-                wait_for(engine.device)
-                times.append(time.perf_counter() - begun)
-            rates[size] = size / min(times[1:])
+            take = partial(train_step, trainable, [batch.to(engine.device)], state)
+            rates[size] = size / StepTimer(1, _REPEATS).measure(
+                take, partial(wait_for, engine.device)
+            )
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise

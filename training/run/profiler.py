@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain, repeat
-from statistics import median
 
 from rich.table import Table
 from torch.profiler import ProfilerActivity, record_function
@@ -16,10 +15,12 @@ from torch.profiler import profile as torch_profile
 from geoprep.executors import Terminal
 from training.engine import wait_for
 from training.model import AVERAGE, COPY, NORMALISE, WAIT
+from training.run.capacity import time_step
 from training.run.step import train_step
+from training.run.timing import StepTimer
 from training.run.trainer import Trainer
 
-WARM_UP, STEPS, PROFILED = 3, 10, 5
+PROFILED = 5
 OPERATORS = 8
 """Rows of the table of operators."""
 
@@ -35,16 +36,11 @@ COMPILED = {"off": "nothing", "loss": "the loss"}
 def profile(trainer: Trainer) -> None:
     """Run some training steps and print their time breakdown. Nothing is saved."""
     spell, state = trainer.report.spell, trainer.state
-    trainer.report.line(f"timing {STEPS + PROFILED} steps, then {PROFILED} with torch's profiler")
-    module = trainer.module.train()
+    steps = StepTimer.TIMED
+    trainer.report.line(f"timing {steps + PROFILED} steps, then {PROFILED} with torch's profiler")
+    seconds = time_step(trainer)
+    module, device = trainer.module.train(), trainer.engine.device
     batches, count = chain.from_iterable(repeat(trainer.loader)), trainer.config.accumulate
-    device, times = trainer.engine.device, []
-    for _ in range(WARM_UP + STEPS):
-        begun = time.perf_counter()
-        train_step(module, batches, state, count)
-        wait_for(device)
-        times.append(time.perf_counter() - begun)
-    seconds = median(times[WARM_UP:])
     phases = defaultdict[str, float](float)
 
     @contextmanager
@@ -78,7 +74,7 @@ def profile(trainer: Trainer) -> None:
     terminal.print(table)
     terminal.print(
         f"a step of {images} images takes {1e3 * seconds:.0f} ms: {images / seconds:.1f} images/s "
-        f"(median of {STEPS} steps; compiled: {compiled})"
+        f"(mean of {steps} steps; compiled: {compiled})"
     )
     which = "self_cpu_time_total" if other is None else "self_device_time_total"
     found = {row.key: (getattr(row, which), row.count) for row in rows if row.key not in phases}

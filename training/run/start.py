@@ -24,7 +24,7 @@ from training.engine import (
 )
 from training.model import is_code
 from training.process import RunStopped, StopSignals, signal_name
-from training.run.capacity import choose_batch_size, estimate_run
+from training.run.capacity import choose_batch_size, estimate_run, planned
 from training.run.folder import RunLock, check_free, claim, folder_of
 from training.run.parts import info_of, open_data
 from training.run.profiler import profile
@@ -85,7 +85,7 @@ def _run(
     spell: Callable[[str], str],
     trainer: type[Trainer],
 ) -> int:
-    if not config.profile:
+    if config.writes:
         on_rank_zero(lambda: check_free(config, folder, lock))
     try:
         stores = open_data(config)
@@ -95,13 +95,13 @@ def _run(
         new = _resume_command(config, Path(config.resume), "NEW.zarr ")
         raise StoreError(f"{error}. If it was moved, give its new path: {new}") from error
     for store in stores:
-        for stage in config.plan:
+        for stage in config.all_stages:
             store.check_level(stage.level)
     allocator = keep_memory()
     set_threads(config.threads)
     engine = choose_engine(config.engine, config.device, config.precision, config.compile)
     config, chosen = choose_batch_size(config, engine, stores)
-    report = Report(None if config.profile else folder, quiet=config.quiet, spell=spell)
+    report = Report(folder if config.writes else None, quiet=config.quiet, spell=spell)
     given = config, engine, stores, folder, saved
     run = trainer(*given, report=report, stop=stop)
     memory, size = estimate_run(run), run.loader.schedule.batch_size
@@ -110,15 +110,19 @@ def _run(
     notes += [*memory.warnings(size), *_nodes(config)]
     slow = slow_bf16(engine.device, engine.dtype)
     notes += [slow] if slow else []
-    if not config.profile:
+    if config.writes:
         on_rank_zero(lambda: claim(config, folder, lock))
     with report.files(run.progress.step):
         for name, value in _header(run, allocator, memory.line(size)):
             report.line(f"{name:<12} {value}")
         for note in notes:
             report.line(f"note: {note}")
+        if config.plan:
+            for line in planned(run):
+                report.line(f"{'plan':<12} {line}")
         if config.profile:
             profile(run)
+        if not config.writes:
             return 0
         try:
             run.fit()
@@ -135,7 +139,7 @@ def _interrupted(config: Config, folder: Path, number: int) -> str:
     name = signal_name(number or signal.SIGINT)
     before = Path(config.resume) if config.resume else folder
     for path in (folder, before):
-        if not config.profile and (path / LAST).exists():
+        if config.writes and (path / LAST).exists():
             again = _resume_command(config, path)
             return f"stopped by {name}; the last checkpoint is kept. To resume: {again}"
     return f"stopped by {name} before the first checkpoint: start again with the same command"
@@ -284,7 +288,7 @@ def _changed_since(run: Trainer, saved: Checkpoint | None) -> Iterator[str]:
 
 def _header(run: Trainer, allocator: str, memory: str) -> Iterator[tuple[str, str]]:
     """Yield the header of a run at its first stage, as name and value."""
-    progress, stages = run.progress, run.config.plan
+    progress, stages = run.progress, run.config.all_stages
     begun = f"epoch {progress.epoch + 1}, step {progress.step}"
     yield "run", f"{run.folder}, {'new' if not progress.step else 'resumed at ' + begun}"
     yield "data", ", ".join(store.location for store in run.stores)

@@ -308,45 +308,6 @@ def explained(where: Callable[[int], str]) -> Iterator[None]:
         ) from error
 
 
-class StepTimer:
-    """Times the first steps of a run, without those during which kernels are compiled."""
-
-    UNTIMED, TIMED = 3, 8
-
-    def __init__(self) -> None:
-        self._steps, self._begun = 0, 0.0
-
-    def step(self, wait: Callable[[], object]) -> float | None:
-        """Count a step; return the seconds of one when enough are timed, else None.
-
-        ``wait`` waits for the device.
-        """
-        self._steps += 1
-        if self._steps == self.UNTIMED:
-            wait()
-            self._begun = time.perf_counter()
-        if self._steps < self.UNTIMED + self.TIMED:
-            return None
-        wait()
-        return (time.perf_counter() - self._begun) / self.TIMED
-
-
-def epochs_within(
-    seconds: float, step: float, loader: BatchLoader, validation: BatchLoader | None, every: int
-) -> float:
-    """Return the epochs, each validated, that some seconds allow at so many per step.
-
-    A validation only passes forward, a third of the work of a step per pixel.
-    """
-    epoch, validated = step * -(-len(loader) // every), 0.0
-    if validation is not None:
-        tiles, side = validation.tiles, loader.sampling.crop or loader.tiles.side
-        pixels = loader.schedule.batch_size * every * side**2
-        validated = step / 3 * len(tiles) * tiles.side**2 / pixels
-    whole, rest = divmod(max(seconds, 0.0), epoch + validated)
-    return max(whole + max(rest - validated, 0.0) / epoch, step / epoch)
-
-
 def learning_rate(config: OptimizerConfig, epochs: float, done: float) -> float:
     """Return the learning rate of a step, by the epochs done at its end and their total."""
     if config.schedule == "onecycle":

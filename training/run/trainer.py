@@ -45,13 +45,12 @@ from training.run.report import Pace, Report, duration
 from training.run.step import (
     StepResult,
     StepState,
-    StepTimer,
     batch_groups,
-    epochs_within,
     explained,
     learning_rate,
     train_step,
 )
+from training.run.timing import StepTimer, epochs_within
 from training.runners import training_extent, write_item
 from training.setting_texts import counted, parse_duration, parse_interval
 from training.settings import Config
@@ -105,6 +104,7 @@ class Trainer:
             self.trainable, engine.device, find_unused=config.find_unused_parameters
         )
         self._restore(saved)
+        self.step = train_step
         self.epochs, self.stage, self.position = config.length, -1, 0
         self._begin_stage(config.stage_of(self.progress.epoch))
         if saved is not None and saved.loader.get("position"):
@@ -142,7 +142,7 @@ class Trainer:
                 stage = self.config.stage_of(progress.epoch)
                 if stage != self.stage:
                     self._begin_stage(stage)
-                    self.report.line(f"stage {stage + 1}: {self.config.plan[stage]}")
+                    self.report.line(f"stage {stage + 1}: {self.config.all_stages[stage]}")
                 figures = self.train_epoch()
                 results = self.validate()
                 self._end_epoch(figures, results)
@@ -164,7 +164,7 @@ class Trainer:
             if done > self.epochs + 1e-9:  # the last epoch is a part of one
                 break
             self.state.set_rate(self.learning_rate(done))
-            self._pending.append(train_step(self.module, batches, self.state, size))
+            self._pending.append(self.step(self.module, batches, self.state, size))
             progress.step, self.position = self.state.step, position
             self.report.advance(size)
             if self.config.time and (taken := self._timer.step(self._read)):
@@ -299,7 +299,7 @@ class Trainer:
         """Load the tiles of a stage."""
         if self.stage >= 0:
             del self.loader, self.validation  # first free the memory of their tiles
-        stage, self.stage = self.config.plan[number], number
+        stage, self.stage = self.config.all_stages[number], number
         level = stage.level or self.stores[0].meta.levels[0]
         self.info = replace(self.info, level=level, gsd_m=level_gsd(self.stores[0], level))
         loaders = load_stage(self.config, self.info, self.stores, stage, self.engine.device)

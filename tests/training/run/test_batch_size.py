@@ -10,7 +10,7 @@ from torch import nn
 from geoprep.errors import UsageError
 from training.engine.native import choose_engine
 from training.process import is_out_of_memory
-from training.run import capacity
+from training.run import capacity, timing
 from training.run.capacity import choose_batch_size, fastest, measured_rates
 from training.settings import Config
 
@@ -151,7 +151,7 @@ def test_sizes_are_tried_until_rates_fall_or_the_bound_is_reached(trainable, mon
         now[0] += takes[len(batches[0])]
 
     monkeypatch.setattr(capacity, "train_step", step)
-    monkeypatch.setattr(capacity.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: now[0])
     given = trainable, engine, Config(), 32
     assert measured_rates(*given, 128) == pytest.approx({2: 8.0, 4: 10.0, 8: 8.0})
     assert list(measured_rates(*given, 4)) == [2, 4]

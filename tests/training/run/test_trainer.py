@@ -12,7 +12,7 @@ from helpers.runs import KEYWORDS, STATEFUL, assert_same_run, rows
 import training
 from training.checkpoint import load
 from training.run import trainer
-from training.run.step import StepTimer, epochs_within
+from training.run.timing import StepTimer, epochs_within
 
 PAGE = (Path(__file__).parents[3] / "docs/how-to/own-model.md").read_text(encoding="utf-8")
 
@@ -86,7 +86,7 @@ def test_a_run_with_a_time_fixes_its_epochs_once(fit, out, monkeypatch):
         return 1.0
 
     monkeypatch.setattr(trainer, "epochs_within", within)
-    monkeypatch.setattr(StepTimer, "TIMED", 2)
+    monkeypatch.setattr(StepTimer, "TIMED", 1)
     monkeypatch.setenv("DOOM_AT", "8")
     doomed = ("--model", "helpers.tiny:interrupted", *STATEFUL[2:])
     said = fit("--out", out, "--time", "2h", "--epochs", 20, network=doomed, status=130).out
