@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from rich.console import Console
 
@@ -256,28 +256,6 @@ class Result:
                     self.notes.append(f"{name} is left out: {error}")
                     del results[name]
         return results
-
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        """Return the record that `write` wrote.
-
-        Raises
-        ------
-        UsageError
-            The file cannot be read, or is no record.
-        """
-        try:
-            record = json.loads(path.read_text(encoding="utf-8"))
-            names = ("unit", "values", "at_least", "at_most", "note")
-            figures = {
-                name: Figure(**{key: figure[key] for key in names})
-                for name, figure in record.pop("figures").items()
-            }
-            return cls(figures=figures, **record)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise UsageError(
-                f"`record` {path} is no record of a benchmark ({error!r}): name a file of --json"
-            ) from error
 
     def write(self, path: Path) -> None:
         """Write the record as JSON."""

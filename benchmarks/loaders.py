@@ -1,7 +1,6 @@
 """Measure throughput and memory of the data loaders, compared with other loaders.
 
     python -m benchmarks.loaders [--store STORE] [--quick] [--json FILE] [--plot FILE]
-    python -m benchmarks.loaders --record FILE [--plot FILE] [--page docs/performance/loaders.md]
 
 All parts use the tiles of one store: the given one, or that of a synthetic city (quick: random
 tiles of 512 x 512 x 3). The baselines are copying the same bytes, a common Dataset, and other
@@ -9,8 +8,7 @@ loaders (`make bench-peers` installs them). `training.fit --profile` shows the s
 training step.
 
 With --quick: memory per worker and images per second, in a minute; of a given store up to 64 tiles,
-and advice for it. --record shows the figures of an earlier run's --json again, instead of
-measuring.
+and advice for it.
 """
 
 from __future__ import annotations
@@ -34,22 +32,19 @@ from benchmarks.loading.data import (
 )
 from benchmarks.loading.other_loaders import ENTRIES, QUICK_ENTRIES, measure_peers
 from benchmarks.loading.peer_task import Task
-from benchmarks.loading.report import blocks, tables
-from benchmarks.loading.throughput import drain, measure_residency, measure_throughput
+from benchmarks.loading.rates import drain, measure_residency
+from benchmarks.loading.report import tables
 from benchmarks.loading.worker_memory import measure_memory
-from benchmarks.tables import conclude, measured, print_machine, renew
+from benchmarks.tables import conclude, measured
 from geoprep.cpus import usable_cpus
 from geoprep.options import option
 from loaders import BatchLoader, RamTiles, StreamTiles, available_memory
 
-PARTS = ("memory", "peers", "augment", "throughput", "residency")
+PARTS = ("memory", "peers", "augment", "residency")
 QUICK_PARTS = ("memory", "peers")
-OTHER_SHAPES = ((650, 3), (512, 8))
-"""Side and bands of further tiles for the part throughput."""
 _FILLED = 0.8
 """Largest share of the available memory that tiles should take."""
 _NEARLY, _TRY_SECONDS = 0.9, 0.1
-QUICK_SHAPES = ((320, 3), (256, 8))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,30 +64,11 @@ class LoadersOptions(CommonOptions):
         "SECONDS",
         above=0,
     )
-    record: Path | None = option(
-        None, "Show the figures of this file, written by --json, instead of measuring.", "FILE"
-    )
-    page: Path | None = option(
-        None, "Write the tables into this Markdown page, at its comments <!-- NAME -->.", "FILE"
-    )
 
 
 @command(LoadersOptions)
 def main(given: LoadersOptions) -> int:
     """Run the benchmark; return 0 if it ran, even if bounds were missed."""
-    if given.record:
-        result = Result.read(given.record)
-        print_machine(result)
-    else:
-        result = _run(given)
-    done = conclude(result, given, tables(result))
-    if given.page:
-        renew(given.page, blocks(result))
-    return done
-
-
-def _run(given: LoadersOptions) -> Result:
-    """Return the figures of the chosen parts."""
     sizes = QUICK if given.quick else LoadingSizes()
     only = given.only or (QUICK_PARTS if given.quick else PARTS)
     settings = {
@@ -110,7 +86,7 @@ def _run(given: LoadersOptions) -> Result:
         if store is None and not set(only) <= storeless:
             store = synthetic_store(work, sizes, result.settings["threads"])
         _measure(result, store, work, sizes)
-    return result
+    return conclude(result, given, tables(result))
 
 
 def _measure(result: Result, store: Path | None, work: Path, sizes: LoadingSizes) -> None:
@@ -125,14 +101,6 @@ def _measure(result: Result, store: Path | None, work: Path, sizes: LoadingSizes
     if of["quick"]:
         write_files(tiles, files, tiffs=False)
 
-    def throughput() -> None:
-        announce("creating random tiles")
-        shapes = QUICK_SHAPES if of["quick"] else OTHER_SHAPES
-        every = [tiles, *(random_tiles(sizes.other_tiles, *shape) for shape in shapes)]
-        sets = {f"{part.side}x{len(part.bands)}": part for part in every}
-        of["sets"] = list(sets)
-        measure_throughput(result, sets, epoch=sizes.epoch)
-
     def peers() -> None:
         announce("writing files for other loaders")
         if not of["quick"]:
@@ -143,8 +111,7 @@ def _measure(result: Result, store: Path | None, work: Path, sizes: LoadingSizes
     parts: dict[str, Callable[[], object]] = {
         "memory": partial(measure_memory, result, source, tiles),
         "peers": peers,
-        "augment": partial(measure_augment, result, sizes.other_tiles),
-        "throughput": throughput,
+        "augment": partial(measure_augment, result, sizes.random_tiles),
         "residency": partial(measure_residency, result, store, tiles),
     }
     run_parts(result, parts, of["only"])

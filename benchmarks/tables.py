@@ -46,8 +46,6 @@ class Table:
         Title of the column that the plot shows as bars; empty for none.
     reading
         How to read the table, printed below it.
-    name
-        Name of its place in a page, see `renew`; empty for none.
     """
 
     title: str
@@ -57,7 +55,6 @@ class Table:
     medians: Collection[str] = ()
     drawn: str = ""
     reading: str = ""
-    name: str = ""
 
     def lines(self, result: Result) -> tuple[list[str], list[list[str]]]:
         """Return the titles of the columns and the cells of each row that has figures."""
@@ -80,19 +77,13 @@ class Table:
         if lines and self.reading:
             console.print(self.reading, highlight=False)
 
-    def grid(self, result: Result) -> str:
-        """Return the rows as Markdown; empty if nothing was measured."""
+    def markdown(self, result: Result) -> str:
+        """Return the table as Markdown below its title; empty if nothing was measured."""
         titles, lines = self.lines(result)
         if not lines:
             return ""
         rows = [titles, ["---"] + ["---:"] * (len(titles) - 1), *lines]
-        return "".join(f"| {' | '.join(row)} |\n" for row in rows)
-
-    def markdown(self, result: Result) -> str:
-        """Return the table as Markdown below its title; empty if nothing was measured."""
-        table = self.grid(result)
-        reading = f"{self.reading}\n\n" if self.reading else ""
-        return f"### {self.title}\n\n{reading}{table}" if table else ""
+        return f"### {self.title}\n\n" + "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
     def _cell(self, result: Result, row: str, column: str) -> str:
         figure = result.figures.get(f"{row}.{column}")
@@ -116,20 +107,15 @@ class Table:
 def print_machine(result: Result) -> None:
     """Print the machine and the library versions as one paragraph."""
     m = result.machine
-    console.print(f"[bold]{result.benchmark}[/] on {describe(m)}", highlight=False)
+    versions = ", ".join(f"{name} {version}" for name, version in m["libraries"].items())
+    console.print(
+        f"[bold]{result.benchmark}[/] on {m['processor']}, {m['cores']} cores "
+        f"({' '.join(m['isa']) or 'no vector extensions known'}), {m['memory_gib']} GiB, "
+        f"load before {m['load_before']}; Python {m['python']}, {versions}",
+        highlight=False,
+    )
     if m["load_before"] > 0.5:
         console.print("[yellow]The machine is busy: ratios are reliable, rates are not.[/]")
-
-
-def describe(machine: Mapping[str, Any]) -> str:
-    """Return the machine and the library versions in one phrase."""
-    m = machine
-    return (
-        f"{m['processor']}, {m['cores']} cores "
-        f"({' '.join(m['isa']) or 'no vector extensions known'}), {m['memory_gib']} GiB, "
-        f"load before {m['load_before']}; Python {m['python']}, "
-        + ", ".join(f"{name} {version}" for name, version in m["libraries"].items())
-    )
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -167,19 +153,6 @@ def print_report(result: Result, tables: Iterable[Table]) -> None:
     print_table("Other figures", ("figure", "median (range)", ""), others)
     for note in result.notes:
         console.print(f"[yellow]{note}[/]", highlight=False)
-
-
-def renew(page: Path, blocks: Mapping[str, str]) -> None:
-    """Write texts into a Markdown page, between ``<!-- NAME -->`` and ``<!-- end -->``.
-
-    Of an empty text, the page keeps what it has.
-    """
-    text = page.read_text(encoding="utf-8")
-    for name, block in blocks.items():
-        head, start, rest = text.partition(f"<!-- {name} -->\n")
-        if block and start:
-            text = head + start + block + rest[rest.index("<!-- end -->") :]
-    page.write_text(text, encoding="utf-8")
 
 
 def draw(result: Result, path: Path, tables: Iterable[Table]) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from benchmarks.common import Result
 from benchmarks.loading.data import random_tiles
-from benchmarks.loading.throughput import LoaderRate, drain, repeated
+from benchmarks.loading.rates import LoaderRate, drain, repeated
 from loaders import (
     Batch,
     BatchLoader,
@@ -68,7 +68,7 @@ def measure_augment(result: Result, tiles: int) -> None:
         result.add(f"augment.{name}.cpu", "us of one core per image", [r.cpu_us for r in rates])
 
 
-def prepare(prep: DevicePrep, batch: Batch) -> tuple[int, int]:
-    """Do the work of the device (here, this processor); return samples and bytes."""
+def prepare(prep: DevicePrep, batch: Batch) -> int:
+    """Do the work of the device (here, this processor); return the number of samples."""
     prep(batch)
-    return len(batch), batch.image.nbytes + batch.label.nbytes
+    return len(batch)

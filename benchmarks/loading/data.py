@@ -29,20 +29,19 @@ class LoadingSizes:
     ----------
     scenes, scene_side
         Number of synthetic scenes, and their side in pixels: two tiles by two.
-    other_tiles
-        Number of random tiles of each further shape.
+    random_tiles
+        Number of random tiles to augment.
     batch_size
         Tiles or crops per batch.
     crop
         Side of a crop in pixels.
     epoch
-        Smallest number of samples per epoch; Moscow has 5,400 tiles, the measured store has
-        fewer.
+        Smallest number of samples per epoch.
     """
 
     scenes: int = 128
     scene_side: int = 1024
-    other_tiles: int = 256
+    random_tiles: int = 256
     batch_size: int = 32
     crop: int = 256
     epoch: int = 4096
@@ -53,7 +52,7 @@ class LoadingSizes:
         return self.scene_side // 2
 
 
-QUICK = LoadingSizes(scenes=16, other_tiles=32, batch_size=16, epoch=64)
+QUICK = LoadingSizes(scenes=16, random_tiles=32, batch_size=16, epoch=64)
 QUICK_TILES = 64
 """Tiles of a store that the quick run takes."""
 

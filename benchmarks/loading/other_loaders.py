@@ -27,9 +27,6 @@ from benchmarks.memory import settled_memory
 PEERS_PYTHON = ROOT / ".venv-peers" / "bin" / "python"
 """Interpreter installed by `make bench-peers`; if missing, this interpreter is used."""
 
-RATIOS = ("ours.over_best", "ours_crops.over_best", "ours.least_memory")
-"""Figures that compare ours with other loaders; their notes say what with."""
-
 
 @dataclass(frozen=True, slots=True)
 class PeerEntry:

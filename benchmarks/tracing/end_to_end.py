@@ -10,7 +10,6 @@ import numpy as np
 
 from benchmarks.common import Result, announce
 from benchmarks.loading.data import CITY, build_city_store
-from benchmarks.tracing.lines import measure_lines
 from benchmarks.tracing.reliability import measure_reliability
 from benchmarks.training import fit
 from geoprep.roads import (
@@ -130,7 +129,6 @@ def _score(result: Result, prefix: str, images: Sequence[Path], area: Path, work
         raster = open_raster(work / "predictions" / image.name)
         traced.append((read_labels(truth / name)[0], trace(raster)))
     measure_reliability(result, f"{prefix}.confidence", traced)
-    measure_lines(result, f"{prefix}.lines", traced)
     pairs = pair_scenes(truth, work / "city.gpkg", images=area / "PS-RGB")
     scores = score_scenes(pairs, ScoreOptions())
     scored = sum(score.apls is not None for score in scores)

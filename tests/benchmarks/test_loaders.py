@@ -11,8 +11,7 @@ from benchmarks.loading import augmentations, other_loaders
 from benchmarks.loading.data import LoadingSizes, synthetic_store, write_files
 from benchmarks.loading.peer_task import Task
 from benchmarks.loading.peers import PEERS
-from benchmarks.loading.report import blocks
-from benchmarks.loading.throughput import RESIDENCIES, measure_residency
+from benchmarks.loading.rates import RESIDENCIES, measure_residency
 from benchmarks.tables import print_report
 from loaders import RamTiles
 
@@ -79,27 +78,18 @@ def test_loader_that_loses_pixels_is_rejected():
             other_loaders.compare(dict(truth, **{name: value}), truth)
 
 
-def test_quick_run_records_its_figures(store, tmp_path):
+def test_quick_run_records_the_cost_of_every_augmentation(store, tmp_path, monkeypatch):
+    monkeypatch.setattr(augmentations, "SIDE", 96)
     record, picture = tmp_path / "loaders.json", tmp_path / "loaders.png"
     options = ["--quick", "--repeats", "1", "--seconds", "0.02", "--threads", "1"]
-    only = ["--only", "throughput"]
-    out = ["--json", str(record), "--plot", str(picture)]
-    assert benchmark.main(["--store", str(store), *options, *only, *out]) == 0
+    out = ["--only", "augment", "--json", str(record), "--plot", str(picture)]
+    assert benchmark.main(["--store", str(store), *options, *out]) == 0
     assert picture.read_bytes()[1:4] == b"PNG"
     written = json.loads(record.read_text())
-    assert written["benchmark"] == "loaders"
-    assert written["settings"]["sets"] == ["96x3", "320x3", "256x8"]
-    figures = written["figures"]
-    for name in written["settings"]["sets"]:
-        for kind in ("whole", "crops"):
-            at = f"throughput.{name}.{kind}"
-            rate, gb, copy, over = (
-                figures[f"{at}.{figure}"]["median"]
-                for figure in ("rate", "gb", "copy.gb", "over_copy")
-            )
-            assert min(rate, gb, copy) > 0
-            assert figures[f"{at}.first"]["median"] > 0
-            assert over == pytest.approx(gb / copy)
+    assert (written["benchmark"], written["settings"]["crop"]) == ("loaders", 48)
+    for case in augmentations.AUGMENTS:
+        assert written["figures"][f"augment.{case}.rate"]["median"] > 0
+        assert written["figures"][f"augment.{case}.cpu"]["median"] > 0
     assert written["notes"][-1].startswith(f"Advice for {store.name}: residency ram (0.0 GB")
 
 
@@ -116,36 +106,6 @@ def test_storage_of_tiles_is_compared(store, capsys):
     assert held[1] >= tiles.nbytes / 1e6
     print_report(result, benchmark.tables(result))
     assert 'keep="compressed"' in capsys.readouterr().out
-
-
-def test_cost_of_every_augmentation_is_measured(monkeypatch):
-    monkeypatch.setattr(augmentations, "SIDE", 32)
-    settings = {"batch_size": 4, "crop": 16, "threads": 1, "seconds": 0.01, "repeats": 1}
-    result = Result("loaders", settings)
-    augmentations.measure_augment(result, 4)
-    for case in augmentations.AUGMENTS:
-        assert result[f"augment.{case}.cpu"].median > 0
-
-
-def test_a_page_is_renewed_from_a_record(tmp_path, capsys):
-    result = Result("loaders", {"batch_size": 4, "threads": 1, "crop": 8, "quick": False})
-    result.add("augment.d4.rate", "images/s", [1.0, 1.5, 2.0])
-    result.add("peers.ours.over_best", "", [3.0], note="rate over FFCV")
-    record, page = tmp_path / "a.json", tmp_path / "page.md"
-    result.write(record)
-    page.write_text(
-        "# A\n<!-- augment -->\nold\n<!-- end -->\nB <!-- peers -->\nkept\n<!-- end -->\n"
-    )
-    assert benchmark.main(["--record", str(record), "--page", str(page)]) == 0
-    title = augmentations.AUGMENTS["d4"]
-    text = (
-        f"# A\n<!-- augment -->\n|  | images/s |\n| --- | ---: |\n| {title} | 1.50 (1.00-2.00) |\n"
-    )
-    assert page.read_text() == f"{text}<!-- end -->\nB <!-- peers -->\nkept\n<!-- end -->\n"
-    assert blocks(result)["ratios"] == "- Rate over FFCV: **3.00**\n"
-    capsys.readouterr()
-    assert benchmark.main(["--record", str(page)]) == 2
-    assert "name a file of --json" in capsys.readouterr().err
 
 
 def test_a_missing_store_is_one_line(tmp_path, capsys):
