@@ -24,7 +24,7 @@ class StartedRank(NamedTuple):
 def started_rank() -> StartedRank | None:
     """Return the place of this process as ``torchrun`` or an operator sets it; None if alone.
 
-    These four variables are what torch needs. Without ``LOCAL_RANK``, as in a pod of the Kubeflow
+    torch needs these four variables. Without ``LOCAL_RANK``, as in a pod of the Kubeflow
     operator, the process is the only one on its machine.
     """
     if not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():

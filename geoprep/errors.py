@@ -37,8 +37,8 @@ def spelled(message: str, names: Mapping[str, str]) -> str:
 class GeoprepError(Exception):
     """Base of all errors that this package raises on purpose.
 
-    What is not valid UTF-8, or obeyed by a terminal, is escaped, so that the message can be printed
-    and stored.
+    Characters that are not valid UTF-8, or that a terminal obeys, are escaped, so that the message
+    can be printed and stored.
     """
 
     def __init__(self, message: str = "") -> None:

@@ -35,7 +35,7 @@ _OPTIONS: Final = "    **options\n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """What is declared of an option besides its name, type and default.
+    """Declaration of an option besides its name, type and default.
 
     Attributes
     ----------

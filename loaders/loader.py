@@ -1,6 +1,6 @@
 """The loader: batches of uint8 tiles or crops, prefetched, sharded over ranks and resumable.
 
-What a batch holds depends on (seed, epoch, position) alone, see :mod:`loaders.sampling`.
+The content of a batch depends on (seed, epoch, position) alone, see :mod:`loaders.sampling`.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ _OPEN_FILES = Path("/proc/self/fd")
 
 
 class MemoryHandle(NamedTuple):
-    """Process and descriptor of shared memory, and what identifies it once opened."""
+    """Process and descriptor of shared memory, and its identity once opened."""
 
     pid: int
     fd: int
@@ -215,7 +215,7 @@ def load_once(load: Callable[[], Shared]) -> Shared:
 
 @dataclass(frozen=True, slots=True)
 class Available:
-    """Available bytes, and the name of what limits them."""
+    """Available bytes, and the name of the limit."""
 
     nbytes: int
     limited_by: str

@@ -128,8 +128,8 @@ class RunProgress:
 class Checkpoint:
     """State of a run as plain values and tensors; best.pt has only what prediction needs.
 
-    ``ema`` are averaged weights. ``environment`` is what the exact weights depend on besides the
-    settings. ``auxiliary`` are weights that only training uses.
+    ``ema`` are averaged weights. ``environment``: everything besides the settings that the exact
+    weights depend on. ``auxiliary`` are weights that only training uses.
     """
 
     info: ModelInfo

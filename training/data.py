@@ -43,7 +43,7 @@ LIKE = 1.25
 
 
 class Folded(Protocol):
-    """What has the number of folds and the fold that validates, such as `ModelInfo`."""
+    """An object with the number of folds and the fold that validates, such as `ModelInfo`."""
 
     @property
     def folds(self) -> int | None: ...  # noqa: D102 - see the class
@@ -208,7 +208,7 @@ def differences(info: ModelInfo, stores: Sequence[StoreReader]) -> list[str]:
 
 
 def shared_ground(stores: Sequence[StoreReader], folds: Folds | None) -> Iterator[str]:
-    """Yield a line per pair of stores of which one trains on ground that the other validates on.
+    """Yield a line per pair of stores where one trains on validation ground of the other.
 
     Scenes that are not georeferenced are compared by their ids.
     """

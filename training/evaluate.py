@@ -172,7 +172,7 @@ def evaluated(
 ) -> tuple[Evaluation, Runner, ModelInfo]:
     """Return the metrics of a model on its stores, its runner and what it was trained for.
 
-    ``models`` are several of which the mean counts. Options of tables and files are ignored.
+    ``models``: several models, whose mean counts. Options of tables and files are ignored.
     """
     from loaders import open_stores
     from training.engine import set_threads

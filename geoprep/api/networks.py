@@ -209,8 +209,8 @@ def read_network(path: StrPath, *, layer: str | None = None) -> RoadNetwork:
     path
         .gpkg, .geojson, .graphml, .parquet, .shp or .fgb, as `vectorize` or another program wrote,
         or OpenStreetMap data (.osm, .osm.pbf). Of files with road attributes, such as osmnx's, the
-        roads for cars, with speeds from ``speed_kph`` or their tags; a warning says what was
-        assumed.
+        roads for cars, with speeds from ``speed_kph`` or their tags; a warning names the
+        assumption.
     layer
         Layer of a file with several.
 

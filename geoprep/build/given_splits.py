@@ -163,7 +163,7 @@ def folder_splits(scenes: Sequence[PlannedScene]) -> list[int]:
 
 
 def _rest(given: Sequence[int]) -> int:
-    """Return the split of what is not given: unused if training data are given."""
+    """Return the split of scenes that are not given: unused if training data are given."""
     return UNUSED if TRAIN in given else TRAIN
 
 

@@ -104,9 +104,10 @@ def make_plan(
     4. its tiles;
     5. the split of every tile.
 
-    ``cities`` has one name per source: of a city, or ``custom``. ``report`` gets the numbers of
-    scenes whose files have been read, and of all. Without ``read_inputs`` there is no digest, for
-    a plan that is not built; images with the same bytes may then be in different splits.
+    ``cities`` has one name per source: of a city, or ``custom``. ``report`` gets the number of
+    scenes whose files have been read, and the number of all. Without ``read_inputs`` there is no
+    digest, for a plan that is not built; images with the same bytes may then be in different
+    splits.
     """
     check_kinds(sources, options)
     scenes, band_notes = probe_scenes(sources, options, executor)
@@ -193,7 +194,7 @@ def make_plan(
 def _input_files(
     scenes: Sequence[PlannedScene], shared: Sequence[str | None], options: BuildOptions
 ) -> list[SceneFiles]:
-    """Return the files of every scene, and of what all scenes share."""
+    """Return the files of every scene, and those that all scenes share."""
     files: list[SceneFiles] = []
     for scene in scenes:
         raster = scene.label is not None and options.raster_rule(scene.label) is not None

@@ -352,7 +352,7 @@ SceneFiles = tuple[Sequence[str], Sequence[str]]
 
 
 def _digests_of(files: SceneFiles) -> tuple[str, SceneInputs]:
-    """Return the digest of all files together, and what is compared of them."""
+    """Return the digest of all files together, and the properties that are compared."""
     image, label = files
     state = file_states([*image, *label])  # first: what is read later is at least as new
     digests = []
@@ -375,7 +375,7 @@ def inputs_digest(
     executor: Executor,
     report: Callable[[int, int], None] | None,
 ) -> tuple[str, list[SceneInputs]]:
-    """Return a digest of all inputs, and what is compared of every scene's.
+    """Return a digest of all inputs, and the properties of each scene that are compared.
 
     ``names`` are texts that count in addition to the files, which are given by scene. Paths and
     times do not count. ``report`` gets the numbers of items read and of all.

@@ -39,7 +39,7 @@ _MOST_AT_ENDS: Final = 0.95
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """What a build would make, by the headers of its images."""
+    """The store that a build would make, by the headers of its images."""
 
     scenes: int = 0
     tiles: int = 0

@@ -31,7 +31,7 @@ from geoprep.store import StoreMeta, create_store, digest, shard_key
 
 ROOT: Final = "zarr.json"
 State = Literal["none", "incomplete", "complete"]
-"""State of what an earlier run has left of the store that a plan makes."""
+"""State in which an earlier run has left the store that a plan makes."""
 
 _COMPARED = ("rescale", "levels", "tile", "overlap", "shard_tiles")
 """Options that decide an attribute of the same name, which is compared instead."""

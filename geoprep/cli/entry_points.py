@@ -53,7 +53,7 @@ def _is_model(word: str) -> bool:
 
 
 class LazyCommand(click.Command):
-    """What ``geoprep --help`` lists of a command in a module that takes long to import.
+    """Line of ``geoprep --help`` for a command in a module that takes long to import.
 
     Parameters
     ----------

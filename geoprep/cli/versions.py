@@ -1,4 +1,4 @@
-"""What ``geoprep --version --verbose`` prints: the versions and the machine that a report needs."""
+"""Output of ``geoprep --version --verbose``: the versions and the machine that a report needs."""
 
 from __future__ import annotations
 

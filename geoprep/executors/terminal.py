@@ -19,7 +19,7 @@ class Terminal(Console):
         super().__init__(**{"markup": False, "emoji": False, "highlight": False} | options)
 
     def render_str(self, text: str, **options: Any) -> Text:  # noqa: ANN401 - those of rich
-        """Return a text, whose width is that of what is shown."""
+        """Return a text whose width is that of its visible characters."""
         return super().render_str(printable(text), **options)
 
     def render(

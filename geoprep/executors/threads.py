@@ -1,4 +1,4 @@
-"""Runs tasks in threads of this process; `Executor` is what every executor offers."""
+"""Runs tasks in threads of this process; `Executor` is the interface of every executor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a raster file states about itself: one record, which everything else asks."""
+"""Statements of a raster file about itself: one record, which everything else asks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MOST_PIXELS, _LONGEST = 1 << 40, 1 << 23  # memory grows with the length of a r
 
 
 class Stated(NamedTuple):
-    """What a STAC item states of an image; it counts where the file itself says nothing."""
+    """Statements of a STAC item about an image; it counts where the file itself says nothing."""
 
     names: tuple[Names, ...] = ()  # of its bands
     nodata: float | None = None  # one value for all bands

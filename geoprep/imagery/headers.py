@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def describe(address: str) -> Raster:
     """Return what a file, or an address of storage, states about itself.
 
-    Of a remote file only its header is downloaded. Raises ImageError if it cannot be opened.
+    Only the header of a remote file is downloaded. Raises ImageError if it cannot be opened.
     """
     parts = split_address(address)
     files = dict.fromkeys(parts)

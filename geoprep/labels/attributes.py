@@ -16,8 +16,8 @@ There are three schemas; `detect_schema` recognises them by the property names o
     imagery does not show. Segments of Overture Maps have the type in ``class`` where ``subtype`` is
     ``road``.
 
-A tag may have several values (`tag_values`). Of road types the fastest for cars counts, of lanes
-and speeds the mean.
+A tag may have several values (`tag_values`). The road type that is fastest for cars counts, and the
+mean of lanes and speeds.
 
 Defaults: road type 6 (unclassified), 2 lanes (counts outside 1..12 are clamped), and the surface
 as above; paved for ``sn3``. Each use of a default is counted in a note such as

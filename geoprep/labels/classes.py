@@ -61,7 +61,7 @@ class Classes:
 
     @property
     def rest(self) -> tuple[int, str]:
-        """Label byte and description of what values that no class has are read as."""
+        """Label byte and description of values that no class has."""
         if self.other in self.names:
             return self.names.index(self.other), f"class {self.other}"
         return NODATA, UNLABELLED

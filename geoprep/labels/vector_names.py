@@ -16,7 +16,7 @@ VECTOR_SUFFIXES: Final = (
     *(*GEOJSON_SUFFIXES, ".gpkg", ".shp", ".fgb", ".csv"),
     *(*PARQUET_SUFFIXES, *OSM_SUFFIXES, ".gdb", ".gdb.zip"),
 )
-"""Of files that are read as vectors when they are named as labels."""
+"""Suffixes of files that are read as vectors when they are named as labels."""
 _SHAPEFILE_PARTS: Final = (".dbf", ".prj", ".shx")
 
 # Geometry types of layers as GDAL names them; None is a table without geometry. "Unknown" and

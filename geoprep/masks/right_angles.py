@@ -39,7 +39,7 @@ _WEAK: Final = 1e-6
 def right_angled(
     faces: Shapes, exact: Shapes, buildings: Flags, *, tolerance: float, stretch: float = 1.0
 ) -> Shapes:
-    """Return polygons, of which the buildings have right angles where that fits.
+    """Return polygons whose buildings have right angles where these fit.
 
     A building stays as it is, but for a wall that it shares with one that changes, if it is round
     or oblique, or if right angles would change its area by more than 5 %, lower its IoU with

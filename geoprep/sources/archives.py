@@ -62,7 +62,7 @@ def local_pattern(pattern: str, folder: Path, report: Report | None = None) -> t
 
     Archives are unpacked. Files are downloaded from web servers, whose folders cannot be listed;
     from S3, archives and single road files are. Results of an earlier run are used again. Returns
-    the pattern of local files, and a line that says what is where. An archive with one vector file
+    the pattern of local files, and a line that names the folder. An archive with one vector file
     and no images means that file.
     """
     place, _, inside = pattern.partition(INSIDE)

@@ -41,10 +41,11 @@ class Scene:
 class SourceScenes:
     """The scenes found in one source, in natural order; at least one. Local paths are absolute.
 
-    ``origin`` is what was searched. ``product`` is None for a user's own images. ``orphan_labels``
-    have no image. ``road_file`` is one file for all scenes, whose own ``label`` is then None.
-    ``notes`` are for the user, such as folders that could not be read. ``datetimes`` are times by
-    scene id, where known, and ``stated`` is what STAC items state of their images.
+    ``origin`` is the address that was searched. ``product`` is None for a user's own images.
+    ``orphan_labels`` have no image. ``road_file`` is one file for all scenes, whose own ``label``
+    is then None. ``notes`` are for the user, such as folders that could not be read. ``datetimes``
+    are times by scene id, where known, and ``stated`` has the statements of STAC items about their
+    images.
     """
 
     scenes: tuple[Scene, ...]

@@ -38,7 +38,7 @@ def is_items(pattern: str) -> bool:
 
 
 class Items(NamedTuple):
-    """The images of STAC items, and what the items state of them by id."""
+    """The images of STAC items, and the statements of the items about them, by id."""
 
     images: list[NamedImage]
     times: dict[str, str]

@@ -109,7 +109,7 @@ def tar_member(address: str) -> TarMember | None:
 def image_in_file(address: str) -> tuple[str, str, str] | None:
     """Return the parts of GDAL's address of one image of several in a file; None for others.
 
-    They are what stands before the path of the file, the path, and the image's number or name.
+    They are the text before the path of the file, the path, and the image's number or name.
 
     Examples
     --------

@@ -64,9 +64,9 @@ def is_unsigned(bucket: str) -> bool:
 def open_client(location: str, region: str = "") -> ObjectStore:
     """Return the client for a local folder or any address, shared by all threads.
 
-    Names are relative to the location. A process that was forked from one that reads from servers
-    gets a SourceError: the client's threads do not survive a fork, and the first request would
-    never return. ``region`` is that of a bucket where it is known.
+    Names are relative to the location. A process forked from a process that reads from servers gets
+    a SourceError: the client's threads do not survive a fork, and the first request would never
+    return. ``region`` is that of a bucket where it is known.
     """
     if "://" not in location:
         from obstore.store import LocalStore

@@ -72,7 +72,7 @@ def _whole(address: str) -> Iterator["DatasetReader"]:
 
 @contextmanager
 def _header(address: str) -> Iterator["DatasetReader"]:
-    """Open a remote image, of which the blocks that are read are downloaded."""
+    """Open a remote image; only the blocks that are read are downloaded."""
     import rasterio
 
     files, key = located(address)

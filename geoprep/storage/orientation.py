@@ -19,7 +19,7 @@ _ORDERS: Final[dict[bytes, Literal["little", "big"]]] = {b"II": "little", b"MM":
 
 
 def other_display(dataset: DatasetReader, read: Read | None, size: int) -> str:
-    """Return how viewers show an open image differently, and what to do; "" if they do not.
+    """Return how viewers show an open image differently, and the correcting command, or "".
 
     ``read`` and ``size`` are of its file; None: only what GDAL says is known.
     """

@@ -37,7 +37,7 @@ def outputs(*files: Path, inputs: Iterable[StrPath] = (), marked: Collection[Pat
     """State all files that a command will write, before it writes any.
 
     An existing file is ours, and may be replaced, if an earlier command has listed its digest in
-    `LIST`. What GDAL keeps beside a raster, such as statistics, goes with it and is named.
+    `LIST`. Files that GDAL keeps beside a raster, such as statistics, go with it and are named.
 
     Parameters
     ----------

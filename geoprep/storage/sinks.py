@@ -99,7 +99,7 @@ class Folder:
     def settle(self, names: Iterable[str]) -> None:
         """Flush files and the folders between them and their array.
 
-        What a killed process has half written beside them is removed.
+        Partial files of a killed process beside them are removed.
         """
         settled = set()
         for path in (self.path / name for name in names):

@@ -1,4 +1,4 @@
-"""Bytes of files, and what tells one version of a file from another."""
+"""Bytes of files, and the properties that identify a version of a file."""
 
 import errno
 import os

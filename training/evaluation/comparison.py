@@ -21,7 +21,7 @@ from training.runners import Runner, export_files
 
 @dataclass(frozen=True, slots=True)
 class FormFigures:
-    """Accuracy, speed and size of one form of a model, and what it loses to the first one."""
+    """Accuracy, speed and size of a form of a model, and its loss of accuracy against the first."""
 
     name: str
     how: str
@@ -70,7 +70,7 @@ def compare(
     Parameters
     ----------
     models
-        File, runner and record of each form. The first one is what the others are compared with.
+        File, runner and record of each form. The others are compared with the first.
     store
         Path or address of the store.
     threshold

@@ -1,4 +1,4 @@
-"""Models by name or by the factory of a user, and the record of what they read and return."""
+"""Models by name or by the factory of a user, and the record of their input and output."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ def inspect_image(
 ) -> ImageSource:
     """Return the bands, grid and dtype of an image.
 
-    ``version`` is that of a copied object, ``stated`` is what a STAC item states.
+    ``version`` is that of a copied object, ``stated`` has the statements of a STAC item.
     """
     raster = imagery.describe(address)
     bands, note = choose_bands(raster, info.bands, parse_bands(options.bands), stated.names)

@@ -70,7 +70,7 @@ def predict_images(
 ) -> list[ImageOutcome]:
     """Predict as one process, the only one or one of several, see `PredictionJob.run`.
 
-    The ``first`` one shows what is the same for all.
+    The ``first`` prints messages that are the same for all.
     """
     allocator = keep_memory(_RESERVE, one_heap=True)
     job, header = open_job(options)
@@ -144,7 +144,7 @@ class PredictionJob:
         """Predict all images; one that fails does not stop the others.
 
         ``take`` returns the number of the next image, which several processes share; None for one
-        process, which predicts all of them. The ``first`` process says what concerns all.
+        process, which predicts all of them. The ``first`` process prints messages that concern all.
 
         1. The images are found.
         2. Their headers are read; a prediction that was made with other options is refused, and so

@@ -1,4 +1,4 @@
-"""What a run is made of, from its settings: data, module, loss, optimizer, loaders."""
+"""The parts of a run, from its settings: data, module, loss, optimizer, loaders."""
 
 from __future__ import annotations
 
@@ -286,8 +286,8 @@ def channel_share(stores: Sequence[StoreReader]) -> Tensor:
 def inverse_root(share: Tensor) -> Tensor:
     """Return weights that favour what is rare: 1 / sqrt(share), scaled to mean 1.
 
-    Weights of 1 / share would let a handful of pixels dominate the loss. What never occurs has the
-    weight of the most common one.
+    Weights of 1 / share would let a handful of pixels dominate the loss. A class that never occurs
+    has the weight of the most common one.
     """
     common = share.max().clamp(min=1e-12)
     weight = (common / torch.where(share > 0, share, common)).sqrt().clamp(max=_LARGEST)

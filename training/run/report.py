@@ -1,4 +1,4 @@
-"""What is shown of a run: lines, log.txt, progress bar, metrics.csv, TensorBoard, pictures.
+"""Output of a run: lines, log.txt, progress bar, metrics.csv, TensorBoard, pictures.
 
 Only rank 0 shows and writes; on other ranks the functions do nothing.
 """

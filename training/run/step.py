@@ -108,7 +108,7 @@ class StepResult(NamedTuple):
 
 @dataclass
 class StepState:
-    """What a step reads and changes besides its module and batches.
+    """State that a step reads and changes besides its module and batches.
 
     ``averaged`` (EMA, moved with ``decay``) and ``statistics`` (running ones) are tensors of
     ``model`` by name; ``step`` counts the steps that are done. ``timed`` is a context manager

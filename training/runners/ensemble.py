@@ -17,7 +17,7 @@ from training.runners.model_options import ModelOptions
 from training.runners.runner import Compile, Runner
 
 _SHARED = ("targets", "bands", "channels", "class_names", "rescale", "limits")
-"""What models must have in common, of `ModelInfo`; and a pixel size to within 1 %."""
+"""Fields of `ModelInfo` in which models must agree; and a pixel size to within 1 %."""
 
 
 class EnsembleRunner(Runner):
@@ -57,7 +57,7 @@ class EnsembleRunner(Runner):
 
 
 def split_models(first: Path, words: Sequence[str]) -> tuple[list[Path], tuple[str, ...]]:
-    """Return all models, of which the first words name some, and the other words."""
+    """Return all models, some of them named by the first words, and the other words."""
     models, rest = [first], list(words)
     while rest and (Path(rest[0]).suffix in (".pt", *SUFFIXES) or (Path(rest[0]) / BEST).is_file()):
         models.append(Path(rest.pop(0)))
@@ -67,7 +67,7 @@ def split_models(first: Path, words: Sequence[str]) -> tuple[list[Path], tuple[s
 def open_models(
     options: ModelOptions, files: Sequence[Path], compile_mode: Compile, *, spread: bool = False
 ) -> tuple[Runner, ModelInfo]:
-    """Return the runner of one or several models and what they were trained for, see `open_model`.
+    """Return the runner of one or several models, and their `ModelInfo`; see `open_model`.
 
     The threshold of several is the mean of theirs, and so are the speeds of bins.
 

@@ -28,7 +28,7 @@ SUFFIXES = tuple(_FORMATS)
 
 
 def open_model(options: ModelOptions, compile_mode: Compile = "off") -> tuple[Runner, ModelInfo]:
-    """Return the runner of a checkpoint or model file, and what it was trained for.
+    """Return the runner of a checkpoint or model file, and its `ModelInfo`.
 
     Raises
     ------
@@ -90,7 +90,7 @@ def write_model(
 ) -> None:
     """Write a model file in the format of the path's suffix, see `torch_file.write`.
 
-    ``program`` is what runs it: this package and others, or the plugin of QGIS.
+    ``program`` is the library that runs it: this package and others, or the plugin of QGIS.
     """
     with _silenced():
         if program == "deepness":

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _OPSET = 18
 _WHAT = "a .onnx file"
 _DIGEST_KEY = b'"weights": "'
-"""What stands before the digest in the record."""
+"""Text before the digest in the record."""
 
 _NO_DIGEST = "0" * 32
 

@@ -85,7 +85,7 @@ mph = np.clip(np.array({mph}) + 0.5, 1, 253).astype(np.uint8)
 _USE = """\
 Resample an image to the model's pixel size along x and y (gsd_m) by area averages; apply \
 pre_processing_function, the model and post_processing_function; crop the padding below and at the \
-right. For a checkpoint the model is what training.load_model returns."""
+right. For a checkpoint the model is the result of training.load_model."""
 
 
 def item_path(file: Path) -> Path:

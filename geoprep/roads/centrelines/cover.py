@@ -98,7 +98,7 @@ class Cover:
 
 
 def clipped_range(start: int, count: int, whole: int) -> tuple[int, int, int, int]:
-    """Return a range clipped to 0..whole, at least one long, and what is missing on either side.
+    """Return a range clipped to 0..whole, at least one long, and the lengths cut off.
 
     Examples
     --------

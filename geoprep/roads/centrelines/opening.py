@@ -300,7 +300,7 @@ def coded_speeds(values: NDArray[Any], *, least: int = 2) -> tuple[float, ...]:
 
 
 def of_one_kind(rasters: Sequence[RoadRaster]) -> list[RoadRaster]:
-    """Return rasters in which apparent masks are what others are: they have one value or none."""
+    """Return rasters in which masks of one value or none are read as the other rasters."""
     codes = next((raster.mph_of_value for raster in rasters if raster.mph_of_value), ())
     kinds = {raster.kind for raster in rasters}
     full = next((raster.full_value for raster in rasters if raster.kind == "probability"), 0.0)

@@ -174,8 +174,8 @@ def centre_lines(road: Mask) -> Mask:
     """Return the centre lines of a mask, bool (y, x), one pixel wide.
 
     Of a diagonal two pixels wide scikit-image's `skeletonize` removes half of the length if it
-    leads down to the right, and nothing if it leads down to the left (version 0.26). What it lost
-    of roads that are this narrow comes from the mirror image.
+    leads down to the right, and nothing if it leads down to the left (version 0.26). The parts of
+    such narrow roads that it lost come from the mirror image.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What a map lacks and what nothing confirms, as layers of roads, and as files for editors."""
+"""Roads that a map lacks, and roads of it that nothing confirms: layers, and files for editors."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _UNKNOWN: Final = "unknown"
 
 @dataclass(frozen=True, slots=True)
 class RoadChanges:
-    """What a proposal would change in a map of roads: layers as GeoDataFrames, and figures."""
+    """Changes of a map of roads by a proposal: layers as GeoDataFrames, and figures."""
 
     missing: gpd.GeoDataFrame  # roads of the proposal that the map lacks
     unconfirmed: gpd.GeoDataFrame  # roads of the map that the proposal lacks

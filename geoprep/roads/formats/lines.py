@@ -74,7 +74,7 @@ def normal_form(network: RoadGraph, *, within_m: float = SAME_M) -> RoadGraph:
        share or pass twice, or one where a line runs back; as often as they meet it. Lines that
        merely cross stay separate, and those whose ``bridge``, ``tunnel`` or ``layer`` differ,
        unless a line would end at nothing.
-    2. Of edges with the same course the fastest is kept, with the speed in the other direction.
+    2. The fastest of edges with the same course is kept, with the speed in the other direction.
     3. Edges are joined where they are equal in all that is known of them.
     """
     if not len(network.lines):

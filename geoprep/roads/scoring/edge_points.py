@@ -99,8 +99,8 @@ def nearest_points(
 ) -> EdgePoints:
     """Return the nearest point on any edge of a network to each of some points of another one.
 
-    Of several at the same distance, as where roads pass over each other, the one is taken whose
-    road has the same heading, then the one whose edge is most like the point's own.
+    Where several are at the same distance, as under a bridge, the road with the same heading is
+    taken, then the edge that is most like the point's own.
     """
     places, tree = points.points(own), shapely.STRtree(network.lines)
     (near, _), away = tree.query_nearest(places, max_distance=within_m, return_distance=True)

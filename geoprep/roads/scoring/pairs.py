@@ -63,8 +63,8 @@ def pair_scenes(
 
     1. Either side is a network or a file of one scene, a folder with one file per scene, or a
        SpaceNet table (CSV).
-    2. Scenes are matched by what their names share (`scene_key`); two single files are one scene,
-       whatever their names.
+    2. Scenes are matched by the shared part of their names (`scene_key`); two single files are
+       one scene, whatever their names.
     3. Both are clipped to the footprint of the scene's image, where one is given.
     4. A proposal in one file for several scenes is a city: without an image, each scene gets the
        part within the bounding box of its ground truth, so that false roads outside that box do
