@@ -172,7 +172,8 @@ def test_pages_state_the_measured_rate_of_loaders():
     """The table of the newest run is the source of the figure on every other page."""
     table = (DOCS / "performance" / "loaders.md").read_text()
     (rate,) = re.findall(r"^\| ours: BatchLoader \| ([\d,]+) ", table, re.M)
-    ratio = float(re.findall(r"have \*\*([\d.]+)\*\* .* times the rate of the fastest other", table)[0])
+    pattern = r"have \*\*([\d.]+)\*\* .* times the rate of the fastest other"
+    ratio = float(re.findall(pattern, table)[0])
     for page in ("explanation/offline-uint8", "explanation/comparison"):
         assert rate in (DOCS / f"{page}.md").read_text(), page
     for path in (REPO / "README.md", DOCS / "explanation" / "when-not-to-use.md"):
