@@ -15,7 +15,10 @@ from helpers.strict import EXCEPTIONS
 from hypothesis import HealthCheck, settings
 
 # First calls compile kernels and load PROJ's database: no property is about their time.
-settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# Few examples of many properties, other ones in every run.
+settings.register_profile(
+    "unhurried", deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("unhurried")
 
 REPO = Path(__file__).resolve().parents[1]

@@ -6,7 +6,7 @@ import google_crc32c
 import numpy as np
 import pytest
 from helpers.painted import paint
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from geoprep.errors import StoreError
@@ -71,7 +71,6 @@ def damaged(make_store):
     return make_store(splits=(0,), levels=(32,))
 
 
-@settings(deadline=None, max_examples=60)
 @given(place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
 def test_no_flipped_bit_becomes_a_pixel(damaged, place, bit):
     image = paint(40, 32, 3)[0]

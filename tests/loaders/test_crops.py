@@ -6,7 +6,7 @@ import mmap
 import numpy as np
 import pytest
 from helpers.painted import paint, symmetry
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loaders.batch import Crops, crop_affine
@@ -49,7 +49,6 @@ def assert_copied(crops, tiles, found):
         assert (one == symmetry(tiles[tile, y : y + crop, x : x + crop], op)).all()
 
 
-@settings(deadline=None, max_examples=60)
 @given(places(), st.sampled_from([1, 3, 8]), st.data())
 def test_a_batch_in_one_call_is_that_of_plain_indexing(place, bands, data):
     side, crop, *_ = place

@@ -42,7 +42,7 @@ def test_a_full_disk_says_so_and_costs_nothing_that_was_finished(killable, disk)
 @pytest.mark.slow
 def test_a_disk_may_be_full_at_any_change_of_a_file(killable, tmp_path):
     _, builder, expected, events = killable
-    for at in range(1, events - 8, 134):  # the last few only take the journal away
+    for at in range(1, events - 8, 331):  # the last few only take the journal away
         out = tmp_path / f"{at}.zarr"
         ending = builder.build(out, full_at=at)
         if not ending.error and at > ending.events - 9:
@@ -55,7 +55,7 @@ def test_a_disk_may_be_full_at_any_change_of_a_file(killable, tmp_path):
         shutil.rmtree(out)
 
 
-@pytest.mark.parametrize("at", [0, 3, 7, 9])
+@pytest.mark.parametrize("at", [0, 7])
 def test_an_interrupt_leaves_no_threads_and_a_store_to_carry_on_with(killable, tmp_path, at):
     scenes, _, expected, _ = killable
     out, seen = tmp_path / "a.zarr", []

@@ -3,7 +3,6 @@
 import math
 import os
 import tarfile
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,12 +35,6 @@ def test_scenes_in_two_shards_are_surveyed_and_only_those(tmp_path):
         assert plan.needs_survey(scene) == (first // 3 != last // 3)
     assert any(plan.needs_survey(scene) for scene in plan.scenes)
     assert not all(plan.needs_survey(scene) for scene in plan.scenes)
-
-
-def test_limits_of_a_city_need_every_scene(tmp_path):
-    scenes = [*row_of_scenes(tmp_path, 3, dtype="uint16"), Scene("gone", "/no/file.tif", None)]
-    plan = plan_of(scenes, rescale="city")
-    assert [plan.needs_survey(scene) for scene in plan.scenes] == [True, True, True, False]
 
 
 @pytest.mark.parametrize(
@@ -188,25 +181,6 @@ def test_no_usable_image_at_all_is_an_error_that_quotes_the_first(tmp_path):
 # Splits
 
 
-def test_splits_by_block_keep_neighbours_together(tmp_path):
-    far = [
-        replace(scene, id=f"{block}_{scene.id}")
-        for block in range(4)
-        for scene in row_of_scenes(
-            tmp_path / str(block),
-            3,
-            32,
-            place=Place("EPSG:4326", Affine(1e-6, 0, 37.5 + block / 10, 0, -1e-6, 55.7)),
-        )
-    ]
-    plan = plan_of(far, split_by="block", val=0.25)
-    by_block = {}
-    for scene in plan.scenes:
-        by_block.setdefault(scene.id[0], set()).update(scene.splits)
-    assert sorted(map(len, by_block.values())) == [1, 1, 1, 1]
-    assert Counter(scene.splits[0] for scene in plan.scenes) == {0: 9, 1: 3}
-
-
 # Several sources
 
 
@@ -262,18 +236,6 @@ def test_files_of_very_many_scenes_are_read_some_per_task(tmp_path, monkeypatch)
     monkeypatch.setattr(module, "_MOST_TOGETHER", 1)
     assert module.inputs_digest(["a"], files, Threads(2), None) == found
     assert module.inputs_digest(["a"], files[::-1], Threads(2), None) != found
-
-
-@pytest.mark.parametrize("what", ["image", "label"])
-def test_an_edit_of_equal_size_and_time_changes_the_digest(tmp_path, what):
-    scenes = row_of_scenes(tmp_path, 2)
-    before = plan_of(scenes).meta.build["inputs"]
-    path = Path(getattr(scenes[1], what))
-    when, data = path.stat(), bytearray(path.read_bytes())
-    data[-20] ^= 1
-    path.write_bytes(data)
-    os.utime(path, ns=(when.st_atime_ns, when.st_mtime_ns))
-    assert plan_of(scenes).meta.build["inputs"] != before
 
 
 def test_what_a_virtual_raster_refers_to_is_part_of_it(tmp_path):

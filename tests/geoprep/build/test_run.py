@@ -118,7 +118,6 @@ CASES = {
     "coarser": {"gsd": 0.71, "tile": 32},
     "finer": {"gsd": 0.19, "size": 60, "tile": 40},
     "resized to less": {"resize": 72},
-    "resized to half, one level": {"resize": 65, "levels": 1},
     "resized to more": {"resize": 150, "size": 100},
     "two bytes, tiles, coarser": {"dtype": "uint16", "tile": 32, "gsd": 0.55, "overlap": 4},
     "eight bands of two bytes": {"dtype": "uint16", "bands": 8},
@@ -185,10 +184,8 @@ def test_nodata_is_left_out_and_never_reads_as_no_road(tmp_path, kind, options):
     ("place", "options"),
     [
         ("degrees", {"tile": 48, "overlap": 7}),
-        ("degrees", {"resize": 70}),
         ("mercator", {"gsd": 0.5, "tile": 32}),
         ("south_up", {"resize": 70}),
-        ("rotated", {"gsd": 0.5, "tile": 32}),
         ("rotated", {"tile": 48}),
     ],
 )

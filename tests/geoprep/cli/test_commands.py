@@ -33,17 +33,13 @@ def own(scenes, *more):
         (["--speed-from", "field", "--speed-unit", "mph"], "give the field too"),
         (["--block-km", "3"], "--split-by block"),
         (["--source", "data"], "--source needs --city"),
-        (["--product", "PAN"], "--product needs --city"),
         *((["--" + name, text], "is empty") for name, text in (("labels", " "), ("out", ""))),
         (["--out", "gs://bucket/a.zarr"], "local folders only"),
         (["--tile", "125"], "--tile of 124"),
         (["--bands", "red"], "5,3,2"),
         (["--split-file", "a.geojson", "--val", "0.1"], "leave out --val"),
         (["--label-values", "255", "--buffer", "3"], "--buffer is for vector labels"),
-        (["--label-values", "255", "--width-field", "w"], "leave out one of them"),
         (["--label-speeds", "bins", "--speed-from", "field"], "--label-speeds for raster labels"),
-        (["--label-values", "1", "--schema", "osm"], "--schema is for vector labels"),
-        (["--images", "nothing/*.tif"], "nothing/*.tif"),
         (["--tile", "many"], "auto"),
     ],
 )
@@ -69,14 +65,6 @@ def test_a_city_named_twice_is_built_once(geoprep, tmp_path):
     status, _, err = geoprep(*command, "--out", "a.zarr")
     assert status == 0, err
     assert StoreReader.open(tmp_path / "a.zarr").scenes.id.tolist() == ["AOI_2_Vegas_img1"]
-
-
-def test_imagery_alone_is_built_as_it_should_be(geoprep, scenes):
-    status, out, _ = geoprep("build-zarr", "--images", scenes, "--out", "a.zarr")
-    assert status == 0
-    assert "2 unlabelled" in out
-    assert "not built as they should be" not in out
-    assert "labelled pixels" not in out
 
 
 def test_a_scene_without_a_label_among_others_is_listed_as_that(geoprep, scenes):

@@ -1,15 +1,12 @@
 """geoprep vectorize and preview as a user runs them."""
 
 import csv
-import json
-import re
 
 import numpy as np
 import pytest
 import rasterio
 import shapely
 from affine import Affine
-from click.testing import CliRunner
 from helpers.rasters import write_raster
 from helpers.roads import drawn
 
@@ -43,15 +40,6 @@ def test_predictions_become_one_network(predictions, tmp_path, geoprep):
         f"{made.length_m.sum() / 1000:,.3f} km\n"
     )
     assert made.speed_mph == pytest.approx(25)
-
-
-def test_a_table_of_images(predictions, tmp_path, geoprep):
-    out = tmp_path / "roads.csv"
-    status, text, _ = geoprep("vectorize", predictions, "--out", out, "--json")
-    assert status == 0
-    assert json.loads(text)["images"] == 2
-    names = {line.split(",")[0] for line in out.read_text().splitlines()}
-    assert names == {"ImageId", "AOI_7_Moscow_chip0", "AOI_7_Moscow_chip1"}
 
 
 def test_a_table_has_the_pixels_of_the_predicted_image(predictions, tmp_path, geoprep):
@@ -145,18 +133,6 @@ def test_a_preview_of_one_image_of_a_table(predictions, tmp_path, geoprep):
     other = write_raster(tmp_path / "AOI_7_Moscow_chip9.tif", np.zeros((9, 9), np.uint8))
     status, _, error = geoprep("preview", table, "--over", other)
     assert (status, "has no image aoi_7_moscow_chip9" in error) == (2, True)
-
-
-def test_help_lists_options_by_section_in_order():
-    from geoprep.cli.commands import cli
-
-    text = CliRunner().invoke(cli, ["vectorize", "--help-all"]).output
-    sections = re.findall(r"^(\w+):$", text, re.MULTILINE)
-    assert sections[:6] == ["Output", "Input", "Roads", "Gaps", "Bridges", "Run"]
-    assert "Other" not in sections
-    for part in ("--high-threshold", "--no-gap-closing", "[default: 10"):
-        assert part in text
-    assert "\n  geoprep vectorize predictions/ --out roads.csv" in text
 
 
 @pytest.mark.parametrize("suffix", ["gpkg", "csv"])

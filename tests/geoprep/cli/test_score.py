@@ -65,14 +65,6 @@ def test_score_tells_how_many_edges_of_a_confidence_exist(town):
     assert "confidence" not in bare
 
 
-def test_score_in_pixels(town):
-    table = town / "pixels.csv"
-    table.write_text('ImageId,WKT_Pix\nmap,"LINESTRING (0 0, 90 0)"\n')
-    options = ("--truth", table, "--proposal", table, "--json")
-    assert json.loads(run("score", *options, "--pixel-size", "0.5").output)["mean"]["apls"] == 1
-    assert "are in pixels" in str(run("score", *options).exception)
-
-
 def test_scenes_with_unknown_speeds_are_left_out_of_the_mean_of_times(town):
     table = town / "submission.csv"
     table.write_text(
@@ -90,15 +82,6 @@ def test_scenes_with_unknown_speeds_are_left_out_of_the_mean_of_times(town):
     assert document["mean"]["apls_time"] == timed["apls_time"]["score"] > 0.5
 
 
-def test_the_error_for_a_corrupt_label_names_file_and_fix(town):
-    (town / "bad.geojson").write_text('{"type": "FeatureCollection", "features": [{')
-    given = ["--truth", town / "bad.geojson", "--proposal", town / "labels"]
-    shown = run("score", *given)
-    assert "bad.geojson: not readable as a vector file" in str(shown.exception)
-    assert "check it with ogrinfo, or convert it" in str(shown.exception)
-    assert "build" not in str(shown.exception)
-
-
 def test_a_label_with_coordinates_that_are_not_finite_is_refused(town):
     """Left out it would make another truth."""
     label = town / "labels" / "AOI_7_Moscow_chip2.geojson"
@@ -110,16 +93,6 @@ def test_a_label_with_coordinates_that_are_not_finite_is_refused(town):
     assert "chip2.geojson: 1 roads have coordinates that are missing, not finite" in str(
         shown.exception
     )
-
-
-def test_parameters_are_printed(given):
-    for options, snap, radius in (((), 4, 150), (("--snap", "3", "--topo-radius", "100"), 3, 100)):
-        document = scores_of(*given, *options)
-        assert document["settings"]["snap_m"] == snap
-        assert document["settings"]["topo_radius_m"] == radius
-        text = " ".join(run("score", *given, *options).output.split())
-        assert f"snapped within {snap} m" in text
-        assert f"TOPO: radius {radius} m, points every 5 m, matched within 10 m" in text
 
 
 def test_without_images_the_output_says_what_does_not_count(town, given):

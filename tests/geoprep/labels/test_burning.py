@@ -96,7 +96,7 @@ def test_real_chips_equal_the_reference_on_every_pixel(shared_data, number, codi
 # --- an independent rendition -------------------------------------------------------------------
 
 
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(
     places,
     st.sampled_from(["OGC:CRS84", "EPSG:4326", "EPSG:3857"]),
@@ -140,7 +140,6 @@ def networks(rng, kind, size):
     return [places[list(street)] for street in sorted(streets)]
 
 
-@settings(max_examples=40)
 @given(
     seeds,
     st.sampled_from(["crossing", "lattice", "walks", "streets"]),
@@ -231,7 +230,6 @@ def test_a_road_is_four_metres_wide_on_the_ground(place):
     assert ground == pytest.approx(4 * length, rel=0.004)
 
 
-@settings(max_examples=20)
 @given(seeds, st.floats(-180, 180), st.floats(-20, 20))
 def test_turned_and_sheared_grids_are_burned_as_gdal_burns_them(seed, angle, shear):
     roads = some_roads("Vegas", TABLE_SPEEDS, seed)

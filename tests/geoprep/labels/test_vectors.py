@@ -81,7 +81,7 @@ def test_roads_of_a_scene_come_out_of_every_format_and_crs(road_files, suffix, c
     assert roads.notes == {}
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(
     east=st.integers(-1200, 1000),
     north=st.integers(-1200, 1000),
@@ -192,13 +192,6 @@ def test_a_file_is_read_once_by_all_threads_and_again_when_it_changes(tmp_path, 
     assert len(reads) == 2
 
 
-def test_another_rule_is_another_reading(road_files):
-    path = road_files(UTM)
-    rules = [SpeedRule(schema=schema) for schema in ("sn3", "auto", "sn3")]
-    opened = [reading.open_road_file(path, rule) for rule in rules]
-    assert opened[0] is opened[2] is not opened[1]
-
-
 # --- files that cannot be used ------------------------------------------------------------------
 
 
@@ -207,14 +200,6 @@ def test_a_file_without_a_crs_is_an_error_with_the_way_out(tmp_path):
     network().to_crs(UTM).to_file(path)
     (tmp_path / "roads.prj").unlink()
     with pytest.raises(LabelError, match=r"roads\.shp: has no CRS.*-a_srs.*\.prj"):
-        read_roads(path)
-
-
-@pytest.mark.filterwarnings("ignore:'crs' was not provided")
-def test_a_crs_that_is_nowhere_on_earth_is_an_error(tmp_path):
-    path = tmp_path / "roads.gpkg"
-    network().set_crs(None, allow_override=True).to_file(path)
-    with pytest.raises(LabelError, match=r"roads\.gpkg: has .*CRS.*-a_srs"):
         read_roads(path)
 
 

@@ -11,7 +11,7 @@ import shapely
 from affine import Affine
 from click.testing import CliRunner
 from helpers.rasters import write_raster
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rasterio.features import rasterize
 from rasterio.features import shapes as outlines
@@ -120,7 +120,6 @@ def coverage(shapes):
     angle=st.integers(0, 89),
     background=st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
 def test_limits_are_kept_and_neighbours_keep_touching(boxes, angle, background):
     shapes = [
         (rotate(shapely.box(x, y, x + width, y + height), angle, (60, 60)), kind)

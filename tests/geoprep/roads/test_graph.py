@@ -49,7 +49,7 @@ def test_coordinates_that_a_crs_does_not_reach_are_refused():
 
 
 @given(st.integers(0, 10_000))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_joined_chains_keep_length_and_time(seed):
     rng = np.random.default_rng(seed)
     points = rng.permutation(30)[: rng.integers(3, 20)] * 10.0

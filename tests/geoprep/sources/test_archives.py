@@ -7,7 +7,6 @@ from urllib.parse import quote
 
 import pytest
 from helpers.archives import write_archive
-from helpers.buckets import client_of, s3_endpoint, use_endpoint
 from helpers.web import served
 
 from geoprep.errors import SourceError
@@ -85,25 +84,6 @@ def test_other_patterns_are_left_as_they_are(tmp_path):
     for pattern in ("scenes/*.tif", "s3://b/*.tif", str(tmp_path), "gone.zip"):
         assert local_pattern(pattern, tmp_path / "in") == (pattern, "")
     assert not (tmp_path / "in").exists()
-
-
-def test_archives_and_a_road_file_are_downloaded_from_s3_once(tmp_path, monkeypatch):
-    write_archive(tmp_path / "a.tar", FILES)
-    into = tmp_path / "in"
-    with s3_endpoint("roads") as endpoint:
-        use_endpoint(monkeypatch, endpoint)
-        client = client_of(endpoint)
-        client.put_object(Bucket="roads", Key="x/a.tar", Body=(tmp_path / "a.tar").read_bytes())
-        client.put_object(Bucket="roads", Key="x/roads.gpkg", Body=b"roads")
-        images, note = local_pattern("s3://roads/x/a.tar!/set/train/*_sat.jpg", into)
-        assert len(images_and_labels([images]).scenes) == 2
-        assert f"downloaded to {into / 's3/roads/x/a.tar'}" in note
-        roads, _ = local_pattern("s3://roads/x/roads.gpkg", into)
-        assert (roads, Path(roads).read_bytes()) == (str(into / "s3/roads/x/roads.gpkg"), b"roads")
-        written = Path(roads).stat().st_mtime_ns
-        local_pattern("s3://roads/x/roads.gpkg", into)
-        assert Path(roads).stat().st_mtime_ns == written
-        assert local_pattern("s3://roads/x/*.gpkg", into) == ("s3://roads/x/*.gpkg", "")
 
 
 def unsigned(method, path):

@@ -4,11 +4,9 @@ import hashlib
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from helpers.buckets import client_of, s3_endpoint, use_endpoint
 from helpers.proxy import faulty_proxy
 
-from geoprep.cli.commands import cli
 from geoprep.errors import OutputError, SourceError
 from geoprep.sources import city_downloads
 from geoprep.sources.cities import BUCKET, CITIES
@@ -89,16 +87,6 @@ def test_a_subset_takes_labelled_scenes_first(s3, tmp_path):
     images = [path.name for path in files if path.suffix == ".tif"]
     assert images == [MOSCOW.file_name("PS-RGB", n) for n in (1, 9, 10)]
     assert len(files) == 5
-
-
-def test_the_command_downloads_once(s3, tmp_path):
-    call = ["download", "--city", "moscow", "--out", str(tmp_path / "in"), "--scenes", "2"]
-    done = CliRunner().invoke(cli, [*call, "--quiet"])
-    assert "4 files downloaded, 0 already there" in done.output
-    assert "geoprep build-zarr --city moscow" in done.output
-    assert "4 already there" in CliRunner().invoke(cli, [*call, "--quiet"]).output
-    both = CliRunner().invoke(cli, [*call, "--archives"])
-    assert "leave out --archives" in str(both.exception)
 
 
 def test_an_archive_must_have_the_md5_that_its_publisher_says(s3, tmp_path):

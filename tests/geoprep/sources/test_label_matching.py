@@ -39,21 +39,6 @@ def test_a_folder_of_images_holds_no_labels(make):
         images_and_labels(["in"], "in", masks=True)
 
 
-def test_masks_in_a_folder_of_their_own_with_another_suffix(make):
-    make("sat/10378780_15.tiff", "sat/10378795_15.tiff", "map/10378780_15.tif", "map/9_15.tif")
-    found = images_and_labels(["sat"], "map", masks=True)
-    assert pairs(found) == {"10378780_15.tiff": "10378780_15.tif", "10378795_15.tiff": None}
-    assert [Path(each).name for each in found.orphan_labels] == ["9_15.tif"]
-
-
-def test_folders_with_equal_names_tell_masks_apart(make):
-    make("train/sat/a.tiff", "train/map/a.tif", "valid/sat/a.tiff", "valid/map/a.tif")
-    found = images_and_labels(["*/sat/*.tiff"], "*/map/*.tif", masks=True)
-    assert len(found.scenes) == 2
-    for scene in found.scenes:
-        assert Path(scene.image).parents[1] == Path(scene.label).parents[1]
-
-
 @pytest.mark.parametrize(
     "label",
     [

@@ -13,7 +13,6 @@ from geoprep.sources.local_copies import (
     download_scenes,
     drop_copies,
     prepare_copies,
-    remote_scenes,
 )
 from geoprep.sources.scene import Scene, SourceScenes
 from geoprep.storage import transfer
@@ -50,14 +49,6 @@ def test_images_and_labels_are_downloaded_and_counted(bucket, tmp_path):
     assert (scene.image, scene.label) == (f"{here}/a.tif", f"{here}/a.geojson")
     assert (here / "a.tif").read_bytes() == b"pixels"
     assert seen == [(1, 1)]
-
-
-def test_a_remote_label_of_a_local_image_is_downloaded_too(bucket, tmp_path):
-    put(bucket, a_geojson=b"roads")
-    found = SourceScenes((Scene("a", "/data/a.tif", "s3://imagery/a.geojson"),), "x")
-    assert remote_scenes(found) == 1
-    (scene,) = fetched(found, tmp_path).scenes
-    assert (scene.image, scene.label) == ("/data/a.tif", f"{tmp_path}/s3/imagery/a.geojson")
 
 
 def test_a_copy_is_used_while_the_object_is_the_same(bucket, tmp_path):

@@ -6,7 +6,7 @@ import tarfile
 
 import pytest
 from helpers.archives import write_tar
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from geoprep.errors import SourceError
@@ -107,7 +107,6 @@ def good(tmp_path_factory):
     return write_tar(path, {f"m{i}": bytes([i]) * 700 for i in range(4)})
 
 
-@settings(max_examples=40)
 @given(data=st.data())
 def test_an_archive_cut_anywhere_is_noticed(good, tmp_path_factory, data):
     raw = good.read_bytes()
@@ -118,7 +117,6 @@ def test_an_archive_cut_anywhere_is_noticed(good, tmp_path_factory, data):
         listed(cut)
 
 
-@settings(max_examples=40)
 @given(data=st.data())
 def test_a_damaged_header_is_noticed(good, tmp_path_factory, data):
     raw = bytearray(good.read_bytes())

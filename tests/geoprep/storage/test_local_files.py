@@ -32,16 +32,6 @@ from geoprep.views.geozarr import export_geozarr
 from geoprep.views.overview import preview
 
 
-def test_a_file_appears_when_all_went_well(tmp_path):
-    path = tmp_path / "a.txt"
-    with replaced(path) as partial:
-        partial.write_text("new")
-        assert not path.exists()
-        assert partial.suffix == ".txt", "libraries go by it"
-    assert path.read_text() == "new"
-    assert list(tmp_path.iterdir()) == [path]
-
-
 def test_a_failure_leaves_the_previous_file(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("old")

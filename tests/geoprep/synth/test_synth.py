@@ -206,7 +206,7 @@ def test_an_eighth_of_the_chips_has_a_slanted_black_border(tmp_path):
     assert all(chip[:, ~mask].min() >= 1 for chip, mask in zip(chips, black, strict=True))
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(seed=st.integers(0, 10_000), scenes=st.integers(4, 12))
 @example(seed=241, scenes=5)  # the cheapest chip to leave empty would cut the city in two
 def test_only_the_chosen_chip_has_no_road(seed, scenes):

@@ -1,7 +1,6 @@
 """What is said about a store is what is in it."""
 
 import io
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -26,10 +25,6 @@ def _printed(facts) -> str:
     console = Console(width=100, record=True, highlight=False, file=io.StringIO())
     console.print(render(facts))
     return console.export_text()
-
-
-def test_facts_survive_json(facts):
-    assert json.loads(json.dumps(facts)) == facts
 
 
 def test_bytes_are_those_on_disk(facts, small_store):
@@ -157,13 +152,6 @@ def test_names_are_whole_in_a_pipe(tmp_path, capsys, monkeypatch):
     assert line.split() == [LONG, "train", "1", *line.split()[3:5], "ok"]
 
 
-def test_a_store_without_labels_claims_no_share_of_road(facts):
-    unlabelled = {**facts["statuses"], "ok": 0, "unlabelled": 12}
-    said = _printed({**facts, "statuses": unlabelled}).split()
-    assert "pixels valid, none labelled" in " ".join(said)
-    assert "of the labelled ones road" in " ".join(_printed(facts).split())
-
-
 def test_store_without_training_tiles_is_described(tmp_path, sources):
     black, unlabelled = scenes_of(sources, "city_black", "city_unlabelled")
     scenes = [black, replace(unlabelled, label=None)]
@@ -184,12 +172,6 @@ def test_empty_tiles_are_not_usable_and_need_no_memory(tmp_path):
     assert sum(usable.values()) == 1
     memory = sum(split["ram_bytes"]["64"] for split in facts["splits"].values())
     assert memory == 64 * 64 * (3 + 1)
-
-
-def test_names_in_brackets_are_shown(facts, capsys):
-    first, *others = facts["scene_table"]
-    print_info({**facts, "scene_table": [{**first, "scene": "[br]"}, *others]})
-    assert "[br] " in capsys.readouterr().out
 
 
 def test_classes_are_counted_of_splits_with_usable_tiles_only(tmp_path):

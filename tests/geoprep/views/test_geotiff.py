@@ -1,6 +1,5 @@
 """What is exported lies where the source lay, byte for byte."""
 
-import errno
 import json
 
 import numpy as np
@@ -12,7 +11,7 @@ from affine import Affine
 from helpers.factory import Place, build_of, texture, write_scene
 from rasterio.warp import transform_bounds
 
-from geoprep.errors import OutputError, UsageError
+from geoprep.errors import UsageError
 from geoprep.palette import speed_colours
 from geoprep.speed import BINNED_TABLE, CONTINUOUS_TABLE
 from geoprep.store.scenes import read_label
@@ -122,20 +121,6 @@ def test_export_that_cannot_be_is_refused(store, tmp_path, scene, out, what, mes
     assert list(tmp_path.iterdir()) == []
 
 
-def test_failure_half_way_leaves_what_was_there(store, tmp_path, monkeypatch):
-    (path,) = export_scenes(store, "city_1", tmp_path / "a.tif", what="image")
-    before = path.read_bytes()
-
-    def full(*_args: object, **_tags: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(rasterio.io.DatasetWriter, "update_tags", full)
-    with pytest.raises(OutputError, match=r"a\.tif.*no space left on the disk"):
-        export_scenes(store, "city_1", tmp_path / "a.tif", what="image")
-    assert {p.name for p in tmp_path.iterdir()} == {".geoprep-outputs", "a.tif"}
-    assert path.read_bytes() == before
-
-
 def _features(path) -> list[dict]:
     return json.loads(path.read_text())["features"]
 
@@ -203,8 +188,3 @@ def test_footprint_over_the_180th_meridian_is_cut_there(tmp_path):
     assert sum(part.area for part in outline.geoms) == pytest.approx((32 / 111_000) ** 2, rel=0.05)
     (boxed,) = pyogrio.read_dataframe(export_footprints(store, tmp_path / "f.gpkg")).geometry
     assert boxed.area == pytest.approx(outline.area, rel=1e-3)
-
-
-def test_footprints_of_another_kind_are_refused(store, tmp_path):
-    with pytest.raises(UsageError, match=r"ends in .*\.gpkg"):
-        export_footprints(store, tmp_path / "f.shp")

@@ -149,20 +149,6 @@ def test_rows_of_a_large_scene_are_read_one_after_another(opened, tmp_path, monk
     np.testing.assert_array_equal(image[:], opened.to_xarray(scene="city_1").image.values)
 
 
-@pytest.mark.parametrize(
-    ("scenes", "message"),
-    [
-        ("city_99", "no scene"),
-        ("city_black", "skipped by the build"),
-        (["city_1", "x"], "no scene"),
-    ],
-)
-def test_scenes_without_pixels_are_refused(opened, tmp_path, scenes, message):
-    with pytest.raises(UsageError, match=message):
-        geoprep.export_geozarr(opened, tmp_path / "out", scenes=scenes)
-    assert not list(tmp_path.iterdir())
-
-
 def test_an_existing_folder_is_kept(opened, tmp_path):
     with pytest.raises(UsageError, match=r"exists\. Remove it"):
         geoprep.export_geozarr(opened, tmp_path)

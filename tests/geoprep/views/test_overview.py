@@ -1,7 +1,6 @@
 """The sheet shows what is there, reads no more than it shows, and can be read by everyone."""
 
 import tracemalloc
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +8,6 @@ from helpers.factory import build_of, texture, write_scene
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.image import imread
-from skimage.color import deltaE_ciede2000, rgb2lab
 
 from geoprep.errors import UsageError
 from geoprep.palette import (
@@ -23,19 +21,8 @@ from geoprep.palette import (
 from geoprep.store import scenes
 from geoprep.views import display, sheet
 from geoprep.views import overview as module
-from geoprep.views.display import label_title, natural_bands
+from geoprep.views.display import natural_bands
 from geoprep.views.overview import choose_scenes, preview
-
-# Machado, Oliveira and Fernandes (2009), severity 1, on linear RGB.
-EYES = {
-    "normal": np.eye(3),
-    "protan": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216],
-               [-0.003882, -0.048116, 1.051998]],
-    "deutan": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413],
-               [-0.011820, 0.042940, 0.968881]],
-    "tritan": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602],
-               [0.004733, 0.691367, 0.303900]],
-}  # fmt: skip
 
 
 @pytest.fixture
@@ -82,24 +69,12 @@ def test_choice_shows_every_split_and_status(store):
     assert sorted(choose_scenes(store, 100)) == list(range(15))
 
 
-def test_choice_spans_the_road_fractions(store):
-    roads = scenes.scene_roads(store)[choose_scenes(store, 7)]
-    assert roads.max() > 0.3
-    assert roads[:4].min() < 0.2
-    assert choose_scenes(store, 7) == choose_scenes(store, 7)
-
-
 def test_scenes_with_much_nodata_come_last(store, monkeypatch):
     scene = choose_scenes(store, 1)[0]
     shares = np.ones(len(store.scenes))
     shares[scene] = 0.5
     monkeypatch.setattr(module, "valid_share", lambda _, scene: shares[scene])
     assert scene not in choose_scenes(store, 1)
-
-
-def test_masks_are_called_road_and_speeds_speed(store):
-    assert label_title(store.meta) == "speed"
-    assert label_title(replace(store.meta, speed_unit="none")) == "road"
 
 
 def test_scenes_can_be_named(store, views, tmp_path):
@@ -233,30 +208,6 @@ def test_thinning_loses_no_road_and_invents_no_data(step, speed):
             assert thin[y, x] == max(found - {0, 254, 255}, default=other)
 
 
-def test_layout_keeps_a_page_of_six_scenes_near_a_square():
-    for aspect in (0.6, 1.0, 1.23, 1.8):
-        layout = sheet.lay_out([aspect] * 6, ("image", "speed", "overlay"))
-        assert 6 < layout.page_height < 20
-        assert layout.across * len(layout.heights) >= 6
-
-
-@given(st.floats(0.5, 1e5))
-def test_scale_bar_is_a_round_length_that_fits(longest):
-    length = sheet.round_length(longest)
-    assert longest / 2.5 <= length <= longest * 1.000001
-    assert f"{length:e}"[0] in "125"
-
-
-@pytest.mark.parametrize("eyes", EYES)
-def test_colours_keep_their_order_for_all_eyes(eyes):
-    colours = np.array([BACKGROUND_COLOUR, *SPEED_COLOURS]) / 255
-    linear = np.where(colours <= 0.04045, colours / 12.92, ((colours + 0.055) / 1.055) ** 2.4)
-    seen = np.clip(linear @ np.array(EYES[eyes]).T, 0, 1)
-    lab = rgb2lab(np.where(seen <= 0.0031308, seen * 12.92, 1.055 * seen ** (1 / 2.4) - 0.055))
-    assert (np.diff(lab[:, 0]) > 2).all()  # lightness rises
-    assert (deltaE_ciede2000(lab[:-1], lab[1:]) > 8).all()
-
-
 def test_every_speed_has_the_colour_and_label_of_its_bin():
     table = speed_colours()
     assert tuple(table[0]) == BACKGROUND_COLOUR
@@ -266,21 +217,6 @@ def test_every_speed_has_the_colour_and_label_of_its_bin():
     assert [bin_label(speed_bin(mph)) for mph in (9, 15, 20, 21, 45, 60, 65, 80)] == [
         "≤ 10", "11–20", "11–20", "21–30", "41–50", "51–60", "> 60", "> 60",
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("change", "error", "message"),
-    [
-        ({"level": 16}, UsageError, "its levels are 64, 32"),
-        ({"out": "a.tif"}, UsageError, r"ends in \.png"),
-        ({"out": "nowhere/a.png"}, UsageError, "create it first"),
-    ],
-)
-def test_sheet_that_cannot_be_is_refused(store, tmp_path, change, error, message):
-    given_out = tmp_path / change.pop("out", "a.png")
-    with pytest.raises(error, match=message):
-        preview(store, given_out, scenes=["city_1"], **change)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_large_scene_is_read_in_strips(tmp_path, views):

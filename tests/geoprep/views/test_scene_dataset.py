@@ -4,14 +4,12 @@ import numpy as np
 import pyproj
 import pytest
 import rasterio
-import xarray as xr
 from affine import Affine
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from PIL import Image
 
 import geoprep
-from geoprep.errors import UsageError
 from geoprep.store.tiles import TileReader
 
 SCENES = ["city_border", "city_unlabelled", "utm_north", "utm_south", "utm_small"]
@@ -54,7 +52,6 @@ def test_a_coarser_level_covers_the_same_ground(opened):
     assert coarse.attrs["level"] == 32
 
 
-@settings(max_examples=50)
 @given(data=st.data())
 def test_any_index_gives_what_numpy_gives(opened, data):
     lazy = opened.to_xarray(scene="city_1").image
@@ -106,29 +103,6 @@ def test_a_scene_that_is_not_georeferenced_has_no_crs(tmp_path):
     assert list(data.data_vars) == ["image", "label"]
     assert set(data.spatial_ref.attrs) == {"GeoTransform"}
     assert not {"x", "y"} & set(data.coords)
-
-
-@pytest.mark.parametrize(
-    ("scene", "level", "message"),
-    [
-        ("city_99", None, r"no scene 'city_99'.* the first are city_0"),
-        ("utm_", None, "no scene 'utm_'"),
-        ("city_black", None, "skipped by the build"),
-        ("utm_north", 32, "Export level 64"),
-        ("city_1", 7, "no level 7"),
-    ],
-)
-def test_a_scene_without_such_pixels_is_a_clear_error(opened, scene, level, message):
-    with pytest.raises(UsageError, match=message):
-        opened.to_xarray(level, scene=scene)
-
-
-def test_a_dataset_is_written_and_read_by_xarray(opened, tmp_path):
-    data = opened.to_xarray(scene="utm_small")
-    data.to_zarr(tmp_path / "a.zarr", zarr_format=3, consolidated=False)
-    back = xr.open_zarr(tmp_path / "a.zarr", mask_and_scale=False, decode_coords="all")
-    np.testing.assert_array_equal(back.image.values, data.image.values)
-    assert back.spatial_ref.attrs["GeoTransform"] == data.spatial_ref.attrs["GeoTransform"]
 
 
 @pytest.mark.parametrize("scene", SCENES)

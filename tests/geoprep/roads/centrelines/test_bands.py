@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from geoprep.roads.centrelines.bands import ArrayBands, MosaicBands, Part
@@ -40,7 +40,6 @@ def deepest(parts, nodata, window):
     ("dtype", "nodata"), [("uint8", None), ("uint8", 3), ("float32", 0.1), ("float32", None)]
 )
 @given(boxes=boxes, window=windows, seed=st.integers(0, 1000))
-@settings(max_examples=25, deadline=None)
 def test_a_mosaic_holds_the_deepest_raster(dtype, nodata, boxes, window, seed):
     rng = np.random.default_rng(seed)
     parts = []

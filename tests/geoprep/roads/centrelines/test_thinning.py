@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import shapely
 from helpers.roads import array_raster, drawn
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import ndimage
@@ -36,7 +36,6 @@ def blobs(seed, shape, share):
     block=st.integers(20, 90),
     cell=st.sampled_from([1, 2, 3]),
 )
-@settings(max_examples=30, deadline=None)
 def test_blocks_join_without_seams(seed, shape, share, width, area, block, cell):
     raster = array_raster(blobs(seed, shape, share), pixel_size_m=0.6 / cell)
     options = Tracing(max_width_m=width, min_area_m2=area, min_hole_m2=area)
@@ -123,7 +122,6 @@ def without_small(mask, least, structure, *, keep_border):
 
 
 @given(masks, st.integers(0, 12), st.integers(0, 12))
-@settings(max_examples=40, deadline=None)
 def test_small_patches_and_holes_are_removed(mask, area, hole):
     expected = without_small(mask, area, np.ones((3, 3)), keep_border=False)
     expected = ~without_small(~expected, hole, None, keep_border=True)
@@ -132,7 +130,6 @@ def test_small_patches_and_holes_are_removed(mask, area, hole):
 
 
 @given(masks, st.integers(1, 5))
-@settings(max_examples=40, deadline=None)
 def test_no_pixel_deeper_than_the_depth_is_left(mask, depth):
     padded = np.pad(mask, 1)
     steps = ndimage.distance_transform_cdt(padded, metric="taxicab")

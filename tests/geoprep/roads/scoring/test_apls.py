@@ -174,7 +174,6 @@ def random_pair(seed):
     return truth, replace(proposal, **columns)
 
 
-@settings(max_examples=30)
 @given(
     seed=st.integers(0, 1 << 30),
     options=st.fixed_dictionaries(
@@ -257,7 +256,7 @@ def test_a_network_without_roads_scores_zero():
 
 
 @given(seed=st.integers(0, 10_000))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_a_network_scores_1_against_itself_also_where_roads_pass_over_each_other(seed):
     rng = np.random.default_rng(seed)
     ends = rng.integers(0, 8, (14, 2, 2)) * 50.0

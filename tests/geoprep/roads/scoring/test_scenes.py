@@ -144,21 +144,6 @@ def test_errors_say_why_nothing_can_be_compared(town):
         pair_scenes(labels / "AOI_7_Moscow_chip10.geojson", table, pixel_size_m=1)
 
 
-def test_malformed_networks_are_refused():
-    road = network([(0, 0), (30, 0)], crs="EPSG:32611")
-    lost = replace(road, nodes=np.array([[0, 0], [np.nan, 0]]))
-    infinite = replace(road, lines=np.array([shapely.LineString([(0, 0), (np.inf, 0)])]))
-    still = replace(road, speed_mph=np.array([0.0]))
-    for broken, why in (
-        (lost, "node 1"),
-        (infinite, "edge 0 has coordinates"),
-        (still, "edge 0 has a speed that is not above 0"),
-    ):
-        for pair in ((road, broken), (broken, road)):
-            with pytest.raises(UsageError, match=f"the network: {why}"):
-                pair_scenes(*pair)
-
-
 def test_a_damaged_network_is_not_read_as_labels(town):
     out = town / "city.geojson"
     write_network(read_network(town / "city.gpkg"), out)

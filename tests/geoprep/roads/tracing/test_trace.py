@@ -9,7 +9,7 @@ import shapely
 from affine import Affine
 from helpers.rasters import write_raster
 from helpers.roads import array_raster, degree_counts, drawn, traced
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.ndimage import gaussian_filter
 
@@ -84,7 +84,6 @@ def test_a_component_below_the_high_threshold_is_dropped():
 
 
 @given(st.integers(0, 10_000), st.floats(0.02, 0.6))
-@settings(max_examples=20, deadline=None)
 def test_random_pixels_make_a_valid_network(seed, share):
     """Edges end at their nodes, no node has degree 2 except on a ring, none is isolated."""
     rng = np.random.default_rng(seed)
