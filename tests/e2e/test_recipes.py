@@ -134,7 +134,7 @@ def test_every_message_of_the_troubleshooting_page_is_one_of_the_code():
     found = texts_of_the_code()
     lines = re.findall(r"^((?:`[^`]+`, )*`[^`]+`)\n: ", PAGES["troubleshooting"], re.MULTILINE)
     messages = [message for line in lines for message in line.strip("`").split("`, `")]
-    assert len(messages) > 30
+    assert len(messages) > 25
     strange = [one for one in messages if one.strip("… ") not in found]
     assert not strange
 
