@@ -19,7 +19,7 @@ SPREAD ?= -n auto --dist loadfile --no-loadscope-reorder
 # What other targets run is left out of the whole suite.
 WHOLE = --ignore tests/e2e/test_readme.py --ignore tests/e2e/test_distribution.py --ignore tests/faults
 test check test-faults test-oldest test-newest: export OMP_NUM_THREADS ?= 1
-# Options of the benchmark: make bench-peers BENCH='--quick --plot loaders.png'
+# Options of the benchmark: make bench-peers BENCH='--quick --json loaders.json'
 BENCH ?=
 # Python of the other loaders. TorchGeo 0.10 needs 3.12: make bench-peers PEERS_PYTHON=python3.12
 PEERS_PYTHON ?= $(PYTHON)

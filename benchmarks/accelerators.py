@@ -350,8 +350,8 @@ def tables(result: Result) -> list[Table]:
     predicted = {name: f"predict.{name}" for name in ("fp32", "bf16")}
     maps = {"Mpx/s": "rate", "share of the model": "share", "peak GiB": "peak"}
     return [
-        Table(f"Batches of {size} into the device", threads, rates, drawn="images/s"),
-        Table(f"Step of training.fit, ResNet34-UNet, {size}", cases, steps, drawn="images/s"),
+        Table(f"Batches of {size} into the device", threads, rates),
+        Table(f"Step of training.fit, ResNet34-UNet, {size}", cases, steps),
         Table("Tiles in memory and on the device, same step", kept, steps),
         Table(f"training.predict, {of['image']} x {of['image']} pixels", predicted, maps),
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -32,10 +32,6 @@ class TimedRun:
         Wall time.
     source_bytes
         Bytes of pixels read, uncompressed.
-    stages
-        Stage to seconds, summed over threads; builds only.
-    planning_seconds
-        Part of ``seconds`` spent on finding scenes and planning; builds only.
     store_bytes
         Size of the store on disk; builds only.
     """
@@ -43,8 +39,6 @@ class TimedRun:
     chips: int
     seconds: float
     source_bytes: int = 0
-    stages: dict[str, float] = field(default_factory=dict)
-    planning_seconds: float = 0.0
     store_bytes: int = 0
 
     @property
@@ -80,16 +74,13 @@ def build_store(chips: Chips, out: Path, *, workers: int, codec: Codec = "lz4") 
     executor, start = Threads(workers), time.perf_counter()
     scenes = find_scenes(chips.city, chips.folder)
     plan = make_plan([scenes], [chips.city.name], BuildOptions(codec=codec), executor)
-    planned = time.perf_counter()
     summary = build(plan, out, executor)
     seconds = time.perf_counter() - start
     shutil.rmtree(out)
     usable = summary.statuses.get("ok", 0) + summary.statuses.get("unlabelled", 0)
     if summary.state != "built" or usable != chips.count:
         raise RuntimeError(f"{summary.store}: {summary.state}, {summary.statuses}")
-    sizes = {"source_bytes": summary.source_bytes, "store_bytes": summary.store_bytes}
-    took = planned - start
-    return TimedRun(chips.count, seconds, stages=summary.stages, planning_seconds=took, **sizes)
+    return TimedRun(chips.count, seconds, summary.source_bytes, summary.store_bytes)
 
 
 def build_with_reference(scenes: Sequence[Scene], out: Path) -> TimedRun:

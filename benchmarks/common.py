@@ -54,20 +54,12 @@ def some_of(names: Iterable[str], text: str, default: str = "all") -> Any:  # no
     return option(None, f"{text}: {known}. Default: {default}.", "NAME,...", parse=parse)
 
 
-def _check_picture(path: Path) -> None:
-    if path.suffix not in (".png", ".svg", ".pdf"):
-        raise UsageError(f"`plot` {path} does not end in .png, .svg or .pdf")
-
-
 @dataclass(frozen=True, kw_only=True)
 class CommonOptions:
     """Options: those of every benchmark."""
 
     quick: bool = option(False, "Small sizes, to check that the benchmark works.")
     json: Path | None = option(None, "Write every figure to this JSON file.", "FILE")
-    plot: Path | None = option(
-        None, "Draw the figures to this file (.png, .svg, .pdf).", "FILE", check=_check_picture
-    )
     work: Path | None = option(
         None, "Folder for scratch files, created if missing. Default: TMPDIR.", "FOLDER"
     )

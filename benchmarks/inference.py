@@ -329,7 +329,7 @@ def tables() -> list[Table]:
     costs = {"MB": "size", "load s": "load", "peak GiB": "memory", "road IoU": "road_iou"}
     costs |= {"road drop": "road_iou_drop", "bin IoU": "bin_iou", "bin drop": "bin_iou_drop"}
     return [
-        Table("Speed", rows, columns, medians=medians, drawn="km2/h"),
+        Table("Speed", rows, columns, medians=medians),
         Table("Cost", rows, costs, medians=costs.values()),
     ]
 

@@ -1,6 +1,6 @@
 """Measure throughput and memory of the data loaders, compared with other loaders.
 
-    python -m benchmarks.loaders [--store STORE] [--quick] [--json FILE] [--plot FILE]
+    python -m benchmarks.loaders [--store STORE] [--quick] [--json FILE]
 
 All parts use the tiles of one store: the given one, or that of a synthetic city (quick: random
 tiles of 512 x 512 x 3). The baselines are copying the same bytes, a common Dataset, and other
@@ -109,7 +109,7 @@ def _measure(result: Result, store: Path | None, work: Path, sizes: LoadingSizes
         measure_peers(result, task, QUICK_ENTRIES if of["quick"] else ENTRIES)
 
     parts: dict[str, Callable[[], object]] = {
-        "memory": partial(measure_memory, result, source, tiles),
+        "memory": partial(measure_memory, result, source),
         "peers": peers,
         "augment": partial(measure_augment, result, sizes.random_tiles),
         "residency": partial(measure_residency, result, store, tiles),

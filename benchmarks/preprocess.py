@@ -103,7 +103,6 @@ def _measure_rates(result: Result, chips: Chips, out: Path) -> None:
     for codec, name in (("lz4", "build"), ("zstd", "zstd")):
         run = runs[name][0]  # the same bytes in every round
         result.add(f"{kind}.{codec}.mb_per_chip", "MB", [run.store_bytes / run.chips / 1e6])
-    _record_stages(result, kind, runs["build_1w"])
 
 
 def _record_ratios(result: Result, kind: str, runs: Runs) -> None:
@@ -122,17 +121,6 @@ def _record_ratios(result: Result, kind: str, runs: Runs) -> None:
             values = ratios(*([run.rate for run in runs[case]] for case in (over, under)))
             note = f"rate of {over} over that of {under}"
             result.add(at, "", values, at_least=promised.get(at), note=note)
-
-
-def _record_stages(result: Result, kind: str, runs: Sequence[TimedRun]) -> None:
-    """Record ms per chip of every stage with one worker; time outside tasks comes last."""
-    inside = [run.planning_seconds + sum(run.stages.values()) for run in runs]
-    stages = {"find and plan": [run.planning_seconds for run in runs]}
-    stages |= {stage: [run.stages[stage] for run in runs] for stage in runs[0].stages}
-    rest = [max(0.0, run.seconds - s) for run, s in zip(runs, inside, strict=True)]
-    for name, seconds in {**stages, "flush, tables, rest": rest}.items():
-        values = [s / run.chips * 1e3 for s, run in zip(seconds, runs, strict=True)]
-        result.add(f"stage.{name}.{kind}", "ms per chip", values)
 
 
 def _measure_memory(result: Result, chips: Chips, work: Path) -> None:
@@ -190,15 +178,13 @@ def tables(result: Result, chips: Sequence[Chips]) -> list[Table]:
     }
     codecs = {"lz4": "lz4.mb_per_chip", "zstd": "zstd.mb_per_chip", "rate": "zstd.over_lz4"}
     names = [name.rpartition(".") for name in result.figures]
-    stages = {start.partition(".")[2]: start for start, _, _ in names if start[:6] == "stage."}
     peaks = {start: start for start, _, _ in names if start.endswith(".pss")}
     sizes = {end: end for start, _, end in names if start in peaks and end.isdigit()}
     return [
-        Table(f"Rates, {workers} workers, chips/s", kinds, rates, drawn="build"),
-        Table("Rate of a build over other rates", kinds, shares, drawn="over decoding alone"),
-        Table("MB per chip, and zstd's rate over lz4's", kinds, codecs, drawn="lz4"),
-        Table("Stages, ms per chip with 1 worker", stages, kinds, drawn=next(iter(kinds))),
-        Table("Peak PSS of the command by chips, MiB", peaks, sizes, drawn=next(iter(sizes), "")),
+        Table(f"Rates, {workers} workers, chips/s", kinds, rates),
+        Table("Rate of a build over other rates", kinds, shares),
+        Table("MB per chip, and zstd's rate over lz4's", kinds, codecs),
+        Table("Peak PSS of the command by chips, MiB", peaks, sizes),
     ]
 
 

@@ -94,8 +94,8 @@ def main(given: RoadsOptions) -> int:
     columns = {"APLS, %": "apls", "APLS_time, %": "apls_time"}
     prefix = f"end_to_end.{given.level}.confidence" if given.end_to_end else "confidence"
     share, ranges = "edges that exist, %", steps(result, prefix)
-    exist = Table("Edges by mean confidence", ranges, {share: "exist"}, drawn=share)
-    return conclude(result, given, [Table("Scores", rows, columns, drawn="APLS, %"), exist])
+    exist = Table("Edges by mean confidence", ranges, {share: "exist"})
+    return conclude(result, given, [Table("Scores", rows, columns), exist])
 
 
 def _measure(result: Result, given: RoadsOptions, work: Path) -> None:

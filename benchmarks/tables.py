@@ -1,33 +1,18 @@
-"""Printed tables and plots of the figures of a benchmark."""
+"""Printed tables of the figures of a benchmark."""
 
 from __future__ import annotations
 
 import tempfile
-import textwrap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import compress, product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.table import Table as RichTable
 
-from benchmarks.common import CommonOptions, Figure, Result, console, rounded, status
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-_TITLE = 46
-"""Characters per line of the title of bars."""
-
-STYLE: dict[str, Any] = {
-    "font.size": 8.0,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-}
+from benchmarks.common import CommonOptions, Result, console, rounded, status
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +27,6 @@ class Table:
         Title of the first column.
     medians
         Columns that show the median without the range, so that a line fits a terminal.
-    drawn
-        Title of the column that the plot shows as bars; empty for none.
     reading
         How to read the table, printed below it.
     """
@@ -53,7 +36,6 @@ class Table:
     columns: Mapping[str, str]
     head: str = ""
     medians: Collection[str] = ()
-    drawn: str = ""
     reading: str = ""
 
     def lines(self, result: Result) -> tuple[list[str], list[list[str]]]:
@@ -90,18 +72,6 @@ class Table:
         if figure is None:
             return ""
         return rounded(figure.median) if column in self.medians else str(figure)
-
-    @property
-    def panel(self) -> str:
-        """Title of its bars: those of the column to draw."""
-        column = f"{self.drawn} {self.head}".strip() if self.drawn.isdigit() else self.drawn
-        return f"{self.title}: {column}"
-
-    def bars(self, result: Result) -> dict[str, Figure]:
-        """Return row title to the figure to draw, for measured figures."""
-        column = self.columns.get(self.drawn)
-        names = {text: f"{row}.{column}" for text, row in self.rows.items()}
-        return {text: result[name] for text, name in names.items() if name in result.figures}
 
 
 def print_machine(result: Result) -> None:
@@ -155,47 +125,6 @@ def print_report(result: Result, tables: Iterable[Table]) -> None:
         console.print(f"[yellow]{note}[/]", highlight=False)
 
 
-def draw(result: Result, path: Path, tables: Iterable[Table]) -> None:
-    """Draw a bar chart for every table that names a column to draw, two per row.
-
-    Parameters
-    ----------
-    path
-        File to write; its suffix sets the format.
-    """
-    from matplotlib import style
-    from matplotlib.figure import Figure as Canvas
-
-    panels = {table.panel: table.bars(result) for table in tables}
-    shown = {title: bars for title, bars in panels.items() if bars}
-    count = max(1, len(shown))
-    rows, columns = -(-count // 2), min(2, count)
-    with style.context(STYLE):
-        canvas = Canvas(figsize=(6.0 * columns, 3.2 * rows), dpi=120, layout="constrained")
-        m = result.machine
-        canvas.suptitle(f"{result.benchmark}: {m['cores']} cores of {m['processor']}")
-        axes = list(canvas.subplots(rows, columns, squeeze=False).flat)
-        for axis, (title, bars) in zip(axes, shown.items(), strict=False):
-            _draw_bars(axis, title, bars)
-        for axis in axes[len(shown) :]:
-            axis.set_axis_off()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        canvas.savefig(path)
-
-
-def _draw_bars(axis: Axes, title: str, figures: Mapping[str, Figure]) -> None:
-    """Draw medians as bars from top to bottom, with the range as whiskers and the value as text."""
-    medians = [figure.median for figure in figures.values()]
-    spreads = [figure.spread for figure in figures.values()]
-    low = [median - spread[0] for median, spread in zip(medians, spreads, strict=True)]
-    high = [spread[1] - median for median, spread in zip(medians, spreads, strict=True)]
-    bars = axis.barh(list(figures), medians, xerr=[low, high], color="#56B4E9", height=0.7)
-    axis.bar_label(bars, [rounded(median) for median in medians], padding=3, fontsize=7)
-    axis.margins(x=0.15)
-    axis.invert_yaxis()
-    axis.set_title(textwrap.fill(title, _TITLE))
-
-
 @contextmanager
 def measured(name: str, given: CommonOptions, **sizes: Any) -> Iterator[tuple[Result, Path]]:  # noqa: ANN401 - JSON values
     """Yield the empty result of a benchmark, after printing the machine, and a scratch folder."""
@@ -208,10 +137,8 @@ def measured(name: str, given: CommonOptions, **sizes: Any) -> Iterator[tuple[Re
 
 
 def conclude(result: Result, given: CommonOptions, tables: Sequence[Table]) -> int:
-    """Print the report, write and draw it if the options say so; return the exit status."""
+    """Print the report, write it if the options say so; return the exit status."""
     print_report(result, tables)
     if given.json:
         result.write(given.json)
-    if given.plot:
-        draw(result, given.plot, tables)
     return 0

@@ -1,6 +1,6 @@
 """Measure training speed by settings and by number of processes.
 
-    python -m benchmarks.training [STORE] [--quick] [--json FILE] [--plot FILE]
+    python -m benchmarks.training [STORE] [--quick] [--json FILE]
 
 Every case runs `python -m training.fit` in a separate process: ResNet34-UNet, focal + dice loss,
 tiles from a store. Rates are those of its metrics.csv. See also ``training.fit --profile`` (time
@@ -168,7 +168,7 @@ def tables(result: Result) -> list[Table]:
     step = f"ResNet34-UNet, {of['batch_size']} x {of['crop']} x {of['crop']}"
     columns = {"images/s": "rate", "ms per step": "step", "peak MiB": "peak", "waited": "waited"}
     rows = {case.title: name for name, case in CASES.items()}
-    return [Table(f"Training, {step}", rows, columns, drawn="images/s")]
+    return [Table(f"Training, {step}", rows, columns)]
 
 
 if __name__ == "__main__":

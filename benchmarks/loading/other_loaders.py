@@ -37,7 +37,7 @@ class PeerEntry:
     peer
         Name in `benchmarks.loading.peers`.
     title
-        Title in tables and plots.
+        Title in tables.
     workers
         Number of workers; 0 to load in the loop, None for one per core.
     crops

@@ -15,11 +15,7 @@ def tables(result: Result) -> list[Table]:
     of = result.settings
     storage = {"MB": "held", "tiles/s": "whole.rate", "us per tile": "whole.cpu"}
     storage |= {"crops/s": "crops.rate", "us per crop": "crops.cpu"}
-    workers = {
-        text: f"memory.{mode}.{figure}"
-        for mode, (_, _, title) in MODES.items()
-        for text, figure in ((title, "total"), (f"  {mode}, computed", "expected"))
-    }
+    workers = {title: f"memory.{mode}.total" for mode, (_, _, title) in MODES.items()}
     counts = {str(count): str(count) for count in WORKERS}
     peers = {"images/s": "rate", "CPU us": "cpu", "p50 ms": "p50", "p99 ms": "p99"}
     peers |= {"start s": "start", "first s": "first", "MB per worker": "memory"}
@@ -33,17 +29,14 @@ def tables(result: Result) -> list[Table]:
             workers,
             counts,
             head="workers",
-            drawn="4",
             reading="Read a row from left to right: MB that loading adds to the process and its "
-            "workers, with one batch ready per worker. 'Computed' is the size of those batches "
-            "alone. The tiles themselves are not counted.",
+            "workers, with one batch ready per worker. The tiles themselves are not counted.",
         ),
         Table(
             f"Images per second, {of['threads']} workers, whole tiles unless noted",
             loaders,
             peers,
             medians=list(peers.values())[1:],
-            drawn="images/s",
             reading="Read images/s first: if it is above ten times the images per second of your "
             "training step, a faster loader changes nothing. CPU us is what one image takes from "
             "your model on the same processor; p99 is the longest wait in a hundred batches.",

@@ -36,13 +36,9 @@ MODES: dict[str, tuple[str, str, str]] = {
 }
 """Name to kind, start method (see `loader_memory`) and title."""
 
-WORKERS = (0, 1, 2, 4, 8, 64)
-QUICK_WORKERS = (1, 2, 4, 8, 64)
-"""Numbers of workers in the table."""
+WORKERS, QUICK_WORKERS = (0, 1, 2, 4, 8), (1, 2, 4)
+"""Numbers of workers."""
 QUICK_MODES = ("threads", "classic", "uint8")
-MEASURED, QUICK_MEASURED = 8, 4
-"""Largest number of workers that is measured; larger ones are computed only."""
-
 _TOGETHER = 3
 """Processes that are measured at the same time."""
 
@@ -50,44 +46,22 @@ _LONG = 64
 """Samples per tile and epoch: enough to stop in mid-epoch, where workers still prefetch."""
 
 
-def expected_bytes(kind: str, workers: int, batch_size: int, side: int, bands: int) -> int:
-    """Return the bytes of all batches while the loop holds one and each worker has one ready.
-
-    Images are float32 and masks int64 for the kind ``classic``, else both are uint8. `BatchLoader`
-    has one batch more: between two batches the loop holds both.
-    """
-    pixel = 4 * bands + 8 if kind == "classic" else bands + 1
-    batches = workers + (2 if kind == "threads" else 1)
-    return batches * batch_size * side * side * pixel
-
-
-def measure_memory(result: Result, store: Path, tiles: RamTiles) -> None:
-    """Record the memory of every case for every number of workers.
-
-    Parameters
-    ----------
-    tiles
-        Tiles of the store.
-    """
+def measure_memory(result: Result, store: Path) -> None:
+    """Record the memory of every case for every number of workers."""
     batch_size, quick = result.settings["batch_size"], result.settings["quick"]
-    shape = batch_size, tiles.side, len(tiles.bands)
-    counts: dict[str, list[int]] = {}
     tasks: list[tuple[str, dict[str, Any]]] = []
     for mode in QUICK_MODES if quick else MODES:
         kind, start, _ = MODES[mode]
-        for workers in QUICK_WORKERS if quick else WORKERS:
-            if workers == 0 and start in ("forkserver", "spawn"):
-                continue  # no process to start: the same as fork
-            expected = expected_bytes(kind, workers, *shape)
-            result.add(f"memory.{mode}.expected.{workers}", "MB", [expected / 1e6])
-            if workers <= (QUICK_MEASURED if quick else MEASURED):
-                counts.setdefault(mode, []).append(workers)
-    for mode, measured in counts.items():
-        kind, start, _ = MODES[mode]
         task = {"kind": kind, "start": start, "batch_size": batch_size, "store": str(store)}
+        counts = [
+            # Without a worker no process is started: the same as fork.
+            count
+            for count in (QUICK_WORKERS if quick else WORKERS)
+            if count or start not in ("forkserver", "spawn")
+        ]
         # A forkserver stays: its memory would be missing from all but the first count.
-        alone = [[workers] for workers in measured]
-        parts = [measured] if quick and start != "forkserver" else alone
+        alone = [[count] for count in counts]
+        parts = [counts] if quick else alone
         tasks += [(mode, task | {"workers": part}) for part in parts]
     announce("memory of workers")
     measure = partial(ask, "benchmarks.loading.worker_memory:loader_memory")

@@ -1,4 +1,4 @@
-"""Shared parts of the benchmarks: alternating runs, figures, records, tables and plots."""
+"""Shared parts of the benchmarks: alternating runs, figures, records and tables."""
 
 import json
 import sys
@@ -141,7 +141,6 @@ def test_options_reach_the_benchmark_and_paths_are_absolute(tmp_path, monkeypatc
     ("words", "error"),
     [
         (["--only", "a,c"], "--only c is unknown: use some of a, b"),
-        (["--plot", "a.gif"], "--plot a.gif does not end in .png, .svg or .pdf"),
         (["--repeats", "0"], "--repeats 0: must be at least 1"),
     ],
 )

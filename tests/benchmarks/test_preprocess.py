@@ -31,8 +31,6 @@ def test_a_timed_build_is_whole_and_leaves_nothing(chips, codec, tmp_path):
     assert list(tmp_path.iterdir()) == []
     assert run.source_bytes == decode(chips.scenes(), 1).source_bytes
     assert 0 < run.store_bytes < 3 * (SIZE**2 + (SIZE // 2) ** 2) * 4
-    assert 0 < run.planning_seconds < run.seconds
-    assert {"decode", "labels", "burn", "render"} <= set(run.stages)
 
 
 def test_a_build_with_failed_scenes_is_not_timed(chips, tmp_path):
@@ -59,24 +57,22 @@ def test_reference_pipeline_makes_the_same_pixels(chips, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_quick_run_records_prints_and_draws_everything(tmp_path, capsys, monkeypatch):
+def test_a_quick_run_records_and_prints_everything(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("benchmarks.preprocess.QUICK_CITY_CHIPS", (1, 2))
     monkeypatch.setattr("benchmarks.preprocess.KINDS", {"uint8": KINDS["uint8"]})
-    record, plot = tmp_path / "p.json", tmp_path / "p.png"
+    record = tmp_path / "p.json"
     given = ["--quick", "--size", str(SIZE), "--chips", "2", "--repeats", "1"]
     given += ["--source", str(tmp_path / "nothing"), "--work", str(tmp_path)]
-    assert main([*given, "--json", str(record), "--plot", str(plot)]) == 0
+    assert main([*given, "--json", str(record)]) == 0
     document = json.loads(record.read_text())
     figures = document["figures"]
     for name in ("decode.rate", "build.rate", "zstd.rate", "build_1w.rate", "share"):
         assert figures[f"uint8.{name}"]["median"] > 0
-    assert figures["stage.decode.uint8"]["unit"] == "ms per chip"
     assert figures["uint8.pss.2"]["median"] > 50
     assert figures["uint8.over_reference"]["median"] > 0
     assert figures["moscow.lz4.gb_as_uint8"]["median"] > 0
     assert any("no real chips" in note for note in document["notes"])
     said = capsys.readouterr().out
-    for title in ("Rates", "decoding alone", "Stages", "MB per chip", "Peak PSS"):
+    for title in ("Rates", "decoding alone", "MB per chip", "Peak PSS"):
         assert title in said
-    assert plot.read_bytes().startswith(b"\x89PNG")
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["p.json", "p.png"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["p.json"]
