@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 INTRODUCTION = """\
 Evaluate a model on whole tiles, decoded as in predictions: road IoU and F1, IoU per speed bin, and
-mean absolute speed error on road pixels. Of classes: mean IoU, IoU per class, confusion matrix.
-Then where the model stands: spread over scenes, and of the split val the next step that follows.
+mean absolute speed error on road pixels; for classes mean IoU, IoU per class and confusion matrix.
+Also the spread over scenes and, for the split val, a next step.
 
   geoprep evaluate runs/moscow moscow.zarr                 best.pt of the run, split val
   geoprep evaluate runs/moscow/last.pt moscow.zarr --split test --json > metrics.json

@@ -44,8 +44,8 @@ Write the model of a checkpoint to a file that runs without this package, smalle
 Input of every format: images, uint8 (n, band, y, x), sides multiples of 32. Output: probabilities,
 float32 (n, y, x, channel). The model normalises the image itself. The file records what the model
 was trained for: bands, rescaling, speeds, pixel size and threshold. geoprep predict and
-geoprep evaluate accept it in place of a checkpoint, and so they do FILE.stac.json beside it: a
-STAC item (MLM extension) that says how to run the model without this package.
+geoprep evaluate accept it in place of a checkpoint, and FILE.stac.json beside it: a STAC item (MLM
+extension) that tells how to run the model without this package.
 """
 CLOSING = """\
 INT8 takes a quarter of the bytes, and is two to three times as fast as float32 on processors with

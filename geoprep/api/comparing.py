@@ -1,4 +1,4 @@
-"""Compare a map with roads found in imagery: what the map lacks, and what nothing confirms."""
+"""Compare a map with roads found in imagery: roads that it lacks, and roads that nothing confirms."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def compare(
     images: StrPath | None = None,
     **options: Any,  # noqa: ANN401 - fields of `CompareOptions`
 ) -> RoadChanges:
-    """Return the roads of imagery that a map lacks, and those of the map that nothing confirms.
+    """Return traced roads that a map lacks, and roads of the map that no trace confirms.
 
     Parameters
     ----------

@@ -14,12 +14,12 @@ from geoprep.cli.help import JSON, GroupedCommand, options_from, options_of
 from geoprep.roads import CompareOptions
 from geoprep.texts import printable
 
-HELP = """Find the roads of imagery that a map lacks, and those of the map that nothing confirms.
+HELP = """Find traced roads that a map lacks, and roads of the map that no trace confirms.
 
 MAP is OpenStreetMap data, a label file or a road network; PROPOSAL is a road network such as
 `geoprep vectorize` writes. Parts of roads are compared, by distance and heading. The GeoPackage has
 the layers missing, unconfirmed, matched and joins, which QGIS opens with colours. The missing roads
-are written beside it as .osm, for review in JOSM. Nothing is merged.
+are written beside it as .osm, for review in JOSM. The map stays as it is.
 
 \b
 geoprep compare map.osm.pbf city.gpkg --out changes.gpkg
