@@ -1,4 +1,4 @@
-"""Compare a map with roads found in imagery: roads that it lacks, and roads that nothing confirms."""
+"""Compare a map with traced roads: roads that it lacks, and roads that no trace confirms."""
 
 from __future__ import annotations
 
