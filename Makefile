@@ -23,6 +23,8 @@ test check test-faults test-oldest test-newest: export OMP_NUM_THREADS ?= 1
 BENCH ?=
 # Python of the other loaders. TorchGeo 0.10 needs 3.12: make bench-peers PEERS_PYTHON=python3.12
 PEERS_PYTHON ?= $(PYTHON)
+PEERS_INSTALL = .venv-peers/bin/python -m pip install --quiet --disable-pip-version-check \
+	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints-peers.txt torch numpy lazy_loader
 
 # $(call new_environment,FOLDER,VERSION): Python goes by its name, or by its version where pyenv keeps it.
 define new_environment
@@ -31,7 +33,7 @@ define new_environment
 	test -x $(1)/bin/python || { echo "Python $(2) is not installed" >&2; exit 1; }
 endef
 
-.PHONY: demo check test test-faults test-accelerator test-oldest test-newest lock lint synthetic api docs dist install ipex test-ipex bench-peers clean
+.PHONY: demo check test test-faults test-accelerator test-oldest test-newest lock lint synthetic api docs dist install ipex test-ipex bench-peers test-peers clean
 .SECONDARY:
 
 demo: .venv/.core
@@ -169,6 +171,13 @@ dist: .venv/.dev
 bench-peers: .venv/.dev .venv-peers/.installed
 	.venv/bin/python -m benchmarks.loaders $(BENCH)
 
+# A model of segmentation_models_pytorch. Its torchvision has to be built as torch is: without a GPU
+# it needs TORCH_INDEX.
+test-peers: .venv-peers/.installed
+	$(PEERS_INSTALL) -e '.[train,deploy]' pytest hypothesis
+	.venv-peers/bin/python -c 'import segmentation_models_pytorch'
+	.venv-peers/bin/python -m pytest tests/training/model/test_smp.py
+
 # Tests need tools beside what the demo needs.
 .venv/.core: pyproject.toml constraints.txt
 	test -x .venv/bin/python || $(PYTHON) -m venv .venv
@@ -200,9 +209,6 @@ bench-peers: .venv/.dev .venv-peers/.installed
 
 # torch and NumPy are named each time, so that no package installs another torch. FFCV is compiled:
 # on Debian or Ubuntu it needs pkg-config, libturbojpeg0-dev and libopencv-dev.
-.venv-peers/.installed: PEERS_INSTALL = .venv-peers/bin/python -m pip install --quiet \
-	--disable-pip-version-check $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
-	-c constraints-peers.txt torch numpy lazy_loader
 .venv-peers/.installed: pyproject.toml constraints-peers.txt
 	test -x .venv-peers/bin/python || $(PEERS_PYTHON) -m venv .venv-peers
 	$(PEERS_INSTALL)

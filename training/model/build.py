@@ -23,6 +23,9 @@ SMP = "smp:"
 """Prefix of models of segmentation_models_pytorch: ``smp:ARCHITECTURE:ENCODER``."""
 
 SMP_PACKAGE = "segmentation_models_pytorch"
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+"""PyTorch's index of CPU builds."""
+
 _MOST_CHANNELS = 1 << 16
 
 
@@ -210,6 +213,11 @@ def smp_factory(spec: str, encoder_weights: str | None = None) -> Callable[..., 
         package = "segmentation-models-pytorch" if missing == SMP_PACKAGE else missing
         raise UsageError(
             f"`model` {spec} needs {missing} ({error}): pip install {package}"
+        ) from error
+    except RuntimeError as error:  # plain pip brings a torchvision for CUDA
+        raise UsageError(
+            f"`model` {spec} needs a torchvision built as torch is ({error}): pip install "
+            f"--force-reinstall --no-deps torchvision --index-url {CPU_INDEX}"
         ) from error
     return lambda bands, channels: create(
         architecture, encoder or "resnet34", encoder_weights, in_channels=bands, classes=channels

@@ -1,5 +1,6 @@
 """The network: names, sizes, and that doubling and convolving is what it says."""
 
+import importlib
 import sys
 from types import ModuleType, SimpleNamespace
 
@@ -135,4 +136,8 @@ def test_models_of_smp_are_built_and_a_missing_package_is_named(monkeypatch, tmp
     monkeypatch.syspath_prepend(str(tmp_path))
     says = "`model` smp:Unet:resnet34 needs nowhere_vision.*pip install nowhere_vision"
     with pytest.raises(UsageError, match=says):
+        build_model("smp:Unet:resnet34", bands=3, channels=8)
+    (tmp_path / "segmentation_models_pytorch.py").write_text("raise RuntimeError('no nms')\n")
+    importlib.invalidate_caches()
+    with pytest.raises(UsageError, match=r"\(no nms\): pip install .* torchvision --index-url"):
         build_model("smp:Unet:resnet34", bands=3, channels=8)
