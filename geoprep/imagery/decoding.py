@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -148,6 +150,9 @@ def find_valid(values: NDArray[Any], nodata: float) -> NDArray[np.uint8]:
         return anywhere
     if not 0 <= nodata <= np.iinfo(values.dtype).max or nodata != int(nodata):
         return np.ones(values.shape[:2], np.uint8)  # the dtype cannot hold it, as NaN
+    if "numba" not in sys.modules:  # it takes long to import, and a device needs none of it
+        bands = (values[..., k] != int(nodata) for k in range(values.shape[2]))
+        return np.asarray(reduce(np.logical_or, bands)).view(np.uint8)
     valid = np.empty(values.shape[:2], np.uint8)
     kernels.any_differs(values, kernels.bands_of(values), values.dtype.type(nodata), valid)
     return valid

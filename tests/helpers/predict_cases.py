@@ -163,9 +163,8 @@ SMOOTH[:40, 50:] = 0
 def predicted(path, image, factors, runner=None, facts=CLASSES, **options):
     """Return the bands of a prediction, of a model whose pixels are so many of the image's."""
     facts = replace(facts, gsd_m=(GSD * factors[1], GSD * factors[0]))
-    options = predict_options(
-        window=64, overlap=16, probabilities=True, outputs="road,speed", **options
-    )
+    usual = {"window": 64, "overlap": 16, "probabilities": True, "outputs": "road,speed"}
+    options = predict_options(**usual | options)
     source = inspect_image(str(image), facts, options)
     Predictor(facts, options, 0.5, "none").run(source, path, runner or Bands(), ignore_progress)
     with rasterio.open(path) as file:

@@ -9,7 +9,7 @@ describes the header and the four bytes before and after each tile.
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -39,6 +39,10 @@ LARGEST_CLASSIC = 4_000_000_000
 """Largest classic TIFF in bytes; larger files are BigTIFF."""
 
 
+Halve = Callable[[NDArray[np.uint8], NDArray[np.uint8], bool], None]
+"""Writes one pixel (y, x) of 2 x 2 of a band, by mode or by average."""
+
+
 class CogWriter:
     """Takes rows of pixels from top to bottom; compresses and writes them in a thread.
 
@@ -52,8 +56,10 @@ class CogWriter:
         shape: Shape,
         compression: Compression,
         by_mode: Collection[int] = (),
+        halve: Halve | None = None,
     ) -> None:
         self._journal, self._by_mode = journal, by_mode
+        self._halve = halve or halve_by_numba
         self._ends = ExitStack()
         packers = self._ends.enter_context(ThreadPoolExecutor(usable_cpus(), "predict-pack"))
         self._pool = self._ends.enter_context(ThreadPoolExecutor(1, "predict-write"))
@@ -108,8 +114,8 @@ class CogWriter:
         spool, row, half = self._spools[level], self._rows[level], TILE // 2
         part = row[:, half:] if number % 2 else row[:, :half]
         for band, (fine, coarse) in enumerate(zip(tiles, part, strict=True)):
-            halve = halve_by_mode if band in self._by_mode else halve_by_average
-            halve(fine, coarse[:, : min(spool.shape.width, fine.shape[1] // 2)])
+            known = coarse[:, : min(spool.shape.width, fine.shape[1] // 2)]
+            self._halve(fine, known, band in self._by_mode)
         if number % 2 or number + 1 == self._spools[level - 1].shape.tile_rows:
             spool.append(row)
             self._add_to_overview(level + 1, number // 2, row)
@@ -128,6 +134,11 @@ class CogWriter:
         flush(whole)
         put(whole, target)
         flush(target.parent)
+
+
+def halve_by_numba(fine: NDArray[np.uint8], coarse: NDArray[np.uint8], by_mode: bool) -> None:
+    """Write the most frequent of 2 x 2 pixels, or their average; see `Halve`."""
+    (halve_by_mode if by_mode else halve_by_average)(fine, coarse)
 
 
 @compiled

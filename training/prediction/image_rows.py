@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,11 +32,13 @@ class ImageRows:
     for which rows of the model's grid are needed from ``first_needed`` on.
     """
 
+    _join: Callable[..., Any] = staticmethod(np.concatenate)
+
     def __init__(
         self,
         source: ImageSource,
         bands: int,
-        convert: Callable[..., int],
+        convert: Callable[..., Any],
         pool: ThreadPoolExecutor,
         first: int,
     ) -> None:
@@ -46,9 +49,9 @@ class ImageRows:
         )
         _, self._left, self._bottom, self._right = source.extent
         self._across = np.clip(across, 0, source.width - 1)[self._left : self._right]
-        self._next, self.lost = first, 0
+        self._next, self.lost = first, cast(Any, 0)
         self._seen, self._seen_top = np.empty((0, -(-source.lengths[1] // 8)), np.uint8), first
-        self._above: tuple[NDArray[np.uint16], NDArray[np.uint8]] | None = None
+        self._above: tuple[Any, Any] | None = None
 
     @property
     def first_needed(self) -> int:
@@ -61,14 +64,18 @@ class ImageRows:
         return min(int(self._down[self._bottom - 1]) + 2, self._source.height)
 
     def add(
-        self, row: WindowRow, top: int, within: int, values: NDArray[np.uint16]
-    ) -> Iterator[NDArray[np.uint8]]:
+        self,
+        row: WindowRow,
+        top: int,
+        within: int,
+        values: Any,  # noqa: ANN401 - as below
+    ) -> Iterator[Any]:
         """Add rows of the model's grid from ``top`` on, of `kept_probabilities` (channel, y, x).
 
         They begin ``within`` rows below the row of windows. Yield rows of the image, uint8
         (band, y, x).
         """
-        values = values.transpose(1, 2, 0)
+        values = values.swapaxes(0, 1).swapaxes(1, 2)
         source, bottom = self._source, top + len(values)
         valid = row.valid[within : within + len(values)]
         tail = self._seen[self._next - self._seen_top :][: max(0, row.seen_top - self._next)]
@@ -77,16 +84,20 @@ class ImageRows:
         if bottom < source.height:
             done = int(np.searchsorted(self._down, bottom - 1))
             stop = min(stop, max(self._next, done))
-        most = max(1, _BLOCK_BYTES // (4 * values.shape[2] * len(self._across)))
         while self._next < stop:
             count = min(_PIECE, stop - self._next)
-            out = np.empty((self._bands, count, len(self._across)), np.uint8)
-            block = partial(self._block, top, values, valid, most, out)
-            self.lost += sum(self._pool.map(block, range(0, count, most)))
+            yield self._piece(top, values, valid, count)
             self._next += count
-            yield out
-        if len(values):
-            self._above = values[-1:].copy(), valid[-1:].copy()
+        if len(values):  # copies, since the memory of these is used again
+            self._above = self._join([values[-1:]]), self._join([valid[-1:]])
+
+    def _piece(self, top: int, values: Any, valid: Any, count: int) -> Any:  # noqa: ANN401 - see `device`
+        """Return the next rows of the image, uint8 (band, y, x), a block of them per thread."""
+        most = max(1, _BLOCK_BYTES // (4 * values.shape[2] * len(self._across)))
+        out = np.empty((self._bands, count, len(self._across)), np.uint8)
+        block = partial(self._block, top, values, valid, most, out)
+        self.lost += sum(self._pool.map(block, range(0, count, most)))
+        return out
 
     def _block(
         self,
@@ -99,21 +110,30 @@ class ImageRows:
     ) -> int:
         """Convert some rows of ``out``; return the number of pixels that are not finite."""
         out = out[:, first : first + most]
-        start, (_, height, width) = self._next + first, out.shape
-        down = self._down[start : start + height].clip(0, self._source.height - 1)
+        _, height, width = out.shape
+        near, known, down, seen = self._under(top, values, valid, self._next + first, height)
+        found = np.empty((height, width, values.shape[2]), np.float32)
+        interpolate(near, known, down, self._across, seen, found)
+        return int(self._convert(found, (0, height, 0, width), 0, seen, out=out))
+
+    def _under(self, top: int, values: Any, valid: Any, start: int, count: int) -> Any:  # noqa: ANN401 - as above
+        """Return what rows of the image from ``start`` on are interpolated from.
+
+        These are the rows under them of ``values`` and ``valid``, the places of the rows among
+        these, float64 (row), and where the image itself has imagery, uint8 (row, x).
+        """
+        down = self._down[start : start + count].clip(0, self._source.height - 1)
         low, high = int(down[0]), min(int(down[-1]) + 2, self._source.height)
         here = slice(max(low - top, 0), high - top)
         near, known = values[here], valid[here]
         if low < top and self._above is not None:
             near, known = (
-                np.concatenate([above, below])
+                self._join([above, below])
                 for above, below in zip(self._above, (near, known), strict=True)
             )
-        bits = self._seen[start - self._seen_top :][:height]
+        bits = self._seen[start - self._seen_top :][:count]
         seen = np.unpackbits(bits, axis=1, count=self._right)[:, self._left :].copy()
-        found = np.empty((height, width, values.shape[2]), np.float32)
-        interpolate(near, known, down - low, self._across, seen, found)
-        return self._convert(found, (0, height, 0, width), 0, seen, out=out)
+        return near, known, down - low, seen
 
 
 @compiled

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import rasterio
@@ -28,8 +28,7 @@ from geoprep.errors import ImageError, UsageError
 from geoprep.storage import open_image, shown_address
 from training.checkpoint import ModelInfo
 from training.prediction.area import Polygons, area_in_pixels, read_area
-from training.prediction.limits import known_limits, rescale_rule
-from training.prediction.predict_options import ImageOptions, parse_bands
+from training.prediction.predict_options import ImageOptions, known_limits, parse_bands
 
 if TYPE_CHECKING:
     from rasterio.io import DatasetReader
@@ -49,7 +48,6 @@ MOST_AT_ENDS = 0.95
 _COUNTED_ROWS = 512
 """Rows that are counted at a time: a row of blocks of most large images."""
 
-T = TypeVar("T")
 ReadRows = Callable[[int, int, int, int], imagery.ImageWindow]
 """Returns the rows of an image from the first to the last one, which is excluded; and columns."""
 
@@ -141,11 +139,6 @@ def inspect_image(
     raster = imagery.describe(address)
     bands, note = choose_bands(raster, info.bands, parse_bands(options.bands), stated.names)
     dtype = raster.dtype_of(bands)
-    if dtype != "uint8" and rescale_rule(info, options.rescale) == "none":
-        raise ImageError(
-            f"{shown_address(address)} is {dtype}, but the model was trained on uint8 without "
-            "rescaling: use `rescale` scene, or LO,HI, to map its values to bytes"
-        )
     limits = known_limits(
         info, options.rescale, dtype, raster.units_of(bands, stated.units), raster.name
     )
@@ -269,12 +262,14 @@ class ImageReader:
 
     def __init__(self, source: ImageSource, mask: Path) -> None:
         self.source = source
-        row_bytes = source.lengths[1] * (len(source.bands) + 1) * np.dtype(source.dtype).itemsize
+        (height, width), size = source.lengths, np.dtype(source.dtype).itemsize
+        row_bytes = width * (len(source.bands) + 1) * size
         self.rows_at_a_time = max(1, _READ_BYTES // row_bytes)
-        self._counted_every = math.ceil(math.prod(source.lengths) / _MOST_COUNTED)
-        is_small = source.lengths[0] * row_bytes <= _KEPT_BYTES
-        self._keeps = is_small and self._counted_every == 1 and source.area is None
+        self._strip_rows = min(self.rows_at_a_time, _COUNTED_ROWS)
+        self._counted_every = math.ceil(height * width / _MOST_COUNTED)
+        self._keeps = height * row_bytes <= _KEPT_BYTES and self._counted_every == 1
         self._decoded: dict[int, imagery.ImageWindow] = {}  # by the first row
+        self._coming: dict[int, Future[imagery.ImageWindow]] = {}
         self._mask = mask if source.black_decides else None
         self.values = self.ends = 0  # stretched by limits that are known, and to 1 or 255 of these
 
@@ -292,18 +287,18 @@ class ImageReader:
             self._decoded[top] = imagery.decided(rows, valid)
         imagery.write_bits(str(self._mask), bits)
 
-    def scene_limits(self) -> NDArray[np.float64]:
+    def scene_limits(
+        self, count: Callable[[imagery.ImageWindow], NDArray[np.int64]] = imagery.count_source
+    ) -> NDArray[np.float64]:
         """Return float64 (band, 2), the percentiles of an image's valid pixels.
 
         All count, or so many rows of a large image, evenly spread, that it is not decoded twice.
         """
         if self._decoded:
-            counts = [imagery.count_source(rows) for rows in self._decoded.values()]
+            counts: Any = map(count, self._decoded.values())
         else:
-            blocks = self._map_rows(imagery.count_source, self._mask, self._counted_every)
-            counts = [*blocks.values()]
-        total: Any = sum(counts)
-        return imagery.percentile_limits(total)
+            counts = self._map_rows(count, self._mask, self._counted_every).values()
+        return imagery.percentile_limits(sum(counts))
 
     def require_unchanged(self) -> None:
         """Raise ImageError if a file of the image is not the one that its header was read from."""
@@ -315,62 +310,79 @@ class ImageReader:
             )
 
     @contextmanager
-    def opened(self) -> Iterator[ReadRows]:
-        """Open the image; yield the function that reads its rows, from top to bottom."""
-        with bounded_cache(), open_image(self.source.address) as dataset:
-            if self._decoded:
-                yield self._take_rows
-            else:
+    def opened(self, threads: int = 1) -> Iterator[ReadRows]:
+        """Open the image; yield the function that reads its rows, from top to bottom.
+
+        Several threads decode rows before they are asked for.
+        """
+        if self._decoded:
+            yield self._take_rows
+        elif threads > 1 and self.source.area is None:
+            with ThreadPoolExecutor(min(threads, usable_cpus()), "predict-decode") as pool:
+                yield partial(self._take_decoded, pool, threads)
+        else:
+            with bounded_cache(), open_image(self.source.address) as dataset:
                 yield partial(self._read_rows, dataset, self._mask)
 
     def _map_rows(
         self,
-        function: Callable[[imagery.ImageWindow], T],
+        function: Callable[[imagery.ImageWindow], Any],
         mask: Path | None = None,
         every: int = 1,
-    ) -> dict[int, T]:
+    ) -> dict[int, Any]:
         """Return the results for blocks of rows, one of ``every``, by the number of the first."""
-        height, step = self.source.lengths[0], min(self.rows_at_a_time, _COUNTED_ROWS)
 
-        def result(top: int) -> tuple[int, T]:
-            with bounded_cache(), open_image(self.source.address) as dataset:
-                whole = top, min(top + step, height), 0, self.source.lengths[1]
-                rows = self._read_rows(dataset, mask, *whole)
+        def result(top: int) -> tuple[int, Any]:
+            rows = self._strip(top, mask)
             if self._keeps:
                 self._decoded[top] = rows
             return top, function(rows)
 
         # Eight threads: each decodes up to 48 MB.
         with ThreadPoolExecutor(min(8, usable_cpus()), "predict-count") as pool:
-            return dict(pool.map(result, range(0, height, step * every)))
+            tops = range(0, self.source.lengths[0], self._strip_rows * every)
+            return dict(pool.map(result, tops))
+
+    def _strip(self, top: int, mask: Path | None) -> imagery.ImageWindow:
+        (height, width), bottom = self.source.lengths, top + self._strip_rows
+        with bounded_cache(), open_image(self.source.address) as dataset:
+            return self._read_rows(dataset, mask, top, min(bottom, height), 0, width)
 
     def _read_rows(
-        self,
-        dataset: DatasetReader,
-        mask: Path | None,
-        top: int,
-        bottom: int,
-        left: int,
-        right: int,
+        self, dataset: DatasetReader, mask: Path | None, *edges: int
     ) -> imagery.ImageWindow:
-        source, valid = self.source, None
+        top, bottom, left, right = edges
+        source, valid, parts = self.source, None, (slice(top, bottom), slice(left, right))
         if mask is not None:
-            parts = slice(top, bottom), slice(left, right)
             valid = imagery.read_bits(str(mask), source.lengths[1], *parts)
-        window = Window(left, top, right - left, bottom - top)
+        window = Window.from_slices(*parts)
         return imagery.read_pixels(dataset, source.bands, window, nodata=source.nodata, mask=valid)
 
+    def _take_decoded(
+        self, pool: ThreadPoolExecutor, ahead: int, top: int, bottom: int, left: int, right: int
+    ) -> imagery.ImageWindow:
+        """Return rows, and let threads decode them and so many strips below."""
+        step = self._strip_rows
+        first, stop = top // step * step, min(bottom + ahead * step, self.source.lengths[0])
+        for start in range(first, stop, step):
+            if start not in self._decoded and start not in self._coming:
+                self._coming[start] = pool.submit(self._strip, start, self._mask)
+        for start in range(first, bottom, step):
+            if start in self._coming:
+                self._decoded[start] = self._coming.pop(start).result()
+        return self._take_rows(top, bottom, left, right)
+
     def _take_rows(self, top: int, bottom: int, left: int, right: int) -> imagery.ImageWindow:
-        """Return whole rows that were decoded before; forget what ends above them."""
+        """Return rows that were decoded before; forget what ends above them."""
         values, masks = [], []
         for start, block in sorted(self._decoded.items()):
             if start + len(block.values) <= top:
                 del self._decoded[start]
             elif start < bottom:
-                rows = slice(max(0, top - start), bottom - start)
-                values.append(block.values[rows])
+                part = slice(max(0, top - start), bottom - start), slice(left, right)
+                values.append(block.values[part])
                 everywhere = np.ones(values[-1].shape[:2], np.uint8)
-                masks.append(everywhere if block.valid is None else block.valid[rows])
+                masks.append(everywhere if block.valid is None else block.valid[part])
         valid = np.concatenate(masks)
         return imagery.ImageWindow(np.concatenate(values), None if valid.all() else valid)
 

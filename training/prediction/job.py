@@ -36,10 +36,10 @@ from geoprep.storage import (
 )
 from geoprep.views import write_sidecar
 from training.engine import keep_memory, slow_bf16
+from training.prediction.device import has_streams
 from training.prediction.images import MOST_AT_ENDS, ImageSource, inspect_image
-from training.prediction.limits import limits_note
 from training.prediction.overlay import write_overlay, write_style
-from training.prediction.predict_options import PredictOptions
+from training.prediction.predict_options import PredictOptions, limits_note
 from training.prediction.prediction_tags import difference, signature_of
 from training.prediction.predictor import ImageOutcome, Predictor, PredictStats
 from training.prediction.spool import BusyError, locked, remove_leftover
@@ -97,6 +97,8 @@ def open_job(options: PredictOptions) -> tuple[PredictionJob, list[str]]:
         raise UsageError("there are models but no images: name images after them")
     options, several = replace(options, images=images), len(files) > 1
     runner, info = open_models(options, files, options.compile, spread=several)
+    if options.batch_size is None:  # an accelerator waits for the host if a batch is one window
+        options = replace(options, batch_size=8 if has_streams(runner.device) else 1)
     if info.targets not in ("bins", "binary", "classes"):
         raise UsageError(
             f"the model was trained on {info.targets} targets, which cannot be predicted: use a "
@@ -347,6 +349,11 @@ class PredictionJob:
             show(pixels)
 
         stats = self.predictor.run(source, task.target, runner, progress)
+        if stats.discarded:
+            screen.say(
+                f"note: {task.target}: an interrupted run had other options, or another device or "
+                "way of blending, so that it was predicted anew"
+            )
         limits = source.limits
         if stats.at_ends > MOST_AT_ENDS and limits is not None and (limits != (0, 255)).any():
             screen.say(

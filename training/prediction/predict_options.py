@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from geoprep.errors import UsageError
+from geoprep import imagery
+from geoprep.errors import ImageError, UsageError
 from geoprep.options import argument, option
 from training.runners import ModelOptions
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from training.checkpoint import ModelInfo
 
 
 def parse_bands(text: str | None) -> tuple[int, ...]:
@@ -47,6 +55,57 @@ def check_rescale(text: str) -> None:
 
     if text != "checkpoint":
         parse_rescale(text)
+
+
+def known_limits(
+    info: ModelInfo,
+    rule: str,
+    dtype: str = "",
+    units: Sequence[tuple[float, float]] = (),
+    name: str = "",
+) -> NDArray[np.float64] | None:
+    """Return float64 (band, 2), the values that become black and white; None: the image's own.
+
+    ``units`` are scale and offset of the bands of an image of a ``dtype``, if it has any. Raises
+    ImageError if the limits of the model belong to values of another kind.
+    """
+    from geoprep.build import parse_rescale
+
+    if dtype not in ("", "uint8") and rescale_rule(info, rule) == "none":
+        raise ImageError(
+            f"{name} is {dtype}, but the model was trained on uint8 without rescaling: use "
+            "`rescale` scene, or LO,HI, to map its values to bytes"
+        )
+    fixed = parse_rescale(rescale_rule(info, rule))
+    own = rescale_rule(info, rule) == info.rescale
+    kind = imagery.value_kind(dtype, scaled=bool(units))
+    if own and info.limits_of == "integers":
+        units, kind = (), imagery.value_kind(dtype, scaled=False)
+    if own and dtype and info.limits_of not in ("", kind) and (fixed is not None or info.limits):
+        belong = "integers of more than 8 bits" if info.limits_of == "integers" else "a unit"
+        raise ImageError(
+            f"{name} is {dtype}, and the limits of the model belong to {belong}: use `rescale` "
+            "scene, or LO,HI for these values"
+        )
+    if fixed == (0, 255) or (own and not info.limits_of):  # of values as they are stored
+        units = ()
+    limits = fixed or (info.limits if rescale_rule(info, rule) == "city" else ())
+    return imagery.source_limits(limits, len(info.bands), units) if limits else None
+
+
+def rescale_rule(info: ModelInfo, rule: str) -> str:
+    """Return the rule of rescaling, which may be that of the model."""
+    return info.rescale if rule == "checkpoint" else rule
+
+
+def limits_note(info: ModelInfo, rule: str) -> str:
+    """Return a line for the user if limits of a city are not known; else an empty one."""
+    if rescale_rule(info, rule) != "city" or info.limits:
+        return ""
+    return (
+        "rescaling: the model was trained on several cities with different limits, so each image's "
+        "own limits are used (`rescale` LO,HI sets others)"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,7 +219,9 @@ class PredictOptions(ModelOptions, ImageOptions):
         "PIXELS",
     )
     overlap: int = option(32, "Overlap of neighbouring windows.", "PIXELS")
-    batch_size: int = option(1, "Windows per batch.", "N", least=1)
+    batch_size: int | None = option(
+        None, "Windows per batch. By default 1, and 8 on an accelerator.", "N", least=1
+    )
     compile: Literal["auto", "on", "off"] = option(
         "auto",
         "Compile the model: takes up to a minute (half a second for .xml files) and pays for "

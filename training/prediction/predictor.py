@@ -21,12 +21,11 @@ from geoprep.cpus import usable_cpus
 from geoprep.errors import UsageError
 from training.checkpoint import ModelInfo
 from training.prediction.area import read_area
-from training.prediction.blend import RowBlender
 from training.prediction.cog import CogWriter
-from training.prediction.image_rows import ImageRows, kept_probabilities
+from training.prediction.device import Device, has_streams
+from training.prediction.host import Host
 from training.prediction.images import ImageReader, ImageSource
-from training.prediction.limits import known_limits
-from training.prediction.predict_options import PredictOptions, parse_bands
+from training.prediction.predict_options import PredictOptions, known_limits, parse_bands
 from training.prediction.prediction_tags import band_names, tiff_tags
 from training.prediction.spool import Shape, WriteJournal
 from training.prediction.windows import (
@@ -42,9 +41,6 @@ from training.runners import (
     VIEWS,
     Runner,
     average_views,
-    class_bytes,
-    road_bytes,
-    spread_bytes,
 )
 
 FORMAT = 3
@@ -53,16 +49,10 @@ FORMAT = 3
 READING = ("gsd", "grid", "bands", "rescale", "nodata", "allow_no_crs", "pixel_size")
 """Options that the pixels of an image depend on, as the model sees them."""
 
-IN_FLIGHT = 2
-"""Batches that are queued on an accelerator while the host blends and writes another one."""
-
 Limits = NDArray[np.float64]
 
-Output = tuple[NDArray[np.float32], float]
+Output = tuple[Any, float]
 """Probabilities, float32 (n, y, x, channel), and the seconds that they took."""
-
-Start = Callable[[NDArray[np.uint8]], Callable[[], Output]]
-"""Starts the work on windows, uint8 (n, y, x, band); returns what waits for the output."""
 
 ProgressCallback = Callable[[float], object]
 """Called with the pixels of all windows that are finished so far."""
@@ -78,6 +68,7 @@ class PredictStats:
     seconds: float = 0.0  # from opening the image to the finished file
     forward_seconds: float = 0.0  # the part of them that the model took
     continued: bool = False  # whether this run resumed another one
+    discarded: bool = False  # whether it replaced one of other options, or of another device
     lost: int = 0  # pixels where the model's output is not finite
     at_ends: float = 0.0  # share of the values that known limits stretched to 1 or 255
 
@@ -121,7 +112,7 @@ class Predictor:
         """Return the windows over an image."""
         options = self.options
         grid = window_grid(
-            source.height, source.width, options.window, options.overlap, options.batch_size
+            source.height, source.width, options.window, options.overlap, options.batch_size or 1
         )
         return grid if source.area is None else grid.around(source.area, source.scales)
 
@@ -171,23 +162,27 @@ class Predictor:
         signed = self.signature(source.name, source.version, runner)
         if not source.resampled:  # both grids are one
             del signed["grid"]
-        # Of a part on another device the last bits may differ.
+        place = Device(runner.device) if has_streams(runner.device) else Host()
+        # Of a part on another device, or of the other blender, the last bits may differ.
         own = {"batch": self.options.batch_size, "device": runner.device.type}
+        own["blender"] = place.blends
         with WriteJournal(target, signed | own) as journal:
             continued = journal.continued
             try:
                 reader = ImageReader(source, journal.folder / "valid.bits")
                 if not continued:
                     reader.decide_validity()
-                    limits = reader.scene_limits() if source.limits is None else source.limits
+                    limits = source.limits
+                    limits = reader.scene_limits(place.count) if limits is None else limits
                     journal.settle(limits=limits.tolist())
                 info, names = self.info, self._bands
                 shape = Shape(len(names), *source.shape)
                 by_mode = [CLASS_BAND if info.has_classes else SPEED_BAND]
                 by_mode *= info.has_classes or bool(info.class_mph)
-                with CogWriter(journal, shape, self.options.compress, by_mode) as writer:
+                how = self.options.compress, by_mode, place.halve
+                with CogWriter(journal, shape, *how) as writer:
                     limits = np.array(journal.settled["limits"])
-                    stats = self._write_rows(reader, limits, writer, runner, progress)
+                    stats = self._write_rows(reader, limits, writer, runner, place, progress)
                     reader.require_unchanged()
                     writer.finish(target, tiff_tags(source, info, names, signed))
             except OSError:
@@ -196,7 +191,7 @@ class Predictor:
                 journal.remove()
                 raise
             journal.remove()
-        stats.continued, stats.began = continued, began
+        stats.continued, stats.began, stats.discarded = continued, began, journal.discarded
         stats.seconds = time.perf_counter() - began
         return stats
 
@@ -206,32 +201,37 @@ class Predictor:
         limits: Limits,
         writer: CogWriter,
         runner: Runner,
+        place: Host | Device,
         progress: ProgressCallback,
     ) -> PredictStats:
         """Predict and write all rows that are not written yet."""
         source, stats = reader.source, PredictStats()
         grid, views = self.grid(source), len(VIEWS[self.options.tta])
         channels, bands = self.info.channels + self.spread, len(self._bands)
-        threads, convert, shape = usable_cpus(), self._to_bytes(), (grid.rows.side, source.width)
+        threads = usable_cpus()
+        how = self.info, self.options, self.threshold, self.spread
+        convert: Callable[..., Any] | None = place.to_bytes(*how)
         top, left, bottom, right = source.extent
         wide = round((right - left) / (source.scales[1] if source.on_image else 1))
         # Of the rows that are written or given to the writer, and of all
         end, stop, back = top + writer.next_row, bottom, None
-        out: NDArray[Any] = np.empty((bands, *shape), np.uint8)
         pool = ThreadPoolExecutor(threads, "predict-image")
         if source.on_image:
-            back = ImageRows(source, bands, convert, pool, end)
-            end, stop, convert = back.first_needed, back.last_needed, kept_probabilities
-            out = np.empty((*shape, channels), np.uint16).transpose(2, 0, 1)
+            back = place.image_rows(source, bands, convert, pool, end)
+            end, stop, convert = back.first_needed, back.last_needed, None
         first = grid.rows.first_touching(end)
         stop = sum(s < stop for s in grid.rows.starts) if top + writer.next_row < bottom else first
+        reading = read_window_rows(reader, limits, grid, place, first, stop)
         with (
             pool,
-            closing(prefetched(read_window_rows(reader, limits, grid, first, stop))) as rows,
-            RowBlender(grid, channels, out, convert, threads) as blender,
-            closing(self._outputs(_batches(rows, grid, runner), runner, stats)) as outputs,
+            closing(prefetched(reading)) as rows,
+            place.blender(grid, channels, bands, convert, threads) as blender,
+            closing(
+                self._outputs(_batches(rows, grid, place), grid, runner, place, stats)
+            ) as outputs,
+            place.downloads(writer) as finished,
         ):
-            for (row, columns, _, is_last), probabilities in outputs:
+            for (row, columns, is_last), probabilities in outputs:
                 if columns:
                     blender.add(row, columns, probabilities[: len(columns)])
                     stats.network_pixels += len(columns) * grid.window_pixels * views
@@ -244,11 +244,12 @@ class Predictor:
                     fresh = blender.take(row)[:, low - start :]
                     asked = fresh[:, : max(0, bottom - low), left:right]
                     for part in back.add(row, low, low - start, fresh) if back else [asked]:
-                        writer.put(part)
+                        finished.put(part)
                     stats.image_pixels += max(0, high - low) * wide
                     end = max(end, high)
-        stats.lost = back.lost if back else blender.lost
-        stats.at_ends = reader.ends / max(reader.values, 1)
+        stats.lost = int(back.lost if back else blender.lost)
+        stats.at_ends = int(reader.ends) / max(int(reader.values), 1)
+        stats.forward_seconds += place.seconds()
         progress(grid.pixels)
         return stats
 
@@ -256,50 +257,46 @@ class Predictor:
     def _bands(self) -> list[str]:
         return band_names(self.info, self.options, spread=self.spread)
 
-    def _to_bytes(self) -> Callable[..., int]:
-        """Return the function that converts probabilities to the bands of a prediction."""
-        options = self.options
-        if self.info.has_classes:
-            confidence, probabilities = options.confidence, options.probabilities
-            convert: Callable[..., int] = partial(
-                class_bytes, confidence=confidence, probabilities=probabilities
-            )
-        else:
-            mph = np.array(self.info.class_mph, np.float32)
-            convert = partial(road_bytes, class_mph=mph, threshold=self.threshold)
-        return partial(spread_bytes, convert=convert) if self.spread else convert
-
     def _outputs(
-        self, batches: Iterator[_WindowBatch], runner: Runner, stats: PredictStats
-    ) -> Generator[tuple[_WindowBatch, NDArray[np.float32]], None, None]:
-        """Yield batches with the model's output on the host, in order.
+        self,
+        batches: Iterator[_WindowBatch],
+        grid: WindowGrid,
+        runner: Runner,
+        place: Host | Device,
+        stats: PredictStats,
+    ) -> Generator[tuple[_WindowBatch, Any], None, None]:
+        """Yield batches with the model's output, in order.
 
-        1. On an accelerator `IN_FLIGHT` batches are queued.
+        1. On an accelerator a batch is queued, and its output is there when all before it is done.
         2. A runner that takes several at once is called by as many threads; one batch more waits.
         3. Others compute a batch when it is waited for.
         """
-        forward = partial(self._forward, runner)
+        forward, ahead = partial(self._forward, runner), 0
         pool = ThreadPoolExecutor(runner.at_once, "predict-model")
 
-        def on_host(image: NDArray[np.uint8]) -> Output:
+        def on_host(image: Any) -> Output:  # noqa: ANN401 - an array
             with runner.turns:
                 began = time.perf_counter()
-                output = forward(torch.from_numpy(image).permute(0, 3, 1, 2)).cpu().numpy()
+                output = forward(torch.from_numpy(image)).cpu().numpy()
                 return output, time.perf_counter() - began
 
-        def in_thread(image: NDArray[np.uint8]) -> Callable[[], Output]:
-            return pool.submit(on_host, image).result
+        def start(batch: _WindowBatch) -> Callable[[], Output]:
+            if not batch.columns:
+                return _nothing
+            # A compiled model needs batches of one size: the last one of a row is padded.
+            count = grid.batch if runner.fixed_batch else 0
+            windows = place.windows(batch.row, batch.columns, grid, count)
+            if isinstance(place, Device):
+                return partial(lambda output: (output, 0.0), place.timed(forward, windows))  # 1
+            if ahead:
+                return pool.submit(on_host, windows).result  # 2
+            return partial(on_host, windows)  # 3
 
-        start: Start
-        if has_streams(runner.device):
-            start, ahead = queued_on(runner.device, forward), IN_FLIGHT  # 1
-        elif runner.at_once > 1:
-            start, ahead = in_thread, runner.at_once + 1  # 2
-        else:
-            start, ahead = partial(partial, on_host), 0  # 3
+        if isinstance(place, Host) and runner.at_once > 1:
+            ahead = runner.at_once + 1
         waiting = deque[tuple[_WindowBatch, Callable[[], Output]]]()
 
-        def oldest() -> tuple[_WindowBatch, NDArray[np.float32]]:
+        def oldest() -> tuple[_WindowBatch, Any]:
             batch, wait = waiting.popleft()
             output, seconds = wait()
             stats.forward_seconds += seconds / runner.at_once
@@ -307,7 +304,7 @@ class Predictor:
 
         try:
             for batch in batches:
-                waiting.append((batch, start(batch.image) if len(batch.image) else _nothing))
+                waiting.append((batch, start(batch)))
                 if len(waiting) > ahead:
                     yield oldest()
             while waiting:
@@ -335,42 +332,6 @@ class Predictor:
         return probabilities
 
 
-def has_streams(device: torch.device) -> bool:
-    """Return whether work on a device can be queued, such as on a GPU."""
-    return device.type in ("cuda", "xpu")
-
-
-def queued_on(device: torch.device, forward: Callable[[Tensor], Tensor]) -> Start:
-    """Return a function that queues batches on a device, so that the host never waits to start one.
-
-    ``forward`` is the model: uint8 (n, band, y, x) on the device -> fp32 (n, y, x, channel).
-    """
-    module = torch.get_device_module(device)
-    stream = module.Stream(device)
-    stream.wait_stream(module.current_stream(device))  # the weights are copied there
-
-    def start(image: NDArray[np.uint8]) -> Callable[[], Output]:
-        began, ended, copied = (module.Event(enable_timing=True) for _ in range(3))
-        staged = torch.empty(image.shape, dtype=torch.uint8, pin_memory=True)
-        staged.numpy()[...] = image
-        with module.stream(stream):
-            moved = staged.to(device, non_blocking=True).permute(0, 3, 1, 2)
-            began.record(stream)
-            output = forward(moved)
-            ended.record(stream)
-            host = torch.empty(output.shape, pin_memory=True)
-            host.copy_(output, non_blocking=True)
-            copied.record(stream)
-
-        def wait() -> Output:
-            copied.synchronize()
-            return host.numpy(), began.elapsed_time(ended) / 1000
-
-        return wait
-
-    return start
-
-
 def _nothing() -> Output:
     return np.zeros(0, np.float32), 0.0
 
@@ -379,22 +340,16 @@ class _WindowBatch(NamedTuple):
     """Windows of one row."""
 
     row: WindowRow
-    columns: list[int]  # index of each window in the row
-    image: NDArray[np.uint8]  # (n, y, x, band), padded where batches have a fixed size
+    columns: Sequence[int]  # index of each window in the row; none: the row has no imagery
     last: bool  # the row has no further batch
 
 
-def _batches(rows: Iterable[WindowRow], grid: WindowGrid, runner: Runner) -> Iterator[_WindowBatch]:
+def _batches(
+    rows: Iterable[WindowRow], grid: WindowGrid, place: Host | Device
+) -> Iterator[_WindowBatch]:
     """Yield the windows that have imagery; a row without any is one empty batch."""
-    starts, side = grid.columns.starts, grid.columns.side
     for row in rows:
-        full = [i for i, x in enumerate(starts) if row.valid[:, x : x + side].any()]
-        for first in range(0, max(len(full), 1), grid.batch):
-            chosen = full[first : first + grid.batch]
-            # A compiled model needs batches of one size: the last one of a row is padded.
-            count = grid.batch if runner.fixed_batch and chosen else len(chosen)
-            image = np.empty((count, grid.rows.side, side, row.image.shape[2]), np.uint8)
-            for window, index in zip(image, chosen, strict=False):
-                window[...] = row.image[:, starts[index] : starts[index] + side]
-            image[len(chosen) :] = 0
-            yield _WindowBatch(row, chosen, image, first + grid.batch >= len(full))
+        place.receive(row)
+        for first in range(0, max(len(row.full), 1), grid.batch):
+            chosen = row.full[first : first + grid.batch]
+            yield _WindowBatch(row, chosen, first + grid.batch >= len(row.full))

@@ -170,6 +170,7 @@ class WriteJournal:
         self.folder = folder_of(target)
         self.settled: dict[str, Any] = {}
         self.rows: list[list[int]] = []
+        self.discarded = False  # whether there was work with another identity
         self._identity = {"format": FORMAT, **identity}
         self._path = self.folder / "journal.jsonl"
 
@@ -212,6 +213,7 @@ class WriteJournal:
         settled = head.pop("settled", {})
         if head == self._identity:
             self.settled, self.rows = settled, [entry["row"] for entry in rest]
+        self.discarded = bool(settled) and not self.settled
         # Rewritten, since a crash may have cut off the last line.
         self._file: TextIO = self._path.open("w")
         if self.settled:

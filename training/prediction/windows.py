@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import shapely
@@ -188,21 +188,24 @@ class WindowRow(NamedTuple):
     """The pixels under one row of windows."""
 
     number: int  # from the top
-    image: Bytes  # (y, x, band), 0 without imagery; mirrored beyond the edge of a smaller image
-    valid: Bytes  # (y, x), 0 without imagery; the same rows, the columns of the image only
+    image: Any  # uint8 (y, x, band), 0 without imagery; mirrored beyond the edge of a smaller image
+    valid: Any  # uint8 (y, x), 0 without imagery; the same rows, the columns of the image only
     # Bits (y, x) of the image itself, from row `seen_top` on, 0 without imagery; if it is resampled
     seen: Bytes = np.empty((0, 0), np.uint8)
     seen_top: int = 0
+    full: Sequence[int] = ()  # the windows that have imagery
+    ready: Any = None  # on a device: the event that the pixels are there
 
 
 def read_window_rows(
     reader: ImageReader,
     limits: NDArray[np.float64],
     grid: WindowGrid,
+    place: Any,  # noqa: ANN401 - a `Host` or a `Device`
     first: int = 0,
     stop: int | None = None,
 ) -> Iterator[WindowRow]:
-    """Yield the pixels under rows of windows; each row of the image is read once.
+    """Yield the pixels under rows of windows, at a place; each row of the image is read once.
 
     Of an image with an area, only what its windows need is read, and the rest is not valid.
     """
@@ -210,28 +213,35 @@ def read_window_rows(
     tables = imagery.lookup_tables(limits, source.dtype)
     rows, height, width = grid.rows, grid.rows.side, grid.columns.covered
     before: WindowRow | None = None
-    with reader.opened() as read:
+    starts, side = grid.columns.starts, grid.columns.side
+    with reader.opened(place.decoders) as read, place.working():
         for index in range(first, len(rows.starts) if stop is None else stop):
             top, parts = rows.starts[index], grid.parts(index)
-            image = np.empty((height, width, len(source.bands)), np.uint8)
-            blank = np.ones if source.area is None else np.zeros
-            valid = blank((height, source.width), np.uint8)
+            image = place.filled((height, width, len(source.bands)), 0)
+            valid = place.filled((height, source.width), int(source.area is None))
             kept = 0
             if before is not None and parts == grid.parts(index - 1):
                 moved = top - rows.starts[index - 1]
                 kept = max(0, height - moved)
                 image[:kept], valid[:kept] = before.image[moved:], before.valid[moved:]
             seen_top, fresh_top = (int(row * source.scales[0]) for row in (top, top + kept))
-            seen = [_fill(read, reader, tables, top + kept, parts, image[kept:], valid[kept:])]
+            rest = image[kept:], valid[kept:]
+            seen = [_fill(read, reader, tables, top + kept, parts, *rest, place)]
             if before is not None:
                 kept_rows = slice(seen_top - before.seen_top, fresh_top - before.seen_top)
                 seen.insert(0, before.seen[kept_rows])
             inside = image[: source.height - top, : source.width]
             if inside.shape != image.shape:  # a small image is continued by its mirror image
-                sizes = zip(image.shape, inside.shape, strict=True)
-                beyond = [(0, side - covered) for side, covered in sizes]
-                image[...] = np.pad(inside, beyond, "reflect")
-            before = WindowRow(index, image, valid, np.concatenate(seen), seen_top)
+                down, across = (
+                    place.put(
+                        length - 1 - abs(np.arange(side) % max(2 * length - 2, 1) - length + 1)
+                    )
+                    for side, length in zip(image.shape[:2], inside.shape[:2], strict=True)
+                )
+                image = inside[down][:, across]
+            full = [i for i, x in enumerate(starts) if valid[:, x : x + side].any()]
+            bits = np.concatenate(seen)
+            before = WindowRow(index, image, valid, bits, seen_top, full, place.mark())
             yield before
 
 
@@ -241,8 +251,9 @@ def _fill(
     tables: Bytes,
     top: int,
     parts: Sequence[tuple[int, int]],
-    image: Bytes,
-    valid: Bytes,
+    image: Any,  # noqa: ANN401 - see `Host`
+    valid: Any,  # noqa: ANN401
+    place: Any,  # noqa: ANN401
 ) -> Bytes:
     """Write rows of the model's grid into ``image`` and ``valid``, from row ``top`` on.
 
@@ -264,24 +275,19 @@ def _fill(
             xs = imagery.pixel_edges(left, right - left, 1, scale_x, source.lengths[1])
             near, far = int(xs[0]), int(np.ceil(xs[-1]))
             pixels = read(first, last, near, far)
-            fresh, known = image[rows], valid[rows]
-            if source.area is not None:
-                fresh, known = fresh[:, left:right].copy(), known[:, left:right].copy()
-            imagery.render(pixels, tables, ys - first, xs - near, fresh, known)
+            fresh, known = place.render(pixels, tables, ys - first, xs - near)
             if source.limits is not None:
-                reader.values += int(np.count_nonzero(fresh))
-                reader.ends += int(np.count_nonzero((fresh == 1) | (fresh == 255)))
+                reader.values += (fresh != 0).sum()
+                reader.ends += ((fresh == 1) | (fresh == 255)).sum()
             if source.on_image:
                 here[:, near:far] = 1 if pixels.valid is None else pixels.valid
             if source.area is not None:
-                image[rows, left:right] = fresh
                 window = start, left, stop - start, right - left
-                valid[rows, left:right] = known & mask_of(
-                    source.area, source.scales, window, beside
-                )
+                known &= place.put(mask_of(source.area, source.scales, window, beside))
                 if source.on_image:
                     window = first, near, last - first, far - near
                     here[:, near:far] &= mask_of(source.area, (1.0, 1.0), window)
+            image[rows, left:right], valid[rows, left:right] = fresh, known
         if source.on_image:
             # Two parts may share a row of the image.
             seen.append(np.packbits(here[seen_top - first :] != 0, axis=1))

@@ -101,6 +101,7 @@ def test_shards_of_one_scene_agree_and_nan_specks_stay_missing(tmp_path, rescale
 def test_prediction_reads_floats_as_a_store_does(tmp_path):
     from helpers.predict_cases import FACTS, predict_options
 
+    from training.prediction.host import Host
     from training.prediction.images import ImageReader, inspect_image
     from training.prediction.windows import read_window_rows, window_grid
 
@@ -111,6 +112,6 @@ def test_prediction_reads_floats_as_a_store_does(tmp_path):
     reader.decide_validity()
     limits = reader.scene_limits()
     grid = window_grid(source.height, source.width, 128, 16, 1)
-    (row,) = read_window_rows(reader, limits, grid)
+    (row,) = read_window_rows(reader, limits, grid, Host())
     np.testing.assert_array_equal(row.image[:90, :70], expected_bytes(values, limits))
     assert source.dtype == "float32"

@@ -1,11 +1,13 @@
 """How an image is read: its bands, grid and limits; the pixels under each row of windows."""
 
 from contextlib import closing, nullcontext
+from copy import deepcopy
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import rasterio
+import torch
 from affine import Affine
 from helpers.predict_cases import FACTS, GSD, PLACE, pixels, predict_options, write_image
 from rasterio.enums import ColorInterp
@@ -16,9 +18,10 @@ from geoprep.store import StoreReader
 from training.checkpoint import ModelInfo
 from training.data import model_info
 from training.prediction import images
+from training.prediction.device import Device
+from training.prediction.host import Host
 from training.prediction.images import ImageReader, inspect_image
-from training.prediction.limits import known_limits
-from training.prediction.predict_options import check_gsd
+from training.prediction.predict_options import check_gsd, known_limits
 from training.prediction.windows import WindowGrid, plan_axis, prefetched, read_window_rows
 
 AS_IS = np.tile([0.0, 255.0], (3, 1))
@@ -42,8 +45,12 @@ def read_all(reader, limits, window, overlap):
     whole = np.zeros((source.height, source.width, len(source.bands)), np.uint8)
     valid = np.zeros((source.height, source.width), np.uint8)
     grid = WindowGrid(rows, columns, 1)
-    found = list(read_window_rows(reader, limits, grid))
-    for row in found:
+    on_device = read_window_rows(deepcopy(reader), limits, grid, Device(torch.device("cpu")))
+    found = list(read_window_rows(reader, limits, grid, Host()))
+    for row, same in zip(found, on_device, strict=True):
+        assert row.full == same.full
+        for part in ("image", "valid", "seen"):
+            np.testing.assert_array_equal(getattr(row, part), getattr(same, part))
         top = rows.starts[row.number]
         part = slice(top, top + rows.side)
         height = min(rows.side, source.height - top)

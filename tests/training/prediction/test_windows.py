@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from geoprep.errors import UsageError
-from training.prediction.blend import RowBlender
+from training.prediction.host import RowBlender
 from training.prediction.windows import WindowGrid, WindowRow, check_window, plan_axis, window_grid
 from training.runners import road_bytes
 

@@ -1,21 +1,126 @@
-"""Blend overlapping windows and convert them to bytes, one row of windows at a time."""
+"""The pixels of a prediction on the host, where kernels of numba render and blend them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from geoprep import imagery
 from geoprep.compiled import compiled
 from geoprep.speed import NODATA
+from training.checkpoint import ModelInfo
+from training.prediction.cog import CogWriter, halve_by_numba
+from training.prediction.image_rows import ImageRows, kept_probabilities
+from training.prediction.predict_options import PredictOptions
 from training.prediction.windows import WindowGrid, WindowRow
-from training.runners import Part
+from training.runners import Part, class_bytes, road_bytes, spread_bytes
 
 Floats = NDArray[np.float32]
+
+
+class Host:
+    """The pixels of rows in the memory of the host, made by kernels of numba.
+
+    `device.Device` has the same methods for tensors on a device.
+    """
+
+    blends = "numba"
+    decoders = 1  # threads: the model has all processors to itself
+    count = staticmethod(imagery.count_source)
+    halve = staticmethod(halve_by_numba)
+
+    def working(self) -> AbstractContextManager[object]:
+        """Return a context in which the thread that reads renders."""
+        return nullcontext()
+
+    def filled(self, shape: Sequence[int], value: int) -> Any:  # noqa: ANN401 - see above
+        """Return uint8 pixels of one value."""
+        return np.full(shape, value, np.uint8)
+
+    def put(self, values: NDArray[Any]) -> Any:  # noqa: ANN401 - see above
+        """Return values where the pixels are."""
+        return values
+
+    def render(
+        self,
+        pixels: imagery.ImageWindow,
+        tables: NDArray[np.uint8],
+        ys: NDArray[np.float64],
+        xs: NDArray[np.float64],
+    ) -> Any:  # noqa: ANN401 - see above
+        """Return bytes (y, x, band) and validity (y, x), see `imagery.render`."""
+        shape = len(ys) - 1, len(xs) - 1
+        image, valid = (
+            np.empty((*shape, pixels.values.shape[2]), np.uint8),
+            np.empty(shape, np.uint8),
+        )
+        imagery.render(pixels, tables, ys, xs, image, valid)
+        return image, valid
+
+    def mark(self) -> Any:  # noqa: ANN401 - see above
+        """Return what tells that the pixels are ready."""
+        return None
+
+    def receive(self, row: WindowRow) -> None:
+        """Wait for the pixels of a row."""
+
+    def windows(self, row: WindowRow, columns: Sequence[int], grid: WindowGrid, count: int) -> Any:  # noqa: ANN401 - see above
+        """Return windows of a row, uint8 (n, band, y, x), and black ones up to ``count``."""
+        starts, side = grid.columns.starts, grid.columns.side
+        shape = max(count, len(columns)), grid.rows.side, side, row.image.shape[2]
+        image = np.empty(shape, np.uint8)
+        for window, column in zip(image, columns, strict=False):
+            window[...] = row.image[:, starts[column] : starts[column] + side]
+        image[len(columns) :] = 0
+        return image.transpose(0, 3, 1, 2)
+
+    def to_bytes(
+        self, info: ModelInfo, options: PredictOptions, threshold: float, spread: bool
+    ) -> Callable[..., Any]:
+        """Return what converts probabilities to the bands of a prediction."""
+        if info.has_classes:
+            confidence, probabilities = options.confidence, options.probabilities
+            convert: Callable[..., int] = partial(
+                class_bytes, confidence=confidence, probabilities=probabilities
+            )
+        else:
+            mph = np.array(info.class_mph, np.float32)
+            convert = partial(road_bytes, class_mph=mph, threshold=threshold)
+        return partial(spread_bytes, convert=convert) if spread else convert
+
+    def blender(
+        self,
+        grid: WindowGrid,
+        channels: int,
+        bands: int,
+        convert: Callable[..., Any] | None,
+        threads: int,
+    ) -> AbstractContextManager[Any]:
+        """Return what blends windows; without ``convert``, to be interpolated by `image_rows`."""
+        shape = grid.rows.side, grid.columns.length
+        out: NDArray[Any] = np.empty((bands, *shape), np.uint8)
+        if convert is None:
+            convert, out = kept_probabilities, np.empty((*shape, channels), np.uint16)
+            out = out.transpose(2, 0, 1)
+        return RowBlender(grid, channels, out, convert, threads)
+
+    def image_rows(self, *args: Any) -> ImageRows:  # noqa: ANN401 - its own
+        """Return an `ImageRows`."""
+        return ImageRows(*args)
+
+    def downloads(self, writer: CogWriter) -> AbstractContextManager[Any]:
+        """Return what takes the rows of the prediction."""
+        return nullcontext(writer)
+
+    def seconds(self) -> float:
+        """Return the seconds of the model that were not counted before."""
+        return 0.0
 
 
 class RowBlender:
