@@ -47,7 +47,7 @@ def cluster(tmp_path_factory):
 @pytest.fixture(scope="module")
 def fragile(tmp_path_factory):
     """Return a cluster that gives a task up with the first worker that dies over it."""
-    with dask_cluster(tmp_path_factory.mktemp("fragile"), failures=0) as running:
+    with dask_cluster(tmp_path_factory.mktemp("fragile"), workers=1, failures=0) as running:
         yield running
 
 
@@ -152,18 +152,16 @@ def test_deadly_scenes_fail_alone(world, fragile, tmp_path, monkeypatch, tasks, 
     assert says in failed["quay_3"]
 
 
-def test_no_scheduler_and_no_workers_are_one_line(monkeypatch, tmp_path):
+def test_no_scheduler_and_no_workers_are_one_line(executor, monkeypatch):
     with monkeypatch.context() as hasty:
         hasty.setattr("geoprep.executors.cluster._CONNECTING", "1s")
         told = r"no Dask scheduler answers at tcp://127\.0\.0\.1:9 "
         with pytest.raises(UsageError, match=told) as e:
             Dask.connect("tcp://127.0.0.1:9")
     assert "\n" not in str(e.value)
-    with (
-        dask_cluster(tmp_path, workers=0) as empty,
-        pytest.raises(UsageError, match="has no workers: start some with `dask worker tcp://"),
-    ):
-        Dask.connect(empty.address)
+    monkeypatch.setattr(executor._client, "get_versions", lambda **_: {"workers": {}})
+    with pytest.raises(UsageError, match="has no workers: start some with `dask worker tcp://"):
+        Dask(executor._client)
 
 
 @pytest.mark.parametrize(

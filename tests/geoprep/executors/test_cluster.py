@@ -28,19 +28,16 @@ def kill(process, x):
     return x
 
 
-CALLS = {
-    "map_unordered": lambda executor, task: list(executor.map_unordered(task, range(1000))),
-    "survives": lambda executor, task: executor.survives(task, 1),
-}
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("call", CALLS)
-def test_a_lost_scheduler_is_one_error(tmp_path, call):
+def test_a_lost_scheduler_is_one_error(tmp_path):
     with dask_cluster(tmp_path, workers=1) as cluster:
         executor = Dask.connect(cluster.address)
-        with contextlib.closing(executor), pytest.raises(UsageError, match=LOST):
-            CALLS[call](executor, partial(kill, cluster.processes[0].pid))
+        task = partial(kill, cluster.processes[0].pid)
+        with contextlib.closing(executor):
+            with pytest.raises(UsageError, match=LOST):
+                list(executor.map_unordered(task, range(1000)))
+            with pytest.raises(UsageError, match=LOST):
+                executor.survives(task, 1)
 
 
 @pytest.mark.slow
