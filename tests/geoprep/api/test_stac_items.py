@@ -9,7 +9,7 @@ from helpers.rasters import write_raster
 from helpers.web import served
 
 import geoprep
-from geoprep.errors import StoreError, UsageError
+from geoprep.errors import StoreError
 from geoprep.store.scenes import read_image
 
 NAMES = ("S2A_37UDB_20240503_0_L2A", "S2B_37UDB_20240501_0_L2A")
@@ -132,11 +132,3 @@ def test_an_asset_that_cannot_be_downloaded_fails_its_scene(site, labels, tmp_pa
     assert store.summary.statuses == {"failed": 1, "ok": 1}
     (issue,) = store.summary.issues
     assert "cannot be downloaded" in str(issue)
-
-
-def test_stores_of_other_images_have_no_times(tmp_path):
-    geoprep.synthesize("moscow", scenes=1, out=tmp_path, size=64, progress=False)
-    store = geoprep.build_zarr("moscow", source=tmp_path, out=tmp_path / "a.zarr", progress=False)
-    assert "datetimes" not in store.reader.meta.build
-    with pytest.raises(UsageError, match="`asset` needs `images`"):
-        geoprep.build_zarr("moscow", source=tmp_path, asset="visual")

@@ -19,7 +19,6 @@ from helpers.factory import (
     tree_digest,
     truncate,
     write_image,
-    write_roads,
     write_scene,
 )
 
@@ -170,14 +169,6 @@ def test_the_summary_is_that_of_the_store(tmp_path):
         file.stat().st_size for file in (tmp_path / "a.zarr").rglob("*") if file.is_file()
     )
     assert summary.source_bytes == 12 * SIDE * SIDE * 3, "every image, once"
-
-
-def test_fallbacks_of_road_attributes_are_counted(tmp_path):
-    scenes = row_of_scenes(tmp_path, 2, SIDE)
-    odd = (((0.1, 0.1), (0.9, 0.9)), {"road_type": "99", "lane_numbe": "wide"})
-    write_roads(Path(scenes[0].label), PLACES["degrees"], (SIDE, SIDE), [odd])
-    summary = build(plan_of(scenes), tmp_path / "a.zarr", Threads(2))
-    assert summary.notes == {"lane_number unknown: wide": 1, "road_type unknown: 99": 1}
 
 
 def test_progress_goes_from_nothing_to_all(tmp_path):

@@ -8,11 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import rasterio
-import rasterio.shutil
 from affine import Affine
 from helpers.factory import PLACES, Place, plan_of, row_of_scenes, texture, write_image
-from rasterio.vrt import WarpedVRT
 
 from geoprep.build import scene as module
 from geoprep.build.options import BuildOptions
@@ -26,15 +23,6 @@ from geoprep.storage.addresses import member_address
 
 def image(folder, name, values, place=PLACES["degrees"], **options):
     return Scene(name, str(write_image(folder / f"{name}.tif", values, place, **options)), None)
-
-
-def test_scenes_in_two_shards_are_surveyed_and_only_those(tmp_path):
-    plan = plan_of(row_of_scenes(tmp_path, 6, [(128, 128), (64, 64)]), tile=64, shard_tiles=3)
-    for scene in plan.scenes:
-        first, last = scene.first_tile, scene.first_tile + len(scene.windows) - 1
-        assert plan.needs_survey(scene) == (first // 3 != last // 3)
-    assert any(plan.needs_survey(scene) for scene in plan.scenes)
-    assert not all(plan.needs_survey(scene) for scene in plan.scenes)
 
 
 @pytest.mark.parametrize(
@@ -184,18 +172,6 @@ def test_no_usable_image_at_all_is_an_error_that_quotes_the_first(tmp_path):
 # Several sources
 
 
-def test_two_cities_are_one_store(tmp_path):
-    first = SourceScenes(
-        tuple(row_of_scenes(tmp_path / "a", 2)), "a", "PS-RGB", ("orphan_a.geojson",)
-    )
-    scenes = tuple(replace(s, id=f"b_{s.id}") for s in row_of_scenes(tmp_path / "b", 3))
-    second = SourceScenes(scenes, "b", "PS-RGB", ("orphan_b.geojson",))
-    plan = make_plan([first, second], ["moscow", "mumbai"], BuildOptions(), Threads(1))
-    assert plan.meta.cities == ("moscow", "mumbai")
-    assert [scene.city for scene in plan.scenes] == [0, 0, 1, 1, 1]
-    assert plan.orphan_labels == ("orphan_a.geojson", "orphan_b.geojson")
-
-
 def test_only_one_road_file_serves_all_scenes(tmp_path):
     scenes = tuple(Scene(s.id, s.image, None) for s in row_of_scenes(tmp_path, 3))
     files = str(tmp_path / "quay_0.geojson"), "other.gpkg"
@@ -236,17 +212,6 @@ def test_files_of_very_many_scenes_are_read_some_per_task(tmp_path, monkeypatch)
     monkeypatch.setattr(module, "_MOST_TOGETHER", 1)
     assert module.inputs_digest(["a"], files, Threads(2), None) == found
     assert module.inputs_digest(["a"], files[::-1], Threads(2), None) != found
-
-
-def test_what_a_virtual_raster_refers_to_is_part_of_it(tmp_path):
-    source = write_image(tmp_path / "source.tif", texture(64, 64))
-    vrt = tmp_path / "mosaic.vrt"
-    with rasterio.open(source) as dataset, WarpedVRT(dataset, crs="EPSG:3857") as warped:
-        rasterio.shutil.copy(warped, vrt, driver="VRT")
-    scenes = [Scene("mosaic", str(vrt), None)]
-    before = plan_of(scenes).meta.build["inputs"]
-    write_image(source, texture(64, 64, seed=1))
-    assert plan_of(scenes).meta.build["inputs"] != before
 
 
 def test_equal_text_of_two_virtual_rasters_is_not_one_image(tmp_path):

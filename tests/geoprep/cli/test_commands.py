@@ -99,13 +99,6 @@ def test_one_label_taken_for_all_scenes_is_said_and_ends_with_1(geoprep, scenes)
     assert "note: " in err
 
 
-def test_cities_are_listed_whole_in_a_pipe(geoprep, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    _, out, _ = geoprep("cities")
-    assert "SN3_roads_train_AOI_4_Shanghai_geojson_roads_speed.tar.gz" in out
-    assert "…" not in out
-
-
 def test_the_help_has_no_marks_of_its_own(geoprep):
     _, out, _ = geoprep("--help")
     assert "\\b" not in out

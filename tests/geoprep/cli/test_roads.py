@@ -78,12 +78,6 @@ def test_errors_are_one_line(geoprep, arguments, message):
     assert error.count("\n") == 1
 
 
-@pytest.mark.parametrize("command", ["vectorize", "polygonize"])
-def test_a_missing_file_to_write_is_named(geoprep, command):
-    status, _, error = geoprep(command, "a.tif")
-    assert (status, "Missing option '--out'" in error) == (2, True)
-
-
 def test_a_preview_over_an_image_elsewhere_is_refused(predictions, tmp_path, geoprep):
     far = Affine(1, 0, 700_000, 0, -1, 5_000_000)
     out, away = tmp_path / "city.gpkg", tmp_path / "away.tif"

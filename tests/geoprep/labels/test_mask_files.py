@@ -61,15 +61,6 @@ def test_a_mask_without_a_place_and_of_another_size_is_refused(tmp_path):
         read_mask(label, RULE, GRID, WHOLE)
 
 
-def test_only_the_window_is_read(tmp_path, monkeypatch):
-    label = write(tmp_path / "a.tif", drawn(), GRID.transform, UTM)
-    read = []
-    usual = mask_files._pixels
-    monkeypatch.setattr(mask_files, "_pixels", lambda d, r, w: read.append(w) or usual(d, r, w))
-    read_mask(label, RULE, GRID, SceneWindow(8, 16, 24, 32))
-    assert [(w.row_off, w.col_off, w.height, w.width) for w in read] == [(8, 16, 24, 32)]
-
-
 def test_a_mask_of_other_pixels_gives_the_nearest(tmp_path):
     """Half as fine, and shifted by whole pixels of its own: 5 m to the west and north."""
     coarse = drawn()[::2, ::2]

@@ -161,19 +161,6 @@ def test_areas_are_dissolved_across_predictions_and_overlaps_counted_once(tmp_pa
     assert alone["confidence"].isna().all()
 
 
-def test_the_command_writes_a_geopackage(tmp_path):
-    write(tmp_path / "a.tif", blobs(40, 40))
-    (tmp_path / "a.png").write_bytes(b"an overlay")
-    out = tmp_path / "areas.gpkg"
-    given = ["polygonize", str(tmp_path), "--out", str(out), "--min-area", "5"]
-    result = CliRunner().invoke(cli, given, catch_exceptions=False)
-    assert result.output.startswith(f"wrote {out}: house")
-    frame = geopandas.read_file(out)
-    assert set(frame["class"]) <= {"house", "lake"}
-    assert (frame["area_m2"] >= 5).all()
-    assert frame.crs.to_epsg() == 32637
-
-
 def test_geojson_in_capitals_is_in_degrees(tmp_path):
     label = np.zeros((40, 40), np.uint8)
     label[20:30, 10:30] = 2

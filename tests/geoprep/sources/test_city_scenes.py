@@ -9,7 +9,7 @@ from geoprep.errors import SourceError
 from geoprep.sources import city_scenes
 from geoprep.sources.cities import CITIES, directions
 from geoprep.sources.city_scenes import find_scenes
-from geoprep.storage import open_image, read_bytes
+from geoprep.storage import read_bytes
 
 MOSCOW, VEGAS = CITIES["moscow"], CITIES["vegas"]
 # What SpaceNet 5's train archive unpacks to.
@@ -64,20 +64,6 @@ def test_the_folder_of_a_product_includes_the_labels_beside_it(make):
     data = make(*chips("AOI_7_Moscow", 1))
     found = find_scenes(MOSCOW, data / "AOI_7_Moscow" / "PS-RGB")
     assert found.scenes[0].label is not None
-
-
-def test_the_real_chip_is_found_and_labels_without_image_are_reported(shared_data):
-    found = find_scenes(VEGAS, shared_data)
-    (scene,) = found.scenes
-    assert scene.id == "AOI_2_Vegas_img0"
-    assert [name.rpartition("_")[2] for name in found.orphan_labels] == [
-        "img99.geojson",
-        "img990.geojson",
-    ]
-    with open_image(scene.image) as source:
-        assert source.shape == (1300, 1300)
-    assert scene.label is not None
-    assert b"speed_mph" in read_bytes(scene.label)
 
 
 def test_the_better_label_is_taken_and_the_other_is_no_orphan(make):

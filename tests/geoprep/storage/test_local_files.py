@@ -5,7 +5,6 @@ import fcntl
 import gc
 import os
 import shutil
-import threading
 import time
 
 import numpy as np
@@ -64,23 +63,6 @@ def test_a_folder_is_written_whole_or_not_at_all(tmp_path):
     write(fail=False)
     assert list(tmp_path.iterdir()) == [path]
     assert (path / "b" / "c.txt").read_text() == "new"
-
-
-def test_threads_write_one_file_without_conflict(tmp_path):
-    barrier, path = threading.Barrier(4), tmp_path / "a.txt"
-
-    def write(text):
-        with replaced(path) as partial:
-            partial.write_text(text)
-            barrier.wait()
-
-    threads = [threading.Thread(target=write, args=(str(i) * 1000,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert path.read_text() in {str(i) * 1000 for i in range(4)}
-    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_temporary_files_of_killed_writers_are_removed_after_a_day(tmp_path, python):

@@ -300,15 +300,6 @@ def test_report_reads_well(store_copy, capsys):
     assert "1 problem(s)" in said
 
 
-def test_damage_in_one_table_hides_none_in_another(store_copy):
-    for file in (store_copy / "histogram/speed/c/0", store_copy / "ledger/32/speed/c/0/0"):
-        file.write_bytes(file.read_bytes()[:-1] + b"?")
-    array = zarr.open_group(store_copy, mode="r+")["road_fraction"]
-    array[0] = 0.5
-    found = {p.array for p in verify(store_copy, workers=1).problems}
-    assert found == {"histogram/speed", "ledger/32/speed", "road_fraction"}
-
-
 def test_a_number_of_tiles_that_only_an_array_claims_takes_no_memory(tiny_copy, monkeypatch):
     monkeypatch.setattr(Tables, "_length", lambda *_: 10**12)
     report = verify(tiny_copy)

@@ -45,13 +45,6 @@ def test_pixels_and_place_are_those_of_the_geotiff(opened, tmp_path, scene, chun
     assert data.attrs["scene"] == scene
 
 
-def test_a_coarser_level_covers_the_same_ground(opened):
-    fine, coarse = (opened.to_xarray(level, scene="city_2") for level in (64, 32))
-    assert coarse.image.shape == (3, 75, 65)
-    assert transform_of(coarse) == transform_of(fine) * Affine.scale(2)
-    assert coarse.attrs["level"] == 32
-
-
 @given(data=st.data())
 def test_any_index_gives_what_numpy_gives(opened, data):
     lazy = opened.to_xarray(scene="city_1").image
@@ -76,13 +69,6 @@ def test_only_tiles_under_the_pixels_are_read(opened, monkeypatch):
     with dask.config.set(scheduler="synchronous"):
         opened.to_xarray(scene="city_3", chunks={}).speed[:5, :5].compute()
     assert len(read) == 2
-
-
-def test_pixels_that_are_not_north_up_have_a_transform_and_no_x(built):
-    data = built(ROTATED, tile=32, levels=1).to_xarray(scene="a")
-    assert not {"x", "y"} & set(data.coords)
-    assert transform_of(data) == ROTATED
-    assert "crs_wkt" in data.spatial_ref.attrs
 
 
 def test_a_scene_that_is_not_georeferenced_has_no_crs(tmp_path):

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import geopandas as gpd
 import numpy as np
-import pyarrow.parquet
 import pyogrio
 import pytest
 import shapely
@@ -86,16 +85,6 @@ def test_geojson_is_in_degrees_and_has_no_nan(tmp_path, name):
     assert document["features"][2]["properties"]["speed_mph"] is None
 
 
-def test_geoparquet_says_its_crs(tmp_path):
-    write_network(some(), tmp_path / "roads.parquet")
-    schema = pyarrow.parquet.read_schema(tmp_path / "roads.parquet")
-    geo = json.loads(schema.metadata[b"geo"])
-    column = geo["columns"]["geometry"]
-    assert geo["version"] == "1.1.0"
-    assert column["crs"]["id"] == {"authority": "EPSG", "code": 32737}
-    assert column["geometry_types"] == ["LineString"]
-
-
 def test_without_pyarrow_the_error_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     missing = r"pip install 'geoprep\[parquet\]'"
@@ -106,16 +95,6 @@ def test_without_pyarrow_the_error_says_what_to_install(tmp_path, monkeypatch):
     for read in (read_network, read_if_network):
         with pytest.raises(UsageError, match=missing):
             read(tmp_path / "roads.parquet")
-
-
-def test_the_old_file_is_kept_if_writing_fails(tmp_path, monkeypatch):
-    path = tmp_path / "roads.geojson"
-    write_network(some(), path)
-    before = path.read_bytes()
-    monkeypatch.setattr(pyogrio, "write_dataframe", lambda *_args, **_more: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        write_network(some(None), path)
-    assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -282,15 +261,3 @@ def test_averaged_speeds_are_rounded(tmp_path):
     path = tmp_path / "roads.gpkg"
     write_network(made, path)
     assert read_network(path).speed_mph.tolist() == [55.0]
-
-
-@pytest.mark.parametrize("suffix", [".gpkg", ".parquet"])
-def test_coordinates_outside_the_domain_of_a_crs_are_refused(tmp_path, suffix):
-    path, line = tmp_path / f"far{suffix}", shapely.LineString([(1e15, 1e15), (2e15, 1e15)])
-    table = gpd.GeoDataFrame({"speed_mph": [9.0]}, geometry=[line], crs="EPSG:32637")
-    if suffix == ".parquet":
-        table.to_parquet(path)
-    else:
-        table.to_file(path)
-    with pytest.raises(SourceError, match=r"far.*: has coordinates outside the domain of its CRS"):
-        read_network(path)

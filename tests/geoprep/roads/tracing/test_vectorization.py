@@ -8,7 +8,7 @@ from helpers.roads import drawn
 
 from geoprep.errors import ImageError, SourceError, UsageError
 from geoprep.roads.options import RasterOptions, Tracing
-from geoprep.roads.tracing.vectorization import rasters_in, vectorize, vectorize_each
+from geoprep.roads.tracing.vectorization import rasters_in, vectorize
 
 
 def three_rasters(folder):
@@ -25,14 +25,6 @@ def test_progress_is_reported_for_any_number_of_workers(tmp_path, workers):
     steps = []
     vectorize(three_rasters(tmp_path), workers=workers, advance=lambda *step: steps.append(step))
     assert steps == [(1, 3), (2, 3), (3, 3)]
-
-
-def test_warnings_are_python_warnings_by_default(tmp_path):
-    path = write_raster(tmp_path / "a.tif", np.full((9, 9), 255, np.uint8), nodata=255)
-    with pytest.warns(UserWarning, match=r"a.tif: has only nodata pixels"):
-        assert not len(vectorize([path]).lines)
-    with pytest.warns(UserWarning, match=r"a.tif: has only nodata pixels"):
-        assert len(list(vectorize_each([path]))) == 1
 
 
 def test_a_network_without_coordinates_is_refused(tmp_path):
