@@ -112,9 +112,7 @@ def test_stores_do_not_depend_on_the_folders_of_their_inputs(tmp_path):
     assert digests[0] == digests[1]
 
 
-@pytest.mark.parametrize(
-    ("rescale", "shard_tiles"), [("none", 3), ("scene", 3), ("city", 3), ("scene", 100)]
-)
+@pytest.mark.parametrize(("rescale", "shard_tiles"), [("city", 3), ("scene", 100)])
 def test_scenes_with_too_much_nodata_are_skipped(tmp_path, rescale, shard_tiles):
     scenes = row_of_scenes(tmp_path, 2, 100)
     for name, rows in (("just", 10), ("over", 9)):

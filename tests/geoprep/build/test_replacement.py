@@ -20,13 +20,19 @@ def scenes(tmp_path_factory):
     return row_of_scenes(tmp_path_factory.mktemp("scenes"), 3, 64)
 
 
+@pytest.fixture(scope="module")
+def built(scenes, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("stores")
+    for name, options in (("old", OLD), ("new", NEW)):
+        build_of(folder / name / "a.zarr", scenes, **options)
+    return folder
+
+
 @pytest.fixture
-def stores(scenes, tmp_path):
+def stores(built, tmp_path):
     """Return a complete store, its digest, and that of the store that replaces it."""
-    out = tmp_path / "a.zarr"
-    build_of(out, scenes, **OLD)
-    build_of(tmp_path / "new" / "a.zarr", scenes, **NEW)
-    return out, tree_digest(out), tree_digest(tmp_path / "new" / "a.zarr")
+    out = shutil.copytree(built / "old" / "a.zarr", tmp_path / "a.zarr")
+    return out, tree_digest(out), tree_digest(built / "new" / "a.zarr")
 
 
 @pytest.mark.parametrize("renamed", [0, 1, 2])

@@ -234,12 +234,10 @@ class Shuffled:
         yield from results
 
 
-@pytest.mark.parametrize("options", [{"shard_tiles": 3}, {"rescale": "city", "shard_tiles": 5}])
-def test_the_same_bytes_whatever_the_workers_and_their_order(tmp_path, options):
+def test_the_same_bytes_whatever_the_workers_and_their_order(tmp_path):
     scenes = row_of_scenes(tmp_path / "scenes", 7, [(130, 97), (64, 64)], "uint16")
-    options = {"tile": 48, **options}
-    digests = []
-    for i, executor in enumerate([Threads(1), Threads(4), Shuffled(1), Shuffled(3)]):
+    options, digests = {"tile": 48, "rescale": "city", "shard_tiles": 5}, []
+    for i, executor in enumerate([Threads(1), Threads(4), Shuffled(3)]):
         build(plan_of(scenes, **options), tmp_path / f"{i}.zarr", executor)
         digests.append(tree_digest(tmp_path / f"{i}.zarr"))
     assert all(other == digests[0] for other in digests[1:])

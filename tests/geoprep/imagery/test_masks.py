@@ -64,7 +64,7 @@ COMBINATIONS = [
     (kind, stated, dtype)
     for kind in ("gray", "rgb", "palette")
     for stated in STATED
-    for dtype in ("uint8", "uint16", "float32")
+    for dtype in ("uint8", "float32")
     if kind != "palette" or (dtype == "uint8" and stated != "alpha first")
 ]
 

@@ -60,7 +60,7 @@ def staircase(angle_deg, gsd):
 
 
 @pytest.mark.parametrize("gsd", [(0.3, 0.3), (1.0, 1.0), (0.68, 1.2)])
-@pytest.mark.parametrize("angle", [8, 27, 45, 63, 85, 110, 152])
+@pytest.mark.parametrize("angle", [8, 45, 63, 152])
 def test_straight_roads_are_traced_straight(gsd, angle):
     """Excess length below 0.5 % and heading error below 3 degrees, in any direction."""
     made, road = staircase(angle, gsd)
