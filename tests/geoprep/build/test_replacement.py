@@ -1,5 +1,7 @@
 """A complete store stays until the store that replaces it is complete."""
 
+import shutil
+
 import numpy as np
 import pytest
 from helpers.disks import small_disk
