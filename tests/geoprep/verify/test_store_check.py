@@ -18,7 +18,8 @@ from helpers.factory import build_of, row_of_scenes
 from geoprep.cli.progress import print_verification
 from geoprep.errors import StoreError
 from geoprep.store.layout import shard_key
-from geoprep.store.reader import StoreReader, quiet_zarr
+from geoprep.store.opening import quiet_zarr
+from geoprep.store.reader import StoreReader
 from geoprep.store.scenes import read_image
 from geoprep.store.shards import ShardWriter
 from geoprep.verify.contents import Tables
