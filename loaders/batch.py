@@ -131,6 +131,12 @@ class Batch:
         parts = {n: getattr(self, n).to(device, non_blocking=non_blocking) for n in _PARTS}
         return Batch(**parts, has_classes=self.has_classes)
 
+    def copy_from(self, batch: Batch) -> None:
+        """Copy the samples of another batch of this shape, without waiting for a device."""
+        whole = self.block is not None and batch.block is not None
+        for name in ("block",) if whole else _PARTS:
+            getattr(self, name).copy_(getattr(batch, name), non_blocking=True)
+
 
 def has_streams(device: torch.device) -> bool:
     """Return whether a device has streams and takes pinned memory; MPS has one queue, pins none."""

@@ -18,10 +18,7 @@ LossName = Literal["focal-dice", "bce-dice", "ce-dice"]
 EngineName = Literal["auto", "native", "ipex"]
 DeviceName = Literal["auto", "cpu", "cuda", "xpu", "mps"]
 Precision = Literal["auto", "bf16", "fp16", "tf32", "fp32"]
-CompileMode = Literal["loss", "model", "reduce-overhead", "max-autotune", "off"]
-
-CUDA_GRAPHS: tuple[CompileMode, ...] = ("reduce-overhead", "max-autotune")
-"""Modes that replay the model's kernels as CUDA graphs on CUDA devices."""
+CompileMode = Literal["loss", "model", "off"]
 
 TIMEOUT_MINUTES = 60.0
 """Minutes that a rank waits for the others, unless a run says otherwise."""

@@ -270,9 +270,11 @@ class MachineConfig:
     )
     compile: CompileMode = option(
         "loss",
-        "Parts to compile with torch.compile, if there is a compiler: the loss (and, on a CPU, "
-        "BatchNorm with ReLU); model and loss (model), with CUDA graphs (reduce-overhead) and also "
-        "a search for the fastest kernels (max-autotune); or nothing (off).",
+        "Parts to compile with torch.compile, if there is a compiler: the loss (and on a CPU "
+        "BatchNorm with ReLU), model and loss (model), or nothing (off).",
+    )
+    capture: Literal["auto", "off"] = option(
+        "auto", "Record steps as CUDA graphs, on one CUDA device where they allow it; or never."
     )
     threads: int | None = option(
         None, "Threads for computation; default: processors divided by ranks.", **THREADS

@@ -57,6 +57,14 @@ def test_fp32_is_exact_to_the_last_bits_even_near_the_mean(mean, std):
     np.testing.assert_allclose(found.double(), exact, rtol=4e-7, atol=1e-30)
 
 
+@pytest.mark.parametrize("targets", ["bins", "binary"])
+def test_comparisons_on_cuda_give_the_bits_of_the_table(targets):
+    target = SpeedTarget(targets, torch.bfloat16)
+    found = target._between(EVERY_BYTE)
+    assert torch.equal(found, target(EVERY_BYTE))
+    assert found.is_contiguous(memory_format=torch.channels_last)
+
+
 @pytest.mark.parametrize("bands", [1, 3])
 def test_both_memory_orders_give_the_same_values_with_jitter_of_each_sample(bands):
     image = torch.randint(0, 256, (2, bands, 5, 7), dtype=torch.uint8)

@@ -10,10 +10,11 @@ import rasterio
 import torch
 from helpers import tiny
 from helpers.predict_cases import pixels, write_image
+from helpers.runs import assert_same_run
 from helpers.steps import batch as noise
 from helpers.steps import trainable_of
 
-from loaders import BatchLoader, RamTiles
+from loaders import BatchLoader, DevicePrep, Jitter, Normalize, RamTiles, SpeedTarget
 from training import export_model, load_model, train
 from training.checkpoint import load
 from training.engine import choose_engine
@@ -71,6 +72,70 @@ def test_training_equals_that_of_the_cpu(runs):
     assert load(runs[1].folder / "last.pt").progress["step"] == STEPS
     for name, value in weights.items():
         torch.testing.assert_close(others[name].cpu(), value, rtol=1e-3, atol=1e-4)
+
+
+def test_images_and_targets_are_those_of_the_cpu(device):
+    prep = DevicePrep(Normalize([100.3] * 3, [50.0] * 3), SpeedTarget("bins"), jitter=Jitter())
+    here, there = prep(noise()), prep.to(device)(noise().to(device))
+    torch.testing.assert_close(there.image.cpu(), here.image, rtol=1e-6, atol=1e-6)
+    assert there.image.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(there.target.cpu(), here.target)
+
+
+@pytest.mark.accelerator
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"precision": "bf16", "noise": 4.0},
+        {"precision": "fp16", "residency": "device"},
+        {"accumulate": 4, "optimizer": "sgd", "stages": "64@32:3,32:3", "epochs": 30, "crop": 256},
+    ],
+)
+def test_recorded_steps_give_the_bits_of_steps_as_they_are(
+    store_path, tmp_path, accelerator, short_runs, monkeypatch, settings
+):
+    if accelerator != "cuda":
+        pytest.skip("graphs are recorded on CUDA devices")
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    usual = SETTINGS | {"model": "helpers.tiny:normed", "optimizer": "adamw", "epochs": 3}
+    try:
+        for capture in ("auto", "off"):
+            out = tmp_path / capture
+            train(store_path, out=out, device="cuda", capture=capture, **usual | settings)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert_same_run(tmp_path / "auto", tmp_path / "off")
+    groups = load(tmp_path / "auto").optimizer["param_groups"]
+    assert {(type(group["lr"]), group.get("capturable", False)) for group in groups} == {
+        (float, False)
+    }
+
+
+def reads(image, label, key):
+    """An augmentation that reads a value of the device."""
+    return image + int(key[0]) % 2, label
+
+
+@pytest.mark.accelerator
+@pytest.mark.parametrize(
+    ("augmentation", "why"),
+    [
+        ("helpers.tiny:random_shift", "the host draws random numbers"),
+        (f"{__name__}:reads", "the host reads values of the device"),
+        ("helpers.tiny:darken", "images/s"),
+    ],
+)
+def test_an_augmentation_that_cannot_be_recorded_is_told(
+    store_path, tmp_path, accelerator, short_runs, capfd, augmentation, why
+):
+    if accelerator != "cuda":
+        pytest.skip("graphs are recorded on CUDA devices")
+    settings = SETTINGS | {"epochs": 3, "augmentation": augmentation}
+    train(store_path, out=tmp_path / "run", device="cuda", **settings)
+    said = capfd.readouterr().out
+    assert why in said
+    assert ("not recorded" in said) == (why != "images/s")
 
 
 def test_a_checkpoint_of_the_device_opens_on_the_cpu(runs):

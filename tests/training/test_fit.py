@@ -79,8 +79,8 @@ def test_an_accelerator_skips_a_loss_of_nan_and_stops_at_the_next_look(fit, out,
     states = []
     choose, step = start.choose_engine, trainer.train_step
 
-    def choose_engine(*settings):
-        engine = choose(*settings)
+    def choose_engine(*settings, **options):
+        engine = choose(*settings, **options)
         object.__setattr__(engine, "skips_steps", True)  # the class is frozen
         return engine
 

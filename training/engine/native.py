@@ -37,7 +37,8 @@ class Engine:
 
     If it ``skips_steps``, a step whose loss or gradient is not finite is skipped on the device,
     without waiting for it: on accelerators, and in fp16, where single gradients overflow.
-    Otherwise the host checks before each step.
+    Otherwise the host checks before each step. If it ``captures``, steps are recorded as CUDA
+    graphs, see `training.run.captured`.
     """
 
     name: EngineName
@@ -47,6 +48,7 @@ class Engine:
     reason: str
     autocast: Callable[[], torch.autocast]
     skips_steps: bool
+    captures: bool
 
     def environment(self) -> dict[str, Any]:
         """Return what the exact weights of a run depend on besides its settings."""
@@ -100,6 +102,8 @@ def choose_engine(
     device: DeviceName = "auto",
     precision: Precision = "auto",
     compile_mode: CompileMode = "loss",
+    *,
+    capture: bool = True,
 ) -> Engine:
     """Return the engine for the given settings."""
     place = choose_device(device)
@@ -118,8 +122,16 @@ def choose_engine(
         dtype=dtype,
         compile_mode="off" if lacking else compile_mode,
         reason=reason,
-        autocast=partial(torch.autocast, place.type, dtype=dtype, enabled=half),
+        # A graph must not use casts of weights that were cached outside of it.
+        autocast=partial(
+            torch.autocast,
+            place.type,
+            dtype=dtype,
+            enabled=half,
+            cache_enabled=place.type != "cuda",
+        ),
         skips_steps=place.type != "cpu" or dtype == torch.float16,
+        captures=capture and place.type == "cuda" and this_rank()[1] == 1,
     )
 
 
@@ -141,12 +153,10 @@ def choose_precision(device: torch.device, precision: Precision) -> tuple[torch.
         note += f" ({lacks} bf16)"
     if not cuda:
         return dtype, f"fp32 (tf32 is for cuda, not {device.type})" if note == "tf32" else note
-    # CUDA devices have had both since Ampere.
+    # CUDA devices have had both since Ampere. cuDNN's search for kernels (`benchmark`) stays off:
+    # it took 2.7 s per shape and found none that were faster (H100).
     tf32 = precision != "fp32"
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
-    torch.backends.cudnn.benchmark = not (  # crops have one shape, so the search is done once
-        torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled()
-    )
     if note == "tf32":
         note = "fp32" if computed else "fp32 (this device has no tf32)"
     return dtype, f"{note}, tf32 {'on' if tf32 else 'off'}" if computed else note

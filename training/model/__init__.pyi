@@ -19,6 +19,7 @@ from .trainable import NORMALISE as NORMALISE
 from .trainable import WAIT as WAIT
 from .trainable import Timed as Timed
 from .trainable import Trainable as Trainable
+from .trainable import average_share as average_share
 from .trainable import copy_weights as copy_weights
 from .trainable import running_statistics as running_statistics
 from .trainable import update_average as update_average

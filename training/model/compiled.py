@@ -18,8 +18,11 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from torch.optim import Adam, AdamW, Optimizer
 
-_SMALLEST = 1 << 20
+_SMALLEST = {"cpu": 1 << 20, "cuda": 1 << 22}
 """Values of the smallest input that is computed as one operation: calls cost more below."""
+
+_WIDEST = 64
+"""Most channels on CUDA: there, few channels at full size take torch's kernels twice the time."""
 
 
 class Compiled:
@@ -33,21 +36,18 @@ class Compiled:
         self,
         plain: Callable[..., Any],
         what: str,
-        mode: str | None = None,
         *,
         dynamic: bool = False,
         options: dict[str, Any] | None = None,
     ) -> None:
-        self._plain, self._what, self._mode = plain, what, mode
-        self._fast = torch.compile(plain, dynamic=dynamic, mode=mode, options=options)
+        self._plain, self._what = plain, what
+        self._fast = torch.compile(plain, dynamic=dynamic, options=options)
 
     def __call__(self, *args: Any) -> Any:  # noqa: ANN401 - what the plain callable returns
         """Return the result of the plain callable, up to rounding."""
         # Imported here: the compiler takes seconds to import, and not every run uses it.
         from torch._dynamo.exc import TorchDynamoException
 
-        if self._mode is not None:  # results of the call before, in a CUDA graph, are read
-            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]  # torch's
         try:
             return self._fast(*args)
         except TorchDynamoException as error:
@@ -63,12 +63,20 @@ class Compiled:
 
 def norm_relu(norm: nn.Module, x: Tensor, shortcut: Tensor | None = None) -> Tensor:
     """Return relu(norm(x) + shortcut), (n, channel, y, x)."""
-    if isinstance(norm, OnePassNorm) and norm.training and x.numel() >= _SMALLEST:
+    if isinstance(norm, OnePassNorm) and norm.training and _pays(x.device.type, x, shortcut):
         return norm.relu(x, shortcut)
     x = norm(x)
     if shortcut is not None:
         x = x.add_(shortcut)
     return functional.relu(x, inplace=True)
+
+
+def _pays(kind: str, x: Tensor, shortcut: Tensor | None) -> bool:
+    """Return whether one operation is faster: measured on CPUs, and with few channels on an H100.
+
+    With a shortcut it takes other kernels, which would be compiled for small parts of a step.
+    """
+    return x.numel() >= _SMALLEST[kind] and (kind == "cpu" or shortcut is None)
 
 
 class OnePassNorm(nn.BatchNorm2d):
@@ -91,10 +99,12 @@ class OnePassNorm(nn.BatchNorm2d):
         return y
 
 
-def fuse_norms(model: nn.Module) -> None:
+def fuse_norms(model: nn.Module, device: torch.device) -> None:
     """Let `norm_relu` compute every BatchNorm of a model that calls it as one operation."""
     for module in model.modules():
-        if type(module) is nn.BatchNorm2d:
+        if type(module) is nn.BatchNorm2d and (
+            device.type == "cpu" or module.num_features <= _WIDEST
+        ):
             module.__class__ = OnePassNorm
 
 

@@ -13,7 +13,7 @@ from torch.profiler import record_function
 from loaders import Batch, DevicePrep
 from training.model.compiled import Compiled
 from training.model.losses import LossParts
-from training.setting_texts import CUDA_GRAPHS, CompileMode
+from training.setting_texts import CompileMode
 
 Timed = Callable[[str], AbstractContextManager[object]]
 """Returns a context manager around a phase of a step, given its name."""
@@ -43,9 +43,8 @@ class Trainable(nn.Module):
         """Compile the loss, or model and loss, for training; validation uses neither."""
         if mode != "off":
             self._compiled_loss = Compiled(self.loss, "the loss")
-        if mode not in ("off", "loss"):
-            given = mode if mode in CUDA_GRAPHS else None
-            self._compiled_model = Compiled(self.model, "the model", given)
+        if mode == "model":
+            self._compiled_model = Compiled(self.model, "the model")
 
     def train(self, mode: bool = True) -> Self:
         """Put all but a frozen encoder into training mode: its statistics and dropout stay."""
@@ -92,29 +91,35 @@ def running_statistics(model: nn.Module) -> dict[str, Tensor]:
     }
 
 
+def average_share(decay: float, step: int) -> float:
+    """Return the share of the weights in the averaged ones at a step, counted from 1.
+
+    The decay rises over the first steps as ``(1 + step) / (10 + step)``, so that the average
+    forgets the random initial weights.
+    """
+    return 1 - min(decay, (1 + step) / (10 + step))
+
+
 @torch.no_grad()
 def update_average(
     averaged: dict[str, Tensor],
     model: nn.Module,
-    decay: float,
-    step: int,
+    share: float | Tensor,
     applied: Tensor | None = None,
 ) -> None:
-    """Move averaged weights and running statistics towards those of the model, in place.
+    """Move averaged weights and running statistics by a share of the way to the model's, in place.
 
-    The decay rises over the first steps (counted from 1) as ``(1 + step) / (10 + step)``, so that
-    the average forgets the random initial weights. ``applied``, a bool on the device, leaves the
-    averages as they are if it is False: the step was skipped.
+    ``applied``, a bool on the device, leaves the averages as they are if it is False: the step was
+    skipped.
     """
-    weight = 1 - min(decay, (1 + step) / (10 + step))
     now = model.state_dict()
     floats = [name for name, value in now.items() if value.is_floating_point()]
     averages, values = [averaged[n] for n in floats], [now[n] for n in floats]
     if applied is None:
-        torch._foreach_lerp_(averages, values, weight)
+        torch._foreach_lerp_(averages, values, share)  # type: ignore[arg-type]  # a number here
     else:  # the weight is on the device, where lerp takes none
         change = torch._foreach_sub(values, averages)
-        torch._foreach_mul_(change, applied * weight)
+        torch._foreach_mul_(change, applied * share)
         torch._foreach_add_(averages, change)
     counters = [name for name in now if not now[name].is_floating_point()]  # such as of batches
     if counters:

@@ -33,6 +33,7 @@ from training.engine import (
 )
 from training.model import Trainable
 from training.process import is_out_of_memory
+from training.run.captured import WARM_UP, CapturedStep
 from training.run.parts import STATE_PER_PARAMETER, info_of, make_trainable
 from training.run.report import duration
 from training.run.step import StepState, train_step
@@ -52,6 +53,9 @@ SIZES = (2, 4, 8, 16, 32, 64, 128)
 
 STEPS_PER_EPOCH = 16
 """Minimum steps per epoch: larger batches are a few per cent faster, but learn less per epoch."""
+
+LARGER = 32
+"""Batch size that most accelerators need to compute at their rate."""
 
 _REPEATS = 3
 _TIE = 0.02
@@ -271,8 +275,12 @@ def release(device: torch.device) -> None:
 def choose_batch_size(
     config: Config, engine: Engine, stores: Sequence[StoreReader]
 ) -> tuple[Config, list[str]]:
-    """Return settings with a number as batch size, and remarks on how ``auto`` chose it."""
-    if config.batch_size != "auto":
+    """Return settings with a number as batch size, and remarks on how ``auto`` chose it.
+
+    Where steps are captured, which small batches leave idle, a remark tells what a larger one does.
+    """
+    given = config.batch_size
+    if given != "auto" and (given >= LARGER or not engine.captures or config.resume):
         return config, []
     trainable = make_trainable(config, info_of(config, stores), engine, stores)
     side, finest = largest_sides(config, stores)
@@ -281,9 +289,16 @@ def choose_batch_size(
     learns = samples // (STEPS_PER_EPOCH * this_rank()[1] * config.accumulate)
     resident = tile_bytes(config, stores, finest, engine.device)
     fits = replace(estimate(trainable, config, engine, side), tiles=resident).largest_batch
-    rates = measured_rates(trainable, engine, config, side, max(SIZES[0], min(fits, learns)))
+    sizes = [size for size in SIZES if size <= max(SIZES[0], min(fits, learns))]
+    if given != "auto":  # nothing is compiled for a remark
+        engine, sizes = replace(engine, compile_mode="off"), [given, LARGER] * (LARGER in sizes)
+    rates = measured_rates(trainable, engine, config, side, sizes)
     del trainable
     release(engine.device)
+    if given != "auto":
+        gain = rates.get(LARGER, 0.0) / rates.get(given, math.inf)
+        more = f"`batch_size` {LARGER} trains {gain:.1f} times as many images per second as {given}"
+        return config, [f"{more}, in fewer steps per epoch"] * (gain > 1 + 10 * _TIE)
     if not rates[max(rates)]:  # the last one did not fit
         del rates[max(rates)]
         fits = max(rates, default=0)
@@ -306,7 +321,7 @@ def choose_batch_size(
 
 
 def measured_rates(
-    trainable: Trainable, engine: Engine, config: Config, side: int, most: int
+    trainable: Trainable, engine: Engine, config: Config, side: int, sizes: Sequence[int]
 ) -> dict[int, float]:
     """Return the images per second of steps by batch size, up to where the rate falls.
 
@@ -314,17 +329,17 @@ def measured_rates(
     """
     config = replace(config, lr=0.0, weight_decay=0.0)
     rates: dict[int, float] = {}
-    size = SIZES[0]
+    untimed, size = WARM_UP + 1 if engine.captures else 1, 0
+    bands, classes = trainable.prep.normalize.centre.numel(), trainable.prep.target.targets
     try:
         state = StepState.of(trainable.train(), engine, config)
-        for size in SIZES:
-            if size > most or (rates and rates[max(rates)] < _GIVE_UP * max(rates.values())):
+        for size in sizes:
+            if rates and rates[max(rates)] < _GIVE_UP * max(rates.values()):
                 break
-            batch = _noise(size, side, trainable.prep.normalize.centre.numel())
-            take = partial(train_step, trainable, [batch.to(engine.device)], state)
-            rates[size] = size / StepTimer(1, _REPEATS).measure(
-                take, partial(wait_for, engine.device)
-            )
+            step = CapturedStep(lambda _: None) if engine.captures else train_step
+            batch = _noise(size, side, bands, has_classes=classes == "classes").to(engine.device)
+            take, wait = partial(step, trainable, [batch], state), partial(wait_for, engine.device)
+            rates[size] = size / StepTimer(untimed, _REPEATS).measure(take, wait)
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
@@ -337,11 +352,12 @@ def fastest(rates: dict[int, float]) -> int:
     return max(size for size, rate in rates.items() if rate >= (1 - _TIE) * max(rates.values()))
 
 
-def _noise(count: int, side: int, bands: int) -> Batch:
+def _noise(count: int, side: int, bands: int, *, has_classes: bool) -> Batch:
     """Return a batch of random pixels and labels."""
     random = torch.Generator().manual_seed(count)
     shape = (count, side, side)
     image = torch.randint(1, 256, (*shape, bands), dtype=torch.uint8, generator=random)
     speed = torch.randint(0, 255, shape, dtype=torch.uint8, generator=random)
     number = torch.arange(count)
-    return Batch(image.permute(0, 3, 1, 2), speed, number, torch.zeros(count, 3).int(), number)
+    parts = image.permute(0, 3, 1, 2), speed, number, torch.zeros(count, 3).int(), number
+    return Batch(*parts, has_classes=has_classes)

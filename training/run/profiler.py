@@ -30,11 +30,14 @@ NOTES = {
     NORMALISE: "uint8 to float, on the device",
     AVERAGE: "of `ema`",
 }
-COMPILED = {"off": "nothing", "loss": "the loss"}
+COMPILED = {"off": "nothing", "loss": "the loss", "model": "model and loss"}
 
 
 def profile(trainer: Trainer) -> None:
-    """Run some training steps and print their time breakdown. Nothing is saved."""
+    """Run some training steps and print their time breakdown. Nothing is saved.
+
+    A recorded step has no phases, since the host starts it at once: its kernels are printed.
+    """
     spell, state = trainer.report.spell, trainer.state
     steps = StepTimer.TIMED
     trainer.report.line(f"timing {steps + PROFILED} steps, then {PROFILED} with torch's profiler")
@@ -42,6 +45,7 @@ def profile(trainer: Trainer) -> None:
     module, device = trainer.module.train(), trainer.engine.device
     batches, count = chain.from_iterable(repeat(trainer.loader)), trainer.config.accumulate
     phases = defaultdict[str, float](float)
+    other = {"cuda": ProfilerActivity.CUDA, "xpu": ProfilerActivity.XPU}.get(device.type)
 
     @contextmanager
     def timed(phase: str) -> Iterator[None]:
@@ -52,34 +56,35 @@ def profile(trainer: Trainer) -> None:
         phases[phase] += time.perf_counter() - begun
 
     state.timed = trainer.trainable.timed = timed
-    for _ in range(PROFILED):  # under the profiler, steps would allocate new memory
+    # Not under the profiler, where steps would allocate new memory.
+    for _ in range(0 if trainer.engine.captures else PROFILED):
         train_step(module, batches, state, count)
     state.timed = trainer.trainable.timed = record_function
-    other = {"cuda": ProfilerActivity.CUDA, "xpu": ProfilerActivity.XPU}.get(device.type)
     with torch_profile(activities=[ProfilerActivity.CPU, *([other] if other else [])]) as profiler:
         for _ in range(PROFILED):
-            train_step(module, batches, state, count)
+            trainer.step(module, batches, state, count)
 
     rows = profiler.key_averages()
+    what = "kernel" if trainer.engine.captures else "operator"
+    if what == "kernel":
+        rows = [row for row in rows if row.device_type.name != "CPU"] or rows
     images = trainer.loader.schedule.batch_size * count
     terminal = Terminal(width=100)
-    compiled = COMPILED.get(
-        trainer.engine.compile_mode, f"all, by mode {trainer.engine.compile_mode}"
-    )
     table = Table("phase of a step", "ms", "share", "", title_justify="left")
     for name, total in phases.items():
         share = total / max(sum(phases.values()), 1e-9)
         note = spell(NOTES.get(name, ""))
         table.add_row(name, f"{1e3 * total / PROFILED:.1f}", f"{share:.1%}", note)
-    terminal.print(table)
+    if phases:
+        terminal.print(table)
     terminal.print(
         f"a step of {images} images takes {1e3 * seconds:.0f} ms: {images / seconds:.1f} images/s "
-        f"(mean of {steps} steps; compiled: {compiled})"
+        f"(mean of {steps} steps; compiled: {COMPILED[trainer.engine.compile_mode]})"
     )
     which = "self_cpu_time_total" if other is None else "self_device_time_total"
     found = {row.key: (getattr(row, which), row.count) for row in rows if row.key not in phases}
     total = max(sum(spent for spent, _ in found.values()), 1e-9)
-    table = Table("operator", "share", "calls per step")
+    table = Table(what, "share", "calls per step")
     for name, (spent, calls) in sorted(found.items(), key=lambda one: -one[1][0])[:OPERATORS]:
         table.add_row(name[:60], f"{spent / total:.1%}", f"{calls / PROFILED:.0f}")
     terminal.print(table)

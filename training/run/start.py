@@ -25,6 +25,7 @@ from training.engine import (
 from training.model import is_code
 from training.process import RunStopped, StopSignals, signal_name
 from training.run.capacity import choose_batch_size, estimate_run, planned
+from training.run.captured import WARM_UP
 from training.run.folder import RunLock, check_free, claim, folder_of
 from training.run.parts import info_of, open_data
 from training.run.profiler import profile
@@ -99,7 +100,8 @@ def _run(
             store.check_level(stage.level)
     allocator = keep_memory()
     set_threads(config.threads)
-    engine = choose_engine(config.engine, config.device, config.precision, config.compile)
+    wanted = config.engine, config.device, config.precision, config.compile
+    engine = choose_engine(*wanted, capture=config.capture == "auto")
     config, chosen = choose_batch_size(config, engine, stores)
     report = Report(folder if config.writes else None, quiet=config.quiet, spell=spell)
     given = config, engine, stores, folder, saved
@@ -212,7 +214,7 @@ def _finished(config: Config, done: int) -> str:
 def _changes(before: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[str]:
     for name, value in given.items():
         plain = list(value) if isinstance(value, tuple) else value
-        if name in (*OF_ONE_START, "licence") or before.get(name) == plain:
+        if name in (*OF_ONE_START, "licence", "capture") or before.get(name) == plain:
             continue
         if name in UNCHANGEABLE:
             raise UsageError(
@@ -298,6 +300,10 @@ def _header(run: Trainer, allocator: str, memory: str) -> Iterator[tuple[str, st
     yield "model", _model(run)
     yield "training", _training(run)
     yield from describe(run.engine)
+    if run.engine.device.type == "cuda":
+        why = "several ranks" if this_rank()[1] > 1 else "`capture` off"
+        graphs = f"the first {WARM_UP} of a shape as they are, then recorded as a CUDA graph"
+        yield "steps", graphs if run.engine.captures else f"not recorded as CUDA graphs: {why}"
     yield "allocator", allocator
     yield "memory", memory
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -31,12 +31,12 @@ from training.model import (
     LossParts,
     Timed,
     Trainable,
+    average_share,
     copy_weights,
     running_statistics,
     update_average,
 )
 from training.run.parts import prepare
-from training.setting_texts import CUDA_GRAPHS
 from training.settings import Config, OptimizerConfig
 
 RISE = 0.3
@@ -89,6 +89,18 @@ class StepResult(NamedTuple):
     scale: Tensor | None = None
     """Factor of the loss, fp32 without dimensions; None if it is not scaled."""
 
+    def flat(self) -> Tensor:
+        """Return losses, norm and scale as one tensor, for `of`."""
+        last = [self.norm] if self.scale is None else [self.norm, self.scale]
+        return torch.cat([*self.losses, torch.stack(last)])
+
+    @classmethod
+    def of(cls, flat: Tensor, counts: list[int], waited: float) -> Self:
+        """Return the result that `flat` has the tensors of."""
+        losses = flat[: 4 * len(counts)].view(-1, 4).unbind()
+        norm, *scale = flat[4 * len(counts) :].unbind()
+        return cls([*losses], counts, norm, waited, *scale)
+
     def check(self, ago: int = 0) -> bool:
         """Return whether the step was applied: not if its scaled gradient overflowed.
 
@@ -111,8 +123,9 @@ class StepState:
     """State that a step reads and changes besides its module and batches.
 
     ``averaged`` (EMA, moved with ``decay``) and ``statistics`` (running ones) are tensors of
-    ``model`` by name; ``step`` counts the steps that are done. ``timed`` is a context manager
-    around each phase of a step.
+    ``model`` by name; ``step`` counts the steps that are done. ``share`` is that of the weights in
+    the averaged ones, where a step reads it on the device. ``timed`` is a context manager around
+    each phase of a step.
     """
 
     engine: Engine
@@ -124,6 +137,7 @@ class StepState:
     averaged: dict[str, Tensor] | None = None
     statistics: dict[str, Tensor] = field(default_factory=dict)
     step: int = 0
+    share: Tensor | None = None
     timed: Timed = record_function
 
     @classmethod
@@ -141,22 +155,34 @@ class StepState:
             averaged=copy_weights(model) if config.ema else None,
             statistics=running_statistics(model),
             step=step,
+            share=torch.zeros((), device=engine.device) if engine.captures and config.ema else None,
         )
 
     @property
     def rate(self) -> float:
         """The learning rate, without the factor of a slower encoder."""
-        rate: float = self.optimizer.param_groups[0]["lr"]
-        return rate
+        return float(self.optimizer.param_groups[0]["lr"])
 
     def set_rate(self, rate: float) -> None:
         """Set the learning rate."""
         for group in self.optimizer.param_groups:
-            group["lr"] = rate * group.get("factor", 1.0)
+            _set_rate(group, rate * group.get("factor", 1.0))
+
+    def fill_share(self) -> None:
+        """Set the share of the weights in the averaged ones for the next step."""
+        if self.share is not None:
+            self.share.fill_(average_share(self.decay, self.step + 1))
+
+    def optimizer_state(self) -> dict[str, Any]:
+        """Return the state of the optimizer, with plain numbers in its groups."""
+        state = self.optimizer.state_dict()
+        for group in state["param_groups"]:
+            group["lr"] = float(group["lr"])
+        return state
 
     def restore(self, saved: Checkpoint, where: str) -> None:
         """Restore optimizer, averaged weights and scaler of a checkpoint."""
-        decay = [group["weight_decay"] for group in self.optimizer.param_groups]
+        before = [(group["weight_decay"], group["lr"]) for group in self.optimizer.param_groups]
         try:
             if saved.optimizer is not None:
                 self.optimizer.load_state_dict(saved.optimizer)
@@ -164,8 +190,10 @@ class StepState:
             raise CheckpointError(
                 f"{where}: the optimizer's state does not fit this model ({error}): start a new run"
             ) from error
-        for group, wanted in zip(self.optimizer.param_groups, decay, strict=True):
-            group["weight_decay"] = wanted  # of the settings, which may have changed
+        for group, (decay, rate) in zip(self.optimizer.param_groups, before, strict=True):
+            group["weight_decay"] = decay  # of the settings, which may have changed
+            saved_rate, group["lr"] = group["lr"], rate  # here a tensor may be needed
+            _set_rate(group, saved_rate)
         if self.averaged is not None and saved.ema is not None:
             for name, value in saved.ema.items():
                 self.averaged[name].copy_(value)
@@ -189,6 +217,14 @@ class StepState:
             yield
         finally:
             self.model.load_state_dict(own)
+
+
+def _set_rate(group: dict[str, Any], rate: float) -> None:
+    """Set the learning rate of a group of parameters; a tensor keeps its memory."""
+    if isinstance(group["lr"], Tensor):
+        group["lr"].fill_(rate)
+    else:
+        group["lr"] = rate
 
 
 def train_step(
@@ -256,14 +292,15 @@ def train_step(
         optimizer.step()
         if scaler is not None:
             scaler.update()
-        optimizer.zero_grad(set_to_none=engine.compile_mode not in CUDA_GRAPHS)
+        optimizer.zero_grad()
     state.step += 1
     if before is not None:
         restore_unless_finite(statistics, before, norm)
     if state.averaged is not None:
         with timed(AVERAGE):
             applied = norm.isfinite() if engine.skips_steps else None
-            update_average(state.averaged, state.model, state.decay, state.step, applied)
+            share = average_share(state.decay, state.step) if state.share is None else state.share
+            update_average(state.averaged, state.model, share, applied)
     return result
 
 

@@ -18,7 +18,7 @@ class StepTimer:
         self._steps, self._begun = 0, 0.0
 
     def step(self, wait: Callable[[], object]) -> float | None:
-        """Count a step; return the seconds of one when enough are timed, else None.
+        """Count a step; return the seconds of one when just enough are timed, else None.
 
         ``wait`` waits for the device.
         """
@@ -26,7 +26,7 @@ class StepTimer:
         if self._steps == self._untimed:
             wait()
             self._begun = time.perf_counter()
-        if self._steps < self._untimed + self._timed:
+        if self._steps != self._untimed + self._timed:
             return None
         wait()
         return (time.perf_counter() - self._begun) / self._timed

@@ -14,14 +14,7 @@ from torch import nn
 
 from geoprep.store import StoreReader
 from loaders import BatchLoader, is_distributed, this_rank
-from training.checkpoint import (
-    BEST,
-    LAST,
-    Checkpoint,
-    RunProgress,
-    load_weights,
-    save,
-)
+from training.checkpoint import BEST, LAST, Checkpoint, RunProgress, load_weights, save
 from training.data import check_store, level_gsd
 from training.engine import (
     Engine,
@@ -39,6 +32,7 @@ from training.evaluation import examples, validate, worst_class
 from training.model import Trainable, training_only
 from training.pictures import choose_tiles
 from training.process import RunStopped, StopSignals
+from training.run.captured import CapturedStep
 from training.run.parts import info_of, labels_of, load_stage, make_trainable, resume_within
 from training.run.pretrained import load_encoder_weights, load_initial_weights
 from training.run.report import Pace, Report, duration
@@ -104,7 +98,6 @@ class Trainer:
             self.trainable, engine.device, find_unused=config.find_unused_parameters
         )
         self._restore(saved)
-        self.step = train_step
         self.epochs, self.stage, self.position = config.length, -1, 0
         self._begin_stage(config.stage_of(self.progress.epoch))
         if saved is not None and saved.loader.get("position"):
@@ -167,8 +160,9 @@ class Trainer:
             self._pending.append(self.step(self.module, batches, self.state, size))
             progress.step, self.position = self.state.step, position
             self.report.advance(size)
-            if self.config.time and (taken := self._timer.step(self._read)):
-                self._fix_length(self.config.time, taken)
+            timing = self.config.time or self.engine.captures
+            if timing and (taken := self._timer.step(self._read)):
+                self._after_timing(taken)
             # Reading the losses waits for the device, so most steps do not. Ranks have to agree on
             # stopping and saving, so they do at these steps only.
             urgent = self.alone and (self.stop.number or time.monotonic() >= self._save_at)
@@ -181,16 +175,20 @@ class Trainer:
         means = (part / labelled if labelled else math.nan for part in sums)
         return dict(zip(PARTS, means, strict=True)) | self._pace.figures()
 
-    def _fix_length(self, limit: str, taken: float) -> None:
-        """Fix the epochs of a run with ``time``, once, from the seconds of a step."""
+    def _after_timing(self, taken: float) -> None:
+        """Tell the rate of the first steps; by it, fix the epochs of a run with ``time``, once."""
         config, times = self.config, (taken, time.monotonic() - self._began)
         step, gone = max_over_ranks(times, self.engine.device)  # all ranks agree
-        left = parse_duration(limit) - gone
-        more = epochs_within(left, step, self.loader, self.validation, config.accumulate)
-        self.epochs = min(config.epochs, round(self.done + more, 3))
-        self.config = replace(config, epochs=self.epochs, time=None)
-        told = f"a step takes {step:.2g} s: {counted(round(self.epochs, 2), 'epoch')}"
-        self.report.line(f"{told}, the end in {duration((self.epochs - self.done) / more * left)}")
+        rate = self.loader.schedule.batch_size * config.accumulate * this_rank()[1] / step
+        told = f"a step takes {step:.2g} s: {rate:.1f} images/s"
+        if config.time:
+            left = parse_duration(config.time) - gone
+            more = epochs_within(left, step, self.loader, self.validation, config.accumulate)
+            self.epochs = min(config.epochs, round(self.done + more, 3))
+            self.config = replace(config, epochs=self.epochs, time=None)
+            end = duration((self.epochs - self.done) / more * left)
+            told += f"; {counted(round(self.epochs, 2), 'epoch')}, the end in {end}"
+        self.report.line(told)
 
     def _after_steps(self) -> None:
         """Read the losses of pending steps and show them; save and stop if it is time to."""
@@ -300,6 +298,7 @@ class Trainer:
         if self.stage >= 0:
             del self.loader, self.validation  # first free the memory of their tiles
         stage, self.stage = self.config.all_stages[number], number
+        self.step = CapturedStep(self.report.line) if self.engine.captures else train_step
         level = stage.level or self.stores[0].meta.levels[0]
         self.info = replace(self.info, level=level, gsd_m=level_gsd(self.stores[0], level))
         loaders = load_stage(self.config, self.info, self.stores, stage, self.engine.device)
@@ -355,7 +354,7 @@ class Trainer:
             progress.sums, progress.labelled = totals[:-1], totals[-1]
             place = replace(self.loader.state, epoch=progress.epoch, position=self.position)
             training = {
-                "optimizer": state.optimizer.state_dict(),
+                "optimizer": state.optimizer_state(),
                 "loader": asdict(place),
                 "rng": first | ({"other_ranks": others} if others else {}),
                 "scaler": {} if state.scaler is None else state.scaler.state_dict(),

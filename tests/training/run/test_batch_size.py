@@ -114,7 +114,7 @@ def test_tiles_in_memory_leave_less_for_batches(store_path, store, monkeypatch):
         return capacity.replace(found, available=room + (tiles if len(seen) > 1 else 0))
 
     monkeypatch.setattr(capacity, "estimate", estimate)
-    monkeypatch.setattr(capacity, "measured_rates", lambda *given: {given[-1]: 1.0})
+    monkeypatch.setattr(capacity, "measured_rates", lambda *given: {given[-1][-1]: 1.0})
     (less, _), (more, note) = (choose(auto(store_path), store) for _ in range(2))
     assert (less < 8, more) == (True, 8)
     assert "; at most 8 fit into memory, and " in note
@@ -132,7 +132,7 @@ def test_steps_are_measured_as_in_training(trainable, monkeypatch):
 
     monkeypatch.setattr(capacity, "train_step", step)
     engine = choose_engine("native", "cpu", "bf16", "off")
-    assert measured_rates(trainable.eval(), engine, Config.from_flat({"clip": 1.0}), 32, 2)[2] > 0
+    assert measured_rates(trainable.eval(), engine, Config.from_flat({"clip": 1.0}), 32, [2])[2] > 0
     parameters = len(list(trainable.model.parameters()))
     assert set(seen) == {(True, torch.bfloat16, parameters, 1.0)}
 
@@ -153,5 +153,5 @@ def test_sizes_are_tried_until_rates_fall_or_the_bound_is_reached(trainable, mon
     monkeypatch.setattr(capacity, "train_step", step)
     monkeypatch.setattr(timing.time, "perf_counter", lambda: now[0])
     given = trainable, engine, Config(), 32
-    assert measured_rates(*given, 128) == pytest.approx({2: 8.0, 4: 10.0, 8: 8.0})
-    assert list(measured_rates(*given, 4)) == [2, 4]
+    assert measured_rates(*given, capacity.SIZES) == pytest.approx({2: 8.0, 4: 10.0, 8: 8.0})
+    assert list(measured_rates(*given, (2, 4))) == [2, 4]

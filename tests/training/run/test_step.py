@@ -12,7 +12,14 @@ from loaders import Batch, ClassTarget, DevicePrep, Normalize, SpeedTarget
 from loaders.sampling import Schedule
 from training.checkpoint import RunProgress
 from training.engine import choose_engine
-from training.model import ClassLoss, RoadLoss, Trainable, copy_weights, update_average
+from training.model import (
+    ClassLoss,
+    RoadLoss,
+    Trainable,
+    average_share,
+    copy_weights,
+    update_average,
+)
 from training.run.parts import make_optimizer
 from training.run.step import (
     StepResult,
@@ -38,7 +45,7 @@ def test_counters_are_copied_and_early_steps_have_a_smaller_decay():
     start = model[0].weight.clone()
     model[1].num_batches_tracked += 7
     changed(model)
-    update_average(averaged, model, 0.999, 1)
+    update_average(averaged, model, average_share(0.999, 1))
     assert averaged["1.num_batches_tracked"] == 7
     assert torch.allclose(averaged["0.weight"], start + 9 / 11)
 
@@ -65,7 +72,7 @@ def test_averages_are_those_of_one_lerp_per_tensor_to_the_last_bit():
         name: averaged[name].lerp(value, 1 - 0.9) if value.is_floating_point() else value
         for name, value in model.state_dict().items()
     }
-    update_average(averaged, model, 0.9, 1000)
+    update_average(averaged, model, 1 - 0.9)
     assert all(torch.equal(averaged[name], value) for name, value in wanted.items())
 
 
@@ -76,8 +83,8 @@ def test_a_skipped_step_leaves_the_averages(applied):
     averaged, other = copy_weights(model), copy_weights(model)
     before = copy_weights(model)
     changed(model)
-    update_average(averaged, model, 0.9, 1000, torch.tensor(applied))
-    update_average(other, model, 0.9, 1000)
+    update_average(averaged, model, 1 - 0.9, torch.tensor(applied))
+    update_average(other, model, 1 - 0.9)
     wanted = other if applied else before
     assert all(torch.allclose(averaged[name], wanted[name]) for name in wanted)
 

@@ -1,0 +1,175 @@
+"""Recorded steps, with stand-ins for the graphs and streams of CUDA that compute on the CPU."""
+
+import warnings
+from dataclasses import replace
+
+import pytest
+import torch
+from helpers.runs import STAGED, STATEFUL, assert_same_run
+from helpers.steps import SAMPLES
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from training.checkpoint import load
+from training.engine import random_state
+from training.run import captured, start
+
+DOOMED = ("--model", "helpers.tiny:interrupted", *STATEFUL[2:])
+
+
+class _NoReads(TorchDispatchMode):
+    """Fails where the host would wait for a value of the device."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        assert "_local_scalar_dense" not in str(function), "the host waits for the device"
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def recordings(monkeypatch):
+    """Let runs on the CPU record their steps; return the lists of batches of the recordings.
+
+    A recording takes no step. What replays it sees the numbers of the host as they were then.
+    """
+    made, choose = [], start.choose_engine
+
+    def record(take, state):
+        _, buffers, _, count = take.args
+        made.append([len(batch) for batch in buffers])
+        step, groups = state.step, state.optimizer.param_groups
+        numbers = [dict(group) for group in groups]
+        values = torch.full((4 * count + 1 + (state.scaler is not None),), torch.nan)
+
+        def replay():
+            done, state.step = state.step, step
+            for group, before in zip(groups, numbers, strict=True):
+                group.update(before)
+            with _NoReads():
+                values.copy_(take().flat())
+            state.step = done
+
+        return replay, values
+
+    def choose_engine(*settings, capture):
+        engine = choose(*settings, capture=capture)
+        return replace(engine, captures=capture, skips_steps=True)
+
+    def random_numbers(device):  # those of the device are no hindrance
+        return random_state(device) | {"torch": torch.zeros(0)}
+
+    monkeypatch.setattr(start, "choose_engine", choose_engine)
+    monkeypatch.setattr(captured, "record", record)
+    monkeypatch.setattr(captured, "beside", lambda take: take())
+    monkeypatch.setattr(captured, "random_state", random_numbers)
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", lambda _: None)
+    return made
+
+
+def as_it_is(monkeypatch):
+    """Let no step be recorded; all else is as for recordings."""
+    monkeypatch.setattr(
+        captured.CapturedStep, "__init__", lambda self, _: self.__dict__.update(_possible=False)
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "batches"),
+    [
+        (("--ema", 0.9), [[4]]),
+        (("--accumulate", 4, "--optimizer", "sgd", "--schedule", "cosine"), [[4] * 4, [4] * 2]),
+        (("--precision", "fp16", "--optimizer", "adam", "--ema", 0.9), [[4]]),
+    ],
+)
+def test_a_run_of_recorded_steps_equals_one_of_steps_as_they_are(
+    fit, tmp_path, monkeypatch, recordings, options, batches
+):
+    monkeypatch.setenv("DOOM_AT", "0")
+    one, other, parts = (tmp_path / name for name in ("one", "other", "parts"))
+    common = ("--epochs", 5, *options)
+    said = fit("--out", one, *common, network=DOOMED).out
+    assert recordings == batches
+    assert "images/s" in said
+    monkeypatch.setenv("DOOM_AT", "9")
+    fit("--out", parts, *common, network=DOOMED, status=130)
+    monkeypatch.setenv("DOOM_AT", "0")
+    fit("--resume", parts, *DOOMED[:2], store=None, network=())
+    assert_same_run(one, parts)
+    as_it_is(monkeypatch)
+    fit("--out", other, *common, network=DOOMED)
+    assert_same_run(one, other)
+
+
+def test_a_run_goes_on_with_and_without_recordings(fit, tmp_path, monkeypatch, recordings):
+    """Its checkpoint holds plain numbers in the groups of the optimizer."""
+    monkeypatch.setenv("DOOM_AT", "8")
+    out, whole = tmp_path / "run", tmp_path / "whole"
+    fit("--out", out, "--epochs", 2, "--ema", 0.9, network=DOOMED, status=130)
+    assert len(recordings) == 1
+    groups = load(out).optimizer["param_groups"]
+    assert {type(group["lr"]) for group in groups} == {float}
+    assert not any(group["capturable"] for group in groups)
+    monkeypatch.setenv("DOOM_AT", "0")
+    fit("--resume", out, "--capture", "off", *DOOMED[:2], store=None, network=())
+    fit("--out", whole, "--epochs", 2, "--ema", 0.9, "--capture", "off", network=DOOMED)
+    weights, others = (load(run).model for run in (out, whole))
+    for name, value in weights.items():
+        torch.testing.assert_close(value, others[name])
+    recorded = ("--epochs", 3, "--capture", "auto")
+    fit("--resume", whole, *recorded, *DOOMED[:2], store=None, network=())
+    assert len(recordings) == 2
+
+
+def test_each_stage_records_its_shape(fit, out, recordings):
+    fit("--out", out, "--stages", "64@32:1,64:1,32:1", network=STAGED)
+    assert recordings == [[4]] * 3
+
+
+def test_a_loss_of_nan_stops_a_run_of_recorded_steps(fit, out, recordings):
+    options = ("--epochs", 1, "--log-every", 6, "--save-every", 3)
+    said = fit("--out", out, *options, model="poisoned", status=1).err
+    assert "the loss is not a number (step 5, epoch 1, seed 0)" in said
+    assert load(out).progress["step"] == 3
+
+
+def waits(image, label, key):
+    """An augmentation that reads a value of the device, as torch warns of."""
+    warnings.warn("called a synchronizing CUDA operation", stacklevel=1)
+    return image, label
+
+
+@pytest.mark.filterwarnings("ignore:called a synchronizing")
+@pytest.mark.parametrize(
+    ("augmentation", "why"),
+    [
+        ("helpers.tiny:random_shift", "the host draws random numbers"),
+        (f"{__name__}:waits", "the host reads values of the device"),
+        ("none", "operation not permitted when stream is capturing"),
+    ],
+)
+def test_a_step_that_cannot_be_recorded_is_taken_as_it_is(
+    fit, tmp_path, monkeypatch, recordings, augmentation, why
+):
+    def record(take, state):
+        assert augmentation == "none", "found before"
+        raise RuntimeError(f"CUDA error: {why}\nmore")
+
+    monkeypatch.setattr(captured, "record", record)
+    one, other = tmp_path / "one", tmp_path / "other"
+    common = ("--epochs", 2, "--ema", 0.9, "--augmentation", augmentation)
+    said = fit("--out", one, *common, network=STATEFUL).out
+    assert len([line for line in said.splitlines() if "not recorded" in line and why in line]) == 1
+    as_it_is(monkeypatch)
+    fit("--out", other, *common, network=STATEFUL)
+    assert_same_run(one, other)
+
+
+def test_a_recorded_step_is_profiled_and_compared_with_one_of_a_larger_batch(
+    fit, out, monkeypatch, recordings
+):
+    rates = {2: 100.0, 32: 250.0}
+    monkeypatch.setattr("training.run.capacity.measured_rates", lambda *_: rates)
+    options = ("--crops-per-tile", 64, "--batch-size", 2)
+    said = fit("--out", out, "--profile", network=(*STATEFUL[:2], *SAMPLES[:2], *options)).out
+    assert "--batch-size 32 trains 2.5 times as many images per second as 2" in said
+    assert "kernel" in said
+    assert "phase of a step" not in said
+    assert recordings == [[2]]
