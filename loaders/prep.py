@@ -82,6 +82,8 @@ def band_statistics(
     total = counts.sum(axis=1)
     if not total.all():
         where = ", ".join(store.location for store in stores)
+        if not any((store.scenes.status == "ok").any() for store in stores):
+            raise UsageError(f"no scene of {where} has a label: build it with labels to train")
         raise UsageError(
             f"{where}: the train split has no valid pixels to compute mean and standard deviation "
             "from. Give DevicePrep a Normalize with known statistics"

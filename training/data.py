@@ -243,6 +243,8 @@ def level_gsd(store: StoreReader, level: int) -> tuple[float, float]:
 def check_store(info: ModelInfo, stores: Sequence[StoreReader], where: str) -> None:
     """Check that stores have the bands and labels that a model was trained on."""
     for store in stores:
+        if not (store.scenes.status == "ok").any():
+            raise UsageError(f"no scene of {store.location} has a label: build it with labels")
         if set(info.class_names) != set(store.meta.class_names):
             trained, has = (
                 f"the classes {', '.join(names)}" if names else "speeds of roads"

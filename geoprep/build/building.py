@@ -94,7 +94,7 @@ def build_zarr(
         ``distributed.Client``. Default: threads of this machine.
     dry_run
         Build, download and unpack nothing; give the number of tiles, their size, and scenes that
-        would fail, by the headers of the images. This reads a .tar.gz to its end, at about 15
+        would fail, by the headers of images and masks. This reads a .tar.gz to its end, at about 15
         MB/s.
     progress
         Whether to show progress bars and notes; or an observer that receives them.
@@ -186,7 +186,7 @@ def build_zarr(
 def _dry_run(
     request: Request, options: BuildOptions, workers: int | None, observer: BuildObserver
 ) -> DryRun:
-    from geoprep.build.plan import make_plan
+    from geoprep.build.plan import make_plan, with_mask_failures
     from geoprep.build.summary import DryRun, summarise_plan
     from geoprep.executors import Threads
 
@@ -196,7 +196,7 @@ def _dry_run(
     threads = Threads(workers)
     plan = make_plan(sources.found, sources.names, options, threads, read_inputs=False)
     _note(sources, plan, observer)
-    return summarise_plan(plan, sources)
+    return summarise_plan(with_mask_failures(plan, threads), sources)
 
 
 def _texts(given: StrPath | Sequence[StrPath]) -> tuple[str, ...]:

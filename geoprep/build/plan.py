@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,22 +26,27 @@ from geoprep.build.scene import (
 )
 from geoprep.build.splits import divide
 from geoprep.crs import LONLAT
-from geoprep.errors import LabelError, SourceError, UsageError
+from geoprep.errors import GeoprepError, LabelError, SourceError, UsageError
 from geoprep.executors import Executor
 from geoprep.grid import Grid, shard_tiles
 from geoprep.labels import (
     UNSELECTED,
     RoadFile,
+    SceneWindow,
     Schema,
     is_vector,
     open_road_file,
+    read_mask,
 )
-from geoprep.sources import CITIES, SourceScenes
-from geoprep.storage import split_address
+from geoprep.sources import CITIES, SWAPPED, SourceScenes
+from geoprep.storage import is_remote, split_address
 from geoprep.store import CLASSES_SCHEMA, StoreMeta
 
 _MOST_COARSER: Final = 1.5
 """Ratio of the pixel sizes of two images above which a note says so."""
+_ONE_PIXEL: Final = SceneWindow(0, 0, 1, 1)
+_COLOURS: Final = 3
+"""Bands of a mask of colours."""
 _SAME_PLACE: Final = 0.9
 """Share of the ground of two images that they have in common if they show one place."""
 
@@ -112,8 +118,10 @@ def make_plan(
     check_kinds(sources, options)
     scenes, band_notes = probe_scenes(sources, options, executor)
     usable = [scene for scene in scenes if not scene.failure]
+    swapped = _looks_swapped(scenes[0], options)
     if not usable:
-        raise SourceError(f"none of {len(scenes)} images can be used. First: {scenes[0].failure}")
+        reason = " ".join([scenes[0].failure, *swapped])
+        raise SourceError(f"none of {len(scenes)} images can be used. First: {reason}")
     _require_own_places(usable)
     first = usable[0]
     layout = Layout.of([scene.grid for scene in scenes], len(first.bands), options)
@@ -186,7 +194,7 @@ def make_plan(
         tiles=tiles,
         road_file=road_file,
         orphan_labels=tuple(label for source in sources for label in source.orphan_labels),
-        notes=(*band_notes, *size_notes, *notes, *split_notes),
+        notes=(*swapped, *band_notes, *size_notes, *notes, *split_notes),
         fingerprint=f"{__version__} {digest}",
     )
 
@@ -261,6 +269,40 @@ def _check_rescale(rule: str, dtypes: set[str]) -> None:
 
 
 # Checks of labels
+
+
+def _looks_swapped(scene: PlannedScene, options: BuildOptions) -> list[str]:
+    """Return a question if an image has one band, as masks have, and its mask those of colours.
+
+    Raises SourceError if it has others, which no mask has.
+    """
+    if not scene.label or not options.raster_rule(scene.label) or options.label_speeds == "bins":
+        return []
+    try:
+        image, mask = map(imagery.describe, (scene.image, split_address(scene.label)[0]))
+    except GeoprepError:  # the scene fails, with this reason
+        return []
+    bands, of_mask = (len(raster.bands) - bool(raster.alpha) for raster in (image, mask))
+    text = f"{image.name} has one band, and its label {mask.name} has {of_mask}. {SWAPPED}"
+    if bands == 1 and of_mask not in (1, _COLOURS):
+        raise SourceError(text)
+    return [text] if bands == 1 < of_mask else []
+
+
+def with_mask_failures(plan: Plan, executor: Executor) -> Plan:
+    """Return a plan in which scenes fail if their local raster labels do not fit by a pixel."""
+
+    def checked(scene: PlannedScene) -> tuple[int, PlannedScene]:
+        rule = plan.options.raster_rule(scene.label) if scene.label else None
+        if scene.label and scene.grid and rule and not (scene.failure or is_remote(scene.label)):
+            try:
+                read_mask(scene.label, rule, scene.grid, _ONE_PIXEL, np.zeros((1, 1), bool))
+            except GeoprepError as error:
+                scene = replace(scene, failure=str(error))
+        return scene.first_tile, scene
+
+    scenes = sorted(executor.map_unordered(checked, plan.scenes), key=itemgetter(0))
+    return replace(plan, scenes=tuple(scene for _, scene in scenes))
 
 
 def _require_own_places(scenes: Sequence[PlannedScene]) -> None:

@@ -26,5 +26,6 @@ from .scene import Scene as Scene
 from .scene import SourceScenes as SourceScenes
 from .scene import natural_key as natural_key
 from .scene import refuse_inside as refuse_inside
+from .stac_items import SWAPPED as SWAPPED
 from .stac_items import asset_address as asset_address
 from .stac_items import is_items as is_items

@@ -18,7 +18,7 @@ from geoprep.sources.label_matching import (
     is_called_label,
 )
 from geoprep.sources.scene import MANIFEST, Scene, SourceScenes, natural_key, synthetic_notes
-from geoprep.sources.stac_items import is_items, read_items
+from geoprep.sources.stac_items import SWAPPED, is_items, read_items
 from geoprep.storage import (
     image_in_file,
     is_file_name,
@@ -60,6 +60,8 @@ def images_and_labels(
         for address in _image_files(pattern)
         if address == str(Path(pattern).absolute()) or not leave_out(address)
     )
+    if vectors := [a for a in addresses if a.lower().endswith(LABEL_SUFFIXES) and not is_items(a)]:
+        raise SourceError(f"`images`: {vectors[0]} is a vector file. {SWAPPED}")
     files = [] if labels is None else _label_files(labels, masks=masks)
     # Images and labels in one folder are distinguished by their names.
     twice = set(files) & set(addresses)

@@ -26,6 +26,7 @@ _ENDPOINT: Final = re.compile(r"/(search|items(/[^/.]+)?)/?$")
 _OFFSET_APPLIED: Final = ("earthsearch:boa_offset_applied", "sentinel:boa_offset_applied")
 """Properties of Sentinel-2 that say that values have their offset already, whatever bands state."""
 _TIMES: Final = ("datetime", "start_datetime", "end_datetime")
+SWAPPED: Final = "Are `images` and `labels` swapped?"
 _NO_DATA: Final = {"thumbnail", "overview", "metadata"}
 """Roles of assets that are not imagery, whatever their media type is."""
 
@@ -127,6 +128,8 @@ def _items_of(data: bytes, address: str) -> tuple[list[dict[str, Any]], bool]:
     items = document["features"] if kind == "FeatureCollection" else [document]
     if not items:
         raise SourceError(f"{address} has no items. Check the search that it is the result of")
+    if "geometry" in items[0] and "assets" not in items[0]:
+        raise SourceError(f"{address} holds no STAC items, but vectors. {SWAPPED}")
     return items, any(link["rel"] == "next" for link in document.get("links") or [])
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers.factory import build_of, texture, write_scene
 from helpers.runs import SMALL, STAGED, rows
 from helpers.stores import write_store
 
@@ -30,6 +31,15 @@ def test_a_batch_larger_than_an_epoch_is_refused_with_the_largest_size(fit, out)
 def test_stages_are_refused_beside_what_they_replace(fit, out, option):
     said = fit("--out", out, "--stages", "32@32:1", *option, network=STAGED, status=2).err
     assert f"leave out {option[0]}" in said
+
+
+def test_a_store_without_labels_is_said_before_training_and_evaluation(store, tmp_path):
+    image = write_scene(tmp_path, "a", texture(64, 64), labelled=False)
+    unlabelled = build_of(tmp_path / "a.zarr", [image], val=0.0)
+    with pytest.raises(UsageError, match=r"no scene of .*a\.zarr has a label: build it with"):
+        model_info([unlabelled], model="m")
+    with pytest.raises(UsageError, match=r"no scene of .*a\.zarr has a label: build it with"):
+        tiles_of(model_info([store], model="m"), [unlabelled], "val")
 
 
 def test_stores_of_other_nodata_rules_are_noted(store):

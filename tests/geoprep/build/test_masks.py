@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,9 +17,10 @@ from helpers.factory import write_scene as write_vector_scene
 from PIL import Image
 from rich.console import Console
 
+from geoprep.build.plan import with_mask_failures
 from geoprep.build.run import build
 from geoprep.cli.progress import print_summary
-from geoprep.errors import StoreError, UsageError
+from geoprep.errors import SourceError, StoreError, UsageError
 from geoprep.executors.threads import Threads
 from geoprep.labels.downsampling import majority
 from geoprep.palette import UNKNOWN_COLOUR, speed_colours
@@ -83,12 +85,34 @@ def test_a_mask_that_cannot_be_used_fails_its_scene_alone(tmp_path):
     away = scene_of(tmp_path, "away", drawn(4))
     there = Affine.translation(9e3, 0) * PLACES["utm"].transform
     write_image(Path(away.label), drawn(4)[..., None], Place(PLACES["utm"].crs, there))
-    store = build_of(tmp_path / "a.zarr", [away, bad, good], **ROADS)
-    assert store.scenes.status.tolist() == ["failed", "failed", "ok"]
+    short = replace(scene_of(tmp_path, "short", drawn(4)), label=str(tmp_path / "short.png"))
+    Image.fromarray(drawn(4)[:-1]).save(short.label)
+    scenes = [away, bad, short, good]
+    planned = with_mask_failures(plan_of(scenes, **ROADS), Threads(2)).scenes
+    store = build_of(tmp_path / "a.zarr", scenes, **ROADS)
+    assert store.scenes.status.tolist() == ["failed", "failed", "failed", "ok"]
+    assert [Path(scene.failure.split(":")[0]).name for scene in planned] == [
+        *("away_mask.tif", "bad_mask.tif", "short.png", "")
+    ]
     assert "away_mask.tif: does not overlap its image" in store.scenes.reason[0]
     assert "bad_mask.tif" in store.scenes.reason[1]
     assert str(tmp_path) not in " ".join(store.scenes.reason)
-    assert (store.speed()[...][:2] == NODATA).all()
+    assert (store.speed()[...][:3] == NODATA).all()
+
+
+@pytest.mark.parametrize("bands", [1, 3, 4])
+def test_images_and_masks_that_look_swapped_are_asked_about(tmp_path, bands):
+    mask = scene_of(tmp_path, "a", drawn(1)).label
+    pixels = np.dstack([texture(SIDE, SIDE)] * 2)[..., :bands]
+    image = str(write_image(tmp_path / "image.tif", pixels, PLACES["utm"]))
+    scenes, question = [Scene("a", mask, image)], "Are `images` and `labels` swapped?"
+    if bands == 4:  # which no mask has
+        with pytest.raises(SourceError, match="its label .* has 4. " + re.escape(question)):
+            plan_of(scenes, **ROADS)
+    else:
+        notes = " ".join(plan_of(scenes, **ROADS).notes)
+        assert (question in notes) == (bands == 3)
+    assert question not in " ".join(plan_of([Scene("a", image, mask)], **ROADS).notes)
 
 
 def summary_of(folder, scenes, **options):

@@ -76,6 +76,12 @@ def test_a_pattern_that_matches_nothing_is_named(make, tmp_path, pattern):
     assert pattern in str(error.value)
 
 
+def test_vectors_as_images_are_asked_about(make):
+    folder = make("roads.gpkg", "a.tif")
+    with pytest.raises(SourceError, match=r"roads\.gpkg is a vector file. Are `images`"):
+        images_and_labels([f"{folder}/roads.gpkg"], f"{folder}/*.tif")
+
+
 def test_a_folder_of_folders_of_images_is_refused_with_their_pattern(make):
     make("png/train/a.png", "png/val/b.png", "png/readme.txt")
     with pytest.raises(SourceError, match=r"`images` png: no file in this .* but 2 .* 'png/\*'"):

@@ -205,6 +205,7 @@ def test_ids_are_safe_and_unique(tmp_path):
         ),
         (json.dumps(collection_of()), "has no items. Check the search"),
         ('{"type": "Catalog"}', "is a STAC Catalog. Give its items"),
+        ('{"type": "Feature", "geometry": {}}', "but vectors. Are `images` and `labels` swapped"),
     ],
 )
 def test_damage_is_reported_with_the_file_and_the_fix(tmp_path, text, message):
