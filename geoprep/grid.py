@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -212,14 +213,15 @@ def utm_crs_of(*grids: Grid) -> str:
 
 
 def auto_tile(shapes: Iterable[tuple[int, int]], overlap: int, divisor: int) -> int:
-    """Return the tile side nearest 512 that covers equal scenes without gap or padding, or 512.
+    """Return the tile side nearest 512 that covers most scenes without gap or padding, or 512.
 
-    It is a multiple of ``divisor``, so that every coarser level has whole pixels.
+    These are scenes of one shape. It is a multiple of ``divisor``, so that every coarser level has
+    whole pixels.
     """
-    unique = set(shapes)
-    longest = max(max(shape) for shape in unique)
-    if len(unique) == 1:
-        height, width = unique.pop()
+    counts = Counter(shapes)
+    longest = max(max(shape) for shape in counts)
+    (height, width), count = counts.most_common(1)[0]
+    if 2 * count > counts.total():
         low = min(PREFERRED_TILE // 2, height, width)
         fits = [
             side

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from geoprep.crs import METRES_PER_DEGREE
 from geoprep.errors import UsageError
-from geoprep.imagery import common_name, match_bands
+from geoprep.imagery import band_numbers, common_name, match_bands, parse_bands
 from geoprep.speed import BIN_COUNT, BIN_TABLE, BIN_WIDTH_MPH
 from geoprep.store import StoreReader, TileReader
 from geoprep.views import outlines
@@ -117,11 +117,15 @@ def model_info(
 ) -> ModelInfo:
     """Return inputs and outputs of a model that is trained on stores, for the finest level.
 
-    ``bands`` are names with commas, None for those of the first store. ``targets`` auto: as the
-    labels of the stores allow.
+    ``bands`` are names or numbers with commas, None for those of the first store. ``targets``
+    auto: as the labels of the stores allow.
     """
     meta = stores[0].meta
-    used = tuple(meta.bands if bands is None else map(str.strip, bands.split(",")))
+    used = tuple(meta.bands)
+    if bands is not None:
+        offered = [(name,) for name in meta.bands]
+        numbers = band_numbers(parse_bands(bands), offered, stores[0].location)
+        used = tuple(meta.bands[number - 1] for number in numbers)
     mean, std = band_statistics(stores, used)
     names = common_classes(stores)
     if targets == "auto":

@@ -25,6 +25,8 @@ from geoprep.views import MOSTLY_VALID, natural_bands
 
 PANELS = (240, 320)
 """Minimum and maximum side of a tile in a picture, in pixels."""
+OUTLYING = 5.0
+"""Losses above this many times their median are not shown."""
 GAP = 6
 LINE = 22
 """Height of a line of text in pixels."""
@@ -161,10 +163,15 @@ def draw_curves(path: Path, history: Sequence[Mapping[str, float]]) -> None:
     with mpl.rc_context({"axes.spines.top": False, "axes.spines.right": False, "axes.grid": True}):
         figure = Figure(figsize=(10, 3.2), dpi=120, layout="constrained")
         for axes, (title, lines) in zip(figure.subplots(1, 3), panels.items(), strict=True):
-            for name, label in lines.items():
-                values = [row.get(name, float("nan")) for row in history]
+            drawn = np.array([[row.get(name, np.nan) for row in history] for name in lines])
+            for label, values in zip(lines.values(), drawn, strict=True):
                 axes.plot([row["epoch"] for row in history], values, marker=".", label=label)
             axes.set(title=title, xlabel="epoch")
+            known = drawn[np.isfinite(drawn)]
+            above = known > OUTLYING * (np.median(known) if known.size else 0)
+            if title == "loss" and above.any():  # one such value would flatten the rest
+                axes.set(title=f"loss ({above.sum()} higher, not shown)")
+                axes.set_ylim(0, 1.05 * known[~above].max())
             axes.legend()
         with replaced(path) as partial:
             figure.savefig(partial)

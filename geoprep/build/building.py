@@ -186,8 +186,8 @@ def build_zarr(
 def _dry_run(
     request: Request, options: BuildOptions, workers: int | None, observer: BuildObserver
 ) -> DryRun:
-    from geoprep.build.plan import make_plan, with_mask_failures
-    from geoprep.build.summary import DryRun, summarise_plan
+    from geoprep.build.plan import make_plan
+    from geoprep.build.summary import DryRun, summarise_plan, with_mask_failures
     from geoprep.executors import Threads
 
     sources = request.find_in_place(observer)

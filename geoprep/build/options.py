@@ -14,6 +14,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from geoprep.errors import UsageError
+from geoprep.imagery import parse_bands
 from geoprep.labels import ClassOptions, MaskOptions, RoadOptions, Schema
 from geoprep.options import check_options, option
 
@@ -37,14 +38,6 @@ _NOT_OF_CLASSES: Final = (
 _source, _tiles, _pixels, _splits, _store = (
     partial(option, section=name) for name in ("Source", "Tiles", "Pixels", "Splits", "Store")
 )
-
-
-def parse_bands(text: str) -> tuple[int, ...]:
-    """Return band numbers from text such as ``5,3,2``."""
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError as error:
-        raise UsageError(f"`bands` {text}: expected band numbers such as 5,3,2") from error
 
 
 def parse_nodata(text: str) -> float | Literal["none"]:
@@ -84,10 +77,11 @@ def parse_rescale(text: str) -> tuple[float, float] | None:
 class ImageOptions:
     """Options of images and tiles: the pixels that are read, and their conversion to bytes."""
 
-    bands: tuple[int, ...] | None = _source(
+    bands: tuple[int | str, ...] | None = _source(
         None,
-        "Bands to store, numbered from 1, such as 5,3,2.  [default: all except alpha]",
-        "N,N,...",
+        "Bands to store, by number from 1 or by name, such as 5,3,2 or red,green,blue.  "
+        "[default: all except alpha]",
+        "BAND,...",
         parse=parse_bands,
     )
     pixel_size: float | None = _source(
@@ -146,8 +140,8 @@ class ImageOptions:
             raise UsageError(
                 "`resize` makes one tile of every scene: use it without `tile` and `overlap`"
             )
-        if self.bands is not None and (not self.bands or min(self.bands) < 1):
-            raise UsageError("`bands` are numbered from 1, as gdalinfo numbers them")
+        if self.bands is not None:
+            parse_bands(",".join(map(str, self.bands)))
 
 
 @dataclass(frozen=True, kw_only=True)

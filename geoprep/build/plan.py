@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,21 +31,19 @@ from geoprep.grid import Grid, shard_tiles
 from geoprep.labels import (
     UNSELECTED,
     RoadFile,
-    SceneWindow,
     Schema,
     is_vector,
     open_road_file,
-    read_mask,
 )
 from geoprep.sources import CITIES, SWAPPED, SourceScenes
-from geoprep.storage import is_remote, split_address
+from geoprep.storage import split_address
 from geoprep.store import CLASSES_SCHEMA, StoreMeta
 
 _MOST_COARSER: Final = 1.5
 """Ratio of the pixel sizes of two images above which a note says so."""
-_ONE_PIXEL: Final = SceneWindow(0, 0, 1, 1)
 _COLOURS: Final = 3
 """Bands of a mask of colours."""
+_MUCH_PADDING: Final = 0.05
 _SAME_PLACE: Final = 0.9
 """Share of the ground of two images that they have in common if they show one place."""
 
@@ -164,6 +161,8 @@ def make_plan(
     for i, group in enumerate(groups):
         together[group].append(i)
     gsd_m, size_notes = _pixel_sizes(scenes)
+    if options.tile is None:
+        size_notes += _padding(scenes, layout.tile)
     meta = StoreMeta(
         cities=tuple(cities),
         bands=tuple(names[0] for names in first.band_names),
@@ -242,6 +241,19 @@ def _pixel_sizes(scenes: Sequence[PlannedScene]) -> tuple[tuple[float, float], l
     ]
 
 
+def _padding(scenes: Sequence[PlannedScene], tile: int) -> list[str]:
+    """Return a note on the share of padding in tiles, if there is much."""
+    counts = np.array([len(scene.windows) for scene in scenes])
+    sides = np.minimum([scene.shape for scene in scenes], tile)
+    share = 1 - (counts * sides.prod(axis=1)).sum() / (counts.sum() * tile**2)
+    if share < _MUCH_PADDING:
+        return []
+    return [
+        f"{share:.0%} of the pixels of tiles are padding, as scenes are smaller than the tile of "
+        f"{tile} pixels; `tile` sets another side"
+    ]
+
+
 def _schema(city: str, options: BuildOptions) -> Schema:
     """Return the schema of the options or, for auto, that of the city's labels."""
     if options.schema != "auto" or city not in CITIES:
@@ -287,22 +299,6 @@ def _looks_swapped(scene: PlannedScene, options: BuildOptions) -> list[str]:
     if bands == 1 and of_mask not in (1, _COLOURS):
         raise SourceError(text)
     return [text] if bands == 1 < of_mask else []
-
-
-def with_mask_failures(plan: Plan, executor: Executor) -> Plan:
-    """Return a plan in which scenes fail if their local raster labels do not fit by a pixel."""
-
-    def checked(scene: PlannedScene) -> tuple[int, PlannedScene]:
-        rule = plan.options.raster_rule(scene.label) if scene.label else None
-        if scene.label and scene.grid and rule and not (scene.failure or is_remote(scene.label)):
-            try:
-                read_mask(scene.label, rule, scene.grid, _ONE_PIXEL, np.zeros((1, 1), bool))
-            except GeoprepError as error:
-                scene = replace(scene, failure=str(error))
-        return scene.first_tile, scene
-
-    scenes = sorted(executor.map_unordered(checked, plan.scenes), key=itemgetter(0))
-    return replace(plan, scenes=tuple(scene for _, scene in scenes))
 
 
 def _require_own_places(scenes: Sequence[PlannedScene]) -> None:

@@ -241,13 +241,14 @@ def probe_scene(item: Probed) -> PlannedScene:
 def _usable(
     probe: PlannedScene, raster: imagery.Raster, product: str | None, options: BuildOptions
 ) -> PlannedScene:
-    bands = options.bands or raster.default_bands
-    if options.bands is None and product == "PS-RGB":
-        bands = bands[:3]
+    of_product = [(name,) for name in BAND_NAMES.get(product or "", ())]
+    of_file = raster.names_or(probe.stated.names)
+    bands = raster.default_bands[:3] if product == "PS-RGB" else raster.default_bands
+    if options.bands is not None:
+        offered = [*of_product, *of_file[len(of_product) :]]
+        bands = imagery.band_numbers(options.bands, offered, raster.name)
     dtype = raster.dtype_of(bands)
-    names: Sequence[imagery.Names] = [(name,) for name in BAND_NAMES.get(product or "", ())]
-    if max(bands) > len(names):
-        names = raster.names_or(probe.stated.names)
+    names = of_file if max(bands) > len(of_product) else of_product
     grid = raster.placed(options.pixel_size)
     chosen = tuple(names[band - 1] for band in bands)
     units, nodata = raster.units_of(bands, probe.stated.units), options.nodata

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -15,8 +16,9 @@ from geoprep.build.plan import Plan
 from geoprep.build.records import Outcome, ShardRecord
 from geoprep.build.request import Sources
 from geoprep.errors import GeoprepError
-from geoprep.labels import mask_values, unlabelled_pixels
-from geoprep.storage import Files, free_bytes, is_bucket
+from geoprep.executors import Executor
+from geoprep.labels import SceneWindow, mask_values, read_mask, unlabelled_pixels
+from geoprep.storage import Files, free_bytes, is_bucket, is_remote
 from geoprep.store import (
     BACKGROUND_NAME,
     SPLIT_NAMES,
@@ -31,6 +33,7 @@ from geoprep.store import (
 from geoprep.views import Summary
 
 _LABELS_LOOKED_AT: Final = 8
+_ONE_PIXEL: Final = SceneWindow(0, 0, 1, 1)
 _HIGH_ROAD_SHARE: Final = 0.4
 """No city has as much road: areas that are no roads were probably taken for them."""
 _MOST_AT_ENDS: Final = 0.95
@@ -58,6 +61,22 @@ class DryRun:
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
         return asdict(self)
+
+
+def with_mask_failures(plan: Plan, executor: Executor) -> Plan:
+    """Return a plan in which scenes fail if their local raster labels do not fit by a pixel."""
+
+    def checked(scene: PlannedScene) -> tuple[int, PlannedScene]:
+        rule = plan.options.raster_rule(scene.label) if scene.label else None
+        if scene.label and scene.grid and rule and not (scene.failure or is_remote(scene.label)):
+            try:
+                read_mask(scene.label, rule, scene.grid, _ONE_PIXEL, np.zeros((1, 1), bool))
+            except GeoprepError as error:
+                scene = replace(scene, failure=str(error))
+        return scene.first_tile, scene
+
+    scenes = sorted(executor.map_unordered(checked, plan.scenes), key=itemgetter(0))
+    return replace(plan, scenes=tuple(scene for _, scene in scenes))
 
 
 def summarise_plan(plan: Plan, sources: Sources) -> DryRun:

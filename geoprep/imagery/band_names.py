@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Final, NamedTuple
 
+from geoprep.errors import ImageError, UsageError
+
 Names = tuple[str, ...]
 """Names of one band, the main name first; empty names do not count."""
 
@@ -25,12 +27,55 @@ _WRITTEN_APART: Final = (
 _NO_NAME: Final = re.compile(r"(band|layer|channel|gr[ae]y|undefined)?[ _.#-]*\d*")
 
 
+_NUMBER: Final = re.compile(r"[+-]?\d+")
+
+
 class Match(NamedTuple):
     """The bands of an image that are wanted, as positions among those that it offers."""
 
     places: tuple[int, ...]  # empty if a name is missing
     missing: tuple[str, ...] = ()  # names of wanted bands that the image lacks
     unnamed: bool = False  # some bands were taken in order, as one side has no names for them
+
+
+def parse_bands(text: str | None) -> tuple[int | str, ...]:
+    """Return numbers from 1 up and names of bands from text; none of None.
+
+    Examples
+    --------
+    >>> parse_bands("5,3,2"), parse_bands("red, nir")
+    ((5, 3, 2), ('red', 'nir'))
+    """
+    parts = [] if text is None else [part.strip() for part in text.split(",")]
+    bands = tuple(int(part) if _NUMBER.fullmatch(part) else part for part in parts)
+    if any(band == "" or (isinstance(band, int) and band < 1) for band in bands):
+        raise UsageError(
+            f"`bands` {text}: expected names, or numbers from 1 up as gdalinfo has them, such as "
+            "5,3,2"
+        )
+    return bands
+
+
+def band_numbers(bands: Sequence[int | str], offered: Sequence[Names], of: str) -> tuple[int, ...]:
+    """Return the numbers, from 1, of bands that are given by number or by name.
+
+    Raises ImageError if not one band of the image ``of`` is meant.
+    """
+    numbers = []
+    for band in bands:
+        places = [
+            number
+            for number, names in enumerate(offered, start=1)
+            if band == number or str(band).casefold() in map(str.casefold, names)
+        ]
+        if len(places) != 1:
+            listed = ", ".join(names[0] for names in offered)
+            raise ImageError(
+                f"{of} has {len(offered)} band(s), {listed}, and {len(places) or 'no'} band "
+                f"{band}: choose `bands`"
+            )
+        numbers.append(places[0])
+    return tuple(numbers)
 
 
 def common_name(name: str) -> str:

@@ -235,11 +235,6 @@ class Raster:
 
     def dtype_of(self, bands: Sequence[int]) -> str:
         """Return the dtype of 1-based bands; raise ImageError if they cannot be read together."""
-        count = len(self.band_names)
-        if missing := [number for number in bands if number > count]:
-            raise ImageError(
-                f"{self.name} has {count} band(s) and no band {missing[0]}: choose `bands`"
-            )
         if self.palette is not None:
             return "uint8"
         dtypes = {self.bands[number - 1].dtype for number in bands}

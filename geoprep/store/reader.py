@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -134,6 +134,13 @@ class StoreReader:
             raise UsageError(
                 f"{self.location}: its labels are classes ({self.classes}), not road speeds"
             )
+
+    @property
+    def title(self) -> str:
+        """The store's cities as a title, or its name if the images are a user's own."""
+        own, cities = PurePath(self.location.rstrip("/")).stem, self.meta.cities
+        names = (own if city == "custom" else city.replace("_", " ").title() for city in cities)
+        return ", ".join(names)
 
     @property
     def has_speeds(self) -> bool:

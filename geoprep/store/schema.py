@@ -116,10 +116,17 @@ class StoreMeta:
 
     @property
     def share_name(self) -> str:
-        """Name of the pixels that ``road_fraction`` counts: road, not background or labelled."""
+        """Name of the pixels that ``road_fraction`` counts: road, a class or what it is not."""
         if not self.has_classes:
             return "road"
-        return "not background" if self.has_background else "labelled"
+        if not self.has_background:
+            return "labelled"
+        return "not background" if len(self.class_names) > 2 else self.class_names[1]
+
+    @property
+    def share_column(self) -> str:
+        """Name of ``road_fraction`` in tables: of classes it is ``label_fraction``."""
+        return "label_fraction" if self.has_classes else "road_fraction"
 
     @property
     def has_background(self) -> bool:

@@ -22,6 +22,7 @@ CLASS_OPACITY = 0.4
 """Opacity of classes over an image, which stays visible."""
 MOSTLY_VALID = 0.9
 """Examples with a smaller share of imagery are shown only where there are too few others."""
+_SENTINEL_2 = {"b02": "blue", "b03": "green", "b04": "red"}
 STRIPES = 24
 """Stripes of the nodata hatch along the shorter side of a picture."""
 STRIP_TILES = 8
@@ -59,7 +60,7 @@ def north_up(grid: Grid | None) -> tuple[slice, slice]:
 
 def natural_bands(names: Sequence[str]) -> tuple[int, ...]:
     """Return the bands to show: red, green and blue by name, else the first three, else one."""
-    lower = [name.lower() for name in names]
+    lower = [_SENTINEL_2.get(name.lower(), name.lower()) for name in names]
     if {"red", "green", "blue"} <= set(lower):
         return lower.index("red"), lower.index("green"), lower.index("blue")
     return (0, 1, 2) if len(names) > 2 else (0,)

@@ -19,6 +19,7 @@ from geoprep.store import (
     StoreReader,
     class_counts,
     road_fraction,
+    scene_grid,
     scene_issues,
     usable_tiles,
     valid_pixels,
@@ -32,6 +33,8 @@ SHOWN_ISSUES = 8
 SHOWN_SPEEDS = 16
 """With more distinct speeds than this, the bars show ten-mph bins."""
 BAR_WIDTH = 32
+MIXED = 1.5
+"""Ratio of the pixel sizes of two scenes above which both are shown."""
 
 
 def info(
@@ -48,11 +51,13 @@ def info(
     valid, known, km2 = valid_pixels(store).sum(axis=0).tolist()
     facts = {
         "store": store.location,
+        "title": store.title,
         "schema": meta.schema,
         "version": meta.version,
         "cities": list(meta.cities),
         "bands": list(meta.bands),
         "gsd_m": list(meta.gsd_m),
+        "gsd_range_m": _gsd_range(store),
         "tile": meta.tile,
         "overlap": meta.overlap,
         "rescale": meta.rescale,
@@ -61,7 +66,7 @@ def info(
         "scenes": len(store.scenes),
         "bytes": sum(files.sizes.values()),
         "km2": km2,
-        "road_fraction": road_fraction(store, usable),
+        meta.share_column: road_fraction(store, usable),
         "valid_fraction": valid / known if known else 0.0,
         "levels": [_level(store, files, level) for level in meta.levels],
         "splits": {
@@ -84,6 +89,19 @@ def info(
     }
     facts["memory"] = _memory(facts, batch_size, crop, workers)
     return {**facts, "scene_table": _scene_table(store)} if scenes else facts
+
+
+def _gsd_range(store: StoreReader) -> list[float]:
+    """Return the smallest and the largest pixel size of scenes in metres.
+
+    Of scenes with equal pixels in one CRS, one is measured.
+    """
+    tiles = store.tiles
+    pixels, scenes = tiles.transform[:, [0, 1, 3, 4]].tolist(), tiles.scene.tolist()
+    kinds = zip(store.scenes.crs[tiles.scene].tolist(), map(tuple, pixels), strict=True)
+    grids = [scene_grid(store, scene) for scene in dict(zip(kinds, scenes, strict=True)).values()]
+    sizes = [max(grid.gsd_m()) for grid in grids if grid] or [max(store.meta.gsd_m)]
+    return [round(min(sizes), 4), round(max(sizes), 4)]
 
 
 def _level(store: StoreReader, files: Files, level: int) -> dict[str, Any]:
@@ -116,7 +134,7 @@ def _split(store: StoreReader, usable: NDArray[np.bool_], split: int) -> dict[st
         "scenes": len(np.unique(store.tiles.scene[chosen])),
         "tiles": int(chosen.sum()),
         "usable_tiles": int(ready.sum()),
-        "road_fraction": road_fraction(store, ready),
+        store.meta.share_column: road_fraction(store, ready),
         "ram_bytes": {
             str(level): int(ready.sum()) * level**2 * per_tile for level in store.meta.levels
         },
@@ -194,11 +212,15 @@ def render(facts: dict[str, Any]) -> RenderableType:
             Text("remarks on the labels, and defaults that were used\n" + "\n".join(notes))
         )
     if "scene_table" in facts:
-        parts.append(_scenes_table(facts["scene_table"], facts["share_name"]))
+        parts.append(_scenes_table(facts))
     if facts["issues"]:
         parts.append(_issues_list(facts["issues"], capped="scene_table" not in facts))
     spaced = [part for each in parts for part in (each, Text())]
     return Group(*spaced[:-1])
+
+
+def _share(facts: dict[str, Any]) -> str:
+    return "label_fraction" if facts["kind"] == "classes" else "road_fraction"
 
 
 def _heading(facts: dict[str, Any]) -> RenderableType:
@@ -207,18 +229,21 @@ def _heading(facts: dict[str, Any]) -> RenderableType:
     gsd_x, gsd_y = facts["gsd_m"]
     statuses = ", ".join(f"{n} {status}" for status, n in facts["statuses"].items() if n)
     text = Text()
-    text.append(", ".join(city.replace("_", " ").title() for city in facts["cities"]), "bold")
+    text.append(facts["title"], "bold")
     text.append(f"  {facts['store']}  {_bytes(facts['bytes'])} on disk\n", "dim")
     text.append(f"{facts['tiles']:,} tiles of {facts['tile']} px")
     text.append(f", overlap {facts['overlap']} px" if facts["overlap"] else "")
     text.append(f", from {facts['scenes']:,} scene{'s' * (facts['scenes'] != 1)} ({statuses})\n")
-    text.append(f"{facts['km2']:.3g} km² of imagery at {gsd_x:.2f} × {gsd_y:.2f} m per pixel, ")
+    low, high = facts["gsd_range_m"]
+    size = f"{gsd_x:.2f} × {gsd_y:.2f}"
+    size = f"{low:.2f} to {high:.2f}" if high > MIXED * low else size
+    text.append(f"{facts['km2']:.3g} km² of imagery at {size} m per pixel, ")
     text.append(f"{facts['valid_fraction']:.1%} of the scenes' pixels valid, ")
     labelled = facts["statuses"]["ok"]
-    roads = f"{facts['road_fraction']:.2%} of the labelled ones {facts['share_name']}"
+    share = f"{facts[_share(facts)]:.2%} of the labelled ones {facts['share_name']}"
     if facts["share_name"] == "labelled":
-        roads = f"{facts['road_fraction']:.2%} labelled"
-    text.append(roads if labelled else "none labelled")
+        share = f"{facts[_share(facts)]:.2%} labelled"
+    text.append(share if labelled else "none labelled")
     return text
 
 
@@ -245,7 +270,7 @@ def _splits_table(facts: dict[str, Any]) -> Table:
             continue
         counts = [f"{split[key]:,}" for key in ("scenes", "tiles", "usable_tiles")]
         sizes = [_bytes(split["ram_bytes"][level]) for level in levels]
-        table.add_row(name, *counts, f"{split['road_fraction']:.2%}", *sizes)
+        table.add_row(name, *counts, f"{split[_share(facts)]:.2%}", *sizes)
     return table
 
 
@@ -316,10 +341,11 @@ def _classes_table(classes: list[dict[str, Any]]) -> Table:
     return table
 
 
-def _scenes_table(rows: list[dict[str, Any]], share: str) -> Table:
-    table = _table("scene", "split", ">tiles", f">{share}", ">valid", "status")
-    for row in rows:
-        figures = f"{row['tiles']}", f"{row['road_fraction']:.1%}", f"{row['valid_fraction']:.1%}"
+def _scenes_table(facts: dict[str, Any]) -> Table:
+    table = _table("scene", "split", ">tiles", f">{facts['share_name']}", ">valid", "status")
+    for row in facts["scene_table"]:
+        shares = row[_share(facts)], row["valid_fraction"]
+        figures = f"{row['tiles']}", *(f"{share:.1%}" for share in shares)
         table.add_row(row["scene"], row["split"], *figures, row["status"])
     return table
 

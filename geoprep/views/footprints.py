@@ -42,7 +42,7 @@ def columns_of(store: StoreReader, by: By) -> dict[str, Any]:
             "status": table.status.astype(str).tolist(),
             "reason": table.reason.astype(str).tolist(),
             "tiles": np.bincount(tiles.scene, minlength=len(table)).astype(np.int64),
-            "road_fraction": scene_roads(store),
+            store.meta.share_column: scene_roads(store),
             "valid_fraction": [valid_share(store, scene) for scene in scenes],
             "crs": table.crs.astype(str).tolist(),
         }
@@ -54,7 +54,7 @@ def columns_of(store: StoreReader, by: By) -> dict[str, Any]:
         "status": table.status[tiles.scene].astype(str).tolist(),
         "reason": table.reason[tiles.scene].astype(str).tolist(),
         "tile": np.arange(len(tiles)),
-        "road_fraction": tiles.road_fraction,
+        store.meta.share_column: tiles.road_fraction,
         "valid_fraction": tiles.valid_fraction,
         "crs": table.crs[tiles.scene].astype(str).tolist(),
     }
@@ -124,7 +124,7 @@ def export_footprints(store: StoreReader, out: Path, *, by: By = "scene") -> Pat
     frame = footprints(store, by).drop(columns="crs")
     require_suffix(out, ".geojson", ".json", ".gpkg")
     outputs(out)
-    shares = ["road_fraction", "valid_fraction"]
+    shares = [store.meta.share_column, "valid_fraction"]
     frame[shares] = frame[shares].astype(np.float64).round(6)
     written: dict[str, Any] = {"driver": "GPKG"}
     if out.suffix.lower() != ".gpkg":

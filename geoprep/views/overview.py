@@ -137,15 +137,14 @@ def _header(store: StoreReader, level: int) -> tuple[str, str, str]:
     splits = scene_splits(store)
     shares = {name: int((splits == i).sum()) for i, name in enumerate(SPLITS)}
     counts = ", ".join(f"{scenes} {name}" for name, scenes in shares.items() if scenes)
-    title = ", ".join(city.replace("_", " ").title() for city in meta.cities)
     gsd_x, gsd_y = meta.gsd_m
     facts = [
         f"{len(store.scenes):,} scene{'s' * (len(store.scenes) > 1)} ({counts})",
         f"{len(tiles):,} tiles of {meta.tile} px",
         f"levels {', '.join(map(str, meta.levels))}",
         f"{gsd_x:.2f} × {gsd_y:.2f} m per pixel",
-        f"{'roads' if meta.share_name == 'road' else meta.share_name} {road_fraction(store):.1%}",
+        f"{meta.share_name} {road_fraction(store):.1%}",
     ]
     bands = [meta.bands[i] for i in natural_bands(meta.bands)]
     note = f"shown at level {level}, bands {', '.join(bands)}, brightness adjusted for display"
-    return title, "  ·  ".join(facts), note
+    return store.title, "  ·  ".join(facts), note

@@ -285,7 +285,7 @@ def _picture(view: SceneView, name: str) -> NDArray[np.uint8]:
         return np.where(view.nodata[..., None], empty, view.rgb)
     if name != "overlay":
         return np.where(unknown[..., None], empty, colours)
-    hidden = (NODATA,) if meta.share_name == "labelled" else (NODATA, BACKGROUND)
+    hidden = (NODATA, BACKGROUND) if meta.has_background else (NODATA,)
     shown = ~np.isin(view.label, hidden)
     grey = view.rgb @ np.array([0.30, 0.59, 0.11])
     ground = (0.70 * grey[..., None] + 0.15 * view.rgb).astype(np.uint8)

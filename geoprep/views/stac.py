@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _PARQUET: Final = "application/vnd.apache.parquet"
 _ZARR: Final = "application/vnd.zarr; version=3"
-_KEPT: Final = ("split", "status", "reason", "road_fraction", "valid_fraction")
+_KEPT: Final = ("split", "status", "reason")
 
 
 def export_stac(store: StoreReader, out: Path, by: By, datetime: str | None) -> list[Path]:
@@ -82,6 +82,7 @@ def _items(store: StoreReader, by: By, table: pd.DataFrame, name: str) -> dict[s
     if by == "tile":
         rows = [slice(tile, tile + 1) for tile in range(count)]
         ids = ids + "_" + table["row"].astype(str) + "_" + table["col"].astype(str)
+    kept = (*_KEPT, store.meta.share_column, "valid_fraction")
     links = [{"rel": "collection", "href": f"./{name}.json", "type": "application/json"}]
     items = {
         "type": "Feature",
@@ -97,7 +98,7 @@ def _items(store: StoreReader, by: By, table: pd.DataFrame, name: str) -> dict[s
         "proj:shape": [grid and [grid.height, grid.width] for grid in grids],
         "proj:transform": [grid and list(grid.transform)[:6] for grid in grids],
         "geoprep:tiles": [[row.start, row.stop] for row in rows],
-        **{f"geoprep:{column}": table[column] for column in _KEPT},
+        **{f"geoprep:{column}": table[column] for column in kept},
     }
     if store.meta.has_classes:
         pixels = [store.class_pixels[row].sum(axis=0) for row in rows]

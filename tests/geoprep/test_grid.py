@@ -149,6 +149,7 @@ def test_auto_tile_of_scenes_of_one_shape(shape, overlap, divisor, tile):
 def test_auto_tile_of_mixed_scenes_is_512_or_the_largest_scene():
     assert auto_tile([(1300, 1300), (1300, 1306)], 0, 2) == 512
     assert auto_tile([(200, 100), (131, 301)], 0, 2) == 302
+    assert auto_tile([(1300, 1306), *[(1300, 1300)] * 2], 0, 2) == 650  # most have one shape
 
 
 @given(sides, sides, st.sampled_from([1, 2, 4, 8]), st.integers(0, 64))

@@ -1,6 +1,7 @@
 """Pictures of tiles and curves."""
 
 import numpy as np
+from matplotlib.figure import Figure
 from PIL import Image
 
 from geoprep.palette import BACKGROUND_COLOUR, NODATA_GREYS, SPEED_COLOURS
@@ -70,3 +71,17 @@ def test_curves_of_any_history(tmp_path):
     draw_curves(tmp_path / "curves.png", history)
     with Image.open(tmp_path / "curves.png") as picture:
         assert picture.size[0] > 600
+
+
+def test_one_large_loss_does_not_flatten_the_curve(tmp_path, monkeypatch):
+    shown = []
+    monkeypatch.setattr(
+        Figure, "savefig", lambda figure, path: shown.append(path.touch() or figure)
+    )
+    losses = [0.9, 23.8, 0.5, 0.4, 0.3]
+    draw_curves(tmp_path / "a.png", [{"epoch": i, "loss": x} for i, x in enumerate(losses)])
+    draw_curves(tmp_path / "a.png", [{"epoch": i, "loss": x} for i, x in enumerate(losses[2:])])
+    limited, whole = (figure.axes[0] for figure in shown)
+    assert limited.get_title() == "loss (1 higher, not shown)"
+    assert 0.9 < limited.get_ylim()[1] < 1
+    assert whole.get_title() == "loss"

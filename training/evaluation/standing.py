@@ -180,7 +180,8 @@ def _scores(rows: Rows, name: str) -> NDArray[np.float64]:
 
 def _known(rows: Rows, name: str) -> list[Mapping[str, Any]]:
     """Return the rows that have a figure; without scenes that have hardly a road."""
-    enough = (row for row in rows if row.get("road_fraction", 1) >= LEAST_ROAD)
+    shares = ("road_fraction", "label_fraction")
+    enough = (row for row in rows if min(row.get(share, 1) for share in shares) >= LEAST_ROAD)
     return [row for row in enough if not math.isnan(row.get(name, math.nan))]
 
 

@@ -344,8 +344,9 @@ def _rows(
     scene, road = scene_of.cpu().numpy(), loader.tiles.table["road_fraction"]
     tiles = np.bincount(scene)
     share = np.bincount(scene, road) / tiles
+    column = loader.tiles.stores[0].meta.share_column
     each = zip(scenes, tiles.tolist(), share.tolist(), metrics.by_group(), strict=True)
     return [
-        {"scene": name, "tiles": count, "road_fraction": roads} | figures
+        {"scene": name, "tiles": count, column: roads} | figures
         for name, count, roads, figures in each
     ]

@@ -28,7 +28,7 @@ from geoprep.errors import ImageError, UsageError
 from geoprep.storage import open_image, shown_address
 from training.checkpoint import ModelInfo
 from training.prediction.area import Polygons, area_in_pixels, read_area
-from training.prediction.predict_options import ImageOptions, known_limits, parse_bands
+from training.prediction.predict_options import ImageOptions, known_limits
 
 if TYPE_CHECKING:
     from rasterio.io import DatasetReader
@@ -137,7 +137,7 @@ def inspect_image(
     ``version`` is that of a copied object, ``stated`` has the statements of a STAC item.
     """
     raster = imagery.describe(address)
-    bands, note = choose_bands(raster, info.bands, parse_bands(options.bands), stated.names)
+    bands, note = choose_bands(raster, info.bands, imagery.parse_bands(options.bands), stated.names)
     dtype = raster.dtype_of(bands)
     limits = known_limits(
         info, options.rescale, dtype, raster.units_of(bands, stated.units), raster.name
@@ -197,7 +197,7 @@ def inspect_image(
 def choose_bands(
     raster: imagery.Raster,
     needed: Sequence[str],
-    chosen: Sequence[int],
+    chosen: Sequence[int | str],
     names: Sequence[imagery.Names] = (),
 ) -> tuple[tuple[int, ...], str]:
     """Return the 1-based bands of an image for those that a model needs, in their order; a note.
@@ -211,7 +211,7 @@ def choose_bands(
                 f"`bands` names {len(chosen)} band(s), but the model needs {len(needed)}: "
                 f"{', '.join(needed)}"
             )
-        return tuple(chosen), ""
+        return imagery.band_numbers(chosen, raster.names_or(names), raster.name), ""
     names, bands = raster.names_or(names), raster.default_bands
     wanted = [(name, imagery.common_name(name)) for name in needed]
     match = imagery.match_bands(wanted, names, [band - 1 for band in bands])  # 2

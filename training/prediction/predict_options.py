@@ -20,17 +20,6 @@ if TYPE_CHECKING:
     from training.checkpoint import ModelInfo
 
 
-def parse_bands(text: str | None) -> tuple[int, ...]:
-    """Return the 1-based bands of text such as ``5,3,2``; empty for None."""
-    try:
-        bands = tuple(int(part) for part in text.split(",")) if text else ()
-    except ValueError:
-        bands = (0,)
-    if any(band < 1 for band in bands):
-        raise UsageError(f"`bands` {text}: write numbers from 1 up, such as 5,3,2")
-    return bands
-
-
 def check_gsd(text: str) -> None:
     """Raise UsageError unless ``gsd`` is ``checkpoint``, ``image`` or a pixel size in metres."""
     try:
@@ -178,10 +167,10 @@ class ImageOptions:
     )
     bands: str | None = option(
         None,
-        "1-based bands to read, such as 5,3,2. By default the bands with the names of the "
-        "model's, else all of them.",
-        "N,...",
-        check=parse_bands,
+        "Bands to read, by number from 1 or by name, such as 5,3,2. By default the bands with the "
+        "names of the model's, else all of them.",
+        "BAND,...",
+        check=imagery.parse_bands,
     )
     rescale: str = option(
         "checkpoint",

@@ -19,13 +19,14 @@ from torch import Tensor
 
 from geoprep.cpus import usable_cpus
 from geoprep.errors import UsageError
+from geoprep.imagery import parse_bands
 from training.checkpoint import ModelInfo
 from training.prediction.area import read_area
 from training.prediction.cog import CogWriter
 from training.prediction.device import Device, has_streams
 from training.prediction.host import Host
 from training.prediction.images import ImageReader, ImageSource
-from training.prediction.predict_options import PredictOptions, known_limits, parse_bands
+from training.prediction.predict_options import PredictOptions, known_limits
 from training.prediction.prediction_tags import band_names, tiff_tags
 from training.prediction.spool import Shape, WriteJournal
 from training.prediction.windows import (

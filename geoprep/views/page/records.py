@@ -52,12 +52,12 @@ def page_data(store: StoreReader, level: int) -> dict[str, Any]:
         scene["area"] = area
     bands = [store.meta.bands[i] for i in natural_bands(store.meta.bands)]
     return {
-        "title": ", ".join(city.replace("_", " ").title() for city in store.meta.cities),
+        "title": store.title,
         "facts": {
             key: facts[key]
             for key in ("version", "gsd_m", "tile", "overlap", "rescale", "tiles", "km2",
-                        "bytes", "road_fraction", "valid_fraction", "statistics")
-        },
+                        "bytes", "valid_fraction", "statistics")
+        } | {"share": facts[store.meta.share_column]},
         "level": level,
         "shown": f"level {level}, bands {', '.join(bands)}, brightness adjusted for display",
         "splits": [*SPLITS, *{scene["split"] for scene in scenes} - {*SPLITS}],
@@ -161,7 +161,7 @@ def _legend(facts: dict[str, Any], meta: StoreMeta) -> dict[str, Any]:
 
 def _words(meta: StoreMeta) -> dict[str, Any]:
     """Return the words of the page that depend on the kind of the labels."""
-    counted = "labelled not background" if meta.has_background else "pixels labelled"
+    counted = f"labelled pixels {meta.share_name}" if meta.has_background else "pixels labelled"
     shown = "pixels of these classes" if meta.has_background else "labelled pixels"
     roads_and_classes = {
         "share": ("road", meta.share_name),

@@ -7,6 +7,8 @@ from affine import Affine
 from helpers.factory import Place, build_of, plan_of, texture, write_image
 from rasterio.enums import ColorInterp
 
+from geoprep.build.options import BuildOptions
+from geoprep.errors import UsageError
 from geoprep.imagery import description
 from geoprep.sources.scene import Scene
 
@@ -59,12 +61,23 @@ def test_an_image_that_lacks_a_band_fails_by_name(tmp_path, names):
     assert "0.tif: bands without names, or with others, read in their order" in plan.notes[0]
 
 
+def test_bands_are_chosen_by_name_or_number(tmp_path):
+    scenes = [scene(tmp_path, 0), scene(tmp_path, 1, (2, 1, 0), ("B2", "Green", "b4"))]
+    plan = plan_of(scenes, bands=("GREEN", 3))
+    assert [one.bands for one in plan.scenes] == [(2, 3), (2, 3)]
+    (failed,) = plan_of([*scenes, scene(tmp_path, 2)], bands=("B2",)).scenes[2:]
+    assert "2.tif has 3 band(s), red, green, blue, and no band B2" in failed.failure
+    with pytest.raises(UsageError, match="`bands` 1,: expected names, or numbers from 1"):
+        BuildOptions(bands=(1, ""))
+
+
 def test_an_image_without_names_is_read_in_order(tmp_path):
-    plan = plan_of([scene(tmp_path, 0, names=(None, None, None)), scene(tmp_path, 1)])
+    scenes = [scene(tmp_path, 0, names=(None, None, None)), scene(tmp_path, 1)]
+    plan = plan_of(scenes, tile=64)
     assert [one.bands for one in plan.scenes] == [(1, 2, 3), (1, 2, 3)]
     assert plan.meta.bands == RGB
     assert "0.tif: bands without names" in plan.notes[0]
-    assert not plan_of([scene(tmp_path, 0), scene(tmp_path, 1)]).notes
+    assert not plan_of([scene(tmp_path, 0), scene(tmp_path, 1)], tile=64).notes
 
 
 def test_a_fourth_band_called_alpha_is_mentioned_and_can_be_read(tmp_path):

@@ -200,7 +200,11 @@ def test_views_and_exports_know_the_classes(scenes, tmp_path):
     facts = store.info()
     assert [one["name"] for one in facts["classes"]] == list(NAMES)
     assert sum(facts["classes"][3]["pixels"].values()) == int((labels == 3).sum())
+    assert facts["label_fraction"] == pytest.approx((labels > 0).mean())
+    assert "label_fraction" in store.scenes
+    assert "road_fraction" not in store.tiles
     page = gp.preview(store, tmp_path / "a.html", progress=False).read_text()
+    assert "<title>a</title>" in page
     assert '"label":"road","colour":"rgb(110,193,228)"' in page
     assert gp.preview(store, tmp_path / "a.png", progress=False).stat().st_size > 1000
     files = gp.export_scenes(store, "s1", tmp_path / "s1.tif")
@@ -230,6 +234,7 @@ def test_a_single_class_is_all_features_or_the_layer_of_its_name(scenes, tmp_pat
         given = {"labels": tmp_path / labels, "classes": text, "overwrite": True}
         store = build(scenes[0], tmp_path / "a.zarr", **given)
         assert store.meta.class_names == ("background", "house")
+        assert store.meta.share_name == "house"
         assert all(np.array_equal(label, expected) for label in store.label()[:])
         assert "notes" not in store.meta.build or not store.meta.build["notes"]
     wood.to_file(tmp_path / "other.gpkg", layer="pond")

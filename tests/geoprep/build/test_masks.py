@@ -17,8 +17,8 @@ from helpers.factory import write_scene as write_vector_scene
 from PIL import Image
 from rich.console import Console
 
-from geoprep.build.plan import with_mask_failures
 from geoprep.build.run import build
+from geoprep.build.summary import with_mask_failures
 from geoprep.cli.progress import print_summary
 from geoprep.errors import SourceError, StoreError, UsageError
 from geoprep.executors.threads import Threads

@@ -93,7 +93,7 @@ def test_a_palette_is_read_by_its_colours(tmp_path, bands, nodata):
         assert raster.dtype_of(bands) == "uint8"
         pixels = imagery.read_pixels(dataset, bands)
         with pytest.raises(ImageError, match="no band 4"):
-            raster.dtype_of((4,))
+            imagery.band_numbers((4,), raster.names, raster.name)
     expected = np.array([colours[i] for i in range(4)], np.uint8)[indexes][..., np.array(bands) - 1]
     np.testing.assert_array_equal(pixels.values, expected)
     valid = np.ones((30, 40)) if nodata is None else indexes != nodata

@@ -6,7 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import rasterio
-from helpers.factory import build_of, texture, write_scene
+from affine import Affine
+from helpers.factory import PLACES, build_of, plan_of, texture, write_scene
 from PIL import Image
 from rich.console import Console
 
@@ -114,7 +115,7 @@ def test_every_scene_that_is_not_ok_has_its_reason(facts, store):
 
 def test_terminal_shows_what_decides_on_a_training(facts):
     text = _printed(facts)
-    for piece in ("Custom", "121 tiles of 64 px", "overlap 8 px", "64 × 64 × 3", "RAM at 32",
+    for piece in ("small  ", "121 tiles of 64 px", "overlap 8 px", "64 × 64 × 3", "RAM at 32",
                   "loader, 4 workers", "red", "rescale none", "city_broken: failed: ",
                   "unlabelled"):  # fmt: skip
         assert piece in text, piece
@@ -159,6 +160,21 @@ def test_store_without_training_tiles_is_described(tmp_path, sources):
     assert facts["statistics"][0]["mean"] is None
     assert facts["road_fraction"] == 0
     assert "–" in _printed(facts)
+
+
+def test_pixels_of_several_sizes_are_a_range_and_padding_is_said(tmp_path):
+    """Of five scenes most have 64 x 64 pixels, so they are tiles; the fine one would need four."""
+    utm = PLACES["utm"]
+    fine = replace(utm, transform=utm.transform * Affine.scale(0.25))
+    sizes = [(f"s{i}", 64, utm) for i in range(3)] + [("fine", 128, fine), ("small", 16, utm)]
+    scenes = [write_scene(tmp_path, name, texture(side, side), at) for name, side, at in sizes]
+    notes = " ".join(plan_of(scenes).notes)
+    assert "12% of the pixels of tiles are padding, as scenes are smaller than the tile" in notes
+    facts = info(build_of(tmp_path / "x.zarr", scenes))
+    assert facts["tile"] == 64
+    low, high = facts["gsd_range_m"]
+    assert low == pytest.approx(high / 4, rel=0.01)
+    assert f"{low:.2f} to {high:.2f} m per pixel" in _printed(facts)
 
 
 def test_empty_tiles_are_not_usable_and_need_no_memory(tmp_path):

@@ -147,7 +147,7 @@ def test_filters_follow_the_address(store, page, browser):
 
 def test_hostile_texts_are_shown_and_not_run(page, browser):
     dom = browser.dom(page, "status=failed")
-    assert "<title>Custom</title>" in dom
+    assert "<title>small</title>" in dom
     assert "&lt;/script&gt;" in dom
     assert "<img src=x" not in dom.replace("\\u003c", "")
     assert not browser.complaints

@@ -176,6 +176,7 @@ def test_bands_are_found_by_name_then_by_number(tmp_path):
     with rasterio.open(path, "r+") as dataset:
         dataset.descriptions = ("Blue", "nir", "Red", "Green")
     assert inspected(path).bands == (3, 4, 1)
+    assert inspected(path, bands="NIR,2,red").bands == (2, 2, 3)
     few = write_image(tmp_path / "b.tif", pixels(8, 8, bands=1))
     with pytest.raises(ImageError, match=r"needs 3: red, green, blue\. Use an image"):
         inspected(few)

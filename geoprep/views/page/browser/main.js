@@ -137,7 +137,7 @@ function tell() {
   $("summary").textContent = `${used.map(([split, count]) => `${number(count)} ${split}`).join(" · ")} · ${number(x, 2)} × ${number(y, 2)} m per pixel`;
   const tiles = [
     [number(SCENES.length), SCENES.length === 1 ? "scene" : "scenes"], [number(facts.tiles), `tiles of ${facts.tile} px`],
-    [number(facts.km2, facts.km2 < 100 ? 1 : 0), "km² of imagery"], [SCENES.some((scene) => scene.status === "ok") ? share(facts.road_fraction) : "–", DATA.words.tile],
+    [number(facts.km2, facts.km2 < 100 ? 1 : 0), "km² of imagery"], [SCENES.some((scene) => scene.status === "ok") ? share(facts.share) : "–", DATA.words.tile],
     [share(facts.valid_fraction), "of pixels with imagery"], [bytes, "on disk"],
   ];
   $("tiles").append(...tiles.map(([value, text]) => {
