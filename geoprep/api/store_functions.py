@@ -50,8 +50,9 @@ def store_info(
     Returns
     -------
     dict
-        The attributes of the store, ``bytes`` (on disk), ``km2`` (of imagery), ``road_fraction``
-        (of the labelled pixels of ``ok`` scenes), ``valid_fraction`` (of the pixels of all scenes),
+        The attributes of the store, ``bytes`` (on disk), ``km2`` (of imagery), ``gsd_range_m``
+        (pixel sizes of scenes), ``road_fraction`` (of classes ``label_fraction``; of the labelled
+        pixels of ``ok`` scenes), ``valid_fraction`` (of the pixels of all scenes),
         ``levels``, ``splits``, ``statuses``, ``issues`` (scenes that were not built as planned),
         ``statistics`` (mean and standard deviation per band, 1 to 255), ``speeds`` (pixels per mph
         over the training tiles), ``unknown_speed`` (pixels), ``classes`` (name, color, and pixels

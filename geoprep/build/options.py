@@ -93,7 +93,7 @@ class ImageOptions:
     )
     tile: int | None = _tiles(
         None,
-        "Side of a tile in pixels; auto: the side nearest 512 that needs no padding.  "
+        "Side of a tile in pixels; auto: the side nearest 512 that fits most scenes.  "
         "[default: auto]",
         "auto|N",
         least=1,

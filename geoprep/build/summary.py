@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from geoprep.build.plan import Plan
 from geoprep.build.records import Outcome, ShardRecord
 from geoprep.build.request import Sources
+from geoprep.build.scene import PlannedScene
 from geoprep.errors import GeoprepError
 from geoprep.executors import Executor
 from geoprep.labels import SceneWindow, mask_values, read_mask, unlabelled_pixels

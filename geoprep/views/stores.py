@@ -109,9 +109,9 @@ class Store:
         """One row per scene, indexed by scene id.
 
         Columns: ``split`` (text; several are joined by a comma), ``status``, ``reason``, ``tiles``
-        (their number), ``road_fraction`` and ``valid_fraction`` (0..1), ``crs`` (of the scene) and
-        ``geometry`` (its outline; None if the scene is not georeferenced). The frame has the CRS of
-        the scenes if they share one, else EPSG:4326.
+        (their number), ``road_fraction`` (of classes ``label_fraction``) and ``valid_fraction``
+        (0..1), ``crs`` (of the scene) and ``geometry`` (its outline; None if the scene is not
+        georeferenced). The frame has the CRS of the scenes if they share one, else EPSG:4326.
         """
         from geoprep.views import table_of
 
@@ -122,9 +122,10 @@ class Store:
         """One row per tile, in the order of the store.
 
         Columns: ``scene`` (id), ``row`` and ``col`` (offset in the scene, pixels of the finest
-        level), ``split`` (text), ``status`` (of the scene), ``road_fraction`` and
-        ``valid_fraction`` (0..1), ``crs`` and ``geometry`` (outline without padding; None if the
-        scene is not georeferenced). For the CRS of the frame see `scenes`.
+        level), ``split`` (text), ``status`` (of the scene), ``road_fraction`` (of classes
+        ``label_fraction``) and ``valid_fraction`` (0..1), ``crs`` and ``geometry`` (outline
+        without padding; None if the scene is not georeferenced). For the CRS of the frame see
+        `scenes`.
         """
         from geoprep.views import table_of
 
