@@ -299,8 +299,6 @@ def record(
             result.add(f"{name}.p{share}", "ms", latency, note=f"one tile of {scale.side}")
         rates = [measures["rate"] for measures in answers]
         result.add(f"{name}.rate", "Mpx/s", rates, note=f"batches of {scale.count}")
-        area = [rate * GSD_M**2 * 3600 for rate in rates]
-        result.add(f"{name}.area", "km2/h", area, note=f"at {GSD_M} m, without reading and writing")
         maps = [measures["image"] * GSD_M**2 * 3600 for measures in answers]
         result.add(f"{name}.maps", "km2/h", maps, note=f"at {GSD_M} m, of training.predict")
         shares = ratios([measures["model"] for measures in answers], rates)
@@ -323,9 +321,9 @@ def record(
 def tables() -> list[Table]:
     """Return the tables: one row per form."""
     rows = {form.title: name for name, form in FORMS.items()}
-    columns = {"Mpx/s": "rate", "gain": "gain", "km2/h": "area", "p50 ms": "p50", "p99 ms": "p99"}
+    columns = {"Mpx/s": "rate", "gain": "gain", "p50 ms": "p50", "p99 ms": "p99"}
     columns |= {"share in predict": "share", "predict km2/h": "maps"}
-    medians = ("area", "p50", "p99", "maps")
+    medians = ("p50", "p99", "maps")
     costs = {"MB": "size", "load s": "load", "peak GiB": "memory", "road IoU": "road_iou"}
     costs |= {"road drop": "road_iou_drop", "bin IoU": "bin_iou", "bin drop": "bin_iou_drop"}
     return [

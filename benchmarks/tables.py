@@ -27,8 +27,6 @@ class Table:
         Title of the first column.
     medians
         Columns that show the median without the range, so that a line fits a terminal.
-    reading
-        How to read the table, printed below it.
     """
 
     title: str
@@ -36,7 +34,6 @@ class Table:
     columns: Mapping[str, str]
     head: str = ""
     medians: Collection[str] = ()
-    reading: str = ""
 
     def lines(self, result: Result) -> tuple[list[str], list[list[str]]]:
         """Return the titles of the columns and the cells of each row that has figures."""
@@ -56,8 +53,6 @@ class Table:
         """Print the table with the measured figures."""
         titles, lines = self.lines(result)
         print_table(self.title, titles, lines)
-        if lines and self.reading:
-            console.print(self.reading, highlight=False)
 
     def markdown(self, result: Result) -> str:
         """Return the table as Markdown below its title; empty if nothing was measured."""

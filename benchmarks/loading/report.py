@@ -29,17 +29,12 @@ def tables(result: Result) -> list[Table]:
             workers,
             counts,
             head="workers",
-            reading="Read a row from left to right: MB that loading adds to the process and its "
-            "workers, with one batch ready per worker. The tiles themselves are not counted.",
         ),
         Table(
             f"Images per second, {of['threads']} workers, whole tiles unless noted",
             loaders,
             peers,
             medians=list(peers.values())[1:],
-            reading="Read images/s first: if it is above ten times the images per second of your "
-            "training step, a faster loader changes nothing. CPU us is what one image takes from "
-            "your model on the same processor; p99 is the longest wait in a hundred batches.",
         ),
         Table(f"Storage of tiles, {crops}", residencies, storage),
         Table(f"Cost of augmentations, {crops}, 3 bands", augments, cost),
