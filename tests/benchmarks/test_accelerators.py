@@ -76,5 +76,5 @@ def test_devices_have_sections_beside_each_other_and_a_new_run_replaces_its_own(
     assert "| `loader_threads` 1 | 4,321 |" in text
     assert "1,234" not in text
     before = [line for line in PAGE.read_text().splitlines() if line.startswith("## ")]
-    sections = [*before[:-2], "## H1", "## B5", "## Not run", "## Add your figures"]
+    sections = [*before[:-1], "## H1", "## B5", "## Not run"]
     assert [line for line in text.splitlines() if line.startswith("## ")] == sections
