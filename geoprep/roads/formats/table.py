@@ -147,11 +147,8 @@ def _in_metres(
     xy = shapely.get_coordinates(lines)
     if not np.isfinite(xy).all():
         raise SourceError(f"{name}: has coordinates that are not finite")
-    # In metres no road would be a metre long.
-    like_degrees = (
-        len(lines) and shapely.length(lines).max() < 1 and (np.abs(xy) <= (180, 90)).all()
-    )
-    if crs is None and like_degrees:
+    short = len(lines) and shapely.length(lines).max() < 1  # in metres, no road is one long
+    if crs is None and short and (np.abs(xy) <= (180, 90)).all():
         raise SourceError(
             f"{name}: has no CRS, and its coordinates look like degrees. State the CRS with "
             "ogr2ogr -a_srs EPSG:4326 fixed.gpkg FILE"
