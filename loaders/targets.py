@@ -68,20 +68,15 @@ class SpeedTarget(nn.Module):
 
     def forward(self, speed: Tensor) -> Tensor:
         """Return the target of uint8 (n, y, x)."""
-        if speed.is_cuda and self.limits is not None:
-            return self._between(speed)
+        if speed.is_cuda and self.limits is not None:  # a ninth of the time of a lookup (H100)
+            least, most = self.limits
+            inside: Tensor = (speed[..., None] >= least) & (speed[..., None] <= most)
+            return inside.to(self.table.dtype).permute(0, 3, 1, 2)
         # An embedding with int32 indexes is four times as fast as indexing with int64 (measured).
         values = functional.embedding(speed.int(), self.table)
         if self.targets == "bin_index":
             return values[..., 0].long()
         return values.permute(0, 3, 1, 2)
-
-    def _between(self, speed: Tensor) -> Tensor:
-        """Return the same target by comparisons: a ninth of the time of a lookup on an H100."""
-        assert self.limits is not None
-        least, most = self.limits
-        inside: Tensor = (speed[..., None] >= least) & (speed[..., None] <= most)
-        return inside.to(self.table.dtype).permute(0, 3, 1, 2)
 
 
 class ClassTarget(nn.Module):

@@ -57,12 +57,18 @@ def test_fp32_is_exact_to_the_last_bits_even_near_the_mean(mean, std):
     np.testing.assert_allclose(found.double(), exact, rtol=4e-7, atol=1e-30)
 
 
-@pytest.mark.parametrize("targets", ["bins", "binary"])
-def test_comparisons_on_cuda_give_the_bits_of_the_table(targets):
-    target = SpeedTarget(targets, torch.bfloat16)
-    found = target._between(EVERY_BYTE)
-    assert torch.equal(found, target(EVERY_BYTE))
-    assert found.is_contiguous(memory_format=torch.channels_last)
+@pytest.mark.parametrize("targets", ["bins", "binary", "continuous", "bin_index"])
+def test_the_operators_for_cuda_give_the_same(monkeypatch, targets):
+    prep = DevicePrep(Normalize([100.3] * 3, [50.0] * 3), SpeedTarget(targets), jitter=Jitter())
+    image = every_value(3).expand(2, -1, -1, -1).contiguous(memory_format=torch.channels_last)
+    given = {"image": image, "speed": EVERY_BYTE.expand(2, 16, 16), "key": torch.arange(2)}
+    wanted = prep(given)
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True, raising=False)
+    found = prep(given)
+    torch.testing.assert_close(found.image, wanted.image, rtol=4e-7, atol=1e-7)
+    assert found.image.stride() == wanted.image.stride()
+    assert torch.equal(found.target, wanted.target)
+    assert found.target.stride() == wanted.target.stride()
 
 
 @pytest.mark.parametrize("bands", [1, 3])

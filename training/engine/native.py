@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from geoprep.cpus import instruction_sets
@@ -61,10 +60,6 @@ class Engine:
             "compiled": self.compile_mode,
             "ranks": this_rank()[1],
         }
-
-    def grad_scaler(self) -> GradScaler | None:
-        """Return a scaler of the loss for fp16, in which small gradients are 0; otherwise None."""
-        return GradScaler(self.device.type) if self.dtype == torch.float16 else None
 
     def optimize(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
         """Return model and optimizer as this engine runs them; the model may be changed."""

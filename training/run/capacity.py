@@ -280,7 +280,8 @@ def choose_batch_size(
     Where steps are captured, which small batches leave idle, a remark tells what a larger one does.
     """
     given = config.batch_size
-    if given != "auto" and (given >= LARGER or not engine.captures or config.resume):
+    compares = engine.captures and not config.resume
+    if given != "auto" and not (compares and SIZES[0] <= given < LARGER):
         return config, []
     trainable = make_trainable(config, info_of(config, stores), engine, stores)
     side, finest = largest_sides(config, stores)
@@ -291,12 +292,14 @@ def choose_batch_size(
     fits = replace(estimate(trainable, config, engine, side), tiles=resident).largest_batch
     sizes = [size for size in SIZES if size <= max(SIZES[0], min(fits, learns))]
     if given != "auto":  # nothing is compiled for a remark
-        engine, sizes = replace(engine, compile_mode="off"), [given, LARGER] * (LARGER in sizes)
+        if LARGER not in sizes:
+            return config, []
+        engine, sizes = replace(engine, compile_mode="off"), [given, LARGER]
     rates = measured_rates(trainable, engine, config, side, sizes)
     del trainable
     release(engine.device)
     if given != "auto":
-        gain = rates.get(LARGER, 0.0) / rates.get(given, math.inf)
+        gain = rates.get(LARGER, 0.0) / (rates.get(given) or math.inf)
         more = f"`batch_size` {LARGER} trains {gain:.1f} times as many images per second as {given}"
         return config, [f"{more}, in fewer steps per epoch"] * (gain > 1 + 10 * _TIE)
     if not rates[max(rates)]:  # the last one did not fit

@@ -1,8 +1,7 @@
 """Steps recorded as CUDA graphs: the host starts one graph in place of a thousand kernels.
 
-That takes it 25 ms, more than a GPU needs to run them for 32 x 256 x 256 (measured on an H100). A
-graph reads and writes the memory of its recording: batches are copied into fixed buffers, and the
-host fills tensors with the learning rate and the like.
+That takes 25 ms, more than an H100 needs to run them for 32 x 256 x 256. A graph uses the memory of
+its recording: batches are copied into fixed buffers, the host fills tensors with learning rates.
 """
 
 from __future__ import annotations
@@ -21,8 +20,7 @@ from loaders import Batch
 from training.engine import random_state
 from training.run.step import StepResult, StepState, train_step
 
-WARM_UP = 3
-"""Steps of a shape before it is recorded, in which kernels are compiled; they belong to the run."""
+WARM_UP = 3  # steps of the run before one of their shape is recorded: kernels are compiled in them
 Take = Callable[[], StepResult]
 
 
@@ -65,7 +63,8 @@ class CapturedStep:
         try:
             shape.recorded = shape.recorded or record(take, state)
         except RuntimeError as error:
-            self._give_up(str(error).splitlines()[0])
+            self._give_up(f"{error}\n".splitlines()[0])
+        if shape.recorded is None:  # not above, where the error keeps memory
             return take()._replace(waited=waited)
         replay, values = shape.recorded
         replay()
@@ -75,8 +74,7 @@ class CapturedStep:
     def _watched(self, take: Take) -> StepResult:
         """Take the last step before a recording; give up if it does what a graph cannot repeat."""
         before = random_state(torch.device("cpu"))
-        with warnings.catch_warnings(record=True) as told:
-            warnings.simplefilter("always")
+        with warnings.catch_warnings(record=True, action="always") as told:
             torch.cuda.set_sync_debug_mode("warn")
             result = beside(take)
             torch.cuda.set_sync_debug_mode("default")
@@ -110,7 +108,7 @@ def record(take: Take, state: StepState) -> tuple[Callable[[], None], Tensor]:
     groups = [group for group in state.optimizer.param_groups if "capturable" in group]
     try:
         for group in groups:
-            group["capturable"] = True  # in a recording only: torch warns of it in other steps
+            group["capturable"] = True  # only here: torch warns of it in other steps
         with torch.cuda.graph(graph):
             values = take().flat()
     finally:

@@ -149,7 +149,8 @@ class StepState:
             engine,
             model,
             optimizer,
-            scaler=engine.grad_scaler(),
+            # In fp16, small gradients of a loss that is not scaled are 0.
+            scaler=GradScaler(engine.device.type) if engine.dtype == torch.float16 else None,
             clip=config.clip,
             decay=config.ema,
             averaged=copy_weights(model) if config.ema else None,

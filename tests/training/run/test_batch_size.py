@@ -8,7 +8,9 @@ from helpers.steps import trainable_of
 from torch import nn
 
 from geoprep.errors import UsageError
+from loaders import ClassTarget, DevicePrep, Normalize
 from training.engine.native import choose_engine
+from training.model import ClassLoss, Trainable
 from training.process import is_out_of_memory
 from training.run import capacity, timing
 from training.run.capacity import choose_batch_size, fastest, measured_rates
@@ -135,6 +137,13 @@ def test_steps_are_measured_as_in_training(trainable, monkeypatch):
     assert measured_rates(trainable.eval(), engine, Config.from_flat({"clip": 1.0}), 32, [2])[2] > 0
     parameters = len(list(trainable.model.parameters()))
     assert set(seen) == {(True, torch.bfloat16, parameters, 1.0)}
+
+
+def test_steps_with_classes_are_measured():
+    prep = DevicePrep(Normalize([100.0] * 3, [50.0] * 3), ClassTarget(4))
+    trainable = Trainable(prep, nn.Conv2d(3, 4, 1), ClassLoss())
+    engine = choose_engine("native", "cpu", "fp32", "off")
+    assert measured_rates(trainable, engine, Config(), 32, [2])[2] > 0
 
 
 def test_the_fastest_size_is_chosen_and_the_larger_of_equal_rates():

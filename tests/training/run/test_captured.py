@@ -1,6 +1,7 @@
 """Recorded steps, with stand-ins for the graphs and streams of CUDA that compute on the CPU."""
 
 import warnings
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from training.checkpoint import load
 from training.engine import random_state
 from training.run import captured, start
+from training.run.step import train_step
 
 DOOMED = ("--model", "helpers.tiny:interrupted", *STATEFUL[2:])
 
@@ -150,9 +152,17 @@ def test_a_step_that_cannot_be_recorded_is_taken_as_it_is(
 ):
     def record(take, state):
         assert augmentation == "none", "found before"
+        kept = torch.zeros(3)  # as activations are
+        held.append(weakref.ref(kept))
         raise RuntimeError(f"CUDA error: {why}\nmore")
 
+    def take(*given):
+        assert not any(reference() is not None for reference in held)
+        return train_step(*given)
+
+    held = []
     monkeypatch.setattr(captured, "record", record)
+    monkeypatch.setattr(captured, "train_step", take)
     one, other = tmp_path / "one", tmp_path / "other"
     common = ("--epochs", 2, "--ema", 0.9, "--augmentation", augmentation)
     said = fit("--out", one, *common, network=STATEFUL).out
