@@ -1,6 +1,7 @@
 """A synthetic city in SpaceNet's layout: imagery to train on, with its road labels.
 
-``city`` plans it, ``ground`` has the shapes and materials, ``image`` draws them, ``files`` writes.
+``city`` plans it on a ``layout``, ``ground`` has what to draw in a chip (``streets``, ``blocks``),
+``image`` renders it, ``files`` writes.
 """
 
 from __future__ import annotations
@@ -13,17 +14,9 @@ from geoprep.executors import Threads
 from geoprep.sources import City
 from geoprep.speed import NODATA
 from geoprep.storage import make_folder
-from geoprep.synth.city.plan import make_plan
-from geoprep.synth.files import (
-    RoadLabels,
-    claim_folder,
-    scene_files,
-    write_classes,
-    write_image,
-    write_json,
-)
-from geoprep.synth.image.products import CLASS_RASTER, PRODUCT_BANDS, draw_products
-from geoprep.synth.image.render import CLASS_COLOURS, Renderer
+from geoprep.synth import files
+from geoprep.synth.city import make_plan
+from geoprep.synth.image import CLASS_RASTER, PRODUCT_BANDS, Renderer
 
 __all__ = ["PRODUCT_BANDS", "synthesise"]
 
@@ -41,41 +34,6 @@ def synthesise(
     on_scene: Callable[[int, int], None] | None = None,
 ) -> Path:
     """Draw a synthetic city into a folder, in the layout of its SpaceNet area of interest."""
-    wanted = _check(products, seed, workers)
-    plan = make_plan(city, scenes, seed, size)
-    folder = Path(out) / city.aoi
-    claim_folder(folder, plan)
-    if classes:
-        wanted = (*wanted, CLASS_RASTER)
-        make_folder(folder / CLASS_RASTER)
-        if not (table := folder / CLASS_RASTER / "classes.yaml").exists():
-            write_classes(table, CLASS_COLOURS)
-    paths = [scene_files(folder, plan, index, wanted) for index in range(scenes)]
-    todo = [k for k, files in enumerate(paths) if not all(map(Path.exists, files.values()))]
-    if not todo:
-        return folder
-    renderer, labels = Renderer(plan), RoadLabels(plan)
-
-    def draw(index: int) -> None:
-        missing = {name: path for name, path in paths[index].items() if not path.exists()}
-        for path in missing.values():
-            make_folder(path.parent)
-        for product, pixels in draw_products(renderer, index, wanted).items():
-            if product in missing:
-                nodata = NODATA if product == CLASS_RASTER else None
-                write_image(missing[product], pixels, plan.frame.georeference(index), nodata)
-        if city.label_folder in missing:
-            write_json(missing[city.label_folder], labels.collection(index))
-
-    drawn = Threads(workers).map_unordered(draw, todo)
-    for finished, _ in enumerate(drawn, scenes - len(todo) + 1):
-        if on_scene is not None:
-            on_scene(finished, scenes)
-    return folder
-
-
-def _check(products: Sequence[str], seed: int, workers: int) -> tuple[str, ...]:
-    """Return the requested products, each once, in a fixed order."""
     unknown = [name for name in products if name not in PRODUCT_BANDS]
     if unknown or not products:
         raise UsageError(
@@ -84,4 +42,32 @@ def _check(products: Sequence[str], seed: int, workers: int) -> tuple[str, ...]:
         )
     if seed < 0 or workers < 1:
         raise UsageError(f"seed {seed} and {workers} workers: use a seed of 0 or more, workers 1+")
-    return tuple(name for name in PRODUCT_BANDS if name in products)
+    plan = make_plan(city, scenes, seed, size)
+    folder = Path(out) / city.aoi
+    files.claim_folder(folder, plan)
+    wanted = [*products, *([CLASS_RASTER] if classes else [])]
+    contents = [*wanted, *([city.label_folder] if city.labelled else [])]
+    for content in contents:
+        make_folder(folder / content)
+    if classes and not (table := folder / CLASS_RASTER / "classes.yaml").exists():
+        files.write_classes(table)
+    paths = [{name: folder / name / city.file_name(name, number) for name in contents}
+             for number in plan.numbers]  # fmt: skip
+    todo = [k for k in range(scenes) if not all(map(Path.exists, paths[k].values()))]
+    if not todo:
+        return folder
+    renderer = Renderer(plan)
+
+    def draw(index: int) -> None:
+        missing = {name: path for name, path in paths[index].items() if not path.exists()}
+        for product, pixels in renderer.draw(index, [n for n in wanted if n in missing]).items():
+            nodata = NODATA if product == CLASS_RASTER else None
+            files.write_image(missing[product], pixels, plan.frame.georeference(index), nodata)
+        if city.label_folder in missing:
+            files.write_json(missing[city.label_folder], files.road_labels(plan, index))
+
+    drawn = Threads(workers).map_unordered(draw, todo)
+    for finished, _ in enumerate(drawn, scenes - len(todo) + 1):
+        if on_scene is not None:
+            on_scene(finished, scenes)
+    return folder

@@ -12,7 +12,7 @@ import training
 from geoprep.build import BuildOptions
 from geoprep.errors import UsageError
 from geoprep.store import StoreReader
-from geoprep.synth.city.frame import SIZES
+from geoprep.synth.layout import SIZES
 from training import pretrain
 from training.checkpoint import load
 

@@ -1,1 +1,0 @@
-"""Shapes to pixels: reflectance under sun, haze and trees (``render``), counts (``products``)."""
