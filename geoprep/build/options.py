@@ -141,7 +141,8 @@ class ImageOptions:
                 "`resize` makes one tile of every scene: use it without `tile` and `overlap`"
             )
         if self.bands is not None:
-            parse_bands(",".join(map(str, self.bands)))
+            text = self.bands if isinstance(self.bands, str) else ",".join(map(str, self.bands))
+            object.__setattr__(self, "bands", parse_bands(text))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -52,7 +52,29 @@ def test_from_imagery_to_scores(tmp_path, monkeypatch, same_process):
     assert scores.attrs["mean"]["apls"] == scores["apls"].iloc[0] == pytest.approx(1)
 
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "tutorials" / "own-geotiffs.md"
+TUTORIALS = Path(__file__).resolve().parents[2] / "docs" / "tutorials"
+
+
+def run_page(name, folder, monkeypatch):
+    """Run all cells of a tutorial, below a folder, and return its variables."""
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.chdir(folder)  # the page changes the folder
+    page = (TUTORIALS / f"{name}.md").read_text("utf-8")
+    cells = re.findall(r"^```{code-cell}(?:.*\n:)?.*\n((?:.*\n)*?)```", page, re.M)
+    assert len(cells) > 3
+    shown = "Image = lambda path, width: __import__('pathlib').Path(path).read_bytes()"
+    names: dict[str, object] = {}
+    exec("\n".join(cells).replace("from IPython.display import Image", shown), names)
+    return names
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("page", "areas"), [("buildings", "buildings"), ("land-cover", "areas")])
+def test_tutorial_of_classes(page, areas, tmp_path, monkeypatch, same_process):
+    names = run_page(page, tmp_path, monkeypatch)
+    assert names["evaluation"]["baseline"].keys() >= {"model", "forest", "most_common"}
+    assert {*names[areas]["class"]} <= {*names["store"].meta.class_names} - {"background"}
+    assert len(names[areas]) > 1
 
 
 @pytest.mark.slow
@@ -73,16 +95,7 @@ def test_tutorial_of_own_images_with_real_ones(shared_data, tmp_path, monkeypatc
             with rasterio.open(path, "w", **whole.profile | place | {"count": 3}) as file:
                 file.write(whole.read([1, 2, 3], window=part))
     monkeypatch.setattr(gp, "synthesize", lambda *_, **__: city)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.chdir(tmp_path)  # the page changes the folder
-    cells = re.findall(
-        r"^```{code-cell}(?:.*\n:)?.*\n((?:.*\n)*?)```", PAGE.read_text("utf-8"), re.M
-    )
-    assert len(cells) > 10
-    shown = "Image = lambda path: __import__('pathlib').Path(path).read_bytes()"
-    code = "\n".join(cells).replace("from IPython.display import Image", shown)
-    names: dict[str, object] = {}
-    exec(code.replace(", width=700", "").replace(", width=500", ""), names)
+    names = run_page("own-geotiffs", tmp_path, monkeypatch)
     found, roads, store = names["found"], names["roads"], names["store"]
     assert found["baseline"].keys() >= {"model", "forest", "most_common"}
     assert 0 < found["baseline"]["forest"] < 1

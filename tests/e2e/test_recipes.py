@@ -419,23 +419,16 @@ def test_masks_of_colours(tmp_path, follow):
     np.testing.assert_array_equal(label[1], fields(1, 4))
 
 
-def test_masks_of_colours_for_images_of_several_bands(tmp_path, follow):
-    (tmp_path / "potsdam").mkdir()
-    codes = np.array(
-        [[255, 0, 0], [255, 255, 255], [0, 0, 255], [0, 255, 255], [0, 255, 0], [255, 255, 0]],
-        np.uint8,
-    )
-    for number in range(2):
-        place, label = place_of(number), fields(number, 6)
-        image = photograph(bars(number), number)
-        image = np.dstack([image, image[..., :1]])
-        write_image(tmp_path / "potsdam" / f"top_{number}_IRRG.tif", image, place)
-        label_file = tmp_path / "potsdam" / f"top_{number}_label.tif"
-        write_image(label_file, codes[label], place)
-    assert "intact" in follow("classes-bands")
-    store = built(tmp_path / "potsdam.zarr", 2)
-    assert len(store.meta.bands) == 3
-    np.testing.assert_array_equal(store.label()[1], fields(1, 6))
+def test_all_polygons_are_one_class(tmp_path, follow):
+    (tmp_path / "chips").mkdir()
+    place = place_of(0)
+    write_image(tmp_path / "chips" / "a.tif", photograph(bars(0), 0), place)
+    house = shapely.box(*(place.transform * (10, 20)), *(place.transform * (50, 40)))
+    geopandas.GeoDataFrame(geometry=[house], crs=place.crs).to_file(tmp_path / "buildings.geojson")
+    follow("classes-single")
+    expected = np.zeros((SIDE, SIDE), np.uint8)
+    expected[20:40, 10:50] = 1
+    np.testing.assert_array_equal(built(tmp_path / "buildings.zarr", 1).label()[0], expected)
 
 
 def test_polygons_with_classes(tmp_path, follow):

@@ -30,8 +30,9 @@ NEW_PLACE_KM = 10.0
 GAP = 0.1
 """Mean scores of two groups of scenes that differ by more, and by two standard errors."""
 
-SPREAD, FEW_SCENES = 0.12, 50
-"""Standard deviation of scores from which fewer training scenes than this are too few."""
+COLOURS, EASY = 0.15, 0.9
+"""Share of the error of a random forest that a model must leave out to have learned shapes, and
+the score of the forest from which that cannot be said."""
 
 FALLS = {"loss": 0.05, "val_loss": 0.02}
 """Share by which the losses of an undertrained model fall in the last quarter of the epochs."""
@@ -60,6 +61,7 @@ class Standing:
     ``score`` is the metric that scenes are compared by, ``metrics`` are those of all tiles,
     ``scenes`` those of each scene of the ``split``, and ``history`` is metrics.csv. ``unlearned``
     are the classes without a training pixel, ``rescale`` is the rule of the training stores.
+    ``baseline`` see `Baseline.compute`.
     """
 
     score: str
@@ -67,9 +69,9 @@ class Standing:
     scenes: Rows
     split: Split = "val"
     history: Rows = ()
-    training_scenes: int = 0
     unlearned: Sequence[str] = ()
     rescale: str = ""
+    baseline: dict[str, float] = field(default_factory=dict)
 
     def extremes(self) -> dict[str, Rows]:
         """Return the three worst and the three best other scenes, the outermost first."""
@@ -111,14 +113,14 @@ class Standing:
             yield gap
 
     def next_steps(self) -> list[str]:
-        """Return the next steps, the first one first; none unless a rule's evidence is there.
+        """Return the next steps, by what they gain; none unless a rule's evidence is there.
 
         Only validation scenes give advice: a model that followed that of test scenes would have
         been fitted to them.
         """
         if self.split != "val":
             return []
-        rules = (_unlearned, _undertrained, _elsewhere, _few_scenes)
+        rules = (_unlearned, _undertrained, _only_colours, _elsewhere)
         return [step for rule in rules for step in rule(self)]
 
 
@@ -149,6 +151,20 @@ def _undertrained(standing: Standing) -> Iterator[str]:
         )
 
 
+def _only_colours(standing: Standing) -> Iterator[str]:
+    """Yield a step if a trained model is hardly better than a forest on pixels and surroundings."""
+    forest, model = (standing.baseline.get(name, math.nan) for name in ("forest", "model"))
+    if forest < EASY and model - forest < COLOURS * (1 - forest) and not [*_undertrained(standing)]:
+        missing = (
+            "not even what colours show: train longer (`epochs`), or with another `lr`"
+            if model < forest
+            else "colours, and little of shapes: show it more context (a larger `crop`, or a "
+            "coarser `level`), add training scenes, or start from other weights (`init_from`)"
+        )
+        scores = f"the model scores {model:.2f}, a random forest {forest:.2f}"
+        yield f"{scores}. It has learned {missing}"
+
+
 def _elsewhere(standing: Standing) -> Iterator[str]:
     for gap in standing.gaps():
         easy, hard = gap.easy_scores, gap.hard_scores
@@ -161,16 +177,6 @@ def _elsewhere(standing: Standing) -> Iterator[str]:
                 "training scenes of those places, or of similar ones"
             )
             return
-
-
-def _few_scenes(standing: Standing) -> Iterator[str]:
-    scores, count = _scores(standing.scenes, standing.score), standing.training_scenes
-    if len(scores) > 3 and 0 < count < FEW_SCENES and scores.std(ddof=1) > SPREAD:
-        worst = ", ".join(row["scene"] for row in standing.extremes()["worst"])
-        yield (
-            f"the scores of scenes differ by {scores.std(ddof=1):.2f} (standard deviation) after "
-            f"{count} training scenes: add some that look like the worst, {worst}"
-        )
 
 
 def _scores(rows: Rows, name: str) -> NDArray[np.float64]:

@@ -184,7 +184,6 @@ class Evaluation(Standing):
     """Metrics of a model: in all, per scene, per threshold k / 256 (of roads).
 
     ``confusion`` are the pixels of each class in the label (rows) and in the prediction (columns).
-    ``baseline`` see `Baseline.compute`.
     """
 
     title: str
@@ -193,9 +192,9 @@ class Evaluation(Standing):
     threshold: float
     sweep: list[dict[str, float]]
     notes: list[str]
+    training_scenes: int = 0
     classes: tuple[str, ...] = ()
     confusion: list[list[int]] = field(default_factory=list)
-    baseline: dict[str, float] = field(default_factory=dict)
 
 
 def evaluate_runner(

@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
-import numpy as np
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from geoprep.errors import GeoprepError
@@ -230,7 +229,6 @@ class Report:
                 score=info.score,
                 scenes=scenes,
                 history=progress.history,
-                training_scenes=len(np.unique(loader.tiles.table[["store", "scene"]])),
             )
             if facts := standing.facts()[:2]:  # a resumed run may have its best epoch behind it
                 self.line("; ".join(f"{name}: {text}" for name, text in facts))

@@ -63,7 +63,7 @@ def test_an_image_that_lacks_a_band_fails_by_name(tmp_path, names):
 
 def test_bands_are_chosen_by_name_or_number(tmp_path):
     scenes = [scene(tmp_path, 0), scene(tmp_path, 1, (2, 1, 0), ("B2", "Green", "b4"))]
-    plan = plan_of(scenes, bands=("GREEN", 3))
+    plan = plan_of(scenes, bands="GREEN,3")
     assert [one.bands for one in plan.scenes] == [(2, 3), (2, 3)]
     (failed,) = plan_of([*scenes, scene(tmp_path, 2)], bands=("B2",)).scenes[2:]
     assert "2.tif has 3 band(s), red, green, blue, and no band B2" in failed.failure
