@@ -159,17 +159,11 @@ class Figure:
         return f"{rounded(self.median)} ({low}-{high})"
 
     @property
-    def bounds(self) -> str:
-        """The bounds as text; empty if there is none."""
-        bounds = [("at least", self.at_least), ("at most", self.at_most)]
-        return ", ".join(f"{word} {rounded(b)}" for word, b in bounds if b is not None)
-
-    @property
     def promise(self) -> str:
         """The bounds and whether they were met, as text for a table; empty if there are none."""
-        if self.met is None:
-            return ""
-        return f"{self.bounds}: {'[green]met[/]' if self.met else '[red]missed[/]'}"
+        bounds = [("at least", self.at_least), ("at most", self.at_most)]
+        texts = ", ".join(f"{word} {rounded(bound)}" for word, bound in bounds if bound is not None)
+        return texts and f"{texts}: {'[green]met[/]' if self.met else '[red]missed[/]'}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the figure as JSON values."""
