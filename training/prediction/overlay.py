@@ -76,6 +76,8 @@ def write_overlay(source: ImageSource, target: Path, info: ModelInfo, threshold:
     height, width = picture.shape[:2]
     sheet = Image.new("RGB", (max(width, LEGEND_WIDTH), height + LINE), BACKGROUND_COLOUR)
     sheet.paste(Image.fromarray(picture.round().astype(np.uint8)), (0, 0))
+    if info.has_classes and hidden == BACKGROUND:
+        legend = legend[1:]
     draw_legend(sheet, height, [*legend, ("nodata", NODATA_GREYS[0])])
     with replaced(target.with_suffix(".png")) as partial:
         sheet.save(partial, "PNG")
