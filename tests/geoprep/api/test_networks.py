@@ -1,7 +1,5 @@
 """Test road networks as notebooks use them: frames, graphs, files, scores and routes."""
 
-import re
-
 import geopandas as gpd
 import networkx as nx
 import numpy as np
@@ -11,10 +9,9 @@ import shapely
 import xarray as xr
 from affine import Affine
 from helpers.rasters import write_raster
-from PIL import Image
 
 import geoprep
-from geoprep.errors import ImageError, UsageError
+from geoprep.errors import UsageError
 
 CRS = "EPSG:32637"
 GRID = Affine(0.5, 0, 400_000, 0, -0.5, 6_180_000)
@@ -186,23 +183,3 @@ def test_nodata_and_units_of_datasets_and_arrays_count(tmp_path, kind):
     for found in (by_units, by_kind):
         assert len(found) == 2
         assert found.length_km == pytest.approx(0.18, rel=0.02)
-
-
-def test_photographs_stored_turned_are_refused(roads, tmp_path):
-    picture = Image.fromarray(np.full((64, 64), 200, np.uint8))
-    exif = picture.getexif()
-    exif[274] = 6
-    turned = tmp_path / "turned.jpg"
-    picture.save(turned, exif=exif)
-    picture.save(tmp_path / "image.png")
-    says = r"turned.jpg is stored turned \(EXIF orientation 6\).*mogrify -auto-orient"
-    store = geoprep.build_zarr(
-        images=tmp_path / "image.png", labels=turned, label_values=">127", pixel_size=1.0,
-        out=tmp_path / "s.zarr", progress=False,
-    )  # fmt: skip
-    assert store.scenes["status"].tolist() == ["failed"]
-    assert re.search(says, store.scenes["reason"].iloc[0])
-    with pytest.raises(ImageError, match=says):
-        geoprep.vectorize(turned, pixel_size=1.0, progress=False)
-    with pytest.raises(ImageError, match=says):
-        geoprep.preview(roads, tmp_path / "p.png", over=turned)

@@ -197,6 +197,7 @@ def test_views_and_exports_know_the_classes(scenes, tmp_path):
     with pytest.raises(UsageError, match="its labels are classes"):
         store.reader.speed()
     assert store.reader.classes.index("road") == 3
+    assert list(store.to_xarray(scene="s1").data_vars) == ["image", "label"]
     facts = store.info()
     assert [one["name"] for one in facts["classes"]] == list(NAMES)
     assert sum(facts["classes"][3]["pixels"].values()) == int((labels == 3).sum())

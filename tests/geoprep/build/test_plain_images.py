@@ -13,6 +13,7 @@ from rasterio.control import GroundControlPoint
 from rasterio.errors import NotGeoreferencedWarning
 from rasterio.rpc import RPC
 
+import geoprep
 from geoprep.errors import SourceError, UsageError
 from geoprep.grid import local_grid
 from geoprep.sources.scene import Scene
@@ -91,6 +92,10 @@ def test_all_views_show_images_without_georeference(store, pictures, tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == [
         *(".geoprep-outputs", "out", "p1.png", "sheet.png")
     ]
+    data = geoprep.open_store(store.location).to_xarray(scene="p1")
+    np.testing.assert_array_equal(data.image.values, pictures["p1"])
+    assert set(data.spatial_ref.attrs) == {"GeoTransform"}
+    assert not {"x", "y"} & set(data.coords)
     with pytest.raises(
         UsageError, match=r"placed\.png: use .* ends in \.tif"
     ):  # a PNG has no place

@@ -161,19 +161,6 @@ def test_alpha_decides_and_is_no_band(tmp_path, values):
     assert pixels.values.flags.c_contiguous
 
 
-@pytest.mark.parametrize("internal", [False, True])
-def test_a_mask_beside_or_inside_the_file_decides(tmp_path, values, internal):
-    mask = np.ones((40, 50), bool)
-    mask[10:30, 5:25] = False
-    values[0, 0] = 0
-    path = write_image(tmp_path / "a.tif", values, mask=None if internal else mask)
-    if internal:
-        with rasterio.Env(GDAL_TIFF_INTERNAL_MASK=True), rasterio.open(path, "r+") as file:
-            file.write_mask(mask)
-    assert (tmp_path / "a.tif.msk").exists() != internal
-    np.testing.assert_array_equal(valid_of(read(path)), mask)
-
-
 def test_alpha_comes_before_the_nodata_tag(tmp_path, values):
     values[:] = 7
     alpha = np.full((40, 50), 255, np.uint8)

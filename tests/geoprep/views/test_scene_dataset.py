@@ -7,7 +7,6 @@ import rasterio
 from affine import Affine
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from PIL import Image
 
 import geoprep
 from geoprep.store.tiles import TileReader
@@ -69,26 +68,6 @@ def test_only_tiles_under_the_pixels_are_read(opened, monkeypatch):
     with dask.config.set(scheduler="synchronous"):
         opened.to_xarray(scene="city_3", chunks={}).speed[:5, :5].compute()
     assert len(read) == 2
-
-
-def test_a_scene_that_is_not_georeferenced_has_no_crs(tmp_path):
-    image = np.random.default_rng(0).integers(1, 255, (64, 96, 3), np.uint8)
-    Image.fromarray(image).save(tmp_path / "a.png")
-    Image.fromarray(image[..., 0] // 128).save(tmp_path / "a_mask.png")
-    store = geoprep.build_zarr(
-        images=tmp_path / "a.png",
-        labels=tmp_path / "a_mask.png",
-        classes="dark=0,bright=1",
-        pixel_size=0.5,
-        rescale="none",
-        out=tmp_path / "x.zarr",
-        progress=False,
-    )
-    data = store.to_xarray(scene="a")
-    np.testing.assert_array_equal(data.image.values, image.transpose(2, 0, 1))
-    assert list(data.data_vars) == ["image", "label"]
-    assert set(data.spatial_ref.attrs) == {"GeoTransform"}
-    assert not {"x", "y"} & set(data.coords)
 
 
 @pytest.mark.parametrize("scene", SCENES)
