@@ -50,7 +50,7 @@ class Device:
         self.device, self._module = device, torch.get_device_module(device)
         self.pins = has_streams(device)  # the CPU stands in for a device in tests
         self._copies = self._module.Stream(device)
-        self._timed: list[tuple[Any, Any]] = []
+        self.timings: list[tuple[Any, Any]] = []
 
     def working(self) -> AbstractContextManager[object]:
         """Return a context in which the thread that reads copies and renders."""
@@ -157,12 +157,8 @@ class Device:
         began.record()
         output = forward(windows)
         ended.record()
-        self._timed.append((began, ended))
+        self.timings.append((began, ended))
         return output
-
-    def seconds(self) -> float:
-        """Return the seconds of the calls of `timed`, when all are done."""
-        return sum(float(began.elapsed_time(ended)) for began, ended in self._timed) / 1000
 
     def to_bytes(
         self, info: ModelInfo, options: PredictOptions, threshold: float, spread: bool

@@ -15,7 +15,7 @@ from geoprep import imagery
 from geoprep.compiled import compiled
 from geoprep.speed import NODATA
 from training.checkpoint import ModelInfo
-from training.prediction.cog import CogWriter, halve_by_numba
+from training.prediction.cog import halve_by_numba
 from training.prediction.image_rows import ImageRows, kept_probabilities
 from training.prediction.predict_options import PredictOptions
 from training.prediction.windows import WindowGrid, WindowRow
@@ -32,20 +32,18 @@ class Host:
 
     blends = "numba"
     decoders = 1  # threads: the model has all processors to itself
+    timings: Sequence[tuple[Any, Any]] = ()  # events around the model that are to be read
     count = staticmethod(imagery.count_source)
     halve = staticmethod(halve_by_numba)
-
-    def working(self) -> AbstractContextManager[object]:
-        """Return a context in which the thread that reads renders."""
-        return nullcontext()
+    image_rows: Callable[..., ImageRows] = ImageRows
+    put = staticmethod(np.asarray)  # values to where the pixels are
+    working: Callable[[], AbstractContextManager[Any]] = nullcontext  # around reading
+    # Of a writer: what takes the rows of the prediction
+    downloads: Callable[..., AbstractContextManager[Any]] = nullcontext
 
     def filled(self, shape: Sequence[int], value: int) -> Any:  # noqa: ANN401 - see above
         """Return uint8 pixels of one value."""
         return np.full(shape, value, np.uint8)
-
-    def put(self, values: NDArray[Any]) -> Any:  # noqa: ANN401 - see above
-        """Return values where the pixels are."""
-        return values
 
     def render(
         self,
@@ -56,10 +54,8 @@ class Host:
     ) -> Any:  # noqa: ANN401 - see above
         """Return bytes (y, x, band) and validity (y, x), see `imagery.render`."""
         shape = len(ys) - 1, len(xs) - 1
-        image, valid = (
-            np.empty((*shape, pixels.values.shape[2]), np.uint8),
-            np.empty(shape, np.uint8),
-        )
+        image = np.empty((*shape, pixels.values.shape[2]), np.uint8)
+        valid = np.empty(shape, np.uint8)
         imagery.render(pixels, tables, ys, xs, image, valid)
         return image, valid
 
@@ -109,18 +105,6 @@ class Host:
             convert, out = kept_probabilities, np.empty((*shape, channels), np.uint16)
             out = out.transpose(2, 0, 1)
         return RowBlender(grid, channels, out, convert, threads)
-
-    def image_rows(self, *args: Any) -> ImageRows:  # noqa: ANN401 - its own
-        """Return an `ImageRows`."""
-        return ImageRows(*args)
-
-    def downloads(self, writer: CogWriter) -> AbstractContextManager[Any]:
-        """Return what takes the rows of the prediction."""
-        return nullcontext(writer)
-
-    def seconds(self) -> float:
-        """Return the seconds of the model that were not counted before."""
-        return 0.0
 
 
 class RowBlender:

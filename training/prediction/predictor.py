@@ -250,7 +250,7 @@ class Predictor:
                     end = max(end, high)
         stats.lost = int(back.lost if back else blender.lost)
         stats.at_ends = int(reader.ends) / max(int(reader.values), 1)
-        stats.forward_seconds += place.seconds()
+        stats.forward_seconds += sum(a.elapsed_time(b) for a, b in place.timings) / 1000
         progress(grid.pixels)
         return stats
 
