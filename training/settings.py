@@ -47,9 +47,7 @@ class DataConfig:
         None, "Tile side in pixels, one of the store's levels; default: the finest.", **PIXELS
     )
     bands: str | None = option(
-        None,
-        "Bands to use, by name or number, in this order; default: all bands of the first store.",
-        "BAND,...",
+        None, "Bands to use, by name or number; default: all bands of the first store.", "BAND,..."
     )
     folds: int | None = option(
         None, "Folds of cross-validation: training and validation scenes split anew.", "N", least=2

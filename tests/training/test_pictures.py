@@ -1,10 +1,12 @@
 """Pictures of tiles and curves."""
 
 import numpy as np
+import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
 from geoprep.palette import BACKGROUND_COLOUR, NODATA_GREYS, SPEED_COLOURS
+from geoprep.store import ClassTable
 from training.pictures import FALSE, HIT, MISSED, Example, choose_tiles, draw_curves, draw_examples
 
 SIDE = 246
@@ -51,6 +53,20 @@ def test_roads_without_speeds_have_one_colour(tmp_path):
     assert len(colours) == 1
     legend = {tuple(pixel) for pixel in sheet[-22:].reshape(-1, 3)}
     assert len(legend & set(SPEED_COLOURS)) == 1
+
+
+@pytest.mark.parametrize(
+    ("names", "missed"), [(("background", "house"), MISSED), (("a", "b"), FALSE)]
+)
+def test_errors_of_a_single_class_are_missed_or_false(tmp_path, names, missed):
+    label, prediction = np.zeros((64, 64), np.uint8), np.zeros((64, 64), np.uint8)
+    label[:32], prediction[16:48] = 1, 1
+    image = np.full((64, 64, 4), 100, np.uint8)
+    classes = ClassTable(names, ("#000000", "#D55E00"))
+    errors = sheet_of(tmp_path, image, label, prediction, classes=classes)[44:, 3 * SIDE :]
+    rows = [tuple(errors[y, 100]) for y in (30, 90, 150, 230)]
+    right = tuple(errors[230, 100])
+    assert rows == [missed, HIT if names[0] == "background" else right, FALSE, right]
 
 
 def test_chosen_tiles_have_roads_and_do_not_change():
