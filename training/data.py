@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from geoprep.crs import METRES_PER_DEGREE
 from geoprep.errors import UsageError
-from geoprep.imagery import band_numbers, common_name, match_bands, parse_bands
+from geoprep.imagery import common_name, match_bands, parse_bands
 from geoprep.speed import BIN_COUNT, BIN_TABLE, BIN_WIDTH_MPH
 from geoprep.store import StoreReader, TileReader
 from geoprep.views import outlines
@@ -123,9 +123,8 @@ def model_info(
     meta = stores[0].meta
     used = tuple(meta.bands)
     if bands is not None:
-        offered = [(name,) for name in meta.bands]
-        numbers = band_numbers(parse_bands(bands), offered, stores[0].location)
-        used = tuple(meta.bands[number - 1] for number in numbers)
+        by_number: dict[int | str, str] = dict(enumerate(meta.bands, start=1))
+        used = tuple(by_number.get(band, str(band)) for band in parse_bands(bands))
     mean, std = band_statistics(stores, used)
     names = common_classes(stores)
     if targets == "auto":

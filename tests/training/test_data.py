@@ -9,7 +9,7 @@ from helpers.factory import build_of, texture, write_scene
 from helpers.runs import SMALL, STAGED, rows
 from helpers.stores import write_store
 
-from geoprep.errors import ImageError, StoreError, UsageError
+from geoprep.errors import StoreError, UsageError
 from geoprep.store import StoreReader
 from loaders import DeviceTiles, Folds, StreamTiles, select
 from training.checkpoint import load
@@ -44,7 +44,7 @@ def test_a_store_without_labels_is_said_before_training_and_evaluation(store, tm
 
 def test_bands_are_chosen_by_name_or_number(store):
     assert model_info([store], model="m", bands="blue, 1").bands == ("blue", "red")
-    with pytest.raises(ImageError, match="red, green, blue, and no band 4"):
+    with pytest.raises(UsageError, match="has no band 4; it has red, green, blue"):
         model_info([store], model="m", bands="4")
 
 

@@ -36,7 +36,7 @@ def own(scenes, *more):
         *((["--" + name, text], "is empty") for name, text in (("labels", " "), ("out", ""))),
         (["--out", "gs://bucket/a.zarr"], "local folders only"),
         (["--tile", "125"], "--tile of 124"),
-        (["--bands", "red"], "5,3,2"),
+        (["--bands", "red,,blue"], "5,3,2"),
         (["--split-file", "a.geojson", "--val", "0.1"], "leave out --val"),
         (["--label-values", "255", "--buffer", "3"], "--buffer is for vector labels"),
         (["--label-speeds", "bins", "--speed-from", "field"], "--label-speeds for raster labels"),
