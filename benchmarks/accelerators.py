@@ -2,55 +2,86 @@
 
     python -m benchmarks.accelerators [STORE] [--write-page docs/performance/accelerators.md]
 
-Parts: batches into the device at 1 to 16 loader threads, against a bare copy from page-locked
-memory; the step of `training.fit` by precision and compile mode; tiles on the device against tiles
-in memory; `training.predict`; with the peak memory of the device. ``--device cpu --quick`` runs the
-same code on a CPU, to check it.
+Parts: steps of `training.fit`, by default and without graphs; the first step of a process;
+`training.predict` of the first image of a process and of further ones, and an image to a network.
+They are sized for six minutes on an H100. ``--device cpu --quick`` runs the same code on a CPU, to
+check it.
 """
 
 from __future__ import annotations
 
 import gc
+import os
 import platform
+import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, repeat
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple
 
 import numpy as np
+import psutil
 import rasterio
 import torch
 
+import geoprep
+from benchmarks import child
 from benchmarks.common import (
     CommonOptions,
     Result,
     announce,
     command,
-    ratios,
     rounds,
     run_parts,
     some_of,
 )
 from benchmarks.loading.data import LoadingSizes, synthetic_store
 from benchmarks.tables import Table, conclude, measured
-from geoprep.cpus import usable_cpus
 from geoprep.errors import GeoprepError, UsageError
 from geoprep.options import argument, option
-from loaders import Batch, BatchLoader, DeviceTiles, RamTiles
+from loaders import RamTiles
 from training.checkpoint import BEST
-from training.engine import CompileMode, choose_engine, computes_bf16
+from training.engine import choose_engine
 from training.prediction import PredictOptions, Screen, open_job
 from training.process import is_out_of_memory
-from training.run import Trainer, open_data, release, train_step
+from training.run import Trainer, open_data, release
 from training.settings import Config
 
-PARTS = ("loader", "step", "tiles", "predict")
-THREADS = (1, 2, 4, 8, 16)
+PARTS = ("step", "start", "predict")
 NOT_RUN = "## Not run\n"
 """Line of the page before which the section of a new device is written."""
+
+
+class StepCase(NamedTuple):
+    """A step to measure: batch, crop and `compile` of `training.fit`; as it is by default, or not.
+
+    ``goal`` are images/s on an H100.
+    """
+
+    batch_size: int
+    crop: int
+    compile: str = "loss"
+    graph: bool = True  # if the trainer records its steps as graphs
+    goal: float | None = None
+
+
+STEPS = {
+    "8 x 160": StepCase(8, 160, goal=1600),
+    "8 x 160, no graph": StepCase(8, 160, graph=False),
+    "32 x 256": StepCase(32, 256, goal=2500),
+    "32 x 256, no graph": StepCase(32, 256, graph=False),
+    "128 x 256": StepCase(128, 256, goal=3000),
+    "128 x 256, no graph": StepCase(128, 256, graph=False),
+    "128 x 256, --compile model": StepCase(128, 256, compile="model", goal=4000),
+}
+
+IMPORTS = (
+    "import time; begun = time.perf_counter(); import torch; there = time.perf_counter(); "
+    "from training.prediction import job, screen; print(time.perf_counter() - there)"
+)
 
 
 @dataclass(frozen=True)
@@ -58,14 +89,15 @@ class AcceleratorScale(LoadingSizes):
     """Sizes of the benchmark: of loading, sides in pixels, numbers of steps per round."""
 
     scenes: int = 64
-    steps: int = 50
-    warm_up: int = 10
+    steps: int = 30
+    warm_up: int = 12
+    trained: int = 300  # steps of the model that predicts
     image: int = 8192
     window: int = 1024
 
 
 QUICK = AcceleratorScale(
-    *(6, 128), batch_size=2, crop=32, epoch=32, steps=1, warm_up=1, image=96, window=64
+    *(6, 128), batch_size=2, crop=32, epoch=32, steps=1, warm_up=1, trained=1, image=96, window=64
 )
 
 
@@ -151,56 +183,6 @@ class Measurement:
     work: Path
     scale: AcceleratorScale
 
-    def loader(self) -> None:
-        """Record batches that reach the device per second, by threads, and a bare copy."""
-        scale, tiles = self.scale, RamTiles.load(self.store, "all", progress=False)
-        options: dict[str, Any] = {"crop": scale.crop, "augment": "d4"}
-        options["crops_per_tile"] = -(-scale.epoch // len(tiles))
-        make = partial(BatchLoader, tiles, scale.batch_size, **options)
-        most = 2 if self.result.settings["quick"] else usable_cpus()
-        cases: dict[str, Callable[[], tuple[float, float]]] = {
-            f"loader.{threads}": partial(self._drain, make(threads=threads))
-            for threads in THREADS
-            if threads <= most
-        }
-        on_device = DeviceTiles(tiles, self.device)
-        crops = BatchLoader(on_device, scale.batch_size, **options)
-        cases["loader.device"] = partial(self._drain, crops)
-        nbytes = scale.batch_size * scale.crop**2 * (len(tiles.bands) + 1)
-        cases["loader.copy"] = partial(self._copy, nbytes, max(1, scale.epoch // scale.batch_size))
-        for warm_up in cases.values():
-            warm_up()
-        runs = self.result.turns(cases)
-        for at, rates in runs.items():
-            self.result.add(f"{at}.rate", "images/s", [images for images, _ in rates])
-            self.result.add(f"{at}.gb", "GB/s", [gigabytes for _, gigabytes in rates])
-            copied = [gigabytes for _, gigabytes in runs["loader.copy"]]
-            over = ratios([gigabytes for _, gigabytes in rates], copied)
-            self.result.add(f"{at}.over_copy", "", over)
-
-    def _drain(self, loader: Iterable[Batch]) -> tuple[float, float]:
-        """Return the images and GB per second of an epoch that is copied to the device."""
-        images = nbytes = 0
-        begun = self._now()
-        for batch in loader:
-            there = batch.to(self.device, non_blocking=True)
-            images += len(there)
-            nbytes += there.image.nbytes + there.label.nbytes
-            del batch, there
-        took = self._now() - begun
-        return images / took, nbytes / took / 1e9
-
-    def _copy(self, nbytes: int, times: int) -> tuple[float, float]:
-        """Return the batches' images and GB per second of copying them from pinned memory."""
-        pinned = self.device.type in ("cuda", "xpu")
-        source = [torch.zeros(nbytes, dtype=torch.uint8, pin_memory=pinned) for _ in range(2)]
-        target = [torch.zeros(nbytes, dtype=torch.uint8, device=self.device) for _ in range(2)]
-        begun = self._now()
-        for number in range(times):
-            target[number % 2].copy_(source[number % 2], non_blocking=True)
-        took = self._now() - begun
-        return times * self.scale.batch_size / took, times * nbytes / took / 1e9
-
     def _now(self) -> float:
         """Return the time when the device has done its work."""
         if self.device.type != "cpu":
@@ -208,58 +190,53 @@ class Measurement:
         return time.perf_counter()
 
     def step(self) -> None:
-        """Record the step of `training.fit` by precision and compile mode."""
-        cases = step_cases(self.device, quick=self.result.settings["quick"])
-        for name, settings in cases.items():
-            self._record_step(f"step.{name}", settings)
+        """Record the step of `training.fit` by batch and crop, as a graph and not."""
+        for name, case in STEPS.items():
+            announce(f"step, {name}")
+            try:
+                figures = list(self._steps(self._sized(case)))
+            except (RuntimeError, GeoprepError) as error:
+                if not isinstance(error, GeoprepError) and not is_out_of_memory(error):
+                    raise
+                self.result.notes.append(f"{name} is left out: {str(error).splitlines()[0]}")
+                continue
+            finally:
+                release(self.device)
+            of = self._sized(case).batch_size
+            rates = [of / took for took, _ in figures]
+            self.result.add(f"step.{name}.rate", "images/s", rates, at_least=case.goal)
+            self.result.add(f"step.{name}.ms", "ms per step", [took * 1e3 for took, _ in figures])
+            self.result.add(f"step.{name}.waited", "", [waited for _, waited in figures])
+            self._add_peak(f"step.{name}")
 
-    def tiles(self) -> None:
-        """Record the step of `training.fit` with its tiles in memory and on the device."""
-        for residency in ("ram", "device"):
-            settings = {"residency": residency, "compile": "off"}
-            self._record_step(f"tiles.{residency}", settings)
+    def _sized(self, case: StepCase) -> StepCase:
+        """Return a case, with the small sizes of ``--quick``."""
+        if not self.result.settings["quick"]:
+            return case
+        return case._replace(batch_size=self.scale.batch_size, crop=self.scale.crop, compile="off")
 
-    def _record_step(self, at: str, settings: dict[str, Any]) -> None:
-        announce(at)
-        try:
-            figures = list(self._steps(settings))
-        except (RuntimeError, GeoprepError) as error:
-            if not isinstance(error, GeoprepError) and not is_out_of_memory(error):
-                raise
-            self.result.notes.append(f"{at} is left out: {str(error).splitlines()[0]}")
-            return
-        finally:
-            release(self.device)
-        of = self.scale
-        self.result.add(f"{at}.rate", "images/s", [of.batch_size / took for took, _ in figures])
-        self.result.add(f"{at}.ms", "ms per step", [took * 1e3 for took, _ in figures])
-        self.result.add(f"{at}.waited", "", [waited for _, waited in figures])
-        self._add_peak(at)
-
-    def _steps(self, settings: dict[str, Any]) -> Iterator[tuple[float, float]]:
+    def _steps(self, case: StepCase) -> Iterator[tuple[float, float]]:
         """Yield the seconds of a step and the share of waiting for its batch, once per round."""
-        trainer, scale = self._trainer(settings), self.scale
-        module, batches = trainer.module.train(), chain.from_iterable(repeat(trainer.loader))
+        step, scale = stepping(self.store, self.work, self.device.type, case)[1], self.scale
         self._reset_peak()
         for _ in range(scale.warm_up):
-            train_step(module, batches, trainer.state)
+            step()
         for _ in range(self.result.settings["repeats"]):
             begun, waited = self._now(), 0.0
             for _ in range(scale.steps):
-                waited += train_step(module, batches, trainer.state).waited
+                waited += step().waited
             took = self._now() - begun
             yield took / scale.steps, waited / took
 
-    def _trainer(self, settings: dict[str, Any]) -> Trainer:
-        """Return a trainer, with its tiles loaded."""
-        scale = self.scale
-        usual = {"stores": (str(self.store),), "batch_size": scale.batch_size, "crop": scale.crop}
-        usual |= {"pictures": 0, "quiet": True, "device": self.device.type, "lr": 1e-4}
-        config = Config.from_flat(usual | settings)
-        engine = choose_engine(config.engine, config.device, config.precision, config.compile)
-        folder = self.work / "run"
-        folder.mkdir(exist_ok=True)
-        return Trainer(config, engine, open_data(config), folder)
+    def start(self) -> None:
+        """Record the seconds from the start of a process to the end of its first step."""
+        for name, graph in (("graph", True), ("eager", False)):
+            announce(f"first step, {name}")
+            case = self._sized(StepCase(8, 160, graph=graph))
+            given: dict[str, Any] = {"store": str(self.store), "case": case}
+            given |= {"device": self.device.type, "work": str(self.work / f"first-{name}")}
+            took = child.ask("benchmarks.accelerators:first_step", given)["seconds"]
+            self.result.add(f"start.{name}.s", "s", [took], at_most=14 if graph else None)
 
     def _reset_peak(self) -> None:
         gc.collect()
@@ -274,53 +251,93 @@ class Measurement:
             self.result.add(f"{at}.peak", "GiB", [peak_bytes() / 2**30])
 
     def predict(self) -> None:
-        """Record the megapixels per second of `training.predict`, from file to file."""
-        self._trainer({"compile": "off"}).save_best()
-        image = self.work / "scene.tif"
-        write_scene(image, RamTiles.load(self.store, "all", progress=False), self.scale.image)
-        for name in ("fp32", "bf16")[: 1 + computes_bf16(self.device)]:
-            self._reset_peak()
-            speeds = [
-                self._predicted(image, name, turn)
-                for turn in range(self.result.settings["repeats"])
-            ]
-            self.result.add(f"predict.{name}.rate", "Mpx/s", [rate for rate, _ in speeds])
-            self.result.add(f"predict.{name}.share", "", [share for _, share in speeds])
-            self._add_peak(f"predict.{name}")
+        """Record predictions from file to file, and from an image to a network."""
+        scale, add = self.scale, self.result.add
+        case = self._sized(StepCase(32, 256))
+        trainer, step = stepping(self.store, self.work, self.device.type, case)
+        for _ in range(scale.trained):  # until there are roads
+            step()
+        trainer.save_best()
+        del trainer, step
+        release(self.device)
+        images, repeats = self.work / "images", self.result.settings["repeats"]
+        images.mkdir()
+        tiles = RamTiles.load(self.store, "all", progress=False)
+        for number in range(1 + repeats):
+            write_scene(images / f"{number}.tif", tiles, scale.image)
+        seconds = [float(child.run([sys.executable, "-c", IMPORTS])) for _ in range(repeats)]
+        add("start.imports.s", "s", seconds, at_most=0.7)
+        announce("predict")
+        mpx, out = scale.image**2 / 1e6, self.work / "predicted"
+        given: dict[str, Any] = {"run": str(self.work / "run" / BEST), "images": str(images)}
+        given |= {"out": str(out), "device": self.device.type, "window": scale.window}
+        found = child.ask("benchmarks.accelerators:predicted", given)
+        rates = [mpx / took for took in found["others"]]
+        add("predict.first", "s", [found["first"]], at_most=1.9)
+        add("predict.rate", "Mpx/s", rates, at_least=240)
+        add("predict.share", "", found["shares"])
+        announce("an image to a network")
+        begun = time.perf_counter()
+        geoprep.vectorize(out / "1.tif")
+        took = time.perf_counter() - begun
+        with rasterio.open(images / "1.tif") as file:
+            km2 = file.width * file.height * abs(file.transform.a * file.transform.e) / 1e6
+        add("network.vectorize", "s", [took])
+        add("network.area", "km2/h", [km2 / (mpx / rate + took) * 3600 for rate in rates])
 
-    def _predicted(self, image: Path, precision: Any, turn: int) -> tuple[float, float]:  # noqa: ANN401 - a Literal
-        """Return the megapixels per second of a prediction, and the share of the model's time."""
-        announce(f"predict, {precision}, round {turn + 1}")
-        options = PredictOptions(
-            checkpoint=self.work / "run" / BEST,
-            images=(str(image),),
-            out=self.work / f"predicted-{precision}-{turn}",
-            device=self.device.type,
-            precision=precision,
-            window=self.scale.window,
-            overlap=self.scale.window // 16,
-            batch_size=1 if self.result.settings["quick"] else 4,
-            quiet=True,
-        )
-        with Screen(quiet=True, spell=str) as screen:
-            (outcome,) = open_job(options)[0].run(screen)
-        if outcome.stats is None:
-            raise GeoprepError(f"training.predict failed: {outcome.error}")
-        seconds = outcome.stats.seconds
-        return outcome.stats.image_pixels / 1e6 / seconds, outcome.stats.forward_seconds / seconds
+
+def stepping(
+    store: str | Path, work: Path, device: str, case: StepCase
+) -> tuple[Trainer, Callable[[], Any]]:
+    """Return a trainer of a store, with its tiles loaded, and the function that takes a step."""
+    settings: dict[str, Any] = {"stores": (str(store),), "pictures": 0, "quiet": True}
+    settings |= {"batch_size": case.batch_size, "crop": case.crop, "compile": case.compile}
+    config = Config.from_flat(settings | {"device": device, "lr": 1e-4})
+    wanted = config.engine, config.device, config.precision, config.compile
+    engine = choose_engine(*wanted, capture=case.graph)
+    (work / "run").mkdir(parents=True, exist_ok=True)
+    trainer = Trainer(config, engine, open_data(config), work / "run")
+    module, batches = trainer.module.train(), chain.from_iterable(repeat(trainer.loader))
+    return trainer, partial(trainer.step, module, batches, trainer.state)
 
 
-def step_cases(device: torch.device, *, quick: bool) -> dict[str, dict[str, Any]]:
-    """Return the settings of `training.fit` that differ on a device, by name."""
-    names = ["fp32", *(["tf32", "fp16"] if device.type == "cuda" else [])]
-    names += ["bf16"] if computes_bf16(device) else []
-    cases: dict[str, dict[str, Any]] = {
-        name: {"precision": name, "compile": "off"} for name in names
+def empty_caches(work: Path) -> None:
+    """Let compilers and numba find empty caches in this process."""
+    for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "NUMBA_CACHE_DIR"):
+        os.environ[name] = str(work / name)
+
+
+def first_step(store: str, work: str, device: str, case: Sequence[Any]) -> dict[str, float]:
+    """Return the seconds from the start of this process to the end of its first step."""
+    empty_caches(Path(work))
+    _, step = stepping(store, Path(work), device, StepCase(*case))
+    float(step().norm)
+    return {"seconds": time.time() - psutil.Process().create_time()}
+
+
+def predicted(run: str, images: str, out: str, device: str, window: int) -> dict[str, Any]:
+    """Return the seconds of the first image after the imports, and of the others."""
+    empty_caches(Path(f"{out}-caches"))
+    options = PredictOptions(
+        checkpoint=Path(run),
+        images=(images,),
+        out=Path(out),
+        device=device,
+        window=window,
+        quiet=True,
+    )
+    begun = time.perf_counter()
+    with Screen(quiet=True, spell=str) as screen:
+        outcomes = open_job(options)[0].run(screen)
+    stats = [outcome.stats for outcome in outcomes if outcome.stats is not None]
+    if len(stats) < len(outcomes):
+        raise GeoprepError("; ".join(outcome.error for outcome in outcomes))
+    first, *others = stats
+    return {
+        "first": first.began + first.seconds - begun,
+        "others": [image.seconds for image in others],
+        "shares": [image.forward_seconds / image.seconds for image in others],
     }
-    for mode in () if quick else get_args(CompileMode):
-        if mode != "off":
-            cases[f"{names[-1]}-{mode}"] = {"precision": names[-1], "compile": mode}
-    return cases
 
 
 def write_scene(path: Path, tiles: RamTiles, side: int) -> None:
@@ -336,24 +353,17 @@ def write_scene(path: Path, tiles: RamTiles, side: int) -> None:
 
 def tables(result: Result) -> list[Table]:
     """Return the tables of the report."""
-    of, device = result.settings, torch.device(result.settings["device"])
-    size = f"{of['batch_size']} x {of['crop']} x {of['crop']}"
-    threads = {f"`loader_threads` {count}": f"loader.{count}" for count in THREADS}
-    threads |= {"DeviceTiles": "loader.device", "bare copy, pinned": "loader.copy"}
-    rates = {"images/s": "rate", "GB/s": "gb", "over the copy": "over_copy"}
-    cases = {
-        f"{settings['precision']}, --compile {settings['compile']}": f"step.{name}"
-        for name, settings in step_cases(device, quick=of["quick"]).items()
-    }
     steps = {"images/s": "rate", "ms per step": "ms", "waited": "waited", "peak GiB": "peak"}
-    kept = {"tiles in memory": "tiles.ram", "tiles on the device": "tiles.device"}
-    predicted = {name: f"predict.{name}" for name in ("fp32", "bf16")}
-    maps = {"Mpx/s": "rate", "share of the model": "share", "peak GiB": "peak"}
+    start = {"first step, caches empty": "start.graph", "the same, no graph": "start.eager"}
+    start |= {"imports of predict after torch": "start.imports"}
+    maps = {"first image, s": "first", "further images, Mpx/s": "rate", "model": "share"}
+    network = {"vectorize, s": "vectorize", "image to network, km2/h": "area"}
+    title = f"An image of {result.settings['image']} pixels a side"
     return [
-        Table(f"Batches of {size} into the device", threads, rates),
-        Table(f"Step of training.fit, ResNet34-UNet, {size}", cases, steps),
-        Table("Tiles in memory and on the device, same step", kept, steps),
-        Table(f"training.predict, {of['image']} x {of['image']} pixels", predicted, maps),
+        Table("Steps of geoprep fit", {name: f"step.{name}" for name in STEPS}, steps),
+        Table("From the start of a process", start, {"seconds": "s"}),
+        Table(title, {"geoprep predict": "predict"}, maps),
+        Table("An image to a network", {"predict and vectorize": "network"}, network),
     ]
 
 

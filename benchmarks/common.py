@@ -17,7 +17,7 @@ from rich.console import Console
 from benchmarks.child import ChildError
 from benchmarks.machine import machine
 from geoprep.cli import RecordCommand, run
-from geoprep.errors import UsageError
+from geoprep.errors import GeoprepError, UsageError
 from geoprep.options import option
 
 T = TypeVar("T")
@@ -104,7 +104,7 @@ def run_parts(
         if name in only:
             try:
                 measure()
-            except ChildError as error:
+            except GeoprepError as error:
                 result.notes.append(f"{name} failed: {error}")
             if result.settings.get("json"):
                 result.write(result.settings["json"])
