@@ -206,6 +206,12 @@ def prepare(trainable: Trainable, engine: Engine, config: Config) -> Optimizer:
     native, kind = engine.name == "native", engine.device.type
     if native and kind == "cpu":
         copy_no_kernels(optimizer)
+    if native and engine.skips_steps and config.optimizer == "sgd":
+        # If its first step is skipped, as often in fp16, torch's fused SGD goes on from a momentum
+        # in memory that was never written. From zeros it computes the same as from none.
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
     compiled = native and kind in ("cpu", "cuda") and engine.compile_mode == "loss"
     if compiled and isinstance(trainable.model, ResNetUNet):
         fuse_norms(trainable.model, engine.device)

@@ -1,6 +1,7 @@
 """Batches of a step, learning rate schedules and averaged weights."""
 
 import copy
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -20,7 +21,7 @@ from training.model import (
     copy_weights,
     update_average,
 )
-from training.run.parts import make_optimizer
+from training.run.parts import make_optimizer, prepare
 from training.run.step import (
     StepResult,
     StepState,
@@ -62,6 +63,23 @@ def test_a_fused_optimizer_skips_a_step_without_a_finite_norm(name, norm):
     optimizer.step()
     changed = [not torch.equal(before[n], value) for n, value in model.state_dict().items()]
     assert any(changed) == (norm == 1.0)
+
+
+def test_a_skipped_first_step_leaves_no_momentum_of_sgd():
+    """The steps after it are those of a run that begins with them."""
+    engine = replace(choose_engine("native", "cpu", "fp32", "off"), skips_steps=True)
+    trained = []
+    for norms in ((torch.nan, 1.0, 1.0), (1.0, 1.0)):
+        torch.manual_seed(0)
+        config = Config(optimizer="sgd", lr=0.1)
+        optimizer = prepare(trainable := unequal(0)[2], engine, config)
+        for norm in norms:
+            for parameter in trainable.model.parameters():
+                parameter.grad = torch.full_like(parameter, norm)
+            skip_unless_finite(optimizer, torch.tensor(norm))
+            optimizer.step()
+        trained.append(trainable.model.state_dict())
+    assert all(torch.equal(value, trained[1][name]) for name, value in trained[0].items())
 
 
 def test_averages_are_those_of_one_lerp_per_tensor_to_the_last_bit():
