@@ -1,6 +1,7 @@
 """Fixtures shared by all tests."""
 
 import gc
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -26,6 +27,9 @@ REPO = Path(__file__).resolve().parents[1]
 # Processes that tests start by spawn import the test by its name. Last, so that the packages under
 # test are the installed ones where they are installed.
 sys.path.append(str(REPO))
+
+# Processes that tests start by forkserver have imported torch once.
+multiprocessing.set_forkserver_preload(["loaders.dataset"])
 
 # What nohup and shells in the background start ignores signals, and hands that on to the processes
 # that tests start.

@@ -122,7 +122,8 @@ class Layout:
     def of(cls, grids: Sequence[Grid | None], bands: int, options: BuildOptions) -> Layout:
         """Return the layout for these images; None is an image that cannot be opened."""
         shapes = [_finest_shape(grid, options) for grid in grids if grid is not None]
-        tile = _resolve_tile(shapes, options)
+        divisor = 2 ** (options.levels - 1)
+        tile = options.resize or options.tile or auto_tile(shapes, options.overlap, divisor)
         if tile**2 * bands > MOST_TILE_BYTES:
             raise UsageError(
                 f"a tile of {tile} x {tile} pixels in {bands} bands has "
@@ -156,14 +157,6 @@ def _finest_shape(grid: Grid, options: BuildOptions) -> tuple[int, int]:
             f"whose pixels are {finest:.3g} m: use at least a {MOST_FINER}th of that"
         )
     return grid.at_gsd(options.gsd).shape
-
-
-def _resolve_tile(shapes: Sequence[tuple[int, int]], options: BuildOptions) -> int:
-    if options.resize is not None:
-        return options.resize
-    if options.tile is not None:
-        return options.tile
-    return auto_tile(shapes, options.overlap, 2 ** (options.levels - 1))
 
 
 # Headers of the images, and digests of all input files

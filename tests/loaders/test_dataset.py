@@ -146,7 +146,9 @@ def test_subsets_and_wrappers_work(tiles):
     assert torch.equal(wrapped["image"][3], TileDataset(tiles)[3]["image"])
 
 
-@pytest.mark.parametrize("workers", [{}, {"num_workers": 2, "multiprocessing_context": "spawn"}])
+@pytest.mark.parametrize(
+    "workers", [{}, {"num_workers": 2, "multiprocessing_context": "forkserver"}]
+)
 def test_each_pass_draws_other_crops_and_a_state_goes_on(tiles, workers):
     """Those of the epochs from 0, whatever process draws them."""
     options = {"crop": 8, "augment": "d4", "crops_per_tile": 2}

@@ -147,7 +147,8 @@ def _in_metres(
     xy = shapely.get_coordinates(lines)
     if not np.isfinite(xy).all():
         raise SourceError(f"{name}: has coordinates that are not finite")
-    if crs is None and len(lines) and _are_degrees(xy, lines):
+    short = len(lines) and shapely.length(lines).max() < 1  # in metres, no road is one long
+    if crs is None and short and (np.abs(xy) <= (180, 90)).all():
         raise SourceError(
             f"{name}: has no CRS, and its coordinates look like degrees. State the CRS with "
             "ogr2ogr -a_srs EPSG:4326 fixed.gpkg FILE"
@@ -167,11 +168,6 @@ def _in_metres(
         if not np.isfinite(shapely.get_coordinates(lines)).all():
             raise outside
     return metric, lines
-
-
-def _are_degrees(xy: NDArray[np.float64], lines: NDArray[np.object_]) -> bool:
-    """Return whether coordinates may be degrees, and no road is a metre long if they are metres."""
-    return bool((np.abs(xy) <= (180, 90)).all() and shapely.length(lines).max() < 1)
 
 
 def _numbers(columns: Mapping[str, NDArray[Any]], *names: str) -> NDArray[np.float64] | None:

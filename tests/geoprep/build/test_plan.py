@@ -234,16 +234,6 @@ def test_equal_text_of_two_virtual_rasters_is_not_one_image(tmp_path):
     assert a == c != b
 
 
-def test_statistics_that_a_viewer_leaves_beside_an_image_change_nothing(tmp_path):
-    scenes = row_of_scenes(tmp_path, 1)
-    before = plan_of(scenes).meta.build["inputs"]
-    aux = Path(f"{scenes[0].image}.aux.xml")
-    aux.write_text("<PAMDataset/>")
-    assert plan_of(scenes).meta.build["inputs"] == before
-    aux.write_text('<PAMDataset><Metadata><MDI key="SENSOR">A</MDI></Metadata></PAMDataset>')
-    assert plan_of(scenes).meta.build["inputs"] != before
-
-
 def test_an_archive_and_its_folder_are_the_same_inputs(tmp_path):
     scenes = row_of_scenes(tmp_path, 2)
     archive = tmp_path / "all.tar"

@@ -13,7 +13,7 @@ from geoprep.crs import LONLAT, transformer, turn_of
 from geoprep.errors import LabelError, UsageError
 from geoprep.grid import Grid
 from geoprep.labels import burning
-from geoprep.labels.burning import RoadOutlines, buffer_crs, burn
+from geoprep.labels.burning import RoadOutlines, burn
 from geoprep.labels.label_options import SpeedRule
 from geoprep.labels.road_files import open_road_file, read_roads
 from geoprep.labels.vector_labels import LabelRoads
@@ -243,16 +243,6 @@ def test_turned_and_sheared_grids_are_burned_as_gdal_burns_them(seed, angle, she
 
 
 # --- edges --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("lon", "zone"),
-    [(36.01, 37), (41.99, 37), (42.01, 38), (-179.99, 1), (179.99, 60), (-0.01, 30)],
-)
-def test_the_zone_is_that_of_the_scenes_centre(lon, zone):
-    for lat in (50, -50):
-        grid = Grid(2, 2, Affine(1e-6, 0, lon, 0, -1e-6, lat), "EPSG:4326")
-        assert buffer_crs(grid) == f"EPSG:{32600 + zone}"
 
 
 def test_a_line_round_the_world_in_the_label_moves_no_other_road():

@@ -15,7 +15,7 @@ from sklearn.metrics import confusion_matrix, f1_score, jaccard_score
 
 import geoprep as gp
 from geoprep.cli import cli
-from geoprep.errors import GeoprepError, LabelError, UsageError
+from geoprep.errors import LabelError, UsageError
 from geoprep.masks.class_scores import count_classes
 
 NAMES = ("background", "house", "lake")
@@ -152,13 +152,3 @@ def test_a_scene_without_a_proposal_is_missed_and_named(maps):
     again.write_bytes(next(iter(folder.iterdir())).read_bytes())
     with pytest.raises(UsageError, match="are of one scene"):
         gp.score(masks, folder)
-
-
-def test_values_that_no_class_has_are_refused_in_ground_truth(tmp_path):
-    label = np.zeros((9, 11), np.uint8)
-    label[0], label[1] = 255, 9
-    found = write(tmp_path / "found" / "a.tif", np.zeros((9, 11)), NAMES, nodata=255)
-    with pytest.raises(GeoprepError, match="9"):
-        gp.score(write(tmp_path / "truth" / "a.tif", label), found)
-    tagged = write(tmp_path / "tagged" / "a.tif", label, nodata=9)
-    assert gp.score(tagged, found).attrs["pooled"]["accuracy"] == 1

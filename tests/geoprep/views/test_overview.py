@@ -100,14 +100,6 @@ def test_only_tiles_that_are_shown_are_read(store, views, tmp_path, monkeypatch,
     assert sorted(read) == sorted((name, tile) for name in names for tile in tiles)
 
 
-def test_level_is_as_coarse_as_the_panels_allow(store):
-    grids = [scenes.scene_grid(store, 2)]  # 130 pixels wide
-    assert module._fitting_level(store, grids, 50) == 32
-    assert module._fitting_level(store, grids, 65) == 32
-    assert module._fitting_level(store, grids, 66) == 64
-    assert module._fitting_level(store, grids, 1000) == 64
-
-
 def test_pixels_have_their_shape_on_the_ground(store, views, tmp_path):
     preview(store, tmp_path / "a.png", scenes=["city_1", "utm_north"])
     city, utm = views
