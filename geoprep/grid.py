@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 PREFERRED_TILE = 512
 """Tile side that ``auto`` stays near: large enough for context, small enough for a batch."""
 
+MIXED_SIZES = 1.5
+"""Ratio of the pixel sizes of two images above which both are told."""
+
 _GEOD = pyproj.Geod(ellps="WGS84")
 
 

@@ -27,7 +27,7 @@ from geoprep.build.splits import divide
 from geoprep.crs import LONLAT
 from geoprep.errors import GeoprepError, LabelError, SourceError, UsageError
 from geoprep.executors import Executor
-from geoprep.grid import Grid, shard_tiles
+from geoprep.grid import MIXED_SIZES, Grid, shard_tiles
 from geoprep.labels import (
     UNSELECTED,
     RoadFile,
@@ -39,8 +39,6 @@ from geoprep.sources import CITIES, SWAPPED, SourceScenes
 from geoprep.storage import split_address
 from geoprep.store import CLASSES_SCHEMA, StoreMeta
 
-_MOST_COARSER: Final = 1.5
-"""Ratio of the pixel sizes of two images above which a note says so."""
 _COLOURS: Final = 3
 """Bands of a mask of colours."""
 _MUCH_PADDING: Final = 0.05
@@ -233,7 +231,7 @@ def _pixel_sizes(scenes: Sequence[PlannedScene]) -> tuple[tuple[float, float], l
             "Check `pixel_size`, or the CRS of the images"
         )
     (fine, _, finest), (coarse, _, coarsest) = min(sizes), max(sizes)
-    if coarse <= _MOST_COARSER * fine:
+    if coarse <= MIXED_SIZES * fine:
         return gsd, []
     return gsd, [
         f"pixels are of {fine:.3g} m ({finest}) to {coarse:.3g} m ({coarsest}); a model has one "

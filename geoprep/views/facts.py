@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from geoprep.grid import MIXED_SIZES
 from geoprep.palette import SPEED_COLOURS, UNKNOWN_COLOUR, bin_label, speed_bin
 from geoprep.speed import BACKGROUND, UNKNOWN_SPEED
 from geoprep.storage import Files
@@ -33,8 +34,6 @@ SHOWN_ISSUES = 8
 SHOWN_SPEEDS = 16
 """With more distinct speeds than this, the bars show ten-mph bins."""
 BAR_WIDTH = 32
-MIXED = 1.5
-"""Ratio of the pixel sizes of two scenes above which both are shown."""
 
 
 def info(
@@ -236,7 +235,7 @@ def _heading(facts: dict[str, Any]) -> RenderableType:
     text.append(f", from {facts['scenes']:,} scene{'s' * (facts['scenes'] != 1)} ({statuses})\n")
     low, high = facts["gsd_range_m"]
     size = f"{gsd_x:.2f} × {gsd_y:.2f}"
-    size = f"{low:.2f} to {high:.2f}" if high > MIXED * low else size
+    size = f"{low:.2f} to {high:.2f}" if high > MIXED_SIZES * low else size
     text.append(f"{facts['km2']:.3g} km² of imagery at {size} m per pixel, ")
     text.append(f"{facts['valid_fraction']:.1%} of the scenes' pixels valid, ")
     labelled = facts["statuses"]["ok"]

@@ -207,8 +207,8 @@ def prepare(trainable: Trainable, engine: Engine, config: Config) -> Optimizer:
     if native and kind == "cpu":
         copy_no_kernels(optimizer)
     if native and engine.skips_steps and config.optimizer == "sgd":
-        # If its first step is skipped, as often in fp16, torch's fused SGD goes on from a momentum
-        # in memory that was never written. From zeros it computes the same as from none.
+        # If the first step is skipped, as often in fp16, torch's fused SGD uses a momentum buffer
+        # that it never wrote. With a buffer of zeros all other first steps are the same.
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
