@@ -152,7 +152,7 @@ def read_road_table(
         layers = [layer]
         wanted |= {*PROPERTY_NAMES, *SPEED_FIELDS, *rule.fields}
     else:
-        layers, file_notes = _class_layers(file, rule, rule.classes), ()
+        layers, file_notes = _class_layers(file, rule, rule.classes)
         wanted.add(rule.classes.field or "")
     return _table(file.read(layers, wanted), rule, file_notes)
 
@@ -209,10 +209,13 @@ def _holds_roads(file: VectorFile, layer: Layer, rule: SpeedRule) -> bool:
     return any(tags_road(dict(zip(tags, row, strict=True))) for row in file.sample(layer, tags))
 
 
-def _class_layers(file: VectorFile, rule: SpeedRule, classes: Classes) -> list[Layer]:
+def _class_layers(
+    file: VectorFile, rule: SpeedRule, classes: Classes
+) -> tuple[list[Layer], tuple[str, ...]]:
     """Return the layers that hold classes: those named, else those with the field, else all.
 
-    Of a single class it is the layer with its name, if there is one.
+    Of a single class it is the layer with its name, if there is one; and a note if several values
+    of a field with its name are not read.
     """
     names = [name.strip() for name in (rule.layer or "").split(",") if name.strip()]
     layers = [file.layer(name) for name in names] or list(file.layers.values())
@@ -220,15 +223,24 @@ def _class_layers(file: VectorFile, rule: SpeedRule, classes: Classes) -> list[L
         layers = [layer for layer in layers if classes.field in layer.fields] or layers
     if not layers:
         raise LabelError(f"{file.name}: no layer of lines or areas; layers: {file.present}")
-    if classes.is_all:
-        own = [layer for layer in layers if layer.name == classes.names[1]]
-        if not own and not names and len(layers) > 1:
-            raise LabelError(
-                f"{file.name}: none of its layers is called {classes.names[1]}; layers: "
-                f"{file.present}. Name those of the class as `layer`"
-            )
-        layers = own or layers
-    return layers
+    if not classes.is_all:
+        return layers, ()
+    name = classes.names[1]
+    own = [layer for layer in layers if layer.name == name]
+    if not own and not names and len(layers) > 1:
+        raise LabelError(
+            f"{file.name}: none of its layers is called {name}; layers: {file.present}. Name those "
+            "of the class as `layer`"
+        )
+    layers = own or layers
+    if name not in layers[0].fields:
+        return layers, ()
+    values = sorted({str(value) for (value,) in file.sample(layers[0], [name]) if value})
+    note = (
+        f"all features are the class {name}, whatever their field {name} has: "
+        f"{', '.join(values[:3])}, ... For classes by its values give it as `class_field`"
+    )
+    return layers, (note,) if len(values) > 1 else ()
 
 
 # Features to label bytes

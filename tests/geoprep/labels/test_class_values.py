@@ -60,3 +60,12 @@ def test_a_geojson_may_mix_text_and_numbers(tmp_path):
     document["features"][1]["properties"]["code"] = 11
     path.write_text(json.dumps(document))
     assert classes_of(path, [{"name": "a", "value": "1_1"}, {"name": "b", "value": 11}]) == [0, 1]
+
+
+def test_a_field_with_the_name_of_a_single_class_is_noted(tmp_path):
+    rule = SpeedRule(classes=make_class_rule(classes_text(parse_classes("code"))))
+    roads = read_roads(written(tmp_path, ["lake", "wood"]), rule=rule)
+    assert roads.value.tolist() == [1, 1]
+    (note,) = roads.notes
+    assert "whatever their field code has: lake, wood, ... For classes by its values" in note
+    assert read_roads(written(tmp_path, ["yes", "yes"]), rule=rule).notes == {}
