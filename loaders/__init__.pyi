@@ -1,5 +1,6 @@
 from .augmentation import DeviceAugmentation as DeviceAugmentation
 from .batch import Batch as Batch
+from .batch import has_streams as has_streams
 from .dataset import TileDataset as TileDataset
 from .dataset import collate as collate
 from .loader import BatchLoader as BatchLoader

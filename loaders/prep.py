@@ -81,9 +81,9 @@ def band_statistics(
         counts += store.histogram_band[band_places(store, names)]
     total = counts.sum(axis=1)
     if not total.all():
+        for store in stores:
+            store.check_labels()
         where = ", ".join(store.location for store in stores)
-        if not any((store.scenes.status == "ok").any() for store in stores):
-            raise UsageError(f"no scene of {where} has a label: build it with labels to train")
         raise UsageError(
             f"{where}: the train split has no valid pixels to compute mean and standard deviation "
             "from. Give DevicePrep a Normalize with known statistics"

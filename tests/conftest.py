@@ -132,7 +132,6 @@ def short_runs(same_process):
     """Leave out of training runs of this process what takes most of the time of a short one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("training.run.report.draw_curves", lambda path, _: path.touch())
-        patch.setattr("training.run.start.slow_bf16", lambda *_: None)
         yield
 
 

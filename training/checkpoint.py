@@ -13,7 +13,7 @@ import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -153,7 +153,7 @@ def save(path: str | Path, checkpoint: Checkpoint) -> None:
     path = Path(path)
     part = path.with_name(f".{path.name}.part")
     values = {item.name: getattr(checkpoint, item.name) for item in fields(checkpoint)}
-    values |= {"format": FORMAT, "version": VERSION, "info": checkpoint.info.to_plain()}
+    values |= {"format": FORMAT, "version": VERSION, "info": asdict(checkpoint.info)}
     _check_plain(values, "checkpoint")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

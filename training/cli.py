@@ -7,7 +7,7 @@ replaces it by the option.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -18,38 +18,18 @@ from geoprep.options import checked_values
 from training.process import interrupted_by_signals, is_out_of_memory, limit_spinning
 from training.setting_texts import read_yaml
 
-STATUSES = """\
-Exit status: 0 success, 1 failure, 2 invalid options or input, 129, 130 or 143 stopped by SIGHUP,
-Ctrl-C or SIGTERM.
-"""
-"""Last lines of every ``--help``."""
+_ABOUT = "YAML file of settings, named as the options; options override it."
+CONFIG = GroupedOption(["--config"], section="Run", metavar="FILE", help=_ABOUT)
+"""Option that gives settings in a file."""
 
 
 class Command(RecordCommand):
-    """A command that imports torch when it runs.
+    """A command that imports torch when it runs; `CONFIG` may be one of its options."""
 
-    If it ``takes_file``, ``--config FILE`` gives settings in YAML, which options override.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        sections: Sequence[type],
-        introduction: str,
-        closing: str = "",
-        *,
-        action: Callable[[dict[str, Any]], int],
-        common: Sequence[str] = (),
-        takes_file: bool = False,
-    ) -> None:
-        text = "YAML file of settings, named as the options; options override it."
-        file = GroupedOption(["--config"], section="Run", metavar="FILE", help=text)
-        super().__init__(
-            *(name, sections, introduction, closing + STATUSES),
-            action=action,
-            common=(*common, "config") if takes_file else common,
-            more=[file] if takes_file else (),
-        )
+    ending = """\
+Exit status: 0 success, 1 failure, 2 invalid options or input, 129, 130 or 143 stopped by SIGHUP,
+Ctrl-C or SIGTERM.
+"""
 
     def invoke(self, ctx: click.Context) -> int:
         """Run the command and return its exit status."""

@@ -14,29 +14,17 @@ import shapely
 import torch
 from numpy.typing import NDArray
 
+import loaders
 from geoprep.crs import METRES_PER_DEGREE
 from geoprep.errors import UsageError
 from geoprep.imagery import common_name, match_bands, parse_bands
 from geoprep.speed import BIN_COUNT, BIN_TABLE, BIN_WIDTH_MPH
 from geoprep.store import StoreReader, TileReader
 from geoprep.views import outlines
-from loaders import (
-    DevicePrep,
-    DeviceTiles,
-    Folds,
-    RamTiles,
-    Split,
-    StreamTiles,
-    Targets,
-    band_statistics,
-    common_classes,
-    open_stores,
-    select,
-)
 from training.model import ModelInfo
 from training.setting_texts import Residency
 
-Tiles = RamTiles | DeviceTiles | StreamTiles
+Tiles = loaders.RamTiles | loaders.DeviceTiles | loaders.StreamTiles
 
 LIKE = 1.25
 """Pixel sizes that differ by more than this factor are reported."""
@@ -51,16 +39,22 @@ class Folded(Protocol):
     def fold(self) -> int | None: ...  # noqa: D102
 
 
-def folds_of(run: Folded) -> Folds | None:
+def folds_of(run: Folded) -> loaders.Folds | None:
     """Return the folds of a run; None if it uses the splits of the stores."""
-    return None if run.folds is None else Folds(run.folds, run.fold or 0)
+    return None if run.folds is None else loaders.Folds(run.folds, run.fold or 0)
+
+
+def count_tiles(run: Folded, stores: Sequence[StoreReader], *splits: loaders.Split) -> int:
+    """Return the number of usable tiles in splits of stores, together."""
+    folds = folds_of(run)
+    return sum(len(loaders.select(s, split, folds).tiles) for s in stores for split in splits)
 
 
 Counts = tuple[NDArray[np.uint64], NDArray[np.uint64]]
 """Number of pixels of each value: (band, 256) of the image, (256,) of the label."""
 
 
-def count_fold(store: StoreReader, folds: Folds) -> Counts:
+def count_fold(store: StoreReader, folds: loaders.Folds) -> Counts:
     """Return the histograms of the training scenes of a fold.
 
     Every training tile is read once, at the finest level: the histograms of the store count scenes
@@ -69,7 +63,7 @@ def count_fold(store: StoreReader, folds: Folds) -> Counts:
     image, label = (TileReader(store, None, name) for name in store.meta.array_names)
     bands = np.zeros((len(store.meta.bands), 256), np.uint64)
     labels = np.zeros(256, np.uint64)
-    for tile in select(store, "train", folds).tiles.tolist():
+    for tile in loaders.select(store, "train", folds).tiles.tolist():
         pixels = image.read(tile).reshape(-1, len(bands))
         bands += np.stack([np.bincount(band, minlength=256) for band in pixels.T]).astype(np.uint64)
         labels += np.bincount(label.read(tile).ravel(), minlength=256).astype(np.uint64)
@@ -111,9 +105,9 @@ def model_info(
     stores: Sequence[StoreReader],
     *,
     model: str,
-    targets: Targets | Literal["auto"] = "auto",
+    targets: loaders.Targets | Literal["auto"] = "auto",
     bands: str | None = None,
-    folds: Folds | None = None,
+    folds: loaders.Folds | None = None,
 ) -> ModelInfo:
     """Return inputs and outputs of a model that is trained on stores, for the finest level.
 
@@ -125,12 +119,12 @@ def model_info(
     if bands is not None:
         by_number: dict[int | str, str] = dict(enumerate(meta.bands, start=1))
         used = tuple(by_number.get(band, str(band)) for band in parse_bands(bands))
-    mean, std = band_statistics(stores, used)
-    names = common_classes(stores)
+    mean, std = loaders.band_statistics(stores, used)
+    names = loaders.common_classes(stores)
     if targets == "auto":
         speeds = all(store.has_speeds for store in stores)
         targets = "classes" if names else "bins" if speeds else "binary"
-    prep = DevicePrep.from_store(stores, targets, bands=used)  # checks that the labels suit
+    prep = loaders.DevicePrep.from_store(stores, targets, bands=used)  # checks that the labels suit
     kinds = {store.meta.build.get("limits_of", "") for store in stores}
     rules = {store.meta.build.get("options", {}).get("nodata") for store in stores}
     return ModelInfo(
@@ -210,20 +204,13 @@ def differences(info: ModelInfo, stores: Sequence[StoreReader]) -> list[str]:
     return lines
 
 
-def shared_ground(stores: Sequence[StoreReader], folds: Folds | None) -> Iterator[str]:
+def shared_ground(stores: Sequence[StoreReader], folds: loaders.Folds | None) -> Iterator[str]:
     """Yield a line per pair of stores where one trains on validation ground of the other.
 
     Scenes that are not georeferenced are compared by their ids.
     """
     for one, other in permutations(stores, 2):
-        pair = (one, select(one, "train", folds).tiles), (other, select(other, "val", folds).tiles)
-        (train, ids), (val, val_ids) = (
-            (
-                outlines(store, "tile", "EPSG:4326")[0][tiles],
-                store.scenes.id[store.tiles.scene[tiles]],
-            )
-            for store, tiles in pair
-        )
+        (train, ids), (val, val_ids) = _ground(one, "train", folds), _ground(other, "val", folds)
         inset = one.meta.gsd_m[0] / METRES_PER_DEGREE  # a pixel: neighbours may share a row
         inside = shapely.buffer(train, -inset, join_style="mitre")
         shared = np.isin(ids, val_ids) & shapely.is_missing(train)
@@ -236,6 +223,14 @@ def shared_ground(stores: Sequence[StoreReader], folds: Folds | None) -> Iterato
             )
 
 
+def _ground(
+    store: StoreReader, split: loaders.Split, folds: loaders.Folds | None
+) -> tuple[NDArray[np.object_], NDArray[np.object_]]:
+    """Return the outlines of the tiles of a split in degrees, and the ids of their scenes."""
+    tiles = loaders.select(store, split, folds).tiles
+    return outlines(store, "tile", "EPSG:4326")[0][tiles], store.scenes.id[store.tiles.scene[tiles]]
+
+
 def level_gsd(store: StoreReader, level: int) -> tuple[float, float]:
     """Return the pixel size of a level along x and y in metres."""
     x, y = store.meta.gsd_m
@@ -246,8 +241,7 @@ def level_gsd(store: StoreReader, level: int) -> tuple[float, float]:
 def check_store(info: ModelInfo, stores: Sequence[StoreReader], where: str) -> None:
     """Check that stores have the bands and labels that a model was trained on."""
     for store in stores:
-        if not (store.scenes.status == "ok").any():
-            raise UsageError(f"no scene of {store.location} has a label: build it with labels")
+        store.check_labels()
         if set(info.class_names) != set(store.meta.class_names):
             trained, has = (
                 f"the classes {', '.join(names)}" if names else "speeds of roads"
@@ -287,23 +281,23 @@ def _with_names(store: StoreReader, bands: Sequence[str]) -> StoreReader:
 def tiles_of(
     info: ModelInfo,
     stores: Sequence[str | Path | StoreReader],
-    split: Split = "train",
+    split: loaders.Split = "train",
     *,
     progress: bool | None = False,
     residency: Residency = "ram",
-    limit: StreamTiles | str = "4GiB",
+    limit: loaders.StreamTiles | str = "4GiB",
     device: torch.device | None = None,
 ) -> Tiles:
     """Return tiles for a model, with its bands, level and folds."""
-    opened = [_with_names(store, info.bands) for store in open_stores(stores)]
+    opened = [_with_names(store, info.bands) for store in loaders.open_stores(stores)]
     check_store(info, opened, "the model")
     options: dict[str, Any] = {"bands": info.bands, "classes": info.class_names}
     if split in ("train", "val"):
         options |= {"folds": info.folds, "fold": info.fold or 0}
     if residency == "stream":
-        return StreamTiles.open(opened, split, info.level, limit, **options)
+        return loaders.StreamTiles.open(opened, split, info.level, limit, **options)
     options["progress"] = progress
     if residency == "device":
-        return DeviceTiles.load(opened, split, info.level, device=device, **options)
+        return loaders.DeviceTiles.load(opened, split, info.level, device=device, **options)
     options["keep"] = "compressed" if residency == "compressed" else "pixels"
-    return RamTiles.load(opened, split, info.level, **options)
+    return loaders.RamTiles.load(opened, split, info.level, **options)

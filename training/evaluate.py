@@ -1,32 +1,8 @@
-"""``geoprep evaluate``: metrics of a model on the tiles of stores."""
+"""Evaluate a model on whole tiles, decoded as in predictions.
 
-from __future__ import annotations
-
-import json
-import math
-import sys
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
-
-from geoprep.cli import Status, run
-from geoprep.errors import UsageError
-from geoprep.options import argument, option
-from geoprep.storage import outputs, replaced, require_suffix
-from geoprep.texts import csv_cell, printable
-from training.cli import Command
-from training.runners import ModelOptions
-
-if TYPE_CHECKING:
-    from training.checkpoint import ModelInfo
-    from training.evaluation import Evaluation, Table
-    from training.runners import Runner
-
-INTRODUCTION = """\
-Evaluate a model on whole tiles, decoded as in predictions: road IoU and F1, IoU per speed bin, and
-mean absolute speed error on road pixels; for classes mean IoU, IoU per class and confusion matrix.
-Also the spread over scenes and, for the split val, a next step.
+Road IoU and F1, IoU per speed bin, and mean absolute speed error on road pixels; for classes mean
+IoU, IoU per class and confusion matrix. Also the spread over scenes and, for the split val, a next
+step.
 
   geoprep evaluate runs/moscow moscow.zarr                 best.pt of the run, split val
   geoprep evaluate runs/moscow/last.pt moscow.zarr --split test --json > metrics.json
@@ -38,6 +14,27 @@ Also the spread over scenes and, for the split val, a next step.
 Exported model files are evaluated like checkpoints. For a model trained with --folds, the split val
 holds the scenes of its validation fold.
 """
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import loaders
+from geoprep.cli import Status, run
+from geoprep.errors import UsageError
+from geoprep.options import argument, option
+from geoprep.storage import outputs, replaced, require_suffix
+from geoprep.texts import csv_cell, printable
+from training import engine, evaluation, model, runners
+from training.cli import Command
+from training.runners import ModelOptions
+
 TITLES = {
     "road_iou": "road IoU",
     "road_f1": "road F1",
@@ -117,7 +114,7 @@ _COMMON = (
     *("baseline", "scenes", "sweep", "csv", "report", "json"),
 )
 COMMAND = Command(
-    *("evaluate", EvaluateOptions.__bases__, INTRODUCTION),
+    *("evaluate", EvaluateOptions.__bases__, __doc__),
     action=lambda given: evaluate(EvaluateOptions(**given)),
     common=_COMMON,
 )
@@ -128,60 +125,51 @@ def evaluate(options: EvaluateOptions) -> int:
     import pandas as pd
 
     from training.checkpoint import BEST
-    from training.engine import is_rank_zero, process_group, set_threads
-    from training.runners import split_models
 
-    model = options.checkpoint
+    first = options.checkpoint
     files = [file for file in (options.csv, options.report, options.confusion) if file is not None]
-    outputs(*files, inputs=[model, model / BEST, *options.stores])
+    outputs(*files, inputs=[first, first / BEST, *options.stores])
     if options.compare or options.on:
-        set_threads(options.threads)
+        engine.set_threads(options.threads)
         return _compare(options)
     if not options.stores:
         raise UsageError("give a model and a store: geoprep evaluate MODEL STORE")
-    models, stores = split_models(model, options.stores)
+    models, stores = runners.split_models(first, options.stores)
     options = replace(options, stores=stores)
-    with process_group(options.device_kind):
-        evaluation, runner, info = evaluated(options, models)
-        if is_rank_zero():
+    with engine.process_group(options.device_kind):
+        result, runner, info = evaluated(options, models)
+        if engine.is_rank_zero():
             if not options.json:
-                for table in _tables(evaluation, options):
+                for table in _tables(result, options):
                     _table(*table)
-                for line in _lines(evaluation):
+                for line in _lines(result):
                     print(printable(line))
             if options.report:
-                _report(options.report, evaluation, runner, info, options)
+                _report(options.report, result, runner, info, options)
             if options.csv:
                 with replaced(options.csv) as partial:
-                    scenes = pd.DataFrame(evaluation.scenes).assign(
-                        notes="; ".join(evaluation.notes)
-                    )
+                    scenes = pd.DataFrame(result.scenes).assign(notes="; ".join(result.notes))
                     scenes.map(csv_cell).to_csv(partial, index=False)
             if options.confusion:
-                classes = [*map(csv_cell, evaluation.classes)]
-                matrix = pd.DataFrame(evaluation.confusion, index=classes, columns=classes)
+                classes = [*map(csv_cell, result.classes)]
+                matrix = pd.DataFrame(result.confusion, index=classes, columns=classes)
                 with replaced(options.confusion) as partial:
                     matrix.to_csv(partial, index_label="label")
             if options.json:
-                _print_json(evaluation_document(evaluation, options, models))
+                _print_json(evaluation_document(result, options, models))
     return Status.DONE
 
 
 def evaluated(
     options: EvaluateOptions, models: Sequence[Path] = ()
-) -> tuple[Evaluation, Runner, ModelInfo]:
+) -> tuple[evaluation.Evaluation, runners.Runner, model.ModelInfo]:
     """Return the metrics of a model on its stores, its runner and what it was trained for.
 
     ``models``: several models, whose mean counts. Options of tables and files are ignored.
     """
-    from loaders import open_stores
-    from training.engine import set_threads
-    from training.evaluation import evaluate_runner, read_history
-    from training.runners import model_file, open_models
-
-    set_threads(options.threads)
-    files = models or [model_file(options.checkpoint)]
-    runner, info = open_models(options, files, "auto")
+    engine.set_threads(options.threads)
+    files = models or [runners.model_file(options.checkpoint)]
+    runner, info = runners.open_models(options, files, "auto")
     if len(files) > 1 and info.folds and options.split == "val":
         raise UsageError("models of folds were trained on the split val: use `split` test")
     runner, _ = runner.for_pixels(0)  # compiling does not pay for so few pixels
@@ -189,32 +177,30 @@ def evaluated(
         raise UsageError("`sweep` is for models of roads; this one has classes")
     if options.confusion and not info.has_classes:
         raise UsageError("`confusion` is for models of classes; this one has roads")
-    stores, shared = open_stores(options.stores), options.shared() | {"quiet": options.quiet}
-    evaluation = evaluate_runner(runner, info, stores, **shared, baseline=options.baseline)
-    return replace(evaluation, history=read_history(files[0].parent)), runner, info
+    stores, shared = loaders.open_stores(options.stores), options.shared()
+    shared |= {"quiet": options.quiet, "baseline": options.baseline}
+    result = evaluation.evaluate_runner(runner, info, stores, **shared)
+    return replace(result, history=evaluation.read_history(files[0].parent)), runner, info
 
 
 def _compare(options: EvaluateOptions) -> int:
     """Print and write the metrics of several models."""
-    from training.evaluation import SCORES, compare
-    from training.runners import SUFFIXES, model_file, open_model
-
     if not (options.compare and options.on and options.stores):
         raise UsageError("`compare` needs at least two models, and a store in `on`")
     for name in ("csv", "report", "scenes", "baseline", "sweep", "confusion"):
         if getattr(options, name):
             raise UsageError(f"`{name}` is for one model: leave out `compare`")
     models = []
-    for file in map(model_file, (options.checkpoint, *map(Path, options.stores))):
+    for file in map(runners.model_file, (options.checkpoint, *map(Path, options.stores))):
         own: ModelOptions = replace(options, checkpoint=file)
-        if file.suffix in SUFFIXES:  # options of checkpoints do not apply to exported files
+        if file.suffix in runners.SUFFIXES:  # options of checkpoints do not apply to exported files
             own = ModelOptions(checkpoint=file, device="cpu")
-        models.append((file, *open_model(own, "auto")))
-    compared = compare(models, options.on, **options.shared())
+        models.append((file, *runners.open_model(own, "auto")))
+    compared = evaluation.compare(models, options.on, **options.shared())
     if options.json:
         _print_json([asdict(form) for form in compared])
         return Status.DONE
-    scores = [name for name in SCORES if name in compared[0].metrics]
+    scores = [name for name in evaluation.SCORES if name in compared[0].metrics]
     rows = []
     for form in compared:
         cells = [form.name, form.how]
@@ -222,7 +208,7 @@ def _compare(options: EvaluateOptions) -> int:
             cells += [_cell(form.metrics[name]), f"{form.drop[name]:+.4f}"]
         rate = "" if form.mpx_per_second is None else f"{form.mpx_per_second:.2f}"
         rows.append([*cells, rate, f"{form.nbytes / 1e6:.1f}"])
-    titles = [title for name in scores for title in (SCORES[name], "drop")]
+    titles = [title for name in scores for title in (evaluation.SCORES[name], "drop")]
     _table(("model", "runs as", *titles, "Mpx/s", "MB"), rows, width=160)
     for form in compared:
         for note in form.notes:
@@ -230,84 +216,83 @@ def _compare(options: EvaluateOptions) -> int:
     return Status.DONE
 
 
-def _lines(evaluation: Evaluation) -> list[str]:
+def _lines(result: evaluation.Evaluation) -> list[str]:
     """Return notes, and next steps with the options of geoprep fit."""
     from training.fit import COMMAND as FIT
 
-    notes = [f"note: {note}" for note in evaluation.notes]
-    return notes + [f"next step: {FIT.spell(step)}" for step in evaluation.next_steps()]
+    notes = [f"note: {note}" for note in result.notes]
+    return notes + [f"next step: {FIT.spell(step)}" for step in result.next_steps()]
 
 
 def _report(
     path: Path,
-    evaluation: Evaluation,
-    runner: Runner,
-    info: ModelInfo,
+    result: evaluation.Evaluation,
+    runner: runners.Runner,
+    info: model.ModelInfo,
     options: EvaluateOptions,
 ) -> None:
     """Write all tables, and pictures of the worst and best scenes."""
     from training.data import tiles_of
-    from training.evaluation import scene_examples, write_report
 
-    level = replace(info, level=evaluation.level)
+    level = replace(info, level=result.level)
     tiles = tiles_of(level, options.stores, options.split, residency="stream")
     pictures = {}
-    for rank, rows in evaluation.extremes().items():
+    for rank, rows in result.extremes().items():
         names = [row["scene"] for row in rows]
         if names:
-            shown = scene_examples(runner, info, tiles, names, evaluation.threshold, options.tta)
+            how = names, result.threshold, options.tta
+            shown = evaluation.scene_examples(runner, info, tiles, *how)
             pictures[f"{rank} scenes, from the top: {', '.join(names)}"] = shown
-    tables = _tables(evaluation, replace(options, scenes=True, sweep=not evaluation.classes))
+    tables = _tables(result, replace(options, scenes=True, sweep=not result.classes))
     title = f"{options.checkpoint} on {', '.join(options.stores)}"
-    write_report(path, title, _lines(evaluation), tables, pictures, info.bands)
+    evaluation.write_report(path, title, _lines(result), tables, pictures, info.bands)
 
 
-def _tables(evaluation: Evaluation, options: EvaluateOptions) -> Iterator[Table]:
+def _tables(result: evaluation.Evaluation, options: EvaluateOptions) -> Iterator[evaluation.Table]:
     """Yield the tables to show."""
-    from training.evaluation import threshold_text
-
     rows = []
     for name, title in TITLES.items():
-        if name in evaluation.metrics:
-            rows.append([title, _cell(evaluation.metrics[name])])
-        if name == "road_iou" and "best_road_iou" in evaluation.metrics:
-            best = f"  at the best threshold, {_cell(evaluation.metrics['best_threshold'])}"
-            rows.append([best, _cell(evaluation.metrics["best_road_iou"])])
-            rows.append(["  threshold chosen by scenes", threshold_text(evaluation.metrics, 3)])
-    bins = {name: value for name, value in evaluation.metrics.items() if name.startswith("iou_")}
-    unit = "" if evaluation.classes else " mph"
+        if name in result.metrics:
+            rows.append([title, _cell(result.metrics[name])])
+        if name == "road_iou" and "best_road_iou" in result.metrics:
+            best = f"  at the best threshold, {_cell(result.metrics['best_threshold'])}"
+            rows.append([best, _cell(result.metrics["best_road_iou"])])
+            chosen = evaluation.threshold_text(result.metrics, 3)
+            rows.append(["  threshold chosen by scenes", chosen])
+    bins = {name: value for name, value in result.metrics.items() if name.startswith("iou_")}
+    unit = "" if result.classes else " mph"
     rows += [[f"  IoU {name[4:]}{unit}", _cell(value)] for name, value in bins.items()]
-    roads = "" if evaluation.classes else f", roads from {evaluation.threshold:.3g}"
-    yield (f"{evaluation.title}{roads}", ""), rows, 0
-    if evaluation.classes:
-        total = max(1, sum(map(sum, evaluation.confusion)))
+    roads = "" if result.classes else f", roads from {result.threshold:.3g}"
+    yield (f"{result.title}{roads}", ""), rows, 0
+    if result.classes:
+        total = max(1, sum(map(sum, result.confusion)))
         rows = [
             [name, *(f"{count / total:.2%}" if count else "" for count in counts)]
-            for name, counts in zip(evaluation.classes, evaluation.confusion, strict=True)
+            for name, counts in zip(result.classes, result.confusion, strict=True)
         ]
-        titles = ("label \\ prediction, share of pixels", *evaluation.classes)
+        titles = ("label \\ prediction, share of pixels", *result.classes)
         yield titles, rows, 1000 if len(titles) > 8 else 0
     if options.scenes:
-        shown = [name for name in TITLES if name in evaluation.metrics]
+        shown = [name for name in TITLES if name in result.metrics]
         rows = [
             [scene["scene"], str(scene["tiles"]), *(_cell(scene[name]) for name in shown)]
-            for scene in evaluation.scenes
+            for scene in result.scenes
         ]
         # Names are not shortened, even on a narrow terminal.
         yield ("scene", "tiles", *(TITLES[name] for name in shown)), rows, 1000
     if options.sweep:
-        rows = [[*map(_cell, step.values())] for step in evaluation.sweep[SWEPT::SWEPT]]
+        rows = [[*map(_cell, step.values())] for step in result.sweep[SWEPT::SWEPT]]
         yield ("threshold", "precision", "recall", "road IoU"), rows, 0
-    if base := evaluation.baseline:
+    if base := result.baseline:
         methods = {
             "model": "this model",
             "forest": f"random forest, learned from {base['learned']:,} pixels",
-            "most_common": "most common class" if evaluation.classes else "road everywhere",
+            "most_common": "most common class" if result.classes else "road everywhere",
         }
         sample = f"{base['pixels']:,} pixels of {base['tiles']:,} of these tiles"
         rows = [[title, _cell(base[name])] for name, title in methods.items() if name in base]
-        yield (f"baseline: {sample}", TITLES[evaluation.score]), rows, 0
-    yield ("where the model stands", ""), evaluation.facts(), 160
+        yield (f"baseline: {sample}", TITLES[result.score]), rows, 0
+    yield ("where the model stands", ""), result.facts(), 160
 
 
 def _table(titles: Sequence[str], rows: Iterable[Sequence[str]], width: int = 0) -> None:
@@ -327,15 +312,15 @@ def _cell(value: float) -> str:
 
 
 def evaluation_document(
-    evaluation: Evaluation, options: EvaluateOptions, models: Sequence[Path] = ()
+    result: evaluation.Evaluation, options: EvaluateOptions, models: Sequence[Path] = ()
 ) -> dict[str, Any]:
     """Return the metrics of a model, or the mean of several, as ``--json`` prints them."""
     name = ", ".join(map(str, models)) if len(models) > 1 else str(options.checkpoint)
     given = {"checkpoint": name, "stores": options.stores, "tta": options.tta}
-    metrics = asdict(evaluation) | given
+    metrics = asdict(result) | given
     for name in ("title", "score", "history"):
         del metrics[name]
-    if not evaluation.classes:
+    if not result.classes:
         del metrics["classes"], metrics["confusion"]
     if not options.baseline:
         del metrics["baseline"]
@@ -345,9 +330,9 @@ def evaluation_document(
             "count": [len(gap.easy_scores), len(gap.hard_scores)],
             "mean": [gap.easy_scores.mean(), gap.hard_scores.mean()],
         }
-        for gap in evaluation.gaps()
+        for gap in result.gaps()
     ]
-    return metrics | {"gaps": gaps, "next_steps": evaluation.next_steps()}
+    return metrics | {"gaps": gaps, "next_steps": result.next_steps()}
 
 
 def _print_json(metrics: object) -> None:

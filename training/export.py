@@ -1,37 +1,8 @@
-"""``geoprep export-model``: write a trained model to a file that runs without this package."""
-
-from __future__ import annotations
-
-import sys
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import islice
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
-
-import geoprep
-from geoprep.cli import Status, run
-from geoprep.errors import UsageError
-from geoprep.options import option
-from geoprep.storage import content_digest, outputs
-from geoprep.texts import printable
-from training.cli import Command
-from training.runners import CheckpointOptions
-from training.settings import LICENCE
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from training.checkpoint import ModelInfo
-    from training.runners import Precision
-
-INTRODUCTION = """\
-Write the model of a checkpoint to a file that runs without this package, smaller and faster.
+r"""Write the model of a checkpoint to a file that runs without this package, smaller and faster.
 
   geoprep export-model runs/moscow --format bf16 --out moscow.pt2
   geoprep export-model runs/moscow --format onnx --out moscow.onnx
-  geoprep export-model runs/moscow --format openvino --int8 --calibrate moscow.zarr \\
+  geoprep export-model runs/moscow --format openvino --int8 --calibrate moscow.zarr \
       --out moscow.xml
   geoprep export-model runs/moscow --format onnx --for deepness --out moscow_qgis.onnx
 
@@ -47,6 +18,32 @@ was trained for: bands, rescaling, speeds, pixel size and threshold. geoprep pre
 geoprep evaluate accept it in place of a checkpoint, and FILE.stac.json beside it: a STAC item (MLM
 extension) that tells how to run the model without this package.
 """
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import geoprep
+import loaders
+from geoprep.cli import Status, run
+from geoprep.errors import UsageError
+from geoprep.options import option
+from geoprep.storage import content_digest, outputs
+from geoprep.texts import printable
+from training import model, runners
+from training.cli import Command
+from training.runners import CheckpointOptions
+from training.settings import LICENCE
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
 CLOSING = """\
 INT8 takes a quarter of the bytes, and is two to three times as fast as float32 on processors with
 instructions for it (avx512_vnni, amx_int8). It needs training tiles to find the range of values in
@@ -102,7 +99,7 @@ class ExportOptions(CheckpointOptions, ModelFileOptions, CalibrationOptions):
 
 
 COMMAND = Command(
-    *("export-model", ExportOptions.__bases__, INTRODUCTION, CLOSING),
+    *("export-model", ExportOptions.__bases__, __doc__, CLOSING),
     action=lambda given: export(ExportOptions(**given)),
 )
 
@@ -113,31 +110,22 @@ def export(options: ExportOptions) -> int:
     import torch
 
     from training.checkpoint import load_model
-    from training.runners import (
-        ExportRecord,
-        export_files,
-        item_path,
-        model_file,
-        named_layers,
-        write_export_item,
-        write_model,
-    )
 
     out, precision = check(options)
-    file = model_file(options.checkpoint)
-    written = (*export_files(out), item_path(out))
+    file = runners.model_file(options.checkpoint)
+    written = (*runners.export_files(out), runners.item_path(out))
     outputs(*written, inputs=[file, *([options.calibrate] if options.calibrate else [])])
-    model, info = load_model(file, device="cpu", weights=options.weights, model=options.model)
+    network, info = load_model(file, device="cpu", weights=options.weights, model=options.model)
     tiles: list[Tensor] = []
     if options.calibrate:
         _say(f"reading tiles of {options.calibrate}")
         tiles = _training_tiles(options.calibrate, info, options.tiles, options.seed)
     ranges = tiles if precision == "int8" else []
     layers = [name for name in (options.keep_float or "").split(",") if name]
-    kept = named_layers(model, info, layers)
+    kept = runners.named_layers(network, info, layers)
     if kept:
         _say(f"left in float: {', '.join(kept)}")
-    record = ExportRecord(
+    record = runners.ExportRecord(
         info=info,
         precision=precision,
         checkpoint=content_digest(str(file)),
@@ -147,28 +135,27 @@ def export(options: ExportOptions) -> int:
     )
     calibrated = f", calibrated on {len(ranges)} tiles" if ranges else ""
     _say(f"exporting {info.model} of {file} in {precision}{calibrated}")
-    write_model(out, model, record, ranges, options.program)
+    runners.write_model(out, network, record, ranges, options.program)
     if options.program == "deepness":
         _say(f"{out}: open it with Deepness in QGIS; it takes {', '.join(info.bands)}")
         return Status.DONE
-    _say(write_export_item(out, file, precision, options.licence))
-    _compare_with_checkpoint(options, out, model, tiles)
+    _say(runners.write_export_item(out, file, precision, options.licence))
+    _compare_with_checkpoint(options, out, network, tiles)
     _say(f"done in {time.perf_counter() - started:.0f} s")
     return Status.DONE
 
 
-def _training_tiles(store: str, info: ModelInfo, count: int, seed: int) -> list[Tensor]:
+def _training_tiles(store: str, info: model.ModelInfo, count: int, seed: int) -> list[Tensor]:
     """Return at most ``count`` training tiles in random order, uint8 (1, band, y, x) each."""
-    from loaders import BatchLoader
     from training.data import tiles_of
-    from training.runners import pad_image
 
-    loader = BatchLoader(tiles_of(info, [store]), 1, shuffle=True, seed=seed, drop_last=False)
+    tiles = tiles_of(info, [store])
+    loader = loaders.BatchLoader(tiles, 1, shuffle=True, seed=seed, drop_last=False)
     # The loader reuses its buffers.
-    return [pad_image(batch.image).clone() for batch in islice(loader, count)]
+    return [runners.pad_image(batch.image).clone() for batch in islice(loader, count)]
 
 
-def check(options: ExportOptions) -> tuple[Path, Precision]:
+def check(options: ExportOptions) -> tuple[Path, runners.Precision]:
     """Return the file to write and its precision."""
     out, form = options.out, options.format
     if options.checkpoint.suffix in SUFFIXES.values():
@@ -193,29 +180,23 @@ def check(options: ExportOptions) -> tuple[Path, Precision]:
         raise UsageError(f"`keep_float` needs INT8, and `format` {form} is not: leave it out")
     if rounded and not options.calibrate:
         raise UsageError("INT8 needs training tiles: name their store with `calibrate`")
-    usual: dict[str, Precision] = dict.fromkeys(("bf16", "openvino", "ipex-bf16"), "bfloat16")
+    usual: dict[str, runners.Precision] = dict.fromkeys(
+        ("bf16", "openvino", "ipex-bf16"), "bfloat16"
+    )
     return out, "int8" if rounded else usual.get(form, "float32")
 
 
 def _compare_with_checkpoint(
-    options: ExportOptions, out: Path, model: nn.Module, tiles: list[Tensor]
+    options: ExportOptions, out: Path, network: nn.Module, tiles: list[Tensor]
 ) -> None:
     """Print the file's size and runner, and how its outputs differ from the checkpoint's."""
     import torch
 
-    from training.runners import (
-        NativeRunner,
-        chosen_threshold,
-        example_image,
-        export_files,
-        load_runner,
-    )
-
-    opened, record = load_runner(out)
+    opened, record = runners.load_runner(out)
     info = record.info
     runner, _ = opened.for_pixels(0)
-    native = NativeRunner(model, info, device=torch.device("cpu"), precision="fp32")
-    compared = tiles[:_COMPARED] or [example_image(info) for _ in range(_COMPARED)]
+    native = runners.NativeRunner(network, info, device=torch.device("cpu"), precision="fp32")
+    compared = tiles[:_COMPARED] or [runners.example_image(info) for _ in range(_COMPARED)]
     expected, exported = (
         torch.cat([run(tile).flatten(end_dim=-2) for tile in compared]) for run in (native, runner)
     )
@@ -224,12 +205,12 @@ def _compare_with_checkpoint(
         same = expected.argmax(dim=-1) == exported.argmax(dim=-1)
         agreement = f"same class at {same.double().mean():.3f} of the pixels"
     else:
-        threshold = chosen_threshold(info)
+        threshold = runners.chosen_threshold(info)
         roads = expected[:, -1] >= threshold, exported[:, -1] >= threshold
         union = int((roads[0] | roads[1]).sum())
         iou = int((roads[0] & roads[1]).sum()) / union if union else 1.0
         agreement = f"IoU of the road masks {iou:.3f}"
-    files = export_files(out)
+    files = runners.export_files(out)
     nbytes = sum(file.stat().st_size for file in files)
     _say(f"{' and '.join(map(str, files))}: {nbytes / 1e6:.1f} MB, {runner.description}")
     _say(

@@ -1,4 +1,15 @@
-"""``geoprep fit``: train a model; `training.run` has the start and the trainer."""
+"""Train a model of roads and speeds on the tiles of one or more stores.
+
+geoprep fit                                    on the only store in this folder
+geoprep fit moscow.zarr                        with defaults, into runs/moscow
+geoprep fit moscow.zarr mumbai.zarr --epochs 60 --out runs/both
+geoprep fit moscow.zarr --config run.yaml --lr 2e-4      options override the file
+geoprep fit --resume runs/moscow               continue a stopped run
+geoprep fit moscow.zarr --stages 325@256:20,650@512:10   small crops first, then large
+geoprep fit moscow.zarr --plan                 memory, steps and time of a run, not started
+geoprep fit moscow.zarr --profile              time breakdown of a step
+torchrun --nproc-per-node 2 -m training.fit moscow.zarr   two processes or accelerators
+"""
 
 from __future__ import annotations
 
@@ -10,22 +21,9 @@ from typing import Any
 from geoprep.cli import run
 from geoprep.cpus import started_rank
 from geoprep.errors import UsageError
-from training.cli import Command
+from training.cli import CONFIG, Command
 from training.settings import SECTIONS
 
-INTRODUCTION = """\
-Train a model of roads and speeds on the tiles of one or more stores.
-
-  geoprep fit                                    on the only store in this folder
-  geoprep fit moscow.zarr                        with defaults, into runs/moscow
-  geoprep fit moscow.zarr mumbai.zarr --epochs 60 --out runs/both
-  geoprep fit moscow.zarr --config run.yaml --lr 2e-4      options override the file
-  geoprep fit --resume runs/moscow               continue a stopped run
-  geoprep fit moscow.zarr --stages 325@256:20,650@512:10   small crops first, then large
-  geoprep fit moscow.zarr --plan                 memory, steps and time of a run, not started
-  geoprep fit moscow.zarr --profile              time breakdown of a step
-  torchrun --nproc-per-node 2 -m training.fit moscow.zarr   two processes or accelerators
-"""
 CLOSING = """\
 The folder of a run holds last.pt, best.pt with its STAC item best.pt.stac.json, log.txt,
 metrics.csv, curves.png, config.yaml (for --config), tensorboard/ and pictures/ with one picture per
@@ -34,13 +32,13 @@ epoch. Ctrl-C saves the run and prints how to resume it.
 _COMMON = (
     *("stores", "bands", "level", "residency", "batch_size", "crop", "model", "targets"),
     *("epochs", "lr", "seed", "device", "precision", "out", "resume", "overwrite", "plan"),
-    "profile",
+    *("profile", "config"),
 )
 COMMAND = Command(
-    *("fit", SECTIONS, INTRODUCTION, CLOSING),
+    *("fit", SECTIONS, __doc__, CLOSING),
     action=lambda given: fit(given),
     common=_COMMON,
-    takes_file=True,
+    more=[CONFIG],
 )
 
 

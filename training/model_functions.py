@@ -8,8 +8,11 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import loaders
+from geoprep import storage
 from geoprep.errors import GeoprepError, UsageError
 from geoprep.options import checked_values, settings_of
+from training import engine, prediction, runners
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
     from geoprep.storage import StrPath
     from training.checkpoint import ModelInfo
     from training.cli import Command
-    from training.runners import CheckpointOptions, Runner
+    from training.runners import Runner
 
 
 def paths_of(given: Any) -> list[str]:  # noqa: ANN401 - stores or paths
@@ -78,8 +81,6 @@ class Model:
         import numpy as np
         import torch
 
-        from training.runners import average_views, pad_image
-
         if isinstance(image, np.ndarray):  # torch has no negative strides
             image = np.ascontiguousarray(image)
         pixels = torch.as_tensor(image)
@@ -95,7 +96,7 @@ class Model:
         height, width = pixels.shape[2:]
         with torch.inference_mode():
             views = self._options.get("tta", "none")
-            output = average_views(self._runner, pad_image(pixels), views)
+            output = runners.average_views(self._runner, runners.pad_image(pixels), views)
         output = output[:, :height, :width].permute(0, 3, 1, 2)
         probabilities: NDArray[np.float32] = output.float().cpu().numpy()
         return probabilities[0] if single else probabilities
@@ -138,7 +139,6 @@ class Model:
         'scene.tif'
         """
         from training.predict import COMMAND
-        from training.prediction import PredictOptions, Screen, open_job
 
         _refuse(options, {"instances", "polygons", "square", "min_area", "simplify"}, COMMAND)
         values = COMMAND.parse_values(
@@ -151,9 +151,9 @@ class Model:
                 **options,
             }
         )
-        given = PredictOptions(**values)
-        job, _ = open_job(given)
-        with Screen(quiet=given.quiet) as screen:
+        given = prediction.PredictOptions(**values)
+        job, _ = prediction.open_job(given)
+        with prediction.Screen(quiet=given.quiet) as screen:
             outcomes = job.run(screen)
         failed = [f"{outcome.address}: {outcome.error}" for outcome in outcomes if outcome.error]
         if failed:
@@ -203,12 +203,10 @@ def load_model(path: StrPath, **options: Any) -> Model:  # noqa: ANN401 - option
     >>> model(np.zeros((3, 64, 96), np.uint8)).shape  # seven bins of speed, and any road
     (8, 64, 96)
     """
-    from training.runners import ModelOptions, model_file, open_model
-
     given = {"checkpoint": os.fspath(path), **options}
-    values = checked_values(settings_of(ModelOptions), given)
-    runner, info = open_model(ModelOptions(**values))
-    return Model(model_file(Path(path)), runner, info, options)
+    values = checked_values(settings_of(runners.ModelOptions), given)
+    runner, info = runners.open_model(runners.ModelOptions(**values))
+    return Model(runners.model_file(Path(path)), runner, info, options)
 
 
 def save_model(
@@ -261,17 +259,14 @@ def save_model(
     """
     import torch
 
-    from geoprep.storage import make_folder, outputs
-    from loaders import open_stores
     from training.checkpoint import Checkpoint, save
     from training.data import level_gsd, model_info
     from training.fit import COMMAND
     from training.model import build_model, factory_of, training_only, unwrapped
-    from training.runners import item_path, training_extent, write_item
 
-    make_folder(Path(path).parent)
-    outputs(Path(path), item_path(Path(path)))
-    trained, stores = unwrapped(model), open_stores(paths_of(store))
+    storage.make_folder(Path(path).parent)
+    storage.outputs(Path(path), runners.item_path(Path(path)))
+    trained, stores = unwrapped(model), loaders.open_stores(paths_of(store))
     given = {"model": factory or factory_of(trained), "targets": targets}
     given |= (
         {} if bands is None else {"bands": bands if isinstance(bands, str) else ",".join(bands)}
@@ -295,11 +290,13 @@ def save_model(
         ) from error
     saved = Checkpoint(info=info, model=weights)
     save(Path(path), saved)
-    write_item(Path(path), saved, training_extent(stores))
+    runners.write_item(Path(path), saved, runners.training_extent(stores))
     return Path(path)
 
 
-def _opened_with(model: Model | StrPath, command: type[CheckpointOptions]) -> dict[str, Any]:
+def _opened_with(
+    model: Model | StrPath, command: type[runners.CheckpointOptions]
+) -> dict[str, Any]:
     """Return the path of a model, and the options it was opened with that a command has too."""
     if not isinstance(model, Model):
         return {"checkpoint": os.fspath(model)}
@@ -344,7 +341,6 @@ def evaluate_model(
     >>> 0 <= document["metrics"]["road_iou"] <= 1
     True
     """
-    from training.engine import process_group
     from training.evaluate import (
         COMMAND,
         EvaluateOptions,
@@ -357,7 +353,7 @@ def evaluate_model(
     given = {**_opened_with(model, EvaluateOptions), "stores": paths_of(store)}
     values = COMMAND.parse_values({**given, **options, "quiet": not progress})
     settings = EvaluateOptions(**values)
-    with process_group(settings.device_kind):
+    with engine.process_group(settings.device_kind):
         return evaluation_document(evaluated(settings)[0], settings)
 
 

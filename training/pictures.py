@@ -20,7 +20,7 @@ from geoprep.palette import (
 )
 from geoprep.speed import BACKGROUND, NODATA
 from geoprep.storage import replaced
-from geoprep.store import BACKGROUND_NAME, ClassTable
+from geoprep.store import ClassTable
 from geoprep.views import MOSTLY_VALID, natural_bands
 
 PANELS = (240, 320)
@@ -91,19 +91,14 @@ def draw_examples(
             method = Image.Resampling.BOX if column == 0 else Image.Resampling.NEAREST
             panel = Image.fromarray(np.ascontiguousarray(pixels)).resize((side, side), method)
             sheet.paste(panel, (column * (side + GAP), 2 * LINE + row * (side + GAP)))
-    errors = [("found", HIT), ("missed", MISSED), ("false", FALSE)]
-    if _has_several(examples[0].classes):
+    classes, errors = examples[0].classes, [("found", HIT), ("missed", MISSED), ("false", FALSE)]
+    if classes and not classes.is_single:
         errors = [("wrong", FALSE)]
-    _, entries = colours_of(examples[0].classes, examples[0].has_speed)
+    _, entries = colours_of(classes, examples[0].has_speed)
     draw_legend(sheet, sheet.height - LINE, [*entries, ("nodata", NODATA_GREYS[1])])
     draw_legend(sheet, sheet.height - LINE, errors, left=3 * (side + GAP))
     with replaced(path) as partial:
         sheet.save(partial, "PNG")
-
-
-def _has_several(classes: ClassTable) -> bool:
-    """Return whether there are more classes than one beside the background."""
-    return bool(classes) and not (len(classes.names) == 2 and classes.names[0] == BACKGROUND_NAME)
 
 
 def _panels(example: Example, rgb: Sequence[int]) -> list[NDArray[np.uint8]]:
@@ -113,7 +108,7 @@ def _panels(example: Example, rgb: Sequence[int]) -> list[NDArray[np.uint8]]:
     colours, _ = colours_of(example.classes, example.has_speed)
     known = (label != NODATA) & (predicted != NODATA)
     errors = colours[np.where(known, BACKGROUND, NODATA)]
-    if _has_several(example.classes):
+    if example.classes and not example.classes.is_single:
         errors[known] = image[known] // 2
         errors[known & (label != predicted)] = FALSE
         return [image, colours[label], colours[predicted], errors]

@@ -1,18 +1,4 @@
-"""``geoprep predict``: images in, georeferenced predictions of roads or classes out."""
-
-from __future__ import annotations
-
-import sys
-from collections.abc import Sequence
-
-import geoprep
-from geoprep.cli import Status, run
-from geoprep.texts import printable
-from training.cli import Command
-from training.prediction import PredictOptions
-
-INTRODUCTION = """\
-Predict roads and their speeds, or classes, with a trained model.
+"""Predict roads and their speeds, or classes, with a trained model.
 
   geoprep predict runs/moscow scenes/ --out predictions           the run's best.pt
   geoprep predict runs/moscow/last.pt 'scenes/*.tif' --out predictions --tta flips
@@ -27,6 +13,18 @@ every pixel, with a palette; on request confidence and probabilities. Several mo
 spread: the standard deviation of their probabilities times 255. NAME.qml is a style for QGIS.
 An interrupted command resumes when it is run again.
 """
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import geoprep
+from geoprep.cli import Status, run
+from geoprep.texts import printable
+from training.cli import Command
+from training.prediction import PredictOptions
+
 _COMMON = (
     *("checkpoint", "threshold", "tta", "device", "images", "out", "overlay", "polygons"),
     *("square", "overwrite", "gsd", "bands", "allow_no_crs", "window"),
@@ -34,7 +32,7 @@ _COMMON = (
 COMMAND = Command(
     "predict",
     (*PredictOptions.__bases__, PredictOptions),
-    INTRODUCTION,
+    __doc__,
     action=lambda given: predict(PredictOptions(**given)),
     common=_COMMON,
 )

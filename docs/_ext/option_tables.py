@@ -85,7 +85,7 @@ class TrainingOptions(_Generated):
         name = self.arguments[0]
         command = TRAINING[name]
         module = importlib.import_module(f"training.{command}")
-        yield from ("```{code-block} none", module.INTRODUCTION.rstrip(), "```", "")
+        yield from ("```{code-block} none", module.COMMAND.help.replace("\b\n", ""), "```", "")
         yield from (f"```{{program}} geoprep {name}", "```", "")
         listed: set[str] = set()
         for section in sections_of("training", command):

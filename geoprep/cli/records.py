@@ -34,6 +34,9 @@ class RecordCommand(GroupedCommand):
         Further options.
     """
 
+    ending = ""
+    """Last lines of the help."""
+
     def __init__(
         self,
         name: str,
@@ -59,7 +62,7 @@ class RecordCommand(GroupedCommand):
             callback=self._run,
             params=[*parameters, *more],
             help=_verbatim(introduction),
-            epilog=_verbatim(closing),
+            epilog=_verbatim(closing + self.ending),
             common=common,
             context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
             options_metavar="[options]",

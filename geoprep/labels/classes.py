@@ -16,7 +16,7 @@ from typing import Any, Final
 from geoprep.errors import UsageError
 from geoprep.palette import class_colours
 from geoprep.speed import NODATA
-from geoprep.store import BACKGROUND_NAME, MOST_CLASSES
+from geoprep.store import BACKGROUND_NAME, MOST_CLASSES, ClassTable
 from geoprep.texts import yaml_loader
 
 _HEX: Final = re.compile(r"#[0-9a-fA-F]{6}")
@@ -49,8 +49,8 @@ class Classes:
     @property
     def is_all(self) -> bool:
         """Whether every vector feature is of the only class, unless a layer has its name."""
-        only = len(self.names) == 2 and self.names[0] == BACKGROUND_NAME
-        return self.field is None and only and not any(self.values)
+        single = ClassTable(self.names, self.colors).is_single
+        return self.field is None and single and not any(self.values)
 
     def __post_init__(self) -> None:
         if self.other not in (*_RESERVED, *self.names):

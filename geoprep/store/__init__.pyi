@@ -1,3 +1,4 @@
+from .classes import BACKGROUND_NAME as BACKGROUND_NAME
 from .classes import ClassTable as ClassTable
 from .classes import are_colours as are_colours
 from .layout import CRC_BYTES as CRC_BYTES
@@ -28,7 +29,6 @@ from .scenes import usable_tiles as usable_tiles
 from .scenes import valid_fraction as valid_fraction
 from .scenes import valid_pixels as valid_pixels
 from .scenes import valid_share as valid_share
-from .schema import BACKGROUND_NAME as BACKGROUND_NAME
 from .schema import CLASS_PIXELS as CLASS_PIXELS
 from .schema import CLASSES_SCHEMA as CLASSES_SCHEMA
 from .schema import CODECS as CODECS
@@ -40,6 +40,7 @@ from .schema import REPAIR as REPAIR
 from .schema import SCENE_COLUMNS as SCENE_COLUMNS
 from .schema import SCHEMA as SCHEMA
 from .schema import SHARD_TILES as SHARD_TILES
+from .schema import SHARE_COLUMNS as SHARE_COLUMNS
 from .schema import SPLIT_NAMES as SPLIT_NAMES
 from .schema import SPLITS as SPLITS
 from .schema import STATUSES as STATUSES

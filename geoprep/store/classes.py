@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from geoprep.errors import UsageError
 from geoprep.speed import NODATA
 
+BACKGROUND_NAME = "background"
+"""Name that makes the first class the background."""
 _NODATA_GREY = (174, 177, 183)
 _SHOWN = 8
 
@@ -30,6 +32,11 @@ class ClassTable:
 
     def __len__(self) -> int:
         return len(self.names)
+
+    @property
+    def is_single(self) -> bool:
+        """Whether there is only one class besides the background."""
+        return len(self.names) == 2 and self.names[0] == BACKGROUND_NAME
 
     def __str__(self) -> str:
         more = f" and {len(self) - _SHOWN} more" if len(self) > _SHOWN else ""

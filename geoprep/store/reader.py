@@ -189,6 +189,11 @@ class StoreReader:
             raise UsageError(f"{self.location} has no level {level}; its levels are {have}")
         return level
 
+    def check_labels(self) -> None:
+        """Raise UsageError if no scene of the store has a label."""
+        if not (self.scenes.status == "ok").any():
+            raise UsageError(f"no scene of {self.location} has a label: build it with labels")
+
     def _array(self, name: str) -> zarr.Array[Any]:
         import zarr
 

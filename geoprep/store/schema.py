@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from geoprep.store.classes import are_colours
+from geoprep.store.classes import BACKGROUND_NAME, are_colours
 from geoprep.typed import require, typed
 
 SCHEMA = 1
@@ -26,8 +26,8 @@ CODECS = ("lz4", "zstd")
 FILL_VALUES: dict[str, int] = {"image": 0, "speed": 255, "label": 255}
 """Pixel array of a level -> nodata value. A store has ``speed`` or ``label``, not both."""
 HASH_BYTES = 16
-BACKGROUND_NAME = "background"
-"""Name that makes the first class the background."""
+SHARE_COLUMNS = {"speed": "road_fraction", "classes": "label_fraction"}
+"""Kind of labels -> name of ``road_fraction`` in tables."""
 NO_SPEEDS = "none"
 """Speed unit of a store whose roads have no speed. Readers that know only mph refuse it."""
 MOST_TILE_BYTES = 1 << 30
@@ -126,7 +126,7 @@ class StoreMeta:
     @property
     def share_column(self) -> str:
         """Name of ``road_fraction`` in tables: of classes it is ``label_fraction``."""
-        return "label_fraction" if self.has_classes else "road_fraction"
+        return SHARE_COLUMNS[self.kind]
 
     @property
     def has_background(self) -> bool:

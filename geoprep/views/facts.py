@@ -14,6 +14,7 @@ from geoprep.palette import SPEED_COLOURS, UNKNOWN_COLOUR, bin_label, speed_bin
 from geoprep.speed import BACKGROUND, UNKNOWN_SPEED
 from geoprep.storage import Files
 from geoprep.store import (
+    SHARE_COLUMNS,
     SPLIT_NAMES,
     SPLITS,
     STATUSES,
@@ -218,10 +219,6 @@ def render(facts: dict[str, Any]) -> RenderableType:
     return Group(*spaced[:-1])
 
 
-def _share(facts: dict[str, Any]) -> str:
-    return "label_fraction" if facts["kind"] == "classes" else "road_fraction"
-
-
 def _heading(facts: dict[str, Any]) -> RenderableType:
     from rich.text import Text
 
@@ -239,9 +236,9 @@ def _heading(facts: dict[str, Any]) -> RenderableType:
     text.append(f"{facts['km2']:.3g} km² of imagery at {size} m per pixel, ")
     text.append(f"{facts['valid_fraction']:.1%} of the scenes' pixels valid, ")
     labelled = facts["statuses"]["ok"]
-    share = f"{facts[_share(facts)]:.2%} of the labelled ones {facts['share_name']}"
+    share = f"{facts[SHARE_COLUMNS[facts['kind']]]:.2%} of the labelled ones {facts['share_name']}"
     if facts["share_name"] == "labelled":
-        share = f"{facts[_share(facts)]:.2%} labelled"
+        share = f"{facts[SHARE_COLUMNS[facts['kind']]]:.2%} labelled"
     text.append(share if labelled else "none labelled")
     return text
 
@@ -269,7 +266,7 @@ def _splits_table(facts: dict[str, Any]) -> Table:
             continue
         counts = [f"{split[key]:,}" for key in ("scenes", "tiles", "usable_tiles")]
         sizes = [_bytes(split["ram_bytes"][level]) for level in levels]
-        table.add_row(name, *counts, f"{split[_share(facts)]:.2%}", *sizes)
+        table.add_row(name, *counts, f"{split[SHARE_COLUMNS[facts['kind']]]:.2%}", *sizes)
     return table
 
 
@@ -343,7 +340,7 @@ def _classes_table(classes: list[dict[str, Any]]) -> Table:
 def _scenes_table(facts: dict[str, Any]) -> Table:
     table = _table("scene", "split", ">tiles", f">{facts['share_name']}", ">valid", "status")
     for row in facts["scene_table"]:
-        shares = row[_share(facts)], row["valid_fraction"]
+        shares = row[SHARE_COLUMNS[facts["kind"]]], row["valid_fraction"]
         figures = f"{row['tiles']}", *(f"{share:.1%}" for share in shares)
         table.add_row(row["scene"], row["split"], *figures, row["status"])
     return table

@@ -11,7 +11,6 @@ from .distributed import sum_in_place as sum_in_place
 from .distributed import sum_over_ranks as sum_over_ranks
 from .host import describe as describe
 from .host import keep_memory as keep_memory
-from .host import slow_bf16 as slow_bf16
 from .ipex import extension_problem as extension_problem
 from .ipex import optimize_inference as optimize_inference
 from .ipex import quantisers as quantisers

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-import time
 
 import torch
 
@@ -99,37 +98,6 @@ def describe(engine: Engine) -> list[tuple[str, str]]:
 def _onednn() -> str:
     found = re.search(r"MKL-DNN v([\d.]+)", torch.__config__.show())
     return found[1] if found else "none"
-
-
-def slow_bf16(device: torch.device, dtype: torch.dtype) -> str | None:
-    """Return a warning if a convolution in bf16 is slower than in fp32 on this CPU, else None.
-
-    Some releases have had no fast implementation for some processors. It takes 50 ms, or 150.
-    """
-    if device.type != "cpu" or dtype != torch.bfloat16:
-        return None
-    for _ in range(3):  # other programs may take the processor from one of the two
-        fp32, bf16 = (_convolution_ms(kind) for kind in (torch.float32, torch.bfloat16))
-        if bf16 < fp32:
-            return None
-    return (
-        f"a convolution takes {bf16:.1f} ms in bf16 and {fp32:.1f} ms in fp32 here, with torch "
-        f"{torch.__version__} and oneDNN {_onednn()}: `precision` fp32 is faster"
-    )
-
-
-def _convolution_ms(dtype: torch.dtype) -> float:
-    """Return the least time of five convolutions of 64 x 64 channels on 4 x 64 x 64 pixels."""
-    x, kernel = (
-        torch.ones(shape, dtype=dtype).contiguous(memory_format=torch.channels_last)
-        for shape in ((4, 64, 64, 64), (64, 64, 3, 3))
-    )
-    times = []
-    for _ in range(5):
-        began = time.perf_counter()
-        torch.nn.functional.conv2d(x, kernel, padding=1)
-        times.append(time.perf_counter() - began)
-    return 1000 * min(times)
 
 
 def _device_name(device: torch.device) -> str:

@@ -15,9 +15,8 @@ from torch import Tensor
 from geoprep.errors import UsageError
 from geoprep.speed import NODATA
 from geoprep.store import StoreReader
-from loaders import select
 from training.checkpoint import ModelInfo
-from training.data import Tiles, folds_of, tiles_of
+from training.data import Tiles, count_tiles, tiles_of
 from training.engine import sum_in_place
 from training.evaluation.metrics import RoadMetrics, metrics_of
 
@@ -107,8 +106,7 @@ def _training_sample(
     info: ModelInfo, stores: Sequence[StoreReader]
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Return random labelled pixels of the training tiles, and their class, or 1 for road."""
-    folds = folds_of(info)
-    if not sum(len(select(store, "train", folds).tiles) for store in stores):
+    if not count_tiles(info, stores, "train"):
         locations = ", ".join(store.location for store in stores)
         raise UsageError(
             f"`baseline` learns from training scenes, and {locations} has none: evaluate on the "

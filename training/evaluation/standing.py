@@ -13,7 +13,7 @@ import pandas as pd
 import shapely
 from numpy.typing import NDArray
 
-from geoprep.store import StoreReader
+from geoprep.store import SHARE_COLUMNS, StoreReader
 from geoprep.views import outlines
 from loaders import BatchLoader, Split, select
 from training.checkpoint import ModelInfo
@@ -186,7 +186,7 @@ def _scores(rows: Rows, name: str) -> NDArray[np.float64]:
 
 def _known(rows: Rows, name: str) -> list[Mapping[str, Any]]:
     """Return the rows that have a figure; without scenes that have hardly a road."""
-    shares = ("road_fraction", "label_fraction")
+    shares = SHARE_COLUMNS.values()
     enough = (row for row in rows if min(row.get(share, 1) for share in shares) >= LEAST_ROAD)
     return [row for row in enough if not math.isnan(row.get(name, math.nan))]
 

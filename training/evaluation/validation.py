@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from geoprep.speed import MAX_MPH, NODATA
 from geoprep.store import StoreReader
 from loaders import BatchLoader, Split
+from training import runners
 from training.checkpoint import ModelInfo
 from training.data import Tiles, differences, tiles_of
 from training.engine import Engine, max_over_ranks, sum_in_place, sum_over_ranks
@@ -38,16 +39,6 @@ from training.evaluation.standing import (
 )
 from training.model import ClassLoss, RoadLoss, Trainable
 from training.pictures import ANY_ROAD_MPH, Example
-from training.runners import (
-    Runner,
-    Views,
-    average_views,
-    chosen_threshold,
-    default_threshold,
-    label_bytes,
-    pad_batch,
-    pad_image,
-)
 
 
 @contextmanager
@@ -129,7 +120,7 @@ def examples(
         with engine.autocast():
             logits = trainable.logits(image.to(engine.device))
         probabilities = activated(logits, info.targets)
-        return decoded_label(probabilities, info, default_threshold(info.targets))
+        return decoded_label(probabilities, info, runners.default_threshold(info.targets))
 
     with evaluation_mode(trainable):
         return [_example(*loader.tiles.pixels(tile), info, predicted) for tile in chosen]
@@ -151,7 +142,7 @@ def _example(
 def decoded_label(probabilities: Tensor, info: ModelInfo, threshold: float) -> Tensor:
     """Return the label, uint8 (n, y, x): classes, or 0 for background and mph from 1."""
     if info.has_classes or info.class_mph:
-        return label_bytes(probabilities, info, threshold)
+        return runners.label_bytes(probabilities, info, threshold)
     road = probabilities[:, -1] >= threshold
     if info.targets == "binary":
         return road.to(torch.uint8) * ANY_ROAD_MPH
@@ -160,17 +151,17 @@ def decoded_label(probabilities: Tensor, info: ModelInfo, threshold: float) -> T
 
 
 def scene_examples(
-    runner: Runner,
+    runner: runners.Runner,
     info: ModelInfo,
     tiles: Tiles,
     scenes: Sequence[str],
     threshold: float,
-    tta: Views = "none",
+    tta: runners.Views = "none",
 ) -> list[Example]:
     """Return the tile with most road of each scene, with its label and prediction."""
 
     def predicted(image: Tensor) -> Tensor:
-        probabilities = average_views(runner, pad_image(image), tta)
+        probabilities = runners.average_views(runner, runners.pad_image(image), tta)
         return decoded_label(probabilities.permute(0, 3, 1, 2), info, threshold)
 
     ids = np.array([tiles.scene(tile) for tile in range(len(tiles))])
@@ -198,14 +189,14 @@ class Evaluation(Standing):
 
 
 def evaluate_runner(
-    runner: Runner,
+    runner: runners.Runner,
     info: ModelInfo,
     stores: Sequence[str | Path | StoreReader],
     split: Split = "val",
     *,
     level: int | None = None,
     threshold: float | None = None,
-    tta: Views = "none",
+    tta: runners.Views = "none",
     batch_size: int = 4,
     baseline: bool = False,
     quiet: bool = True,
@@ -226,12 +217,13 @@ def evaluate_runner(
         notes.append(f"if its stores are the same, the model was trained on {which}")
     loader = BatchLoader(tiles, batch_size, shuffle=False)
     scenes, scene_of = _scenes(loader, runner.device)
-    threshold, device = chosen_threshold(info, threshold), runner.device
+    threshold, device = runners.chosen_threshold(info, threshold), runner.device
     metrics, once = metrics_of(info, len(scenes), device, threshold), CountedOnce(loader)
     simple = Baseline(info, tiles, threshold) if baseline else None
     for batch in loader:
-        image = pad_batch(pad_image(batch.image), batch_size if runner.fixed_batch else 0)
-        probabilities = average_views(runner, image, tta)[: len(batch)].permute(0, 3, 1, 2)
+        places = batch_size if runner.fixed_batch else 0
+        image = runners.pad_batch(runners.pad_image(batch.image), places)
+        probabilities = runners.average_views(runner, image, tta)[: len(batch)].permute(0, 3, 1, 2)
         on_device = batch.to(device)
         label = once(batch.index, on_device.label)
         metrics.update(probabilities, label, scene_of[on_device.index])

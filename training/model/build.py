@@ -6,7 +6,7 @@ import importlib
 import math
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -114,13 +114,9 @@ class ModelInfo:
         """Name of the metric that the best checkpoint has most of."""
         return "mean_iou" if self.has_classes else "road_iou"
 
-    def to_plain(self) -> dict[str, Any]:
-        """Return the record as plain values."""
-        return asdict(self)
-
     @classmethod
     def from_plain(cls, values: Mapping[str, Any]) -> ModelInfo:
-        """Return the record of `to_plain`; ValueError names a field with another value."""
+        """Return the record of plain values; ValueError names a field with another value."""
         info = typed(cls, values)
         bands, figures = len(info.bands), (*info.mean, *info.std, *info.class_mph)
         rules = {

@@ -19,7 +19,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from geoprep.compiled import compiled
 from geoprep.cpus import usable_cpus
 from geoprep.speed import NODATA
 from geoprep.storage import flush, put
@@ -55,11 +54,10 @@ class CogWriter:
         journal: WriteJournal,
         shape: Shape,
         compression: Compression,
-        by_mode: Collection[int] = (),
-        halve: Halve | None = None,
+        by_mode: Collection[int],
+        halve: Halve,
     ) -> None:
-        self._journal, self._by_mode = journal, by_mode
-        self._halve = halve or halve_by_numba
+        self._journal, self._by_mode, self._halve = journal, by_mode, halve
         self._ends = ExitStack()
         packers = self._ends.enter_context(ThreadPoolExecutor(usable_cpus(), "predict-pack"))
         self._pool = self._ends.enter_context(ThreadPoolExecutor(1, "predict-write"))
@@ -134,50 +132,6 @@ class CogWriter:
         flush(whole)
         put(whole, target)
         flush(target.parent)
-
-
-def halve_by_numba(fine: NDArray[np.uint8], coarse: NDArray[np.uint8], by_mode: bool) -> None:
-    """Write the most frequent of 2 x 2 pixels, or their average; see `Halve`."""
-    (halve_by_mode if by_mode else halve_by_average)(fine, coarse)
-
-
-@compiled
-def halve_by_mode(fine: NDArray[np.uint8], coarse: NDArray[np.uint8]) -> None:
-    """Write the most frequent of 2 x 2 pixels without nodata (255), the largest of equals.
-
-    So a road of one pixel's width is seen beside as many pixels of background.
-    """
-    for y in range(coarse.shape[0]):
-        upper, lower = fine[2 * y], fine[2 * y + 1]
-        for x in range(coarse.shape[1]):
-            # Sorted, the largest first, and nodata as 0 behind all values.
-            a, b = np.uint8(upper[2 * x] + 1), np.uint8(upper[2 * x + 1] + 1)
-            c, d = np.uint8(lower[2 * x] + 1), np.uint8(lower[2 * x + 1] + 1)
-            a, b, c, d = max(a, b), min(a, b), max(c, d), min(c, d)
-            a, c, b, d = max(a, c), min(a, c), max(b, d), min(b, d)
-            b, c = max(b, c), min(b, c)
-            # Equal values are neighbours now.
-            most = c if c == d and c > 0 and a != b else a
-            most = b if b == c and b > 0 else most
-            coarse[y, x] = np.uint8(most - 1)
-
-
-@compiled
-def halve_by_average(fine: NDArray[np.uint8], coarse: NDArray[np.uint8]) -> None:
-    """Write the average of 2 x 2 pixels without nodata (255), rounded half up."""
-    # float32 and no branches, so that the compiler can vectorise: 3.5 times as fast.
-    none, one, zero = np.float32(255), np.float32(1), np.float32(0)
-    for y in range(coarse.shape[0]):
-        upper, lower, out = fine[2 * y], fine[2 * y + 1], coarse[y]
-        for x in range(coarse.shape[1]):
-            a, b = np.float32(upper[2 * x]), np.float32(upper[2 * x + 1])
-            c, d = np.float32(lower[2 * x]), np.float32(lower[2 * x + 1])
-            has_a, has_b = one if a != none else zero, one if b != none else zero
-            has_c, has_d = one if c != none else zero, one if d != none else zero
-            count = has_a + has_b + has_c + has_d
-            total = a * has_a + b * has_b + c * has_c + d * has_d
-            average = total / max(count, one) + np.float32(0.5)
-            out[x] = np.uint8(np.int32(average if count > zero else none))
 
 
 @dataclass(frozen=True, slots=True)

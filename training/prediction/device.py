@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from torch import Tensor
 
 from geoprep import imagery
 from geoprep.speed import MAX_MPH, NODATA
+from loaders import has_streams
 from training.checkpoint import ModelInfo
 from training.prediction.cog import CogWriter
 from training.prediction.image_rows import ImageRows
@@ -33,11 +33,6 @@ IN_FLIGHT = 2
 Convert = Callable[[Tensor, Tensor], tuple[Tensor, Any]]
 """Probabilities (y, x, channel) and where pixels are valid (y, x) -> bands (band, y, x), and the
 number of pixels that are not finite."""
-
-
-def has_streams(device: torch.device) -> bool:
-    """Return whether work on a device can be queued, such as on a GPU."""
-    return device.type in ("cuda", "xpu")
 
 
 class Device:
@@ -163,16 +158,36 @@ class Device:
     def to_bytes(
         self, info: ModelInfo, options: PredictOptions, threshold: float, spread: bool
     ) -> Convert:
-        """See `Host`."""
+        """See `Host`; as `road_bytes` and `class_bytes` do."""
         mph = np.clip(np.array(info.class_mph, np.float32) + 0.5, 1, MAX_MPH).astype(np.uint8)
-        given = info.has_classes, options, threshold, spread
-        return partial(to_bytes, given=given, class_mph=self.put(mph))
+        class_mph = self.put(mph)
+
+        def convert(values: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+            models = values[..., : values.shape[-1] - spread]
+            channels = models.unbind(-1)
+            if info.has_classes:
+                ordered = models.sort(dim=-1, descending=True, stable=True)
+                bands, wanted = [ordered.indices[..., 0].byte()], channels * options.probabilities
+                if options.confidence:
+                    second = ordered.values[..., 1].clamp(min=0) if len(channels) > 1 else 0
+                    bands.append(_scaled(ordered.values[..., 0] - second))
+            else:
+                road = channels[-1]
+                bands, wanted = [_scaled(road)], channels[:-1] * (options.outputs == "all")
+                if len(class_mph):
+                    best = models[..., : len(class_mph)].argmax(-1)
+                    bands.append(torch.where(road >= threshold, class_mph[best], 0))
+            bands += map(_scaled, [*wanted, *[values[..., -1]] * spread])
+            finite, seen = models.sum(-1).isfinite(), valid != 0
+            return torch.stack(bands).masked_fill_(~(seen & finite), NODATA), (seen & ~finite).sum()
+
+        return convert
 
     def blender(
-        self, grid: WindowGrid, channels: int, bands: int, convert: Convert | None, threads: int
+        self, grid: WindowGrid, channels: int, bands: int, convert: Convert | None
     ) -> AbstractContextManager[DeviceBlender]:
         """See `Host`."""
-        del bands, threads
+        del bands
         return nullcontext(DeviceBlender(grid, channels, convert or as_they_are, self))
 
     def image_rows(self, *args: Any) -> DeviceImageRows:  # noqa: ANN401 - its own
@@ -237,36 +252,6 @@ def as_they_are(values: Tensor, valid: Tensor) -> tuple[Tensor, int]:
     """Return probabilities (channel, y, x), to be interpolated; see `Convert`."""
     del valid
     return values.permute(2, 0, 1).clone(), 0
-
-
-def to_bytes(
-    values: Tensor,
-    valid: Tensor,
-    given: tuple[bool, PredictOptions, float, bool],
-    class_mph: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """Return the bands of a prediction, see `Convert`; as `road_bytes` and `class_bytes`.
-
-    ``given`` are whether there are classes, options, the threshold, and whether there is a spread.
-    """
-    has_classes, options, threshold, spread = given
-    models = values[..., : values.shape[-1] - spread]
-    channels = models.unbind(-1)
-    if has_classes:
-        ordered = models.sort(dim=-1, descending=True, stable=True)
-        bands, wanted = [ordered.indices[..., 0].byte()], [*channels * options.probabilities]
-        if options.confidence:
-            second = ordered.values[..., 1].clamp(min=0) if len(channels) > 1 else 0
-            bands.append(_scaled(ordered.values[..., 0] - second))
-    else:
-        *others, road = channels
-        bands, wanted = [_scaled(road)], others * (options.outputs == "all")
-        if len(class_mph):
-            best = models[..., : len(class_mph)].argmax(-1)
-            bands.append(torch.where(road >= threshold, class_mph[best], 0))
-    bands += map(_scaled, [*wanted, *[values[..., -1]] * spread])
-    finite, seen = models.sum(-1).isfinite(), valid != 0
-    return torch.stack(bands).masked_fill_(~(seen & finite), NODATA), (seen & ~finite).sum()
 
 
 def _scaled(value: Tensor) -> Tensor:

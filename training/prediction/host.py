@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from geoprep import imagery
 from geoprep.compiled import compiled
+from geoprep.cpus import usable_cpus
 from geoprep.speed import NODATA
 from training.checkpoint import ModelInfo
-from training.prediction.cog import halve_by_numba
 from training.prediction.image_rows import ImageRows, kept_probabilities
 from training.prediction.predict_options import PredictOptions
 from training.prediction.windows import WindowGrid, WindowRow
@@ -34,7 +34,6 @@ class Host:
     decoders = 1  # threads: the model has all processors to itself
     timings: Sequence[tuple[Any, Any]] = ()  # events around the model that are to be read
     count = staticmethod(imagery.count_source)
-    halve = staticmethod(halve_by_numba)
     image_rows: Callable[..., ImageRows] = ImageRows
     put = staticmethod(np.asarray)  # values to where the pixels are
     working: Callable[[], AbstractContextManager[Any]] = nullcontext  # around reading
@@ -58,6 +57,11 @@ class Host:
         valid = np.empty(shape, np.uint8)
         imagery.render(pixels, tables, ys, xs, image, valid)
         return image, valid
+
+    @staticmethod
+    def halve(fine: NDArray[np.uint8], coarse: NDArray[np.uint8], by_mode: bool) -> None:
+        """Write the most frequent of 2 x 2 pixels, or their average; see `Halve`."""
+        (halve_by_mode if by_mode else halve_by_average)(fine, coarse)
 
     def mark(self) -> Any:  # noqa: ANN401 - see above
         """Return what tells that the pixels are ready."""
@@ -91,12 +95,7 @@ class Host:
         return partial(spread_bytes, convert=convert) if spread else convert
 
     def blender(
-        self,
-        grid: WindowGrid,
-        channels: int,
-        bands: int,
-        convert: Callable[..., Any] | None,
-        threads: int,
+        self, grid: WindowGrid, channels: int, bands: int, convert: Callable[..., Any] | None
     ) -> AbstractContextManager[Any]:
         """Return what blends windows; without ``convert``, to be interpolated by `image_rows`."""
         shape = grid.rows.side, grid.columns.length
@@ -104,7 +103,7 @@ class Host:
         if convert is None:
             convert, out = kept_probabilities, np.empty((*shape, channels), np.uint16)
             out = out.transpose(2, 0, 1)
-        return RowBlender(grid, channels, out, convert, threads)
+        return RowBlender(grid, channels, out, convert, usable_cpus())
 
 
 class RowBlender:
@@ -225,3 +224,42 @@ def fade(
         row, line = window[y].reshape(-1)[begin:], sums[y].reshape(-1)[begin:]
         for i in range(len(weights)):
             line[i] += down[y] * weights[i] * row[i]
+
+
+@compiled
+def halve_by_mode(fine: NDArray[np.uint8], coarse: NDArray[np.uint8]) -> None:
+    """Write the most frequent of 2 x 2 pixels without nodata (255), the largest of equals.
+
+    So a road of one pixel's width is seen beside as many pixels of background.
+    """
+    for y in range(coarse.shape[0]):
+        upper, lower = fine[2 * y], fine[2 * y + 1]
+        for x in range(coarse.shape[1]):
+            # Sorted, the largest first, and nodata as 0 behind all values.
+            a, b = np.uint8(upper[2 * x] + 1), np.uint8(upper[2 * x + 1] + 1)
+            c, d = np.uint8(lower[2 * x] + 1), np.uint8(lower[2 * x + 1] + 1)
+            a, b, c, d = max(a, b), min(a, b), max(c, d), min(c, d)
+            a, c, b, d = max(a, c), min(a, c), max(b, d), min(b, d)
+            b, c = max(b, c), min(b, c)
+            # Equal values are neighbours now.
+            most = c if c == d and c > 0 and a != b else a
+            most = b if b == c and b > 0 else most
+            coarse[y, x] = np.uint8(most - 1)
+
+
+@compiled
+def halve_by_average(fine: NDArray[np.uint8], coarse: NDArray[np.uint8]) -> None:
+    """Write the average of 2 x 2 pixels without nodata (255), rounded half up."""
+    # float32 and no branches, so that the compiler can vectorise: 3.5 times as fast.
+    none, one, zero = np.float32(255), np.float32(1), np.float32(0)
+    for y in range(coarse.shape[0]):
+        upper, lower, out = fine[2 * y], fine[2 * y + 1], coarse[y]
+        for x in range(coarse.shape[1]):
+            a, b = np.float32(upper[2 * x]), np.float32(upper[2 * x + 1])
+            c, d = np.float32(lower[2 * x]), np.float32(lower[2 * x + 1])
+            has_a, has_b = one if a != none else zero, one if b != none else zero
+            has_c, has_d = one if c != none else zero, one if d != none else zero
+            count = has_a + has_b + has_c + has_d
+            total = a * has_a + b * has_b + c * has_c + d * has_d
+            average = total / max(count, one) + np.float32(0.5)
+            out[x] = np.uint8(np.int32(average if count > zero else none))

@@ -148,8 +148,7 @@ class ImageOptions:
         False, "Add one band per class to a prediction of classes: its probability x 255."
     )
     outputs: Literal["road,speed", "all"] = option(
-        "road,speed",
-        "Bands of a prediction of roads; all adds the probability of each speed bin.",
+        "road,speed", "Bands of a prediction of roads; all adds the probability of each speed bin."
     )
     overwrite: bool = option(False, "Replace predictions of other models or options.")
     compress: Literal["zstd", "deflate"] = option("zstd", "Compression of the predictions.")

@@ -20,10 +20,11 @@ from torch import Tensor
 from geoprep.cpus import usable_cpus
 from geoprep.errors import UsageError
 from geoprep.imagery import parse_bands
+from loaders import has_streams
 from training.checkpoint import ModelInfo
 from training.prediction.area import read_area
 from training.prediction.cog import CogWriter
-from training.prediction.device import Device, has_streams
+from training.prediction.device import Device
 from training.prediction.host import Host
 from training.prediction.images import ImageReader, ImageSource
 from training.prediction.predict_options import PredictOptions, known_limits
@@ -36,13 +37,7 @@ from training.prediction.windows import (
     read_window_rows,
     window_grid,
 )
-from training.runners import (
-    CLASS_BAND,
-    SPEED_BAND,
-    VIEWS,
-    Runner,
-    average_views,
-)
+from training.runners import CLASS_BAND, SPEED_BAND, VIEWS, Runner, average_views
 
 FORMAT = 3
 """Version of predictions: bands, how probabilities become speeds, and what identifies an image."""
@@ -209,14 +204,13 @@ class Predictor:
         source, stats = reader.source, PredictStats()
         grid, views = self.grid(source), len(VIEWS[self.options.tta])
         channels, bands = self.info.channels + self.spread, len(self._bands)
-        threads = usable_cpus()
         how = self.info, self.options, self.threshold, self.spread
         convert: Callable[..., Any] | None = place.to_bytes(*how)
         top, left, bottom, right = source.extent
         wide = round((right - left) / (source.scales[1] if source.on_image else 1))
         # Of the rows that are written or given to the writer, and of all
         end, stop, back = top + writer.next_row, bottom, None
-        pool = ThreadPoolExecutor(threads, "predict-image")
+        pool = ThreadPoolExecutor(usable_cpus(), "predict-image")
         if source.on_image:
             back = place.image_rows(source, bands, convert, pool, end)
             end, stop, convert = back.first_needed, back.last_needed, None
@@ -226,7 +220,7 @@ class Predictor:
         with (
             pool,
             closing(prefetched(reading)) as rows,
-            place.blender(grid, channels, bands, convert, threads) as blender,
+            place.blender(grid, channels, bands, convert) as blender,
             closing(
                 self._outputs(_batches(rows, grid, place), grid, runner, place, stats)
             ) as outputs,

@@ -13,6 +13,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, repeat
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -21,8 +22,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from geoprep.errors import UsageError
 from geoprep.store import StoreReader
-from loaders import PAD_TO, Batch, Split, available_memory, select, this_rank
-from training.data import folds_of
+from loaders import PAD_TO, Batch, available_memory, this_rank
+from training.data import count_tiles
 from training.engine import (
     Engine,
     max_over_ranks,
@@ -142,9 +143,8 @@ def time_step(run: Trainer) -> float:
 def planned(run: Trainer) -> Iterator[str]:
     """Yield lines on what the rest of a run would take, by `time_step`."""
     config, every, step = run.config, run.config.accumulate, time_step(run)
-    given = run.loader, run.validation, every
+    given, images = (run.loader, run.validation, every), run.images_per_step
     epoch, validated = epoch_seconds(step, *given)
-    images = run.loader.schedule.batch_size * every * this_rank()[1]
     yield f"a step of {images} images takes {step:.2g} s: {images / step:.1f} images/s"
     yield f"an epoch takes {duration(epoch)}, its validation {duration(validated)}"
     end = run.epochs
@@ -255,10 +255,8 @@ def tile_bytes(
     """
     if config.residency != ("ram" if device.type == "cpu" else "device"):
         return 0
-    splits: tuple[Split, ...] = ("train", "val")
-    found = (select(store, split, folds_of(config)) for store in stores for split in splits)
-    bands = len(info_of(config, stores).bands)
-    return sum(len(one.tiles) for one in found) * side * side * (bands + 1) // sharing(device)
+    count, bands = count_tiles(config, stores, "train", "val"), len(info_of(config, stores).bands)
+    return count * side * side * (bands + 1) // sharing(device)
 
 
 def _gib(nbytes: int) -> str:
@@ -275,33 +273,51 @@ def release(device: torch.device) -> None:
 def choose_batch_size(
     config: Config, engine: Engine, stores: Sequence[StoreReader]
 ) -> tuple[Config, list[str]]:
-    """Return settings with a number as batch size, and remarks on how ``auto`` chose it.
-
-    Where steps are captured, which small batches leave idle, a remark tells what a larger one does.
-    """
-    given = config.batch_size
-    compares = engine.captures and not config.resume
-    if given != "auto" and not (compares and SIZES[0] <= given < LARGER):
-        return config, []
-    trainable = make_trainable(config, info_of(config, stores), engine, stores)
-    side, finest = largest_sides(config, stores)
-    tiles = sum(len(select(store, "train", folds_of(config)).tiles) for store in stores)
-    samples = tiles * min(config.crops_of(s, s.level or finest)[1] for s in config.all_stages)
-    learns = samples // (STEPS_PER_EPOCH * this_rank()[1] * config.accumulate)
-    resident = tile_bytes(config, stores, finest, engine.device)
-    fits = replace(estimate(trainable, config, engine, side), tiles=resident).largest_batch
-    sizes = [size for size in SIZES if size <= max(SIZES[0], min(fits, learns))]
-    if given != "auto":  # nothing is compiled for a remark
-        if LARGER not in sizes:
-            return config, []
-        engine, sizes = replace(engine, compile_mode="off"), [given, LARGER]
-    rates = measured_rates(trainable, engine, config, side, sizes)
-    del trainable
+    """Return settings with a number as batch size, and a remark on it."""
+    given, remarks = config.batch_size, list[str]()
+    if given == "auto":
+        config, remarks = _fastest_batch(config, engine, stores)
+    elif engine.captures and not config.resume and SIZES[0] <= given < LARGER:
+        remarks = _gain_of_larger(given, config, engine, stores)
     release(engine.device)
-    if given != "auto":
-        gain = rates.get(LARGER, 0.0) / (rates.get(given) or math.inf)
-        more = f"`batch_size` {LARGER} trains {gain:.1f} times as many images per second as {given}"
-        return config, [f"{more}, in fewer steps per epoch"] * (gain > 1 + 10 * _TIE)
+    return config, remarks
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """An untrained module, and what limits the size of its batches."""
+
+    trainable: Trainable
+    side: int  # of samples in pixels
+    samples: int  # per epoch
+    fits: int  # largest batch that fits into memory
+    learns: int  # largest batch of which there are `STEPS_PER_EPOCH`
+
+    @classmethod
+    def of(cls, config: Config, engine: Engine, stores: Sequence[StoreReader]) -> Self:
+        """Return the trial for the settings of a run."""
+        trainable = make_trainable(config, info_of(config, stores), engine, stores)
+        side, finest = largest_sides(config, stores)
+        tiles = count_tiles(config, stores, "train")
+        samples = tiles * min(config.crops_of(s, s.level or finest)[1] for s in config.all_stages)
+        resident = tile_bytes(config, stores, finest, engine.device)
+        fits = replace(estimate(trainable, config, engine, side), tiles=resident).largest_batch
+        learns = samples // (STEPS_PER_EPOCH * this_rank()[1] * config.accumulate)
+        return cls(trainable, side, samples, fits, learns)
+
+    @property
+    def sizes(self) -> list[int]:
+        """Batch sizes to choose from, at least the smallest."""
+        return [size for size in SIZES if size <= max(SIZES[0], min(self.fits, self.learns))]
+
+
+def _fastest_batch(
+    config: Config, engine: Engine, stores: Sequence[StoreReader]
+) -> tuple[Config, list[str]]:
+    """Return settings with the fastest batch size, and how it was chosen."""
+    trial = _Trial.of(config, engine, stores)
+    side, fits = trial.side, trial.fits
+    rates = measured_rates(trial.trainable, engine, config, side, trial.sizes)
     if not rates[max(rates)]:  # the last one did not fit
         del rates[max(rates)]
         fits = max(rates, default=0)
@@ -317,10 +333,24 @@ def choose_batch_size(
     tried = ", ".join(f"{size}: {rate:.1f}" for size, rate in rates.items())
     note = (
         f"batch size {chosen} is the fastest on this machine (images/s by size: {tried}); at most "
-        f"{fits} fit into memory, and {learns} give {STEPS_PER_EPOCH} steps per epoch of {samples} "
-        "samples"
+        f"{fits} fit into memory, and {trial.learns} give {STEPS_PER_EPOCH} steps per epoch of "
+        f"{trial.samples} samples"
     )
     return replace(config, batch_size=chosen), [note]
+
+
+def _gain_of_larger(
+    given: int, config: Config, engine: Engine, stores: Sequence[StoreReader]
+) -> list[str]:
+    """Return a remark if `LARGER` batches, which recorded steps need, are clearly faster."""
+    trial = _Trial.of(config, engine, stores)
+    if LARGER not in trial.sizes:
+        return []
+    engine = replace(engine, compile_mode="off")  # nothing is compiled for a remark
+    rates = measured_rates(trial.trainable, engine, config, trial.side, [given, LARGER])
+    gain = rates.get(LARGER, 0.0) / (rates.get(given) or math.inf)
+    more = f"`batch_size` {LARGER} trains {gain:.1f} times as many images per second as {given}"
+    return [f"{more}, in fewer steps per epoch"] * (gain > 1 + 10 * _TIE)
 
 
 def measured_rates(

@@ -15,26 +15,20 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+import loaders
 from geoprep.errors import UsageError
 from geoprep.speed import CHANNEL_TABLE, VALID_TABLE
 from geoprep.store import StoreReader
-from loaders import (
-    Augmentation,
-    BatchLoader,
-    ClassTarget,
-    DeviceAugmentation,
-    DevicePrep,
-    DeviceTiles,
-    Jitter,
-    Normalize,
-    SpeedTarget,
-    StreamTiles,
-    Targets,
-    open_stores,
-    select,
-)
 from training.checkpoint import Checkpoint
-from training.data import class_pixels, count_fold, folds_of, model_info, tiles_of, with_counts
+from training.data import (
+    class_pixels,
+    count_fold,
+    count_tiles,
+    folds_of,
+    model_info,
+    tiles_of,
+    with_counts,
+)
 from training.engine import Engine, max_over_ranks, on_rank_zero
 from training.model import (
     RESNET34_UNET,
@@ -67,7 +61,7 @@ _LARGEST = 5.0
 
 def open_data(config: Config) -> tuple[StoreReader, ...]:
     """Return the opened stores of a run; their histograms count its training scenes."""
-    stores = open_stores(config.stores)
+    stores = loaders.open_stores(config.stores)
     folds = folds_of(config)
     if folds is None:
         return stores
@@ -109,20 +103,22 @@ def make_trainable(
     return Trainable(make_prep(info, engine.dtype, config), model, loss)
 
 
-def make_prep(info: ModelInfo, dtype: torch.dtype, random: SamplingConfig) -> DevicePrep:
+def make_prep(info: ModelInfo, dtype: torch.dtype, random: SamplingConfig) -> loaders.DevicePrep:
     """Return the module that varies and normalises images and expands labels."""
-    targets: Targets = info.targets  # type: ignore[assignment]  # read from a file as a string
+    targets: loaders.Targets = info.targets  # type: ignore[assignment]  # read from a file as a string
     names = ("scale", "rotate", "blur", "noise", "shadow")
     given, off = ({n: getattr(values, n) for n in names} for values in (random, SamplingConfig()))
-    augmentation: Augmentation | None = None if given == off else DeviceAugmentation(**given)
+    augmentation: loaders.Augmentation | None = None
+    if given != off:
+        augmentation = loaders.DeviceAugmentation(**given)
     if random.augmentation is not None:
         own = own_augmentation(random.augmentation)
         augmentation = own if augmentation is None else _Both(own, augmentation)
     jitter = random.jitter
-    return DevicePrep(
-        Normalize(info.mean, info.std, dtype),
-        ClassTarget(info.channels) if info.has_classes else SpeedTarget(targets),
-        jitter=Jitter(0.2 * jitter, 0.2 * jitter, 0.05 * jitter) if jitter else None,
+    return loaders.DevicePrep(
+        loaders.Normalize(info.mean, info.std, dtype),
+        loaders.ClassTarget(info.channels) if info.has_classes else loaders.SpeedTarget(targets),
+        jitter=loaders.Jitter(0.2 * jitter, 0.2 * jitter, 0.05 * jitter) if jitter else None,
         augmentation=augmentation,
     )
 
@@ -130,7 +126,7 @@ def make_prep(info: ModelInfo, dtype: torch.dtype, random: SamplingConfig) -> De
 class _Both(nn.Module):
     """Two augmentations, one after the other."""
 
-    def __init__(self, first: Augmentation, second: Augmentation) -> None:
+    def __init__(self, first: loaders.Augmentation, second: loaders.Augmentation) -> None:
         super().__init__()
         self.first, self.second = first, second
 
@@ -138,7 +134,7 @@ class _Both(nn.Module):
         return self.second(*self.first(image, label, key), key)
 
 
-def own_augmentation(spec: str) -> Augmentation:
+def own_augmentation(spec: str) -> loaders.Augmentation:
     """Return the augmentation of a user; it and its results are checked."""
     function = imported("augmentation", spec)
     wanted = "write function(image, label, key), which returns image and label"
@@ -306,7 +302,7 @@ def labels_of(stores: Sequence[StoreReader]) -> str:
     return " ".join(store.label_digest for store in stores)
 
 
-def resume_within(loader: BatchLoader, saved: Checkpoint, folder: Path) -> None:
+def resume_within(loader: loaders.BatchLoader, saved: Checkpoint, folder: Path) -> None:
     """Resume a loader within an epoch; raise UsageError if its samples or labels are others."""
     now = labels_of(loader.tiles.stores)
     if saved.progress.get("labels", now) != now:
@@ -331,7 +327,7 @@ def load_stage(
     stores: Sequence[StoreReader],
     stage: Stage,
     device: torch.device,
-) -> tuple[BatchLoader, BatchLoader | None]:
+) -> tuple[loaders.BatchLoader, loaders.BatchLoader | None]:
     """Load the tiles of a stage; return its loaders for training and validation.
 
     The validation loader returns each whole tile once. It is None if the validation split is empty.
@@ -342,8 +338,8 @@ def load_stage(
         "residency": config.residency,
         "device": device,
     }
-    room = DeviceTiles.room(device) if config.residency == "device" else None
-    count = sum(len(select(store, "val", folds_of(config)).tiles) for store in stores)
+    room = loaders.DeviceTiles.room(device) if config.residency == "device" else None
+    count = count_tiles(config, stores, "val")
     if config.patience is not None and not count:
         raise UsageError(
             "`patience` counts validations, and the stores have no validation tiles: leave it out, "
@@ -352,7 +348,7 @@ def load_stage(
     tiles = tiles_of(info, stores, "train", limit=config.ram_limit, **options)
     crop, per_tile = config.crops_of(stage, tiles.side)
     assert isinstance(config.batch_size, int)  # "auto" was replaced before
-    training = BatchLoader(
+    training = loaders.BatchLoader(
         tiles,
         config.batch_size,
         crop=crop,
@@ -366,11 +362,11 @@ def load_stage(
     )
     if not count:
         return training, None
-    if isinstance(tiles, StreamTiles):
+    if isinstance(tiles, loaders.StreamTiles):
         options["limit"] = tiles
     elif room is not None:
         over = float(tiles.nbytes + count * tiles.tile_bytes > room)
         if any(max_over_ranks([over], torch.device("cpu"))):  # loading is the work of all ranks
             options |= {"residency": "stream", "limit": config.ram_limit}
-    whole, threads = tiles_of(info, stores, "val", **options), config.loader_threads
-    return training, BatchLoader(whole, config.val_batch_size, shuffle=False, threads=threads)
+    whole = tiles_of(info, stores, "val", **options), config.val_batch_size
+    return training, loaders.BatchLoader(*whole, shuffle=False, threads=config.loader_threads)

@@ -68,7 +68,7 @@ def profile(trainer: Trainer) -> None:
     what = "kernel" if trainer.engine.captures else "operator"
     if what == "kernel":
         rows = [row for row in rows if row.device_type.name != "CPU"] or rows
-    images = trainer.loader.schedule.batch_size * count
+    images = trainer.images_per_step
     terminal = Terminal(width=100)
     table = Table("phase of a step", "ms", "share", "", title_justify="left")
     for name, total in phases.items():

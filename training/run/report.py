@@ -225,11 +225,7 @@ class Report:
         if not math.isnan(best_score):
             epoch, best = progress.best_epoch + 1, self._folder / BEST
             self.line(f"best {title} {best_score:.3f} after epoch {epoch}: {best}")
-            standing = Standing(
-                score=info.score,
-                scenes=scenes,
-                history=progress.history,
-            )
+            standing = Standing(score=info.score, scenes=scenes, history=progress.history)
             if facts := standing.facts()[:2]:  # a resumed run may have its best epoch behind it
                 self.line("; ".join(f"{name}: {text}" for name, text in facts))
             for step in standing.next_steps()[:1]:

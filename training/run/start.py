@@ -20,7 +20,6 @@ from training.engine import (
     on_rank_zero,
     process_group,
     set_threads,
-    slow_bf16,
 )
 from training.model import is_code
 from training.process import RunStopped, StopSignals, signal_name
@@ -42,9 +41,7 @@ UNCHANGEABLE = (
 
 
 def start_run(
-    given: Mapping[str, Any],
-    spell: Callable[[str], str] = str,
-    trainer: type[Trainer] = Trainer,
+    given: Mapping[str, Any], spell: Callable[[str], str] = str, trainer: type[Trainer] = Trainer
 ) -> int:
     """Start or resume a run with settings by name; return the exit status.
 
@@ -110,8 +107,6 @@ def _run(
     notes += [*chosen, *differences(run.info, stores), *_never(run), *_unscored(run)]
     notes += [*shared_ground(stores, folds_of(config)), *_changed_since(run, saved)]
     notes += [*memory.warnings(size), *_nodes(config)]
-    slow = slow_bf16(engine.device, engine.dtype)
-    notes += [slow] if slow else []
     if config.writes:
         on_rank_zero(lambda: claim(config, folder, lock))
     with report.files(run.progress.step):
@@ -346,7 +341,7 @@ def _samples(run: Trainer) -> str:
     step = f"{size} per batch"
     step += f" x {ranks} ranks" if ranks > 1 else ""
     step += f" x {every} batches per step" if every > 1 else ""
-    together = f" = {size * ranks * every} per step" if ranks * every > 1 else ""
+    together = f" = {run.images_per_step} per step" if ranks * every > 1 else ""
     return f"{samples}, {step}{together}, {counted(-(-len(loader) // every), 'step')} per epoch"
 
 

@@ -137,8 +137,7 @@ class Trainer:
                     self._begin_stage(stage)
                     self.report.line(f"stage {stage + 1}: {self.config.all_stages[stage]}")
                 figures = self.train_epoch()
-                results = self.validate()
-                self._end_epoch(figures, results)
+                self._end_epoch(figures, self.validate())
         self.report.finish(self.config, self.info, progress, self._best_scenes, self.loader)
 
     def train_epoch(self) -> dict[str, float]:
@@ -179,8 +178,7 @@ class Trainer:
         """Tell the rate of the first steps; by it, fix the epochs of a run with ``time``, once."""
         config, times = self.config, (taken, time.monotonic() - self._began)
         step, gone = max_over_ranks(times, self.engine.device)  # all ranks agree
-        rate = self.loader.schedule.batch_size * config.accumulate * this_rank()[1] / step
-        told = f"a step takes {step:.2g} s: {rate:.1f} images/s"
+        told = f"a step takes {step:.2g} s: {self.images_per_step / step:.1f} images/s"
         if config.time:
             left = parse_duration(config.time) - gone
             more = epochs_within(left, step, self.loader, self.validation, config.accumulate)
@@ -289,6 +287,11 @@ class Trainer:
         self.stop.at_once = True  # all is saved
 
     @property
+    def images_per_step(self) -> int:
+        """Samples of an optimizer step of all ranks."""
+        return self.loader.schedule.batch_size * self.config.accumulate * this_rank()[1]
+
+    @property
     def done(self) -> float:
         """Epochs that are done, as a fraction."""
         return self.progress.epoch + self.position / self.loader.samples
@@ -317,8 +320,7 @@ class Trainer:
             return load_initial_weights(model, self.info, config.init_from)
         if config.encoder_weights == "none":
             return "random weights"
-        source, names = config.encoder_weights, self.info.bands
-        return load_encoder_weights(model, source, config.model, names)
+        return load_encoder_weights(model, config.encoder_weights, config.model, self.info.bands)
 
     def _restore(self, saved: Checkpoint | None) -> None:
         """Restore the state and the random numbers of a checkpoint."""
@@ -350,21 +352,20 @@ class Trainer:
         rng |= {"statistics": own} if own else {}
         first, *others = gather_on_rank_zero(rng) or [rng]
         average_in_place(statistics)
-        if is_rank_zero():
-            progress.sums, progress.labelled = totals[:-1], totals[-1]
-            place = replace(self.loader.state, epoch=progress.epoch, position=self.position)
-            training = {
-                "optimizer": state.optimizer_state(),
-                "loader": asdict(place),
-                "rng": first | ({"other_ranks": others} if others else {}),
-                "scaler": {} if state.scaler is None else state.scaler.state_dict(),
-                "auxiliary": training_only(state.model),
-            }
-        else:
-            progress.reset_sums()
         try:
             if is_rank_zero():
-                save(self.folder / LAST, self._checkpoint(**training))
+                progress.sums, progress.labelled = totals[:-1], totals[-1]
+                place = replace(self.loader.state, epoch=progress.epoch, position=self.position)
+                checkpoint = self._checkpoint(
+                    optimizer=state.optimizer_state(),
+                    loader=asdict(place),
+                    rng=first | ({"other_ranks": others} if others else {}),
+                    scaler={} if state.scaler is None else state.scaler.state_dict(),
+                    auxiliary=training_only(state.model),
+                )
+                save(self.folder / LAST, checkpoint)
+            else:
+                progress.reset_sums()
         finally:
             for value, before in zip(statistics, own, strict=True):
                 value.copy_(before)

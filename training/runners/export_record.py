@@ -6,7 +6,7 @@ import importlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -40,7 +40,7 @@ class ExportRecord:
     def to_json(self) -> str:
         """Return the record as JSON, without the paths of the training stores."""
         plain = {item.name: getattr(self, item.name) for item in fields(self)}
-        info = replace(plain.pop("info"), stores=()).to_plain()
+        info = asdict(replace(plain.pop("info"), stores=()))
         return json.dumps({"version": VERSION, "info": info, **plain})
 
     @classmethod

@@ -29,30 +29,6 @@ def test_the_header_names_engine_device_instructions_and_threads(monkeypatch):
     assert re.fullmatch(rf"{re.escape(torch.__version__)}, oneDNN \d+\.\d+.*", rows["torch"])
 
 
-@pytest.mark.parametrize("slower", [False, True])
-def test_a_bf16_that_is_slower_than_fp32_is_pointed_out(monkeypatch, slower):
-    times = {torch.float32: 4.0, torch.bfloat16: 40.0 if slower else 1.0}
-    monkeypatch.setattr(machine, "_convolution_ms", times.get)
-    found = machine.slow_bf16(torch.device("cpu"), torch.bfloat16)
-    assert (found is not None) is slower
-    if found:
-        assert found.startswith("a convolution takes 40.0 ms in bf16 and 4.0 ms in fp32 here")
-        assert "`precision` fp32 is faster" in found
-    assert machine.slow_bf16(torch.device("cpu"), torch.float32) is None
-    assert machine.slow_bf16(torch.device("cuda"), torch.bfloat16) is None
-
-
-def test_one_slow_measurement_of_bf16_is_not_pointed_out(monkeypatch):
-    times = iter([4.0, 40.0, 4.0, 1.0])
-    monkeypatch.setattr(machine, "_convolution_ms", lambda kind: next(times))
-    assert machine.slow_bf16(torch.device("cpu"), torch.bfloat16) is None
-
-
-def test_convolutions_are_timed_in_both_precisions():
-    for dtype in (torch.float32, torch.bfloat16):
-        assert machine._convolution_ms(dtype) > 0
-
-
 @pytest.mark.parametrize(("cpuinfo", "computed"), [(GRAVITON, True), (LAPTOP, False), ("", False)])
 def test_bf16_of_arm_is_found_and_used(monkeypatch, cpuinfo, computed):
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)

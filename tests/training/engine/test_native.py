@@ -110,11 +110,7 @@ def test_validation_does_not_run_compiled_code():
 
 @pytest.mark.parametrize(
     ("mode", "compiled"),
-    [
-        ("off", []),
-        ("loss", ["RoadLoss"]),
-        ("model", ["RoadLoss", "Sequential"]),
-    ],
+    [("off", []), ("loss", ["RoadLoss"]), ("model", ["RoadLoss", "Sequential"])],
 )
 def test_parts_are_compiled_in_the_mode_that_was_asked_for(monkeypatch, mode, compiled):
     found = []

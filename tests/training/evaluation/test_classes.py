@@ -3,7 +3,7 @@
 import csv
 import json
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -121,7 +121,7 @@ def test_a_run_on_classes_learns_them_without_being_told(fit, out, cover):
     assert (info.targets, info.class_names) == ("classes", NAMES)
     assert info.class_colors == store.meta.class_colors
     assert load(out / "best.pt").progress["best"] == max(float(r["mean_iou"]) for r in rows(out))
-    assert ModelInfo.from_plain(info.to_plain()) == info
+    assert ModelInfo.from_plain(asdict(info)) == info
     picture = np.asarray(Image.open(out / "pictures" / "epoch_005.png").convert("RGB"))
     assert {tuple(c) for c in store.classes.rgb} <= {tuple(c) for c in picture.reshape(-1, 3)}
 

@@ -15,6 +15,7 @@ from helpers.predict_cases import FACTS, PLACE, UTM, predict_options
 
 from training.prediction import cog
 from training.prediction.cog import CogWriter
+from training.prediction.host import Host
 from training.prediction.images import ImageSource
 from training.prediction.prediction_tags import band_names, difference, tiff_tags
 from training.prediction.predictor import Predictor
@@ -57,7 +58,7 @@ def write(folder, values, compression="zstd", until=None, step=170):
     with WriteJournal(target, {"a": 1}) as journal:
         if not journal.continued:
             journal.settle(limits=[])
-        with CogWriter(journal, shape, compression, [1]) as writer:
+        with CogWriter(journal, shape, compression, [1], Host.halve) as writer:
             begin = writer.next_row
             while writer.next_row < (until or shape.height):
                 writer.put(values[:, writer.next_row : writer.next_row + step])

@@ -2,7 +2,7 @@
 
 from contextlib import closing, nullcontext
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -235,7 +235,7 @@ def test_nodata_is_that_of_the_store_that_a_model_was_trained_on(tmp_path, rule,
     folders = {"images": image.parent, "labels": label.parent, "label_values": "1"}
     build_zarr(**folders, tile=64, val=0, nodata=rule, out=tmp_path / "a.zarr")
     store = StoreReader.open(tmp_path / "a.zarr")
-    info = ModelInfo.from_plain(model_info([store], model="resnet34-unet").to_plain())
+    info = ModelInfo.from_plain(asdict(model_info([store], model="resnet34-unet")))
     source = inspected(image, info)
     reader = reader_of(source, tmp_path)
     np.testing.assert_array_equal(reader.scene_limits(), store.scenes.limits[0])

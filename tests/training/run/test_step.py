@@ -136,8 +136,7 @@ def unequal(classes):
     index, key = torch.arange(2), torch.arange(2)
     parts = image, label, index, torch.zeros(2, 3).int(), key
     prep = DevicePrep(
-        Normalize([100.0] * 3, [50.0] * 3),
-        ClassTarget(classes) if classes else SpeedTarget("bins"),
+        Normalize([100.0] * 3, [50.0] * 3), ClassTarget(classes) if classes else SpeedTarget("bins")
     )
     weights = torch.linspace(0.5, 1.5, classes or 8)
     loss = ClassLoss("ce-dice", weights, 0.0) if classes else RoadLoss("bce-dice", weights, 0.0)

@@ -53,8 +53,7 @@ def test_the_plugin_finds_the_classes_of_predict(tmp_path, command, facts, names
     scene = write_image(tmp_path / "scene.tif", image, nodata=None)
     out = tmp_path / "qgis.onnx"
     said = command(
-        export_model,
-        *(checkpoint, *MODEL, "--format", "onnx", "--for", "deepness", "--out", out),
+        export_model, *(checkpoint, *MODEL, "--format", "onnx", "--for", "deepness", "--out", out)
     ).out
     assert "open it with Deepness in QGIS; it takes red, green, blue" in said
     classes, metadata = as_the_plugin(out, image)
