@@ -215,14 +215,6 @@ def test_interrupted_replacements_are_finished(endpoint, complete, replaced, mon
     assert not there(endpoint, complete + ".build")
 
 
-def test_another_build_is_refused(endpoint, complete, replaced):
-    scenes, old, _ = replaced
-    with pytest.raises(StoreError, match=r"built differently.*`overwrite`") as error:
-        build(plan_of(scenes, **NEW), complete, Threads(2))
-    assert str(error.value).count("shard_tiles") == 1
-    assert there(endpoint, complete) == old
-
-
 def test_an_object_that_no_build_wrote_is_not_deleted(endpoint, complete, replaced):
     scenes, old, _ = replaced
     put(endpoint, complete, "thesis.txt", b"precious")

@@ -10,13 +10,15 @@ from geoprep.cli.running import keep_libraries_quiet
 
 @pytest.fixture
 def geoprep(monkeypatch, capsys, tmp_path):
-    """Return a function that runs a command in this process: (status, stdout, stderr)."""
+    """Return a function that runs a command, which ends as told, and returns what it prints."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(os, "fsync", lambda handle: None)
 
-    def call(*arguments):
+    def call(*arguments, status=0):
         keep_libraries_quiet()
-        status = run(cli, list(map(str, arguments)))
-        return status, *capsys.readouterr()
+        found = run(cli, list(map(str, arguments)))
+        printed = capsys.readouterr()
+        assert found == status, printed
+        return printed
 
     return call

@@ -44,33 +44,30 @@ def own(scenes, *more):
     ],
 )
 def test_options_that_contradict_each_other_are_refused(geoprep, scenes, tmp_path, more, says):
-    status, out, err = geoprep(*own(scenes, *more))
-    assert (status, out) == (2, "")
-    assert says in err
+    refused = geoprep(*own(scenes, *more), status=2)
+    assert refused.out == ""
+    assert says in refused.err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in"]
 
 
 @pytest.mark.parametrize("command", [["preview", "a.zarr"], ["export", "a.zarr", "--scene", "x"]])
 def test_pictures_and_exports_go_to_local_files_and_levels_have_pixels(geoprep, command):
-    status, _, err = geoprep(*command, "--out", "s3://bucket/a.png")
-    assert (status, "local folders only" in err) == (2, True)
-    status, _, err = geoprep(*command, "--out", "a.png", "--level", "0")
-    assert (status, "--level" in err) == (2, True)
+    remote = geoprep(*command, "--out", "s3://bucket/a.png", status=2)
+    assert "local folders only" in remote.err
+    assert "--level" in geoprep(*command, "--out", "a.png", "--level", "0", status=2).err
 
 
 def test_a_city_named_twice_is_built_once(geoprep, tmp_path):
     folder = tmp_path / "AOI_2_Vegas" / "PS-RGB"
     write_image(folder / "SN3_roads_train_AOI_2_Vegas_PS-RGB_img1.tif", texture(SIDE, SIDE))
     command = ["build-zarr", "--source", tmp_path, "--city", "vegas", "--city", "AOI_2_Vegas"]
-    status, _, err = geoprep(*command, "--out", "a.zarr")
-    assert status == 0, err
+    geoprep(*command, "--out", "a.zarr")
     assert StoreReader.open(tmp_path / "a.zarr").scenes.id.tolist() == ["AOI_2_Vegas_img1"]
 
 
 def test_a_scene_without_a_label_among_others_is_listed_as_that(geoprep, scenes):
     (scenes / "quay_1.geojson").unlink()
-    status, out, _ = geoprep(*own(scenes))
-    assert status == 0
+    out = geoprep(*own(scenes)).out
     assert "scenes without a label (1)\n  quay_1" in out
     assert "not built as they should be" not in out
 
@@ -79,8 +76,7 @@ def test_a_name_that_is_no_utf8_fails_its_scene_alone_and_is_printed(geoprep, sc
     image = scenes / os.fsdecode(b"caf\xe9.tif")
     write_image(scenes / "cafe.tif", texture(SIDE, SIDE)).rename(image)
     (scenes / os.fsdecode(b"orphan\xe9.geojson")).write_text("{}")
-    status, out, err = geoprep(*own(scenes))
-    assert status == 1, err
+    out = geoprep(*own(scenes), status=1).out
     assert r"caf\udce9: failed" in out
     assert r"orphan\udce9.geojson" in out
     assert StoreReader.open("a.zarr").scenes.status.tolist() == ["failed", "ok", "ok"]
@@ -90,17 +86,16 @@ def test_one_label_taken_for_all_scenes_is_said_and_ends_with_1(geoprep, scenes)
     """As where a shell makes one file of a pattern that is not quoted."""
     write_image(scenes / "far.tif", texture(SIDE, SIDE), PLACES["mercator"])
     command = ["build-zarr", "--images", scenes, "--labels", scenes / "quay_0.geojson"]
-    status, out, _ = geoprep(*command, "--out", "a.zarr")
-    assert status == 1
+    out = geoprep(*command, "--out", "a.zarr", status=1).out
     assert "is the label of all 3 scenes; 1 are outside its extent and fail" in out
     assert "far: failed" in out
-    status, out, err = geoprep(*command, "--out", "b.zarr", "--json")
-    assert (status, json.loads(out)["statuses"]) == (1, {"failed": 1, "ok": 2})
-    assert "note: " in err
+    printed = geoprep(*command, "--out", "b.zarr", "--json", status=1)
+    assert json.loads(printed.out)["statuses"] == {"failed": 1, "ok": 2}
+    assert "note: " in printed.err
 
 
 def test_the_help_has_no_marks_of_its_own(geoprep):
-    _, out, _ = geoprep("--help")
+    out = geoprep("--help").out
     assert "\\b" not in out
     assert "\b" not in out
     assert "\n  geoprep info moscow.zarr " in out
@@ -152,9 +147,8 @@ def test_ctrl_c_is_one_line_from_the_beginning_on(scenes, tmp_path, python, mome
 
 def test_dry_run_builds_nothing_and_says_what_would_fail(geoprep, scenes, tmp_path):
     (scenes / "bad.tif").write_bytes(b"II*")
-    status, out, _ = geoprep(*own(scenes, "--dry-run", "--json"))
-    said = json.loads(out)
-    assert (status, said["tiles"]) == (1, 3)
+    said = json.loads(geoprep(*own(scenes, "--dry-run", "--json"), status=1).out)
+    assert said["tiles"] == 3
     assert said["failures"][0][0] == "bad"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in"]
 
@@ -163,34 +157,29 @@ def test_all_scenes_are_exported_at_once_and_out_of_an_archive(geoprep, scenes, 
     with tarfile.open(tmp_path / "in.tar.gz", "w:gz") as tar:
         tar.add(scenes, "in")
     packed = ["--images", "in.tar.gz", "--labels", "in.tar.gz!/in/*.geojson"]
-    status, _, err = geoprep("build-zarr", *packed, "--out", "a.zarr", "--quiet")
-    assert status == 0, err
-    assert err.count("unpacked into") == 1
-    status, out, _ = geoprep("export", "a.zarr", "--scenes", "all", "--out", "maps")
-    assert status == 0
-    assert len(out.splitlines()) == 4
+    said = geoprep("build-zarr", *packed, "--out", "a.zarr", "--quiet").err
+    assert said.count("unpacked into") == 1
+    files = geoprep("export", "a.zarr", "--scenes", "all", "--out", "maps").out
+    assert len(files.splitlines()) == 4
     assert len(list((tmp_path / "maps").glob("*.tif"))) == 4
-    status, _, err = geoprep("export", "a.zarr", "--scenes", "quay_0,quay_1", "--out", "m.tif")
-    assert status == 2
-    assert "Give a folder for several scenes" in err
-    status, out, _ = geoprep("export", "a.zarr", "--as", "geozarr", "--out", "all.zarr")
-    assert (status, out) == (0, "wrote all.zarr\n")
+    both = ("--scenes", "quay_0,quay_1", "--out", "m.tif")
+    assert "Give a folder for several scenes" in geoprep("export", "a.zarr", *both, status=2).err
+    all_scenes = geoprep("export", "a.zarr", "--as", "geozarr", "--out", "all.zarr")
+    assert all_scenes.out == "wrote all.zarr\n"
     assert len(list((tmp_path / "all.zarr").glob("quay_*"))) == 2
     chosen = ("--scene", "quay_1", "--as", "geozarr")
-    assert geoprep("export", "a.zarr", *chosen, "--out", "one.zarr")[0] == 0
+    geoprep("export", "a.zarr", *chosen, "--out", "one.zarr")
     assert [path.name for path in (tmp_path / "one.zarr").glob("quay_*")] == ["quay_1"]
-    status, _, err = geoprep("export", "a.zarr", *chosen, "--footprints", "tile", "--out", "b.zarr")
-    assert status == 2
-    assert "give one of --scene" in err
+    chosen += ("--footprints", "tile", "--out", "b.zarr")
+    assert "give one of --scene" in geoprep("export", "a.zarr", *chosen, status=2).err
 
 
 def test_an_id_with_a_comma_names_one_scene(geoprep, scenes, tmp_path):
     folder = tmp_path / "north, east"
     folder.mkdir()
     shutil.copy(next(scenes.glob("*.tif")), folder / "left, right.tif")
-    assert geoprep("build-zarr", "--images", folder, "--out", "a.zarr", "--quiet")[0] == 0
-    status, out, err = geoprep("export", "a.zarr", "--scene", "left, right", "--out", "m.tif")
-    assert status == 0, err
+    geoprep("build-zarr", "--images", folder, "--out", "a.zarr", "--quiet")
+    out = geoprep("export", "a.zarr", "--scene", "left, right", "--out", "m.tif").out
     assert (tmp_path / "m.tif").exists() or "m_" in out
 
 
@@ -202,8 +191,8 @@ def test_a_build_prints_how_values_were_stretched(geoprep, tmp_path, monkeypatch
         write_image(tmp_path / "wide" / f"{low}.tif", values, PLACES["utm"])
     write_image(tmp_path / "bytes" / "a.tif", np.uint8(halves * 90 + 9), PLACES["utm"])
     build = ("build-zarr", "--quiet", "--tile", 64, "--out", "a.zarr", "--overwrite", "--images")
-    found = geoprep(*build, "wide")[1]
+    found = geoprep(*build, "wide").out
     assert "2 scenes, by percentiles 2 and 98 of each scene and band: 200–300 to 1,200–1," in found
-    assert "--rescale 100,900: 100 to 900\n" in geoprep(*build, "wide", "--rescale", "100,900")[1]
-    assert "each scene and band: 9 to 99\n" in geoprep(*build, "bytes")[1]
-    assert "stretched" not in geoprep(*build, "bytes", "--rescale", "none")[1]
+    assert "--rescale 100,900: 100 to 900\n" in geoprep(*build, "wide", "--rescale", "100,900").out
+    assert "each scene and band: 9 to 99\n" in geoprep(*build, "bytes").out
+    assert "stretched" not in geoprep(*build, "bytes", "--rescale", "none").out

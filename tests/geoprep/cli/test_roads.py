@@ -33,8 +33,7 @@ def predictions(tmp_path):
 
 def test_predictions_become_one_network(predictions, tmp_path, geoprep):
     out = tmp_path / "city.gpkg"
-    status, text, _ = geoprep("vectorize", predictions, "--out", out, "--kind", "speed", "--quiet")
-    assert status == 0
+    text = geoprep("vectorize", predictions, "--out", out, "--kind", "speed", "--quiet").out
     made = read_network(out)
     assert text == f"wrote {out}: {len(made.ends)} edges, {len(made.nodes)} nodes, " + (
         f"{made.length_m.sum() / 1000:,.3f} km\n"
@@ -46,7 +45,7 @@ def test_a_table_has_the_pixels_of_the_predicted_image(predictions, tmp_path, ge
     ends = []
     for name in ("own", "finer"):
         out = tmp_path / f"{name}.csv"
-        assert geoprep("vectorize", predictions, "--out", out, "--quiet")[0] == 0
+        geoprep("vectorize", predictions, "--out", out, "--quiet")
         lines = [row[1] for row in csv.reader(out.open()) if row[1].startswith("LINESTRING (")]
         ends.append(np.array([shapely.from_wkt(line).bounds for line in lines]))
         for path in predictions.iterdir():  # made of images of half the pixel size
@@ -71,8 +70,7 @@ def test_a_table_has_the_pixels_of_the_predicted_image(predictions, tmp_path, ge
     ],
 )
 def test_errors_are_one_line(geoprep, arguments, message):
-    status, _, error = geoprep(*arguments)
-    assert status == 2
+    error = geoprep(*arguments, status=2).err
     assert error.startswith("Error: ")
     assert message in error
     assert error.count("\n") == 1
@@ -81,12 +79,11 @@ def test_errors_are_one_line(geoprep, arguments, message):
 def test_a_preview_over_an_image_elsewhere_is_refused(predictions, tmp_path, geoprep):
     far = Affine(1, 0, 700_000, 0, -1, 5_000_000)
     out, away = tmp_path / "city.gpkg", tmp_path / "away.tif"
-    assert geoprep("vectorize", predictions, "--out", out, "--quiet")[0] == 0
+    geoprep("vectorize", predictions, "--out", out, "--quiet")
     write_raster(away, np.zeros((64, 64), np.uint8), transform=far)
     picture = tmp_path / "roads.png"
-    status, _, error = geoprep("preview", out, "--over", away, "--out", picture)
-    assert status == 2
-    assert "away.tif does not overlap the roads" in error
+    refused = geoprep("preview", out, "--over", away, "--out", picture, status=2)
+    assert "away.tif does not overlap the roads" in refused.err
     assert not picture.exists()
 
 
@@ -95,9 +92,8 @@ def test_a_missing_folder_is_reported_before_the_work(predictions, geoprep, monk
         raise AssertionError("hours of work")
 
     monkeypatch.setattr("geoprep.roads.tracing.vectorization.trace", traced)
-    status, _, error = geoprep("vectorize", predictions, "--out", "nowhere/x.gpkg", "--quiet")
-    assert status == 2
-    assert "does not exist: create it first" in error
+    refused = geoprep("vectorize", predictions, "--out", "nowhere/x.gpkg", "--quiet", status=2)
+    assert "does not exist: create it first" in refused.err
 
 
 @pytest.mark.parametrize(
@@ -108,25 +104,24 @@ def test_a_missing_folder_is_reported_before_the_work(predictions, geoprep, monk
 def test_a_raster_without_data_is_warned_of(tmp_path, geoprep, values, nodata):
     path = write_raster(tmp_path / "blank.tif", values, nodata=nodata)
     for suffix in ("gpkg", "csv"):
-        status, text, error = geoprep("vectorize", path, "--out", f"x.{suffix}", "--quiet")
-        assert (status, "0 edges" in text) == (0, True)
-        assert error == f"warning: {path}: has only nodata pixels, so it has no roads\n"
+        printed = geoprep("vectorize", path, "--out", f"x.{suffix}", "--quiet")
+        assert "0 edges" in printed.out
+        assert printed.err == f"warning: {path}: has only nodata pixels, so it has no roads\n"
     write_raster(path, np.zeros((50, 50), np.uint8))
-    status, _, error = geoprep("vectorize", path, "--out", "x.gpkg", "--quiet")
-    assert (status, error) == (0, "")  # background alone is no reason to warn
+    printed = geoprep("vectorize", path, "--out", "x.gpkg", "--quiet")
+    assert not printed.err  # background alone is no reason to warn
 
 
 def test_a_preview_of_one_image_of_a_table(predictions, tmp_path, geoprep):
     table, picture = tmp_path / "city.csv", tmp_path / "roads.png"
-    assert geoprep("vectorize", predictions, "--out", table, "--quiet")[0] == 0
+    geoprep("vectorize", predictions, "--out", table, "--quiet")
     image = next(predictions.iterdir())
-    assert geoprep("preview", table, "--over", image, "--out", picture)[0] == 0
+    geoprep("preview", table, "--over", image, "--out", picture)
     assert picture.exists()
-    status, _, error = geoprep("preview", table, "--out", picture)
-    assert (status, "Name the image by --over" in error) == (2, True)
+    assert "Name the image by --over" in geoprep("preview", table, "--out", picture, status=2).err
     other = write_raster(tmp_path / "AOI_7_Moscow_chip9.tif", np.zeros((9, 9), np.uint8))
-    status, _, error = geoprep("preview", table, "--over", other)
-    assert (status, "has no image aoi_7_moscow_chip9" in error) == (2, True)
+    refused = geoprep("preview", table, "--over", other, status=2)
+    assert "has no image aoi_7_moscow_chip9" in refused.err
 
 
 @pytest.mark.parametrize("suffix", ["gpkg", "csv"])
@@ -134,30 +129,26 @@ def test_a_mask_called_speeds_is_refused(tmp_path, geoprep, suffix):
     path = write_raster(tmp_path / "m.tif", drawn(CITY, (200, 400), value=255))
     out = tmp_path / f"x.{suffix}"
     command = ("vectorize", path, "--out", out, "--quiet")
-    status, _, error = geoprep(*command, "--kind", "speed")
-    assert status == 1
+    error = geoprep(*command, "--kind", "speed", status=1).err
     assert error.startswith(f"Error: {path}: its values besides 0 are up to 255, which are no")
     assert "Set --kind to mask" in error
     assert not out.exists()
-    assert geoprep(*command, "--kind", "mask")[0] == 0
+    geoprep(*command, "--kind", "mask")
 
 
 def test_a_mask_whose_nodata_tag_hides_its_roads_is_refused(tmp_path, geoprep):
     path = write_raster(tmp_path / "m.tif", drawn(CITY, (200, 400), value=255), nodata=255)
     command = ("vectorize", path, "--out", "x.gpkg", "--quiet")
     for kind in ((), ("--kind", "mask")):
-        status, _, error = geoprep(*command, *kind)
-        assert status == 1
-        assert f"remove the tag: rio edit-info --unset-nodata {path}" in error
+        refused = geoprep(*command, *kind, status=1)
+        assert f"remove the tag: rio edit-info --unset-nodata {path}" in refused.err
 
 
 def test_a_hidden_mask_among_others_is_warned_of(predictions, tmp_path, geoprep):
     mask = drawn(CITY, (200, 400), value=255)
     path = write_raster(predictions / "z.tif", mask, transform=Affine(1, 0, 5e5, 0, -1, 6e6))
-    status, _, error = geoprep(
-        "vectorize", predictions, "--out", "x.gpkg", "--kind", "speed", "--quiet"
-    )
-    assert status == 0
+    words = ("vectorize", predictions, "--out", "x.gpkg", "--kind", "speed", "--quiet")
+    error = geoprep(*words).err
     assert error.startswith(f"warning: {path}: its values besides 0 are up to 255")
     assert error.count("\n") == 1
 
@@ -166,8 +157,7 @@ def test_noise_is_warned_of(tmp_path, geoprep):
     noise = (np.random.default_rng(0).random((300, 300)) < 0.5).astype(np.uint8) * 255
     path = write_raster(tmp_path / "noise.tif", noise)
     for suffix in ("gpkg", "csv"):
-        status, _, error = geoprep("vectorize", path, "--out", f"x.{suffix}", "--quiet")
-        assert status == 0
+        error = geoprep("vectorize", path, "--out", f"x.{suffix}", "--quiet").err
         assert error.startswith(f"warning: {path}: ")
         assert "km of road per square kilometre" in error
         assert "try a higher --threshold" in error
@@ -182,7 +172,7 @@ def test_speeds_of_cresi_masks_are_read(tmp_path, geoprep):
         place = Affine(1, 0, 400_000 + 1000 * number, 0, -1, 6_000_000)
         write_raster(tmp_path / f"{number}.tif", mask, transform=place, nodata=0)
     out = tmp_path / "x.gpkg"
-    assert geoprep("vectorize", tmp_path, "--out", out, "--quiet")[0] == 0
+    geoprep("vectorize", tmp_path, "--out", out, "--quiet")
     assert sorted(read_network(out).speed_mph.tolist()) == pytest.approx([20, 25, 55])
 
 
@@ -198,8 +188,7 @@ def test_a_prediction_states_the_threshold(tmp_path, geoprep):
     raster, out = prediction(tmp_path / "p.tif", "0.5"), tmp_path / "roads.gpkg"
 
     def rows(*options):
-        status, text, _ = geoprep("vectorize", raster, "--out", out, *options)
-        assert status == 0
+        text = geoprep("vectorize", raster, "--out", out, *options).out
         return text, len(read_network(out).ends)
 
     text, roads = rows()
@@ -215,8 +204,7 @@ def test_a_prediction_states_the_threshold(tmp_path, geoprep):
     assert rows("--threshold", "0.3", "--high-threshold", "0.3")[1] == 3
     assert rows("--high-threshold", "0.55")[1] == 2
     prediction(raster, "much")
-    status, _, error = geoprep("vectorize", raster, "--out", out)
-    assert status == 1
+    error = geoprep("vectorize", raster, "--out", out, status=1).err
     assert "tag ROAD_THRESHOLD is malformed: 'much'" in error
 
 

@@ -3,9 +3,7 @@
 import json
 from dataclasses import replace
 
-import geopandas as gpd
 import numpy as np
-import pandas as pd
 import pytest
 from click.testing import CliRunner
 from helpers.towns import make_town, write_labels
@@ -165,19 +163,3 @@ def test_an_ignored_speed_field_is_noted(tmp_path):
     shown = run("score", *given, "--quiet", "--speed-from", "field").output
     assert "ignored" not in shown
     assert scored("--truth", label, "--proposal", label, "--speed-from", "auto")["note"] == ""
-
-
-def test_layer_and_where_select_the_roads_of_labels(town):
-    """A GeoPackage of roads, and of roads and railways with the same fields."""
-    label = town / "labels" / "AOI_7_Moscow_chip2.geojson"
-    roads = gpd.read_file(label).assign(kind="road")
-    rails = roads.assign(kind="rail", geometry=roads.translate(0, 0.0005))
-    extract = town / "extract.gpkg"
-    roads.to_file(extract, layer="roads")
-    gpd.GeoDataFrame(pd.concat([rails, roads]), crs=roads.crs).to_file(extract, layer="lines")
-    proposal = town / "chip2.gpkg"
-    write_network(read_labels(label)[0], proposal)
-    given, lines = ("--truth", extract, "--proposal", proposal), ("--layer", "lines")
-    for options in (("--layer", "roads"), (*lines, "--where", "kind = 'road'")):
-        assert scored(*given, *options)["apls"]["score"] == pytest.approx(1, abs=1e-6)
-    assert scored(*given, *lines)["apls"]["score"] < 0.9

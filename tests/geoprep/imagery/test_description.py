@@ -3,7 +3,6 @@
 import os
 import zipfile
 
-import numpy as np
 import pytest
 import rasterio
 from affine import Affine
@@ -44,30 +43,6 @@ def test_bands_have_their_dtype_scale_offset_unit_and_nodata(tmp_path):
     assert (raster.gcps, raster.has_rpcs) == (0, False)
     assert raster.files == (str(path),)
     assert raster == describe(str(path))
-
-
-@pytest.mark.parametrize("kind", ["none", "data set", "alpha", "band"])
-def test_masks_are_those_of_the_data_set_of_alpha_or_of_a_band(tmp_path, values, kind):
-    where, mask = np.full((40, 50), 255, np.uint8), None
-    where[:9] = 0
-    if kind == "data set":
-        mask = where != 0
-    path = write_image(
-        tmp_path / "a.tif", values, mask=mask, alpha=where if kind == "alpha" else None
-    )
-    if kind == "band":  # GDAL's sidecar of one mask per band
-        flags = {f"INTERNAL_MASK_FLAGS_{number}": 0 for number in (1, 2, 3)}
-        with rasterio.open(
-            tmp_path / "a.tif.msk", "w", driver="GTiff", width=50, height=40, count=3, dtype="uint8"
-        ) as file:
-            file.update_tags(**flags)
-            file.write(np.stack([where] * 3))
-    raster = describe(str(path))
-    assert raster.bands[0].mask == kind
-    assert raster.has_mask == (kind == "data set")
-    assert raster.alpha == (4 if kind == "alpha" else None)
-    beside = () if kind in ("none", "alpha") else (f"{path}.msk",)
-    assert raster.files == (str(path), *beside)
 
 
 def test_the_files_of_a_vrt_and_a_stack_of_bands(tmp_path, values):

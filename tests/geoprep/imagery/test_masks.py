@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import rasterio
 from helpers.factory import texture, write_image
+from helpers.rasters import write_raster
 from rasterio.enums import ColorInterp
 from rasterio.windows import Window
 
@@ -32,7 +33,7 @@ def file_of(folder, kind, stated, dtype):
         colours = [ColorInterp.palette]
     if stated in ("alpha first", "alpha last"):
         place = 0 if stated == "alpha first" else len(layers)
-        layers.insert(place, np.where(HIDDEN, 0, 200).astype(dtype))
+        layers.insert(place, np.where(HIDDEN, 0, 1).astype(dtype))  # the rest is nearly transparent
         colours.insert(place, ColorInterp.alpha)
     path = folder / "a.tif"
     shape = {"width": 50, "height": 40, "count": len(layers), "dtype": dtype}
@@ -51,12 +52,14 @@ def file_of(folder, kind, stated, dtype):
         if stated in ("mask inside", "mask beside"):
             file.write_mask(~HIDDEN)
     if stated == "mask per band":
-        layers = len(colours)
-        shape |= {"count": layers, "dtype": "uint8"}
-        with rasterio.open(f"{path}.msk", "w", driver="GTiff", **shape) as file:
-            file.update_tags(**{f"INTERNAL_MASK_FLAGS_{k + 1}": 0 for k in range(layers)})
-            file.write(np.repeat(np.where(HIDDEN, 0, 255)[None], layers, 0).astype(np.uint8))
+        write_band_masks(path, np.repeat(np.where(HIDDEN, 0, 255)[None], len(colours), 0))
     return path
+
+
+def write_band_masks(path, masks):
+    """Write GDAL's sidecar of one mask (band, y, x) per band."""
+    flags = {f"INTERNAL_MASK_FLAGS_{band}": 0 for band in range(1, len(masks) + 1)}
+    write_raster(path.with_name(f"{path.name}.msk"), masks.astype(np.uint8), tags=flags, crs=None)
 
 
 STATED = ["tag", "mask inside", "mask beside", "mask per band", "alpha last", "alpha first"]
@@ -76,15 +79,23 @@ def test_nodata_is_where_rasterio_has_it(tmp_path, kind, stated, dtype):
     with open_image(str(path)) as dataset:
         raster = imagery.Raster.of(dataset)
         bands = raster.default_bands
-        expected = dataset.read_masks(bands[0] if kind != "palette" else 1) != 0
+        first = 1 if kind == "palette" else bands[0]
+        expected = dataset.read_masks(first) != 0
         if "alpha" in stated:
             expected = dataset.read(raster.alpha) != 0
         whole = imagery.read_pixels(dataset, bands)
         part = imagery.read_pixels(dataset, bands, Window(10, 3, 30, 20))
         indexes = dataset.read(1)
     assert raster.states_nodata
+    if dtype == "uint8":
+        places = {"tag": "nodata", "mask inside": "data set", "mask beside": "data set"}
+        places |= {"mask per band": "band", "alpha last": "alpha"}
+        assert raster.bands[first - 1].mask == places.get(stated, "none")
+    beside = (f"{path}.msk",) if stated in ("mask beside", "mask per band") else ()
+    assert imagery.describe(str(path)).files == (str(path), *beside)
     assert len(bands) == (1 if kind == "gray" else 3)
     assert HIDDEN.sum() <= (~expected).sum() < HIDDEN.size
+    assert whole.values.flags.c_contiguous
     np.testing.assert_array_equal(whole.valid != 0, expected)
     np.testing.assert_array_equal(part.valid != 0, expected[3:23, 10:40])
     if kind == "palette":
@@ -96,10 +107,7 @@ def test_a_pixel_is_valid_where_the_mask_of_a_band_that_is_read_says_so(tmp_path
     values, masks = texture(40, 50), np.full((3, 40, 50), 255, np.uint8)
     masks[0, :20], masks[1, 10:30], masks[2, 10:] = 0, 0, 0
     path = write_image(tmp_path / "a.tif", values)
-    shape = {"width": 50, "height": 40, "count": 3, "dtype": "uint8"}
-    with rasterio.open(tmp_path / "a.tif.msk", "w", driver="GTiff", **shape) as file:
-        file.update_tags(**{f"INTERNAL_MASK_FLAGS_{k}": 0 for k in (1, 2, 3)})
-        file.write(masks)
+    write_band_masks(path, masks)
     with open_image(str(path)) as dataset:
         for bands in ((1, 2, 3), (2, 3), (1,)):
             expected = (masks[[band - 1 for band in bands]] != 0).any(axis=0)

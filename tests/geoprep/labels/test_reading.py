@@ -74,20 +74,6 @@ def test_a_byte_order_mark_is_no_obstacle():
     assert len(read(b"\xef\xbb\xbf" + geojson(feature())).lines) == 1
 
 
-def test_real_labels_are_read_whole(shared_data):
-    folder = shared_data / "AOI_2_Vegas" / "geojson_roads_speed"
-    counts = {}
-    for number in (0, 99, 990):
-        name = f"SN3_roads_train_AOI_2_Vegas_geojson_roads_speed_img{number}.geojson"
-        roads = read_roads(folder / name)
-        assert roads.notes == {}
-        counts[number] = dict(zip(*np.unique(roads.value, return_counts=True), strict=True))
-    # img0: two primary roads of three lanes; its own speed_mph, of an older table, says 45.
-    assert counts[0] == {20: 36, 55: 2}
-    assert counts[99] == {25: 6}
-    assert counts[990] == {20: 14, 25: 7, 45: 4, 55: 2}
-
-
 def test_real_openstreetmap_roads_are_read_by_their_tags(shared_data):
     roads = read_roads(shared_data / "apls" / "osm_img990.geojson")
     assert sorted(roads.value.tolist()) == [25, 25, 25, 25, 25, 35, 35]

@@ -122,13 +122,6 @@ def test_either_a_georeference_or_a_pixel_size(tmp_path):
         kind_of(placed, pixel_size=1.0)
 
 
-def test_a_file_that_is_not_a_raster_is_named(tmp_path):
-    path = tmp_path / "x.tif"
-    path.write_text("no")
-    with pytest.raises(ImageError, match=r"x.tif: cannot be read as an image"):
-        kind_of(path)
-
-
 @pytest.mark.parametrize(
     ("options", "error"),
     [
@@ -176,15 +169,6 @@ def test_a_code_of_cresi_alone_is_a_mask_unless_called_speeds(tmp_path):
     path = write_raster(tmp_path / "c.tif", mask)
     assert kind_of(path) == "mask"
     assert open_raster(path, RasterOptions(kind="speed")).mph_of_value[98] == 25
-
-
-def test_speeds_of_the_reference_tool_are_decoded(shared_data):
-    for name, speeds in (("img0", (20, 55)), ("img99", (25,))):
-        raster = open_raster(
-            shared_data / "expected" / f"{name}_continuous.tif", RasterOptions(kind="speed")
-        )
-        values = np.unique(raster.bands.read(1, 0, 0, *raster.shape))
-        assert tuple(raster.mph_of_value[v] for v in values if v) == speeds
 
 
 def test_values_that_do_not_fit_their_kind_are_warned_of(tmp_path):

@@ -3,11 +3,8 @@
 import numpy as np
 import pytest
 import shapely
-from helpers.geojson import feature, write_features
 from helpers.roads import degree_counts, lengths
 
-from geoprep.labels import SpeedRule
-from geoprep.roads.formats.label_files import read_labels
 from geoprep.roads.formats.lines import joined, network_of_labels
 from geoprep.roads.names import scene_key
 from geoprep.roads.network import RoadGraph
@@ -69,20 +66,6 @@ def test_components_without_a_path_of_five_metres_are_left_out():
     assert lengths(made(road, [(0, 50), (5.1, 50)])) == [5.1, 100]
     wound = [(0, 50), (3, 50), (3, 53), (0, 53)]  # a path of 9 m in a box of 3 m
     assert lengths(made(road, wound)) == [9, 100]
-
-
-def test_footways_are_no_roads(tmp_path):
-    features = [
-        feature([(lon, 36.24), (lon, 36.241)], highway=highway, osm_id=1, version="1")
-        for lon, highway in ((-115.17, "residential"), (-115.16, "footway"))
-    ]
-    path = write_features(tmp_path / "osm.geojson", features)
-    assert len(read_labels(path, SpeedRule(schema="osm"))[0].ends) == 1
-
-
-def test_a_file_without_roads_is_a_network_without_roads(tmp_path):
-    network, _ = read_labels(write_features(tmp_path / "none.geojson", []))
-    assert len(network.ends) == 0
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 import shapely
 from helpers.roads import degree_counts, mixed_network, network
 
-from geoprep.errors import LabelError, SourceError, UsageError
+from geoprep.errors import SourceError, UsageError
 from geoprep.labels import SpeedRule, read_road_table
 from geoprep.roads.formats.files import read_if_network, read_network, write_network
 
@@ -133,5 +133,3 @@ def test_errors_name_the_file(tmp_path):
     (tmp_path / "bad.osm").write_text("<osm version='0.6'><node id='1'")
     with pytest.raises(SourceError, match=r"bad\.osm: not readable as a vector file"):
         read_network(tmp_path / "bad.osm")
-    with pytest.raises(LabelError, match=r"bad\.osm: not readable as a vector file"):
-        read_road_table(tmp_path / "bad.osm", SpeedRule())

@@ -135,19 +135,6 @@ def test_roads_end_at_the_border_of_missing_tiles(tmp_path):
     assert made.length_m.sum() == pytest.approx(500, abs=2)
 
 
-def test_overlaps_come_from_the_raster_whose_border_is_farthest(tmp_path):
-    road = drawn([[(-10, -50), (410, -50)]], (100, 400), width=5)
-    blind = road.copy()
-    blind[:, 190:] = 0  # has no road in its last metres
-    windows = [(0, 0, 100, 200), (0, 150, 100, 400)]
-    paths = written(tmp_path / "tiles", road, windows)
-    with rasterio.open(paths[0], "r+") as file:
-        file.write(blind[:, :200], 1)
-    made = vectorize(paths, reading=RasterOptions(kind="mask"))
-    assert degree_counts(made) == {1: 2}
-    assert made.length_m.sum() == pytest.approx(400, abs=1)
-
-
 def test_tiles_with_one_speed_are_speeds_among_others(tmp_path, city):
     """A tile with a single street looks like a mask by itself."""
     made = vectorize(written(tmp_path / "tiles", city, [(60, 0, 140, 90), (60, 90, 140, 330)]))
