@@ -113,7 +113,7 @@ test-accelerator: .venv/.dev
 
 # What depends on the versions of Python and of the dependencies: the API, the commands, the store,
 # the loaders' processes and the trainer.
-QUICK = geoprep/api geoprep/build/test_building.py geoprep/views/test_stores.py geoprep/cli/test_commands.py geoprep/cli/test_roads.py \
+QUICK = geoprep/api geoprep/views/test_stores.py geoprep/cli/test_commands.py geoprep/cli/test_roads.py \
 	geoprep/cli/test_score.py geoprep/store loaders/test_loader.py loaders/test_ram.py \
 	loaders/test_stream.py training/test_api.py training/test_checkpoint.py training/test_cli.py
 # One Python runs the quickstart of README.md, in an environment that has only what it tells to

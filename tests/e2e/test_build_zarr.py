@@ -27,13 +27,13 @@ def city(tmp_path_factory):
     return folder
 
 
-def test_builds_says_what_it_made_and_is_content_the_second_time(city, tmp_path, python):
-    words = ("-c", "from geoprep.cli import main; main()", "build-zarr", "--city", "moscow")
-    first = python(*words, "--source", city, cwd=tmp_path)
+def test_builds_says_what_it_made_and_is_content_the_second_time(city, tmp_path, geoprep_here):
+    words = ("build-zarr", "--city", "moscow", "--source", city)
+    first = geoprep_here(*words)
     assert first.returncode == 0, first.stderr
     assert "6 ok" in first.stdout
     assert "built" in first.stdout
-    again = python(*words, "--source", city, cwd=tmp_path)
+    again = geoprep_here(*words)
     assert again.returncode == 0
     assert "already complete" in again.stdout
     assert not (tmp_path / "moscow.zarr.build").exists()

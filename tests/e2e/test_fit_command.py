@@ -158,30 +158,6 @@ def test_the_xeon_launcher_starts_a_run(store, tmp_path, run):
     assert (tmp_path / "run" / "best.pt").exists()
 
 
-def test_help_and_usage_errors_do_not_import_torch(tmp_path, run):
-    blocked = tmp_path / "torch"
-    blocked.mkdir()
-    (blocked / "__init__.py").write_text("raise ImportError('torch was imported')")
-    shown = run("--help")
-    assert shown.returncode == 0, shown.stderr
-    assert "torchrun --nproc-per-node 2" in shown.stdout
-    wrong = run("moscow.zarr", "--bach-size", "3")
-    assert wrong.returncode == 2
-    assert "'--batch-size'" in wrong.stderr
-
-
-def test_a_user_folder_named_training_is_imported_first(tmp_path, run):
-    """As docs/how-to/troubleshooting.md says."""
-    (tmp_path / "training").mkdir()
-    (tmp_path / "training" / "__init__.py").touch()
-    shadowed = run("--help")
-    assert (shadowed.returncode, "No module named training.fit" in shadowed.stderr) == (1, True)
-    safe = run("--help", before=["-P"])
-    assert safe.returncode == 0, safe.stderr
-    (tmp_path / "training" / "__init__.py").unlink()  # a folder that is no package does no harm
-    assert run("--help").returncode == 0
-
-
 def test_a_missing_store_is_a_one_line_error_without_files(tmp_path, here, capfd):
     assert here("nowhere.zarr", *ONE) == 1
     said = capfd.readouterr().err

@@ -54,14 +54,17 @@ class Builder(Server):
         self._common: dict[str, Any] = {"scenes": given, "options": options}
         super().__init__("helpers.crashes")
 
-    def build(self, out: Path, *, overwrite=False, die_at=0, full_at=0, **options: Any) -> Ending:
-        """Build into ``out``.
+    def build(
+        self, out: Path, *, scenes=None, overwrite=False, die_at=0, full_at=0, **options: Any
+    ) -> Ending:
+        """Build the first ``scenes``, or all of them, into ``out``.
 
         ``die_at``: SIGKILL before this change of a file (1 is the first); ``full_at``: from this
         change on the disk is full. ``options`` go over those of the builder.
         """
         request = {"out": str(out), "overwrite": overwrite, "die_at": die_at, "full_at": full_at}
-        request |= self._common | {"options": self._common["options"] | options}
+        request |= {"scenes": self._common["scenes"][:scenes]}
+        request |= {"options": self._common["options"] | options}
         return Ending(**self.ask(request))
 
 

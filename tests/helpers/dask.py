@@ -70,13 +70,7 @@ def dask_cluster(folder: Path, workers: int = 2, *, failures: int = 3) -> Iterat
             waited_for(one, r"Registered to:\s+(tcp://\S+)")
         yield cluster
     finally:
-        # The scheduler last: a nanny that is just starting its worker again waits for it.
-        for some in (cluster.processes[1:], cluster.processes[:1]):
-            for process in some:
-                process.terminate()
-            for process in some:
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(15)
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+        for process in cluster.processes:  # each with what it has started
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()

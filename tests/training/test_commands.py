@@ -77,7 +77,7 @@ def test_export_of_a_checkpoint_is_that_of_models(tmp_path, monkeypatch):
         assert "STORE" in CliRunner().invoke(cli, ["export", word, "--help"]).output
 
 
-def test_modules_run_in_a_source_tree_without_metadata(tmp_path, python):
+def test_help_and_usage_errors_need_neither_metadata_nor_torch(tmp_path, python):
     (tmp_path / "sitecustomize.py").write_text(
         "import importlib.metadata as metadata\n"
         "find = metadata.MetadataPathFinder.find_distributions\n"
@@ -85,10 +85,13 @@ def test_modules_run_in_a_source_tree_without_metadata(tmp_path, python):
         "    return (one for one in find(*given) if one.metadata['Name'] != 'geoprep')\n"
         "metadata.MetadataPathFinder.find_distributions = staticmethod(others)\n"
     )
+    (tmp_path / "torch.py").write_text("raise ImportError('torch was imported')")
     env = os.environ | {"PYTHONPATH": str(tmp_path)}
     for name in ("fit", "pretrain", "evaluate", "predict", "export"):
         done = python("-m", f"training.{name}", "--help", env=env)
         assert done.stdout.startswith(f"Usage: python -m training.{name} "), done.stderr
+    wrong = python("-m", "training.fit", "moscow.zarr", "--bach-size", "3", env=env)
+    assert (wrong.returncode, "'--batch-size'" in wrong.stderr) == (2, True), wrong.stderr
     said = python("-c", "from geoprep.cli import main; main()", "--version", env=env).stdout
     assert said == f"geoprep, version {geoprep.__version__}\n"
     listed = python("-c", "from geoprep.cli import main; main()", "--help", env=env)

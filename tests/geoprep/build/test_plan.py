@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 from affine import Affine
 from helpers.factory import PLACES, Place, plan_of, row_of_scenes, texture, write_image
+from rasterio.shutil import copy as copy_raster
 
+import geoprep
 from geoprep.build import scene as module
 from geoprep.build.options import BuildOptions
 from geoprep.build.plan import make_plan
@@ -107,6 +109,19 @@ def test_options_that_do_not_fit_the_images_are_refused(tmp_path, options, says)
         plan_of(row_of_scenes(tmp_path, 3), **options)
 
 
+@pytest.mark.parametrize(
+    ("options", "error", "says"),
+    [
+        ({"out": "a.zarr"}, UsageError, "`city` or `images`"),
+        ({"images": "in"}, UsageError, "`out`"),
+        ({"city": "moscow", "tiles": 64}, TypeError, "tiles"),
+    ],
+)
+def test_keywords_that_contradict_each_other_are_named(options, error, says):
+    with pytest.raises(error, match=says):
+        geoprep.build_zarr(progress=False, **options)
+
+
 # What becomes bytes, and how
 
 
@@ -166,9 +181,6 @@ def test_no_usable_image_at_all_is_an_error_that_quotes_the_first(tmp_path):
         plan_of(scenes)
 
 
-# Splits
-
-
 # Several sources
 
 
@@ -215,21 +227,11 @@ def test_files_of_very_many_scenes_are_read_some_per_task(tmp_path, monkeypatch)
 
 
 def test_equal_text_of_two_virtual_rasters_is_not_one_image(tmp_path):
-    scenes = []
-    for name, seed in (("a", 0), ("b", 1), ("c", 0)):
-        (tmp_path / name).mkdir()
-        write_image(tmp_path / name / "tile.tif", texture(64, 64, seed=seed))
-        scenes.append(Scene(name, str(tmp_path / name / "mosaic.vrt"), None))
-        bands = "".join(
-            f'<VRTRasterBand dataType="Byte" band="{band}"><SimpleSource><SourceFilename '
-            f'relativeToVRT="1">tile.tif</SourceFilename><SourceBand>{band}</SourceBand>'
-            "</SimpleSource></VRTRasterBand>"
-            for band in (1, 2, 3)
-        )
-        Path(scenes[-1].image).write_text(
-            f'<VRTDataset rasterXSize="64" rasterYSize="64"><SRS>EPSG:32637</SRS>'
-            f"<GeoTransform>400000,1,0,6200000,0,-1</GeoTransform>{bands}</VRTDataset>"
-        )
+    scenes = [Scene(name, str(tmp_path / name / "mosaic.vrt"), None) for name in "abc"]
+    for scene, seed in zip(scenes, (0, 1, 0), strict=True):
+        tile = write_image(tmp_path / scene.id / "tile.tif", texture(64, 64, seed=seed))
+        copy_raster(tile, scene.image, driver="VRT")
+    assert len({Path(scene.image).read_text() for scene in scenes}) == 1
     a, b, c = (scene.inputs.digest for scene in plan_of(scenes).scenes)
     assert a == c != b
 
