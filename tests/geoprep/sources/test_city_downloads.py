@@ -50,9 +50,7 @@ def endpoint():
 @pytest.fixture
 def s3(endpoint, monkeypatch):
     """Nobody's credentials, retries that do not wait, pieces of 256 KiB."""
-    use_endpoint(monkeypatch, endpoint)
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.delenv(name)
+    use_endpoint(monkeypatch, endpoint, keys={})
     monkeypatch.setattr(clients, "RETRIES", 1)
     monkeypatch.setattr(clients, "BACKOFF", 0.01)
     monkeypatch.setattr(transfer, "PIECE", 256 << 10)

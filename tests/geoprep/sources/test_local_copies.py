@@ -22,9 +22,7 @@ from geoprep.storage import transfer
 def bucket(monkeypatch):
     """Return a client, for an empty bucket called `imagery`."""
     with s3_endpoint("imagery") as address:
-        use_endpoint(monkeypatch, address)
-        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-            monkeypatch.delenv(name)
+        use_endpoint(monkeypatch, address, keys={})
         yield client_of(address)
 
 

@@ -1,7 +1,6 @@
 """STAC items become scenes: their ids, one asset each, its address, and no file of this machine."""
 
 import json
-import sys
 
 import geopandas
 import numpy as np
@@ -245,13 +244,6 @@ def test_stac_geoparquet(tmp_path):
         found_in(tmp_path / "items.parquet", "scl")
     (tmp_path / "items.parquet").write_bytes((tmp_path / "items.parquet").read_bytes()[:-100])
     with pytest.raises(SourceError, match=r"items\.parquet: cannot be read as STAC items"):
-        found_in(tmp_path / "items.parquet")
-
-
-def test_parquet_without_pyarrow_says_what_to_install(tmp_path, monkeypatch):
-    (tmp_path / "items.parquet").touch()
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(UsageError, match=r"pip install 'geoprep\[parquet\]'"):
         found_in(tmp_path / "items.parquet")
 
 

@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,8 +15,10 @@ import shapely.affinity
 from helpers.roads import mixed_network, network
 
 from geoprep.errors import SourceError, UsageError
+from geoprep.labels.road_files import read_roads
 from geoprep.roads.formats.files import read_if_network, read_network, write_network
 from geoprep.roads.network import RoadGraph
+from geoprep.sources import images_and_labels
 
 SUFFIXES = [".gpkg", ".geojson", ".graphml", ".parquet"]
 
@@ -85,16 +88,21 @@ def test_geojson_is_in_degrees_and_has_no_nan(tmp_path, name):
     assert document["features"][2]["properties"]["speed_mph"] is None
 
 
+def read_items(path):
+    return images_and_labels([str(path)], asset="visual")
+
+
 def test_without_pyarrow_the_error_says_what_to_install(tmp_path, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    path = tmp_path / "a.parquet"
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
     missing = r"pip install 'geoprep\[parquet\]'"
     with pytest.raises(UsageError, match=missing):
-        write_network(some(), tmp_path / "roads.parquet")
+        write_network(some(), path)
     assert not list(tmp_path.iterdir())
-    (tmp_path / "roads.parquet").write_bytes(b"PAR1")
-    for read in (read_network, read_if_network):
+    path.write_bytes(b"PAR1")
+    for read in (read_network, read_if_network, read_roads, read_items):
         with pytest.raises(UsageError, match=missing):
-            read(tmp_path / "roads.parquet")
+            read(path)
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
