@@ -4,25 +4,35 @@ from __future__ import annotations
 
 import functools
 import json
+import os
+import platform
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
 from rich.console import Console
 
 from benchmarks.child import ChildError
-from benchmarks.machine import machine
 from geoprep.cli import RecordCommand, run
+from geoprep.cpus import usable_cpus
 from geoprep.errors import GeoprepError, UsageError
 from geoprep.options import option
 
 T = TypeVar("T")
 Given = TypeVar("Given")
 Main = Callable[[Given], int]
+
+LIBRARIES = (
+    *("geoprep", "numpy", "numba", "zarr", "zarrs", "numcodecs", "rasterio", "shapely", "torch"),
+)
+ISA = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8", "asimd", "sve")
+"""Instruction sets that affect the speed of image code and training, as in /proc/cpuinfo."""
 
 # rich assumes 80 columns for a file or a pipe: too few for figures with their range.
 console = Console(width=None if sys.stdout.isatty() else 120)
@@ -178,6 +188,32 @@ def rounded(value: float) -> str:
         if abs(value) >= limit:
             return f"{value:,.{digits}f}"
     return f"{value:.3g}"
+
+
+def machine() -> dict[str, Any]:
+    """Return processor, memory, load, Python and library versions of this machine."""
+    import psutil
+
+    model, flags = _processor()
+    return {
+        "processor": model,
+        "cores": usable_cpus(),
+        "isa": [name for name in ISA if name in flags],
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+        "load_before": round(os.getloadavg()[0], 2),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "python": platform.python_version(),
+        "libraries": {name: version(name) for name in LIBRARIES if find_spec(name)},
+    }
+
+
+def _processor() -> tuple[str, list[str]]:
+    lines: dict[str, str] = {}
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        name, _, value = line.partition(":")
+        lines.setdefault(name.strip().lower(), value.strip())
+    flags = lines.get("flags") or lines.get("features") or ""
+    return lines.get("model name") or platform.processor() or "unknown", flags.split()
 
 
 @dataclass

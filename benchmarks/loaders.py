@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.common import CommonOptions, Result, announce, command, run_parts, some_of
-from benchmarks.loading.augmentations import measure_augment
+from benchmarks.loading.augmentations import AUGMENTS, measure_augment
 from benchmarks.loading.data import (
     QUICK,
     QUICK_TILES,
@@ -32,10 +32,9 @@ from benchmarks.loading.data import (
 )
 from benchmarks.loading.other_loaders import ENTRIES, QUICK_ENTRIES, measure_peers
 from benchmarks.loading.peer_task import Task
-from benchmarks.loading.rates import drain, measure_residency
-from benchmarks.loading.report import tables
-from benchmarks.loading.worker_memory import measure_memory
-from benchmarks.tables import conclude, measured
+from benchmarks.loading.rates import RESIDENCIES, drain, measure_residency
+from benchmarks.loading.worker_memory import MODES, WORKERS, measure_memory
+from benchmarks.tables import Table, conclude, measured
 from geoprep.cpus import usable_cpus
 from geoprep.options import option
 from loaders import BatchLoader, RamTiles, StreamTiles, available_memory
@@ -157,6 +156,37 @@ def advice(store: Path, tiles: RamTiles, threads: int, crop: int) -> str:
         f"batches of {size} or more: {rates[count, size]:,.0f} crops of {crop} per second, "
         f"of {best:,.0f} at best."
     )
+
+
+def tables(result: Result) -> list[Table]:
+    """Return the tables of the report."""
+    of = result.settings
+    storage = {"MB": "held", "tiles/s": "whole.rate", "us per tile": "whole.cpu"}
+    storage |= {"crops/s": "crops.rate", "us per crop": "crops.cpu"}
+    workers = {title: f"memory.{mode}.total" for mode, (_, _, title) in MODES.items()}
+    counts = {str(count): str(count) for count in WORKERS}
+    peers = {"images/s": "rate", "CPU us": "cpu", "p50 ms": "p50", "p99 ms": "p99"}
+    peers |= {"start s": "start", "first s": "first", "MB per worker": "memory"}
+    residencies = {title: f"residency.{kind}" for kind, title in RESIDENCIES.items()}
+    loaders = {entry.title: f"peers.{entry.name}" for entry in ENTRIES}
+    augments = {text: f"augment.{name}" for name, text in AUGMENTS.items()}
+    crops, cost = f"{of['crop']}-crops with D4", {"images/s": "rate", "CPU us per image": "cpu"}
+    return [
+        Table(
+            f"Memory per number of workers, MB, batches of {of['batch_size']} whole tiles",
+            workers,
+            counts,
+            head="workers",
+        ),
+        Table(
+            f"Images per second, {of['threads']} workers, whole tiles unless noted",
+            loaders,
+            peers,
+            medians=list(peers.values())[1:],
+        ),
+        Table(f"Storage of tiles, {crops}", residencies, storage),
+        Table(f"Cost of augmentations, {crops}, 3 bands", augments, cost),
+    ]
 
 
 if __name__ == "__main__":

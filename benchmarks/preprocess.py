@@ -107,20 +107,17 @@ def _measure_rates(result: Result, chips: Chips, out: Path) -> None:
 
 def _record_ratios(result: Result, kind: str, runs: Runs) -> None:
     """Record the ratios of rates of pairs of cases, per round."""
-    promised = {f"{kind}.share": SHARE.get(kind)}
-    promised[f"{kind}.over_reference"] = OVER_REFERENCE if kind in SHARE else None
-    for name, over, under in (
-        ("share", "build", "decode"),
-        ("share_1w", "build_1w", "decode_1w"),
-        ("zstd.over_lz4", "zstd", "build"),
-        ("over_reference", "build", "reference"),
-        ("over_reference_1w", "build_1w", "reference"),
+    for name, over, under, least in (
+        ("share", "build", "decode", SHARE.get(kind)),
+        ("share_1w", "build_1w", "decode_1w", None),
+        ("zstd.over_lz4", "zstd", "build", None),
+        ("over_reference", "build", "reference", OVER_REFERENCE if kind in SHARE else None),
+        ("over_reference_1w", "build_1w", "reference", None),
     ):
         if under in runs:
-            at = f"{kind}.{name}"
             values = ratios(*([run.rate for run in runs[case]] for case in (over, under)))
             note = f"rate of {over} over that of {under}"
-            result.add(at, "", values, at_least=promised.get(at), note=note)
+            result.add(f"{kind}.{name}", "", values, at_least=least, note=note)
 
 
 def _measure_memory(result: Result, chips: Chips, work: Path) -> None:

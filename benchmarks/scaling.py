@@ -20,8 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from benchmarks.common import command
-from benchmarks.machine import machine
+from benchmarks.common import command, machine
 from benchmarks.memory import resident
 from geoprep.build import (
     BuildOptions,

@@ -2,10 +2,9 @@
 
 ============== =================================================================================
 data           the measured tiles: a store, arrays in memory, files for other loaders
-throughput     batches per second against copying the same bytes; storage of tiles
+rates          rates of loaders, and of the storage of tiles
 augmentations  cost of augmentations, on the host and on the device
 worker_memory  memory per worker, against a common Dataset and the computed size of batches
 other_loaders  other loaders on the same tiles (`peers`, run by `peer_server`)
-report         the tables
 ============== =================================================================================
 """

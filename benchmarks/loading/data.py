@@ -10,11 +10,7 @@ import numpy as np
 import rasterio
 from numpy.typing import NDArray
 
-from geoprep.build import BuildOptions, build, make_plan
-from geoprep.cpus import usable_cpus
-from geoprep.executors import Threads
-from geoprep.sources import find_scenes, get_city
-from geoprep.synth import synthesise
+import geoprep
 from loaders import RamTiles, StreamTiles
 
 CITY = "moscow"
@@ -72,10 +68,10 @@ def synthetic_store(work: Path, sizes: LoadingSizes, workers: int | None = None)
     from benchmarks.common import announce  # loaders are timed with the import of this module
 
     announce("creating a city")
-    city = get_city(CITY)
-    scenes, size, workers = sizes.scenes, sizes.scene_side, workers or usable_cpus()
-    synthesise(work / "city", city, scenes=scenes, seed=SEED, size=size, workers=workers)
-    return build_city_store(work / "city", work / f"{CITY}.zarr", workers, tile=sizes.tile)
+    how: dict[str, Any] = {"seed": SEED, "workers": workers, "progress": False}
+    scenes, size = sizes.scenes, sizes.scene_side
+    city = geoprep.synthesize(CITY, scenes=scenes, size=size, out=work / "city", **how)
+    return build_city_store(city, work / f"{CITY}.zarr", workers, tile=sizes.tile)
 
 
 def build_city_store(source: Path, store: Path, workers: int | None = None, **options: Any) -> Path:  # noqa: ANN401
@@ -86,11 +82,10 @@ def build_city_store(source: Path, store: Path, workers: int | None = None, **op
     RuntimeError
         A scene is not in the store.
     """
-    executor, city = Threads(workers), get_city(CITY)
-    plan = make_plan([find_scenes(city, source)], [CITY], BuildOptions(**options), executor)
-    summary = build(plan, store, executor)
-    if summary.state != "built" or set(summary.statuses) != {"ok"}:
-        raise RuntimeError(f"{store}: {summary.state}, {summary.statuses}")
+    given = {"source": source, "out": store, "workers": workers, **options}
+    built = geoprep.build_zarr(CITY, dry_run=False, progress=False, **given)
+    if built.summary is None or set(built.summary.statuses) != {"ok"}:
+        raise RuntimeError(f"{store}: {built.summary}")
     return store
 
 

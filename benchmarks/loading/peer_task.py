@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,24 +91,6 @@ class Pairs:
 
     def __iter__(self) -> Iterator[Pair]:
         return map(self.pair, self.loader)
-
-
-def import_torchvision() -> None:
-    """Import torchvision with a torch that it was not built for.
-
-    Some loaders import it without using its operators. With a CPU build of torch the import of a
-    build for CUDA fails ("operator torchvision::nms does not exist") unless they are declared.
-    """
-    try:
-        importlib.import_module("torchvision")
-    except RuntimeError as error:
-        if "torchvision::nms" not in str(error):
-            raise
-        for name in ("nms", "qnms"):
-            schema = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-            torch.library.define(f"torchvision::{name}", schema)
-        for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
-            del sys.modules[name]
 
 
 class ByteTiles(Dataset[Pair]):

@@ -26,7 +26,6 @@ from benchmarks.loading.peer_task import (
     Peer,
     Task,
     TiffTiles,
-    import_torchvision,
 )
 
 PAIR = itemgetter("image", "speed")
@@ -165,7 +164,6 @@ class LitData(Peer):
 
     @staticmethod
     def prepare(task: Task, out: Path) -> None:
-        import_torchvision()
         import litdata
 
         tiles = list(range(len(task.image)))
@@ -174,7 +172,6 @@ class LitData(Peer):
 
     @staticmethod
     def open(task: Task, source: Path) -> Loader:
-        import_torchvision()
         import litdata
 
         dataset = litdata.StreamingDataset(str(source), shuffle=True, drop_last=False)
@@ -188,7 +185,6 @@ class Streaming(Peer):
 
     @staticmethod
     def prepare(task: Task, out: Path) -> None:
-        import_torchvision()
         from streaming import MDSWriter
 
         arrays = {"image": task.image, "speed": task.speed}
@@ -199,7 +195,6 @@ class Streaming(Peer):
 
     @staticmethod
     def open(task: Task, source: Path) -> Loader:
-        import_torchvision()
         from streaming import StreamingDataLoader, StreamingDataset
 
         dataset = StreamingDataset(local=str(source), shuffle=True, batch_size=task.batch_size)
@@ -316,7 +311,6 @@ class TorchGeo(Peer):
 
     @staticmethod
     def open(task: Task, source: Path) -> Loader:
-        import_torchvision()
         from torchgeo.datasets import RasterDataset, stack_samples
         from torchgeo.samplers import PreChippedGeoSampler
 

@@ -118,14 +118,11 @@ def _predict(
 def _score(result: Result, prefix: str, images: Sequence[Path], area: Path, work: Path) -> None:
     """Record the mean scores of the held-out scenes."""
     announce("scoring")
-    truth = work / "truth"
+    truth, traced = work / "truth", []
     truth.mkdir()
     for image in images:
         name = image.name.replace("PS-RGB", "geojson_roads_speed").replace(".tif", ".geojson")
         (truth / name).symlink_to((area / "geojson_roads_speed" / name).resolve())
-    traced = []
-    for image in images:
-        name = image.name.replace("PS-RGB", "geojson_roads_speed").replace(".tif", ".geojson")
         raster = open_raster(work / "predictions" / image.name)
         traced.append((read_labels(truth / name)[0], trace(raster)))
     measure_reliability(result, f"{prefix}.confidence", traced)

@@ -22,13 +22,13 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-import rasterio
 import shapely
 from affine import Affine
 from numpy.typing import NDArray
 from scipy.ndimage import distance_transform_edt, gaussian_filter
 
 from geoprep.grid import Grid
+from geoprep.imagery import describe
 from geoprep.labels import RoadOutlines, burn, read_roads
 from geoprep.roads import ArrayBands, RoadGraph, RoadRaster, read_labels
 from geoprep.speed import BIN_COUNT, BIN_TABLE, NODATA
@@ -88,18 +88,13 @@ def chips(area: Path) -> Iterator[Chip]:
     """Yield the labelled chips of a folder in SpaceNet's layout, except those without roads."""
     for label in sorted((area / "geojson_roads_speed").glob("*.geojson")):
         image = area / "PS-RGB" / f"{label.stem.replace('geojson_roads_speed', 'PS-RGB')}.tif"
-        grid = _grid(image) if image.exists() else _grid_of_label(label)
+        grid = describe(str(image)).grid if image.exists() else _grid_of_label(label)
         truth, _ = read_labels(label)
         if len(truth.lines):
             name = re.sub(r".*_(\w+\d+)", r"\1", label.stem)
             roads = read_roads(label)
             mask = burn(RoadOutlines.of(roads, grid).within(grid), grid)
             yield Chip(name, mask, grid, truth)
-
-
-def _grid(image: Path) -> Grid:
-    with rasterio.open(image) as dataset:
-        return Grid(dataset.height, dataset.width, dataset.transform, dataset.crs.to_string())
 
 
 def _grid_of_label(label: Path) -> Grid:

@@ -32,7 +32,7 @@ GAP = 0.1
 
 COLOURS, EASY = 0.15, 0.9
 """Share of the error of a random forest that a model must leave out to have learned shapes, and
-the score of the forest from which that cannot be said."""
+the score of both from which that cannot be said."""
 
 FALLS = {"loss": 0.05, "val_loss": 0.02}
 """Share by which the losses of an undertrained model fall in the last quarter of the epochs."""
@@ -154,7 +154,8 @@ def _undertrained(standing: Standing) -> Iterator[str]:
 def _only_colours(standing: Standing) -> Iterator[str]:
     """Yield a step if a trained model is hardly better than a forest on pixels and surroundings."""
     forest, model = (standing.baseline.get(name, math.nan) for name in ("forest", "model"))
-    if forest < EASY and model - forest < COLOURS * (1 - forest) and not [*_undertrained(standing)]:
+    little = min(model, forest) < EASY and model - forest < COLOURS * (1 - forest)
+    if little and not [*_undertrained(standing)]:
         missing = (
             "not even what colours show: train longer (`epochs`), or with another `lr`"
             if model < forest
