@@ -17,7 +17,6 @@ from .prep import Jitter as Jitter
 from .prep import Normalize as Normalize
 from .prep import Prepared as Prepared
 from .prep import band_statistics as band_statistics
-from .sampling import LoaderState as LoaderState
 from .selection import Folds as Folds
 from .selection import Split as Split
 from .selection import common_classes as common_classes

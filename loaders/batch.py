@@ -21,6 +21,9 @@ from torch import Tensor
 
 from geoprep.errors import UsageError
 
+Pixels = NDArray[np.uint8]
+Ints = NDArray[np.int64]
+
 FLIP_X, FLIP_Y, TRANSPOSE = 1, 2, 4
 """Bits of a symmetry: the crop is transposed first, then flipped in y, then flipped in x."""
 
@@ -28,12 +31,12 @@ FLIP_X, FLIP_Y, TRANSPOSE = 1, 2, 4
 class Crops(NamedTuple):
     """Square crops of tiles, one row per sample; int64 (n,) each."""
 
-    tile: NDArray[np.int64]
-    y: NDArray[np.int64]  # upper left corner in the tile, pixels
-    x: NDArray[np.int64]
-    op: NDArray[np.int64]  # symmetry 0..7: bits `TRANSPOSE`, `FLIP_Y`, `FLIP_X`, in that order
-    key: NDArray[np.int64]  # hash of (seed, epoch, sample), for augmentations on the device
-    sample: NDArray[np.int64]  # number in its epoch, before shuffling
+    tile: Ints
+    y: Ints  # upper left corner in the tile, pixels
+    x: Ints
+    op: Ints  # symmetry 0..7: bits `TRANSPOSE`, `FLIP_Y`, `FLIP_X`, in that order
+    key: Ints  # hash of (seed, epoch, sample), for augmentations on the device
+    sample: Ints  # number in its epoch, before shuffling
 
     def rows(self, part: slice) -> Crops:
         """Return some of the crops, as views."""

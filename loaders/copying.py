@@ -10,21 +10,14 @@ from typing import Any
 import numba
 import numpy as np
 from numba import types
-from numpy.typing import NDArray
 
-from loaders.batch import FLIP_X, FLIP_Y, TRANSPOSE, Crops
+from loaders.batch import FLIP_X, FLIP_Y, TRANSPOSE, Crops, Pixels
 
 _COLUMNS, _ROWS = 128, 16
 """Pixels of a block that is transposed at a time: the rows that it comes from stay cached."""
 
 
-def copy_crops(
-    images: NDArray[np.uint8],
-    labels: NDArray[np.uint8],
-    crops: Crops,
-    image: NDArray[np.uint8],
-    label: NDArray[np.uint8],
-) -> None:
+def copy_crops(images: Pixels, labels: Pixels, crops: Crops, image: Pixels, label: Pixels) -> None:
     """Copy crops of tiles, uint8 (tile, y, x, band) and (tile, y, x), to a batch (n, ...).
 
     All arrays are C-contiguous. IndexError if a crop is outside of its tile.

@@ -198,10 +198,5 @@ def collate(items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return batch | {"image": batch["image"].permute(0, 3, 1, 2)}
 
 
-def _collate_items(batch: Sequence[_Item], *, collate_fn_map: object = None) -> dict[str, Any]:
-    """Collate as `collate`; called by `torch.utils.data.default_collate`."""
-    return collate(batch)
-
-
-# As torch documents for new types.
-default_collate_fn_map[_Item] = _collate_items
+# As torch documents for new types: `torch.utils.data.default_collate` calls it.
+default_collate_fn_map[_Item] = lambda items, **_: collate(items)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,15 +21,7 @@ from loaders.batch import Batch, BufferPool, Crops, has_streams
 from loaders.memory import this_rank
 from loaders.prefetch import Prefetcher
 from loaders.road_sampling import WeightRule, tile_weights, tiles_with_enough
-from loaders.sampling import (
-    STATE_VERSION,
-    Augment,
-    LoaderState,
-    Sampling,
-    Schedule,
-    Step,
-    StepCrops,
-)
+from loaders.sampling import STATE_VERSION, Augment, Sampling, Schedule, Step, StepCrops
 from loaders.tiles.base import CropReader, Tiles
 
 MAX_THREADS = 4
@@ -250,18 +242,25 @@ class BatchLoader:
         """Return all settings that the samples of an epoch depend on, as plain values."""
         return {"tiles": self.tiles.fingerprint} | self.sampling.identity()
 
-    @property
-    def state(self) -> LoaderState:
-        """The state of all ranks after the last batch returned; prefetched batches do not count.
-
-        After the last batch of an epoch it is the start of the next one.
-        """
-        place = self._place
-        return LoaderState(STATE_VERSION, place.epoch, place.done, self.identity())
-
     def state_dict(self) -> dict[str, Any]:
-        """Return `state` as a few plain values, as torch stores it in a checkpoint."""
-        return asdict(self.state)
+        """Return the state of all ranks after the last batch returned, as a few plain values.
+
+        Prefetched batches do not count. After the last batch of an epoch it is the start of the
+        next one.
+
+        Returns
+        -------
+        dict
+            ``version`` of this dictionary; ``epoch``, from 0; ``position``, the samples of it that
+            all ranks have passed; ``sampling``, the settings that the samples of an epoch depend
+            on, see `identity`.
+        """
+        return {
+            "version": STATE_VERSION,
+            "epoch": self._place.epoch,
+            "position": self._place.done,
+            "sampling": self.identity(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from a state, with this loader's own batch size, ranks and memory.

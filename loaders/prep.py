@@ -17,9 +17,8 @@ from torch.nn import functional
 
 from geoprep.errors import UsageError
 from geoprep.speed import NODATA
-from geoprep.store import StoreReader
 from loaders.batch import Batch
-from loaders.selection import Stores, band_places, common_classes, open_stores
+from loaders.selection import Readers, Stores, band_places, common_classes, open_stores
 from loaders.targets import ClassTarget, SpeedTarget, Targets
 
 Augmentation = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -56,9 +55,7 @@ class Prepared(NamedTuple):
     valid: Tensor
 
 
-def band_statistics(
-    stores: Sequence[StoreReader], bands: Sequence[str] | None = None
-) -> BandStatistics:
+def band_statistics(stores: Readers, bands: Sequence[str] | None = None) -> BandStatistics:
     """Return mean and standard deviation of the valid pixels of the train splits.
 
     Stores contain pixel counts, which are added up over stores, so the result is exact.

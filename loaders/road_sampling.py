@@ -15,9 +15,11 @@ from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
 from geoprep.speed import BIN_COUNT, BIN_TABLE, NODATA
+from loaders.batch import Ints, Pixels
 from loaders.prefetch import Prefetcher
 
 Result = TypeVar("Result")
+Doubles = NDArray[np.float64]
 
 CELL = 16
 """Side of a cell in pixels."""
@@ -48,11 +50,11 @@ class TileLabels(Protocol):
 
     def __len__(self) -> int: ...
 
-    def label_of(self, tile: int) -> NDArray[np.uint8]:
+    def label_of(self, tile: int) -> Pixels:
         """Return the label of a tile, uint8 (y, x)."""
 
 
-def _each(labels: TileLabels, function: Callable[[NDArray[np.uint8]], Result]) -> Iterator[Result]:
+def _each(labels: TileLabels, function: Callable[[Pixels], Result]) -> Iterator[Result]:
     """Return the results of a function of every label, computed in two threads."""
     read = range(len(labels))
     return Prefetcher(lambda tile: function(labels.label_of(tile)), read, threads=2, prefetch=8)
@@ -70,7 +72,7 @@ class PixelCells:
         """Count the pixels of a class, or (None) of roads, in one pass over all labels."""
         edges = np.arange(0, labels.side, CELL)
 
-        def cell_sums(label: NDArray[np.uint8]) -> NDArray[np.int32]:
+        def cell_sums(label: Pixels) -> NDArray[np.int32]:
             # Unsigned, so 0 wraps around: False for 0 and 255.
             counted = (
                 (label - np.uint8(1)) < np.uint8(NODATA - 1) if value is None else label == value
@@ -88,9 +90,7 @@ class PixelCells:
         """Return the counted pixels of every tile, int32 (tile,)."""
         return self.sums[:, -1, -1]
 
-    def fraction(
-        self, tile: NDArray[np.int64], y: NDArray[np.int64], x: NDArray[np.int64], crop: int
-    ) -> NDArray[np.float64]:
+    def fraction(self, tile: Ints, y: Ints, x: Ints, crop: int) -> Doubles:
         """Return a lower bound of the share in crops: that of the cells wholly inside."""
         top, left = (-(-corner // CELL) for corner in (y, x))
         # The last cell of a tile may be narrower; it is inside a crop that ends with the tile.
@@ -110,10 +110,8 @@ class PixelCells:
 
 
 def tile_weights(
-    rule: WeightRule | Sequence[float] | NDArray[np.float64],
-    labels: TileLabels,
-    chosen: NDArray[np.int64] | None = None,
-) -> NDArray[np.float64]:
+    rule: WeightRule | Sequence[float] | Doubles, labels: TileLabels, chosen: Ints | None = None
+) -> Doubles:
     """Return the relative frequency of each tile, float64 (tile,).
 
     Parameters
@@ -167,21 +165,21 @@ def tile_weights(
     return weights
 
 
-def _floored(weights: NDArray[np.float64]) -> NDArray[np.float64]:
+def _floored(weights: Doubles) -> Doubles:
     return np.maximum(weights, _FLOOR * weights.mean()) if weights.any() else weights + 1.0
 
 
-def _pixels(labels: TileLabels, table: NDArray[Any], kinds: int) -> NDArray[np.float64]:
+def _pixels(labels: TileLabels, table: NDArray[Any], kinds: int) -> Doubles:
     """Return the pixels of every kind, float64 (tile, kind); ``table`` (256,) has the kinds."""
 
-    def count(label: NDArray[np.uint8]) -> NDArray[np.float64]:
+    def count(label: Pixels) -> Doubles:
         counts = np.bincount(label.ravel(), minlength=256)
         return np.bincount(table, weights=counts, minlength=kinds).astype(np.float64)
 
     return np.stack(list(_each(labels, count)))
 
 
-def _balanced(pixels: NDArray[np.float64]) -> NDArray[np.float64]:
+def _balanced(pixels: Doubles) -> Doubles:
     """Return weights of tiles that make all bins, or classes, about equally frequent.
 
     A tile weighs the sum of its shares of each bin's pixels times a factor of the bin, which is
@@ -209,7 +207,7 @@ Minimums = tuple[tuple[float, PixelCells], ...]
 
 def tiles_with_enough(
     labels: TileLabels, min_road: float, min_share: Mapping[str, float], crop: int | None
-) -> tuple[NDArray[np.int64] | None, Minimums]:
+) -> tuple[Ints | None, Minimums]:
     """Return the tiles (None for all) that can give enough road, or of each class, and the counts.
 
     Whole tiles need no counts.

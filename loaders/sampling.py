@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
-from loaders.batch import Crops
+from loaders.batch import Crops, Ints
 from loaders.road_sampling import Minimums
 
 Augment = Literal["d4", "flips"]
@@ -30,7 +30,7 @@ ROAD_TRIES = 8
 """Crops drawn for a sample under ``min_road`` or ``min_share`` before the best one is taken."""
 
 STATE_VERSION = 1
-"""Version of the dictionary of a `LoaderState`."""
+"""Version of the state of a loader, see `BatchLoader.state_dict`."""
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -45,7 +45,7 @@ def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return x ^ (x >> np.uint64(31))
 
 
-def _hash(seed: int, epoch: int, stream: int, samples: NDArray[np.int64]) -> NDArray[np.uint64]:
+def _hash(seed: int, epoch: int, stream: int, samples: Ints) -> NDArray[np.uint64]:
     """Return 64 random bits for every sample."""
     prefix = np.zeros(1, np.uint64)
     for word in (seed, epoch, stream):
@@ -53,7 +53,7 @@ def _hash(seed: int, epoch: int, stream: int, samples: NDArray[np.int64]) -> NDA
     return _mix(prefix + samples.astype(np.uint64) * np.uint64(_GOLDEN))
 
 
-def _below(bits: NDArray[np.uint64], limit: int) -> NDArray[np.int64]:
+def _below(bits: NDArray[np.uint64], limit: int) -> Ints:
     """Return integers in [0, limit), from the upper 32 bits (Lemire's multiplication)."""
     return (((bits >> np.uint64(32)) * np.uint64(limit)) >> np.uint64(32)).astype(np.int64)
 
@@ -78,7 +78,7 @@ class Sampling:
     crops_per_tile: int = 1
     seed: int = 0
     shuffle: bool = True
-    chosen: NDArray[np.int64] | None = None
+    chosen: Ints | None = None
     weights: NDArray[np.float64] | None = None
     min_road: float = 0.0
     min_share: Mapping[str, float] | None = None
@@ -132,14 +132,14 @@ class Sampling:
         """Side of a sample in pixels."""
         return self.side if self.crop is None else self.crop
 
-    def order(self, epoch: int) -> NDArray[np.int64]:
+    def order(self, epoch: int) -> Ints:
         """Return the sample at every position of an epoch, int64 (len(self),)."""
         samples = np.arange(len(self), dtype=np.int64)
         if not self.shuffle:
             return samples
         return np.argsort(self._bits(epoch, _ORDER, samples), kind="stable")
 
-    def crops(self, epoch: int, samples: NDArray[np.int64]) -> Crops:
+    def crops(self, epoch: int, samples: Ints) -> Crops:
         """Return the crops of samples, int64 (n,) numbers below ``len(self)``."""
         tile = self.tile_of(epoch, samples)
         y, x = self._corner(epoch, samples, tile)
@@ -147,10 +147,10 @@ class Sampling:
         key = self._bits(epoch, _KEY, samples).view(np.int64)
         return Crops(tile, y, x, op, key, samples)
 
-    def _bits(self, epoch: int, stream: int, samples: NDArray[np.int64]) -> NDArray[np.uint64]:
+    def _bits(self, epoch: int, stream: int, samples: Ints) -> NDArray[np.uint64]:
         return _hash(self.seed, epoch, stream, samples)
 
-    def tile_of(self, epoch: int, samples: NDArray[np.int64]) -> NDArray[np.int64]:
+    def tile_of(self, epoch: int, samples: Ints) -> Ints:
         """Return the tile of every sample."""
         if self.weights is None:
             drawn = samples // self.crops_per_tile
@@ -168,9 +168,7 @@ class Sampling:
         cumulative[cumulative >= 1.0] = np.inf
         return cumulative
 
-    def _corner(
-        self, epoch: int, samples: NDArray[np.int64], tile: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _corner(self, epoch: int, samples: Ints, tile: Ints) -> tuple[Ints, Ints]:
         if self.crop is None:
             zero = np.zeros(len(samples), np.int64)
             return zero, zero
@@ -192,28 +190,6 @@ class Sampling:
         best = np.argmax(np.minimum.reduce(met), axis=1)
         rows = np.arange(len(samples))
         return y[rows, best], x[rows, best]
-
-
-@dataclass(frozen=True)
-class LoaderState:
-    """Progress of a loader, and the samples that it counts; a plain dictionary in checkpoints.
-
-    Attributes
-    ----------
-    version
-        Version of the dictionary.
-    epoch
-        The epoch, from 0.
-    position
-        Samples of it that all ranks have passed.
-    sampling
-        Settings that the samples of an epoch depend on, see `BatchLoader.identity`.
-    """
-
-    version: int
-    epoch: int
-    position: int
-    sampling: Mapping[str, Any]
 
 
 class Step(NamedTuple):

@@ -22,6 +22,9 @@ Split = Literal["train", "val", "test", "all"]
 Stores = str | Path | StoreReader | Sequence[str | Path | StoreReader]
 """One store or several: opened, local paths or addresses."""
 
+Readers = Sequence[StoreReader]
+"""Opened stores."""
+
 RESERVE = 200 << 20
 """Bytes to leave free next to tiles in memory: reading takes them."""
 
@@ -246,7 +249,7 @@ def _rows(number: int, store: StoreReader, selection: Selection) -> TileTable:
     return rows
 
 
-def _common_level(stores: Sequence[StoreReader], level: int | None) -> int:
+def _common_level(stores: Readers, level: int | None) -> int:
     if level is None and len({s.meta.levels[0] for s in stores}) > 1:
         every = set.intersection(*(set(s.meta.levels) for s in stores))
         have = "; ".join(f"{s.location}: {', '.join(map(str, s.meta.levels))}" for s in stores)
@@ -255,7 +258,7 @@ def _common_level(stores: Sequence[StoreReader], level: int | None) -> int:
     return {store.check_level(level) for store in stores}.pop()
 
 
-def _common_bands(stores: Sequence[StoreReader], bands: Sequence[str] | None) -> tuple[str, ...]:
+def _common_bands(stores: Readers, bands: Sequence[str] | None) -> tuple[str, ...]:
     wanted = tuple(stores[0].meta.bands if bands is None else bands)
     if not wanted:
         raise UsageError("bands is empty: name at least one, or leave it out for all")
@@ -269,9 +272,7 @@ def _common_bands(stores: Sequence[StoreReader], bands: Sequence[str] | None) ->
     return wanted
 
 
-def common_classes(
-    stores: Sequence[StoreReader], classes: Sequence[str] | None = None
-) -> tuple[str, ...]:
+def common_classes(stores: Readers, classes: Sequence[str] | None = None) -> tuple[str, ...]:
     """Return the names of the classes of stores, in the order of the first; none for speeds.
 
     Parameters

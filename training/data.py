@@ -26,6 +26,8 @@ from training.setting_texts import Residency
 
 Tiles = loaders.RamTiles | loaders.DeviceTiles | loaders.StreamTiles
 
+Stores = Sequence[StoreReader]
+
 LIKE = 1.25
 """Pixel sizes that differ by more than this factor are reported."""
 
@@ -44,7 +46,7 @@ def folds_of(run: Folded) -> loaders.Folds | None:
     return None if run.folds is None else loaders.Folds(run.folds, run.fold or 0)
 
 
-def count_tiles(run: Folded, stores: Sequence[StoreReader], *splits: loaders.Split) -> int:
+def count_tiles(run: Folded, stores: Stores, *splits: loaders.Split) -> int:
     """Return the number of usable tiles in splits of stores, together."""
     folds = folds_of(run)
     return sum(len(loaders.select(s, split, folds).tiles) for s in stores for split in splits)
@@ -79,7 +81,7 @@ def with_counts(store: StoreReader, counts: Counts) -> StoreReader:
     return recounted
 
 
-def class_pixels(stores: Sequence[StoreReader], names: Sequence[str]) -> NDArray[np.float64]:
+def class_pixels(stores: Stores, names: Sequence[str]) -> NDArray[np.float64]:
     """Return the pixels of each class in the train splits of all stores, float64 (class,)."""
     total = np.zeros(len(names))
     for store in stores:
@@ -88,7 +90,7 @@ def class_pixels(stores: Sequence[StoreReader], names: Sequence[str]) -> NDArray
     return total
 
 
-def class_speeds(stores: Sequence[StoreReader]) -> tuple[float, ...]:
+def class_speeds(stores: Stores) -> tuple[float, ...]:
     """Return the speed of each of the seven bins in mph.
 
     It is the mean over the pixels of the train splits, or the centre of a bin that never occurs.
@@ -102,7 +104,7 @@ def class_speeds(stores: Sequence[StoreReader]) -> tuple[float, ...]:
 
 
 def model_info(
-    stores: Sequence[StoreReader],
+    stores: Stores,
     *,
     model: str,
     targets: loaders.Targets | Literal["auto"] = "auto",
@@ -149,9 +151,7 @@ def model_info(
     )
 
 
-def shared_limits(
-    stores: Sequence[StoreReader], bands: Sequence[str]
-) -> tuple[tuple[float, float], ...]:
+def shared_limits(stores: Stores, bands: Sequence[str]) -> tuple[tuple[float, float], ...]:
     """Return the source values that became black and white in all scenes, one pair per band.
 
     The result is empty if scenes differ, as with the rule ``scene``, or if rules differ.
@@ -168,7 +168,7 @@ def shared_limits(
     return tuple((float(low), float(high)) for low, high in distinct[0])
 
 
-def differences(info: ModelInfo, stores: Sequence[StoreReader]) -> list[str]:
+def differences(info: ModelInfo, stores: Stores) -> list[str]:
     """Return the differences between stores and the data of a model, one line each."""
     lines = []
     for store in stores:
@@ -204,7 +204,7 @@ def differences(info: ModelInfo, stores: Sequence[StoreReader]) -> list[str]:
     return lines
 
 
-def shared_ground(stores: Sequence[StoreReader], folds: loaders.Folds | None) -> Iterator[str]:
+def shared_ground(stores: Stores, folds: loaders.Folds | None) -> Iterator[str]:
     """Yield a line per pair of stores where one trains on validation ground of the other.
 
     Scenes that are not georeferenced are compared by their ids.
@@ -238,7 +238,7 @@ def level_gsd(store: StoreReader, level: int) -> tuple[float, float]:
     return x * scale, y * scale
 
 
-def check_store(info: ModelInfo, stores: Sequence[StoreReader], where: str) -> None:
+def check_store(info: ModelInfo, stores: Stores, where: str) -> None:
     """Check that stores have the bands and labels that a model was trained on."""
     for store in stores:
         store.check_labels()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,11 +12,11 @@ from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
 from geoprep.store import StoreReader
-from loaders.batch import BufferPool, Crops, crop_affine
+from loaders.batch import BufferPool, Crops, Pixels, crop_affine
 from loaders.memory import format_bytes
 from loaders.prefetch import SideThreads
 from loaders.sampling import Sampling, StepCrops
-from loaders.selection import Origin, TileTable, open_stores
+from loaders.selection import Origin, Readers, TileTable, open_stores
 
 
 class CropReader(ABC):
@@ -56,9 +55,7 @@ class Tiles(CropReader):
         Names of the classes in the order of label values; empty for labels of speeds.
     """
 
-    def __init__(
-        self, origin: Origin, table: TileTable, stores: Sequence[StoreReader] | None = None
-    ) -> None:
+    def __init__(self, origin: Origin, table: TileTable, stores: Readers | None = None) -> None:
         self.origin = origin
         self.side, self.bands, self.left_out = origin.side, tuple(origin.bands), origin.left_out
         self.table = table
@@ -67,9 +64,7 @@ class Tiles(CropReader):
         self._stores = None if stores is None else tuple(stores)
 
     @abstractmethod
-    def decode(
-        self, tile: int, image: NDArray[np.uint8] | None, label: NDArray[np.uint8] | None
-    ) -> None:
+    def decode(self, tile: int, image: Pixels | None, label: Pixels | None) -> None:
         """Copy one whole tile to the host.
 
         Parameters
@@ -128,19 +123,19 @@ class Tiles(CropReader):
         """Whether labels hold classes, not speeds."""
         return bool(self.class_names)
 
-    def label_of(self, tile: int) -> NDArray[np.uint8]:
+    def label_of(self, tile: int) -> Pixels:
         """Return the label of a tile on the host, uint8 (y, x)."""
         label = np.empty((self.side, self.side), np.uint8)
         self.decode(tile, None, label)
         return label
 
-    def pixels(self, tile: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    def pixels(self, tile: int) -> tuple[Pixels, Pixels]:
         """Return copies of image and label on the host, uint8 (y, x, band) and (y, x)."""
         image, label = self._empty()
         self.decode(tile, image, label)
         return image, label
 
-    def _empty(self) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    def _empty(self) -> tuple[Pixels, Pixels]:
         shape = (self.side, self.side)
         return np.empty((*shape, len(self.bands)), np.uint8), np.empty(shape, np.uint8)
 

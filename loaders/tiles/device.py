@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from geoprep.errors import UsageError
-from loaders.batch import FLIP_X, FLIP_Y, TRANSPOSE, Crops, check_speeds, copy_words
+from loaders.batch import FLIP_X, FLIP_Y, TRANSPOSE, Crops, Pixels, check_speeds, copy_words
 from loaders.memory import available_memory, format_bytes
 from loaders.selection import Split, Stores
 from loaders.tiles.base import Tiles
@@ -30,7 +29,7 @@ three batches, the int64 index of each pixel of a batch, and workspaces of convo
 """
 
 
-def _upload(source: NDArray[np.uint8], device: torch.device) -> Tensor:
+def _upload(source: Pixels, device: torch.device) -> Tensor:
     """Return an array on a device, copied piece by piece without a second copy on the host."""
     target = torch.empty(source.shape, dtype=torch.uint8, device=device)
     step = max(1, _STAGE_BYTES // source[0].nbytes)
@@ -136,9 +135,7 @@ class DeviceTiles(Tiles):
         torch.index_select(self.image.view(-1, bands), 0, pixel, out=image.view(-1, bands))
         torch.index_select(self.label.view(-1), 0, pixel, out=label.view(-1))
 
-    def decode(
-        self, tile: int, image: NDArray[np.uint8] | None, label: NDArray[np.uint8] | None
-    ) -> None:
+    def decode(self, tile: int, image: Pixels | None, label: Pixels | None) -> None:
         """Copy one whole tile to the host; see `Tiles.decode`."""
         for source, target in ((self.image, image), (self.label, label)):
             if target is not None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from geoprep.errors import StoreError, UsageError
 from geoprep.store import REPAIR, StoreReader
-from loaders.batch import Crops, check_speeds
+from loaders.batch import Crops, Pixels, check_speeds
 from loaders.chunks import Decoder, ReportProgress, ShardRead, progress_bar, read_all
 from loaders.memory import ArrayLayout, MemoryHandle, SharedArrays, format_bytes, load_once
 from loaders.selection import ROW, LoadPlan, Origin, Split, Stores, TileTable, check_fits, plan_load
@@ -113,8 +113,8 @@ class RamTiles(Tiles):
     @classmethod
     def from_arrays(
         cls,
-        image: NDArray[np.uint8],
-        label: NDArray[np.uint8],
+        image: Pixels,
+        label: Pixels,
         *,
         classes: Sequence[str] = (),
         bands: Sequence[str] | None = None,
@@ -166,17 +166,17 @@ class RamTiles(Tiles):
         return cls(arrays, ())
 
     @property
-    def image(self) -> NDArray[np.uint8]:
+    def image(self) -> Pixels:
         """uint8 (tile, y, x, band)."""
         return self._arrays["image"]
 
     @property
-    def label(self) -> NDArray[np.uint8]:
+    def label(self) -> Pixels:
         """uint8 (tile, y, x), speeds or classes as in `Batch.label`."""
         return self._arrays["label"]
 
     @property
-    def speed(self) -> NDArray[np.uint8]:
+    def speed(self) -> Pixels:
         """The label of speeds, uint8 (tile, y, x); raises UsageError for classes."""
         check_speeds("tiles.label", has_classes=self.has_classes)
         return self.label
@@ -187,9 +187,7 @@ class RamTiles(Tiles):
 
         copy_crops(self.image, self.label, crops, np.asarray(image), np.asarray(label))
 
-    def decode(
-        self, tile: int, image: NDArray[np.uint8] | None, label: NDArray[np.uint8] | None
-    ) -> None:
+    def decode(self, tile: int, image: Pixels | None, label: Pixels | None) -> None:
         """Copy one whole tile; see `Tiles.decode`."""
         for source, target in ((self.image, image), (self.label, label)):
             if target is not None:
@@ -223,12 +221,12 @@ class CompressedTiles(RamTiles):
         self._chunks, self._bounds = arrays["chunks"], arrays["bounds"]
 
     @property
-    def image(self) -> NDArray[np.uint8]:
+    def image(self) -> Pixels:
         """Not available: raises UsageError."""
         raise UsageError("compressed tiles are not arrays: use pixels(), or keep='pixels'")
 
     @property
-    def label(self) -> NDArray[np.uint8]:
+    def label(self) -> Pixels:
         """Not available: raises UsageError."""
         return self.image
 
@@ -236,9 +234,7 @@ class CompressedTiles(RamTiles):
         """Decode tiles and copy crops of them; see `CropReader.copy`."""
         Tiles.copy(self, crops, image, label)
 
-    def decode(
-        self, tile: int, image: NDArray[np.uint8] | None, label: NDArray[np.uint8] | None
-    ) -> None:
+    def decode(self, tile: int, image: Pixels | None, label: Pixels | None) -> None:
         """Decode one whole tile; see `Tiles.decode`."""
         store = int(self.table["store"][tile])
         bounds = self._bounds[tile].tolist()

@@ -6,13 +6,12 @@ import threading
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
-from loaders.batch import Crops
+from loaders.batch import Crops, Ints, Pixels
 from loaders.prefetch import SideThreads
 from loaders.tiles.shuffle_order import ReadPlan
 
-ReadTiles = Callable[[NDArray[np.int64], NDArray[np.uint8], NDArray[np.uint8]], None]
+ReadTiles = Callable[[Ints, Pixels, Pixels], None]
 """Reads ascending tiles of one shard, see `StreamTiles.read`."""
 
 
@@ -30,9 +29,9 @@ class PlannedReading(SideThreads):
     def __init__(
         self,
         plan: ReadPlan,
-        samples: NDArray[np.int64],
-        image: NDArray[np.uint8],
-        label: NDArray[np.uint8],
+        samples: Ints,
+        image: Pixels,
+        label: Pixels,
         read: ReadTiles,
         threads: int,
     ) -> None:
@@ -69,7 +68,7 @@ class PlannedReading(SideThreads):
             self._stopped = True
             self._changed.notify_all()
 
-    def copy(self, crops: Crops, image: NDArray[np.uint8], label: NDArray[np.uint8]) -> None:
+    def copy(self, crops: Crops, image: Pixels, label: Pixels) -> None:
         """Copy crops, waiting for their tiles; called from worker threads.
 
         A tile that cannot be read raises StoreError. All samples before it are available,
@@ -89,7 +88,7 @@ class PlannedReading(SideThreads):
                 self._changed.notify_all()
             done = now.stop
 
-    def _wait(self, visits: NDArray[np.int64]) -> int:
+    def _wait(self, visits: Ints) -> int:
         """Wait for the first of some visits; return how many, from the first on, are present."""
         with self._changed:
             while True:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from loaders.batch import Ints
 from loaders.sampling import Sampling
 
 RUN_TILES = 8
@@ -51,7 +52,7 @@ class ShuffleWindow(NamedTuple):
         return self.window + self.run
 
 
-def cut_runs(shard: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+def cut_runs(shard: Ints, most: int) -> Ints:
     """Return the run of each tile, ascending, of tiles by shard: nearly equal parts of a shard."""
     _, first, of, count = np.unique(
         shard, return_index=True, return_inverse=True, return_counts=True
@@ -65,11 +66,11 @@ def cut_runs(shard: NDArray[np.int64], most: int) -> NDArray[np.int64]:
 class StreamSampling(Sampling):
     """The samples of `Sampling`, in an order that needs only a part of the tiles at a time."""
 
-    shard: NDArray[np.int64]  # (tile,), ascending
+    shard: Ints  # (tile,), ascending
     shape: ShuffleWindow
 
     @cached_property
-    def runs(self) -> NDArray[np.int64]:
+    def runs(self) -> Ints:
         """int64 (tile,), the run of each tile."""
         return cut_runs(self.shard, self.shape.run)
 
@@ -91,11 +92,11 @@ class StreamSampling(Sampling):
             self, shape=ShuffleWindow(*(identity[name] for name in ShuffleWindow._fields))
         )
 
-    def lane_of(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+    def lane_of(self, positions: Ints) -> Ints:
         """Return the lane of every position of an epoch."""
         return positions % self.shape.lanes if self.shuffle else np.zeros_like(positions)
 
-    def sequence(self, epoch: int) -> NDArray[np.int64]:
+    def sequence(self, epoch: int) -> Ints:
         """Return the order of arrival of tiles, int64 (tile,): numbers with gaps."""
         tile = np.arange(self.tiles, dtype=np.int64)
         if not self.shuffle:
@@ -106,7 +107,7 @@ class StreamSampling(Sampling):
         rank[np.argsort(bits, kind="stable")] = np.arange(count)
         return rank[self.runs] * self.tiles + tile
 
-    def order(self, epoch: int) -> NDArray[np.int64]:
+    def order(self, epoch: int) -> Ints:
         """Return the sample at every position of an epoch, int64 (len(self),)."""
         samples = np.arange(len(self), dtype=np.int64)
         if not self.shuffle:
@@ -127,16 +128,14 @@ class StreamSampling(Sampling):
         return order
 
 
-def _changes(*columns: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _changes(*columns: Ints) -> NDArray[np.bool_]:
     """Return where any column differs from the previous row; True for the first row."""
     changed = np.ones(len(columns[0]), np.bool_)
     changed[1:] = np.any([column[1:] != column[:-1] for column in columns], axis=0)
     return changed
 
 
-def _arrivals(
-    lane: NDArray[np.int64], tile: NDArray[np.int64], run: NDArray[np.int64], window: int
-) -> NDArray[np.int64]:
+def _arrivals(lane: Ints, tile: Ints, run: Ints, window: int) -> Ints:
     """Return the number of tiles of its lane that arrived before the run of each sample.
 
     Samples are ordered by lane, and within a lane as their tiles arrive. In a lane that fits
@@ -157,19 +156,15 @@ class ReadPlan:
     ``k % slots`` of the lane, and may be read when the previous visit of that slot is finished.
     """
 
-    visit: NDArray[np.int64]  # (sample,), the visit that each sample is cut from
-    tile: NDArray[np.int64]  # (visit,)
-    slot: NDArray[np.int64]  # (visit,)
-    before: NDArray[np.int64]  # (visit,), the visit that must be finished first; -1 for none
-    reads: NDArray[np.int64]  # (read, 2), first visit and end, in the order of need
+    visit: Ints  # (sample,), the visit that each sample is cut from
+    tile: Ints  # (visit,)
+    slot: Ints  # (visit,)
+    before: Ints  # (visit,), the visit that must be finished first; -1 for none
+    reads: Ints  # (read, 2), first visit and end, in the order of need
 
 
 def plan_reads(
-    sampling: StreamSampling,
-    epoch: int,
-    positions: NDArray[np.int64],
-    samples: NDArray[np.int64],
-    slots: int,
+    sampling: StreamSampling, epoch: int, positions: Ints, samples: Ints, slots: int
 ) -> ReadPlan:
     """Plan the reads for ascending positions of an epoch; memory has ``slots`` tiles per lane."""
     _, lane = np.unique(sampling.lane_of(positions), return_inverse=True)

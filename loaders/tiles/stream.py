@@ -11,10 +11,9 @@ from math import gcd
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
-from loaders.batch import BufferPool, Crops
+from loaders.batch import BufferPool, Crops, Ints, Pixels
 from loaders.memory import available_memory, format_bytes, memory_limit
 from loaders.prefetch import SideThreads
 from loaders.sampling import Sampling, StepCrops
@@ -133,9 +132,7 @@ class StreamTiles(Tiles):
         """Return the shuffle window for a memory limit in bytes."""
         return ShuffleWindow.fitting(limit // self.tile_bytes, self.lanes, len(self))
 
-    def read(
-        self, tiles: NDArray[np.int64], image: NDArray[np.uint8], label: NDArray[np.uint8]
-    ) -> None:
+    def read(self, tiles: Ints, image: Pixels | None, label: Pixels | None) -> None:
         """Read tiles of one shard.
 
         Parameters
@@ -143,27 +140,22 @@ class StreamTiles(Tiles):
         tiles
             int64, ascending indexes.
         image, label
-            uint8 (tile, y, x, band) and (tile, y, x), one per tile; written.
+            uint8 (tile, y, x, band) and (tile, y, x), one per tile; written. None leaves one out.
 
         Raises
         ------
         StoreError
             A chunk is corrupted or missing; array and shard are named.
         """
-        self._read(tiles, image, label)
-
-    def decode(
-        self, tile: int, image: NDArray[np.uint8] | None, label: NDArray[np.uint8] | None
-    ) -> None:
-        """Read one whole tile from the store; see `Tiles.decode`."""
-        targets = (None if out is None else out[None] for out in (image, label))
-        self._read(np.array([tile]), *targets)
-
-    def _read(self, tiles: NDArray[np.int64], *targets: NDArray[np.uint8] | None) -> None:
         arrays, rows = self.arrays[int(self.table["store"][tiles[0]])], self.rows[tiles].tolist()
-        for array, target in zip(arrays, targets, strict=True):
+        for array, target in zip(arrays, (image, label), strict=True):
             if target is not None:
                 array.read(rows, target)
+
+    def decode(self, tile: int, image: Pixels | None, label: Pixels | None) -> None:
+        """Read one whole tile from the store; see `Tiles.decode`."""
+        targets = (None if out is None else out[None] for out in (image, label))
+        self.read(np.array([tile]), *targets)
 
     def _check_limit(self, *, shared: bool) -> None:
         least, left = LEAST_LANE * self.lanes * self.tile_bytes, available_memory()
@@ -282,7 +274,7 @@ class TileBuffer:
         self.reading: PlannedReading | None = None
         self._batches: BufferPool | None = None
 
-    def enter(self, batches: BufferPool, nbytes: int, other: int) -> NDArray[np.uint8]:
+    def enter(self, batches: BufferPool, nbytes: int, other: int) -> Pixels:
         """Return memory for the tiles of an epoch, after the previous epoch has ended.
 
         The buffers of the previous loader's batches are freed. UsageError if an epoch is

@@ -11,9 +11,9 @@ from .distributed import sum_in_place as sum_in_place
 from .distributed import sum_over_ranks as sum_over_ranks
 from .host import describe as describe
 from .host import keep_memory as keep_memory
-from .ipex import extension_problem as extension_problem
 from .ipex import optimize_inference as optimize_inference
 from .ipex import quantisers as quantisers
+from .ipex import require_extension as require_extension
 from .native import CompileMode as CompileMode
 from .native import DeviceName as DeviceName
 from .native import Engine as Engine

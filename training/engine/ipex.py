@@ -16,6 +16,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from geoprep.errors import UsageError
+
 PACKAGE = "intel-extension-for-pytorch"
 VERSION = "2.8.0"
 RETIRED = (
@@ -41,10 +43,10 @@ def state() -> str:
     return "works"
 
 
-def extension_problem() -> str | None:
-    """Return why the extension cannot be used and how to install it; None if it works."""
-    found = state()
-    return None if found == "works" else f"{PACKAGE} {found}; {INSTALL}. {RETIRED}"
+def require_extension(wanted_by: str) -> None:
+    """Raise UsageError if the extension cannot be used: why, and how to install it."""
+    if (found := state()) != "works":
+        raise UsageError(f"{wanted_by}: {PACKAGE} {found}; {INSTALL}. {RETIRED}")
 
 
 def optimize(

@@ -183,9 +183,7 @@ def _choose_name(name: EngineName, device: torch.device) -> tuple[EngineName, st
         return "native", "as requested" if name == "native" else f"PyTorch on {device.type}"
     if device.type != "cpu":
         raise UsageError(f"`engine` ipex supports the cpu only; use native for {device.type}")
-    missing = ipex.extension_problem()
-    if missing is not None:
-        raise UsageError(f"`engine` ipex: {missing}")
+    ipex.require_extension("`engine` ipex")
     return "ipex", "as requested; native is as fast or faster"
 
 

@@ -18,13 +18,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from geoprep import imagery
+from geoprep.imagery import ImageWindow
 from geoprep.speed import MAX_MPH, NODATA
 from loaders import has_streams
 from training.checkpoint import ModelInfo
 from training.prediction.cog import CogWriter
 from training.prediction.image_rows import ImageRows
 from training.prediction.predict_options import PredictOptions
-from training.prediction.windows import WindowGrid, WindowRow
+from training.prediction.windows import Bytes, Doubles, WindowGrid, WindowRow
 from training.runners import pad_batch
 
 IN_FLIGHT = 2
@@ -64,7 +65,7 @@ class Device:
         host = host.pin_memory() if self.pins else host
         return host.to(self.device, non_blocking=self.pins)
 
-    def count(self, pixels: imagery.ImageWindow) -> NDArray[np.int64]:
+    def count(self, pixels: ImageWindow) -> NDArray[np.int64]:
         """See `imagery.count_source`; threads call it."""
         if imagery.is_held_wide(pixels.values):
             return imagery.count_source(pixels)  # by NumPy
@@ -83,11 +84,7 @@ class Device:
         return there.int() & 0xFFFF if values.dtype == np.uint16 else there
 
     def render(
-        self,
-        pixels: imagery.ImageWindow,
-        tables: NDArray[Any],
-        ys: NDArray[np.float64],
-        xs: NDArray[np.float64],
+        self, pixels: ImageWindow, tables: NDArray[Any], ys: Doubles, xs: Doubles
     ) -> tuple[Tensor, Tensor]:
         """See `Host`."""
         values = self._numbers(pixels.values).double()
@@ -108,7 +105,7 @@ class Device:
             out = limits.flatten()[places + begins]
         return torch.where(keep, out, 0).byte(), keep[..., 0].byte()
 
-    def _sums(self, values: Tensor, edges: NDArray[np.float64]) -> Tensor:
+    def _sums(self, values: Tensor, edges: Doubles) -> Tensor:
         """Return the sums of values (y, ...) between edges, in parts of rows."""
         first = np.floor(edges[:-1]).astype(np.int64)
         if (edges[:-1] == first).all() and (np.diff(edges) == 1).all():  # pixel by pixel
@@ -200,7 +197,7 @@ class Device:
         """See `Host`."""
         return Downloads(self, writer)
 
-    def halve(self, fine: NDArray[np.uint8], coarse: NDArray[np.uint8], by_mode: bool) -> None:
+    def halve(self, fine: Bytes, coarse: Bytes, by_mode: bool) -> None:
         """See `Halve`; the thread that writes calls it, which must not wait for the model."""
         with self.working():
             height, width = coarse.shape

@@ -14,14 +14,13 @@ from numpy.typing import NDArray
 from geoprep import imagery
 from geoprep.compiled import compiled
 from geoprep.cpus import usable_cpus
+from geoprep.imagery import ImageWindow
 from geoprep.speed import NODATA
 from training.checkpoint import ModelInfo
 from training.prediction.image_rows import ImageRows, kept_probabilities
 from training.prediction.predict_options import PredictOptions
-from training.prediction.windows import WindowGrid, WindowRow
+from training.prediction.windows import Bytes, Doubles, Floats, WindowGrid, WindowRow
 from training.runners import Part, class_bytes, road_bytes, spread_bytes
-
-Floats = NDArray[np.float32]
 
 
 class Host:
@@ -44,13 +43,7 @@ class Host:
         """Return uint8 pixels of one value."""
         return np.full(shape, value, np.uint8)
 
-    def render(
-        self,
-        pixels: imagery.ImageWindow,
-        tables: NDArray[np.uint8],
-        ys: NDArray[np.float64],
-        xs: NDArray[np.float64],
-    ) -> Any:  # noqa: ANN401 - see above
+    def render(self, pixels: ImageWindow, tables: Bytes, ys: Doubles, xs: Doubles) -> Any:  # noqa: ANN401 - see above
         """Return bytes (y, x, band) and validity (y, x), see `imagery.render`."""
         shape = len(ys) - 1, len(xs) - 1
         image = np.empty((*shape, pixels.values.shape[2]), np.uint8)
@@ -59,7 +52,7 @@ class Host:
         return image, valid
 
     @staticmethod
-    def halve(fine: NDArray[np.uint8], coarse: NDArray[np.uint8], by_mode: bool) -> None:
+    def halve(fine: Bytes, coarse: Bytes, by_mode: bool) -> None:
         """Write the most frequent of 2 x 2 pixels, or their average; see `Halve`."""
         (halve_by_mode if by_mode else halve_by_average)(fine, coarse)
 
@@ -208,13 +201,7 @@ class RowBlender:
 
 
 @compiled
-def fade(
-    window: NDArray[np.float32],
-    part: Part,
-    down: NDArray[np.float32],
-    across: NDArray[np.float32],
-    sums: NDArray[np.float32],
-) -> None:
+def fade(window: Floats, part: Part, down: Floats, across: Floats, sums: Floats) -> None:
     """Add a part of a window, float32 (y, x, channel), to the sums, times its weights."""
     top, bottom, first, last = part
     channels, begin = window.shape[2], first * window.shape[2]
@@ -227,7 +214,7 @@ def fade(
 
 
 @compiled
-def halve_by_mode(fine: NDArray[np.uint8], coarse: NDArray[np.uint8]) -> None:
+def halve_by_mode(fine: Bytes, coarse: Bytes) -> None:
     """Write the most frequent of 2 x 2 pixels without nodata (255), the largest of equals.
 
     So a road of one pixel's width is seen beside as many pixels of background.
@@ -248,7 +235,7 @@ def halve_by_mode(fine: NDArray[np.uint8], coarse: NDArray[np.uint8]) -> None:
 
 
 @compiled
-def halve_by_average(fine: NDArray[np.uint8], coarse: NDArray[np.uint8]) -> None:
+def halve_by_average(fine: Bytes, coarse: Bytes) -> None:
     """Write the average of 2 x 2 pixels without nodata (255), rounded half up."""
     # float32 and no branches, so that the compiler can vectorise: 3.5 times as fast.
     none, one, zero = np.float32(255), np.float32(1), np.float32(0)

@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 
 from geoprep.compiled import compiled
 from training.prediction.images import ImageSource
-from training.prediction.windows import WindowRow
+from training.prediction.windows import Bytes, Doubles, Floats, WindowRow
 from training.runners import Part
+
+Words = NDArray[np.uint16]
 
 _TOP = 65534
 """The probability 1 as it is kept until it is interpolated; one more is not finite."""
@@ -100,13 +102,7 @@ class ImageRows:
         return out
 
     def _block(
-        self,
-        top: int,
-        values: NDArray[np.uint16],
-        valid: NDArray[np.uint8],
-        most: int,
-        out: NDArray[np.uint8],
-        first: int,
+        self, top: int, values: Words, valid: Bytes, most: int, out: Bytes, first: int
     ) -> int:
         """Convert some rows of ``out``; return the number of pixels that are not finite."""
         out = out[:, first : first + most]
@@ -137,13 +133,7 @@ class ImageRows:
 
 
 @compiled
-def kept_probabilities(
-    values: NDArray[np.float32],
-    part: Part,
-    left: int,
-    valid: NDArray[np.uint8],
-    out: NDArray[np.uint16],
-) -> int:
+def kept_probabilities(values: Floats, part: Part, left: int, valid: Bytes, out: Words) -> int:
     """Write probabilities as 16-bit numbers, to be interpolated; as `road_bytes` otherwise."""
     top, bottom, first, last = part
     for y in range(top, bottom):
@@ -158,12 +148,7 @@ def kept_probabilities(
 
 @compiled
 def interpolate(
-    values: NDArray[np.uint16],
-    valid: NDArray[np.uint8],
-    down: NDArray[np.float64],
-    across: NDArray[np.float64],
-    seen: NDArray[np.uint8],
-    out: NDArray[np.float32],
+    values: Words, valid: Bytes, down: Doubles, across: Doubles, seen: Bytes, out: Floats
 ) -> None:
     """Interpolate `kept_probabilities` (y, x, channel) at rows and columns of their pixels.
 

@@ -25,6 +25,7 @@ from geoprep import imagery
 from geoprep.build import parse_nodata
 from geoprep.cpus import usable_cpus
 from geoprep.errors import ImageError, UsageError
+from geoprep.imagery import ImageWindow
 from geoprep.storage import open_image, shown_address
 from training.checkpoint import ModelInfo
 from training.prediction.area import Polygons, area_in_pixels, read_area
@@ -48,7 +49,7 @@ MOST_AT_ENDS = 0.95
 _COUNTED_ROWS = 512
 """Rows that are counted at a time: a row of blocks of most large images."""
 
-ReadRows = Callable[[int, int, int, int], imagery.ImageWindow]
+ReadRows = Callable[[int, int, int, int], ImageWindow]
 """Returns the rows of an image from the first to the last one, which is excluded; and columns."""
 
 
@@ -268,8 +269,8 @@ class ImageReader:
         self._strip_rows = min(self.rows_at_a_time, _COUNTED_ROWS)
         self._counted_every = math.ceil(height * width / _MOST_COUNTED)
         self._keeps = height * row_bytes <= _KEPT_BYTES and self._counted_every == 1
-        self._decoded: dict[int, imagery.ImageWindow] = {}  # by the first row
-        self._coming: dict[int, Future[imagery.ImageWindow]] = {}
+        self._decoded: dict[int, ImageWindow] = {}  # by the first row
+        self._coming: dict[int, Future[ImageWindow]] = {}
         self._mask = mask if source.black_decides else None
         self.values = self.ends = 0  # stretched by limits that are known, and to 1 or 255 of these
 
@@ -288,7 +289,7 @@ class ImageReader:
         imagery.write_bits(str(self._mask), bits)
 
     def scene_limits(
-        self, count: Callable[[imagery.ImageWindow], NDArray[np.int64]] = imagery.count_source
+        self, count: Callable[[ImageWindow], NDArray[np.int64]] = imagery.count_source
     ) -> NDArray[np.float64]:
         """Return float64 (band, 2), the percentiles of an image's valid pixels.
 
@@ -325,10 +326,7 @@ class ImageReader:
                 yield partial(self._read_rows, dataset, self._mask)
 
     def _map_rows(
-        self,
-        function: Callable[[imagery.ImageWindow], Any],
-        mask: Path | None = None,
-        every: int = 1,
+        self, function: Callable[[ImageWindow], Any], mask: Path | None = None, every: int = 1
     ) -> dict[int, Any]:
         """Return the results for blocks of rows, one of ``every``, by the number of the first."""
 
@@ -343,14 +341,12 @@ class ImageReader:
             tops = range(0, self.source.lengths[0], self._strip_rows * every)
             return dict(pool.map(result, tops))
 
-    def _strip(self, top: int, mask: Path | None) -> imagery.ImageWindow:
+    def _strip(self, top: int, mask: Path | None) -> ImageWindow:
         (height, width), bottom = self.source.lengths, top + self._strip_rows
         with bounded_cache(), open_image(self.source.address) as dataset:
             return self._read_rows(dataset, mask, top, min(bottom, height), 0, width)
 
-    def _read_rows(
-        self, dataset: DatasetReader, mask: Path | None, *edges: int
-    ) -> imagery.ImageWindow:
+    def _read_rows(self, dataset: DatasetReader, mask: Path | None, *edges: int) -> ImageWindow:
         top, bottom, left, right = edges
         source, valid, parts = self.source, None, (slice(top, bottom), slice(left, right))
         if mask is not None:
@@ -360,7 +356,7 @@ class ImageReader:
 
     def _take_decoded(
         self, pool: ThreadPoolExecutor, ahead: int, top: int, bottom: int, left: int, right: int
-    ) -> imagery.ImageWindow:
+    ) -> ImageWindow:
         """Return rows, and let threads decode them and so many strips below."""
         step = self._strip_rows
         first, stop = top // step * step, min(bottom + ahead * step, self.source.lengths[0])
@@ -372,7 +368,7 @@ class ImageReader:
                 self._decoded[start] = self._coming.pop(start).result()
         return self._take_rows(top, bottom, left, right)
 
-    def _take_rows(self, top: int, bottom: int, left: int, right: int) -> imagery.ImageWindow:
+    def _take_rows(self, top: int, bottom: int, left: int, right: int) -> ImageWindow:
         """Return rows that were decoded before; forget what ends above them."""
         values, masks = [], []
         for start, block in sorted(self._decoded.items()):
@@ -384,11 +380,8 @@ class ImageReader:
                 everywhere = np.ones(values[-1].shape[:2], np.uint8)
                 masks.append(everywhere if block.valid is None else block.valid[part])
         valid = np.concatenate(masks)
-        return imagery.ImageWindow(np.concatenate(values), None if valid.all() else valid)
+        return ImageWindow(np.concatenate(values), None if valid.all() else valid)
 
 
-@contextmanager
-def bounded_cache() -> Iterator[None]:
-    """Limit GDAL's cache of blocks to 128 MB; by default it takes 5 % of the memory."""
-    with rasterio.Env(GDAL_CACHEMAX=128):
-        yield
+bounded_cache = partial(rasterio.Env, GDAL_CACHEMAX=128)
+"""Limits GDAL's cache of blocks to 128 MB in its context; by default it takes 5 % of the memory."""

@@ -13,6 +13,7 @@ from PIL import Image
 from rasterio.windows import Window
 
 from geoprep import imagery
+from geoprep.imagery import ImageWindow
 from geoprep.palette import BACKGROUND_COLOUR, NODATA_GREYS
 from geoprep.speed import BACKGROUND, NODATA
 from geoprep.storage import open_image, replaced
@@ -153,7 +154,6 @@ def _brightened(
         values[~usable] = 0
         valid = usable.view(np.uint8)
     tables = imagery.lookup_tables(
-        imagery.percentile_limits(imagery.count_source(imagery.ImageWindow(values, valid))),
-        source.dtype,
+        imagery.percentile_limits(imagery.count_source(ImageWindow(values, valid))), source.dtype
     )
     return np.repeat(imagery.to_bytes(values, tables), 3 // len(shown), axis=-1).astype(np.float32)

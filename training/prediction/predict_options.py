@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from geoprep import imagery
+from geoprep import build, imagery
 from geoprep.errors import ImageError, UsageError
 from geoprep.options import argument, option
 from training.runners import ModelOptions
@@ -32,18 +32,14 @@ def check_gsd(text: str) -> None:
 
 def check_nodata(text: str) -> None:
     """Raise UsageError unless ``nodata`` is ``checkpoint`` or a rule of `geoprep.build`."""
-    from geoprep.build import parse_nodata
-
     if text != "checkpoint":
-        parse_nodata(text)
+        build.parse_nodata(text)
 
 
 def check_rescale(text: str) -> None:
     """Raise UsageError unless ``rescale`` is ``checkpoint`` or a rule of `geoprep.build`."""
-    from geoprep.build import parse_rescale
-
     if text != "checkpoint":
-        parse_rescale(text)
+        build.parse_rescale(text)
 
 
 def known_limits(
@@ -58,14 +54,12 @@ def known_limits(
     ``units`` are scale and offset of the bands of an image of a ``dtype``, if it has any. Raises
     ImageError if the limits of the model belong to values of another kind.
     """
-    from geoprep.build import parse_rescale
-
     if dtype not in ("", "uint8") and rescale_rule(info, rule) == "none":
         raise ImageError(
             f"{name} is {dtype}, but the model was trained on uint8 without rescaling: use "
             "`rescale` scene, or LO,HI, to map its values to bytes"
         )
-    fixed = parse_rescale(rescale_rule(info, rule))
+    fixed = build.parse_rescale(rescale_rule(info, rule))
     own = rescale_rule(info, rule) == info.rescale
     kind = imagery.value_kind(dtype, scaled=bool(units))
     if own and info.limits_of == "integers":

@@ -99,11 +99,6 @@ class Predictor:
     checkpoint: str  # hashes of the files, and which of their weights are used
     spread: bool = False  # whether the last channel and band are the spread of several models
 
-    @property
-    def limits(self) -> Limits | None:
-        """The values of all images that become black and white; None for each image's own."""
-        return known_limits(self.info, self.options.rescale)
-
     def grid(self, source: ImageSource) -> WindowGrid:
         """Return the windows over an image."""
         options = self.options
@@ -118,7 +113,7 @@ class Predictor:
 
     def signature(self, name: str, version: str, runner: Runner) -> dict[str, Any]:
         """Return everything that a prediction's pixels depend on, as plain JSON."""
-        options, limits = self.options, self.limits
+        options, limits = self.options, known_limits(self.info, self.options.rescale)
         reading = {name: getattr(options, name) for name in READING}
         extra: dict[str, Any] = {} if options.outputs == "all" else {"bins": False}
         if self.info.has_classes:
@@ -277,7 +272,7 @@ class Predictor:
 
         def start(batch: _WindowBatch) -> Callable[[], Output]:
             if not batch.columns:
-                return _nothing
+                return lambda: (np.zeros(0, np.float32), 0.0)
             # A compiled model needs batches of one size: the last one of a row is padded.
             count = grid.batch if runner.fixed_batch else 0
             windows = place.windows(batch.row, batch.columns, grid, count)
@@ -325,10 +320,6 @@ class Predictor:
                 "fit the checkpoint"
             )
         return probabilities
-
-
-def _nothing() -> Output:
-    return np.zeros(0, np.float32), 0.0
 
 
 class _WindowBatch(NamedTuple):

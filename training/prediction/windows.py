@@ -21,6 +21,8 @@ from training.prediction.images import ImageReader, ReadRows
 
 T = TypeVar("T")
 Bytes = NDArray[np.uint8]
+Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
 
 _WORTH_ANOTHER_SIDE = 0.97
 """Windows get another side if that saves 3 % of the pixels: each side is compiled separately."""
@@ -57,7 +59,7 @@ class Axis:
         return next((i for i, s in enumerate(self.starts) if s + self.side > pixel), count)
 
     @cached_property
-    def weights(self) -> NDArray[np.float32]:
+    def weights(self) -> Floats:
         """Return float32 (window, pixel of it); they sum to one at every pixel of the image.
 
         A raised cosine over the overlap, so that a window weighs least at its edge, where
@@ -199,7 +201,7 @@ class WindowRow(NamedTuple):
 
 def read_window_rows(
     reader: ImageReader,
-    limits: NDArray[np.float64],
+    limits: Doubles,
     grid: WindowGrid,
     place: Any,  # noqa: ANN401 - a `Host` or a `Device`
     first: int = 0,

@@ -21,9 +21,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from geoprep.errors import UsageError
-from geoprep.store import StoreReader
 from loaders import PAD_TO, Batch, available_memory, this_rank
-from training.data import count_tiles
+from training.data import Stores, count_tiles
 from training.engine import (
     Engine,
     max_over_ranks,
@@ -169,7 +168,7 @@ def planned(run: Trainer) -> Iterator[str]:
     yield f"{epochs}: {counted(round(steps), 'step')} in {duration(seconds)}"
 
 
-def largest_sides(config: Config, stores: Sequence[StoreReader], first: int = 0) -> tuple[int, int]:
+def largest_sides(config: Config, stores: Stores, first: int = 0) -> tuple[int, int]:
     """Return the largest sides of samples, padding included, and of tiles, in pixels."""
     finest = stores[0].meta.levels[0]
     levels = [(stage.crop, stage.level or finest) for stage in config.all_stages[first:]]
@@ -246,9 +245,7 @@ def available(device: torch.device) -> tuple[int, str]:
     return here.nbytes // ranks, here.limited_by + f", {ranks} ranks" * (ranks > 1)
 
 
-def tile_bytes(
-    config: Config, stores: Sequence[StoreReader], side: int, device: torch.device
-) -> int:
+def tile_bytes(config: Config, stores: Stores, side: int, device: torch.device) -> int:
     """Return the bytes of tiles of a side that are not loaded yet on the device that trains.
 
     Tiles of `residency` ``compressed`` and ``stream`` count as 0: their size is not known before.
@@ -270,9 +267,7 @@ def release(device: torch.device) -> None:
         torch.get_device_module(device).empty_cache()
 
 
-def choose_batch_size(
-    config: Config, engine: Engine, stores: Sequence[StoreReader]
-) -> tuple[Config, list[str]]:
+def choose_batch_size(config: Config, engine: Engine, stores: Stores) -> tuple[Config, list[str]]:
     """Return settings with a number as batch size, and a remark on it."""
     given, remarks = config.batch_size, list[str]()
     if given == "auto":
@@ -294,7 +289,7 @@ class _Trial:
     learns: int  # largest batch of which there are `STEPS_PER_EPOCH`
 
     @classmethod
-    def of(cls, config: Config, engine: Engine, stores: Sequence[StoreReader]) -> Self:
+    def of(cls, config: Config, engine: Engine, stores: Stores) -> Self:
         """Return the trial for the settings of a run."""
         trainable = make_trainable(config, info_of(config, stores), engine, stores)
         side, finest = largest_sides(config, stores)
@@ -311,9 +306,7 @@ class _Trial:
         return [size for size in SIZES if size <= max(SIZES[0], min(self.fits, self.learns))]
 
 
-def _fastest_batch(
-    config: Config, engine: Engine, stores: Sequence[StoreReader]
-) -> tuple[Config, list[str]]:
+def _fastest_batch(config: Config, engine: Engine, stores: Stores) -> tuple[Config, list[str]]:
     """Return settings with the fastest batch size, and how it was chosen."""
     trial = _Trial.of(config, engine, stores)
     side, fits = trial.side, trial.fits
@@ -339,9 +332,7 @@ def _fastest_batch(
     return replace(config, batch_size=chosen), [note]
 
 
-def _gain_of_larger(
-    given: int, config: Config, engine: Engine, stores: Sequence[StoreReader]
-) -> list[str]:
+def _gain_of_larger(given: int, config: Config, engine: Engine, stores: Stores) -> list[str]:
     """Return a remark if `LARGER` batches, which recorded steps need, are clearly faster."""
     trial = _Trial.of(config, engine, stores)
     if LARGER not in trial.sizes:

@@ -21,6 +21,7 @@ from geoprep.speed import CHANNEL_TABLE, VALID_TABLE
 from geoprep.store import StoreReader
 from training.checkpoint import Checkpoint
 from training.data import (
+    Stores,
     class_pixels,
     count_fold,
     count_tiles,
@@ -69,7 +70,7 @@ def open_data(config: Config) -> tuple[StoreReader, ...]:
     return tuple(with_counts(*pair) for pair in zip(stores, counts, strict=True))
 
 
-def info_of(config: Config, stores: Sequence[StoreReader]) -> ModelInfo:
+def info_of(config: Config, stores: Stores) -> ModelInfo:
     """Return inputs and outputs of the model that a run trains, for the finest level."""
     return model_info(
         stores,
@@ -80,9 +81,7 @@ def info_of(config: Config, stores: Sequence[StoreReader]) -> ModelInfo:
     )
 
 
-def make_trainable(
-    config: Config, info: ModelInfo, engine: Engine, stores: Sequence[StoreReader]
-) -> Trainable:
+def make_trainable(config: Config, info: ModelInfo, engine: Engine, stores: Stores) -> Trainable:
     """Return an untrained model with its normalisation and loss, on the CPU in fp32."""
     direction = _direction_weight(config, info)
     size = {"bands": len(info.bands), "channels": info.channels}
@@ -254,7 +253,7 @@ def make_optimizer(model: nn.Module, config: Config) -> Optimizer:
     return kinds[config.optimizer](used, lr=config.lr, fused=True)
 
 
-def class_share(stores: Sequence[StoreReader], names: Sequence[str]) -> Tensor:
+def class_share(stores: Stores, names: Sequence[str]) -> Tensor:
     """Return the share of each class in the labelled pixels of the train splits, fp32 (class,)."""
     pixels = torch.from_numpy(class_pixels(stores, names))
     return (pixels / pixels.sum().clamp(min=1)).float()
@@ -280,7 +279,7 @@ def class_weights(given: str, info: ModelInfo, share: Tensor) -> Tensor | None:
     return weight / weight.mean()
 
 
-def channel_share(stores: Sequence[StoreReader]) -> Tensor:
+def channel_share(stores: Stores) -> Tensor:
     """Return the share of labelled pixels on which each channel of the target ``bins`` is 1."""
     counts = np.sum([store.histogram_speed for store in stores], axis=0).astype(np.float64)
     return torch.from_numpy(counts @ CHANNEL_TABLE / max(counts @ VALID_TABLE, 1)).float()
@@ -297,7 +296,7 @@ def inverse_root(share: Tensor) -> Tensor:
     return weight / weight.mean()
 
 
-def labels_of(stores: Sequence[StoreReader]) -> str:
+def labels_of(stores: Stores) -> str:
     """Return a digest of the labels of stores."""
     return " ".join(store.label_digest for store in stores)
 
@@ -322,11 +321,7 @@ def resume_within(loader: loaders.BatchLoader, saved: Checkpoint, folder: Path) 
 
 
 def load_stage(
-    config: Config,
-    info: ModelInfo,
-    stores: Sequence[StoreReader],
-    stage: Stage,
-    device: torch.device,
+    config: Config, info: ModelInfo, stores: Stores, stage: Stage, device: torch.device
 ) -> tuple[loaders.BatchLoader, loaders.BatchLoader | None]:
     """Load the tiles of a stage; return its loaders for training and validation.
 

@@ -355,10 +355,10 @@ class Trainer:
         try:
             if is_rank_zero():
                 progress.sums, progress.labelled = totals[:-1], totals[-1]
-                place = replace(self.loader.state, epoch=progress.epoch, position=self.position)
+                place = {"epoch": progress.epoch, "position": self.position}
                 checkpoint = self._checkpoint(
                     optimizer=state.optimizer_state(),
-                    loader=asdict(place),
+                    loader=self.loader.state_dict() | place,
                     rng=first | ({"other_ranks": others} if others else {}),
                     scaler={} if state.scaler is None else state.scaler.state_dict(),
                     auxiliary=training_only(state.model),

@@ -23,6 +23,8 @@ CLASS_BAND = 0
 SLOWEST_MPH = 7.5
 """Threshold of road in continuous predictions: half of the slowest speed of the table."""
 
+Bytes = NDArray[np.uint8]
+Floats = NDArray[np.float32]
 Part = tuple[int, int, int, int]
 """A rectangle: first row, last row, first column, last column; the last ones are excluded."""
 
@@ -58,13 +60,13 @@ def label_bytes(probabilities: Tensor, info: ModelInfo, threshold: float) -> Ten
 
 @compiled
 def road_bytes(
-    values: NDArray[np.float32],
+    values: Floats,
     part: Part,
     left: int,
-    valid: NDArray[np.uint8],
-    class_mph: NDArray[np.float32],
+    valid: Bytes,
+    class_mph: Floats,
     threshold: float,
-    out: NDArray[np.uint8],
+    out: Bytes,
 ) -> int:
     """Write probabilities and speeds as bytes; return the number of pixels that are not finite.
 
@@ -95,13 +97,13 @@ def road_bytes(
 
 @compiled
 def class_bytes(
-    values: NDArray[np.float32],
+    values: Floats,
     part: Part,
     left: int,
-    valid: NDArray[np.uint8],
+    valid: Bytes,
     confidence: bool,
     probabilities: bool,
-    out: NDArray[np.uint8],
+    out: Bytes,
 ) -> int:
     """Write the most probable classes as bytes; return the number of pixels that are not finite.
 
@@ -133,12 +135,7 @@ def class_bytes(
 
 
 def spread_bytes(
-    values: NDArray[np.float32],
-    part: Part,
-    left: int,
-    valid: NDArray[np.uint8],
-    out: NDArray[np.uint8],
-    convert: Callable[..., int],
+    values: Floats, part: Part, left: int, valid: Bytes, out: Bytes, convert: Callable[..., int]
 ) -> int:
     """Write bands as ``convert`` does, and as the last one the last channel times 255."""
     top, bottom, first, last = part
@@ -153,7 +150,7 @@ def spread_bytes(
 
 
 @compiled
-def _hide(pixels: NDArray[np.float32], valid: NDArray[np.uint8], bands: NDArray[np.uint8]) -> int:
+def _hide(pixels: Floats, valid: Bytes, bands: Bytes) -> int:
     """Write 255 where a row has no imagery or is not finite; return the number of the latter."""
     hidden = False
     for x in range(len(pixels)):
@@ -173,7 +170,7 @@ def _hide(pixels: NDArray[np.float32], valid: NDArray[np.uint8], bands: NDArray[
 
 
 @compiled_sums
-def _sum(values: NDArray[np.float32]) -> np.float32:
+def _sum(values: Floats) -> np.float32:
     """Return the sum of many values, which is finite if all are."""
     total = np.float32(0)
     for i in range(len(values)):
@@ -189,7 +186,7 @@ def _scaled(value: np.float32) -> np.uint8:
 
 
 @compiled
-def _speed(pixel: NDArray[np.float32], class_mph: NDArray[np.float32]) -> int:
+def _speed(pixel: Floats, class_mph: Floats) -> int:
     """Return the speed of the most likely class of a pixel, 1..253."""
     best = 0
     for channel in range(1, len(class_mph)):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from geoprep.errors import UsageError
 from geoprep.storage import replaced
 from training.checkpoint import check_sums
-from training.engine import extension_problem, optimize_inference, quantisers
+from training.engine import optimize_inference, quantisers, require_extension
 from training.runners.export_record import KEY, ExportRecord, damage_reported
 from training.runners.graph import example_image, inference_module
 from training.runners.runner import Runner, TorchRunner
@@ -23,7 +23,7 @@ from training.runners.runner import Runner, TorchRunner
 
 def write(path: Path, network: nn.Module, record: ExportRecord, tiles: Sequence[Tensor]) -> None:
     """Write a ``.ipex`` file, see `training.runners.torch_file.write`."""
-    _check_extension()
+    require_extension("a .ipex file")
     if record.kept:
         raise UsageError(
             "`keep_float`: IPEX quantises all layers or none. Use `format` openvino instead"
@@ -41,7 +41,7 @@ def write(path: Path, network: nn.Module, record: ExportRecord, tiles: Sequence[
 def read(path: Path, device: str = "cpu") -> tuple[Runner, ExportRecord]:
     """Return the runner of a file, see `training.runners.torch_file.read`."""
     del device
-    _check_extension()
+    require_extension("a .ipex file")
     extra: dict[str, Any] = {KEY: ""}
     with damage_reported(path):
         check_sums(path)
@@ -67,9 +67,3 @@ def _frozen(module: Callable[..., Any], image: Tensor) -> torch.jit.ScriptModule
         traced = torch.jit.trace(module, (image,), check_trace=False)  # type: ignore[no-untyped-call]  # torch's
         frozen: torch.jit.ScriptModule = torch.jit.freeze(traced)
     return frozen
-
-
-def _check_extension() -> None:
-    problem = extension_problem()
-    if problem:
-        raise UsageError(f"a .ipex file: {problem}")
