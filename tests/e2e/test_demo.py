@@ -9,8 +9,8 @@ import pytest
 
 REPO = Path(__file__).resolve().parents[2]
 # Small steps: after a few large ones the model predicts roads everywhere on some processors.
-SETTINGS = ("SCENES=6", "SIZE=652", "TILE=328", "CHIP=chip4")
-FIT = "FIT=--level 164 --crop 64 --epochs 1 --batch-size 4 --compile off"
+SETTINGS = ("SCENES=6", "SIZE=392", "TILE=196", "CHIP=chip4")
+FIT = "FIT=--level 98 --crop 64 --epochs 1 --batch-size 4 --compile off"
 
 
 @pytest.mark.slow
