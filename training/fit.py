@@ -1,4 +1,4 @@
-"""Train a model of roads and speeds on the tiles of one or more stores.
+"""Train a model of roads and speeds, or of classes, on the tiles of one or more stores.
 
 geoprep fit                                    on the only store in this folder
 geoprep fit moscow.zarr                        with defaults, into runs/moscow

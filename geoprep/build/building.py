@@ -75,7 +75,7 @@ def build_zarr(
         Asset of the STAC items of `images`, such as visual; several (red,green,blue) are stacked as
         bands. Default: their only raster.
     labels
-        Labels of `images`: one road file for all of them, or a folder or quoted pattern of one
+        Labels of `images`: one vector file for all of them, or a folder or quoted pattern of one
         vector file or raster per image. Default: no labels.
     label_name
         Name of the label of an image, without suffix, such as ``'mask_{name}'``; {name} is that of

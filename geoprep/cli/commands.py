@@ -25,16 +25,18 @@ from geoprep.texts import printable
 STORE = click.argument("store", metavar="STORE")
 
 
-HELP = """Build uint8 Zarr stores from imagery and labels, train models, and make road networks.
+HELP = """Build uint8 Zarr stores, train models, and make road networks or polygons of classes.
 
 \b
 geoprep synth --city moscow --scenes 24 --out data/     make a synthetic labelled city
 geoprep build-zarr --city moscow --source data/         build moscow.zarr from imagery and roads
+geoprep build-zarr --images 'chips/*.tif' --labels houses.gpkg --classes house --out houses.zarr
 geoprep info moscow.zarr                                print its contents
 geoprep preview moscow.zarr --out sheet.png             draw some scenes
 geoprep fit moscow.zarr                                 train a model
-geoprep predict runs/moscow images/ --out predictions/  find roads in other images
+geoprep predict runs/moscow images/ --out predictions/  find roads or classes
 geoprep vectorize predictions/ --out city.gpkg          make a routable road network
+geoprep polygonize predictions/ --out houses.gpkg       make polygons of classes
 geoprep score --truth labels/ --proposal city.gpkg      score it with APLS and TOPO
 geoprep compare map.osm city.gpkg --out changes.gpkg    find the roads that a map lacks
 """

@@ -83,9 +83,10 @@ def _say_threshold(rasters: Path) -> None:
 
 POLYGONIZE_HELP = """Turn predictions of classes into polygons.
 
-MAPS are predictions of geoprep predict with a model of classes, or folders of them. Areas are
-dissolved across the borders of predictions. Neighbours keep touching when they are simplified. Each
-polygon has its class, its area and its mean confidence (of predictions with --confidence).
+MAPS are predictions of geoprep predict with a model of classes, labels of geoprep export, or
+folders of them. Areas are dissolved across their borders. Neighbours keep touching when they are
+simplified. Each polygon has its class, its area and its mean confidence (of predictions with
+--confidence).
 
 \b
 geoprep polygonize maps/ --out areas.gpkg

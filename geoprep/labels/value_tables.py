@@ -133,7 +133,7 @@ class ValueTable:
             if not values and name not in self.without_values:
                 raise LabelError(
                     f"class {name} has no value in raster labels. Give it a value or a colour in "
-                    "`classes`"
+                    f"`classes`, such as {name}=255"
                 )
             for value in values:
                 yield number, value

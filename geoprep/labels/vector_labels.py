@@ -185,9 +185,10 @@ def _road_layer(file: VectorFile, rule: SpeedRule) -> tuple[Layer, tuple[str, ..
         candidates = [layer for layer in candidates if _holds_roads(file, layer, rule)]
     if len(candidates) != 1:
         which = "more than one layer has" if candidates else "no layer has"
+        offer = "" if lines else "For a class give `classes`, such as building. "
         raise LabelError(
             f"{file.name}: {which} road attributes (road_type, highway, fclass, ...); layers: "
-            f"{file.present}. Name the layer of roads as `layer`"
+            f"{file.present}. {offer}Name the layer of roads as `layer`"
         )
     others = [layer for layer in layers if layer is not candidates[0]]
     others.sort(key=lambda layer: layer not in lines)

@@ -1,4 +1,4 @@
-"""Read rasters of classes: predictions of ``geoprep predict``, and masks of ground truth."""
+"""Read rasters of classes: predictions, exported labels, and masks of ground truth."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class ClassPixels:
 
 def has_rasters(path: object) -> bool:
     """Return whether a path is a raster file, or a folder that holds some."""
-    if not isinstance(path, str | Path):
-        return False
-    return bool(raster_files(Path(path), required=False))
+    return isinstance(path, str | Path) and bool(raster_files(Path(path), required=False))
 
 
 def raster_files(path: Path, *, required: bool = True) -> list[Path]:
     """Return a raster file, or those of a folder in the order of their names."""
+    if required and not path.exists():
+        raise UsageError(f"{path}: no such file or folder; check the path")
     given = [path] if path.is_file() else sorted(path.iterdir()) if path.is_dir() else []
     files = [file for file in given if file.suffix.lower() in SUFFIXES and file.is_file()]
     # The overlay of a prediction, NAME.png beside NAME.tif, is a picture.
@@ -56,7 +56,7 @@ def raster_files(path: Path, *, required: bool = True) -> list[Path]:
 
 
 def class_names(path: Path) -> tuple[str, ...]:
-    """Return the names of the classes of a prediction; none for other rasters."""
+    """Return the class names of a prediction or exported label; none for other rasters."""
     with open_image(str(path)) as dataset:
         text = dataset.tags().get("CLASS_NAMES", "[]")
     try:
@@ -123,9 +123,8 @@ def _on_grid(path: Path, dataset: DatasetReader, like: ClassPixels) -> NDArray[A
     if not onto.georeferenced:
         shape = (dataset.count, *onto.shape)
         return np.asarray(dataset.read(out_shape=shape, resampling=Resampling.nearest))
-    place = {"crs": onto.crs, "transform": onto.transform}
-    grid = place | {"width": onto.width, "height": onto.height}
     fill = NODATA if dataset.nodata is None else dataset.nodata
-    options = {"resampling": Resampling.nearest, "nodata": fill}
-    with WarpedVRT(dataset, **grid, **options) as warped:
+    grid = {"crs": onto.crs, "transform": onto.transform, "nodata": fill}
+    grid |= {"width": onto.width, "height": onto.height, "resampling": Resampling.nearest}
+    with WarpedVRT(dataset, **grid) as warped:
         return np.asarray(warped.read())

@@ -48,7 +48,7 @@ def polygonize_rasters(
     names = class_names(files[0])
     if not names:
         raise UsageError(
-            f"{files[0]} has no class names: give predictions of geoprep predict with classes"
+            f"{files[0]} has no class names: give predictions of classes, or exported labels"
         )
     areas: list[_Area] = []
     outlines: list[shapely.Polygon] = []
@@ -173,8 +173,7 @@ def _areas(raster: ClassPixels) -> list[_Area]:
 
 
 def _dissolved(
-    areas: Sequence[_Area],
-    precision: float | None,
+    areas: Sequence[_Area], precision: float | None
 ) -> tuple[NDArray[np.object_], NDArray[np.int64], NDArray[np.float64]]:
     """Return polygons with common vertices where they touch, their classes and confidences.
 

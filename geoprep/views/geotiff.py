@@ -185,7 +185,7 @@ def _describe_label(file: DatasetWriter, store: StoreReader, coding: Coding) -> 
     """Give a label its colours and its unit, or the names of its classes."""
     meta = store.meta
     if meta.has_classes:
-        file.update_tags(CLASSES=json.dumps(list(store.classes.names)))
+        file.update_tags(CLASS_NAMES=json.dumps(list(store.classes.names)))
         file.descriptions = ["class"]
     else:
         file.update_tags(SPEED_CODING=coding)

@@ -198,10 +198,14 @@ def test_the_layer_with_road_attributes_is_read_and_the_others_are_named(tmp_pat
     [
         (["rivers", "railways"], "no layer has road attributes"),
         (["roads", "north"], "more than one layer has road attributes"),
+        (["houses", "landuse"], "(?=.*For a class give `classes`, such as building. )no layer has"),
     ],
 )
 def test_layers_that_do_not_tell_are_refused_by_name(tmp_path, layers, says):
-    known = LAYERS | {"north": ("LineString", {"highway": "primary"})}
+    known = LAYERS | {
+        "north": ("LineString", {"highway": "primary"}),
+        "houses": ("Polygon", {"a": 1}),
+    }
     path = layered(tmp_path / "a.gpkg", {name: known[name] for name in layers})
     with pytest.raises(LabelError, match=rf"a\.gpkg: {says}.*{layers[0]}.*{layers[1]}.*`layer`"):
         read_roads(path)

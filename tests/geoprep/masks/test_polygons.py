@@ -177,6 +177,8 @@ def test_other_rasters_are_refused(tmp_path):
     other = write(tmp_path / "other.tif", blobs(9, 9), names=("a", "b", "c"))
     with pytest.raises(UsageError, match="differ in their classes"):
         gp.polygonize([one, other])
+    with pytest.raises(UsageError, match=r"nothing: no such file or folder; check the path"):
+        gp.polygonize(tmp_path / "nothing")
 
 
 def test_small_polygons_are_left_out_and_counted(tmp_path):

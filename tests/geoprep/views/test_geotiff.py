@@ -9,11 +9,15 @@ import rasterio
 import shapely
 from affine import Affine
 from helpers.factory import Place, build_of, texture, write_scene
+from helpers.stores import write_store
 from rasterio.warp import transform_bounds
 
-from geoprep.errors import UsageError
+from geoprep import polygonize
+from geoprep.errors import ImageError, UsageError
 from geoprep.palette import speed_colours
+from geoprep.roads import open_raster
 from geoprep.speed import BINNED_TABLE, CONTINUOUS_TABLE
+from geoprep.store import StoreReader
 from geoprep.store.scenes import read_label
 from geoprep.views.footprints import export_footprints
 from geoprep.views.geotiff import export_scenes
@@ -77,6 +81,16 @@ def test_mask_shows_its_colours_in_a_gis(store, tmp_path):
         table = made.colormap(1)
         assert made.units == ("mph",)
     assert [table[mph][:3] for mph in range(256)] == [tuple(c) for c in speed_colours().tolist()]
+
+
+def test_an_exported_label_of_classes_becomes_polygons_and_no_network(tmp_path):
+    store = StoreReader.open(
+        write_store(tmp_path / "a.zarr", classes=("background", "slow", "fast"))
+    )
+    (label,) = export_scenes(store, str(store.scenes.id[0]), tmp_path / "a.tif", what="label")
+    assert set(polygonize(label)["class"]) == {"slow", "fast"}
+    with pytest.raises(ImageError, match="`geoprep polygonize` makes polygons of classes"):
+        open_raster(label)
 
 
 @pytest.mark.parametrize(
