@@ -153,11 +153,11 @@ def draw_curves(path: Path, history: Sequence[Mapping[str, float]]) -> None:
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
+    scores = {"road_iou": "road", "bin_iou": "mean of speed bins"}
+    scores |= {"mean_iou": "mean", "worst_iou": "worst class"}
     panels = {
         "loss": {"loss": "training", "val_loss": "validation"},
-        "IoU on validation tiles": {"road_iou": "road", "bin_iou": "mean of speed bins"}
-        if "mean_iou" not in history[0]
-        else {"mean_iou": "mean", "worst_iou": "worst class"},
+        "IoU on validation tiles": scores,
         "learning rate": {"lr": "learning rate"},
     }
     with mpl.rc_context({"axes.spines.top": False, "axes.spines.right": False, "axes.grid": True}):
@@ -165,13 +165,15 @@ def draw_curves(path: Path, history: Sequence[Mapping[str, float]]) -> None:
         for axes, (title, lines) in zip(figure.subplots(1, 3), panels.items(), strict=True):
             drawn = np.array([[row.get(name, np.nan) for row in history] for name in lines])
             for label, values in zip(lines.values(), drawn, strict=True):
-                axes.plot([row["epoch"] for row in history], values, marker=".", label=label)
+                if np.isfinite(values).any():
+                    axes.plot([row["epoch"] for row in history], values, marker=".", label=label)
             axes.set(title=title, xlabel="epoch")
             known = drawn[np.isfinite(drawn)]
             above = known > OUTLYING * (np.median(known) if known.size else 0)
             if title == "loss" and above.any():  # one such value would flatten the rest
                 axes.set(title=f"loss ({above.sum()} higher, not shown)")
                 axes.set_ylim(0, 1.05 * known[~above].max())
-            axes.legend()
+            if known.size:
+                axes.legend()
         with replaced(path) as partial:
             figure.savefig(partial)

@@ -101,3 +101,23 @@ def test_one_large_loss_does_not_flatten_the_curve(tmp_path, monkeypatch):
     assert limited.get_title() == "loss (1 higher, not shown)"
     assert 0.9 < limited.get_ylim()[1] < 1
     assert whole.get_title() == "loss"
+
+
+@pytest.mark.parametrize(
+    ("scores", "drawn"),
+    [
+        ({}, []),
+        ({"road_iou": 0.1}, ["road"]),
+        ({"mean_iou": 0.1, "worst_iou": 0.0}, ["mean", "worst class"]),
+    ],
+)
+def test_curves_are_those_of_what_was_measured(tmp_path, monkeypatch, scores, drawn):
+    """Also in a run whose first epochs are not validated."""
+    shown = []
+    monkeypatch.setattr(
+        Figure, "savefig", lambda figure, path: shown.append(path.touch() or figure)
+    )
+    draw_curves(
+        tmp_path / "a.png", [{"epoch": 1, "loss": 0.5}, {"epoch": 2, "loss": 0.4, **scores}]
+    )
+    assert [line.get_label() for line in shown[0].axes[1].lines] == drawn
