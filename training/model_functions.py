@@ -341,20 +341,15 @@ def evaluate_model(
     >>> 0 <= document["metrics"]["road_iou"] <= 1
     True
     """
-    from training.evaluate import (
-        COMMAND,
-        EvaluateOptions,
-        EvaluateOutput,
-        evaluated,
-        evaluation_document,
-    )
+    from training import evaluate
 
-    _refuse(options, {"compare", "on", *(item.name for item in fields(EvaluateOutput))}, COMMAND)
-    given = {**_opened_with(model, EvaluateOptions), "stores": paths_of(store)}
-    values = COMMAND.parse_values({**given, **options, "quiet": not progress})
-    settings = EvaluateOptions(**values)
+    files = (item.name for item in fields(evaluate.EvaluateOutput))
+    _refuse(options, {"compare", "on", *files}, evaluate.COMMAND)
+    given = {**_opened_with(model, evaluate.EvaluateOptions), "stores": paths_of(store)}
+    values = evaluate.COMMAND.parse_values({**given, **options, "quiet": not progress})
+    settings = evaluate.EvaluateOptions(**values)
     with engine.process_group(settings.device_kind):
-        return evaluation_document(evaluated(settings)[0], settings)
+        return evaluate.evaluation_document(evaluate.evaluated(settings)[0], settings)
 
 
 def export_model(

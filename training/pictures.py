@@ -10,14 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from geoprep.palette import (
-    BACKGROUND_COLOUR,
-    NODATA_GREYS,
-    SPEED_COLOURS,
-    bin_label,
-    speed_bin,
-    speed_colours,
-)
+from geoprep import palette
 from geoprep.speed import BACKGROUND, NODATA
 from geoprep.storage import replaced
 from geoprep.store import ClassTable
@@ -80,7 +73,7 @@ def draw_examples(
     side = min(max(PANELS[0], *examples[0].label.shape), PANELS[1])
     width = len(TITLES) * (side + GAP) - GAP
     sheet = Image.new(
-        "RGB", (width, 2 * LINE + len(examples) * (side + GAP) + LINE), BACKGROUND_COLOUR
+        "RGB", (width, 2 * LINE + len(examples) * (side + GAP) + LINE), palette.BACKGROUND_COLOUR
     )
     draw = ImageDraw.Draw(sheet)
     draw.text((GAP, 5), title, fill="white")
@@ -95,7 +88,7 @@ def draw_examples(
     if classes and not classes.is_single:
         errors = [("wrong", FALSE)]
     _, entries = colours_of(classes, examples[0].has_speed)
-    draw_legend(sheet, sheet.height - LINE, [*entries, ("nodata", NODATA_GREYS[1])])
+    draw_legend(sheet, sheet.height - LINE, [*entries, ("nodata", palette.NODATA_GREYS[1])])
     draw_legend(sheet, sheet.height - LINE, errors, left=3 * (side + GAP))
     with replaced(path) as partial:
         sheet.save(partial, "PNG")
@@ -127,11 +120,12 @@ def colours_of(
         rows = classes.rgb.tolist()
         entries = [(name, (r, g, b)) for name, (r, g, b) in zip(classes.names, rows, strict=True)]
         return classes.colour_table(), entries
-    colours = speed_colours()
+    colours = palette.speed_colours()
     if has_speed:
-        labels = [f"{bin_label(number)} mph" for number in range(1, len(SPEED_COLOURS) + 1)]
-        return colours, list(zip(labels, SPEED_COLOURS, strict=True))
-    colours[1:NODATA] = road = SPEED_COLOURS[speed_bin(ANY_ROAD_MPH) - 1]
+        numbers = range(1, len(palette.SPEED_COLOURS) + 1)
+        labels = [f"{palette.bin_label(number)} mph" for number in numbers]
+        return colours, list(zip(labels, palette.SPEED_COLOURS, strict=True))
+    colours[1:NODATA] = road = palette.SPEED_COLOURS[palette.speed_bin(ANY_ROAD_MPH) - 1]
     return colours, [("road", road)]
 
 

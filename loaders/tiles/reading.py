@@ -11,7 +11,7 @@ from loaders.batch import Crops, Ints, Pixels
 from loaders.prefetch import SideThreads
 from loaders.tiles.shuffle_order import ReadPlan
 
-ReadTiles = Callable[[Ints, Pixels, Pixels], None]
+Read = Callable[[Ints, Pixels, Pixels], None]
 """Reads ascending tiles of one shard, see `StreamTiles.read`."""
 
 
@@ -27,13 +27,7 @@ class PlannedReading(SideThreads):
     """
 
     def __init__(
-        self,
-        plan: ReadPlan,
-        samples: Ints,
-        image: Pixels,
-        label: Pixels,
-        read: ReadTiles,
-        threads: int,
+        self, plan: ReadPlan, samples: Ints, image: Pixels, label: Pixels, read: Read, threads: int
     ) -> None:
         self.threads, self._read = threads, read
         self._plan, self._image, self._label = plan, image, label

@@ -265,6 +265,9 @@ class ClassMetrics(_Confusion):
         return {name: value.float().item() for name, value in results.items()}
 
 
+Metrics = RoadMetrics | ClassMetrics
+
+
 def worst_class(metrics: Mapping[str, float], names: Sequence[str]) -> str:
     """Return the name of the class with the lowest IoU in `ClassMetrics.compute`; empty if none."""
     judged = [name for name in names if not math.isnan(metrics[f"iou_{name}"])]
@@ -273,7 +276,7 @@ def worst_class(metrics: Mapping[str, float], names: Sequence[str]) -> str:
 
 def metrics_of(
     info: ModelInfo, groups: int, device: torch.device, threshold: float | None = None
-) -> RoadMetrics | ClassMetrics:
+) -> Metrics:
     """Return empty metrics of a model."""
     if info.has_classes:
         return ClassMetrics(info.class_names, groups=groups, device=device)

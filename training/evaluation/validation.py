@@ -26,7 +26,7 @@ from training.evaluation.baseline import Baseline
 from training.evaluation.metrics import (
     THRESHOLDS,
     ClassMetrics,
-    RoadMetrics,
+    Metrics,
     activated,
     metrics_of,
     speed_mph,
@@ -39,6 +39,8 @@ from training.evaluation.standing import (
 )
 from training.model import ClassLoss, RoadLoss, Trainable
 from training.pictures import ANY_ROAD_MPH, Example
+
+Bytes = NDArray[np.uint8]
 
 
 @contextmanager
@@ -108,11 +110,7 @@ def _loss_of(loss: nn.Module, sums: Sequence[Tensor]) -> float:
 
 
 def examples(
-    trainable: Trainable,
-    engine: Engine,
-    info: ModelInfo,
-    loader: BatchLoader,
-    chosen: Sequence[int],
+    trainable: Trainable, engine: Engine, info: ModelInfo, loader: BatchLoader, chosen: list[int]
 ) -> list[Example]:
     """Return tiles of a loader with their labels and predictions."""
 
@@ -127,10 +125,7 @@ def examples(
 
 
 def _example(
-    image: NDArray[np.uint8],
-    label: NDArray[np.uint8],
-    info: ModelInfo,
-    predicted: Callable[[Tensor], Tensor],
+    image: Bytes, label: Bytes, info: ModelInfo, predicted: Callable[[Tensor], Tensor]
 ) -> Example:
     """Return a tile with the label that is predicted from it, uint8 (1, band, y, x)."""
     padded = predicted(torch.from_numpy(image)[None].permute(0, 3, 1, 2))[0].cpu().numpy()
@@ -326,10 +321,7 @@ def _scenes(loader: BatchLoader, device: torch.device) -> tuple[list[str], Tenso
 
 
 def _rows(
-    loader: BatchLoader,
-    scenes: Sequence[str],
-    scene_of: Tensor,
-    metrics: RoadMetrics | ClassMetrics,
+    loader: BatchLoader, scenes: Sequence[str], scene_of: Tensor, metrics: Metrics
 ) -> list[dict[str, Any]]:
     """Return id, number of tiles, share of road and metrics of each scene."""
     scene, road = scene_of.cpu().numpy(), loader.tiles.table["road_fraction"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -72,10 +71,7 @@ def area_in_pixels(polygons: Polygons, crs: str, grid: Grid) -> Polygons:
 
 
 def mask_of(
-    area: Sequence[shapely.Geometry],
-    scales: tuple[float, float],
-    window: tuple[int, int, int, int],
-    beside_it: int = 0,
+    area: Polygons, scales: tuple[float, float], window: tuple[int, ...], beside_it: int = 0
 ) -> NDArray[np.uint8]:
     """Return which pixels of a window (top, left, height, width) have their centre in an area.
 

@@ -144,6 +144,7 @@ class Tag:
 
 
 Tags = dict[int, Tag]
+Sizes = Sequence[Sequence[int]]
 
 
 def read_tags(data: bytes) -> Tags:
@@ -170,7 +171,7 @@ def long(value: int) -> Tag:
     return Tag(4, 1, struct.pack("<I", value))
 
 
-def header(levels: Sequence[Tags], sizes: Sequence[Sequence[int]]) -> bytes:
+def header(levels: Sequence[Tags], sizes: Sizes) -> bytes:
     """Return the bytes that precede the tiles, of tags and tile sizes per level, finest first.
 
     The size of a tile that is nodata everywhere, and omitted, is 0. The tiles must follow
@@ -188,12 +189,7 @@ def header(levels: Sequence[Tags], sizes: Sequence[Sequence[int]]) -> bytes:
     return _layout(levels, offsets, sizes, big)
 
 
-def _layout(
-    levels: Sequence[Tags],
-    offsets: Sequence[Sequence[int]],
-    sizes: Sequence[Sequence[int]],
-    big: bool,
-) -> bytes:
+def _layout(levels: Sequence[Tags], offsets: Sizes, sizes: Sizes, big: bool) -> bytes:
     """Return the header, the ghost area that declares the layout, and all directories."""
     ghost = b"GDAL_STRUCTURAL_METADATA_SIZE=%06d bytes\n" % len(_GHOST) + _GHOST
     start = (16 if big else 8) + len(ghost)

@@ -17,7 +17,7 @@ from geoprep.cpus import usable_cpus
 from geoprep.imagery import ImageWindow
 from geoprep.speed import NODATA
 from training.checkpoint import ModelInfo
-from training.prediction.image_rows import ImageRows, kept_probabilities
+from training.prediction.image_rows import Convert, ImageRows, kept_probabilities
 from training.prediction.predict_options import PredictOptions
 from training.prediction.windows import Bytes, Doubles, Floats, WindowGrid, WindowRow
 from training.runners import Part, class_bytes, road_bytes, spread_bytes
@@ -75,20 +75,20 @@ class Host:
 
     def to_bytes(
         self, info: ModelInfo, options: PredictOptions, threshold: float, spread: bool
-    ) -> Callable[..., Any]:
+    ) -> Convert:
         """Return what converts probabilities to the bands of a prediction."""
         if info.has_classes:
             confidence, probabilities = options.confidence, options.probabilities
-            convert: Callable[..., int] = partial(
+            convert: Convert = partial(
                 class_bytes, confidence=confidence, probabilities=probabilities
             )
         else:
             mph = np.array(info.class_mph, np.float32)
-            convert = partial(road_bytes, class_mph=mph, threshold=threshold)
+            convert = partial(road_bytes, mph=mph, threshold=threshold)
         return partial(spread_bytes, convert=convert) if spread else convert
 
     def blender(
-        self, grid: WindowGrid, channels: int, bands: int, convert: Callable[..., Any] | None
+        self, grid: WindowGrid, channels: int, bands: int, convert: Convert | None
     ) -> AbstractContextManager[Any]:
         """Return what blends windows; without ``convert``, to be interpolated by `image_rows`."""
         shape = grid.rows.side, grid.columns.length
@@ -110,12 +110,7 @@ class RowBlender:
     """
 
     def __init__(
-        self,
-        grid: WindowGrid,
-        channels: int,
-        out: NDArray[Any],
-        convert: Callable[..., int],
-        threads: int,
+        self, grid: WindowGrid, channels: int, out: NDArray[Any], convert: Convert, threads: int
     ) -> None:
         self._rows, self._columns = rows, columns = grid.rows, grid.columns
         shape = columns.length, channels

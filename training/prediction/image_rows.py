@@ -16,6 +16,8 @@ from training.prediction.windows import Bytes, Doubles, Floats, WindowRow
 from training.runners import Part
 
 Words = NDArray[np.uint16]
+Convert = Callable[..., Any]
+"""Writes or returns the bands of probabilities; for numba see `road_bytes`."""
 
 _TOP = 65534
 """The probability 1 as it is kept until it is interpolated; one more is not finite."""
@@ -40,7 +42,7 @@ class ImageRows:
         self,
         source: ImageSource,
         bands: int,
-        convert: Callable[..., Any],
+        convert: Convert,
         pool: ThreadPoolExecutor,
         first: int,
     ) -> None:

@@ -12,13 +12,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import rasterio
 import shapely
 from affine import Affine
 from numpy.typing import NDArray
+from rasterio.io import DatasetReader
 from rasterio.windows import Window
 
 from geoprep import imagery
@@ -30,9 +31,6 @@ from geoprep.storage import open_image, shown_address
 from training.checkpoint import ModelInfo
 from training.prediction.area import Polygons, area_in_pixels, read_area
 from training.prediction.predict_options import ImageOptions, known_limits
-
-if TYPE_CHECKING:
-    from rasterio.io import DatasetReader
 
 TOLERANCE = 0.1
 """Relative difference from the model's pixel size above which an image is resampled."""

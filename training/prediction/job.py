@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count, filterfalse, takewhile
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from geoprep import imagery, storage
 from geoprep.errors import GeoprepError, UsageError
@@ -29,12 +29,10 @@ from training.prediction.overlay import write_overlay, write_style
 from training.prediction.predict_options import PredictOptions, limits_note
 from training.prediction.prediction_tags import difference, signature_of
 from training.prediction.predictor import ImageOutcome, Predictor, PredictStats
+from training.prediction.screen import Screen
 from training.prediction.spool import BusyError, locked, remove_leftover
 from training.prediction.windows import check_window
 from training.runners import Runner, chosen_threshold, open_models, split_models
-
-if TYPE_CHECKING:
-    from training.prediction.screen import Screen
 
 _SMALL = 16_000_000
 """Pixels through the model of the largest image of a job that predicts several at a time."""

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from training.checkpoint import ModelInfo
 
 
+Units = Sequence[tuple[float, float]]
+
+
 def check_gsd(text: str) -> None:
     """Raise UsageError unless ``gsd`` is ``checkpoint``, ``image`` or a pixel size in metres."""
     try:
@@ -43,11 +46,7 @@ def check_rescale(text: str) -> None:
 
 
 def known_limits(
-    info: ModelInfo,
-    rule: str,
-    dtype: str = "",
-    units: Sequence[tuple[float, float]] = (),
-    name: str = "",
+    info: ModelInfo, rule: str, dtype: str = "", units: Units = (), name: str = ""
 ) -> NDArray[np.float64] | None:
     """Return float64 (band, 2), the values that become black and white; None: the image's own.
 

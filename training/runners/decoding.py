@@ -60,13 +60,7 @@ def label_bytes(probabilities: Tensor, info: ModelInfo, threshold: float) -> Ten
 
 @compiled
 def road_bytes(
-    values: Floats,
-    part: Part,
-    left: int,
-    valid: Bytes,
-    class_mph: Floats,
-    threshold: float,
-    out: Bytes,
+    values: Floats, part: Part, left: int, valid: Bytes, mph: Floats, threshold: float, out: Bytes
 ) -> int:
     """Write probabilities and speeds as bytes; return the number of pixels that are not finite.
 
@@ -81,13 +75,13 @@ def road_bytes(
     255 in every band without imagery or where a channel is not finite.
     """
     top, bottom, first, last = part
-    road, has_speeds, lost = values.shape[2] - 1, len(class_mph) > 0, 0
+    road, has_speeds, lost = values.shape[2] - 1, len(mph) > 0, 0
     for y in range(top, bottom):
         pixels, bands = values[y, first:last], out[:, y, left + first : left + last]
         for x in range(len(pixels)):  # 1
             bands[0, x] = _scaled(pixels[x, road])
         for x in range(len(pixels) * has_speeds):  # 2
-            bands[1, x] = _speed(pixels[x], class_mph) if pixels[x, road] >= threshold else 0
+            bands[1, x] = _speed(pixels[x], mph) if pixels[x, road] >= threshold else 0
         for channel in range(len(bands) - 1 - has_speeds):  # 3
             for x in range(len(pixels)):
                 bands[1 + has_speeds + channel, x] = _scaled(pixels[x, channel])

@@ -5,13 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import Literal, cast
 
 from geoprep.errors import UsageError
 from geoprep.options import argument, option
-
-if TYPE_CHECKING:
-    from training.engine import DeviceName
+from training.setting_texts import DeviceName
 
 _KINDS = ("auto", "cpu", "cuda", "xpu", "mps")
 _NUMBERED = re.compile(r"(cuda|xpu):\d+")
@@ -85,4 +83,4 @@ class ModelOptions(CheckpointOptions):
     @property
     def device_kind(self) -> DeviceName:
         """The kind of the device, such as ``cuda``."""
-        return cast("DeviceName", self.device.partition(":")[0])
+        return cast(DeviceName, self.device.partition(":")[0])

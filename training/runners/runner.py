@@ -134,22 +134,17 @@ class NativeRunner(TorchRunner):
     """
 
     def __init__(
-        self,
-        network: nn.Module,
-        info: ModelInfo,
-        *,
-        device: torch.device,
-        precision: NativePrecision,
+        self, model: nn.Module, info: ModelInfo, *, device: torch.device, precision: NativePrecision
     ) -> None:
         rounded = computes_bf16(device) if precision == "auto" else precision == "bf16"
-        module = Probabilities(network, info).eval()
+        module = Probabilities(model, info).eval()
         module.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs know this argument alone
         super().__init__(
             module,
             "bfloat16" if rounded else "float32",
             device=device,
             autocast=rounded,
-            to_compile=lambda: inference_module(network, info).to(device),
+            to_compile=lambda: inference_module(model, info).to(device),
         )
 
 

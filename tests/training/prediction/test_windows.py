@@ -85,7 +85,7 @@ def test_blending_by_rows_equals_blending_at_once(rows, columns, seed):
     valid = (rng.random((rows.covered, columns.length)) < 0.9).astype(np.uint8)
     valid[:, columns.starts[-1] :] *= seed % 2  # windows without imagery are not predicted
     taken = []
-    convert = partial(road_bytes, class_mph=np.zeros(0, np.float32), threshold=0.5)
+    convert = partial(road_bytes, mph=np.zeros(0, np.float32), threshold=0.5)
     out = np.empty((2, rows.side, columns.length), np.uint8)
     with RowBlender(WindowGrid(rows, columns, 1), 2, out, convert, threads=2) as blender:
         for i, top in enumerate(rows.starts):
