@@ -1,4 +1,4 @@
-"""Checks of vector files that GDAL reads without an error, as something else."""
+"""Checks of vector files and coordinates that GDAL reads without an error, as something else."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+import numpy as np
 import pyproj
+import shapely
+from numpy.typing import NDArray
 
-from geoprep.crs import LONLAT, transformer
+from geoprep.crs import LONLAT, is_geographic, transformer
 from geoprep.errors import LabelError
 
 _SHAPE_HEADER: Final = 100
@@ -20,6 +23,10 @@ _CODE_PAGE: Final = 29
 """Byte of the header of a dBASE table that states the encoding; 0 if it does not."""
 _CRS_MEMBER: Final = re.compile(rb'"crs"\s*:\s*(?=\{)')
 _LONGEST_CRS: Final = 4096
+OUT_OF_RANGE: Final = "geometry out of range"
+NOT_FINITE: Final = "geometry not finite"
+_MAX_LON_DEG: Final = 360.0
+_MAX_LAT_DEG: Final = 90.0
 
 
 def bytes_of(path: Path | bytes, most: int = -1) -> bytes:
@@ -104,3 +111,16 @@ def _require_size(path: Path, expected: int) -> None:
         raise LabelError(
             f"{path}: truncated, {size} of {expected} bytes are there; download it again"
         )
+
+
+def bad_lines(lines: NDArray[np.object_], crs: str) -> dict[int, str]:
+    """Return the lines with invalid coordinates: index -> what is wrong with them."""
+    xy, line = shapely.get_coordinates(lines, return_index=True)
+    finite = np.isfinite(xy).all(axis=1)
+    inside = finite
+    if is_geographic(crs):
+        inside = (np.abs(xy) <= (_MAX_LON_DEG, _MAX_LAT_DEG)).all(axis=1)
+    if inside.all():
+        return {}
+    bad = dict.fromkeys(line[~inside].tolist(), OUT_OF_RANGE)
+    return bad | dict.fromkeys(line[~finite].tolist(), NOT_FINITE)

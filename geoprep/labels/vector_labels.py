@@ -13,7 +13,6 @@ import numpy as np
 import shapely
 from numpy.typing import NDArray
 
-from geoprep.crs import is_geographic
 from geoprep.errors import LabelError
 from geoprep.labels.attributes import (
     PROPERTY_NAMES,
@@ -35,18 +34,14 @@ from geoprep.labels.classes import (
 )
 from geoprep.labels.label_options import SPEED_FIELDS, SpeedRule
 from geoprep.labels.osm_files import LOST
-from geoprep.labels.vector_checks import crs_command
+from geoprep.labels.vector_checks import NOT_FINITE, OUT_OF_RANGE, bad_lines, crs_command
 from geoprep.labels.vector_files import Features, Layer, VectorFile
 from geoprep.labels.vector_names import OSM_LINES, OSM_SUFFIXES
 from geoprep.speed import UNKNOWN_SPEED, to_byte
 
 LEFT_OUT: Final = -1
-OUT_OF_RANGE: Final = "geometry out of range"
-NOT_FINITE: Final = "geometry not finite"
 NOT_LOCATED: Final = frozenset((OUT_OF_RANGE, NOT_FINITE, LOST))
 """Notes of features that are left out, although they are lines or areas."""
-_MAX_LON_DEG: Final = 360.0
-_MAX_LAT_DEG: Final = 90.0
 _AREA: Final = 2
 """Dimensions of a polygon, as shapely counts them."""
 _TAGS: Final = ("highway", "fclass", "class", "type", "subtype")
@@ -251,7 +246,7 @@ def _table(features: Features, rule: SpeedRule, file_notes: tuple[str, ...]) -> 
     """Return the table of a file: unusable lines removed, label bytes and widths found."""
     problems = list(features.notes)
     usable = np.ones(len(features.shapes), dtype=bool)
-    for index, problem in _bad_lines(features.shapes, features.crs).items():
+    for index, problem in bad_lines(features.shapes, features.crs).items():
         usable[index] = False
         problems[features.feature[index]] = problem
     lines, feature = features.shapes[usable], features.feature[usable]
@@ -335,18 +330,17 @@ def _class_values(
     features: Features, has_line: NDArray[np.bool_], rule: Classes
 ) -> tuple[NDArray[np.int16], list[tuple[str, ...]]]:
     """Return the number of the class of every feature, 255 for nodata, and remarks."""
-    name, names = features.name, features.fields
+    name, fields = features.name, ", ".join(sorted(features.fields)) or "none"
     if not features.attributes:
         return np.empty(0, np.int16), []
     if rule.field is None:
         layers = [rule.names[1]] * len(features.layers) if rule.is_all else features.layers
         values: list[str | float] = [*layers]
-    elif rule.field in names:
+    elif rule.field in features.fields:
         values = [_plain(attributes.get(rule.field)) for attributes in features.attributes]
     else:
         raise LabelError(
-            f"{name}: no field {rule.field}; its fields: {', '.join(sorted(names)) or 'none'}. "
-            "Name one of them as `class_field`"
+            f"{name}: no field {rule.field}; its fields: {fields}. Name one as `class_field`"
         )
     listed = _listed(rule, any(isinstance(value, int | float) for value in values))
     unlisted = Counter(
@@ -357,6 +351,8 @@ def _class_values(
     if unlisted and rule.other == REFUSE:
         where = f"field {rule.field} has values" if rule.field else "its layers have names"
         hint = "".join(f" ({note})" for note in features.file_notes)
+        if rule.field is None:
+            hint += f". For the values of a field name it as `class_field`; its fields: {fields}"
         raise LabelError(f"{name}: {where} {refused_values(unlisted, 'features')}{hint}")
     rest, what = rule.rest
     numbers = np.array([listed.get(value, rest) for value in values], np.int16)
@@ -392,19 +388,6 @@ def _listed(rule: Classes, numbers: bool) -> Mapping[str | float, int]:
                     f"Give each value of field {rule.field} to one class in `classes`"
                 )
     return listed
-
-
-def _bad_lines(lines: NDArray[np.object_], crs: str) -> dict[int, str]:
-    """Return the lines with invalid coordinates: index -> what is wrong with them."""
-    xy, line = shapely.get_coordinates(lines, return_index=True)
-    finite = np.isfinite(xy).all(axis=1)
-    inside = finite
-    if is_geographic(crs):
-        inside = (np.abs(xy) <= (_MAX_LON_DEG, _MAX_LAT_DEG)).all(axis=1)
-    if inside.all():
-        return {}
-    bad = dict.fromkeys(line[~inside].tolist(), OUT_OF_RANGE)
-    return bad | dict.fromkeys(line[~finite].tolist(), NOT_FINITE)
 
 
 def _count(notes: Sequence[tuple[str, ...]]) -> dict[str, int]:

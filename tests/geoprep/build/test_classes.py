@@ -268,6 +268,8 @@ def test_features_of_other_values_and_options_of_rasters_are_refused(scenes, tmp
     given = {"labels": tmp_path / "land.gpkg", "class_field": "CLASS"}
     with pytest.raises(LabelError, match=r"field CLASS has values that no class has: null \(1 "):
         build(scenes[0], tmp_path / "a.zarr", classes="water=lake,wood=2", **given)
+    with pytest.raises(LabelError, match="name it as `class_field`; its fields: CLASS"):
+        build(scenes[0], tmp_path / "a.zarr", labels=given["labels"], classes="lake,wood")
     store = build(scenes[0], tmp_path / "a.zarr", classes="water=lake", other="nodata", **given)
     assert store.meta.build["notes"] == {"label value null read as nodata": 2}  # of 2 scenes
     with pytest.raises(UsageError, match="`tolerance` is for raster labels"):
