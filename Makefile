@@ -87,10 +87,14 @@ docs: .venv/.docs
 
 # Initial weights of the package (--init-from synthetic): ten minutes on two cores.
 synthetic: .venv/.dev
-	.venv/bin/geoprep synth --city moscow --scenes 3 --out build/synthetic/data
-	.venv/bin/geoprep build-zarr --city moscow --source build/synthetic/data --gsd 1.1 --tile 163 --levels 1 --out build/synthetic/moscow.zarr
-	.venv/bin/geoprep pretrain build/synthetic/moscow.zarr --cities 6 --scenes 24 --epochs 4 --crop 128 --crops-per-tile 1 \
-		--batch-size 4 --seed 1 --out build/synthetic/run
+	@set -e; for given in "moscow 100 1.1 1225" "mumbai 101 0.88 980" "moscow 102 1.375 1531" \
+		"mumbai 103 1.1 1225" "moscow 104 0.88 980" "mumbai 105 1.375 1531"; do set -- $$given; \
+		.venv/bin/geoprep synth --city $$1 --seed $$2 --scenes 24 --size $$4 --out build/synthetic/$$2; \
+		.venv/bin/geoprep build-zarr --city $$1 --source build/synthetic/$$2 --gsd $$3 --tile 163 --levels 1 --val 0 \
+			--out build/synthetic/$$2.zarr; \
+	done
+	.venv/bin/geoprep fit build/synthetic/*.zarr --epochs 4 --crop 128 --crops-per-tile 1 --batch-size 4 --seed 1 \
+		--out build/synthetic/run
 	.venv/bin/python docs/synthetic_weights.py build/synthetic/run/best.pt
 
 # The list of public names, which a test compares with the code.

@@ -10,22 +10,27 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import rasterio
+
 from geoprep.cli import run
 from geoprep.cpus import started_rank
 from geoprep.errors import StoreError, UsageError
+from geoprep.imagery import common_name, find_bands
 from geoprep.options import argument, option
-from geoprep.store import StoreReader
+from geoprep.store import StoreReader, digest
 from training.cli import Command
 from training.settings import MachineConfig, ModelConfig, OptimizerConfig, SamplingConfig
 
 INTRODUCTION = """\
-Train a model on synthetic cities with the pixel size of a store: initial weights for geoprep fit.
+Train a model on synthetic cities that look like a store: initial weights for geoprep fit.
 
   geoprep pretrain boston.zarr --out runs/start
   geoprep fit boston.zarr --init-from runs/start
 
-It needs no download. The cities are drawn with three pixel sizes around that of the store, in three
-bands; --init-from adapts the weights to the store's bands. Use it for few images or short runs.
+It needs no download, and no labels of the store. The cities are drawn with three pixel sizes around
+that of the store, in three bands, whose values are distributed as in tiles of the store. geoprep
+fit adapts the weights to the store's bands. Use it for few images or short runs.
 """
 CLOSING = """\
 Next to the folder of the run, FOLDER-cities holds the stores of the cities: another run with the
@@ -43,6 +48,12 @@ _CITIES = ("moscow", "mumbai")
 
 _SCALES = (1.0, 0.8, 1.25)
 """Pixel sizes of the cities over that of the store, in turn."""
+
+_BANDS = ("red", "green", "blue")
+"""Bands of synthetic scenes. Each gets the values of the store's band of its name, or any."""
+
+_TILES = 3
+"""Tiles of the store whose values a scene gets."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,16 +149,16 @@ def city_stores(
     """Draw the cities and build their stores, unless they exist; return the stores."""
     folder = out.with_name(f"{out.name}-cities")
     seed, quiet = int(settings.get("seed", 0)), bool(settings.get("quiet"))
-    rule = "none" if store.meta.rescale == "none" else "scene"
+    look = digest(store.histogram_band.tobytes())[:6]
     pixel = math.sqrt(math.prod(store.meta.gsd_m))
     stores = []
     for number in range(cities.cities):
         size = pixel * _SCALES[number % len(_SCALES)]
         tile = min(store.meta.levels[0], int(_MOST_SIDE * _PIXEL_M / size))
-        form = f"{cities.scenes}x-{size:.3g}m-{tile}px-{cities.buffer:g}-{rule}"
+        form = f"{cities.scenes}x-{size:.3g}m-{tile}px-{cities.buffer:g}-{look}"
         path = folder / f"city-{100 * seed + number}-{form}.zarr"
         if not _complete(path):
-            _build(path, 100 * seed + number, cities, size, tile, rule, quiet=quiet)
+            _build(path, 100 * seed + number, cities, size, tile, store, quiet=quiet)
         stores.append(path)
     return stores
 
@@ -162,7 +173,14 @@ def _complete(path: Path) -> bool:
 
 
 def _build(
-    path: Path, seed: int, cities: CityOptions, pixel: float, tile: int, rule: str, *, quiet: bool
+    path: Path,
+    seed: int,
+    cities: CityOptions,
+    pixel: float,
+    tile: int,
+    store: StoreReader,
+    *,
+    quiet: bool,
 ) -> None:
     """Draw a city and build its store; its scenes are removed afterwards."""
     from geoprep import build_zarr, synthesize
@@ -170,11 +188,38 @@ def _build(
     city = _CITIES[seed % len(_CITIES)]
     side = min(_MOST_SIDE, math.ceil((2 * tile + 8) * pixel / _PIXEL_M))
     path.parent.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(seed)
     with tempfile.TemporaryDirectory(dir=path.parent) as source:
         synthesize(city, scenes=cities.scenes, seed=seed, size=side, out=source, progress=not quiet)
-        options: dict[str, Any] = {"gsd": pixel, "buffer": cities.buffer, "rescale": rule}
+        for scene in sorted(Path(source).glob("*/PS-RGB/*.tif")):
+            _recolour(scene, store, rng)
+        options: dict[str, Any] = {"gsd": pixel, "buffer": cities.buffer, "rescale": "none"}
         options |= {"tile": tile, "levels": 1, "val": 0.0, "progress": not quiet}
         build_zarr(city, source=source, out=path, overwrite=True, **options)
+
+
+def _recolour(scene: Path, store: StoreReader, rng: np.random.Generator) -> None:
+    """Give the bands of a scene the distribution of values in three tiles of the store."""
+    from skimage.exposure import match_histograms
+
+    from loaders import select
+
+    tiles = select(store, "train").tiles
+    tiles = tiles if len(tiles) else select(store, "all").tiles
+    valid = store.tiles.valid_fraction[tiles]
+    drawn = rng.choice(tiles, min(_TILES, len(tiles)), replace=False, p=valid / valid.sum())
+    image = store.image(store.meta.levels[0])
+    pixels = np.concatenate([np.asarray(image[int(i)]) for i in drawn])
+    pixels = pixels[pixels.any(axis=-1)]
+    names = [(name, common_name(name)) for name in store.meta.bands]
+    found = find_bands([(name, name) for name in _BANDS], names)
+    with rasterio.open(scene, "r+") as file:
+        values = file.read()
+        seen = values.any(axis=0)
+        for i, band in enumerate(values):
+            own = pixels[:, found.get(i, i % len(names))]
+            band[seen] = match_histograms(band[seen], own).round().clip(1)
+        file.write(values)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,12 +1,13 @@
 """Test initial weights from synthetic cities."""
 
 import shutil
-from dataclasses import replace
 
 import numpy as np
 import pytest
+import zarr
 from helpers.forks import as_rank
 from helpers.runs import KEYWORDS
+from helpers.stores import write_store
 
 import training
 from geoprep.build import BuildOptions
@@ -34,7 +35,6 @@ def test_cities_have_the_pixel_size_and_tiles_of_the_store(start, store_path):
     size = np.sqrt(np.prod(wanted.gsd_m))
     found = [StoreReader.open(path).meta for path in cities(start)]
     assert [one.levels for one in found] == [wanted.levels[:1]] * 2
-    assert [one.rescale for one in found] == [wanted.rescale] * 2 == ["none"] * 2
     sizes = [np.sqrt(np.prod(one.gsd_m)) for one in found]
     np.testing.assert_allclose(sizes, [size, 0.8 * size], rtol=0.02)
     assert (load(start.best).info.gsd_m[0] / wanted.gsd_m[0]) == pytest.approx(1, rel=0.05)
@@ -59,14 +59,21 @@ def test_existing_cities_are_used_again(start, store_path, tmp_path, monkeypatch
         training.pretrain_model(store_path, progress=False, buffer=3.0, **options)
 
 
-def test_cities_are_stretched_where_the_store_is(start, store_path, tmp_path, monkeypatch):
-    shutil.copytree(cities(start)[0].parent, tmp_path / "other-cities")
-    store, rules = StoreReader.open(store_path), []
-    monkeypatch.setattr(store, "meta", replace(store.meta, rescale="city"))
-    monkeypatch.setattr("training.pretrain._build", lambda *given, **_: rules.append(given[-1]))
-    options = pretrain.CityOptions(store=str(store_path), cities=2, scenes=1)
-    pretrain.city_stores(store, options, tmp_path / "other", {})
-    assert rules == ["scene"] * 2
+def test_cities_have_the_values_of_the_store(tmp_path, short_runs):
+    """Bands by name; where a store has other bands, these in turn."""
+    for bands, wanted in ((("blue", "nir", "red"), (90, 200, 10)), (("pan",), (10, 10, 10))):
+        store = tmp_path / f"{bands[0]}.zarr"
+        write_store(store, bands=bands)
+        image = zarr.open_group(store)["64/image"]
+        image[:] = np.full(image.shape, [10, 200, 90][: len(bands)], np.uint8)
+        (path,) = pretrain.city_stores(
+            StoreReader.open(store),
+            pretrain.CityOptions(store=str(store), cities=1, scenes=1),
+            tmp_path / bands[0],
+            {"quiet": True},
+        )
+        city = StoreReader.open(path).image()[:]
+        assert np.unique(city[city.any(axis=-1)], axis=0).tolist() == [list(wanted)]
 
 
 def test_a_store_without_speeds_gets_a_model_of_roads(store_path, tmp_path, monkeypatch):
