@@ -1,5 +1,6 @@
 """APLS: published values, a slow independent implementation, and small networks."""
 
+import json
 import math
 from dataclasses import replace
 from itertools import pairwise
@@ -14,12 +15,66 @@ from hypothesis import strategies as st
 
 import geoprep.roads.scoring.apls as module
 from geoprep.roads.formats.lines import network_from_lines
+from geoprep.roads.network import RoadGraph
 from geoprep.roads.scoring.apls import apls
 from geoprep.roads.scoring.edge_points import cost_graph, distances_from
 from geoprep.roads.scoring.topo import topo
 from geoprep.speed import MPS_PER_MPH
 
 EMPTY = network()
+
+
+def published_graph(graph):
+    """Return a graph of graphs_img0.json as a network."""
+    row = {node["id"]: i for i, node in enumerate(graph["nodes"])}
+    nodes = np.array([[node["x"], node["y"]] for node in graph["nodes"]])
+    ends = np.array([[row[edge["u"]], row[edge["v"]]] for edge in graph["edges"]])
+    lines = np.empty(len(ends), object)
+    for i, (edge, (u, v)) in enumerate(zip(graph["edges"], ends, strict=True)):
+        xy = np.array(edge["utm_xy"])
+        turned = math.dist(xy[0], nodes[u]) > math.dist(xy[0], nodes[v])
+        lines[i] = shapely.LineString(xy[::-1] if turned else xy)
+    made = RoadGraph(nodes, ends, lines, np.full(len(ends), 25.0), "EPSG:32611")
+    return made, np.array([edge["length_m"] for edge in graph["edges"]])
+
+
+@pytest.fixture(scope="module")
+def img0(shared_data):
+    """Ground truth and proposal, each with the lengths of its edges on a sphere."""
+    graphs = json.loads((shared_data / "apls" / "graphs_img0.json").read_text())
+    return published_graph(graphs["gt"]), published_graph(graphs["prop"])
+
+
+def test_published_graphs_without_midpoints(img0, monkeypatch):
+    """Published edges are as long as on a sphere, unless a point lies inside them."""
+    (truth, lengths), (proposal, others) = img0
+
+    def published(graph, points):
+        given = lengths if len(graph.ends) == len(lengths) else others
+        edge, along = points.edge[points.on_edge], points.along_m[points.on_edge]
+        edge = edge[(along > 0) & (along < graph.length_m[edge])]
+        inside = np.isin(np.arange(len(given)), edge)
+        return replace(graph, cost=np.where(inside, graph.cost, given))
+
+    def sum_of_terms(points, back):
+        own, other = published(points.own, points.here), published(points.other, points.there)
+        return ours(replace(points, own=own, other=other), back)[0]
+
+    def sums_of_terms(there, back, *_):
+        return [sum_of_terms(there, back), sum_of_terms(back, there)]
+
+    ours = module.sums_of_terms
+    monkeypatch.setattr(module, "sums_of_terms", sums_of_terms)
+    found = apls(truth, proposal, control_point_spacing_m=None)
+    assert found.score == pytest.approx(0.7362019410731921, abs=1e-6)
+    assert found.truth_to_proposal == pytest.approx(0.7973714316363272, abs=1e-6)
+    assert found.proposal_to_truth == pytest.approx(0.6837488820254419, abs=1e-6)
+
+
+def test_published_graphs_with_midpoints(img0):
+    (truth, _), (proposal, _) = img0
+    assert apls(truth, proposal).score == pytest.approx(0.75611, abs=1e-3)
+    assert apls(truth, truth, weight="time").score == pytest.approx(1, abs=1e-9)
 
 
 # --- slow implementation: plain networkx, edges split at every point ---------------------------
