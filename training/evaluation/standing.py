@@ -133,21 +133,21 @@ def _unlearned(standing: Standing) -> Iterator[str]:
 
 
 def _undertrained(standing: Standing) -> Iterator[str]:
-    """Yield a step if the losses fall until the end, and the best epoch is one of the last."""
+    """Yield a step if both losses fall until the end, and the best epoch is one of the last.
+
+    The training loss alone falls with the learning rate, so epochs must have been validated.
+    """
     rows = [row for row in standing.history if row["level"] == standing.history[-1]["level"]]
     size = max(1, len(rows) // 4)
     before, last = rows[-2 * size : -size], rows[-size:]
     losses = [(_scores(before, name), _scores(last, name), FALLS[name]) for name in FALLS]
-    falls = [b.mean() < (1 - least) * a.mean() for a, b, least in losses if len(a) and len(b)]
+    falls = [len(a) and len(b) and b.mean() < (1 - least) * a.mean() for a, b, least in losses]
     scores = _scores(rows, standing.score)
     late = not len(scores) or scores.argmax() >= len(scores) - size
     if len(rows) > 2 and all(falls) and late:
-        roads = standing.score == "road_iou"
-        step = f"train longer, such as `epochs` {2 * len(rows)}"
-        step += ", or start from weights of geoprep pretrain" if roads else ""
         yield (
             f"the loss still falls, from {before[-1]['loss']:.3g} to {last[-1]['loss']:.3g} in the "
-            f"last quarter of {len(rows)} epochs: {step}"
+            f"last quarter of {len(rows)} epochs: train longer, such as `epochs` {2 * len(rows)}"
         )
 
 

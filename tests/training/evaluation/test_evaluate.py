@@ -225,7 +225,8 @@ def test_where_the_model_stands_is_printed(checkpoint, command, tmp_path):
     divided = write_store(tmp_path / "divided.zarr", splits=(0, 0, 1, 2))
     path = checkpoint(stores=(str(divided),))
     (path.parent / "metrics.csv").write_text(
-        "epoch,level,loss,worst_class\n" + "".join(f"{i},64,{2 / i},a\n" for i in range(1, 5))
+        "epoch,level,loss,val_loss,worst_class\n"
+        + "".join(f"{i},64,{2 / i},{2 / i},a\n" for i in range(1, 5))
     )
     printed = command(main, path, divided, *FP32).out
     assert re.search(r"road IoU of 2 scenes\W+median 0", printed)
