@@ -21,7 +21,8 @@ TRAINING = {name: name for name in ("fit", "pretrain", "evaluate", "predict")}
 TRAINING["export-model"] = "export"
 """Commands of ``geoprep`` and their modules of `training`."""
 BENCHMARKS = (
-    *("preprocess", "loaders", "training", "accelerators", "inference", "roads", "scaling"),
+    *("preprocess", "loaders", "training", "advice", "accelerators", "inference", "roads"),
+    "scaling",
 )
 
 
