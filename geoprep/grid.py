@@ -32,7 +32,7 @@ PREFERRED_TILE = 512
 """Tile side that ``auto`` stays near: large enough for context, small enough for a batch."""
 
 MIXED_SIZES = 1.5
-"""Ratio of the pixel sizes of two images above which both are told."""
+"""Ratio of the largest to the smallest pixel size of images above which both are reported."""
 
 _GEOD = pyproj.Geod(ellps="WGS84")
 

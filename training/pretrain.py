@@ -188,38 +188,38 @@ def _build(
     city = _CITIES[seed % len(_CITIES)]
     side = min(_MOST_SIDE, math.ceil((2 * tile + 8) * pixel / _PIXEL_M))
     path.parent.mkdir(parents=True, exist_ok=True)
-    rng = np.random.default_rng(seed)
     with tempfile.TemporaryDirectory(dir=path.parent) as source:
         synthesize(city, scenes=cities.scenes, seed=seed, size=side, out=source, progress=not quiet)
-        for scene in sorted(Path(source).glob("*/PS-RGB/*.tif")):
-            _recolour(scene, store, rng)
+        _recolour(sorted(Path(source).glob("*/PS-RGB/*.tif")), store, seed)
         options: dict[str, Any] = {"gsd": pixel, "buffer": cities.buffer, "rescale": "none"}
         options |= {"tile": tile, "levels": 1, "val": 0.0, "progress": not quiet}
         build_zarr(city, source=source, out=path, overwrite=True, **options)
 
 
-def _recolour(scene: Path, store: StoreReader, rng: np.random.Generator) -> None:
-    """Give the bands of a scene the distribution of values in three tiles of the store."""
+def _recolour(scenes: Sequence[Path], store: StoreReader, seed: int) -> None:
+    """Give the bands of each scene the distribution of values in three tiles of the store."""
     from skimage.exposure import match_histograms
 
     from loaders import select
 
+    rng = np.random.default_rng(seed)
     tiles = select(store, "train").tiles
     tiles = tiles if len(tiles) else select(store, "all").tiles
     valid = store.tiles.valid_fraction[tiles]
-    drawn = rng.choice(tiles, min(_TILES, len(tiles)), replace=False, p=valid / valid.sum())
     image = store.image(store.meta.levels[0])
-    pixels = np.concatenate([np.asarray(image[int(i)]) for i in drawn])
-    pixels = pixels[pixels.any(axis=-1)]
     names = [(name, common_name(name)) for name in store.meta.bands]
     found = find_bands([(name, name) for name in _BANDS], names)
-    with rasterio.open(scene, "r+") as file:
-        values = file.read()
-        seen = values.any(axis=0)
-        for i, band in enumerate(values):
-            own = pixels[:, found.get(i, i % len(names))]
-            band[seen] = match_histograms(band[seen], own).round().clip(1)
-        file.write(values)
+    for scene in scenes:
+        drawn = rng.choice(tiles, min(_TILES, len(tiles)), replace=False, p=valid / valid.sum())
+        pixels = np.concatenate([np.asarray(image[int(i)]) for i in drawn])
+        pixels = pixels[pixels.any(axis=-1)]
+        with rasterio.open(scene, "r+") as file:
+            values = file.read()
+            seen = values.any(axis=0)
+            for i, band in enumerate(values):
+                own = pixels[:, found.get(i, i % len(names))]
+                band[seen] = match_histograms(band[seen], own).round().clip(1)
+            file.write(values)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
