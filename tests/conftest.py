@@ -15,6 +15,8 @@ from helpers.forks import Forks
 from helpers.strict import EXCEPTIONS
 from hypothesis import HealthCheck, settings
 
+import geoprep
+
 # First calls compile kernels and load PROJ's database: no property is about their time.
 # Few examples of many properties, other ones in every run.
 settings.register_profile(
@@ -146,7 +148,7 @@ def python():
     return run
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def entry_points(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Declare the commands of pyproject.toml, however old the installation is that tests use."""
     project = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]
@@ -158,7 +160,10 @@ def entry_points(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     folder = tmp_path_factory.mktemp("metadata")
     info = folder / "geoprep-0.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: geoprep\nVersion: 0\n")
+    # The version is that of the code: processes on this path tell it to each other.
+    (info / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: geoprep\nVersion: {geoprep.__version__}\n"
+    )
     (info / "entry_points.txt").write_text("\n".join(lines))
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(folder))
