@@ -30,12 +30,12 @@ class AdviceOptions:
 @command(AdviceOptions)
 def main(given: AdviceOptions) -> int:
     """Evaluate each run, print a table of all, and return the exit status."""
+    pairs = [(pair, *pair.rpartition("=")[::2]) for pair in given.pairs]
+    if wrong := next((pair for pair, store, _ in pairs if not store), None):
+        raise UsageError(f"{wrong}: expected STORE=RUN, such as roofs.zarr=runs/roofs")
     result, rows = Result("advice", vars(given)), []
     print_machine(result)
-    for pair in given.pairs:
-        store, _, run = pair.rpartition("=")
-        if not store:
-            raise UsageError(f"{pair}: expected STORE=RUN, such as roofs.zarr=runs/roofs")
+    for pair, store, run in pairs:
         with status:
             announce(pair)
             evaluation = evaluate_model(run, store, baseline=True, progress=False)

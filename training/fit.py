@@ -30,9 +30,9 @@ metrics.csv, curves.png, config.yaml (for --config), tensorboard/ and pictures/ 
 epoch. Ctrl-C saves the run and prints how to resume it.
 """
 _COMMON = (
-    *("stores", "bands", "level", "residency", "batch_size", "crop", "model", "targets"),
-    *("epochs", "lr", "seed", "device", "precision", "out", "resume", "overwrite", "plan"),
-    *("profile", "config"),
+    *("stores", "bands", "level", "residency", "batch_size", "crop", "model", "init_from"),
+    *("targets", "class_weights", "epochs", "lr", "seed", "device", "precision", "out", "resume"),
+    *("overwrite", "plan", "profile", "config"),
 )
 COMMAND = Command(
     *("fit", SECTIONS, __doc__, CLOSING),

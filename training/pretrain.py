@@ -16,7 +16,7 @@ import rasterio
 from geoprep.cli import run
 from geoprep.cpus import started_rank
 from geoprep.errors import StoreError, UsageError
-from geoprep.imagery import common_name, find_bands
+from geoprep.imagery import partner_bands
 from geoprep.options import argument, option
 from geoprep.store import StoreReader, digest
 from training.cli import Command
@@ -207,8 +207,7 @@ def _recolour(scenes: Sequence[Path], store: StoreReader, seed: int) -> None:
     tiles = tiles if len(tiles) else select(store, "all").tiles
     valid = store.tiles.valid_fraction[tiles]
     image = store.image(store.meta.levels[0])
-    names = [(name, common_name(name)) for name in store.meta.bands]
-    found = find_bands([(name, name) for name in _BANDS], names)
+    bands, _ = partner_bands(_BANDS, store.meta.bands)
     for scene in scenes:
         drawn = rng.choice(tiles, min(_TILES, len(tiles)), replace=False, p=valid / valid.sum())
         pixels = np.concatenate([np.asarray(image[int(i)]) for i in drawn])
@@ -216,8 +215,8 @@ def _recolour(scenes: Sequence[Path], store: StoreReader, seed: int) -> None:
         with rasterio.open(scene, "r+") as file:
             values = file.read()
             seen = values.any(axis=0)
-            for i, band in enumerate(values):
-                own = pixels[:, found.get(i, i % len(names))]
+            for band, place in zip(values, bands, strict=True):
+                own = pixels[:, place]
                 band[seen] = match_histograms(band[seen], own).round().clip(1)
             file.write(values)
 

@@ -1,10 +1,10 @@
 from .band_names import Names as Names
 from .band_names import band_numbers as band_numbers
 from .band_names import common_name as common_name
-from .band_names import find_bands as find_bands
 from .band_names import has_names as has_names
 from .band_names import match_bands as match_bands
 from .band_names import parse_bands as parse_bands
+from .band_names import partner_bands as partner_bands
 from .counts import TileCounts as TileCounts
 from .counts import add_black as add_black
 from .counts import count_source as count_source

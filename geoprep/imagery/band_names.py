@@ -110,7 +110,7 @@ def match_bands(
     >>> match_bands(rgb, [("nir",), ("red",), ("green",)]).missing
     ('blue',)
     """
-    places = find_bands(wanted, offered)
+    places = _find_bands(wanted, offered)
     lacking = [i for i in range(len(wanted)) if i not in places]
     taken = range(len(offered)) if default is None else default
     left = [j for j in taken if j not in places.values()]
@@ -122,7 +122,23 @@ def match_bands(
     return Match(tuple(places[i] for i in range(len(wanted))), (), bool(pairs))
 
 
-def find_bands(wanted: Sequence[Names], offered: Sequence[Names]) -> dict[int, int]:
+def partner_bands(own: Sequence[str], given: Sequence[str]) -> tuple[list[int], list[str]]:
+    """Return the given band for each own band, by name, and the own names without a partner.
+
+    Bands without a partner, and bands without a name, take the given bands in turn.
+
+    Examples
+    --------
+    >>> partner_bands(["blue", "green", "Red", "nir"], ["red", "green", "blue"])
+    ([2, 1, 0, 0], ['nir'])
+    """
+    own_names, given_names = ([(name, common_name(name)) for name in side] for side in (own, given))
+    places = _find_bands(own_names, given_names)
+    lacking = [name for i, name in enumerate(own) if name and i not in places]
+    return [places.get(i, i % len(given)) for i in range(len(own))], lacking
+
+
+def _find_bands(wanted: Sequence[Names], offered: Sequence[Names]) -> dict[int, int]:
     """Return the places of the offered bands that have names of wanted ones, by those of these."""
     places: dict[int, int] = {}
     called = [[names[0]] for names in wanted], [[names[0]] for names in offered]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from geoprep.errors import UsageError
-from geoprep.imagery import common_name, find_bands
+from geoprep.imagery import partner_bands
 from training.checkpoint import BEST, load
 from training.model import SMP, ModelInfo, smp_factory
 
@@ -53,7 +53,7 @@ def load_encoder_weights(
             "with torchvision's names"
         )
     bands, given = encoder.state_dict()[_STEM].shape[1], weights[_STEM].shape[1]
-    kernels, lacking = _kernels_of(
+    kernels, lacking = partner_bands(
         names or [""] * bands, _PUBLISHED if given == len(_PUBLISHED) else [""] * given
     )
     weights[_STEM] = adapt_bands(weights[_STEM], bands, kernels)
@@ -70,7 +70,7 @@ def load_encoder_weights(
             f"{len(unknown)} unknown, such as {[*missing, *unknown][0]}"
         )
     adapted = "" if given == bands else f", first convolution adapted from {given} to {bands} bands"
-    return f"encoder from {source}{adapted}{lacking}"
+    return f"encoder from {source}{adapted}{_without(lacking)}"
 
 
 def _load_smp_weights(encoder: nn.Module, spec: str, bands: int, names: Sequence[str]) -> str:
@@ -79,7 +79,7 @@ def _load_smp_weights(encoder: nn.Module, spec: str, bands: int, names: Sequence
         with torch.random.fork_rng(devices=()):
             made = smp_factory(spec, "imagenet")(bands=bands, channels=1)
         weights = made.get_submodule("encoder").state_dict()
-        kernels, lacking = _kernels_of(names or [""] * bands, _PUBLISHED)
+        kernels, lacking = partner_bands(names or [""] * bands, _PUBLISHED)
         stem = next((name for name, value in weights.items() if value.ndim == 4), "")
         if bands >= len(_PUBLISHED) and stem:  # of fewer bands it has not all of the kernels
             weights[stem] = weights[stem][:, kernels]
@@ -91,7 +91,8 @@ def _load_smp_weights(encoder: nn.Module, spec: str, bands: int, names: Sequence
             f"`encoder_weights` imagenet: segmentation_models_pytorch has none for {spec} or "
             f"cannot download them ({error}); use none"
         ) from error
-    return f"encoder from imagenet by segmentation_models_pytorch, for {bands} bands{lacking}"
+    read = f"{bands} bands{_without(lacking)}"
+    return f"encoder from imagenet by segmentation_models_pytorch, for {read}"
 
 
 def load_initial_weights(model: nn.Module, info: ModelInfo, source: str) -> str:
@@ -110,7 +111,7 @@ def load_initial_weights(model: nn.Module, info: ModelInfo, source: str) -> str:
     bands = len(saved.info.bands), len(info.bands)
     head = () if same_targets else _output_weights(given)
     kept, adapted = {}, ""
-    kernels, lacking = _kernels_of(info.bands, saved.info.bands)
+    kernels, lacking = partner_bands(info.bands, saved.info.bands)
     first = next((name for name, value in given.items() if value.ndim == 4), "")
     for name, value in given.items():
         wanted = own.get(name)
@@ -136,19 +137,12 @@ def load_initial_weights(model: nn.Module, info: ModelInfo, source: str) -> str:
         parts = sorted({name.split(".")[0] for name in left})
         why = "" if same_targets else f" (its targets are {saved.info.targets})"
         line += f"; at random: {len(left)} of {', '.join(parts)}{why}"
-    return line + lacking
+    return line + _without(lacking)
 
 
-def _kernels_of(own: Sequence[str], given: Sequence[str]) -> tuple[list[int], str]:
-    """Return the given band for each own band, by name, and a text on bands without a partner.
-
-    Bands without a partner, and bands without a name, take the given bands in turn.
-    """
-    sides = ([(name, common_name(name)) for name in names] for names in (own, given))
-    found = find_bands(*sides)
-    lacking = ", ".join(name for i, name in enumerate(own) if name and i not in found)
-    kernels = [found.get(i, i % len(given)) for i in range(len(own))]
-    return kernels, f"; no kernel of its name for {lacking}" if lacking else ""
+def _without(bands: Sequence[str]) -> str:
+    """Return a text on bands that have no kernel of their name."""
+    return f"; no kernel of its name for {', '.join(bands)}" if bands else ""
 
 
 def _output_weights(given: dict[str, Tensor]) -> list[str]:
