@@ -7,7 +7,6 @@ alike wherever they come from.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 import math
@@ -19,6 +18,7 @@ from types import NoneType, UnionType
 from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from geoprep.errors import UsageError
+from geoprep.texts import suggestion
 
 F = TypeVar("F", bound=Callable[..., Any])
 R = TypeVar("R")
@@ -237,8 +237,7 @@ def checked_values(
     for written, value in values.items():
         name = str(written).replace("-", "_")
         if name not in settings:
-            near = difflib.get_close_matches(name, sorted(settings), n=1, cutoff=0.5)
-            hint = f": did you mean {near[0]}?" if near else "; see --help-all"
+            hint = suggestion(name, sorted(settings)) or "; see --help-all"
             raise UsageError(f"{where}unknown setting {name!r}{hint}")
         given[name] = settings[name].value(value)
     return given

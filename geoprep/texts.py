@@ -1,9 +1,11 @@
-"""Texts as data: names in a terminal and in a cell of a spreadsheet, and YAML as it is written."""
+"""Texts: names in a terminal, in a spreadsheet and in messages, and YAML as it is written."""
 
 from __future__ import annotations
 
+import difflib
 import functools
 import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -35,6 +37,30 @@ def csv_cell(value: T) -> T | str:
     ("'=1+1", 'north', -1.5)
     """
     return f"'{value}" if isinstance(value, str) and value.startswith(tuple("=+-@\t\r")) else value
+
+
+def counted(count: float, noun: str) -> str:
+    """Return a number with its noun.
+
+    Examples
+    --------
+    >>> counted(1, "epoch"), counted(1200, "epoch"), counted(2.0, "epoch")
+    ('1 epoch', '1,200 epochs', '2 epochs')
+    """
+    return f"{count:,}".removesuffix(".0") + f" {noun}{'s' * (count != 1)}"
+
+
+def suggestion(wanted: str, known: Iterable[str]) -> str:
+    """Return a question for messages if a name resembles one of those that are known.
+
+    Examples
+    --------
+    >>> suggestion("Buildings", ["building", "road"]), suggestion("lake", ["building", "road"])
+    (': did you mean building?', '')
+    """
+    names = {name.lower(): name for name in known}
+    near = difflib.get_close_matches(wanted.lower(), names, n=1, cutoff=0.5)
+    return f": did you mean {names[near[0]]}?" if near else ""
 
 
 @functools.cache

@@ -35,7 +35,7 @@ from geoprep.cli import Status, run
 from geoprep.errors import UsageError
 from geoprep.options import option
 from geoprep.storage import content_digest, outputs
-from geoprep.texts import printable
+from geoprep.texts import counted, printable
 from training import model, runners
 from training.cli import Command
 from training.runners import CheckpointOptions
@@ -133,7 +133,7 @@ def export(options: ExportOptions) -> int:
         kept=kept,
         versions={"geoprep": geoprep.__version__, "torch": str(torch.__version__)},
     )
-    calibrated = f", calibrated on {len(ranges)} tiles" if ranges else ""
+    calibrated = f", calibrated on {counted(len(ranges), 'tile')}" if ranges else ""
     _say(f"exporting {info.model} of {file} in {precision}{calibrated}")
     runners.write_model(out, network, record, ranges, options.program)
     if options.program == "deepness":

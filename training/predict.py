@@ -21,7 +21,7 @@ from collections.abc import Sequence
 
 import geoprep
 from geoprep.cli import Status, run
-from geoprep.texts import printable
+from geoprep.texts import counted, printable
 from training.cli import Command
 from training.prediction import PredictOptions
 
@@ -62,7 +62,8 @@ def predict(options: PredictOptions) -> int:
             simplify_m=options.simplify,
             pixel_size=options.pixel_size,
         )
-        print(printable(f"wrote {options.polygons}: {len(polygons):,} polygons"), flush=True)
+        count = counted(len(polygons), "polygon")
+        print(printable(f"wrote {options.polygons}: {count}"), flush=True)
     return Status.DONE if complete else Status.FAILED
 
 

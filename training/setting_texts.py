@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from geoprep.errors import UsageError
 from geoprep.storage import replaced
-from geoprep.texts import yaml_loader
+from geoprep.texts import counted, yaml_loader
 
 Residency = Literal["ram", "compressed", "stream", "device"]
 LossName = Literal["focal-dice", "bce-dice", "ce-dice"]
@@ -24,11 +24,6 @@ TIMEOUT_MINUTES = 60.0
 """Minutes that a rank waits for the others, unless a run says otherwise."""
 
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
-
-
-def counted(count: float, noun: str) -> str:
-    """Return a number with its noun: ``1 epoch``, ``2 epochs``."""
-    return f"{count:g} {noun}{'s' * (count != 1)}"
 
 
 @dataclass(frozen=True, slots=True)

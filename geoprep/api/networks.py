@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from geoprep.errors import UsageError
+from geoprep.errors import LabelError, SourceError, UsageError
 from geoprep.roads import RoadGraph
 
 if TYPE_CHECKING:
@@ -241,27 +242,27 @@ def draw_network(
     over: StrPath | None = None,
     pixel_size: float | None = None,
 ) -> Path:
-    """Draw a road network into a picture, or the roads of one image of a SpaceNet table (.csv).
+    """Draw a road network or polygons, or the roads of one image of a SpaceNet table (.csv).
 
     Parameters
     ----------
     source
-        A road network, or its file.
+        A road network, its file, or a file of polygons.
     out
         Picture (.png, .pdf, .svg, .jpg) to write.
     over
-        Image below the roads; of a table, the image whose roads are drawn.
+        Image below them; of a table, the image whose roads are drawn.
     pixel_size
-        Pixel size of the image in metres, if the network is not georeferenced.
+        Pixel size of the image in metres, if they are not georeferenced.
 
     Raises
     ------
     UsageError
-        The image does not exist, does not overlap the roads, or is not in the table.
+        The image does not exist, does not overlap them, or is not in the table.
     SourceError
-        The file cannot be read or is not a road network.
+        The file cannot be read, or has neither a road network nor polygons alone.
     """
-    from geoprep.views import preview_network
+    from geoprep.views import preview_network, preview_polygons
 
     image = None if over is None else Path(over)
     if image is not None and not image.exists():
@@ -272,7 +273,12 @@ def draw_network(
     elif str(source).lower().endswith(".csv"):
         graph, size = _roads_of_image(Path(source), image, pixel_size)
     else:
-        graph = read_network(source).graph
+        try:
+            graph = read_network(source).graph
+        except SourceError:
+            with suppress(LabelError):
+                return preview_polygons(Path(source), out, over=image, pixel_size_m=pixel_size)
+            raise
     return preview_network(graph, out, over=image, pixel_size_m=size)
 
 

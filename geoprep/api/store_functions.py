@@ -113,13 +113,14 @@ def preview(
     pixel_size: float | None = None,
     progress: bool = True,
 ) -> Path:
-    """Draw scenes of a store or a road network into a picture, or write an HTML page of a store.
+    """Draw scenes of a store, a road network or polygons, or write an HTML page of a store.
 
     Parameters
     ----------
     source
         A store, or its path or address; or a road network, or its file (.gpkg, .geojson, .graphml,
-        .parquet, .osm, or a SpaceNet table .csv).
+        .parquet, .osm, or a SpaceNet table .csv); or a file of polygons (.gpkg, .geojson,
+        .parquet), coloured by their field ``class``.
     out
         Picture (.png, .pdf, .svg, .jpg) or page (.html) to write.
     scenes
@@ -129,9 +130,9 @@ def preview(
     level
         Level to read. Default: as fine as the picture; for a page, the finest.
     over
-        Image to draw below a road network; of a table, the image whose roads are drawn.
+        Image to draw below roads or polygons; of a table, the image whose roads are drawn.
     pixel_size
-        Pixel size of the image `over` in metres, for roads that are not georeferenced.
+        Pixel size of the image `over` in metres, for features that are not georeferenced.
     progress
         Whether to show a progress bar for a page.
 
@@ -147,7 +148,7 @@ def preview(
     StoreError
         The store cannot be opened, or a tile is damaged.
     SourceError
-        The road network cannot be read.
+        The road network or the polygons cannot be read.
     """
     from geoprep.api.networks import RoadNetwork, draw_network
     from geoprep.roads import NETWORK_SUFFIXES, TABLE_SUFFIX
@@ -155,11 +156,13 @@ def preview(
     path, drawn = Path(out), (*NETWORK_SUFFIXES, TABLE_SUFFIX)
     if isinstance(source, RoadNetwork) or os.fspath(source).endswith(drawn):
         if scenes or level is not None:
-            raise UsageError("`scenes` and `level` are for stores. Omit them for a road network")
+            raise UsageError(
+                "`scenes` and `level` are for stores. Omit them for a road network or polygons"
+            )
         return draw_network(source, path, over=over, pixel_size=pixel_size)
     if over is not None:
         formats = ", ".join(drawn)
-        raise UsageError(f"`over` {over} is for road networks ({formats}). Omit it")
+        raise UsageError(f"`over` {over} is for road networks and polygons ({formats}). Omit it")
     from geoprep.executors import counting_bar
     from geoprep.views import make_page
     from geoprep.views import preview as draw

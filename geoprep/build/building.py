@@ -81,7 +81,8 @@ def build_zarr(
         Name of the label of an image, without suffix, such as ``'mask_{name}'``; {name} is that of
         the image. Default: the same name, or with words such as _roads.
     out
-        Folder of the store, or ``s3://BUCKET/NAME.zarr``. Default: CITY.zarr.
+        Folder of the store, or ``s3://BUCKET/NAME.zarr``. Default: CITY.zarr; a dry run of `images`
+        needs none.
     overwrite
         Replace a store that is complete or was built differently. It stays until the new one is
         complete, so the disk needs space for both; in a bucket it cannot be read meanwhile.
@@ -141,6 +142,8 @@ def build_zarr(
     observer = progress
     if not isinstance(observer, BuildObserver):
         observer = BuildObserver(bars=observer, messages=observer)
+    if dry_run and images and out is None:  # a dry run writes nothing
+        out = "dry-run.zarr"
     address = None if out is None else os.fspath(out)
     if scheduler and workers:
         raise UsageError("`workers` are threads of this machine: leave it out with `scheduler`")
@@ -190,6 +193,10 @@ def _dry_run(
     from geoprep.build.summary import DryRun, summarise_plan, with_mask_failures
     from geoprep.executors import Threads
 
+    if rule := options.class_rule:
+        texts = (", ".join(values) for values in rule.values)
+        named = zip(rule.names, texts, strict=True)
+        observer.note("classes: " + ", ".join(f"{n} ({v})" if v else n for n, v in named))
     sources = request.find_in_place(observer)
     if not sources.found:
         return DryRun(unknown=sources.unknown)

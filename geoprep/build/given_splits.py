@@ -137,8 +137,8 @@ def _listed_splits(
         matched.update(name for name, _ in hits)
     if missing := [name for name in (*exact, *(p for p, _ in patterns)) if name not in matched]:
         raise UsageError(
-            f"`split_file` {path}: {len(missing)} rows match no scene, the first {missing[0]!r}. "
-            f"Correct or delete them; scenes have ids such as {scenes[0].id}"
+            f"`split_file` {path}: no scene matches {len(missing)} of its rows, the first "
+            f"{missing[0]!r}. Correct or delete them; scenes have ids such as {scenes[0].id}"
         )
     return scene_splits
 

@@ -143,7 +143,7 @@ def refuse_foreign(out: str, names: Iterable[str]) -> None:
     """Raise StoreError for files that no build wrote, which would go with a replaced store."""
     foreign = sorted(name for name in names if not _OF_STORES.fullmatch(name))
     if foreign:
-        others = f" and {len(foreign) - 1} other files" if len(foreign) > 1 else ""
+        others = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
         raise StoreError(
             f"{out} contains {foreign[0]}{others}, which no build wrote: move what you need out "
             "of the store before it is replaced, or choose another `out`"

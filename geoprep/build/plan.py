@@ -28,16 +28,10 @@ from geoprep.crs import LONLAT
 from geoprep.errors import GeoprepError, LabelError, SourceError, UsageError
 from geoprep.executors import Executor
 from geoprep.grid import MIXED_SIZES, Grid, shard_tiles
-from geoprep.labels import (
-    UNSELECTED,
-    RoadFile,
-    Schema,
-    is_vector,
-    open_road_file,
-)
+from geoprep.labels import UNSELECTED, RoadFile, Schema, is_vector, open_road_file
 from geoprep.sources import CITIES, SWAPPED, SourceScenes
 from geoprep.storage import split_address
-from geoprep.store import CLASSES_SCHEMA, StoreMeta
+from geoprep.store import BACKGROUND_NAME, CLASSES_SCHEMA, StoreMeta
 
 _COLOURS: Final = 3
 """Bands of a mask of colours."""
@@ -116,7 +110,7 @@ def make_plan(
     swapped = _looks_swapped(scenes[0], options)
     if not usable:
         reason = " ".join([scenes[0].failure, *swapped])
-        raise SourceError(f"none of {len(scenes)} images can be used. First: {reason}")
+        raise SourceError(f"none of the images can be used. First: {reason}")
     _require_own_places(usable)
     first = usable[0]
     layout = Layout.of([scene.grid for scene in scenes], len(first.bands), options)
@@ -133,6 +127,9 @@ def make_plan(
     outside, notes = [""] * len(scenes), tuple[str, ...]()
     if roads:
         outside, notes = check_shared_roads(roads, [scene.grid for scene in scenes])
+        if options.class_rule and BACKGROUND_NAME not in options.class_rule.names:
+            rest = "pixels outside its features have no label; if they are background, begin"
+            notes += (f"{roads.name}: {rest} `classes` with {BACKGROUND_NAME}",)
     files = _input_files(scenes, [road_file, options.split_file], options) if read_inputs else []
     facts = [f"{scene.id} {scene.facts}" for scene in scenes]
     digest, inputs = inputs_digest(facts, files, executor, report)
@@ -362,7 +359,7 @@ def check_shared_roads(
         else:
             why = roads.table.unusable(placed.crs)
         raise LabelError(
-            f"{roads.name} covers none of the {len(usable)} scenes: {why}. For one file per scene "
+            f"{roads.name} covers none of the scenes: {why}. For one file per scene "
             "give `labels` a folder or a quoted pattern"
         )
     outside = f"{roads.name}: the scene is outside the extent of its features, {roads.place()}"
@@ -373,8 +370,8 @@ def check_shared_roads(
     notes = []
     if any(failures):
         notes.append(
-            f"{roads.name} is the label of all {len(usable)} scenes; "
-            f"{sum(map(bool, failures))} are outside its extent and fail. For one file per scene "
+            f"{roads.name} is the label of all {len(usable)} scenes; those that fail outside its "
+            f"extent: {sum(map(bool, failures))}. For one file per scene "
             "give `labels` a folder or a quoted pattern"
         )
     notes += [f"{roads.name}: {note}" for note in roads.table.file_notes]

@@ -15,12 +15,7 @@ from numpy.typing import NDArray
 
 from geoprep.build.piece import release_outlines
 from geoprep.build.plan import Plan
-from geoprep.build.records import (
-    Outcome,
-    ScenePart,
-    ShardRecord,
-    ShardTask,
-)
+from geoprep.build.records import Outcome, ScenePart, ShardRecord, ShardTask
 from geoprep.build.request import Progress, Report
 from geoprep.build.scene import PlannedScene
 from geoprep.build.shard import build_shard, try_scenes
@@ -108,7 +103,7 @@ def _require_a_scene(
         return
     target.discard()
     raise StoreError(
-        f"none of the {len(outcomes)} scenes could be built ({outcomes[0].reason}), so "
+        f"none of the scenes could be built ({outcomes[0].reason}), so "
         f"{target.location} was not replaced"
     )
 

@@ -19,6 +19,7 @@ from geoprep.grid import Grid, auto_tile, level_sides, tile_windows
 from geoprep.labels import Schema, vector_parts
 from geoprep.sources import Scene, SourceScenes
 from geoprep.storage import content_digest, file_states, is_local, shown_address, split_address
+from geoprep.texts import counted
 
 TRAIN, VAL, TEST, UNUSED = 0, 1, 2, 3
 
@@ -291,7 +292,7 @@ def _same_bands(
             by_number.append(name)
         checked.append(replace(probe, band_names=wanted))
     notes = [
-        f"{len(names):,} image(s) such as {names[0]}: {how} {_named(wanted)}"
+        f"{counted(len(names), 'image')} such as {names[0]}: {how} {_named(wanted)}"
         for names, how in (
             (by_name, "bands in another order, read by their names as"),
             (by_number, "bands without names, or with others, read in their order as"),
@@ -300,8 +301,8 @@ def _same_bands(
     ]
     if alphas := [shown_address(probe.image) for probe in checked if probe.alpha]:
         notes.append(
-            f"{len(alphas):,} image(s) such as {alphas[0]}: band 4 is called alpha and marks "
-            "nodata; if it is near infrared, `bands` 1,2,3,4 reads it"
+            f"{counted(len(alphas), 'image')} such as {alphas[0]}: band 4 is called alpha and "
+            "marks nodata; if it is near infrared, `bands` 1,2,3,4 reads it"
         )
     return checked, notes
 

@@ -293,8 +293,8 @@ def _without_shared_ground(
     for owner, number in zip(owners[weaker], numbers[weaker], strict=True):
         kept[owner][number] = UNUSED
     return [tuple(of_scene.tolist()) for of_scene in kept], (
-        f"{len(weaker):,} tiles are unused since an overlapping image shows their ground in "
-        "another split"
+        "tiles that are unused since an overlapping image shows their ground in another split: "
+        f"{len(weaker):,}"
     )
 
 
@@ -319,7 +319,7 @@ def _equal_images(scenes: Sequence[PlannedScene], splits: Splits, firsts: Sequen
         return ""
     i = apart_from[0]
     return (
-        f"{len(apart_from):,} images have the same bytes as an image of another split, such as "
+        f"images with the same bytes as one of another split: {len(apart_from):,}, such as "
         f"{scenes[i].id} and {scenes[firsts[i]].id}: remove one of each"
     )
 

@@ -232,7 +232,7 @@ def _class_warnings(
             f"{_unlabelled(plan, BACKGROUND_NAME in absent)}no pixel of the training split has the "
             f"class{'es' * (len(absent) > 1)} "
             f"{', '.join(absent)}: no model can learn {'them' if len(absent) > 1 else 'it'}. Check "
-            "the values in `classes` and the splits"
+            "the labels, the values in `classes` and the splits"
         )
 
 
@@ -267,6 +267,6 @@ def _no_road_in_rasters(plan: Plan) -> str:
     except GeoprepError:  # rasters that only the workers of a cluster can read
         found = ""
     return (
-        f"no road in the labels of the store ({len(masks)} rasters) by {rule}{found}. If that is "
+        f"no road in the labels of the store by {rule}{found}. If that is "
         "wrong, change the option and build again with `overwrite`"
     )

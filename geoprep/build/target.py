@@ -14,14 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from geoprep.build.journal import (
-    NEW,
-    OLD,
-    BucketJournal,
-    Journal,
-    refuse_foreign,
-    remove_store,
-)
+from geoprep.build.journal import NEW, OLD, BucketJournal, Journal, refuse_foreign, remove_store
 from geoprep.build.options import BuildOptions
 from geoprep.build.plan import Plan
 from geoprep.build.records import ShardRecord
@@ -273,7 +266,7 @@ def differences(attrs: dict[str, Any], meta: StoreMeta) -> list[str]:
     planned = meta.to_attrs()
     changes = []
     for key, value in planned.items():
-        if key in ("complete", "build", "version"):
+        if key in ("complete", "build", "version", "class_names", "class_colors"):
             continue
         if attrs.get(key) != value:
             changes.append(f"{key} was {attrs.get(key)}, now {value}")

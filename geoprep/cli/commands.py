@@ -20,7 +20,7 @@ from geoprep.cli.help import JSON, QUIET, GroupedCommand, OutputPath, options_fr
 from geoprep.cli.roads import polygonize, vectorize
 from geoprep.cli.score import score
 from geoprep.errors import UsageError
-from geoprep.texts import printable
+from geoprep.texts import counted, printable
 
 STORE = click.argument("store", metavar="STORE")
 
@@ -110,7 +110,7 @@ def synth(
     The same seed gives the same files. Existing scenes of the same city are kept.
     """
     folder = geoprep.synthesize(city, progress=not quiet, **given)
-    click.echo(printable(f"{given['scenes']} scenes in {folder}"))
+    click.echo(printable(f"{counted(given['scenes'], 'scene')} in {folder}"))
 
 
 @cli.command(cls=GroupedCommand)
@@ -157,8 +157,10 @@ def verify(store: str, workers: int | None, quiet: bool, as_json: bool) -> int:
     return 1 if result.problems else 0
 
 
-@cli.command(cls=GroupedCommand, short_help="Draw scenes or a road network, or write an HTML page.")
-@click.argument("source", metavar="STORE|NETWORK")
+@cli.command(
+    cls=GroupedCommand, short_help="Draw scenes, roads or polygons, or write an HTML page."
+)
+@click.argument("source", metavar="STORE|FEATURES")
 @options_from(
     *(geoprep.preview, "out", "scenes", "count", "level", "over", "pixel_size"),
     out={"type": OutputPath()},
@@ -170,12 +172,14 @@ def preview(
     quiet: bool,
     **given: Any,  # noqa: ANN401 - options by name
 ) -> None:
-    """Draw scenes of a store, or a road network; or write an HTML page of a store.
+    """Draw scenes of a store, roads or polygons; or write an HTML page of a store.
 
     For a store, the picture shows images, labels and overlays. --out NAME.html writes a page of all
     scenes with filters, a map and histograms, which needs no network connection. For a road network
     (.gpkg, .geojson, .graphml, .parquet, .osm), the picture shows its edges coloured by speed, over
     the --over image if given. For a SpaceNet table (.csv), it shows the roads of the --over image.
+    Polygons (.gpkg, .geojson, .parquet) are coloured by their field class, as of `geoprep
+    polygonize`, or else by layer.
     """
     click.echo(printable(f"wrote {geoprep.preview(source, progress=not quiet, **given)}"))
 

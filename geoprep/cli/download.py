@@ -9,7 +9,7 @@ import click
 
 import geoprep
 from geoprep.cli.help import QUIET, GroupedCommand, OutputPath, options_from
-from geoprep.texts import printable
+from geoprep.texts import counted, printable
 
 
 @click.command(cls=GroupedCommand, short_help="Download a SpaceNet city from the public bucket.")
@@ -29,8 +29,8 @@ def download(city: str, out: Path, dry_run: bool, quiet: bool, **given: Any) -> 
         for address, path, size in done.files:
             click.echo(printable(f"{size:>14,}  {address} -> {path}"))
         left = f"{done.missing_nbytes / 1e9:.3f} GB to download"
-        click.echo(f"{len(done.files)} objects, {done.nbytes / 1e9:.3f} GB, {left}")
+        click.echo(f"{counted(len(done.files), 'object')}, {done.nbytes / 1e9:.3f} GB, {left}")
         return
     total = f"{done.nbytes / 1e9:.3f} GB in {out}"
-    click.echo(f"{done.downloaded} files downloaded, {done.kept} already there: {total}")
+    click.echo(f"{counted(done.downloaded, 'file')} downloaded, {done.kept} already there: {total}")
     click.echo(f"next: geoprep build-zarr --city {city} --source {out}")

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from geoprep.cli.help import name_options
 from geoprep.executors import Terminal
+from geoprep.texts import counted
 
 if TYPE_CHECKING:
     from geoprep.build import DryRun
@@ -58,7 +59,7 @@ def print_summary(summary: Summary, notes: Sequence[str]) -> None:
     _print_list(
         console,
         "scenes with black pixels that count as nodata; --nodata none keeps them as imagery",
-        [f"{name}: {count:,} pixels" for name, count in black],
+        [f"{name}: {counted(count, 'pixel')}" for name, count in black],
     )
     _print_list(
         console,
@@ -96,7 +97,7 @@ def print_dry_run(result: DryRun, notes: Sequence[str]) -> None:
     if result.tiles:
         table.add_row("tiles", f"{result.tiles:,} of {levels} pixels ({splits})")
     if result.usable_tiles < result.tiles:
-        table.add_row("labelled", f"{result.usable_tiles:,} tiles")
+        table.add_row("labelled", counted(result.usable_tiles, "tile"))
     table.add_row("on disk", f"at most {result.raw_bytes / 1e6:,.1f} MB, before compression")
     if result.free_bytes is not None:
         table.add_row("free on disk", f"{result.free_bytes / 1e6:,.1f} MB")
@@ -131,7 +132,7 @@ def _facts(summary: Summary) -> Table:
         named = (f"{band} {span}" for band, span in zip(summary.limits, spans, strict=True))
         ranges = spans[0] if len(set(spans)) == 1 else ", ".join(named)
         rule = _RULES.get(summary.rescale, f"--rescale {summary.rescale}")
-        count = f"{summary.stretched_scenes} scene{'s' * (summary.stretched_scenes != 1)}"
+        count = counted(summary.stretched_scenes, "scene")
         table.add_row("stretched", f"to bytes in {count}, by {rule}: {ranges}")
     table.add_row("on disk", f"{summary.store_bytes / 1e6:.1f} MB")
     return table
@@ -147,7 +148,7 @@ def _print_list(console: Terminal, title: str, lines: list[str]) -> None:
         return
     console.print(f"[yellow]{title}[/] ({len(lines)})", markup=True)
     for line in lines[:MOST_LISTED]:
-        console.print(f"  {line}", soft_wrap=True)
+        console.print(f"  {name_options(line)}", soft_wrap=True)
     if len(lines) > MOST_LISTED:
         console.print(f"  and {len(lines) - MOST_LISTED} more: see `geoprep info`, or --json")
 
@@ -167,14 +168,13 @@ def print_verification(result: VerifyReport) -> None:
         console.print(f"[red]damaged[/] {escape(str(problem))}", soft_wrap=True, markup=True)
     if len(result.problems) > MOST_PROBLEMS:
         console.print(f"and {len(result.problems) - MOST_PROBLEMS} more: --json lists all")
-    verdict = (
-        f"[red]{len(result.problems)} problem(s)[/] in" if result.problems else "[green]intact[/]"
-    )
+    found = f"[red]{counted(len(result.problems), 'problem')}[/] in"
+    verdict = found if result.problems else "[green]intact[/]"
     rate = result.bytes / max(result.seconds, 1e-9) / 1e6
     console.print(
-        f"{verdict} {escape(result.store)}: {result.files:,} files, {result.shards:,} shards, "
-        f"{result.chunks:,} chunks, {result.bytes / 1e6:,.1f} MB read in {result.seconds:.1f} s "
-        f"({rate:,.0f} MB/s)",
+        f"{verdict} {escape(result.store)}: {result.files:,} files, "
+        f"{counted(result.shards, 'shard')}, {counted(result.chunks, 'chunk')}, "
+        f"{result.bytes / 1e6:,.1f} MB read in {result.seconds:.1f} s ({rate:,.0f} MB/s)",
         soft_wrap=True,
         markup=True,
     )

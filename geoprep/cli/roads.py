@@ -9,16 +9,9 @@ from typing import Any
 import click
 
 import geoprep
-from geoprep.cli.help import (
-    JSON,
-    QUIET,
-    RUN,
-    GroupedCommand,
-    options_from,
-    options_of,
-)
+from geoprep.cli.help import JSON, QUIET, RUN, GroupedCommand, options_from, options_of
 from geoprep.roads import RasterOptions, Tracing
-from geoprep.texts import printable
+from geoprep.texts import counted, printable
 
 HELP = """Turn predictions or masks of roads into a road network.
 
@@ -119,8 +112,9 @@ def polygonize(out: Path, *, as_json: bool, maps: tuple[Path, ...], **options: A
         found = {name: {"polygons": n, "area_m2": area} for name, (n, area) in rows.items()}
         click.echo(json.dumps({"out": str(out), "classes": found, **frame.attrs}, indent=2))
         return
-    counts = ", ".join(f"{name} {n:,} ({area / 1e4:,.1f} ha)" for name, (n, area) in rows.items())
+    counts = ", ".join(f"{name} {n:,} ({area:,.0f} m2)" for name, (n, area) in rows.items())
     click.echo(printable(f"wrote {out}: {counts or 'no polygons'}"))
     if left_out := frame.attrs["left_out"]:
         least = frame.attrs["min_area_m2"]
-        click.echo(f"left out {left_out:,} polygons below {least:,.3g} m2; --min-area 0 keeps them")
+        small = f"{counted(left_out, 'polygon')} below {least:,.6g} m2"
+        click.echo(f"left out {small}; --min-area 0 keeps them")

@@ -12,17 +12,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import geoprep
-from geoprep.cli.help import (
-    JSON,
-    QUIET,
-    GroupedCommand,
-    name_options,
-    options_from,
-    options_of,
-)
+from geoprep.cli.help import JSON, QUIET, GroupedCommand, name_options, options_from, options_of
 from geoprep.errors import UsageError
 from geoprep.labels import ClassOptions, MaskOptions, RoadOptions
 from geoprep.roads import LABEL_OPTIONS, ScoreOptions
+from geoprep.texts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -130,7 +124,7 @@ _LEGEND = (
     "mean of precision and recall. km: proposal, ground truth."
 )
 _FEW_SCENES = 3
-_ROADS = re.compile(r"([0-9,]+) roads: (.+)")
+_ROADS = re.compile(r"([0-9,]+) roads?: (.+)")
 
 
 def _print_scores(frame: pd.DataFrame) -> None:
@@ -147,7 +141,7 @@ def _print_scores(frame: pd.DataFrame) -> None:
     for line in _notes(found["scenes"]):
         console.print(name_options(line))
     if 0 < timed < scored:
-        console.print(f"time: mean of the {timed} scenes whose speeds are known")
+        console.print(f"time: mean of {counted(timed, 'scene')} whose speeds are known")
     console.print(_LEGEND, style="dim")
     console.print(_settings(found["settings"]), style="dim")
     if "confidence" in found:
@@ -190,8 +184,7 @@ def _notes(scores: Sequence[Mapping[str, Any]]) -> list[str]:
     }
     roads: Counter[str] = Counter()
     for scene, parts in remarks.items():
-        counted = [match for part in parts if (match := _ROADS.fullmatch(part))]
-        for match in counted:
+        for match in filter(None, map(_ROADS.fullmatch, parts)):
             roads[match[2]] += int(match[1].replace(",", ""))
         remarks[scene] = [part for part in parts if not _ROADS.fullmatch(part)]
     counts = Counter(part for parts in remarks.values() for part in parts)
@@ -202,11 +195,11 @@ def _notes(scores: Sequence[Mapping[str, Any]]) -> list[str]:
     }
     lines = [f"{scene}: {text}" for scene, text in rare.items() if text]
     lines += [f"{counts[part]} scenes: {part}" for part in common]
-    lines += [f"{count:,} roads: {remark}" for remark, count in roads.most_common()]
+    lines += [f"{counted(count, 'road')}: {remark}" for remark, count in roads.most_common()]
     boxed = sum(scene["border"] == "ground truth" for scene in scores)
     if boxed:
         lines.append(
-            f"{boxed} scenes are scored within the bounding box of their ground truth: false roads "
-            "outside it do not count. Give --images to count them."
+            f"{counted(boxed, 'scene')} scored within the bounding box of the ground truth: false "
+            "roads outside it do not count. Give --images to count them."
         )
     return lines

@@ -17,7 +17,7 @@ from geoprep.errors import UsageError
 from geoprep.palette import class_colours
 from geoprep.speed import NODATA
 from geoprep.store import BACKGROUND_NAME, MOST_CLASSES, ClassTable
-from geoprep.texts import yaml_loader
+from geoprep.texts import counted, yaml_loader
 
 _HEX: Final = re.compile(r"#[0-9a-fA-F]{6}")
 _COMPARISON: Final = re.compile(r"(>=|<=|>|<)\s*(-?\d+(?:\.\d+)?)")
@@ -70,7 +70,7 @@ class Classes:
 def refused_values(counts: Mapping[str, int], unit: str) -> str:
     """Return the most frequent of values that no class has, and what to do, for messages."""
     ordered = Counter(counts).most_common()
-    listed = ", ".join(f"{text} ({count:,} {unit})" for text, count in ordered[:_MOST_SHOWN])
+    listed = ", ".join(f"{text} ({counted(count, unit)})" for text, count in ordered[:_MOST_SHOWN])
     more = f" and {len(ordered) - _MOST_SHOWN} more" if len(ordered) > _MOST_SHOWN else ""
     return (
         f"that no class has: {listed}{more}. Add them to `classes`, or say by `other` that they "

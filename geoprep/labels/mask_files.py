@@ -121,7 +121,8 @@ def mask_values(*labels: str) -> str:
     addresses = [address for label in labels for address in split_address(label)]
     values = sorted(set[tuple[float, ...]]().union(*map(_central_values, addresses[:_MOST_MASKS])))
     shown = [",".join(f"{part:g}" for part in value) for value in values[:6]]
-    return " and ".join(shown) + (" and more" if len(values) > len(shown) else "")
+    *first, last = [*shown, "more"] if len(values) > len(shown) else shown
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _central_values(label: str) -> set[tuple[float, ...]]:

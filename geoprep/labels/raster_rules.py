@@ -242,8 +242,9 @@ class UnlistedError(LabelError):
 
 def unlisted_error(label: str, rule: ClassRaster, pixels: Mapping[str, int]) -> UnlistedError:
     """Return the error of a label with these values, which lists the most frequent ones."""
-    jpeg = "" if rule.tolerance else "; `tolerance` takes values that JPEG has changed"
-    error = UnlistedError(f"{label}: has values {refused_values(pixels, 'pixels')}{jpeg}")
+    few = rule.tolerance or len(pixels) <= _MOST_SHOWN
+    jpeg = "" if few else "; `tolerance` takes values that JPEG has changed"
+    error = UnlistedError(f"{label}: has values {refused_values(pixels, 'pixel')}{jpeg}")
     error.pixels = dict(pixels)
     return error
 

@@ -33,6 +33,7 @@ from geoprep.labels.label_options import SpeedRule
 from geoprep.labels.vector_labels import LabelRoads, RoadTable, read_road_table
 from geoprep.labels.vector_names import vector_parts
 from geoprep.storage import is_local, read_bytes
+from geoprep.texts import counted
 
 _INSET: Final = 0.001
 """Share of a scene's sides: a line that ends at its edge is the neighbour's (1 px in 1000)."""
@@ -84,8 +85,9 @@ class RoadFile:
         if not len(self.table.lines):
             raise LabelError(f"{self.name}: {self.table.unusable(crs)}")
         raise LabelError(
-            f"{self.name}: none of its {count} features intersects the scene; its lines are at "
-            f"{self.place()}, the scene is at {_lonlat(scene, crs)}{self.swapped(scene, crs)}"
+            f"{self.name}: none of its {counted(count, 'feature')} intersects the scene; its lines "
+            f"are at {self.place()}, the scene is at {_lonlat(scene, crs)}"
+            f"{self.swapped(scene, crs)}"
         )
 
     def place(self) -> str:

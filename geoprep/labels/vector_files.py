@@ -25,12 +25,7 @@ from geoprep.labels.vector_checks import (
     require_known_crs,
     require_whole_shapefile,
 )
-from geoprep.labels.vector_names import (
-    GEOJSON_SUFFIXES,
-    LINE_TYPES,
-    PARQUET_SUFFIXES,
-    open_options,
-)
+from geoprep.labels.vector_names import GEOJSON_SUFFIXES, LINE_TYPES, PARQUET_SUFFIXES, open_options
 from geoprep.storage import require_pyarrow
 
 _LATIN_1: Final = "ISO-8859-1"

@@ -24,20 +24,14 @@ from geoprep.labels.attributes import (
     road_widths,
     tags_road,
 )
-from geoprep.labels.classes import (
-    REFUSE,
-    Classes,
-    as_colour,
-    as_number,
-    canonical,
-    refused_values,
-)
+from geoprep.labels.classes import REFUSE, Classes, as_colour, as_number, canonical, refused_values
 from geoprep.labels.label_options import SPEED_FIELDS, SpeedRule
 from geoprep.labels.osm_files import LOST
 from geoprep.labels.vector_checks import NOT_FINITE, OUT_OF_RANGE, bad_lines, crs_command
 from geoprep.labels.vector_files import Features, Layer, VectorFile
 from geoprep.labels.vector_names import OSM_LINES, OSM_SUFFIXES
 from geoprep.speed import UNKNOWN_SPEED, to_byte
+from geoprep.texts import counted, suggestion
 
 LEFT_OUT: Final = -1
 NOT_LOCATED: Final = frozenset((OUT_OF_RANGE, NOT_FINITE, LOST))
@@ -116,7 +110,7 @@ class RoadTable:
         """Return why no feature can be used, and what to do; ``crs`` is the image's."""
         causes = self.lineless()
         listed = ", ".join(f"{cause}: {count:,}" for cause, count in causes.items())
-        which = f"none of its {len(self.notes)} features"
+        which = f"none of its {counted(len(self.notes), 'feature')}"
         if LOST in causes:
             return (
                 f"{which} has coordinates ({listed}). Download it with the nodes of its ways; a "
@@ -305,8 +299,8 @@ def _road_values(
     described = rule.needs_field or names_roads(names)
     if is_area.any() and rule.areas == "auto" and not described and rule.where is None:
         raise LabelError(
-            f"{name}: {int(is_area.sum())} areas without road attributes (road_type, highway, "
-            "fclass, ...). For a class give `classes`, such as building, or several with "
+            f"{name}: {counted(int(is_area.sum()), 'area')} without road attributes (road_type, "
+            "highway, fclass, ...). For a class give `classes`, such as building, or several with "
             "`class_field`; for roads `areas` road, or `where`, an SQL condition that selects "
             "them. `areas` ignore leaves areas out"
         )
@@ -341,6 +335,7 @@ def _class_values(
     else:
         raise LabelError(
             f"{name}: no field {rule.field}; its fields: {fields}. Name one as `class_field`"
+            f"{suggestion(rule.field, features.fields)}"
         )
     listed = _listed(rule, any(isinstance(value, int | float) for value in values))
     unlisted = Counter(
@@ -353,7 +348,10 @@ def _class_values(
         hint = "".join(f" ({note})" for note in features.file_notes)
         if rule.field is None:
             hint += f". For the values of a field name it as `class_field`; its fields: {fields}"
-        raise LabelError(f"{name}: {where} {refused_values(unlisted, 'features')}{hint}")
+        absent = [text for text in rule.names if text not in values]
+        questions = ((text, suggestion(text, unlisted)) for text in absent)
+        hint += next((f". Class {text}{near}" for text, near in questions if near), "")
+        raise LabelError(f"{name}: {where} {refused_values(unlisted, 'feature')}{hint}")
     rest, what = rule.rest
     numbers = np.array([listed.get(value, rest) for value in values], np.int16)
     remarks: list[tuple[str, ...]] = [

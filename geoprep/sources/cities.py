@@ -4,12 +4,12 @@ Chip counts, road lengths and checksums are those of TorchGeo's SpaceNet data se
 those of the bucket's listing (in GiB).
 """
 
-import difflib
 import re
 from dataclasses import dataclass
 from typing import Literal
 
 from geoprep.errors import UsageError
+from geoprep.texts import suggestion
 
 BUCKET = "spacenet-dataset"
 BUCKET_URL = f"https://{BUCKET}.s3.amazonaws.com"
@@ -158,9 +158,8 @@ def get_city(name: str) -> City:
     wanted = re.sub(r"[\W_]+", "_", name.lower()).strip("_")
     if wanted in known:
         return known[wanted]
-    near = difflib.get_close_matches(wanted, known, n=1)
-    hint = f" Did you mean {known[near[0]].name}?" if near else ""
-    raise UsageError(f"unknown city {name!r}.{hint} Known cities: {', '.join(CITIES)}.")
+    hint = suggestion(wanted, CITIES) or "."
+    raise UsageError(f"unknown city {name!r}{hint} Known cities: {', '.join(CITIES)}.")
 
 
 def canonical_product(name: str) -> str:

@@ -28,6 +28,7 @@ from geoprep.storage import (
     list_remote,
     s3_address,
 )
+from geoprep.texts import counted
 
 _WILD = re.compile(r"[*?\[]")
 
@@ -113,9 +114,9 @@ def _label_files(labels: str, *, masks: bool) -> list[str]:
     rasters = [] if vectors or is_remote(labels) else _matching(labels, IMAGE_SUFFIXES)
     if rasters and not any(is_called_label(file) for file in rasters):
         raise SourceError(
-            f"`labels` {labels}: no vector files, but {len(rasters)} rasters, such as "
-            f"{Path(rasters[0]).name}. If they are masks, give their meaning by `classes`, or of "
-            "roads by `label_values` or `label_speeds`"
+            f"`labels` {labels}: no vector files, but rasters such as {Path(rasters[0]).name}. If "
+            "they are masks, give their meaning by `classes`, without options of vectors such as "
+            "`class_field`, or of roads by `label_values` or `label_speeds`"
         )
     wanted = (*IMAGE_SUFFIXES, *LABEL_SUFFIXES) if masks else LABEL_SUFFIXES
     return vectors or rasters or _none_found(labels, wanted, "labels")
@@ -147,9 +148,10 @@ def _labels_for(
         return None, {image.id: joined(files) for image in images}, [], said
     first = f" ({PurePosixPath(files[0]).name}; an image: {images[0].id})" if files else ""
     raise SourceError(
-        f"`labels` {labels}: none of its {len(files)} files has the name of a scene{first}. Give "
-        "them the names of the images, or a pattern such as `label_name` 'mask_{name}'; give the "
-        "path of one vector file for all scenes, or a `city` for SpaceNet's names"
+        f"`labels` {labels}: none of its {counted(len(files), 'file')} has the name of a scene"
+        f"{first}. Give them the names of the images, or a pattern such as `label_name` "
+        "'mask_{name}'; give the path of one vector file for all scenes, or a `city` for "
+        "SpaceNet's names"
     )
 
 

@@ -20,6 +20,7 @@ from .geotiff import require_pixels as require_pixels
 from .geotiff import write_sidecar as write_sidecar
 from .geozarr import export_geozarr as export_geozarr
 from .network_preview import preview_network as preview_network
+from .network_preview import preview_polygons as preview_polygons
 from .network_preview import read_picture as read_picture
 from .overview import preview as preview
 from .page import make_page as make_page

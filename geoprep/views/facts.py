@@ -26,6 +26,7 @@ from geoprep.store import (
     usable_tiles,
     valid_pixels,
 )
+from geoprep.texts import counted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -227,9 +228,9 @@ def _heading(facts: dict[str, Any]) -> RenderableType:
     text = Text()
     text.append(facts["title"], "bold")
     text.append(f"  {facts['store']}  {_bytes(facts['bytes'])} on disk\n", "dim")
-    text.append(f"{facts['tiles']:,} tiles of {facts['tile']} px")
+    text.append(f"{counted(facts['tiles'], 'tile')} of {facts['tile']} px")
     text.append(f", overlap {facts['overlap']} px" if facts["overlap"] else "")
-    text.append(f", from {facts['scenes']:,} scene{'s' * (facts['scenes'] != 1)} ({statuses})\n")
+    text.append(f", from {counted(facts['scenes'], 'scene')} ({statuses})\n")
     low, high = facts["gsd_range_m"]
     size = f"{gsd_x:.2f} × {gsd_y:.2f}"
     size = f"{low:.2f} to {high:.2f}" if high > MIXED_SIZES * low else size
@@ -272,7 +273,7 @@ def _splits_table(facts: dict[str, Any]) -> Table:
 
 def _memory_table(memory: dict[str, Any]) -> Table:
     workers, crop = memory["workers"], memory["crop"]
-    loader = f">loader, {workers} worker{'s' * (workers != 1)}"
+    loader = f">loader, {counted(workers, 'worker')}"
     table = _table("memory at", ">tiles, train and val", ">each worker", loader, ">together")
     for level, parts in memory["levels"].items():
         table.add_row(

@@ -1,8 +1,9 @@
-"""Draw a road network: edges coloured by speed, over an image or a dark background."""
+"""Draw roads coloured by speed or polygons by class, over an image or a dark background."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,14 +11,14 @@ import numpy as np
 import shapely
 from numpy.typing import NDArray
 
-from geoprep.crs import reproject
-from geoprep.errors import UsageError
+from geoprep.crs import LONLAT, crs_name, metric_crs, reproject
+from geoprep.errors import LabelError, UsageError
 from geoprep.grid import Grid
-from geoprep.palette import BACKGROUND_COLOUR, SPEED_COLOURS, bin_label
+from geoprep.palette import BACKGROUND_COLOUR, SPEED_COLOURS, bin_label, class_colours
 from geoprep.roads import RoadGraph
 from geoprep.speed import BIN_TABLE, to_byte
 from geoprep.storage import open_image, outputs, replaced, require_suffix
-from geoprep.views.display import SUFFIXES
+from geoprep.views.display import CLASS_OPACITY, SUFFIXES
 from geoprep.views.sheet import save
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ _PIXELS: Final = 1600
 _INCHES: Final = 10.0
 _UNKNOWN: Final = (210, 213, 220)
 _PAPER: Final = "#ffffff"
-_CASING_PT, _LINE_PT = 3.2, 1.9
+_LINE_PT, _OUTLINE_PT, _CASING_PT = 1.9, 1.2, 1.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,9 @@ class Picture:
 
 
 _Backdrop = tuple[NDArray[np.uint8], NDArray[np.object_]]
-"""The image below the roads, uint8 (y, x, 3), and the lines in its pixel coordinates."""
+"""The picture below some lines or polygons, uint8 (y, x, 3), and these in its pixel coordinates."""
+_Group = tuple[str, NDArray[np.float64], NDArray[np.object_]]
+"""Text of the legend, colour (red, green and blue, 0 to 1), and lines in pixel coordinates."""
 
 
 def preview_network(
@@ -59,41 +62,99 @@ def preview_network(
 
     ``pixel_size_m`` is that of ``over``, for a network that is not georeferenced.
     """
+    rgb, lines = _backdrop(network.lines, network.crs, "roads", out, over, pixel_size_m)
+    known = np.isfinite(network.speed_mph)
+    bins = np.where(known, BIN_TABLE[to_byte(np.where(known, network.speed_mph, 1.0))], 0)
+    within = shapely.length(shapely.intersection(lines, shapely.box(0, 0, *rgb.shape[1::-1])))
+    metres = network.length_m * within / np.maximum(shapely.length(lines), 1e-9)
+    groups: list[_Group] = []
+    for number in np.unique(bins).tolist():
+        mine = bins == number
+        name = f"{bin_label(number)} mph" if number else "speed unknown"
+        colour = np.array(SPEED_COLOURS[number - 1] if number else _UNKNOWN) / 255
+        groups.append((f"{name}  ({metres[mine].sum() / 1000:.1f} km)", colour, lines[mine]))
+    return _draw(out, rgb, groups, _LINE_PT)
+
+
+def preview_polygons(
+    path: Path, out: Path, *, over: Path | None = None, pixel_size_m: float | None = None
+) -> Path:
+    """Draw the polygons of a file in the colours of their field ``class``, or else of their layers.
+
+    ``pixel_size_m`` is that of ``over``, for polygons that are not georeferenced. Raises LabelError
+    if the file has no polygons.
+    """
+    from rasterio.features import rasterize
+
+    from geoprep.labels import VectorFile
+
+    file = VectorFile.open(path)
+    layers = [layer for layer in file.layers.values() if "LineString" not in layer.kind]
+    crs = crs_name(layers[0].crs) if layers else None
+    placed = layers if crs else [replace(layer, crs=LONLAT) for layer in layers]
+    features = file.read(placed, ["class"]) if layers else None
+    polygon = shapely.GeometryType.POLYGON
+    if features is None or (shapely.get_type_id(features.shapes) != polygon).any():
+        raise LabelError(f"{path}: has no layer of polygons alone")
+    metric = metric_crs(features.shapes, crs)
+    shapes = reproject(features.shapes, features.crs, metric or features.crs)
+    rgb, shapes = _backdrop(shapes, metric, "polygons", out, over, pixel_size_m)
+    owners = zip(features.attributes, features.layers, strict=True)
+    names = np.array([str(row.get("class") or layer) for row, layer in owners])[features.feature]
+    classes = list(dict.fromkeys(names.tolist()))
+    groups: list[_Group] = []
+    for name, text in zip(classes, class_colours(classes), strict=True):
+        mine, colour = shapes[names == name], np.array([*bytes.fromhex(text[1:])])
+        inside = rasterize(mine, out_shape=rgb.shape[:2])[..., None] > 0
+        mixed = CLASS_OPACITY * colour + (1 - CLASS_OPACITY) * rgb
+        rgb = np.where(inside, mixed, rgb).astype(np.uint8)
+        groups.append((name, colour / 255, shapely.get_parts(shapely.boundary(mine))))
+    return _draw(out, rgb, groups, _OUTLINE_PT)
+
+
+def _backdrop(
+    shapes: NDArray[np.object_],
+    crs: str | None,
+    what: str,
+    out: Path,
+    over: Path | None,
+    pixel_size_m: float | tuple[float, float] | None,
+) -> _Backdrop:
+    """Return an image, or a dark background slightly larger than the shapes; and these on it."""
     require_suffix(out, *SUFFIXES)
     outputs(out, inputs=[over] if over else [])
-    rgb, lines = _dark(network) if over is None else _image(network, over, pixel_size_m)
-    with replaced(out) as partial:
-        _draw(partial, network, rgb, lines)
-    return out
+    if over is None:
+        return _dark(shapes)
+    picture = read_picture(over)
+    grid = picture.grid
+    if crs is None:
+        if pixel_size_m is None:
+            raise UsageError(
+                f"the {what} are not georeferenced. Give the pixel size of {over} in metres by "
+                "`pixel_size`"
+            )
+        shapes = shapely.transform(shapes, lambda xy: xy * [1, -1] / pixel_size_m)
+    elif not grid.georeferenced:
+        raise UsageError(f"{over} is not georeferenced, but the {what} are. Give another image")
+    else:
+        shapes = shapely.transform(reproject(shapes, crs, grid.crs), grid.to_pixels)
+    if len(shapes):
+        left, top, right, bottom = shapely.total_bounds(shapes)
+        if not (left < grid.width and right > 0 and top < grid.height and bottom > 0):
+            raise UsageError(f"{over} does not overlap the {what}. Give an image of the same area")
+    scale = np.array(picture.rgb.shape[1::-1]) / grid.shape[::-1]
+    return picture.rgb, shapely.transform(shapes, lambda xy: xy * scale)
 
 
-def _dark(network: RoadGraph) -> _Backdrop:
-    """Return a dark background slightly larger than the road network."""
-    if not len(network.lines):
-        return np.full((_PIXELS, _PIXELS, 3), BACKGROUND_COLOUR, np.uint8), network.lines
-    west, south, east, north = shapely.total_bounds(network.lines)
+def _dark(shapes: NDArray[np.object_]) -> _Backdrop:
+    if not len(shapes):
+        return np.full((_PIXELS, _PIXELS, 3), BACKGROUND_COLOUR, np.uint8), shapes
+    west, south, east, north = shapely.total_bounds(shapes)
     scale = 0.94 * _PIXELS / max(east - west, north - south, 1.0)
     margin = 0.03 * _PIXELS
     size = np.ceil(np.array([north - south, east - west]) * scale + 2 * margin).astype(int)
-    lines = shapely.transform(
-        network.lines, lambda xy: (xy - [west, north]) * [scale, -scale] + margin
-    )
-    return np.full((*size, 3), BACKGROUND_COLOUR, np.uint8), lines
-
-
-def _image(
-    network: RoadGraph, over: Path, pixel_size_m: float | tuple[float, float] | None
-) -> _Backdrop:
-    """Return an image, and the lines in its pixels."""
-    picture = read_picture(over)
-    grid = picture.grid
-    lines = _in_pixels(network, over, grid, pixel_size_m)
-    if len(lines):
-        left, top, right, bottom = shapely.total_bounds(lines)
-        if not (left < grid.width and right > 0 and top < grid.height and bottom > 0):
-            raise UsageError(f"{over} does not overlap the roads. Give an image of the same area")
-    scale = np.array(picture.rgb.shape[1::-1]) / grid.shape[::-1]
-    return picture.rgb, shapely.transform(lines, lambda xy: xy * scale)
+    shapes = shapely.transform(shapes, lambda xy: (xy - [west, north]) * [scale, -scale] + margin)
+    return np.full((*size, 3), BACKGROUND_COLOUR, np.uint8), shapes
 
 
 def read_picture(path: StrPath) -> Picture:
@@ -109,25 +170,6 @@ def read_picture(path: StrPath) -> Picture:
     return Picture(_shown(values), raster.grid)
 
 
-def _in_pixels(
-    network: RoadGraph,
-    over: Path,
-    grid: Grid,
-    pixel_size_m: float | tuple[float, float] | None,
-) -> NDArray[np.object_]:
-    """Return the lines of a road network in pixel coordinates of an image."""
-    if network.crs is None:
-        if pixel_size_m is None:
-            raise UsageError(
-                f"the road network is not georeferenced. Give the pixel size of {over} in metres "
-                "by `pixel_size`"
-            )
-        return shapely.transform(network.lines, lambda xy: xy * [1, -1] / pixel_size_m)
-    if not grid.georeferenced:
-        raise UsageError(f"{over} is not georeferenced, but the roads are. Give another image")
-    return shapely.transform(reproject(network.lines, network.crs, grid.crs), grid.to_pixels)
-
-
 def _shown(values: NDArray[Any]) -> NDArray[np.uint8]:
     """Return uint8 (y, x, 3); other dtypes are stretched between percentiles 1 and 99."""
     if values.dtype != np.uint8:
@@ -137,9 +179,7 @@ def _shown(values: NDArray[Any]) -> NDArray[np.uint8]:
     return np.broadcast_to(np.moveaxis(values, 0, -1), (*values.shape[1:], 3))
 
 
-def _draw(
-    path: Path, network: RoadGraph, rgb: NDArray[np.uint8], drawn: NDArray[np.object_]
-) -> None:
+def _draw(path: Path, rgb: NDArray[np.uint8], groups: Sequence[_Group], line_pt: float) -> Path:
     import matplotlib.patheffects as effects
     from matplotlib.collections import LineCollection
     from matplotlib.figure import Figure
@@ -151,33 +191,25 @@ def _draw(
     axes.imshow(rgb, extent=(0, width, height, 0), interpolation="bilinear")
     axes.set(xlim=(0, width), ylim=(height, 0))
     axes.set_axis_off()
-    casing = [effects.Stroke(linewidth=_CASING_PT, foreground="black"), effects.Normal()]
-    handles = []
-    known = np.isfinite(network.speed_mph)
-    bins = np.where(known, BIN_TABLE[to_byte(np.where(known, network.speed_mph, 1.0))], 0)
-    within = shapely.length(shapely.intersection(drawn, shapely.box(0, 0, width, height)))
-    metres = network.length_m * within / np.maximum(shapely.length(drawn), 1e-9)
-    for number in np.unique(bins).tolist():
-        mine = bins == number
-        colour = np.array(SPEED_COLOURS[number - 1] if number else _UNKNOWN) / 255
-        kilometres = metres[mine].sum() / 1000
-        name = f"{bin_label(number)} mph" if number else "speed unknown"
-        lines = LineCollection(
-            [shapely.get_coordinates(line) for line in drawn[mine]],
+    casing = [effects.Stroke(linewidth=line_pt + _CASING_PT, foreground="black"), effects.Normal()]
+    for label, colour, lines in groups:
+        collection = LineCollection(
+            [shapely.get_coordinates(line) for line in lines],
             colors=[colour],
-            linewidths=_LINE_PT,
+            linewidths=line_pt,
             capstyle="round",
-            label=f"{name}  ({kilometres:.1f} km)",
+            label=label,
             path_effects=casing,
         )
-        handles.append(axes.add_collection(lines))
-    if handles:
+        axes.add_collection(collection)
+    if groups:
         axes.legend(
-            handles=handles,
             loc="upper left",
             framealpha=0.9,
             facecolor="#3a3f4b",
             labelcolor="white",
             fontsize=10,
         )
-    save(figure, path, dpi=_PIXELS / _INCHES)
+    with replaced(path) as partial:
+        save(figure, partial, dpi=_PIXELS / _INCHES)
+    return path

@@ -25,6 +25,7 @@ from geoprep.store import (
     scene_splits,
     valid_share,
 )
+from geoprep.texts import counted
 from geoprep.views.display import (
     MOSTLY_VALID,
     SUFFIXES,
@@ -139,8 +140,8 @@ def _header(store: StoreReader, level: int) -> tuple[str, str, str]:
     counts = ", ".join(f"{scenes} {name}" for name, scenes in shares.items() if scenes)
     gsd_x, gsd_y = meta.gsd_m
     facts = [
-        f"{len(store.scenes):,} scene{'s' * (len(store.scenes) > 1)} ({counts})",
-        f"{len(tiles):,} tiles of {meta.tile} px",
+        f"{counted(len(store.scenes), 'scene')} ({counts})",
+        f"{counted(len(tiles), 'tile')} of {meta.tile} px",
         f"levels {', '.join(map(str, meta.levels))}",
         f"{gsd_x:.2f} × {gsd_y:.2f} m per pixel",
         f"{meta.share_name} {road_fraction(store):.1%}",

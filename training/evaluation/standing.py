@@ -14,11 +14,11 @@ import shapely
 from numpy.typing import NDArray
 
 from geoprep.store import SHARE_COLUMNS, StoreReader
+from geoprep.texts import counted
 from geoprep.views import outlines
 from loaders import BatchLoader, Split, select
 from training.checkpoint import ModelInfo
 from training.data import folds_of
-from training.setting_texts import counted
 
 SCORES = {"road_iou": "road IoU", "mean_iou": "mean IoU", "bin_iou": "bin IoU"}
 """Metrics for comparing scenes and models, if a model has them. One of the first two chooses

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from geoprep.speed import MAX_MPH, NODATA
 from geoprep.store import StoreReader
+from geoprep.texts import counted
 from loaders import BatchLoader, Split
 from training import runners
 from training.checkpoint import ModelInfo
@@ -205,7 +206,7 @@ def evaluate_runner(
     tiles = tiles_of(info, stores, split, progress=False if quiet else None)
     folds = info.folds if split in ("train", "val") else None
     fold = "" if folds is None else f" of fold {info.fold or 0} of {folds}, as in training"
-    title = f"{len(tiles)} {split} tiles{fold}, {info.level} x {info.level} pixels"
+    title = f"{counted(len(tiles), f'{split} tile')}{fold}, {info.level} x {info.level} pixels"
     notes = differences(info, tiles.stores)
     if split in ("train", "all"):
         which = "these tiles" if split == "train" else "part of these tiles"
@@ -226,7 +227,7 @@ def evaluate_runner(
             simple.update(probabilities, batch.image, label, batch.index)
     sum_in_place(metrics.counts())
     if lost := int(metrics.lost):
-        notes.append(f"the model returned NaN for {lost:,} labelled pixels, which are left out")
+        notes.append(f"the model returned NaN for {counted(lost, 'labelled pixel')}, left out")
     notes += simple.notes if simple else []
     sweep = {} if isinstance(metrics, ClassMetrics) else metrics.sweep()
     steps = zip(*(values.tolist() for values in sweep.values()), strict=True)

@@ -21,6 +21,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from geoprep.errors import UsageError
+from geoprep.texts import counted
 from loaders import PAD_TO, Batch, available_memory, this_rank
 from training.data import Stores, count_tiles
 from training.engine import (
@@ -39,7 +40,7 @@ from training.run.report import duration
 from training.run.step import StepState, train_step
 from training.run.timing import StepTimer, epoch_seconds, epochs_within
 from training.run.trainer import Trainer
-from training.setting_texts import counted, parse_duration
+from training.setting_texts import parse_duration
 from training.settings import Config
 
 _SIDES = (64, 128)
@@ -144,7 +145,7 @@ def planned(run: Trainer) -> Iterator[str]:
     config, every, step = run.config, run.config.accumulate, time_step(run)
     given, images = (run.loader, run.validation, every), run.images_per_step
     epoch, validated = epoch_seconds(step, *given)
-    yield f"a step of {images} images takes {step:.2g} s: {images / step:.1f} images/s"
+    yield f"a step of {counted(images, 'image')} takes {step:.2g} s: {images / step:.1f} images/s"
     yield f"an epoch takes {duration(epoch)}, its validation {duration(validated)}"
     end = run.epochs
     if config.time:

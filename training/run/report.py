@@ -20,14 +20,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from geoprep.errors import GeoprepError
 from geoprep.executors import Terminal
 from geoprep.storage import replaced
-from geoprep.texts import csv_cell, printable
+from geoprep.texts import counted, csv_cell, printable
 from loaders import BatchLoader, this_rank
 from training.checkpoint import BEST, RunProgress
 from training.engine import is_rank_zero
 from training.evaluation import SCORES, Standing, threshold_text
 from training.model import ModelInfo, is_code
 from training.pictures import Example, draw_curves, draw_examples
-from training.setting_texts import counted
 from training.settings import Config
 
 if TYPE_CHECKING:

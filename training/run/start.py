@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from geoprep.errors import StoreError, UsageError
+from geoprep.texts import counted
 from loaders import this_rank, touched_nodes
 from training.checkpoint import LAST, Checkpoint, RunProgress, load, trusted
 from training.data import class_pixels, differences, folds_of, shared_ground
@@ -30,7 +31,6 @@ from training.run.parts import info_of, open_data
 from training.run.profiler import profile
 from training.run.report import Report
 from training.run.trainer import Trainer
-from training.setting_texts import counted
 from training.settings import OF_ONE_START, Config
 
 UNCHANGEABLE = (
@@ -348,14 +348,14 @@ def _samples(run: Trainer) -> str:
 def _model(run: Trainer) -> str:
     parameters = sum(p.numel() for p in run.trainable.model.parameters())
     info = run.info
-    channels = f"{info.channels} channels"
+    channels = counted(info.channels, "channel")
     if info.has_classes:
         channels += f": {info.classes}"
     binary = run.config.targets == "auto" and info.targets == "binary"
     why = ": the roads of a store have no speeds" if binary else ""
     initial = f"; {run.initial}" if run.initial else ""
     return (
-        f"{info.model}, {parameters / 1e6:.1f} M parameters, {len(info.bands)} bands -> "
+        f"{info.model}, {parameters / 1e6:.1f} M parameters, {counted(len(info.bands), 'band')} -> "
         f"{channels} ({info.targets}{why}){initial}"
     )
 

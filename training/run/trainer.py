@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from geoprep.store import StoreReader
+from geoprep.texts import counted
 from loaders import BatchLoader, is_distributed, this_rank
 from training.checkpoint import BEST, LAST, Checkpoint, RunProgress, load_weights, save
 from training.data import check_store, level_gsd
@@ -46,7 +47,7 @@ from training.run.step import (
 )
 from training.run.timing import StepTimer, epochs_within
 from training.runners import training_extent, write_item
-from training.setting_texts import counted, parse_duration, parse_interval
+from training.setting_texts import parse_duration, parse_interval
 from training.settings import Config
 
 PARTS = ("loss", "main", "dice")
@@ -58,8 +59,7 @@ class Trainer:
     Attributes
     ----------
     info, loader, validation
-        Inputs and outputs of the model, and the loaders, of the current ``stage``. ``validation``
-        is None if no scene is in the validation split.
+        Inputs and outputs of the model, and loaders of a ``stage``; None without validation scenes.
     trainable, module
         The module of a step; the same with gradients averaged over ranks.
     state

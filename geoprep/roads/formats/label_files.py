@@ -16,6 +16,7 @@ from geoprep.errors import LabelError
 from geoprep.labels import NOT_LOCATED, SpeedRule, VectorFile, read_road_table
 from geoprep.roads.formats.lines import network_of_labels
 from geoprep.roads.network import RoadGraph
+from geoprep.texts import counted
 
 
 def read_labels(
@@ -32,15 +33,15 @@ def read_labels(
     lost = sum(NOT_LOCATED.intersection(notes) != set() for notes in table.notes)
     if lost:
         raise LabelError(
-            f"{table.name}: {lost} roads have coordinates that are missing, not finite or out of "
-            "range. Correct or remove them: without them, the score would be that of other roads."
+            f"{table.name}: {counted(lost, 'road')} with coordinates that are missing, not "
+            "finite or out of range. Correct or remove them: otherwise, other roads are scored."
         )
     lines, mph = table.lines, table.mph[table.feature]
     roads = (shapely.get_dimensions(lines) == 1) & np.isfinite(mph)  # no areas; drivable
     lines, mph = lines[roads], mph[roads]
     tags = {name: values[table.feature[roads]] for name, values in table.tags.items()}
-    counts = Counter(note for notes in table.notes for note in notes)
-    notes = (*table.file_notes, *(f"{n:,} roads: {note}" for note, n in sorted(counts.items())))
+    counts_of_notes = sorted(Counter(note for notes in table.notes for note in notes).items())
+    notes = (*table.file_notes, *(f"{counted(n, 'road')}: {note}" for note, n in counts_of_notes))
     if table.ignored_speed_fields:
         fields = ", ".join(table.ignored_speed_fields)
         notes = (*notes, f"speeds of labels inferred, field {fields} ignored (see `speed_from`)")

@@ -118,7 +118,7 @@ def test_beside_a_single_class_everything_else_is_background(scenes, tmp_path):
     assert store.meta.build["notes"]["label value 3 read as class background"]
     with pytest.raises(UsageError, match="no labelled pixels but those of building"):
         build(folder, tmp_path / "b.zarr", classes="building=1", other="nodata", **given)
-    with pytest.raises(UsageError, match=r"contains 0 and 1 and 2 and 3: give .* lake=255"):
+    with pytest.raises(UsageError, match=r"contains 0, 1, 2 and 3: give .* lake=255"):
         build(folder, tmp_path / "b.zarr", classes="wood,lake", **given)
     with pytest.raises(UsageError, match="only background; add the class"):
         build(folder, tmp_path / "b.zarr", classes="background=1", **given)
@@ -270,6 +270,17 @@ def test_features_of_other_values_and_options_of_rasters_are_refused(scenes, tmp
         build(scenes[0], tmp_path / "a.zarr", classes="water=lake,wood=2", **given)
     with pytest.raises(LabelError, match="name it as `class_field`; its fields: CLASS"):
         build(scenes[0], tmp_path / "a.zarr", labels=given["labels"], classes="lake,wood")
+    for field, near in (
+        ("class", r"`class_field`: did you mean CLASS\?"),
+        ("CLASS", "Class Lake: did you mean lake"),
+    ):
+        with pytest.raises(LabelError, match=near):
+            build(
+                scenes[0],
+                tmp_path / "a.zarr",
+                classes="wood,Lake",
+                **given | {"class_field": field},
+            )
     store = build(scenes[0], tmp_path / "a.zarr", classes="water=lake", other="nodata", **given)
     assert store.meta.build["notes"] == {"label value null read as nodata": 2}  # of 2 scenes
     with pytest.raises(UsageError, match="`tolerance` is for raster labels"):
@@ -296,5 +307,5 @@ def test_values_outside_the_image_or_under_its_nodata_fail_no_scene(scenes, tmp_
     around[40, 40] = 901
     write(tmp_path / "masks" / "a.tif", around[None], transform=at)
     store = build(tmp_path, tmp_path / "b.zarr", labels=tmp_path / "masks", **given)
-    says = "no class has: 901 (1 pixels)." if kind == "classes" else "holds 901 mph"
+    says = "no class has: 901 (1 pixel)." if kind == "classes" else "holds 901 mph"
     assert says in store.scenes.reason[0]

@@ -10,6 +10,7 @@ from helpers.web import served
 
 import geoprep as gp
 from geoprep.build import Sources, summarise_plan
+from geoprep.errors import UsageError
 from geoprep.sources.scene import Scene
 from geoprep.views import info
 
@@ -91,6 +92,21 @@ def test_an_archive_of_a_city_is_not_unpacked(tmp_path, kind):
     said = gp.build_zarr("moscow", **given, dry_run=True)
     assert (said.scenes, said.unlabelled, said.failures) == (2, 0, ())
     assert [path.name for path in (tmp_path / "given").iterdir()] == [packed.name]
+
+
+def test_a_dry_run_needs_no_name_and_tells_the_classes(scenes, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    images = [scene.image for scene in scenes]
+    given = {"images": images, "labels": scenes[0].label, **SMALL, "progress": True}
+    said = gp.build_zarr(
+        **given, classes="road=1,track=2,3", other="nodata", class_field="road_type", dry_run=True
+    )
+    assert (said.scenes, list(tmp_path.iterdir())) == (6, [])
+    notes = capsys.readouterr().err
+    assert "classes: road (1), track (2, 3)" in notes
+    assert "begin `classes` with background" in notes
+    with pytest.raises(UsageError, match="`images` needs `out`"):
+        gp.build_zarr(**given)
 
 
 def test_what_a_build_downloads_is_unknown(scenes, tmp_path):

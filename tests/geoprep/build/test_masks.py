@@ -123,7 +123,7 @@ def test_masks_none_of_which_has_a_road_are_said_with_the_values_that_they_hold(
     """225 for 255 would be a store without roads, built as asked."""
     scenes = [scene_of(tmp_path, name, drawn(i)) for i, name in enumerate("ab")]
     (warning,) = summary_of(tmp_path / "a.zarr", scenes, label_values="225").warnings
-    assert "(2 rasters) by `label_values` 225: they contain 0 and 100 and 255" in warning
+    assert "by `label_values` 225: they contain 0, 100 and 255" in warning
     again = summary_of(tmp_path / "a.zarr", scenes, label_values="225")
     assert (again.state, again.warnings) == ("unchanged", (warning,))
     console = io.StringIO()

@@ -138,7 +138,7 @@ def test_a_scene_whose_name_looks_like_a_pattern_can_be_listed(tmp_path):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("scene,split\nq7,val\n", "1 rows match no scene, the first 'q7'.*such as p0"),
+        ("scene,split\nq7,val\n", "no scene matches 1 of its rows, the first 'q7'.*such as p0"),
         ("scene,split\np0,val\np0,test\n", "lists p0 twice, with different values"),
         ("scene,split\np0,dev\n", "contains dev. Expected train, val, test"),
         ("scene,split\n", "contains nothing"),

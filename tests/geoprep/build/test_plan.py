@@ -177,7 +177,7 @@ def test_images_of_other_bands_than_most_are_refused_by_name(tmp_path):
 
 def test_no_usable_image_at_all_is_an_error_that_quotes_the_first(tmp_path):
     scenes = [Scene(name, str(tmp_path / f"{name}.tif"), None) for name in ("gone", "lost")]
-    with pytest.raises(SourceError, match=r"none of 2 images.*gone\.tif: no such file"):
+    with pytest.raises(SourceError, match=r"none of the images.*gone\.tif: no such file"):
         plan_of(scenes)
 
 

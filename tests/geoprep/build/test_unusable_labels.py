@@ -37,7 +37,7 @@ SAYS_NOTHING = {
     "elsewhere": ([line((X + 1, Y), (X + 1.1, Y))], "intersects the scene; its lines are at lon"),
     "swapped": ([line((Y, X + 90), (Y, X + 90.1))], "intersects the scene"),
     "utm": ([line((664_000.0, 4_011_000.0), (664_100.0, 4_011_000.0))], "coordinates in degrees"),
-    "points": ([POINT], "none of its 1 features is a line or area"),
+    "points": ([POINT], "none of its 1 feature is a line or area"),
     "collection": ([POINT | {"geometry": COLLECTION}], "is a line or area"),
     "nan": ([line((X, float("nan")), (X, Y))], "is a line or area"),
     "neighbour": ([line((X + SIDE * 2.7e-6 / 2, Y), (X + 1, Y))], "intersects the scene"),
@@ -145,7 +145,7 @@ def test_scenes_outside_the_one_file_of_roads_fail_and_the_others_are_built(tmp_
     plan, summary = build_with_roads(tmp_path / "a.zarr", scenes, [cut])
     assert summary.statuses == {"failed": 5, "ok": 1}
     assert all("outside the extent of its features" in reason for _, _, reason in summary.issues)
-    assert "is the label of all 6 scenes; 5 are outside its extent" in plan.notes[0]
+    assert "is the label of all 6 scenes; those that fail outside its extent: 5" in plan.notes[0]
     assert plan.scenes[2].failure == ""
     store = StoreReader.open(tmp_path / "a.zarr")
     assert (store.speed()[...][0] == 255).all()
@@ -172,7 +172,7 @@ def test_one_file_that_covers_no_scene_stops_the_build(tmp_path, case):
     scenes = row_of_scenes(tmp_path, 2, SIDE)
     features, reason = SAYS_NOTHING[case]
     says = "Check its CRS" if "intersects the scene" in reason else reason
-    with pytest.raises(LabelError, match=rf"roads.geojson covers none of the 2 scenes: .*{says}"):
+    with pytest.raises(LabelError, match=rf"roads.geojson covers none of the scenes: .*{says}"):
         build_with_roads(tmp_path / "a.zarr", scenes, features)
     assert not (tmp_path / "a.zarr").exists()
 

@@ -87,7 +87,7 @@ def test_one_label_taken_for_all_scenes_is_said_and_ends_with_1(geoprep, scenes)
     write_image(scenes / "far.tif", texture(SIDE, SIDE), PLACES["mercator"])
     command = ["build-zarr", "--images", scenes, "--labels", scenes / "quay_0.geojson"]
     out = geoprep(*command, "--out", "a.zarr", status=1).out
-    assert "is the label of all 3 scenes; 1 are outside its extent and fail" in out
+    assert "is the label of all 3 scenes; those that fail outside its extent: 1" in out
     assert "far: failed" in out
     printed = geoprep(*command, "--out", "b.zarr", "--json", status=1)
     assert json.loads(printed.out)["statuses"] == {"failed": 1, "ok": 2}

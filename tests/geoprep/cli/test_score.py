@@ -73,7 +73,7 @@ def test_scenes_with_unknown_speeds_are_left_out_of_the_mean_of_times(town):
     )
     given = ("--truth", town / "labels", "--proposal", table, "--images", town / "images")
     shown = run("score", *given, "--quiet")
-    assert "time: mean of the 1 scenes whose speeds are known" in shown.output
+    assert "time: mean of 1 scene whose speeds are known" in shown.output
     document = scores_of(*given)
     assert document["scenes_in_mean"] == {"apls": 2, "apls_time": 1}
     timed = next(s for s in document["scenes"] if s["scene"] == "aoi_7_moscow_chip2")
@@ -88,14 +88,14 @@ def test_a_label_with_coordinates_that_are_not_finite_is_refused(town):
     label.write_text(json.dumps(document))
     other = label.with_name("AOI_7_Moscow_chip10.geojson")
     shown = run("score", "--truth", label, "--proposal", other)
-    assert "chip2.geojson: 1 roads have coordinates that are missing, not finite" in str(
+    assert "chip2.geojson: 1 road with coordinates that are missing, not finite" in str(
         shown.exception
     )
 
 
 def test_without_images_the_output_says_what_does_not_count(town, given):
     shown = run("score", *given).output
-    assert "2 scenes are scored within the bounding box of their ground truth" in shown
+    assert "2 scenes scored within the bounding box of the ground truth" in shown
     assert "Give --images" in shown
     with_images = run("score", *given, "--images", town / "images")
     assert "bounding box" not in with_images.output

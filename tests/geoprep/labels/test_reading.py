@@ -227,7 +227,7 @@ def test_a_label_with_features_in_the_scene_or_none_at_all_is_one_of_it(margin):
 def test_roads_all_around_a_scene_are_not_in_it():
     around = feature([[37.5, 55.6], [37.7, 55.6], [37.7, 55.8], [37.5, 55.8], [37.5, 55.6]])
     with pytest.raises(
-        LabelError, match=r"chip7\.geojson: none of its 1 features intersects the scene"
+        LabelError, match=r"chip7\.geojson: none of its 1 feature intersects the scene"
     ):
         read(geojson(around), scene=(37.59, 55.69, 37.61, 55.71), bounds_crs=LONLAT)
 

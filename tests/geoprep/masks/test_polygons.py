@@ -190,7 +190,7 @@ def test_small_polygons_are_left_out_and_counted(tmp_path):
     assert frame.attrs == {"min_area_m2": pytest.approx(2.5, rel=1e-3), "left_out": 1}
     assert len(gp.polygonize(path, min_area_m2=0)) == 2
     shown = CliRunner().invoke(cli, ["polygonize", str(path), "--out", str(tmp_path / "a.gpkg")])
-    assert "left out 1 polygons below 2.5 m2; --min-area 0 keeps them" in shown.output
+    assert "left out 1 polygon below 2.5 m2; --min-area 0 keeps them" in shown.output
 
 
 def test_a_prediction_without_georeference_needs_a_pixel_size(tmp_path):

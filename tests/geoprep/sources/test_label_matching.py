@@ -33,7 +33,7 @@ def test_masks_are_found_by_their_names(make):
 
 def test_a_folder_of_images_holds_no_labels(make):
     make("in/a.tif", "in/b.tif")
-    with pytest.raises(SourceError, match=r"no vector files, but 2 rasters.*`label_values`"):
+    with pytest.raises(SourceError, match=r"no vector files, but rasters.*`label_values`"):
         images_and_labels(["in"], "in")
     with pytest.raises(SourceError, match="none of its 0 files"):
         images_and_labels(["in"], "in", masks=True)

@@ -127,7 +127,7 @@ def test_missing_files_are_named(store_copy, capsys):
     said = capsys.readouterr().out
     assert "64/speed, shard 2: the file 64/speed/c/2/0/0 is missing\n" in said
     assert "road_fraction: the file road_fraction/c/0 is missing\n" in said
-    assert f"{len(report.problems)} problem(s)" in said
+    assert f"{len(report.problems)} problem" in said
 
 
 def test_files_that_do_not_belong_are_named(store_copy):

@@ -1,13 +1,16 @@
-"""A network is drawn where it lies, in the colours of its speeds."""
+"""Networks and polygons are drawn where they lie, in the colours of speeds and of classes."""
 
+import geopandas as gpd
 import numpy as np
 import pytest
+import shapely
 from affine import Affine
 from helpers.rasters import write_raster
 from helpers.roads import network
 from PIL import Image
 
-from geoprep.errors import ImageError, UsageError
+import geoprep as gp
+from geoprep.errors import ImageError, SourceError, UsageError
 from geoprep.palette import BACKGROUND_COLOUR, SPEED_COLOURS
 from geoprep.views.network_preview import preview_network
 
@@ -75,3 +78,38 @@ def test_the_legend_counts_what_the_picture_shows(tmp_path):
     made = network([(399_000, y), (400_300, y)], speeds=[25], crs="EPSG:32637")
     out = preview_network(made, tmp_path / "roads.svg", over=image)
     assert "21–30 mph  (0.3 km)" in out.read_text()
+
+
+@pytest.mark.parametrize("name", ["areas.gpkg", "areas.geojson", "plain.gpkg"])
+def test_polygons_are_drawn_in_the_colours_of_their_classes(tmp_path, name):
+    image = lonlat_image(tmp_path / "image.tif")
+    x, y = (0, 0) if name == "plain.gpkg" else (400_000, 6_000_000)  # plain: not georeferenced
+    yard = shapely.box(x + 40, y - 160, x + 160, y - 40) - shapely.box(
+        x + 80, y - 120, x + 120, y - 80
+    )
+    away = shapely.MultiPolygon([shapely.box(x + 240, y - 160, x + 360, y - 40)])
+    frame = gpd.GeoDataFrame(
+        {"class": ["house", "shed"]}, geometry=[yard, away], crs=None if x == 0 else 32637
+    )
+    (frame.to_crs(4326) if name.endswith("json") else frame).to_file(tmp_path / name)
+    given = {"over": image, "pixel_size": 1.0} if x == 0 else {"over": image}
+    out = gp.preview(tmp_path / name, tmp_path / "areas.png", **given)
+    picture = np.asarray(Image.open(out).convert("RGB")).astype(int)
+    for at, colour in (((400, 240), (0xE6, 0x9F, 0x00)), ((400, 1200), (0x56, 0xB4, 0xE9))):
+        assert np.abs(picture[at] - (0.4 * np.array(colour) + 0.6 * 90)).max() < 6
+    assert tuple(picture[400, 400]) == tuple(picture[400, 800]) == (90, 90, 90)  # yard, between
+    assert gp.preview(tmp_path / name, tmp_path / "dark.svg").read_text().count("shed") == 1
+    frame[["geometry"]].to_file(tmp_path / "labels.gpkg", layer="footprints")
+    out = gp.preview(tmp_path / "labels.gpkg", tmp_path / "labels.svg")
+    assert "footprints" in out.read_text()
+
+
+def test_lines_without_speeds_and_polygons_elsewhere_are_refused(tmp_path):
+    shapes = {"lines": shapely.LineString([(0, 0), (1, 1)]), "areas": shapely.box(0, 0, 1, 1)}
+    for name, shape in shapes.items():
+        gpd.GeoDataFrame(geometry=[shape], crs=4326).to_file(tmp_path / f"{name}.geojson")
+    with pytest.raises(SourceError, match="no field speed_mph"):
+        gp.preview(tmp_path / "lines.geojson", tmp_path / "x.png")
+    image = lonlat_image(tmp_path / "image.tif")
+    with pytest.raises(UsageError, match="does not overlap the polygons"):
+        gp.preview(tmp_path / "areas.geojson", tmp_path / "x.png", over=image)
