@@ -190,7 +190,7 @@ def test_exported_masks_can_be_built_again(masked, tmp_path):
 
 
 def test_masks_need_an_option_for_their_values(tmp_path):
-    with pytest.raises(UsageError, match=r"a_mask.tif is a raster.*contains 0 and 100 and 255"):
+    with pytest.raises(UsageError, match=r"a_mask.tif is a raster.*contains 0, 100 and 255"):
         plan_of([scene_of(tmp_path, "a", drawn(1))])
 
 
