@@ -116,5 +116,5 @@ def polygonize(out: Path, *, as_json: bool, maps: tuple[Path, ...], **options: A
     click.echo(printable(f"wrote {out}: {counts or 'no polygons'}"))
     if left_out := frame.attrs["left_out"]:
         least = frame.attrs["min_area_m2"]
-        small = f"{counted(left_out, 'polygon')} below {least:,.6g} m2"
+        small = f"{counted(left_out, 'polygon')} below {float(f'{least:.3g}'):,g} m2"
         click.echo(f"left out {small}; --min-area 0 keeps them")
