@@ -168,7 +168,7 @@ def test_segments_of_overture_are_read_with_the_speeds_of_their_classes(tmp_path
     columns = {"subtype": ["road", "road"], "class": ["primary", "footway"]}
     frame = gpd.GeoDataFrame(columns, geometry=lines[:2], crs=CRS)
     frame.to_crs(4326).to_file(tmp_path / "a.geojson")
-    with pytest.warns(GeoprepWarning, match="roads: not driveable"):
+    with pytest.warns(GeoprepWarning, match="1 road: not driveable"):
         network = read_network(tmp_path / "a.geojson")
     assert network.speed_mph.tolist() == [45]
 
