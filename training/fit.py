@@ -32,7 +32,7 @@ epoch. Ctrl-C saves the run and prints how to resume it.
 _COMMON = (
     *("stores", "bands", "level", "residency", "batch_size", "crop", "model", "init_from"),
     *("targets", "class_weights", "epochs", "lr", "seed", "device", "precision", "out", "resume"),
-    *("overwrite", "plan", "profile", "config"),
+    *("overwrite", "plan", "config"),
 )
 COMMAND = Command(
     *("fit", SECTIONS, __doc__, CLOSING),

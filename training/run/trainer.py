@@ -59,7 +59,8 @@ class Trainer:
     Attributes
     ----------
     info, loader, validation
-        Inputs and outputs of the model, and loaders of a ``stage``; None without validation scenes.
+        Inputs and outputs of the model, and the loaders, of the current ``stage``. ``validation``
+        is None if no scene is in the validation split.
     trainable, module
         The module of a step; the same with gradients averaged over ranks.
     state
