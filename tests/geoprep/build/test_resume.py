@@ -1,6 +1,7 @@
 """Builds that are killed, at any moment, and finished: the same bytes as if nothing had been."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -36,6 +37,15 @@ def assert_killed(ending, at):
     assert ending.killed or ending.events < at, (at, ending)
 
 
+def refusal(out):
+    """Return why a store cannot be opened; empty if it can."""
+    try:
+        StoreReader.open(out)
+    except StoreError as error:
+        return str(error)
+    return ""
+
+
 @pytest.mark.slow
 def test_a_build_may_be_killed_before_any_change_of_a_file(killable, tmp_path):
     _, builder, expected, events = killable
@@ -44,8 +54,9 @@ def test_a_build_may_be_killed_before_any_change_of_a_file(killable, tmp_path):
         ending = builder.build(out, die_at=at)
         assert_killed(ending, at)
         if ending.killed:
-            with pytest.raises(StoreError, match=r"is incomplete|no such store"):
-                StoreReader.open(out)
+            # Killed after its commit it is complete.
+            refused = re.search("is incomplete|no such store", refusal(out))
+            assert refused or tree_digest(out) == expected
         assert_finishes(builder, out, expected)
         shutil.rmtree(out)
 
