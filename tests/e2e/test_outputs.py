@@ -65,7 +65,7 @@ def declared_outputs():
         command = cli.get_command(context, name)
         if module := getattr(command, "_module", None):
             command = import_module(module).COMMAND
-        for option in command.get_params(click.Context(command)):
+        for option in command.params:  # get_params would remember its option of help
             shown = (option.metavar or "").replace("|", " ").split()
             is_path = isinstance(option.type, click.Path) or {"FILE", "FOLDER"} & set(shown)
             if isinstance(option, click.Option) and is_path and option.name not in READ:
