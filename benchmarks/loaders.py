@@ -37,6 +37,7 @@ from benchmarks.loading.worker_memory import MODES, WORKERS, measure_memory
 from benchmarks.tables import Table, conclude, measured
 from geoprep.cpus import usable_cpus
 from geoprep.options import option
+from geoprep.texts import counted
 from loaders import BatchLoader, RamTiles, StreamTiles, available_memory
 
 PARTS = ("memory", "peers", "augment", "residency")
@@ -152,7 +153,7 @@ def advice(store: Path, tiles: RamTiles, threads: int, crop: int) -> str:
     count, size = next(case for case, rate in rates.items() if rate >= _NEARLY * best)
     return (
         f"Advice for {store.name}: residency {residency} ({nbytes / 1e9:.1f} GB of tiles, "
-        f"{free / 1e9:.1f} GB of memory available), {count} loader thread{'s' * (count > 1)}, "
+        f"{free / 1e9:.1f} GB of memory available), {counted(count, 'loader thread')}, "
         f"batches of {size} or more: {rates[count, size]:,.0f} crops of {crop} per second, "
         f"of {best:,.0f} at best."
     )

@@ -59,8 +59,7 @@ class Trainer:
     Attributes
     ----------
     info, loader, validation
-        Inputs and outputs of the model, and the loaders, of the current ``stage``. ``validation``
-        is None if no scene is in the validation split.
+        Inputs and outputs of the model; loaders of a stage. ``validation`` is None without scenes.
     trainable, module
         The module of a step; the same with gradients averaged over ranks.
     state

@@ -22,6 +22,7 @@ from geoprep.store.opening import quiet_zarr
 from geoprep.store.reader import StoreReader
 from geoprep.store.scenes import read_image
 from geoprep.store.shards import ShardWriter
+from geoprep.texts import counted
 from geoprep.verify.contents import Tables
 from geoprep.verify.documents import Problem
 from geoprep.verify.store_check import verify
@@ -127,7 +128,7 @@ def test_missing_files_are_named(store_copy, capsys):
     said = capsys.readouterr().out
     assert "64/speed, shard 2: the file 64/speed/c/2/0/0 is missing\n" in said
     assert "road_fraction: the file road_fraction/c/0 is missing\n" in said
-    assert f"{len(report.problems)} problem" in said
+    assert f"{counted(len(report.problems), 'problem')} in" in said
 
 
 def test_files_that_do_not_belong_are_named(store_copy):
