@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks.child import GEOPREP, measure
 from benchmarks.chips import Chips
 from benchmarks.reference import build_reference
-from geoprep.build import BuildOptions, build, make_plan
+from geoprep.building import BuildOptions, build, make_plan
 from geoprep.executors import Threads
 from geoprep.sources import Scene, find_scenes
 from geoprep.storage import open_image

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 from benchmarks.common import command, machine
 from benchmarks.memory import resident
-from geoprep.build import (
+from geoprep.building import (
     BuildOptions,
     Histograms,
     Journal,

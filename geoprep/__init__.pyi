@@ -16,7 +16,7 @@ from .api import store_info as store_info
 from .api import synthesize as synthesize
 from .api import vectorize as vectorize
 from .api import write_road_table as write_road_table
-from .build import build_zarr as build_zarr
+from .building import build_zarr as build_zarr
 from .roads import RoadChanges as RoadChanges
 from .views import Store as Store
 from .views import open_store as open_store

@@ -13,9 +13,9 @@ PACKAGES = ("geoprep", "loaders", "training", "benchmarks")
 LAYERS = {
     "cli": 9,
     "api": 8,
-    "build": 7,
+    "building": 7,
     **dict.fromkeys(("synth", "verify", "views"), 6),
-    **dict.fromkeys(("roads", "masks"), 5),
+    **dict.fromkeys(("roads", "classes"), 5),
     **dict.fromkeys(("sources", "labels"), 4),
     **dict.fromkeys(("store", "imagery"), 3),
     "storage": 2,
@@ -179,6 +179,6 @@ def test_what_is_imported_loads_no_heavy_library(python, modules, heavy):
 
 def test_the_reader_of_labels_imports_pyogrio_before_threads_use_it(python):
     """Other threads than the first that imports it print GDAL's errors on the terminal."""
-    code = "import sys, geoprep.build.plan; print('pyogrio.raw' in sys.modules)"
+    code = "import sys, geoprep.building.plan; print('pyogrio.raw' in sys.modules)"
     done = python("-c", code)
     assert done.stdout.strip() == "True", done.stderr

@@ -115,9 +115,9 @@ def score(
     """
     import pandas as pd
 
+    from geoprep.classes import has_rasters
     from geoprep.executors import counting_bar
     from geoprep.labels import SpeedRule
-    from geoprep.masks import has_rasters
     from geoprep.roads import mean_scores, pair_scenes, reliability, score_scenes
     from geoprep.storage import outputs
 
@@ -181,7 +181,7 @@ def _score_classes(
     """Return the scores of rasters of classes; see `score`."""
     import pandas as pd
 
-    from geoprep.masks import score_rasters
+    from geoprep.classes import score_rasters
     from geoprep.roads import scene_key
 
     found = score_rasters(Path(truth), Path(proposal), rule, boundary=boundary, scene_key=scene_key)
@@ -251,8 +251,8 @@ def polygonize(
         There are no predictions of classes, their classes or CRS differ, they are not
         georeferenced, or the file cannot be written.
     """
+    from geoprep.classes import polygonize_rasters
     from geoprep.crs import LONLAT, areas_in_lonlat
-    from geoprep.masks import polygonize_rasters
     from geoprep.storage import outputs, replaced, require_suffix
 
     several = [source] if isinstance(source, str | os.PathLike) else list(source)

@@ -16,7 +16,7 @@ from geoprep.executors import Terminal
 from geoprep.texts import counted
 
 if TYPE_CHECKING:
-    from geoprep.build import DryRun
+    from geoprep.building import DryRun
     from geoprep.verify import VerifyReport
     from geoprep.views import Summary
 

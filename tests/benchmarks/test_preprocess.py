@@ -10,9 +10,9 @@ from benchmarks.builds import build_store, decode
 from benchmarks.chips import KINDS, draw_chips, link_chips
 from benchmarks.preprocess import main
 from benchmarks.reference import prepare_chip
-from geoprep.build.options import BuildOptions
-from geoprep.build.plan import make_plan
-from geoprep.build.run import build
+from geoprep.building.options import BuildOptions
+from geoprep.building.plan import make_plan
+from geoprep.building.run import build
 from geoprep.executors.threads import Threads
 from geoprep.sources import find_scenes
 from geoprep.store import StoreReader

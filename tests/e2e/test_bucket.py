@@ -13,8 +13,8 @@ from helpers.buckets import client_of, s3_endpoint, use_endpoint
 from helpers.factory import tree_digest
 from helpers.rasters import write_raster
 
-from geoprep.build import BuildOptions
-from geoprep.build.scene import PlannedScene, probe_scene
+from geoprep.building import BuildOptions
+from geoprep.building.scene import PlannedScene, probe_scene
 from geoprep.cli.commands import cli
 from geoprep.errors import UsageError
 from geoprep.sources.cities import BUCKET, CITIES

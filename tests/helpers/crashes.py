@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from geoprep.build import Plan
+from geoprep.building import Plan
 from geoprep.sources.scene import Scene
 from helpers.forks import Server
 
@@ -96,10 +96,10 @@ def _import_and_compile(request: dict[str, Any]) -> bool:
     """
     import zarr  # noqa: F401
 
-    from geoprep.build.journal import Journal
-    from geoprep.build.run import shard_tasks
-    from geoprep.build.shard import build_shard
-    from geoprep.build.survey import survey
+    from geoprep.building.journal import Journal
+    from geoprep.building.run import shard_tasks
+    from geoprep.building.shard import build_shard
+    from geoprep.building.survey import survey
     from geoprep.executors.threads import Threads
 
     plan = _plan({**request, "scenes": request["scenes"][:1]})
@@ -118,7 +118,7 @@ def _plan(request: dict[str, Any]) -> Plan:
 
 
 def _build(request: dict[str, Any]) -> dict[str, Any]:
-    from geoprep.build.run import build
+    from geoprep.building.run import build
     from geoprep.executors.threads import Threads
 
     plan = _plan(request)

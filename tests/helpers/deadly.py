@@ -3,10 +3,10 @@
 import os
 import signal
 
-from geoprep.build import scene, shard, survey
-from geoprep.build.records import ShardRecord, ShardTask
-from geoprep.build.scene import PlannedScene
-from geoprep.build.survey import SurveyRecord, SurveyTask
+from geoprep.building import scene, shard, survey
+from geoprep.building.records import ShardRecord, ShardTask
+from geoprep.building.scene import PlannedScene
+from geoprep.building.survey import SurveyRecord, SurveyTask
 
 SCENE = "quay_3.tif"
 

@@ -16,10 +16,10 @@ from affine import Affine
 from numpy.typing import NDArray
 from rasterio.enums import ColorInterp
 
-from geoprep.build.options import BuildOptions
-from geoprep.build.plan import Plan, make_plan
-from geoprep.build.request import Progress
-from geoprep.build.run import build
+from geoprep.building.options import BuildOptions
+from geoprep.building.plan import Plan, make_plan
+from geoprep.building.request import Progress
+from geoprep.building.run import build
 from geoprep.executors import Executor, Threads
 from geoprep.sources.scene import Scene, SourceScenes
 from geoprep.store import StoreReader

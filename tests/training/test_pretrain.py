@@ -10,7 +10,7 @@ from helpers.runs import KEYWORDS
 from helpers.stores import write_store
 
 import training
-from geoprep.build import BuildOptions
+from geoprep.building import BuildOptions
 from geoprep.errors import UsageError
 from geoprep.store import StoreReader
 from geoprep.synth.layout import SIZES

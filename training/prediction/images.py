@@ -23,7 +23,7 @@ from rasterio.io import DatasetReader
 from rasterio.windows import Window
 
 from geoprep import imagery
-from geoprep.build import parse_nodata
+from geoprep.building import parse_nodata
 from geoprep.cpus import usable_cpus
 from geoprep.errors import ImageError, UsageError
 from geoprep.imagery import ImageWindow

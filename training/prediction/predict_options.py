@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from geoprep import build, imagery
+from geoprep import building, imagery
 from geoprep.errors import ImageError, UsageError
 from geoprep.options import argument, option
 from training.runners import ModelOptions
@@ -34,15 +34,15 @@ def check_gsd(text: str) -> None:
 
 
 def check_nodata(text: str) -> None:
-    """Raise UsageError unless ``nodata`` is ``checkpoint`` or a rule of `geoprep.build`."""
+    """Raise UsageError unless ``nodata`` is ``checkpoint`` or a rule of `geoprep.building`."""
     if text != "checkpoint":
-        build.parse_nodata(text)
+        building.parse_nodata(text)
 
 
 def check_rescale(text: str) -> None:
-    """Raise UsageError unless ``rescale`` is ``checkpoint`` or a rule of `geoprep.build`."""
+    """Raise UsageError unless ``rescale`` is ``checkpoint`` or a rule of `geoprep.building`."""
     if text != "checkpoint":
-        build.parse_rescale(text)
+        building.parse_rescale(text)
 
 
 def known_limits(
@@ -58,7 +58,7 @@ def known_limits(
             f"{name} is {dtype}, but the model was trained on uint8 without rescaling: use "
             "`rescale` scene, or LO,HI, to map its values to bytes"
         )
-    fixed = build.parse_rescale(rescale_rule(info, rule))
+    fixed = building.parse_rescale(rescale_rule(info, rule))
     own = rescale_rule(info, rule) == info.rescale
     kind = imagery.value_kind(dtype, scaled=bool(units))
     if own and info.limits_of == "integers":

@@ -16,7 +16,7 @@ import shapely
 import shapely.geometry
 import torch
 
-from geoprep.build import parse_rescale
+from geoprep.building import parse_rescale
 from geoprep.palette import bin_label
 from geoprep.sources import asset_address
 from geoprep.specifications import FILE_SCHEMA, MLM_SCHEMA, STAC_VERSION

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 import geoprep
 import geoprep.cli
-from geoprep.build import BuildOptions
+from geoprep.building import BuildOptions
 from geoprep.cli import cli
 from geoprep.errors import GeoprepError
 from geoprep.roads import Tracing
@@ -172,7 +172,7 @@ def test_commands_import_the_api_and_records_only():
     """`BuildOptions` declares options by `geoprep.options`; `render` makes text of facts."""
     names = ("api", "options", "errors", "cpus", "texts")
     allowed = {"geoprep", *(f"geoprep.{name}" for name in names)}
-    records = {("geoprep.build", "BuildOptions"), ("geoprep.build", "BuildObserver")}
+    records = {("geoprep.building", "BuildOptions"), ("geoprep.building", "BuildObserver")}
     records |= {
         ("geoprep.roads", one) for one in ("LABEL_OPTIONS", "CompareOptions", "RasterOptions")
     }

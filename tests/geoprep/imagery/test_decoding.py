@@ -11,7 +11,7 @@ from PIL import Image
 from rasterio.windows import Window
 
 from geoprep import imagery
-from geoprep.build.options import parse_rescale
+from geoprep.building.options import parse_rescale
 from geoprep.errors import ImageError, UsageError
 from geoprep.storage import open_image
 

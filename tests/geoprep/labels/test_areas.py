@@ -8,7 +8,7 @@ from affine import Affine
 from helpers.geojson import feature, write_features
 from rasterio.features import rasterize
 
-from geoprep.build.plan import check_shared_roads
+from geoprep.building.plan import check_shared_roads
 from geoprep.errors import LabelError
 from geoprep.grid import Grid
 from geoprep.labels import UNSELECTED, RoadOutlines, SpeedRule, burn, read_road_table, read_roads

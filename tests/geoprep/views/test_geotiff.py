@@ -12,8 +12,8 @@ from helpers.factory import Place, build_of, texture, write_scene
 from helpers.stores import write_store
 from rasterio.warp import transform_bounds
 
+from geoprep.classes.class_rasters import class_names
 from geoprep.errors import ImageError, UsageError
-from geoprep.masks.class_rasters import class_names
 from geoprep.palette import speed_colours
 from geoprep.roads import open_raster
 from geoprep.speed import BINNED_TABLE, CONTINUOUS_TABLE

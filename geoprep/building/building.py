@@ -1,0 +1,237 @@
+"""Build a store from imagery and labels: resolve the sources, plan, build."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from geoprep.building.options import BuildOptions
+from geoprep.errors import GeoprepWarning, UsageError
+from geoprep.options import with_options
+
+if TYPE_CHECKING:
+    from geoprep.building.plan import Plan
+    from geoprep.building.request import BuildObserver, Request, Sources
+    from geoprep.building.summary import DryRun
+    from geoprep.executors import Executor
+    from geoprep.storage import StrPath
+    from geoprep.views import Store
+
+
+@overload
+def build_zarr(
+    city: str | Sequence[str] = ...,
+    *,
+    dry_run: Literal[False] = ...,
+    **given: Any,  # noqa: ANN401
+) -> Store: ...
+@overload
+def build_zarr(
+    city: str | Sequence[str] = ...,
+    *,
+    dry_run: Literal[True],
+    **given: Any,  # noqa: ANN401
+) -> DryRun: ...
+@with_options(fields(BuildOptions))
+def build_zarr(
+    city: str | Sequence[str] = (),
+    *,
+    source: StrPath | None = None,
+    product: str | None = None,
+    images: StrPath | Sequence[StrPath] = (),
+    asset: str | Sequence[str] = (),
+    labels: StrPath | None = None,
+    label_name: str | None = None,
+    out: StrPath | None = None,
+    overwrite: bool = False,
+    drop_source: bool = False,
+    workers: int | None = None,
+    scheduler: Any = None,
+    dry_run: bool = False,
+    progress: bool | BuildObserver = True,
+    **options: Any,
+) -> Store | DryRun:
+    """Build a store; resume an interrupted build, or find that the store is complete.
+
+    Parameters
+    ----------
+    city
+        SpaceNet city, or several; give either this or `images`.
+    source
+        Folder, .tar, .tar.gz or ``s3://`` address of the cities. Default: $GEOPREP_DATA, ./data or
+        the current folder.
+    product
+        Imagery product of the cities. Default: PS-RGB.
+    images
+        Images instead of a city: a quoted pattern, a folder, or an archive (.tar, .tar.gz, .zip),
+        whose members ``'A.zip!/train/*_sat.jpg'`` selects; or STAC items (.json, .parquet, a
+        search); local, ``s3://``, ``gs://`` or ``https://``.
+    asset
+        Asset of the STAC items of `images`, such as visual; several (red,green,blue) are stacked as
+        bands. Default: their only raster.
+    labels
+        Labels of `images`: one vector file for all of them, or a folder or quoted pattern of one
+        vector file or raster per image. Default: no labels.
+    label_name
+        Name of the label of an image, without suffix, such as ``'mask_{name}'``; {name} is that of
+        the image. Default: the same name, or with words such as _roads.
+    out
+        Folder of the store, or ``s3://BUCKET/NAME.zarr``. Default: CITY.zarr; a dry run of `images`
+        needs none.
+    overwrite
+        Replace a store that is complete or was built differently. It stays until the new one is
+        complete, so the disk needs space for both; in a bucket it cannot be read meanwhile.
+    drop_source
+        Delete downloaded and unpacked inputs (NAME.zarr.source) after the build.
+    workers
+        Number of worker threads. Default: one per core.
+    scheduler
+        Dask scheduler whose workers build the store, such as ``tcp://HOST:8786``; or a
+        ``distributed.Client``. Default: threads of this machine.
+    dry_run
+        Build, download and unpack nothing; give the number of tiles, their size, and scenes that
+        would fail, by the headers of images and masks. This reads a .tar.gz to its end, at about 15
+        MB/s.
+    progress
+        Whether to show progress bars and notes; or an observer that receives them.
+    **options
+
+    Returns
+    -------
+    Store
+        Its ``summary`` lists the scenes that failed, with reasons.
+    DryRun
+        Of a dry run: scenes, tiles, memory, scenes that would fail, and what is unknown.
+
+    Raises
+    ------
+    UsageError
+        Parameters contradict each other or have invalid values.
+    GeoprepError
+        There is no complete store: no usable scene, another build is running, or the target
+        cannot be written. The subclass and the message say which.
+
+    Warns
+    -----
+    GeoprepWarning
+        The store is probably not what was intended, for example has no roads.
+
+    Examples
+    --------
+    >>> import geoprep
+    >>> folder = geoprep.synthesize("moscow", scenes=3, out="data", size=128, progress=False)
+    >>> plan = build_zarr("moscow", source="data", dry_run=True, progress=False)
+    >>> plan.tiles, plan.levels, plan.memory_bytes
+    (3, (128, 64), {'128': 196608, '64': 49152})
+    >>> store = build_zarr("moscow", source="data", progress=False)
+    >>> store.summary.state, store.summary.splits
+    ('built', {'train': 2, 'val': 1, 'test': 0})
+    """
+    from geoprep.building.plan import make_plan
+    from geoprep.building.request import BuildObserver, Request
+    from geoprep.building.run import build
+    from geoprep.sources import copies_folder, drop_copies
+    from geoprep.storage import check_reachable, is_bucket
+    from geoprep.views import Store, open_store
+
+    observer = progress
+    if not isinstance(observer, BuildObserver):
+        observer = BuildObserver(bars=observer, messages=observer)
+    if dry_run and images and out is None:  # a dry run writes nothing
+        out = "dry-run.zarr"
+    address = None if out is None else os.fspath(out)
+    if scheduler and workers:
+        raise UsageError("`workers` are threads of this machine: leave it out with `scheduler`")
+    request = Request(
+        cities=_texts(city),
+        source=None if source is None else os.fspath(source),
+        product=product,
+        images=_texts(images),
+        asset=",".join(_texts(asset)) or None,
+        labels=None if labels is None else os.fspath(labels),
+        label_name=label_name,
+        out=address if address is None or "://" in address else Path(address),
+        options=options,
+    )
+    checked = BuildOptions.given(**options)
+    if dry_run:
+        return _dry_run(request, checked, workers, observer)
+    if request.out is not None:
+        check_reachable(request.out)  # before sources that take long are read
+    sources = request.find(observer)
+    with _executor(workers, scheduler, observer) as executor:
+        if scheduler is None:  # workers of a scheduler read the sources themselves
+            sources = sources.downloaded(observer)
+        with observer.counting("reading") as report:
+            plan = make_plan(sources.found, sources.names, checked, executor, report)
+        if overwrite and is_bucket(sources.out):
+            observer.message(f"a store at {sources.out} cannot be read while it is replaced")
+        with observer.building() as show:
+            summary = build(plan, sources.out, executor, overwrite=overwrite, report=show)
+    _note(sources, plan, observer)
+    copies = copies_folder(sources.out)
+    if drop_source:
+        try:
+            drop_copies(copies)
+        except UsageError as error:  # the store is complete all the same
+            observer.note(str(error))
+    for warning in summary.warnings:
+        warnings.warn(warning, GeoprepWarning, stacklevel=3)  # the decorated function's caller
+    summary = replace(summary, source_copy=str(copies) if copies.is_dir() else None)
+    return Store(open_store(summary.store).reader, summary)
+
+
+def _dry_run(
+    request: Request, options: BuildOptions, workers: int | None, observer: BuildObserver
+) -> DryRun:
+    from geoprep.building.plan import make_plan
+    from geoprep.building.summary import DryRun, summarise_plan, with_mask_failures
+    from geoprep.executors import Threads
+
+    if rule := options.class_rule:
+        texts = (", ".join(values) for values in rule.values)
+        named = zip(rule.names, texts, strict=True)
+        observer.note("classes: " + ", ".join(f"{n} ({v})" if v else n for n, v in named))
+    sources = request.find_in_place(observer)
+    if not sources.found:
+        return DryRun(unknown=sources.unknown)
+    threads = Threads(workers)
+    plan = make_plan(sources.found, sources.names, options, threads, read_inputs=False)
+    _note(sources, plan, observer)
+    return summarise_plan(with_mask_failures(plan, threads), sources)
+
+
+def _texts(given: StrPath | Sequence[StrPath]) -> tuple[str, ...]:
+    """Return one path or text, or several, as texts."""
+    several = [given] if isinstance(given, str | os.PathLike) else given
+    return tuple(os.fspath(one) for one in several)
+
+
+@contextmanager
+def _executor(
+    workers: int | None,
+    scheduler: Any,  # noqa: ANN401 - an address or a Dask client
+    observer: BuildObserver,
+) -> Iterator[Executor]:
+    """Yield the executor of a build; a connection to a cluster is closed afterwards."""
+    from geoprep.executors import Dask, Threads
+
+    if scheduler is None:
+        yield Threads(workers)
+    elif not isinstance(scheduler, str):
+        yield Dask(scheduler)
+    else:
+        with closing(Dask.connect(scheduler)) as executor:
+            observer.message(f"{executor.workers} threads of {scheduler}; {executor.dashboard}")
+            yield executor
+
+
+def _note(sources: Sources, plan: Plan, observer: BuildObserver) -> None:
+    """Give the observer all remarks on the inputs."""
+    for line in (*(note for source in sources.found for note in source.notes), *plan.notes):
+        observer.note(line)

@@ -1,0 +1,199 @@
+"""Splits that the user gives: areas or a list of scenes in a file, or names of folders."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from io import StringIO
+from itertools import zip_longest
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+import numpy as np
+import shapely
+from numpy.typing import NDArray
+
+from geoprep.building.scene import TEST, TRAIN, UNUSED, VAL, PlannedScene
+from geoprep.crs import LONLAT, reproject
+from geoprep.errors import LabelError, UsageError
+from geoprep.grid import Grid
+from geoprep.store import SPLITS
+
+COLUMN: Final = "split"
+_AREA: Final = 2
+"""Dimensions of a polygon."""
+_FOLDERS: Final = {
+    **dict.fromkeys(("train", "training"), TRAIN),
+    **dict.fromkeys(("val", "valid", "validation"), VAL),
+    **dict.fromkeys(("test", "testing"), TEST),
+}
+"""Names of folders, in lower case, and the split of the images in them."""
+
+
+def given_splits(path: str, scenes: Sequence[PlannedScene], tile: int) -> list[tuple[int, ...]]:
+    """Return the split of every tile of every scene by a file: a list of scenes, or areas."""
+    rows = _read_scene_list(path)
+    if rows is None:
+        return _splits_by_area(path, scenes, tile)
+    splits = _listed_splits(path, rows, scenes)
+    return [(split,) * len(scene.windows) for scene, split in zip(scenes, splits, strict=True)]
+
+
+def _splits_by_area(path: str, scenes: Sequence[PlannedScene], tile: int) -> list[tuple[int, ...]]:
+    """Return the split of the area that contains the centre of each tile.
+
+    A tile that also intersects an area of another split is unused. Tiles in no area, and scenes
+    that are not georeferenced, get the rest.
+    """
+    areas, rest = _read_areas(path)
+    result = []
+    for scene in scenes:
+        splits = np.full(len(scene.windows), rest)
+        if scene.target is not None and scene.target.georeferenced:
+            ground = tile_outlines(scene.target, scene.windows, tile)
+            centres = shapely.centroid(ground)
+            for split, area in enumerate(areas):
+                splits[shapely.covers(area, centres)] = split
+            for split, area in enumerate(areas):
+                splits[shapely.intersects(area, ground) & (splits != split)] = UNUSED
+        result.append(tuple(splits.tolist()))
+    return result
+
+
+def _read_areas(path: str) -> tuple[NDArray[np.object_], int]:
+    """Return areas in degrees by split, of polygons with an attribute ``split``; and the rest's."""
+    from geoprep.labels import VectorFile  # imports pyogrio
+
+    try:
+        file = VectorFile.open(Path(path))
+        layers = list(file.layers.values())[:1]
+        features = file.read(layers, [COLUMN]) if layers else None
+    except LabelError as error:
+        raise UsageError(f"`split_file` {error}") from error
+    if features is not None and COLUMN not in features.fields:
+        raise UsageError(f"`split_file` {path}: has no column {COLUMN!r} of train, val or test")
+    if features is None or not (shapely.get_dimensions(features.shapes) == _AREA).any():
+        raise UsageError(
+            f"`split_file` {path}: holds no polygons. Give polygons with a column {COLUMN!r}, or a "
+            "CSV file with columns scene and split"
+        )
+    names = [str(attributes[COLUMN]) for attributes in features.attributes]
+    splits = np.array(_split_numbers(names, path))[features.feature]
+    areas = reproject(shapely.make_valid(features.shapes), features.crs, LONLAT)
+    unions = np.array([shapely.union_all(areas[splits == s]) for s in range(len(SPLITS))])
+    shapely.prepare(unions)
+    return unions, _rest(splits.tolist())
+
+
+def _read_scene_list(path: str) -> list[dict[str, str]] | None:
+    """Return the rows of a CSV file with a column ``scene``; None for another file."""
+    if not Path(path).is_file():
+        raise UsageError(f"`split_file` {path}: no such file; check the path")
+    if not path.lower().endswith(".csv"):
+        return None
+    text = Path(path).read_bytes().decode("utf-8-sig", errors="replace")
+    header = text.partition("\n")[0]
+    try:
+        rows = list(csv.reader(StringIO(text), delimiter=max(",;\t", key=header.count)))
+    except csv.Error as error:
+        raise UsageError(f"`split_file` {path}: cannot be read as CSV ({error})") from error
+    columns = [name.strip() for name in rows[0]] if rows else []
+    if "scene" not in columns:
+        return None
+    return [
+        dict(zip_longest(columns, map(str.strip, row), fillvalue="")) for row in rows[1:] if row
+    ]
+
+
+def _listed_splits(
+    path: str, rows: Sequence[Mapping[str, str]], scenes: Sequence[PlannedScene]
+) -> list[int]:
+    """Return the split of every scene by the rows of a list.
+
+    A row names a scene by its id, or by the name of its image with or without suffix, or several
+    by a pattern with ``*``, ``?`` or ``[...]``. A row with the exact name counts before patterns;
+    of several patterns the first that matches.
+    """
+    splits = _split_numbers([cells.get(COLUMN, "") for cells in rows], path)
+    images = [PurePosixPath(scene.image) for scene in scenes]
+    names = [
+        (scene.id, image.name, image.stem) for scene, image in zip(scenes, images, strict=True)
+    ]
+    known = {name for of_scene in names for name in of_scene}
+    exact: dict[str, int] = {}
+    patterns: list[tuple[str, int]] = []
+    for name, split in zip((cells["scene"] for cells in rows), splits, strict=True):
+        if set(name) & set("*?[") and name not in known:
+            patterns.append((name, split))
+        elif exact.setdefault(name, split) != split:
+            raise UsageError(f"`split_file` {path}: lists {name} twice, with different values")
+    matched, scene_splits = set[str](), list[int]()
+    for of_scene in names:
+        hits = [(name, exact[name]) for name in of_scene if name in exact] or [
+            hit for hit in patterns if any(fnmatchcase(name, hit[0]) for name in of_scene)
+        ]
+        scene_splits.append(hits[0][1] if hits else _rest(splits))
+        matched.update(name for name, _ in hits)
+    if missing := [name for name in (*exact, *(p for p, _ in patterns)) if name not in matched]:
+        raise UsageError(
+            f"`split_file` {path}: no scene matches {len(missing)} of its rows, the first "
+            f"{missing[0]!r}. Correct or delete them; scenes have ids such as {scenes[0].id}"
+        )
+    return scene_splits
+
+
+def folder_splits(scenes: Sequence[PlannedScene]) -> list[int]:
+    """Return the split of every scene by the folder nearest to its image: train, val or test.
+
+    Scenes in none of them are unused if some are in train, else for training.
+    """
+    named = [
+        next((_FOLDERS[p.name] for p in folder.parents if p.name in _FOLDERS), None)
+        for folder in (PurePosixPath(scene.image.lower()) for scene in scenes)
+    ]
+    given = [split for split in named if split is not None]
+    if not given:
+        raise UsageError(
+            f"`split_by` folder: no image is in a folder named train, val or test. The first is "
+            f"{scenes[0].image}"
+        )
+    rest = _rest(given)
+    return [rest if split is None else split for split in named]
+
+
+def _rest(given: Sequence[int]) -> int:
+    """Return the split of scenes that are not given: unused if training data are given."""
+    return UNUSED if TRAIN in given else TRAIN
+
+
+def _split_numbers(names: Sequence[str], path: str) -> list[int]:
+    cleaned = [name.strip().lower() for name in names]
+    unknown = sorted(set(cleaned) - set(SPLITS))
+    if unknown or not cleaned:
+        raise UsageError(
+            f"`split_file` {path}: column {COLUMN!r} contains {', '.join(unknown) or 'nothing'}. "
+            f"Expected {', '.join(SPLITS)}"
+        )
+    return [SPLITS.index(name) for name in cleaned]
+
+
+def tile_outlines(
+    grid: Grid, windows: Sequence[tuple[int, int]], tile: int, inset: float = 0.0
+) -> NDArray[np.object_]:
+    """Return the outlines of tiles without padding, polygons in longitude and latitude.
+
+    They are smaller by ``inset`` pixels on every side.
+    """
+    first = np.array(windows, np.float64)
+    last = np.minimum(first + tile, (grid.height, grid.width))
+    insets = np.minimum(inset, (last - first) / 2)
+    (top, left), (bottom, right) = (first + insets).T, (last - insets).T
+    corners = [(left, top), (right, top), (right, bottom), (left, bottom)]
+    rings = grid.to_xy(np.moveaxis(np.array(corners), 2, 0))  # (tile, corner, x and y)
+    outlines = reproject(np.asarray(shapely.polygons(rings), object), grid.crs, LONLAT)
+    lonlat = shapely.get_coordinates(outlines).reshape(len(outlines), -1, 2)
+    lon = lonlat[..., 0]
+    lon[(np.ptp(lon, axis=1, keepdims=True) > 180) & (lon < 0)] += 360  # across 180 degrees
+    result: NDArray[np.object_] = shapely.set_coordinates(outlines.copy(), lonlat.reshape(-1, 2))
+    return result

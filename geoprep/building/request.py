@@ -1,0 +1,291 @@
+"""The request of a build: sources, target and options as given, checked, and the scenes found."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from geoprep.building.options import BuildOptions
+from geoprep.errors import UsageError
+from geoprep.executors import counting_bar, progress_bar
+from geoprep.labels import is_mask_georeferenced, is_vector, mask_values
+from geoprep.sources import (
+    IMAGE_SUFFIXES,
+    SourceScenes,
+    archive_in_place,
+    copies_folder,
+    download_scenes,
+    find_scenes,
+    get_city,
+    images_and_labels,
+    is_archive,
+    is_items,
+    is_member,
+    is_read_from_copy,
+    local_pattern,
+    refuse_inside,
+    remote_scenes,
+)
+from geoprep.storage import is_remote, split_address
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
+
+PRODUCT: Final = "PS-RGB"
+"""Imagery product of a city where none is given."""
+_OF_RASTERS: Final = ("label_values", "label_speeds")
+_OF_VECTOR_CLASSES: Final = ("class_field", "layer", "where", "label_encoding")
+
+Stage = Literal["unpacking", "downloading", "reading"]
+"""What is counted before a build: bytes while unpacking, else scenes."""
+_BARS: Final[dict[Stage, tuple[str, int]]] = {
+    "unpacking": ("unpacking, MB", 10**6),
+    "downloading": ("downloading scenes", 1),
+    "reading": ("reading inputs once, scenes", 1),
+}
+"""Title of the bar, and unit that it counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Progress of a build."""
+
+    stage: Literal["survey", "build"]
+    pixels_done: int  # of images in the survey, else of tiles at the finest level
+    pixels: int
+    bytes_read: int  # decoded by this run in this stage, uncompressed
+    pixels_kept: int = 0  # of those done, that an earlier run finished
+
+
+Report = Callable[[Progress], None]
+"""Called after every task."""
+
+
+class BuildObserver:
+    """Shows progress bars and messages of a build on standard error; subclasses may do others."""
+
+    def __init__(self, *, bars: bool = True, messages: bool = True) -> None:
+        self._quiet, self._messages = not bars, messages
+
+    def counting(self, stage: Stage) -> AbstractContextManager[Callable[[int, int], None]]:
+        """Return a callback for the amounts done and in total of a stage before the build."""
+        title, unit = _BARS[stage]
+        return counting_bar(title, self._quiet, per=unit)
+
+    @contextmanager
+    def building(self) -> Iterator[Callable[[Progress], None]]:
+        """Yield a callback for the progress of the survey and of the build."""
+        if self._quiet:
+            yield lambda _progress: None
+            return
+        from rich.progress import TextColumn
+
+        with progress_bar(TextColumn("{task.fields[rate]}")) as bar:
+            tasks: dict[str, TaskID] = {}
+            titles = {"survey": "surveying, megapixels", "build": "building, megapixels"}
+
+            def show(progress: Progress) -> None:
+                if progress.stage not in tasks:
+                    total = round(progress.pixels / 1e6)
+                    title = titles[progress.stage]
+                    tasks[progress.stage] = bar.add_task(title, total=total, rate="")
+                task = bar.tasks[tasks[progress.stage]]
+                elapsed = task.elapsed or 0.0
+                rate = ""
+                if elapsed > 0 and progress.bytes_read:
+                    pixels = (progress.pixels_done - progress.pixels_kept) / elapsed / 1e6
+                    rate = f"{pixels:.1f} Mpx/s {progress.bytes_read / elapsed / 1e6:.0f} MB/s"
+                bar.update(task.id, completed=round(progress.pixels_done / 1e6), rate=rate)
+
+            yield show
+
+    def message(self, line: str) -> None:
+        """Take a line for the user, such as where files were downloaded to."""
+        if self._messages:
+            print(line, file=sys.stderr)
+
+    def note(self, line: str) -> None:
+        """Take a remark on the inputs, at the end."""
+        self.message(f"note: {line}")
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """The scenes of a build by source, a name for every source, and where the store goes."""
+
+    found: list[SourceScenes]
+    names: list[str]  # of cities, or ``custom``
+    out: str | Path
+    unknown: tuple[str, ...] = ()  # addresses that a dry run does not read
+    labels_known: bool = True
+
+    def downloaded(self, observer: BuildObserver) -> Sources:
+        """Return the sources with remote images and labels downloaded."""
+        if not any(remote_scenes(source) for source in self.found):
+            return self
+        folder = copies_folder(self.out)
+        with observer.counting("downloading") as report:
+            local = [download_scenes(source, folder, report) for source in self.found]
+        observer.message(f"downloaded to {folder}")
+        return replace(self, found=local)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """The sources, target and options of a build, as they were given."""
+
+    cities: tuple[str, ...]
+    source: str | None
+    product: str | None
+    images: tuple[str, ...]
+    asset: str | None  # of STAC items; several with commas between them
+    labels: str | None
+    label_name: str | None  # pattern with {name}
+    out: str | Path | None  # a local path, or an address
+    options: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        if bool(self.cities) == bool(self.images):
+            raise UsageError("give either `city` or `images` (with or without `labels`)")
+        for name, value in (("source", self.source), ("product", self.product)):
+            if self.images and value is not None:
+                raise UsageError(f"`{name}` needs `city`; `images` are found by their own paths")
+        if self.asset and not self.images:
+            raise UsageError("`asset` needs `images`, STAC items that have it")
+        if self.labels and not self.images:
+            raise UsageError("`labels` needs `images`; labels of `city` are found by their names")
+        if self.label_name and (not self.labels or "{name}" not in self.label_name):
+            raise UsageError("`label_name` needs `labels`, and {name} in it, such as 'mask_{name}'")
+        if self.images and self.out is None:
+            raise UsageError("`images` needs `out`, the name of the store")
+
+    def find(self, observer: BuildObserver) -> Sources:
+        """Return the scenes; archives, and what else is not read in place, are local then."""
+        if self.cities:
+            return self._find_cities(observer)
+        assert self.out is not None  # checked
+        folder, said = copies_folder(self.out), set[str]()
+
+        def local(pattern: str) -> str:
+            with observer.counting("unpacking") as report:
+                place, note = local_pattern(pattern, folder, report)
+            if note and note not in said:
+                observer.message(note)
+                said.add(note)
+            return place
+
+        images = [pattern if is_items(pattern) else local(pattern) for pattern in self.images]
+        return self._matched(images, self.labels and local(self.labels))
+
+    def find_in_place(self, observer: BuildObserver) -> Sources:
+        """Return the scenes without unpacking or downloading; what that needs is unknown."""
+        if self.cities:
+            return self._find_cities(observer, in_place=True)
+        given = [*self.images, *([self.labels] if self.labels else [])]
+        unknown = [text for text in given if not is_items(text) and is_read_from_copy(text)]
+        images = [
+            pattern if is_items(pattern) else archive_in_place(pattern)
+            for pattern in self.images
+            if pattern not in unknown
+        ]
+        labels = None if self.labels in unknown else self.labels and archive_in_place(self.labels)
+        if labels and is_vector(labels) and is_member(labels):  # one file for all scenes
+            unknown, labels = [*unknown, labels], None
+        sources = self._matched(images, labels)
+        return replace(
+            sources, unknown=tuple(unknown), labels_known=(labels is None) == (self.labels is None)
+        )
+
+    def _matched(self, images: list[str], labels: str | None) -> Sources:
+        """Return the scenes of a user's own images."""
+        assert self.out is not None  # checked
+        if not images:
+            return Sources([], [], self.out)
+        masks = self._reads_rasters(labels)
+        asset, label_name = self.asset, self.label_name
+        found = [images_and_labels(images, labels, masks=masks, asset=asset, label_name=label_name)]
+        refuse_inside(found, self.out, [*self.images, *([self.labels] if self.labels else [])])
+        return Sources(found, ["custom"], self.out)
+
+    def _find_cities(self, observer: BuildObserver, *, in_place: bool = False) -> Sources:
+        cities = list(dict.fromkeys(get_city(name) for name in self.cities))
+        names = [city.name for city in cities]
+        out = self.out or Path("-".join(names) + ".zarr")
+        if in_place and self.source and is_remote(self.source) and is_archive(self.source):
+            return Sources([], [], out, (self.source,))
+        product, copies = self.product or PRODUCT, None if in_place else copies_folder(out)
+        with observer.counting("unpacking") as report:
+            found = [
+                find_scenes(city, self.source, product, copies=copies, report=report)
+                for city in cities
+            ]
+        refuse_inside(found, out)
+        return Sources(found, names, out)
+
+    def _reads_rasters(self, labels: str | None) -> bool:
+        """Return whether labels are rasters. Classes are, unless something says they are not."""
+        options = self.options
+        if options.get("classes") is None or labels is None:
+            return any(options.get(name) for name in _OF_RASTERS)
+        return not (is_vector(labels) or any(options.get(name) for name in _OF_VECTOR_CLASSES))
+
+
+def check_kinds(sources: Sequence[SourceScenes], options: BuildOptions) -> None:
+    """Check that the options fit the kind of labels, vectors or rasters."""
+    labels = [
+        scene.label for source in sources for scene in source.scenes if scene.label is not None
+    ]
+    labels += [source.road_file for source in sources if source.road_file is not None]
+    masks = [label for label in labels if label.lower().endswith(IMAGE_SUFFIXES)]
+    vectors = [label for label in labels if is_vector(label)]
+    if masks and options.mask_rule is None and options.classes is None:
+        raise UsageError(
+            f"{split_address(masks[0])[0]} is a raster that contains {mask_values(masks[0])}. For "
+            "classes give `classes`, such as building=255; for roads `label_values`, such as 255, "
+            "or the meaning of its speeds by `label_speeds`"
+        )
+    if len(masks) > 1 and len(set(masks)) == 1 and not is_mask_georeferenced(masks[0]):
+        raise UsageError(
+            f"{split_address(masks[0])[0]} is the label of {len(masks)} images but is not "
+            "georeferenced. Georeference it, or give `labels` a folder or a quoted pattern of one "
+            "raster per image"
+        )
+    if options.classes is not None:
+        if masks and vectors:
+            raise UsageError(
+                f"labels are rasters ({masks[0]}) and vectors ({vectors[0]}): give `labels` a "
+                "pattern of one kind"
+            )
+        _check_options_of_classes(bool(vectors), options)
+        rule = options.class_rule
+        if masks and rule and not any(rule.values):
+            raise UsageError(
+                f"{split_address(masks[0])[0]} is a raster that contains {mask_values(masks[0])}: "
+                f"give each class its value in `classes`, such as {rule.names[-1]}=255"
+            )
+    if vectors and options.mask_rule is not None:
+        raise UsageError(
+            f"{vectors[0]} is a vector file. Leave out `label_values` and `label_speeds`, or build "
+            "a separate store from the raster labels"
+        )
+
+
+def _check_options_of_classes(vectors: bool, options: BuildOptions) -> None:
+    """Refuse options for the other kind of labels."""
+    of_rasters = {"label_nodata": options.label_nodata, "tolerance": options.tolerance or None}
+    of_vectors = {
+        name: getattr(options, name)
+        for name in ("class_field", "width_field", "layer", "where", "label_encoding")
+    }
+    for name, value in (of_rasters if vectors else of_vectors).items():
+        if value is not None:
+            kinds = ("raster", "vectors") if vectors else ("vector", "rasters")
+            raise UsageError(
+                f"`{name}` is for {kinds[0]} labels, and the labels are {kinds[1]}: leave it out"
+            )
+    if options.class_rule is not None and not vectors:
+        options.class_rule.require_others()

@@ -1,0 +1,386 @@
+"""The scenes of a plan: their headers, the digest of all inputs, and the layout of their tiles."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar
+
+import xxhash
+
+from geoprep import imagery
+from geoprep.building.options import BuildOptions
+from geoprep.errors import GeoprepError, SourceError, UsageError
+from geoprep.executors import Executor, Survives
+from geoprep.grid import Grid, auto_tile, level_sides, tile_windows
+from geoprep.labels import Schema, vector_parts
+from geoprep.sources import Scene, SourceScenes
+from geoprep.storage import content_digest, file_states, is_local, shown_address, split_address
+from geoprep.texts import counted
+
+TRAIN, VAL, TEST, UNUSED = 0, 1, 2, 3
+
+MOST_TILE_BYTES: Final = 256 << 20
+"""A tile is one chunk, which is read whole; every thread of a build holds those of a scene."""
+MOST_FINER: Final = 10
+"""Largest ratio of an image's pixel size to that of the finest level."""
+WORLDVIEW_BANDS = ("coastal", "blue", "green", "yellow", "red", "red edge", "nir1", "nir2")
+BAND_NAMES = {
+    "PS-RGB": ("red", "green", "blue"),
+    "PS-MS": WORLDVIEW_BANDS,
+    "MS": WORLDVIEW_BANDS,
+    "PAN": ("pan",),
+}
+_MOST_TOGETHER: Final = 64
+"""Largest number of scenes whose headers or files one task reads."""
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class SceneInputs(NamedTuple):
+    """The files of a scene as they were when a plan was made: 64 bits of each."""
+
+    digest: int  # of the image's bytes, of a VRT with its sources; 0: it could not be read
+    content: int  # of all files
+    state: int  # their sizes and times
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedScene(Scene):
+    """A scene of a source, which planning completes step by step.
+
+    ``label`` becomes the file shared by all scenes where the scene has none of its own.
+    """
+
+    city: int = 0  # index of the source that the scene is from
+    # By its header
+    grid: Grid | None = None  # of the image; None if it cannot be used
+    dtype: str = ""  # of the selected bands
+    bands: tuple[int, ...] = ()  # selected ones, numbered from 1
+    band_names: tuple[imagery.Names, ...] = ()
+    units: tuple[tuple[float, float], ...] = ()  # scale and offset of each band, if not 1 and 0
+    stated: imagery.Stated = imagery.NOTHING_STATED  # by a STAC item
+    # That of the options, or of a STAC item where the file states none.
+    nodata: imagery.Nodata = None
+    alpha: bool = False  # whether the last of four bands is left out, as alpha
+    failure: str = ""  # why the scene cannot be built
+    # Addresses of all files of the image, the image itself first; in a plan those of its label too
+    files: tuple[str, ...] = ()
+    inputs: SceneInputs | None = None  # what these were when they were read for the plan
+    # For the digest of the inputs, until the plan is complete
+    facts: str = ""  # shape, CRS, transform, nodata and band meanings by GDAL, as text
+    # In the store
+    schema: Schema = "auto"  # of the road attributes
+    labelled: bool = False  # whether it counts as labelled where scenes are divided into splits
+    shape: tuple[int, int] = (0, 0)  # height and width in pixels of the finest level
+    windows: tuple[tuple[int, int], ...] = ()  # (row, col) of every tile, as above
+    first_tile: int = 0  # row of the first tile in the store's tile table
+    splits: tuple[int, ...] = ()  # of every tile: 0 train, 1 val, 2 test, 3 unused
+
+    @property
+    def target(self) -> Grid | None:
+        """The grid of the finest level."""
+        return None if self.grid is None else self.grid.resized(*self.shape)
+
+    def require_unchanged(self) -> None:
+        """Raise SourceError if a file has changed since it was planned.
+
+        If size or time differ, the content decides: copies on several machines have other times.
+        """
+        before = self.inputs
+        if before is None or file_states(self.files) == before.state:
+            return
+        if _digests_of((self.files, ()))[1].content != before.content:
+            raise SourceError(
+                f"{shown_address(self.image)} or its label changed while the store was built. Wait "
+                "until the files are complete, and build it again with `overwrite`"
+            )
+
+    def tiles(self, first: int, stop: int) -> PlannedScene:
+        """Return the scene with only the tiles from ``first`` to before ``stop``."""
+        return replace(
+            self,
+            windows=self.windows[first:stop],
+            splits=self.splits[first:stop],
+            first_tile=self.first_tile + first,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Sides of the tiles and their windows in a scene."""
+
+    tile: int  # side in pixels of the finest level
+    levels: tuple[int, ...]  # side at every level
+    options: BuildOptions
+    usual: tuple[int, int]  # most frequent shape of a scene, for images that cannot be opened
+
+    @classmethod
+    def of(cls, grids: Sequence[Grid | None], bands: int, options: BuildOptions) -> Layout:
+        """Return the layout for these images; None is an image that cannot be opened."""
+        shapes = [_finest_shape(grid, options) for grid in grids if grid is not None]
+        divisor = 2 ** (options.levels - 1)
+        tile = options.resize or options.tile or auto_tile(shapes, options.overlap, divisor)
+        if tile**2 * bands > MOST_TILE_BYTES:
+            raise UsageError(
+                f"a tile of {tile} x {tile} pixels in {bands} bands has "
+                f"{tile**2 * bands / 2**20:,.0f} MiB, more than {MOST_TILE_BYTES >> 20} MiB: use a "
+                "smaller `tile` or `resize`"
+            )
+        usual = Counter(shapes).most_common(1)[0][0]
+        return cls(tile, level_sides(tile, options.levels), options, usual)
+
+    def tiled(self, scene: PlannedScene, first_tile: int) -> PlannedScene:
+        """Return a scene with its tiles; one that cannot be opened has those of most scenes."""
+        shape = self.usual if scene.grid is None else _finest_shape(scene.grid, self.options)
+        windows = _windows(shape, self.tile, self.options.overlap)
+        return replace(scene, shape=shape, windows=windows, first_tile=first_tile)
+
+
+@lru_cache(maxsize=1024)  # scenes of one shape share a tuple: there may be a million
+def _windows(shape: tuple[int, int], tile: int, overlap: int) -> tuple[tuple[int, int], ...]:
+    return tuple(tile_windows(shape, tile, overlap))
+
+
+def _finest_shape(grid: Grid, options: BuildOptions) -> tuple[int, int]:
+    if options.resize is not None:
+        return options.resize, options.resize
+    if options.gsd is None:
+        return grid.shape
+    finest = min(grid.gsd_m())
+    if options.gsd * MOST_FINER < finest:
+        raise UsageError(
+            f"`gsd` {options.gsd:g} m is {finest / options.gsd:,.0f} times as fine as the images, "
+            f"whose pixels are {finest:.3g} m: use at least a {MOST_FINER}th of that"
+        )
+    return grid.at_gsd(options.gsd).shape
+
+
+# Headers of the images, and digests of all input files
+
+Probed = tuple[PlannedScene, str | None, BuildOptions]
+"""A scene whose header is not read yet, its imagery product and the options of the build."""
+
+
+def probe_scenes(
+    sources: Sequence[SourceScenes], options: BuildOptions, executor: Executor
+) -> tuple[list[PlannedScene], list[str]]:
+    """Return the header of every image, and notes; of unusual bands, or ends of a worker, fail."""
+    items: list[Probed] = [
+        (_draft(scene, city, source, options), source.product, options)
+        for city, source in enumerate(sources)
+        for scene in source.scenes
+    ]
+    probes = [probe for probe, *_ in items]
+    read = partial(_each, probe_scene)
+    for first, some in executor.map_unordered(read, _batches(items), _spared):
+        probes[first : first + len(some)] = some
+    return _same_bands(probes, options)
+
+
+def _draft(scene: Scene, city: int, source: SourceScenes, options: BuildOptions) -> PlannedScene:
+    return PlannedScene(
+        scene.id,
+        scene.image,
+        scene.label,
+        city,
+        files=(scene.image,),
+        stated=source.stated.get(scene.id, imagery.NOTHING_STATED),
+        nodata=options.nodata,
+    )
+
+
+def _batches(items: Sequence[T]) -> Iterator[tuple[int, Sequence[T]]]:
+    """Yield runs of items, with the index of their first, for one task each."""
+    # A cluster takes milliseconds per task, whatever its size, so make about a thousand.
+    some = max(1, min(_MOST_TOGETHER, len(items) // 1000))
+    return ((first, items[first : first + some]) for first in range(0, len(items), some))
+
+
+def _each(function: Callable[[T], R], batch: tuple[int, Sequence[T]]) -> tuple[int, list[R]]:
+    first, items = batch
+    return first, [function(item) for item in items]
+
+
+def _spared(
+    batch: tuple[int, Sequence[Probed]], survives: Survives[Any]
+) -> tuple[int, Sequence[Probed]]:
+    """Return the batch with a failure for each image that ends a worker."""
+    first, items = batch
+    spared = []
+    for probe, product, options in items:
+        why = f"{probe.image}: opening it crashes the process. Download the scene again"
+        failed = "" if survives(probe_scene, (probe, product, options)) else why
+        spared.append((replace(probe, failure=failed), product, options))
+    return first, spared
+
+
+def probe_scene(item: Probed) -> PlannedScene:
+    """Return the header of one image, checked."""
+    probe, product, options = item
+    if probe.failure:
+        return probe
+    try:
+        raster = imagery.describe(probe.image)
+        probe = replace(probe, files=raster.files, facts=_facts(raster))
+        return _usable(probe, raster, product, options)
+    except GeoprepError as error:
+        return replace(probe, failure=str(error))
+
+
+def _usable(
+    probe: PlannedScene, raster: imagery.Raster, product: str | None, options: BuildOptions
+) -> PlannedScene:
+    of_product = [(name,) for name in BAND_NAMES.get(product or "", ())]
+    of_file = raster.names_or(probe.stated.names)
+    bands = raster.default_bands[:3] if product == "PS-RGB" else raster.default_bands
+    if options.bands is not None:
+        offered = [*of_product, *of_file[len(of_product) :]]
+        bands = imagery.band_numbers(options.bands, offered, raster.name)
+    dtype = raster.dtype_of(bands)
+    names = of_file if max(bands) > len(of_product) else of_product
+    grid = raster.placed(options.pixel_size)
+    chosen = tuple(names[band - 1] for band in bands)
+    units, nodata = raster.units_of(bands, probe.stated.units), options.nodata
+    if nodata is None and not raster.reading(bands).states_nodata:
+        nodata = probe.stated.nodata
+    facts = probe.facts if nodata == options.nodata else f"{probe.facts} nodata {nodata}"
+    facts = f"{facts} {units}" if units else facts
+    return replace(
+        probe, grid=grid, dtype=dtype, bands=bands, band_names=chosen, units=units,
+        alpha=raster.leaves_out_alpha(bands),
+        nodata=nodata, facts=facts,
+    )  # fmt: skip
+
+
+def _same_bands(
+    probes: Sequence[PlannedScene], options: BuildOptions
+) -> tuple[list[PlannedScene], list[str]]:
+    """Return the probes with equal bands in equal order, those that lack one failed, and notes.
+
+    The bands are those of most images, of images with names if there are any.
+    """
+    usable = [probe for probe in probes if not probe.failure]
+    count = Counter(len(probe.bands) for probe in usable).most_common(1)[0][0] if usable else 0
+    counts = Counter(probe.band_names for probe in usable if len(probe.bands) == count)
+    wanted = max(counts, key=lambda names: (imagery.has_names(names), counts[names]), default=())
+    usual = next((probe.bands for probe in usable if len(probe.bands) == count), ())
+    checked, by_name, by_number = list[PlannedScene](), list[str](), list[str]()
+    for probe in probes:
+        if probe.failure or probe.band_names == wanted:
+            checked.append(probe)
+            continue
+        name, match = shown_address(probe.image), imagery.match_bands(wanted, probe.band_names)
+        places = match.places or tuple(range(count))
+        if len(probe.bands) != count or (match.missing and options.bands is None):
+            has = f"{_listed(probe.bands)}, most images have {_listed(usual)}"
+            if len(probe.bands) == count:
+                has = f"{_named(probe.band_names)}, and most images {_named(wanted)}"
+            why = f"{name} has bands {has}: choose common ones with `bands`, or build separate "
+            checked.append(replace(probe, grid=None, failure=f"{why}stores"))
+            continue
+        if places != tuple(range(count)):
+            by_name.append(name)
+            bands = tuple(probe.bands[place] for place in places)
+            units = tuple(probe.units[place] for place in places) if probe.units else ()
+            probe = replace(probe, bands=bands, units=units, facts=f"{probe.facts} {bands}")
+        if count > 1 and (match.unnamed or match.missing):
+            by_number.append(name)
+        checked.append(replace(probe, band_names=wanted))
+    notes = [
+        f"{counted(len(names), 'image')} such as {names[0]}: {how} {_named(wanted)}"
+        for names, how in (
+            (by_name, "bands in another order, read by their names as"),
+            (by_number, "bands without names, or with others, read in their order as"),
+        )
+        if names
+    ]
+    if alphas := [shown_address(probe.image) for probe in checked if probe.alpha]:
+        notes.append(
+            f"{counted(len(alphas), 'image')} such as {alphas[0]}: band 4 is called alpha and "
+            "marks nodata; if it is near infrared, `bands` 1,2,3,4 reads it"
+        )
+    return checked, notes
+
+
+def _named(bands: Sequence[imagery.Names]) -> str:
+    return ", ".join(names[0] for names in bands)
+
+
+def _listed(bands: Sequence[int]) -> str:
+    return ",".join(map(str, bands))
+
+
+def _facts(raster: imagery.Raster) -> str:
+    """Return what GDAL reads from an image and its sidecar files, without statistics."""
+    from rasterio.crs import CRS
+
+    crs = CRS.from_wkt(raster.crs).to_string() if raster.crs else ""
+    place = crs, tuple(raster.grid.transform)[:6]
+    nodata = tuple(band.nodata for band in raster.bands)
+    colours = tuple(band.colour for band in raster.bands)
+    return repr((raster.grid.shape, *place, nodata, colours))
+
+
+def label_files(label: str | None, *, raster: bool = False) -> list[str]:
+    """Return the files of a label; none for a scene without label."""
+    if label is None:
+        return []
+    if raster:
+        return [file for address in split_address(label) for file in _raster_files(address)]
+    return [str(part) for part in vector_parts(Path(label))] if is_local(label) else [label]
+
+
+def _raster_files(label: str) -> list[str]:
+    try:
+        return list(imagery.describe(label).files)
+    except GeoprepError:  # the build reports it with the scene
+        return [label]
+
+
+SceneFiles = tuple[Sequence[str], Sequence[str]]
+"""Addresses of the files of an image, the image itself first, and of those of its label."""
+
+
+def _digests_of(files: SceneFiles) -> tuple[str, SceneInputs]:
+    """Return the digest of all files together, and the properties that are compared."""
+    image, label = files
+    state = file_states([*image, *label])  # first: what is read later is at least as new
+    digests = []
+    for address in (*image, *label):
+        try:
+            digests.append(content_digest(address))
+        except SourceError:
+            digests.append("unreadable")
+    together, own = " ".join(digests).encode(), 0
+    if image and digests[0] != "unreadable":
+        count = len(image) if image[0].lower().endswith(".vrt") else 1  # the text is not the image
+        own = xxhash.xxh3_64_intdigest(" ".join(digests[:count]).encode())
+    inputs = SceneInputs(own, xxhash.xxh3_64_intdigest(together), state)
+    return xxhash.xxh3_128_hexdigest(together), inputs
+
+
+def inputs_digest(
+    names: Sequence[str],
+    files: Sequence[SceneFiles],
+    executor: Executor,
+    report: Callable[[int, int], None] | None,
+) -> tuple[str, list[SceneInputs]]:
+    """Return a digest of all inputs, and the properties of each scene that are compared.
+
+    ``names`` are texts that count in addition to the files, which are given by scene. Paths and
+    times do not count. ``report`` gets the numbers of items read and of all.
+    """
+    digests, done = [("", SceneInputs(0, 0, 0))] * len(files), 0
+    for first, some in executor.map_unordered(partial(_each, _digests_of), _batches(files)):
+        digests[first : first + len(some)] = some
+        done += len(some)
+        if report is not None:
+            report(done, len(files))
+    of_files = [digest for digest, _ in digests]
+    whole = xxhash.xxh3_128_hexdigest("\n".join([*names, *of_files]).encode())
+    return whole, [inputs for _, inputs in digests]

@@ -1,0 +1,340 @@
+"""Splits of tiles: by scene, by block of ground, or as given; and ground that splits share."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from itertools import pairwise
+from pathlib import PurePosixPath
+from typing import Final
+
+import numpy as np
+import shapely
+import xxhash
+from numpy.typing import NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from geoprep.building.given_splits import folder_splits, given_splits, tile_outlines
+from geoprep.building.scene import TEST, TRAIN, UNUSED, VAL, Layout, PlannedScene
+from geoprep.crs import METRES_PER_DEGREE, to_lonlat
+from geoprep.grid import Grid
+from geoprep.store import SPLIT_NAMES
+
+_INSET: Final = 1.0
+"""Pixels cut off every side before outlines are compared: neighbours may share a row of pixels."""
+
+Splits = list[tuple[int, ...]]
+"""Split of every tile, by scene. Larger numbers hold more: TEST over VAL over TRAIN."""
+
+
+def divide(
+    scenes: Sequence[PlannedScene], origins: Sequence[str], layout: Layout
+) -> tuple[Splits, list[int], tuple[str, ...]]:
+    """Return the split of every tile of every scene, the scene's group, and notes for the user.
+
+    1. Splits are those of a file or of folders if given; else groups are assigned by a hash
+       (`assign_splits`): scenes, or blocks, which divide larger scenes tile by tile.
+    2. Where tiles of one scene overlap and their splits differ, the weaker ones become unused, so
+       that no pixel of a scene is in two splits.
+    3. Tiles that show ground of another split in another image are counted or become unused.
+
+    Images with the same bytes are in one split. ``origins`` are the data sets of the scenes, each
+    of which has blocks of its own. Later divisions keep groups together: scenes of the same bytes,
+    block or folder, and those that overlap. The number of a group is that of its first scene.
+    """
+    options, seen = layout.options, dict[int, int]()
+    firsts = [
+        seen.setdefault(scene.inputs.digest, i) if scene.inputs and scene.inputs.digest else i
+        for i, scene in enumerate(scenes)
+    ]
+    first_scenes = [scenes[i] for i in firsts]
+    with_label = {first for first, scene in zip(firsts, scenes, strict=True) if scene.labelled}
+    labelled = [first in with_label for first in firsts]
+    areas = [
+        scene.id if scene.grid and not scene.grid.georeferenced else origins[scene.city]
+        for scene in first_scenes
+    ]
+    groups: list[Hashable] = [*firsts]
+    if options.split_file is not None:
+        splits = given_splits(options.split_file, scenes, layout.tile)
+    elif options.split_by == "folder":
+        splits = _whole(scenes, folder_splits(scenes))
+        groups = [PurePosixPath(scene.image).parent for scene in first_scenes]
+    elif options.split_by == "block" and any(_exceeds_block(scene, layout) for scene in scenes):
+        splits = _by_tile(scenes, areas, labelled, layout)
+    else:
+        groups = [scene.id for scene in first_scenes]
+        if options.split_by == "block":
+            centres = np.concatenate([_centre(scene) for scene in first_scenes])
+            groups = [*blocks(centres, areas, options.block_km)]
+        splits = _whole(scenes, _assigned(groups, labelled, layout))
+    splits = [
+        apart(scene.windows, of_scene, layout.tile)
+        for scene, of_scene in zip(scenes, splits, strict=True)
+    ]
+    notes = [_all_training(splits, layout), _equal_images(scenes, splits, firsts)]
+    overlaps = _overlapping(scenes)
+    splits, note = _without_shared_ground(
+        scenes, splits, overlaps, layout.tile, removed=options.split_overlap == "unused"
+    )
+    return splits, _joined(groups, overlaps), tuple(filter(None, [*notes, note]))
+
+
+def _overlapping(scenes: Sequence[PlannedScene]) -> list[tuple[int, int]]:
+    """Return the pairs of georeferenced scenes that overlap, each both ways."""
+    placed = [i for i, scene in enumerate(scenes) if scene.grid and scene.grid.georeferenced]
+    if not placed:
+        return []
+    whole = [_outlines(scenes[i], [(0, 0)], max(scenes[i].shape)) for i in placed]
+    pairs = np.array(placed)[_intersecting(np.concatenate(whole))].T.tolist()
+    return [(one, other) for one, other in pairs if one != other]
+
+
+def _joined(groups: Sequence[Hashable], overlaps: Sequence[tuple[int, int]]) -> list[int]:
+    """Return the first scene of the group of every scene; overlaps join groups."""
+    seen = dict[Hashable, int]()
+    pairs = [(i, seen.setdefault(group, i)) for i, group in enumerate(groups)]
+    rows, cols = np.array([*pairs, *overlaps]).T
+    graph = coo_array((np.ones(len(rows)), (rows, cols)), shape=(len(groups),) * 2)
+    numbers = connected_components(graph, directed=False)[1]
+    _, firsts, inverse = np.unique(numbers, return_index=True, return_inverse=True)
+    joined: list[int] = firsts[inverse].tolist()
+    return joined
+
+
+def _whole(scenes: Sequence[PlannedScene], splits: Sequence[int]) -> Splits:
+    """Return one split for all tiles of each scene."""
+    return [(split,) * len(scene.windows) for scene, split in zip(scenes, splits, strict=True)]
+
+
+def _exceeds_block(scene: PlannedScene, layout: Layout) -> bool:
+    if scene.grid is None:
+        return False
+    x, y = scene.grid.gsd_m()
+    return max(scene.grid.width * x, scene.grid.height * y) > 1000 * layout.options.block_km
+
+
+def _by_tile(
+    scenes: Sequence[PlannedScene],
+    areas: Sequence[str],
+    labelled: Sequence[bool],
+    layout: Layout,
+) -> Splits:
+    """Assign blocks of tiles to splits; smaller scenes than a block stay whole."""
+    centres = [
+        _centres(scene.target, scene.windows, layout.tile)
+        if _exceeds_block(scene, layout)
+        else np.repeat(_centre(scene), len(scene.windows), axis=0)
+        for scene in scenes
+    ]
+    counts = [len(scene.windows) for scene in scenes]
+    of_tile = np.repeat(np.array(areas, object), counts).tolist()
+    groups = blocks(np.concatenate(centres), of_tile, layout.options.block_km)
+    splits = _assigned(groups, np.repeat(labelled, counts).tolist(), layout)
+    ends = np.cumsum([0, *counts]).tolist()
+    return [tuple(splits[start:stop]) for start, stop in pairwise(ends)]
+
+
+def _centre(scene: PlannedScene) -> NDArray[np.float64]:
+    return _centres(scene.grid, [(0, 0)], None)
+
+
+def _centres(
+    grid: Grid | None, windows: Sequence[tuple[int, int]], tile: int | None
+) -> NDArray[np.float64]:
+    """Return float64 (window, 2): longitude and latitude of centres, NaN without a grid.
+
+    Without georeference, degrees of the same length in metres. ``tile`` None: the whole grid.
+    """
+    if grid is None:
+        return np.full((len(windows), 2), np.nan)
+    corners = np.array(windows, np.float64)
+    sides = np.array(grid.shape, np.float64)
+    middles = corners + np.minimum(sides - corners, sides if tile is None else tile) / 2
+    centres = grid.to_xy(middles[:, ::-1])
+    if not grid.georeferenced:
+        return centres / METRES_PER_DEGREE
+    return np.column_stack(to_lonlat(grid.crs).transform(*centres.T))
+
+
+def blocks(
+    lonlat: Sequence[tuple[float, float]] | NDArray[np.float64],
+    areas: Sequence[str],
+    block_km: float,
+) -> list[tuple[str, int, int]]:
+    """Return the block of ground that contains the centre of each scene, or tile.
+
+    Blocks are ``block_km`` wide near the middle of each area. Neighbouring scenes are then rarely
+    in different splits, where held-out scenes would resemble those for training. Centres are in
+    degrees; NaN gives a block of its area without position.
+    """
+    degrees, km_per_degree = np.asarray(lonlat, np.float64).reshape(-1, 2), METRES_PER_DEGREE / 1000
+    result: list[tuple[str, int, int]] = [("", 0, 0)] * len(areas)
+    for area in sorted(set(areas)):
+        rows = [i for i, name in enumerate(areas) if name == area]
+        centres = np.nan_to_num(degrees[rows])
+        known = np.isfinite(degrees[rows, 1])
+        middle = np.radians(centres[known, 1].mean() if known.any() else 0.0)
+        scale = np.array([km_per_degree * np.cos(middle), km_per_degree]) / block_km
+        cells = np.floor(centres * scale).astype(int)
+        for i, (x, y) in zip(rows, cells, strict=True):
+            result[i] = (area, int(x), int(y))
+    return result
+
+
+def _assigned(groups: Sequence[Hashable], labelled: Sequence[bool], layout: Layout) -> list[int]:
+    options = layout.options
+    names = [str(group) for group in groups]
+    splits = assign_splits(
+        names, labelled, val=options.val, test=options.test, seed=options.split_seed
+    )
+    return [*map(int, splits)]
+
+
+def assign_splits(
+    groups: Sequence[Hashable], labelled: Sequence[bool], *, val: float, test: float, seed: int
+) -> NDArray[np.uint8]:
+    """Return the split of every scene or tile, uint8: 0 train, 1 val, 2 test.
+
+    Added scenes change the split of few others:
+
+    1. Labelled and unlabelled scenes are divided separately, since only labelled ones are used for
+       training.
+    2. Groups, each of which stays in one split, are ranked by a hash of their name and the seed.
+    3. The first ones are for validation, the next ones for testing, until each split has its share
+       of the scenes. A split with a share above 0 gets at least one group while one remains for
+       training.
+    """
+    kept = 0 if val + test >= 1 else 1  # groups that remain for training
+    rest = TRAIN if kept else TEST if test > 0 else VAL
+    splits = np.full(len(groups), rest, np.uint8)
+    for kind in (True, False):
+        members = [i for i, has in enumerate(labelled) if bool(has) is kind]
+        by_group: dict[Hashable, list[int]] = {}
+        for i in members:
+            by_group.setdefault(groups[i], []).append(i)
+        ranked = sorted(
+            by_group, key=lambda group: xxhash.xxh3_128_hexdigest(f"{seed}:{group!r}".encode())
+        )
+        position = 0
+        for split, share in ((VAL, val), (TEST, test)):
+            wanted, taken = share * len(members), 0
+            while share > 0 and position < len(ranked) - kept:
+                size = len(by_group[ranked[position]])
+                # Stop where another group would overshoot by more than is missing now, or where the
+                # last group must be kept for the test split.
+                last = split == VAL and test > 0 and position == len(ranked) - 1 - kept
+                if taken and (taken + size / 2 > wanted or last):
+                    break
+                splits[by_group[ranked[position]]] = split
+                taken += size
+                position += 1
+    return splits
+
+
+def apart(
+    windows: Sequence[tuple[int, int]], splits: tuple[int, ...], tile: int
+) -> tuple[int, ...]:
+    """Return the splits of a scene's tiles, unused where a tile overlaps one of another split.
+
+    Training tiles yield to those for validation and testing, validation tiles to those for testing.
+    ``windows`` are (row, col) of every tile.
+    """
+    if len(set(splits)) == 1:
+        return splits
+    rows, cols = np.array(windows).T
+    boxes = np.asarray(shapely.box(cols, rows, cols + tile, rows + tile), object)
+    tiles, others = shapely.STRtree(boxes).query(boxes, predicate="overlaps")
+    kept = np.array(splits)
+    loses = (kept[tiles] < kept[others]) & (kept[others] != UNUSED)
+    kept[tiles[loses]] = UNUSED
+    return tuple(kept.tolist())
+
+
+def _without_shared_ground(
+    scenes: Sequence[PlannedScene],
+    splits: Splits,
+    overlaps: Sequence[tuple[int, int]],
+    tile: int,
+    *,
+    removed: bool,
+) -> tuple[Splits, str]:
+    """Return the splits, and a note on tiles that show ground of another split in another image.
+
+    The weaker of them become unused if they are ``removed``. Outlines are compared in longitude and
+    latitude; images that are not georeferenced are left out. Unused tiles do not count.
+    """
+    used = [set(of_scene) - {UNUSED} for of_scene in splits]
+    involved = {i for i, k in overlaps if used[i] and used[k] and len(used[i] | used[k]) > 1}
+    if not involved:
+        return splits, ""
+    outlines = [_outlines(scenes[i], scenes[i].windows, tile) for i in sorted(involved)]
+    counts = [len(splits[i]) for i in sorted(involved)]
+    owners = np.repeat(sorted(involved), counts)
+    numbers = np.concatenate([np.arange(count) for count in counts])
+    of_tile = np.concatenate([splits[i] for i in sorted(involved)])
+    tiles, others = _intersecting(np.concatenate(outlines))
+    counted = (of_tile[tiles] != UNUSED) & (of_tile[others] != UNUSED)
+    counted &= (owners[tiles] != owners[others]) & (of_tile[tiles] != of_tile[others])
+    tiles, others = tiles[counted], others[counted]
+    if not len(tiles):
+        return splits, ""
+    if not removed:
+        example = " and ".join(
+            f"{scenes[owners[i]].id} ({SPLIT_NAMES[of_tile[i]]})" for i in (tiles[0], others[0])
+        )
+        return splits, (
+            f"{len(np.unique(owners[tiles])):,} images overlap images of another split "
+            f"({len(np.unique(tiles)):,} tiles, such as {example}), so scores of held-out data may "
+            "be too high. Use `split_by` block, and `split_overlap` unused to leave such tiles out"
+        )
+    weaker = np.unique(tiles[of_tile[tiles] < of_tile[others]])
+    kept = [np.array(of_scene) for of_scene in splits]
+    for owner, number in zip(owners[weaker], numbers[weaker], strict=True):
+        kept[owner][number] = UNUSED
+    return [tuple(of_scene.tolist()) for of_scene in kept], (
+        "tiles that are unused since an overlapping image shows their ground in another split: "
+        f"{len(weaker):,}"
+    )
+
+
+def _outlines(
+    scene: PlannedScene, windows: Sequence[tuple[int, int]], side: int
+) -> NDArray[np.object_]:
+    assert scene.target is not None  # the callers leave others out
+    return tile_outlines(scene.target, windows, side, _INSET)
+
+
+def _intersecting(outlines: NDArray[np.object_]) -> NDArray[np.intp]:
+    """Return the indices of outlines that intersect, each pair both ways, intp (2, pair)."""
+    usable = np.flatnonzero(np.isfinite(shapely.bounds(outlines)).all(axis=1))
+    pairs = shapely.STRtree(outlines[usable]).query(outlines[usable], predicate="intersects")
+    return np.asarray(usable[pairs])
+
+
+def _equal_images(scenes: Sequence[PlannedScene], splits: Splits, firsts: Sequence[int]) -> str:
+    """Return a note about images with equal bytes in different splits, which the user has given."""
+    apart_from = [i for i, first in enumerate(firsts) if set(splits[i]) != set(splits[first])]
+    if not apart_from:
+        return ""
+    i = apart_from[0]
+    return (
+        f"images with the same bytes as one of another split: {len(apart_from):,}, such as "
+        f"{scenes[i].id} and {scenes[firsts[i]].id}: remove one of each"
+    )
+
+
+def _all_training(splits: Splits, layout: Layout) -> str:
+    """Return a note if all tiles are for training and other splits were asked for."""
+    options = layout.options
+    others = {split for of_scene in splits for split in of_scene} - {TRAIN}
+    if options.split_file is not None or options.val + options.test in (0, 1) or others:
+        return ""
+    if options.split_by == "folder":
+        return "all images are for training: no folder is named val or test"
+    if options.split_by == "block":
+        return "all imagery is in one block, for training: use a smaller `block_km`"
+    return (
+        "the only scene is for training. Use `split_by` block to divide its tiles, or a "
+        "`split_file` with areas"
+    )

@@ -1,0 +1,322 @@
+"""The survey of scenes before their shards are built, so that all shards of a scene agree.
+
+For a scene in several shards it finds which pixels are imagery, the limits, the status, and errors
+of a raster label under imagery. Limits of a whole city follow from the histograms of its scenes.
+Large scenes are read in strips by all workers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rasterio.windows import Window
+
+from geoprep import imagery
+from geoprep.building.journal import BucketJournal, Journal
+from geoprep.building.options import BuildOptions
+from geoprep.building.plan import Plan
+from geoprep.building.records import Outcome, TaskStopped
+from geoprep.building.request import Progress, Report
+from geoprep.building.scene import PlannedScene
+from geoprep.building.shard import add_notes, too_empty
+from geoprep.errors import GeoprepError, LabelError
+from geoprep.executors import Executor, Survives, stopped
+from geoprep.labels import SceneWindow, UnlistedError, read_mask, unlisted_error
+from geoprep.storage import open_image, split_address
+
+_STRIP_VALUES = 32 << 20
+_STRIP_ROWS = 512
+"""Strips have this many rows or twice as many, so that blocks of tiled images are decoded once."""
+
+
+@dataclass(frozen=True, slots=True)
+class SurveyTask:
+    """Some rows of a scene, or of its label, to survey before its shards are built."""
+
+    index: int  # row in the scene table
+    scene: PlannedScene  # without its tiles
+    options: BuildOptions
+    rows: tuple[int, int]  # first, and after the last
+    whole: bool  # whether these are all, which the only shard of the scene reads again
+    failure: str = ""  # why the scene has failed already; nothing is read then
+    mask_file: str | None = None  # for a label: validity of the scene; None: all pixels are valid
+
+
+@dataclass(frozen=True, slots=True)
+class SurveyRecord:
+    """Result of the survey of some rows of an image, or of its raster label."""
+
+    task: SurveyTask
+    failure: str = ""  # why they cannot be used
+    pixels: int = 0
+    valid: int = 0  # with imagery; without black ones of undecided meaning
+    validity: imagery.StripValidity = field(default_factory=imagery.StripValidity)  # which of them
+    source_bytes: int = 0
+    # Valid pixels per value, or per bin of wide data types: scipy.sparse.csr_array (band, value).
+    counts: Any = 0
+    notes: dict[str, int] = field(default_factory=dict)  # remarks on the label, with counts
+    unlisted: dict[str, int] = field(default_factory=dict)  # values of no class: pixels
+
+
+@dataclass(slots=True)
+class _Totals:
+    """The strips of one scene so far, without histograms, and the sum of their histograms."""
+
+    left: int
+    strips: list[SurveyRecord] = field(default_factory=list)
+    counts: Any = 0  # as in `SurveyRecord`
+
+    def add(self, record: SurveyRecord) -> None:
+        self.left -= 1
+        self.counts = self.counts + record.counts
+        self.strips.append(replace(record, counts=0))
+
+    @property
+    def failure(self) -> str:
+        return next((strip.failure for strip in self.ordered() if strip.failure), "")
+
+    def ordered(self) -> list[SurveyRecord]:
+        """Return the strips from the top: results must not depend on the order of the workers."""
+        return sorted(self.strips, key=lambda strip: strip.task.rows)
+
+
+def survey(
+    plan: Plan, executor: Executor, journal: Journal | BucketJournal, report: Report | None
+) -> dict[int, Outcome]:
+    """Survey all scenes that need it; return the results by scene index, with failed scenes."""
+    of_city = plan.meta.rescale == "city"
+    needed = [i for i, scene in enumerate(plan.scenes) if plan.needs_survey(scene)]
+    results = _earlier(plan, journal)
+    if of_city and {*needed} - results.keys():
+        results = {}  # limits of a city need the histograms of all its scenes
+    todo = [i for i in needed if i not in results]
+    counts: dict[int, NDArray[np.int64]] = {}  # of the scenes of a city that can be read
+    outcomes: dict[int, Outcome] = {}
+    for index, totals in _surveyed(plan, todo, executor, report=report):
+        outcome = outcomes[index] = _decided(plan, index, totals, str(journal.folder))
+        city = plan.scenes[index].city
+        if outcome.status == "ok" and of_city:
+            counts[city] = counts.get(city, 0) + totals.counts
+        elif not of_city and (outcome.status != "ok" or not _has_label_strips(plan, index)):
+            _note(plan, journal, index, outcome)
+    if of_city:
+        for index, outcome in outcomes.items():
+            if outcome.status == "ok":
+                limits = _limits(counts[plan.scenes[index].city])
+                outcomes[index] = replace(outcome, limits=limits)
+    labelled = [i for i in outcomes if outcomes[i].status == "ok" and _has_label_strips(plan, i)]
+    for index, totals in _surveyed(plan, labelled, executor, decided=outcomes):
+        outcome = outcomes[index] = _with_label(plan, index, outcomes[index], totals)
+        if not of_city:
+            _note(plan, journal, index, outcome)
+    if of_city:
+        for index, outcome in sorted(outcomes.items()):
+            _note(plan, journal, index, outcome)
+    failed = {
+        i: Outcome("failed", scene.failure) for i, scene in enumerate(plan.scenes) if scene.failure
+    }
+    return failed | results | outcomes
+
+
+def _earlier(plan: Plan, journal: Journal | BucketJournal) -> dict[int, Outcome]:
+    """Return the results of earlier runs whose files still exist."""
+    earlier = {}
+    for entry in journal.entries():
+        if entry.get("stamp") != plan.fingerprint or "survey" not in entry:
+            continue
+        values = entry["survey"]
+        index = int(values["index"])
+        file = _mask_file(str(journal.folder), index) if values["masked"] else None
+        if file is None or imagery.has_bits(file):
+            earlier[index] = replace(Outcome(**values["outcome"]), mask_file=file)
+    return earlier
+
+
+def _note(plan: Plan, journal: Journal | BucketJournal, index: int, outcome: Outcome) -> None:
+    entry = {
+        "index": index,
+        "outcome": asdict(replace(outcome, mask_file=None)),
+        "masked": bool(outcome.mask_file),
+    }
+    journal.write({"stamp": plan.fingerprint, "survey": entry})
+
+
+def _mask_file(folder: str, index: int) -> str:
+    return f"{folder}/valid-{index}.bits"
+
+
+def _surveyed(
+    plan: Plan,
+    indexes: Sequence[int],
+    executor: Executor,
+    *,
+    decided: Mapping[int, Outcome] | None = None,
+    report: Report | None = None,
+) -> Iterator[tuple[int, _Totals]]:
+    """Yield scenes, or labels of scenes that are ``decided``, once their last strip is read.
+
+    Histograms of few scenes are held at a time.
+    """
+    survey_strip = survey_rows if decided is None else survey_label
+    open_scenes: dict[int, _Totals] = {}
+    total = sum(math.prod(_shape(plan.scenes[index])) for index in indexes)
+    done = read = 0
+
+    def tasks() -> Iterator[SurveyTask]:
+        for index in indexes:
+            strips = list(_strips(plan, index))
+            open_scenes[index] = _Totals(len(strips))
+            for strip in strips:
+                if decided is None:  # another strip may have failed meanwhile
+                    yield replace(strip, failure=open_scenes[index].failure)
+                else:
+                    yield replace(strip, mask_file=decided[index].mask_file)
+
+    for record in executor.map_unordered(survey_strip, tasks(), partial(_spared, survey_strip)):
+        index, (first, last) = record.task.index, record.task.rows
+        open_scenes[index].add(record)
+        done += (last - first) * _shape(record.task.scene)[1]
+        read += record.source_bytes
+        if report:
+            report(Progress("survey", done, total, read))
+        if open_scenes[index].left == 0:
+            yield index, open_scenes.pop(index)
+
+
+def _spared(
+    function: Callable[[SurveyTask], object], task: SurveyTask, survives: Survives[SurveyTask]
+) -> SurveyTask:
+    """Return the task as failed if it crashes a worker."""
+    if survives(function, task):
+        return task
+    why = f"{task.scene.image}: reading it crashes the process. Download the scene again"
+    return replace(task, failure=why)
+
+
+def _strips(plan: Plan, index: int) -> Iterator[SurveyTask]:
+    """Yield one task for a scene in a single shard, which is read whole there too; else strips."""
+    scene, (height, width) = plan.scenes[index], _shape(plan.scenes[index])
+    if not plan.in_several_shards(scene):
+        yield SurveyTask(index, scene.tiles(0, 0), plan.options, (0, height), whole=True)
+        return
+    wide = width * len(scene.bands) * 2 * _STRIP_ROWS > _STRIP_VALUES
+    step = _STRIP_ROWS if wide else 2 * _STRIP_ROWS
+    for row in range(0, height, step):
+        rows = row, min(row + step, height)
+        yield SurveyTask(index, scene.tiles(0, 0), plan.options, rows, whole=False)
+
+
+def _shape(scene: PlannedScene) -> tuple[int, int]:
+    assert scene.grid is not None  # only scenes that can be opened are surveyed
+    return scene.grid.shape
+
+
+def _decided(plan: Plan, index: int, totals: _Totals, folder: str) -> Outcome:
+    """Return limits and status of a scene without its label, and write its validity."""
+    if totals.failure:
+        return Outcome("failed", totals.failure)
+    totals.counts = totals.counts.toarray()
+    file, strips = None, totals.ordered()
+    validity = {strip.task.rows[0]: strip.validity for strip in strips}
+    bits, black = imagery.decide(validity, *_shape(plan.scenes[index]))
+    specks = sum(strip.validity.black_pixels for strip in strips) - black
+    imagery.add_black(totals.counts, specks)
+    pixels, valid = sum(strip.pixels for strip in strips), sum(strip.valid for strip in strips)
+    valid += specks
+    if reason := too_empty(1 - valid / pixels, plan.options):
+        return Outcome("skipped", reason, black=black)
+    if bits is not None:
+        file = _mask_file(folder, index)
+        imagery.write_bits(file, bits)
+    limits = _limits(totals.counts) if plan.meta.rescale == "scene" else ()
+    return Outcome(limits=limits, black=black, mask_file=file)
+
+
+def _has_label_strips(plan: Plan, index: int) -> bool:
+    """Return whether a scene's label is a raster that several shards read."""
+    scene = plan.scenes[index]
+    if scene.label is None or plan.options.raster_rule(scene.label) is None:
+        return False
+    return plan.in_several_shards(scene)
+
+
+def _with_label(plan: Plan, index: int, outcome: Outcome, totals: _Totals) -> Outcome:
+    """Return a scene with remarks on its label, or failed for all of its unlisted values."""
+    failure, unlisted, notes = totals.failure, Counter[str](), Counter[str]()
+    for strip in totals.ordered():
+        unlisted.update(strip.unlisted)
+        add_notes(notes, strip.notes, plan.options)
+    label = plan.scenes[index].label
+    assert label is not None
+    if not failure and unlisted and (rule := plan.options.class_rule):
+        failure = str(unlisted_error(split_address(label)[0], rule, unlisted))
+    if failure:
+        return Outcome("failed", failure, black=outcome.black)
+    return replace(outcome, notes=dict(notes))
+
+
+def _limits(counts: NDArray[np.int64]) -> tuple[tuple[float, float], ...]:
+    return tuple((low, high) for low, high in imagery.percentile_limits(counts).tolist())
+
+
+# The tasks
+
+
+def survey_rows(task: SurveyTask) -> SurveyRecord:
+    """Return the histogram and the validity of some rows of a scene."""
+    if stopped():
+        raise TaskStopped
+    if task.failure:
+        return SurveyRecord(task, failure=task.failure)
+    from scipy.sparse import csr_array  # few builds have a survey
+
+    scene, (first, last) = task.scene, task.rows
+    try:
+        with open_image(scene.image) as dataset:
+            window = None if task.whole else Window(0, first, dataset.width, last - first)
+            pixels = imagery.read_pixels(dataset, scene.bands, window, nodata=scene.nodata)
+    except GeoprepError as error:
+        return SurveyRecord(task, failure=str(error))
+    record = SurveyRecord(
+        task,
+        pixels=pixels.area,
+        valid=pixels.valid_pixels,
+        source_bytes=pixels.values.nbytes,
+        counts=csr_array(imagery.count_source(pixels)),
+    )
+    if task.whole:
+        return record
+    return replace(record, validity=imagery.strip_validity(pixels.valid, pixels.black))
+
+
+def survey_label(task: SurveyTask) -> SurveyRecord:
+    """Return remarks on, or errors of, some rows of a scene's raster label.
+
+    Values are errors only where pixels of the image are valid.
+    """
+    if stopped():
+        raise TaskStopped
+    if task.failure:
+        return SurveyRecord(task, failure=task.failure)
+    scene, rows, valid = task.scene, task.rows, None
+    assert scene.label is not None
+    assert scene.grid is not None
+    rule = task.options.raster_rule(scene.label)
+    assert rule is not None
+    if task.mask_file is not None:
+        cols = slice(0, scene.grid.width)
+        valid = imagery.read_bits(task.mask_file, scene.grid.width, slice(*rows), cols) != 0
+    try:
+        area = SceneWindow(rows[0], 0, rows[1] - rows[0], scene.grid.width)
+        return SurveyRecord(task, notes=read_mask(scene.label, rule, scene.grid, area, valid)[1])
+    except UnlistedError as error:
+        return SurveyRecord(task, unlisted=error.pixels)
+    except LabelError as error:
+        return SurveyRecord(task, failure=str(error))

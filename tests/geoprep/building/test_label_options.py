@@ -1,0 +1,200 @@
+"""Test options of labels and nodata in whole builds: layers, areas, black imagery, road shares."""
+
+from __future__ import annotations
+
+import json
+
+import geopandas
+import numpy as np
+import pytest
+import shapely
+from affine import Affine
+from helpers.factory import PLACES, Place, plan_of, texture, write_image
+from helpers.factory import write_scene as write
+
+import geoprep as gp
+from geoprep.building.options import BuildOptions
+from geoprep.building.run import build
+from geoprep.errors import LabelError, SourceError, StoreError
+from geoprep.executors import Threads
+from geoprep.sources.own_images import images_and_labels
+from geoprep.sources.scene import Scene, SourceScenes
+from geoprep.speed import UNKNOWN_SPEED
+from geoprep.store import StoreReader
+
+PLACE = PLACES["utm"]
+SIDE = 128
+
+
+def built(tmp_path, scenes, name="a.zarr", **options):
+    """Return the summary of a build and its store."""
+    plan = plan_of(scenes, tile=64, **options)
+    return build(plan, tmp_path / name, Threads(1)), StoreReader.open(tmp_path / name)
+
+
+def fields(path, covered, crs=PLACE.crs, **properties):
+    """Write areas that cover a share of the scene, without or with attributes."""
+    left, top = PLACE.transform * (0, 0)
+    right, bottom = PLACE.transform * (SIDE, SIDE * covered)
+    shape = shapely.box(left, bottom, right, top)
+    frame = geopandas.GeoDataFrame([{"kind": "field"} | properties], geometry=[shape], crs=crs)
+    frame.to_file(path)
+    return str(path)
+
+
+@pytest.fixture
+def image(tmp_path):
+    return str(write_image(tmp_path / "a.tif", texture(SIDE, SIDE), PLACE))
+
+
+def test_land_cover_is_not_taken_for_roads(tmp_path, image):
+    cover = fields(tmp_path / "cover.gpkg", 0.6)
+    summary, store = built(tmp_path, [Scene("a", image, cover)])
+    assert summary.statuses == {"failed": 1}
+    assert "1 area without road attributes" in store.scenes.reason[0]
+    found = SourceScenes((Scene("a", image, None),), "x", road_file=cover)
+    with pytest.raises(LabelError, match=r"cover\.gpkg.* give `classes`.*`areas` road"):
+        plan_of(found)
+
+
+def test_areas_that_are_asked_for_are_254_and_too_much_road_is_warned_of(tmp_path, image):
+    cover = fields(tmp_path / "cover.gpkg", 0.6)
+    scenes = [Scene("a", image, cover)]
+    summary, store = built(tmp_path, scenes, areas="road")
+    assert set(np.unique(store.speed(64)[:])) == {0, UNKNOWN_SPEED}
+    assert summary.road_fraction == pytest.approx(0.6, abs=0.01)
+    (warning,) = summary.warnings
+    assert "60." in warning
+    assert "`areas`" in warning
+    assert "label:   road, without speeds" in repr(gp.open_store(store.location))
+
+
+@pytest.mark.parametrize(
+    "meaning", [{"label_values": "1"}, {"classes": "background,road=1", "val": 0.0}]
+)
+def test_masks_whose_background_is_nodata_are_warned_of_with_the_option(tmp_path, image, meaning):
+    mask = np.full((SIDE, SIDE, 1), 255, np.uint8)
+    mask[10:20] = 1
+    label = str(write_image(tmp_path / "mask.tif", mask, PLACE, nodata=255))
+    scenes, hidden = [Scene("a", image, label)], SIDE**2 - SIDE * 10
+    warnings = built(tmp_path, scenes, **meaning)[0].warnings
+    says = f"{hidden:,} of {SIDE**2:,} pixels of mask.tif have no label, by its nodata tag 255"
+    assert [says in warning for warning in warnings] == [True]
+    assert "`label_nodata` none" in warnings[0]
+    summary, store = built(tmp_path, scenes, "b.zarr", label_nodata="none", **meaning)
+    assert summary.warnings == ()
+    array = store.label(64) if "classes" in meaning else store.speed(64)
+    assert (array[:] == 0).sum() == hidden
+
+
+@pytest.mark.parametrize(
+    ("label", "says"), [("no roads", "no road at all"), ("roads", ""), (None, "")]
+)
+def test_a_store_without_roads_is_warned_of_unless_it_has_no_labels(tmp_path, label, says):
+    roads = {"roads": ()} if label == "no roads" else {}
+    scene = write(tmp_path, "a", texture(SIDE, SIDE), PLACE, labelled=label is not None, **roads)
+    warnings = built(tmp_path, [scene])[0].warnings
+    assert [says in warning for warning in warnings] == [True] * bool(says)
+
+
+def test_options_at_their_default_leave_attributes_as_they_were(tmp_path, image):
+    """So that stores built before these options keep their bytes and resume."""
+    attrs = BuildOptions().to_attrs()
+    assert not {"layer", "where", "areas"} & attrs.keys()
+    assert BuildOptions(areas="road").to_attrs() == attrs | {"areas": "road"}
+    scenes = [Scene("a", image, fields(tmp_path / "c.gpkg", 0.2, highway="primary"))]
+    built(tmp_path, scenes, areas="road")
+    with pytest.raises(StoreError, match="areas was road, now auto"):
+        built(tmp_path, scenes)
+    assert built(tmp_path, scenes, areas="road")[0].state == "unchanged"
+
+
+# --- black that is imagery ----------------------------------------------------------------------
+
+
+@pytest.fixture(params=["whole", "several shards"])
+def lakes(request, tmp_path):
+    """Return scenes with dark water at the edge, one of them tagged, and the options to build."""
+    pixels = texture(SIDE, SIDE)
+    pixels[:50] = 0
+    scenes = [
+        write(tmp_path, "lake", pixels, PLACE),
+        write(tmp_path, "dry", texture(SIDE, SIDE, seed=1), PLACE),
+        write(tmp_path, "tagged", pixels, PLACE, nodata=0),
+    ]
+    return scenes, {} if request.param == "whole" else {"shard_tiles": 1}
+
+
+def test_the_summary_counts_black_pixels_that_became_nodata(tmp_path, lakes):
+    scenes, options = lakes
+    summary, store = built(tmp_path, scenes, **options)
+    assert summary.black == {"lake": 50 * SIDE}
+    assert (store.image(64)[0] == 0).any()
+
+
+def test_nodata_none_keeps_black_as_imagery(tmp_path, lakes):
+    scenes, options = lakes
+    summary, store = built(tmp_path, scenes, nodata="none", **options)
+    assert summary.black == {}
+    image, speed = store.image(64)[:], store.speed(64)[:]
+    of = store.tiles.scene
+    assert image[of == 0].min() == 1
+    assert (speed[of == 0] != 255).all()
+    assert (image[of == 2] == 0).any(), "a nodata tag counts all the same"
+    record = json.loads((tmp_path / "a.zarr/zarr.json").read_text())
+    assert record["attributes"]["geoprep"]["build"]["options"]["nodata"] == "none"
+
+
+# --- several rasters for one mosaic -------------------------------------------------------------
+
+
+def test_georeferenced_masks_of_other_names_together_label_a_mosaic(tmp_path):
+    mask = np.zeros((SIDE, SIDE, 1), np.uint8)
+    mask[40:50], mask[:, 90:96] = 1, 1
+    write_image(tmp_path / "mosaic.tif", texture(SIDE, SIDE), PLACE)
+    for number, (top, left) in enumerate(((0, 0), (0, 64), (64, 0))):  # the last quarter is missing
+        place = Place(PLACE.crs, PLACE.transform * Affine.translation(left, top))
+        write_image(tmp_path / f"masks/part{number}.tif", mask[top:, left:][:64, :64], place)
+    found = images_and_labels([str(tmp_path / "mosaic.tif")], str(tmp_path / "masks"), masks=True)
+    _, store = built(tmp_path, found, label_values="1")
+    assert list(store.scenes.status) == ["ok"]
+    tiles = store.speed(64)[:].reshape(2, 2, 64, 64).swapaxes(1, 2).reshape(SIDE, SIDE)
+    expected = np.where(mask[..., 0] == 1, UNKNOWN_SPEED, 0)
+    expected[64:, 64:] = 255
+    np.testing.assert_array_equal(tiles, expected)
+    assert "the 3 rasters are joined by place" in found.notes[0]
+
+
+def two_masks(tmp_path, changed):
+    """Return a mosaic's scenes by two masks of its place; the second differs in some rows."""
+    for name, rows in (("part0", 10), ("part1", 10 + changed)):
+        mask = np.zeros((SIDE, SIDE, 1), np.uint8)
+        mask[:rows] = 1
+        write_image(tmp_path / f"masks/{name}.tif", mask, PLACE)
+    return images_and_labels([f"{tmp_path}/*.tif"], f"{tmp_path}/masks", masks=True)
+
+
+@pytest.mark.parametrize("shard_tiles", [1, 32])
+def test_masks_that_contradict_each_other_fail_the_scene(tmp_path, image, shard_tiles):
+    options = {"label_values": "1", "shard_tiles": shard_tiles}
+    _, store = built(tmp_path, two_masks(tmp_path, 1), **options)
+    assert store.scenes.status.tolist() == ["ok"]
+    assert store.meta.build["notes"]["pixels where masks differ, the first counts"] == SIDE
+    _, store = built(tmp_path, two_masks(tmp_path, 5), "b.zarr", **options)
+    assert store.scenes.status.tolist() == ["failed"]
+    assert "part1.tif: differs from" in store.scenes.reason[0]
+    assert f"{5 * SIDE} of " in store.scenes.reason[0]
+
+
+def test_several_images_of_one_place_need_masks_of_their_names(tmp_path, image):
+    write_image(tmp_path / "b.tif", texture(SIDE, SIDE, seed=1), PLACE)
+    with pytest.raises(SourceError, match=r"a and b show one place.* part0\.tif and part1\.tif"):
+        plan_of(two_masks(tmp_path, 0), label_values="1")
+
+
+def test_masks_of_other_names_without_georeference_are_refused(tmp_path):
+    write_image(tmp_path / "mosaic.tif", texture(SIDE, SIDE), PLACE)
+    for name in ("part0.tif", "part1.tif"):
+        write_image(tmp_path / "masks" / name, texture(8, 8, 1), Place(None, Affine.identity()))
+    with pytest.raises(SourceError, match="has the name of a scene"):
+        images_and_labels([str(tmp_path / "mosaic.tif")], str(tmp_path / "masks"), masks=True)
