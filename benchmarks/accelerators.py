@@ -11,6 +11,7 @@ check it.
 from __future__ import annotations
 
 import gc
+import math
 import os
 import platform
 import sys
@@ -40,6 +41,7 @@ from benchmarks.common import (
 )
 from benchmarks.loading.data import LoadingSizes, synthetic_store
 from benchmarks.tables import Table, conclude, measured
+from geoprep import imagery
 from geoprep.errors import GeoprepError, UsageError
 from geoprep.options import argument, option
 from loaders import RamTiles
@@ -280,8 +282,7 @@ class Measurement:
         begun = time.perf_counter()
         geoprep.vectorize(out / "1.tif")
         took = time.perf_counter() - begun
-        with rasterio.open(images / "1.tif") as file:
-            km2 = file.width * file.height * abs(file.transform.a * file.transform.e) / 1e6
+        km2 = mpx * math.prod(imagery.describe(str(images / "1.tif")).grid.gsd_m())
         add("network.vectorize", "s", [took])
         add("network.area", "km2/h", [km2 / (mpx / rate + took) * 3600 for rate in rates])
 

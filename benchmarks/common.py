@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from rich.console import Console
 
+import geoprep
 from benchmarks.child import ChildError
 from geoprep.cli import RecordCommand, run
 from geoprep.cpus import usable_cpus
@@ -28,9 +29,7 @@ T = TypeVar("T")
 Given = TypeVar("Given")
 Main = Callable[[Given], int]
 
-LIBRARIES = (
-    *("geoprep", "numpy", "numba", "zarr", "zarrs", "numcodecs", "rasterio", "shapely", "torch"),
-)
+LIBRARIES = ("numpy", "numba", "zarr", "zarrs", "numcodecs", "rasterio", "shapely", "torch")
 ISA = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8", "asimd", "sve")
 """Instruction sets that affect the speed of image code and training, as in /proc/cpuinfo."""
 
@@ -203,7 +202,8 @@ def machine() -> dict[str, Any]:
         "load_before": round(os.getloadavg()[0], 2),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "python": platform.python_version(),
-        "libraries": {name: version(name) for name in LIBRARIES if find_spec(name)},
+        "libraries": {"geoprep": geoprep.__version__}  # which need not be installed
+        | {name: version(name) for name in LIBRARIES if find_spec(name)},
     }
 
 

@@ -47,8 +47,6 @@ def clear_inner(black: Bits, width: int) -> int:
     Memory does not grow with the image: strips take in what is connected with their neighbours,
     down and up the image, until nothing changes.
     """
-    from scipy.ndimage import label
-
     rows = max(1, _STRIP_PIXELS // width)
     tops = range(0, len(black), rows)
     outer = np.pad(np.zeros_like(black), ((1, 1), (0, 0)), constant_values=255)  # and rows outside
@@ -56,23 +54,66 @@ def clear_inner(black: Bits, width: int) -> int:
     while changed:
         changed, left = False, 0
         for top in tops:
-            strip = black[top : top + rows]
-            labels, count = label(np.unpackbits(strip, axis=1, count=width), np.ones((3, 3)))
-            ends = [labels[:, 0], labels[:, -1]]
-            for row, beside in ((labels[0], outer[top]), (labels[-1], outer[top + len(strip) + 1])):
-                reached = np.unpackbits(beside, count=width)
-                ends.append(row[np.convolve(reached, (1, 1, 1))[1:-1] > 0])
-            is_outer = np.zeros(count + 1, np.bool_)
-            is_outer[np.concatenate(ends)] = True
-            is_outer[0] = False  # not black
-            connected = is_outer[labels]
+            strip = np.unpackbits(black[top : top + rows], axis=1, count=width)
+            beside = np.unpackbits(outer[[top, top + len(strip) + 1]], axis=1, count=width)
+            connected = _connected(strip, *beside)
             left += int(np.count_nonzero(connected))
-            bits, own = np.packbits(connected, axis=1), outer[top + 1 : top + len(strip) + 1]
+            bits = np.packbits(connected, axis=1)
+            own = outer[top + 1 : top + len(strip) + 1]
             changed |= len(tops) > 1 and not np.array_equal(bits, own)
             own[...] = bits
         tops = tops[::-1]
     black[...] = outer[1:-1]
     return left
+
+
+def _connected(
+    strip: NDArray[np.uint8], above: NDArray[np.uint8], below: NDArray[np.uint8]
+) -> NDArray[np.int8]:
+    """Return the pixels of a strip (y, x) that are connected with its sides or with rows beside it.
+
+    Runs of pixels in a row are the nodes of a graph: of few runs it takes a quarter of the time of
+    labelling pixels, of noise ten times of it.
+    """
+    line = strip.shape[1] + 2  # a pixel on each side ends every run
+    padded = np.pad(strip, ((0, 0), (1, 1)))
+    flat = padded.ravel()
+    starts, ends = (np.flatnonzero(flat[1:] != flat[:-1]) + 1).reshape(-1, 2).T
+    meets = (starts % line == 1) | (ends % line == line - 1)
+    for of_row, beside in ((starts < line, above), (ends > len(flat) - line, below)):
+        reached = np.cumsum(np.pad(np.convolve(beside, (1, 1, 1))[1:-1] > 0, 1))
+        meets[of_row] |= reached[ends[of_row] % line - 1] > reached[starts[of_row] % line - 1]
+    out = np.zeros(len(flat), np.int8)
+    if meets.any():
+        few = len(starts) < strip.size // 32
+        labels = _labels_of_runs(starts, ends, line) if few else _labels(padded)[starts]
+        keep = np.bincount(labels, meets)[labels] > 0
+        out[starts[keep]], out[ends[keep]] = 1, -1
+        np.cumsum(out, out=out)
+    return out.reshape(-1, line)[:, 1:-1]
+
+
+def _labels_of_runs(starts: NDArray[Any], ends: NDArray[Any], line: int) -> NDArray[Any]:
+    """Return the connected component of each run; of rows of ``line`` pixels, one after another."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    # Of the next row, a run touches those that end behind its start and start before its end.
+    first = np.searchsorted(ends, starts + line)
+    count = np.searchsorted(starts, ends + line, "right") - first
+    upper = np.repeat(np.arange(len(starts)), count)
+    lower = np.arange(len(upper)) + np.repeat(first - np.cumsum(count) + count, count)
+    pairs = coo_array((np.ones(len(upper), np.bool_), (upper, lower)), (len(starts),) * 2)
+    labels: NDArray[Any] = connected_components(pairs, directed=False)[1]
+    return labels
+
+
+def _labels(pixels: NDArray[np.uint8]) -> NDArray[Any]:
+    """Return the connected component of each pixel, flat."""
+    from scipy.ndimage import label
+
+    labels: NDArray[Any] = label(pixels, np.ones((3, 3)))[0].ravel()
+    return labels
 
 
 class StripValidity(NamedTuple):

@@ -93,7 +93,7 @@ class Device:
         values = torch.where(shares > 0, values, 0)
         for edges in (ys, xs):  # along rows, then along columns
             values, shares = (self._sums(part, edges).transpose(0, 1) for part in (values, shares))
-        whole = self.put(np.outer(np.diff(ys), np.diff(xs)))[..., None]
+        whole = torch.outer(self.put(np.diff(ys)), self.put(np.diff(xs)))[..., None]
         keep = (shares > 0) & (shares >= 0.5 * whole - 1e-9)
         means, limits = values / shares, self.put(tables)
         if imagery.is_held_wide(pixels.values):

@@ -266,7 +266,7 @@ class ImageReader:
         self.rows_at_a_time = max(1, _READ_BYTES // row_bytes)
         self._strip_rows = min(self.rows_at_a_time, _COUNTED_ROWS)
         self._counted_every = math.ceil(height * width / _MOST_COUNTED)
-        self._keeps = height * row_bytes <= _KEPT_BYTES and self._counted_every == 1
+        self._keeps = height * row_bytes <= _KEPT_BYTES
         self._decoded: dict[int, ImageWindow] = {}  # by the first row
         self._coming: dict[int, Future[ImageWindow]] = {}
         self._mask = mask if source.black_decides else None
@@ -294,7 +294,10 @@ class ImageReader:
         All count, or so many rows of a large image, evenly spread, that it is not decoded twice.
         """
         if self._decoded:
-            counts: Any = map(count, self._decoded.values())
+            every = self._strip_rows * self._counted_every
+            counts: Any = (
+                count(self._decoded[top]) for top in sorted(self._decoded) if top % every == 0
+            )
         else:
             counts = self._map_rows(count, self._mask, self._counted_every).values()
         return imagery.percentile_limits(sum(counts))
@@ -330,7 +333,7 @@ class ImageReader:
 
         def result(top: int) -> tuple[int, Any]:
             rows = self._strip(top, mask)
-            if self._keeps:
+            if self._keeps and every == 1:
                 self._decoded[top] = rows
             return top, function(rows)
 

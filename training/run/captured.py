@@ -2,6 +2,7 @@
 
 That takes 25 ms, more than an H100 needs to run them for 32 x 256 x 256. A graph uses the memory of
 its recording: batches are copied into fixed buffers, the host fills tensors with learning rates.
+A recording proves itself: its first replay is compared with the same step taken as it is.
 """
 
 from __future__ import annotations
@@ -17,8 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from loaders import Batch
-from training.engine import random_state
+from training.engine import random_state, set_random_state
 from training.run.step import StepResult, StepState, train_step
+
+LOSS, NORM, UPDATE = 0.02, 0.1, 0.3
+"""Largest relative differences, between a step and its recording, of losses, of the gradient's norm
+and of the update of the weights. Those of bf16 and of sums in another order are a tenth of them."""
 
 WARM_UP = 3  # steps of the run before one of their shape is recorded: kernels are compiled in them
 Take = Callable[[], StepResult]
@@ -66,6 +71,13 @@ class CapturedStep:
             self._give_up(f"{error}\n".splitlines()[0])
         if shape.recorded is None:  # not above, where the error keeps memory
             return take()._replace(waited=waited)
+        if shape.steps == WARM_UP + 1:
+            result, wrong = compared(shape.recorded, take, state)
+            if wrong:
+                self._give_up(
+                    f"a recorded step differs from the same one taken as it is in {wrong}"
+                )
+            return result._replace(waited=waited)
         replay, values = shape.recorded
         replay()
         state.step += 1
@@ -100,6 +112,50 @@ def beside(take: Take) -> StepResult:
         result = take()
     torch.cuda.current_stream().wait_stream(_side())
     return result
+
+
+def compared(
+    recorded: tuple[Callable[[], None], Tensor], take: Take, state: StepState
+) -> tuple[StepResult, str]:
+    """Take a step as it is; return its result, and in what a recording of it differs, if it does.
+
+    The recording is replayed first. What it changes is restored: weights, statistics, averages,
+    and states of the optimizer, of the scaler and of random numbers.
+    """
+    replay, values = recorded
+    device, scaler, step = state.engine.device, state.scaler, state.step
+    states = [value for of in state.optimizer.state.values() for value in of.values()]
+    held = [*state.model.state_dict().values(), *(state.averaged or {}).values()]
+    held += [value for value in states if isinstance(value, Tensor)]
+    weights = [weight.detach() for weight in state.model.parameters()]
+    before, start = [value.clone() for value in held], [weight.clone() for weight in weights]
+    scale, numbers = scaler and scaler.state_dict(), random_state(device)
+
+    def moved() -> Tensor:
+        return torch.cat([(x - y).flatten() for x, y in zip(weights, start, strict=True)])
+
+    replay()
+    found, update = values.clone(), moved()
+    torch._foreach_copy_(held, before)
+    set_random_state(numbers, device)
+    state.step = step
+    if scaler is not None and scale:
+        scaler.load_state_dict(scale)
+    result = take()
+    own, last = result.flat(), 4 * len(result.losses)
+    by = {
+        "loss": (_deviation(found[:last], own[:last]), LOSS),
+        "the norm of the gradient": (_deviation(found[last], own[last]), NORM),
+        "weights": (float((update - moved()).norm() / moved().norm().clamp(min=1e-12)), UPDATE),
+    }
+    return result, ", ".join(name for name, (wrong, most) in by.items() if not wrong <= most)
+
+
+def _deviation(found: Tensor, right: Tensor) -> float:
+    """Return the largest relative difference of values; equal ones need not be finite."""
+    relative = (found - right).abs() / right.abs().clamp(min=1e-3)
+    alike = found.isfinite().logical_or(right.isfinite()).logical_not()
+    return float(relative.masked_fill(alike, 0).max())
 
 
 def record(take: Take, state: StepState) -> tuple[Callable[[], None], Tensor]:

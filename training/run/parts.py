@@ -207,9 +207,9 @@ def prepare(trainable: Trainable, engine: Engine, config: Config) -> Optimizer:
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
-    compiled = native and kind in ("cpu", "cuda") and engine.compile_mode == "loss"
+    compiled = native and kind == "cpu" and engine.compile_mode == "loss"
     if compiled and isinstance(trainable.model, ResNetUNet):
-        fuse_norms(trainable.model, engine.device)
+        fuse_norms(trainable.model)
     trainable.compile_parts(engine.compile_mode)
     if engine.device.type == "cuda" or engine.captures:
         # A recorded step reads the rate from memory. A number takes the host 0.3 ms more per step.

@@ -11,7 +11,7 @@ from helpers.steps import SAMPLES
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from training.checkpoint import load
-from training.engine import random_state
+from training.engine import random_state, set_random_state
 from training.run import captured, start
 from training.run.step import train_step
 
@@ -24,6 +24,16 @@ class _NoReads(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         assert "_local_scalar_dense" not in str(function), "the host waits for the device"
         return function(*args, **(kwargs or {}))
+
+
+class _OfTheDevice:
+    """Random numbers of the CPU that stand for the device's: the host may draw them."""
+
+    def __init__(self, numbers):
+        self.numbers = numbers
+
+    def __eq__(self, other):
+        return True
 
 
 @pytest.fixture
@@ -56,12 +66,18 @@ def recordings(monkeypatch):
         return replace(engine, captures=capture, skips_steps=True)
 
     def random_numbers(device):  # those of the device are no hindrance
-        return random_state(device) | {"torch": torch.zeros(0)}
+        state = random_state(device)
+        return state | {"torch": torch.zeros(0), "device": _OfTheDevice(state["torch"])}
 
     monkeypatch.setattr(start, "choose_engine", choose_engine)
     monkeypatch.setattr(captured, "record", record)
     monkeypatch.setattr(captured, "beside", lambda take: take())
+
+    def restore(state, device):
+        set_random_state(state | {"torch": state["device"].numbers}, device)
+
     monkeypatch.setattr(captured, "random_state", random_numbers)
+    monkeypatch.setattr(captured, "set_random_state", restore)
     monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", lambda _: None)
     return made
 
@@ -125,7 +141,9 @@ def test_each_stage_records_its_shape(fit, out, recordings):
     assert recordings == [[4]] * 3
 
 
-def test_a_loss_of_nan_stops_a_run_of_recorded_steps(fit, out, recordings):
+def test_a_loss_of_nan_stops_a_run_of_recorded_steps(fit, out, monkeypatch, recordings):
+    # The model counts its calls, of which a comparison would be one more.
+    monkeypatch.setattr(captured, "compared", lambda _recorded, take, _state: (take(), ""))
     options = ("--epochs", 1, "--log-every", 6, "--save-every", 3)
     said = fit("--out", out, *options, model="poisoned", status=1).err
     assert "the loss is not a number (step 5, epoch 1, seed 0)" in said
@@ -167,6 +185,55 @@ def test_a_step_that_cannot_be_recorded_is_taken_as_it_is(
     common = ("--epochs", 2, "--ema", 0.9, "--augmentation", augmentation)
     said = fit("--out", one, *common, network=STATEFUL).out
     assert len([line for line in said.splitlines() if "not recorded" in line and why in line]) == 1
+    as_it_is(monkeypatch)
+    fit("--out", other, *common, network=STATEFUL)
+    assert_same_run(one, other)
+
+
+def forgets_the_rate(replay, values, state):
+    """The update of another learning rate, as if the rate were a number of the recording."""
+    for group in state.optimizer.param_groups:
+        group["lr"].mul_(3)
+    replay()
+    for group in state.optimizer.param_groups:
+        group["lr"].div_(3)
+
+
+def reads_an_old_batch(replay, values, state):
+    replay()
+    values[0] *= 1.1
+
+
+def loses_the_gradient(replay, values, state):
+    before = [weight.clone() for weight in state.model.parameters()]
+    replay()
+    with torch.no_grad():
+        torch._foreach_copy_([*state.model.parameters()], before)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "what"),
+    [
+        (forgets_the_rate, "weights"),
+        (loses_the_gradient, "weights"),
+        (reads_an_old_batch, "loss"),
+    ],
+)
+def test_a_recording_that_is_wrong_is_found_and_undone(
+    fit, tmp_path, monkeypatch, recordings, wrong, what
+):
+    right = captured.record
+
+    def record(take, state):
+        replay, values = right(take, state)
+        return (lambda: wrong(replay, values, state)), values
+
+    monkeypatch.setattr(captured, "record", record)
+    one, other = tmp_path / "one", tmp_path / "other"
+    common = ("--epochs", 2, "--ema", 0.9, "--optimizer", "adamw")
+    said = fit("--out", one, *common, network=STATEFUL).out
+    assert f"taken as it is in {what}\n" in said
+    assert recordings == [[4]]
     as_it_is(monkeypatch)
     fit("--out", other, *common, network=STATEFUL)
     assert_same_run(one, other)
