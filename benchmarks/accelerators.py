@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, repeat
+from itertools import chain, pairwise, repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -333,11 +333,12 @@ def predicted(run: str, images: str, out: str, device: str, window: int) -> dict
     stats = [outcome.stats for outcome in outcomes if outcome.stats is not None]
     if len(stats) < len(outcomes):
         raise GeoprepError("; ".join(outcome.error for outcome in outcomes))
-    first, *others = stats
+    ends = sorted((image.began + image.seconds, image.forward_seconds) for image in stats)
+    others = [(end - before, share) for (before, _), (end, share) in pairwise(ends)]
     return {
-        "first": first.began + first.seconds - begun,
-        "others": [image.seconds for image in others],
-        "shares": [image.forward_seconds / image.seconds for image in others],
+        "first": ends[0][0] - begun,
+        "others": [seconds for seconds, _ in others],  # from the end of the one before
+        "shares": [share / seconds for seconds, share in others],
     }
 
 

@@ -238,9 +238,12 @@ class PredictionJob:
     def _images_at_a_time(self, tasks: Sequence[ImageOutcome]) -> int:
         """Return how many images to predict at a time, so that no thread waits for another's I/O.
 
-        Windows of a large image overlap in time as it is, and two would take twice the memory.
+        Windows of a large image overlap in time as it is, and two would take twice the memory. On a
+        device the next image is decoded while one is predicted, see `Predictor.run`.
         """
         todo = [task.source for task in tasks if not task.error and task.state != "complete"]
+        if has_streams(self.runner.device):
+            return min(2, len(todo))
         pixels = [self.predictor.network_pixels(s) if s else _SMALL + 1 for s in todo]
         return min(self.runner.images, len(todo)) if max(pixels, default=0) <= _SMALL else 1
 

@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -173,7 +173,9 @@ class Predictor:
                 how = self.options.compress, by_mode, place.halve
                 with CogWriter(journal, shape, *how) as writer:
                     limits = np.array(journal.settled["limits"])
-                    stats = self._write_rows(reader, limits, writer, runner, place, progress)
+                    # A device has memory for the rows of one image; the host prepares the next one.
+                    with runner.turns if isinstance(place, Device) else nullcontext():
+                        stats = self._write_rows(reader, limits, writer, runner, place, progress)
                     reader.require_unchanged()
                     writer.finish(target, tiff_tags(source, info, names, signed))
             except OSError:

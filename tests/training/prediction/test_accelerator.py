@@ -2,13 +2,15 @@
 
 import itertools
 import os
-from contextlib import contextmanager
+import threading
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import rasterio
 import torch
 from helpers import predict_cases
 from helpers.predict_cases import (
@@ -29,10 +31,11 @@ from training import predict as command
 from training.prediction import device, instances, job, predictor
 from training.prediction.device import IN_FLIGHT, Device
 from training.prediction.host import Host
-from training.prediction.images import inspect_image
+from training.prediction.images import ImageReader, inspect_image
 from training.prediction.instances import run_instances
 from training.prediction.job import open_job
 from training.prediction.predictor import Predictor
+from training.prediction.screen import Screen
 from training.runners import ModelOptions, parse_devices
 from training.runners.model_files import chosen_device, open_model
 from training.runners.runner import NativeRunner
@@ -244,6 +247,45 @@ def test_batches_on_a_device_have_eight_windows(tmp_path, monkeypatch):
     monkeypatch.setattr(job, "has_streams", lambda where: True)
     assert open_job(given)[0].predictor.options.batch_size == 8
     assert open_job(replace(given, batch_size=3))[0].predictor.options.batch_size == 3
+
+
+def test_a_device_predicts_one_image_while_the_next_is_prepared(tmp_path, monkeypatch):
+    path, _ = make_checkpoint(tmp_path / "n.pt", model="helpers.predict_cases:neighbourly")
+    (tmp_path / "in").mkdir()
+    for number in range(3):
+        write_image(tmp_path / "in" / f"{number}.tif", pixels(130, 150, seed=number))
+    seconds = threading.Semaphore(0)
+    prepare, write, inside = ImageReader.decide_validity, Predictor._write_rows, threading.Lock()
+
+    def decide_validity(self):
+        prepare(self)
+        seconds.release()
+
+    def write_rows(self, reader, *rest):
+        assert inside.acquire(blocking=False), "two images are on the device"
+        if not reader.source.name.startswith("2"):  # the last one that is taken
+            assert seconds.acquire(timeout=60), "this one"
+            assert seconds.acquire(timeout=60), "the next one"
+            seconds.release()
+        with closing(SimpleNamespace(close=inside.release)):
+            return write(self, reader, *rest)
+
+    def predict(out):
+        given = {"images": (str(tmp_path / "in"),), "window": 64, "overlap": 16, "device": "cpu"}
+        given |= {"checkpoint": path, "model": "helpers.predict_cases:neighbourly"}
+        with Screen(quiet=True, spell=str) as screen:
+            outcomes = open_job(predict_options(out=out, batch_size=2, **given))[0].run(screen)
+        assert not any(outcome.error for outcome in outcomes)
+        files = [rasterio.open(out / f"{number}.tif") for number in range(3)]
+        return [file.read().astype(int) for file in files]
+
+    expected = predict(tmp_path / "host")
+    for module in (predictor, job):
+        monkeypatch.setattr(module, "has_streams", lambda where: True)
+    monkeypatch.setattr(ImageReader, "decide_validity", decide_validity)
+    monkeypatch.setattr(Predictor, "_write_rows", write_rows)
+    for found, of_host in zip(predict(tmp_path / "device"), expected, strict=True):
+        assert abs(found - of_host).max() <= 1
 
 
 def test_a_batch_too_large_for_the_device_names_the_options(tmp_path, monkeypatch):
