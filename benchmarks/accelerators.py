@@ -41,15 +41,19 @@ from benchmarks.common import (
 )
 from benchmarks.loading.data import LoadingSizes, synthetic_store
 from benchmarks.tables import Table, conclude, measured
-from geoprep import imagery
 from geoprep.errors import GeoprepError, UsageError
+from geoprep.imagery.headers import describe
 from geoprep.options import argument, option
 from loaders import RamTiles
 from training.checkpoint import BEST
-from training.engine import choose_engine
-from training.prediction import PredictOptions, Screen, open_job
+from training.engine.native import choose_engine
+from training.prediction.job import open_job
+from training.prediction.predict_options import PredictOptions
+from training.prediction.screen import Screen
 from training.process import is_out_of_memory
-from training.run import Trainer, open_data, release
+from training.run.capacity import release
+from training.run.parts import open_data
+from training.run.trainer import Trainer
 from training.settings import Config
 
 PARTS = ("step", "start", "predict")
@@ -282,7 +286,7 @@ class Measurement:
         begun = time.perf_counter()
         geoprep.vectorize(out / "1.tif")
         took = time.perf_counter() - begun
-        km2 = mpx * math.prod(imagery.describe(str(images / "1.tif")).grid.gsd_m())
+        km2 = mpx * math.prod(describe(str(images / "1.tif")).grid.gsd_m())
         add("network.vectorize", "s", [took])
         add("network.area", "km2/h", [km2 / (mpx / rate + took) * 3600 for rate in rates])
 

@@ -13,11 +13,14 @@ import numpy as np
 from benchmarks.child import GEOPREP, measure
 from benchmarks.chips import Chips
 from benchmarks.reference import build_reference
-from geoprep.building import BuildOptions, build, make_plan
-from geoprep.executors import Threads
-from geoprep.sources import Scene, find_scenes
-from geoprep.storage import open_image
-from geoprep.store import Codec
+from geoprep.building.options import BuildOptions
+from geoprep.building.plan import make_plan
+from geoprep.building.run import build
+from geoprep.executors.threads import Threads
+from geoprep.sources.city_scenes import find_scenes
+from geoprep.sources.scene import Scene
+from geoprep.storage.inputs import open_image
+from geoprep.store.schema import Codec
 
 MIB = 2**20
 

@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from geoprep.errors import SourceError
-from geoprep.sources import CITIES, City, Scene, find_scenes, get_city
+from geoprep.sources.cities import CITIES, City, get_city
+from geoprep.sources.city_scenes import find_scenes
+from geoprep.sources.scene import Scene
 from geoprep.synth import synthesise
 
 KINDS = {"uint16": "vegas", "uint8": "moscow"}

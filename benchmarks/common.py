@@ -20,7 +20,8 @@ from rich.console import Console
 
 import geoprep
 from benchmarks.child import ChildError
-from geoprep.cli import RecordCommand, run
+from geoprep.cli.records import RecordCommand
+from geoprep.cli.running import run
 from geoprep.cpus import usable_cpus
 from geoprep.errors import GeoprepError, UsageError
 from geoprep.options import option
@@ -80,7 +81,7 @@ def command(options: type[Given]) -> Callable[[Main[Given]], Callable[..., int]]
 
     Relative paths are those of the folder it was called in, since child processes run in another.
     It has the name and the introduction of the options' module. For its exit status and messages
-    see `geoprep.cli.run`.
+    see `geoprep.cli.running.run`.
     """
     module = sys.modules[options.__module__]
     name = module.__spec__.name if module.__spec__ else module.__name__

@@ -30,14 +30,17 @@ from benchmarks.tables import Table, conclude, measured
 from benchmarks.training import IPEX_PYTHON, fit
 from geoprep.errors import UsageError
 from geoprep.options import argument, option
-from geoprep.sources import get_city
+from geoprep.sources.cities import get_city
 from geoprep.synth import synthesise
-from training.engine import keep_memory
-from training.evaluation import evaluate_runner
+from training.engine.host import keep_memory
+from training.evaluation.validation import evaluate_runner
 from training.predict import COMMAND
-from training.prediction import PredictOptions, Screen, elapsed, open_job
+from training.prediction.job import open_job
+from training.prediction.predict_options import PredictOptions
+from training.prediction.predictor import elapsed
+from training.prediction.screen import Screen
 from training.process import limit_spinning
-from training.runners import export_files
+from training.runners.model_files import export_files
 
 GAIN = 2.0
 SHARE = 0.9

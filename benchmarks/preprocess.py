@@ -28,7 +28,7 @@ from benchmarks.chips import KINDS, REAL, Chips, draw_chips, find_real_chips, li
 from benchmarks.common import CommonOptions, Result, announce, command, ratios
 from benchmarks.tables import Table, conclude, measured
 from geoprep.options import option
-from geoprep.sources import get_city
+from geoprep.sources.cities import get_city
 
 SHARE = {"uint16": 0.45, "uint8": 0.40}
 """Lower bound of a build's rate as a share of the decode-only rate."""

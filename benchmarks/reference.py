@@ -22,7 +22,7 @@ from rasterio.features import rasterize
 from skimage.transform import resize
 from zarr.codecs import BloscCodec
 
-from geoprep.sources import Scene
+from geoprep.sources.scene import Scene
 
 BUFFER_M = 2.0
 SPEED_FIELD = "inferred_speed_mph"

@@ -42,8 +42,14 @@ from benchmarks.tables import Table, conclude, measured
 from benchmarks.tracing.reliability import measure_reliability, steps
 from benchmarks.tracing.simulated import Chip, chips, simulate_prediction
 from geoprep.options import option
-from geoprep.roads import ArrayBands, RoadRaster, Tracing, apls, in_crs, trace, vectorize
-from geoprep.sources import get_city
+from geoprep.roads.centrelines.bands import ArrayBands
+from geoprep.roads.centrelines.rasters import RoadRaster
+from geoprep.roads.network import in_crs
+from geoprep.roads.options import Tracing
+from geoprep.roads.scoring.apls import apls
+from geoprep.roads.tracing.steps import trace
+from geoprep.roads.tracing.vectorization import vectorize
+from geoprep.sources.cities import get_city
 from geoprep.synth import synthesise
 
 LEAST_APLS: Final = 97.5

@@ -22,25 +22,18 @@ from typing import Any, TypeVar
 
 from benchmarks.common import command, machine
 from benchmarks.memory import resident
-from geoprep.building import (
-    BuildOptions,
-    Histograms,
-    Journal,
-    Outcome,
-    Plan,
-    PlannedScene,
-    SceneInputs,
-    ShardRecord,
-    ShardTask,
-    finish,
-    make_plan,
-    shard_tasks,
-)
-from geoprep.executors import Dask, Threads
+from geoprep.building.journal import Journal
+from geoprep.building.options import BuildOptions
+from geoprep.building.plan import Plan, make_plan
+from geoprep.building.records import Outcome, ShardRecord, ShardTask
+from geoprep.building.run import Histograms, finish, shard_tasks
+from geoprep.building.scene import PlannedScene, SceneInputs
+from geoprep.executors.cluster import Dask
+from geoprep.executors.threads import Threads
 from geoprep.grid import Grid
 from geoprep.options import option
-from geoprep.sources import Scene, SourceScenes
-from geoprep.store import create_store
+from geoprep.sources.scene import Scene, SourceScenes
+from geoprep.store.writer import create_store
 
 T = TypeVar("T")
 R = TypeVar("R")

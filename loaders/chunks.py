@@ -20,7 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.errors import StoreError
-from geoprep.store import MISSING, REPAIR, ClassTable, PixelLayout, StoreReader, without_checksum
+from geoprep.store.classes import ClassTable
+from geoprep.store.layout import MISSING, PixelLayout, without_checksum
+from geoprep.store.reader import StoreReader
+from geoprep.store.schema import REPAIR
 from loaders.prefetch import Prefetcher
 
 Bytes = NDArray[np.uint8]

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
-from geoprep.store import SPLITS, StoreReader
+from geoprep.store.reader import StoreReader
+from geoprep.store.schema import SPLITS
 from loaders.chunks import Arrays, ShardRead, by_shard, open_arrays
 from loaders.memory import available_memory, format_bytes
 

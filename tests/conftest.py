@@ -122,7 +122,7 @@ def same_process():
 
     threads, random = torch.get_num_threads(), torch.get_rng_state()
     with pytest.MonkeyPatch.context() as patch:
-        for place in ("training.engine", "training.run.start"):
+        for place in ("training.prediction.job", "training.run.start"):
             patch.setattr(f"{place}.keep_memory", lambda *_, **__: "as it is")
         yield
     torch.set_num_threads(threads)

@@ -8,7 +8,7 @@ import yaml
 from click.testing import CliRunner
 
 import geoprep
-from geoprep.cli import cli
+from geoprep.cli.commands import cli
 
 REPO = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]

@@ -21,9 +21,10 @@ import torch
 from torch import Tensor, nn
 
 from geoprep.errors import GeoprepError, UsageError
-from geoprep.storage import flush, put
-from training.model import RESNET34_UNET, build_model, is_code
-from training.model import ModelInfo as ModelInfo
+from geoprep.storage.local_files import flush
+from geoprep.storage.output_files import put
+from training.model.build import RESNET34_UNET, build_model, is_code
+from training.model.build import ModelInfo as ModelInfo
 
 FORMAT = "geoprep-checkpoint"
 VERSION = 1

@@ -12,7 +12,8 @@ from typing import Any
 
 import click
 
-from geoprep.cli import GroupedOption, RecordCommand
+from geoprep.cli.help import GroupedOption
+from geoprep.cli.records import RecordCommand
 from geoprep.errors import GeoprepError, UsageError
 from geoprep.options import checked_values
 from training.process import interrupted_by_signals, is_out_of_memory, limit_spinning

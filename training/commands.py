@@ -1,6 +1,6 @@
 """The commands of this package that ``geoprep --help`` lists (entry points in pyproject.toml)."""
 
-from geoprep.cli import LazyCommand
+from geoprep.cli.entry_points import LazyCommand
 
 fit = LazyCommand("fit", "training.fit", "Train a model on stores.")
 pretrain = LazyCommand("pretrain", "training.pretrain", "Train a model on synthetic cities.")

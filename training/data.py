@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 import loaders
 from geoprep.crs import METRES_PER_DEGREE
 from geoprep.errors import UsageError
-from geoprep.imagery import common_name, match_bands, parse_bands
+from geoprep.imagery.band_names import common_name, match_bands, parse_bands
 from geoprep.speed import BIN_COUNT, BIN_TABLE, BIN_WIDTH_MPH
-from geoprep.store import StoreReader, TileReader
-from geoprep.views import outlines
-from training.model import ModelInfo
+from geoprep.store.reader import StoreReader
+from geoprep.store.tiles import TileReader
+from geoprep.views.footprints import outlines
+from training.model.build import ModelInfo
 from training.setting_texts import Residency
 
 Tiles = loaders.RamTiles | loaders.DeviceTiles | loaders.StreamTiles

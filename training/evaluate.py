@@ -23,17 +23,21 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import loaders
-from geoprep.cli import Status, run
+from geoprep.cli.running import Status, run
 from geoprep.errors import UsageError
 from geoprep.options import argument, option
-from geoprep.storage import outputs, replaced, require_suffix
+from geoprep.storage.output_files import outputs, replaced, require_suffix
 from geoprep.texts import csv_cell, printable
-from training import engine, evaluation, model, runners
 from training.cli import Command
-from training.runners import ModelOptions
+from training.runners.model_options import ModelOptions
+
+if TYPE_CHECKING:
+    from training.checkpoint import ModelInfo
+    from training.evaluation import report
+    from training.evaluation.validation import Evaluation
+    from training.runners.runner import Runner
 
 TITLES = {
     "road_iou": "road IoU",
@@ -125,20 +129,22 @@ def evaluate(options: EvaluateOptions) -> int:
     import pandas as pd
 
     from training.checkpoint import BEST
+    from training.engine.distributed import is_rank_zero, process_group, set_threads
+    from training.runners.ensemble import split_models
 
     first = options.checkpoint
     files = [file for file in (options.csv, options.report, options.confusion) if file is not None]
     outputs(*files, inputs=[first, first / BEST, *options.stores])
     if options.compare or options.on:
-        engine.set_threads(options.threads)
+        set_threads(options.threads)
         return _compare(options)
     if not options.stores:
         raise UsageError("give a model and a store: geoprep evaluate MODEL STORE")
-    models, stores = runners.split_models(first, options.stores)
+    models, stores = split_models(first, options.stores)
     options = replace(options, stores=stores)
-    with engine.process_group(options.device_kind):
+    with process_group(options.device_kind):
         result, runner, info = evaluated(options, models)
-        if engine.is_rank_zero():
+        if is_rank_zero():
             if not options.json:
                 for table in _tables(result, options):
                     _table(*table)
@@ -162,14 +168,21 @@ def evaluate(options: EvaluateOptions) -> int:
 
 def evaluated(
     options: EvaluateOptions, models: Sequence[Path] = ()
-) -> tuple[evaluation.Evaluation, runners.Runner, model.ModelInfo]:
+) -> tuple[Evaluation, Runner, ModelInfo]:
     """Return the metrics of a model on its stores, its runner and what it was trained for.
 
     ``models``: several models, whose mean counts. Options of tables and files are ignored.
     """
-    engine.set_threads(options.threads)
-    files = models or [runners.model_file(options.checkpoint)]
-    runner, info = runners.open_models(options, files, "auto")
+    from loaders import open_stores
+    from training.engine.distributed import set_threads
+    from training.evaluation.standing import read_history
+    from training.evaluation.validation import evaluate_runner
+    from training.runners.ensemble import open_models
+    from training.runners.model_files import model_file
+
+    set_threads(options.threads)
+    files = models or [model_file(options.checkpoint)]
+    runner, info = open_models(options, files, "auto")
     if len(files) > 1 and info.folds and options.split == "val":
         raise UsageError("models of folds were trained on the split val: use `split` test")
     runner, _ = runner.for_pixels(0)  # compiling does not pay for so few pixels
@@ -177,30 +190,34 @@ def evaluated(
         raise UsageError("`sweep` is for models of roads; this one has classes")
     if options.confusion and not info.has_classes:
         raise UsageError("`confusion` is for models of classes; this one has roads")
-    stores, shared = loaders.open_stores(options.stores), options.shared()
+    stores, shared = open_stores(options.stores), options.shared()
     shared |= {"quiet": options.quiet, "baseline": options.baseline}
-    result = evaluation.evaluate_runner(runner, info, stores, **shared)
-    return replace(result, history=evaluation.read_history(files[0].parent)), runner, info
+    result = evaluate_runner(runner, info, stores, **shared)
+    return replace(result, history=read_history(files[0].parent)), runner, info
 
 
 def _compare(options: EvaluateOptions) -> int:
     """Print and write the metrics of several models."""
+    from training.evaluation.comparison import compare
+    from training.evaluation.standing import SCORES
+    from training.runners.model_files import SUFFIXES, model_file, open_model
+
     if not (options.compare and options.on and options.stores):
         raise UsageError("`compare` needs at least two models, and a store in `on`")
     for name in ("csv", "report", "scenes", "baseline", "sweep", "confusion"):
         if getattr(options, name):
             raise UsageError(f"`{name}` is for one model: leave out `compare`")
     models = []
-    for file in map(runners.model_file, (options.checkpoint, *map(Path, options.stores))):
+    for file in map(model_file, (options.checkpoint, *map(Path, options.stores))):
         own: ModelOptions = replace(options, checkpoint=file)
-        if file.suffix in runners.SUFFIXES:  # options of checkpoints do not apply to exported files
+        if file.suffix in SUFFIXES:  # options of checkpoints do not apply to exported files
             own = ModelOptions(checkpoint=file, device="cpu")
-        models.append((file, *runners.open_model(own, "auto")))
-    compared = evaluation.compare(models, options.on, **options.shared())
+        models.append((file, *open_model(own, "auto")))
+    compared = compare(models, options.on, **options.shared())
     if options.json:
         _print_json([asdict(form) for form in compared])
         return Status.DONE
-    scores = [name for name in evaluation.SCORES if name in compared[0].metrics]
+    scores = [name for name in SCORES if name in compared[0].metrics]
     rows = []
     for form in compared:
         cells = [form.name, form.how]
@@ -208,7 +225,7 @@ def _compare(options: EvaluateOptions) -> int:
             cells += [_cell(form.metrics[name]), f"{form.drop[name]:+.4f}"]
         rate = "" if form.mpx_per_second is None else f"{form.mpx_per_second:.2f}"
         rows.append([*cells, rate, f"{form.nbytes / 1e6:.1f}"])
-    titles = [title for name in scores for title in (evaluation.SCORES[name], "drop")]
+    titles = [title for name in scores for title in (SCORES[name], "drop")]
     _table(("model", "runs as", *titles, "Mpx/s", "MB"), rows, width=160)
     for form in compared:
         for note in form.notes:
@@ -216,7 +233,7 @@ def _compare(options: EvaluateOptions) -> int:
     return Status.DONE
 
 
-def _lines(result: evaluation.Evaluation) -> list[str]:
+def _lines(result: Evaluation) -> list[str]:
     """Return notes, and next steps with the options of geoprep fit."""
     from training.fit import COMMAND as FIT
 
@@ -226,13 +243,15 @@ def _lines(result: evaluation.Evaluation) -> list[str]:
 
 def _report(
     path: Path,
-    result: evaluation.Evaluation,
-    runner: runners.Runner,
-    info: model.ModelInfo,
+    result: Evaluation,
+    runner: Runner,
+    info: ModelInfo,
     options: EvaluateOptions,
 ) -> None:
     """Write all tables, and pictures of the worst and best scenes."""
     from training.data import tiles_of
+    from training.evaluation.report import write_report
+    from training.evaluation.validation import scene_examples
 
     level = replace(info, level=result.level)
     tiles = tiles_of(level, options.stores, options.split, residency="stream")
@@ -241,15 +260,17 @@ def _report(
         names = [row["scene"] for row in rows]
         if names:
             how = names, result.threshold, options.tta
-            shown = evaluation.scene_examples(runner, info, tiles, *how)
+            shown = scene_examples(runner, info, tiles, *how)
             pictures[f"{rank} scenes, from the top: {', '.join(names)}"] = shown
     tables = _tables(result, replace(options, scenes=True, sweep=not result.classes))
     title = f"{options.checkpoint} on {', '.join(options.stores)}"
-    evaluation.write_report(path, title, _lines(result), tables, pictures, info.bands)
+    write_report(path, title, _lines(result), tables, pictures, info.bands)
 
 
-def _tables(result: evaluation.Evaluation, options: EvaluateOptions) -> Iterator[evaluation.Table]:
+def _tables(result: Evaluation, options: EvaluateOptions) -> Iterator[report.Table]:
     """Yield the tables to show."""
+    from training.evaluation.threshold import threshold_text
+
     rows = []
     for name, title in TITLES.items():
         if name in result.metrics:
@@ -257,7 +278,7 @@ def _tables(result: evaluation.Evaluation, options: EvaluateOptions) -> Iterator
         if name == "road_iou" and "best_road_iou" in result.metrics:
             best = f"  at the best threshold, {_cell(result.metrics['best_threshold'])}"
             rows.append([best, _cell(result.metrics["best_road_iou"])])
-            chosen = evaluation.threshold_text(result.metrics, 3)
+            chosen = threshold_text(result.metrics, 3)
             rows.append(["  threshold chosen by scenes", chosen])
     bins = {name: value for name, value in result.metrics.items() if name.startswith("iou_")}
     unit = "" if result.classes else " mph"
@@ -299,7 +320,7 @@ def _table(titles: Sequence[str], rows: Iterable[Sequence[str]], width: int = 0)
     """Print a table that may be at least ``width`` characters wide."""
     from rich.table import Table
 
-    from geoprep.executors import Terminal
+    from geoprep.executors.terminal import Terminal
 
     table = Table(*titles)
     for row in rows:
@@ -312,7 +333,7 @@ def _cell(value: float) -> str:
 
 
 def evaluation_document(
-    result: evaluation.Evaluation, options: EvaluateOptions, models: Sequence[Path] = ()
+    result: Evaluation, options: EvaluateOptions, models: Sequence[Path] = ()
 ) -> dict[str, Any]:
     """Return the metrics of a model, or the mean of several, as ``--json`` prints them."""
     name = ", ".join(map(str, models)) if len(models) > 1 else str(options.checkpoint)

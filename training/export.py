@@ -30,19 +30,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import geoprep
-import loaders
-from geoprep.cli import Status, run
+from geoprep.cli.running import Status, run
 from geoprep.errors import UsageError
 from geoprep.options import option
-from geoprep.storage import content_digest, outputs
+from geoprep.storage.output_files import outputs
+from geoprep.storage.versions import content_digest
 from geoprep.texts import counted, printable
-from training import model, runners
 from training.cli import Command
-from training.runners import CheckpointOptions
+from training.runners.model_options import CheckpointOptions
 from training.settings import LICENCE
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+    from training.checkpoint import ModelInfo
+    from training.runners.export_record import Precision
 
 CLOSING = """\
 INT8 takes a quarter of the bytes, and is two to three times as fast as float32 on processors with
@@ -110,10 +112,14 @@ def export(options: ExportOptions) -> int:
     import torch
 
     from training.checkpoint import load_model
+    from training.runners.export_record import ExportRecord
+    from training.runners.graph import named_layers
+    from training.runners.model_files import export_files, model_file, write_model
+    from training.runners.stac_item import item_path, write_export_item
 
     out, precision = check(options)
-    file = runners.model_file(options.checkpoint)
-    written = (*runners.export_files(out), runners.item_path(out))
+    file = model_file(options.checkpoint)
+    written = (*export_files(out), item_path(out))
     outputs(*written, inputs=[file, *([options.calibrate] if options.calibrate else [])])
     network, info = load_model(file, device="cpu", weights=options.weights, model=options.model)
     tiles: list[Tensor] = []
@@ -122,10 +128,10 @@ def export(options: ExportOptions) -> int:
         tiles = _training_tiles(options.calibrate, info, options.tiles, options.seed)
     ranges = tiles if precision == "int8" else []
     layers = [name for name in (options.keep_float or "").split(",") if name]
-    kept = runners.named_layers(network, info, layers)
+    kept = named_layers(network, info, layers)
     if kept:
         _say(f"left in float: {', '.join(kept)}")
-    record = runners.ExportRecord(
+    record = ExportRecord(
         info=info,
         precision=precision,
         checkpoint=content_digest(str(file)),
@@ -135,27 +141,29 @@ def export(options: ExportOptions) -> int:
     )
     calibrated = f", calibrated on {counted(len(ranges), 'tile')}" if ranges else ""
     _say(f"exporting {info.model} of {file} in {precision}{calibrated}")
-    runners.write_model(out, network, record, ranges, options.program)
+    write_model(out, network, record, ranges, options.program)
     if options.program == "deepness":
         _say(f"{out}: open it with Deepness in QGIS; it takes {', '.join(info.bands)}")
         return Status.DONE
-    _say(runners.write_export_item(out, file, precision, options.licence))
+    _say(write_export_item(out, file, precision, options.licence))
     _compare_with_checkpoint(options, out, network, tiles)
     _say(f"done in {time.perf_counter() - started:.0f} s")
     return Status.DONE
 
 
-def _training_tiles(store: str, info: model.ModelInfo, count: int, seed: int) -> list[Tensor]:
+def _training_tiles(store: str, info: ModelInfo, count: int, seed: int) -> list[Tensor]:
     """Return at most ``count`` training tiles in random order, uint8 (1, band, y, x) each."""
+    from loaders import BatchLoader
     from training.data import tiles_of
+    from training.runners.runner import pad_image
 
     tiles = tiles_of(info, [store])
-    loader = loaders.BatchLoader(tiles, 1, shuffle=True, seed=seed, drop_last=False)
+    loader = BatchLoader(tiles, 1, shuffle=True, seed=seed, drop_last=False)
     # The loader reuses its buffers.
-    return [runners.pad_image(batch.image).clone() for batch in islice(loader, count)]
+    return [pad_image(batch.image).clone() for batch in islice(loader, count)]
 
 
-def check(options: ExportOptions) -> tuple[Path, runners.Precision]:
+def check(options: ExportOptions) -> tuple[Path, Precision]:
     """Return the file to write and its precision."""
     out, form = options.out, options.format
     if options.checkpoint.suffix in SUFFIXES.values():
@@ -180,9 +188,7 @@ def check(options: ExportOptions) -> tuple[Path, runners.Precision]:
         raise UsageError(f"`keep_float` needs INT8, and `format` {form} is not: leave it out")
     if rounded and not options.calibrate:
         raise UsageError("INT8 needs training tiles: name their store with `calibrate`")
-    usual: dict[str, runners.Precision] = dict.fromkeys(
-        ("bf16", "openvino", "ipex-bf16"), "bfloat16"
-    )
+    usual: dict[str, Precision] = dict.fromkeys(("bf16", "openvino", "ipex-bf16"), "bfloat16")
     return out, "int8" if rounded else usual.get(form, "float32")
 
 
@@ -192,11 +198,16 @@ def _compare_with_checkpoint(
     """Print the file's size and runner, and how its outputs differ from the checkpoint's."""
     import torch
 
-    opened, record = runners.load_runner(out)
+    from training.runners.decoding import chosen_threshold
+    from training.runners.graph import example_image
+    from training.runners.model_files import export_files, load_runner
+    from training.runners.runner import NativeRunner
+
+    opened, record = load_runner(out)
     info = record.info
     runner, _ = opened.for_pixels(0)
-    native = runners.NativeRunner(network, info, device=torch.device("cpu"), precision="fp32")
-    compared = tiles[:_COMPARED] or [runners.example_image(info) for _ in range(_COMPARED)]
+    native = NativeRunner(network, info, device=torch.device("cpu"), precision="fp32")
+    compared = tiles[:_COMPARED] or [example_image(info) for _ in range(_COMPARED)]
     expected, exported = (
         torch.cat([run(tile).flatten(end_dim=-2) for tile in compared]) for run in (native, runner)
     )
@@ -205,12 +216,12 @@ def _compare_with_checkpoint(
         same = expected.argmax(dim=-1) == exported.argmax(dim=-1)
         agreement = f"same class at {same.double().mean():.3f} of the pixels"
     else:
-        threshold = runners.chosen_threshold(info)
+        threshold = chosen_threshold(info)
         roads = expected[:, -1] >= threshold, exported[:, -1] >= threshold
         union = int((roads[0] | roads[1]).sum())
         iou = int((roads[0] & roads[1]).sum()) / union if union else 1.0
         agreement = f"IoU of the road masks {iou:.3f}"
-    files = runners.export_files(out)
+    files = export_files(out)
     nbytes = sum(file.stat().st_size for file in files)
     _say(f"{' and '.join(map(str, files))}: {nbytes / 1e6:.1f} MB, {runner.description}")
     _say(

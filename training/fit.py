@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from geoprep.cli import run
+from geoprep.cli.running import run
 from geoprep.cpus import started_rank
 from geoprep.errors import UsageError
 from training.cli import CONFIG, Command
@@ -66,13 +66,13 @@ def fit(given: dict[str, Any]) -> int:
         given["stores"] = (store_here(),)
         if (started := started_rank()) is None or not started.rank:
             print(f"training on {given['stores'][0]}, the only store in this folder")
-    from training.run import start_run  # here: --help and usage errors do not need torch
+    from training.run.start import start_run  # here: --help and usage errors do not need torch
 
     return start_run(given, COMMAND.spell)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run ``python -m training.fit``; return the exit status, see `geoprep.cli.run`."""
+    """Run ``python -m training.fit``; return the exit status, see `geoprep.cli.running.run`."""
     return run(COMMAND, arguments, "python -m training.fit")
 
 

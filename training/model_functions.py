@@ -9,20 +9,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import loaders
-from geoprep import storage
 from geoprep.errors import GeoprepError, UsageError
 from geoprep.options import checked_values, settings_of
-from training import engine, prediction, runners
+from geoprep.storage.local_files import make_folder
+from geoprep.storage.output_files import outputs
+from training.engine.distributed import process_group
+from training.prediction.job import open_job
+from training.prediction.predict_options import PredictOptions
+from training.prediction.screen import Screen
+from training.runners.model_files import model_file, open_model
+from training.runners.model_options import CheckpointOptions, ModelOptions
+from training.runners.runner import average_views, pad_image
+from training.runners.stac_item import item_path, training_extent, write_item
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
     from torch import Tensor, nn
 
-    from geoprep.storage import StrPath
+    from geoprep.storage.local_files import StrPath
     from training.checkpoint import ModelInfo
     from training.cli import Command
-    from training.runners import Runner
+    from training.runners.runner import Runner
 
 
 def paths_of(given: Any) -> list[str]:  # noqa: ANN401 - stores or paths
@@ -96,7 +104,7 @@ class Model:
         height, width = pixels.shape[2:]
         with torch.inference_mode():
             views = self._options.get("tta", "none")
-            output = runners.average_views(self._runner, runners.pad_image(pixels), views)
+            output = average_views(self._runner, pad_image(pixels), views)
         output = output[:, :height, :width].permute(0, 3, 1, 2)
         probabilities: NDArray[np.float32] = output.float().cpu().numpy()
         return probabilities[0] if single else probabilities
@@ -151,9 +159,9 @@ class Model:
                 **options,
             }
         )
-        given = prediction.PredictOptions(**values)
-        job, _ = prediction.open_job(given)
-        with prediction.Screen(quiet=given.quiet) as screen:
+        given = PredictOptions(**values)
+        job, _ = open_job(given)
+        with Screen(quiet=given.quiet) as screen:
             outcomes = job.run(screen)
         failed = [f"{outcome.address}: {outcome.error}" for outcome in outcomes if outcome.error]
         if failed:
@@ -204,9 +212,9 @@ def load_model(path: StrPath, **options: Any) -> Model:  # noqa: ANN401 - option
     (8, 64, 96)
     """
     given = {"checkpoint": os.fspath(path), **options}
-    values = checked_values(settings_of(runners.ModelOptions), given)
-    runner, info = runners.open_model(runners.ModelOptions(**values))
-    return Model(runners.model_file(Path(path)), runner, info, options)
+    values = checked_values(settings_of(ModelOptions), given)
+    runner, info = open_model(ModelOptions(**values))
+    return Model(model_file(Path(path)), runner, info, options)
 
 
 def save_model(
@@ -262,10 +270,11 @@ def save_model(
     from training.checkpoint import Checkpoint, save
     from training.data import level_gsd, model_info
     from training.fit import COMMAND
-    from training.model import build_model, factory_of, training_only, unwrapped
+    from training.model.build import build_model, factory_of, unwrapped
+    from training.model.unet import training_only
 
-    storage.make_folder(Path(path).parent)
-    storage.outputs(Path(path), runners.item_path(Path(path)))
+    make_folder(Path(path).parent)
+    outputs(Path(path), item_path(Path(path)))
     trained, stores = unwrapped(model), loaders.open_stores(paths_of(store))
     given = {"model": factory or factory_of(trained), "targets": targets}
     given |= (
@@ -290,13 +299,11 @@ def save_model(
         ) from error
     saved = Checkpoint(info=info, model=weights)
     save(Path(path), saved)
-    runners.write_item(Path(path), saved, runners.training_extent(stores))
+    write_item(Path(path), saved, training_extent(stores))
     return Path(path)
 
 
-def _opened_with(
-    model: Model | StrPath, command: type[runners.CheckpointOptions]
-) -> dict[str, Any]:
+def _opened_with(model: Model | StrPath, command: type[CheckpointOptions]) -> dict[str, Any]:
     """Return the path of a model, and the options it was opened with that a command has too."""
     if not isinstance(model, Model):
         return {"checkpoint": os.fspath(model)}
@@ -348,7 +355,7 @@ def evaluate_model(
     given = {**_opened_with(model, evaluate.EvaluateOptions), "stores": paths_of(store)}
     values = evaluate.COMMAND.parse_values({**given, **options, "quiet": not progress})
     settings = evaluate.EvaluateOptions(**values)
-    with engine.process_group(settings.device_kind):
+    with process_group(settings.device_kind):
         return evaluate.evaluation_document(evaluate.evaluated(settings)[0], settings)
 
 

@@ -12,9 +12,9 @@ from PIL import Image, ImageDraw
 
 from geoprep import palette
 from geoprep.speed import BACKGROUND, NODATA
-from geoprep.storage import replaced
-from geoprep.store import ClassTable
-from geoprep.views import MOSTLY_VALID, natural_bands
+from geoprep.storage.output_files import replaced
+from geoprep.store.classes import ClassTable
+from geoprep.views.display import MOSTLY_VALID, natural_bands
 
 PANELS = (240, 320)
 """Minimum and maximum side of a tile in a picture, in pixels."""

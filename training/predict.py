@@ -20,10 +20,10 @@ import sys
 from collections.abc import Sequence
 
 import geoprep
-from geoprep.cli import Status, run
+from geoprep.cli.running import Status, run
 from geoprep.texts import counted, printable
 from training.cli import Command
-from training.prediction import PredictOptions
+from training.prediction.predict_options import PredictOptions
 
 _COMMON = (
     *("checkpoint", "threshold", "tta", "device", "images", "out", "overlay", "polygons"),
@@ -40,11 +40,12 @@ COMMAND = Command(
 
 def predict(options: PredictOptions) -> int:
     """Predict all images and return the exit status."""
-    from training.prediction import Screen, predict_images, summary
-    from training.runners import parse_devices
+    from training.prediction.job import predict_images
+    from training.prediction.screen import Screen, summary
+    from training.runners.model_options import parse_devices
 
     if options.instances > 1 or len(parse_devices(options.device)) > 1:
-        from training.prediction import run_instances
+        from training.prediction.instances import run_instances
 
         complete = run_instances(options, COMMAND.spell)
     else:

@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 import rasterio
 
-from geoprep.cli import run
+from geoprep.cli.running import run
 from geoprep.cpus import started_rank
 from geoprep.errors import StoreError, UsageError
-from geoprep.imagery import partner_bands
+from geoprep.imagery.band_names import partner_bands
 from geoprep.options import argument, option
-from geoprep.store import StoreReader, digest
+from geoprep.store.reader import StoreReader
+from geoprep.store.shards import digest
 from training.cli import Command
 from training.settings import MachineConfig, ModelConfig, OptimizerConfig, SamplingConfig
 
@@ -111,7 +112,8 @@ COMMAND: Command = Command(
 
 def pretrain(given: Mapping[str, Any], spell: Callable[[str], str] = str) -> int:
     """Draw synthetic cities, build their stores and train on them; return the exit status."""
-    from training.run import holds_run, refuse_others, start_run
+    from training.run.folder import holds_run, refuse_others
+    from training.run.start import start_run
 
     started = started_rank()
     if started is not None and started.ranks > 1:
@@ -222,7 +224,7 @@ def _recolour(scenes: Sequence[Path], store: StoreReader, seed: int) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run ``python -m training.pretrain``; return the exit status, see `geoprep.cli.run`."""
+    """Run ``python -m training.pretrain``; return the exit status."""
     return run(COMMAND, arguments, "python -m training.pretrain")
 
 

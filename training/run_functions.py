@@ -12,7 +12,7 @@ from training.model_functions import Model, load_model, paths_of
 if TYPE_CHECKING:
     import pandas as pd
 
-    from training.run import Trainer
+    from training.run.trainer import Trainer
 
 
 class TrainedRun:
@@ -68,8 +68,8 @@ def train(
     store
         A `geoprep.Store`, a path or an address; or several.
     trainer
-        Class of the trainer, derived from `training.run.Trainer`, with a loss, a schedule or
-        metrics of its own. None: `training.run.Trainer`.
+        Class of the trainer, derived from `training.run.trainer.Trainer`, with a loss, a schedule
+        or metrics of its own. None: `training.run.trainer.Trainer`.
     progress
         Whether to show a progress bar.
     settings
@@ -81,7 +81,8 @@ def train(
         A setting is invalid, a store cannot be used, or the training failed.
     """
     from training.fit import COMMAND
-    from training.run import Trainer, run_folder, start_run
+    from training.run.start import run_folder, start_run
+    from training.run.trainer import Trainer
 
     given = COMMAND.parse_values({"stores": paths_of(store), **settings, "quiet": not progress})
     status = start_run(given, trainer=trainer or Trainer)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from geoprep.errors import UsageError
-from geoprep.storage import replaced
+from geoprep.storage.output_files import replaced
 from geoprep.texts import counted, yaml_loader
 
 Residency = Literal["ram", "compressed", "stream", "device"]

@@ -12,23 +12,24 @@ from benchmarks.common import Result, announce
 from benchmarks.loading.data import CITY, build_city_store
 from benchmarks.tracing.reliability import measure_reliability
 from benchmarks.training import fit
-from geoprep.roads import (
-    ScoreOptions,
-    mean_scores,
-    open_raster,
-    pair_scenes,
-    read_labels,
-    score_scenes,
-    trace,
-    vectorize,
-    write_network,
-)
-from geoprep.sources import get_city
-from geoprep.store import SPLITS, StoreReader
+from geoprep.roads.centrelines.opening import open_raster
+from geoprep.roads.formats.files import write_network
+from geoprep.roads.formats.label_files import read_labels
+from geoprep.roads.options import ScoreOptions
+from geoprep.roads.scoring.pairs import pair_scenes
+from geoprep.roads.scoring.scenes import mean_scores, score_scenes
+from geoprep.roads.tracing.steps import trace
+from geoprep.roads.tracing.vectorization import vectorize
+from geoprep.sources.cities import get_city
+from geoprep.store.reader import StoreReader
+from geoprep.store.schema import SPLITS
 from geoprep.synth import synthesise
 from training.checkpoint import BEST
 from training.predict import COMMAND
-from training.prediction import PredictOptions, Screen, elapsed, open_job
+from training.prediction.job import open_job
+from training.prediction.predict_options import PredictOptions
+from training.prediction.predictor import elapsed
+from training.prediction.screen import Screen
 
 SCENES = 48
 EPOCHS = 3

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from benchmarks.common import Result
-from geoprep.roads import RoadGraph, in_crs, reliability
+from geoprep.roads.network import RoadGraph, in_crs
+from geoprep.roads.scoring.scenes import reliability
 
 
 def measure_reliability(

@@ -28,9 +28,13 @@ from numpy.typing import NDArray
 from scipy.ndimage import distance_transform_edt, gaussian_filter
 
 from geoprep.grid import Grid
-from geoprep.imagery import describe
-from geoprep.labels import RoadOutlines, burn, read_roads
-from geoprep.roads import ArrayBands, RoadGraph, RoadRaster, read_labels
+from geoprep.imagery.headers import describe
+from geoprep.labels.burning import RoadOutlines, burn
+from geoprep.labels.road_files import read_roads
+from geoprep.roads.centrelines.bands import ArrayBands
+from geoprep.roads.centrelines.rasters import RoadRaster
+from geoprep.roads.formats.label_files import read_labels
+from geoprep.roads.network import RoadGraph
 from geoprep.speed import BIN_COUNT, BIN_TABLE, NODATA
 
 _SIDE: Final = 1300

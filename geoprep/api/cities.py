@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Literal
 from geoprep.errors import UsageError
 
 if TYPE_CHECKING:
-    from geoprep.sources import City
-    from geoprep.storage import StrPath
+    from geoprep.sources.cities import City
+    from geoprep.storage.local_files import StrPath
 
 
 def list_cities() -> dict[str, City]:
     """Return the SpaceNet cities by name, with their products and archives."""
-    from geoprep.sources import CITIES
+    from geoprep.sources.cities import CITIES
 
     return dict(CITIES)
 
@@ -72,8 +72,8 @@ def synthesize(
         An argument is out of range, or the folder holds another city or real imagery.
     """
     from geoprep.cpus import usable_cpus
-    from geoprep.executors import counting_bar
-    from geoprep.sources import get_city
+    from geoprep.executors.progress import counting_bar
+    from geoprep.sources.cities import get_city
     from geoprep.synth import synthesise
 
     if labels not in ("roads", "classes"):
@@ -155,12 +155,12 @@ def download(
     OutputError
         The disk is too small.
     """
-    from geoprep.executors import counting_bar
-    from geoprep.sources import (
+    from geoprep.executors.progress import counting_bar
+    from geoprep.sources.cities import get_city
+    from geoprep.sources.city_downloads import (
         bytes_to_download,
         check_free_space,
         download_files,
-        get_city,
         list_archives,
         list_files,
     )

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 from geoprep.errors import UsageError
 from geoprep.options import options_of, taken, with_options
-from geoprep.roads import CompareOptions
+from geoprep.roads.options import CompareOptions
 
 if TYPE_CHECKING:
     from geoprep.api.networks import RoadNetwork
-    from geoprep.roads import RoadChanges, RoadGraph
-    from geoprep.storage import StrPath
+    from geoprep.roads.comparison.changes import RoadChanges
+    from geoprep.roads.network import RoadGraph
+    from geoprep.storage.local_files import StrPath
 
 
 @with_options(options_of(CompareOptions))
@@ -58,8 +59,9 @@ def compare(
     """
     import shapely
 
-    from geoprep.roads import compare_networks, image_borders
-    from geoprep.storage import outputs, require_suffix
+    from geoprep.roads.comparison.changes import compare_networks
+    from geoprep.roads.scoring.pairs import image_borders
+    from geoprep.storage.output_files import outputs, require_suffix
 
     if out is not None:
         require_suffix(Path(out), ".gpkg")

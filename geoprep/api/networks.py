@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from geoprep.errors import LabelError, SourceError, UsageError
-from geoprep.roads import RoadGraph
+from geoprep.roads.network import RoadGraph
 
 if TYPE_CHECKING:
     import geopandas as gpd
     import networkx as nx
     from matplotlib.axes import Axes
 
-    from geoprep.storage import StrPath
+    from geoprep.storage.local_files import StrPath
 
 
 class RoadNetwork:
@@ -76,7 +76,7 @@ class RoadNetwork:
         """
         import pandas as pd
 
-        from geoprep.roads import FRAME_NAMES, edge_frame
+        from geoprep.roads.formats.table import FRAME_NAMES, edge_frame
         from geoprep.speed import KMH_PER_MPH
 
         graph = self.graph
@@ -115,7 +115,7 @@ class RoadNetwork:
         >>> RoadNetwork.from_geopandas(frame)
         <geoprep.RoadNetwork 2 edges, 3 nodes, 1.0 km, EPSG:32637>
         """
-        from geoprep.roads import network_of_frame
+        from geoprep.roads.formats.table import network_of_frame
 
         frame = edges.reset_index(drop=True).drop(columns=["from_node", "to_node"], errors="ignore")
         if not {"speed_mph", "speed_kph"} & set(frame):
@@ -127,7 +127,7 @@ class RoadNetwork:
 
         The graph has ``crs``; nodes have ``x`` and ``y``; edges have the columns of `edges`.
         """
-        from geoprep.roads import multigraph
+        from geoprep.roads.formats.graphs import multigraph
 
         nodes = self.nodes[["x", "y"]].to_numpy()
         return multigraph(nodes, self.graph.ends, self.edges.reset_index(drop=True), self.crs)
@@ -155,7 +155,7 @@ class RoadNetwork:
             The suffix is another one, the folder does not exist, or the network is not
             georeferenced and the file is .osm.
         """
-        from geoprep.roads import write_network
+        from geoprep.roads.formats.files import write_network
 
         write_network(self.graph, path)
 
@@ -178,7 +178,7 @@ class RoadNetwork:
         """
         import matplotlib.pyplot as plt
 
-        from geoprep.views import read_picture
+        from geoprep.views.network_preview import read_picture
 
         if ax is None:
             _, ax = plt.subplots(figsize=(8, 8))
@@ -230,7 +230,7 @@ def read_network(path: StrPath, *, layer: str | None = None) -> RoadNetwork:
     >>> roads.crs, roads.edges["travel_time"].round(1).tolist()
     ('EPSG:32637', [56.2])
     """
-    from geoprep.roads import read_network as read
+    from geoprep.roads.formats.files import read_network as read
 
     return RoadNetwork(read(path, layer=layer))
 
@@ -262,7 +262,7 @@ def draw_network(
     SourceError
         The file cannot be read, or has neither a road network nor polygons alone.
     """
-    from geoprep.views import preview_network, preview_polygons
+    from geoprep.views.network_preview import preview_network, preview_polygons
 
     image = None if over is None else Path(over)
     if image is not None and not image.exists():
@@ -286,7 +286,9 @@ def _roads_of_image(
     table: Path, over: Path | None, pixel_size: float | None
 ) -> tuple[RoadGraph, tuple[float, float]]:
     """Return the roads of one image of a table, and its pixel size in metres (x, y)."""
-    from geoprep.roads import pixel_size_of, read_csv, scene_key
+    from geoprep.roads.centrelines.opening import pixel_size_of
+    from geoprep.roads.formats.spacenet_csv import read_csv
+    from geoprep.roads.names import scene_key
 
     if over is None:
         raise UsageError(f"{table}: its coordinates are pixels of images. Name the image by `over`")

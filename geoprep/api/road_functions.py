@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from geoprep.errors import UsageError
-from geoprep.labels import ClassOptions, MaskOptions, RoadOptions
+from geoprep.labels.label_options import ClassOptions, MaskOptions, RoadOptions
 from geoprep.options import options_of, taken, with_options
-from geoprep.roads import LABEL_OPTIONS, TOPO_INTERVAL_M, TOPO_MATCH_M, ScoreOptions
+from geoprep.roads.options import LABEL_OPTIONS, TOPO_INTERVAL_M, TOPO_MATCH_M, ScoreOptions
 from geoprep.texts import csv_cell
 
 if TYPE_CHECKING:
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from geoprep.api.networks import RoadNetwork
-    from geoprep.labels import ClassRaster
-    from geoprep.roads import RoadGraph
-    from geoprep.storage import StrPath
+    from geoprep.labels.raster_rules import ClassRaster
+    from geoprep.roads.network import RoadGraph
+    from geoprep.storage.local_files import StrPath
 
 _COLUMNS = {
     "scene": "scene",
@@ -115,11 +115,12 @@ def score(
     """
     import pandas as pd
 
-    from geoprep.classes import has_rasters
-    from geoprep.executors import counting_bar
-    from geoprep.labels import SpeedRule
-    from geoprep.roads import mean_scores, pair_scenes, reliability, score_scenes
-    from geoprep.storage import outputs
+    from geoprep.classes.class_rasters import has_rasters
+    from geoprep.executors.progress import counting_bar
+    from geoprep.labels.label_options import SpeedRule
+    from geoprep.roads.scoring.pairs import pair_scenes
+    from geoprep.roads.scoring.scenes import mean_scores, reliability, score_scenes
+    from geoprep.storage.output_files import outputs
 
     if csv is not None:
         given = (truth, proposal, images)
@@ -181,8 +182,8 @@ def _score_classes(
     """Return the scores of rasters of classes; see `score`."""
     import pandas as pd
 
-    from geoprep.classes import score_rasters
-    from geoprep.roads import scene_key
+    from geoprep.classes.class_scores import score_rasters
+    from geoprep.roads.names import scene_key
 
     found = score_rasters(Path(truth), Path(proposal), rule, boundary=boundary, scene_key=scene_key)
     frame = pd.DataFrame(found["scenes"])
@@ -192,7 +193,7 @@ def _score_classes(
 
 def _with_csv(frame: pd.DataFrame, csv: StrPath | None) -> pd.DataFrame:
     """Return a frame, after writing it as CSV if a file is given."""
-    from geoprep.storage import replaced
+    from geoprep.storage.output_files import replaced
 
     if csv is not None:
         with replaced(Path(csv)) as partial:
@@ -251,9 +252,9 @@ def polygonize(
         There are no predictions of classes, their classes or CRS differ, they are not
         georeferenced, or the file cannot be written.
     """
-    from geoprep.classes import polygonize_rasters
+    from geoprep.classes.polygons import polygonize_rasters
     from geoprep.crs import LONLAT, areas_in_lonlat
-    from geoprep.storage import outputs, replaced, require_suffix
+    from geoprep.storage.output_files import outputs, replaced, require_suffix
 
     several = [source] if isinstance(source, str | os.PathLike) else list(source)
     target = None if out is None else Path(out)

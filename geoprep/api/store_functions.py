@@ -11,15 +11,15 @@ from geoprep.errors import UsageError
 
 if TYPE_CHECKING:
     from geoprep.api.networks import RoadNetwork
-    from geoprep.storage import StrPath
-    from geoprep.store import StoreReader
-    from geoprep.verify import VerifyReport
-    from geoprep.views import Store
+    from geoprep.storage.local_files import StrPath
+    from geoprep.store.reader import StoreReader
+    from geoprep.verify.store_check import VerifyReport
+    from geoprep.views.stores import Store
 
 
 def _opened(store: Store | StrPath) -> StoreReader:
-    from geoprep.store import StoreReader
-    from geoprep.views import Store
+    from geoprep.store.reader import StoreReader
+    from geoprep.views.stores import Store
 
     return store.reader if isinstance(store, Store) else StoreReader.open(str(store))
 
@@ -65,7 +65,7 @@ def store_info(
     StoreError
         The store cannot be opened.
     """
-    from geoprep.views import info
+    from geoprep.views.facts import info
 
     sizes = {"batch_size": batch_size, "crop": crop, "workers": workers}
     return info(_opened(store), scenes=scenes, **sizes)
@@ -95,8 +95,8 @@ def check_store(
     StoreError
         The store cannot be opened.
     """
-    from geoprep.executors import counting_bar
-    from geoprep.verify import verify
+    from geoprep.executors.progress import counting_bar
+    from geoprep.verify.store_check import verify
 
     with counting_bar("checking shards", quiet=not progress) as report:
         return verify(os.fspath(store), workers=workers, report=report)
@@ -151,7 +151,7 @@ def preview(
         The road network or the polygons cannot be read.
     """
     from geoprep.api.networks import RoadNetwork, draw_network
-    from geoprep.roads import NETWORK_SUFFIXES, TABLE_SUFFIX
+    from geoprep.roads.names import NETWORK_SUFFIXES, TABLE_SUFFIX
 
     path, drawn = Path(out), (*NETWORK_SUFFIXES, TABLE_SUFFIX)
     if isinstance(source, RoadNetwork) or os.fspath(source).endswith(drawn):
@@ -163,9 +163,9 @@ def preview(
     if over is not None:
         formats = ", ".join(drawn)
         raise UsageError(f"`over` {over} is for road networks and polygons ({formats}). Omit it")
-    from geoprep.executors import counting_bar
-    from geoprep.views import make_page
-    from geoprep.views import preview as draw
+    from geoprep.executors.progress import counting_bar
+    from geoprep.views.overview import preview as draw
+    from geoprep.views.page import make_page
 
     opened = _opened(source)
     if path.suffix.lower() not in (".html", ".htm"):
@@ -214,7 +214,7 @@ def export_scenes(
     StoreError
         The store cannot be opened, or a tile is damaged.
     """
-    from geoprep.views import export_scenes as export
+    from geoprep.views.geotiff import export_scenes as export
 
     return export(_opened(store), scenes, Path(out), level=level, what=what, coding=coding)
 
@@ -240,7 +240,7 @@ def export_footprints(
     StoreError
         The store cannot be opened.
     """
-    from geoprep.views import export_footprints as export
+    from geoprep.views.footprints import export_footprints as export
 
     return export(_opened(store), Path(out), by=by)
 
@@ -271,7 +271,7 @@ def export_geozarr(
     StoreError
         The store cannot be opened, or a tile is damaged.
     """
-    from geoprep.views import export_geozarr as export
+    from geoprep.views.geozarr import export_geozarr as export
 
     return export(_opened(store), scenes, Path(out))
 
@@ -307,6 +307,6 @@ def export_stac(
     StoreError
         The store cannot be opened.
     """
-    from geoprep.views import export_stac as export
+    from geoprep.views.stac import export_stac as export
 
     return export(_opened(store), Path(out), "tile" if tiles else "scene", datetime)

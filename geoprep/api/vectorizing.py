@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from geoprep.errors import UsageError
 from geoprep.options import options_of, taken, with_options
-from geoprep.roads import RasterOptions, Tracing
+from geoprep.roads.options import RasterOptions, Tracing
 
 if TYPE_CHECKING:
     from geoprep.api.networks import RoadNetwork
-    from geoprep.storage import StrPath
+    from geoprep.storage.local_files import StrPath
 
 R = TypeVar("R")
 
@@ -59,9 +59,11 @@ def vectorize(
         A raster cannot be found or read.
     """
     from geoprep.api.networks import RoadNetwork
-    from geoprep.roads import NETWORK_SUFFIXES, TABLE_SUFFIX, vectorize_each, write_csv
-    from geoprep.roads import vectorize as trace_rasters
-    from geoprep.storage import require_suffix
+    from geoprep.roads.formats.spacenet_csv import write_csv
+    from geoprep.roads.names import NETWORK_SUFFIXES, TABLE_SUFFIX
+    from geoprep.roads.tracing.vectorization import vectorize as trace_rasters
+    from geoprep.roads.tracing.vectorization import vectorize_each
+    from geoprep.storage.output_files import require_suffix
 
     if out is not None:
         require_suffix(Path(out), *NETWORK_SUFFIXES, TABLE_SUFFIX)
@@ -115,8 +117,9 @@ def write_road_table(
     SourceError, ImageError
         A raster cannot be found or read.
     """
-    from geoprep.roads import vectorize_each, write_csv
-    from geoprep.storage import require_suffix
+    from geoprep.roads.formats.spacenet_csv import write_csv
+    from geoprep.roads.tracing.vectorization import vectorize_each
+    from geoprep.storage.output_files import require_suffix
 
     table = Path(out)
     require_suffix(table, ".csv")
@@ -139,9 +142,9 @@ def _traced(
 
     ``out`` is the file that it is for.
     """
-    from geoprep.executors import counting_bar
-    from geoprep.roads import rasters_in
-    from geoprep.storage import outputs
+    from geoprep.executors.progress import counting_bar
+    from geoprep.roads.tracing.vectorization import rasters_in
+    from geoprep.storage.output_files import outputs
 
     reading, tracing = taken(dict(given), RasterOptions), taken(dict(given), Tracing)
     with tempfile.TemporaryDirectory() as folder:
@@ -163,7 +166,8 @@ def stated_thresholds(source: StrPath) -> tuple[Path, float, float] | None:
     SourceError, ImageError
         The raster cannot be found or read.
     """
-    from geoprep.roads import rasters_in, stated_threshold
+    from geoprep.roads.centrelines.opening import stated_threshold
+    from geoprep.roads.tracing.vectorization import rasters_in
 
     first = rasters_in(Path(source))[0]
     stated = stated_threshold(first)

@@ -2,7 +2,3 @@
 
 Interrupted builds are resumed.
 """
-
-import lazy_loader as lazy
-
-__getattr__, __dir__, __all__ = lazy.attach_stub(__name__, __file__)

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from geoprep.building.plan import Plan
     from geoprep.building.request import BuildObserver, Request, Sources
     from geoprep.building.summary import DryRun
-    from geoprep.executors import Executor
-    from geoprep.storage import StrPath
-    from geoprep.views import Store
+    from geoprep.executors.threads import Executor
+    from geoprep.storage.local_files import StrPath
+    from geoprep.views.stores import Store
 
 
 @overload
@@ -135,9 +135,10 @@ def build_zarr(
     from geoprep.building.plan import make_plan
     from geoprep.building.request import BuildObserver, Request
     from geoprep.building.run import build
-    from geoprep.sources import copies_folder, drop_copies
-    from geoprep.storage import check_reachable, is_bucket
-    from geoprep.views import Store, open_store
+    from geoprep.sources.local_copies import copies_folder, drop_copies
+    from geoprep.storage.addresses import is_bucket
+    from geoprep.storage.sinks import check_reachable
+    from geoprep.views.stores import Store, open_store
 
     observer = progress
     if not isinstance(observer, BuildObserver):
@@ -191,7 +192,7 @@ def _dry_run(
 ) -> DryRun:
     from geoprep.building.plan import make_plan
     from geoprep.building.summary import DryRun, summarise_plan, with_mask_failures
-    from geoprep.executors import Threads
+    from geoprep.executors.threads import Threads
 
     if rule := options.class_rule:
         texts = (", ".join(values) for values in rule.values)
@@ -219,7 +220,8 @@ def _executor(
     observer: BuildObserver,
 ) -> Iterator[Executor]:
     """Yield the executor of a build; a connection to a cluster is closed afterwards."""
-    from geoprep.executors import Dask, Threads
+    from geoprep.executors.cluster import Dask
+    from geoprep.executors.threads import Threads
 
     if scheduler is None:
         yield Threads(workers)

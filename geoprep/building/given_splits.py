@@ -18,7 +18,7 @@ from geoprep.building.scene import TEST, TRAIN, UNUSED, VAL, PlannedScene
 from geoprep.crs import LONLAT, reproject
 from geoprep.errors import LabelError, UsageError
 from geoprep.grid import Grid
-from geoprep.store import SPLITS
+from geoprep.store.schema import SPLITS
 
 COLUMN: Final = "split"
 _AREA: Final = 2
@@ -63,7 +63,7 @@ def _splits_by_area(path: str, scenes: Sequence[PlannedScene], tile: int) -> lis
 
 def _read_areas(path: str) -> tuple[NDArray[np.object_], int]:
     """Return areas in degrees by split, of polygons with an attribute ``split``; and the rest's."""
-    from geoprep.labels import VectorFile  # imports pyogrio
+    from geoprep.labels.vector_files import VectorFile  # imports pyogrio
 
     try:
         file = VectorFile.open(Path(path))

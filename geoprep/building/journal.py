@@ -16,17 +16,9 @@ from pathlib import Path
 from typing import Any, Final, TextIO
 
 from geoprep.errors import OutputError, StoreError
-from geoprep.storage import (
-    PARTIAL_SUFFIX,
-    REQUESTS,
-    Bucket,
-    LockHeldError,
-    errors_named,
-    flush,
-    hold_lock,
-    is_at,
-    json_lines,
-)
+from geoprep.storage.failures import errors_named
+from geoprep.storage.local_files import LockHeldError, flush, hold_lock, is_at, json_lines
+from geoprep.storage.sinks import PARTIAL_SUFFIX, REQUESTS, Bucket
 
 NEW: Final = "new"
 """Name, in the working folder, of the store that is being built."""

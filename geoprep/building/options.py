@@ -14,12 +14,13 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from geoprep.errors import UsageError
-from geoprep.imagery import parse_bands
-from geoprep.labels import ClassOptions, MaskOptions, RoadOptions, Schema
+from geoprep.imagery.band_names import parse_bands
+from geoprep.labels.label_options import ClassOptions, MaskOptions, RoadOptions, Schema
 from geoprep.options import check_options, option
 
 if TYPE_CHECKING:
-    from geoprep.labels import ClassRaster, RasterRule, SpeedRule
+    from geoprep.labels.label_options import SpeedRule
+    from geoprep.labels.raster_rules import ClassRaster, RasterRule
 
 SplitBy = Literal["scene", "block", "folder"]
 SplitOverlap = Literal["warn", "unused"]
@@ -241,7 +242,7 @@ class BuildOptions(StoreOptions, MaskOptions, ClassOptions, RoadOptions, ImageOp
         """How rasters of roads are read; None for other labels."""
         if self.label_values is None and self.label_speeds is None:
             return None
-        from geoprep.labels import make_mask_rule
+        from geoprep.labels.raster_rules import make_mask_rule
 
         return make_mask_rule(self.label_values, self.label_speeds, self.label_nodata)
 
@@ -254,7 +255,7 @@ class BuildOptions(StoreOptions, MaskOptions, ClassOptions, RoadOptions, ImageOp
         """Return how a raster label is read; None for vector labels."""
         if self.classes is None:
             return self.mask_rule
-        from geoprep.labels import is_vector
+        from geoprep.labels.vector_names import is_vector
 
         if is_vector(label) or self.class_field is not None or self.layer is not None:
             return None
@@ -262,7 +263,7 @@ class BuildOptions(StoreOptions, MaskOptions, ClassOptions, RoadOptions, ImageOp
 
     def speed_rule(self, schema: Schema) -> SpeedRule:
         """Return how roads with attributes of this schema get their speed."""
-        from geoprep.labels import SpeedRule
+        from geoprep.labels.label_options import SpeedRule
 
         given = {field.name: getattr(self, field.name) for field in fields(RoadOptions)}
         return SpeedRule(**given | {"schema": schema}, classes=self.class_rule)

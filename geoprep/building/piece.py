@@ -13,23 +13,23 @@ import numpy as np
 from numpy.typing import NDArray
 from rasterio.windows import Window
 
-from geoprep import imagery
 from geoprep.building.options import parse_rescale
 from geoprep.building.records import ScenePart, ShardRecord, ShardTask
 from geoprep.building.scene import PlannedScene
 from geoprep.errors import ImageError
 from geoprep.grid import Grid
-from geoprep.labels import (
-    ClassRaster,
-    RoadOutlines,
-    SceneWindow,
-    burn,
-    majority,
-    read_mask,
-    read_roads,
-)
+from geoprep.imagery.counts import count_source
+from geoprep.imagery.decoding import ImageWindow, read_pixels
+from geoprep.imagery.resample import pixel_edges
+from geoprep.imagery.rescale import percentile_limits, source_limits
+from geoprep.imagery.validity import read_bits
+from geoprep.labels.burning import RoadOutlines, burn
+from geoprep.labels.downsampling import majority
+from geoprep.labels.mask_files import SceneWindow, read_mask
+from geoprep.labels.raster_rules import ClassRaster
+from geoprep.labels.road_files import read_roads
 from geoprep.speed import BACKGROUND, NODATA
-from geoprep.storage import open_image
+from geoprep.storage.inputs import open_image
 
 Tiles = dict[str, NDArray[np.uint8]]
 """Tiles by pixel array, such as ``650/image``: uint8 (tile, y, x, band) or (tile, y, x)."""
@@ -96,7 +96,7 @@ class Piece:
     task: ShardTask
     part: ScenePart
     grid: Grid  # of the image
-    pixels: imagery.ImageWindow
+    pixels: ImageWindow
     origin: tuple[int, int]  # row and column in the image of the first pixel
 
     @classmethod
@@ -108,15 +108,15 @@ class Piece:
             if (dataset.height, dataset.width) != (grid.height, grid.width):
                 raise ImageError(f"{part.scene.image} changed its size while the store was built")
             if part.whole:
-                pixels = imagery.read_pixels(dataset, bands, nodata=nodata)
+                pixels = read_pixels(dataset, bands, nodata=nodata)
                 return cls(task, part, grid, pixels, (0, 0))
             region = Region.of(part, part.scene.windows, task.meta.tile)
             rows, cols = _source_window(part.scene, region)
             window = Window(cols.start, rows.start, cols.stop - cols.start, rows.stop - rows.start)
             mask = None
             if part.surveyed is not None and (file := part.surveyed.mask_file):
-                mask = imagery.read_bits(file, grid.width, rows, cols)
-            pixels = imagery.read_pixels(dataset, bands, window, nodata=nodata, mask=mask)
+                mask = read_bits(file, grid.width, rows, cols)
+            pixels = read_pixels(dataset, bands, window, nodata=nodata, mask=mask)
             return cls(task, part, grid, pixels, (rows.start, cols.start))
 
     def levels(self, tiles: Tiles) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.uint8], int]]:
@@ -130,7 +130,7 @@ class Piece:
         for axis, length in enumerate((self.grid.height, self.grid.width)):
             finest = self.part.scene.shape[axis]
             count = -(-min(self.task.meta.tile, finest - window[axis]) // factor)
-            edges = imagery.pixel_edges(window[axis], count, factor, length / finest, length)
+            edges = pixel_edges(window[axis], count, factor, length / finest, length)
             yield edges - self.origin[axis]
 
     def limits(self) -> NDArray[np.float64]:
@@ -139,9 +139,9 @@ class Piece:
             return np.array(self.part.surveyed.limits)
         fixed = parse_rescale(self.task.meta.rescale)
         if fixed is None:
-            return imagery.percentile_limits(imagery.count_source(self.pixels))
+            return percentile_limits(count_source(self.pixels))
         units = () if self.task.meta.rescale == "none" else self.part.scene.units
-        return imagery.source_limits(fixed, len(self.task.meta.bands), units)
+        return source_limits(fixed, len(self.task.meta.bands), units)
 
 
 def _source_window(scene: PlannedScene, region: Region) -> tuple[slice, slice]:

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 import shapely
 
-from geoprep import __version__, imagery
+from geoprep import __version__
 from geoprep.building.options import BuildOptions
 from geoprep.building.request import check_kinds
 from geoprep.building.scene import (
@@ -26,12 +26,20 @@ from geoprep.building.scene import (
 from geoprep.building.splits import divide
 from geoprep.crs import LONLAT
 from geoprep.errors import GeoprepError, LabelError, SourceError, UsageError
-from geoprep.executors import Executor
+from geoprep.executors.threads import Executor
 from geoprep.grid import MIXED_SIZES, Grid, shard_tiles
-from geoprep.labels import UNSELECTED, RoadFile, Schema, is_vector, open_road_file
-from geoprep.sources import CITIES, SWAPPED, SourceScenes
-from geoprep.storage import split_address
-from geoprep.store import BACKGROUND_NAME, CLASSES_SCHEMA, StoreMeta
+from geoprep.imagery.headers import describe
+from geoprep.imagery.rescale import value_kind
+from geoprep.labels.label_options import Schema
+from geoprep.labels.road_files import RoadFile, open_road_file
+from geoprep.labels.vector_files import UNSELECTED
+from geoprep.labels.vector_names import is_vector
+from geoprep.sources.cities import CITIES
+from geoprep.sources.scene import SourceScenes
+from geoprep.sources.stac_items import SWAPPED
+from geoprep.storage.addresses import split_address
+from geoprep.store.classes import BACKGROUND_NAME
+from geoprep.store.schema import CLASSES_SCHEMA, StoreMeta
 
 _COLOURS: Final = 3
 """Bands of a mask of colours."""
@@ -260,7 +268,7 @@ def _limits_of(rule: str, scene: PlannedScene) -> str:
     """Return what the limits of a rule belong to, "" for values of 8 bits or a scene's limits."""
     if rule in ("scene", "none"):
         return ""
-    kind = imagery.value_kind(scene.dtype, scaled=bool(scene.units) and rule != "city")
+    kind = value_kind(scene.dtype, scaled=bool(scene.units) and rule != "city")
     return kind if kind != "8 bits" else ""
 
 
@@ -286,7 +294,7 @@ def _looks_swapped(scene: PlannedScene, options: BuildOptions) -> list[str]:
     if not scene.label or not options.raster_rule(scene.label) or options.label_speeds == "bins":
         return []
     try:
-        image, mask = map(imagery.describe, (scene.image, split_address(scene.label)[0]))
+        image, mask = map(describe, (scene.image, split_address(scene.label)[0]))
     except GeoprepError:  # the scene fails, with this reason
         return []
     bands, of_mask = (len(raster.bands) - bool(raster.alpha) for raster in (image, mask))

@@ -11,8 +11,8 @@ from typing import Any
 from geoprep.building.options import BuildOptions
 from geoprep.building.plan import Plan
 from geoprep.building.scene import TRAIN, PlannedScene
-from geoprep.executors import stopped
-from geoprep.store import StoreMeta
+from geoprep.executors.threads import stopped
+from geoprep.store.schema import StoreMeta
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,26 +11,24 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from geoprep.building.options import BuildOptions
 from geoprep.errors import UsageError
-from geoprep.executors import counting_bar, progress_bar
-from geoprep.labels import is_mask_georeferenced, is_vector, mask_values
-from geoprep.sources import (
-    IMAGE_SUFFIXES,
-    SourceScenes,
+from geoprep.executors.progress import counting_bar, progress_bar
+from geoprep.labels.mask_files import is_mask_georeferenced, mask_values
+from geoprep.labels.vector_names import is_vector
+from geoprep.sources.archives import (
     archive_in_place,
-    copies_folder,
-    download_scenes,
-    find_scenes,
-    get_city,
-    images_and_labels,
     is_archive,
-    is_items,
     is_member,
     is_read_from_copy,
     local_pattern,
-    refuse_inside,
-    remote_scenes,
 )
-from geoprep.storage import is_remote, split_address
+from geoprep.sources.cities import get_city
+from geoprep.sources.city_scenes import find_scenes
+from geoprep.sources.label_matching import IMAGE_SUFFIXES
+from geoprep.sources.local_copies import copies_folder, download_scenes, remote_scenes
+from geoprep.sources.own_images import images_and_labels
+from geoprep.sources.scene import SourceScenes, refuse_inside
+from geoprep.sources.stac_items import is_items
+from geoprep.storage.addresses import is_remote, split_address
 
 if TYPE_CHECKING:
     from rich.progress import TaskID

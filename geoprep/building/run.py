@@ -23,10 +23,14 @@ from geoprep.building.summary import black_pixels, summarise
 from geoprep.building.survey import survey
 from geoprep.building.target import BucketTarget, DiskTarget, open_target
 from geoprep.errors import OutputError, StoreError
-from geoprep.executors import Executor, Survives
-from geoprep.storage import errors_named, open_sink, split_address
-from geoprep.store import HASH_BYTES, SceneTable, TileTable, finish_store, shard_key
-from geoprep.views import Summary
+from geoprep.executors.threads import Executor, Survives
+from geoprep.storage.addresses import split_address
+from geoprep.storage.failures import errors_named
+from geoprep.storage.sinks import open_sink
+from geoprep.store.layout import shard_key
+from geoprep.store.schema import HASH_BYTES, SceneTable, TileTable
+from geoprep.store.writer import finish_store
+from geoprep.views.stores import Summary
 
 
 class Histograms:

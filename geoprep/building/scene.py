@@ -11,14 +11,19 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import xxhash
 
-from geoprep import imagery
 from geoprep.building.options import BuildOptions
 from geoprep.errors import GeoprepError, SourceError, UsageError
-from geoprep.executors import Executor, Survives
+from geoprep.executors.threads import Executor, Survives
 from geoprep.grid import Grid, auto_tile, level_sides, tile_windows
-from geoprep.labels import Schema, vector_parts
-from geoprep.sources import Scene, SourceScenes
-from geoprep.storage import content_digest, file_states, is_local, shown_address, split_address
+from geoprep.imagery.band_names import Names, band_numbers, has_names, match_bands
+from geoprep.imagery.description import NOTHING_STATED, Raster, Stated
+from geoprep.imagery.headers import describe
+from geoprep.imagery.validity import Nodata
+from geoprep.labels.label_options import Schema
+from geoprep.labels.vector_names import vector_parts
+from geoprep.sources.scene import Scene, SourceScenes
+from geoprep.storage.addresses import is_local, shown_address, split_address
+from geoprep.storage.versions import content_digest, file_states
 from geoprep.texts import counted
 
 TRAIN, VAL, TEST, UNUSED = 0, 1, 2, 3
@@ -61,11 +66,11 @@ class PlannedScene(Scene):
     grid: Grid | None = None  # of the image; None if it cannot be used
     dtype: str = ""  # of the selected bands
     bands: tuple[int, ...] = ()  # selected ones, numbered from 1
-    band_names: tuple[imagery.Names, ...] = ()
+    band_names: tuple[Names, ...] = ()
     units: tuple[tuple[float, float], ...] = ()  # scale and offset of each band, if not 1 and 0
-    stated: imagery.Stated = imagery.NOTHING_STATED  # by a STAC item
+    stated: Stated = NOTHING_STATED  # by a STAC item
     # That of the options, or of a STAC item where the file states none.
-    nodata: imagery.Nodata = None
+    nodata: Nodata = None
     alpha: bool = False  # whether the last of four bands is left out, as alpha
     failure: str = ""  # why the scene cannot be built
     # Addresses of all files of the image, the image itself first; in a plan those of its label too
@@ -189,7 +194,7 @@ def _draft(scene: Scene, city: int, source: SourceScenes, options: BuildOptions)
         scene.label,
         city,
         files=(scene.image,),
-        stated=source.stated.get(scene.id, imagery.NOTHING_STATED),
+        stated=source.stated.get(scene.id, NOTHING_STATED),
         nodata=options.nodata,
     )
 
@@ -225,7 +230,7 @@ def probe_scene(item: Probed) -> PlannedScene:
     if probe.failure:
         return probe
     try:
-        raster = imagery.describe(probe.image)
+        raster = describe(probe.image)
         probe = replace(probe, files=raster.files, facts=_facts(raster))
         return _usable(probe, raster, product, options)
     except GeoprepError as error:
@@ -233,14 +238,14 @@ def probe_scene(item: Probed) -> PlannedScene:
 
 
 def _usable(
-    probe: PlannedScene, raster: imagery.Raster, product: str | None, options: BuildOptions
+    probe: PlannedScene, raster: Raster, product: str | None, options: BuildOptions
 ) -> PlannedScene:
     of_product = [(name,) for name in BAND_NAMES.get(product or "", ())]
     of_file = raster.names_or(probe.stated.names)
     bands = raster.default_bands[:3] if product == "PS-RGB" else raster.default_bands
     if options.bands is not None:
         offered = [*of_product, *of_file[len(of_product) :]]
-        bands = imagery.band_numbers(options.bands, offered, raster.name)
+        bands = band_numbers(options.bands, offered, raster.name)
     dtype = raster.dtype_of(bands)
     names = of_file if max(bands) > len(of_product) else of_product
     grid = raster.placed(options.pixel_size)
@@ -267,14 +272,14 @@ def _same_bands(
     usable = [probe for probe in probes if not probe.failure]
     count = Counter(len(probe.bands) for probe in usable).most_common(1)[0][0] if usable else 0
     counts = Counter(probe.band_names for probe in usable if len(probe.bands) == count)
-    wanted = max(counts, key=lambda names: (imagery.has_names(names), counts[names]), default=())
+    wanted = max(counts, key=lambda names: (has_names(names), counts[names]), default=())
     usual = next((probe.bands for probe in usable if len(probe.bands) == count), ())
     checked, by_name, by_number = list[PlannedScene](), list[str](), list[str]()
     for probe in probes:
         if probe.failure or probe.band_names == wanted:
             checked.append(probe)
             continue
-        name, match = shown_address(probe.image), imagery.match_bands(wanted, probe.band_names)
+        name, match = shown_address(probe.image), match_bands(wanted, probe.band_names)
         places = match.places or tuple(range(count))
         if len(probe.bands) != count or (match.missing and options.bands is None):
             has = f"{_listed(probe.bands)}, most images have {_listed(usual)}"
@@ -307,7 +312,7 @@ def _same_bands(
     return checked, notes
 
 
-def _named(bands: Sequence[imagery.Names]) -> str:
+def _named(bands: Sequence[Names]) -> str:
     return ", ".join(names[0] for names in bands)
 
 
@@ -315,7 +320,7 @@ def _listed(bands: Sequence[int]) -> str:
     return ",".join(map(str, bands))
 
 
-def _facts(raster: imagery.Raster) -> str:
+def _facts(raster: Raster) -> str:
     """Return what GDAL reads from an image and its sidecar files, without statistics."""
     from rasterio.crs import CRS
 
@@ -337,7 +342,7 @@ def label_files(label: str | None, *, raster: bool = False) -> list[str]:
 
 def _raster_files(label: str) -> list[str]:
     try:
-        return list(imagery.describe(label).files)
+        return list(describe(label).files)
     except GeoprepError:  # the build reports it with the scene
         return [label]
 

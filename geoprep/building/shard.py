@@ -13,14 +13,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from geoprep import imagery
 from geoprep.building.options import BuildOptions
 from geoprep.building.piece import Piece, Tiles, label_tiles, pieces
 from geoprep.building.records import Outcome, ScenePart, ShardRecord, ShardTask
 from geoprep.errors import GeoprepError
+from geoprep.imagery.counts import TileCounts, road_share
+from geoprep.imagery.resample import render
+from geoprep.imagery.rescale import lookup_tables
 from geoprep.speed import NODATA
-from geoprep.storage import open_sink
-from geoprep.store import ShardWriter, StoreMeta, pixel_layouts, shard_key
+from geoprep.storage.sinks import open_sink
+from geoprep.store.layout import pixel_layouts, shard_key
+from geoprep.store.schema import StoreMeta
+from geoprep.store.shards import ShardWriter
 
 
 def build_shard(task: ShardTask) -> ShardRecord:
@@ -29,7 +33,7 @@ def build_shard(task: ShardTask) -> ShardRecord:
     A scene that cannot be built gets nodata tiles, and a reason in the record.
     """
     record = ShardRecord(task.shard)
-    counts = imagery.TileCounts(len(task.meta.bands))
+    counts = TileCounts(len(task.meta.bands))
     writers: dict[str, ShardWriter] = {}
     sink = open_sink(task.store)
     try:
@@ -71,14 +75,14 @@ def try_scenes(task: ShardTask) -> None:
 def _count(
     tiles: Tiles,
     meta: StoreMeta,
-    counts: imagery.TileCounts,
+    counts: TileCounts,
     record: ShardRecord,
     counted: Sequence[bool],
 ) -> None:
     classes, (images, labels, *_) = len(meta.class_names), tiles.values()  # of the finest level
     for image, label, taken in zip(images, labels, counted, strict=True):
         per_label, valid = counts.add(image, label, counted=taken)
-        record.road_fraction.append(imagery.road_share(per_label, background=meta.has_background))
+        record.road_fraction.append(road_share(per_label, background=meta.has_background))
         record.valid_fraction.append(valid)
         if classes:
             record.class_pixels.append(per_label[:classes].tolist())
@@ -128,7 +132,7 @@ def _fill_piece(tiles: Tiles, part: ScenePart, task: ShardTask, record: ShardRec
         return Outcome("skipped", reason, black=black)
     with record.stage("limits"):
         limits = piece.limits()
-        tables = imagery.lookup_tables(limits, pixels.values.dtype.name)
+        tables = lookup_tables(limits, pixels.values.dtype.name)
     kept = tuple((float(low), float(high)) for low, high in limits)
     if part.scene.label is None:
         outcome = Outcome("unlabelled", "no label file", kept, black=black)
@@ -146,7 +150,7 @@ def _render_tiles(piece: Piece, tables: NDArray[Any], tiles: Tiles) -> None:
         valid = np.empty(labels.shape[1:], np.uint8)
         for image, label, window in zip(images, labels, piece.part.scene.windows, strict=True):
             ys, xs = piece.edges(window, factor)
-            imagery.render(piece.pixels, tables, ys, xs, image, valid)
+            render(piece.pixels, tables, ys, xs, image, valid)
             if piece.pixels.valid is not None:
                 height, width = len(ys) - 1, len(xs) - 1
                 label[:height, :width][valid[:height, :width] == 0] = NODATA

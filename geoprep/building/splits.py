@@ -18,7 +18,7 @@ from geoprep.building.given_splits import folder_splits, given_splits, tile_outl
 from geoprep.building.scene import TEST, TRAIN, UNUSED, VAL, Layout, PlannedScene
 from geoprep.crs import METRES_PER_DEGREE, to_lonlat
 from geoprep.grid import Grid
-from geoprep.store import SPLIT_NAMES
+from geoprep.store.schema import SPLIT_NAMES
 
 _INSET: Final = 1.0
 """Pixels cut off every side before outlines are compared: neighbours may share a row of pixels."""

@@ -17,21 +17,22 @@ from geoprep.building.records import Outcome, ShardRecord
 from geoprep.building.request import Sources
 from geoprep.building.scene import PlannedScene
 from geoprep.errors import GeoprepError
-from geoprep.executors import Executor
-from geoprep.labels import SceneWindow, mask_values, read_mask, unlabelled_pixels
-from geoprep.storage import Files, free_bytes, is_bucket, is_remote
-from geoprep.store import (
-    BACKGROUND_NAME,
-    SPLIT_NAMES,
-    SPLITS,
-    StoreReader,
+from geoprep.executors.threads import Executor
+from geoprep.labels.mask_files import SceneWindow, mask_values, read_mask, unlabelled_pixels
+from geoprep.storage.addresses import is_bucket, is_remote
+from geoprep.storage.failures import free_bytes
+from geoprep.storage.places import Files
+from geoprep.store.classes import BACKGROUND_NAME
+from geoprep.store.reader import StoreReader
+from geoprep.store.scenes import (
     class_counts,
     road_fraction,
     scene_issues,
     usable_tiles,
     valid_fraction,
 )
-from geoprep.views import Summary
+from geoprep.store.schema import SPLIT_NAMES, SPLITS
+from geoprep.views.stores import Summary
 
 _LABELS_LOOKED_AT: Final = 8
 _ONE_PIXEL: Final = SceneWindow(0, 0, 1, 1)

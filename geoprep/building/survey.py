@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 from rasterio.windows import Window
 
-from geoprep import imagery
 from geoprep.building.journal import BucketJournal, Journal
 from geoprep.building.options import BuildOptions
 from geoprep.building.plan import Plan
@@ -27,9 +26,22 @@ from geoprep.building.request import Progress, Report
 from geoprep.building.scene import PlannedScene
 from geoprep.building.shard import add_notes, too_empty
 from geoprep.errors import GeoprepError, LabelError
-from geoprep.executors import Executor, Survives, stopped
-from geoprep.labels import SceneWindow, UnlistedError, read_mask, unlisted_error
-from geoprep.storage import open_image, split_address
+from geoprep.executors.threads import Executor, Survives, stopped
+from geoprep.imagery.counts import add_black, count_source
+from geoprep.imagery.decoding import read_pixels
+from geoprep.imagery.rescale import percentile_limits
+from geoprep.imagery.validity import (
+    StripValidity,
+    decide,
+    has_bits,
+    read_bits,
+    strip_validity,
+    write_bits,
+)
+from geoprep.labels.mask_files import SceneWindow, read_mask
+from geoprep.labels.raster_rules import UnlistedError, unlisted_error
+from geoprep.storage.addresses import split_address
+from geoprep.storage.inputs import open_image
 
 _STRIP_VALUES = 32 << 20
 _STRIP_ROWS = 512
@@ -57,7 +69,7 @@ class SurveyRecord:
     failure: str = ""  # why they cannot be used
     pixels: int = 0
     valid: int = 0  # with imagery; without black ones of undecided meaning
-    validity: imagery.StripValidity = field(default_factory=imagery.StripValidity)  # which of them
+    validity: StripValidity = field(default_factory=StripValidity)  # which of them
     source_bytes: int = 0
     # Valid pixels per value, or per bin of wide data types: scipy.sparse.csr_array (band, value).
     counts: Any = 0
@@ -134,7 +146,7 @@ def _earlier(plan: Plan, journal: Journal | BucketJournal) -> dict[int, Outcome]
         values = entry["survey"]
         index = int(values["index"])
         file = _mask_file(str(journal.folder), index) if values["masked"] else None
-        if file is None or imagery.has_bits(file):
+        if file is None or has_bits(file):
             earlier[index] = replace(Outcome(**values["outcome"]), mask_file=file)
     return earlier
 
@@ -225,16 +237,16 @@ def _decided(plan: Plan, index: int, totals: _Totals, folder: str) -> Outcome:
     totals.counts = totals.counts.toarray()
     file, strips = None, totals.ordered()
     validity = {strip.task.rows[0]: strip.validity for strip in strips}
-    bits, black = imagery.decide(validity, *_shape(plan.scenes[index]))
+    bits, black = decide(validity, *_shape(plan.scenes[index]))
     specks = sum(strip.validity.black_pixels for strip in strips) - black
-    imagery.add_black(totals.counts, specks)
+    add_black(totals.counts, specks)
     pixels, valid = sum(strip.pixels for strip in strips), sum(strip.valid for strip in strips)
     valid += specks
     if reason := too_empty(1 - valid / pixels, plan.options):
         return Outcome("skipped", reason, black=black)
     if bits is not None:
         file = _mask_file(folder, index)
-        imagery.write_bits(file, bits)
+        write_bits(file, bits)
     limits = _limits(totals.counts) if plan.meta.rescale == "scene" else ()
     return Outcome(limits=limits, black=black, mask_file=file)
 
@@ -263,7 +275,7 @@ def _with_label(plan: Plan, index: int, outcome: Outcome, totals: _Totals) -> Ou
 
 
 def _limits(counts: NDArray[np.int64]) -> tuple[tuple[float, float], ...]:
-    return tuple((low, high) for low, high in imagery.percentile_limits(counts).tolist())
+    return tuple((low, high) for low, high in percentile_limits(counts).tolist())
 
 
 # The tasks
@@ -281,7 +293,7 @@ def survey_rows(task: SurveyTask) -> SurveyRecord:
     try:
         with open_image(scene.image) as dataset:
             window = None if task.whole else Window(0, first, dataset.width, last - first)
-            pixels = imagery.read_pixels(dataset, scene.bands, window, nodata=scene.nodata)
+            pixels = read_pixels(dataset, scene.bands, window, nodata=scene.nodata)
     except GeoprepError as error:
         return SurveyRecord(task, failure=str(error))
     record = SurveyRecord(
@@ -289,11 +301,11 @@ def survey_rows(task: SurveyTask) -> SurveyRecord:
         pixels=pixels.area,
         valid=pixels.valid_pixels,
         source_bytes=pixels.values.nbytes,
-        counts=csr_array(imagery.count_source(pixels)),
+        counts=csr_array(count_source(pixels)),
     )
     if task.whole:
         return record
-    return replace(record, validity=imagery.strip_validity(pixels.valid, pixels.black))
+    return replace(record, validity=strip_validity(pixels.valid, pixels.black))
 
 
 def survey_label(task: SurveyTask) -> SurveyRecord:
@@ -312,7 +324,7 @@ def survey_label(task: SurveyTask) -> SurveyRecord:
     assert rule is not None
     if task.mask_file is not None:
         cols = slice(0, scene.grid.width)
-        valid = imagery.read_bits(task.mask_file, scene.grid.width, slice(*rows), cols) != 0
+        valid = read_bits(task.mask_file, scene.grid.width, slice(*rows), cols) != 0
     try:
         area = SceneWindow(rows[0], 0, rows[1] - rows[0], scene.grid.width)
         return SurveyRecord(task, notes=read_mask(scene.label, rule, scene.grid, area, valid)[1])

@@ -19,8 +19,13 @@ from geoprep.building.options import BuildOptions
 from geoprep.building.plan import Plan
 from geoprep.building.records import ShardRecord
 from geoprep.errors import StoreError
-from geoprep.storage import PARTIAL_SUFFIX, Bucket, flush, is_bucket, local_path
-from geoprep.store import StoreMeta, create_store, digest, shard_key
+from geoprep.storage.addresses import is_bucket
+from geoprep.storage.local_files import flush, local_path
+from geoprep.storage.sinks import PARTIAL_SUFFIX, Bucket
+from geoprep.store.layout import shard_key
+from geoprep.store.schema import StoreMeta
+from geoprep.store.shards import digest
+from geoprep.store.writer import create_store
 
 ROOT: Final = "zarr.json"
 State = Literal["none", "incomplete", "complete"]

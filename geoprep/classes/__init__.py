@@ -1,5 +1,1 @@
 """Rasters of classes: their scores against ground truth, and their areas as polygons."""
-
-import lazy_loader as lazy
-
-__getattr__, __dir__, __all__ = lazy.attach_stub(__name__, __file__)

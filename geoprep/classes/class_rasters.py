@@ -16,11 +16,12 @@ from rasterio.vrt import WarpedVRT
 
 from geoprep.errors import ImageError, UsageError
 from geoprep.grid import Grid
-from geoprep.imagery import Raster, describe
-from geoprep.storage import open_image
+from geoprep.imagery.description import Raster
+from geoprep.imagery.headers import describe
+from geoprep.storage.inputs import open_image
 
 if TYPE_CHECKING:
-    from geoprep.labels import ClassRaster
+    from geoprep.labels.raster_rules import ClassRaster
 
 NODATA = 255
 SUFFIXES = (".tif", ".tiff", ".png", ".jpg", ".jpeg", ".jp2", ".vrt")
@@ -76,7 +77,7 @@ def read_classes(
     ``names`` are the classes in the order of the result. Without a ``rule`` values of masks are
     numbers in that order. ``like`` is a raster on whose grid to read, with the nearest pixels.
     """
-    from geoprep.labels import SceneWindow, read_mask  # imports compiled loops
+    from geoprep.labels.mask_files import SceneWindow, read_mask  # imports compiled loops
 
     if own := class_names(path):
         return _prediction(path, own, names, like)
@@ -106,7 +107,7 @@ def _renumbered(own: Sequence[str], names: Sequence[str]) -> NDArray[np.uint8]:
 
 def _numbered(path: Path, names: Sequence[str]) -> ClassRaster:
     """Return the rule of a raster whose values are the numbers of classes; 255 and its tag none."""
-    from geoprep.labels import ClassRaster
+    from geoprep.labels.raster_rules import ClassRaster
 
     with open_image(str(path)) as dataset:
         tags = {f"{value:g}" for value in dataset.nodatavals if value is not None}

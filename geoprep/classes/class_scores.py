@@ -14,7 +14,7 @@ from scipy.ndimage import binary_erosion, distance_transform_edt
 
 from geoprep.classes.class_rasters import NODATA, class_names, raster_files, read_classes
 from geoprep.errors import UsageError
-from geoprep.labels import ClassRaster
+from geoprep.labels.raster_rules import ClassRaster
 
 
 @dataclass(frozen=True, slots=True)

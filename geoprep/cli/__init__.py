@@ -5,11 +5,7 @@
 
 import sys
 
-import lazy_loader as lazy
-
 from geoprep.cli.interrupts import interrupted
-
-__getattr__, __dir__, __all__ = lazy.attach_stub(__name__, __file__)
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 import geoprep
-from geoprep.building import BuildOptions
+from geoprep.building.options import BuildOptions
 from geoprep.cli.help import (
     JSON,
     QUIET,
@@ -26,7 +26,8 @@ from geoprep.errors import GeoprepError, GeoprepWarning, UsageError
 from geoprep.texts import printable
 
 if TYPE_CHECKING:
-    from geoprep.building import BuildObserver, DryRun
+    from geoprep.building.request import BuildObserver
+    from geoprep.building.summary import DryRun
 
 
 @click.command(
@@ -116,7 +117,7 @@ def _keywords(context: click.Context, given: dict[str, Any]) -> dict[str, Any]:
 
 def _observer(quiet: bool, notes: list[str]) -> BuildObserver:
     """Return progress bars that collect the notes, which are printed with the result."""
-    from geoprep.building import BuildObserver
+    from geoprep.building.request import BuildObserver
 
     class Bars(BuildObserver):
         def note(self, line: str) -> None:

@@ -11,7 +11,7 @@ import click
 
 import geoprep
 from geoprep.cli.help import JSON, GroupedCommand, options_from, options_of
-from geoprep.roads import CompareOptions
+from geoprep.roads.options import CompareOptions
 from geoprep.texts import printable
 
 HELP = """Find traced roads that a map lacks, and roads of the map that no trace confirms.
@@ -50,7 +50,7 @@ def compare(*, as_json: bool, **given: Any) -> None:  # noqa: ANN401 - click pas
         return
     from rich.table import Table
 
-    from geoprep.executors import Terminal
+    from geoprep.executors.terminal import Terminal
 
     shown = Table(box=None, header_style="bold", padding=(0, 1, 0, 0))
     shown.add_column("km")

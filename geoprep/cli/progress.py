@@ -12,13 +12,13 @@ from rich.table import Table
 from rich.text import Text
 
 from geoprep.cli.help import name_options
-from geoprep.executors import Terminal
+from geoprep.executors.terminal import Terminal
 from geoprep.texts import counted
 
 if TYPE_CHECKING:
-    from geoprep.building import DryRun
-    from geoprep.verify import VerifyReport
-    from geoprep.views import Summary
+    from geoprep.building.summary import DryRun
+    from geoprep.verify.store_check import VerifyReport
+    from geoprep.views.stores import Summary
 
 MOST_LISTED = 20
 MOST_PROBLEMS = 50
@@ -155,7 +155,7 @@ def _print_list(console: Terminal, title: str, lines: list[str]) -> None:
 
 def print_info(facts: dict[str, Any]) -> None:
     """Print the facts about a store, as `geoprep.store_info` returns them."""
-    from geoprep.views import render
+    from geoprep.views.facts import render
 
     # The terminal breaks long lines. With rich's own width, names would be cut.
     Terminal(width=WIDEST).print(render(facts))

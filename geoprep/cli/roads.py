@@ -10,7 +10,7 @@ import click
 
 import geoprep
 from geoprep.cli.help import JSON, QUIET, RUN, GroupedCommand, options_from, options_of
-from geoprep.roads import RasterOptions, Tracing
+from geoprep.roads.options import RasterOptions, Tracing
 from geoprep.texts import counted, printable
 
 HELP = """Turn predictions or masks of roads into a road network.
@@ -66,7 +66,7 @@ def vectorize(rasters: tuple[Path, ...], out: Path, **given: Any) -> None:  # no
 
 def _say_threshold(rasters: Path) -> None:
     """Print the threshold if a prediction states it."""
-    from geoprep.api import stated_thresholds
+    from geoprep.api.vectorizing import stated_thresholds
 
     stated = stated_thresholds(rasters)
     if stated is not None:

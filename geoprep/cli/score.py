@@ -14,8 +14,8 @@ import click
 import geoprep
 from geoprep.cli.help import JSON, QUIET, GroupedCommand, name_options, options_from, options_of
 from geoprep.errors import UsageError
-from geoprep.labels import ClassOptions, MaskOptions, RoadOptions
-from geoprep.roads import LABEL_OPTIONS, ScoreOptions
+from geoprep.labels.label_options import ClassOptions, MaskOptions, RoadOptions
+from geoprep.roads.options import LABEL_OPTIONS, ScoreOptions
 from geoprep.texts import counted
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from rich.table import Table
 
-    from geoprep.executors import Terminal
+    from geoprep.executors.terminal import Terminal
 
 SCORE_HELP = """Score a road network (APLS, APLS_time, TOPO) or a map of classes (IoU, F1).
 
@@ -101,7 +101,7 @@ def _cells(values: Iterable[float | None]) -> list[str]:
 
 def _print_classes(found: Mapping[Any, Any]) -> None:
     """Print the scores of rasters of classes."""
-    from geoprep.executors import Terminal
+    from geoprep.executors.terminal import Terminal
 
     titles = {"mean_iou": "mean IoU", "mean_f1": "F1", "boundary_f1": "boundary F1"}
     titles |= {f"iou_{name}": name for name in found["classes"]}
@@ -129,7 +129,7 @@ _ROADS = re.compile(r"([0-9,]+) roads?: (.+)")
 
 def _print_scores(frame: pd.DataFrame) -> None:
     """Print the scores of all scenes, whose first columns are `_COLUMNS`."""
-    from geoprep.executors import Terminal
+    from geoprep.executors.terminal import Terminal
 
     found, console = frame.attrs, Terminal()
     table = _table("scene", *_COLUMNS, "km", "")

@@ -3,7 +3,3 @@
 Public API: :func:`read_pixels` finds nodata, :func:`percentile_limits` and :func:`lookup_tables`
 rescale, :func:`render` averages and maps to bytes, :class:`TileCounts` counts the result.
 """
-
-import lazy_loader as lazy
-
-__getattr__, __dir__, __all__ = lazy.attach_stub(__name__, __file__)

@@ -17,7 +17,8 @@ from geoprep.grid import Grid, local_grid
 from geoprep.imagery.band_names import Names, common_name, has_names
 from geoprep.imagery.rescale import SIZES
 from geoprep.imagery.wide import WIDE
-from geoprep.storage import file_version, shown_address, split_address
+from geoprep.storage.addresses import shown_address, split_address
+from geoprep.storage.versions import file_version
 
 if TYPE_CHECKING:
     from rasterio.io import DatasetReader
@@ -67,7 +68,7 @@ class Raster:
     Examples
     --------
     >>> import rasterio
-    >>> from geoprep.imagery import describe
+    >>> from geoprep.imagery.headers import describe
     >>> shape = {"driver": "GTiff", "width": 60, "height": 40, "count": 2, "dtype": "uint16"}
     >>> with rasterio.open("pair.tif", "w", **shape, nodata=0, crs="EPSG:32637") as file:
     ...     file.descriptions = ("red", "nir")

@@ -11,14 +11,9 @@ from typing import TYPE_CHECKING
 
 from geoprep.errors import GeoprepError, ImageError
 from geoprep.imagery.description import Raster
-from geoprep.storage import (
-    SIDECAR,
-    is_local,
-    open_header,
-    shown_address,
-    split_address,
-    stated_beside,
-)
+from geoprep.storage.addresses import is_local, shown_address, split_address
+from geoprep.storage.inputs import open_header
+from geoprep.storage.versions import SIDECAR, stated_beside
 
 if TYPE_CHECKING:
     from rasterio.io import DatasetReader

@@ -23,7 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.errors import StoreError
-from geoprep.storage import Bucket, Files, is_bucket, replaced
+from geoprep.storage.addresses import is_bucket
+from geoprep.storage.output_files import replaced
+from geoprep.storage.places import Files
+from geoprep.storage.sinks import Bucket
 
 Nodata = float | Literal["none"] | None
 """A value that marks nodata; ``none``: alpha, mask and nodata tag only; None: black too."""

@@ -16,7 +16,8 @@ from typing import Any, Final
 from geoprep.errors import UsageError
 from geoprep.palette import class_colours
 from geoprep.speed import NODATA
-from geoprep.store import BACKGROUND_NAME, MOST_CLASSES, ClassTable
+from geoprep.store.classes import BACKGROUND_NAME, ClassTable
+from geoprep.store.schema import MOST_CLASSES
 from geoprep.texts import counted, yaml_loader
 
 _HEX: Final = re.compile(r"#[0-9a-fA-F]{6}")

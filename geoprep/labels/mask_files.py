@@ -23,11 +23,12 @@ from rasterio.windows import Window
 from geoprep.crs import LONLAT, is_geographic, turn_of
 from geoprep.errors import GeoprepError, LabelError
 from geoprep.grid import Grid
-from geoprep.imagery import Raster
+from geoprep.imagery.description import Raster
 from geoprep.labels.raster_rules import RasterRule
 from geoprep.labels.value_tables import MaskPixels
 from geoprep.speed import NODATA
-from geoprep.storage import open_image, split_address
+from geoprep.storage.addresses import split_address
+from geoprep.storage.inputs import open_image
 
 if TYPE_CHECKING:
     from rasterio.io import DatasetReader
@@ -64,9 +65,9 @@ def read_mask(
     """Return the label of a window of a scene, uint8 (y, x), and remarks on it with counts.
 
     ``label`` is the address of a raster, or of several georeferenced ones
-    (`geoprep.storage.joined`); where these overlap the first with a value counts, and they are
-    refused if they differ. ``grid`` is that of the whole scene; pixels without a raster are nodata.
-    Values are refused only where pixels of the image are ``valid`` (y, x).
+    (`geoprep.storage.addresses.joined`); where these overlap the first with a value counts, and
+    they are refused if they differ. ``grid`` is that of the whole scene; pixels without a raster
+    are nodata. Values are refused only where pixels of the image are ``valid`` (y, x).
     """
     out = np.full((part.height, part.width), NODATA, np.uint8)
     notes: dict[str, int] = {}

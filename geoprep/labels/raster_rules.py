@@ -35,7 +35,7 @@ from geoprep.speed import (
     UNKNOWN_SPEED,
     to_byte,
 )
-from geoprep.store import BACKGROUND_NAME
+from geoprep.store.classes import BACKGROUND_NAME
 
 _MOST_BYTE: Final = 255
 _MOST_SHOWN: Final = 6

@@ -32,7 +32,8 @@ from geoprep.errors import LabelError, SourceError, UsageError
 from geoprep.labels.label_options import SpeedRule
 from geoprep.labels.vector_labels import LabelRoads, RoadTable, read_road_table
 from geoprep.labels.vector_names import vector_parts
-from geoprep.storage import is_local, read_bytes
+from geoprep.storage.addresses import is_local
+from geoprep.storage.versions import read_bytes
 from geoprep.texts import counted
 
 _INSET: Final = 0.001

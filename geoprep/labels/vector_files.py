@@ -26,7 +26,7 @@ from geoprep.labels.vector_checks import (
     require_whole_shapefile,
 )
 from geoprep.labels.vector_names import GEOJSON_SUFFIXES, LINE_TYPES, PARQUET_SUFFIXES, open_options
-from geoprep.storage import require_pyarrow
+from geoprep.storage.local_files import require_pyarrow
 
 _LATIN_1: Final = "ISO-8859-1"
 _UNKNOWN_ENCODING: Final = (

@@ -4,7 +4,3 @@
 `local_pattern` unpacks archives and downloads single files, `download_scenes` downloads the images
 and labels of scenes, `list_files` and `download_files` a city from the public bucket.
 """
-
-import lazy_loader as lazy
-
-__getattr__, __dir__, __all__ = lazy.attach_stub(__name__, __file__)

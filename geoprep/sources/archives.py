@@ -24,14 +24,10 @@ from typing import IO, Any, Final, NamedTuple
 from geoprep.errors import OutputError, SourceError
 from geoprep.sources.label_matching import IMAGE_SUFFIXES, LABEL_SUFFIXES
 from geoprep.sources.local_copies import copy_path, download_copy, prepare_copies
-from geoprep.storage import (
-    errors_named,
-    is_remote,
-    is_web,
-    make_folder,
-    member_address,
-    replaced,
-)
+from geoprep.storage.addresses import is_remote, is_web, member_address
+from geoprep.storage.failures import errors_named
+from geoprep.storage.local_files import make_folder
+from geoprep.storage.output_files import replaced
 
 _TAR_SUFFIXES: Final = (".tar", ".tar.gz", ".tgz")
 SUFFIXES: Final = (*_TAR_SUFFIXES, ".zip")
@@ -189,7 +185,7 @@ def unpacked(
     ``what``, which holds while the archive is the same (`file_version`). Returns the unpacked
     files in the archive's order, and the names of the other members.
     """
-    from geoprep.storage import file_version
+    from geoprep.storage.versions import file_version
 
     identity = file_version(str(archive))
     mark = into / f".{archive.name}.{what}.json"

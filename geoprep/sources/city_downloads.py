@@ -7,20 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from geoprep.errors import OutputError, SourceError
-from geoprep.executors import Threads
+from geoprep.executors.threads import Threads
 from geoprep.sources.cities import BUCKET, City, canonical_product
 from geoprep.sources.city_scenes import images_and_roads
 from geoprep.sources.local_copies import CONNECTIONS
 from geoprep.sources.scene import natural_key, refuse_synthetic
-from geoprep.storage import (
-    RemoteFile,
-    bytes_missing,
-    download,
-    free_bytes,
-    list_remote,
-    make_folder,
-    remote_file,
-)
+from geoprep.storage.failures import free_bytes
+from geoprep.storage.local_files import make_folder
+from geoprep.storage.places import RemoteFile, list_remote, remote_file
+from geoprep.storage.transfer import bytes_missing, download
 
 _ARCHIVES_AT_A_TIME = 2
 

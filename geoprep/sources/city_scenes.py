@@ -22,7 +22,8 @@ from geoprep.sources.cities import (
 )
 from geoprep.sources.local_copies import download_copy
 from geoprep.sources.scene import MANIFEST, Scene, SourceScenes, synthetic_notes
-from geoprep.storage import is_remote, list_remote, s3_address
+from geoprep.storage.addresses import is_remote, s3_address
+from geoprep.storage.places import list_remote
 
 SOURCE_VARIABLE = "GEOPREP_DATA"
 MAX_FOLDERS = 5_000

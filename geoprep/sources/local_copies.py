@@ -13,9 +13,12 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from geoprep.errors import SourceError, UsageError
-from geoprep.executors import Threads
+from geoprep.executors.threads import Threads
 from geoprep.sources.scene import Scene, SourceScenes
-from geoprep.storage import download, is_remote, is_web, joined, make_folder, remote_file
+from geoprep.storage.addresses import is_remote, is_web, joined
+from geoprep.storage.local_files import make_folder
+from geoprep.storage.places import remote_file
+from geoprep.storage.transfer import download
 
 CONNECTIONS = 8
 """Concurrent downloads: enough to hide a server's latency, few enough to be polite."""

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import NoReturn
 
 from geoprep.errors import GeoprepError, SourceError, UsageError
-from geoprep.imagery import describe
+from geoprep.imagery.headers import describe
 from geoprep.sources.archives import is_member, split_in_place
 from geoprep.sources.label_matching import (
     IMAGE_SUFFIXES,
@@ -19,15 +19,15 @@ from geoprep.sources.label_matching import (
 )
 from geoprep.sources.scene import MANIFEST, Scene, SourceScenes, natural_key, synthetic_notes
 from geoprep.sources.stac_items import SWAPPED, is_items, read_items
-from geoprep.storage import (
+from geoprep.storage.addresses import (
     image_in_file,
     is_file_name,
     is_remote,
     is_web,
     joined,
-    list_remote,
     s3_address,
 )
+from geoprep.storage.places import list_remote
 from geoprep.texts import counted
 
 _WILD = re.compile(r"[*?\[]")

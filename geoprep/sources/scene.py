@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Final
 
 from geoprep.errors import SourceError, UsageError
 from geoprep.sources.cities import City
-from geoprep.storage import is_local, is_remote, split_address, tar_member
+from geoprep.storage.addresses import is_local, is_remote, split_address, tar_member
 
 if TYPE_CHECKING:
-    from geoprep.imagery import Stated
+    from geoprep.imagery.description import Stated
 
 MANIFEST: Final = "synth.json"
 """Name of the file that marks the folder of a synthetic city: ``AOI_7_Moscow/synth.json``."""

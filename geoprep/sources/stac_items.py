@@ -14,10 +14,12 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import unquote, urljoin, urlsplit
 
 from geoprep.errors import SourceError
-from geoprep.imagery import Stated
+from geoprep.imagery.description import Stated
 from geoprep.sources.archives import INSIDE
 from geoprep.sources.label_matching import IMAGE_SUFFIXES, NamedImage
-from geoprep.storage import is_remote, is_web, joined, read_bytes, require_pyarrow
+from geoprep.storage.addresses import is_remote, is_web, joined
+from geoprep.storage.local_files import require_pyarrow
+from geoprep.storage.versions import read_bytes
 
 _PARQUET: Final = (".parquet", ".geoparquet")
 _SUFFIXES: Final = (".json", ".geojson", *_PARQUET)

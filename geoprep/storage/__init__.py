@@ -3,7 +3,3 @@
 `places.Files` reads any of them, `sinks` writes, `inputs` opens images and labels, `transfer`
 downloads. `clients` has the connections and the retries, `failures` names errors.
 """
-
-import lazy_loader as lazy
-
-__getattr__, __dir__, __all__ = lazy.attach_stub(__name__, __file__)

@@ -3,7 +3,3 @@
 :class:`StoreReader` opens a store. ``schema`` and ``layout`` define the format, ``writer`` and
 ``shards`` write it, ``scenes`` and ``tiles`` read whole scenes and single tiles.
 """
-
-import lazy_loader as lazy
-
-__getattr__, __dir__, __all__ = lazy.attach_stub(__name__, __file__)

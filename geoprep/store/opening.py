@@ -16,7 +16,8 @@ from zarr.errors import ZarrUserWarning
 from zarr.storage import LocalStore, ObjectStore
 
 from geoprep.errors import StoreError
-from geoprep.storage import Files, errors_named
+from geoprep.storage.failures import errors_named
+from geoprep.storage.places import Files
 from geoprep.store.schema import REPAIR
 
 

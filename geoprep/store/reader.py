@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 
 from geoprep.errors import StoreError, UsageError
 from geoprep.speed import UNKNOWN_SPEED
-from geoprep.storage import Files, errors_named, is_file_name
+from geoprep.storage.addresses import is_file_name
+from geoprep.storage.failures import errors_named
+from geoprep.storage.places import Files
 from geoprep.store.classes import ClassTable
 from geoprep.store.layout import PixelLayout, pixel_layouts
 from geoprep.store.schema import (

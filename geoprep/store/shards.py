@@ -13,7 +13,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from geoprep.storage import DiskFile, Upload
+from geoprep.storage.sinks import DiskFile, Upload
 from geoprep.store.layout import CRC_BYTES, MISSING, checksum, compressor
 from geoprep.store.schema import Codec
 

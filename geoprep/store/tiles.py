@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.errors import StoreError
-from geoprep.storage import Files
+from geoprep.storage.places import Files
 from geoprep.store.layout import MISSING
 from geoprep.store.reader import StoreReader
 from geoprep.store.schema import REPAIR

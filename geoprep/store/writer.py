@@ -12,7 +12,7 @@ import zarr
 from numpy.typing import NDArray
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
-from geoprep.storage import flush, flush_all
+from geoprep.storage.local_files import flush, flush_all
 from geoprep.store.layout import pixel_layouts
 from geoprep.store.opening import quiet_zarr
 from geoprep.store.reader import seal

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from geoprep.errors import UsageError
-from geoprep.executors import Threads
-from geoprep.sources import City
+from geoprep.executors.threads import Threads
+from geoprep.sources.cities import City
 from geoprep.speed import NODATA
-from geoprep.storage import make_folder
+from geoprep.storage.local_files import make_folder
 from geoprep.synth import files
 from geoprep.synth.city import make_plan
 from geoprep.synth.image import CLASS_RASTER, PRODUCT_BANDS, Renderer

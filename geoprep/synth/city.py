@@ -15,7 +15,7 @@ import shapely
 from networkx.utils import UnionFind
 from shapely.geometry.base import BaseGeometry
 
-from geoprep.sources import City
+from geoprep.sources.cities import City
 from geoprep.synth import layout, streets
 from geoprep.synth.layout import Edge, Frame, Lattice, Zones, generator, hermite, joined, spline
 from geoprep.synth.streets import DRIVEWAY, MOTORWAY, RAMP, RURAL, URBAN, Kind, Road

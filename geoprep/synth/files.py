@@ -17,10 +17,12 @@ from affine import Affine
 from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
-from geoprep.labels import HIGHWAY_TYPES
-from geoprep.sources import MANIFEST, refuse_real
+from geoprep.labels.attributes import HIGHWAY_TYPES
+from geoprep.sources.city_scenes import refuse_real
+from geoprep.sources.scene import MANIFEST
 from geoprep.speed import MPS_PER_MPH
-from geoprep.storage import make_folder, replaced
+from geoprep.storage.local_files import make_folder
+from geoprep.storage.output_files import replaced
 from geoprep.synth.city import CityPlan
 from geoprep.synth.image import CLASS_COLOURS
 from geoprep.synth.streets import MOTORWAY, RAMP, Road

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pyproj import Geod
 
 from geoprep.errors import UsageError
-from geoprep.sources import City
+from geoprep.sources.cities import City
 
 Points = NDArray[np.float64]
 Rank = Literal["motorway", "primary", "secondary", "tertiary", "minor"]

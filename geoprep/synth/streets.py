@@ -13,7 +13,7 @@ import shapely
 from numpy.typing import NDArray
 from shapely.geometry.base import BaseGeometry
 
-from geoprep.labels import HIGHWAY_TYPES
+from geoprep.labels.attributes import HIGHWAY_TYPES
 from geoprep.speed import table_mph
 from geoprep.synth import shapes
 from geoprep.synth.layout import Points, Rank

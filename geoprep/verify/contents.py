@@ -10,19 +10,11 @@ import zarr
 from numpy.typing import NDArray
 
 from geoprep.errors import StoreError
-from geoprep.storage import Files
-from geoprep.store import (
-    HASH_BYTES,
-    MISSING,
-    SCENE_COLUMNS,
-    TILE_COLUMNS,
-    PixelLayout,
-    StoreReader,
-    digest,
-    pixel_layouts,
-    read_table,
-    table_arrays,
-)
+from geoprep.storage.places import Files
+from geoprep.store.layout import MISSING, PixelLayout, pixel_layouts
+from geoprep.store.reader import StoreReader, read_table
+from geoprep.store.schema import HASH_BYTES, SCENE_COLUMNS, TILE_COLUMNS, table_arrays
+from geoprep.store.shards import digest
 from geoprep.verify.documents import Problem, chunk_of
 
 

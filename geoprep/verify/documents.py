@@ -10,8 +10,10 @@ from typing import Any
 import zarr
 
 from geoprep.errors import StoreError
-from geoprep.storage import Files
-from geoprep.store import FILL_VALUES, StoreMeta, StoreReader, digest, table_arrays
+from geoprep.storage.places import Files
+from geoprep.store.reader import StoreReader
+from geoprep.store.schema import FILL_VALUES, StoreMeta, table_arrays
+from geoprep.store.shards import digest
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from geoprep.executors import Threads
-from geoprep.storage import Files
-from geoprep.store import StoreReader, pixel_layouts
+from geoprep.executors.threads import Threads
+from geoprep.storage.places import Files
+from geoprep.store.layout import pixel_layouts
+from geoprep.store.reader import StoreReader
 from geoprep.verify.contents import Tables, check_layouts, check_shard
 from geoprep.verify.documents import (
     Problem,

@@ -8,10 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.grid import Grid
-from geoprep.labels import majority
+from geoprep.labels.downsampling import majority
 from geoprep.palette import NODATA_GREYS, speed_colours
 from geoprep.speed import BACKGROUND, NODATA, UNKNOWN_SPEED
-from geoprep.store import StoreMeta, StoreReader, read_image, read_label, scene_shape
+from geoprep.store.reader import StoreReader
+from geoprep.store.scenes import read_image, read_label, scene_shape
+from geoprep.store.schema import StoreMeta
 
 SUFFIXES = (".png", ".pdf", ".svg", ".jpg")
 """Files that matplotlib draws pictures into."""

@@ -12,13 +12,9 @@ from numpy.typing import NDArray
 from geoprep.grid import MIXED_SIZES
 from geoprep.palette import SPEED_COLOURS, UNKNOWN_COLOUR, bin_label, speed_bin
 from geoprep.speed import BACKGROUND, UNKNOWN_SPEED
-from geoprep.storage import Files
-from geoprep.store import (
-    SHARE_COLUMNS,
-    SPLIT_NAMES,
-    SPLITS,
-    STATUSES,
-    StoreReader,
+from geoprep.storage.places import Files
+from geoprep.store.reader import StoreReader
+from geoprep.store.scenes import (
     class_counts,
     road_fraction,
     scene_grid,
@@ -26,6 +22,7 @@ from geoprep.store import (
     usable_tiles,
     valid_pixels,
 )
+from geoprep.store.schema import SHARE_COLUMNS, SPLIT_NAMES, SPLITS, STATUSES
 from geoprep.texts import counted
 
 if TYPE_CHECKING:

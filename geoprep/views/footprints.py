@@ -12,15 +12,10 @@ from numpy.typing import NDArray
 from geoprep.crs import reproject, unwrapped
 from geoprep.errors import UsageError
 from geoprep.grid import Grid
-from geoprep.storage import outputs, replaced, require_suffix
-from geoprep.store import (
-    SPLIT_NAMES,
-    StoreReader,
-    scene_grid,
-    scene_roads,
-    split_names,
-    valid_share,
-)
+from geoprep.storage.output_files import outputs, replaced, require_suffix
+from geoprep.store.reader import StoreReader
+from geoprep.store.scenes import scene_grid, scene_roads, split_names, valid_share
+from geoprep.store.schema import SPLIT_NAMES
 
 if TYPE_CHECKING:
     import geopandas as gpd

@@ -17,9 +17,11 @@ from geoprep.errors import OutputError, UsageError
 from geoprep.grid import Grid
 from geoprep.quiet import no_georeference_warning
 from geoprep.speed import BINNED_TABLE, CONTINUOUS_TABLE, NODATA
-from geoprep.storage import free_bytes, make_folder, outputs, replaced, require_suffix
-from geoprep.store import (
-    StoreReader,
+from geoprep.storage.failures import free_bytes
+from geoprep.storage.local_files import make_folder
+from geoprep.storage.output_files import outputs, replaced, require_suffix
+from geoprep.store.reader import StoreReader
+from geoprep.store.scenes import (
     find_scene,
     is_aligned,
     level_grid,

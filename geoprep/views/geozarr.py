@@ -12,8 +12,10 @@ import zarr
 from geoprep.errors import UsageError
 from geoprep.grid import Grid
 from geoprep.specifications import ZARR_CONVENTIONS, ZARR_SCHEMA
-from geoprep.storage import replaced
-from geoprep.store import StoreReader, is_aligned, level_step, quiet_zarr
+from geoprep.storage.output_files import replaced
+from geoprep.store.opening import quiet_zarr
+from geoprep.store.reader import StoreReader
+from geoprep.store.scenes import is_aligned, level_step
 from geoprep.views.geotiff import BLOCK, chosen_scenes, exportable_grid
 from geoprep.views.scene_dataset import SPATIAL_REF, open_scene
 

@@ -15,14 +15,15 @@ from geoprep.crs import LONLAT, crs_name, metric_crs, reproject
 from geoprep.errors import LabelError, UsageError
 from geoprep.grid import Grid
 from geoprep.palette import BACKGROUND_COLOUR, SPEED_COLOURS, bin_label, class_colours
-from geoprep.roads import RoadGraph
+from geoprep.roads.network import RoadGraph
 from geoprep.speed import BIN_TABLE, to_byte
-from geoprep.storage import open_image, outputs, replaced, require_suffix
+from geoprep.storage.inputs import open_image
+from geoprep.storage.output_files import outputs, replaced, require_suffix
 from geoprep.views.display import CLASS_OPACITY, SUFFIXES
 from geoprep.views.sheet import save
 
 if TYPE_CHECKING:
-    from geoprep.storage import StrPath
+    from geoprep.storage.local_files import StrPath
 
 _PIXELS: Final = 1600
 _INCHES: Final = 10.0
@@ -86,7 +87,7 @@ def preview_polygons(
     """
     from rasterio.features import rasterize
 
-    from geoprep.labels import VectorFile
+    from geoprep.labels.vector_files import VectorFile
 
     file = VectorFile.open(path)
     layers = [layer for layer in file.layers.values() if "LineString" not in layer.kind]
@@ -159,7 +160,7 @@ def _dark(shapes: NDArray[np.object_]) -> _Backdrop:
 
 def read_picture(path: StrPath) -> Picture:
     """Read an image with at most about 1600 pixels per side; other dtypes become uint8."""
-    from geoprep.imagery import Raster
+    from geoprep.imagery.description import Raster
 
     with open_image(str(path)) as image:
         raster = Raster.of(image, str(path))

@@ -12,11 +12,9 @@ from numpy.typing import NDArray
 
 from geoprep.grid import Grid
 from geoprep.speed import NODATA
-from geoprep.storage import outputs, replaced, require_suffix
-from geoprep.store import (
-    SPLITS,
-    STATUSES,
-    StoreReader,
+from geoprep.storage.output_files import outputs, replaced, require_suffix
+from geoprep.store.reader import StoreReader
+from geoprep.store.scenes import (
     find_scene,
     road_fraction,
     scene_grid,
@@ -25,6 +23,7 @@ from geoprep.store import (
     scene_splits,
     valid_share,
 )
+from geoprep.store.schema import SPLITS, STATUSES
 from geoprep.texts import counted
 from geoprep.views.display import (
     MOSTLY_VALID,

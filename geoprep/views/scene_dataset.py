@@ -13,15 +13,10 @@ from xarray.backends import BackendArray
 from xarray.core import indexing
 
 from geoprep.grid import Grid
-from geoprep.store import (
-    FILL_VALUES,
-    StoreReader,
-    TileReader,
-    level_step,
-    read_image,
-    read_label,
-    split_names,
-)
+from geoprep.store.reader import StoreReader
+from geoprep.store.scenes import level_step, read_image, read_label, split_names
+from geoprep.store.schema import FILL_VALUES
+from geoprep.store.tiles import TileReader
 from geoprep.views.footprints import columns_of
 from geoprep.views.geotiff import exportable_grid
 

@@ -22,14 +22,10 @@ from geoprep.palette import (
     bin_label,
 )
 from geoprep.speed import BACKGROUND, NODATA, UNKNOWN_SPEED
-from geoprep.store import (
-    SPLIT_NAMES,
-    ClassTable,
-    StoreReader,
-    scene_roads,
-    scene_splits,
-    valid_share,
-)
+from geoprep.store.classes import ClassTable
+from geoprep.store.reader import StoreReader
+from geoprep.store.scenes import scene_roads, scene_splits, valid_share
+from geoprep.store.schema import SPLIT_NAMES
 from geoprep.views.display import CLASS_OPACITY, hatch, label_colours
 
 if TYPE_CHECKING:

@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from geoprep.errors import UsageError
 from geoprep.specifications import PROJECTION_SCHEMA, STAC_GEOPARQUET_VERSION, STAC_VERSION
-from geoprep.storage import is_local, outputs, replaced, require_pyarrow, require_suffix
-from geoprep.store import StoreReader, tiles_of
+from geoprep.storage.addresses import is_local
+from geoprep.storage.local_files import require_pyarrow
+from geoprep.storage.output_files import outputs, replaced, require_suffix
+from geoprep.store.reader import StoreReader
+from geoprep.store.scenes import tiles_of
 from geoprep.views.footprints import By, footprints, grids_of
 
 if TYPE_CHECKING:

@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from geoprep.errors import UsageError
-from geoprep.store import SPLIT_NAMES, StoreMeta, StoreReader, find_scene
+from geoprep.store.reader import StoreReader
+from geoprep.store.scenes import find_scene
+from geoprep.store.schema import SPLIT_NAMES, StoreMeta
 
 if TYPE_CHECKING:
     import geopandas as gpd
     import xarray as xr
     from numpy.typing import NDArray
 
-    from geoprep.storage import StrPath
+    from geoprep.storage.local_files import StrPath
 
 
 def open_store(path: StrPath) -> Store:
@@ -113,7 +115,7 @@ class Store:
         (0..1), ``crs`` (of the scene) and ``geometry`` (its outline; None if the scene is not
         georeferenced). The frame has the CRS of the scenes if they share one, else EPSG:4326.
         """
-        from geoprep.views import table_of
+        from geoprep.views.footprints import table_of
 
         return table_of(self.reader, "scene").set_index("scene")
 
@@ -127,7 +129,7 @@ class Store:
         without padding; None if the scene is not georeferenced). For the CRS of the frame see
         `scenes`.
         """
-        from geoprep.views import table_of
+        from geoprep.views.footprints import table_of
 
         return table_of(self.reader, "tile").drop(columns="reason").set_index("tile")
 
@@ -189,7 +191,7 @@ class Store:
         StoreError
             Pixels that are used are missing or damaged.
         """
-        from geoprep.views import open_scene, open_tiles
+        from geoprep.views.scene_dataset import open_scene, open_tiles
 
         level = self.reader.check_level(level)
         if scene is None:
@@ -218,16 +220,17 @@ class Store:
         """
         import matplotlib.pyplot as plt
 
-        from geoprep import views
+        from geoprep.views.display import brightness_table, display_rgb, label_colours, read_thinned
+        from geoprep.views.geotiff import chosen_scenes, require_pixels
 
         reader = self.reader
         level = reader.check_level(reader.meta.levels[-1] if level is None else level)
-        index, *_ = views.chosen_scenes(reader, ["all" if scene is None else scene], ["image"])
-        views.require_pixels(reader, index)
-        image, label = views.read_thinned(reader, index, level, 1)
+        index, *_ = chosen_scenes(reader, ["all" if scene is None else scene], ["image"])
+        require_pixels(reader, index)
+        image, label = read_thinned(reader, index, level, 1)
         figure, axes = plt.subplots(1, 2, figsize=(10, 5), layout="constrained")
-        axes[0].imshow(views.display_rgb(reader, image, views.brightness_table(reader)))
-        axes[1].imshow(views.label_colours(reader)[label])
+        axes[0].imshow(display_rgb(reader, image, brightness_table(reader)))
+        axes[1].imshow(label_colours(reader)[label])
         for panel, title in zip(axes, ("image", "label"), strict=True):
             panel.set_title(title)
             panel.set_axis_off()
@@ -243,7 +246,7 @@ class Store:
 
     def info(self, *, scenes: bool = False) -> dict[str, Any]:
         """Return facts about the store as plain values; see `geoprep.store_info`."""
-        from geoprep.views import info
+        from geoprep.views.facts import info
 
         return info(self.reader, scenes=scenes)
 

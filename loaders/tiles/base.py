@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
-from geoprep.store import StoreReader
+from geoprep.store.reader import StoreReader
 from loaders.batch import BufferPool, Crops, Pixels, crop_affine
 from loaders.memory import format_bytes
 from loaders.prefetch import SideThreads

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.errors import StoreError, UsageError
-from geoprep.store import REPAIR, StoreReader
+from geoprep.store.reader import StoreReader
+from geoprep.store.schema import REPAIR
 from loaders.batch import Crops, Pixels, check_speeds
 from loaders.chunks import Decoder, ReportProgress, ShardRead, progress_bar, read_all
 from loaders.memory import ArrayLayout, MemoryHandle, SharedArrays, format_bytes, load_once

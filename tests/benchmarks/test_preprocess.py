@@ -14,8 +14,8 @@ from geoprep.building.options import BuildOptions
 from geoprep.building.plan import make_plan
 from geoprep.building.run import build
 from geoprep.executors.threads import Threads
-from geoprep.sources import find_scenes
-from geoprep.store import StoreReader
+from geoprep.sources.city_scenes import find_scenes
+from geoprep.store.reader import StoreReader
 
 SIZE = 128
 

@@ -13,8 +13,8 @@ def here(monkeypatch, capfd, same_process, entry_points):
     What it returns is what `subprocess.run` would: exit status and what was printed. The status
     must be that asked for; with None it may be any.
     """
-    from geoprep.cli import cli
-    from geoprep.cli import run as run_command
+    from geoprep.cli.commands import cli
+    from geoprep.cli.running import run as run_command
 
     def run(program, *words, folder, status=0):
         monkeypatch.chdir(folder)

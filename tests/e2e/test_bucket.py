@@ -13,13 +13,14 @@ from helpers.buckets import client_of, s3_endpoint, use_endpoint
 from helpers.factory import tree_digest
 from helpers.rasters import write_raster
 
-from geoprep.building import BuildOptions
+from geoprep.building.options import BuildOptions
 from geoprep.building.scene import PlannedScene, probe_scene
 from geoprep.cli.commands import cli
 from geoprep.errors import UsageError
 from geoprep.sources.cities import BUCKET, CITIES
-from geoprep.storage import Files, open_header, open_image
-from geoprep.store import StoreReader
+from geoprep.storage.inputs import open_header, open_image
+from geoprep.storage.places import Files
+from geoprep.store.reader import StoreReader
 from geoprep.synth import synthesise
 
 MOSCOW = CITIES["moscow"]

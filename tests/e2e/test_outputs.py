@@ -11,7 +11,7 @@ from helpers.runs import KEYWORDS
 from helpers.stores import write_store
 
 import geoprep
-from geoprep.cli import cli
+from geoprep.cli.commands import cli
 from training import train
 
 pytestmark = pytest.mark.slow

@@ -21,7 +21,8 @@ from helpers.web import served
 from PIL import Image
 
 import geoprep
-from geoprep.store import SPLIT_NAMES, StoreReader
+from geoprep.store.reader import StoreReader
+from geoprep.store.schema import SPLIT_NAMES
 
 REPO = Path(__file__).resolve().parents[2]
 PAGES = {

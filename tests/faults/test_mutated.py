@@ -17,10 +17,11 @@ from helpers.factory import build_of
 from rasterio.enums import ColorInterp
 
 from geoprep.errors import GeoprepError
-from geoprep.sources import CITIES, find_scenes
-from geoprep.store import read_image, read_label
+from geoprep.sources.cities import CITIES
+from geoprep.sources.city_scenes import find_scenes
+from geoprep.store.scenes import read_image, read_label
 from geoprep.synth import synthesise
-from geoprep.verify import verify
+from geoprep.verify.store_check import verify
 
 OPTIONS = {"tile": 64, "levels": 1, "rescale": "none"}
 BATCH = 25

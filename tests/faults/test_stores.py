@@ -11,8 +11,9 @@ from helpers.crashes import OPTIONS, Builder
 from helpers.factory import build_of, row_of_scenes, tree_digest
 
 from geoprep.errors import GeoprepError, StoreError
-from geoprep.store import StoreReader, read_image, read_label
-from geoprep.verify import verify
+from geoprep.store.reader import StoreReader
+from geoprep.store.scenes import read_image, read_label
+from geoprep.verify.store_check import verify
 from loaders import RamTiles, StreamTiles
 
 

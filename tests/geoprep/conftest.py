@@ -10,8 +10,8 @@ from helpers.factory import Place, build_of, texture, write_scene
 from zarr.core import codec_pipeline
 
 import geoprep
-from geoprep.sources import images_and_labels
-from geoprep.store import StoreReader
+from geoprep.sources.own_images import images_and_labels
+from geoprep.store.reader import StoreReader
 
 UTM = "EPSG:32637"
 KINDS = (("motorway", "4"), ("residential", "1"), ("tertiary", "3"))

@@ -9,9 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from geoprep.errors import GeoprepError
-from geoprep.executors import Terminal
+from geoprep.executors.terminal import Terminal
 from geoprep.roads.formats.spacenet_csv import ImageRoads, read_csv, write_csv
-from geoprep.views import static_page
+from geoprep.views.page import static_page
 
 NAMES = ("a[b]c", "[/bold]x", ":car:", "\x1b]0;title\x07", "\x9b31mred", "a\rb", "a\u202eb")
 SHOWN = ("a[b]c", "[/bold]x", ":car:", "\\x1b]0;title\\x07", "\\x9b31mred", "a\\rb", "a\\u202eb")

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from geoprep.grid import tile_windows
-from geoprep.store import StoreReader, scene_grid, tiles_of
-from geoprep.verify import verify
+from geoprep.store.reader import StoreReader
+from geoprep.store.scenes import scene_grid, tiles_of
+from geoprep.verify.store_check import verify
 
 TRAIN, UNUSED = 0, 3
 

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from geoprep.building import Plan
+from geoprep.building.plan import Plan
 from geoprep.sources.scene import Scene
 from helpers.forks import Server
 

@@ -20,9 +20,9 @@ from geoprep.building.options import BuildOptions
 from geoprep.building.plan import Plan, make_plan
 from geoprep.building.request import Progress
 from geoprep.building.run import build
-from geoprep.executors import Executor, Threads
+from geoprep.executors.threads import Executor, Threads
 from geoprep.sources.scene import Scene, SourceScenes
-from geoprep.store import StoreReader
+from geoprep.store.reader import StoreReader
 from helpers.geojson import feature, write_features
 
 Array = NDArray[Any]

@@ -24,8 +24,8 @@ TESTS = Path(__file__).resolve().parents[1]
 IMPORTED = (
     *("matplotlib.figure", "matplotlib.backends.backend_agg", "torch.utils.tensorboard"),
     *("torch._dynamo", "torch.distributed.fsdp", "helpers.predict_cases", "helpers.tiny"),
-    *("loaders.copying", "training.run.start", "training.evaluation", "training.prediction.images"),
-    *("training.runners.model_files", "obstore", "zarrs"),
+    *("loaders.copying", "training.run.start", "training.evaluation.validation"),
+    *("training.prediction.images", "training.runners.model_files", "obstore", "zarrs"),
 )
 """What runs, evaluations and predictions import, much of it not before they need it."""
 

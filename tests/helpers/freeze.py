@@ -26,7 +26,7 @@ from helpers.rasters import write_raster
 from loaders import BatchLoader, RamTiles
 from training.checkpoint import load
 from training.fit import main as fit
-from training.model import build_model
+from training.model.build import build_model
 from training.predict import main as predict
 
 FILES = Path(__file__).resolve().parents[1] / "data" / "frozen.zip"

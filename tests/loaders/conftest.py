@@ -5,7 +5,7 @@ from helpers.buckets import Bucket, s3_endpoint, use_endpoint
 from helpers.painted import paint, write_store
 from helpers.streams import LARGE
 
-from geoprep.store import StoreReader
+from geoprep.store.reader import StoreReader
 from loaders import RamTiles
 
 

@@ -10,8 +10,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from geoprep.errors import StoreError
-from geoprep.store import StoreReader
 from geoprep.store.layout import shard_key
+from geoprep.store.reader import StoreReader
 from loaders.chunks import open_arrays
 
 

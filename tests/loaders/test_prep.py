@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import arrays
 
 from geoprep.errors import UsageError
 from geoprep.speed import BIN_TABLE, CHANNEL_TABLE, CONTINUOUS_TABLE
-from geoprep.store import StoreReader
+from geoprep.store.reader import StoreReader
 from loaders import (
     BatchLoader,
     DeviceAugmentation,

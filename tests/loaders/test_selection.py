@@ -7,8 +7,8 @@ from affine import Affine
 from helpers.factory import PLACES, Place, build_of, texture, write_scene
 
 from geoprep.errors import UsageError
-from geoprep.store import StoreReader
-from geoprep.views import outlines
+from geoprep.store.reader import StoreReader
+from geoprep.views.footprints import outlines
 from loaders.selection import Folds, select
 
 

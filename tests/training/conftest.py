@@ -6,7 +6,7 @@ import pytest
 from helpers.steps import SAMPLES
 from helpers.stores import write_store
 
-from geoprep.store import StoreReader
+from geoprep.store.reader import StoreReader
 from training.fit import main
 
 USUAL = ("--device", "cpu", "--compile", "off", "--threads", "1", "--loader-threads", "1")

@@ -17,9 +17,9 @@ from helpers.steps import trainable_of
 from loaders import BatchLoader, DevicePrep, Jitter, Normalize, RamTiles, SpeedTarget
 from training import export_model, load_model, train
 from training.checkpoint import load
-from training.engine import choose_engine
+from training.engine.native import choose_engine
 from training.fit import main
-from training.model import copy_weights
+from training.model.trainable import copy_weights
 from training.process import is_out_of_memory
 from training.run.capacity import choose_batch_size, release
 from training.run.step import StepState, TrainingError, train_step

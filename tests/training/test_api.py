@@ -19,7 +19,7 @@ import training
 from geoprep.errors import UsageError
 from loaders import DevicePrep
 from training import evaluate, export, fit, pretrain
-from training.model import build_model
+from training.model.build import build_model
 
 
 def bands_first(height, width, bands=3):
@@ -128,7 +128,7 @@ def export_to(model, *, out, **options):
     [
         (evaluate, training.evaluate_model, "evaluate.evaluated", {"tta": "d4", "threads": 1}),
         (export, export_to, "export.export", {"out": "x.pt2", "format": "fp32"}),
-        (fit, training.train, "run.start_run", {"out": "run", "epochs": 2}),
+        (fit, training.train, "run.start.start_run", {"out": "run", "epochs": 2}),
         (pretrain, training.pretrain_model, "pretrain.pretrain", {"out": "run", "cities": 2}),
     ],
     ids=["evaluate", "export", "fit", "pretrain"],

@@ -11,7 +11,7 @@ from dataclasses import fields
 
 import pytest
 
-from geoprep.cli import run
+from geoprep.cli.running import run
 from geoprep.errors import StoreError, UsageError
 from geoprep.options import settings_of
 from training.cli import Command

@@ -7,7 +7,8 @@ import pytest
 from click.testing import CliRunner
 
 import geoprep
-from geoprep.cli import LazyCommand, cli
+from geoprep.cli.commands import cli
+from geoprep.cli.entry_points import LazyCommand
 from training import commands
 
 GEOPREP = ("-P", "-c", "from geoprep.cli import main; main()")

@@ -10,7 +10,7 @@ from helpers.runs import SMALL, STAGED, rows
 from helpers.stores import write_store
 
 from geoprep.errors import StoreError, UsageError
-from geoprep.store import StoreReader
+from geoprep.store.reader import StoreReader
 from loaders import DeviceTiles, Folds, StreamTiles, select
 from training.checkpoint import load
 from training.data import count_fold, differences, model_info, shared_ground, tiles_of

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from geoprep.errors import OutputError
 from loaders.memory import Available
 from training.checkpoint import load, load_model
-from training.model import copy_weights
+from training.model.trainable import copy_weights
 from training.run import start, trainer
 from training.settings import Config
 

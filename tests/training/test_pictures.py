@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from geoprep.palette import BACKGROUND_COLOUR, NODATA_GREYS, SPEED_COLOURS
-from geoprep.store import ClassTable
+from geoprep.store.classes import ClassTable
 from training.pictures import FALSE, HIT, MISSED, Example, choose_tiles, draw_curves, draw_examples
 
 SIDE = 246

@@ -10,9 +10,9 @@ from helpers.runs import KEYWORDS
 from helpers.stores import write_store
 
 import training
-from geoprep.building import BuildOptions
+from geoprep.building.options import BuildOptions
 from geoprep.errors import UsageError
-from geoprep.store import StoreReader
+from geoprep.store.reader import StoreReader
 from geoprep.synth.layout import SIZES
 from training import pretrain
 from training.checkpoint import load
@@ -52,7 +52,7 @@ def test_a_training_starts_from_the_weights(start, store_path, tmp_path):
 def test_existing_cities_are_used_again(start, store_path, tmp_path, monkeypatch):
     shutil.copytree(cities(start)[0].parent, tmp_path / "again-cities")
     monkeypatch.setattr("training.pretrain._build", None)
-    monkeypatch.setattr("training.run.start_run", lambda *_: 0)
+    monkeypatch.setattr("training.run.start.start_run", lambda *_: 0)
     options = {"cities": 2, "scenes": 1, "out": str(tmp_path / "again")}
     training.pretrain_model(store_path, progress=False, **options)
     with pytest.raises(TypeError):  # another buffer: other cities
@@ -80,7 +80,7 @@ def test_a_store_without_speeds_gets_a_model_of_roads(store_path, tmp_path, monk
     seen = []
     monkeypatch.setattr(StoreReader, "has_speeds", False)
     monkeypatch.setattr("training.pretrain.city_stores", lambda *_: [])
-    monkeypatch.setattr("training.run.start_run", lambda given, _: seen.append(given) or 0)
+    monkeypatch.setattr("training.run.start.start_run", lambda given, _: seen.append(given) or 0)
     training.pretrain_model(store_path, out=str(tmp_path / "a"))
     training.pretrain_model(store_path, out=str(tmp_path / "b"), targets="continuous")
     assert [one["targets"] for one in seen] == ["binary", "continuous"]

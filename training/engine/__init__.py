@@ -1,5 +1,1 @@
 """Device, precision, compiler, allocator, threads and ranks of training steps."""
-
-import lazy_loader as lazy
-
-__getattr__, __dir__, __all__ = lazy.attach_stub(__name__, __file__)

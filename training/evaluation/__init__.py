@@ -1,5 +1,1 @@
 """Decoding of probabilities, thresholds, metrics and evaluations of models."""
-
-import lazy_loader as lazy
-
-__getattr__, __dir__, __all__ = lazy.attach_stub(__name__, __file__)

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from geoprep.errors import UsageError
 from geoprep.speed import NODATA
-from geoprep.store import StoreReader
+from geoprep.store.reader import StoreReader
 from training.checkpoint import ModelInfo
 from training.data import Tiles, count_tiles, tiles_of
-from training.engine import sum_in_place
+from training.engine.distributed import sum_in_place
 from training.evaluation.metrics import RoadMetrics, metrics_of
 
 MOST_TILES = 200

@@ -13,10 +13,11 @@ from torch import Tensor
 
 from geoprep.errors import UsageError
 from training.checkpoint import ModelInfo
-from training.engine import wait_for
+from training.engine.native import wait_for
 from training.evaluation.standing import SCORES
 from training.evaluation.validation import evaluate_runner
-from training.runners import Runner, export_files
+from training.runners.model_files import export_files
+from training.runners.runner import Runner
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from geoprep.speed import (
 )
 from training.checkpoint import ModelInfo
 from training.evaluation.threshold import choose_threshold
-from training.runners import default_threshold
+from training.runners.decoding import default_threshold
 
 CLASSES = BIN_COUNT + 1
 """Background and the bins."""

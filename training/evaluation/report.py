@@ -8,8 +8,8 @@ from html import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from geoprep.storage import replaced
-from geoprep.views import static_page
+from geoprep.storage.output_files import replaced
+from geoprep.views.page import static_page
 from training.pictures import Example, draw_examples
 
 Table = tuple[Sequence[str], Iterable[Sequence[str]], int]

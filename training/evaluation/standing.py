@@ -13,9 +13,10 @@ import pandas as pd
 import shapely
 from numpy.typing import NDArray
 
-from geoprep.store import SHARE_COLUMNS, StoreReader
+from geoprep.store.reader import StoreReader
+from geoprep.store.schema import SHARE_COLUMNS
 from geoprep.texts import counted
-from geoprep.views import outlines
+from geoprep.views.footprints import outlines
 from loaders import BatchLoader, Split, select
 from training.checkpoint import ModelInfo
 from training.data import folds_of

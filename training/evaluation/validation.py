@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from geoprep.speed import MAX_MPH, NODATA
-from geoprep.store import StoreReader
+from geoprep.store.reader import StoreReader
 from geoprep.texts import counted
 from loaders import BatchLoader, Split
-from training import runners
 from training.checkpoint import ModelInfo
 from training.data import Tiles, differences, tiles_of
-from training.engine import Engine, max_over_ranks, sum_in_place, sum_over_ranks
+from training.engine.distributed import max_over_ranks, sum_in_place, sum_over_ranks
+from training.engine.native import Engine
 from training.evaluation.baseline import Baseline
 from training.evaluation.metrics import (
     THRESHOLDS,
@@ -38,8 +38,11 @@ from training.evaluation.standing import (
     training_scenes,
     unlearned_classes,
 )
-from training.model import ClassLoss, RoadLoss, Trainable
+from training.model.losses import ClassLoss, RoadLoss
+from training.model.trainable import Trainable
 from training.pictures import ANY_ROAD_MPH, Example
+from training.runners.decoding import chosen_threshold, default_threshold, label_bytes
+from training.runners.runner import Runner, Views, average_views, pad_batch, pad_image
 
 Bytes = NDArray[np.uint8]
 
@@ -119,7 +122,7 @@ def examples(
         with engine.autocast():
             logits = trainable.logits(image.to(engine.device))
         probabilities = activated(logits, info.targets)
-        return decoded_label(probabilities, info, runners.default_threshold(info.targets))
+        return decoded_label(probabilities, info, default_threshold(info.targets))
 
     with evaluation_mode(trainable):
         return [_example(*loader.tiles.pixels(tile), info, predicted) for tile in chosen]
@@ -138,7 +141,7 @@ def _example(
 def decoded_label(probabilities: Tensor, info: ModelInfo, threshold: float) -> Tensor:
     """Return the label, uint8 (n, y, x): classes, or 0 for background and mph from 1."""
     if info.has_classes or info.class_mph:
-        return runners.label_bytes(probabilities, info, threshold)
+        return label_bytes(probabilities, info, threshold)
     road = probabilities[:, -1] >= threshold
     if info.targets == "binary":
         return road.to(torch.uint8) * ANY_ROAD_MPH
@@ -147,17 +150,17 @@ def decoded_label(probabilities: Tensor, info: ModelInfo, threshold: float) -> T
 
 
 def scene_examples(
-    runner: runners.Runner,
+    runner: Runner,
     info: ModelInfo,
     tiles: Tiles,
     scenes: Sequence[str],
     threshold: float,
-    tta: runners.Views = "none",
+    tta: Views = "none",
 ) -> list[Example]:
     """Return the tile with most road of each scene, with its label and prediction."""
 
     def predicted(image: Tensor) -> Tensor:
-        probabilities = runners.average_views(runner, runners.pad_image(image), tta)
+        probabilities = average_views(runner, pad_image(image), tta)
         return decoded_label(probabilities.permute(0, 3, 1, 2), info, threshold)
 
     ids = np.array([tiles.scene(tile) for tile in range(len(tiles))])
@@ -185,14 +188,14 @@ class Evaluation(Standing):
 
 
 def evaluate_runner(
-    runner: runners.Runner,
+    runner: Runner,
     info: ModelInfo,
     stores: Sequence[str | Path | StoreReader],
     split: Split = "val",
     *,
     level: int | None = None,
     threshold: float | None = None,
-    tta: runners.Views = "none",
+    tta: Views = "none",
     batch_size: int = 4,
     baseline: bool = False,
     quiet: bool = True,
@@ -213,13 +216,13 @@ def evaluate_runner(
         notes.append(f"if its stores are the same, the model was trained on {which}")
     loader = BatchLoader(tiles, batch_size, shuffle=False)
     scenes, scene_of = _scenes(loader, runner.device)
-    threshold, device = runners.chosen_threshold(info, threshold), runner.device
+    threshold, device = chosen_threshold(info, threshold), runner.device
     metrics, once = metrics_of(info, len(scenes), device, threshold), CountedOnce(loader)
     simple = Baseline(info, tiles, threshold) if baseline else None
     for batch in loader:
         places = batch_size if runner.fixed_batch else 0
-        image = runners.pad_batch(runners.pad_image(batch.image), places)
-        probabilities = runners.average_views(runner, image, tta)[: len(batch)].permute(0, 3, 1, 2)
+        image = pad_batch(pad_image(batch.image), places)
+        probabilities = average_views(runner, image, tta)[: len(batch)].permute(0, 3, 1, 2)
         on_device = batch.to(device)
         label = once(batch.index, on_device.label)
         metrics.update(probabilities, label, scene_of[on_device.index])

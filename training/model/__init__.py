@@ -1,5 +1,1 @@
 """Models, their losses and optimizers, and the module of a training step."""
-
-import lazy_loader as lazy
-
-__getattr__, __dir__, __all__ = lazy.attach_stub(__name__, __file__)

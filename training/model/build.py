@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from geoprep.errors import UsageError
-from geoprep.store import ClassTable, are_colours
+from geoprep.store.classes import ClassTable, are_colours
 from geoprep.typed import require, typed
 from training.model.unet import STRIDE, ResNetUNet
 

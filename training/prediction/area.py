@@ -30,7 +30,7 @@ def read_area(text: str, where: str | None) -> tuple[Polygons, str, str]:
     UsageError
         The file cannot be read, or has no polygons or no CRS.
     """
-    from geoprep.labels import VectorFile  # imports pyogrio
+    from geoprep.labels.vector_files import VectorFile  # imports pyogrio
 
     try:
         west, south, east, north = map(float, text.split(","))

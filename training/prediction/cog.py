@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from geoprep.cpus import usable_cpus
 from geoprep.speed import NODATA
-from geoprep.storage import flush, put
+from geoprep.storage.local_files import flush
+from geoprep.storage.output_files import put
 from training.prediction.spool import LEADER, TILE, Compression, Shape, Spool, WriteJournal, framed
 
 _GHOST = (

@@ -17,8 +17,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from geoprep import imagery
-from geoprep.imagery import ImageWindow
+from geoprep.imagery.counts import count_source
+from geoprep.imagery.decoding import ImageWindow
+from geoprep.imagery.wide import is_held_wide
 from geoprep.speed import MAX_MPH, NODATA
 from loaders import has_streams
 from training.checkpoint import ModelInfo
@@ -26,7 +27,7 @@ from training.prediction.cog import CogWriter
 from training.prediction.image_rows import ImageRows
 from training.prediction.predict_options import PredictOptions
 from training.prediction.windows import Bytes, Doubles, WindowGrid, WindowRow
-from training.runners import pad_batch
+from training.runners.runner import pad_batch
 
 IN_FLIGHT = 2
 """Pieces of rows that are queued on a device while the host writes an earlier one."""
@@ -67,8 +68,8 @@ class Device:
 
     def count(self, pixels: ImageWindow) -> NDArray[np.int64]:
         """See `imagery.count_source`; threads call it."""
-        if imagery.is_held_wide(pixels.values):
-            return imagery.count_source(pixels)  # by NumPy
+        if is_held_wide(pixels.values):
+            return count_source(pixels)  # by NumPy
         with self.working():
             values = self._numbers(pixels.values)
             if pixels.valid is not None:
@@ -96,7 +97,7 @@ class Device:
         whole = torch.outer(self.put(np.diff(ys)), self.put(np.diff(xs)))[..., None]
         keep = (shares > 0) & (shares >= 0.5 * whole - 1e-9)
         means, limits = values / shares, self.put(tables)
-        if imagery.is_held_wide(pixels.values):
+        if is_held_wide(pixels.values):
             low, high = limits.unbind(1)
             out = ((means - low) * 255 / (high - low) + 0.5).floor().clamp(1, 255)
         else:

@@ -11,16 +11,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from geoprep import imagery
 from geoprep.compiled import compiled
 from geoprep.cpus import usable_cpus
-from geoprep.imagery import ImageWindow
+from geoprep.imagery import resample
+from geoprep.imagery.counts import count_source
+from geoprep.imagery.decoding import ImageWindow
 from geoprep.speed import NODATA
 from training.checkpoint import ModelInfo
 from training.prediction.image_rows import Convert, ImageRows, kept_probabilities
 from training.prediction.predict_options import PredictOptions
 from training.prediction.windows import Bytes, Doubles, Floats, WindowGrid, WindowRow
-from training.runners import Part, class_bytes, road_bytes, spread_bytes
+from training.runners.decoding import Part, class_bytes, road_bytes, spread_bytes
 
 
 class Host:
@@ -32,7 +33,7 @@ class Host:
     blends = "numba"
     decoders = 1  # threads: the model has all processors to itself
     timings: Sequence[tuple[Any, Any]] = ()  # events around the model that are to be read
-    count = staticmethod(imagery.count_source)
+    count = staticmethod(count_source)
     image_rows: Callable[..., ImageRows] = ImageRows
     put = staticmethod(np.asarray)  # values to where the pixels are
     working: Callable[[], AbstractContextManager[Any]] = nullcontext  # around reading
@@ -48,7 +49,7 @@ class Host:
         shape = len(ys) - 1, len(xs) - 1
         image = np.empty((*shape, pixels.values.shape[2]), np.uint8)
         valid = np.empty(shape, np.uint8)
-        imagery.render(pixels, tables, ys, xs, image, valid)
+        resample.render(pixels, tables, ys, xs, image, valid)
         return image, valid
 
     @staticmethod

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from geoprep.compiled import compiled
 from training.prediction.images import ImageSource
 from training.prediction.windows import Bytes, Doubles, Floats, WindowRow
-from training.runners import Part
+from training.runners.decoding import Part
 
 Words = NDArray[np.uint16]
 Convert = Callable[..., Any]

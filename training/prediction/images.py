@@ -22,12 +22,18 @@ from numpy.typing import NDArray
 from rasterio.io import DatasetReader
 from rasterio.windows import Window
 
-from geoprep import imagery
-from geoprep.building import parse_nodata
+from geoprep.building.options import parse_nodata
 from geoprep.cpus import usable_cpus
 from geoprep.errors import ImageError, UsageError
-from geoprep.imagery import ImageWindow
-from geoprep.storage import open_image, shown_address
+from geoprep.imagery.band_names import Names, band_numbers, common_name, match_bands, parse_bands
+from geoprep.imagery.counts import count_source
+from geoprep.imagery.decoding import ImageWindow, decided, read_pixels
+from geoprep.imagery.description import NOTHING_STATED, Raster, Stated
+from geoprep.imagery.headers import describe
+from geoprep.imagery.rescale import percentile_limits
+from geoprep.imagery.validity import Nodata, decide, read_bits, strip_validity, write_bits
+from geoprep.storage.addresses import shown_address
+from geoprep.storage.inputs import open_image
 from training.checkpoint import ModelInfo
 from training.prediction.area import Polygons, area_in_pixels, read_area
 from training.prediction.predict_options import ImageOptions, known_limits
@@ -71,7 +77,7 @@ class ImageSource:
     gsd_m: tuple[float, float] | None  # of the model's grid, x and y; None if it is unknown
     version: str  # changes with any of its files, see `imagery.Raster.version`; ETag of an object
     copied: str = ""  # the version of the local files; "" if it is not looked at
-    nodata: imagery.Nodata = None  # which pixels are nodata, as a build takes it
+    nodata: Nodata = None  # which pixels are nodata, as a build takes it
     black_decides: bool = False  # on nodata, at the edge: the file states none
     # Values that become black and white, float64 (band, 2); None: percentiles of the image.
     limits: NDArray[np.float64] | None = field(default=None, compare=False)
@@ -129,14 +135,14 @@ def inspect_image(
     info: ModelInfo,
     options: ImageOptions,
     version: str = "",
-    stated: imagery.Stated = imagery.NOTHING_STATED,
+    stated: Stated = NOTHING_STATED,
 ) -> ImageSource:
     """Return the bands, grid and dtype of an image.
 
     ``version`` is that of a copied object, ``stated`` has the statements of a STAC item.
     """
-    raster = imagery.describe(address)
-    bands, note = choose_bands(raster, info.bands, imagery.parse_bands(options.bands), stated.names)
+    raster = describe(address)
+    bands, note = choose_bands(raster, info.bands, parse_bands(options.bands), stated.names)
     dtype = raster.dtype_of(bands)
     limits = known_limits(
         info, options.rescale, dtype, raster.units_of(bands, stated.units), raster.name
@@ -194,10 +200,10 @@ def inspect_image(
 
 
 def choose_bands(
-    raster: imagery.Raster,
+    raster: Raster,
     needed: Sequence[str],
     chosen: Sequence[int | str],
-    names: Sequence[imagery.Names] = (),
+    names: Sequence[Names] = (),
 ) -> tuple[tuple[int, ...], str]:
     """Return the 1-based bands of an image for those that a model needs, in their order; a note.
 
@@ -210,10 +216,10 @@ def choose_bands(
                 f"`bands` names {len(chosen)} band(s), but the model needs {len(needed)}: "
                 f"{', '.join(needed)}"
             )
-        return imagery.band_numbers(chosen, raster.names_or(names), raster.name), ""
+        return band_numbers(chosen, raster.names_or(names), raster.name), ""
     names, bands = raster.names_or(names), raster.default_bands
-    wanted = [(name, imagery.common_name(name)) for name in needed]
-    match = imagery.match_bands(wanted, names, [band - 1 for band in bands])  # 2
+    wanted = [(name, common_name(name)) for name in needed]
+    match = match_bands(wanted, names, [band - 1 for band in bands])  # 2
     listed = ", ".join(f"{band} ({names[band - 1][0]})" for band in bands)
     if not match.missing:
         unclear = match.unnamed and len(needed) > 1
@@ -277,17 +283,17 @@ class ImageReader:
         if self._mask is None:
             return
         height, width = self.source.lengths
-        strips = self._map_rows(lambda rows: imagery.strip_validity(rows.valid, rows.black))
-        bits, _ = imagery.decide(strips, height, width)
+        strips = self._map_rows(lambda rows: strip_validity(rows.valid, rows.black))
+        bits, _ = decide(strips, height, width)
         if bits is None:
             bits = np.full((height, -(-width // 8)), 255, np.uint8)
         for top, rows in self._decoded.items():
             valid = np.unpackbits(bits[top : top + len(rows.values)], axis=1, count=width)
-            self._decoded[top] = imagery.decided(rows, valid)
-        imagery.write_bits(str(self._mask), bits)
+            self._decoded[top] = decided(rows, valid)
+        write_bits(str(self._mask), bits)
 
     def scene_limits(
-        self, count: Callable[[ImageWindow], NDArray[np.int64]] = imagery.count_source
+        self, count: Callable[[ImageWindow], NDArray[np.int64]] = count_source
     ) -> NDArray[np.float64]:
         """Return float64 (band, 2), the percentiles of an image's valid pixels.
 
@@ -300,12 +306,12 @@ class ImageReader:
             )
         else:
             counts = self._map_rows(count, self._mask, self._counted_every).values()
-        return imagery.percentile_limits(sum(counts))
+        return percentile_limits(sum(counts))
 
     def require_unchanged(self) -> None:
         """Raise ImageError if a file of the image is not the one that its header was read from."""
         source = self.source
-        if source.copied and imagery.describe(source.address).version() != source.copied:
+        if source.copied and describe(source.address).version() != source.copied:
             raise ImageError(
                 f"{shown_address(source.address)}: changed while it was predicted. Run the command "
                 "again when the file is complete"
@@ -351,9 +357,9 @@ class ImageReader:
         top, bottom, left, right = edges
         source, valid, parts = self.source, None, (slice(top, bottom), slice(left, right))
         if mask is not None:
-            valid = imagery.read_bits(str(mask), source.lengths[1], *parts)
+            valid = read_bits(str(mask), source.lengths[1], *parts)
         window = Window.from_slices(*parts)
-        return imagery.read_pixels(dataset, source.bands, window, nodata=source.nodata, mask=valid)
+        return read_pixels(dataset, source.bands, window, nodata=source.nodata, mask=valid)
 
     def _take_decoded(
         self, pool: ThreadPoolExecutor, ahead: int, top: int, bottom: int, left: int, right: int

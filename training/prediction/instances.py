@@ -27,7 +27,8 @@ from training.prediction.job import predict_images
 from training.prediction.predict_options import PredictOptions
 from training.prediction.predictor import ImageOutcome
 from training.prediction.screen import Screen, summary
-from training.runners import SUFFIXES, chosen_device, parse_devices
+from training.runners.model_files import SUFFIXES, chosen_device
+from training.runners.model_options import parse_devices
 
 _PR_SET_PDEATHSIG = 1
 _PATIENCE_S = 10.0

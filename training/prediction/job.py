@@ -17,13 +17,20 @@ from itertools import count, filterfalse, takewhile
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from geoprep import imagery, storage
 from geoprep.errors import GeoprepError, UsageError
-from geoprep.executors import Threads, stopped
-from geoprep.sources import SourceScenes, images_and_labels
-from geoprep.views import write_sidecar
+from geoprep.executors.threads import Threads, stopped
+from geoprep.imagery.description import NOTHING_STATED
+from geoprep.imagery.headers import describe
+from geoprep.sources.own_images import images_and_labels
+from geoprep.sources.scene import SourceScenes
+from geoprep.storage.addresses import is_remote, joined, split_address
+from geoprep.storage.output_files import is_ours, outputs, require_suffix
+from geoprep.storage.places import remote_file
+from geoprep.storage.transfer import download
+from geoprep.storage.versions import content_digest
+from geoprep.views.geotiff import write_sidecar
 from loaders import has_streams
-from training.engine import keep_memory
+from training.engine.host import keep_memory
 from training.prediction.images import MOST_AT_ENDS, ImageSource, inspect_image
 from training.prediction.overlay import write_overlay, write_style
 from training.prediction.predict_options import PredictOptions, limits_note
@@ -32,7 +39,9 @@ from training.prediction.predictor import ImageOutcome, Predictor, PredictStats
 from training.prediction.screen import Screen
 from training.prediction.spool import BusyError, locked, remove_leftover
 from training.prediction.windows import check_window
-from training.runners import Runner, chosen_threshold, open_models, split_models
+from training.runners.decoding import chosen_threshold
+from training.runners.ensemble import open_models, split_models
+from training.runners.runner import Runner
 
 _SMALL = 16_000_000
 """Pixels through the model of the largest image of a job that predicts several at a time."""
@@ -84,7 +93,7 @@ def open_job(options: PredictOptions) -> tuple[PredictionJob, list[str]]:
             "model of bins (probabilities and speed), binary targets (probabilities) or classes"
         )
     if options.polygons:
-        storage.require_suffix(options.polygons, ".gpkg", ".geojson", ".fgb")
+        require_suffix(options.polygons, ".gpkg", ".geojson", ".fgb")
     for name in ("square", "min_area", "simplify"):
         if getattr(options, name) and not options.polygons:
             raise UsageError(f"`{name}` is for `polygons`: name their file too, or leave it out")
@@ -102,7 +111,7 @@ def open_job(options: PredictOptions) -> tuple[PredictionJob, list[str]]:
         f"{x:.3g} x {y:.3g} m, {runner.description}",
         f"classes {info.classes}" if info.has_classes else f"threshold {threshold:.3g} ({origin})",
     ]
-    digest = " ".join([*(storage.content_digest(str(file)) for file in files), options.weights])
+    digest = " ".join([*(content_digest(str(file)) for file in files), options.weights])
     return PredictionJob(Predictor(info, options, threshold, digest, several), runner), header
 
 
@@ -163,8 +172,8 @@ class PredictionJob:
         """Read an image's header, or the version of a remote one; note an error in the task."""
         predictor = self.predictor
         try:
-            if storage.is_remote(task.address):
-                remotes = map(storage.remote_file, storage.split_address(task.address))
+            if is_remote(task.address):
+                remotes = map(remote_file, split_address(task.address))
                 task.version = " ".join(remote.version for remote in remotes)
             else:
                 task.source = self._inspected(task.address, task)
@@ -182,7 +191,7 @@ class PredictionJob:
     def _inspected(self, address: str, task: ImageOutcome) -> ImageSource:
         """Return the header of an image, or of its copy, with what a STAC item states of it."""
         info, options, found = self.predictor.info, self.predictor.options, self._found
-        stated = found.stated.get(task.target.stem, imagery.NOTHING_STATED)
+        stated = found.stated.get(task.target.stem, NOTHING_STATED)
         return inspect_image(address, info, options, task.version, stated)
 
     def _state_outputs(self, tasks: Sequence[ImageOutcome]) -> None:
@@ -209,7 +218,7 @@ class PredictionJob:
                 files += [path for path in beside if not path.exists()]
             else:
                 files += [task.target, *beside]
-        storage.outputs(*files, inputs=_files_of(tasks), marked=marked)
+        outputs(*files, inputs=_files_of(tasks), marked=marked)
 
     def _differs(self, task: ImageOutcome, signed: dict[str, Any]) -> str:
         """Return how the prediction that exists differs from the requested one; empty if equal."""
@@ -283,7 +292,7 @@ class PredictionJob:
                 names = info.class_names if info.has_classes else ()
                 write_sidecar(task.target, task.source.crs if task.source else None, names)
             write_style(style, info, threshold)
-        if task.stats and not picture and storage.is_ours(overlay):
+        if task.stats and not picture and is_ours(overlay):
             overlay.unlink()
             screen.say(f"{overlay} shows the prediction before and is removed with it")
 
@@ -293,20 +302,20 @@ class PredictionJob:
 
         The copy stays where a run can resume.
         """
-        if not storage.is_remote(task.address):
+        if not is_remote(task.address):
             yield
             return
         folder = task.target.with_name(f".{task.target.name}.image")
         copies = {
-            folder / str(number or "") / PurePosixPath(address).name: storage.remote_file(address)
-            for number, address in enumerate(storage.split_address(task.address))
+            folder / str(number or "") / PurePosixPath(address).name: remote_file(address)
+            for number, address in enumerate(split_address(task.address))
         }
         with locked(folder):
             try:
                 for copy, remote in copies.items():
-                    storage.download(remote, copy)
+                    download(remote, copy)
                 task.version = " ".join(remote.version for remote in copies.values())
-                task.source = self._inspected(storage.joined(map(str, copies)), task)
+                task.source = self._inspected(joined(map(str, copies)), task)
                 yield
             except GeoprepError:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -351,7 +360,7 @@ class PredictionJob:
 def _is_prediction_in(folder: Path, address: str) -> bool:
     """Return whether an image is a prediction in a folder, or the picture of one."""
     path = Path(address)
-    inside = not storage.is_remote(address) and path.parent.resolve() == folder.resolve()
+    inside = not is_remote(address) and path.parent.resolve() == folder.resolve()
     return inside and signature_of(path.with_suffix(".tif")) is not None
 
 
@@ -359,12 +368,12 @@ def _files_of(tasks: Sequence[ImageOutcome]) -> list[str]:
     """Return all files of the images on the disk, such as the sources of a VRT."""
     files: list[str] = []
     for task in tasks:
-        addresses = storage.split_address(task.address)
+        addresses = split_address(task.address)
         files += addresses
         if task.source is not None:
             files += task.source.files
             continue
-        for address in filterfalse(storage.is_remote, addresses):  # its header could not be used
+        for address in filterfalse(is_remote, addresses):  # its header could not be used
             with suppress(GeoprepError):
-                files += imagery.describe(address).files
+                files += describe(address).files
     return files

@@ -12,18 +12,22 @@ from numpy.typing import NDArray
 from PIL import Image
 from rasterio.windows import Window
 
-from geoprep import imagery
-from geoprep.imagery import ImageWindow
+from geoprep.imagery.counts import count_source
+from geoprep.imagery.decoding import ImageWindow
+from geoprep.imagery.description import Raster
+from geoprep.imagery.rescale import lookup_tables, percentile_limits, to_bytes
+from geoprep.imagery.wide import find_usable, held_dtype, is_held_wide
 from geoprep.palette import BACKGROUND_COLOUR, NODATA_GREYS
 from geoprep.speed import BACKGROUND, NODATA
-from geoprep.storage import open_image, replaced
-from geoprep.store import BACKGROUND_NAME
+from geoprep.storage.inputs import open_image
+from geoprep.storage.output_files import replaced
+from geoprep.store.classes import BACKGROUND_NAME
 from geoprep.texts import printable
-from geoprep.views import CLASS_OPACITY, natural_bands
+from geoprep.views.display import CLASS_OPACITY, natural_bands
 from training.checkpoint import ModelInfo
 from training.pictures import ANY_ROAD_MPH, LEGEND_WIDTH, LINE, colours_of, draw_legend
 from training.prediction.images import ImageSource, bounded_cache
-from training.runners import CLASS_BAND, ROAD_BAND, SPEED_BAND
+from training.runners.decoding import CLASS_BAND, ROAD_BAND, SPEED_BAND
 
 LONGEST = 2048
 """Largest side of an overlay in pixels."""
@@ -139,7 +143,7 @@ def _brightened(
     corner = (left, top) if source.on_image else (left * right, top * down)
     part = Window(*corner, *reversed(source.part_lengths))
     with bounded_cache(), open_image(source.address) as dataset:
-        raster = imagery.Raster.of(dataset)
+        raster = Raster.of(dataset)
         if raster.palette is not None:
             read: Any = raster.colours[:, bands][dataset.read(1, out_shape=shape, window=part)]
             nodata: list[float | None] = []
@@ -147,13 +151,13 @@ def _brightened(
             numbers, size = [band + 1 for band in bands], (len(bands), *shape)
             every = dataset.read(numbers, out_shape=size, window=part)
             read, nodata = np.moveaxis(every, 0, 2), [dataset.nodatavals[band] for band in bands]
-    values = np.ascontiguousarray(read, imagery.held_dtype(source.dtype))
+    values = np.ascontiguousarray(read, held_dtype(source.dtype))
     valid = None
-    if imagery.is_held_wide(values):
-        usable = imagery.find_usable(values, nodata)
+    if is_held_wide(values):
+        usable = find_usable(values, nodata)
         values[~usable] = 0
         valid = usable.view(np.uint8)
-    tables = imagery.lookup_tables(
-        imagery.percentile_limits(imagery.count_source(ImageWindow(values, valid))), source.dtype
+    tables = lookup_tables(
+        percentile_limits(count_source(ImageWindow(values, valid))), source.dtype
     )
-    return np.repeat(imagery.to_bytes(values, tables), 3 // len(shown), axis=-1).astype(np.float32)
+    return np.repeat(to_bytes(values, tables), 3 // len(shown), axis=-1).astype(np.float32)

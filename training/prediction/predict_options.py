@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from geoprep import building, imagery
+from geoprep.building.options import parse_nodata, parse_rescale
 from geoprep.errors import ImageError, UsageError
+from geoprep.imagery.band_names import parse_bands
 from geoprep.options import argument, option
-from training.runners import ModelOptions
+from training.runners.model_options import ModelOptions
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,13 +37,13 @@ def check_gsd(text: str) -> None:
 def check_nodata(text: str) -> None:
     """Raise UsageError unless ``nodata`` is ``checkpoint`` or a rule of `geoprep.building`."""
     if text != "checkpoint":
-        building.parse_nodata(text)
+        parse_nodata(text)
 
 
 def check_rescale(text: str) -> None:
     """Raise UsageError unless ``rescale`` is ``checkpoint`` or a rule of `geoprep.building`."""
     if text != "checkpoint":
-        building.parse_rescale(text)
+        parse_rescale(text)
 
 
 def known_limits(
@@ -53,16 +54,18 @@ def known_limits(
     ``units`` are scale and offset of the bands of an image of a ``dtype``, if it has any. Raises
     ImageError if the limits of the model belong to values of another kind.
     """
+    from geoprep.imagery.rescale import source_limits, value_kind
+
     if dtype not in ("", "uint8") and rescale_rule(info, rule) == "none":
         raise ImageError(
             f"{name} is {dtype}, but the model was trained on uint8 without rescaling: use "
             "`rescale` scene, or LO,HI, to map its values to bytes"
         )
-    fixed = building.parse_rescale(rescale_rule(info, rule))
+    fixed = parse_rescale(rescale_rule(info, rule))
     own = rescale_rule(info, rule) == info.rescale
-    kind = imagery.value_kind(dtype, scaled=bool(units))
+    kind = value_kind(dtype, scaled=bool(units))
     if own and info.limits_of == "integers":
-        units, kind = (), imagery.value_kind(dtype, scaled=False)
+        units, kind = (), value_kind(dtype, scaled=False)
     if own and dtype and info.limits_of not in ("", kind) and (fixed is not None or info.limits):
         belong = "integers of more than 8 bits" if info.limits_of == "integers" else "a unit"
         raise ImageError(
@@ -72,7 +75,7 @@ def known_limits(
     if fixed == (0, 255) or (own and not info.limits_of):  # of values as they are stored
         units = ()
     limits = fixed or (info.limits if rescale_rule(info, rule) == "city" else ())
-    return imagery.source_limits(limits, len(info.bands), units) if limits else None
+    return source_limits(limits, len(info.bands), units) if limits else None
 
 
 def rescale_rule(info: ModelInfo, rule: str) -> str:
@@ -162,7 +165,7 @@ class ImageOptions:
         "Bands to read, by number from 1 or by name, such as 5,3,2. By default the bands with the "
         "names of the model's, else all of them.",
         "BAND,...",
-        check=imagery.parse_bands,
+        check=parse_bands,
     )
     rescale: str = option(
         "checkpoint",

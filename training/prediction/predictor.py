@@ -19,7 +19,7 @@ from torch import Tensor
 
 from geoprep.cpus import usable_cpus
 from geoprep.errors import UsageError
-from geoprep.imagery import parse_bands
+from geoprep.imagery.band_names import parse_bands
 from loaders import has_streams
 from training.checkpoint import ModelInfo
 from training.prediction.area import read_area
@@ -37,7 +37,8 @@ from training.prediction.windows import (
     read_window_rows,
     window_grid,
 )
-from training.runners import CLASS_BAND, SPEED_BAND, VIEWS, Runner, average_views
+from training.runners.decoding import CLASS_BAND, SPEED_BAND
+from training.runners.runner import VIEWS, Runner, average_views
 
 FORMAT = 3
 """Version of predictions: bands, how probabilities become speeds, and what identifies an image."""

@@ -9,8 +9,8 @@ from pathlib import Path
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from geoprep.executors import Terminal
-from geoprep.storage import shown_address
+from geoprep.executors.terminal import Terminal
+from geoprep.storage.addresses import shown_address
 from training.prediction.predictor import ImageOutcome, ProgressCallback, elapsed
 
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from geoprep.errors import UsageError
 from geoprep.speed import NODATA
-from geoprep.storage import LockHeldError, hold_lock, json_lines
+from geoprep.storage.local_files import LockHeldError, hold_lock, json_lines
 
 FORMAT = 1
 TILE = 512

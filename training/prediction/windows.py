@@ -13,9 +13,10 @@ import numpy as np
 import shapely
 from numpy.typing import NDArray
 
-from geoprep import imagery
 from geoprep.errors import UsageError
-from training.model import STRIDE
+from geoprep.imagery.resample import pixel_edges
+from geoprep.imagery.rescale import lookup_tables
+from training.model.unet import STRIDE
 from training.prediction.area import Polygons, mask_of
 from training.prediction.images import ImageReader, ReadRows
 
@@ -212,7 +213,7 @@ def read_window_rows(
     Of an image with an area, only what its windows need is read, and the rest is not valid.
     """
     source = reader.source
-    tables = imagery.lookup_tables(limits, source.dtype)
+    tables = lookup_tables(limits, source.dtype)
     rows, height, width = grid.rows, grid.rows.side, grid.columns.covered
     before: WindowRow | None = None
     starts, side = grid.columns.starts, grid.columns.side
@@ -269,12 +270,12 @@ def _fill(
     end, seen, seen_top = min(top + len(image), source.height), [], int(top * scale_y)
     for start in range(top, end, step):
         stop = min(start + step, end)
-        ys = imagery.pixel_edges(start, stop - start, 1, scale_y, source.lengths[0])
+        ys = pixel_edges(start, stop - start, 1, scale_y, source.lengths[0])
         first = int(ys[0])
         last, rows = int(np.ceil(ys[-1])), slice(start - top, stop - top)
         here = np.zeros((last - first, source.lengths[1] if source.on_image else 0), np.uint8)
         for left, right in parts:
-            xs = imagery.pixel_edges(left, right - left, 1, scale_x, source.lengths[1])
+            xs = pixel_edges(left, right - left, 1, scale_x, source.lengths[1])
             near, far = int(xs[0]), int(np.ceil(xs[-1]))
             pixels = read(first, last, near, far)
             fresh, known = place.render(pixels, tables, ys - first, xs - near)

@@ -24,15 +24,9 @@ from geoprep.errors import UsageError
 from geoprep.texts import counted
 from loaders import PAD_TO, Batch, available_memory, this_rank
 from training.data import Stores, count_tiles
-from training.engine import (
-    Engine,
-    max_over_ranks,
-    random_state,
-    ranks_here,
-    set_random_state,
-    wait_for,
-)
-from training.model import Trainable
+from training.engine.distributed import max_over_ranks, ranks_here
+from training.engine.native import Engine, random_state, set_random_state, wait_for
+from training.model.trainable import Trainable
 from training.process import is_out_of_memory
 from training.run.captured import WARM_UP, CapturedStep
 from training.run.parts import STATE_PER_PARAMETER, info_of, make_trainable

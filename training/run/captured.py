@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from loaders import Batch
-from training.engine import random_state, set_random_state
+from training.engine.native import random_state, set_random_state
 from training.run.step import StepResult, StepState, train_step
 
 LOSS, NORM, UPDATE = 0.02, 0.1, 0.3

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TextIO
 
 from geoprep.errors import UsageError
-from geoprep.storage import LockHeldError, hold_lock
+from geoprep.storage.local_files import LockHeldError, hold_lock
 from training.checkpoint import BEST, LAST
 from training.setting_texts import are_settings, write_settings
 from training.settings import OF_ONE_START, SECTIONS, Config

@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 import loaders
 from geoprep.errors import UsageError
 from geoprep.speed import CHANNEL_TABLE, VALID_TABLE
-from geoprep.store import StoreReader
+from geoprep.store.reader import StoreReader
 from training.checkpoint import Checkpoint
 from training.data import (
     Stores,
@@ -30,20 +30,13 @@ from training.data import (
     tiles_of,
     with_counts,
 )
-from training.engine import Engine, max_over_ranks, on_rank_zero
-from training.model import (
-    RESNET34_UNET,
-    ClassLoss,
-    ModelInfo,
-    ResNetUNet,
-    RoadLoss,
-    Trainable,
-    build_model,
-    copy_no_kernels,
-    fuse_norms,
-    imported,
-    set_prior,
-)
+from training.engine.distributed import max_over_ranks, on_rank_zero
+from training.engine.native import Engine
+from training.model.build import RESNET34_UNET, ModelInfo, build_model, imported
+from training.model.compiled import copy_no_kernels, fuse_norms
+from training.model.losses import ClassLoss, RoadLoss
+from training.model.trainable import Trainable
+from training.model.unet import ResNetUNet, set_prior
 from training.setting_texts import Stage, parse_shares, read_yaml
 from training.settings import Config, SamplingConfig
 

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from geoprep.errors import UsageError
-from geoprep.imagery import partner_bands
+from geoprep.imagery.band_names import partner_bands
 from training.checkpoint import BEST, load
-from training.model import SMP, ModelInfo, smp_factory
+from training.model.build import SMP, ModelInfo, smp_factory
 
 SYNTHETIC = Path(__file__).with_name("synthetic.pt")
 """Half of a model of synthetic cities with pixels of 1.1 m, of at most 5 MB (`make synthetic`)."""

@@ -12,9 +12,9 @@ from rich.table import Table
 from torch.profiler import ProfilerActivity, record_function
 from torch.profiler import profile as torch_profile
 
-from geoprep.executors import Terminal
-from training.engine import wait_for
-from training.model import AVERAGE, COPY, NORMALISE, WAIT
+from geoprep.executors.terminal import Terminal
+from training.engine.native import wait_for
+from training.model.trainable import AVERAGE, COPY, NORMALISE, WAIT
 from training.run.capacity import time_step
 from training.run.step import train_step
 from training.run.timing import StepTimer

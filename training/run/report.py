@@ -18,14 +18,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from geoprep.errors import GeoprepError
-from geoprep.executors import Terminal
-from geoprep.storage import replaced
+from geoprep.executors.terminal import Terminal
+from geoprep.storage.output_files import replaced
 from geoprep.texts import counted, csv_cell, printable
 from loaders import BatchLoader, this_rank
 from training.checkpoint import BEST, RunProgress
-from training.engine import is_rank_zero
-from training.evaluation import SCORES, Standing, threshold_text
-from training.model import ModelInfo, is_code
+from training.engine.distributed import is_rank_zero
+from training.evaluation.standing import SCORES, Standing
+from training.evaluation.threshold import threshold_text
+from training.model.build import ModelInfo, is_code
 from training.pictures import Example, draw_curves, draw_examples
 from training.settings import Config
 

@@ -13,16 +13,10 @@ from geoprep.texts import counted
 from loaders import this_rank, touched_nodes
 from training.checkpoint import LAST, Checkpoint, RunProgress, load, trusted
 from training.data import class_pixels, differences, folds_of, shared_ground
-from training.engine import (
-    choose_engine,
-    describe,
-    is_rank_zero,
-    keep_memory,
-    on_rank_zero,
-    process_group,
-    set_threads,
-)
-from training.model import is_code
+from training.engine.distributed import is_rank_zero, on_rank_zero, process_group, set_threads
+from training.engine.host import describe, keep_memory
+from training.engine.native import choose_engine
+from training.model.build import is_code
 from training.process import RunStopped, StopSignals, signal_name
 from training.run.capacity import choose_batch_size, estimate_run, planned
 from training.run.captured import WARM_UP

@@ -1,7 +1,7 @@
 """One optimizer step: forward and backward pass, update, averaged weights; its learning rate.
 
-`train_step` is the one function of a step. The forward pass is `training.model.Trainable`: bytes
-in, loss out.
+`train_step` is the one function of a step. The forward pass is
+`training.model.trainable.Trainable`: bytes in, loss out.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from torch.profiler import record_function
 from geoprep.errors import GeoprepError, UsageError
 from loaders import Batch, BatchLoader, this_rank
 from training.checkpoint import Checkpoint, CheckpointError
-from training.engine import Engine, max_over_ranks, sum_in_place
-from training.model import (
+from training.engine.distributed import max_over_ranks, sum_in_place
+from training.engine.native import Engine
+from training.model.losses import LossParts
+from training.model.trainable import (
     AVERAGE,
     COPY,
     WAIT,
-    LossParts,
     Timed,
     Trainable,
     average_share,

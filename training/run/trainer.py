@@ -12,25 +12,24 @@ from typing import Any
 import torch
 from torch import nn
 
-from geoprep.store import StoreReader
+from geoprep.store.reader import StoreReader
 from geoprep.texts import counted
 from loaders import BatchLoader, is_distributed, this_rank
 from training.checkpoint import BEST, LAST, Checkpoint, RunProgress, load_weights, save
 from training.data import check_store, level_gsd
-from training.engine import (
-    Engine,
+from training.engine.distributed import (
     average_in_place,
     data_parallel,
     gather_on_rank_zero,
     is_rank_zero,
     max_over_ranks,
-    random_state,
-    seed_all,
-    set_random_state,
     sum_over_ranks,
 )
-from training.evaluation import examples, validate, worst_class
-from training.model import Trainable, training_only
+from training.engine.native import Engine, random_state, seed_all, set_random_state
+from training.evaluation.metrics import worst_class
+from training.evaluation.validation import examples, validate
+from training.model.trainable import Trainable
+from training.model.unet import training_only
 from training.pictures import choose_tiles
 from training.process import RunStopped, StopSignals
 from training.run.captured import CapturedStep
@@ -46,7 +45,7 @@ from training.run.step import (
     train_step,
 )
 from training.run.timing import StepTimer, epochs_within
-from training.runners import training_extent, write_item
+from training.runners.stac_item import training_extent, write_item
 from training.setting_texts import parse_duration, parse_interval
 from training.settings import Config
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from geoprep.errors import UsageError
-from geoprep.storage import replaced
+from geoprep.storage.output_files import replaced
 from training.checkpoint import ModelInfo
 from training.runners.decoding import chosen_threshold
 from training.runners.export_record import required_module

@@ -17,7 +17,7 @@ from torch.nn import functional
 from geoprep.errors import UsageError
 from loaders import Normalize
 from training.checkpoint import ModelInfo
-from training.model import STRIDE, DecoderStep, ResNetUNet, UpConv
+from training.model.unet import STRIDE, DecoderStep, ResNetUNet, UpConv
 
 IMAGE, PROBABILITY = "image", "probability"
 """Names of the input and the output in formats that name them."""

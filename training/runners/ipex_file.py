@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from geoprep.errors import UsageError
-from geoprep.storage import replaced
+from geoprep.storage.output_files import replaced
 from training.checkpoint import check_sums
-from training.engine import optimize_inference, quantisers, require_extension
+from training.engine.ipex import optimize_inference, quantisers, require_extension
 from training.runners.export_record import KEY, ExportRecord, damage_reported
 from training.runners.graph import example_image, inference_module
 from training.runners.runner import Runner, TorchRunner

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from geoprep.errors import UsageError
 from training.checkpoint import BEST, CheckpointError, ModelInfo, load_model
-from training.engine import DeviceName, choose_device
+from training.engine.native import DeviceName, choose_device
 from training.runners import deepness_file, ipex_file, onnx_file, openvino_file, torch_file
 from training.runners.export_record import ExportRecord
 from training.runners.model_options import ModelOptions, parse_devices

@@ -13,7 +13,7 @@ import xxhash
 from torch import Tensor, nn
 
 from geoprep.errors import UsageError
-from geoprep.storage import replaced
+from geoprep.storage.output_files import replaced
 from training.checkpoint import CheckpointError
 from training.runners.export_record import KEY, ExportRecord, damage_reported, required_module
 from training.runners.graph import IMAGE, PROBABILITY, example_image, exported, inference_module

@@ -17,7 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from geoprep.storage import content_digest, replaced
+from geoprep.storage.output_files import replaced
+from geoprep.storage.versions import content_digest
 from training.checkpoint import CheckpointError
 from training.runners.export_record import KEY, ExportRecord, damage_reported, required_module
 from training.runners.onnx_file import nodes_of, onnx_model

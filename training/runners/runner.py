@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from loaders import DevicePrep, Normalize, SpeedTarget
 from training.checkpoint import ModelInfo
-from training.engine import computes_bf16, missing_compiler
-from training.model import Compiled
+from training.engine.native import computes_bf16, missing_compiler
+from training.model.compiled import Compiled
 from training.runners.graph import Probabilities, inference_module
 
 CPU = torch.device("cpu")

@@ -16,16 +16,20 @@ import shapely
 import shapely.geometry
 import torch
 
-from geoprep.building import parse_rescale
+from geoprep.building.options import parse_rescale
 from geoprep.palette import bin_label
-from geoprep.sources import asset_address
+from geoprep.sources.stac_items import asset_address
 from geoprep.specifications import FILE_SCHEMA, MLM_SCHEMA, STAC_VERSION
 from geoprep.speed import CONTINUOUS_MAX_MPH
-from geoprep.storage import download, is_remote, remote_file, replaced
-from geoprep.store import StoreReader
-from geoprep.views import outlines, parsed_times
+from geoprep.storage.addresses import is_remote
+from geoprep.storage.output_files import replaced
+from geoprep.storage.places import remote_file
+from geoprep.storage.transfer import download
+from geoprep.store.reader import StoreReader
+from geoprep.views.footprints import outlines
+from geoprep.views.stac import parsed_times
 from training.checkpoint import BEST, Checkpoint, CheckpointError, ModelInfo, load
-from training.model import STRIDE
+from training.model.unet import STRIDE
 from training.runners.export_record import damage_reported
 
 _ALWAYS = "1900-01-01T00:00:00Z", "9999-12-31T23:59:59Z"

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 
-from geoprep.storage import replaced
+from geoprep.storage.output_files import replaced
 from training.checkpoint import ModelInfo, check_sums
 from training.runners.export_record import KEY, ExportRecord, damage_reported
 from training.runners.graph import exported, inference_module

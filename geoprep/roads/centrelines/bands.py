@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from geoprep.grid import Grid
 from geoprep.roads.centrelines.cover import Box, Cover, clipped_range
-from geoprep.storage import open_image
+from geoprep.storage.inputs import open_image
 
 _CACHE_BYTES: Final = 64 << 20
 OUTSIDE: Final = -1

@@ -18,9 +18,10 @@ from typing import Any, Final, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from geoprep import imagery
 from geoprep.errors import ImageError, UsageError
 from geoprep.grid import Grid
+from geoprep.imagery.description import Raster
+from geoprep.imagery.headers import describe
 from geoprep.roads.centrelines.bands import FileBands
 from geoprep.roads.centrelines.rasters import RoadRaster
 from geoprep.roads.options import Kind, RasterOptions
@@ -61,7 +62,7 @@ def open_raster(path: Path, reading: RasterOptions | None = None) -> RoadRaster:
     """
     reading = reading or RasterOptions()
     kind, band = reading.kind, reading.band
-    stated = imagery.describe(str(path))
+    stated = describe(str(path))
     if band is not None and not 1 <= band <= len(stated.bands):
         raise UsageError(f"{path}: `band` is {band}, but the file has {len(stated.bands)}")
     grid, gsd = _grid(stated, reading.pixel_size)
@@ -90,21 +91,21 @@ def open_raster(path: Path, reading: RasterOptions | None = None) -> RoadRaster:
 
 def pixel_size_of(path: Path, pixel_size: float | None) -> tuple[float, float]:
     """Return the pixel width and height of an image in metres, of its georeference or as given."""
-    return _grid(imagery.describe(str(path)), pixel_size)[1]
+    return _grid(describe(str(path)), pixel_size)[1]
 
 
 def stated_threshold(path: Path) -> float | None:
     """Return the threshold that a prediction states (tag ``ROAD_THRESHOLD``); None for others."""
-    return _tag(imagery.describe(str(path)), "ROAD_THRESHOLD", _share)
+    return _tag(describe(str(path)), "ROAD_THRESHOLD", _share)
 
 
-def _image_shape(stated: imagery.Raster) -> tuple[int, int] | None:
+def _image_shape(stated: Raster) -> tuple[int, int] | None:
     """Return rows and columns of the image that a prediction was made from, by its tag."""
     size = re.fullmatch(r"([1-9]\d{0,8}) ([1-9]\d{0,8})", stated.tags.get("SOURCE_SIZE", ""))
     return (int(size[1]), int(size[2])) if size else None
 
 
-def _tag(stated: imagery.Raster, tag: str, parse: Callable[[str], T]) -> T | None:
+def _tag(stated: Raster, tag: str, parse: Callable[[str], T]) -> T | None:
     """Return the value of a prediction's tag; None if there is none."""
     text = stated.tags.get(tag)
     if text is None:
@@ -125,9 +126,7 @@ def _share(text: str) -> float:
     return value
 
 
-def _grid(
-    stated: imagery.Raster, pixel_size: float | None
-) -> tuple[Grid | None, tuple[float, float]]:
+def _grid(stated: Raster, pixel_size: float | None) -> tuple[Grid | None, tuple[float, float]]:
     """Return a raster's grid on the ground, if any, and its pixel size in metres."""
     if not stated.grid.georeferenced:
         if pixel_size is None:
@@ -154,7 +153,7 @@ def as_coded_speeds(raster: RoadRaster, mph_of_value: tuple[float, ...]) -> Road
     return replace(raster, kind="speed", speed_band=raster.road_bands[0], mph_of_value=mph_of_value)
 
 
-def _with_bands(raster: RoadRaster, stated: imagery.Raster) -> RoadRaster:
+def _with_bands(raster: RoadRaster, stated: Raster) -> RoadRaster:
     """Return a raster of several bands, read by its tags and band names."""
     names, count = [band.description for band in stated.bands], len(stated.bands)
     classes = _tag(stated, "CLASSES", partial(_speed_classes, count=count)) or ()
@@ -205,7 +204,7 @@ def _speed_classes(text: str, count: int) -> tuple[tuple[int, float], ...]:
     return classes
 
 
-def _with_meaning(raster: RoadRaster, stated: imagery.Raster, kind: Kind | None) -> RoadRaster:
+def _with_meaning(raster: RoadRaster, stated: Raster, kind: Kind | None) -> RoadRaster:
     """Return a raster of one band with its kind, by its tags or a sample of its values."""
     number = raster.road_bands[0]
     band = stated.bands[number - 1]

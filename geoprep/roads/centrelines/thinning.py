@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.errors import ImageError
-from geoprep.executors import Threads
+from geoprep.executors.threads import Threads
 from geoprep.roads.centrelines.rasters import RoadRaster
 from geoprep.roads.options import Tracing
 

@@ -31,12 +31,12 @@ from geoprep.roads.graph import subnetwork
 from geoprep.roads.network import RoadGraph, in_crs, points
 from geoprep.roads.options import CompareOptions
 from geoprep.roads.scoring.pairs import clipped
-from geoprep.storage import outputs, replaced, require_suffix
+from geoprep.storage.output_files import outputs, replaced, require_suffix
 
 if TYPE_CHECKING:
     import geopandas as gpd
 
-    from geoprep.storage import StrPath
+    from geoprep.storage.local_files import StrPath
 
 Floats = NDArray[np.float64]
 

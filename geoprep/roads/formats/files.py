@@ -16,7 +16,9 @@ import shapely
 
 from geoprep.crs import LONLAT, crs_name, unwrapped
 from geoprep.errors import GeoprepWarning, LabelError, SourceError, UsageError
-from geoprep.labels import GEOJSON_SUFFIXES, OSM_SUFFIXES, SpeedRule, names_roads
+from geoprep.labels.attributes import names_roads
+from geoprep.labels.label_options import SpeedRule
+from geoprep.labels.vector_names import GEOJSON_SUFFIXES, OSM_SUFFIXES
 from geoprep.roads.formats.graphs import open_graphml, write_graphml
 from geoprep.roads.formats.osm import read_if_written_here, write_osm
 from geoprep.roads.formats.style import style_row
@@ -30,12 +32,13 @@ from geoprep.roads.formats.table import (
 )
 from geoprep.roads.names import NETWORK_SUFFIXES, READ_SUFFIXES
 from geoprep.roads.network import RoadGraph, check_network
-from geoprep.storage import outputs, replaced, require_pyarrow, require_suffix
+from geoprep.storage.local_files import require_pyarrow
+from geoprep.storage.output_files import outputs, replaced, require_suffix
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from geoprep.labels import Layer, VectorFile
+    from geoprep.labels.vector_files import Layer, VectorFile
 
 EDGES: Final = "edges"
 _DECIMALS: Final = 8
@@ -194,7 +197,7 @@ def read_network(path: str | os.PathLike[str], *, layer: str | None = None) -> R
 
 
 def _opened(path: Path) -> VectorFile:
-    from geoprep.labels import VectorFile  # imports pyogrio
+    from geoprep.labels.vector_files import VectorFile  # imports pyogrio
 
     return open_graphml(path) if path.suffix.lower() == ".graphml" else VectorFile.open(path)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-    from geoprep.labels import VectorFile
+    from geoprep.labels.vector_files import VectorFile
 
 
 def multigraph(
@@ -58,7 +58,7 @@ def open_graphml(path: Path) -> VectorFile:
     import geopandas as gpd
     import networkx as nx
 
-    from geoprep.labels import VectorFile
+    from geoprep.labels.vector_files import VectorFile
 
     try:
         graph = nx.read_graphml(path, force_multigraph=True)

@@ -13,7 +13,9 @@ import shapely
 
 from geoprep.crs import middle_of, moved, utm_crs
 from geoprep.errors import LabelError
-from geoprep.labels import NOT_LOCATED, SpeedRule, VectorFile, read_road_table
+from geoprep.labels.label_options import SpeedRule
+from geoprep.labels.vector_files import VectorFile
+from geoprep.labels.vector_labels import NOT_LOCATED, read_road_table
 from geoprep.roads.formats.lines import network_of_labels
 from geoprep.roads.network import RoadGraph
 from geoprep.texts import counted

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from geoprep.crs import LONLAT, moved
 from geoprep.errors import LabelError, SourceError
-from geoprep.labels import HIGHWAY_TYPES, OSM_LINES
+from geoprep.labels.attributes import HIGHWAY_TYPES
+from geoprep.labels.vector_names import OSM_LINES
 from geoprep.roads.formats.table import CONFIDENCE, edge_frame, edges_of_features, network_of_frame
 from geoprep.roads.graph import renumbered
 from geoprep.roads.network import RoadGraph
@@ -64,7 +65,7 @@ def _nodes(network: RoadGraph) -> tuple[NDArray[np.float64], list[list[int]]]:
 
 def read_if_written_here(path: Path, layer: str | None) -> RoadGraph | None:
     """Return the roads for cars of a network that geoprep wrote; None of other data."""
-    from geoprep.labels import VectorFile  # imports pyogrio
+    from geoprep.labels.vector_files import VectorFile  # imports pyogrio
 
     try:
         file = VectorFile.open(path)

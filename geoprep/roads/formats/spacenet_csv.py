@@ -23,7 +23,7 @@ from geoprep.roads.formats.lines import ToMetres, network_of_labels
 from geoprep.roads.names import scene_key
 from geoprep.roads.network import Plane, RoadGraph
 from geoprep.speed import MPS_PER_MPH
-from geoprep.storage import replaced
+from geoprep.storage.output_files import replaced
 from geoprep.texts import csv_cell
 
 HEADER: Final = ("ImageId", "WKT_Pix", "length_m", "travel_time_s")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from geoprep.crs import crs_name, is_geographic, metric_crs, reproject
 from geoprep.errors import SourceError
-from geoprep.labels import ROAD_FIELDS, is_null
+from geoprep.labels.attributes import ROAD_FIELDS, is_null
 from geoprep.roads.formats.lines import JOINED_M, SAME_M, network_from_lines, normal_form
 from geoprep.roads.graph import renumbered
 from geoprep.roads.network import ATTRIBUTES, SPEED_BACK, RoadGraph, check_network, line_ends
@@ -20,7 +20,7 @@ from geoprep.speed import KMH_PER_MPH
 if TYPE_CHECKING:
     import geopandas as gpd
 
-    from geoprep.labels import Features
+    from geoprep.labels.vector_files import Features
 
 CONFIDENCE: Final = ("confidence_mean", "confidence_least")
 """Columns of networks that were traced from probabilities."""

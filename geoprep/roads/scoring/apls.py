@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoprep.compiled import compiled_sums
-from geoprep.executors import Threads
+from geoprep.executors.threads import Threads
 from geoprep.roads.network import RoadGraph
 from geoprep.roads.scoring.edge_points import (
     CostGraph,

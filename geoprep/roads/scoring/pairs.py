@@ -16,7 +16,7 @@ from shapely.ops import substring
 from geoprep.crs import reproject_area
 from geoprep.errors import ImageError, SourceError, UsageError
 from geoprep.grid import Grid
-from geoprep.labels import SpeedRule
+from geoprep.labels.label_options import SpeedRule
 from geoprep.roads.formats.adjacency import json_content, read_adjacency
 from geoprep.roads.formats.files import read_if_network
 from geoprep.roads.formats.label_files import read_labels
@@ -30,7 +30,7 @@ from geoprep.roads.names import (
     scene_key,
 )
 from geoprep.roads.network import RoadGraph, check_network, empty_network, in_crs
-from geoprep.sources import natural_key
+from geoprep.sources.scene import natural_key
 
 Border = Literal["image", "ground truth", "none"]
 _MOST_OUTSIDE_KM: Final = 0.05
@@ -248,7 +248,8 @@ def _is_store(path: Path) -> bool:
 def image_borders(images: Path) -> dict[str, Grid]:
     """Return the georeferenced grids of an image, a folder of images, or a store by scene key."""
     if _is_store(images):
-        from geoprep.store import StoreReader, scene_grid
+        from geoprep.store.reader import StoreReader
+        from geoprep.store.scenes import scene_grid
 
         store = StoreReader.open(images)
         grids = {name: scene_grid(store, i) for i, name in enumerate(store.scenes.id.tolist())}
@@ -256,7 +257,7 @@ def image_borders(images: Path) -> dict[str, Grid]:
     elif not images.exists():
         raise SourceError(f"{images}: no such folder or image; check the path")
     else:
-        from geoprep.imagery import describe
+        from geoprep.imagery.headers import describe
 
         borders = {}
         for path in sorted(images.rglob("*")) if images.is_dir() else [images]:

@@ -9,7 +9,7 @@ from typing import Final
 
 from geoprep.cpus import usable_cpus
 from geoprep.errors import GeoprepWarning, ImageError, SourceError
-from geoprep.executors import Threads
+from geoprep.executors.threads import Threads
 from geoprep.grid import utm_crs_of
 from geoprep.roads.centrelines.opening import of_one_kind, open_raster
 from geoprep.roads.centrelines.rasters import RoadRaster

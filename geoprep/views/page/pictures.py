@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from geoprep.palette import NODATA_GREYS
 from geoprep.speed import BACKGROUND, NODATA, UNKNOWN_SPEED
-from geoprep.store import StoreReader, scene_grid, scene_shape
+from geoprep.store.reader import StoreReader
+from geoprep.store.scenes import scene_grid, scene_shape
 from geoprep.views.display import (
     display_rgb,
     hatch,

@@ -20,18 +20,9 @@ from geoprep.palette import (
     bin_label,
     speed_bin,
 )
-from geoprep.store import (
-    SPLIT_NAMES,
-    SPLITS,
-    STATUSES,
-    StoreMeta,
-    StoreReader,
-    scene_grid,
-    scene_roads,
-    scene_shape,
-    scene_splits,
-    valid_share,
-)
+from geoprep.store.reader import StoreReader
+from geoprep.store.scenes import scene_grid, scene_roads, scene_shape, scene_splits, valid_share
+from geoprep.store.schema import SPLIT_NAMES, SPLITS, STATUSES, StoreMeta
 from geoprep.views.display import CLASS_OPACITY, aspect_of, label_title, natural_bands
 from geoprep.views.facts import info
 from geoprep.views.footprints import LONLAT, outlines

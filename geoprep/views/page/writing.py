@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from geoprep.errors import OutputError
-from geoprep.executors import Threads
-from geoprep.storage import errors_named, make_folder, outputs, replaced, require_suffix
-from geoprep.store import StoreReader
+from geoprep.executors.threads import Threads
+from geoprep.storage.failures import errors_named
+from geoprep.storage.local_files import make_folder
+from geoprep.storage.output_files import outputs, replaced, require_suffix
+from geoprep.store.reader import StoreReader
 from geoprep.views.display import brightness_table
 from geoprep.views.page.pictures import scene_pictures
 from geoprep.views.page.records import page_data, script_json

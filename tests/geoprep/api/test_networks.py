@@ -131,7 +131,7 @@ def test_the_repr_is_one_line(roads):
 
 
 def test_parallel_edges_have_different_keys():
-    from geoprep.roads import RoadGraph as Graph
+    from geoprep.roads.network import RoadGraph as Graph
 
     lines = np.array(
         [shapely.LineString([(0, 0), (5, y), (10, 0)]) for y in (1, -1)] * 1, dtype=object

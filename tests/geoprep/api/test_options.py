@@ -11,10 +11,10 @@ from click.testing import CliRunner
 
 import geoprep
 import geoprep.cli
-from geoprep.building import BuildOptions
-from geoprep.cli import cli
+from geoprep.building.options import BuildOptions
+from geoprep.cli.commands import cli
 from geoprep.errors import GeoprepError
-from geoprep.roads import Tracing
+from geoprep.roads.options import Tracing
 
 # Command -> its function, and a command line without defaults.
 COMMANDS = {

@@ -21,9 +21,10 @@ from geoprep.building.run import build
 from geoprep.building.target import BucketTarget
 from geoprep.errors import OutputError, StoreError
 from geoprep.executors.threads import Threads
-from geoprep.storage import Bucket, sinks
 from geoprep.storage import clients as remote
-from geoprep.store import StoreReader
+from geoprep.storage import sinks
+from geoprep.storage.sinks import Bucket
+from geoprep.store.reader import StoreReader
 
 OPTIONS = {"tile": 32, "shard_tiles": 8, "rescale": "city"}
 

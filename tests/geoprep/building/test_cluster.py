@@ -15,9 +15,8 @@ from geoprep.building import piece, run, scene, survey
 from geoprep.building.run import build
 from geoprep.cli.commands import cli
 from geoprep.errors import UsageError
-from geoprep.executors import Dask
-from geoprep.executors.cluster import PER_THREAD
-from geoprep.store import StoreReader
+from geoprep.executors.cluster import PER_THREAD, Dask
+from geoprep.store.reader import StoreReader
 
 pytest.importorskip("distributed")
 

@@ -18,7 +18,8 @@ from geoprep.crs import to_lonlat
 from geoprep.errors import UsageError
 from geoprep.grid import tile_windows
 from geoprep.sources.scene import Scene
-from geoprep.views import export_footprints, info
+from geoprep.views.facts import info
+from geoprep.views.footprints import export_footprints
 from loaders.selection import Folds, select
 
 SIZE = 480, 400

@@ -9,10 +9,11 @@ from helpers.factory import build_of, plan_of, row_of_scenes, texture, truncate,
 from helpers.web import served
 
 import geoprep as gp
-from geoprep.building import Sources, summarise_plan
+from geoprep.building.request import Sources
+from geoprep.building.summary import summarise_plan
 from geoprep.errors import UsageError
 from geoprep.sources.scene import Scene
-from geoprep.views import info
+from geoprep.views.facts import info
 
 SMALL = {"tile": 64, "progress": False}
 

@@ -10,7 +10,7 @@ import shapely
 from helpers.factory import PLACES, texture, write_image
 
 import geoprep
-from geoprep.store import StoreReader
+from geoprep.store.reader import StoreReader
 
 PLACE = PLACES["utm"]
 SIDE = 64

@@ -16,11 +16,11 @@ import geoprep as gp
 from geoprep.building.options import BuildOptions
 from geoprep.building.run import build
 from geoprep.errors import LabelError, SourceError, StoreError
-from geoprep.executors import Threads
+from geoprep.executors.threads import Threads
 from geoprep.sources.own_images import images_and_labels
 from geoprep.sources.scene import Scene, SourceScenes
 from geoprep.speed import UNKNOWN_SPEED
-from geoprep.store import StoreReader
+from geoprep.store.reader import StoreReader
 
 PLACE = PLACES["utm"]
 SIDE = 128

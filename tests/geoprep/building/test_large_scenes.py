@@ -21,9 +21,9 @@ from helpers.factory import (
 from geoprep.building import piece, survey
 from geoprep.building.records import ShardRecord, TaskStopped
 from geoprep.building.run import build
-from geoprep.executors import Threads
-from geoprep.store import StoreReader
-from geoprep.views import info
+from geoprep.executors.threads import Threads
+from geoprep.store.reader import StoreReader
+from geoprep.views.facts import info
 
 
 @pytest.fixture(scope="module")

@@ -26,9 +26,9 @@ from geoprep.labels.downsampling import majority
 from geoprep.palette import UNKNOWN_COLOUR, speed_colours
 from geoprep.sources.scene import Scene
 from geoprep.speed import NODATA, UNKNOWN_SPEED
-from geoprep.store import read_label
 from geoprep.store.opening import quiet_zarr
 from geoprep.store.reader import seal
+from geoprep.store.scenes import read_label
 from geoprep.views.facts import info, render
 from geoprep.views.geotiff import export_scenes
 from geoprep.views.page.pictures import _png

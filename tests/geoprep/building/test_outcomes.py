@@ -28,7 +28,7 @@ from geoprep.executors.threads import Threads
 from geoprep.sources.archives import index_tar
 from geoprep.sources.scene import Scene, SourceScenes
 from geoprep.storage.addresses import member_address
-from geoprep.store import StoreReader
+from geoprep.store.reader import StoreReader
 
 SIDE = 96
 

@@ -18,7 +18,8 @@ from geoprep.errors import SourceError, UsageError
 from geoprep.grid import local_grid
 from geoprep.sources.scene import Scene
 from geoprep.store.scenes import scene_grid
-from geoprep.views import export_footprints, info
+from geoprep.views.facts import info
+from geoprep.views.footprints import export_footprints
 from geoprep.views.geotiff import export_scenes
 from geoprep.views.overview import preview
 

@@ -11,7 +11,7 @@ from geoprep.building import run, target
 from geoprep.building.run import build
 from geoprep.errors import StoreError
 from geoprep.executors.threads import Threads
-from geoprep.storage import free_bytes
+from geoprep.storage.failures import free_bytes
 
 OLD = {"tile": 32, "codec": "zstd"}
 NEW = {"tile": 32, "shard_tiles": 4}

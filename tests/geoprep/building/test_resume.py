@@ -13,8 +13,8 @@ from geoprep.building.journal import Journal
 from geoprep.building.run import build
 from geoprep.errors import StoreError
 from geoprep.executors.threads import Threads
-from geoprep.store import StoreReader
 from geoprep.store.layout import shard_key
+from geoprep.store.reader import StoreReader
 
 
 def assert_finishes(builder, out, expected):

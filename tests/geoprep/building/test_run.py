@@ -29,7 +29,7 @@ from geoprep.building.run import build
 from geoprep.executors.threads import Threads
 from geoprep.labels.road_files import read_roads
 from geoprep.sources.scene import SourceScenes
-from geoprep.store import StoreReader
+from geoprep.store.reader import StoreReader
 
 # The reference: NumPy in float64, GDAL's rasterizer, one tile at a time
 

@@ -8,7 +8,7 @@ from helpers.factory import Place, build_of, plan_of, texture, write_image
 
 from geoprep.building.run import build
 from geoprep.errors import UsageError
-from geoprep.executors import Threads
+from geoprep.executors.threads import Threads
 from geoprep.sources.scene import Scene
 
 REFLECTANCE = 0.0001 * texture(80, 96, 3, "uint16", top=5000)

@@ -13,7 +13,7 @@ from geoprep.building.run import build
 from geoprep.errors import LabelError
 from geoprep.executors.threads import Threads
 from geoprep.sources.scene import Scene, SourceScenes
-from geoprep.store import StoreReader
+from geoprep.store.reader import StoreReader
 
 SIDE = 96
 SN3 = {"road_type": "5", "lane_numbe": "2", "paved": "1"}

@@ -15,7 +15,7 @@ from sklearn.metrics import confusion_matrix, f1_score, jaccard_score
 
 import geoprep as gp
 from geoprep.classes.class_scores import count_classes
-from geoprep.cli import cli
+from geoprep.cli.commands import cli
 from geoprep.errors import LabelError, UsageError
 
 NAMES = ("background", "house", "lake")

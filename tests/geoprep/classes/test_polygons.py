@@ -16,7 +16,7 @@ from rasterio.features import rasterize
 from scipy.ndimage import gaussian_filter
 
 import geoprep as gp
-from geoprep.cli import cli
+from geoprep.cli.commands import cli
 from geoprep.errors import UsageError
 
 NAMES = ("background", "house", "lake")

@@ -19,7 +19,7 @@ from shapely.affinity import rotate, translate
 
 import geoprep as gp
 from geoprep.classes.right_angles import right_angled
-from geoprep.cli import cli
+from geoprep.cli.commands import cli
 
 L_SHAPE = shapely.Polygon([(0, 0), (50, 0), (50, 20), (24, 20), (24, 40), (0, 40)])
 METRES, DEGREES = ("EPSG:32637", 0.5, 0.5), ("EPSG:4326", 9e-6, 4.5e-6)  # at 60 degrees north

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from geoprep.cli import cli, run
-from geoprep.cli.running import keep_libraries_quiet
+from geoprep.cli.commands import cli
+from geoprep.cli.running import keep_libraries_quiet, run
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from helpers.factory import PLACES, row_of_scenes, texture, write_image, write_roads
 
-from geoprep.store import StoreReader
+from geoprep.store.reader import StoreReader
 
 SIDE = 64
 

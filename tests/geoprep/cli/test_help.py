@@ -6,7 +6,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from geoprep.cli import cli
+from geoprep.cli.commands import cli
 from geoprep.cli.help import GroupedCommand, grouped_option, name_options
 from geoprep.errors import UsageError
 

@@ -9,7 +9,8 @@ from click.testing import CliRunner
 from helpers.towns import make_town, write_labels
 
 from geoprep.cli.commands import cli
-from geoprep.roads import read_labels, read_network, write_network
+from geoprep.roads.formats.files import read_network, write_network
+from geoprep.roads.formats.label_files import read_labels
 
 
 @pytest.fixture

@@ -7,7 +7,8 @@ import pytest
 from click.testing import CliRunner
 
 import geoprep
-from geoprep.cli import cli, versions
+from geoprep.cli import versions
+from geoprep.cli.commands import cli
 
 
 def printed(*options):

@@ -15,7 +15,7 @@ from werkzeug.serving import WSGIRequestHandler
 
 from geoprep.cli.commands import cli
 from geoprep.errors import UsageError
-from geoprep.executors import Dask
+from geoprep.executors.cluster import Dask
 
 pytest.importorskip("distributed")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from geoprep.imagery import common_name, match_bands
+from geoprep.imagery.band_names import common_name, match_bands
 
 RGB = [("red", "red"), ("green", "green"), ("blue", "blue")]
 UNNAMED = [("band 1", ""), ("band 2", ""), ("band 3", "")]

@@ -13,7 +13,7 @@ from rasterio.crs import CRS
 from rasterio.shutil import copy as copy_raster
 
 from geoprep.crs import crs_name, to_lonlat
-from geoprep.imagery import describe
+from geoprep.imagery.headers import describe
 from geoprep.sources.scene import Scene
 from geoprep.views.geotiff import export_scenes
 

@@ -10,17 +10,22 @@ from hypothesis.extra import numpy as hnp
 from PIL import Image
 from rasterio.windows import Window
 
-from geoprep import imagery
 from geoprep.building.options import parse_rescale
 from geoprep.errors import ImageError, UsageError
-from geoprep.storage import open_image
+from geoprep.imagery.band_names import band_numbers
+from geoprep.imagery.counts import count_source
+from geoprep.imagery.decoding import ImageWindow, find_valid, read_pixels
+from geoprep.imagery.description import Raster
+from geoprep.imagery.headers import describe
+from geoprep.imagery.rescale import lookup_tables, percentile_limits
+from geoprep.storage.inputs import open_image
 
 pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
 
 
 def read(path, bands=(1, 2, 3), window=None, **more):
     with open_image(str(path)) as dataset:
-        return imagery.read_pixels(dataset, bands, window, **more)
+        return read_pixels(dataset, bands, window, **more)
 
 
 def valid_of(pixels):
@@ -73,7 +78,7 @@ def test_nodata_is_where_no_band_differs(seed, nodata):
     values = np.random.default_rng(seed).choice([0, 3, 7, 255], (6, 5, 3)).astype(np.uint8)
     if nodata in (0, 3, 255):
         values[2, 2] = nodata
-    found = imagery.find_valid(values, nodata)
+    found = find_valid(values, nodata)
     expected = (values.astype(float) != nodata).any(axis=2)
     np.testing.assert_array_equal(found, expected)
 
@@ -86,13 +91,13 @@ def test_a_palette_is_read_by_its_colours(tmp_path, bands):
     with rasterio.open(path, "r+") as file:
         file.write_colormap(1, {index: (*colour, 255) for index, colour in colours.items()})
     with open_image(str(path)) as dataset:
-        raster = imagery.Raster.of(dataset)
+        raster = Raster.of(dataset)
         assert raster.default_bands == (1, 2, 3)
         assert raster.band_names == ("red", "green", "blue")
         assert raster.dtype_of(bands) == "uint8"
-        pixels = imagery.read_pixels(dataset, bands)
+        pixels = read_pixels(dataset, bands)
         with pytest.raises(ImageError, match="no band 4"):
-            imagery.band_numbers((4,), raster.names, raster.name)
+            band_numbers((4,), raster.names, raster.name)
     expected = np.array([colours[i] for i in range(4)], np.uint8)[indexes][..., np.array(bands) - 1]
     np.testing.assert_array_equal(pixels.values, expected)
     assert valid_of(pixels).all()
@@ -129,7 +134,7 @@ def test_a_palette_of_16_bits_is_refused(tmp_path):
     with rasterio.open(tmp_path / "a.tif", "w", photometric="palette", **shape) as file:
         file.write_colormap(1, {1: (9, 9, 9, 255)})
     with pytest.raises(ImageError, match=r"a\.tif has a palette of uint16 values.*-expand rgb"):
-        imagery.describe(str(tmp_path / "a.tif")).dtype_of((1,))
+        describe(str(tmp_path / "a.tif")).dtype_of((1,))
 
 
 @pytest.mark.parametrize("clear", [(), (3,), (1, 3)])
@@ -142,7 +147,7 @@ def test_every_transparent_entry_of_a_palette_is_nodata(tmp_path, clear):
     expected = ~np.isin(indexes, clear or (0,))  # without any, black at the edge
     np.testing.assert_array_equal(valid_of(read(tmp_path / "a.png")) != 0, expected)
     white = read(tmp_path / "a.png", nodata=255)
-    assert imagery.describe(str(tmp_path / "a.png")).states_nodata == bool(clear)
+    assert describe(str(tmp_path / "a.png")).states_nodata == bool(clear)
     np.testing.assert_array_equal(white.valid != 0, indexes != 2)  # the colour, not the index
 
 
@@ -165,7 +170,7 @@ def test_a_truncated_file_says_which_and_what_gdal_said(tmp_path):
 
 
 def limits_of(pixels):
-    return imagery.percentile_limits(imagery.count_source(pixels))
+    return percentile_limits(count_source(pixels))
 
 
 @given(
@@ -182,7 +187,7 @@ def limits_of(pixels):
 @example(np.arange(65536, dtype=np.uint16).reshape(256, 256, 1))
 @example(np.array([[[1], [255]]], np.uint8))
 def test_limits_are_numpys_percentiles_to_the_last_bit(values):
-    pixels = imagery.ImageWindow(values)
+    pixels = ImageWindow(values)
     above = values[values > 0]
     if above.size == 0:
         assert limits_of(pixels).tolist() == [[1.0, 2.0]]
@@ -197,14 +202,14 @@ def test_limits_leave_nodata_out():
     values[:30] = 60000
     valid = np.ones((60, 60), np.uint8)
     valid[:30] = 0
-    limits = limits_of(imagery.ImageWindow(values, valid))
+    limits = limits_of(ImageWindow(values, valid))
     expected = [np.percentile(values[30:, :, k], (2, 98)) for k in (0, 1)]
     np.testing.assert_array_equal(limits, expected)
 
 
 @given(st.floats(1, 60000), st.floats(0.5, 5000), st.sampled_from(["uint8", "uint16"]))
 def test_tables_are_the_reference_but_never_nodata(low, width, dtype):
-    table = imagery.lookup_tables(np.array([[low, low + width]]), dtype)
+    table = lookup_tables(np.array([[low, low + width]]), dtype)
     values = np.arange(np.iinfo(dtype).max + 1, dtype=np.float64)
     expected = np.clip(np.floor((values - low) * 255 / width + 0.5), 1, 255)
     np.testing.assert_array_equal(table[0], expected)

@@ -12,8 +12,11 @@ from rasterio.shutil import copy as copy_raster
 from rasterio.vrt import WarpedVRT
 
 from geoprep.errors import ImageError
-from geoprep.imagery import Raster, describe
-from geoprep.storage import file_version, joined, open_image
+from geoprep.imagery.description import Raster
+from geoprep.imagery.headers import describe
+from geoprep.storage.addresses import joined
+from geoprep.storage.inputs import open_image
+from geoprep.storage.versions import file_version
 
 pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
 

@@ -8,8 +8,10 @@ from helpers.rasters import write_raster
 from rasterio.enums import ColorInterp
 from rasterio.windows import Window
 
-from geoprep import imagery
-from geoprep.storage import open_image
+from geoprep.imagery.decoding import read_pixels
+from geoprep.imagery.description import Raster
+from geoprep.imagery.headers import describe
+from geoprep.storage.inputs import open_image
 
 pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
 
@@ -77,14 +79,14 @@ def test_nodata_is_where_rasterio_has_it(tmp_path, kind, stated, dtype):
     """In the whole image and in a window; a palette is read by its colours."""
     path = file_of(tmp_path, kind, stated, dtype)
     with open_image(str(path)) as dataset:
-        raster = imagery.Raster.of(dataset)
+        raster = Raster.of(dataset)
         bands = raster.default_bands
         first = 1 if kind == "palette" else bands[0]
         expected = dataset.read_masks(first) != 0
         if "alpha" in stated:
             expected = dataset.read(raster.alpha) != 0
-        whole = imagery.read_pixels(dataset, bands)
-        part = imagery.read_pixels(dataset, bands, Window(10, 3, 30, 20))
+        whole = read_pixels(dataset, bands)
+        part = read_pixels(dataset, bands, Window(10, 3, 30, 20))
         indexes = dataset.read(1)
     assert raster.states_nodata
     if dtype == "uint8":
@@ -92,7 +94,7 @@ def test_nodata_is_where_rasterio_has_it(tmp_path, kind, stated, dtype):
         places |= {"mask per band": "band", "alpha last": "alpha"}
         assert raster.bands[first - 1].mask == places.get(stated, "none")
     beside = (f"{path}.msk",) if stated in ("mask beside", "mask per band") else ()
-    assert imagery.describe(str(path)).files == (str(path), *beside)
+    assert describe(str(path)).files == (str(path), *beside)
     assert len(bands) == (1 if kind == "gray" else 3)
     assert HIDDEN.sum() <= (~expected).sum() < HIDDEN.size
     assert whole.values.flags.c_contiguous
@@ -111,7 +113,7 @@ def test_a_pixel_is_valid_where_the_mask_of_a_band_that_is_read_says_so(tmp_path
     with open_image(str(path)) as dataset:
         for bands in ((1, 2, 3), (2, 3), (1,)):
             expected = (masks[[band - 1 for band in bands]] != 0).any(axis=0)
-            valid = imagery.read_pixels(dataset, bands).valid
+            valid = read_pixels(dataset, bands).valid
             np.testing.assert_array_equal(np.ones((40, 50)) if valid is None else valid, expected)
             if bands == (1, 2, 3):
                 np.testing.assert_array_equal(dataset.dataset_mask() != 0, expected)
@@ -126,7 +128,7 @@ def test_an_alpha_band_that_is_read_is_data(tmp_path, nodata):
     values[20, 40], infrared[20, 40] = 7, 7
     path = write_image(tmp_path / "a.tif", values, alpha=infrared, nodata=nodata)
     with open_image(str(path)) as dataset:
-        pixels = imagery.read_pixels(dataset, (1, 2, 3, 4))
+        pixels = read_pixels(dataset, (1, 2, 3, 4))
     np.testing.assert_array_equal(pixels.values[..., 3], infrared)
     expected = np.ones((40, 50))
     if nodata is None:
@@ -134,4 +136,4 @@ def test_an_alpha_band_that_is_read_is_data(tmp_path, nodata):
     else:
         expected[20, 40] = 0
     np.testing.assert_array_equal(pixels.valid, expected)
-    assert imagery.describe(str(path)).reading((1, 2, 3, 4)).states_nodata == (nodata is not None)
+    assert describe(str(path)).reading((1, 2, 3, 4)).states_nodata == (nodata is not None)

@@ -6,8 +6,8 @@ from helpers.black import black_nodata
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from geoprep import imagery
 from geoprep.imagery import validity
+from geoprep.imagery.validity import decide, has_bits, read_bits, strip_validity, write_bits
 
 
 @given(
@@ -35,24 +35,24 @@ def test_strips_decide_as_the_whole_image(tmp_path, rows):
     unusable = ~black & (rng.random((60, 45)) < 0.01)
     valid = (~black & ~unusable).astype(np.uint8)
     strips = {
-        top: imagery.strip_validity(valid[top : top + rows], black[top : top + rows])
+        top: strip_validity(valid[top : top + rows], black[top : top + rows])
         for top in range(0, 60, rows)
     }
-    bits, nodata = imagery.decide(strips, 60, 45)
+    bits, nodata = decide(strips, 60, 45)
     outer = black_nodata(black)
     assert nodata == outer.sum()
     file = str(tmp_path / "valid.bits")
-    assert not imagery.has_bits(file)
-    imagery.write_bits(file, bits)
-    assert imagery.has_bits(file)
+    assert not has_bits(file)
+    write_bits(file, bits)
+    assert has_bits(file)
     window = slice(3, 50), slice(11, 44)
     expected = ~(outer | unusable)[window]
-    assert np.array_equal(imagery.read_bits(file, 45, *window), expected)
+    assert np.array_equal(read_bits(file, 45, *window), expected)
 
 
 def test_an_image_without_nodata_has_no_mask():
     inner = np.zeros((9, 9), bool)
     inner[4, 4] = True
-    strips = {0: imagery.strip_validity((~inner).astype(np.uint8), inner)}
-    assert imagery.decide(strips, 9, 9) == (None, 0)
-    assert imagery.decide({0: imagery.strip_validity(None, None)}, 9, 9) == (None, 0)
+    strips = {0: strip_validity((~inner).astype(np.uint8), inner)}
+    assert decide(strips, 9, 9) == (None, 0)
+    assert decide({0: strip_validity(None, None)}, 9, 9) == (None, 0)

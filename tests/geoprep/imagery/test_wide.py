@@ -5,9 +5,10 @@ import pytest
 from helpers.consistency import assert_consistent
 from helpers.factory import PLACES, build_of, plan_of, texture, write_image, write_scene
 
-from geoprep import imagery
 from geoprep.errors import SourceError
+from geoprep.imagery.counts import count_source
 from geoprep.imagery.decoding import ImageWindow
+from geoprep.imagery.rescale import percentile_limits
 from geoprep.imagery.wide import WIDE, held_dtype
 from geoprep.sources.scene import Scene
 from geoprep.store.scenes import read_image
@@ -38,7 +39,7 @@ def test_limits_are_the_percentiles_to_within_a_bin(dtype):
     low, high = RANGES[dtype]
     values = spread(dtype, low, high)
     held = values.astype(held_dtype(dtype))
-    found = imagery.percentile_limits(imagery.count_source(ImageWindow(held)))
+    found = percentile_limits(count_source(ImageWindow(held)))
     exact = np.percentile(values.reshape(-1, 3), (2, 98), axis=0).T
     np.testing.assert_allclose(found, exact, rtol=1 / 2048, atol=abs(high - low) / 500)
 

@@ -11,8 +11,11 @@ from rasterio.features import rasterize
 from geoprep.building.plan import check_shared_roads
 from geoprep.errors import LabelError
 from geoprep.grid import Grid
-from geoprep.labels import UNSELECTED, RoadOutlines, SpeedRule, burn, read_road_table, read_roads
-from geoprep.labels.road_files import open_road_file
+from geoprep.labels.burning import RoadOutlines, burn
+from geoprep.labels.label_options import SpeedRule
+from geoprep.labels.road_files import open_road_file, read_roads
+from geoprep.labels.vector_files import UNSELECTED
+from geoprep.labels.vector_labels import read_road_table
 from geoprep.speed import UNKNOWN_SPEED
 
 UTM = "EPSG:32637"

@@ -8,9 +8,10 @@ import pytest
 import shapely
 
 from geoprep.errors import LabelError
-from geoprep.labels import SpeedRule, read_roads
 from geoprep.labels.classes import classes_text, parse_classes
+from geoprep.labels.label_options import SpeedRule
 from geoprep.labels.raster_rules import make_class_rule
+from geoprep.labels.road_files import read_roads
 
 
 def classes_of(path, classes, other="refuse"):

@@ -19,7 +19,7 @@ from geoprep.labels import road_files as reading
 from geoprep.labels.burning import RoadOutlines, burn
 from geoprep.labels.label_options import SpeedRule
 from geoprep.labels.road_files import read_roads
-from geoprep.roads import write_network
+from geoprep.roads.formats.files import write_network
 
 MOSCOW = (37.6, 55.7)
 UTM = "EPSG:32637"

@@ -16,7 +16,8 @@ from geoprep.sources.city_downloads import (
     list_archives,
     list_files,
 )
-from geoprep.storage import Files, RemoteFile, clients, remote_file, transfer
+from geoprep.storage import clients, transfer
+from geoprep.storage.places import Files, RemoteFile, remote_file
 from geoprep.storage.transfer import download
 
 MOSCOW = CITIES["moscow"]

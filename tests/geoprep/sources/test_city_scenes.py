@@ -9,7 +9,7 @@ from geoprep.errors import SourceError
 from geoprep.sources import city_scenes
 from geoprep.sources.cities import CITIES, directions
 from geoprep.sources.city_scenes import find_scenes
-from geoprep.storage import read_bytes
+from geoprep.storage.versions import read_bytes
 
 MOSCOW, VEGAS = CITIES["moscow"], CITIES["vegas"]
 # What SpaceNet 5's train archive unpacks to.

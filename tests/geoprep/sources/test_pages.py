@@ -8,9 +8,9 @@ from PIL import Image
 from rasterio.shutil import copy as copy_raster
 
 from geoprep.errors import ImageError
-from geoprep.imagery import describe
-from geoprep.sources import images_and_labels
-from geoprep.storage import open_image
+from geoprep.imagery.headers import describe
+from geoprep.sources.own_images import images_and_labels
+from geoprep.storage.inputs import open_image
 
 pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
 VALUES = texture(60, 80, 4)

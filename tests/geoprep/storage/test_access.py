@@ -7,7 +7,8 @@ import pytest
 from helpers.buckets import client_of, s3_endpoint, use_endpoint
 
 from geoprep.errors import OutputError
-from geoprep.storage import check_reachable, clients
+from geoprep.storage import clients
+from geoprep.storage.sinks import check_reachable
 
 ANSWERS = {
     "LIST": "<ListBucketResult><Name>own</Name><IsTruncated>false</IsTruncated></ListBucketResult>",

@@ -12,7 +12,9 @@ from helpers.rasters import write_raster
 
 from geoprep.errors import ImageError, SourceError
 from geoprep.sources.archives import index_tar
-from geoprep.storage import content_digest, member_address, open_image, read_bytes
+from geoprep.storage.addresses import member_address
+from geoprep.storage.inputs import open_image
+from geoprep.storage.versions import content_digest, read_bytes
 
 
 def pixels(seed=0):

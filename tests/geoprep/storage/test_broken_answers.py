@@ -6,9 +6,11 @@ import pytest
 from helpers.buckets import client_of, s3_endpoint, use_endpoint
 from helpers.proxy import faulty_proxy
 
-from geoprep.storage import Files, clients, list_remote, read_bytes, remote_file
+from geoprep.storage import clients
+from geoprep.storage.places import Files, list_remote, remote_file
 from geoprep.storage.sinks import Bucket
 from geoprep.storage.transfer import download
+from geoprep.storage.versions import read_bytes
 
 DATA = bytes(range(256)) * 40
 PARTS = [(3, 99), (9000, 9100), (120, 130), (3, 99)]

@@ -11,7 +11,8 @@ from PIL import Image
 from rasterio.shutil import copy as copy_raster
 
 from geoprep.errors import ImageError
-from geoprep.storage import member_address, open_header, open_image
+from geoprep.storage.addresses import member_address
+from geoprep.storage.inputs import open_header, open_image
 
 FORMATS = {
     "raw.tif": ("GTiff", {}),

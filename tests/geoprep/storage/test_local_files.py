@@ -13,17 +13,11 @@ from helpers.disks import small_disk
 
 from geoprep.errors import OutputError, StoreError, UsageError
 from geoprep.sources.cities import get_city
-from geoprep.storage import (
-    Files,
-    LockHeldError,
-    flush,
-    hold_lock,
-    local_path,
-    make_folder,
-    replaced,
-)
+from geoprep.storage.local_files import LockHeldError, flush, hold_lock, local_path, make_folder
+from geoprep.storage.output_files import replaced
+from geoprep.storage.places import Files
 from geoprep.storage.sinks import Folder
-from geoprep.store import StoreReader
+from geoprep.store.reader import StoreReader
 from geoprep.synth import synthesise
 from geoprep.views.footprints import export_footprints
 from geoprep.views.geotiff import export_scenes
@@ -68,7 +62,8 @@ def test_a_folder_is_written_whole_or_not_at_all(tmp_path):
 def test_temporary_files_of_killed_writers_are_removed_after_a_day(tmp_path, python):
     path = tmp_path / "a.html"
     half = (
-        "import os, sys; from pathlib import Path; from geoprep.storage import replaced\n"
+        "import os, sys; from pathlib import Path\n"
+        "from geoprep.storage.output_files import replaced\n"
         "with replaced(Path(sys.argv[1])) as partial:\n"
         "    partial.write_text('half'), os.kill(os.getpid(), 9)"
     )

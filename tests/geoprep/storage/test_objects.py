@@ -10,20 +10,16 @@ from helpers.proxy import faulty_proxy
 from helpers.rasters import write_raster
 
 from geoprep.errors import ImageError, SourceError, StoreError
-from geoprep.sources import find_scenes, images_and_labels
 from geoprep.sources.cities import CITIES
-from geoprep.storage import (
-    clients,
-    list_remote,
-    open_header,
-    open_image,
-    places,
-    read_bytes,
-    s3_address,
-)
-from geoprep.storage.places import located
-from geoprep.store import StoreReader
-from geoprep.verify import verify
+from geoprep.sources.city_scenes import find_scenes
+from geoprep.sources.own_images import images_and_labels
+from geoprep.storage import clients, places
+from geoprep.storage.addresses import s3_address
+from geoprep.storage.inputs import open_header, open_image
+from geoprep.storage.places import list_remote, located
+from geoprep.storage.versions import read_bytes
+from geoprep.store.reader import StoreReader
+from geoprep.verify.store_check import verify
 
 MOSCOW = CITIES["moscow"]
 BUCKET = "spacenet-dataset"

@@ -10,8 +10,8 @@ from PIL import Image
 from rasterio.shutil import copy as copy_raster
 
 from geoprep.errors import ImageError
-from geoprep.imagery import describe
-from geoprep.storage import open_image
+from geoprep.imagery.headers import describe
+from geoprep.storage.inputs import open_image
 
 pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
 

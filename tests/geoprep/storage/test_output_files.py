@@ -6,7 +6,7 @@ import sqlite3
 import pytest
 
 from geoprep.errors import GeoprepWarning, UsageError
-from geoprep.storage import is_ours, outputs, replaced
+from geoprep.storage.output_files import is_ours, outputs, replaced
 
 
 def write(path, text="ours"):

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from geoprep.errors import UsageError
-from geoprep.store import ClassTable, StoreMeta
+from geoprep.store.classes import ClassTable
+from geoprep.store.schema import StoreMeta
 
 TABLE = ClassTable(("road", "water", "tree"), ("#FF0000", "#0000FF", "#00FF00"))
 

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from geoprep.errors import StoreError
-from geoprep.store import CODECS, PixelLayout, StoreReader, without_checksum
-from geoprep.store.layout import checksum, compressor
+from geoprep.store.layout import PixelLayout, checksum, compressor, without_checksum
+from geoprep.store.reader import StoreReader
+from geoprep.store.schema import CODECS
 
 
 def chunk_of(tile, codec):

@@ -12,9 +12,9 @@ import zarr
 from helpers.factory import build_of, row_of_scenes, texture, write_scene
 
 from geoprep.errors import StoreError, UsageError
-from geoprep.store import StoreMeta, StoreReader
 from geoprep.store.opening import quiet_zarr
-from geoprep.store.schema import SCENE_COLUMNS, TILE_COLUMNS
+from geoprep.store.reader import StoreReader
+from geoprep.store.schema import SCENE_COLUMNS, TILE_COLUMNS, StoreMeta
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from geoprep.errors import StoreError, UsageError
-from geoprep.store import StoreReader
 from geoprep.store.layout import MISSING, checksum
+from geoprep.store.reader import StoreReader
 from geoprep.store.scenes import (
     find_scene,
     read_image,

@@ -15,9 +15,9 @@ from rasterio.warp import transform_bounds
 from geoprep.classes.class_rasters import class_names
 from geoprep.errors import ImageError, UsageError
 from geoprep.palette import speed_colours
-from geoprep.roads import open_raster
+from geoprep.roads.centrelines.opening import open_raster
 from geoprep.speed import BINNED_TABLE, CONTINUOUS_TABLE
-from geoprep.store import StoreReader
+from geoprep.store.reader import StoreReader
 from geoprep.store.scenes import read_label
 from geoprep.views.footprints import export_footprints
 from geoprep.views.geotiff import export_scenes

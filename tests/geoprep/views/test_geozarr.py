@@ -12,7 +12,7 @@ from helpers.factory import Place, build_of, texture, write_scene
 
 import geoprep
 from geoprep.errors import OutputError, UsageError
-from geoprep.store import is_aligned
+from geoprep.store.scenes import is_aligned
 
 SCENES = ["city_border", "city_unlabelled", "utm_north", "utm_south", "utm_small"]
 GDAL = tuple(map(int, rasterio.__gdal_version__.split(".")[:2]))

@@ -12,11 +12,12 @@ from matplotlib.image import imread
 from PIL import Image
 
 from geoprep.errors import OutputError, StoreError, UsageError
-from geoprep.executors import Threads
+from geoprep.executors.threads import Threads
 from geoprep.palette import BACKGROUND_COLOUR, SPEED_COLOURS
 from geoprep.speed import NODATA, UNKNOWN_SPEED
-from geoprep.store import SPLITS, StoreReader
+from geoprep.store.reader import StoreReader
 from geoprep.store.scenes import find_scene, read_label, scene_splits
+from geoprep.store.schema import SPLITS
 from geoprep.views.page import make_page, writing
 from geoprep.views.page.records import areas_of, page_data, script_json
 

@@ -9,7 +9,8 @@ from helpers.forks import as_rank
 
 from geoprep.errors import UsageError
 from training.engine import host as machine
-from training.engine import native, process_group
+from training.engine import native
+from training.engine.distributed import process_group
 from training.engine.native import choose_device, choose_engine, computes_bf16
 
 LAPTOP = "processor\t: 0\nflags\t\t: fpu sse avx2\n"

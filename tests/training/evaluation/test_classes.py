@@ -17,7 +17,7 @@ from torch.nn import functional
 
 import training
 from geoprep.errors import UsageError
-from geoprep.store import StoreReader
+from geoprep.store.reader import StoreReader
 from training.checkpoint import ModelInfo, load
 from training.evaluate import main as evaluate_main
 from training.evaluation.metrics import ClassMetrics, worst_class

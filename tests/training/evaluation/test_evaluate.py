@@ -24,7 +24,8 @@ from training.evaluation.validation import decoded_label, evaluate_runner, examp
 from training.model.losses import RoadLoss
 from training.model.trainable import Trainable
 from training.run.parts import make_prep
-from training.runners import ModelOptions, open_model
+from training.runners.model_files import open_model
+from training.runners.model_options import ModelOptions
 from training.settings import SamplingConfig
 
 MODEL = "helpers.tiny:build"

@@ -21,7 +21,7 @@ from training.evaluation.metrics import (
     speed_mph,
 )
 from training.evaluation.validation import CountedOnce
-from training.runners import label_bytes
+from training.runners.decoding import label_bytes
 
 MPH = (5.0, 15.0, 25.0, 35.0, 45.0, 55.0, 65.0)
 

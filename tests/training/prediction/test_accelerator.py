@@ -36,8 +36,8 @@ from training.prediction.instances import run_instances
 from training.prediction.job import open_job
 from training.prediction.predictor import Predictor
 from training.prediction.screen import Screen
-from training.runners import ModelOptions, parse_devices
 from training.runners.model_files import chosen_device, open_model
+from training.runners.model_options import ModelOptions, parse_devices
 from training.runners.runner import NativeRunner
 
 CPU = torch.device("cpu")

@@ -11,7 +11,7 @@ import torch
 from helpers.predict_cases import UTM, make_checkpoint, pixels, write_image
 
 import geoprep
-from geoprep.roads import open_raster
+from geoprep.roads.centrelines.opening import open_raster
 from training.predict import main
 
 NAMES = ("background", "road", "water & ice", "wood")

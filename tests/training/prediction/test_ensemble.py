@@ -11,7 +11,7 @@ import torch
 from helpers.predict_cases import HOUSES, MPH, make_checkpoint, pixels, write_image
 from helpers.stores import write_store
 
-from geoprep.roads import open_raster
+from geoprep.roads.centrelines.opening import open_raster
 from training.checkpoint import load_model
 from training.evaluate import main as evaluate
 from training.predict import main

@@ -37,18 +37,19 @@ from helpers.web import served
 from PIL import Image
 
 from geoprep.errors import UsageError
-from geoprep.executors import stopped
+from geoprep.executors.threads import stopped
 from geoprep.palette import NODATA_GREYS, SPEED_COLOURS
-from geoprep.roads import open_raster
+from geoprep.roads.centrelines.opening import open_raster
 from geoprep.storage import inputs, places, transfer, versions
 from training import predict as command
 from training.checkpoint import Checkpoint, save
 from training.engine.native import missing_compiler
-from training.prediction import Screen, job
+from training.prediction import job
 from training.prediction.images import inspect_image
 from training.prediction.predictor import Predictor
+from training.prediction.screen import Screen
 from training.prediction.spool import folder_of, locked
-from training.runners import open_model
+from training.runners.model_files import open_model
 from training.runners.runner import NativeRunner
 
 FP32 = ("--precision", "fp32", "--quiet")

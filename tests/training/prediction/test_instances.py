@@ -20,8 +20,11 @@ from geoprep import cpus
 from geoprep.cpus import usable_cpus
 from geoprep.errors import UsageError
 from training.predict import COMMAND, main
-from training.prediction import PredictOptions, Screen, instances, open_job
+from training.prediction import instances
 from training.prediction.instances import share_cores
+from training.prediction.job import open_job
+from training.prediction.predict_options import PredictOptions
+from training.prediction.screen import Screen
 from training.prediction.spool import WriteJournal, folder_of
 
 HERE = Path(__file__).resolve().parents[2]

@@ -8,8 +8,9 @@ from rasterio.crs import CRS
 from rasterio.shutil import copy
 
 from geoprep.errors import GeoprepWarning, SourceError, UsageError
-from training.prediction import Screen, predict_images
+from training.prediction.job import predict_images
 from training.prediction.predict_options import PredictOptions
+from training.prediction.screen import Screen
 
 
 @pytest.fixture

@@ -12,9 +12,14 @@ from affine import Affine
 from helpers.predict_cases import FACTS, GSD, PLACE, pixels, predict_options, write_image
 from rasterio.enums import ColorInterp
 
-from geoprep import build_zarr, imagery
+from geoprep import build_zarr
 from geoprep.errors import ImageError, UsageError
-from geoprep.store import StoreReader
+from geoprep.imagery.counts import count_source
+from geoprep.imagery.decoding import read_pixels
+from geoprep.imagery.description import NOTHING_STATED, Stated
+from geoprep.imagery.resample import pixel_edges, render
+from geoprep.imagery.rescale import lookup_tables, percentile_limits
+from geoprep.store.reader import StoreReader
 from training.checkpoint import ModelInfo
 from training.data import model_info
 from training.prediction import images
@@ -27,7 +32,7 @@ from training.prediction.windows import WindowGrid, plan_axis, prefetched, read_
 AS_IS = np.tile([0.0, 255.0], (3, 1))
 
 
-def inspected(path, facts=FACTS, stated=imagery.NOTHING_STATED, **options):
+def inspected(path, facts=FACTS, stated=NOTHING_STATED, **options):
     return inspect_image(str(path), facts, predict_options(**options), stated=stated)
 
 
@@ -88,13 +93,13 @@ def test_resampling_is_that_of_a_store(tmp_path, factor):
     source = inspected(path, replace(FACTS, gsd_m=(GSD * factor, GSD * factor)))
     whole, valid, _ = read_all(reader_of(source, tmp_path), AS_IS, 96, 32)
     scale_y, scale_x = source.scales
-    ys = imagery.pixel_edges(0, source.height, 1, scale_y, 210)
-    xs = imagery.pixel_edges(0, source.width, 1, scale_x, 155)
+    ys = pixel_edges(0, source.height, 1, scale_y, 210)
+    xs = pixel_edges(0, source.width, 1, scale_x, 155)
     with rasterio.open(path) as dataset:
-        read = imagery.read_pixels(dataset, (1, 2, 3))
+        read = read_pixels(dataset, (1, 2, 3))
     wanted, wanted_valid = np.zeros_like(whole), np.zeros_like(valid)
-    tables = imagery.lookup_tables(AS_IS, "uint8")
-    imagery.render(read, tables, ys, xs, wanted, wanted_valid)
+    tables = lookup_tables(AS_IS, "uint8")
+    render(read, tables, ys, xs, wanted, wanted_valid)
     np.testing.assert_array_equal(whole, wanted)
     np.testing.assert_array_equal(valid, wanted_valid)
 
@@ -278,9 +283,9 @@ def test_black_is_nodata_where_a_store_of_the_image_has_it(tmp_path, monkeypatch
     reader = reader_of(source, tmp_path)
     limits = reader.scene_limits()
     with rasterio.open(path) as dataset:
-        read = imagery.read_pixels(dataset, (1, 2, 3))
+        read = read_pixels(dataset, (1, 2, 3))
     np.testing.assert_array_equal(read.valid[40:120, 60:140], 1)
-    np.testing.assert_array_equal(limits, imagery.percentile_limits(imagery.count_source(read)))
+    np.testing.assert_array_equal(limits, percentile_limits(count_source(read)))
     resumed = ImageReader(source, tmp_path / "valid.bits")
     for every in (reader, resumed):
         whole, valid, _ = read_all(every, limits, 64, 32)
@@ -333,7 +338,7 @@ def test_prefetched_items_and_errors_arrive_in_order_and_the_source_is_closed():
 @pytest.mark.parametrize("by", ["file", "item"])
 def test_limits_belong_to_a_kind_of_values(tmp_path, limits_of, dtype, units, limits, rule, by):
     path = write_image(tmp_path / "a.tif", pixels(8, 8, dtype=dtype, top=100))
-    stated = imagery.Stated(units=(units,) if units and by == "item" else ())
+    stated = Stated(units=(units,) if units and by == "item" else ())
     if units and by == "file":
         with rasterio.open(path, "r+") as file:
             file.scales, file.offsets = [[value] * 3 for value in units]

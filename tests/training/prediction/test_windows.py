@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from geoprep.errors import UsageError
 from training.prediction.host import RowBlender
 from training.prediction.windows import WindowGrid, WindowRow, check_window, plan_axis, window_grid
-from training.runners import road_bytes
+from training.runners.decoding import road_bytes
 
 axes = st.builds(
     lambda length, window, share: plan_axis(length, 32 * window, int(32 * window * share)),

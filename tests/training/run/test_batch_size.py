@@ -10,7 +10,8 @@ from torch import nn
 from geoprep.errors import UsageError
 from loaders import ClassTarget, DevicePrep, Normalize
 from training.engine.native import choose_engine
-from training.model import ClassLoss, Trainable
+from training.model.losses import ClassLoss
+from training.model.trainable import Trainable
 from training.process import is_out_of_memory
 from training.run import capacity, timing
 from training.run.capacity import choose_batch_size, fastest, measured_rates

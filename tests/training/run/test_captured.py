@@ -11,7 +11,7 @@ from helpers.steps import SAMPLES
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from training.checkpoint import load
-from training.engine import random_state, set_random_state
+from training.engine.native import random_state, set_random_state
 from training.run import captured, start
 from training.run.step import train_step
 

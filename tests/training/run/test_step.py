@@ -12,15 +12,9 @@ from torch.nn import functional
 from loaders import Batch, ClassTarget, DevicePrep, Normalize, SpeedTarget
 from loaders.sampling import Schedule
 from training.checkpoint import RunProgress
-from training.engine import choose_engine
-from training.model import (
-    ClassLoss,
-    RoadLoss,
-    Trainable,
-    average_share,
-    copy_weights,
-    update_average,
-)
+from training.engine.native import choose_engine
+from training.model.losses import ClassLoss, RoadLoss
+from training.model.trainable import Trainable, average_share, copy_weights, update_average
 from training.run.parts import make_optimizer, prepare
 from training.run.step import (
     StepResult,

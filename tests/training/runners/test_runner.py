@@ -5,7 +5,7 @@ import pytest
 import torch
 from helpers.predict_cases import FACTS, neighbourly, pixels, probabilities
 
-from training.model import ResNetUNet, UpConv
+from training.model.unet import ResNetUNet, UpConv
 from training.runners import runner as runner_module
 from training.runners.runner import NativeRunner, average_views
 

@@ -18,12 +18,15 @@ from helpers.web import served
 
 import geoprep
 import training
-from geoprep import imagery
 from geoprep.errors import GeoprepError, UsageError
-from geoprep.store import StoreReader
+from geoprep.imagery.counts import count_source
+from geoprep.imagery.decoding import ImageWindow
+from geoprep.imagery.rescale import lookup_tables, percentile_limits, to_bytes
+from geoprep.imagery.wide import held_dtype
+from geoprep.store.reader import StoreReader
 from training.checkpoint import CheckpointError, load
 from training.predict import main as predict
-from training.runners import Extent, training_extent, write_item
+from training.runners.stac_item import Extent, training_extent, write_item
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "model-files.md"
 CLASSES = {"targets": "classes", "class_mph": (), "class_names": ("open water", "other")}
@@ -229,10 +232,10 @@ def test_the_items_function_stretches_as_predictions_do(tmp_path, dtype, blank):
     valid = np.ones((64, 96), bool)
     valid[:9] = False
     made = functions["pre_process"](values, valid)[0].transpose(1, 2, 0)
-    read = values.astype(imagery.held_dtype(dtype))
-    counts = imagery.count_source(imagery.ImageWindow(read, valid.view(np.uint8)))
-    tables = imagery.lookup_tables(imagery.percentile_limits(counts), dtype)
-    right = imagery.to_bytes(read, tables)
+    read = values.astype(held_dtype(dtype))
+    counts = count_source(ImageWindow(read, valid.view(np.uint8)))
+    tables = lookup_tables(percentile_limits(counts), dtype)
+    right = to_bytes(read, tables)
     assert (made[~valid] == 0).all()
     assert np.abs(made[valid].astype(int) - right[valid]).max() <= 1
     assert len(np.unique(made[valid])) == (1 if blank else 255)

@@ -18,7 +18,7 @@ from geoprep.errors import SourceError, UsageError
 from geoprep.labels.road_files import read_roads
 from geoprep.roads.formats.files import read_if_network, read_network, write_network
 from geoprep.roads.network import RoadGraph
-from geoprep.sources import images_and_labels
+from geoprep.sources.own_images import images_and_labels
 
 SUFFIXES = [".gpkg", ".geojson", ".graphml", ".parquet"]
 

@@ -9,7 +9,8 @@ import shapely
 from helpers.roads import degree_counts, mixed_network, network
 
 from geoprep.errors import SourceError, UsageError
-from geoprep.labels import SpeedRule, read_road_table
+from geoprep.labels.label_options import SpeedRule
+from geoprep.labels.vector_labels import read_road_table
 from geoprep.roads.formats.files import read_if_network, read_network, write_network
 
 UTM = "EPSG:32737"
