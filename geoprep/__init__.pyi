@@ -9,9 +9,7 @@ from .api.road_functions import polygonize as polygonize
 from .api.road_functions import score as score
 from .api.store_functions import check_store as check_store
 from .api.store_functions import export_footprints as export_footprints
-from .api.store_functions import export_geozarr as export_geozarr
 from .api.store_functions import export_scenes as export_scenes
-from .api.store_functions import export_stac as export_stac
 from .api.store_functions import preview as preview
 from .api.store_functions import store_info as store_info
 from .api.vectorizing import vectorize as vectorize

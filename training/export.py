@@ -15,8 +15,7 @@ r"""Write the model of a checkpoint to a file that runs without this package, sm
 Input of every format: images, uint8 (n, band, y, x), sides multiples of 32. Output: probabilities,
 float32 (n, y, x, channel). The model normalises the image itself. The file records what the model
 was trained for: bands, rescaling, speeds, pixel size and threshold. geoprep predict and
-geoprep evaluate accept it in place of a checkpoint, and FILE.stac.json beside it: a STAC item (MLM
-extension) that tells how to run the model without this package.
+geoprep evaluate accept it in place of a checkpoint.
 """
 
 from __future__ import annotations
@@ -38,7 +37,6 @@ from geoprep.storage.versions import content_digest
 from geoprep.texts import counted, printable
 from training.cli import Command
 from training.runners.model_options import CheckpointOptions
-from training.settings import LICENCE
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -76,7 +74,6 @@ class ModelFileOptions:
     int8: bool = option(False, "Write INT8; for the format openvino.")
     out: Path | None = option(None, "File to write, such as moscow.onnx.", "FILE")
     overwrite: bool = option(False, "Replace a file that exists.")
-    licence: str | None = option(None, "Licence of the model, for its STAC item.", **LICENCE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,12 +112,11 @@ def export(options: ExportOptions) -> int:
     from training.runners.export_record import ExportRecord
     from training.runners.graph import named_layers
     from training.runners.model_files import export_files, model_file, write_model
-    from training.runners.stac_item import item_path, write_export_item
 
     out, precision = check(options)
     file = model_file(options.checkpoint)
-    written = (*export_files(out), item_path(out))
-    outputs(*written, inputs=[file, *([options.calibrate] if options.calibrate else [])])
+    inputs = [file, *([options.calibrate] if options.calibrate else [])]
+    outputs(*export_files(out), inputs=inputs)
     network, info = load_model(file, device="cpu", weights=options.weights, model=options.model)
     tiles: list[Tensor] = []
     if options.calibrate:
@@ -145,7 +141,6 @@ def export(options: ExportOptions) -> int:
     if options.program == "deepness":
         _say(f"{out}: open it with Deepness in QGIS; it takes {', '.join(info.bands)}")
         return Status.DONE
-    _say(write_export_item(out, file, precision, options.licence))
     _compare_with_checkpoint(options, out, network, tiles)
     _say(f"done in {time.perf_counter() - started:.0f} s")
     return Status.DONE

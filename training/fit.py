@@ -25,7 +25,7 @@ from training.cli import CONFIG, Command
 from training.settings import SECTIONS
 
 CLOSING = """\
-The folder of a run holds last.pt, best.pt with its STAC item best.pt.stac.json, log.txt,
+The folder of a run holds last.pt, best.pt, log.txt,
 metrics.csv, curves.png, config.yaml (for --config), tensorboard/ and pictures/ with one picture per
 epoch. Ctrl-C saves the run and prints how to resume it.
 """

@@ -20,7 +20,6 @@ from training.prediction.screen import Screen
 from training.runners.model_files import model_file, open_model
 from training.runners.model_options import CheckpointOptions, ModelOptions
 from training.runners.runner import average_views, pad_image
-from training.runners.stac_item import item_path, training_extent, write_item
 
 if TYPE_CHECKING:
     import numpy as np
@@ -188,8 +187,7 @@ def load_model(path: StrPath, **options: Any) -> Model:  # noqa: ANN401 - option
     Parameters
     ----------
     path
-        The file or folder, or the path or address of the STAC item beside a file
-        (``moscow.onnx.stac.json``).
+        The file or folder.
     options
         Options of ``geoprep predict`` for models: ``device``, ``precision``,
         ``weights``, ``model``, ``tta``.
@@ -199,7 +197,7 @@ def load_model(path: StrPath, **options: Any) -> Model:  # noqa: ANN401 - option
     UsageError
         An option is invalid, or the file needs a library that is not installed.
     CheckpointError
-        The file is missing or damaged, or not the one that the item describes.
+        The file is missing or damaged.
 
     Examples
     --------
@@ -229,7 +227,6 @@ def save_model(
 ) -> Path:
     """Write a model that your own loop trained as a checkpoint, and return its path.
 
-    Its STAC item is written beside it, as ``geoprep fit`` does (``model.pt.stac.json``).
     `load_model`, `evaluate_model`, `export_model` and the commands of ``training`` open the file.
     Bands, normalisation, classes, speeds and pixel size come from the store: train on images
     that `loaders.DevicePrep.from_store` normalised for the same store, targets and bands.
@@ -274,7 +271,7 @@ def save_model(
     from training.model.unet import training_only
 
     make_folder(Path(path).parent)
-    outputs(Path(path), item_path(Path(path)))
+    outputs(Path(path))
     trained, stores = unwrapped(model), loaders.open_stores(paths_of(store))
     given = {"model": factory or factory_of(trained), "targets": targets}
     given |= (
@@ -297,9 +294,7 @@ def save_model(
             f"{info.targets}), builds another model ({difference}): check `factory`, `targets` and "
             "`bands`"
         ) from error
-    saved = Checkpoint(info=info, model=weights)
-    save(Path(path), saved)
-    write_item(Path(path), saved, training_extent(stores))
+    save(Path(path), Checkpoint(info=info, model=weights))
     return Path(path)
 
 

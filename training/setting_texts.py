@@ -97,12 +97,6 @@ def parse_shares(text: str) -> dict[str, float]:
     return shares
 
 
-def check_licence(text: str) -> None:
-    """Raise UsageError unless a text can be the licence of a STAC item."""
-    if not re.fullmatch(r"[\w.+-]+", text):
-        raise UsageError(f"`licence` {text}: use an SPDX identifier such as CC-BY-4.0, or other")
-
-
 def read_yaml(path: str, parameter: str) -> Any:  # noqa: ANN401 - a file may hold anything
     """Return the content of the YAML file that a parameter names."""
     import yaml

@@ -23,14 +23,12 @@ from training.setting_texts import (
     Precision,
     Residency,
     Stage,
-    check_licence,
     parse_duration,
     parse_interval,
     parse_shares,
     parse_stages,
 )
 
-LICENCE: dict[str, Any] = {"metavar": "SPDX", "check": check_licence}
 PIXELS: dict[str, Any] = {"metavar": "PIXELS", "least": 1}
 SHARE: dict[str, Any] = {"metavar": "SHARE", "least": 0, "below": 1}
 THREADS: dict[str, Any] = {"metavar": "N", "least": 1, "most": 1024}
@@ -307,9 +305,6 @@ class OutputConfig:
         None, "Resume the run in this folder where it stopped, with its settings.", "FOLDER"
     )
     overwrite: bool = option(False, "Replace the run in the folder.")
-    licence: str | None = option(
-        None, "Licence of the model, for its STAC item (best.pt.stac.json).", **LICENCE
-    )
     save_every: str = option(
         "10m",
         "Interval of checkpoints within an epoch: a number of steps (500) or a time (30s, 10m).",

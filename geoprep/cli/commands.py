@@ -184,7 +184,7 @@ def preview(
     click.echo(printable(f"wrote {geoprep.preview(source, progress=not quiet, **given)}"))
 
 
-@cli.command(cls=GroupedCommand, short_help="Export scenes as GeoTIFF or GeoZarr, or as a table.")
+@cli.command(cls=GroupedCommand, short_help="Export scenes as GeoTIFF, or footprints.")
 @STORE
 @click.option(
     "--scene",
@@ -195,33 +195,20 @@ def preview(
     help="Scene id, or its end such as chip12, or all; repeatable.",
 )
 @options_from(geoprep.export_footprints, "by", by={"flag": "--footprints", "default": None})
-@click.option(
-    "--as",
-    "form",
-    type=click.Choice(["stac", "geozarr"]),
-    help="Describe all scenes as a STAC collection, or write all, or those of --scene, as GeoZarr.",
-)
-@options_from(geoprep.export_stac, "tiles", "datetime", datetime={"metavar": "TIME[/TIME]"})
-@click.option(
-    "--out", required=True, type=OutputPath(), help="File NAME.tif, a folder, or NAME.parquet."
-)
+@click.option("--out", required=True, type=OutputPath(), help="File NAME.tif, or a folder.")
 @options_from(geoprep.export_scenes, "level", "what", "coding")
 def export(
     store: str,
     scenes: tuple[str, ...],
     by: Literal["scene", "tile"] | None,
-    form: str | None,
-    tiles: bool,
-    datetime: str | None,
     out: Path,
     **given: Any,  # noqa: ANN401 - options by name
 ) -> None:
-    """Export scenes as GeoTIFF, image and label, or describe all as footprints or STAC items.
+    """Export scenes as GeoTIFF, image and label, or the footprints of all.
 
     The files are Cloud Optimised GeoTIFFs. Scenes of any size need the memory of a few rows of
-    tiles. Scenes that are not georeferenced can also be written as NAME.png. GeoZarr has image and
-    label at all levels, in a new folder. With a checkpoint such as best.pt in place of the store it
-    is `geoprep export-model`.
+    tiles. Scenes that are not georeferenced can also be written as NAME.png. With a
+    checkpoint such as best.pt in place of the store it is `geoprep export-model`.
     """
     several = any("," in text for text in scenes)
     ids = (
@@ -229,14 +216,9 @@ def export(
     )  # with commas
     parts = ([text] if text in ids else text.split(",") for text in scenes)
     names = [name.strip() for one in parts for name in one]
-    pixels = bool(names) and form != "geozarr"
-    if [pixels, by is not None, form is not None].count(True) != 1:
-        raise UsageError("give one of --scene NAME (or all), --footprints scene, and --as stac")
-    if form == "geozarr":
-        written = [geoprep.export_geozarr(store, out, scenes=names or "all")]
-    elif form is not None:
-        written = geoprep.export_stac(store, out, tiles=tiles, datetime=datetime)
-    elif by is not None:
+    if bool(names) == (by is not None):
+        raise UsageError("give one of --scene NAME (or all) and --footprints scene")
+    if by is not None:
         written = [geoprep.export_footprints(store, out, by=by)]
     else:
         written = geoprep.export_scenes(store, names, out, **given)

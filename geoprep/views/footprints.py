@@ -61,7 +61,7 @@ def outlines(store: StoreReader, by: By, crs: str | None = None) -> tuple[NDArra
     It is None if not georeferenced. The CRS is that of all scenes, else EPSG:4326; if that is
     given, outlines across the 180th meridian continue beyond it.
     """
-    grids = grids_of(store, by)
+    grids = _grids(store, by)
     of_row = np.array([grid.crs if grid else "" for grid in grids], object)
     shapes = np.array([grid.outline() if grid and grid.crs else None for grid in grids], object)
     crses = sorted(set(of_row) - {""})
@@ -73,7 +73,7 @@ def outlines(store: StoreReader, by: By, crs: str | None = None) -> tuple[NDArra
     return shapes, common
 
 
-def grids_of(store: StoreReader, by: By) -> list[Grid | None]:
+def _grids(store: StoreReader, by: By) -> list[Grid | None]:
     """Return the grid of every scene or, without padding, of every tile."""
     scenes = [scene_grid(store, scene) for scene in range(len(store.scenes))]
     if by == "scene":
@@ -100,23 +100,17 @@ def table_of(store: StoreReader, by: By, crs: str | None = None) -> gpd.GeoDataF
     return gpd.GeoDataFrame(columns_of(store, by), geometry=gpd.GeoSeries(shapes, crs=crs))
 
 
-def footprints(store: StoreReader, by: By) -> gpd.GeoDataFrame:
-    """Return the table in longitude and latitude; raise UsageError if it has no outline."""
-    table = table_of(store, by, LONLAT)
-    if table.geometry.isna().all():
-        raise UsageError(
-            f"{store.location}: none of its scenes is georeferenced, so they have no footprints. "
-            "`geoprep info --scenes` lists them"
-        )
-    return table
-
-
 def export_footprints(store: StoreReader, out: Path, *, by: By = "scene") -> Path:
     """Write one polygon per scene or tile, in longitude and latitude, with its properties.
 
     A scene without a readable, georeferenced image has no geometry.
     """
-    frame = footprints(store, by).drop(columns="crs")
+    frame = table_of(store, by, LONLAT).drop(columns="crs")
+    if frame.geometry.isna().all():
+        raise UsageError(
+            f"{store.location}: none of its scenes is georeferenced, so they have no footprints. "
+            "`geoprep info --scenes` lists them"
+        )
     require_suffix(out, ".geojson", ".json", ".gpkg")
     outputs(out)
     shares = [store.meta.share_column, "valid_fraction"]

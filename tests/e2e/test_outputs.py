@@ -35,8 +35,6 @@ CASES = [
     (*EXPORT, "--scene", "chip0", "--out", "out/a.tif"),
     (*EXPORT, "--scene", "all", "--out", "out"),
     *((*EXPORT, "--footprints", "scene", "--out", f"out/a{x}") for x in (".geojson", ".gpkg")),
-    (*EXPORT, "--as", "stac", "--out", "out/a.parquet"),
-    (*EXPORT, "--as", "geozarr", "--out", "out/a"),
     ("export-model", "in/run", *TINY[:2], "--format", "fp32", "--out", "out/a.pt2"),
     ("fit", "in/s.zarr", *QUICK, "--out", "out"),
     ("compare", ROADS, ROADS, "--out", "out/a.gpkg"),
@@ -117,8 +115,7 @@ def test_files_of_others_stay(here, inputs, tmp_path, words):
     assert written
     keeps = words[0] == "synth"  # what is there
     replaced = ["--overwrite"] if words[0] in ("export-model", "fit", "pretrain") else []
-    if words[:4] != (*EXPORT, "--as", "geozarr"):
-        here("geoprep", *words, *replaced, folder=tmp_path)  # over its own files
+    here("geoprep", *words, *replaced, folder=tmp_path)  # over its own files
     given = [[]]
     if words[0] in ("build-zarr", "predict", "export-model", "fit", "pretrain"):
         given.append(["--overwrite"])

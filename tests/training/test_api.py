@@ -1,7 +1,6 @@
 """Test training and models as notebooks use them."""
 
 import doctest
-import json
 import shutil
 from pathlib import Path
 
@@ -12,7 +11,6 @@ import torch
 from helpers import tiny
 from helpers.predict_cases import make_checkpoint, pixels, write_image
 from helpers.runs import KEYWORDS
-from helpers.stac import problems
 
 import geoprep
 import training
@@ -180,16 +178,8 @@ def test_a_model_of_a_users_own_loop_is_saved_with_its_factory(store_path, tmp_p
 def test_a_built_in_model_of_a_users_own_loop_opens_without_a_factory(store_path, tmp_path):
     network, image = build_model(bands=3, channels=1, directions=True), bands_first(64, 64)
     path = training.save_model(network, tmp_path / "own.pt", store=store_path, targets="binary")
-    item = path.with_name("own.pt.stac.json")
-    found = training.load_model(item, precision="fp32")(image)
+    found = training.load_model(path, precision="fp32")(image)
     np.testing.assert_allclose(found, probabilities(network, store_path, image), atol=1e-4)
-    written = json.loads(item.read_text())
-    assert problems(written) == []
-    assert written["id"] == "geoprep-own"
-    assert written["geometry"]["type"] == "Polygon"
-    training.save_model(network, tmp_path / "own.pth", store=store_path, targets="binary")
-    other = json.loads((tmp_path / "own.pth.stac.json").read_text())
-    assert other["properties"]["mlm:framework"] == "PyTorch"
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_an_incomplete_file_is_refused(tmp_path, lacking):
     ],
 )
 def test_what_a_record_states_is_typed_and_bounded(tmp_path, field, value):
-    """It becomes code in the expressions of a STAC item, and sizes of arrays."""
+    """It becomes sizes of arrays."""
     save(tmp_path / "last.pt", made())
     values = torch.load(tmp_path / "last.pt", weights_only=True)
     values["info"][field] = value

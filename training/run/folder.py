@@ -13,9 +13,8 @@ from training.checkpoint import BEST, LAST
 from training.setting_texts import are_settings, write_settings
 from training.settings import OF_ONE_START, SECTIONS, Config
 
-_BEST_FILES = (BEST, f"{BEST}.stac.json")
 _FILES = (
-    *("log.txt", "metrics.csv", "curves.png", "config.yaml", *_BEST_FILES, LAST),
+    *("log.txt", "metrics.csv", "curves.png", "config.yaml", BEST, LAST),
     *("pictures/epoch_*.png", "tensorboard/events.out.tfevents.*"),
 )
 
@@ -91,9 +90,8 @@ def claim(config: Config, folder: Path, lock: RunLock) -> None:
             path.unlink()
             with suppress(OSError):  # files of others stay
                 path.parent.rmdir()
-    for name in _BEST_FILES:
-        if before is not None and not here and (before / name).exists():
-            shutil.copyfile(before / name, folder / name)
+    if before is not None and not here and (before / BEST).exists():
+        shutil.copyfile(before / BEST, folder / BEST)
     flat = {name: value for name, value in config.flat().items() if name not in OF_ONE_START}
     write_settings(folder / "config.yaml", SECTIONS, flat)
 

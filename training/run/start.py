@@ -203,7 +203,7 @@ def _finished(config: Config, done: int) -> str:
 def _changes(before: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[str]:
     for name, value in given.items():
         plain = list(value) if isinstance(value, tuple) else value
-        if name in (*OF_ONE_START, "licence", "capture") or before.get(name) == plain:
+        if name in (*OF_ONE_START, "capture") or before.get(name) == plain:
             continue
         if name in UNCHANGEABLE:
             raise UsageError(

@@ -45,7 +45,6 @@ from training.run.step import (
     train_step,
 )
 from training.run.timing import StepTimer, epochs_within
-from training.runners.stac_item import training_extent, write_item
 from training.setting_texts import parse_duration, parse_interval
 from training.settings import Config
 
@@ -371,11 +370,9 @@ class Trainer:
         self._save_at, self._saved_step = time.monotonic() + self._interval, progress.step
 
     def save_best(self) -> None:
-        """Write best.pt, the weights without the optimizer, and its STAC item, from rank 0."""
+        """Write best.pt, the weights without the optimizer, from rank 0."""
         if is_rank_zero():
-            checkpoint = self._checkpoint()
-            save(self.folder / BEST, checkpoint)
-            write_item(self.folder / BEST, checkpoint, training_extent(self.stores))
+            save(self.folder / BEST, self._checkpoint())
 
     def _checkpoint(self, **training: Any) -> Checkpoint:  # noqa: ANN401 - fields of many types
         """Return the weights of the run; and what only training needs, as given."""

@@ -20,7 +20,6 @@ from training.runners import deepness_file, ipex_file, onnx_file, openvino_file,
 from training.runners.export_record import ExportRecord
 from training.runners.model_options import ModelOptions, parse_devices
 from training.runners.runner import Compile, NativeRunner, Runner
-from training.runners.stac_item import item_model
 
 # A format is a module with the functions `write` and `read`.
 _FORMATS = {".pt2": torch_file, ".onnx": onnx_file, ".xml": openvino_file, ".ipex": ipex_file}
@@ -113,9 +112,7 @@ def load_runner(path: str | Path, *, device: str = "cpu") -> tuple[Runner, Expor
 
 
 def model_file(path: Path) -> Path:
-    """Return the file of a trained model: of a run's folder its best one, of an item its model."""
-    if path.suffix == ".json":
-        return item_model(path)
+    """Return the file of a trained model: of a run's folder its best one."""
     return path / BEST if path.is_dir() else path
 
 

@@ -53,7 +53,7 @@ class ModelOptions(CheckpointOptions):
 
     checkpoint: Path = argument(
         "Checkpoint, folder of a run (its best.pt), or model file of geoprep export-model: .pt2, "
-        ".onnx, .xml, .ipex; or the STAC item (.json) beside one of these files, also by address.",
+        ".onnx, .xml, .ipex.",
         "MODEL",
     )
     threshold: float | None = option(

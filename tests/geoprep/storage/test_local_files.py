@@ -21,7 +21,6 @@ from geoprep.store.reader import StoreReader
 from geoprep.synth import synthesise
 from geoprep.views.footprints import export_footprints
 from geoprep.views.geotiff import export_scenes
-from geoprep.views.geozarr import export_geozarr
 from geoprep.views.overview import preview
 
 
@@ -121,7 +120,6 @@ def test_a_path_is_made_absolute(tmp_path, monkeypatch):
 
 OUTPUTS = {
     "image": lambda store, folder: export_scenes(store, "city_1", folder / "a.tif"),
-    "scenes": lambda store, folder: export_geozarr(store, "all", folder / "a.zarr"),
     "picture": lambda store, folder: preview(store, folder / "a.png", count=1),
     "page": lambda store, folder: preview(store, folder / "a.pdf", count=1),
     "table": lambda store, folder: export_footprints(store, folder / "a.gpkg", by="tile"),
