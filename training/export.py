@@ -115,7 +115,7 @@ def export(options: ExportOptions) -> int:
 
     out, precision = check(options)
     file = model_file(options.checkpoint)
-    inputs = [file, *([options.calibrate] if options.calibrate else [])]
+    inputs = [str(file), *([options.calibrate] if options.calibrate else [])]
     outputs(*export_files(out), inputs=inputs)
     network, info = load_model(file, device="cpu", weights=options.weights, model=options.model)
     tiles: list[Tensor] = []
