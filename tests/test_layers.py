@@ -17,7 +17,7 @@ LAYERS = {
     **dict.fromkeys(("synth", "verify", "views"), 6),
     **dict.fromkeys(("roads", "classes"), 5),
     **dict.fromkeys(("sources", "labels"), 4),
-    **dict.fromkeys(("store", "imagery"), 3),
+    **dict.fromkeys(("store", "imagery", "cog"), 3),
     "storage": 2,
     "executors": 1,
 }

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING, BinaryIO, Literal, cast
 from xml.sax.saxutils import escape
 
 import numpy as np
 import pyproj
+from numpy.typing import NDArray
 
 from geoprep import __version__
-from geoprep.errors import OutputError, UsageError
+from geoprep.cog.halving import halve_by_average, halve_by_mode
+from geoprep.cog.spool import Shape
+from geoprep.cog.tiff import described
+from geoprep.cog.writer import CogWriter, Halve
+from geoprep.errors import UsageError
 from geoprep.grid import Grid
 from geoprep.quiet import no_georeference_warning
 from geoprep.speed import BINNED_TABLE, CONTINUOUS_TABLE, NODATA
-from geoprep.storage.failures import free_bytes
 from geoprep.storage.local_files import make_folder
 from geoprep.storage.output_files import outputs, replaced, require_suffix
 from geoprep.store.reader import StoreReader
@@ -44,7 +49,6 @@ ALL = "all"
 BLOCK = 512
 COLOURS = ("red", "green", "blue")
 _TABLES = {"continuous": CONTINUOUS_TABLE, "binned": BINNED_TABLE}
-_CACHE_MB = 64
 _MOST_PNG_BANDS = 4
 
 
@@ -141,35 +145,45 @@ def _write(
     path: Path, array: str, store: StoreReader, scene: int, level: int, grid: Grid, coding: Coding
 ) -> None:
     """Write the image or the label of a scene, a row of tiles at a time."""
-    from rasterio.windows import Window
-
     meta, table = store.meta, _TABLES.get(coding)
-    nodata: int | None = 0
-    bands, overviews = len(meta.bands), "average"
-    if array != "image":  # speeds have no mean
-        bands, overviews = 1, "mode" if meta.has_classes else "nearest"
-        nodata = NODATA if table is None else None
-    step = level_step(store, level)
-    with _created(path, grid, bands, nodata, overviews) as file:
+    is_image, is_classes = array == "image", array != "image" and meta.has_classes
+    nodata = 0 if is_image else NODATA if table is None else None
+    shape = Shape(
+        *(1, grid.height, grid.width),
+        samples=len(meta.bands) if is_image else 1,
+        fill=nodata or 0,
+        differences=is_image,
+    )
+
+    def describe(file: DatasetWriter) -> None:
         file.update_tags(
             SCENE=store.scenes.id[scene],
             SPLIT=split_names(store, scene),
             LEVEL=level,
             TIFFTAG_SOFTWARE=f"geoprep {__version__}",
         )
-        if array == "image":
+        if is_image:
             _describe_image(file, meta.bands)
         else:
             _describe_label(file, store, coding)
+
+    def halve(fine: NDArray[np.uint8], coarse: NDArray[np.uint8], _: bool) -> None:
+        if is_image:
+            halve_by_average(fine, coarse, 0)
+        elif is_classes:
+            halve_by_mode(fine, coarse)
+        else:  # speeds have no mean
+            coarse[...] = fine[: 2 * len(coarse) : 2, : 2 * coarse.shape[1] : 2]
+
+    step = level_step(store, level)
+    with _created(path, grid, shape, nodata, halve, describe) as writer:
         for top in range(0, grid.height, step):
             rows = range(top, min(top + step, grid.height))
-            if array == "image":
-                values = np.moveaxis(read_image(store, scene, level, rows), 2, 0)
+            if is_image:
+                writer.put(read_image(store, scene, level, rows))
             else:
                 label = read_label(store, scene, level, rows)
-                values = (label if table is None else table[label])[None]
-            file.write(values, window=Window(0, top, grid.width, len(rows)))
-    is_classes = array != "image" and meta.has_classes
+                writer.put(label if table is None else table[label])
     write_sidecar(path, grid.crs, store.classes.names if is_classes else ())
 
 
@@ -223,59 +237,40 @@ def write_sidecar(path: Path, crs: str | None, classes: Sequence[str] = ()) -> N
 
 @contextmanager
 def _created(
-    path: Path, grid: Grid, bands: int, nodata: int | None, overviews: str
-) -> Iterator[DatasetWriter]:
-    """Open a raster for writing; it is converted and moved to ``path`` when the block succeeds."""
+    path: Path,
+    grid: Grid,
+    shape: Shape,
+    nodata: int | None,
+    halve: Halve,
+    describe: Callable[[DatasetWriter], None],
+) -> Iterator[CogWriter]:
+    """Yield what takes the rows of a file, which is complete when the block succeeds.
+
+    Until then its tiles are in files without a name, so that nothing is left of a killed process.
+    """
     import rasterio
     from rasterio.shutil import copy
 
-    if path.suffix.lower() == ".png":
-        if bands > _MOST_PNG_BANDS:
-            raise UsageError(f"{path}: a PNG cannot hold {bands} bands. Name the file NAME.tif")
-        final: dict[str, Any] = {"driver": "PNG"}
-    else:
-        final = {
-            "driver": "COG",
-            "compress": "deflate",
-            "predictor": "yes" if bands > 1 else "no",
-            "blocksize": BLOCK,
-            "overview_resampling": overviews,
-            "overview_compress": "deflate",
-            "bigtiff": "if_safer",
-            "num_threads": "all_cpus",
-        }
-    profile: dict[str, Any] = {
-        "driver": "GTiff",
-        "dtype": "uint8",
-        "height": grid.height,
-        "width": grid.width,
-        "count": bands,
-        "nodata": nodata,
-        "interleave": "pixel",
-        "bigtiff": "if_safer",
-    }
-    if grid.georeferenced:
-        profile |= {"crs": grid.crs, "transform": grid.transform}
+    is_png = path.suffix.lower() == ".png"
+    if is_png and shape.samples > _MOST_PNG_BANDS:
+        raise UsageError(f"{path}: a PNG cannot hold {shape.samples} bands. Name it NAME.tif")
+    place = {"crs": grid.crs, "transform": grid.transform} if grid.georeferenced else {}
     with (
         replaced(path) as partial,
-        rasterio.Env(GDAL_CACHEMAX=_CACHE_MB, GDAL_PAM_ENABLED="NO"),
+        rasterio.Env(GDAL_PAM_ENABLED="NO"),
         no_georeference_warning(),
+        CogWriter(
+            *(shape, "zstd", (), halve),
+            open_file=lambda _: cast(BinaryIO, TemporaryFile(dir=path.parent)),
+        ) as writer,
     ):
-        _require_room(path, grid.height * grid.width * bands)
-        rough = partial.with_suffix(".rough")
+        yield writer
+        tags = described(shape, "zstd", describe, nodata=nodata, **place)
+        whole = partial.with_suffix(".rough") if is_png else partial
         try:
-            with rasterio.open(rough, "w", **profile) as file:
-                yield file
-            copy(rough, partial, **final)
+            writer.finish(whole, tags)
+            if is_png:
+                copy(whole, partial, driver="PNG")
         finally:
-            rough.unlink(missing_ok=True)
-
-
-def _require_room(path: Path, size: int) -> None:
-    """Raise OutputError unless the disk holds the pixels twice and overviews: GDAL would not."""
-    need, free = size * 7 // 3, free_bytes(path.parent)
-    if free < need:
-        raise OutputError(
-            f"{path} cannot be written: no space left on the disk for up to {need / 1e9:.3g} GB "
-            f"({free / 1e9:.3g} GB are free). Free disk space or use another folder"
-        )
+            if is_png:
+                whole.unlink(missing_ok=True)

@@ -8,13 +8,13 @@ import rasterio
 from helpers.forks import Command
 from helpers.predict_cases import make_checkpoint, pixels, write_image
 
-from training.prediction.spool import folder_of
+from training.prediction.journal import folder_of
 
 # The process is killed when the first row of tiles is on the disk.
 KILLED = """
 import os, signal, sys
 from training.predict import main
-from training.prediction.spool import WriteJournal
+from training.prediction.journal import WriteJournal
 add_row = WriteJournal.add_row
 def last_row(self, sizes):
     add_row(self, sizes)

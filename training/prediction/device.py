@@ -17,13 +17,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from geoprep.cog.writer import CogWriter
 from geoprep.imagery.counts import count_source
 from geoprep.imagery.decoding import ImageWindow
 from geoprep.imagery.wide import is_held_wide
 from geoprep.speed import MAX_MPH, NODATA
 from loaders import has_streams
 from training.checkpoint import ModelInfo
-from training.prediction.cog import CogWriter
 from training.prediction.image_rows import ImageRows
 from training.prediction.predict_options import PredictOptions
 from training.prediction.windows import Bytes, Doubles, WindowGrid, WindowRow

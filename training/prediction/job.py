@@ -32,12 +32,12 @@ from geoprep.views.geotiff import write_sidecar
 from loaders import has_streams
 from training.engine.host import keep_memory
 from training.prediction.images import MOST_AT_ENDS, ImageSource, inspect_image
+from training.prediction.journal import BusyError, locked, remove_leftover
 from training.prediction.overlay import write_overlay, write_style
 from training.prediction.predict_options import PredictOptions, limits_note
 from training.prediction.prediction_tags import difference, signature_of
 from training.prediction.predictor import ImageOutcome, Predictor, PredictStats
 from training.prediction.screen import Screen
-from training.prediction.spool import BusyError, locked, remove_leftover
 from training.prediction.windows import check_window
 from training.runners.decoding import chosen_threshold
 from training.runners.ensemble import open_models, split_models

@@ -10,16 +10,16 @@ from typing import Any
 import rasterio
 from affine import Affine
 from rasterio.errors import RasterioError
-from rasterio.io import MemoryFile
+from rasterio.io import DatasetWriter
 
 from geoprep import __version__
+from geoprep.cog.spool import Shape
+from geoprep.cog.tiff import Tags, described
 from geoprep.palette import bin_label
 from geoprep.speed import NODATA
 from training.checkpoint import ModelInfo
-from training.prediction.cog import Tags, read_tags
 from training.prediction.images import ImageSource
 from training.prediction.predict_options import PredictOptions
-from training.prediction.spool import TILE
 
 SIGNATURE_TAG = "PREDICTION"
 SPREAD = "spread"
@@ -46,25 +46,6 @@ def tiff_tags(
     """
     has_palette = info.has_classes and len(names) == 1
     top, left, *_ = source.extent
-    profile = {
-        "driver": "GTiff",
-        "width": source.shape[1],
-        "height": source.shape[0],
-        "count": len(names),
-        "dtype": "uint8",
-        "nodata": NODATA,
-        "crs": source.crs,
-        "transform": source.transform * Affine.translation(left, top),
-        "tiled": True,
-        "blockxsize": TILE,
-        "blockysize": TILE,
-        "interleave": "band",
-        "compress": signed["compression"],
-        "photometric": "palette" if has_palette else "minisblack",
-        "alpha": "no",
-        "bigtiff": "no",
-        "sparse_ok": True,
-    }
     units = ["class" if info.has_classes else "probability"]
     units += ["mph" if info.class_mph and i == 1 else "probability" for i in range(1, len(names))]
     if info.has_classes:
@@ -77,24 +58,31 @@ def tiff_tags(
         bins = enumerate(zip(speeds, info.class_mph, strict=False), start=3)
         classes = [{"band": i, "name": name, "mph": mph} for i, (name, mph) in bins]
         contents = {"ROAD_THRESHOLD": f"{signed['threshold']:g}", "CLASSES": json.dumps(classes)}
-    with MemoryFile() as memory:
-        with memory.open(**profile) as dataset:
-            dataset.descriptions = names
-            dataset.scales = [1 / 255 if unit == "probability" else 1.0 for unit in units]
-            dataset.units = units
-            if has_palette:
-                rgb = info.classes.rgb.tolist()
-                dataset.write_colormap(1, {i: (*colour, 255) for i, colour in enumerate(rgb)})
-            origin = {
-                SIGNATURE_TAG: json.dumps(signed),
-                "TIFFTAG_SOFTWARE": f"geoprep {__version__}",
-                "SOURCE": source.name,
-                "SOURCE_SIZE": "{} {}".format(*source.part_lengths),
-                "NETWORK": info.model,
-            }
-            # In this order, which the file keeps.
-            dataset.update_tags(**(contents | origin if info.has_classes else origin | contents))
-        return read_tags(bytes(memory.getbuffer()))
+    origin = {
+        SIGNATURE_TAG: json.dumps(signed),
+        "TIFFTAG_SOFTWARE": f"geoprep {__version__}",
+        "SOURCE": source.name,
+        "SOURCE_SIZE": "{} {}".format(*source.part_lengths),
+        "NETWORK": info.model,
+    }
+
+    def describe(dataset: DatasetWriter) -> None:
+        dataset.descriptions = names
+        dataset.scales = [1 / 255 if unit == "probability" else 1.0 for unit in units]
+        dataset.units = units
+        if has_palette:
+            rgb = info.classes.rgb.tolist()
+            dataset.write_colormap(1, {i: (*colour, 255) for i, colour in enumerate(rgb)})
+        # In this order, which the file keeps.
+        dataset.update_tags(**(contents | origin if info.has_classes else origin | contents))
+
+    return described(
+        *(Shape(len(names), *source.shape), signed["compression"], describe),
+        nodata=NODATA,
+        crs=source.crs,
+        transform=source.transform * Affine.translation(left, top),
+        photometric="palette" if has_palette else "minisblack",
+    )
 
 
 def signature_of(target: Path) -> dict[str, Any] | None:

@@ -17,19 +17,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from geoprep.cog.spool import Shape
+from geoprep.cog.writer import CogWriter
 from geoprep.cpus import usable_cpus
 from geoprep.errors import UsageError
 from geoprep.imagery.band_names import parse_bands
 from loaders import has_streams
 from training.checkpoint import ModelInfo
 from training.prediction.area import read_area
-from training.prediction.cog import CogWriter
 from training.prediction.device import Device
 from training.prediction.host import Host
 from training.prediction.images import ImageReader, ImageSource
+from training.prediction.journal import WriteJournal
 from training.prediction.predict_options import PredictOptions, known_limits
 from training.prediction.prediction_tags import band_names, tiff_tags
-from training.prediction.spool import Shape, WriteJournal
 from training.prediction.windows import (
     WindowGrid,
     WindowRow,
@@ -172,13 +173,19 @@ class Predictor:
                 by_mode = [CLASS_BAND if info.has_classes else SPEED_BAND]
                 by_mode *= info.has_classes or bool(info.class_mph)
                 how = self.options.compress, by_mode, place.halve
-                with CogWriter(journal, shape, *how) as writer:
+                with CogWriter(
+                    *(shape, *how),
+                    open_file=journal.open_tiles,
+                    written=journal.rows,
+                    record=journal.add_row,
+                ) as writer:
                     limits = np.array(journal.settled["limits"])
                     # A device has memory for the rows of one image; the host prepares the next one.
                     with runner.turns if isinstance(place, Device) else nullcontext():
                         stats = self._write_rows(reader, limits, writer, runner, place, progress)
                     reader.require_unchanged()
-                    writer.finish(target, tiff_tags(source, info, names, signed))
+                    writer.finish(journal.whole, tiff_tags(source, info, names, signed))
+                    journal.deliver()
             except OSError:
                 raise  # such as a full disk: the next run resumes
             except Exception:

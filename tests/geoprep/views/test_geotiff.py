@@ -1,19 +1,22 @@
 """What is exported lies where the source lay, byte for byte."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pyogrio
 import pytest
 import rasterio
 import shapely
+import tifffile
 from affine import Affine
 from helpers.factory import Place, build_of, texture, write_scene
 from helpers.stores import write_store
 from rasterio.warp import transform_bounds
 
 from geoprep.classes.class_rasters import class_names
-from geoprep.errors import ImageError, UsageError
+from geoprep.cog.spool import Spool
+from geoprep.errors import ImageError, OutputError, UsageError
 from geoprep.palette import speed_colours
 from geoprep.roads.centrelines.opening import open_raster
 from geoprep.speed import BINNED_TABLE, CONTINUOUS_TABLE
@@ -56,6 +59,52 @@ def test_mask_has_every_tile_at_its_own_coordinates(store, tmp_path, scene):
             expected = np.asarray(store.speed()[tile])[y, x]
             np.testing.assert_array_equal(pixels[rows[inside], cols[inside]], expected[inside])
             assert (expected[~inside] == 255).all()  # what pads a small scene
+
+
+def test_an_export_is_a_cloud_optimised_geotiff_whose_overviews_leave_nodata_out(tmp_path):
+    pixels = texture(1500, 1100)
+    pixels[:400, :301] = 0
+    scene = write_scene(
+        tmp_path, "a", pixels, Place("EPSG:32637", Affine(0.5, 0, 4e5, 0, -0.5, 6e6))
+    )
+    store = build_of(tmp_path / "a.zarr", [scene], levels=1, rescale="none")
+    image, *_ = export_scenes(store, "a", tmp_path / "out.tif")
+    with tifffile.TiffFile(image) as file:
+        firsts = [min(o for o in page.dataoffsets if o) for page in file.pages]
+    assert firsts == sorted(firsts, reverse=True)  # the coarsest tiles come first
+    with rasterio.open(image) as made:
+        assert made.tags(ns="IMAGE_STRUCTURE")["LAYOUT"] == "COG"
+        assert made.overviews(1) == [2, 4]
+        np.testing.assert_array_equal(np.moveaxis(made.read(), 0, 2), pixels)
+    four = pixels.reshape(750, 2, 550, 2, 3).astype(int)
+    count = np.maximum((four != 0).sum(axis=(1, 3)), 1)
+    with rasterio.open(image, overview_level=0) as half:
+        wanted = np.floor(four.sum(axis=(1, 3)) / count + 0.5)
+        np.testing.assert_array_equal(np.moveaxis(half.read(), 0, 2), wanted)
+
+
+def test_a_file_cannot_be_opened_before_it_is_complete(store, tmp_path, monkeypatch):
+    """A process may be killed at any time, so nothing but the last bytes may make it a TIFF."""
+    states = []
+
+    def copy_to(spool, file):
+        file.flush()
+        states.append(can_be_opened(Path(file.name)))
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Spool, "copy_to", copy_to)
+    with pytest.raises(OutputError, match=r"out\.tif"):
+        export_scenes(store, "city_1", tmp_path / "out.tif", what="image")
+    assert states == [False]
+    assert list(tmp_path.glob("*.tif")) == list(tmp_path.glob(".*.partial*")) == []
+
+
+def can_be_opened(path):
+    try:
+        with rasterio.open(path):
+            return True
+    except rasterio.errors.RasterioIOError:
+        return False
 
 
 def test_coarser_level_covers_the_same_ground(store, sources, tmp_path):

@@ -13,14 +13,15 @@ import rasterio
 import tifffile
 from helpers.predict_cases import FACTS, PLACE, UTM, predict_options
 
-from training.prediction import cog
-from training.prediction.cog import CogWriter
+from geoprep.cog import tiff
+from geoprep.cog.spool import TILE, Shape
+from geoprep.cog.writer import CogWriter
 from training.prediction.host import Host
 from training.prediction.images import ImageSource
+from training.prediction.journal import WriteJournal, folder_of
 from training.prediction.prediction_tags import band_names, difference, tiff_tags
 from training.prediction.predictor import Predictor
 from training.prediction.screen import Screen
-from training.prediction.spool import TILE, Shape, WriteJournal, folder_of
 
 PREDICTOR = Predictor(FACTS, predict_options(), threshold=0.5, checkpoint="c")
 
@@ -58,14 +59,17 @@ def write(folder, values, compression="zstd", until=None, step=170):
     with WriteJournal(target, {"a": 1}) as journal:
         if not journal.continued:
             journal.settle(limits=[])
-        with CogWriter(journal, shape, compression, [1], Host.halve) as writer:
+        files = {"open_file": journal.open_tiles, "written": journal.rows}
+        more = {"record": journal.add_row, **files}
+        with CogWriter(shape, compression, [1], Host.halve, **more) as writer:
             begin = writer.next_row
             while writer.next_row < (until or shape.height):
                 writer.put(values[:, writer.next_row : writer.next_row + step])
             if until is None:
                 signed = SIGNED | {"compression": compression}
                 tags = tiff_tags(source(*values.shape[1:]), FACTS, NAMES, signed)
-                writer.finish(target, tags)
+                writer.finish(journal.whole, tags)
+                journal.deliver()
         if until is None:
             journal.remove()
     return target, begin
@@ -75,7 +79,7 @@ def write(folder, values, compression="zstd", until=None, step=170):
 @pytest.mark.parametrize("big", [False, True])
 def test_prediction_is_a_cloud_optimised_geotiff(tmp_path, values, monkeypatch, compression, big):
     if big:
-        monkeypatch.setattr(cog, "LARGEST_CLASSIC", 0)
+        monkeypatch.setattr(tiff, "LARGEST_CLASSIC", 0)
     target, _ = write(tmp_path, values, compression)
     with rasterio.open(target) as dataset:
         np.testing.assert_array_equal(dataset.read(), values)

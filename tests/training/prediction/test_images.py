@@ -46,9 +46,9 @@ from training.checkpoint import Checkpoint, save
 from training.engine.native import missing_compiler
 from training.prediction import job
 from training.prediction.images import inspect_image
+from training.prediction.journal import folder_of, locked
 from training.prediction.predictor import Predictor
 from training.prediction.screen import Screen
-from training.prediction.spool import folder_of, locked
 from training.runners.model_files import open_model
 from training.runners.runner import NativeRunner
 

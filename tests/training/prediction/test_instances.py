@@ -23,9 +23,9 @@ from training.predict import COMMAND, main
 from training.prediction import instances
 from training.prediction.instances import share_cores
 from training.prediction.job import open_job
+from training.prediction.journal import WriteJournal, folder_of
 from training.prediction.predict_options import PredictOptions
 from training.prediction.screen import Screen
-from training.prediction.spool import WriteJournal, folder_of
 
 HERE = Path(__file__).resolve().parents[2]
 OPTIONS = ("--model", FACTS.model, "--precision", "fp32", "--compile", "off", "--window", "64")

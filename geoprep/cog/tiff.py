@@ -1,6 +1,4 @@
-"""Rows of pixels to a Cloud Optimised GeoTIFF, which an interrupted run can resume.
-
-GDAL's COG driver cannot resume, and would decode and compress every pixel again.
+"""The header of a Cloud Optimised GeoTIFF: its directories, written before the tiles.
 
 Sources: TIFF 6.0, the BigTIFF note of Aware Systems, and GDAL's page on the COG driver, which
 describes the header and the four bytes before and after each tile.
@@ -9,21 +7,15 @@ describes the header and the four bytes before and after each tile.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
+from geoprep.cog.spool import LEADER, TILE, Compression, Shape, framed
 
-from geoprep.cpus import usable_cpus
-from geoprep.speed import NODATA
-from geoprep.storage.local_files import flush
-from geoprep.storage.output_files import put
-from training.prediction.spool import LEADER, TILE, Compression, Shape, Spool, WriteJournal, framed
+if TYPE_CHECKING:
+    from rasterio.io import DatasetWriter
 
 _GHOST = (
     b"LAYOUT=IFDS_BEFORE_DATA\nBLOCK_ORDER=ROW_MAJOR\nBLOCK_LEADER=SIZE_AS_UINT4\n"
@@ -39,102 +31,6 @@ LARGEST_CLASSIC = 4_000_000_000
 """Largest classic TIFF in bytes; larger files are BigTIFF."""
 
 
-Halve = Callable[[NDArray[np.uint8], NDArray[np.uint8], bool], None]
-"""Writes one pixel (y, x) of 2 x 2 of a band, by mode or by average."""
-
-
-class CogWriter:
-    """Takes rows of pixels from top to bottom; compresses and writes them in a thread.
-
-    It holds at most two rows of tiles, and one per overview. Overviews show the average of four
-    pixels, those of the bands ``by_mode`` the most frequent value.
-    """
-
-    def __init__(
-        self,
-        journal: WriteJournal,
-        shape: Shape,
-        compression: Compression,
-        by_mode: Collection[int],
-        halve: Halve,
-    ) -> None:
-        self._journal, self._by_mode, self._halve = journal, by_mode, halve
-        self._ends = ExitStack()
-        packers = self._ends.enter_context(ThreadPoolExecutor(usable_cpus(), "predict-pack"))
-        self._pool = self._ends.enter_context(ThreadPoolExecutor(1, "predict-write"))
-        self._pending: Future[None] | None = None
-        written = journal.rows
-        self._spools = [
-            Spool(journal.folder / f"level{i}.tiles", s, compression, packers, () if i else written)
-            for i, s in enumerate(shape.pyramid())
-        ]
-        self._rows = [spool.shape.blank_row() for spool in self._spools]  # those that fill up
-        for number in range(len(written)):
-            self._add_to_overview(1, number, self._spools[0].read(number))
-        self.next_row = min(len(written) * TILE, shape.height)
-
-    def __enter__(self) -> CogWriter:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._ends.close()
-        for spool in self._spools:
-            spool.close()
-
-    def put(self, pixels: NDArray[np.uint8]) -> None:
-        """Add rows, uint8 (band, y, x)."""
-        image, done, count = self._spools[0].shape, 0, pixels.shape[1]
-        while done < count:
-            within = self.next_row % TILE
-            step = min(TILE - within, count - done)
-            self._rows[0][:, within : within + step, : image.width] = pixels[:, done : done + step]
-            done += step
-            self.next_row += step
-            if self.next_row % TILE == 0 or self.next_row == image.height:
-                self._wait()
-                self._pending = self._pool.submit(self._store, self._rows[0])
-                self._rows[0] = image.blank_row()
-
-    def _wait(self) -> None:
-        if self._pending is not None:
-            self._pending.result()
-
-    def _store(self, tiles: NDArray[np.uint8]) -> None:
-        spool = self._spools[0]
-        sizes = spool.append(tiles)
-        spool.flush()
-        self._journal.add_row(sizes)
-        self._add_to_overview(1, len(spool.sizes) - 1, tiles)
-
-    def _add_to_overview(self, level: int, number: int, tiles: NDArray[np.uint8]) -> None:
-        """Add a row of tiles of the next finer level by its number, uint8 (band, 512, x)."""
-        if level == len(self._spools):
-            return
-        spool, row, half = self._spools[level], self._rows[level], TILE // 2
-        part = row[:, half:] if number % 2 else row[:, :half]
-        for band, (fine, coarse) in enumerate(zip(tiles, part, strict=True)):
-            known = coarse[:, : min(spool.shape.width, fine.shape[1] // 2)]
-            self._halve(fine, known, band in self._by_mode)
-        if number % 2 or number + 1 == self._spools[level - 1].shape.tile_rows:
-            spool.append(row)
-            self._add_to_overview(level + 1, number // 2, row)
-            row.fill(NODATA)
-
-    def finish(self, target: Path, tags: Tags) -> None:
-        """Join all levels in one file, which is renamed when it is complete."""
-        self._wait()
-        shapes = [spool.shape for spool in self._spools[1:]]
-        levels = [tags, *(overview_tags(tags, shape.height, shape.width) for shape in shapes)]
-        whole = self._journal.folder / "whole.tif"
-        with whole.open("wb") as file:
-            file.write(header(levels, [spool.in_order() for spool in self._spools]))
-            for spool in reversed(self._spools):
-                spool.copy_to(file)
-        flush(whole)
-        put(whole, target)
-        flush(target.parent)
-
-
 @dataclass(frozen=True, slots=True)
 class Tag:
     """A field of a directory: its TIFF type, number of values, and their bytes."""
@@ -146,6 +42,40 @@ class Tag:
 
 Tags = dict[int, Tag]
 Sizes = Sequence[Sequence[int]]
+
+
+def described(
+    shape: Shape,
+    compression: Compression,
+    describe: Callable[[DatasetWriter], None],
+    **profile: Any,  # noqa: ANN401 - as rasterio's
+) -> Tags:
+    """Return the tags of a file without its pixels, as GDAL writes them.
+
+    ``describe`` is called with the empty file; ``profile`` adds to what `rasterio.open` is given.
+    """
+    from rasterio.io import MemoryFile
+
+    layout = {
+        "driver": "GTiff",
+        "width": shape.width,
+        "height": shape.height,
+        "count": shape.planes * shape.samples,
+        "dtype": "uint8",
+        "tiled": True,
+        "blockxsize": TILE,
+        "blockysize": TILE,
+        "interleave": "pixel" if shape.samples > 1 else "band",
+        "predictor": 2 if shape.differences else 1,
+        "compress": compression,
+        "alpha": "no",
+        "bigtiff": "no",
+        "sparse_ok": True,
+    }
+    with MemoryFile() as memory:
+        with memory.open(**layout, **profile) as dataset:
+            describe(dataset)
+        return read_tags(bytes(memory.getbuffer()))
 
 
 def read_tags(data: bytes) -> Tags:

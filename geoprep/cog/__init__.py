@@ -1,0 +1,1 @@
+"""Write Cloud Optimised GeoTIFFs of bytes, for predictions and exports."""
