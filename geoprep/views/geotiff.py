@@ -46,7 +46,6 @@ Coding = Literal["mph", "continuous", "binned"]
 
 SUFFIXES = (".tif", ".tiff")
 ALL = "all"
-BLOCK = 512
 COLOURS = ("red", "green", "blue")
 _TABLES = {"continuous": CONTINUOUS_TABLE, "binned": BINNED_TABLE}
 _MOST_PNG_BANDS = 4
