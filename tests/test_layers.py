@@ -34,7 +34,7 @@ TRAINING = (
     ("run",),
     ("cli",),
     ("fit", "export", "predict"),
-    ("evaluate", "pretrain"),
+    ("evaluate",),
     ("model_functions",),
     ("run_functions",),
 )

@@ -22,7 +22,6 @@ PACKAGES = ("geoprep", "loaders", "training")
 # Functions and methods that take further keywords, and the record whose fields these are.
 KEYWORDS = {
     "training.train": "training.settings.Config",
-    "training.pretrain_model": "training.pretrain.PretrainOptions",
     "training.load_model": "training.runners.model_options.ModelOptions",
     "training.Model.predict": "training.prediction.predict_options.PredictOptions",
     "training.evaluate_model": "training.evaluate.EvaluateOptions",

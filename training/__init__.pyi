@@ -4,5 +4,4 @@ from .model_functions import export_model as export_model
 from .model_functions import load_model as load_model
 from .model_functions import save_model as save_model
 from .run_functions import TrainedRun as TrainedRun
-from .run_functions import pretrain_model as pretrain_model
 from .run_functions import train as train

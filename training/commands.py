@@ -3,7 +3,6 @@
 from geoprep.cli.entry_points import LazyCommand
 
 fit = LazyCommand("fit", "training.fit", "Train a model on stores.")
-pretrain = LazyCommand("pretrain", "training.pretrain", "Train a model on synthetic cities.")
 evaluate = LazyCommand("evaluate", "training.evaluate", "Evaluate a model on the tiles of stores.")
 predict = LazyCommand("predict", "training.predict", "Predict roads or classes of images.")
 export_model = LazyCommand(

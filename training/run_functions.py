@@ -1,8 +1,7 @@
-"""Runs of training for notebooks: train on stores, or on synthetic cities."""
+"""Runs of training for notebooks."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,36 +86,6 @@ def train(
     given = COMMAND.parse_values({"stores": paths_of(store), **settings, "quiet": not progress})
     status = start_run(given, trainer=trainer or Trainer)
     return _finished(run_folder(given), status)
-
-
-def pretrain_model(
-    store: Any,  # noqa: ANN401 - a store or its path
-    *,
-    progress: bool = True,
-    **settings: Any,  # noqa: ANN401 - settings of many types
-) -> TrainedRun:
-    """Train on synthetic cities with a store's pixel size, as ``geoprep pretrain`` does.
-
-    The run gives initial weights for real imagery: ``train(store, init_from=run.folder)``.
-
-    Parameters
-    ----------
-    store
-        A `geoprep.Store`, a path or an address.
-    progress
-        Whether to show progress bars.
-    settings
-        Options of ``geoprep pretrain`` by name, such as ``epochs=6, out="runs/start"``.
-
-    Raises
-    ------
-    GeoprepError
-        A setting is invalid, the store cannot be opened, or the training failed.
-    """
-    from training.pretrain import COMMAND, pretrain, run_folder
-
-    given = COMMAND.parse_values({"store": os.fspath(store), **settings, "quiet": not progress})
-    return _finished(run_folder(given), pretrain(given))
 
 
 def _finished(folder: Path, status: int) -> TrainedRun:

@@ -17,7 +17,7 @@ from geoprep.cli.help import name_options
 from geoprep.options import Setting, settings_of
 from training.settings import SECTIONS
 
-TRAINING = {name: name for name in ("fit", "pretrain", "evaluate", "predict")}
+TRAINING = {name: name for name in ("fit", "evaluate", "predict")}
 TRAINING["export-model"] = "export"
 """Commands of ``geoprep`` and their modules of `training`."""
 BENCHMARKS = (

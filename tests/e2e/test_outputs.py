@@ -45,7 +45,6 @@ CASES = [
     ),
     *(("preview", "in/s.zarr", "--out", f"out/a{x}") for x in (".png", ".pdf", ".html")),
     ("preview", ROADS, "--out", "out/a.png"),
-    ("pretrain", "in/s.zarr", *QUICK, "--cities", "1", "--scenes", "2", "--out", "out"),
     ("score", "--truth", ROADS, "--proposal", ROADS, "--csv", "out/a.csv"),
     ("synth", "--city", "moscow", "--scenes", "1", "--size", "64", "--labels", "classes",
      "--out", "out"),
@@ -114,10 +113,10 @@ def test_files_of_others_stay(here, inputs, tmp_path, words):
     written = [path for path in contents(out) if path.name != LIST]
     assert written
     keeps = words[0] == "synth"  # what is there
-    replaced = ["--overwrite"] if words[0] in ("export-model", "fit", "pretrain") else []
+    replaced = ["--overwrite"] if words[0] in ("export-model", "fit") else []
     here("geoprep", *words, *replaced, folder=tmp_path)  # over its own files
     given = [[]]
-    if words[0] in ("build-zarr", "predict", "export-model", "fit", "pretrain"):
+    if words[0] in ("build-zarr", "predict", "export-model", "fit"):
         given.append(["--overwrite"])
     for more in given:
         for foreign in (written, *([path] for path in written[:: 1 + len(written) // 6])):

@@ -16,7 +16,7 @@ import geoprep
 import training
 from geoprep.errors import UsageError
 from loaders import DevicePrep
-from training import evaluate, export, fit, pretrain
+from training import evaluate, export, fit
 from training.model.build import build_model
 
 
@@ -127,9 +127,8 @@ def export_to(model, *, out, **options):
         (evaluate, training.evaluate_model, "evaluate.evaluated", {"tta": "d4", "threads": 1}),
         (export, export_to, "export.export", {"out": "x.pt2", "format": "fp32"}),
         (fit, training.train, "run.start.start_run", {"out": "run", "epochs": 2}),
-        (pretrain, training.pretrain_model, "pretrain.pretrain", {"out": "run", "cities": 2}),
     ],
-    ids=["evaluate", "export", "fit", "pretrain"],
+    ids=["evaluate", "export", "fit"],
 )
 def test_a_command_and_its_function_do_the_same(
     run, store_path, monkeypatch, command, module, function, shared, options

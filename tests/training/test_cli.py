@@ -229,7 +229,7 @@ def test_an_end_from_outside_is_no_error(capsys, error, status, printed):
     assert capsys.readouterr().err == printed
 
 
-@pytest.mark.parametrize("name", ["fit", "pretrain", "evaluate", "predict"])
+@pytest.mark.parametrize("name", ["fit", "evaluate", "predict"])
 def test_help_lists_common_options_and_help_all_every_option(name):
     module = importlib.import_module(f"training.{name}")
     texts = [help_of(module.COMMAND, way) for way in ("--help", "--help-all")]

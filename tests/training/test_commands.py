@@ -88,7 +88,7 @@ def test_help_and_usage_errors_need_neither_metadata_nor_torch(tmp_path, python)
     )
     (tmp_path / "torch.py").write_text("raise ImportError('torch was imported')")
     env = os.environ | {"PYTHONPATH": str(tmp_path)}
-    for name in ("fit", "pretrain", "evaluate", "predict", "export"):
+    for name in ("fit", "evaluate", "predict", "export"):
         done = python("-m", f"training.{name}", "--help", env=env)
         assert done.stdout.startswith(f"Usage: python -m training.{name} "), done.stderr
     wrong = python("-m", "training.fit", "moscow.zarr", "--bach-size", "3", env=env)
