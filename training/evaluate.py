@@ -7,7 +7,7 @@ step.
   geoprep evaluate runs/moscow moscow.zarr                 best.pt of the run, split val
   geoprep evaluate runs/moscow/last.pt moscow.zarr --split test --json > metrics.json
   geoprep evaluate runs/moscow moscow.zarr --scenes --sweep --tta d4
-  geoprep evaluate runs/moscow moscow.zarr --baseline --report moscow.html
+  geoprep evaluate runs/moscow moscow.zarr --baseline
   geoprep evaluate runs/fold* moscow.zarr --split test     the mean of several models
   geoprep evaluate --compare runs/moscow moscow.xml moscow.onnx --on moscow.zarr
 
@@ -28,16 +28,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from geoprep.cli.running import Status, run
 from geoprep.errors import UsageError
 from geoprep.options import argument, option
-from geoprep.storage.output_files import outputs, replaced, require_suffix
+from geoprep.storage.output_files import outputs, replaced
 from geoprep.texts import csv_cell, printable
 from training.cli import Command
 from training.runners.model_options import ModelOptions
 
 if TYPE_CHECKING:
-    from training.checkpoint import ModelInfo
-    from training.evaluation import report
     from training.evaluation.validation import Evaluation
-    from training.runners.runner import Runner
 
 TITLES = {
     "road_iou": "road IoU",
@@ -47,6 +44,9 @@ TITLES = {
     "mean_iou": "mean IoU of classes",
     "accuracy": "share of pixels with the right class",
 }
+Table = tuple[Sequence[str], Iterable[Sequence[str]], int]
+"""Titles, rows of text, and the width of a terminal that it needs; 0 for any."""
+
 SWEPT = 16
 """Step of the 256 thresholds in the printed table; ``--json`` has all."""
 
@@ -90,12 +90,6 @@ class EvaluateOutput:
     scenes: bool = option(False, "Print the metrics of each scene.")
     sweep: bool = option(False, "Print precision, recall and IoU of roads for several thresholds.")
     csv: Path | None = option(None, "CSV file for the metrics of each scene.", "FILE")
-    report: Path | None = option(
-        None,
-        "HTML file for all tables and pictures of the worst and best scenes.",
-        "FILE",
-        check=lambda path: require_suffix(path, ".html", ".htm"),
-    )
     confusion: Path | None = option(
         None, "CSV file for the confusion matrix of classes, in pixels.", "FILE"
     )
@@ -115,7 +109,7 @@ class EvaluateOptions(ModelOptions, EvaluatedTiles, EvaluateOutput):
 
 _COMMON = (
     *("checkpoint", "threshold", "tta", "device", "stores", "compare", "on", "split"),
-    *("baseline", "scenes", "sweep", "csv", "report", "json"),
+    *("baseline", "scenes", "sweep", "csv", "json"),
 )
 COMMAND = Command(
     *("evaluate", EvaluateOptions.__bases__, __doc__),
@@ -133,7 +127,7 @@ def evaluate(options: EvaluateOptions) -> int:
     from training.runners.ensemble import split_models
 
     first = options.checkpoint
-    files = [file for file in (options.csv, options.report, options.confusion) if file is not None]
+    files = [file for file in (options.csv, options.confusion) if file is not None]
     outputs(*files, inputs=[first, first / BEST, *options.stores])
     if options.compare or options.on:
         set_threads(options.threads)
@@ -143,15 +137,13 @@ def evaluate(options: EvaluateOptions) -> int:
     models, stores = split_models(first, options.stores)
     options = replace(options, stores=stores)
     with process_group(options.device_kind):
-        result, runner, info = evaluated(options, models)
+        result = evaluated(options, models)
         if is_rank_zero():
             if not options.json:
                 for table in _tables(result, options):
                     _table(*table)
                 for line in _lines(result):
                     print(printable(line))
-            if options.report:
-                _report(options.report, result, runner, info, options)
             if options.csv:
                 with replaced(options.csv) as partial:
                     scenes = pd.DataFrame(result.scenes).assign(notes="; ".join(result.notes))
@@ -166,10 +158,8 @@ def evaluate(options: EvaluateOptions) -> int:
     return Status.DONE
 
 
-def evaluated(
-    options: EvaluateOptions, models: Sequence[Path] = ()
-) -> tuple[Evaluation, Runner, ModelInfo]:
-    """Return the metrics of a model on its stores, its runner and what it was trained for.
+def evaluated(options: EvaluateOptions, models: Sequence[Path] = ()) -> Evaluation:
+    """Return the metrics of a model on its stores.
 
     ``models``: several models, whose mean counts. Options of tables and files are ignored.
     """
@@ -193,7 +183,7 @@ def evaluated(
     stores, shared = open_stores(options.stores), options.shared()
     shared |= {"quiet": options.quiet, "baseline": options.baseline}
     result = evaluate_runner(runner, info, stores, **shared)
-    return replace(result, history=read_history(files[0].parent)), runner, info
+    return replace(result, history=read_history(files[0].parent))
 
 
 def _compare(options: EvaluateOptions) -> int:
@@ -204,7 +194,7 @@ def _compare(options: EvaluateOptions) -> int:
 
     if not (options.compare and options.on and options.stores):
         raise UsageError("`compare` needs at least two models, and a store in `on`")
-    for name in ("csv", "report", "scenes", "baseline", "sweep", "confusion"):
+    for name in ("csv", "scenes", "baseline", "sweep", "confusion"):
         if getattr(options, name):
             raise UsageError(f"`{name}` is for one model: leave out `compare`")
     models = []
@@ -241,33 +231,7 @@ def _lines(result: Evaluation) -> list[str]:
     return notes + [f"next step: {FIT.spell(step)}" for step in result.next_steps()]
 
 
-def _report(
-    path: Path,
-    result: Evaluation,
-    runner: Runner,
-    info: ModelInfo,
-    options: EvaluateOptions,
-) -> None:
-    """Write all tables, and pictures of the worst and best scenes."""
-    from training.data import tiles_of
-    from training.evaluation.report import write_report
-    from training.evaluation.validation import scene_examples
-
-    level = replace(info, level=result.level)
-    tiles = tiles_of(level, options.stores, options.split, residency="stream")
-    pictures = {}
-    for rank, rows in result.extremes().items():
-        names = [row["scene"] for row in rows]
-        if names:
-            how = names, result.threshold, options.tta
-            shown = scene_examples(runner, info, tiles, *how)
-            pictures[f"{rank} scenes, from the top: {', '.join(names)}"] = shown
-    tables = _tables(result, replace(options, scenes=True, sweep=not result.classes))
-    title = f"{options.checkpoint} on {', '.join(options.stores)}"
-    write_report(path, title, _lines(result), tables, pictures, info.bands)
-
-
-def _tables(result: Evaluation, options: EvaluateOptions) -> Iterator[report.Table]:
+def _tables(result: Evaluation, options: EvaluateOptions) -> Iterator[Table]:
     """Yield the tables to show."""
     from training.evaluation.threshold import threshold_text
 

@@ -351,7 +351,7 @@ def evaluate_model(
     values = evaluate.COMMAND.parse_values({**given, **options, "quiet": not progress})
     settings = evaluate.EvaluateOptions(**values)
     with process_group(settings.device_kind):
-        return evaluate.evaluation_document(evaluate.evaluated(settings)[0], settings)
+        return evaluate.evaluation_document(evaluate.evaluated(settings), settings)
 
 
 def export_model(

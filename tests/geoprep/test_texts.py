@@ -11,7 +11,6 @@ from rich.text import Text
 from geoprep.errors import GeoprepError
 from geoprep.executors.terminal import Terminal
 from geoprep.roads.formats.spacenet_csv import ImageRoads, read_csv, write_csv
-from geoprep.views.page import static_page
 
 NAMES = ("a[b]c", "[/bold]x", ":car:", "\x1b]0;title\x07", "\x9b31mred", "a\rb", "a\u202eb")
 SHOWN = ("a[b]c", "[/bold]x", ":car:", "\\x1b]0;title\\x07", "\\x9b31mred", "a\\rb", "a\\u202eb")
@@ -37,11 +36,6 @@ def test_a_terminal_shows_names_as_they_are(capsys):
 @pytest.mark.parametrize(("name", "shown"), [*zip(NAMES, SHOWN, strict=True)])
 def test_an_error_shows_names_as_they_are(name, shown):
     assert str(GeoprepError(f"{name}: not found")) == f"{shown}: not found"
-
-
-def test_a_title_of_a_page_is_no_part_of_its_frame():
-    page = static_page("{{SCRIPT}} <b>", "body")
-    assert "<title>&#123;&#123;SCRIPT}} &lt;b&gt;</title>" in page
 
 
 @pytest.mark.parametrize("name", ["=1+1", "+a", "-a", "@a"])

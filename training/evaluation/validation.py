@@ -20,7 +20,7 @@ from geoprep.store.reader import StoreReader
 from geoprep.texts import counted
 from loaders import BatchLoader, Split
 from training.checkpoint import ModelInfo
-from training.data import Tiles, differences, tiles_of
+from training.data import differences, tiles_of
 from training.engine.distributed import max_over_ranks, sum_in_place, sum_over_ranks
 from training.engine.native import Engine
 from training.evaluation.baseline import Baseline
@@ -147,26 +147,6 @@ def decoded_label(probabilities: Tensor, info: ModelInfo, threshold: float) -> T
         return road.to(torch.uint8) * ANY_ROAD_MPH
     mph = speed_mph(probabilities, info.targets, ()).add(0.5).floor().clamp(1, MAX_MPH)
     return (mph.nan_to_num() * road).to(torch.uint8)
-
-
-def scene_examples(
-    runner: Runner,
-    info: ModelInfo,
-    tiles: Tiles,
-    scenes: Sequence[str],
-    threshold: float,
-    tta: Views = "none",
-) -> list[Example]:
-    """Return the tile with most road of each scene, with its label and prediction."""
-
-    def predicted(image: Tensor) -> Tensor:
-        probabilities = average_views(runner, pad_image(image), tta)
-        return decoded_label(probabilities.permute(0, 3, 1, 2), info, threshold)
-
-    ids = np.array([tiles.scene(tile) for tile in range(len(tiles))])
-    road = tiles.table["road_fraction"] * tiles.table["valid_fraction"]
-    chosen = [int(np.where(ids == scene, road, -1).argmax()) for scene in scenes]
-    return [_example(*tiles.pixels(tile), info, predicted) for tile in chosen]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,5 +1,5 @@
 """An HTML page that shows all scenes of a store; ``browser`` has its HTML, CSS and JavaScript."""
 
-from geoprep.views.page.writing import make_page, static_page
+from geoprep.views.page.writing import make_page
 
-__all__ = ["make_page", "static_page"]
+__all__ = ["make_page"]

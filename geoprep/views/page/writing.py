@@ -117,17 +117,6 @@ def _remove_older(kept: Path) -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def static_page(title: str, body: str) -> str:
-    """Return an HTML page in the style of the page of a store; ``body`` is HTML, not text."""
-    head = _asset("page.html").partition("<body>")[0]
-    script = (
-        'if (matchMedia("(prefers-color-scheme: dark)").matches) '
-        'document.documentElement.dataset.theme = "dark";'
-    )
-    head = _filled(head, title, script)
-    return f"{head}<body>\n<script>{script}</script>\n{body}\n</body>\n</html>\n"
-
-
 def _write(path: Path, data: dict[str, Any], blocks: Iterable[str]) -> None:
     """Write the page: HTML, data, pictures, and the script at the end."""
     script = '"use strict";\n{\n' + "\n".join(map(_asset, SCRIPTS)) + "}\n"

@@ -246,19 +246,6 @@ def test_where_the_model_stands_is_printed(checkpoint, command, tmp_path):
         assert figures_of(path, divided)["next_steps"] == []
 
 
-def test_a_report_has_all_tables_and_pictures(checkpoint, command, store_path, tmp_path):
-    file = tmp_path / "report.html"
-    words = (main, checkpoint(), store_path, "--split", "all", *FP32, "--report")
-    worst = re.search(r"worst\W+(AOI_0_Test_chip\d) 0", command(*words, file).out)[1]
-    page = file.read_text(encoding="utf-8")
-    assert f"<h2>worst scenes, from the top: {worst}, " in page
-    assert page.count("data:image/png;base64,") == 2
-    for title in ("where the model stands", "road F1", "precision", "AOI_0_Test_chip7"):
-        assert f">{title}<" in page
-    assert "http" not in re.sub("http-equiv", "", page)
-    assert "report.pdf" in command(*words, "report.pdf", status=2).err
-
-
 def test_views_are_averaged(checkpoint, store_path, tmp_path):
     path = checkpoint()
     plain = figures_of(path, store_path)
