@@ -18,12 +18,12 @@ from geoprep.building.plan import Plan
 from geoprep.building.records import Outcome, ScenePart, ShardRecord, ShardTask
 from geoprep.building.request import Progress, Report
 from geoprep.building.scene import PlannedScene
-from geoprep.building.shard import build_shard, try_scenes
+from geoprep.building.shard import build_shard
 from geoprep.building.summary import black_pixels, summarise
 from geoprep.building.survey import survey
 from geoprep.building.target import BucketTarget, DiskTarget, open_target
 from geoprep.errors import OutputError, StoreError
-from geoprep.executors.threads import Executor, Survives
+from geoprep.executors.threads import Executor
 from geoprep.storage.addresses import split_address
 from geoprep.storage.failures import errors_named
 from geoprep.storage.sinks import open_sink
@@ -141,24 +141,13 @@ def _built(
         report(Progress("build", done, total, read, before))
     todo = (shard for shard in range(plan.shards) if shard not in kept)
     tasks = shard_tasks(plan, out, todo, surveyed)
-    for record in executor.map_unordered(build_shard, tasks, _without_killers):
+    for record in executor.map_unordered(build_shard, tasks):
         sink.settle(shard_key(name, record.shard) for name in record.files)
         yield record
         done += _pixels(plan, [record.shard])
         read += record.source_bytes
         if report:
             report(Progress("build", done, total, read, before))
-
-
-def _without_killers(task: ShardTask, survives: Survives[ShardTask]) -> ShardTask:
-    """Return the task with the scenes that crash a worker marked as failed."""
-    parts = []
-    for part in task.parts:
-        if not survives(try_scenes, replace(task, parts=(part,))):
-            why = f"{part.scene.image}: building it crashes the process. Download the scene again"
-            part = replace(part, surveyed=Outcome("failed", why))
-        parts.append(part)
-    return replace(task, parts=tuple(parts))
 
 
 def _pixels(plan: Plan, shards: Iterable[int]) -> int:

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import xxhash
 
 from geoprep.building.options import BuildOptions
 from geoprep.errors import GeoprepError, SourceError, UsageError
-from geoprep.executors.threads import Executor, Survives
+from geoprep.executors.threads import Executor
 from geoprep.grid import Grid, auto_tile, level_sides, tile_windows
 from geoprep.imagery.band_names import Names, band_numbers, has_names, match_bands
 from geoprep.imagery.description import NOTHING_STATED, Raster, Stated
@@ -174,7 +174,7 @@ Probed = tuple[PlannedScene, str | None, BuildOptions]
 def probe_scenes(
     sources: Sequence[SourceScenes], options: BuildOptions, executor: Executor
 ) -> tuple[list[PlannedScene], list[str]]:
-    """Return the header of every image, and notes; of unusual bands, or ends of a worker, fail."""
+    """Return the header of every image, and notes; those of unusual bands fail."""
     items: list[Probed] = [
         (_draft(scene, city, source, options), source.product, options)
         for city, source in enumerate(sources)
@@ -182,7 +182,7 @@ def probe_scenes(
     ]
     probes = [probe for probe, *_ in items]
     read = partial(_each, probe_scene)
-    for first, some in executor.map_unordered(read, _batches(items), _spared):
+    for first, some in executor.map_unordered(read, _batches(items)):
         probes[first : first + len(some)] = some
     return _same_bands(probes, options)
 
@@ -211,24 +211,9 @@ def _each(function: Callable[[T], R], batch: tuple[int, Sequence[T]]) -> tuple[i
     return first, [function(item) for item in items]
 
 
-def _spared(
-    batch: tuple[int, Sequence[Probed]], survives: Survives[Any]
-) -> tuple[int, Sequence[Probed]]:
-    """Return the batch with a failure for each image that ends a worker."""
-    first, items = batch
-    spared = []
-    for probe, product, options in items:
-        why = f"{probe.image}: opening it crashes the process. Download the scene again"
-        failed = "" if survives(probe_scene, (probe, product, options)) else why
-        spared.append((replace(probe, failure=failed), product, options))
-    return first, spared
-
-
 def probe_scene(item: Probed) -> PlannedScene:
     """Return the header of one image, checked."""
     probe, product, options = item
-    if probe.failure:
-        return probe
     try:
         raster = describe(probe.image)
         probe = replace(probe, files=raster.files, facts=_facts(raster))

@@ -66,12 +66,6 @@ def build_shard(task: ShardTask) -> ShardRecord:
     return record
 
 
-def try_scenes(task: ShardTask) -> None:
-    """Render the scenes of a task and write nothing, to find a scene that crashes the process."""
-    for part in task.parts:
-        render_scene(part, task, ShardRecord(task.shard))
-
-
 def _count(
     tiles: Tiles,
     meta: StoreMeta,

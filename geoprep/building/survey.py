@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,7 @@ from geoprep.building.request import Progress, Report
 from geoprep.building.scene import PlannedScene
 from geoprep.building.shard import add_notes, too_empty
 from geoprep.errors import GeoprepError, LabelError
-from geoprep.executors.threads import Executor, Survives, stopped
+from geoprep.executors.threads import Executor, stopped
 from geoprep.imagery.counts import add_black, count_source
 from geoprep.imagery.decoding import read_pixels
 from geoprep.imagery.rescale import percentile_limits
@@ -191,7 +190,7 @@ def _surveyed(
                 else:
                     yield replace(strip, mask_file=decided[index].mask_file)
 
-    for record in executor.map_unordered(survey_strip, tasks(), partial(_spared, survey_strip)):
+    for record in executor.map_unordered(survey_strip, tasks()):
         index, (first, last) = record.task.index, record.task.rows
         open_scenes[index].add(record)
         done += (last - first) * _shape(record.task.scene)[1]
@@ -200,16 +199,6 @@ def _surveyed(
             report(Progress("survey", done, total, read))
         if open_scenes[index].left == 0:
             yield index, open_scenes.pop(index)
-
-
-def _spared(
-    function: Callable[[SurveyTask], object], task: SurveyTask, survives: Survives[SurveyTask]
-) -> SurveyTask:
-    """Return the task as failed if it crashes a worker."""
-    if survives(function, task):
-        return task
-    why = f"{task.scene.image}: reading it crashes the process. Download the scene again"
-    return replace(task, failure=why)
 
 
 def _strips(plan: Plan, index: int) -> Iterator[SurveyTask]:

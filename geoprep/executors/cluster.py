@@ -14,7 +14,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from geoprep.errors import GeoprepError, UsageError
-from geoprep.executors.threads import Lost
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -24,8 +23,6 @@ R = TypeVar("R")
 
 PER_THREAD = 2
 """Tasks in flight per thread of a worker: one that runs, one that waits on the worker."""
-_DEATHS = 3
-"""Times that a task may be resubmitted after workers died over it or over tasks beside it."""
 _LEAVING_S = 120.0
 _CLOSING_S = 2
 _CONNECTING = "15s"
@@ -87,27 +84,21 @@ class Dask:
         with suppress(Exception):
             self._client.run(function, on_error="ignore")
 
-    def map_unordered(
-        self,
-        function: Callable[[T], R],
-        items: Iterable[T],
-        lost: Lost[T] | None = None,
-    ) -> Iterator[R]:
+    def map_unordered(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
         """Yield results as they finish; after an exception no further item is started.
 
         The tasks of a worker that dies go to other workers; leaving the loop early waits for those
-        in progress. ``lost`` returns the item to run instead of one over which several workers
-        died, or the same item if another was the cause; None, or too many deaths: UsageError.
+        in progress. UsageError if more workers die over one task than Dask allows.
         """
         from distributed import KilledWorker, as_completed, wait
 
         queue = iter(items)
-        running: dict[Future[R], tuple[T, int]] = {}
+        running: set[Future[R]] = set()
         arriving = as_completed([], loop=self._client.loop)
 
-        def start(item: T, deaths: int = 0) -> None:
+        def start(item: T) -> None:
             future = self._client.submit(function, item, pure=False)
-            running[future] = item, deaths
+            running.add(future)
             arriving.add(future)
 
         try:
@@ -116,21 +107,18 @@ class Dask:
                     start(item)
                 while running:
                     future = next(arriving)
-                    item, deaths = running.pop(future)
+                    running.remove(future)
                     try:
                         result = future.result()
                     except RuntimeError as error:
                         _refuse_unreadable(error)
                         raise
                     except KilledWorker as error:
-                        if lost is None or deaths == _DEATHS:
-                            raise UsageError(
-                                f"several Dask workers died over one task ({_first_line(error)}). "
-                                "See their logs, and check that they have memory for one scene per "
-                                "thread. Run the same command again to resume"
-                            ) from error
-                        start(lost(item, self.survives), deaths + 1)
-                        continue
+                        raise UsageError(
+                            f"several Dask workers died over one task ({_first_line(error)}). See "
+                            "their logs, and check that they have memory for one scene per thread. "
+                            "Run the same command again to resume"
+                        ) from error
                     # Refill before the result is yielded, so that no worker waits for the caller.
                     free = PER_THREAD * self.workers - len(running)
                     for item in islice(queue, max(0, free)):
@@ -142,17 +130,6 @@ class Dask:
                 wait(list(running), timeout=_LEAVING_S)
             with suppress(Exception):
                 self._client.cancel(list(running))
-
-    def survives(self, function: Callable[[T], object], item: T) -> bool:
-        """Return whether a worker survives a task, whatever its result or exception."""
-        from distributed import KilledWorker
-
-        with self._loss_named():
-            future = self._client.submit(function, item, pure=False)
-            error = future.exception()
-            if future.cancelled():
-                raise CancelledError
-        return not isinstance(error, KilledWorker)
 
     @contextmanager
     def _loss_named(self) -> Iterator[None]:

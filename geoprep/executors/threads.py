@@ -15,11 +15,6 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-Survives = Callable[[Callable[[T], object], T], bool]
-"""Returns whether a process survives a function of an item."""
-Lost = Callable[[T, Survives[T]], T]
-"""Returns the item to run instead of one over which processes ended, or the same item."""
-
 _own = threading.local()
 
 
@@ -37,13 +32,8 @@ class Executor(Protocol):
         """Number of tasks that run at the same time."""
         ...
 
-    def map_unordered(
-        self, function: Callable[[T], R], items: Iterable[T], lost: Lost[T] | None = None
-    ) -> Iterator[R]:
-        """Yield results as they finish; after an exception no further item is started.
-
-        ``lost`` returns the item to run instead of one over which processes ended.
-        """
+    def map_unordered(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+        """Yield results as they finish; after an exception no further item is started."""
         ...
 
     def run_everywhere(self, function: Callable[[], None]) -> None:
@@ -69,9 +59,7 @@ class Threads:
         with ThreadPoolExecutor(self.workers) as pool:
             return list(pool.map(function, items))
 
-    def map_unordered(
-        self, function: Callable[[T], R], items: Iterable[T], lost: Lost[T] | None = None
-    ) -> Iterator[R]:
+    def map_unordered(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
         """Yield results as they finish; after an exception no further item is started.
 
         Leaving the loop early, by an exception or an interrupt, waits for the items in progress;

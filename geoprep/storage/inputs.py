@@ -23,7 +23,6 @@ from geoprep.storage.addresses import (
 from geoprep.storage.cut_files import Read, missing_end, missing_pixels
 from geoprep.storage.orientation import other_display
 from geoprep.storage.places import located, read_object
-from geoprep.storage.transfer import worker_copy
 from geoprep.storage.versions import BLOCK, require_end
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 def open_image(address: str) -> AbstractContextManager["DatasetReader"]:
     """Open an image for reading; rasterio's errors until it is closed name the file.
 
-    A remote image is downloaded into memory, or to the disk of a Dask worker. Sidecar files
+    A remote image is downloaded into memory. Sidecar files
     (``.msk``, ``.aux.xml``, world files) count for images on a disk, where they are looked up by
     name: GDAL's default, to list the folder at every open, costs 0.3 ms among 1400 chips. Safe in
     threads: each call opens a data set of its own, and GDAL starts no threads. Several `joined`
@@ -50,11 +49,10 @@ def open_header(address: str) -> AbstractContextManager["DatasetReader"]:
 @contextmanager
 def _whole(address: str) -> Iterator["DatasetReader"]:
     with _gdal(address):
-        local = worker_copy(address) if is_remote(address) else address
-        if local is not None:
-            with _opened(str(local)) as dataset:
+        if not is_remote(address):
+            with _opened(address) as dataset:
                 _require_whole(address, missing_pixels(dataset))
-                for name in dataset.files if is_local(str(local)) else [address]:  # a VRT's too
+                for name in dataset.files if is_local(address) else [address]:  # a VRT's too
                     with _ranges(str(name)) as (read, size):
                         _require_whole(address, missing_end(read, size))
                         _require_plain(address, other_display(dataset, read, size))

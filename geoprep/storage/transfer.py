@@ -6,30 +6,26 @@ import fcntl
 import hashlib
 import os
 import re
-import shutil
-import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import IO, Literal
 from zlib import crc32
 
-from geoprep.errors import OutputError, SourceError, UsageError
+from geoprep.errors import OutputError, SourceError
 from geoprep.storage.addresses import is_web
 from geoprep.storage.failures import errors_named
 from geoprep.storage.local_files import flush, is_at
-from geoprep.storage.places import Files, RemoteFile, located, remote_file
+from geoprep.storage.places import Files, RemoteFile, located
 
 PIECE = 8 << 20
 """Bytes per request. Files of more than `_PARALLEL` pieces are read by as many requests at once."""
 _PARALLEL = 4
 ATTEMPTS = 6
 """Attempts per file with a wrong checksum."""
-_KEPT_FREE = 2**30
-"""Bytes of the disk that copies leave free."""
 
 
 def download(
@@ -185,44 +181,3 @@ def _checksum_fits(remote: RemoteFile, path: Path) -> bool | None:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, partial(hashlib.md5, usedforsecurity=False))
     return digest.hexdigest() == whole
-
-
-# On the disk of a Dask worker, which reads every file more than once
-
-
-def worker_copy(address: str) -> Path | None:
-    """Return the local copy of a remote file, downloaded where missing; None outside of a worker.
-
-    Copies are in the worker's own folder, which Dask deletes with the worker. They are checked
-    against the remote file at every use. None also if the disk is too small or cannot be written.
-    """
-    folder = _worker_folder()
-    if folder is None:
-        return None
-    remote = remote_file(address)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        free = shutil.disk_usage(folder).free
-    except OSError:
-        return None
-    name = hashlib.sha256(address.encode()).hexdigest()[:32]
-    path = folder / f"{name}{PurePosixPath(address).suffix[:20]}"
-    if not path.exists() and free - remote.size < _KEPT_FREE:
-        return None
-    try:
-        download(remote, path)
-    except (OutputError, UsageError):
-        return None
-    return path
-
-
-def _worker_folder() -> Path | None:
-    """Return the folder of copies if this thread runs a task of a Dask worker."""
-    if "distributed" not in sys.modules:
-        return None
-    from distributed import get_worker
-
-    try:
-        return Path(get_worker().local_directory) / "geoprep"
-    except ValueError:
-        return None

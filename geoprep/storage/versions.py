@@ -13,7 +13,6 @@ import xxhash
 from geoprep.errors import SourceError
 from geoprep.storage.addresses import is_remote, shown_address, split_address, tar_member
 from geoprep.storage.places import read_object
-from geoprep.storage.transfer import worker_copy
 
 BLOCK = 256 << 10
 """Bytes that are read at once, of a file on the disk or of a header on a server."""
@@ -56,13 +55,12 @@ def content_digest(address: str) -> str:
     """
     if len(addresses := split_address(address)) > 1:
         return xxhash.xxh3_128_hexdigest(" ".join(map(content_digest, addresses)).encode())
-    local = worker_copy(address) if is_remote(address) else address
-    if local is None:
+    if is_remote(address):
         return xxhash.xxh3_128_hexdigest(read_object(address))
-    if str(local).endswith(SIDECAR):
-        return xxhash.xxh3_128_hexdigest(stated_beside(str(local)))
+    if address.endswith(SIDECAR):
+        return xxhash.xxh3_128_hexdigest(stated_beside(address))
     digest = xxhash.xxh3_128()
-    for block in _blocks(str(local)):
+    for block in _blocks(address):
         digest.update(block)
     return digest.hexdigest()
 

@@ -7,11 +7,10 @@ import signal
 
 import pytest
 from click.testing import CliRunner
-from helpers import deadly
 from helpers.dask import dask_cluster
 from helpers.factory import build_of, plan_of, row_of_scenes, texture, tree_digest, write_scene
 
-from geoprep.building import piece, run, scene, survey
+from geoprep.building import piece, run
 from geoprep.building.run import build
 from geoprep.cli.commands import cli
 from geoprep.errors import UsageError
@@ -127,28 +126,16 @@ def test_a_worker_may_be_killed_in_mid_build(world, executor, tmp_path, monkeypa
     assert tree_digest(tmp_path / "a.zarr") == expected
 
 
-TASKS = (survey, "survey_rows"), (run, "build_shard"), (run, "try_scenes")
+def end(x):
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("tasks", "options", "says"),
-    [
-        (TASKS, {"rescale": "scene", "shard_tiles": 12}, "crashes the process"),
-        (TASKS, {"rescale": "city", "shard_tiles": 3}, "crashes the process"),
-        ([(scene, "probe_scene")], {"rescale": "city"}, "opening it crashes the process"),
-    ],
-    ids=["build", "survey", "header"],
-)
-def test_deadly_scenes_fail_alone(world, fragile, tmp_path, monkeypatch, tasks, options, says):
-    for module, name in tasks:
-        monkeypatch.setattr(module, name, getattr(deadly, name))
-    with contextlib.closing(Dask.connect(fragile.address)) as executor:
-        plan = plan_of(world[0], tile=32, executor=executor, **options)
-        build(plan, tmp_path / "a.zarr", executor)
-    failed = reasons(tmp_path / "a.zarr")
-    assert set(failed) == {"quay_3", "torn"}
-    assert says in failed["quay_3"]
+def test_a_task_that_ends_every_worker_is_one_line(fragile):
+    with (
+        contextlib.closing(Dask.connect(fragile.address)) as executor,
+        pytest.raises(UsageError, match=r"died over one task .*to resume"),
+    ):
+        list(executor.map_unordered(end, range(1)))
 
 
 def test_no_scheduler_and_no_workers_are_one_line(executor, monkeypatch):

@@ -226,7 +226,7 @@ class Shuffled:
     def run_everywhere(self, function):
         function()
 
-    def map_unordered(self, function, items, lost=None):
+    def map_unordered(self, function, items):
         items = pickle.loads(pickle.dumps(list(items)))
         random.Random(self.workers).shuffle(items)
         results = [pickle.loads(pickle.dumps(function(item))) for item in items]
