@@ -15,6 +15,7 @@ OSM_LINES: Final = "lines"  # layer of the ways of OpenStreetMap data that are n
 VECTOR_SUFFIXES: Final = (
     *(*GEOJSON_SUFFIXES, ".gpkg", ".shp", ".fgb", ".csv"),
     *(*PARQUET_SUFFIXES, *OSM_SUFFIXES, ".gdb", ".gdb.zip"),
+    *(".geojsonl", ".geojsons", ".kml", ".kmz", ".gml", ".tab", ".mif", ".sqlite"),
 )
 """Suffixes of files that are read as vectors when they are named as labels."""
 _SHAPEFILE_PARTS: Final = (".dbf", ".prj", ".shx")

@@ -23,6 +23,7 @@ IMAGE_SUFFIXES = (".tif", ".tiff", ".vrt", ".jp2", ".img", ".png", ".jpg", ".jpe
 LABEL_SUFFIXES = (
     *(".geojson", ".gpkg", ".shp", ".fgb", ".parquet", ".geoparquet", ".osm", ".pbf"),
     *(".gdb", ".gdb.zip"),
+    *(".geojsonl", ".geojsons", ".kml", ".kmz", ".gml", ".tab", ".mif", ".sqlite"),
 )
 # `chip1_roads` belongs to scene `chip1`, but `chip1_2` is another scene's.
 _SEPARATOR = r"[_\-. ]+"

@@ -102,15 +102,20 @@ def _image_files(pattern: str) -> list[str]:
     if is_web(pattern) and is_items(pattern):
         return [pattern]
     if not (matching := _matching(pattern, IMAGE_SUFFIXES)):
-        matching = [file for file in _matching(pattern, (".json",)) if Path(file).name != MANIFEST]
+        matching = _plain_json(pattern)
     return matching or _none_found(pattern, IMAGE_SUFFIXES, "images")
+
+
+def _plain_json(pattern: str) -> list[str]:
+    """Return the ``.json`` files that match: vectors or STAC items, where no other files do."""
+    return [file for file in _matching(pattern, (".json",)) if Path(file).name != MANIFEST]
 
 
 def _label_files(labels: str, *, masks: bool) -> list[str]:
     """Return the label files; rasters from a folder without vectors, or first if ``masks``."""
     if masks and (rasters := _matching(labels, IMAGE_SUFFIXES)):
         return rasters
-    vectors = _matching(labels, LABEL_SUFFIXES)
+    vectors = _matching(labels, LABEL_SUFFIXES) or _plain_json(labels)
     rasters = [] if vectors or is_remote(labels) else _matching(labels, IMAGE_SUFFIXES)
     if rasters and not any(is_called_label(file) for file in rasters):
         raise SourceError(

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import rasterio
 import shapely
+from click.testing import CliRunner
 from helpers.consistency import assert_consistent
 from helpers.rasters import write_raster
 from rasterio.features import rasterize
@@ -12,7 +13,9 @@ from rasterio.shutil import copy
 from rasterio.transform import from_origin
 
 import geoprep as gp
+from geoprep.cli.commands import cli
 from geoprep.errors import LabelError, UsageError
+from geoprep.store.reader import StoreReader
 
 SIDE = 64
 NAMES = ("background", "building", "land", "road")
@@ -245,6 +248,33 @@ def test_a_single_class_is_all_features_or_the_layer_of_its_name(scenes, tmp_pat
         build(scenes[0], tmp_path / "b.zarr", **given)
     store = build(scenes[0], tmp_path / "b.zarr", layer="wood", **given)
     assert store.label()[:].sum() > 2 * expected.sum()
+
+
+WRITTEN_AS = {
+    **{".json": "GeoJSON", ".geojsonl": "GeoJSONSeq", ".gml": "GML", ".kml": "LIBKML"},
+    **{".sqlite": "SQLite", ".tab": "MapInfo File"},
+}
+
+
+@pytest.mark.parametrize("suffix", WRITTEN_AS)
+def test_vector_files_of_any_format_are_classes(scenes, tmp_path, suffix):
+    """As one file for all images, and from a folder with a file per image."""
+    box = shapely.box(400_001, 5_999_971, 400_020.3, 5_999_999)
+    house = gpd.GeoDataFrame({"name": ["a"]}, geometry=[box], crs=32637)
+    house = house if suffix in (".gml", ".sqlite", ".tab") else house.to_crs(4326)
+    (tmp_path / "each").mkdir()
+    for name in ("all", "each/s0", "each/s1"):
+        house.to_file(tmp_path / f"{name}{suffix}", driver=WRITTEN_AS[suffix])
+    expected = rasterize([box], (64, 64), transform=AT)
+    for labels in (f"all{suffix}", "each"):
+        out = tmp_path / f"{labels}.zarr"
+        words = ["build-zarr", "--images", str(scenes[0] / "images"), "--classes", "house"]
+        words += ["--labels", str(tmp_path / labels), "--out", str(out), "--quiet"]
+        said = CliRunner().invoke(cli, words)
+        assert said.exit_code == 0, said.output
+        store = StoreReader.open(out)
+        assert store.scenes.status.tolist() == ["ok", "ok"]
+        assert all((label == expected).mean() > 0.999 for label in store.label()[:])
 
 
 def test_layers_of_other_coordinates_are_classes_by_their_names(scenes, tmp_path):
