@@ -241,8 +241,8 @@ def polygonize(
         One row per polygon: ``class``, ``value`` (number of the class), ``area_m2`` (on the
         ellipsoid),
         ``confidence`` (0..1, the mean over its pixels of a prediction with this band, else NaN),
-        ``geometry``. Its ``attrs`` are ``min_area_m2``, and the number of smaller polygons
-        ``left_out``.
+        ``geometry``. Its ``attrs`` are ``min_area_m2``, the number of smaller polygons
+        ``left_out``, and ``colors`` of the classes, which a .gpkg has as its style.
 
     Raises
     ------
@@ -254,6 +254,8 @@ def polygonize(
     """
     from geoprep.classes.polygons import polygonize_rasters
     from geoprep.crs import LONLAT, areas_in_lonlat
+    from geoprep.roads.formats.files import write_layer
+    from geoprep.roads.formats.style import class_style_row
     from geoprep.storage.output_files import outputs, replaced, require_suffix
 
     several = [source] if isinstance(source, str | os.PathLike) else list(source)
@@ -276,7 +278,11 @@ def polygonize(
             if is_json:
                 lonlat = areas_in_lonlat(frame.geometry.to_numpy(), frame.crs.to_wkt())
                 written = frame.set_geometry(lonlat, crs=LONLAT)
-            written.to_file(partial, layer=re.sub(r"\W", "_", target.stem), engine="pyogrio")
+            layer = re.sub(r"\W", "_", target.stem)
+            written.to_file(partial, layer=layer, engine="pyogrio")
+            if target.suffix.lower() == ".gpkg":
+                style = class_style_row(layer, frame.attrs["colors"])
+                write_layer(style, partial, "layer_styles", None)
     return frame
 
 

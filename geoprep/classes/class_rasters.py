@@ -18,6 +18,7 @@ from geoprep.errors import ImageError, UsageError
 from geoprep.grid import Grid
 from geoprep.imagery.description import Raster
 from geoprep.imagery.headers import describe
+from geoprep.palette import class_colours
 from geoprep.storage.inputs import open_image
 
 if TYPE_CHECKING:
@@ -66,6 +67,18 @@ def class_names(path: Path) -> tuple[str, ...]:
         raise ImageError(f"{path}: its tag CLASS_NAMES is malformed: {text[:80]}") from error
 
 
+def class_colors(path: Path, names: Sequence[str]) -> list[str]:
+    """Return the colours ``#RRGGBB`` of the classes of a prediction or exported label."""
+    with open_image(str(path)) as dataset:
+        text = dataset.tags().get("CLASS_COLORS")
+        if text is not None:
+            return list(map(str, json.loads(text)))
+        palette = Raster.of(dataset, str(path)).palette
+    if palette is None:
+        return class_colours(names)
+    return ["#" + bytes(rgb).hex().upper() for *rgb, _ in palette[: len(names)]]
+
+
 def read_classes(
     path: Path,
     names: Sequence[str],
@@ -94,6 +107,11 @@ def _prediction(
         values = dataset.read() if like is None else _on_grid(path, dataset, like)
         bands = dict(zip(dataset.descriptions, values.astype(np.uint8), strict=True))
         grid = like.grid if like else Raster.of(dataset, str(path)).grid
+        if values.dtype.kind not in "iu" or values[0].min() < 0 or values[0].max() > NODATA:
+            raise ImageError(
+                f"{path} has classes as {values.dtype} from {values[0].min()} to "
+                f"{values[0].max()}: write them as bytes, 0 for {own[0]!r}, {NODATA} for none"
+            )
         label = _renumbered(own, names)[values[0]]
         return ClassPixels(path, label, grid, bands.get("confidence"))
 

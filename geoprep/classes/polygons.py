@@ -16,6 +16,7 @@ from rasterio.features import rasterize, shapes
 from geoprep.classes.class_rasters import (
     NODATA,
     ClassPixels,
+    class_colors,
     class_names,
     raster_files,
     read_classes,
@@ -24,6 +25,7 @@ from geoprep.classes.right_angles import right_angled
 from geoprep.crs import areas_m2
 from geoprep.errors import UsageError
 from geoprep.grid import local_grid
+from geoprep.imagery.headers import describe
 
 if TYPE_CHECKING:
     import geopandas as gpd
@@ -64,6 +66,8 @@ def polygonize_rasters(
             raise UsageError(
                 f"{file}: georeferenced, so its pixel size is known: omit `pixel_size`"
             )
+        else:
+            describe(str(file)).placed()  # refuses metres that are called degrees
         crs = crs or raster.grid.crs or None
         if (raster.grid.crs or None) != crs:
             raise UsageError(
@@ -116,6 +120,7 @@ def polygonize_rasters(
         .reset_index(drop=True)
     )
     polygons.attrs = {"min_area_m2": least, "left_out": int((kept & ~large).sum())}
+    polygons.attrs["colors"] = dict(zip(names, class_colors(files[0], names), strict=True))
     return polygons
 
 
@@ -185,12 +190,14 @@ def _dissolved(
     for value in sorted({value for _, value, _ in areas}):
         mine = np.array([area for area, own, _ in areas if own == value], object)
         sums = np.array([total for _, own, total in areas if own == value])
-        united = shapely.get_parts(shapely.union_all(mine, grid_size=precision))
-        tree = shapely.STRtree(united)
-        which, part = tree.query(shapely.point_on_surface(mine), predicate="intersects")
-        pixels, total = (
-            np.bincount(part, weights=sums[which, i], minlength=len(united)) for i in (0, 1)
-        )
+        united, pixels, total = mine, *sums.T
+        if precision is not None:  # areas of several rasters may touch
+            united = shapely.get_parts(shapely.union_all(mine, grid_size=precision))
+            tree = shapely.STRtree(united)
+            which, part = tree.query(shapely.point_on_surface(mine), predicate="intersects")
+            pixels, total = (
+                np.bincount(part, weights=sums[which, i], minlength=len(united)) for i in (0, 1)
+            )
         parts += united.tolist()
         classes += [value] * len(united)
         with np.errstate(invalid="ignore", divide="ignore"):

@@ -19,8 +19,8 @@ from geoprep.roads.network import RoadGraph
 from geoprep.speed import BIN_TABLE, to_byte
 from geoprep.storage.inputs import open_image
 from geoprep.storage.output_files import outputs, replaced, require_suffix
-from geoprep.views.display import CLASS_OPACITY, SUFFIXES
-from geoprep.views.sheet import save
+from geoprep.views.display import CLASS_OPACITY, SUFFIXES, hatch, natural_bands
+from geoprep.views.sheet import draw_legend, save
 
 if TYPE_CHECKING:
     from geoprep.storage.local_files import StrPath
@@ -159,25 +159,35 @@ def _dark(shapes: NDArray[np.object_]) -> _Backdrop:
 
 
 def read_picture(path: StrPath) -> Picture:
-    """Read an image with at most about 1600 pixels per side; other dtypes become uint8."""
+    """Read an image with at most about 1600 pixels per side; other dtypes become uint8.
+
+    Bands, palette and nodata are those of its description; nodata is hatched.
+    """
     from geoprep.imagery.description import Raster
 
     with open_image(str(path)) as image:
         raster = Raster.of(image, str(path))
         step = max(1.0, max(image.shape) / _PIXELS)
         shape = tuple(max(1, round(side / step)) for side in image.shape)
-        bands = [1, 2, 3] if image.count >= 3 else [1]
+        names = [raster.names[number - 1] for number in raster.default_bands]
+        shown = natural_bands([name[-1] or name[0] for name in names])
+        bands = [1] if raster.palette else [raster.default_bands[i] for i in shown]
         values = image.read(bands, out_shape=(len(bands), *shape))
-    return Picture(_shown(values), raster.grid)
+        valid = image.read_masks(bands, out_shape=values.shape).any(axis=0)
+    if raster.palette:
+        valid &= raster.colours[values[0], 3] > 0
+        values = np.moveaxis(raster.colours[values[0], :3], -1, 0)
+    return Picture(_shown(values, valid & np.isfinite(values).all(axis=0)), raster.grid)
 
 
-def _shown(values: NDArray[Any]) -> NDArray[np.uint8]:
+def _shown(values: NDArray[Any], valid: NDArray[np.bool_]) -> NDArray[np.uint8]:
     """Return uint8 (y, x, 3); other dtypes are stretched between percentiles 1 and 99."""
-    if values.dtype != np.uint8:
-        low, high = np.nanpercentile(values, (1, 99))
-        values = np.clip((values - low) * (255 / max(high - low, 1e-9)), 0, 255)
-        values = np.nan_to_num(values).astype(np.uint8)
-    return np.broadcast_to(np.moveaxis(values, 0, -1), (*values.shape[1:], 3))
+    if values.dtype != np.uint8 and valid.any():
+        low, high = np.percentile(values[:, valid], (1, 99))
+        scaled = (values.astype(np.float64) - low) * (255 / max(high - low, 1e-9))
+        values = np.nan_to_num(np.clip(scaled, 0, 255))
+    rgb = np.moveaxis(values, 0, -1).astype(np.uint8)
+    return np.where(valid[..., None], rgb, hatch(valid.shape))
 
 
 def _draw(path: Path, rgb: NDArray[np.uint8], groups: Sequence[_Group], line_pt: float) -> Path:
@@ -193,18 +203,18 @@ def _draw(path: Path, rgb: NDArray[np.uint8], groups: Sequence[_Group], line_pt:
     axes.set(xlim=(0, width), ylim=(height, 0))
     axes.set_axis_off()
     casing = [effects.Stroke(linewidth=line_pt + _CASING_PT, foreground="black"), effects.Normal()]
-    for label, colour, lines in groups:
+    for _, colour, lines in groups:
         collection = LineCollection(
             [shapely.get_coordinates(line) for line in lines],
             colors=[colour],
             linewidths=line_pt,
             capstyle="round",
-            label=label,
             path_effects=casing,
         )
         axes.add_collection(collection)
     if groups:
-        axes.legend(
+        draw_legend(
+            *(axes, [name for name, *_ in groups], axes.collections),
             loc="upper left",
             framealpha=0.9,
             facecolor="#3a3f4b",

@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ from geoprep.store.schema import SPLIT_NAMES
 from geoprep.views.display import CLASS_OPACITY, hatch, label_colours
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
 
@@ -139,6 +140,19 @@ def save(figure: Figure, path: Path, *, dpi: float) -> None:
     path.write_bytes(page.getvalue())
 
 
+def draw_legend(
+    owner: Any,  # noqa: ANN401 - a figure, a part of one, or axes
+    names: Sequence[str],
+    handles: Sequence[Artist],
+    **how: Any,  # noqa: ANN401 - as matplotlib has them
+) -> None:
+    """Draw a legend with its names as they are: two $ are no formula, a leading _ hides none."""
+    legend = owner.legend(handles, ["name"] * len(names), **how)
+    for text, name in zip(legend.get_texts(), names, strict=True):
+        text.set_parse_math(False)
+        text.set_text(name)
+
+
 _WITHOUT_SPEEDS: Final = 2
 """Number of legend entries of a store without speeds: background and road."""
 _MOST_CLASSES: Final = 11
@@ -170,14 +184,12 @@ def _draw_legend(figure: SubFigure, views: Sequence[SceneView]) -> None:
     store = views[0].store
     with_classes = store.meta.has_classes
     boxes = _class_boxes(store.classes, used) if with_classes else _boxes(used)
-    handles = [
-        Patch(facecolor=_css(colour), label=textwrap.shorten(label, 20, placeholder="…"))
-        for label, colour in boxes
-    ]
+    names = [textwrap.shorten(label, 20, placeholder="…") for label, _ in boxes]
+    handles = [Patch(facecolor=_css(colour)) for _, colour in boxes]
     dark, light = map(_css, NODATA_GREYS)
-    handles.append(Patch(facecolor=light, edgecolor=dark, hatch="///", lw=0, label="nodata"))
-    figure.legend(
-        handles=handles,
+    handles.append(Patch(facecolor=light, edgecolor=dark, hatch="///", lw=0))
+    draw_legend(
+        *(figure, [*names, "nodata"], handles),
         title=None if with_classes or len(boxes) <= _WITHOUT_SPEEDS else "mph",
         loc="upper right",
         bbox_to_anchor=(1 - MARGIN / 2 / PAGE, 0.9),
@@ -207,7 +219,8 @@ def _draw_scene(figure: SubFigure, layout: SheetLayout, view: SceneView, number:
     if len(name) > (room := letters - len(facts)):
         name = "…" + name[-room:]  # the end tells scenes apart
     after = side + (0.15 + LETTER * len(split)) / width
-    figure.text(after, line, name, fontsize=10.5, fontweight="bold", color=INK)
+    plain: dict[str, Any] = {"parse_math": False, "fontweight": "bold"}
+    figure.text(after, line, name, fontsize=10.5, color=INK, **plain)
     tone = INK if view.status == "ok" else BAD
     figure.text(1 - side, line, facts, fontsize=9.5, ha="right", color=tone)
     axes = figure.subplots(1, len(layout.columns), squeeze=False)[0]

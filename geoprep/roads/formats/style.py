@@ -1,7 +1,8 @@
-"""The style that QGIS applies to a GeoPackage: edges coloured by speed."""
+"""The style that QGIS applies to a GeoPackage: edges by speed, polygons by class."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 from xml.sax.saxutils import quoteattr
 
@@ -27,7 +28,18 @@ def plain_style_row(layer: str, colour: tuple[int, int, int]) -> pd.DataFrame:
     return _row(layer, layer, _STYLE.format(rules=rule, symbols=symbol))
 
 
-def _row(layer: str, name: str, qml: str) -> pd.DataFrame:
+def class_style_row(layer: str, colours: Mapping[str, str]) -> pd.DataFrame:
+    """Return the row of layer styles that colours polygons by class, ``#RRGGBB`` by name."""
+    rules = symbols = ""
+    for number, (name, colour) in enumerate(colours.items()):
+        condition = "\"class\" = '{}'".format(name.replace("'", "''"))
+        rules += _RULE.format(number=number, filter=quoteattr(condition), label=quoteattr(name))
+        rgb = ",".join(map(str, (*bytes.fromhex(colour[1:]), 255)))
+        symbols += _FILL.format(number=number, colour=rgb)
+    return _row(layer, "class", _STYLE.format(rules=rules, symbols=symbols), "Polygons")
+
+
+def _row(layer: str, name: str, qml: str, what: str = "Roads") -> pd.DataFrame:
     import pandas as pd
 
     row = {
@@ -39,7 +51,7 @@ def _row(layer: str, name: str, qml: str) -> pd.DataFrame:
         "styleQML": qml,
         "styleSLD": "",
         "useAsDefault": True,
-        "description": f"Roads by {name}",
+        "description": f"{what} by {name}",
         "owner": "",
         "ui": "",
     }
@@ -54,6 +66,14 @@ _SYMBOL: Final = (
     "<Option name='line_width_unit' value='MM' type='QString'/>"
     "<Option name='capstyle' value='round' type='QString'/>"
     "<Option name='joinstyle' value='round' type='QString'/>"
+    "</Option></layer></symbol>"
+)
+_FILL: Final = (
+    "<symbol name='{number}' type='fill' alpha='0.6' clip_to_extent='1'>"
+    "<layer class='SimpleFill' enabled='1' pass='0' locked='0'><Option type='Map'>"
+    "<Option name='color' value='{colour}' type='QString'/>"
+    "<Option name='outline_color' value='{colour}' type='QString'/>"
+    "<Option name='style' value='solid' type='QString'/>"
     "</Option></layer></symbol>"
 )
 _RULE: Final = "<rule key='speed{number}' filter={filter} label={label} symbol='{number}'/>"

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import json
+from xml.etree import ElementTree
 
 import geopandas
 import numpy as np
 import pytest
+import rasterio
 import shapely
 from affine import Affine
 from click.testing import CliRunner
 from helpers.rasters import write_raster
 from pyproj import Geod
-from rasterio.features import rasterize
+from rasterio.features import rasterize, shapes
 from scipy.ndimage import gaussian_filter
 
 import geoprep as gp
 from geoprep.cli.commands import cli
-from geoprep.errors import UsageError
+from geoprep.errors import ImageError, UsageError
 
 NAMES = ("background", "house", "lake")
 ALL = {"background": True, "min_area_m2": 0}
@@ -187,7 +189,8 @@ def test_small_polygons_are_left_out_and_counted(tmp_path):
     path = write(tmp_path / "a.tif", label)
     frame = gp.polygonize(path)
     assert frame["class"].tolist() == ["lake"]
-    assert frame.attrs == {"min_area_m2": pytest.approx(2.5, rel=1e-3), "left_out": 1}
+    assert frame.attrs["min_area_m2"] == pytest.approx(2.5, rel=1e-3)
+    assert frame.attrs["left_out"] == 1
     assert len(gp.polygonize(path, min_area_m2=0)) == 2
     shown = CliRunner().invoke(cli, ["polygonize", str(path), "--out", str(tmp_path / "a.gpkg")])
     assert "left out 1 polygon below 2.5 m2; --min-area 0 keeps them" in shown.output
@@ -205,3 +208,59 @@ def test_a_prediction_without_georeference_needs_a_pixel_size(tmp_path):
     assert frame.total_bounds.tolist() == [20, -60, 60, -40]
     with pytest.raises(UsageError, match="Make its polygons alone"):
         gp.polygonize([path, write(tmp_path / "b.tif", label)], pixel_size=2)
+
+
+@pytest.mark.parametrize("values", [np.float32([0, 1]), np.uint16([300, 301]), np.int16([-1, 0])])
+def test_classes_that_are_no_bytes_are_refused_by_name(tmp_path, values):
+    label = values[(np.indices((40, 40)).sum(axis=0) > 30).astype(int)]
+    path = write(tmp_path / "a.tif", label)
+    with pytest.raises(ImageError, match=f"a.tif has classes as {values.dtype} from"):
+        gp.polygonize(path)
+
+
+def test_metres_that_are_called_degrees_are_refused(tmp_path):
+    path = write(tmp_path / "a.tif", blobs(60, 80), crs="EPSG:4326")
+    done = CliRunner().invoke(cli, ["polygonize", str(path), "--out", str(tmp_path / "a.gpkg")])
+    assert done.exit_code
+    assert "nowhere on Earth" in str(done.exception)
+    assert not (tmp_path / "a.gpkg").exists()
+
+
+def test_a_geopackage_has_the_colours_and_names_of_the_classes_as_its_style(tmp_path):
+    names = ("background", "it's <new>", "lake")
+    path = write(tmp_path / "a.tif", blobs(60, 80), names=names)
+    with rasterio.open(path, "r+") as file:
+        file.update_tags(CLASS_COLORS=json.dumps(["#000000", "#FF0102", "#0405FF"]))
+    gp.polygonize(path, out=tmp_path / "map.gpkg")
+    (style,) = geopandas.read_file(tmp_path / "map.gpkg", layer="layer_styles").to_dict("records")
+    assert (style["f_table_name"], style["useAsDefault"]) == ("map", True)
+    qml = ElementTree.fromstring(style["styleQML"].partition(">")[2])
+    rules = {rule.get("label"): rule for rule in qml.iter("rule")}
+    assert list(rules) == list(names)
+    assert rules[names[1]].get("filter") == "\"class\" = 'it''s <new>'"
+    symbols = {symbol.get("name"): symbol for symbol in qml.iter("symbol")}
+    colour = symbols[rules["lake"].get("symbol")].find(".//Option[@name='color']")
+    assert colour.get("value") == "4,5,255,255"
+
+
+def test_polygons_of_one_raster_have_the_edges_of_its_areas(tmp_path):
+    """Of all areas that GDAL finds on the whole raster, each edge of a pixel on both sides."""
+    label = blobs(90, 110, seed=3)
+    label[::7, ::5] = 2  # many that touch at corners
+    label[20:25, 30:70] = 255
+    path = write(tmp_path / "a.tif", label)
+    frame = gp.polygonize(path, simplify_m=0, **ALL)
+    found = shapes(label, label != 255, connectivity=4, transform=PLACE)
+    wanted = [(shapely.geometry.shape(shape), value) for shape, value in found]
+    assert sorted(edges(frame.geometry, frame["value"])) == sorted(
+        edges(*zip(*wanted, strict=True))
+    )
+
+
+def edges(polygons, values):
+    """Yield the edges of pixels along polygons with the value of each."""
+    for polygon, value in zip(polygons, values, strict=True):
+        for ring in shapely.get_rings(polygon):
+            steps = shapely.get_coordinates(shapely.segmentize(ring, 0.5)).round(3)
+            for pair in zip(steps[:-1].tolist(), steps[1:].tolist(), strict=True):
+                yield (*sorted(map(tuple, pair)), int(value))

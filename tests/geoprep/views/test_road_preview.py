@@ -3,6 +3,7 @@
 import geopandas as gpd
 import numpy as np
 import pytest
+import rasterio
 import shapely
 from affine import Affine
 from helpers.rasters import write_raster
@@ -113,3 +114,51 @@ def test_lines_without_speeds_and_polygons_elsewhere_are_refused(tmp_path):
     image = lonlat_image(tmp_path / "image.tif")
     with pytest.raises(UsageError, match="does not overlap the polygons"):
         gp.preview(tmp_path / "areas.geojson", tmp_path / "x.png", over=image)
+
+
+def square(folder, name="a"):
+    """Return a file with one polygon in the lower right corner of `ground`."""
+    shape = shapely.box(400_180, 5_999_805, 400_195, 5_999_820)
+    path = folder / "areas.gpkg"
+    gpd.GeoDataFrame({"class": [name]}, geometry=[shape], crs="EPSG:32637").to_file(path)
+    return path
+
+
+def over(folder, values, **how):
+    """Return the picture of a polygon over an image, uint8 (y, x, 3) of 200 x 200 pixels."""
+    place = Affine(1, 0, 400_000, 0, -1, 6_000_000)
+    image = write_raster(folder / "image.tif", values, transform=place, **how)
+    gp.preview(square(folder), out=folder / "a.png", over=image)
+    return np.asarray(Image.open(folder / "a.png").convert("RGB").resize((200, 200)))
+
+
+@pytest.mark.parametrize(("dtype", "nodata"), [("float32", -9999), ("uint16", 65535)])
+def test_nodata_of_an_image_does_not_take_its_contrast(tmp_path, dtype, nodata):
+    values = np.full((1, 200, 200), 0.1 if dtype == "float32" else 300).astype(dtype)
+    values[:, 100:, :100] *= 3
+    values[:, :, 100:] = nodata
+    seen = over(tmp_path, values, nodata=nodata).astype(int)
+    assert seen[180, 50].mean() - seen[95, 50].mean() > 150
+
+
+def test_bands_are_shown_by_name_and_palettes_by_colour(tmp_path):
+    values = np.zeros((3, 200, 200), np.uint8) + np.uint8([200, 100, 50])[:, None, None]
+    seen = over(tmp_path, values, names=("blue", "green", "red"))
+    np.testing.assert_allclose(seen[150, 50], (50, 100, 200), atol=2)
+    image = write_raster(
+        tmp_path / "p.tif",
+        np.ones((1, 200, 200), np.uint8),
+        transform=Affine(1, 0, 400_000, 0, -1, 6_000_000),
+    )
+    with rasterio.open(image, "r+") as file:
+        file.write_colormap(1, {0: (0, 0, 0, 255), 1: (10, 220, 30, 255)})
+    gp.preview(square(tmp_path), out=tmp_path / "b.png", over=image)
+    seen = np.asarray(Image.open(tmp_path / "b.png").convert("RGB"))
+    np.testing.assert_allclose(seen[1200, 400], (10, 220, 30), atol=2)
+
+
+def test_names_of_classes_are_shown_as_they_are(tmp_path):
+    for name in (r"$\x$ $2", "_hidden"):
+        gp.preview(square(tmp_path, name), out=tmp_path / "a.svg")
+        text = (tmp_path / "a.svg").read_text()
+        assert f"<!-- {name} -->" in text  # matplotlib's comment beside the outlines of the letters
