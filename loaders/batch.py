@@ -176,6 +176,11 @@ def _layout(n: int, side: int, bands: int) -> tuple[list[tuple[torch.dtype, Shap
     return [(*part, start) for part, start in zip(parts, starts, strict=False)], starts[-1]
 
 
+def block_bytes(n: int, side: int, bands: int) -> int:
+    """Return the size of the block of a batch."""
+    return _layout(n, side, bands)[1]
+
+
 def batch_of(block: Tensor, n: int, side: int, bands: int, *, has_classes: bool = False) -> Batch:
     """Return the batch in a block, uint8, whose parts are views of it."""
     layout, end = _layout(n, side, bands)
@@ -189,7 +194,7 @@ def batch_of(block: Tensor, n: int, side: int, bands: int, *, has_classes: bool 
     return Batch(image, label, index, where, key, block[:end], has_classes)
 
 
-def _describe(batch: Batch, crops: Crops) -> None:
+def describe(batch: Batch, crops: Crops) -> None:
     """Write index, place and key of crops to a batch on the host."""
     batch.index.numpy()[:], batch.key.numpy()[:] = crops.tile, crops.key
     np.stack(crops[1:4], axis=1, out=batch.where.numpy(), casting="same_kind")
@@ -219,7 +224,7 @@ class BufferPool:
         has_classes: bool = False,
     ) -> None:
         self.has_classes, self.pinned, self.device = has_classes, pinned, device
-        self.nbytes = _layout(batch_size, side, bands)[1]
+        self.nbytes = block_bytes(batch_size, side, bands)
         self._side, self._bands = side, bands
         self.most_bytes = self.nbytes * (spare + 1)
         self._blocks: deque[tuple[weakref.ref[Any], memoryview]] = deque(maxlen=spare)
@@ -239,11 +244,11 @@ class BufferPool:
         batch = batch_of(block, n, side, bands, has_classes=self.has_classes)
         image = batch.image.permute(0, 2, 3, 1)
         if not self.device:
-            _describe(batch, crops)
+            describe(batch, crops)
             return batch, image.numpy(), batch.label.numpy()
         # Index, place and key are filled on the host and cross the bus together.
-        words = torch.empty(_layout(n, 0, bands)[1], dtype=torch.uint8)
-        _describe(batch_of(words, n, 0, bands), crops)
+        words = torch.empty(block_bytes(n, 0, bands), dtype=torch.uint8)
+        describe(batch_of(words, n, 0, bands), crops)
         assert batch.block is not None
         copy_words(words.numpy(), batch.block[-len(words) :])
         return batch, image, batch.label

@@ -1,15 +1,18 @@
 """The same samples for ``torch.utils.data.DataLoader``.
 
-The items of a batch are copied into one block, in a worker process into the shared memory that the
-batch is sent in (``/dev/shm``, 64 MB in a container by default), and collated without a copy.
+The items of a batch are copied into one block and collated without a copy. In a worker process the
+block is anonymous memory that the loop's process attaches to, and that the worker fills again when
+the loop has dropped the batch: new pages would take ten times as long as the copy.
 """
 
 from __future__ import annotations
 
+import os
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from math import prod
 from operator import is_
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,8 +22,8 @@ from torch import Tensor
 from torch.utils.data import Dataset, default_collate, get_worker_info
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from loaders.batch import Crops
-from loaders.memory import ArrayLayout, SharedArrays
+from loaders.batch import Batch, Crops, batch_of, block_bytes, describe
+from loaders.memory import ArrayLayout, MemoryHandle, SharedArrays
 from loaders.sampling import Augment
 from loaders.tiles.ram import RamTiles
 
@@ -66,8 +69,12 @@ class TileDataset(Dataset[dict[str, Any]]):
         )
         # Shared, so that workers see the next epoch and the draws of each other.
         counters: ArrayLayout = {"epoch": ("int64", (1,)), "draws": ("int64", (len(self),))}
-        self._counters = _Counters.create(counters)
+        self._counters = _Writable.create(counters)
         self.set_epoch(-1)
+        # Kernels that are loaded here are shared by workers that are forked.
+        none = Crops(*np.empty((6, 0), np.int64))
+        pixels = np.empty((0, self.sampling.sample_side, self.sampling.sample_side), np.uint8)
+        tiles.copy(none, pixels[..., None].repeat(len(tiles.bands), -1), pixels)
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of all draws from now on; -1 counts them. Worker processes follow."""
@@ -106,19 +113,19 @@ class TileDataset(Dataset[dict[str, Any]]):
                 raise IndexError(f"there is no item {item}: the dataset has {len(self)} items")
         samples = np.array(items, np.int64) % len(self)
         epochs = self._epochs(samples)
-        parts = [self.sampling.crops(e, samples[epochs == e]) for e in np.unique(epochs).tolist()]
+        drawn = [self.sampling.crops(e, samples[epochs == e]) for e in np.unique(epochs).tolist()]
         back = np.argsort(np.argsort(epochs, kind="stable"))
-        crops = Crops(*(np.concatenate(columns)[back] for columns in zip(*parts, strict=True)))
-        n, side, bands = len(samples), self.sampling.sample_side, len(self.tiles.bands)
-        image, label = _empty(n, side, side, bands), _empty(n, side, side)
-        self.tiles.copy(crops, image, label)
-        batch: dict[str, Any] = {
-            "image": image.permute(0, 3, 1, 2),
-            "label" if self.tiles.has_classes else "speed": label,
-            "index": torch.from_numpy(crops.tile),
-            "key": torch.from_numpy(crops.key),
-        }
-        columns: list[Any] = [batch["image"], label, crops.tile.tolist(), crops.key.tolist()]
+        crops = Crops(*(np.concatenate(columns)[back] for columns in zip(*drawn, strict=True)))
+        shape = len(samples), self.sampling.sample_side, len(self.tiles.bands)
+        block = None if get_worker_info() is None else _free_block(block_bytes(*shape))
+        memory = (
+            torch.empty(block_bytes(*shape), dtype=torch.uint8) if block is None else block.lend()
+        )
+        parts = batch_of(memory, *shape, has_classes=self.tiles.has_classes)
+        describe(parts, crops)
+        self.tiles.copy(crops, parts.image.permute(0, 2, 3, 1), parts.label)
+        batch = _columns(parts) if block is None else _Sent(parts, block, shape)
+        columns: list[Any] = [*list(batch.values())[:2], crops.tile.tolist(), crops.key.tolist()]
         if self.georeference:
             batch |= self._georeference(crops)
             columns += [batch["affine"], batch["crs"]]
@@ -141,11 +148,89 @@ class TileDataset(Dataset[dict[str, Any]]):
         return {"affine": torch.tensor(affine, dtype=torch.float64).reshape(-1, 6), "crs": crs}
 
 
-class _Counters(SharedArrays):
+class _Writable(SharedArrays):
     """Arrays that other processes write to as well."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(_Counters.attach, writable=True), (self.handle, self._layout)
+        return partial(_Writable.attach, writable=True), (self.handle, self._layout)
+
+
+class _Block(_Writable):
+    """Memory of a batch, of the process that fills it or of the one that gets the batch."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _attach_block, (self.handle, self._layout)
+
+    def lend(self) -> Tensor:
+        """Return its bytes as a tensor; the block is free when nothing refers to them any more."""
+        # Not a view of the array: torch would keep the array.
+        view = np.frombuffer(self["bytes"].data, np.uint8)
+        self.lent = weakref.finalize(view, self._give_back, os.getpid())
+        self.lent.atexit = False
+        return torch.from_numpy(view)
+
+    def _give_back(self, process: int) -> None:
+        if process == os.getpid():  # not in one that was forked meanwhile
+            self["used"][0] = 0
+
+
+def _attach_block(handle: MemoryHandle, layout: ArrayLayout) -> _Block:
+    """Return a block of a worker; it stays attached until the worker has ended."""
+    if handle not in _attached:
+        for other in [h for h in _attached if not Path(f"/proc/{h.pid}").exists()]:
+            del _attached[other]
+        _attached[handle] = _Block.attach(handle, layout, writable=True)
+    return _attached[handle]
+
+
+_filled: list[_Block] = []
+"""Blocks of this process, if it is a worker."""
+
+_attached: dict[MemoryHandle, _Block] = {}
+"""Blocks of worker processes."""
+
+
+def _free_block(nbytes: int) -> _Block:
+    """Return a block of this worker that has room and is not in use, or a new one."""
+    for block in _filled:
+        if not block["used"][0] and block["bytes"].nbytes >= nbytes:
+            break
+    else:
+        layout: ArrayLayout = {"used": ("int64", (1,)), "bytes": ("uint8", (nbytes,))}
+        block = _Block.create(layout)
+        _filled.append(block)
+    block["used"][0] = 1
+    return block
+
+
+class _Sent(dict[str, Any]):
+    """A batch in a block; its pickle is a handle of the block, unless its columns were replaced."""
+
+    def __init__(self, parts: Batch, block: _Block, shape: tuple[int, int, int]) -> None:
+        super().__init__(_columns(parts))
+        self._parts, self._block, self._shape, self._lent = dict(self), block, shape, block.lent
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        whole = all(self.get(name) is value for name, value in self._parts.items())
+        # From here on the receiver gives the block back. A second pickle has copies.
+        if not whole or self._lent.detach() is None:
+            return dict, (dict(self),)
+        rest = {name: value for name, value in self.items() if name not in self._parts}
+        return _received, (self._block, self._shape, "label" in self, rest)
+
+
+def _received(
+    block: _Block, shape: tuple[int, int, int], has_classes: bool, rest: dict[str, Any]
+) -> dict[str, Any]:
+    """Return a batch that a worker has sent."""
+    return _columns(batch_of(block.lend(), *shape, has_classes=has_classes)) | rest
+
+
+def _columns(parts: Batch) -> dict[str, Any]:
+    """Return the columns of a batch; who keeps the numbers only does not keep the block."""
+    label, numbers = "label" if parts.has_classes else "speed", ("index", "key")
+    columns = {"image": parts.image, label: parts.label}
+    return columns | {name: getattr(parts, name).clone() for name in numbers}
 
 
 class _Item(dict[str, Any]):
@@ -167,14 +252,6 @@ class _Items(list[dict[str, Any]]):
             for item, row in zip(self, self._rows, strict=True)
         )
         return self._batch if same else None
-
-
-def _empty(*shape: int) -> Tensor:
-    """Return a new uint8 tensor, in a worker process in shared memory as torch's collation."""
-    if get_worker_info() is None:
-        return torch.empty(shape, dtype=torch.uint8)
-    storage = torch.UntypedStorage._new_shared(prod(shape))  # type: ignore[no-untyped-call]
-    return torch.empty(0, dtype=torch.uint8).set_(storage).view(shape)
 
 
 def collate(items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 import psutil
@@ -90,16 +90,14 @@ class SharedArrays(dict[str, NDArray[Any]]):
             start += _pages(self[name].nbytes)
 
     @classmethod
-    def create(cls, layout: ArrayLayout) -> SharedArrays:
+    def create(cls, layout: ArrayLayout) -> Self:
         """Return new arrays of zeros, whose pages are allocated when they are first written."""
         sizes = (np.dtype(dtype).itemsize * prod(shape) for dtype, shape in layout.values())
         nbytes = max(ALIGNMENT, sum(map(_pages, sizes)))
         return cls(_anonymous_file(nbytes), layout, writable=True)
 
     @classmethod
-    def attach(
-        cls, handle: MemoryHandle, layout: ArrayLayout, *, writable: bool = False
-    ) -> SharedArrays:
+    def attach(cls, handle: MemoryHandle, layout: ArrayLayout, *, writable: bool = False) -> Self:
         """Attach to the memory of another process, for reading unless ``writable``.
 
         Raises

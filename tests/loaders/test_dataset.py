@@ -8,6 +8,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Subset, default_collate
 
 from loaders import BatchLoader, RamTiles, TileDataset, collate
+from loaders import dataset as module
 from loaders.batch import crop_affine
 
 
@@ -84,14 +85,16 @@ def test_persistent_workers_follow_the_epoch(tiles):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_batch_is_copied_once_and_needs_no_collation(tiles, workers):
-    """With DataLoader's defaults: images channels last, in a worker in shared memory."""
+    """With DataLoader's defaults: images channels last, pixels in one block."""
     options = {"crop": 16, "augment": "d4", "crops_per_tile": 2, "seed": 3}
     dataset = TileDataset(tiles, georeference=True, **options)
     dataset.set_epoch(0)
     for number, batch in enumerate(DataLoader(dataset, batch_size=6, num_workers=workers)):
         assert type(batch) is dict
         assert batch["image"].is_contiguous(memory_format=torch.channels_last)
-        assert batch["image"].is_shared() == batch["speed"].is_shared() == (workers > 0)
+        image, label, index = (batch[n].untyped_storage() for n in ("image", "speed", "index"))
+        assert image.data_ptr() == label.data_ptr()
+        assert index.nbytes() == 8 * len(batch["index"])
         for i in range(len(batch["index"])):
             item = dataset[number * 6 + i]
             assert torch.equal(batch["image"][i], item["image"])
@@ -100,6 +103,81 @@ def test_a_batch_is_copied_once_and_needs_no_collation(tiles, workers):
             assert torch.equal(batch["affine"][i], item["affine"])
             assert batch["crs"][i] == item["crs"]
     assert number == -(-len(dataset) // 6) - 1
+
+
+def assert_batches(batches, dataset):
+    for number, batch in enumerate(batches):
+        for i, index in enumerate(batch["index"].tolist()):
+            item = dataset[number * 4 + i]
+            assert torch.equal(batch["image"][i], item["image"])
+            assert torch.equal(batch["speed"][i], item["speed"])
+            assert (index, int(batch["key"][i])) == (item["index"], item["key"])
+
+
+def test_a_batch_is_valid_for_as_long_as_any_view_of_it_is_referenced(tiles):
+    dataset = TileDataset(tiles, crop=16, augment="d4", crops_per_tile=2)
+    dataset.set_epoch(0)
+    batches = []
+    for batch in DataLoader(dataset, batch_size=4, num_workers=2):
+        image = batch["image"].permute(0, 2, 3, 1).numpy()[:, 1:]  # of all but a row
+        batches.append({**batch, "image": None, "rows": image})
+    assert_batches(DataLoader(dataset, batch_size=4, num_workers=2), dataset)
+    for number, batch in enumerate(batches):
+        assert torch.equal(batch["speed"][0], dataset[number * 4]["speed"])
+        rows = dataset[number * 4]["image"].permute(1, 2, 0).numpy()[1:]
+        np.testing.assert_array_equal(batch["rows"][0], rows)
+
+
+def test_workers_fill_the_blocks_of_batches_that_are_dropped(tiles):
+    dataset = TileDataset(tiles, crops_per_tile=16)
+    loader = DataLoader(dataset, batch_size=4, num_workers=1, persistent_workers=True)
+    places = [batch["image"].data_ptr() for _ in range(2) for batch in loader]
+    assert len(places) == 256
+    assert len(set(places)) <= 6  # two are prefetched, one is held, one is on its way
+
+
+def test_memory_of_workers_that_have_ended_is_given_back(tiles):
+    data = DataLoader(TileDataset(tiles), batch_size=4, num_workers=2)
+    of_workers = []
+    for _ in range(3):
+        batches = list(data)
+        of_workers.append({handle.pid for handle in module._attached})
+        del batches
+    assert all(len(workers) == 2 for workers in of_workers)
+    assert not of_workers[0] & of_workers[1]
+
+
+class Named(TileDataset):
+    """Adds a name to every item."""
+
+    def __getitems__(self, items):
+        return [{**item, "name": str(item["index"])} for item in super().__getitems__(items)]
+
+
+def brightened(items):
+    batch = default_collate(items)
+    batch["image"] = batch["image"] // 2
+    batch["size"] = len(items)
+    return batch
+
+
+def with_a_name(items):
+    return collate(items) | {"name": "a"}
+
+
+def test_a_batch_that_a_collation_changes_in_a_worker_arrives_as_it_is(tiles):
+    dataset = TileDataset(tiles)
+    plain = list(DataLoader(dataset, batch_size=4))
+    for collation in (brightened, with_a_name):
+        batches = list(DataLoader(dataset, 4, num_workers=2, collate_fn=collation))
+        for batch, other in zip(batches, plain, strict=True):
+            wanted = other["image"] // 2 if collation is brightened else other["image"]
+            assert torch.equal(batch["image"], wanted)
+            assert torch.equal(batch["speed"], other["speed"])
+            assert batch.get("size", batch.get("name")) == (4 if collation is brightened else "a")
+    named = list(DataLoader(Named(tiles), 4, num_workers=2))
+    assert [name for batch in named for name in batch["name"]] == [str(i) for i in range(32)]
+    assert all(map(torch.equal, (b["image"] for b in named), (b["image"] for b in plain)))
 
 
 @pytest.mark.parametrize("collation", [default_collate, collate])
