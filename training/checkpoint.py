@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from geoprep.errors import GeoprepError, UsageError
 from geoprep.storage.local_files import flush
 from geoprep.storage.output_files import put
-from training.model.build import RESNET34_UNET, build_model, is_code
+from training.model.build import BUILT_IN, build_model, is_code
 from training.model.build import ModelInfo as ModelInfo
 
 FORMAT = "geoprep-checkpoint"
@@ -263,7 +263,7 @@ def load_model(
     averaged = None if weights == "raw" else checkpoint.ema
     info = checkpoint.info
     spec = trusted(info.model, model, str(path))
-    own = spec == RESNET34_UNET  # built without random weights, which take a quarter of a second
+    own = spec in BUILT_IN  # built without random weights, which take a quarter of a second
     with torch.device("meta") if own else nullcontext():
         built = build_model(spec, bands=len(info.bands), channels=info.channels)
     load_weights(built, averaged or checkpoint.model, str(path), assign=own)

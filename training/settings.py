@@ -137,10 +137,12 @@ class ModelConfig:
     """Model and loss: architecture, initial weights and targets."""
 
     model: str = option(
-        "resnet34-unet",
-        "Built-in model, a model of segmentation_models_pytorch such as smp:Unet:resnet34, or a "
-        "factory called as factory(bands=, channels=).",
-        "NAME|package.module:factory",
+        "auto",
+        "resnet34-unet; unet-small, five times as fast; a model of segmentation_models_pytorch "
+        "such as smp:Unet:resnet34; or a factory called as factory(bands=, channels=). auto: that "
+        "of --init-from, else unet-small on a CPU and resnet34-unet on other devices or with "
+        "--encoder-weights.",
+        "auto|NAME|package.module:factory",
     )
     encoder_weights: str = option(
         "none",

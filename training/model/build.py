@@ -16,9 +16,12 @@ from torch.nn.parallel import DistributedDataParallel
 from geoprep.errors import UsageError
 from geoprep.store.classes import ClassTable, are_colours
 from geoprep.typed import require, typed
-from training.model.unet import STRIDE, ResNetUNet
+from training.model.unet import STRIDE, ResNetUNet, SmallUNet, UNet
 
-RESNET34_UNET = "resnet34-unet"
+RESNET34_UNET, UNET_SMALL = "resnet34-unet", "unet-small"
+BUILT_IN: dict[str, type[UNet]] = {RESNET34_UNET: ResNetUNet, UNET_SMALL: SmallUNet}
+"""The models of this package by name."""
+
 SMP = "smp:"
 """Prefix of models of segmentation_models_pytorch: ``smp:ARCHITECTURE:ENCODER``."""
 
@@ -140,14 +143,14 @@ def build_model(
 ) -> nn.Module:
     """Return a model that maps normalised images (n, band, y, x) to logits of the same size.
 
-    ``spec`` is ``resnet34-unet``, which alone learns ``directions``; ``smp:ARCHITECTURE:ENCODER``;
+    ``spec`` is one of `BUILT_IN`, which alone learn ``directions``; ``smp:ARCHITECTURE:ENCODER``;
     or ``package.module:factory``, called as ``factory(bands=bands, channels=channels)``.
     """
-    if spec == RESNET34_UNET:
-        return ResNetUNet(bands, channels, directions=directions)
+    if spec in BUILT_IN:
+        return BUILT_IN[spec](bands, channels, directions=directions)
     if not is_code(spec) and not spec.startswith(SMP):
         raise UsageError(
-            f"`model` {spec}: use {RESNET34_UNET}, smp:ARCHITECTURE:ENCODER or "
+            f"`model` {spec}: use {', '.join(BUILT_IN)}, smp:ARCHITECTURE:ENCODER or "
             "package.module:factory; a factory is called with bands and channels and returns the "
             "model"
         )
@@ -166,8 +169,9 @@ def build_model(
 
 def factory_of(model: nn.Module) -> str:
     """Return the name of the built-in model; raise UsageError for another one."""
-    if isinstance(model, ResNetUNet):
-        return RESNET34_UNET
+    for name, kind in BUILT_IN.items():
+        if type(model) is kind:
+            return name
     raise UsageError(
         f"`factory` is missing: the model is a {type(model).__name__}. Name what builds it again, "
         "smp:ARCHITECTURE:ENCODER or package.module:factory; a factory is called with bands and "

@@ -1,10 +1,13 @@
-"""ResNet34-UNet for any number of bands and channels.
+"""U-Nets for any number of bands and channels: ResNet34-UNet, and a small one for CPUs.
 
-The encoder's parameters are named like torchvision's, so that published weights load. The decoder
+The parameters of ResNet34 are named like torchvision's, so that published weights load. The decoder
 is that of the SpaceNet 3 winner, with BatchNorm in place of biases and with `UpConv`.
 """
 
 from __future__ import annotations
+
+from itertools import pairwise
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -17,8 +20,6 @@ from training.model.losses import DIRECTION_CHANNELS
 STRIDE = 32
 """Divisor of the sides of input images: the encoder halves them five times."""
 
-_ENCODER_WIDTHS = (64, 64, 128, 256, 512)
-_DECODER_WIDTHS = (256, 128, 64, 64, 32)
 _PRIOR = 0.05
 """Probability of every channel that an untrained model predicts."""
 
@@ -69,6 +70,24 @@ class ResNet34(nn.Module):
 def _stage(inputs: int, outputs: int, blocks: int, *, stride: int) -> nn.Sequential:
     rest = [BasicBlock(outputs, outputs, 1) for _ in range(blocks - 1)]
     return nn.Sequential(BasicBlock(inputs, outputs, stride), *rest)
+
+
+class SmallEncoder(nn.Module):
+    """Residual blocks, one per size: few channels at half size, where a CPU spends its time."""
+
+    def __init__(self, bands: int) -> None:
+        super().__init__()
+        widths = SmallUNet.encoder_widths
+        self.conv1 = nn.Conv2d(bands, widths[0], 5, 2, 2, bias=False)
+        self.bn1 = nn.BatchNorm2d(widths[0])
+        self.blocks = nn.ModuleList(BasicBlock(*pair, 2) for pair in pairwise(widths))
+
+    def forward(self, image: Tensor) -> list[Tensor]:
+        """Return the feature maps at 1/2, 1/4, 1/8, 1/16 and 1/32 of the size."""
+        maps = [norm_relu(self.bn1, self.conv1(image))]
+        for block in self.blocks:
+            maps.append(block(maps[-1]))
+        return maps
 
 
 class UpConv(nn.Module):
@@ -147,14 +166,18 @@ def _contiguous(gradient: Tensor) -> Tensor:
     return gradient.contiguous(memory_format=torch.channels_last)
 
 
-class ResNetUNet(nn.Module):
-    """U-Net with a ResNet34 encoder."""
+class UNet(nn.Module):
+    """U-Net of an encoder with five feature maps, each of half the size of the one before."""
+
+    make_encoder: ClassVar[type[nn.Module]]
+    encoder_widths: ClassVar[tuple[int, ...]]
+    decoder_widths: ClassVar[tuple[int, ...]]
 
     def __init__(self, bands: int, channels: int, *, directions: bool = False) -> None:
         super().__init__()
-        self.encoder = ResNet34(bands)
-        widths = (_ENCODER_WIDTHS[-1], *_DECODER_WIDTHS)
-        skips = (*reversed(_ENCODER_WIDTHS[:-1]), 0)
+        self.encoder = self.make_encoder(bands)
+        widths = (self.encoder_widths[-1], *self.decoder_widths)
+        skips = (*reversed(self.encoder_widths[:-1]), 0)
         self.decoder = nn.ModuleList(
             DecoderStep(*step) for step in zip(widths[:-1], skips, widths[1:], strict=True)
         )
@@ -192,9 +215,25 @@ class ResNetUNet(nn.Module):
         return logits
 
 
+class ResNetUNet(UNet):
+    """U-Net with a ResNet34 encoder."""
+
+    make_encoder = ResNet34
+    encoder_widths = (64, 64, 128, 256, 512)
+    decoder_widths = (256, 128, 64, 64, 32)
+
+
+class SmallUNet(UNet):
+    """U-Net of 2 million parameters: a step takes a CPU a fifth of the time of `ResNetUNet`."""
+
+    make_encoder = SmallEncoder
+    encoder_widths = (24, 48, 96, 144, 192)
+    decoder_widths = (144, 96, 48, 24, 16)
+
+
 def training_only(model: nn.Module) -> dict[str, Tensor]:
     """Return the weights that a model uses in training mode only, by name, not copied."""
-    own = model.state_dict() if isinstance(model, ResNetUNet) else {}
+    own = model.state_dict() if isinstance(model, UNet) else {}
     return {name: value for name, value in own.items() if name.startswith("direction.")}
 
 

@@ -26,6 +26,7 @@ from loaders import PAD_TO, Batch, available_memory, this_rank
 from training.data import Stores, count_tiles
 from training.engine.distributed import max_over_ranks, ranks_here
 from training.engine.native import Engine, random_state, set_random_state, wait_for
+from training.model.build import UNET_SMALL
 from training.model.trainable import Trainable
 from training.process import is_out_of_memory
 from training.run.captured import WARM_UP, CapturedStep
@@ -161,6 +162,22 @@ def planned(run: Trainer) -> Iterator[str]:
             seconds += validated * (side / timed[0]) ** 2
     epochs = counted(round(end - run.done, 2), "epoch")
     yield f"{epochs}: {counted(round(steps), 'step')} in {duration(seconds)}"
+    if run.engine.device.type == "cpu" and run.info.model != UNET_SMALL:
+        yield _smaller(run, images / step, end - run.done)
+
+
+def _smaller(run: Trainer, rate: float, epochs: float) -> str:
+    """Return how often the small model would see each tile while the run takes these epochs."""
+    config, size = replace(run.config, direction="auto"), run.loader.schedule.batch_size
+    info = replace(run.info, model=UNET_SMALL)
+    trainable = make_trainable(config, info, run.engine, run.stores)
+    side = largest_sides(config, run.stores, run.stage)[0]
+    faster = measured_rates(trainable, run.engine, config, side, [size])[size] / rate
+    seen = epochs * run.loader.sampling.crops_per_tile
+    return (
+        f"a smaller model, `model` {UNET_SMALL}, would see each tile {faster * seen:.0f} times in "
+        f"this time, not {seen:.0f}"
+    )
 
 
 def largest_sides(config: Config, stores: Stores, first: int = 0) -> tuple[int, int]:

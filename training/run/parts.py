@@ -32,11 +32,11 @@ from training.data import (
 )
 from training.engine.distributed import max_over_ranks, on_rank_zero
 from training.engine.native import Engine
-from training.model.build import RESNET34_UNET, ModelInfo, build_model, imported
+from training.model.build import BUILT_IN, ModelInfo, build_model, imported
 from training.model.compiled import copy_no_kernels, fuse_norms
 from training.model.losses import ClassLoss, RoadLoss
 from training.model.trainable import Trainable
-from training.model.unet import ResNetUNet, set_prior
+from training.model.unet import UNet, set_prior
 from training.setting_texts import Stage, parse_shares, read_yaml
 from training.settings import Config, SamplingConfig
 
@@ -157,13 +157,13 @@ def own_augmentation(spec: str) -> loaders.Augmentation:
 
 def _direction_weight(config: Config, info: ModelInfo) -> float:
     """Return the weight of the loss of directions; raise UsageError if the model has none."""
-    suits = info.model == RESNET34_UNET and not info.has_classes
+    suits = info.model in BUILT_IN and not info.has_classes
     if config.direction == "auto":
         untrained = config.init_from is None and config.encoder_weights == "none"
         return _DIRECTION if suits and untrained and info.targets == "binary" else 0.0
     if config.direction and not suits:
         raise UsageError(
-            f"`direction` {config.direction:g} needs roads and `model` {RESNET34_UNET}: leave it "
+            f"`direction` {config.direction:g} needs roads and a built-in `model`: leave it "
             "out, or give 0"
         )
     return config.direction
@@ -201,7 +201,7 @@ def prepare(trainable: Trainable, engine: Engine, config: Config) -> Optimizer:
             for parameter in group["params"]:
                 optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
     compiled = native and kind == "cpu" and engine.compile_mode == "loss"
-    if compiled and isinstance(trainable.model, ResNetUNet):
+    if compiled and isinstance(trainable.model, UNet):
         fuse_norms(trainable.model)
     trainable.compile_parts(engine.compile_mode)
     if engine.device.type == "cuda" or engine.captures:

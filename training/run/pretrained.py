@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
+from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ from torch import Tensor, nn
 
 from geoprep.errors import UsageError
 from geoprep.imagery.band_names import partner_bands
-from training.checkpoint import BEST, load
-from training.model.build import SMP, ModelInfo, smp_factory
+from training.checkpoint import BEST, load, trusted
+from training.model.build import RESNET34_UNET, SMP, UNET_SMALL, ModelInfo, smp_factory
+from training.settings import Config
 
 SYNTHETIC = Path(__file__).with_name("synthetic.pt")
 """Half of a model of synthetic cities with pixels of 1.1 m, of at most 5 MB (`make synthetic`)."""
@@ -27,6 +29,26 @@ _STEM = "conv1.weight"
 _PUBLISHED = ("red", "green", "blue")
 _CLASSIFIER = ("fc.weight", "fc.bias")
 _PREFIXES = ("module.", "encoder.", "backbone.")
+
+
+def choose_model(config: Config, kind: str) -> tuple[Config, str]:
+    """Return settings with a model by name, for a kind of device, and why `auto` chose it."""
+    if config.model != "auto":
+        return config, ""
+    if config.init_from is not None:
+        source = _initial_file(config.init_from)
+        model, why = trusted(load(source).info.model, None, str(source)), "that of `init_from`"
+    elif config.encoder_weights != "none":
+        model, why = RESNET34_UNET, "for `encoder_weights`"
+    else:
+        small = kind == "cpu"
+        model, why = UNET_SMALL if small else RESNET34_UNET, f"for a {kind} device"
+    return replace(config, model=model), f"`model` auto, {why}"
+
+
+def _initial_file(source: str) -> Path:
+    path = SYNTHETIC if source == "synthetic" else Path(source)
+    return path / BEST if (path / BEST).exists() else path
 
 
 def load_encoder_weights(
@@ -102,8 +124,7 @@ def load_initial_weights(model: nn.Module, info: ModelInfo, source: str) -> str:
     convolution is adapted to other bands, see `adapt_bands`. The output layer is left out if
     targets, channels or classes differ.
     """
-    path = SYNTHETIC if source == "synthetic" else Path(source)
-    path = path / BEST if (path / BEST).exists() else path
+    path = _initial_file(source)
     saved = load(path)
     given, own = saved.ema or saved.model, model.state_dict()
     meaning = attrgetter("targets", "channels", "class_names")  # of the channels

@@ -22,6 +22,7 @@ from training.run.capacity import choose_batch_size, estimate_run, planned
 from training.run.captured import WARM_UP
 from training.run.folder import RunLock, check_free, claim, folder_of
 from training.run.parts import info_of, open_data
+from training.run.pretrained import choose_model
 from training.run.profiler import profile
 from training.run.report import Report
 from training.run.trainer import Trainer
@@ -32,6 +33,9 @@ UNCHANGEABLE = (
     *("folds", "fold"),
 )
 """Settings that weights, normalisation and optimizer state depend on."""
+
+_CHOSEN = (("targets", "auto"), ("model", "auto"))
+"""Settings that a resumed run keeps as they were chosen."""
 
 
 def start_run(
@@ -93,6 +97,7 @@ def _run(
     set_threads(config.threads)
     wanted = config.engine, config.device, config.precision, config.compile
     engine = choose_engine(*wanted, capture=config.capture == "auto")
+    config, why = choose_model(config, engine.device.type)
     config, chosen = choose_batch_size(config, engine, stores)
     report = Report(folder if config.writes else None, quiet=config.quiet, spell=spell)
     given = config, engine, stores, folder, saved
@@ -104,7 +109,7 @@ def _run(
     if config.writes:
         on_rank_zero(lambda: claim(config, folder, lock))
     with report.files(run.progress.step):
-        for name, value in _header(run, allocator, memory.line(size)):
+        for name, value in _header(run, why, allocator, memory.line(size)):
             report.line(f"{name:<12} {value}")
         for note in notes:
             report.line(f"note: {note}")
@@ -171,8 +176,8 @@ def _settings(given: Mapping[str, Any], saved: Checkpoint | None) -> tuple[Confi
         return Config.from_flat(given), []
     bands = ",".join(saved.info.bands)  # by name: their order in a store may have changed
     before = {k: v for k, v in saved.config.items() if k not in OF_ONE_START} | {"bands": bands}
-    if given.get("targets") == "auto":  # as before, whatever the stores have now
-        given = {k: v for k, v in given.items() if k != "targets"}
+    # As before, whatever the stores and the device are now.
+    given = {k: v for k, v in given.items() if (k, v) not in _CHOSEN}
     notes = list(
         _changes(before | {"targets": saved.info.targets, "model": saved.info.model}, given)
     )
@@ -277,7 +282,7 @@ def _changed_since(run: Trainer, saved: Checkpoint | None) -> Iterator[str]:
         yield "the stores hold other pixels than at the start; the run keeps its normalisation"
 
 
-def _header(run: Trainer, allocator: str, memory: str) -> Iterator[tuple[str, str]]:
+def _header(run: Trainer, why: str, allocator: str, memory: str) -> Iterator[tuple[str, str]]:
     """Yield the header of a run at its first stage, as name and value."""
     progress, stages = run.progress, run.config.all_stages
     begun = f"epoch {progress.epoch + 1}, step {progress.step}"
@@ -287,6 +292,8 @@ def _header(run: Trainer, allocator: str, memory: str) -> Iterator[tuple[str, st
     yield "stages", "; ".join(map(str, stages))
     yield "samples", _samples(run)
     yield "model", _model(run)
+    if why:
+        yield "", why
     yield "training", _training(run)
     yield from describe(run.engine)
     if run.engine.device.type == "cuda":

@@ -17,7 +17,7 @@ from torch.nn import functional
 from geoprep.errors import UsageError
 from loaders import Normalize
 from training.checkpoint import ModelInfo
-from training.model.unet import STRIDE, DecoderStep, ResNetUNet, UpConv
+from training.model.unet import STRIDE, DecoderStep, UNet, UpConv
 
 IMAGE, PROBABILITY = "image", "probability"
 """Names of the input and the output in formats that name them."""
@@ -68,7 +68,7 @@ class PairedHead(nn.Conv2d):
 def folded(network: nn.Module) -> nn.Module:
     """Return a copy in which each `UpConv` and its BatchNorm are one convolution; same function."""
     result = copy.deepcopy(network)
-    if isinstance(result, ResNetUNet):
+    if isinstance(result, UNet):
         result.head = PairedHead(result.head)
     for step in result.modules():
         if isinstance(step, DecoderStep) and isinstance(step.up, UpConv):
