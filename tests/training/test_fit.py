@@ -186,6 +186,32 @@ def test_a_plan_tells_memory_steps_and_time_and_writes_nothing(fit, out, monkeyp
     assert not out.exists()
 
 
+def test_a_plan_tells_what_a_smaller_model_would_see(fit, out, monkeypatch):
+    monkeypatch.setattr("training.run.capacity.time_step", lambda _: 1000.0)
+    large = ("--model", "resnet34-unet", "--crop", 32, "--epochs", 3)
+    said = fit("--out", out, "--plan", network=large).out
+    times, now = re.search(
+        r"--model unet-small, would see each tile (\d+) times in.* (\d+)", said
+    ).groups()
+    assert int(now) == 12  # four crops of a tile in each epoch
+    assert int(times) > 100 * int(now)
+    small = ("--model", "unet-small", "--crop", 32, "--epochs", 3)
+    assert "a smaller model" not in fit("--out", out, "--plan", network=small).out
+
+
+def test_auto_is_the_small_model_on_a_cpu_and_stays_it(fit, out):
+    network = ("--crop", 32, "--crops-per-tile", 1, "--batch-size", 4)
+    said = fit("--out", out, "--epochs", 1, network=network).out
+    assert re.search(r"model +unet-small, 2.1 M parameters", said)
+    assert "--model auto, for a cpu device" in said
+    assert load(out).config["model"] == load(out).info.model == "unet-small"
+    assert load_model(out)[0](torch.zeros(1, 3, 32, 32)).shape == (1, 8, 32, 32)
+    resumed = ("--resume", out, "--epochs", 2, "--model", "auto")
+    said = fit(*resumed, store=None, network=()).out
+    assert "was unet-small" not in said
+    assert load(out).info.model == "unet-small"
+
+
 def test_the_fastest_batch_size_is_measured_and_saved(fit, out):
     said = fit("--out", out, "--epochs", 1, "--batch-size", "auto").out
     size = load(out).config["batch_size"]

@@ -162,22 +162,24 @@ def planned(run: Trainer) -> Iterator[str]:
             seconds += validated * (side / timed[0]) ** 2
     epochs = counted(round(end - run.done, 2), "epoch")
     yield f"{epochs}: {counted(round(steps), 'step')} in {duration(seconds)}"
-    if run.engine.device.type == "cpu" and run.info.model != UNET_SMALL:
-        yield _smaller(run, images / step, end - run.done)
+    if run.engine.device.type == "cpu":
+        yield from _smaller(run, images / step, end - run.done)
 
 
-def _smaller(run: Trainer, rate: float, epochs: float) -> str:
-    """Return how often the small model would see each tile while the run takes these epochs."""
+def _smaller(run: Trainer, rate: float, epochs: float) -> Iterator[str]:
+    """Yield how often the small model would see each tile while the run takes these epochs."""
     config, size = replace(run.config, direction="auto"), run.loader.schedule.batch_size
     info = replace(run.info, model=UNET_SMALL)
-    trainable = make_trainable(config, info, run.engine, run.stores)
-    side = largest_sides(config, run.stores, run.stage)[0]
-    faster = measured_rates(trainable, run.engine, config, side, [size])[size] / rate
-    seen = epochs * run.loader.sampling.crops_per_tile
-    return (
-        f"a smaller model, `model` {UNET_SMALL}, would see each tile {faster * seen:.0f} times in "
-        f"this time, not {seen:.0f}"
-    )
+    small = make_trainable(config, info, run.engine, run.stores)
+    own, least = (sum(p.numel() for p in one.parameters()) for one in (run.trainable, small))
+    if own > least:
+        side = largest_sides(config, run.stores, run.stage)[0]
+        faster = measured_rates(small, run.engine, config, side, [size])[size] / rate
+        seen = epochs * run.loader.sampling.crops_per_tile
+        yield (
+            f"a smaller model, `model` {UNET_SMALL}, would see each tile {faster * seen:.0f} times "
+            f"in this time, not {seen:.0f}"
+        )
 
 
 def largest_sides(config: Config, stores: Stores, first: int = 0) -> tuple[int, int]:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.flop_counter import FlopCounterMode
 
 from geoprep.errors import UsageError
 from training.model.build import build_model, is_code
@@ -37,6 +38,16 @@ def test_the_encoder_is_named_like_torchvisions_resnet34(network):
 
 def test_the_model_has_about_24_million_parameters(network):
     assert 24.4e6 < parameter_count(network) < 24.6e6
+
+
+def test_the_small_model_takes_a_fifth_of_the_products():
+    def products(spec):
+        with FlopCounterMode(display=False) as counted:
+            build_model(spec, bands=3, channels=8).eval()(torch.zeros(1, 3, 64, 64))
+        return counted.get_total_flops()
+
+    assert products("unet-small") < products("resnet34-unet") / 5
+    assert parameter_count(build_model("unet-small", bands=3, channels=8)) < 2.2e6
 
 
 def test_upconv_is_doubling_and_a_convolution():

@@ -20,9 +20,11 @@ from training.model.unet import ResNet34
 from training.run.pretrained import (
     SYNTHETIC,
     adapt_bands,
+    choose_model,
     load_encoder_weights,
     load_initial_weights,
 )
+from training.settings import Config
 
 
 @pytest.fixture(scope="module")
@@ -183,6 +185,31 @@ def test_half_of_a_model_of_synthetic_cities_comes_with_the_package():
 def test_a_run_of_another_model_is_refused(trained):
     with pytest.raises(UsageError, match=r"`init_from` .*: no weight of .* fits"):
         load_initial_weights(build(3, 8), info(), str(trained[0]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "model"),
+    [
+        ("cpu", {}, "unet-small"),
+        ("cuda", {}, "resnet34-unet"),
+        ("cpu", {"encoder_weights": "imagenet"}, "resnet34-unet"),
+        ("cuda", {"init_from": "RUN"}, "unet-small"),
+        ("cuda", {"model": "unet-small"}, "unet-small"),
+        ("cpu", {"model": "resnet34-unet"}, "resnet34-unet"),
+    ],
+)
+def test_auto_takes_the_model_of_the_weights_or_of_the_device(tmp_path, kind, settings, model):
+    weights = build_model("unet-small", bands=3, channels=8).state_dict()
+    save(tmp_path / "best.pt", Checkpoint(info=replace(FACTS, model="unet-small"), model=weights))
+    given = {name: str(tmp_path) if value == "RUN" else value for name, value in settings.items()}
+    config, why = choose_model(Config(**given), kind)
+    assert config == Config(**given | {"model": model})
+    assert bool(why) == ("model" not in settings)
+
+
+def test_auto_runs_no_code_that_weights_name(trained):
+    with pytest.raises(UsageError, match=r"add `model` helpers\.tiny:encoded"):
+        choose_model(Config(init_from=str(trained[0])), "cpu")
 
 
 def test_encoders_of_smp_get_their_published_weights(monkeypatch):

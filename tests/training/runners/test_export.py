@@ -24,7 +24,7 @@ from geoprep.errors import UsageError
 from training.checkpoint import Checkpoint, CheckpointError, save
 from training.evaluate import main as evaluate
 from training.export import main
-from training.model.unet import DecoderStep, ResNetUNet
+from training.model.unet import DecoderStep, ResNetUNet, SmallUNet
 from training.predict import main as predict
 from training.runners import torch_file
 from training.runners.export_record import ExportRecord
@@ -255,9 +255,10 @@ def test_weights_of_a_bf16_file_take_two_bytes(tmp_path):
     assert 2 * weights < (tmp_path / "bf16.pt2").stat().st_size < 2.3 * weights
 
 
-def test_folding_keeps_the_function():
+@pytest.mark.parametrize("kind", [ResNetUNet, SmallUNet])
+def test_folding_keeps_the_function(kind):
     torch.manual_seed(0)
-    network = ResNetUNet(3, 2).eval()
+    network = kind(3, 2).eval()
     for module in network.modules():
         if isinstance(module, torch.nn.BatchNorm2d):
             module.running_mean.normal_(0, 0.1)
