@@ -47,6 +47,7 @@ from geoprep.options import argument, option
 from loaders import RamTiles
 from training.checkpoint import BEST
 from training.engine.native import choose_engine
+from training.model.build import RESNET34_UNET
 from training.prediction.job import open_job
 from training.prediction.predict_options import PredictOptions
 from training.prediction.screen import Screen
@@ -296,6 +297,7 @@ def stepping(
 ) -> tuple[Trainer, Callable[[], Any]]:
     """Return a trainer of a store, with its tiles loaded, and the function that takes a step."""
     settings: dict[str, Any] = {"stores": (str(store),), "pictures": 0, "quiet": True}
+    settings["model"] = RESNET34_UNET
     settings |= {"batch_size": case.batch_size, "crop": case.crop, "compile": case.compile}
     config = Config.from_flat(settings | {"device": device, "lr": 1e-4})
     wanted = config.engine, config.device, config.precision, config.compile

@@ -172,7 +172,7 @@ class ModelConfig:
     dice: float = option(0.25, "Share of soft dice in the loss.", "SHARE", least=0, most=1)
     direction: float | Literal["auto"] = option(
         "auto",
-        "Weight of the loss of the direction of roads, which the built-in model can learn as a "
+        "Weight of the loss of the direction of roads, which the built-in models can learn as a "
         "second target while it is trained; 0 for none; auto: 0.1 for targets binary from random "
         "weights, else 0.",
         "NUMBER|auto",
